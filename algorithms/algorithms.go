@@ -1,0 +1,150 @@
+// Package algorithms holds the arithmetic of rate limiting, and nothing else:
+// no I/O, no clock, no goroutine. Every algorithm is written twice, in Go and in
+// Lua, in two files side by side with the same names in the same order; a test
+// on a real Redis holds the two equal.
+//
+// An algorithm answers in two steps. Decide reads a budget and says how much of
+// it is free; it changes nothing. Commit charges the budget. [Take] puts the two
+// together for any number of limits: all are decided first, on one instant, and
+// then all of them are charged or none.
+//
+// To add an algorithm, add one .go file that calls register, and one .lua file.
+package algorithms
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Micros is an instant (since the Unix epoch, UTC) or a span of time in whole
+// microseconds, the only unit of time in this package.
+type Micros = int64
+
+const (
+	// Forever is the RetryAfter of a request that can never pass, because it
+	// costs more than its limit ever holds.
+	Forever Micros = 1 << 53
+
+	// exact is the bound below which Lua's numbers, which are floating-point,
+	// count integers without a gap.
+	exact = 1 << 53
+
+	// longest is the longest span, about 142 years, that can be added to an
+	// instant of this century and stay exact.
+	longest Micros = 1 << 52
+)
+
+// State is what is remembered about one budget. The zero State is a budget never
+// charged. A and B mean what the algorithm says they mean; Log is used by the
+// algorithms that remember single events.
+//
+// A State is owned by its store: it isn't safe for concurrent use.
+type State struct {
+	A, B int64
+	Log  *Log
+}
+
+// Decision is what one limit says of one request, as it stands afterwards.
+//
+// For example, a token bucket of 10 events per second with burst 10 that has
+// served 6 requests of cost 1 at once answers the sixth with Allowed true,
+// Charged 1, Remaining 4, MoreAfter 100000, RetryAfter 0 and ResetAfter 600000.
+type Decision struct {
+	// Allowed tells whether this limit had room for the request. The request
+	// passes only where all its limits had.
+	Allowed bool
+	// Charged is how many events were taken from this budget: the cost, or 0.
+	Charged int64
+	// Remaining is how many events of cost 1 could be taken right now.
+	Remaining int64
+	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
+	MoreAfter Micros
+	// RetryAfter is how long until this limit would allow the same request if
+	// nobody else takes anything: 0 when it does, [Forever] when it never will.
+	RetryAfter Micros
+	// ResetAfter is how long until the budget is as good as untouched. State
+	// must be kept this long, and no longer.
+	ResetAfter Micros
+}
+
+// Algorithm describes one algorithm to those that configure, compose or list it.
+type Algorithm struct {
+	// Name is the word for it in configurations and in scripts.
+	Name string
+	// Burst tells whether its limits take a burst. Those that don't admit at
+	// most Events at once.
+	Burst bool
+	// Options are the names of the further settings its limits take.
+	Options []string
+
+	bit    Set
+	lua    string
+	args   func(*Limit) []int64
+	bound  func(*Limit) error
+	decide func(l *Limit, s *State, now Micros, cost int64) verdict
+	commit func(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros)
+}
+
+// verdict is what the first step found: how many events fit, how long the
+// request would have to wait (0 when it fits), and what the second step needs to
+// know of the state without reading it again.
+type verdict struct {
+	fits    int64
+	retry   Micros
+	a, b, c int64
+}
+
+var registered []*Algorithm
+
+func register(a *Algorithm) {
+	a.bit = 1 << len(registered)
+	registered = append(registered, a)
+	slices.SortFunc(registered, func(a, b *Algorithm) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// All returns every algorithm, sorted by name.
+func All() []*Algorithm { return slices.Clone(registered) }
+
+// Lookup returns the algorithm of that name, or an error that lists those there are.
+func Lookup(name string) (*Algorithm, error) {
+	var names []string
+	for _, a := range registered {
+		if a.Name == name {
+			return a, nil
+		}
+		names = append(names, a.Name)
+	}
+	if name == "" {
+		return nil, fmt.Errorf("algorithm is missing: write one of %s", strings.Join(names, ", "))
+	}
+	return nil, fmt.Errorf("unknown algorithm %q: write one of %s", name, strings.Join(names, ", "))
+}
+
+var errBound = errors.New("too large to be counted exactly")
+
+// productBound refuses limits whose credit, counted in events×µs with room for
+// the largest debt, or whose time to refill would leave the exact integers.
+func productBound(l *Limit) error {
+	most := int64(exact)
+	if l.events > most || l.window > most/(2*l.burst+1) || (2*l.burst+1)*l.window > most-l.events {
+		return errBound
+	}
+	if 2*l.burst*l.window/l.events > longest {
+		return errBound
+	}
+	return nil
+}
+
+// floorDiv and ceilDiv divide by a positive number, rounding down and up. Go's
+// own division rounds toward zero, Lua's math.floor and math.ceil do not.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+func ceilDiv(a, b int64) int64 { return -floorDiv(-a, b) }

@@ -1,0 +1,71 @@
+package algorithms
+
+import _ "embed"
+
+//go:embed gcra.lua
+var gcraLua string
+
+// gcra: the generic cell rate algorithm (ITU-T I.371). One event takes
+// window/events, its spacing; what was admitted pushes the theoretical arrival
+// time of the next event, tat, ahead, and a request passes while tat stays
+// within burst spacings of now. At most burst + T·events/window events pass in
+// any span T.
+//
+// State: A is the whole µs of tat, B the rest in 1/events µs, so that a spacing
+// which is no whole number of µs isn't rounded either. A tat that has passed is
+// the same as none.
+func init() {
+	register(&Algorithm{
+		Name: "gcra", Burst: true,
+		lua:    gcraLua,
+		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.burst} },
+		bound:  productBound,
+		decide: gcraDecide,
+		commit: gcraCommit,
+	})
+}
+
+func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events, window, burst := l.events, l.window, l.burst
+	tat, part := s.A, s.B
+	if tat < now {
+		tat, part = now, 0
+	}
+	ahead := tat - now
+	fits := gcraFree(l, ahead, part)
+	retry := int64(0)
+	if cost > burst {
+		retry = Forever
+	} else if cost > fits {
+		retry = ahead + ceilDiv(part+(cost-burst)*window, events)
+	}
+	return verdict{fits: fits, retry: retry, a: tat, b: part}
+}
+
+func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+	events, window, burst := l.events, l.window, l.burst
+	tat, part := v.a, v.b
+	part += charge * window
+	tat, part = tat+floorDiv(part, events), part%events
+	ahead := tat - now
+	remaining = gcraFree(l, ahead, part)
+	if remaining < burst {
+		more = ahead + ceilDiv(part+(remaining+1-burst)*window, events)
+		reset = ahead + ceilDiv(part, events)
+	}
+	if charge > 0 {
+		s.A, s.B = tat, part
+	}
+	return remaining, more, reset
+}
+
+// gcraFree is how many events fit before tat, ahead + part/events µs from now,
+// is burst spacings away. Before multiplying it asks whether any do: after the
+// clock has stepped back, tat can be any distance ahead.
+func gcraFree(l *Limit, ahead Micros, part int64) int64 {
+	events, window, burst := l.events, l.window, l.burst
+	if ahead > floorDiv(burst*window, events) {
+		return 0
+	}
+	return max(floorDiv(burst*window-ahead*events-part, window), 0)
+}

@@ -1,0 +1,45 @@
+
+-- gcra: see gcra.go. State: tat (whole µs), part (1/events µs).
+local gcra = {}
+algorithms.gcra = gcra
+
+local function gcra_free(l, ahead, part)
+  local events, window, burst = l[1], l[2], l[3]
+  if ahead > floor(burst * window / events) then
+    return 0
+  end
+  return max(floor((burst * window - ahead * events - part) / window), 0)
+end
+
+function gcra.decide(l, key, now, cost)
+  local events, window, burst = l[1], l[2], l[3]
+  local tat, part = load(key)
+  if tat < now then
+    tat, part = now, 0
+  end
+  local ahead = tat - now
+  local fits = gcra_free(l, ahead, part)
+  local retry = 0
+  if cost > burst then
+    retry = forever
+  elseif cost > fits then
+    retry = ahead + ceil((part + (cost - burst) * window) / events)
+  end
+  return fits, retry, tat, part
+end
+
+function gcra.commit(l, key, now, charge, tat, part)
+  local events, window, burst = l[1], l[2], l[3]
+  part = part + charge * window
+  tat, part = tat + floor(part / events), part % events
+  local ahead = tat - now
+  local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
+  if remaining < burst then
+    more = ahead + ceil((part + (remaining + 1 - burst) * window) / events)
+    reset = ahead + ceil(part / events)
+  end
+  if charge > 0 then
+    save(key, reset, tat, part)
+  end
+  return remaining, more, reset
+end

@@ -1,0 +1,225 @@
+package algorithms
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// What every algorithm promises, checked on random limits and histories.
+
+const (
+	millisecond = 1000
+	second      = 1_000_000
+	minute      = 60 * second
+)
+
+// history is a budget with a random past, and the instant after it.
+type history struct {
+	limit   *Limit
+	state   *State
+	now     Micros
+	charges []charged
+}
+
+type charged struct {
+	at     Micros
+	events int64
+}
+
+func (h *history) take(now Micros, cost int64) Decision {
+	checks := []Check{{Limit: h.limit, State: h.state, Cost: cost}}
+	Take(checks, now)
+	return checks[0].Decision
+}
+
+// ask decides on a copy, so nothing is charged.
+func (h *history) ask(now Micros, cost int64) Decision {
+	c := h.copy()
+	return c.take(now, cost)
+}
+
+func (h *history) copy() *history {
+	c := *h
+	state := *h.state
+	if state.Log != nil {
+		log := *state.Log
+		log.ring = slices.Clone(log.ring)
+		state.Log = &log
+	}
+	c.state = &state
+	return &c
+}
+
+func mustLimit(t testing.TB, q Quota) *Limit {
+	t.Helper()
+	l, err := NewLimit(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// eachHistory runs a law on many histories of every algorithm.
+func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history)) {
+	for _, a := range All() {
+		t.Run(a.Name, func(t *testing.T) {
+			for seed := range uint64(2000) {
+				r := rand.New(rand.NewPCG(seed, 2))
+				q := Quota{Algorithm: a.Name, Events: 1 + r.Int64N(20), Window: 1 + r.Int64N([]int64{5, 1000, minute}[r.IntN(3)])}
+				if a.Burst && r.IntN(2) == 0 {
+					q.Burst = 1 + r.Int64N(30)
+				}
+				if slices.Contains(a.Options, "align") && r.IntN(2) == 0 {
+					q.Align = "clock"
+				}
+				h := &history{limit: mustLimit(t, q), state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
+				for range r.IntN(60) {
+					h.now += r.Int64N(2*q.Window/q.Events + 2)
+					cost := r.Int64N(3)
+					if d := h.take(h.now, cost); d.Charged > 0 {
+						h.charges = append(h.charges, charged{h.now, d.Charged})
+					}
+				}
+				if law(t, r, h); t.Failed() {
+					t.Fatalf("seed %d: %v after %v", seed, h.limit, h.charges)
+				}
+			}
+		})
+	}
+}
+
+func TestPeekChangesNothing(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		before := h.copy()
+		h.take(h.now+r.Int64N(h.limit.Window), 0)
+		if fmt.Sprint(before.state.Log, before.state.A, before.state.B) != fmt.Sprint(h.state.Log, h.state.A, h.state.B) {
+			t.Errorf("a peek changed %+v to %+v", before.state, h.state)
+		}
+	})
+}
+
+func TestRefusalChangesNothing(t *testing.T) {
+	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		before := h.copy()
+		h.take(h.now, h.ask(h.now, 0).Remaining+1)
+		if fmt.Sprint(before.state.Log, before.state.A, before.state.B) != fmt.Sprint(h.state.Log, h.state.A, h.state.B) {
+			t.Errorf("a refusal changed %+v to %+v", before.state, h.state)
+		}
+	})
+}
+
+func TestRetryAfterIsExact(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		cost := 1 + r.Int64N(h.limit.Burst)
+		d := h.ask(h.now, cost)
+		if d.Allowed {
+			if d.RetryAfter != 0 {
+				t.Errorf("allowed with retry after %d", d.RetryAfter)
+			}
+			return
+		}
+		if d.RetryAfter <= 0 || d.RetryAfter == Forever {
+			t.Fatalf("refused cost %d with retry after %d", cost, d.RetryAfter)
+		}
+		if h.ask(h.now+d.RetryAfter-1, cost).Allowed {
+			t.Errorf("cost %d allowed 1 µs before its retry after of %d", cost, d.RetryAfter)
+		}
+		if !h.ask(h.now+d.RetryAfter, cost).Allowed {
+			t.Errorf("cost %d refused at its retry after of %d", cost, d.RetryAfter)
+		}
+	})
+}
+
+func TestRemainingCanBeTakenAtOnce(t *testing.T) {
+	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		remaining := h.ask(h.now, 0).Remaining
+		if !h.ask(h.now, remaining).Allowed {
+			t.Errorf("%d remaining could not be taken", remaining)
+		}
+		if h.ask(h.now, remaining+1).Allowed {
+			t.Errorf("more than the %d remaining could be taken", remaining)
+		}
+	})
+}
+
+func TestMoreAfterIsWhenRemainingGrows(t *testing.T) {
+	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		d := h.ask(h.now, 0)
+		if (d.MoreAfter == 0) != (d.Remaining == h.limit.Burst) {
+			t.Fatalf("more after %d with %d of %d remaining", d.MoreAfter, d.Remaining, h.limit.Burst)
+		}
+		if d.MoreAfter == 0 {
+			return
+		}
+		if got := h.ask(h.now+d.MoreAfter-1, 0).Remaining; got != d.Remaining {
+			t.Errorf("remaining went from %d to %d before more after", d.Remaining, got)
+		}
+		if got := h.ask(h.now+d.MoreAfter, 0).Remaining; got <= d.Remaining {
+			t.Errorf("remaining is %d at more after, and was %d", got, d.Remaining)
+		}
+	})
+}
+
+func TestPastResetAfterIsFresh(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		h.now += h.ask(h.now, 0).ResetAfter
+		fresh := &history{limit: h.limit, state: new(State)}
+		for range 20 {
+			cost := r.Int64N(3)
+			if got, want := h.take(h.now, cost), fresh.take(h.now, cost); got != want {
+				t.Fatalf("past reset after %+v, fresh %+v", got, want)
+			}
+			h.now += r.Int64N(h.limit.Window/h.limit.Events + 1)
+		}
+	})
+}
+
+func TestClockSteppingBackAddsNothing(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		before := h.ask(h.now, 0)
+		back := r.Int64N(2 * minute)
+		after := h.ask(h.now-back, 0)
+		if after.Remaining > before.Remaining {
+			t.Errorf("stepping back %d µs took remaining from %d to %d", back, before.Remaining, after.Remaining)
+		}
+		if before.Remaining < h.limit.Burst && after.ResetAfter < before.ResetAfter {
+			t.Errorf("stepping back %d µs took reset after from %d to %d", back, before.ResetAfter, after.ResetAfter)
+		}
+	})
+}
+
+// In every span at most what the algorithm promises is granted, however the
+// requests are timed.
+func TestGrantedStaysWithinTheBound(t *testing.T) {
+	bounds := map[string]func(l *Limit, span Micros) int64{
+		"fixed_window": func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
+		"sliding_log":  func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 1) },
+		"token_bucket": func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+		"gcra":         func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+	}
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		bound := bounds[h.limit.algorithm.Name]
+		if bound == nil {
+			t.Fatalf("no bound is written down for %s", h.limit.algorithm.Name)
+		}
+		for range 100 { // greedy: as soon and as much as it will give
+			d := h.ask(h.now, 1)
+			h.now += d.RetryAfter
+			cost := max(h.ask(h.now, 0).Remaining-r.Int64N(2), 1)
+			if d := h.take(h.now, cost); d.Charged > 0 {
+				h.charges = append(h.charges, charged{h.now, d.Charged})
+			}
+		}
+		for i := range h.charges {
+			granted := int64(0)
+			for _, c := range h.charges[i:] {
+				granted += c.events
+				if span := c.at - h.charges[i].at; granted > bound(h.limit, span) {
+					t.Fatalf("%d granted within %d µs, the bound is %d", granted, span, bound(h.limit, span))
+				}
+			}
+		}
+	})
+}

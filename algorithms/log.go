@@ -1,0 +1,46 @@
+package algorithms
+
+// Log is a queue of instants, oldest first, in one ring that grows as it fills
+// and never past what its limit can hold. A nil or zero Log is empty.
+type Log struct {
+	ring []Micros
+	head int64
+	held int64
+}
+
+// Len is how many instants are held.
+func (g *Log) Len() int64 {
+	if g == nil {
+		return 0
+	}
+	return g.held
+}
+
+// At returns the i-th oldest instant, from 0.
+func (g *Log) At(i int64) Micros { return g.ring[(g.head+i)%int64(len(g.ring))] }
+
+// drop forgets the oldest n.
+func (g *Log) drop(n int64) {
+	g.held -= n
+	if g.held == 0 {
+		g.head = 0
+		return
+	}
+	g.head = (g.head + n) % int64(len(g.ring))
+}
+
+// push appends n times the instant t; most is the largest number that is ever held.
+func (g *Log) push(t Micros, n, most int64) {
+	if need := g.held + n; need > int64(len(g.ring)) {
+		ring := make([]Micros, min(max(need, 2*int64(len(g.ring))), max(most, need)))
+		for i := range g.held {
+			ring[i] = g.At(i)
+		}
+		g.ring, g.head = ring, 0
+	}
+	size := int64(len(g.ring))
+	for range n {
+		g.ring[(g.head+g.held)%size] = t
+		g.held++
+	}
+}

@@ -1,0 +1,88 @@
+package algorithms
+
+import _ "embed"
+
+//go:embed sliding_log.lua
+var slidingLogLua string
+
+// sliding_log: the instant of every event is remembered, and never more than
+// events of them lie in any window: an event counts until it is exactly one
+// window old.
+//
+// State: Log holds the instants, oldest first, at most events of them; in Redis
+// it is a list. Events that no longer count stay until the next charge.
+func init() {
+	register(&Algorithm{
+		Name:   "sliding_log",
+		lua:    slidingLogLua,
+		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window} },
+		bound:  func(*Limit) error { return nil },
+		decide: slidingLogDecide,
+		commit: slidingLogCommit,
+	})
+}
+
+func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events, window := l.Events, l.Window
+	held := s.Log.Len()
+	newest := int64(0)
+	if held > 0 {
+		newest = s.Log.At(held - 1)
+	}
+	eff := max(now, newest)
+	dead := slidingLogDead(s.Log, held, eff-window)
+	live := held - dead
+	fits := max(events-live, 0)
+	retry := int64(0)
+	if cost > events {
+		retry = Forever
+	} else if cost > fits {
+		retry = s.Log.At(dead+live+cost-events-1) + window - now
+	}
+	return verdict{fits: fits, retry: retry, a: eff, b: dead, c: live}
+}
+
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+	events, window := l.Events, l.Window
+	eff, dead, live := v.a, v.b, v.c
+	oldest, newest := eff, eff
+	if live > 0 {
+		oldest = s.Log.At(dead)
+	}
+	if live > 0 && charge == 0 {
+		newest = s.Log.At(dead + live - 1)
+	}
+	remaining = max(events-live-charge, 0)
+	if live+charge > 0 {
+		more = oldest + window - now
+		reset = newest + window - now
+	}
+	if charge > 0 {
+		if s.Log == nil {
+			s.Log = new(Log)
+		}
+		s.Log.drop(dead)
+		s.Log.push(eff, charge, events)
+	}
+	return remaining, more, reset
+}
+
+// slidingLogDead counts the instants up to and including edge. It looks at 1, 2,
+// 4, … of them from the oldest on and then halves, so a log with few of them
+// costs little.
+func slidingLogDead(log *Log, held int64, edge Micros) int64 {
+	low, high := int64(0), int64(1)
+	for high <= held && log.At(high-1) <= edge {
+		low, high = high, high*2
+	}
+	high = min(high, held+1)
+	for high-low > 1 {
+		middle := floorDiv(low+high, 2)
+		if log.At(middle-1) <= edge {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}

@@ -1,0 +1,151 @@
+package redisstore_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+)
+
+// misbehaving is a server that speaks just enough of Redis' protocol to receive
+// script calls, counts them, and then does something unpleasant.
+type misbehaving struct {
+	addr  string
+	calls atomic.Int64
+}
+
+// startMisbehaving starts a server that passes every script call's connection to
+// behave after counting it.
+func startMisbehaving(t *testing.T, behave func(net.Conn)) *misbehaving {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	m := &misbehaving{addr: l.Addr().String()}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			go m.serve(conn, behave)
+		}
+	}()
+	return m
+}
+
+func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	for {
+		command, err := readCommand(in)
+		if err != nil {
+			return
+		}
+		switch strings.ToLower(command[0]) {
+		case "evalsha":
+			m.calls.Add(1)
+			behave(conn)
+		case "hello": // an older Redis: the client goes on without it
+			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
+		default:
+			_, _ = io.WriteString(conn, "+OK\r\n")
+		}
+	}
+}
+
+// readCommand reads an array of bulk strings.
+func readCommand(in *bufio.Reader) ([]string, error) {
+	line := func() (string, error) {
+		s, err := in.ReadString('\n')
+		return strings.TrimSpace(s), err
+	}
+	head, err := line()
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(head, "*"))
+	if err != nil {
+		return nil, err
+	}
+	command := make([]string, n)
+	for i := range command {
+		size, err := line()
+		if err != nil {
+			return nil, err
+		}
+		length, err := strconv.Atoi(strings.TrimPrefix(size, "$"))
+		if err != nil {
+			return nil, err
+		}
+		text := make([]byte, length+2)
+		if _, err := io.ReadFull(in, text); err != nil {
+			return nil, err
+		}
+		command[i] = string(text[:length])
+	}
+	return command, nil
+}
+
+// Whatever happens after a charging script call was sent, it is sent once.
+func TestChargedAtMostOnce(t *testing.T) {
+	reply := func(text string) func(net.Conn) {
+		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
+	}
+	tests := []struct {
+		name   string
+		behave func(net.Conn)
+		calls  int64
+	}{
+		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
+		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
+		{"stalls", func(net.Conn) { time.Sleep(300 * time.Millisecond) }, 1},
+		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*7\r\n:1\r\n"); _ = c.Close() }, 1},
+		{"garbage", reply("!what\r\n"), 1},
+		{"nothing", reply("*0\r\n"), 1},
+		{"too short", reply("*2\r\n:1\r\n:1\r\n"), 1},
+		{"too long", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
+		{"negative", reply("*7\r\n:1\r\n:1\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"not numbers", reply("*7\r\n:1\r\n:1\r\n:1\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1},
+		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1},
+		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1},
+		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1},
+		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1},
+		{"NOSCRIPT proves that nothing ran: once more", reply("-NOSCRIPT No matching script.\r\n"), 2},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			m := startMisbehaving(t, test.behave)
+			s := open(t, redisstore.Options{Address: m.addr, Timeout: 200 * time.Millisecond})
+			if allowed, err := s.Take(context.Background(), request(t, "k")); err == nil || allowed {
+				t.Errorf("Take = %v, %v", allowed, err)
+			}
+			time.Sleep(50 * time.Millisecond) // for a second call that should not come
+			if got := m.calls.Load(); got != test.calls {
+				t.Errorf("the script was called %d times, want %d", got, test.calls)
+			}
+		})
+	}
+}
+
+// The deadline holds although Redis doesn't answer.
+func TestDeadline(t *testing.T) {
+	m := startMisbehaving(t, func(net.Conn) { time.Sleep(5 * time.Second) })
+	s := open(t, redisstore.Options{Address: m.addr, Timeout: 50 * time.Millisecond})
+	began := time.Now()
+	_, err := s.Take(context.Background(), request(t, "k"))
+	if waited := time.Since(began); err == nil || waited > 2*time.Second {
+		t.Errorf("Take returned %v after %v", err, waited)
+	}
+}

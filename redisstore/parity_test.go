@@ -1,0 +1,365 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// The parity test plays the same seeded program (some limits, 40 requests on a
+// timeline) through the Go functions and through the composed Lua script on a
+// real Redis. Every decision, and the state at the end, must be the same.
+
+const programSteps = 40
+
+// latest is the last instant the bounds of package algorithms are made for, with
+// room to spare: the year 2096.
+const latest algorithms.Micros = 4_000_000_000_000_000
+
+// program is one run of one seed.
+type program struct {
+	seed     uint64
+	requests []store.Request // of every step, with the costs of the moment
+	states   []*algorithms.State
+	nows     []algorithms.Micros
+	costs    [][]int64
+	want     [][]algorithms.Decision // per step, all limits of all requests
+}
+
+func (p *program) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d:", p.seed)
+	for _, r := range p.requests {
+		for _, l := range r.Limits {
+			fmt.Fprintf(&b, " [%s key %s] %v", r.Zone, r.Key, l.Limit)
+		}
+	}
+	return b.String()
+}
+
+// pick returns one of its arguments.
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// randomLimit draws a limit; one in eight is close to the largest that can be
+// counted exactly.
+func randomLimit(r *rand.Rand) *algorithms.Limit {
+	for {
+		all := algorithms.All()
+		a := all[r.IntN(len(all))]
+		q := algorithms.Quota{
+			Algorithm: a.Name,
+			Events:    pick(r, 1, 2, 3, 5, 7, 10, 1+r.Int64N(50)),
+			Window:    pick[int64](r, 1, 2, 7, 10, 999, 1000, 1_000_000, 60_000_000, 1+r.Int64N(5_000_000)),
+		}
+		if a.Burst && r.IntN(2) == 0 {
+			q.Burst = pick(r, 1, 2, q.Events+1, 2*q.Events, 1+r.Int64N(40))
+		}
+		if r.IntN(8) == 0 {
+			q.Events, q.Burst, q.Window = 1+r.Int64N(3000), 0, 1+r.Int64N(1<<r.IntN(53))
+			if a.Burst {
+				q.Burst = 1 + r.Int64N(1<<r.IntN(40))
+			}
+		}
+		if slices.Contains(a.Options, "align") {
+			q.Align = pick(r, "", "clock")
+		}
+		if l, err := algorithms.NewLimit(q); err == nil {
+			return l
+		}
+	}
+}
+
+// newProgram draws a program and decides it in Go. What happens next is aimed at
+// the edges of what was just decided: exactly then, 1 µs before and after.
+func newProgram(seed uint64) *program {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := &program{seed: seed}
+	for z := range pick(r, 1, 1, 1, 2, 3) {
+		q := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2))}
+		for range pick(r, 1, 1, 2, 3) {
+			l := store.NewLimit(q.Zone, "", randomLimit(r))
+			if slices.ContainsFunc(q.Limits, func(k store.Limit) bool { return k.ID == l.ID }) {
+				continue
+			}
+			q.Limits = append(q.Limits, l)
+			p.states = append(p.states, new(algorithms.State))
+		}
+		p.requests = append(p.requests, q)
+	}
+	now := 1_763_640_000_000_000 + r.Int64N(1_000_000_000)
+	edges := []algorithms.Micros{0}
+	for range programSteps {
+		step := pick(r, edges...) + pick[int64](r, -1, 0, 0, 1)
+		switch r.IntN(12) {
+		case 0:
+			step = -r.Int64N(pick[int64](r, 10, 2_000_000, 1_000_000_000_000)) // the clock steps back
+		case 1:
+			step = pick[int64](r, 0, 1, r.Int64N(1000), r.Int64N(100_000_000))
+		case 2:
+			step = 0
+		}
+		now = min(now+step, latest)
+		p.step(r, now)
+		edges = edges[:0]
+		for _, d := range p.want[len(p.want)-1] {
+			edges = append(edges, d.RetryAfter, d.MoreAfter, d.ResetAfter)
+		}
+		for _, q := range p.requests {
+			for _, l := range q.Limits {
+				edges = append(edges, l.Window, l.Window/l.Events)
+			}
+		}
+	}
+	return p
+}
+
+func (p *program) step(r *rand.Rand, now algorithms.Micros) {
+	var checks []algorithms.Check
+	var costs []int64
+	for _, q := range p.requests {
+		b, e := q.Limits[0].Burst, q.Limits[0].Events
+		cost := min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost())
+		costs = append(costs, cost)
+		for _, l := range q.Limits {
+			checks = append(checks, algorithms.Check{Limit: l.Limit, State: p.states[len(checks)], Cost: cost})
+		}
+	}
+	algorithms.Take(checks, now)
+	var want []algorithms.Decision
+	for _, c := range checks {
+		want = append(want, c.Decision)
+	}
+	p.nows, p.costs, p.want = append(p.nows, now), append(p.costs, costs), append(p.want, want)
+}
+
+// mostCost is the largest cost drawn. With a log it is small: a mutant may push
+// that many entries.
+func (p *program) mostCost() int64 {
+	for _, q := range p.requests {
+		for _, l := range q.Limits {
+			if l.Algorithm().Name == "sliding_log" {
+				return 2500
+			}
+		}
+	}
+	return 1<<31 - 1
+}
+
+// difference replays the program on Redis in one pipeline and returns the first
+// thing that isn't as in Go, or "".
+func (p *program) difference(client *redis.Client, script func(algorithms.Set) *redis.Script) (string, error) {
+	ctx := context.Background()
+	var set algorithms.Set
+	for _, q := range p.requests {
+		for _, l := range q.Limits {
+			set = set.With(l.Algorithm())
+		}
+	}
+	pipe := client.Pipeline()
+	var replies []*redis.Cmd
+	var keys []string
+	for i, now := range p.nows {
+		for z := range p.requests {
+			p.requests[z].Cost = p.costs[i][z]
+		}
+		var argv []any
+		keys, argv = encode("parity", now, p.requests)
+		replies = append(replies, pipe.EvalSha(ctx, script(set).Hash(), keys, argv...))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return "", err
+	}
+	for i, reply := range replies {
+		values, err := reply.Slice()
+		if err != nil {
+			return "", err
+		}
+		r := reader{reply: values}
+		now := r.decodeNow()
+		_, failed := r.decodeGroup(p.requests)
+		if err := r.end(); err != nil {
+			return fmt.Sprintf("step %d: %v", i, err), nil
+		}
+		if failed != nil {
+			return fmt.Sprintf("step %d: %v", i, failed), nil
+		}
+		var got []algorithms.Decision
+		for _, q := range p.requests {
+			got = append(got, q.Decisions...)
+		}
+		if now != p.nows[i] || !slices.Equal(got, p.want[i]) {
+			return fmt.Sprintf("step %d at %d, costs %v:\n  Go  %+v\n  Lua %+v", i, p.nows[i], p.costs[i], p.want[i], got), nil
+		}
+	}
+	return p.stateDifference(client, keys)
+}
+
+func (p *program) stateDifference(client *redis.Client, keys []string) (string, error) {
+	ctx := context.Background()
+	last := p.nows[len(p.nows)-1]
+	for i, key := range keys {
+		kind, err := client.Type(ctx, key).Result()
+		if err != nil {
+			return "", err
+		}
+		want := p.states[i]
+		switch kind {
+		case "string":
+			state, err := client.Get(ctx, key).Bytes()
+			if err != nil {
+				return "", err
+			}
+			a, b := int64(binary.LittleEndian.Uint64(state)), int64(binary.LittleEndian.Uint64(state[8:]))
+			if a != want.A || b != want.B {
+				return fmt.Sprintf("state of %s: Go %d, %d; Lua %d, %d", key, want.A, want.B, a, b), nil
+			}
+		case "list":
+			stamps, err := client.LRange(ctx, key, 0, -1).Result()
+			if err != nil {
+				return "", err
+			}
+			if int64(len(stamps)) != want.Log.Len() {
+				return fmt.Sprintf("state of %s: Go %d instants, Lua %d", key, want.Log.Len(), len(stamps)), nil
+			}
+			for n, stamp := range stamps {
+				if stamp != strconv.FormatInt(want.Log.At(int64(n)), 10) {
+					return fmt.Sprintf("state of %s at %d: Go %d, Lua %s", key, n, want.Log.At(int64(n)), stamp), nil
+				}
+			}
+		default: // none
+			if *want != (algorithms.State{}) {
+				return fmt.Sprintf("state of %s: Go %+v, Lua none", key, want), nil
+			}
+			continue
+		}
+		if ttl := client.PTTL(ctx, key).Val(); ttl < 0 || ttl == 0 {
+			return fmt.Sprintf("%s has no expiry at %d", key, last), nil
+		}
+	}
+	return "", nil
+}
+
+// loader loads each composed script once, changed by mutate.
+func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Set) *redis.Script {
+	t.Helper()
+	loaded := make(map[algorithms.Set]*redis.Script)
+	return func(set algorithms.Set) *redis.Script {
+		if loaded[set] == nil {
+			loaded[set] = redis.NewScript(mutate(set.Script()))
+			if err := loaded[set].Load(context.Background(), client).Err(); err != nil {
+				t.Fatalf("load: %v", err)
+			}
+		}
+		return loaded[set]
+	}
+}
+
+func unchanged(script string) string { return script }
+
+func TestParity(t *testing.T) {
+	programs := 3000
+	if testing.Short() {
+		programs = 300
+	}
+	client := redistest.Start(t).Client
+	script := loader(t, client, unchanged)
+	first := uint64(time.Now().UnixNano())
+	for i := range programs {
+		// Half of the seeds are always the same, half are new each time.
+		p := newProgram(uint64(i) + first*uint64(i%2))
+		if diff, err := p.difference(client, script); err != nil || diff != "" {
+			t.Fatalf("%v\n%s %v", p, diff, err)
+		}
+	}
+	t.Logf("%d programs of %d requests", programs, programSteps)
+}
+
+// FuzzParity plays the program of any seed.
+func FuzzParity(f *testing.F) {
+	client := redistest.Start(f).Client
+	script := loader(f, client, unchanged)
+	for seed := range uint64(50) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		client.FlushAll(context.Background())
+		p := newProgram(seed)
+		if diff, err := p.difference(client, script); err != nil || diff != "" {
+			t.Fatalf("%v\n%s %v", p, diff, err)
+		}
+	})
+}
+
+// mutants are small mistakes in the Lua. A parity test that misses one of them
+// would miss the like in a real change.
+var mutants = []struct{ name, old, new string }{
+	{"take: all limits charged although one refuses", "if not allowed then charge[c] = 0 end", ""},
+	{"take: the last limit alone decides", "allowed = allowed and cost <= fits", "allowed = cost <= fits"},
+	{"take: cost below what fits", "cost <= fits", "cost < fits"},
+	{"take: the cost of another check", "number[ARGV[i + 2 * c]]", "number[ARGV[i + 2]]"},
+	{"prelude: state loses digits", "struct.pack('<i8i8', a, b)", "struct.pack('<i8i8', a - a % 10, b)"},
+	{"prelude: no expiry", "struct.pack('<i8i8', a, b), 'PX', ttl(reset)", "struct.pack('<i8i8', a, b)"},
+	{"token_bucket: clock steps back", "local eff = max(now, at)\n  used = max", "local eff = now\n  used = max"},
+	{"token_bucket: elapsed is not clamped to the time to full", "used = max(used - min(eff - at, ceil(used / events)) * events, 0)", "used = used - (eff - at) * events"},
+	{"token_bucket: rounds the refill up", "min(eff - at, ceil(used / events))", "min(eff - at + 1, ceil(used / events))"},
+	{"token_bucket: retry rounds down", "retry = ceil((cost * window - free) / events) + eff - now", "retry = floor((cost * window - free) / events) + eff - now"},
+	{"token_bucket: retry forgets the step back", "retry = ceil((cost * window - free) / events) + eff - now", "retry = ceil((cost * window - free) / events)"},
+	{"token_bucket: cost of burst refused for ever", "if cost > burst then\n    retry = forever\n  elseif cost > fits then\n    retry = ceil((cost", "if cost >= burst then\n    retry = forever\n  elseif cost > fits then\n    retry = ceil((cost"},
+	{"token_bucket: more counts from the wrong token", "more = ceil(((remaining + 1) * window - free) / events)", "more = ceil((remaining * window - free) / events)"},
+	{"gcra: a passed arrival time counts", "if tat < now then", "if tat < now - 1 then"},
+	{"gcra: keeps the part of a passed arrival time", "tat, part = now, 0", "tat = now"},
+	{"gcra: spacing is rounded", "tat, part = tat + floor(part / events), part % events", "tat, part = tat + floor(part / events), 0"},
+	{"gcra: part does not count", "(burst * window - ahead * events - part)", "(burst * window - ahead * events)"},
+	{"gcra: retry rounds down", "retry = ahead + ceil(", "retry = ahead + floor("},
+	{"gcra: reset forgets the part", "reset = ahead + ceil(part / events)", "reset = ahead"},
+	{"fixed_window: the last instant belongs to the old window", "now - start >= window", "now - start > window"},
+	{"fixed_window: windows never start at the clock", "if clock then", "if false then"},
+	{"fixed_window: a peek's empty window stays", "if count == 0 or", "if start == 0 or"},
+	{"fixed_window: retry from the start", "retry = start + window - now", "retry = window"},
+	{"sliding_log: an event of exactly one window still counts", "sliding_log_at(key, high - 1) <= edge", "sliding_log_at(key, high - 1) < edge"},
+	{"sliding_log: halving is off", "sliding_log_at(key, middle - 1) <= edge", "sliding_log_at(key, middle - 1) < edge"},
+	{"sliding_log: clock steps back", "local eff = max(now, newest)", "local eff = now"},
+	{"sliding_log: retry by the wrong event", "dead + live + cost - events - 1", "dead + live + cost - events"},
+	{"sliding_log: keeps what is dead", "redis.call('LTRIM', key, dead, -1)", ""},
+	{"sliding_log: drops one too many", "redis.call('LTRIM', key, dead, -1)", "redis.call('LTRIM', key, dead + 1, -1)"},
+	{"sliding_log: pushes at most 1000", "for left = charge, 1, -1000 do", "for left = charge, charge, -1000 do"},
+	{"sliding_log: a stamp with 14 digits", "string.format('%.0f', eff)", "tostring(eff)"},
+	{"sliding_log: no expiry", "redis.call('PEXPIRE', key, ttl(reset))", ""},
+}
+
+func TestParityCatchesMutants(t *testing.T) {
+	client := redistest.Start(t).Client
+	var every algorithms.Set
+	for _, a := range algorithms.All() {
+		every = every.With(a)
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			if strings.Count(every.Script(), m.old) == 0 {
+				t.Fatalf("the script no longer holds %q", m.old)
+			}
+			client.FlushAll(context.Background())
+			script := loader(t, client, func(s string) string { return strings.ReplaceAll(s, m.old, m.new) })
+			for seed := range uint64(5000) {
+				p := newProgram(seed)
+				if diff, err := p.difference(client, script); err != nil || diff != "" {
+					t.Logf("caught by seed %d", seed)
+					return
+				}
+			}
+			t.Error("not caught")
+		})
+	}
+}

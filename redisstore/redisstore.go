@@ -1,0 +1,320 @@
+// Package redisstore keeps budgets in Redis, where any number of processes share
+// them: one script decides and charges all limits of a request, atomically, by
+// the clock of Redis. It is the only package that knows the Redis client.
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Options say which Redis, and how to reach it. Options are comparable: equal
+// ones can share a Store.
+type Options struct {
+	// Address is a host:port, or a URL redis://[user[:password]@]host[:port][/db].
+	Address string
+	// Username and Password log in; both may be empty. They stand in for those
+	// of a URL.
+	Username, Password string
+	// DB is the number of the database (default 0, or the URL's).
+	DB int
+	// KeyPrefix starts the name of every key (default caddy_rl).
+	KeyPrefix string
+	// Timeout is how long one Take waits in all (default 100 ms).
+	Timeout time.Duration
+	// DialTimeout is how long a new connection may take (default 1 s).
+	DialTimeout time.Duration
+}
+
+// Defaults of [Options].
+const (
+	DefaultKeyPrefix   = "caddy_rl"
+	DefaultTimeout     = 100 * time.Millisecond
+	DefaultDialTimeout = time.Second
+)
+
+// Store is a [store.Store] in Redis. Connections are opened as they are needed.
+//
+// A Store may be used after Close: requests that were under way when their
+// configuration ended still finish. Its connections close once none is.
+type Store struct {
+	options Options
+	client  *redis.Options
+
+	mu      sync.Mutex
+	conns   *redis.Client // nil before the first use and after the last
+	inUse   int
+	closed  bool
+	scripts map[algorithms.Set]*redis.Script
+	clock   clock
+	stepped func(back time.Duration)
+}
+
+// New checks the options. It opens no connection. stepped, if not nil, is called
+// when the clock of Redis was seen to step back by more than a second; budgets
+// stand still until it has caught up.
+//
+// No error holds a secret, nor what a parser said about one.
+func New(o Options, stepped func(back time.Duration)) (*Store, error) {
+	if o.KeyPrefix == "" {
+		o.KeyPrefix = DefaultKeyPrefix
+	}
+	for _, c := range []byte(o.KeyPrefix) {
+		if c < ' ' || c > '~' || c == '{' || c == '}' {
+			return nil, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
+		}
+	}
+	if o.Timeout < 0 || o.DialTimeout < 0 {
+		return nil, errors.New("timeouts must be above 0: write a duration such as 100ms")
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.DialTimeout == 0 {
+		o.DialTimeout = DefaultDialTimeout
+	}
+	if o.DB < 0 {
+		return nil, fmt.Errorf("db must be 0 or more, not %d", o.DB)
+	}
+	client, err := parseAddress(o)
+	if err != nil {
+		return nil, err
+	}
+	client.DialTimeout = o.DialTimeout
+	// A command that charges is never sent twice: see [charge].
+	client.MaxRetries = -1
+	client.ContextTimeoutEnabled = true
+	client.DisableIdentity = true
+	client.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return &Store{options: o, client: client, scripts: make(map[algorithms.Set]*redis.Script), stepped: stepped}, nil
+}
+
+// parseAddress reads the address by hand: what a URL library says of a malformed
+// one repeats the password in it.
+func parseAddress(o Options) (*redis.Options, error) {
+	client := &redis.Options{Username: o.Username, Password: o.Password, DB: o.DB}
+	address := o.Address
+	if scheme, rest, found := strings.Cut(address, "://"); found {
+		malformed := errors.New("redis URL is malformed (it is not repeated here, for it may hold a password): " +
+			"write redis://[user[:password]@]host[:port][/db], special characters of the password percent-encoded")
+		if scheme != "redis" {
+			return nil, errors.New("redis URL has another scheme than redis: write host:port or redis://host:port")
+		}
+		u, err := url.Parse("redis://" + rest)
+		if err != nil || u.Hostname() == "" {
+			return nil, malformed
+		}
+		if u.RawQuery != "" || u.Fragment != "" {
+			return nil, errors.New("redis URL has a query or a fragment: write its settings as options of redis instead")
+		}
+		if db := strings.Trim(u.Path, "/"); db != "" {
+			n, err := strconv.ParseUint(db, 10, 31)
+			if err != nil {
+				return nil, malformed
+			}
+			if client.DB == 0 {
+				client.DB = int(n)
+			}
+		}
+		if client.Username == "" {
+			client.Username = u.User.Username()
+		}
+		if password, _ := u.User.Password(); client.Password == "" {
+			client.Password = password
+		}
+		address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
+	}
+	host, port, err := net.SplitHostPort(address)
+	if n, notNumber := strconv.ParseUint(port, 10, 16); err != nil || notNumber != nil || n == 0 || host == "" || strings.ContainsAny(host, "@/ ") {
+		shown := address[strings.LastIndex(address, "@")+1:] // what is before may be a password
+		return nil, fmt.Errorf("redis address %q is not host:port: write for example 127.0.0.1:6379", shown)
+	}
+	client.Addr = address
+	return client, nil
+}
+
+// Address is the host:port of the Redis, without secrets.
+func (s *Store) Address() string { return s.client.Addr }
+
+// acquire returns the connections, which stay open until release.
+func (s *Store) acquire() *redis.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		s.conns = redis.NewClient(s.client)
+	}
+	s.inUse++
+	return s.conns
+}
+
+func (s *Store) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inUse--
+	s.closeIdleLocked()
+}
+
+// Close closes the connections once no Take is under way.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.closeIdleLocked()
+	return nil
+}
+
+func (s *Store) closeIdleLocked() {
+	if s.closed && s.inUse == 0 && s.conns != nil {
+		_ = s.conns.Close()
+		s.conns = nil
+	}
+}
+
+// Destruct lets a [Store] live in a pool of shared values. It is Close.
+func (s *Store) Destruct() error { return s.Close() }
+
+// Check tells whether Redis answers.
+func (s *Store) Check(ctx context.Context) error {
+	conns := s.acquire()
+	defer s.release()
+	return classify(ctx, conns.Ping(ctx).Err())
+}
+
+// Take implements [store.Store]. The instant is Redis' own.
+func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	return s.TakeAt(ctx, 0, requests)
+}
+
+// TakeAt is Take at an instant of the caller's choice; 0 stands for the time of
+// Redis.
+func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	conns := s.acquire()
+	defer s.release()
+
+	keys, argv := encode(s.options.KeyPrefix, now, requests)
+	sent := time.Now()
+	reply, err := s.run(waiting, conns, s.script(requests), keys, argv)
+	if err != nil {
+		return false, classify(ctx, err)
+	}
+	r := reader{reply: reply}
+	at := r.decodeNow()
+	allowed, failed := r.decodeGroup(requests)
+	if err := errors.Join(r.end(), failed); err != nil {
+		return false, &store.Error{Reason: store.ReasonReply, Err: err}
+	}
+	if now == 0 {
+		s.watch(at, sent)
+	}
+	return allowed, nil
+}
+
+// script returns the script for the algorithms of these requests.
+func (s *Store) script(requests []store.Request) *redis.Script {
+	var set algorithms.Set
+	for i := range requests {
+		for _, l := range requests[i].Limits {
+			set = set.With(l.Algorithm())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.scripts[set]
+	if known == nil {
+		known = redis.NewScript(set.Script())
+		s.scripts[set] = known
+	}
+	return known
+}
+
+// charge is a command that must run at most once. Once it may have been written,
+// the client does not send it again whatever happens; MaxRetries alone does not
+// keep it from that everywhere.
+type charge struct{ *redis.Cmd }
+
+// NoRetry implements [redis.Cmder].
+func (charge) NoRetry() bool { return true }
+
+// run runs a script, which it loads first if Redis doesn't have it: NOSCRIPT is
+// the one answer after which the same call is made again, for it proves that
+// nothing ran.
+func (s *Store) run(ctx context.Context, conns *redis.Client, script *redis.Script, keys []string, argv []any) ([]any, error) {
+	args := make([]any, 0, 3+len(keys)+len(argv))
+	args = append(args, "evalsha", script.Hash(), len(keys))
+	for _, k := range keys {
+		args = append(args, k)
+	}
+	args = append(args, argv...)
+	cmd := charge{redis.NewCmd(ctx, args...)}
+	_ = conns.Process(ctx, cmd)
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		if err := script.Load(ctx, conns).Err(); err != nil {
+			return nil, err
+		}
+		cmd = charge{redis.NewCmd(ctx, args...)}
+		_ = conns.Process(ctx, cmd)
+	}
+	return cmd.Slice()
+}
+
+// classify wraps an error of the client with what is known of its kind. ctx is
+// the caller's own: if that one ended, the store is not to blame.
+func classify(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	e := &store.Error{Reason: store.ReasonConnection, Err: err}
+	var timeout net.Error
+	var answer redis.Error
+	switch {
+	case errors.As(err, &answer):
+		e.Reason = store.ReasonReply
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		e.Reason = store.ReasonTimeout
+	}
+	return e
+}
+
+// clock remembers one reading of the time of Redis.
+type clock struct {
+	redis algorithms.Micros
+	seen  time.Time
+}
+
+// watch tells when Redis' time has stepped back by more than a second. Between
+// the reply seen last and the reading now at least the time from that reply to
+// this one's sending has passed, however long either was on its way.
+func (s *Store) watch(now algorithms.Micros, sent time.Time) {
+	s.mu.Lock()
+	last := s.clock
+	if now > last.redis || sent.After(last.seen) {
+		s.clock = clock{redis: now, seen: time.Now()}
+	}
+	s.mu.Unlock()
+	if last.redis == 0 || s.stepped == nil {
+		return
+	}
+	back := time.Duration(last.redis-now)*time.Microsecond + sent.Sub(last.seen)
+	if sent.After(last.seen) && back > time.Second {
+		s.stepped(back)
+	}
+}

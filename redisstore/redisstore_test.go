@@ -1,0 +1,275 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// patient is a deadline no test reaches by the slowness of its machine.
+const patient = 30 * time.Second
+
+func open(t testing.TB, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = patient
+	}
+	s, err := redisstore.New(o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestConforms(t *testing.T) {
+	server := redistest.Start(t)
+	n := 0
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		n++
+		return open(t, redisstore.Options{Address: server.Addr, KeyPrefix: fmt.Sprint("test", n)})
+	})
+}
+
+func request(t testing.TB, key string) []store.Request {
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
+	return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+}
+
+func TestKeysAndExpiry(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: "redis://" + server.Addr + "/3", KeyPrefix: "p"})
+	for _, q := range storetest.Quotas(10, 60_000_000) {
+		r := []store.Request{{Zone: "my zone", Key: "a{b}%\n", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "my zone", q)}}}
+		for range 2 {
+			if _, err := s.Take(context.Background(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name := "p:{a%7Bb%7D%25%0A}:" + r[0].Limits[0].ID
+		conn := server.Client.Conn()
+		defer conn.Close()
+		conn.Select(context.Background(), 3)
+		ttl := conn.PTTL(context.Background(), name).Val()
+		want := time.Duration(r[0].Decisions[0].ResetAfter)*time.Microsecond + time.Second
+		if ttl > want+time.Millisecond || ttl < want-10*time.Second {
+			t.Errorf("%s expires in %v, want %v: its reset-after and a second", name, ttl, want)
+		}
+	}
+}
+
+func TestOneRoundTrip(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	var r []store.Request
+	for z := range 3 {
+		q := store.Request{Zone: fmt.Sprint(z), Key: fmt.Sprint("key ", z), Cost: 1}
+		for _, quota := range storetest.Quotas(10, 60_000_000) {
+			q.Limits = append(q.Limits, storetest.Limit(t, q.Zone, quota))
+		}
+		r = append(r, q)
+	}
+	processed := func() (n int) {
+		info := server.Client.Info(context.Background(), "commandstats").Val()
+		for line := range strings.Lines(info) {
+			if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &n); err == nil {
+				return n
+			}
+		}
+		return 0
+	}
+	if _, err := s.Take(context.Background(), r); err != nil { // loads the script
+		t.Fatal(err)
+	}
+	before := processed()
+	if allowed, err := s.Take(context.Background(), r); err != nil || !allowed {
+		t.Fatal(allowed, err)
+	}
+	if n := processed() - before; n != 1 {
+		t.Errorf("%d script calls for 12 limits, want 1", n)
+	}
+}
+
+func TestScriptFlushedIsLoadedAgain(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	for i := range int64(5) {
+		server.Client.ScriptFlush(context.Background())
+		r := request(t, "k")
+		if _, err := s.Take(context.Background(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := r[0].Decisions[0].Remaining; got != 9-i {
+			t.Errorf("%d remaining after %d requests of 10: charged other than once", got, i+1)
+		}
+	}
+}
+
+// Another program's value under one of our keys fails the requests of that key,
+// and is left as it is.
+func TestForeignValue(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	ctx := context.Background()
+	for _, q := range storetest.Quotas(10, 60_000_000) {
+		limit := storetest.Limit(t, "z", q)
+		key := "caddy_rl:{k}:" + limit.ID
+		for _, value := range []any{map[string]any{"a": 1}, "not a budget"} {
+			server.Client.Del(ctx, key)
+			if text, ok := value.(string); ok {
+				server.Client.Set(ctx, key, text, 0)
+			} else {
+				server.Client.HSet(ctx, key, value)
+			}
+			_, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}})
+			var failed *store.Error
+			if !errors.As(err, &failed) || failed.Reason != store.ReasonReply {
+				t.Errorf("%s on %v: error %v, want one with reason reply", q.Algorithm, value, err)
+			}
+			if ok, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}); err != nil || !ok {
+				t.Errorf("another key: %v, %v", ok, err)
+			}
+		}
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	s := open(t, redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)})
+	_, err := s.Take(context.Background(), request(t, "k"))
+	var failed *store.Error
+	if !errors.As(err, &failed) || failed.Reason != store.ReasonConnection {
+		t.Errorf("error %v, want one with reason connection", err)
+	}
+	if err := s.Check(context.Background()); err == nil {
+		t.Error("Check found a Redis where there is none")
+	}
+}
+
+func TestCallerGone(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := s.Take(ctx, request(t, "k"))
+	var failed *store.Error
+	if !errors.Is(err, context.Canceled) || errors.As(err, &failed) {
+		t.Errorf("error %v: a caller that left is no failure of the store", err)
+	}
+}
+
+// A configuration that ended closes the connections; a request that was still on
+// its way uses new ones, which close after it.
+func TestUseAfterClose(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	clients := func() int { return strings.Count(server.Client.ClientList(context.Background()).Val(), "addr=") }
+	idle := clients()
+	for range 3 {
+		if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close()
+		for deadline := time.Now().Add(5 * time.Second); clients() > idle; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("connections stay open after Close")
+			}
+		}
+	}
+}
+
+func TestClockStepsBack(t *testing.T) {
+	server := redistest.Start(t)
+	var steps []time.Duration
+	s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: patient}, func(back time.Duration) { steps = append(steps, back) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	redisstore.Pretend(s, time.Now().Add(90*time.Second))
+	for range 3 {
+		if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(steps) != 1 || steps[0] < 89*time.Second || steps[0] > 91*time.Second {
+		t.Errorf("steps back seen: %v, want one of 90 s", steps)
+	}
+}
+
+func TestOptionErrors(t *testing.T) {
+	tests := []struct {
+		options redisstore.Options
+		want    string
+	}{
+		{redisstore.Options{Address: "localhost"}, `redis address "localhost" is not host:port: write for example 127.0.0.1:6379`},
+		{redisstore.Options{Address: ""}, `redis address "" is not host:port`},
+		{redisstore.Options{Address: "host:99999"}, `is not host:port`},
+		{redisstore.Options{Address: "user:SECRET@host:6379"}, `redis address "host:6379" is not host:port`},
+		{redisstore.Options{Address: "http://SECRET@host"}, "another scheme than redis"},
+		{redisstore.Options{Address: "redis://:SECRET@host:port"}, "redis URL is malformed"},
+		{redisstore.Options{Address: "redis://:12/SECRET@host:1"}, "redis URL is malformed"},
+		{redisstore.Options{Address: "redis://:%zzSECRET@host"}, "redis URL is malformed"},
+		{redisstore.Options{Address: "redis://:SECRET@host/x"}, "redis URL is malformed"},
+		{redisstore.Options{Address: "redis://:SECRET@"}, "redis URL is malformed"},
+		{redisstore.Options{Address: "redis://:SECRET@host?max_retries=3"}, "query or a fragment"},
+		{redisstore.Options{Address: "h:1", KeyPrefix: "a{b"}, `key_prefix "a{b" holds '{'`},
+		{redisstore.Options{Address: "h:1", KeyPrefix: "a\nb"}, `key_prefix "a\nb" holds '\n'`},
+		{redisstore.Options{Address: "h:1", DB: -1}, "db must be 0 or more, not -1"},
+		{redisstore.Options{Address: "h:1", Timeout: -1}, "timeouts must be above 0"},
+	}
+	for _, test := range tests {
+		_, err := redisstore.New(test.options, nil)
+		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%+v: error %v, want %q", test.options, err, test.want)
+		}
+	}
+}
+
+func TestAddressForms(t *testing.T) {
+	server := redistest.Start(t, "--requirepass", "p@ss/word")
+	for _, o := range []redisstore.Options{
+		{Address: "redis://:p%40ss%2Fword@" + server.Addr},
+		{Address: "redis://default:p%40ss%2Fword@" + server.Addr + "/1"},
+		{Address: server.Addr, Password: "p@ss/word"},
+		{Address: server.Addr, Username: "default", Password: "p@ss/word", DB: 2},
+		{Address: "redis://:wrong@" + server.Addr, Password: "p@ss/word"},
+	} {
+		if _, err := open(t, o).Take(context.Background(), request(t, "k")); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	_, err := open(t, redisstore.Options{Address: server.Addr, Password: "wrong"}).Take(context.Background(), request(t, "k"))
+	if err == nil || strings.Contains(err.Error(), "wrong\"") {
+		t.Errorf("wrong password: %v", err)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	server := redistest.Start(b)
+	s := open(b, redisstore.Options{Address: server.Addr})
+	for _, q := range storetest.Quotas(1000, 1_000_000) {
+		b.Run(q.Algorithm, func(b *testing.B) {
+			limits := []store.Limit{storetest.Limit(b, "z", q)}
+			b.ReportAllocs()
+			b.SetParallelism(16)
+			b.RunParallel(func(pb *testing.PB) {
+				r := []store.Request{{Zone: "z", Cost: 1, Limits: limits}}
+				for i := 0; pb.Next(); i++ {
+					r[0].Key = fmt.Sprint(i % 100_000)
+					if _, err := s.Take(context.Background(), r); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// encode writes the KEYS and ARGV of a script call for several groups, each of
+// them the requests of one Take, as take.lua documents them.
+func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
+	var limits []*algorithms.Limit
+	var tail []any
+	var key []byte
+	for _, requests := range groups {
+		tail = append(tail, checks(requests))
+		for i := range requests {
+			r := &requests[i]
+			for _, l := range r.Limits {
+				key = appendKey(key[:0], prefix, r.Key, l.ID)
+				keys = append(keys, string(key))
+				tail = append(tail, number(&limits, l.Limit), r.Cost)
+			}
+		}
+	}
+	argv = append(make([]any, 0, 2+5*len(limits)+len(tail)), now, len(limits))
+	for _, l := range limits {
+		args := l.Args()
+		argv = append(argv, l.Algorithm().Name, len(args))
+		for _, n := range args {
+			argv = append(argv, n)
+		}
+	}
+	return keys, append(argv, tail...)
+}
+
+func checks(requests []store.Request) (n int) {
+	for i := range requests {
+		n += len(requests[i].Limits)
+	}
+	return n
+}
+
+// number returns the place of a limit in the list, from 1, and adds it if need be.
+func number(limits *[]*algorithms.Limit, l *algorithms.Limit) int {
+	for i, known := range *limits {
+		if known == l {
+			return i + 1
+		}
+	}
+	*limits = append(*limits, l)
+	return len(*limits)
+}
+
+var errShort = errors.New("redisstore: reply ends early")
+
+// reader reads the integers of a script's reply and refuses anything else.
+type reader struct {
+	reply []any
+	err   error
+}
+
+func (r *reader) next() any {
+	if len(r.reply) == 0 {
+		r.fail(errShort)
+	}
+	if r.err != nil {
+		return nil
+	}
+	v := r.reply[0]
+	r.reply = r.reply[1:]
+	return v
+}
+
+// integer reads a number from 0 to most.
+func (r *reader) integer(most int64) int64 {
+	v := r.next()
+	n, ok := v.(int64)
+	if r.err == nil && (!ok || n < 0 || n > most) {
+		r.fail(fmt.Errorf("redisstore: reply holds %.100v where a number from 0 to %d belongs", v, most))
+		return 0
+	}
+	return n
+}
+
+func (r *reader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// decodeNow reads what precedes the groups: the instant of the decisions.
+func (r *reader) decodeNow() algorithms.Micros { return r.integer(algorithms.Forever) }
+
+// decodeGroup reads one group into the decisions of its requests. A non-nil
+// failed is the error that kept this group, and it alone, from being decided.
+func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed error) {
+	if r.integer(1) == 0 && r.err == nil {
+		text, ok := r.next().(string)
+		if !ok {
+			r.fail(errors.New("redisstore: reply holds no error text where one belongs"))
+		}
+		return false, fmt.Errorf("redisstore: %.200s", text)
+	}
+	allowed = true
+	for i := range requests {
+		q := &requests[i]
+		q.Decisions = q.Decisions[:0]
+		for range q.Limits {
+			d := algorithms.Decision{
+				Charged:    r.integer(algorithms.Forever),
+				Remaining:  r.integer(algorithms.Forever),
+				MoreAfter:  r.integer(algorithms.Forever),
+				RetryAfter: r.integer(algorithms.Forever),
+				ResetAfter: r.integer(algorithms.Forever),
+			}
+			d.Allowed = d.RetryAfter == 0
+			allowed = allowed && d.Allowed
+			q.Decisions = append(q.Decisions, d)
+		}
+	}
+	return allowed && r.err == nil, nil
+}
+
+// end refuses what follows the last group.
+func (r *reader) end() error {
+	if r.err == nil && len(r.reply) > 0 {
+		r.fail(fmt.Errorf("redisstore: reply holds %d values too many", len(r.reply)))
+	}
+	return r.err
+}

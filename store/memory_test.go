@@ -1,0 +1,190 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+func TestMemoryConforms(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Store {
+		return store.NewMemory().Bound(1_000_000, 1, nil)
+	})
+}
+
+func window(t testing.TB, events int64, window time.Duration) store.Limit {
+	return storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: window.Microseconds()})
+}
+
+func take(t *testing.T, s store.Store, zone, key string, cost int64, limit store.Limit) bool {
+	t.Helper()
+	allowed, err := s.Take(context.Background(), []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: []store.Limit{limit}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return allowed
+}
+
+// A flood of keys past the bound gets one budget between them, and the keys held
+// before the flood keep theirs.
+func TestMemoryOverflowIsOneBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		full := 0
+		s := memory.Bound(10, 1, func(string) { full++ })
+		limit := window(t, 3, time.Minute)
+		for i := range 10 {
+			take(t, s, "z", fmt.Sprint("early ", i), 1, limit)
+		}
+		passed := 0
+		for i := range 1000 {
+			if take(t, s, "z", fmt.Sprint("flood ", i), 1, limit) {
+				passed++
+			}
+		}
+		if passed != 3 {
+			t.Errorf("%d of 1000 new keys passed when full; all of them together have a budget of 3", passed)
+		}
+		if full != 1000 || memory.Overflowed() != 1000 || memory.Keys() != 10 {
+			t.Errorf("full called %d times, %d overflowed, %d keys; want 1000, 1000, 10", full, memory.Overflowed(), memory.Keys())
+		}
+		for _, want := range []bool{true, true, false} {
+			if take(t, s, "z", "early 4", 1, limit) != want {
+				t.Error("a key held before the flood lost its own budget")
+			}
+		}
+		time.Sleep(time.Minute) // what is held expires, and makes room
+		for i := range 10 {
+			if !take(t, s, "z", fmt.Sprint("late ", i), 3, limit) {
+				t.Error("no room for a new key although all the others have expired")
+			}
+		}
+	})
+}
+
+// What expires during a request that holds it already is not lost.
+func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1, 1, nil)
+		limit := window(t, 2, time.Minute)
+		take(t, s, "z", "a", 1, limit)
+		time.Sleep(time.Minute)
+		r := []store.Request{
+			{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{limit}},
+			{Zone: "z", Key: "b", Cost: 1, Limits: []store.Limit{limit}},
+		}
+		if ok, _ := s.Take(context.Background(), r); !ok {
+			t.Fatal("refused")
+		}
+		if take(t, s, "z", "a", 2, limit) {
+			t.Error("a charge was lost with the expired budget it was made on")
+		}
+		if memory.Keys() != 2 {
+			t.Errorf("%d keys counted, want 2", memory.Keys())
+		}
+	})
+}
+
+func TestMemoryZonesKeepAShare(t *testing.T) {
+	memory := store.NewMemory()
+	s := memory.Bound(10, 2, nil)
+	limit := window(t, 1, time.Minute)
+	for i := range 20 {
+		take(t, s, "greedy", fmt.Sprint(i), 1, limit)
+	}
+	other := storetest.Limit(t, "modest", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 60_000_000})
+	for i := range 5 {
+		if !take(t, s, "modest", fmt.Sprint(i), 1, other) {
+			t.Errorf("key %d of 5 found no room in its zone's share", i)
+		}
+	}
+	if before := memory.Overflowed(); take(t, s, "modest", "5", 1, other) && memory.Overflowed() == before {
+		t.Error("a zone past its share took in a key although the store is full")
+	}
+}
+
+func TestMemorySweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1_000_000, 1, nil)
+		short, long := window(t, 5, time.Second), window(t, 5, time.Hour)
+		for i := range 1000 {
+			take(t, s, "z", fmt.Sprint(i), 1, short)
+			take(t, s, "z", fmt.Sprint(i), 1, long)
+		}
+		memory.Sweep()
+		if memory.Keys() != 2000 {
+			t.Errorf("%d keys after a sweep that had nothing to drop, want 2000", memory.Keys())
+		}
+		time.Sleep(time.Second)
+		memory.Sweep()
+		if memory.Keys() != 1000 {
+			t.Errorf("%d keys after half of them expired, want 1000", memory.Keys())
+		}
+		if take(t, s, "z", "7", 5, long) {
+			t.Error("the sweep dropped a budget that had not expired")
+		}
+	})
+}
+
+func TestMemoryCountsLongLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(100, 1, nil)
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 60_000_000})
+		take(t, s, "z", "k", 640, limit)
+		if memory.Keys() != 11 {
+			t.Errorf("a log of 640 events counts as %d keys, want 11", memory.Keys())
+		}
+		time.Sleep(time.Minute)
+		take(t, s, "z", "k", 1, limit)
+		if memory.Keys() != 1 {
+			t.Errorf("a log of 1 event counts as %d keys, want 1", memory.Keys())
+		}
+	})
+}
+
+// The target is no allocation at all beyond the key, which is the caller's.
+func TestMemoryTakeAllocatesNothing(t *testing.T) {
+	s := store.NewMemory().Bound(1_000_000, 1, nil)
+	for _, q := range storetest.Quotas(1000, 1000) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
+			take := func() { _, _ = s.Take(context.Background(), r) }
+			for range 2000 { // until a log has grown to its full size
+				take()
+			}
+			if n := testing.AllocsPerRun(1000, take); n != 0 && !raceEnabled {
+				t.Errorf("%v allocations per decision", n)
+			}
+		})
+	}
+}
+
+func BenchmarkMemoryTake(b *testing.B) {
+	for _, q := range storetest.Quotas(1000, 1_000_000) {
+		b.Run(q.Algorithm, func(b *testing.B) {
+			s := store.NewMemory().Bound(1_000_000, 1, nil)
+			limits := []store.Limit{storetest.Limit(b, "z", q)}
+			keys := make([]string, 100_000)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("203.0.%d.%d", i/256, i%256)
+			}
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				r := []store.Request{{Zone: "z", Cost: 1, Limits: limits}}
+				for i := 0; pb.Next(); i++ {
+					r[0].Key = keys[i*7919%len(keys)]
+					_, _ = s.Take(context.Background(), r)
+				}
+			})
+		})
+	}
+}

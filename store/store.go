@@ -1,0 +1,84 @@
+// Package store says what a store of budgets is, and holds every store that
+// needs no network.
+package store
+
+import (
+	"context"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Limit is a limit of a zone: the arithmetic, and the name its budgets are kept
+// under. It is immutable.
+type Limit struct {
+	*algorithms.Limit
+	// ID names the zone and the limit, and differs where two limits must not
+	// share budgets: "<zone>:<format version and fingerprint>". [NewLimit] makes it.
+	ID string
+}
+
+// formatVersion is part of every ID. Change it when what is stored changes its
+// meaning, so that old and new instances never read each other's state.
+const formatVersion = "1"
+
+// NewLimit names a limit of a zone. Two limits of one zone that differ in
+// variant (may be empty) keep separate budgets.
+func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
+	id := zone + ":" + formatVersion + l.Fingerprint()
+	if variant != "" {
+		id += ":" + variant
+	}
+	return Limit{Limit: l, ID: id}
+}
+
+// Request asks one zone about one HTTP request.
+type Request struct {
+	// Zone is the zone's name.
+	Zone string
+	// Key is whose budget it is. Every string is a key of its own, the empty one too.
+	Key string
+	// Limits are the zone's limits, no two with the same ID; at least one.
+	Limits []Limit
+	// Cost is how many events the request is worth, 0 to 2^31-1. 0 only looks.
+	Cost int64
+	// Decisions receives an answer per limit, in their order. Take appends to
+	// Decisions[:0], so its memory is used again.
+	Decisions []algorithms.Decision
+}
+
+// Store keeps budgets. All methods are safe for concurrent use.
+type Store interface {
+	// Take decides every limit of every request on one instant, then charges
+	// all of them, or none if one has no room, and fills in the Decisions. It
+	// reports whether all had room.
+	//
+	// A budget never charged, or whose reset-after has passed, decides like an
+	// untouched one. The clock is the store's own.
+	//
+	// After an error the Decisions mean nothing and, unless the error says
+	// otherwise, it is not known whether anything was charged: don't repeat
+	// the call.
+	Take(ctx context.Context, requests []Request) (allowed bool, err error)
+}
+
+// Error is a failure of a store to decide.
+type Error struct {
+	// Reason is one of the Reason constants: a short word, fit for a metric.
+	Reason string
+	Err    error
+}
+
+// Reasons of an [Error].
+const (
+	// ReasonTimeout: no answer in time. Whether something was charged is not known.
+	ReasonTimeout = "timeout"
+	// ReasonConnection: the store could not be reached, or the connection broke.
+	ReasonConnection = "connection"
+	// ReasonReply: the store answered with an error, or with something unexpected.
+	ReasonReply = "reply"
+)
+
+func (e *Error) Error() string { return e.Reason + ": " + e.Err.Error() }
+
+// Unwrap returns the underlying error.
+func (e *Error) Unwrap() error { return e.Err }

@@ -1,0 +1,323 @@
+// Package storetest is the conformance suite of [store.Store]: what every store
+// and everything that wraps one has to do.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Store is a store that can also be asked as of an instant.
+type Store interface {
+	store.Store
+	// TakeAt is Take at an instant of the caller's choice, in microseconds.
+	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error)
+}
+
+const (
+	second = 1_000_000
+	minute = 60 * second
+
+	// start is where the suite's invented time begins: a whole number of minutes.
+	start = 1_763_640_000 * second
+)
+
+// Run runs the suite. open returns a store that shares no budget with any other
+// one it returned.
+func Run(t *testing.T, open func(t *testing.T) Store) {
+	tests := []struct {
+		name string
+		run  func(*testing.T, Store)
+	}{
+		{"decides", testDecides},
+		{"all or none", testAllOrNone},
+		{"peek changes nothing", testPeek},
+		{"cost above burst never passes", testNever},
+		{"a changed limit is a new budget", testChangedLimit},
+		{"keys are kept apart", testKeys},
+		{"strange keys", testStrangeKeys},
+		{"decisions reuse their memory", testDecisionsMemory},
+		{"exact under concurrency", testConcurrency},
+		{"exact under concurrency over several keys", testConcurrencySeveral},
+		{"its own clock", testOwnClock},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+	}
+}
+
+// Limit makes a limit of a zone, or ends the test.
+func Limit(t testing.TB, zone string, q algorithms.Quota) store.Limit {
+	t.Helper()
+	l, err := algorithms.NewLimit(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.NewLimit(zone, "", l)
+}
+
+// Quotas returns, for every algorithm, events per window with the default burst.
+func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
+	var quotas []algorithms.Quota
+	for _, a := range algorithms.All() {
+		quotas = append(quotas, algorithms.Quota{Algorithm: a.Name, Events: events, Window: window})
+	}
+	return quotas
+}
+
+func ask(zone, key string, cost int64, limits ...store.Limit) []store.Request {
+	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits}}
+}
+
+// takeAt takes as of an instant and ends the test if the store fails.
+func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) bool {
+	t.Helper()
+	allowed, err := s.TakeAt(context.Background(), now, requests)
+	if err != nil {
+		t.Fatalf("take: %v", err)
+	}
+	return allowed
+}
+
+func testDecides(t *testing.T, s Store) {
+	for _, q := range Quotas(3, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			r := ask("z", "alice", 1, Limit(t, "z", q))
+			for i := range int64(3) {
+				if !takeAt(t, s, start, r) {
+					t.Fatalf("request %d of 3 was refused: %+v", i+1, r[0].Decisions)
+				}
+				if d := r[0].Decisions[0]; !d.Allowed || d.Charged != 1 || d.Remaining != 2-i || d.RetryAfter != 0 {
+					t.Errorf("request %d: %+v, want it allowed and charged with %d remaining", i+1, d, 2-i)
+				}
+			}
+			if takeAt(t, s, start, r) {
+				t.Fatalf("the fourth request was allowed: %+v", r[0].Decisions)
+			}
+			d := r[0].Decisions[0]
+			if d.Allowed || d.Charged != 0 || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > minute {
+				t.Errorf("the fourth request: %+v", d)
+			}
+			if takeAt(t, s, start+d.RetryAfter-1, r) {
+				t.Error("allowed 1 µs before its retry-after")
+			}
+			if !takeAt(t, s, start+d.RetryAfter, r) {
+				t.Error("refused at its retry-after")
+			}
+		})
+	}
+}
+
+func testAllOrNone(t *testing.T, s Store) {
+	for _, q := range Quotas(10, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			wide := Limit(t, "wide", q)
+			q.Events = 2
+			narrow, second := Limit(t, "narrow", q), Limit(t, "wide", q)
+			// Three limits: two of one zone and key, one of another zone and key.
+			r := []store.Request{
+				{Zone: "wide", Key: "a", Cost: 1, Limits: []store.Limit{wide, second}},
+				{Zone: "narrow", Key: "b", Cost: 1, Limits: []store.Limit{narrow}},
+			}
+			takeAt(t, s, start, r)
+			takeAt(t, s, start, ask("narrow", "b", 1, narrow))
+			if takeAt(t, s, start, r) {
+				t.Fatal("allowed although one of three limits was exhausted")
+			}
+			if d := r[1].Decisions[0]; d.Allowed || d.RetryAfter == 0 {
+				t.Errorf("the refusing limit: %+v", d)
+			}
+			for i, want := range []int64{9, 1} {
+				if d := r[0].Decisions[i]; !d.Allowed || d.Charged != 0 || d.Remaining != want {
+					t.Errorf("limit %d had room and should not be charged, with %d remaining: %+v", i, want, d)
+				}
+			}
+			peek := ask("wide", "a", 0, wide, second)
+			takeAt(t, s, start, peek)
+			if got := peek[0].Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
+				t.Errorf("a refused request was charged: %+v", got)
+			}
+		})
+	}
+}
+
+func testPeek(t *testing.T, s Store) {
+	for _, q := range Quotas(5, minute) {
+		limit := Limit(t, "z", q)
+		peek := ask("z", "k", 0, limit)
+		for range 3 {
+			if !takeAt(t, s, start, peek) {
+				t.Errorf("%s: a peek was refused", q.Algorithm)
+			}
+			if d := peek[0].Decisions[0]; d.Remaining != 5 || d.ResetAfter != 0 || d.MoreAfter != 0 || d.Charged != 0 {
+				t.Errorf("%s: peek at an untouched budget: %+v", q.Algorithm, d)
+			}
+		}
+		takeAt(t, s, start, ask("z", "k", 5, limit))
+		if !takeAt(t, s, start, peek) || peek[0].Decisions[0].Remaining != 0 {
+			t.Errorf("%s: peek at an empty budget: %+v", q.Algorithm, peek[0].Decisions)
+		}
+	}
+}
+
+func testNever(t *testing.T, s Store) {
+	for _, q := range Quotas(5, minute) {
+		for _, cost := range []int64{6, 1<<31 - 1} {
+			r := ask("z", "k", cost, Limit(t, "z", q))
+			if takeAt(t, s, start, r) {
+				t.Errorf("%s: cost %d of 5 was allowed", q.Algorithm, cost)
+			}
+			if d := r[0].Decisions[0]; d.RetryAfter != algorithms.Forever || d.Remaining != 5 {
+				t.Errorf("%s: cost %d of 5: %+v", q.Algorithm, cost, d)
+			}
+		}
+	}
+}
+
+func testChangedLimit(t *testing.T, s Store) {
+	for _, q := range Quotas(1, minute) {
+		before := ask("z", "k", 1, Limit(t, "z", q))
+		takeAt(t, s, start, before)
+		q.Events = 2
+		if r := ask("z", "k", 1, Limit(t, "z", q)); !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 1 {
+			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Decisions)
+		}
+		if takeAt(t, s, start, before) {
+			t.Errorf("%s: the unchanged limit forgot its charge", q.Algorithm)
+		}
+	}
+}
+
+func testKeys(t *testing.T, s Store) {
+	q := algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute}
+	a, b := Limit(t, "a", q), Limit(t, "b", q)
+	for _, r := range [][]store.Request{ask("a", "k", 1, a), ask("b", "k", 1, b), ask("a", "K", 1, a), ask("a", "", 1, a)} {
+		if !takeAt(t, s, start, r) {
+			t.Errorf("zone %q key %q was refused on another's account", r[0].Zone, r[0].Key)
+		}
+		if takeAt(t, s, start, r) {
+			t.Errorf("zone %q key %q was allowed twice", r[0].Zone, r[0].Key)
+		}
+	}
+}
+
+func testStrangeKeys(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute})
+	long := make([]byte, 100_000)
+	for i := range long {
+		long[i] = byte(i)
+	}
+	keys := []string{
+		"", "{", "}", "{}", "{a}b", "a}:z:{", "%", "%7B", "{%}", "\x00", "a\nb", "a\r\nb", " ", "\xff\xfe", "日本",
+		string(long), string(long[1:]), string(long[:200]), "#" + string(long[:31]),
+	}
+	for i, key := range keys {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			if r := ask("z", key, 1, limit); !takeAt(t, s, start, r) || takeAt(t, s, start, r) {
+				t.Errorf("key %.40q is not one budget of its own", key)
+			}
+		})
+	}
+}
+
+func testDecisionsMemory(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: minute})
+	r := ask("z", "k", 1, limit)
+	r[0].Decisions = make([]algorithms.Decision, 3, 4)
+	kept := &r[0].Decisions[0]
+	takeAt(t, s, start, r)
+	if len(r[0].Decisions) != 1 || &r[0].Decisions[0] != kept {
+		t.Errorf("Decisions has %d entries, or not the caller's memory", len(r[0].Decisions))
+	}
+}
+
+// testConcurrency floods one key from many goroutines, with the store's own
+// clock: exactly events pass.
+func testConcurrency(t *testing.T, s Store) {
+	for _, q := range Quotas(100, 1000*minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			limit := Limit(t, "z", q)
+			var allowed atomic.Int64
+			flood(t, 32, 20, func() error {
+				ok, err := s.Take(context.Background(), ask("z", "k", 1, limit))
+				if ok {
+					allowed.Add(1)
+				}
+				return err
+			})
+			if allowed.Load() != 100 {
+				t.Errorf("%d of 640 concurrent requests passed a limit of 100", allowed.Load())
+			}
+		})
+	}
+}
+
+// testConcurrencySeveral takes overlapping pairs of keys in every order: nothing
+// deadlocks, and no refused request leaves a charge behind.
+func testConcurrencySeveral(t *testing.T, s Store) {
+	for _, q := range Quotas(50, 1000*minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			limit := Limit(t, "z", q)
+			var charged [4]atomic.Int64
+			flood(t, 16, 40, func() error {
+				a, b := rand.IntN(4), rand.IntN(3)
+				if b >= a {
+					b++
+				}
+				r := append(ask("z", fmt.Sprint(a), 1, limit), ask("z", fmt.Sprint(b), 1, limit)...)
+				ok, err := s.Take(context.Background(), r)
+				if ok {
+					charged[a].Add(1)
+					charged[b].Add(1)
+				}
+				return err
+			})
+			for i := range charged {
+				r := ask("z", fmt.Sprint(i), 0, limit)
+				if _, err := s.Take(context.Background(), r); err != nil {
+					t.Fatal(err)
+				}
+				if d := r[0].Decisions[0]; charged[i].Load()+d.Remaining != 50 {
+					t.Errorf("key %d: %d charged and %d remaining of 50", i, charged[i].Load(), d.Remaining)
+				}
+			}
+		})
+	}
+}
+
+// flood calls f from many goroutines at once, many times each.
+func flood(t *testing.T, goroutines, each int, f func() error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for range each {
+				if err := f(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func testOwnClock(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute})
+	r := ask("z", "k", 1, limit)
+	for _, want := range []bool{true, false} {
+		if ok, err := s.Take(context.Background(), r); err != nil || ok != want {
+			t.Fatalf("Take = %v, %v; want %v", ok, err, want)
+		}
+	}
+	if d := r[0].Decisions[0]; d.RetryAfter <= 0 || d.RetryAfter > minute {
+		t.Errorf("retry after %d µs, want up to a minute", d.RetryAfter)
+	}
+}

@@ -87,6 +87,9 @@ type Algorithm struct {
 	commit func(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros)
 }
 
+// Takes tells whether the algorithm's limits take an option.
+func (a *Algorithm) Takes(option string) bool { return slices.Contains(a.Options, option) }
+
 // verdict is what the first step found: how many events fit, how long the
 // request would have to wait (0 when it fits), and what the second step needs to
 // know of the state without reading it again.

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,7 +63,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, or leave it out for %d", q.Burst, q.Events)
 	case q.Burst > 0 && !algorithm.Burst:
 		return nil, fmt.Errorf("%s takes no burst, not %d: it admits up to events at once", algorithm.Name, q.Burst)
-	case q.Align != "" && !slices.Contains(algorithm.Options, "align"):
+	case q.Align != "" && !algorithm.Takes("align"):
 		return nil, fmt.Errorf("%s has no option align: it belongs to fixed_window", algorithm.Name)
 	case q.Align != "" && q.Align != "first" && q.Align != "clock":
 		return nil, fmt.Errorf("align must be first or clock, not %q", q.Align)

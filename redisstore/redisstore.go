@@ -79,7 +79,7 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 		}
 	}
 	if o.Timeout < 0 || o.DialTimeout < 0 {
-		return nil, errors.New("timeouts must be above 0: write a duration such as 100ms")
+		return nil, errors.New("timeout and dial_timeout must be above 0: write a duration such as 100ms")
 	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -88,7 +88,7 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 		o.DialTimeout = DefaultDialTimeout
 	}
 	if o.DB < 0 {
-		return nil, fmt.Errorf("db must be 0 or more, not %d", o.DB)
+		return nil, fmt.Errorf("db must be 0 or more, not %d: write the number of a database", o.DB)
 	}
 	client, err := parseAddress(o)
 	if err != nil {
@@ -149,6 +149,12 @@ func parseAddress(o Options) (*redis.Options, error) {
 
 // Address is the host:port of the Redis, without secrets.
 func (s *Store) Address() string { return s.client.Addr }
+
+// DB is the number of the database.
+func (s *Store) DB() int { return s.client.DB }
+
+// KeyPrefix is what the name of every key begins with.
+func (s *Store) KeyPrefix() string { return s.options.KeyPrefix }
 
 // acquire returns the connections, which stay open until release.
 func (s *Store) acquire() *redis.Client {

@@ -224,7 +224,7 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "h:1", KeyPrefix: "a{b"}, `key_prefix "a{b" holds '{'`},
 		{redisstore.Options{Address: "h:1", KeyPrefix: "a\nb"}, `key_prefix "a\nb" holds '\n'`},
 		{redisstore.Options{Address: "h:1", DB: -1}, "db must be 0 or more, not -1"},
-		{redisstore.Options{Address: "h:1", Timeout: -1}, "timeouts must be above 0"},
+		{redisstore.Options{Address: "h:1", Timeout: -1}, "timeout and dial_timeout must be above 0"},
 	}
 	for _, test := range tests {
 		_, err := redisstore.New(test.options, nil)

@@ -140,18 +140,18 @@ func (s *shard) init() {
 type Bounded struct {
 	memory  *Memory
 	maxKeys int64
-	share   int64
+	zones   func() int
 	full    func(zone string)
 }
 
-// Bound returns the store as a configuration of so many zones sees it. A new key
-// is taken in while the store holds fewer than maxKeys, or the key's zone fewer
-// than an equal share of them. New keys that find no room share one ordinary
-// budget per limit, so that a flood of keys gets nobody a fresh one; full, if
-// not nil, is called with their zone, and must not block. What is held already
-// stays until it expires, and logs may grow.
-func (m *Memory) Bound(maxKeys int64, zones int, full func(zone string)) *Bounded {
-	return &Bounded{memory: m, maxKeys: maxKeys, share: maxKeys / int64(max(zones, 1)), full: full}
+// Bound returns the store as one configuration sees it. A new key is taken in
+// while the store holds fewer than maxKeys, or the key's zone fewer than an equal
+// share of them, by the number of zones. New keys that find no room share one
+// ordinary budget per limit, so that a flood of keys gets nobody a fresh one;
+// full, if not nil, is called with their zone, and must not block. What is held
+// already stays until it expires, and logs may grow.
+func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) *Bounded {
+	return &Bounded{memory: m, maxKeys: maxKeys, zones: zones, full: full}
 }
 
 // Take implements [Store]. It never fails.
@@ -264,7 +264,7 @@ func (t *take) find(s *shard, r *Request, l Limit) *budget {
 
 // room tells whether a zone may take in a new key.
 func (t *take) room(zone *zoneCount) bool {
-	return t.memory.keys.Load() < t.maxKeys || zone.keys.Load() < t.share
+	return t.memory.keys.Load() < t.maxKeys || zone.keys.Load() < t.maxKeys/int64(max(t.zones(), 1))
 }
 
 // reclaim drops expired budgets until a zone has room, and tells whether it has.

@@ -14,9 +14,11 @@ import (
 
 func TestMemoryConforms(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Store {
-		return store.NewMemory().Bound(1_000_000, 1, nil)
+		return store.NewMemory().Bound(1_000_000, zones(1), nil)
 	})
 }
+
+func zones(n int) func() int { return func() int { return n } }
 
 func window(t testing.TB, events int64, window time.Duration) store.Limit {
 	return storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: window.Microseconds()})
@@ -37,7 +39,7 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
 		full := 0
-		s := memory.Bound(10, 1, func(string) { full++ })
+		s := memory.Bound(10, zones(1), func(string) { full++ })
 		limit := window(t, 3, time.Minute)
 		for i := range 10 {
 			take(t, s, "z", fmt.Sprint("early ", i), 1, limit)
@@ -72,7 +74,7 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
-		s := memory.Bound(1, 1, nil)
+		s := memory.Bound(1, zones(1), nil)
 		limit := window(t, 2, time.Minute)
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
@@ -94,7 +96,7 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 
 func TestMemoryZonesKeepAShare(t *testing.T) {
 	memory := store.NewMemory()
-	s := memory.Bound(10, 2, nil)
+	s := memory.Bound(10, zones(2), nil)
 	limit := window(t, 1, time.Minute)
 	for i := range 20 {
 		take(t, s, "greedy", fmt.Sprint(i), 1, limit)
@@ -113,7 +115,7 @@ func TestMemoryZonesKeepAShare(t *testing.T) {
 func TestMemorySweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
-		s := memory.Bound(1_000_000, 1, nil)
+		s := memory.Bound(1_000_000, zones(1), nil)
 		short, long := window(t, 5, time.Second), window(t, 5, time.Hour)
 		for i := range 1000 {
 			take(t, s, "z", fmt.Sprint(i), 1, short)
@@ -137,7 +139,7 @@ func TestMemorySweep(t *testing.T) {
 func TestMemoryCountsLongLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
-		s := memory.Bound(100, 1, nil)
+		s := memory.Bound(100, zones(1), nil)
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 60_000_000})
 		take(t, s, "z", "k", 640, limit)
 		if memory.Keys() != 11 {
@@ -153,7 +155,7 @@ func TestMemoryCountsLongLogs(t *testing.T) {
 
 // The target is no allocation at all beyond the key, which is the caller's.
 func TestMemoryTakeAllocatesNothing(t *testing.T) {
-	s := store.NewMemory().Bound(1_000_000, 1, nil)
+	s := store.NewMemory().Bound(1_000_000, zones(1), nil)
 	for _, q := range storetest.Quotas(1000, 1000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
@@ -171,7 +173,7 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 func BenchmarkMemoryTake(b *testing.B) {
 	for _, q := range storetest.Quotas(1000, 1_000_000) {
 		b.Run(q.Algorithm, func(b *testing.B) {
-			s := store.NewMemory().Bound(1_000_000, 1, nil)
+			s := store.NewMemory().Bound(1_000_000, zones(1), nil)
 			limits := []store.Limit{storetest.Limit(b, "z", q)}
 			keys := make([]string, 100_000)
 			for i := range keys {

@@ -1,0 +1,126 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+)
+
+var update = flag.Bool("update", false, "write what is into the golden files")
+
+const goldenRule = "\n----------\n"
+
+// adapt turns a Caddyfile into indented JSON.
+func adapt(t testing.TB, text []byte) (string, error) {
+	t.Helper()
+	result, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return "", err
+	}
+	for _, w := range warnings {
+		if !strings.Contains(w.Message, "is not formatted") {
+			t.Errorf("warning: %v", w)
+		}
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, result, "", "\t"); err != nil {
+		t.Fatal(err)
+	}
+	return b.String(), nil
+}
+
+// validate provisions a JSON configuration and cleans it up again.
+func validate(config string) error {
+	var c *caddy.Config
+	if err := caddy.StrictUnmarshalJSON([]byte(config), &c); err != nil {
+		return err
+	}
+	return caddy.Validate(c)
+}
+
+// Each file of testdata/adapt is a Caddyfile, a rule, and what becomes of it: the
+// JSON, or the error, which may be one of provisioning. -update writes them.
+func TestAdapt(t *testing.T) {
+	files, err := filepath.Glob("testdata/adapt/*.caddyfiletest")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
+			golden, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			input, want, _ := strings.Cut(string(golden), goldenRule)
+			got, err := adapt(t, []byte(input))
+			if err != nil {
+				got = err.Error()
+			} else if err := validate(got); err != nil {
+				got = "valid JSON, but: " + err.Error()
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(input+goldenRule+got+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != strings.TrimSpace(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// FuzzCaddyfile: whatever the directive holds, reading it ends in an error or in
+// JSON that reads back the same.
+func FuzzCaddyfile(f *testing.F) {
+	files, _ := filepath.Glob("testdata/adapt/*.caddyfiletest")
+	for _, file := range files {
+		golden, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		input, _, _ := strings.Cut(string(golden), goldenRule)
+		if _, directive, found := strings.Cut(input, "rate_limit"); found {
+			f.Add("rate_limit" + directive)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		tokens, err := caddyfile.Tokenize([]byte(text), "Caddyfile")
+		if err != nil {
+			return
+		}
+		var h Handler
+		if err := h.UnmarshalCaddyfile(caddyfile.NewDispenser(tokens)); err != nil {
+			if !strings.Contains(err.Error(), "Caddyfile:") {
+				t.Fatalf("the error names no file and line: %v", err)
+			}
+			return
+		}
+		first, err := json.Marshal(&h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Handler
+		if err := caddy.StrictUnmarshalJSON(first, &again); err != nil {
+			t.Fatalf("%v in %s", err, first)
+		}
+		if second, _ := json.Marshal(&again); !bytes.Equal(first, second) {
+			t.Fatalf("%s became %s", first, second)
+		}
+		for name, z := range h.RateLimits { // what was read is right without the network
+			if _, err := z.limits(); err != nil || z.check(name) != nil {
+				t.Fatalf("zone %q was accepted: %v %v", name, err, z.check(name))
+			}
+		}
+	})
+}

@@ -1,0 +1,274 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+func init() {
+	caddy.RegisterModule(App{})
+}
+
+// App holds what all rate_limit handlers of one configuration share: their
+// default options, the stores, and the names of their zones. It needn't be
+// configured.
+type App struct {
+	Options
+
+	// Settings of the store in memory.
+	Memory *MemoryOptions `json:"memory,omitempty"`
+
+	// What this configuration uses of shared holds references, so it lives as
+	// long as any configuration uses it: reloads keep budgets and connections.
+	memory   *store.Memory
+	redis    map[redisstore.Options]*redisstore.Store
+	acquired []any // the keys to give back
+
+	bounded     *store.Bounded
+	memoryZones int
+	sweepEvery  time.Duration
+	claimed     map[string]*zone
+
+	refusals *refusals
+	failures *throttle
+	full     *sync.Map // zone → *throttle
+
+	ctx    caddy.Context
+	logger *zap.Logger
+}
+
+// MemoryOptions are the settings of the store in memory.
+type MemoryOptions struct {
+	// How many keys are held at most, over all zones; a sliding log counts as
+	// one more for every 64 events it holds. When that many are held and none
+	// has expired, new keys share one budget per limit (default 1000000).
+	MaxKeys int64 `json:"max_keys,omitempty"`
+}
+
+const (
+	defaultMaxKeys       = 1_000_000
+	defaultSweepInterval = time.Minute
+)
+
+// shared holds the stores of all configurations of this process: the one in
+// memory under memoryKey, and one per distinct Redis under its options.
+var shared = caddy.NewUsagePool()
+
+type memoryKey struct{}
+
+// CaddyModule returns the Caddy module information.
+func (App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "rate_limit",
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// Provision makes the app ready for its handlers.
+func (a *App) Provision(ctx caddy.Context) error {
+	a.ctx, a.logger = ctx, ctx.Logger()
+	a.redis = make(map[redisstore.Options]*redisstore.Store)
+	a.claimed = make(map[string]*zone)
+	a.failures, a.full = new(throttle), new(sync.Map)
+	a.sweepEvery = defaultSweepInterval
+	a.warn(a.logger)
+	if a.Memory == nil {
+		a.Memory = new(MemoryOptions)
+	}
+	if a.Memory.MaxKeys == 0 {
+		a.Memory.MaxKeys = defaultMaxKeys
+	}
+	events, err := ctx.App("events")
+	if err != nil {
+		return err
+	}
+	a.refusals = newRefusals(func(r refusal) { a.reportRefusal(events.(*caddyevents.App), r) })
+	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+		a.logger.Warn("metrics are not available", zap.Error(err))
+	}
+	return nil
+}
+
+// Validate judges the defaults and the settings of the store in memory.
+func (a *App) Validate() error {
+	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys))
+}
+
+func checkMaxKeys(n int64) error {
+	if n < 1 {
+		return fmt.Errorf("max_keys must be above 0, not %d: write how many keys may be held, or leave it out for %d", n, defaultMaxKeys)
+	}
+	return nil
+}
+
+// Start begins to sweep the memory and to look whether Redis is there. Both end
+// with the configuration.
+func (a *App) Start() error {
+	if a.memory != nil {
+		go a.sweep()
+	}
+	for _, s := range a.redis {
+		go a.lookFor(s)
+	}
+	return nil
+}
+
+// Stop does nothing: requests may still be under way.
+func (a *App) Stop() error { return nil }
+
+// Cleanup gives back exactly what was acquired.
+func (a *App) Cleanup() error {
+	if a.refusals != nil {
+		a.refusals.close()
+	}
+	var errs []error
+	for _, key := range a.acquired {
+		_, err := shared.Delete(key)
+		errs = append(errs, err)
+	}
+	a.acquired = nil
+	return errors.Join(errs...)
+}
+
+func (a *App) sweep() {
+	ticker := time.NewTicker(a.sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			a.memory.Sweep()
+		case <-a.ctx.Done():
+			return
+		}
+	}
+}
+
+// lookFor warns if a Redis doesn't answer. The configuration is in force all the
+// same: the Redis may come back.
+func (a *App) lookFor(s *redisstore.Store) {
+	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
+	defer cancel()
+	if err := s.Check(ctx); err != nil && a.ctx.Err() == nil {
+		a.logger.Warn("Redis does not answer: until it does, requests it should decide are answered with status 503",
+			zap.String("address", s.Address()), zap.Error(err))
+	}
+}
+
+// storeFor returns the store for a handler with so many zones, and its identity.
+func (a *App) storeFor(ctx caddy.Context, o *Options, zones int) (s store.Store, id string, err error) {
+	if err := checkStore(o.Store, o.Redis != nil); err != nil {
+		return nil, "", err
+	}
+	if o.Store == "redis" || o.Store == "" && o.Redis != nil {
+		options, err := o.Redis.options(ctx.Logger())
+		if err != nil {
+			return nil, "", err
+		}
+		s, err := a.redisStore(options)
+		if err != nil {
+			return nil, "", err
+		}
+		return s, fmt.Sprintf("redis %s db %d key_prefix %q", s.Address(), s.DB(), s.KeyPrefix()), nil
+	}
+	if o.SweepInterval > 0 {
+		a.sweepEvery = min(a.sweepEvery, time.Duration(o.SweepInterval))
+	}
+	a.memoryZones += zones
+	s, err = a.memoryStore()
+	return s, "memory", err
+}
+
+func (a *App) memoryStore() (store.Store, error) {
+	if a.bounded == nil {
+		m, _, err := shared.LoadOrNew(memoryKey{}, func() (caddy.Destructor, error) { return pooledMemory{store.NewMemory()}, nil })
+		if err != nil {
+			return nil, err
+		}
+		a.acquired = append(a.acquired, memoryKey{})
+		a.memory = m.(pooledMemory).Memory
+		a.bounded = a.memory.Bound(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
+	}
+	return a.bounded, nil
+}
+
+// pooledMemory lets a [store.Memory] live in the pool. It holds nothing to close.
+type pooledMemory struct{ *store.Memory }
+
+func (pooledMemory) Destruct() error { return nil }
+
+func (a *App) redisStore(o redisstore.Options) (*redisstore.Store, error) {
+	if known := a.redis[o]; known != nil {
+		return known, nil
+	}
+	// The store outlives this configuration, and so may not use its logger.
+	logger := caddy.Log().Named("http.handlers.rate_limit")
+	s, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
+		return redisstore.New(o, func(back time.Duration) {
+			collected.clockSteps.Inc()
+			logger.Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.acquired = append(a.acquired, o)
+	a.redis[o] = s.(*redisstore.Store)
+	return a.redis[o], nil
+}
+
+// claim notes a zone's name. Zones of one name must agree on everything that
+// decides whose budget a request is charged to and how much it grants.
+func (a *App) claim(z *zone) error {
+	first := a.claimed[z.name]
+	if first == nil {
+		a.claimed[z.name] = z
+		return nil
+	}
+	what, one, other := first.identity.difference(z.identity)
+	if what == "" {
+		return nil
+	}
+	if first.plain && z.plain {
+		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
+			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
+		return nil
+	}
+	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name", what, one, other)
+}
+
+// reportFull warns, once a minute, that new keys find no room in memory.
+func (a *App) reportFull(zone string) {
+	t, ok := a.full.Load(zone)
+	if !ok {
+		t, _ = a.full.LoadOrStore(zone, new(throttle))
+	}
+	if n := t.(*throttle).pass(time.Minute); n > 0 {
+		a.logger.Warn("the memory store is full: new keys share one budget until others expire; raise max_keys, or limit who can make up keys",
+			zap.String("zone", zone), zap.Int64("max_keys", a.Memory.MaxKeys), zap.Int64("requests", n))
+	}
+}
+
+// reportFailure logs, once every ten seconds, that a store could not decide.
+func (a *App) reportFailure(err error) {
+	if n := a.failures.pass(10 * time.Second); n > 0 {
+		a.logger.Error("could not decide on requests; they are answered with status 503", zap.Error(err), zap.Int64("requests", n))
+	}
+}
+
+// Interface guards
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.Validator    = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

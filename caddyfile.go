@@ -1,0 +1,376 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+func init() {
+	httpcaddyfile.RegisterGlobalOption("rate_limit", parseGlobal)
+	httpcaddyfile.RegisterHandlerDirective("rate_limit", parseDirective)
+	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.Before, "basic_auth")
+}
+
+func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	handler := new(Handler)
+	return handler, handler.UnmarshalCaddyfile(h.Dispenser)
+}
+
+// UnmarshalCaddyfile reads the directive:
+//
+//	rate_limit [<matcher>] {
+//		zone <name> {
+//			match { <request matchers> }    # or in one line; may repeat: any may match
+//			key         <value>...          # alternatives: the first in which no placeholder is empty
+//			ipv4_prefix <bits>
+//			ipv6_prefix <bits>
+//
+//			# limits: one or more
+//			fixed_window <events> <window> {
+//				align first|clock
+//			}
+//			sliding_log  <events> <window>
+//			token_bucket <events> <window> [<burst>]
+//			gcra         <events> <window> [<burst>]
+//			events       <events>           # with window, short for sliding_log <events> <window>
+//			window       <window>
+//
+//			cost   <number or placeholder>
+//			status <code>
+//		}
+//
+//		redis [<address>] {
+//			address      <address>
+//			username     <username>
+//			password     <password>
+//			db           <number>
+//			key_prefix   <prefix>
+//			timeout      <duration>
+//			dial_timeout <duration>
+//		}
+//		store          memory|redis
+//		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|off...
+//		jitter         <fraction>
+//		log_key        [off]
+//		disable_metrics
+//		sweep_interval <duration>
+//		distributed    ...                  # accepted, without effect
+//		storage        ...                  # accepted, without effect
+//	}
+func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive
+	return block(d, "rate_limit", handlerOptions, func(option string) error {
+		if option == "zone" {
+			return h.unmarshalZone(d)
+		}
+		return h.unmarshalOption(d)
+	})
+}
+
+// parseGlobal reads the global option, which holds defaults:
+//
+//	rate_limit {
+//		memory {
+//			max_keys <n>
+//		}
+//		...    # any option of the directive but zone
+//	}
+func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
+	d.Next() // the option
+	if existing != nil {
+		return nil, d.Err("the global option rate_limit is there twice: write all defaults in one")
+	}
+	app := new(App)
+	err := block(d, "the global option rate_limit", append([]string{"memory"}, sharedOptions...), func(option string) error {
+		if option == "memory" {
+			return app.unmarshalMemory(d)
+		}
+		return app.unmarshalOption(d)
+	})
+	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
+}
+
+// The names of options, in the order they are listed to users.
+var (
+	sharedOptions = []string{
+		"redis", "store", "headers", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
+	}
+	handlerOptions = append([]string{"zone"}, sharedOptions...)
+	zoneOptions    = append([]string{
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "status", "events", "window",
+	}, algorithmNames()...)
+	redisOptions = []string{"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout"}
+)
+
+func algorithmNames() (names []string) {
+	for _, a := range algorithms.All() {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+// mayRepeat are the options that may stand more than once in a block.
+var mayRepeat = append([]string{"zone", "match"}, algorithmNames()...)
+
+// unmarshalOption reads an option that handlers and the app share.
+func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
+	switch option := d.Val(); option {
+	case "redis":
+		o.Redis = new(Redis)
+		err = o.Redis.unmarshal(d)
+	case "store":
+		if o.Store, err = value(d, "redis"); err == nil {
+			err = checkStore(o.Store, true)
+		}
+	case "headers":
+		if o.Headers = d.RemainingArgs(); len(o.Headers) == 0 {
+			return errors.New("headers takes at least one value: write " + headerNames)
+		}
+		err = checkHeaders(o.Headers)
+	case "jitter":
+		if o.Jitter, err = fraction(d, "0.2"); err == nil {
+			err = checkJitter(o.Jitter)
+		}
+	case "log_key":
+		args := d.RemainingArgs()
+		if len(args) > 1 || len(args) == 1 && args[0] != "off" {
+			return fmt.Errorf("log_key takes nothing or off, not %q", args[0])
+		}
+		on := len(args) == 0
+		o.LogKey = &on
+	case "disable_metrics":
+		o.DisableMetrics = true
+		err = noValue(d)
+	case "sweep_interval":
+		if o.SweepInterval, err = duration(d, "1m"); err == nil {
+			err = checkSweepInterval(time.Duration(o.SweepInterval))
+		}
+	case "distributed":
+		o.Distributed = &Ignored{}
+		d.NextSegment() // whatever it holds
+	case "storage":
+		o.Storage = &Ignored{}
+		d.NextSegment()
+	}
+	return err
+}
+
+func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
+	a.Memory = new(MemoryOptions)
+	return block(d, "memory", []string{"max_keys"}, func(string) (err error) {
+		if a.Memory.MaxKeys, err = integer(d, "1000000"); err == nil {
+			err = checkMaxKeys(a.Memory.MaxKeys)
+		}
+		return err
+	})
+}
+
+func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
+	for d.NextArg() {
+		c.Address = append(c.Address, d.Val())
+	}
+	err := block(d, "redis", redisOptions, func(option string) (err error) {
+		switch option {
+		case "address":
+			c.Address = append(c.Address, d.RemainingArgs()...)
+		case "username":
+			c.Username, err = value(d, "caddy")
+		case "password":
+			c.Password, err = value(d, "{env.REDIS_PASSWORD}")
+		case "db":
+			var n int64
+			n, err = integer(d, "0")
+			c.DB = int(n)
+		case "key_prefix":
+			c.KeyPrefix, err = value(d, "caddy_rl")
+		case "timeout":
+			c.Timeout, err = duration(d, "100ms")
+		case "dial_timeout":
+			c.DialTimeout, err = duration(d, "1s")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.check()
+}
+
+// unmarshalZone reads a zone. Its errors begin with the zone's name.
+func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
+	name, err := value(d, "api")
+	if err == nil {
+		err = checkZoneName(name)
+	}
+	if err != nil {
+		return err
+	}
+	if _, there := h.RateLimits[name]; there {
+		return fmt.Errorf("zone %q is there twice in one rate_limit: write its options together, or give one another name", name)
+	}
+	if h.RateLimits == nil {
+		h.RateLimits = make(map[string]*Zone)
+	}
+	z := new(Zone)
+	h.RateLimits[name] = z
+	err = block(d, "a zone", zoneOptions, func(option string) error { return z.unmarshalOption(d, option) })
+	if err == nil {
+		_, err = z.limits()
+	}
+	if err != nil {
+		return inZone(name, err)
+	}
+	return nil
+}
+
+func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error) {
+	switch option {
+	case "match":
+		return c.unmarshalMatch(d)
+	case "key":
+		if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
+			err = errors.New("key takes at least one value: write for example key {client_ip}")
+		}
+	case "ipv4_prefix":
+		if c.IPv4Prefix, err = smallInteger(d, "24"); err == nil {
+			err = checkPrefix(option, c.IPv4Prefix, 32)
+		}
+	case "ipv6_prefix":
+		if c.IPv6Prefix, err = smallInteger(d, "64"); err == nil {
+			err = checkPrefix(option, c.IPv6Prefix, 128)
+		}
+	case "events":
+		if c.MaxEvents, err = integer(d, "10"); err == nil {
+			err = checkEvents(c.MaxEvents)
+		}
+	case "window":
+		if c.Window, err = duration(d, "1m"); err == nil {
+			err = checkWindow(c.Window)
+		}
+	case "cost":
+		var text string
+		if text, err = value(d, "1"); err == nil {
+			c.Cost = Cost(text)
+			err = c.checkCost()
+		}
+	case "status":
+		if c.Status, err = smallInteger(d, "429"); err == nil {
+			err = checkStatus(c.Status)
+		}
+	default:
+		return c.unmarshalLimit(d, option)
+	}
+	return err
+}
+
+func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
+		return placedError{err} // Caddy's own matchers say where they are
+	}
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return errors.New("match takes at least one matcher: write for example match path /api/*, or leave it out for all requests")
+	}
+	c.MatcherSetsRaw = append(c.MatcherSetsRaw, set)
+	return nil
+}
+
+// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }.
+func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
+	algorithm, err := algorithms.Lookup(name)
+	if err != nil {
+		return err
+	}
+	form, most := "<events> <window>", 2
+	if algorithm.Burst {
+		form, most = "<events> <window> [<burst>]", 3
+	}
+	args := d.RemainingArgs()
+	if len(args) < 2 || len(args) > most {
+		return fmt.Errorf("%s takes %s, but has %d of them: write for example %s 10 1s", name, form, len(args), name)
+	}
+	l := Limit{Algorithm: name}
+	events, err1 := parseInteger("events", args[0], "10")
+	window, err2 := parseDuration("window", args[1], "1s")
+	l.Events, l.Window = events, window
+	err = errors.Join(err1, err2)
+	if len(args) == 3 && err == nil {
+		if l.Burst, err = parseInteger("burst", args[2], "20"); err == nil && l.Burst == 0 {
+			err = fmt.Errorf("burst must be above 0, not 0: leave it out for %d", events)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	err = block(d, name, algorithm.Options, func(string) (err error) {
+		l.Align, err = value(d, "clock") // the only option there is
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := l.ready(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	c.Limits = append(c.Limits, l)
+	return nil
+}
+
+// block reads the block that begins on this line, if one does: each option must
+// be one of those named, and stand once unless it may repeat. read reads the
+// rest of an option's line, and its block if it has one. Every error gets the
+// file and the line it is from.
+func block(d *caddyfile.Dispenser, of string, options []string, read func(option string) error) error {
+	if d.NextArg() {
+		return placed(d, fmt.Errorf("%s takes no value %q here: write its options in braces", of, d.Val()))
+	}
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		option := d.Val()
+		var err error
+		switch {
+		case len(options) == 0:
+			err = fmt.Errorf("unknown option %q of %s: it has none", option, of)
+		case !slices.Contains(options, option):
+			err = fmt.Errorf("unknown option %q of %s: write one of %s", option, of, strings.Join(options, ", "))
+		case seen[option] && !slices.Contains(mayRepeat, option):
+			err = fmt.Errorf("%s is there twice: write it once", option)
+		default:
+			err = read(option)
+		}
+		if err == nil && d.NextBlock(d.Nesting()) {
+			err = fmt.Errorf("%s takes no block", option)
+		}
+		if err != nil {
+			return placed(d, err)
+		}
+		seen[option] = true
+	}
+	return nil
+}
+
+// placedError is an error that names its file and line.
+type placedError struct{ error }
+
+func (e placedError) Unwrap() error { return e.error }
+
+// placed adds file and line to an error, unless it has them.
+func placed(d *caddyfile.Dispenser, err error) error {
+	if _, ok := errors.AsType[placedError](err); ok {
+		return err
+	}
+	return placedError{d.WrapErr(err)}
+}

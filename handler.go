@@ -1,0 +1,290 @@
+package ratelimit
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// ServeHTTP takes from the budgets of all zones the request belongs to, in one
+// call of the store, and passes the request on or refuses it.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	a := h.newAnswer(repl)
+	if err := a.ask(r, repl); err != nil {
+		return err
+	}
+	if len(a.requests) == 0 {
+		return next.ServeHTTP(w, r)
+	}
+
+	began := time.Now()
+	allowed, err := h.store.Take(r.Context(), a.requests)
+	if err != nil {
+		return h.undecided(w, r, a, err)
+	}
+	a.decided(allowed, time.Since(began))
+
+	if h.forms.draft {
+		a.setDraft(w.Header())
+	}
+	if !allowed {
+		return h.refuse(w, r, a)
+	}
+	if len(h.forms.families) == 0 {
+		return next.ServeHTTP(w, r)
+	}
+	fw := &familyWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, answer: a, families: h.forms.families}
+	err = next.ServeHTTP(fw, r)
+	if err != nil {
+		fw.set() // whoever renders the error writes past fw
+	}
+	return err
+}
+
+// refuse answers a request that some zone has no room for.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
+	for _, f := range h.forms.families {
+		a.setFamily(w.Header(), f)
+	}
+	z, key, wait := a.refusing()
+	setRetryAfter(w.Header(), wait, h.Jitter)
+	a.exceeded = z.name
+	remote, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		remote = r.RemoteAddr
+	}
+	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	h.app.refusals.note(refusalKey{zone: z.name, key: key}, refusal{
+		handler: h, wait: wait, remoteIP: remote, clientIP: client,
+	})
+	return h.respond(w, r, z.status)
+}
+
+// undecided answers a request the store could not decide on.
+func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, a *answer, err error) error {
+	if r.Context().Err() != nil { // the client has left; nobody is to blame
+		return h.respond(w, r, http.StatusServiceUnavailable)
+	}
+	for _, z := range a.zones {
+		z.metrics.failed()
+	}
+	countFailure(err)
+	h.app.reportFailure(err)
+	w.Header()[retryAfterHeader] = []string{"1"}
+	return h.respond(w, r, http.StatusServiceUnavailable)
+}
+
+// respond ends the request with a status. If there are error routes to render
+// it, they get an error, one without the random ID and the stack trace that
+// caddyhttp.Error takes the time for; otherwise the status is written.
+func (h *Handler) respond(w http.ResponseWriter, r *http.Request, status int) error {
+	if h.ReturnErrors || hasErrorRoutes(r) {
+		return caddyhttp.HandlerError{StatusCode: status}
+	}
+	w.WriteHeader(status)
+	return nil
+}
+
+func hasErrorRoutes(r *http.Request) bool {
+	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
+		return false // we are in them
+	}
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return ok && server.Errors != nil && len(server.Errors.Routes) > 0
+}
+
+// answer is what one handler asked about one request and what came of it. It
+// lives as long as the request, for its placeholders do.
+type answer struct {
+	handler  *Handler
+	outer    *answer // of the handler around this one
+	zones    []*zone // those the request belongs to
+	requests []store.Request
+	known    bool // the requests are decided
+	allowed  bool
+	exceeded string
+
+	// Room for the usual case, so that it is one allocation.
+	zoneRoom     [1]*zone
+	requestRoom  [1]store.Request
+	decisionRoom [2]algorithms.Decision
+	buf          [64]byte
+}
+
+// answers finds the answers of the handlers a request has come to so far: in the
+// request's replacer, which therefore needs to be told of them just once.
+type answers struct{ innermost *answer }
+
+const answersKey = "http.rate_limit"
+
+func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
+	a := &answer{handler: h}
+	a.zones, a.requests = a.zoneRoom[:0], a.requestRoom[:0]
+	v, _ := repl.Get(answersKey)
+	all, ok := v.(*answers)
+	if !ok {
+		all = new(answers)
+		repl.Map(all.placeholder)
+	}
+	a.outer, all.innermost = all.innermost, a
+	return a
+}
+
+// ask finds the zones the request belongs to, and what to ask about each.
+func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
+	for _, z := range a.handler.zones {
+		matches, err := z.matches(r)
+		if err != nil {
+			return err
+		}
+		if !matches {
+			continue
+		}
+		key, alternative := z.keyOf(repl)
+		request := store.Request{Zone: z.name, Key: key, Limits: z.limits[alternative], Cost: z.costOf(repl)}
+		if len(a.requests) == 0 {
+			request.Decisions = a.decisionRoom[:0]
+		}
+		a.zones = append(a.zones, z)
+		a.requests = append(a.requests, request)
+	}
+	return nil
+}
+
+// decided notes the outcome.
+func (a *answer) decided(allowed bool, took time.Duration) {
+	a.known, a.allowed = true, allowed
+	for i, z := range a.zones {
+		z.metrics.decided(a.allowedBy(i), took)
+	}
+}
+
+// allowedBy tells whether a zone had room.
+func (a *answer) allowedBy(i int) bool { return a.retryAfter(i) == 0 }
+
+// retryAfter is how long until a zone has room: the longest of its limits.
+func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
+	for _, d := range a.requests[i].Decisions {
+		wait = max(wait, d.RetryAfter)
+	}
+	return wait
+}
+
+// refusing returns the zone with the longest wait.
+func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
+	for i := range a.zones {
+		if w := a.retryAfter(i); w > wait {
+			z, key, wait = a.zones[i], a.requests[i].Key, w
+		}
+	}
+	return z, key, wait
+}
+
+// nearest returns the decision of the limit nearest to exhaustion, of all zones,
+// and how much that limit grants at once: of those that refuse, or else of all,
+// the one with the least remaining, or else the longest reset.
+func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
+	first := true
+	for i := range a.zones {
+		d, q := a.nearestOf(i)
+		if first || nearer(d, nearest) {
+			nearest, quota, first = d, q, false
+		}
+	}
+	return nearest, quota
+}
+
+// nearestOf is nearest for one zone.
+func (a *answer) nearestOf(i int) (nearest algorithms.Decision, quota int64) {
+	r := &a.requests[i]
+	for n, d := range r.Decisions {
+		if n == 0 || nearer(d, nearest) {
+			nearest, quota = d, r.Limits[n].Burst
+		}
+	}
+	return nearest, quota
+}
+
+func nearer(d, than algorithms.Decision) bool {
+	switch {
+	case d.Allowed != than.Allowed:
+		return !d.Allowed
+	case d.Remaining != than.Remaining:
+		return d.Remaining < than.Remaining
+	}
+	return d.ResetAfter > than.ResetAfter
+}
+
+// placeholder is the value of {http.rate_limit.exceeded.name} and of
+// {http.rate_limit.<zone>.<field>}. A zone the request was not asked about gives
+// the empty text. What no handler declares is not ours.
+func (all *answers) placeholder(name string) (any, bool) {
+	rest, ok := strings.CutPrefix(name, answersKey)
+	if !ok {
+		return nil, false
+	}
+	if rest == "" {
+		return all, true
+	}
+	dot := strings.LastIndexByte(rest, '.')
+	if dot < 1 || rest[0] != '.' {
+		return nil, false
+	}
+	zone, field := rest[1:dot], rest[dot+1:]
+	if zone == "exceeded" && field == "name" {
+		for a := all.innermost; a != nil; a = a.outer {
+			if a.exceeded != "" {
+				return a.exceeded, true
+			}
+		}
+		return "", true
+	}
+	declared := false
+	for a := all.innermost; a != nil; a = a.outer {
+		for i, z := range a.zones {
+			if z.name == zone && a.known {
+				return a.field(i, field)
+			}
+		}
+		_, has := a.handler.RateLimits[zone]
+		declared = declared || has
+	}
+	if declared {
+		switch field {
+		case "limit", "remaining", "reset", "retry_after", "allowed", "charged":
+			return "", true
+		}
+	}
+	return nil, false
+}
+
+func (a *answer) field(i int, field string) (any, bool) {
+	d, quota := a.nearestOf(i)
+	switch field {
+	case "limit":
+		return strconv.FormatInt(quota, 10), true
+	case "remaining":
+		return strconv.FormatInt(d.Remaining, 10), true
+	case "reset":
+		return strconv.FormatInt(seconds(d.ResetAfter), 10), true
+	case "retry_after":
+		if wait := a.retryAfter(i); wait > 0 && wait < algorithms.Forever {
+			return strconv.FormatInt(seconds(wait), 10), true
+		}
+		return "", true
+	case "allowed":
+		return strconv.FormatBool(a.allowedBy(i)), true
+	case "charged":
+		return strconv.FormatInt(d.Charged, 10), true
+	}
+	return nil, false
+}

@@ -1,0 +1,216 @@
+package ratelimit
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// The fields, as net/http keys its headers.
+const (
+	policyHeader     = "Ratelimit-Policy"
+	limitHeader      = "Ratelimit"
+	retryAfterHeader = "Retry-After"
+)
+
+// family is a set of three single-valued fields.
+type family struct {
+	limit, remaining, reset string
+	epoch                   bool // reset counts from the Unix epoch instead of from now
+}
+
+var families = map[string]family{
+	"draft_06":          {"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", false},
+	"x_ratelimit":       {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", false},
+	"x_ratelimit_epoch": {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", true},
+}
+
+const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch or off"
+
+func checkHeaders(names []string) error {
+	for i, name := range names {
+		_, known := families[name]
+		switch {
+		case !known && name != "draft" && name != "off":
+			return fmt.Errorf("headers has no form %q: write %s", name, headerNames)
+		case slices.Contains(names[:i], name):
+			return fmt.Errorf("headers names %s twice: write it once", name)
+		case name == "off" && len(names) > 1:
+			return fmt.Errorf("headers off stands alone, not with %s", strings.Join(names, " "))
+		}
+	}
+	if slices.Contains(names, "x_ratelimit") && slices.Contains(names, "x_ratelimit_epoch") {
+		return fmt.Errorf("headers x_ratelimit and x_ratelimit_epoch write the same fields: choose one")
+	}
+	return nil
+}
+
+// headerForms is the option headers made ready.
+type headerForms struct {
+	draft    bool
+	families []family
+}
+
+func newHeaderForms(names []string) (f headerForms) {
+	f.draft = slices.Contains(names, "draft")
+	for _, name := range names {
+		if one, ok := families[name]; ok {
+			f.families = append(f.families, one)
+		}
+	}
+	return f
+}
+
+// mostInteger is the largest integer a structured field can hold (RFC 9651).
+const mostInteger = 999_999_999_999_999
+
+// policyField returns a zone's items of RateLimit-Policy: per limit its name, q
+// for what it can grant at once, w for its window in whole seconds.
+func policyField(labels []string, limits []*algorithms.Limit) string {
+	var b []byte
+	for i, l := range limits {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = strconv.AppendQuote(b, labels[i]) // plain: names hold neither quotes nor backslashes
+		b = append(b, ";q="...)
+		b = strconv.AppendInt(b, min(l.Burst, mostInteger), 10)
+		b = append(b, ";w="...)
+		b = strconv.AppendInt(b, seconds(l.Window), 10)
+	}
+	return string(b)
+}
+
+// appendLimitItems appends the answers of a zone as items of RateLimit: r for
+// what remains, t for the seconds until there is more. On a denial only refusing
+// limits carry t, so that Retry-After is never earlier.
+func appendLimitItems(b []byte, labels []string, decisions []algorithms.Decision, allowed bool) []byte {
+	for i, d := range decisions {
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = strconv.AppendQuote(b, labels[i])
+		b = append(b, ";r="...)
+		b = strconv.AppendInt(b, min(d.Remaining, mostInteger), 10)
+		if d.MoreAfter > 0 && (allowed || !d.Allowed) {
+			b = append(b, ";t="...)
+			b = strconv.AppendInt(b, seconds(d.MoreAfter), 10)
+		}
+	}
+	return b
+}
+
+// seconds rounds up to whole seconds.
+func seconds(m algorithms.Micros) int64 {
+	const second = 1_000_000
+	return m/second + min(m%second, 1)
+}
+
+// setDraft adds the items of a request's zones to the fields, after any that are
+// there: both are lists, and another handler's or server's items stay valid.
+func (a *answer) setDraft(h http.Header) {
+	policy := a.zones[0].policy
+	for _, z := range a.zones[1:] {
+		policy += ", " + z.policy
+	}
+	b := a.buf[:0]
+	for i, z := range a.zones {
+		b = appendLimitItems(b, z.labels, a.requests[i].Decisions, a.allowed)
+	}
+	h[policyHeader] = append(h[policyHeader], policy)
+	h[limitHeader] = append(h[limitHeader], string(b))
+}
+
+// setRetryAfter says when to come back, in whole seconds, at least 1, later by a
+// random part of jitter.
+func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
+	if wait == algorithms.Forever {
+		return
+	}
+	if jitter > 0 {
+		wait += algorithms.Micros(min(rand.Float64()*jitter*float64(wait), float64(algorithms.Forever/2)))
+	}
+	h[retryAfterHeader] = []string{strconv.FormatInt(max(seconds(wait), 1), 10)}
+}
+
+// setFamily writes a family of single-valued fields for the limit nearest to
+// exhaustion, unless they are there already with less remaining: of two limiters
+// the tighter one's set is sent, whole.
+func (a *answer) setFamily(h http.Header, f family) {
+	d, quota := a.nearest()
+	if there := h[f.remaining]; len(there) > 0 {
+		if n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64); err == nil && n < d.Remaining {
+			return
+		}
+	}
+	reset := seconds(d.ResetAfter)
+	if f.epoch {
+		reset = seconds(time.Now().UnixMicro() + d.ResetAfter)
+	}
+	h[f.limit] = []string{strconv.FormatInt(quota, 10)}
+	h[f.remaining] = []string{strconv.FormatInt(d.Remaining, 10)}
+	h[f.reset] = []string{strconv.FormatInt(reset, 10)}
+}
+
+// familyWriter writes the families when the header is sent, because only then it
+// is known what the handlers behind have to say in the same fields.
+type familyWriter struct {
+	*caddyhttp.ResponseWriterWrapper
+	answer   *answer
+	families []family
+	done     bool
+}
+
+func (w *familyWriter) set() {
+	if w.done {
+		return
+	}
+	w.done = true
+	for _, f := range w.families {
+		w.answer.setFamily(w.Header(), f)
+	}
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *familyWriter) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.set()
+	}
+	w.ResponseWriterWrapper.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *familyWriter) Write(b []byte) (int, error) {
+	w.set()
+	return w.ResponseWriterWrapper.Write(b)
+}
+
+// ReadFrom implements [io.ReaderFrom].
+func (w *familyWriter) ReadFrom(r io.Reader) (int64, error) {
+	w.set()
+	return w.ResponseWriterWrapper.ReadFrom(r)
+}
+
+// FlushError sends the header, too, if it isn't sent yet; see
+// [http.ResponseController].
+func (w *familyWriter) FlushError() error {
+	w.set()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// shortHash is 11 URL-safe characters that stand for a text.
+func shortHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(sum[:8])
+}

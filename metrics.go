@@ -1,0 +1,137 @@
+package ratelimit
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// collected is what is counted, for all configurations of this process: it
+// survives reloads. Labels are zones and outcomes, never keys or addresses,
+// which clients could make up without end.
+var collected = newCollector()
+
+type collector struct {
+	requests      *prometheus.CounterVec
+	decision      *prometheus.HistogramVec
+	storeErrors   *prometheus.CounterVec
+	clockSteps    prometheus.Counter
+	localKeys     prometheus.GaugeFunc
+	localOverflow prometheus.CounterFunc
+}
+
+func newCollector() *collector {
+	name := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "caddy", Subsystem: "rate_limit", Name: name, Help: help}
+	}
+	return &collector{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
+			"Requests, by zone and what the zone said: allowed, denied, or error when the store could not decide.")),
+			[]string{"zone", "outcome"}),
+		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
+			Help:    "How long decisions took, all zones of a request together.",
+			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+		}, []string{"zone"}),
+		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
+			"Requests the store could not decide on, by reason: timeout, connection or reply.")),
+			[]string{"reason"}),
+		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
+			"How often the clock of Redis stepped back by more than a second."))),
+		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
+			"Keys held in memory; a sliding log counts as one more for every 64 events.")),
+			func() float64 { return fromMemory((*store.Memory).Keys) }),
+		localOverflow: prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
+			"Checks decided on a shared budget because the memory was full.")),
+			func() float64 { return fromMemory((*store.Memory).Overflowed) }),
+	}
+}
+
+// fromMemory reads a number of the store in memory, 0 if there is none.
+func fromMemory(read func(*store.Memory) int64) (n float64) {
+	shared.Range(func(_, value any) bool {
+		if m, ok := value.(pooledMemory); ok {
+			n = float64(read(m.Memory))
+			return false
+		}
+		return true
+	})
+	return n
+}
+
+func (c *collector) all() []prometheus.Collector {
+	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.clockSteps, c.localKeys, c.localOverflow}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, one := range c.all() {
+		one.Describe(ch)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range c.all() {
+		one.Collect(ch)
+	}
+}
+
+// registerMetrics makes the metrics part of a configuration's registry, once.
+func registerMetrics(registry prometheus.Registerer) error {
+	err := registry.Register(collected)
+	var there prometheus.AlreadyRegisteredError
+	if errors.As(err, &there) {
+		return nil
+	}
+	return err
+}
+
+func countFailure(err error) {
+	reason := "other"
+	var failed *store.Error
+	if errors.As(err, &failed) {
+		reason = failed.Reason
+	}
+	collected.storeErrors.WithLabelValues(reason).Inc()
+}
+
+// zoneMetrics are a zone's own counters, looked up once. The zero zoneMetrics
+// counts nothing.
+type zoneMetrics struct {
+	allowed, denied, errors prometheus.Counter
+	seconds                 prometheus.Observer
+}
+
+func newZoneMetrics(zone string, disabled bool) zoneMetrics {
+	if disabled {
+		return zoneMetrics{}
+	}
+	return zoneMetrics{
+		allowed: collected.requests.WithLabelValues(zone, "allowed"),
+		denied:  collected.requests.WithLabelValues(zone, "denied"),
+		errors:  collected.requests.WithLabelValues(zone, "error"),
+		seconds: collected.decision.WithLabelValues(zone),
+	}
+}
+
+func (m *zoneMetrics) decided(allowed bool, took time.Duration) {
+	if m.seconds == nil {
+		return
+	}
+	m.seconds.Observe(took.Seconds())
+	if allowed {
+		m.allowed.Inc()
+	} else {
+		m.denied.Inc()
+	}
+}
+
+func (m *zoneMetrics) failed() {
+	if m.errors != nil {
+		m.errors.Inc()
+	}
+}

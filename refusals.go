@@ -1,0 +1,144 @@
+package ratelimit
+
+import (
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// refusals tells the log and the events app about refused requests, so that an
+// attack becomes no flood of its own: of each zone and key the first refusal at
+// once, then at most once a second how many there were. The table is bounded;
+// what it has no room for is reported as one key per zone.
+type refusals struct {
+	report func(refusal)
+
+	mu     sync.Mutex
+	recent map[refusalKey]*refusal // count is what is not reported yet
+	timer  *time.Timer             // runs while recent isn't empty
+	closed bool
+}
+
+// mostRecentRefusals bounds the table, and with it the lines logged per second.
+const mostRecentRefusals = 1000
+
+type refusalKey struct {
+	zone, key string
+	others    bool // all keys there is no room for
+}
+
+// refusal is one or more refused requests of one zone and key; all but count
+// describe the latest.
+type refusal struct {
+	refusalKey
+	handler            *Handler
+	wait               algorithms.Micros
+	remoteIP, clientIP string
+	count              int64
+}
+
+func newRefusals(report func(refusal)) *refusals {
+	return &refusals{report: report, recent: make(map[refusalKey]*refusal)}
+}
+
+// note reports a refusal, now or within a second.
+func (f *refusals) note(k refusalKey, r refusal) {
+	r.refusalKey, r.count = k, 1
+	if f.isFirst(r) {
+		f.report(r)
+	}
+}
+
+// isFirst tells whether a refusal is to be reported at once; otherwise it is
+// added to those that wait.
+func (f *refusals) isFirst(r refusal) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return true
+	}
+	known := f.recent[r.refusalKey]
+	if known == nil && len(f.recent) >= mostRecentRefusals {
+		r.refusalKey = refusalKey{zone: r.zone, others: true}
+		known = f.recent[r.refusalKey]
+	}
+	if known != nil {
+		r.count += known.count
+		*known = r
+		return false
+	}
+	r.count = 0
+	f.recent[r.refusalKey] = &r
+	if f.timer == nil {
+		f.timer = time.AfterFunc(time.Second, f.tick)
+	}
+	return true
+}
+
+// tick reports what has come in since the last one, and forgets the keys of
+// which nothing has.
+func (f *refusals) tick() {
+	f.mu.Lock()
+	var due []refusal
+	for k, r := range f.recent {
+		if r.count == 0 {
+			delete(f.recent, k)
+			continue
+		}
+		due = append(due, *r)
+		r.count = 0
+	}
+	f.timer = nil
+	if len(f.recent) > 0 && !f.closed {
+		f.timer = time.AfterFunc(time.Second, f.tick)
+	}
+	f.mu.Unlock()
+	for _, r := range due {
+		f.report(r)
+	}
+}
+
+// close reports what still waits. Later refusals are reported at once.
+func (f *refusals) close() {
+	f.mu.Lock()
+	f.closed = true
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	f.mu.Unlock()
+	f.tick()
+}
+
+// reportRefusal logs and emits.
+func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
+	wait := time.Duration(r.wait) * time.Microsecond
+	if r.wait == algorithms.Forever {
+		wait = 0 // it is no use to wait
+	}
+	if c := r.handler.logger.Check(zap.InfoLevel, "rate limit exceeded"); c != nil {
+		fields := []zap.Field{
+			zap.String("zone", r.zone),
+			zap.Duration("wait", wait),
+			zap.String("remote_ip", r.remoteIP),
+			zap.String("client_ip", r.clientIP),
+			zap.Int64("count", r.count),
+		}
+		if r.others {
+			fields = append(fields, zap.Bool("other_keys", true))
+		} else if logKey := r.handler.LogKey; logKey != nil && *logKey {
+			fields = append(fields, zap.String("key", r.key))
+		}
+		c.Write(fields...)
+	}
+	events.Emit(a.ctx, "rate_limit_exceeded", map[string]any{
+		"zone":      r.zone,
+		"wait":      wait,
+		"remote_ip": r.remoteIP,
+		"client_ip": r.clientIP,
+		"count":     r.count,
+	})
+}

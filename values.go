@@ -1,0 +1,87 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// The kinds of values in a Caddyfile, one small reader each. Errors name the
+// option, the value and an example of what to write instead.
+
+// value reads the one value of an option.
+func value(d *caddyfile.Dispenser, example string) (string, error) {
+	option := d.Val()
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return "", fmt.Errorf("%s takes one value, not %d: write for example %s %s", option, len(args), option, example)
+	}
+	return args[0], nil
+}
+
+// noValue refuses values after an option that takes none.
+func noValue(d *caddyfile.Dispenser) error {
+	option := d.Val()
+	if d.NextArg() {
+		return fmt.Errorf("%s takes no value, not %q", option, d.Val())
+	}
+	return nil
+}
+
+func integer(d *caddyfile.Dispenser, example string) (int64, error) {
+	option := d.Val()
+	text, err := value(d, example)
+	if err != nil {
+		return 0, err
+	}
+	return parseInteger(option, text, example)
+}
+
+func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
+	n, err := integer(d, example)
+	return int(max(min(n, 1<<31-1), -1<<31)), err
+}
+
+func duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
+	option := d.Val()
+	text, err := value(d, example)
+	if err != nil {
+		return 0, err
+	}
+	return parseDuration(option, text, example)
+}
+
+func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
+	option := d.Val()
+	text, err := value(d, example)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", option, text, example)
+	}
+	return n, nil
+}
+
+func parseInteger(what, text, example string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("%s is out of range with %.40s: write for example %s", what, text, example)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s must be a whole number, not %q: write for example %s", what, text, example)
+	}
+	return n, nil
+}
+
+func parseDuration(what, text, example string) (caddy.Duration, error) {
+	n, err := caddy.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s must be a duration, not %q: write for example %s", what, text, example)
+	}
+	return caddy.Duration(n), nil
+}

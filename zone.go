@@ -1,0 +1,457 @@
+package ratelimit
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Zone is a named rule: which requests, whose budget, how much.
+type Zone struct {
+	// Which requests belong to the zone: those any of these matcher sets
+	// matches (default: all).
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// Whose budget a request is charged to: text with placeholders, such as
+	// {http.vars.client_ip}. Of several values the first counts in which no
+	// placeholder is empty, or else the last (default "": one budget for all).
+	Key Key `json:"key,omitempty"`
+
+	// How many bits of a key that is an IPv4 address count, 1 to 32, so that a
+	// network shares one budget (default 0: the address counts as it is).
+	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
+
+	// How many bits of a key that is an IPv6 address count, 1 to 128; 56 or 64
+	// is what one customer usually has (default 0: the address counts as it is).
+	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
+
+	// How many events pass in any window: with Window, short for a first limit
+	// with the algorithm sliding_log.
+	MaxEvents int64 `json:"max_events,omitempty"`
+
+	// The window of MaxEvents.
+	Window caddy.Duration `json:"window,omitempty"`
+
+	// The limits. A request passes when all have room for it.
+	Limits []Limit `json:"limits,omitempty"`
+
+	// How many events a request is worth: a number from 0, or text with
+	// placeholders. Fractions are rounded up, and more than 2147483647 counts
+	// as that. If a placeholder gives no number, or a negative one, the request
+	// costs 1 (default 1).
+	Cost Cost `json:"cost,omitempty"`
+
+	// The status of refused requests, 400 to 599 (default 429).
+	Status int `json:"status,omitempty"`
+}
+
+// Limit is an algorithm with its quota.
+type Limit struct {
+	// The algorithm: fixed_window, gcra, sliding_log or token_bucket.
+	Algorithm string `json:"algorithm,omitempty"`
+
+	// How many events one window grants; above 0.
+	Events int64 `json:"events,omitempty"`
+
+	// The span of time that grants so many events; at least 1µs.
+	Window caddy.Duration `json:"window,omitempty"`
+
+	// How many events can be taken at once, for gcra and token_bucket (default:
+	// events).
+	Burst int64 `json:"burst,omitempty"`
+
+	// Where the windows of a fixed_window begin: "first", with the first event
+	// charged, or "clock", at multiples of window since the Unix epoch, UTC
+	// (default "first").
+	Align string `json:"align,omitempty"`
+}
+
+// Key is one value or several alternatives; in JSON a string or a list of them.
+type Key []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (k *Key) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*k = Key{one}
+		return nil
+	}
+	var several []string
+	if json.Unmarshal(data, &several) != nil {
+		return fmt.Errorf("key must be a string or a list of strings, not %.100s", data)
+	}
+	*k = several
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (k Key) MarshalJSON() ([]byte, error) {
+	if len(k) == 1 {
+		return json.Marshal(k[0])
+	}
+	return json.Marshal([]string(k))
+}
+
+// Cost is a number, or text with placeholders; in JSON a number or a string.
+type Cost string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *Cost) UnmarshalJSON(data []byte) error {
+	var number json.Number
+	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
+		*c = Cost(number)
+		return nil
+	}
+	var text string
+	if json.Unmarshal(data, &text) != nil {
+		return fmt.Errorf("cost must be a number or a string with placeholders, not %.100s", data)
+	}
+	*c = Cost(text)
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (c Cost) MarshalJSON() ([]byte, error) {
+	if number := json.Number(c); json.Valid([]byte(number)) {
+		return json.Marshal(number)
+	}
+	return json.Marshal(string(c))
+}
+
+// zone is a Zone made ready: request handling only reads it.
+type zone struct {
+	name     string
+	matchers caddyhttp.MatcherSets
+	keys     []keyTemplate
+	ipv4     int
+	ipv6     int
+	// limits holds, for each of keys, the zone's limits: what one alternative
+	// grants can't be spent through another.
+	limits [][]store.Limit
+	// cost is what a request is worth, unless costText says so.
+	cost     int64
+	costText string
+	status   int
+
+	policy  string // the zone's items of RateLimit-Policy
+	labels  []string
+	metrics zoneMetrics
+
+	identity identity
+	plain    bool // uses only the fields other limiters have too
+
+	badCost atomic.Bool
+	logger  *zap.Logger
+}
+
+// provision makes the zone ready. Its errors don't repeat the zone's name.
+func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, error) {
+	if c == nil {
+		return nil, errors.New("it is null: write an object with key and limits")
+	}
+	if err := c.check(name); err != nil {
+		return nil, err
+	}
+	limits, err := c.limits()
+	if err != nil {
+		return nil, err
+	}
+	z := &zone{
+		name: name, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
+		metrics: newZoneMetrics(name, h.DisableMetrics), logger: h.logger,
+	}
+	if c.MatcherSetsRaw != nil {
+		matchers, err := ctx.LoadModule(c, "MatcherSetsRaw")
+		if err != nil {
+			return nil, fmt.Errorf("match: %w", err)
+		}
+		if err := z.matchers.FromInterface(matchers); err != nil {
+			return nil, fmt.Errorf("match: %w", err)
+		}
+	}
+	if strings.Contains(string(c.Cost), "{") {
+		z.costText = string(c.Cost)
+	} else if c.Cost != "" {
+		z.cost, _ = parseCost(string(c.Cost)) // checked above
+	}
+	keys := c.Key
+	if len(keys) == 0 {
+		keys = Key{""}
+	}
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits)}
+	// Zones that other limiters would take, too, may share a name and nothing
+	// else; so their budgets are named by their key as well.
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0
+	variant := ""
+	if z.plain {
+		variant = z.identity.digest()
+	}
+	for i, key := range keys {
+		z.keys = append(z.keys, newKeyTemplate(key))
+		of := make([]store.Limit, 0, len(limits))
+		for _, l := range limits {
+			v := variant
+			if i > 0 {
+				v = strconv.Itoa(i + 1)
+			}
+			of = append(of, store.NewLimit(name, v, l))
+		}
+		z.limits = append(z.limits, of)
+	}
+	z.labels = limitLabels(name, len(limits))
+	z.policy = policyField(z.labels, limits)
+	return z, nil
+}
+
+// check judges the zone's settings except its limits.
+func (c *Zone) check(name string) error {
+	return errors.Join(
+		checkZoneName(name),
+		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
+		checkPrefix("ipv6_prefix", c.IPv6Prefix, 128),
+		checkStatus(cmp.Or(c.Status, http.StatusTooManyRequests)),
+		c.checkCost(),
+	)
+}
+
+// checkCost judges a cost that is the same for all requests.
+func (c *Zone) checkCost() error {
+	if c.Cost == "" || strings.Contains(string(c.Cost), "{") {
+		return nil
+	}
+	_, err := parseCost(string(c.Cost))
+	return err
+}
+
+// checkEvents and checkWindow judge max_events and window where they come one at
+// a time.
+func checkEvents(events int64) error {
+	_, err := Limit{Algorithm: "sliding_log", Events: events, Window: caddy.Duration(time.Second)}.ready()
+	return err
+}
+
+func checkWindow(window caddy.Duration) error {
+	_, err := Limit{Algorithm: "sliding_log", Events: 1, Window: window}.ready()
+	return err
+}
+
+func checkZoneName(name string) error {
+	ok := len(name) >= 1 && len(name) <= 64
+	for _, c := range []byte(name) {
+		ok = ok && c >= ' ' && c <= '~' && !strings.ContainsRune(`{}"\/`, rune(c))
+	}
+	if !ok {
+		return fmt.Errorf(`%.100q is no name for a zone: write 1 to 64 printable ASCII characters without { } " \ /`, name)
+	}
+	return nil
+}
+
+func checkPrefix(option string, bits, most int) error {
+	if bits < 0 || bits > most {
+		return fmt.Errorf("%s must be from 1 to %d, not %d, or 0 for none", option, most, bits)
+	}
+	return nil
+}
+
+func checkStatus(status int) error {
+	if status < 400 || status > 599 {
+		return fmt.Errorf("status must be from 400 to 599, not %d: write for example 429, the default", status)
+	}
+	return nil
+}
+
+// limits makes the zone's limits ready; max_events and window are the first.
+func (c *Zone) limits() ([]*algorithms.Limit, error) {
+	configured := c.Limits
+	if (c.MaxEvents == 0) != (c.Window == 0) {
+		return nil, errors.New("max_events (events in a Caddyfile) and window go together: write both, or a limit such as sliding_log 10 1m")
+	}
+	if c.MaxEvents != 0 || c.Window != 0 {
+		first := Limit{Algorithm: "sliding_log", Events: c.MaxEvents, Window: c.Window}
+		configured = append([]Limit{first}, c.Limits...)
+	}
+	if len(configured) == 0 {
+		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
+	}
+	var limits []*algorithms.Limit
+	for i, l := range configured {
+		limit, err := l.ready()
+		if err != nil {
+			return nil, fmt.Errorf("limit %d (%s): %w", i+1, l.Algorithm, err)
+		}
+		for j, other := range limits {
+			if other.Fingerprint() == limit.Fingerprint() {
+				return nil, fmt.Errorf("limits %d and %d are the same, %v: remove one", j+1, i+1, limit)
+			}
+		}
+		limits = append(limits, limit)
+	}
+	return limits, nil
+}
+
+// ready makes a limit ready.
+func (l Limit) ready() (*algorithms.Limit, error) {
+	if window := time.Duration(l.Window); window%time.Microsecond != 0 {
+		return nil, fmt.Errorf("window must be a whole number of microseconds, not %v: write for example %v", window, window.Truncate(time.Microsecond)+time.Microsecond)
+	}
+	return algorithms.NewLimit(algorithms.Quota{
+		Algorithm: l.Algorithm, Events: l.Events, Window: time.Duration(l.Window).Microseconds(), Burst: l.Burst, Align: l.Align,
+	})
+}
+
+// identity is what zones of one name must agree on.
+type identity struct{ key, prefixes, limits, store string }
+
+// difference names the first setting that differs, and its two values.
+func (i identity) difference(other identity) (what, one, two string) {
+	for _, s := range [][3]string{
+		{"key", i.key, other.key},
+		{"prefixes", i.prefixes, other.prefixes},
+		{"limits", i.limits, other.limits},
+		{"store", i.store, other.store},
+	} {
+		if s[1] != s[2] {
+			return s[0], s[1], s[2]
+		}
+	}
+	return "", "", ""
+}
+
+// digest is a short name for the key and prefixes.
+func (i identity) digest() string { return shortHash(i.key + i.prefixes) }
+
+// maxCost is the largest cost of a request; a larger one counts as this.
+const maxCost = math.MaxInt32
+
+// parseCost reads a number from 0, which fractions may have.
+func parseCost(text string) (int64, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if math.IsInf(n, 1) { // also for numbers too large to be parsed
+		return maxCost, nil
+	}
+	if err != nil || math.IsNaN(n) || n < 0 {
+		return 1, fmt.Errorf("cost must be a number from 0 or a placeholder, not %q", text)
+	}
+	return int64(math.Ceil(min(n, maxCost))), nil
+}
+
+// costOf returns what a request is worth.
+func (z *zone) costOf(repl *caddy.Replacer) int64 {
+	if z.costText == "" {
+		return z.cost
+	}
+	text := repl.ReplaceAll(z.costText, "")
+	cost, err := parseCost(text)
+	if err != nil && !z.badCost.Swap(true) {
+		z.logger.Warn("a cost is no number from 0: such requests count as 1 (said once)",
+			zap.String("zone", z.name), zap.String("cost", z.costText))
+	}
+	return cost
+}
+
+// keyOf returns whose budget a request is charged to, and by which alternative.
+func (z *zone) keyOf(repl *caddy.Replacer) (key string, alternative int) {
+	last := len(z.keys) - 1
+	for i := range z.keys {
+		value, complete := z.keys[i].expand(repl)
+		if complete || i == last {
+			return z.network(value), i
+		}
+	}
+	return "", 0
+}
+
+// network shortens a key that is an address to the zone's prefix.
+func (z *zone) network(key string) string {
+	if z.ipv4 == 0 && z.ipv6 == 0 {
+		return key
+	}
+	addr, err := netip.ParseAddr(key)
+	if err != nil {
+		return key
+	}
+	addr = addr.Unmap()
+	bits := z.ipv6
+	if addr.Is4() {
+		bits = z.ipv4
+	}
+	if bits == 0 {
+		return key
+	}
+	network, err := addr.Prefix(bits)
+	if err != nil {
+		return key
+	}
+	return network.String()
+}
+
+// keyTemplate is text with placeholders.
+type keyTemplate struct {
+	text string
+	// single is the name of the placeholder that is the whole text, if it is
+	// just one: the usual case, which needs no building of strings.
+	single string
+	plain  bool // without placeholders
+}
+
+func newKeyTemplate(text string) keyTemplate {
+	t := keyTemplate{text: text, plain: !strings.ContainsAny(text, "{}")}
+	if name, ok := strings.CutPrefix(text, "{"); ok {
+		if name, ok = strings.CutSuffix(name, "}"); ok && !strings.ContainsAny(name, `{}\`) {
+			t.single = name
+		}
+	}
+	return t
+}
+
+// expand returns the text with its placeholders replaced, and whether none of
+// them was empty.
+func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool) {
+	switch {
+	case t.plain:
+		return t.text, true
+	case t.single != "":
+		value, _ = repl.GetString(t.single)
+		return value, value != ""
+	}
+	complete = true
+	value, err := repl.ReplaceFunc(t.text, func(_ string, v any) (any, error) {
+		complete = complete && caddy.ToString(v) != ""
+		return v, nil
+	})
+	return value, complete && err == nil
+}
+
+// matches tells whether a request belongs to the zone.
+func (z *zone) matches(r *http.Request) (bool, error) {
+	if len(z.matchers) == 0 {
+		return true, nil
+	}
+	return z.matchers.AnyMatchWithError(r)
+}
+
+// limitLabels are the names of a zone's limits in header fields: the zone's, and
+// for further ones the zone's with a number.
+func limitLabels(zone string, n int) []string {
+	labels := slices.Repeat([]string{zone}, n)
+	for i := 1; i < n; i++ {
+		labels[i] += "/" + strconv.Itoa(i+1)
+	}
+	return labels
+}

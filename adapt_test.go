@@ -96,7 +96,7 @@ func FuzzCaddyfile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		tokens, err := caddyfile.Tokenize([]byte(text), "Caddyfile")
-		if err != nil {
+		if err != nil || len(tokens) == 0 {
 			return
 		}
 		var h Handler

@@ -37,7 +37,7 @@ type App struct {
 	bounded     *store.Bounded
 	memoryZones int
 	sweepEvery  time.Duration
-	claimed     map[string]*zone
+	claimed     map[string]*zone // the zones of this configuration, by name
 
 	refusals *refusals
 	failures *throttle

@@ -225,8 +225,8 @@ func nearer(d, than algorithms.Decision) bool {
 }
 
 // placeholder is the value of {http.rate_limit.exceeded.name} and of
-// {http.rate_limit.<zone>.<field>}. A zone the request was not asked about gives
-// the empty text. What no handler declares is not ours.
+// {http.rate_limit.<zone>.<field>}. A zone of this configuration that was not
+// asked about the request gives the empty text. Other names are not ours.
 func (all *answers) placeholder(name string) (any, bool) {
 	rest, ok := strings.CutPrefix(name, answersKey)
 	if !ok {
@@ -248,17 +248,14 @@ func (all *answers) placeholder(name string) (any, bool) {
 		}
 		return "", true
 	}
-	declared := false
 	for a := all.innermost; a != nil; a = a.outer {
 		for i, z := range a.zones {
 			if z.name == zone && a.known {
 				return a.field(i, field)
 			}
 		}
-		_, has := a.handler.RateLimits[zone]
-		declared = declared || has
 	}
-	if declared {
+	if all.innermost.handler.app.claimed[zone] != nil {
 		switch field {
 		case "limit", "remaining", "reset", "retry_after", "allowed", "charged":
 			return "", true

@@ -1,0 +1,251 @@
+package ratelimit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// The tests run real Caddys, in processes of their own: this test binary again,
+// told by its environment to be one.
+
+const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beCaddy) != "" {
+		caddycmd.Main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// caddyProcess is a running Caddy with a site and an admin endpoint.
+type caddyProcess struct {
+	site  string // host:port, also {$SITE} in its Caddyfile
+	admin string
+	env   []string
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// client keeps many connections and follows no redirects.
+var client = &http.Client{
+	Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
+	Timeout:   30 * time.Second,
+}
+
+// startCaddy starts a Caddy with a configuration, in which {$SITE} and {$ADMIN}
+// stand for its addresses; env is added to its environment.
+func startCaddy(t testing.TB, config string, env ...string) *caddyProcess {
+	t.Helper()
+	c := &caddyProcess{
+		site:  "127.0.0.1:" + redistest.FreePort(t),
+		admin: "127.0.0.1:" + redistest.FreePort(t),
+	}
+	dir := t.TempDir()
+	c.env = append(env, "SITE=http://"+c.site, "ADMIN="+c.admin)
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(c.expand(config)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command(os.Args[0], "run", "--config", file)
+	process.Env = append(os.Environ(), beCaddy+"=1", "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	process.Env = append(process.Env, c.env...)
+	output, err := process.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process.Stdout = process.Stderr
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			c.mu.Lock()
+			c.log.Write(append(lines.Bytes(), '\n'))
+			c.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = process.Process.Signal(os.Interrupt)
+		timeout := time.AfterFunc(10*time.Second, func() { _ = process.Process.Kill() })
+		<-read
+		_ = process.Wait()
+		timeout.Stop()
+		if log := c.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
+			t.Errorf("log of Caddy %s:\n%s", c.site, log)
+		}
+	})
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		r, err := client.Get("http://" + c.site + "/ready")
+		if err == nil {
+			_ = r.Body.Close()
+			return c
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Caddy did not start: %v", err)
+		}
+	}
+}
+
+// expand replaces {$SITE} and {$ADMIN}, which an admin endpoint doesn't.
+func (c *caddyProcess) expand(config string) string {
+	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$ADMIN}", c.admin).Replace(config)
+}
+
+func (c *caddyProcess) logged() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.log.String()
+}
+
+// waitForLog waits until the log holds a text.
+func (c *caddyProcess) waitForLog(t testing.TB, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(c.logged(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log never said %q", text)
+		}
+	}
+}
+
+// response is what came back, with its body read.
+type response struct {
+	*http.Response
+	body string
+}
+
+// get asks for a path; header is pairs of name and value.
+func (c *caddyProcess) get(t testing.TB, path string, header ...string) response {
+	t.Helper()
+	r, err := c.do("GET", "http://"+c.site+path, "", header...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (c *caddyProcess) do(method, url, body string, header ...string) (response, error) {
+	request, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+	if err != nil {
+		return response{}, err
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Add(header[i], header[i+1])
+	}
+	r, err := client.Do(request)
+	if err != nil {
+		return response{}, err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	return response{r, string(text)}, err
+}
+
+// load replaces the configuration through the admin endpoint.
+func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
+	t.Helper()
+	r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config), "Content-Type", contentType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reload loads a Caddyfile and ends the test unless it is accepted.
+func (c *caddyProcess) reload(t testing.TB, config string) {
+	t.Helper()
+	if r := c.load(t, config, "text/caddyfile"); r.StatusCode != 200 {
+		t.Fatalf("reload: %d %s", r.StatusCode, r.body)
+	}
+}
+
+// site is a Caddyfile with a rate_limit directive of this content, and a site
+// that answers ok.
+func site(rateLimit string) string {
+	return fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\n@limited not path /ready\nrate_limit @limited {\n%s\n}\nrespond ok\n", rateLimit)
+}
+
+// flood sends a number of requests at once over several connections to one or
+// more Caddys, and counts the statuses.
+func flood(t testing.TB, requests, connections int, path string, to ...*caddyProcess) map[int]int {
+	t.Helper()
+	var mu sync.Mutex
+	statuses := make(map[int]int)
+	var wg sync.WaitGroup
+	for i := range connections {
+		wg.Go(func() {
+			for n := i; n < requests; n += connections {
+				c := to[n%len(to)]
+				r, err := c.do("GET", "http://"+c.site+path, "")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				statuses[r.StatusCode]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return statuses
+}
+
+// Modules that only the tests' Caddys have.
+
+func init() {
+	caddy.RegisterModule(hold{})
+	caddy.RegisterModule(recordEvent{})
+	httpcaddyfile.RegisterHandlerDirective("test_hold", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) { return hold{}, nil })
+	httpcaddyfile.RegisterDirectiveOrder("test_hold", httpcaddyfile.Before, "basic_auth")
+}
+
+// hold waits as long as the request's header Hold says.
+type hold struct{}
+
+func (hold) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.test_hold", New: func() caddy.Module { return new(hold) }}
+}
+
+func (hold) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	d, _ := time.ParseDuration(r.Header.Get("Hold"))
+	time.Sleep(d)
+	return next.ServeHTTP(w, r)
+}
+
+// recordEvent logs the events it is subscribed to.
+type recordEvent struct{}
+
+func (recordEvent) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "events.handlers.test_record", New: func() caddy.Module { return new(recordEvent) }}
+}
+
+func (*recordEvent) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
+
+func (recordEvent) Handle(_ context.Context, e caddy.Event) error {
+	caddy.Log().Info("recorded event", zap.String("name", e.Name()), zap.Any("data", e.Data))
+	return nil
+}

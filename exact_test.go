@@ -1,0 +1,50 @@
+package ratelimit
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// The promise: not one request more than configured, and not one fewer.
+
+func eachAlgorithm(t *testing.T, run func(t *testing.T, name string)) {
+	for _, a := range algorithms.All() {
+		t.Run(a.Name, func(t *testing.T) { run(t, a.Name) })
+	}
+}
+
+func TestExactOverThreeInstances(t *testing.T) {
+	server := redistest.Start(t)
+	config := ""
+	for _, a := range algorithms.All() {
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 1d\n}\n", a.Name, a.Name, a.Name)
+	}
+	config = site(config + fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr))
+	var instances []*caddyProcess
+	for range 3 {
+		instances = append(instances, startCaddy(t, config))
+	}
+	eachAlgorithm(t, func(t *testing.T, name string) {
+		statuses := flood(t, 900, 48, "/"+name, instances...)
+		if statuses[200] != 100 || statuses[429] != 800 {
+			t.Errorf("900 requests to three instances with a limit of 100: %v", statuses)
+		}
+	})
+}
+
+func TestExactInMemory(t *testing.T) {
+	config := ""
+	for _, a := range algorithms.All() {
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 1d\n}\n", a.Name, a.Name, a.Name)
+	}
+	c := startCaddy(t, site(config))
+	eachAlgorithm(t, func(t *testing.T, name string) {
+		statuses := flood(t, 1280, 64, "/"+name, c)
+		if statuses[200] != 100 || statuses[429] != 1180 {
+			t.Errorf("1280 requests over 64 connections with a limit of 100: %v", statuses)
+		}
+	})
+}

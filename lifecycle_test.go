@@ -1,0 +1,226 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// eachStore runs a test with budgets in memory and in Redis; use is what names
+// the store in a configuration.
+func eachStore(t *testing.T, run func(t *testing.T, use string)) {
+	t.Run("memory", func(t *testing.T) { run(t, "") })
+	t.Run("redis", func(t *testing.T) {
+		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", redistest.Start(t).Addr))
+	})
+}
+
+func TestReloads(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		zone := func(name, limit string) string {
+			return site(fmt.Sprintf("zone %s {\n key static\n %s\n}\nzone other {\n key static\n gcra 2 1h\n match path /other\n}\n%s", name, limit, use))
+		}
+		config := zone("api", "fixed_window 3 1h")
+		c := startCaddy(t, config)
+		for range 3 {
+			c.get(t, "/").want(t, 200)
+		}
+		c.get(t, "/").want(t, 429)
+		c.get(t, "/ready").want(t, 200)
+
+		c.reload(t, config+"# a comment\n")
+		c.get(t, "/").want(t, 429) // a good reload keeps budgets
+
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer taken.Close()
+		for name, bad := range map[string]string{
+			"no such limit":     zone("api", "fixed_window 0 1h"),
+			"no such directive": config + "nonsense\n",
+			"disagreement":      strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n  gcra 7 1s\n }\n}\nrespond ok", 1),
+			"fails to start":    strings.Replace(zone("api", "fixed_window 50 1h"), "{$SITE}\n", fmt.Sprintf("http://%s {\n respond x\n bind 127.0.0.1\n}\n{$SITE} {\n", taken.Addr()), 1) + "}\n",
+			"fails in another module": strings.Replace(zone("api", "fixed_window 50 1h"), "respond ok",
+				"reverse_proxy localhost:1 {\n lb_policy header\n}\nrespond ok", 1),
+		} {
+			if r := c.load(t, bad, "text/caddyfile"); r.StatusCode == 200 {
+				t.Errorf("%s was accepted", name)
+			}
+			// What matters: two rejected ones in a row, then the running one still stands.
+			c.load(t, bad, "text/caddyfile")
+			if r := c.get(t, "/"); r.StatusCode != 429 {
+				t.Errorf("after a reload rejected because of %q: status %d, want 429", name, r.StatusCode)
+			}
+			c.reload(t, config+"# after "+name+"\n")
+			if r := c.get(t, "/"); r.StatusCode != 429 {
+				t.Errorf("after a reload rejected because of %q and a good one: status %d, want 429", name, r.StatusCode)
+			}
+		}
+
+		c.get(t, "/other").want(t, 429) // by api; nothing is charged to other
+		c.reload(t, zone("api", "fixed_window 4 1h"))
+		c.get(t, "/other").want(t, 200, "RateLimit", `"api";r=3;t=3600, "other";r=1;t=1800`) // a changed limit starts fresh
+		c.reload(t, zone("renamed", "fixed_window 4 1h"))
+		c.get(t, "/other").want(t, 200, "RateLimit", `"other";r=0;t=1800, "renamed";r=3;t=3600`) // a renamed zone, too; the other goes on
+		c.reload(t, config)
+		c.get(t, "/").want(t, 429) // what was left as it was before is as it was before
+	})
+}
+
+// PATCH changes one limit, by path and by @id; other zones keep their budgets.
+func TestPatch(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site("zone a {\n gcra 5 1h\n}\nzone b {\n gcra 9 1h\n}\n"+use))
+		r, err := c.do("GET", "http://"+c.admin+"/config/", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if err := json.Unmarshal([]byte(r.body), &config); err != nil {
+			t.Fatal(err)
+		}
+		// Find the handler, give the limit of zone a an @id, and its path.
+		path := ""
+		var find func(v any, at string)
+		find = func(v any, at string) {
+			switch v := v.(type) {
+			case map[string]any:
+				if v["handler"] == "rate_limit" {
+					path = at + "/rate_limits/a/limits/0"
+					v["rate_limits"].(map[string]any)["a"].(map[string]any)["limits"].([]any)[0].(map[string]any)["@id"] = "the_limit"
+				}
+				for k, inner := range v {
+					find(inner, at+"/"+k)
+				}
+			case []any:
+				for i, inner := range v {
+					find(inner, fmt.Sprint(at, "/", i))
+				}
+			}
+		}
+		find(config, "/config")
+		text, _ := json.Marshal(config)
+		if r := c.load(t, string(text), "application/json"); r.StatusCode != 200 {
+			t.Fatal(r.body)
+		}
+		c.get(t, "/").want(t, 200, "RateLimit", `"a";r=4;t=720, "b";r=8;t=400`)
+
+		r, err = c.do("PATCH", "http://"+c.admin+path+"/events", "50", "Content-Type", "application/json")
+		if err != nil || r.StatusCode != 200 {
+			t.Fatal(err, r.StatusCode, r.body)
+		}
+		c.get(t, "/").want(t, 200, "RateLimit-Policy", `"a";q=50;w=3600, "b";q=9;w=3600`)
+		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=48;`) || !strings.Contains(got, `"b";r=6;`) {
+			t.Errorf("after PATCH by path: %s", got)
+		}
+
+		r, err = c.do("PATCH", "http://"+c.admin+"/id/the_limit", `{"@id":"the_limit","algorithm":"token_bucket","events":7,"window":"1m"}`, "Content-Type", "application/json")
+		if err != nil || r.StatusCode != 200 {
+			t.Fatal(err, r.StatusCode, r.body)
+		}
+		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=6;`) || !strings.Contains(got, `"b";r=5;`) {
+			t.Errorf("after PATCH by @id: %s", got)
+		}
+
+		r, err = c.do("PATCH", "http://"+c.admin+"/id/the_limit/events", `-1`, "Content-Type", "application/json")
+		if err != nil || r.StatusCode == 200 || !strings.Contains(r.body, "events must be above 0, not -1") {
+			t.Errorf("a bad PATCH: %v %d %s", err, r.StatusCode, r.body)
+		}
+		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=5;`) {
+			t.Errorf("after a rejected PATCH: %s", got)
+		}
+	})
+}
+
+// A request that was on its way when its configuration was replaced is still
+// decided, by that configuration, and charged once.
+func TestReloadDuringRequests(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := strings.Replace(site("zone api {\n fixed_window 5 1h\n}\n"+use), "respond ok", "test_hold\nrespond ok", 1)
+		config = strings.Replace(config, "{$SITE}", "{$SITE}\nroute {\ntest_hold\n", 1) + "}\n"
+		c := startCaddy(t, config)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		statuses := make(map[int]int)
+		for range 10 {
+			wg.Go(func() {
+				r, err := c.do("GET", "http://"+c.site+"/", "", "Hold", "700ms")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				statuses[r.StatusCode]++
+				mu.Unlock()
+			})
+		}
+		time.Sleep(200 * time.Millisecond)
+		c.reload(t, strings.Replace(site("zone another {\n gcra 1 1h\n}"), "respond ok", "respond new", 1)) // without the store
+		wg.Wait()
+		if statuses[200] != 5 || statuses[429] != 5 {
+			t.Errorf("statuses %v, want 5 times 200 and 5 times 429", statuses)
+		}
+	})
+}
+
+// What a handler doesn't say itself it has from the global option; what it says
+// replaces that whole.
+func TestInheritance(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, fmt.Sprintf(`{
+	admin {$ADMIN}
+	rate_limit {
+		redis %s {
+			timeout 30s
+		}
+		headers draft_06 x_ratelimit
+	}
+}
+{$SITE}
+rate_limit /a {
+	zone a {
+		gcra 5 1h
+	}
+}
+rate_limit /b {
+	zone b {
+		gcra 5 1h
+	}
+	store memory
+	headers draft
+}
+respond ok
+`, server.Addr))
+	c.get(t, "/a").want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
+	c.get(t, "/b").want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
+	keys := server.Client.Keys(t.Context(), "*").Val()
+	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:1") {
+		t.Errorf("keys in Redis: %q, want one of zone a", keys)
+	}
+}
+
+// The bound of the store in memory is the configuration's.
+func TestMaxKeys(t *testing.T) {
+	config := strings.Replace(site("zone api {\n key {header.Key}\n gcra 1 1h\n}"), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\t\tmemory {\n\t\t\tmax_keys 10\n\t\t}\n\t}", 1)
+	c := startCaddy(t, config)
+	passed := 0
+	for i := range 30 {
+		if c.get(t, "/", "Key", fmt.Sprint(i)).StatusCode == 200 {
+			passed++
+		}
+	}
+	if passed != 11 {
+		t.Errorf("%d of 30 keys passed; want the 10 there is room for, and 1 for all the others", passed)
+	}
+	c.waitForLog(t, "the memory store is full")
+	c.reload(t, strings.Replace(config, "max_keys 10", "max_keys 100", 1))
+	c.get(t, "/", "Key", "29").want(t, 200)
+	c.get(t, "/", "Key", "3").want(t, 429)
+}

@@ -1,0 +1,28 @@
+.PHONY: help run test lint format xcaddy bench fuzz
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: ## serve Caddyfile.example on :8080
+	go run ./cmd/caddy run --config Caddyfile.example
+
+test: ## run all tests, installing what they need
+	./scripts/test.sh
+
+lint: ## gofumpt, go vet and staticcheck
+	./scripts/lint.sh
+
+format: ## format the code
+	go tool -modfile=tools/go.mod gofumpt -w .
+
+xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
+	./scripts/xcaddy.sh
+
+bench: ## compare Caddy with and without the handler, in one run
+	go run ./bench
+
+fuzz: ## fuzz for a minute each: the Caddyfile, keys, replies, parity
+	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
+	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./redisstore
+	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./redisstore
+	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

@@ -1,0 +1,62 @@
+package ratelimit
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/caddy-rate-limit/caddy-rate-limit"
+
+// goList runs go list and returns its words.
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	output, err := exec.Command("go", append([]string{"list"}, args...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(output))
+}
+
+// Imports run one way: root → redisstore → store → algorithms → standard library.
+func TestImportsRunOneWay(t *testing.T) {
+	standard := func(path string) bool { return !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") }
+	tests := []struct {
+		pkg  string
+		may  []string // what it may depend on besides the standard library and itself
+		also string   // and packages of this kind
+	}{
+		{"algorithms", nil, ""},
+		{"store", []string{"algorithms"}, ""},
+		{"store/storetest", []string{"algorithms", "store"}, ""},
+		{"redisstore", []string{"algorithms", "store"}, "not caddy"},
+	}
+	for _, test := range tests {
+		for _, dep := range goList(t, "-deps", "./"+test.pkg) {
+			ours, isOurs := strings.CutPrefix(dep, modulePath+"/")
+			switch {
+			case standard(dep), ours == test.pkg, isOurs && slices.Contains(test.may, ours):
+			case test.also == "not caddy" && dep != modulePath && !isOurs && !strings.Contains(dep, "caddy"):
+			default:
+				t.Errorf("%s depends on %s", test.pkg, dep)
+			}
+		}
+	}
+	for _, pkg := range goList(t, "./...") {
+		imports := goList(t, "-f", "{{join .Imports \" \"}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", pkg)
+		if strings.HasPrefix(pkg, modulePath+"/redisstore") {
+			continue
+		}
+		for _, path := range imports {
+			if strings.HasPrefix(path, "github.com/redis/") {
+				t.Errorf("%s imports %s: only redisstore may", pkg, path)
+			}
+		}
+	}
+	for _, dep := range goList(t, "-deps", "./cmd/caddy") {
+		if dep == "testing" || strings.HasPrefix(dep, modulePath) && strings.HasSuffix(dep, "test") {
+			t.Errorf("the program holds test code: %s", dep)
+		}
+	}
+}

@@ -99,43 +99,43 @@ func hasErrorRoutes(r *http.Request) bool {
 		return false // we are in them
 	}
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	return ok && server.Errors != nil && len(server.Errors.Routes) > 0
+	return ok && server != nil && server.Errors != nil && len(server.Errors.Routes) > 0
 }
 
 // answer is what one handler asked about one request and what came of it. It
 // lives as long as the request, for its placeholders do.
 type answer struct {
 	handler  *Handler
-	outer    *answer // of the handler around this one
 	zones    []*zone // those the request belongs to
 	requests []store.Request
 	known    bool // the requests are decided
 	allowed  bool
 	exceeded string
 
-	// Room for the usual case, so that it is one allocation.
+	// A request can come to several handlers. The outermost one's answer is
+	// what its replacer knows, and leads to all others.
+	outer     *answer // of the handler around this one
+	innermost *answer // of the last handler so far; set in the outermost answer
+
+	// Room for the usual case, so that all this is one allocation.
 	zoneRoom     [1]*zone
 	requestRoom  [1]store.Request
 	decisionRoom [2]algorithms.Decision
-	buf          [64]byte
+	fieldRoom    [2]string
 }
 
-// answers finds the answers of the handlers a request has come to so far: in the
-// request's replacer, which therefore needs to be told of them just once.
-type answers struct{ innermost *answer }
-
-const answersKey = "http.rate_limit"
+const placeholderPrefix = "http.rate_limit"
 
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
 	a.zones, a.requests = a.zoneRoom[:0], a.requestRoom[:0]
-	v, _ := repl.Get(answersKey)
-	all, ok := v.(*answers)
+	v, _ := repl.Get(placeholderPrefix)
+	outermost, ok := v.(*answer)
 	if !ok {
-		all = new(answers)
-		repl.Map(all.placeholder)
+		outermost = a
+		repl.Map(a.placeholder)
 	}
-	a.outer, all.innermost = all.innermost, a
+	a.outer, outermost.innermost = outermost.innermost, a
 	return a
 }
 
@@ -225,15 +225,16 @@ func nearer(d, than algorithms.Decision) bool {
 }
 
 // placeholder is the value of {http.rate_limit.exceeded.name} and of
-// {http.rate_limit.<zone>.<field>}. A zone of this configuration that was not
-// asked about the request gives the empty text. Other names are not ours.
-func (all *answers) placeholder(name string) (any, bool) {
-	rest, ok := strings.CutPrefix(name, answersKey)
+// {http.rate_limit.<zone>.<field>}, asked of the outermost answer. A zone of this
+// configuration that was not asked about the request gives the empty text. Other
+// names are not ours.
+func (a *answer) placeholder(name string) (any, bool) {
+	rest, ok := strings.CutPrefix(name, placeholderPrefix)
 	if !ok {
 		return nil, false
 	}
 	if rest == "" {
-		return all, true
+		return a, true
 	}
 	dot := strings.LastIndexByte(rest, '.')
 	if dot < 1 || rest[0] != '.' {
@@ -241,21 +242,21 @@ func (all *answers) placeholder(name string) (any, bool) {
 	}
 	zone, field := rest[1:dot], rest[dot+1:]
 	if zone == "exceeded" && field == "name" {
-		for a := all.innermost; a != nil; a = a.outer {
-			if a.exceeded != "" {
-				return a.exceeded, true
+		for one := a.innermost; one != nil; one = one.outer {
+			if one.exceeded != "" {
+				return one.exceeded, true
 			}
 		}
 		return "", true
 	}
-	for a := all.innermost; a != nil; a = a.outer {
-		for i, z := range a.zones {
-			if z.name == zone && a.known {
-				return a.field(i, field)
+	for one := a.innermost; one != nil; one = one.outer {
+		for i, z := range one.zones {
+			if z.name == zone && one.known {
+				return one.field(i, field)
 			}
 		}
 	}
-	if all.innermost.handler.app.claimed[zone] != nil {
+	if a.handler.app.claimed[zone] != nil {
 		switch field {
 		case "limit", "remaining", "reset", "retry_after", "allowed", "charged":
 			return "", true

@@ -124,12 +124,22 @@ func (a *answer) setDraft(h http.Header) {
 	for _, z := range a.zones[1:] {
 		policy += ", " + z.policy
 	}
-	b := a.buf[:0]
+	var room [96]byte
+	b := room[:0]
 	for i, z := range a.zones {
 		b = appendLimitItems(b, z.labels, a.requests[i].Decisions, a.allowed)
 	}
-	h[policyHeader] = append(h[policyHeader], policy)
-	h[limitHeader] = append(h[limitHeader], string(b))
+	a.fieldRoom = [2]string{policy, string(b)}
+	addField(h, policyHeader, a.fieldRoom[0:1:1])
+	addField(h, limitHeader, a.fieldRoom[1:2:2])
+}
+
+// addField adds a value; the slice becomes the header's.
+func addField(h http.Header, name string, value []string) {
+	if there := h[name]; there != nil {
+		value = append(there, value...)
+	}
+	h[name] = value
 }
 
 // setRetryAfter says when to come back, in whole seconds, at least 1, later by a

@@ -1,7 +1,8 @@
 // Command bench measures how many requests a second Caddy answers with the rate
 // limiter in front, as a part of how many it answers without it, in one run on
-// one machine: configurations take turns, and medians are compared. Absolute
-// numbers say little, since the load comes from the same machine.
+// one machine: configurations take turns, each turn is compared with the
+// reference's turn of the same round, and the median of these ratios counts.
+// Absolute numbers say little, since the load comes from the same machine.
 //
 // It starts Caddy from this checkout, and redis-server if it is installed.
 package main
@@ -26,8 +27,8 @@ import (
 )
 
 var (
-	rounds   = flag.Int("rounds", 5, "how often each configuration takes its turn")
-	duration = flag.Duration("duration", 2*time.Second, "how long a turn lasts")
+	rounds   = flag.Int("rounds", 15, "how often each configuration takes its turn")
+	duration = flag.Duration("duration", time.Second, "how long a turn lasts")
 	keys     = flag.Int("keys", 100_000, "how many keys the requests are spread over")
 )
 
@@ -70,6 +71,10 @@ func run() error {
 	setups := []*setup{
 		{name: "no limiter, 64", connections: 64, keys: *keys, status: "200"},
 		{name: "memory, 64", directive: fmt.Sprintf(limitByKey, ""), connections: 64, keys: *keys, reference: "no limiter, 64", status: "200"},
+		{
+			name: "memory, no fields, 64", directive: fmt.Sprintf(limitByKey, "\theaders off\n"),
+			connections: 64, keys: *keys, reference: "no limiter, 64", status: "200",
+		},
 		{
 			name:        "memory, denied, 64",
 			directive:   "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\tgcra 1 365d\n\t}\n}\n",
@@ -118,19 +123,26 @@ func run() error {
 }
 
 func report(setups []*setup) {
-	medians := make(map[string]float64)
-	fmt.Printf("%-22s %12s %12s %8s\n", "setup, connections", "requests/s", "spread", "ratio")
+	byName := make(map[string]*setup)
+	fmt.Printf("%-24s %12s %8s %20s\n", "setup, connections", "requests/s", "ratio", "quartiles of ratio")
 	for _, s := range setups {
-		slices.Sort(s.rates)
-		median := s.rates[len(s.rates)/2]
-		medians[s.name] = median
-		ratio := ""
-		if s.reference != "" {
-			ratio = fmt.Sprintf("%.2f", median/medians[s.reference])
+		byName[s.name] = s
+		fmt.Printf("%-24s %12.0f", s.name, quantile(s.rates, 2))
+		if reference := byName[s.reference]; reference != nil {
+			var ratios []float64
+			for i := range s.rates {
+				ratios = append(ratios, s.rates[i]/reference.rates[i])
+			}
+			fmt.Printf(" %8.2f %13.2f to %.2f", quantile(ratios, 2), quantile(ratios, 1), quantile(ratios, 3))
 		}
-		spread := fmt.Sprintf("%.0f%%", 100*(s.rates[len(s.rates)-1]-s.rates[0])/median)
-		fmt.Printf("%-22s %12.0f %12s %8s\n", s.name, median, spread, ratio)
+		fmt.Println()
 	}
+}
+
+// quantile returns the quarter-th quartile; the second one is the median.
+func quantile(values []float64, quarter int) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(len(sorted)-1)*quarter/4]
 }
 
 // start starts a server on a free port and waits until it listens.

@@ -3,9 +3,8 @@ package store
 import (
 	"context"
 	"hash/maphash"
-	"math"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,11 +26,15 @@ type Memory struct {
 	seed  maphash.Seed
 	start time.Time
 
-	shards [shardCount]shard
-	zones  sync.Map // zone name → *zoneCount
-	keys   atomic.Int64
+	shards [shardCount]struct {
+		shard
+		_ [56]byte // fills two cache lines: neighbours' locks don't slow each other
+	}
+	keys atomic.Int64
 
-	overflow   shard // the budgets shared by keys that found no room; locked after all others
+	limits     atomic.Pointer[limitTable]
+	limitsMu   sync.Mutex // for changes of limits
+	overflow   shard      // the budgets shared by keys that found no room; locked after all others
 	overflowed atomic.Int64
 }
 
@@ -40,35 +43,28 @@ type Memory struct {
 // waits for a sweep.
 const shardCount = 1024
 
-type shard struct {
-	// earliest is no later than the first expiry in the shard, so a shard with
-	// nothing to drop is passed over without a scan. Written under mu.
-	earliest atomic.Int64
-
-	mu      sync.Mutex
-	budgets map[budgetKey]*budget
-
-	_ [40]byte // fills the cache line: neighbours' locks don't slow each other
+// limitTable is what the store knows of the limits it was asked about. It is
+// replaced as a whole.
+type limitTable struct {
+	byID     map[string]*limitRecord
+	byNumber []*limitRecord
 }
 
-type budgetKey struct{ limit, key string }
-
-type budget struct {
-	state   algorithms.State
-	expires algorithms.Micros
-	zone    *zoneCount // nil for an overflow budget, which isn't counted
+type limitRecord struct {
+	number uint32
+	zone   *zoneCount
 }
 
 // zoneCount is how much of the store one zone holds.
-type zoneCount struct{ keys atomic.Int64 }
-
-// weight is how much a budget counts against the bound: 1, and 1 more for every
-// 64 events its log holds.
-func (b *budget) weight() int64 { return 1 + b.state.Log.Len()/64 }
+type zoneCount struct {
+	name string
+	keys atomic.Int64
+}
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
 	m := &Memory{seed: maphash.MakeSeed(), start: time.Now()}
+	m.limits.Store(new(limitTable))
 	for i := range m.shards {
 		m.shards[i].init()
 	}
@@ -93,47 +89,53 @@ func (m *Memory) Overflowed() int64 { return m.overflowed.Load() }
 func (m *Memory) Sweep() {
 	now := m.Now()
 	for i := range m.shards {
-		if s := &m.shards[i]; now >= s.earliest.Load() {
+		if s := &m.shards[i].shard; now >= s.earliest.Load() {
 			s.mu.Lock()
-			m.sweepLocked(s, now)
+			s.sweepLocked(now, m.dropped)
 			s.mu.Unlock()
 		}
 	}
 }
 
-func (m *Memory) sweepLocked(s *shard, now algorithms.Micros) {
-	earliest := int64(math.MaxInt64)
-	for key, b := range s.budgets {
-		if b.expires <= now {
-			delete(s.budgets, key)
-			m.count(b, -b.weight())
-			continue
-		}
-		earliest = min(earliest, b.expires)
-	}
-	s.earliest.Store(earliest)
+func (m *Memory) dropped(limit uint32, weight int64) {
+	m.count(m.limits.Load().byNumber[limit], -weight)
 }
 
-// count notes that the weight of a budget in the store has changed.
-func (m *Memory) count(b *budget, by int64) {
-	if b.zone != nil && by != 0 {
-		b.zone.keys.Add(by)
+// count notes that the budgets of a limit weigh more, or less.
+func (m *Memory) count(l *limitRecord, by int64) {
+	if by != 0 {
+		l.zone.keys.Add(by)
 		m.keys.Add(by)
 	}
 }
 
-// zone returns the count of a zone, made at its first request.
-func (m *Memory) zone(name string) *zoneCount {
-	if z, ok := m.zones.Load(name); ok {
-		return z.(*zoneCount)
+// limit returns the record of a limit, made when it is first asked about.
+func (m *Memory) limit(zone, id string) *limitRecord {
+	if l := m.limits.Load().byID[id]; l != nil {
+		return l
 	}
-	z, _ := m.zones.LoadOrStore(strings.Clone(name), new(zoneCount))
-	return z.(*zoneCount)
-}
-
-func (s *shard) init() {
-	s.budgets = make(map[budgetKey]*budget)
-	s.earliest.Store(math.MaxInt64)
+	m.limitsMu.Lock()
+	defer m.limitsMu.Unlock()
+	known := m.limits.Load()
+	if l := known.byID[id]; l != nil {
+		return l
+	}
+	l := &limitRecord{number: uint32(len(known.byNumber))}
+	for _, other := range known.byNumber {
+		if other.zone.name == zone {
+			l.zone = other.zone
+		}
+	}
+	if l.zone == nil {
+		l.zone = &zoneCount{name: zone}
+	}
+	next := &limitTable{byID: maps.Clone(known.byID), byNumber: append(slices.Clone(known.byNumber), l)}
+	if next.byID == nil {
+		next.byID = make(map[string]*limitRecord)
+	}
+	next.byID[id] = l
+	m.limits.Store(next)
+	return l
 }
 
 // Bounded is a [Memory] as one configuration sees it: a [Store].
@@ -167,10 +169,12 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 	t.lock(requests)
 	for i := range requests {
 		r := &requests[i]
-		for _, l := range r.Limits {
-			held := t.find(t.shardOf[i], r, l)
-			t.checks = append(t.checks, algorithms.Check{Limit: l.Limit, State: &held.state, Cost: r.Cost})
+		for n := range r.Limits {
+			t.find(t.shardOf[i], r, &r.Limits[n])
 		}
+	}
+	for i := range t.found { // only now, for found moves as it grows
+		t.checks[i].State = &t.found[i].budget().state
 	}
 	allowed := algorithms.Take(t.checks, now)
 	n := 0
@@ -202,11 +206,31 @@ type take struct {
 
 // found is the budget of one check and where it belongs.
 type found struct {
-	*budget
 	shard  *shard
 	key    budgetKey
-	isNew  bool  // not in the shard yet
-	weight int64 // as counted: 0 if new
+	limit  *limitRecord // nil for an overflow budget, which isn't counted
+	held   bool         // it is in the shard, at this place of the slab
+	place  uint32
+	fresh  budget // if it isn't held: what keep will put there
+	weight int64  // as counted: 0 if it isn't held
+}
+
+// budget returns where the budget is now; the next one put into the shard may
+// move it.
+func (f *found) budget() *budget {
+	if f.held {
+		return &f.shard.slab[f.place]
+	}
+	return &f.fresh
+}
+
+// look looks whether the budget is in its shard.
+func (f *found) look() {
+	if f.place, f.held = f.shard.places[f.key]; f.held {
+		f.weight = f.budget().weight()
+	} else {
+		f.weight = 0
+	}
 }
 
 var takes = sync.Pool{New: func() any { return new(take) }}
@@ -215,7 +239,7 @@ var takes = sync.Pool{New: func() any { return new(take) }}
 func (t *take) lock(requests []Request) {
 	for i := range requests {
 		s := uint16(maphash.String(t.memory.seed, requests[i].Key) % shardCount)
-		t.shardOf = append(t.shardOf, &t.memory.shards[s])
+		t.shardOf = append(t.shardOf, &t.memory.shards[s].shard)
 		t.locked = append(t.locked, s)
 	}
 	slices.Sort(t.locked)
@@ -239,27 +263,19 @@ func (t *take) release() {
 	takes.Put(t)
 }
 
-// find returns the budget of a key: the one held, or a new one, which keep puts
+// find finds the budget of a key: the one held, or a fresh one, which keep puts
 // into its shard once something is charged, or the one shared by the keys that
 // found no room.
-func (t *take) find(s *shard, r *Request, l Limit) *budget {
-	key := budgetKey{limit: l.ID, key: r.Key}
-	held := s.budgets[key]
-	if held == nil {
-		zone := t.memory.zone(r.Zone)
-		if t.room(zone) || t.reclaim(zone) {
-			held = &budget{zone: zone}
-			t.found = append(t.found, found{budget: held, shard: s, key: key, isNew: true})
-			return held
-		}
-		s, key = t.overflowShard(r.Zone), budgetKey{limit: l.ID}
-		if held = s.budgets[key]; held == nil {
-			held = new(budget)
-			s.budgets[key] = held
-		}
+func (t *take) find(s *shard, r *Request, l *Limit) {
+	limit := t.memory.limit(r.Zone, l.ID)
+	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
+	f.look()
+	if !f.held && !t.room(limit.zone) && !t.reclaim(limit.zone) {
+		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
+		f.look()
 	}
-	t.found = append(t.found, found{budget: held, shard: s, key: key, weight: held.weight()})
-	return held
+	t.found = append(t.found, f)
+	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit, Cost: r.Cost})
 }
 
 // room tells whether a zone may take in a new key.
@@ -271,14 +287,14 @@ func (t *take) room(zone *zoneCount) bool {
 // It passes over shards that others hold.
 func (t *take) reclaim(zone *zoneCount) bool {
 	for i := range t.memory.shards {
-		s := &t.memory.shards[i]
+		s := &t.memory.shards[i].shard
 		if t.now < s.earliest.Load() {
 			continue
 		}
 		if _, ours := slices.BinarySearch(t.locked, uint16(i)); ours {
-			t.memory.sweepLocked(s, t.now)
+			s.sweepLocked(t.now, t.memory.dropped)
 		} else if s.mu.TryLock() {
-			t.memory.sweepLocked(s, t.now)
+			s.sweepLocked(t.now, t.memory.dropped)
 			s.mu.Unlock()
 		}
 		if t.room(zone) {
@@ -286,10 +302,7 @@ func (t *take) reclaim(zone *zoneCount) bool {
 		}
 	}
 	for i := range t.found { // what was found earlier may have been dropped just now
-		f := &t.found[i]
-		if f.zone != nil && f.shard.budgets[f.key] != f.budget {
-			f.isNew, f.weight = true, 0
-		}
+		t.found[i].look()
 	}
 	return t.room(zone)
 }
@@ -309,13 +322,11 @@ func (t *take) overflowShard(zone string) *shard {
 
 // keep notes that a budget was charged, and puts it into its shard if it is new.
 func (t *take) keep(f *found, expires algorithms.Micros) {
-	if f.isNew {
-		f.key.key = strings.Clone(f.key.key) // the request's own may be part of something larger
-		f.shard.budgets[f.key] = f.budget
+	if !f.held {
+		f.place, f.held = f.shard.putLocked(f.key, f.fresh), true
 	}
-	f.expires = expires
-	if expires < f.shard.earliest.Load() {
-		f.shard.earliest.Store(expires)
+	f.shard.expiresLocked(f.place, expires)
+	if f.limit != nil {
+		t.memory.count(f.limit, f.budget().weight()-f.weight)
 	}
-	t.memory.count(f.budget, f.budget.weight()-f.weight)
 }

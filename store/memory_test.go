@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,39 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	})
 }
 
+// Budgets lie in slabs, which move as they grow: a charge must not go to where a
+// budget was before another of the same request was added.
+func TestMemorySlabsMoveSafely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1_000_000, zones(1), nil)
+		held := window(t, 1000, time.Minute)
+		ask := func(limits ...store.Limit) []algorithms.Decision {
+			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: limits}}
+			if ok, _ := s.Take(context.Background(), r); !ok {
+				t.Fatal("refused")
+			}
+			return r[0].Decisions
+		}
+		ask(held)
+		time.Sleep(50 * time.Second)
+		for i := range 40 { // each with a limit that is new, before the one that is held
+			ask(window(t, 2000+int64(i), time.Hour), held)
+		}
+		if got := ask(held)[0].Remaining; got != 1000-42 {
+			t.Errorf("%d remaining after 42 charges of 1000", got)
+		}
+		// A fresh window, opened together with a budget that is new.
+		time.Sleep(11 * time.Second)
+		ask(window(t, 5000, time.Hour), held)
+		time.Sleep(20 * time.Second)
+		memory.Sweep()
+		if got := ask(held)[0].Remaining; got != 998 {
+			t.Errorf("%d remaining, want 998: the new window was swept as if it were the old one", got)
+		}
+	})
+}
+
 func TestMemoryZonesKeepAShare(t *testing.T) {
 	memory := store.NewMemory()
 	s := memory.Bound(10, zones(2), nil)
@@ -167,6 +201,30 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 				t.Errorf("%v allocations per decision", n)
 			}
 		})
+	}
+}
+
+// BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
+// charged once each, and a log of 1000 events.
+func BenchmarkMemoryBytesPerKey(b *testing.B) {
+	held := func(keys int, cost int64, q algorithms.Quota) float64 {
+		limits := []store.Limit{storetest.Limit(b, "z", q)}
+		var before, after runtime.MemStats
+		memory := store.NewMemory()
+		s := memory.Bound(10_000_000, zones(1), nil)
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range keys {
+			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: fmt.Sprintf("203.%03d.%03d.%03d", i>>16, i>>8&255, i&255), Cost: cost, Limits: limits}})
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(memory)
+		return float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
+	}
+	for b.Loop() {
+		b.ReportMetric(held(1_000_000, 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key")
+		b.ReportMetric(held(10_000, 1000, algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}), "B/log1000")
 	}
 }
 

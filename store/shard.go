@@ -1,0 +1,88 @@
+package store
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// shard is a part of a [Memory]: a map to places in a slab. Budgets lie next to
+// each other and hold no pointer but to a log, which leaves the garbage collector
+// next to nothing to do, however many there are.
+type shard struct {
+	// earliest is no later than the first expiry in the shard, so a shard with
+	// nothing to drop is passed over without a scan. Written under mu.
+	earliest atomic.Int64
+
+	mu     sync.Mutex
+	places map[budgetKey]uint32
+	slab   []budget
+	free   []uint32 // places in the slab that are not in use
+}
+
+// budgetKey names a budget in memory. limit is a number given out by the store,
+// and not a string, because that is a pointer less for each budget.
+type budgetKey struct {
+	limit uint32
+	key   string
+}
+
+type budget struct {
+	state   algorithms.State
+	expires algorithms.Micros
+}
+
+// weight is how much a budget counts against the bound: 1, and 1 more for every
+// 64 events its log holds.
+func (b *budget) weight() int64 { return 1 + b.state.Log.Len()/64 }
+
+func (s *shard) init() {
+	s.places = make(map[budgetKey]uint32)
+	s.earliest.Store(math.MaxInt64)
+}
+
+// putLocked adds a budget that isn't there, and returns its place in the slab. The
+// slab may move, so pointers into it are no longer good.
+func (s *shard) putLocked(key budgetKey, b budget) (place uint32) {
+	if n := len(s.free); n > 0 {
+		place, s.free = s.free[n-1], s.free[:n-1]
+		s.slab[place] = b
+	} else {
+		place = uint32(len(s.slab))
+		s.slab = append(s.slab, b)
+	}
+	key.key = strings.Clone(key.key) // the caller's may be part of something larger
+	s.places[key] = place
+	return place
+}
+
+// expiresLocked notes when a budget of the shard expires.
+func (s *shard) expiresLocked(place uint32, at algorithms.Micros) {
+	s.slab[place].expires = at
+	if at < s.earliest.Load() {
+		s.earliest.Store(at)
+	}
+}
+
+// sweepLocked drops what has expired, and tells of each.
+func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, weight int64)) {
+	earliest := int64(math.MaxInt64)
+	for key, place := range s.places {
+		b := &s.slab[place]
+		if b.expires > now {
+			earliest = min(earliest, b.expires)
+			continue
+		}
+		dropped(key.limit, b.weight())
+		delete(s.places, key)
+		*b = budget{}
+		s.free = append(s.free, place)
+	}
+	if len(s.places) == 0 { // what a flood left behind
+		s.places, s.slab, s.free = make(map[budgetKey]uint32), nil, nil
+	}
+	s.earliest.Store(earliest)
+}

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strconv"
@@ -147,5 +148,30 @@ func TestDeadline(t *testing.T) {
 	_, err := s.Take(context.Background(), request(t, "k"))
 	if waited := time.Since(began); err == nil || waited > 2*time.Second {
 		t.Errorf("Take returned %v after %v", err, waited)
+	}
+}
+
+// A call under way when its configuration ends still gets its answer.
+func TestCloseWaitsForCalls(t *testing.T) {
+	m := startMisbehaving(t, func(c net.Conn) {
+		time.Sleep(300 * time.Millisecond)
+		_, _ = io.WriteString(c, "*7\r\n:1\r\n:1\r\n:1\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
+	})
+	s := open(t, redisstore.Options{Address: m.addr})
+	done := make(chan error)
+	go func() {
+		r := request(t, "k")
+		allowed, err := s.Take(context.Background(), r)
+		if err == nil && (!allowed || r[0].Decisions[0].Remaining != 9) {
+			err = errors.New("a wrong decision")
+		}
+		done <- err
+	}()
+	for m.calls.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_ = s.Close()
+	if err := <-done; err != nil {
+		t.Errorf("Take during Close: %v", err)
 	}
 }

@@ -1,0 +1,86 @@
+package ratelimit
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Every Caddyfile in the README is adapted and provisioned.
+func TestReadmeSnippets(t *testing.T) {
+	t.Setenv("REDIS_PASSWORD", "secret")
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	snippets := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	if len(snippets) < 3 {
+		t.Fatalf("only %d snippets found", len(snippets))
+	}
+	for i, s := range snippets {
+		t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+			config, err := adapt(t, []byte(s[1]))
+			if err == nil {
+				err = validate(config)
+			}
+			if err != nil {
+				t.Errorf("%v in\n%s", err, s[1])
+			}
+		})
+	}
+}
+
+// The syntax in the README and above UnmarshalCaddyfile names every option there is.
+func TestSyntaxIsComplete(t *testing.T) {
+	for _, file := range []string{"README.md", "caddyfile.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
+		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions} {
+			for _, option := range options {
+				if option == "distributed" || option == "storage" { // in the README they are elsewhere
+					continue
+				}
+				if !regexp.MustCompile(`(?m)^[/\t ]*` + option + `\b`).MatchString(syntax) {
+					t.Errorf("%s does not show the option %s", file, option)
+				}
+			}
+		}
+	}
+}
+
+// Caddyfile.example does what the README shows.
+func TestExample(t *testing.T) {
+	example, err := os.ReadFile("Caddyfile.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.Replace(string(example), ":8080 {", "{\n\tadmin {$ADMIN}\n}\n{$SITE} {", 1)
+	c := startCaddy(t, config)
+	// The client of startCaddy has asked before, so a few may be taken already.
+	r := c.get(t, "/")
+	r.want(t, 200, "RateLimit-Policy", `"everybody";q=20;w=1`)
+	if r.body != "Hello." || !regexp.MustCompile(`^"everybody";r=1\d(;t=1)?$`).MatchString(r.field("RateLimit")) {
+		t.Errorf("RateLimit: %s, body %q", r.field("RateLimit"), r.body)
+	}
+	for i := range 6 {
+		r, err := c.do("POST", "http://"+c.site+"/login", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[bool]int{true: 200, false: 429}[i < 5]; r.StatusCode != want {
+			t.Errorf("attempt %d to log in: %d, want %d", i+1, r.StatusCode, want)
+		}
+		if i == 5 && (r.field("Retry-After") != "60" || !strings.HasSuffix(r.field("RateLimit"), `"login";r=0;t=60`)) {
+			t.Errorf("Retry-After: %s, RateLimit: %s", r.field("Retry-After"), r.field("RateLimit"))
+		}
+	}
+	readme, _ := os.ReadFile("README.md")
+	if !strings.Contains(string(readme), "go run ./cmd/caddy run --config Caddyfile.example") {
+		t.Error("the README no longer says how to run the example")
+	}
+}

@@ -223,7 +223,7 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("test_hold", httpcaddyfile.Before, "basic_auth")
 }
 
-// hold waits as long as the request's header Hold says.
+// hold waits as long as the request's query parameter hold says.
 type hold struct{}
 
 func (hold) CaddyModule() caddy.ModuleInfo {
@@ -231,7 +231,7 @@ func (hold) CaddyModule() caddy.ModuleInfo {
 }
 
 func (hold) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	d, _ := time.ParseDuration(r.Header.Get("Hold"))
+	d, _ := time.ParseDuration(r.URL.Query().Get("hold"))
 	time.Sleep(d)
 	return next.ServeHTTP(w, r)
 }

@@ -44,9 +44,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	fw := &familyWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, answer: a, families: h.forms.families}
 	err = next.ServeHTTP(fw, r)
-	if err != nil {
-		fw.set() // whoever renders the error writes past fw
-	}
+	fw.set() // nothing may be written yet, or an error be rendered past fw
 	return err
 }
 

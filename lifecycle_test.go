@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -146,28 +145,29 @@ func TestReloadDuringRequests(t *testing.T) {
 		config := strings.Replace(site("zone api {\n fixed_window 5 1h\n}\n"+use), "respond ok", "test_hold\nrespond ok", 1)
 		config = strings.Replace(config, "{$SITE}", "{$SITE}\nroute {\ntest_hold\n", 1) + "}\n"
 		c := startCaddy(t, config)
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		statuses := make(map[int]int)
-		for range 10 {
-			wg.Go(func() {
-				r, err := c.do("GET", "http://"+c.site+"/", "", "Hold", "700ms")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				statuses[r.StatusCode]++
-				mu.Unlock()
-			})
-		}
+		answered := make(chan map[int]int)
+		go func() { answered <- flood(t, 10, 10, "/?hold=700ms", c) }()
 		time.Sleep(200 * time.Millisecond)
-		c.reload(t, strings.Replace(site("zone another {\n gcra 1 1h\n}"), "respond ok", "respond new", 1)) // without the store
-		wg.Wait()
+		c.reload(t, site("zone another {\n gcra 1 1h\n}")) // without the store
+		statuses := <-answered
 		if statuses[200] != 5 || statuses[429] != 5 {
 			t.Errorf("statuses %v, want 5 times 200 and 5 times 429", statuses)
 		}
 	})
+}
+
+// Zones written for another limiter may share a name and nothing else.
+func TestPlainZonesOfOneName(t *testing.T) {
+	zone := "rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n }\n}\n"
+	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+
+		fmt.Sprintf(zone, "/a*", "static", 3)+fmt.Sprintf(zone, "/b*", "{client_ip}", 3)+fmt.Sprintf(zone, "/a2", "static", 3)+"respond ok\n")
+	c.waitForLog(t, "a zone is defined twice with different settings")
+	c.get(t, "/a").want(t, 200, "RateLimit", `"api";r=2;t=3600`)
+	c.get(t, "/b").want(t, 200, "RateLimit", `"api";r=2;t=3600`)
+	c.get(t, "/b").want(t, 200, "RateLimit", `"api";r=1;t=3600`)
+	c.get(t, "/a2") // two handlers, one zone: charged twice
+	c.get(t, "/a").want(t, 429)
+	c.get(t, "/b").want(t, 200, "RateLimit", `"api";r=0;t=3600`)
 }
 
 // What a handler doesn't say itself it has from the global option; what it says

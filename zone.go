@@ -2,12 +2,9 @@ package ratelimit
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,58 +77,6 @@ type Limit struct {
 	// charged, or "clock", at multiples of window since the Unix epoch, UTC
 	// (default "first").
 	Align string `json:"align,omitempty"`
-}
-
-// Key is one value or several alternatives; in JSON a string or a list of them.
-type Key []string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (k *Key) UnmarshalJSON(data []byte) error {
-	var one string
-	if json.Unmarshal(data, &one) == nil {
-		*k = Key{one}
-		return nil
-	}
-	var several []string
-	if json.Unmarshal(data, &several) != nil {
-		return fmt.Errorf("key must be a string or a list of strings, not %.100s", data)
-	}
-	*k = several
-	return nil
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (k Key) MarshalJSON() ([]byte, error) {
-	if len(k) == 1 {
-		return json.Marshal(k[0])
-	}
-	return json.Marshal([]string(k))
-}
-
-// Cost is a number, or text with placeholders; in JSON a number or a string.
-type Cost string
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (c *Cost) UnmarshalJSON(data []byte) error {
-	var number json.Number
-	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
-		*c = Cost(number)
-		return nil
-	}
-	var text string
-	if json.Unmarshal(data, &text) != nil {
-		return fmt.Errorf("cost must be a number or a string with placeholders, not %.100s", data)
-	}
-	*c = Cost(text)
-	return nil
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (c Cost) MarshalJSON() ([]byte, error) {
-	if number := json.Number(c); json.Valid([]byte(number)) {
-		return json.Marshal(number)
-	}
-	return json.Marshal(string(c))
 }
 
 // zone is a Zone made ready: request handling only reads it.
@@ -230,15 +175,6 @@ func (c *Zone) check(name string) error {
 	)
 }
 
-// checkCost judges a cost that is the same for all requests.
-func (c *Zone) checkCost() error {
-	if c.Cost == "" || strings.Contains(string(c.Cost), "{") {
-		return nil
-	}
-	_, err := parseCost(string(c.Cost))
-	return err
-}
-
 // checkEvents and checkWindow judge max_events and window where they come one at
 // a time.
 func checkEvents(events int64) error {
@@ -335,108 +271,6 @@ func (i identity) difference(other identity) (what, one, two string) {
 
 // digest is a short name for the key and prefixes.
 func (i identity) digest() string { return shortHash(i.key + i.prefixes) }
-
-// maxCost is the largest cost of a request; a larger one counts as this.
-const maxCost = math.MaxInt32
-
-// parseCost reads a number from 0, which fractions may have.
-func parseCost(text string) (int64, error) {
-	n, err := strconv.ParseFloat(text, 64)
-	if math.IsInf(n, 1) { // also for numbers too large to be parsed
-		return maxCost, nil
-	}
-	if err != nil || math.IsNaN(n) || n < 0 {
-		return 1, fmt.Errorf("cost must be a number from 0 or a placeholder, not %q", text)
-	}
-	return int64(math.Ceil(min(n, maxCost))), nil
-}
-
-// costOf returns what a request is worth.
-func (z *zone) costOf(repl *caddy.Replacer) int64 {
-	if z.costText == "" {
-		return z.cost
-	}
-	text := repl.ReplaceAll(z.costText, "")
-	cost, err := parseCost(text)
-	if err != nil && !z.badCost.Swap(true) {
-		z.logger.Warn("a cost is no number from 0: such requests count as 1 (said once)",
-			zap.String("zone", z.name), zap.String("cost", z.costText))
-	}
-	return cost
-}
-
-// keyOf returns whose budget a request is charged to, and by which alternative.
-func (z *zone) keyOf(repl *caddy.Replacer) (key string, alternative int) {
-	last := len(z.keys) - 1
-	for i := range z.keys {
-		value, complete := z.keys[i].expand(repl)
-		if complete || i == last {
-			return z.network(value), i
-		}
-	}
-	return "", 0
-}
-
-// network shortens a key that is an address to the zone's prefix.
-func (z *zone) network(key string) string {
-	if z.ipv4 == 0 && z.ipv6 == 0 {
-		return key
-	}
-	addr, err := netip.ParseAddr(key)
-	if err != nil {
-		return key
-	}
-	addr = addr.Unmap()
-	bits := z.ipv6
-	if addr.Is4() {
-		bits = z.ipv4
-	}
-	if bits == 0 {
-		return key
-	}
-	network, err := addr.Prefix(bits)
-	if err != nil {
-		return key
-	}
-	return network.String()
-}
-
-// keyTemplate is text with placeholders.
-type keyTemplate struct {
-	text string
-	// single is the name of the placeholder that is the whole text, if it is
-	// just one: the usual case, which needs no building of strings.
-	single string
-	plain  bool // without placeholders
-}
-
-func newKeyTemplate(text string) keyTemplate {
-	t := keyTemplate{text: text, plain: !strings.ContainsAny(text, "{}")}
-	if name, ok := strings.CutPrefix(text, "{"); ok {
-		if name, ok = strings.CutSuffix(name, "}"); ok && !strings.ContainsAny(name, `{}\`) {
-			t.single = name
-		}
-	}
-	return t
-}
-
-// expand returns the text with its placeholders replaced, and whether none of
-// them was empty.
-func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool) {
-	switch {
-	case t.plain:
-		return t.text, true
-	case t.single != "":
-		value, _ = repl.GetString(t.single)
-		return value, value != ""
-	}
-	complete = true
-	value, err := repl.ReplaceFunc(t.text, func(_ string, v any) (any, error) {
-		complete = complete && caddy.ToString(v) != ""
-		return v, nil
-	})
-	return value, complete && err == nil
-}
 
 // matches tells whether a request belongs to the zone.
 func (z *zone) matches(r *http.Request) (bool, error) {

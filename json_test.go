@@ -1,0 +1,93 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// handlerConfig is a configuration with one handler.
+func handlerConfig(handler string) string {
+	return fmt.Sprintf(`{"admin":{"disabled":true},"apps":{"http":{"servers":{"s":{"listen":["127.0.0.1:0"],"routes":[{"handle":[%s]}]}}}}}`, handler)
+}
+
+func TestJSON(t *testing.T) {
+	const limit = `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
+	zone := func(settings string) string { return `"rate_limits":{"z":{` + settings + `}}` }
+	tests := []struct {
+		settings string
+		want     string // of the error; "" for none
+	}{
+		{zone(limit), ""},
+		{zone(`"max_events":5,"window":"1m","match":[{"method":["GET"]}],"key":"static"`), ""},
+		{zone(`"max_events":5,"window":60000000000`) + `,"distributed":{"read_interval":"5s"},"storage":{"module":"file_system","root":"/tmp"},"jitter":0.1,"sweep_interval":"1m"`, ""},
+		{zone(limit) + `,"distributed":null,"storage":null`, ""},
+		{zone(`"key":["{http.vars.a}","b"],"cost":"{http.vars.c}",` + limit), ""},
+		{zone(`"cost":2.5,` + limit), ""},
+		{zone(`"cost":0,` + limit), ""},
+		{zone(`"window":"1d","max_events":7,"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"clock"}]`), ""},
+		{`"return_errors":true,"log_key":false`, ""},
+
+		{zone(``), `zone "z": it has no limit`},
+		{`"rate_limits":{"z":null}`, `zone "z": it is null`},
+		{`"rate_limits":{"a{b":{` + limit + `}}`, `zone "a{b": "a{b" is no name for a zone`},
+		{`"rate_limits":{"":{` + limit + `}}`, `zone "": "" is no name`},
+		{zone(`"max_events":0,"window":"1m"`), "max_events (events in a Caddyfile) and window go together"},
+		{zone(`"max_events":-1,"window":"1m"`), "events must be above 0, not -1"},
+		{zone(`"max_events":1,"window":"-1m"`), "window must be above 0, not -1m"},
+		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of fixed_window, gcra, sliding_log, token_bucket`},
+		{zone(`"limits":[{"events":1,"window":"1s"}]`), "algorithm is missing: write one of"},
+		{zone(`"limits":[{"algorithm":"gcra","window":"1s"}]`), "events must be above 0, not 0"},
+		{zone(`"limits":[{"algorithm":"gcra","events":1}]`), "window must be above 0, not 0s"},
+		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","burst":5}]`), "fixed_window takes no burst, not 5"},
+		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","align":"clock"}]`), "gcra has no option align: it belongs to fixed_window"},
+		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"x"}]`), `align must be first or clock, not "x"`},
+		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"first"},{"algorithm":"fixed_window","events":1,"window":"1000ms"}]`), "limits 1 and 2 are the same"},
+		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","burst":-1}]`), "burst must be above 0, not -1"},
+		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","initial":1}]`), `unknown field "initial"`},
+		{zone(`"key":5,` + limit), "key must be a string or a list of strings, not 5"},
+		{zone(`"cost":"much",` + limit), `cost must be a number from 0 or a placeholder, not "much"`},
+		{zone(`"cost":-1,` + limit), `cost must be a number from 0 or a placeholder, not "-1"`},
+		{zone(`"cost":[1],` + limit), "cost must be a number or a string with placeholders, not [1]"},
+		{zone(`"status":200,` + limit), "status must be from 400 to 599, not 200"},
+		{zone(`"ipv4_prefix":33,` + limit), "ipv4_prefix must be from 1 to 32, not 33"},
+		{zone(`"ipv6_prefix":-1,` + limit), "ipv6_prefix must be from 1 to 128, not -1"},
+		{zone(`"match":[{"colour":"red"}],` + limit), "http.matchers.colour"},
+		{zone(`"mode":"nary",` + limit), `unknown field "mode"`},
+		{zone(limit) + `,"on_store_error":"allow"`, `unknown field "on_store_error"`},
+		{zone(limit) + `,"jitter":-1`, "jitter must be a fraction of 0 or more, not -1"},
+		{zone(limit) + `,"headers":["draft","x"]`, `headers has no form "x"`},
+		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
+		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
+		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
+		{zone(limit) + `,"redis":{}`, "redis takes one address, not 0"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, `unknown field "tls"`},
+		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, "address of redis holds a placeholder that is empty or unknown"},
+	}
+	for _, test := range tests {
+		err := validate(handlerConfig(`{"handler":"rate_limit",` + test.settings + `}`))
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s: %v", test.settings, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s: error %v, want %q", test.settings, err, test.want)
+		}
+	}
+	err := validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":-5}}}}`)
+	if err == nil || !strings.Contains(err.Error(), "max_keys must be above 0, not -5") {
+		t.Errorf("max_keys -5: %v", err)
+	}
+}
+
+func TestKeyAndCostRoundTrip(t *testing.T) {
+	for _, text := range []string{`{"key":"a"}`, `{"key":["a","b"]}`, `{"key":""}`, `{"cost":5}`, `{"cost":2.5}`, `{"cost":"{http.vars.x}"}`} {
+		var z Zone
+		if err := json.Unmarshal([]byte(text), &z); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := json.Marshal(z); string(got) != text {
+			t.Errorf("%s became %s", text, got)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -39,11 +40,14 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			fixed_window <events> <window> {
 //				align first|clock
 //			}
-//			sliding_log  <events> <window>
-//			token_bucket <events> <window> [<burst>]
-//			gcra         <events> <window> [<burst>]
-//			events       <events>           # with window, short for sliding_log <events> <window>
-//			window       <window>
+//			sliding_log    <events> <window>
+//			sliding_window <events> <window>
+//			token_bucket   <events> <window> [<burst>]
+//			leaky_bucket   <events> <window> [<burst>]
+//			gcra           <events> <window> [<burst>]
+//			legacy         <max> <duration> [<min_interval>]    # a leaky_bucket
+//			events         <events>         # with window, short for sliding_log <events> <window>
+//			window         <window>
 //
 //			cost   <number or placeholder>
 //			status <code>
@@ -107,7 +111,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
 	redisOptions = []string{"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout"}
 )
@@ -120,7 +124,7 @@ func algorithmNames() (names []string) {
 }
 
 // mayRepeat are the options that may stand more than once in a block.
-var mayRepeat = append([]string{"zone", "match"}, algorithmNames()...)
+var mayRepeat = append([]string{"zone", "match", "legacy"}, algorithmNames()...)
 
 // unmarshalOption reads an option that handlers and the app share.
 func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
@@ -267,6 +271,8 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		if c.Status, err = smallInteger(d, "429"); err == nil {
 			err = checkStatus(c.Status)
 		}
+	case "legacy":
+		return c.unmarshalLegacy(d)
 	default:
 		return c.unmarshalLimit(d, option)
 	}
@@ -326,6 +332,34 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	c.Limits = append(c.Limits, l)
+	return nil
+}
+
+// unmarshalLegacy reads a limit in the terms of an older limiter, and writes it
+// as the limit it stands for.
+func (c *Zone) unmarshalLegacy(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) < 2 || len(args) > 3 {
+		return fmt.Errorf("legacy takes <max> <duration> [<min_interval>], but has %d of them: write for example legacy 10 5s 1s", len(args))
+	}
+	calls, err := parseInteger("max", args[0], "10")
+	duration, err2 := parseDuration("duration", args[1], "5s")
+	err = errors.Join(err, err2)
+	var interval caddy.Duration
+	if len(args) == 3 {
+		interval, err2 = parseDuration("min_interval", args[2], "1s")
+		err = errors.Join(err, err2)
+	}
+	var q algorithms.Quota
+	if err == nil {
+		q, err = algorithms.Legacy(calls, time.Duration(duration).Microseconds(), time.Duration(interval).Microseconds())
+	}
+	if err != nil {
+		return fmt.Errorf("legacy: %w", err)
+	}
+	c.Limits = append(c.Limits, Limit{
+		Algorithm: q.Algorithm, Events: q.Events, Window: caddy.Duration(time.Duration(q.Window) * time.Microsecond), Burst: q.Burst,
+	})
 	return nil
 }
 

@@ -60,7 +60,8 @@ type Zone struct {
 
 // Limit is an algorithm with its quota.
 type Limit struct {
-	// The algorithm: fixed_window, gcra, sliding_log or token_bucket.
+	// The algorithm: fixed_window, gcra, leaky_bucket, sliding_log,
+	// sliding_window or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
 	// How many events one window grants; above 0.
@@ -69,8 +70,8 @@ type Limit struct {
 	// The span of time that grants so many events; at least 1µs.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// How many events can be taken at once, for gcra and token_bucket (default:
-	// events).
+	// How many events can be taken at once, for gcra, leaky_bucket and
+	// token_bucket (default: events).
 	Burst int64 `json:"burst,omitempty"`
 
 	// Where the windows of a fixed_window begin: "first", with the first event

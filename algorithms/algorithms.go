@@ -37,13 +37,13 @@ const (
 )
 
 // State is what is remembered about one budget. The zero State is a budget never
-// charged. A and B mean what the algorithm says they mean; Log is used by the
+// charged. A, B and C mean what the algorithm says they mean; Log is used by the
 // algorithms that remember single events.
 //
 // A State is owned by its store: it isn't safe for concurrent use.
 type State struct {
-	A, B int64
-	Log  *Log
+	A, B, C int64
+	Log     *Log
 }
 
 // Decision is what one limit says of one request, as it stands afterwards.

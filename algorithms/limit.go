@@ -58,7 +58,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	case q.Events <= 0:
 		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window grants", q.Events)
 	case q.Window <= 0:
-		return nil, fmt.Errorf("window must be above 0, not %s: write a duration of at least 1us, such as 1m", duration(q.Window))
+		return nil, fmt.Errorf("window must be above 0, not %s: write a duration of at least 1us, such as 1m", describeDuration(q.Window))
 	case q.Burst < 0:
 		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, or leave it out for %d", q.Burst, q.Events)
 	case q.Burst > 0 && !algorithm.Burst:
@@ -103,7 +103,7 @@ func (l *Limit) Fingerprint() string {
 func (l *Limit) String() string { return describe(l.Quota) }
 
 func describe(q Quota) string {
-	s := fmt.Sprintf("%s %d %s", q.Algorithm, q.Events, duration(q.Window))
+	s := fmt.Sprintf("%s %d %s", q.Algorithm, q.Events, describeDuration(q.Window))
 	if q.Burst != 0 && q.Burst != q.Events {
 		s += " " + strconv.FormatInt(q.Burst, 10)
 	}
@@ -113,8 +113,8 @@ func describe(q Quota) string {
 	return s
 }
 
-// duration writes a span as time.Duration does, without trailing zero units.
-func duration(m Micros) string {
+// describeDuration writes a span as time.Duration does, without trailing zero units.
+func describeDuration(m Micros) string {
 	if m > 1<<63/1000-1 || m < -1<<63/1000 {
 		return strconv.FormatInt(m, 10) + "us"
 	}
@@ -146,10 +146,10 @@ func nearest(algorithm *Algorithm, q Quota) string {
 		return "the largest burst that fits is " + strconv.FormatInt(near.Burst, 10)
 	}
 	if near, ok := largest(q, func(q *Quota) *int64 { return &q.Window }, fits); ok {
-		return "the longest window that fits is " + duration(near.Window)
+		return "the longest window that fits is " + describeDuration(near.Window)
 	}
 	near, _ := largest(q, func(q *Quota) *int64 { return &q.Events }, fits)
-	return fmt.Sprintf("write at most %d events and a window of at most %s", max(near.Events, 1_000_000), duration(longest/1_000_000*1_000_000))
+	return fmt.Sprintf("write at most %d events and a window of at most %s", max(near.Events, 1_000_000), describeDuration(longest/1_000_000*1_000_000))
 }
 
 // largest looks for a value of one setting, below the present one, that fits

@@ -1,4 +1,4 @@
--- What every script shares: integer helpers, and state made of two numbers.
+-- What every script shares: integer helpers, and state made of two or three numbers.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
@@ -9,15 +9,17 @@ local function ttl(reset)
   return ceil(reset / 1000) + 1000
 end
 
--- the two numbers kept at a key; 0, 0 for a budget never charged
-local function load(key)
+-- the numbers kept at a key, two unless count says otherwise; 0 for a budget never charged
+local function load(key, count)
   local state = redis.call('GET', key)
-  if not state then return 0, 0 end
-  if #state ~= 16 then error('not a budget: ' .. key) end
-  local a, b = struct.unpack('<i8i8', state)
-  return a, b
+  if not state then return 0, 0, 0 end
+  count = count or 2
+  if #state ~= 8 * count then error('not a budget: ' .. key) end
+  if count == 2 then return struct.unpack('<i8i8', state) end
+  return struct.unpack('<i8i8i8', state)
 end
 
-local function save(key, reset, a, b)
-  redis.call('SET', key, struct.pack('<i8i8', a, b), 'PX', ttl(reset))
+local function save(key, reset, a, b, c)
+  local state = c and struct.pack('<i8i8i8', a, b, c) or struct.pack('<i8i8', a, b)
+  redis.call('SET', key, state, 'PX', ttl(reset))
 end

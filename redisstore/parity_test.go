@@ -221,9 +221,12 @@ func (p *program) stateDifference(client *redis.Client, keys []string) (string, 
 			if err != nil {
 				return "", err
 			}
-			a, b := int64(binary.LittleEndian.Uint64(state)), int64(binary.LittleEndian.Uint64(state[8:]))
-			if a != want.A || b != want.B {
-				return fmt.Sprintf("state of %s: Go %d, %d; Lua %d, %d", key, want.A, want.B, a, b), nil
+			var got algorithms.State
+			for n, field := range []*int64{&got.A, &got.B, &got.C}[:len(state)/8] {
+				*field = int64(binary.LittleEndian.Uint64(state[8*n:]))
+			}
+			if got != *want {
+				return fmt.Sprintf("state of %s: Go %+v, Lua %+v", key, *want, got), nil
 			}
 		case "list":
 			stamps, err := client.LRange(ctx, key, 0, -1).Result()
@@ -310,7 +313,7 @@ var mutants = []struct{ name, old, new string }{
 	{"take: cost below what fits", "cost <= fits", "cost < fits"},
 	{"take: the cost of another check", "number[ARGV[i + 2 * c]]", "number[ARGV[i + 2]]"},
 	{"prelude: state loses digits", "struct.pack('<i8i8', a, b)", "struct.pack('<i8i8', a - a % 10, b)"},
-	{"prelude: no expiry", "struct.pack('<i8i8', a, b), 'PX', ttl(reset)", "struct.pack('<i8i8', a, b)"},
+	{"prelude: no expiry", "state, 'PX', ttl(reset)", "state"},
 	{"token_bucket: clock steps back", "local eff = max(now, at)\n  used = max", "local eff = now\n  used = max"},
 	{"token_bucket: elapsed is not clamped to the time to full", "used = max(used - min(eff - at, ceil(used / events)) * events, 0)", "used = used - (eff - at) * events"},
 	{"token_bucket: rounds the refill up", "min(eff - at, ceil(used / events))", "min(eff - at + 1, ceil(used / events))"},
@@ -328,6 +331,21 @@ var mutants = []struct{ name, old, new string }{
 	{"fixed_window: windows never start at the clock", "if clock then", "if false then"},
 	{"fixed_window: a peek's empty window stays", "if count == 0 or", "if start == 0 or"},
 	{"fixed_window: retry from the start", "retry = start + window - now", "retry = window"},
+	{"leaky_bucket: clock steps back", "(max(now, drip) - drip)", "(now - drip)"},
+	{"leaky_bucket: one drip at a time", "max(level - drips * events, 0)", "max(level - drips, 0)"},
+	{"leaky_bucket: the grid moves with every request", "drip, level = drip + drips * window,", "drip, level = max(now, drip),"},
+	{"leaky_bucket: the grid of an empty bucket stays", "  if level == 0 then\n    drip = now\n  end\n", ""},
+	{"leaky_bucket: retry rounds down", "retry = drip + ceil(", "retry = drip + floor("},
+	{"leaky_bucket: more by one event", "ceil((level - burst + remaining + 1) / events)", "ceil((level - burst + remaining) / events)"},
+	{"sliding_window: forgets the window before", "start, prev, cur = start + window, cur, 0\n  end\n  local width, into", "start, prev, cur = start + window, 0, 0\n  end\n  local width, into"},
+	{"sliding_window: keeps what is two windows old", "eff - start >= 2 * window", "eff - start > 2 * window"},
+	{"sliding_window: clock steps back", "local eff = max(now, start)\n  if eff - start >= 2", "local eff = now\n  if eff - start >= 2"},
+	{"sliding_window: the border belongs to the old window", "elseif eff - start >= window then", "elseif eff - start > window then"},
+	{"sliding_window: the window before does not weigh less", "prev * (width - into)", "prev * width"},
+	{"sliding_window: rounds the way in up", "floor((eff - start) / unit)", "ceil((eff - start) / unit)"},
+	{"sliding_window: never waits for the next window", "if cur + cost > events then\n    start, prev, cur = start + window, cur, 0\n  end", ""},
+	{"sliding_window: waits past the next window", "start + min(into * unit, window)", "start + into * unit"},
+	{"sliding_window: reset one window early", "reset = start + 2 * window - now", "reset = start + window - now"},
 	{"sliding_log: an event of exactly one window still counts", "sliding_log_at(key, high - 1) <= edge", "sliding_log_at(key, high - 1) < edge"},
 	{"sliding_log: halving is off", "sliding_log_at(key, middle - 1) <= edge", "sliding_log_at(key, middle - 1) < edge"},
 	{"sliding_log: clock steps back", "local eff = max(now, newest)", "local eff = now"},

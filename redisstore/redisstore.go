@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -38,6 +39,12 @@ type Options struct {
 	Timeout time.Duration
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
+}
+
+func init() {
+	// Whatever the client would print to standard error comes back to callers as
+	// an error, and they decide how often to say so.
+	redis.SetLogger(&logging.VoidLogger{})
 }
 
 // Defaults of [Options].
@@ -98,6 +105,7 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 	// A command that charges is never sent twice: see [charge].
 	client.MaxRetries = -1
 	client.ContextTimeoutEnabled = true
+	client.DialerRetries = 1 // the next request is the next try
 	client.DisableIdentity = true
 	client.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Store{options: o, client: client, scripts: make(map[algorithms.Set]*redis.Script), stepped: stepped}, nil

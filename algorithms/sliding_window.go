@@ -1,0 +1,96 @@
+package algorithms
+
+import _ "embed"
+
+//go:embed sliding_window.lua
+var slidingWindowLua string
+
+// sliding_window: two counters, of the current window and of the one before, on
+// windows that begin at multiples of window since the Unix epoch, UTC. What the
+// window before held counts less the further the current one has gone: e into a
+// window of W, a request passes while prev·(W−e) + (cur+cost)·W ≤ events·W. At most
+// 2·events events pass in any span as long as a window.
+//
+// State: A is the start of the current window, B and C are prev and cur. Both 0
+// is the same as no state.
+func init() {
+	register(&Algorithm{
+		Name:   "sliding_window",
+		lua:    slidingWindowLua,
+		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, slidingWindowUnit(l)} },
+		bound:  slidingWindowBound,
+		decide: slidingWindowDecide,
+		commit: slidingWindowCommit,
+	})
+}
+
+// slidingWindowBound refuses limits that no unit of time makes small enough, and
+// windows of which two are too long.
+func slidingWindowBound(l *Limit) error {
+	if l.Events > exact/8 || 2*l.Window > longest {
+		return errBound
+	}
+	return nil
+}
+
+// slidingWindowUnit is the least power of ten, in µs, in which 4·events·window is
+// exact. The way into a window is rounded down to it, and so is what was let go.
+func slidingWindowUnit(l *Limit) Micros {
+	unit := Micros(1)
+	for ceilDiv(l.Window, unit) > exact/4/l.Events {
+		unit *= 10
+	}
+	return unit
+}
+
+func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	start, prev, cur := s.A, s.B, s.C
+	eff := max(now, start)
+	if eff-start >= 2*window {
+		start, prev, cur = eff-eff%window, 0, 0
+	} else if eff-start >= window {
+		start, prev, cur = start+window, cur, 0
+	}
+	width, into := ceilDiv(window, unit), floorDiv(eff-start, unit)
+	fits := max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
+	retry := int64(0)
+	if cost > events {
+		retry = Forever
+	} else if cost > fits {
+		retry = slidingWindowRoom(l, start, prev, cur, cost) - now
+	}
+	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur}
+}
+
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	start, prev, cur := v.a, v.b, v.c
+	cur += charge
+	width, into := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
+	remaining = max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
+	if remaining < events {
+		more = slidingWindowRoom(l, start, prev, cur, remaining+1) - now
+	}
+	if cur > 0 {
+		reset = start + 2*window - now
+	} else if prev > 0 {
+		reset = start + window - now
+	}
+	if charge > 0 {
+		s.A, s.B, s.C = start, prev, cur
+	}
+	return remaining, more, reset
+}
+
+// slidingWindowRoom is the first instant with room for cost: in this window once
+// prev weighs little enough, or in the next, where cur is what came before.
+func slidingWindowRoom(l *Limit, start Micros, prev, cur, cost int64) Micros {
+	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	if cur+cost > events {
+		start, prev, cur = start+window, cur, 0
+	}
+	width := ceilDiv(window, unit)
+	into := width - floorDiv((events-cur-cost)*width, prev)
+	return start + min(into*unit, window)
+}

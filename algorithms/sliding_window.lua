@@ -1,0 +1,53 @@
+
+-- sliding_window: see sliding_window.go. State: start (µs), prev, cur.
+local sliding_window = {}
+algorithms.sliding_window = sliding_window
+
+local function sliding_window_room(l, start, prev, cur, cost)
+  local events, window, unit = l[1], l[2], l[3]
+  if cur + cost > events then
+    start, prev, cur = start + window, cur, 0
+  end
+  local width = ceil(window / unit)
+  local into = width - floor((events - cur - cost) * width / prev)
+  return start + min(into * unit, window)
+end
+
+function sliding_window.decide(l, key, now, cost)
+  local events, window, unit = l[1], l[2], l[3]
+  local start, prev, cur = load(key, 3)
+  local eff = max(now, start)
+  if eff - start >= 2 * window then
+    start, prev, cur = eff - eff % window, 0, 0
+  elseif eff - start >= window then
+    start, prev, cur = start + window, cur, 0
+  end
+  local width, into = ceil(window / unit), floor((eff - start) / unit)
+  local fits = max(floor((events * width - prev * (width - into) - cur * width) / width), 0)
+  local retry = 0
+  if cost > events then
+    retry = forever
+  elseif cost > fits then
+    retry = sliding_window_room(l, start, prev, cur, cost) - now
+  end
+  return fits, retry, start, prev, cur
+end
+
+function sliding_window.commit(l, key, now, charge, start, prev, cur)
+  local events, window, unit = l[1], l[2], l[3]
+  cur = cur + charge
+  local width, into = ceil(window / unit), floor((max(now, start) - start) / unit)
+  local remaining, more, reset = max(floor((events * width - prev * (width - into) - cur * width) / width), 0), 0, 0
+  if remaining < events then
+    more = sliding_window_room(l, start, prev, cur, remaining + 1) - now
+  end
+  if cur > 0 then
+    reset = start + 2 * window - now
+  elseif prev > 0 then
+    reset = start + window - now
+  end
+  if charge > 0 then
+    save(key, reset, start, prev, cur)
+  end
+  return remaining, more, reset
+end

@@ -52,10 +52,10 @@ type State struct {
 // served 6 requests of cost 1 at once answers the sixth with Allowed true,
 // Charged 1, Remaining 4, MoreAfter 100000, RetryAfter 0 and ResetAfter 600000.
 type Decision struct {
-	// Allowed tells whether this limit had room for the request. The request
-	// passes only where all its limits had.
+	// Allowed tells whether this limit lets the request pass: RetryAfter is 0.
+	// The request passes only where all its limits let it.
 	Allowed bool
-	// Charged is how many events were taken from this budget: the cost, or 0.
+	// Charged is how many events were taken from this budget.
 	Charged int64
 	// Remaining is how many events of cost 1 could be taken right now.
 	Remaining int64
@@ -84,7 +84,7 @@ type Algorithm struct {
 	args   func(*Limit) []int64
 	bound  func(*Limit) error
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
-	commit func(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros)
+	commit func(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros)
 }
 
 // Takes tells whether the algorithm's limits take an option.

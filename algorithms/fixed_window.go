@@ -48,9 +48,16 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: count}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
-	events, window := l.Events, l.Window
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+	events, window, clock := l.Events, l.Window, l.Align == "clock"
 	start, count := v.a, v.b
+	if count+charge > events { // a refused request that is charged all the same
+		charge = min(charge, events)
+		count = events - charge
+		if !clock {
+			start = now
+		}
+	}
 	count += charge
 	remaining = max(events-count, 0)
 	if count > 0 {
@@ -60,5 +67,5 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	if charge > 0 {
 		s.A, s.B = start, count
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }

@@ -23,7 +23,14 @@ function fixed_window.decide(l, key, now, cost)
 end
 
 function fixed_window.commit(l, key, now, charge, start, count)
-  local events, window = l[1], l[2]
+  local events, window, clock = l[1], l[2], l[3] == 1
+  if count + charge > events then
+    charge = min(charge, events)
+    count = events - charge
+    if not clock then
+      start = now
+    end
+  end
   count = count + charge
   local remaining, more, reset = max(events - count, 0), 0, 0
   if count > 0 then
@@ -33,5 +40,5 @@ function fixed_window.commit(l, key, now, charge, start, count)
   if charge > 0 then
     save(key, reset, start, count)
   end
-  return remaining, more, reset
+  return charge, remaining, more, reset
 end

@@ -42,11 +42,20 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: tat, b: part}
 }
 
-func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.burst
 	tat, part := v.a, v.b
+	most := 2 * burst * window
+	if ahead := tat - now; ahead > floorDiv(most, events) {
+		charge = 0
+	} else {
+		charge = max(min(charge, ceilDiv(most-ahead*events-part, window)), 0)
+	}
 	part += charge * window
 	tat, part = tat+floorDiv(part, events), part%events
+	if over := (tat-now)*events + part; charge > 0 && over > most {
+		tat, part = now+floorDiv(most, events), most%events
+	}
 	ahead := tat - now
 	remaining = gcraFree(l, ahead, part)
 	if remaining < burst {
@@ -56,7 +65,7 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remain
 	if charge > 0 {
 		s.A, s.B = tat, part
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }
 
 // gcraFree is how many events fit before tat, ahead + part/events µs from now,

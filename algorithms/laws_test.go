@@ -18,6 +18,7 @@ const (
 // history is a budget with a random past, and the instant after it.
 type history struct {
 	limit   *Limit
+	mode    Mode
 	state   *State
 	now     Micros
 	charges []charged
@@ -29,9 +30,9 @@ type charged struct {
 }
 
 func (h *history) take(now Micros, cost int64) Decision {
-	checks := []Check{{Limit: h.limit, State: h.state, Cost: cost}}
-	Take(checks, now)
-	return checks[0].Decision
+	r := []Request{{Mode: h.mode, Cost: cost, Checks: []Check{{Limit: h.limit, State: h.state}}}}
+	Take(r, now)
+	return r[0].Checks[0].Decision
 }
 
 // ask decides on a copy, so nothing is charged.

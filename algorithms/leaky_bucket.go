@@ -49,9 +49,10 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: drip, b: level}
 }
 
-func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.Events, l.Window, l.Burst
 	drip, level := v.a, v.b
+	charge = min(charge, 2*burst-level)
 	level += charge
 	remaining = max(burst-level, 0)
 	if level > 0 {
@@ -61,5 +62,5 @@ func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	if charge > 0 {
 		s.A, s.B = drip, level
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }

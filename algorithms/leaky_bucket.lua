@@ -23,6 +23,7 @@ end
 
 function leaky_bucket.commit(l, key, now, charge, drip, level)
   local events, window, burst = l[1], l[2], l[3]
+  charge = min(charge, 2 * burst - level)
   level = level + charge
   local remaining, more, reset = max(burst - level, 0), 0, 0
   if level > 0 then
@@ -32,5 +33,5 @@ function leaky_bucket.commit(l, key, now, charge, drip, level)
   if charge > 0 then
     save(key, reset, drip, level)
   end
-  return remaining, more, reset
+  return charge, remaining, more, reset
 end

@@ -42,9 +42,13 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: eff, b: dead, c: live}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window := l.Events, l.Window
 	eff, dead, live := v.a, v.b, v.c
+	charge = min(charge, events)
+	if over := live + charge - events; over > 0 { // the newest events of them are kept
+		dead, live = dead+over, live-over
+	}
 	oldest, newest := eff, eff
 	if live > 0 {
 		oldest = s.Log.At(dead)
@@ -64,7 +68,7 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (
 		s.Log.drop(dead)
 		s.Log.push(eff, charge, events)
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }
 
 // slidingLogDead counts the instants up to and including edge. It looks at 1, 2,

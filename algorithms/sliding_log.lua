@@ -46,6 +46,11 @@ end
 
 function sliding_log.commit(l, key, now, charge, eff, dead, live)
   local events, window = l[1], l[2]
+  charge = min(charge, events)
+  local over = live + charge - events
+  if over > 0 then
+    dead, live = dead + over, live - over
+  end
   local oldest, newest = eff, eff
   if live > 0 then
     oldest = sliding_log_at(key, dead)
@@ -69,5 +74,5 @@ function sliding_log.commit(l, key, now, charge, eff, dead, live)
     end
     redis.call('PEXPIRE', key, ttl(reset))
   end
-  return remaining, more, reset
+  return charge, remaining, more, reset
 end

@@ -63,9 +63,10 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
 	start, prev, cur := v.a, v.b, v.c
+	charge = min(charge, 2*events-cur)
 	cur += charge
 	width, into := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
 	remaining = max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
@@ -80,7 +81,7 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict
 	if charge > 0 {
 		s.A, s.B, s.C = start, prev, cur
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }
 
 // slidingWindowRoom is the first instant with room for cost: in this window once

@@ -2,52 +2,130 @@ package algorithms
 
 import (
 	_ "embed"
+	"fmt"
+	"slices"
 	"strings"
 )
 
-// Check asks one limit about one request: whether the budget in State has room
-// for Cost events.
-type Check struct {
-	Limit *Limit
-	State *State
+// Mode says what a zone grants at the edge of its limits, and what that costs.
+type Mode uint8
+
+// The modes. Binary is the zero Mode.
+const (
+	// Binary grants all of the cost or nothing; refusals are free.
+	Binary Mode = iota
+	// Nary grants as much of the cost as there is room for; refusals are free.
+	Nary
+	// Uniform grants as Binary does, and charges refused requests, too, so that
+	// a client which keeps hammering stays out. The debt this makes is bounded.
+	Uniform
+	// Force grants everything and charges as much of it as there is room for.
+	Force
+)
+
+var modeNames = [...]string{"binary", "nary", "uniform", "force"}
+
+// String is the mode's name in configurations and scripts.
+func (m Mode) String() string { return modeNames[m] }
+
+// ParseMode returns the mode of that name; "" is Binary.
+func ParseMode(name string) (Mode, error) {
+	if i := slices.Index(modeNames[:], name); i >= 0 {
+		return Mode(i), nil
+	}
+	if name == "" {
+		return Binary, nil
+	}
+	return Binary, fmt.Errorf("mode must be binary, nary, uniform or force, not %q", name)
+}
+
+// Request asks one zone about one request.
+type Request struct {
+	Mode Mode
 	// Cost is how many events the request is worth, 0 or more. 0 looks without
 	// taking anything.
 	Cost int64
+	// Checks are the zone's limits, one or more.
+	Checks []Check
+}
+
+// Check asks one limit whether the budget in State has room.
+type Check struct {
+	Limit *Limit
+	State *State
 	// Decision is the answer, filled in by [Take].
 	Decision Decision
 
 	verdict verdict
 }
 
-// Take decides all checks of one request as of now, then charges all of them, or
-// none if one has no room. It reports whether the request is allowed. No two
-// checks may share a State.
+// Take decides all checks of all zones one HTTP request belongs to as of now, and
+// reports whether it is allowed: it is when no zone refuses. Then it charges all
+// limits by their zones' modes or, if a zone refused, those of Uniform zones
+// alone. No two checks may share a State.
 //
 // take.lua is its other half.
-func Take(checks []Check, now Micros) (allowed bool) {
+func Take(requests []Request, now Micros) (allowed bool) {
 	allowed = true
-	for i := range checks {
-		c := &checks[i]
-		c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, c.Cost)
-		allowed = allowed && c.Cost <= c.verdict.fits
-	}
-	for i := range checks {
-		c := &checks[i]
-		charge := c.Cost
-		if !allowed {
-			charge = 0
+	for i := range requests {
+		r := &requests[i]
+		want := r.want()
+		for j := range r.Checks {
+			c := &r.Checks[j]
+			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
+			allowed = allowed && want <= c.verdict.fits
 		}
-		remaining, more, reset := c.Limit.algorithm.commit(c.Limit, c.State, now, charge, c.verdict)
-		c.Decision = Decision{
-			Allowed:    c.Cost <= c.verdict.fits,
-			Charged:    charge,
-			Remaining:  remaining,
-			MoreAfter:  more,
-			RetryAfter: c.verdict.retry,
-			ResetAfter: reset,
+	}
+	for i := range requests {
+		r := &requests[i]
+		charge := r.charge(allowed)
+		for j := range r.Checks {
+			c := &r.Checks[j]
+			if r.Mode == Force && allowed {
+				charge = min(r.Cost, c.verdict.fits)
+			}
+			retry := c.verdict.retry
+			charged, remaining, more, reset := c.Limit.algorithm.commit(c.Limit, c.State, now, charge, c.verdict)
+			if r.Mode == Uniform && !allowed { // what was charged just now has to be waited for, too
+				retry = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
+			}
+			c.Decision = Decision{
+				Allowed:    retry == 0,
+				Charged:    charged,
+				Remaining:  remaining,
+				MoreAfter:  more,
+				RetryAfter: retry,
+				ResetAfter: reset,
+			}
 		}
 	}
 	return allowed
+}
+
+// want is how many events must fit for the zone not to refuse.
+func (r *Request) want() int64 {
+	switch r.Mode {
+	case Nary:
+		return min(r.Cost, 1)
+	case Force:
+		return 0
+	default:
+		return r.Cost
+	}
+}
+
+// charge is what each of the zone's limits is charged.
+func (r *Request) charge(allowed bool) int64 {
+	charge := r.Cost
+	if !allowed && r.Mode != Uniform {
+		return 0
+	}
+	if r.Mode == Nary {
+		for j := range r.Checks {
+			charge = min(charge, r.Checks[j].verdict.fits)
+		}
+	}
+	return charge
 }
 
 //go:embed prelude.lua

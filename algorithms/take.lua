@@ -1,11 +1,11 @@
 
--- Decide all checks of a request, then charge all of them or none: see Take in take.go.
+-- Decide all checks of a request, then charge them: see Take in take.go.
 --
 -- KEYS     the budget of each check, in the order of the checks
 -- ARGV     now in µs (0: ask Redis), number of limits;
 --          per limit: its algorithm, how many numbers follow, the numbers;
---          per group (one group is one request): number of checks;
---          per check: which limit (from 1), cost
+--          per group (one group is one HTTP request): number of zones, number of words that follow;
+--          per zone: mode, cost, number of checks; per check: which limit (from 1)
 -- reply    now in µs; per group either 1 and, per check, charged, remaining, more,
 --          retry, reset; or 0 and the text of the error that kept it from being decided
 
@@ -33,39 +33,65 @@ local number = setmetatable({}, { __index = function(known, text)
 end })
 
 local reply, r, k = { now }, 1, 0
-local L, charge, retry, A, B, C = {}, {}, {}, {}, {}, {} -- per check of the group at hand
 
-local function take(checks)
-  local allowed = true
-  local fits
-  for c = 1, checks do
-    local l, cost = limits[ARGV[i + 2 * c - 1]], number[ARGV[i + 2 * c]]
-    L[c], charge[c] = l, cost
-    fits, retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, cost)
-    allowed = allowed and cost <= fits
+-- per check of the group at hand
+local L, fits, retry, A, B, C = {}, {}, {}, {}, {}, {}
+
+local function take(zones)
+  local allowed, c, z = true, 0, i + 1
+  for _ = 1, zones do
+    local mode, want, checks = ARGV[z + 1], number[ARGV[z + 2]], number[ARGV[z + 3]]
+    if mode == 'nary' then want = min(want, 1) elseif mode == 'force' then want = 0 end
+    for n = 1, checks do
+      c = c + 1
+      local l = limits[ARGV[z + 3 + n]]
+      L[c] = l
+      fits[c], retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, want)
+      allowed = allowed and want <= fits[c]
+    end
+    z = z + 3 + checks
   end
-  for c = 1, checks do
-    local l = L[c]
-    if not allowed then charge[c] = 0 end
-    local remaining, more, reset = l.commit(l, KEYS[k + c], now, charge[c], A[c], B[c], C[c])
-    local at = r + 5 * c - 3
-    reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = charge[c], remaining, more, retry[c], reset
+  c, z = 0, i + 1
+  for _ = 1, zones do
+    local mode, cost, checks = ARGV[z + 1], number[ARGV[z + 2]], number[ARGV[z + 3]]
+    local charge = cost
+    if not allowed and mode ~= 'uniform' then
+      charge = 0
+    elseif mode == 'nary' then
+      for n = 1, checks do charge = min(charge, fits[c + n]) end
+    end
+    for _ = 1, checks do
+      c = c + 1
+      local l, key = L[c], KEYS[k + c]
+      if mode == 'force' and allowed then charge = min(cost, fits[c]) end
+      local charged, remaining, more, reset = l.commit(l, key, now, charge, A[c], B[c], C[c])
+      if mode == 'uniform' and not allowed then
+        local _
+        _, retry[c] = l.decide(l, key, now, cost)
+      end
+      local at = r + 5 * c - 3
+      reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = charged, remaining, more, retry[c], reset
+    end
+    z = z + 3 + checks
   end
+  return c
 end
 
 while i <= #ARGV do
-  local checks = number[ARGV[i]]
-  local ok, err = pcall(take, checks)
+  local ok, checks = pcall(take, number[ARGV[i]])
   if ok then
     reply[r + 1] = 1
     r = r + 1 + 5 * checks
+    k = k + checks
   else
+    local err = checks
     if type(err) == 'table' then err = err.err end
     for at = #reply, r + 1, -1 do reply[at] = nil end
     reply[r + 1], reply[r + 2] = 0, tostring(err)
     r = r + 2
+    k = k + number[ARGV[i + 1]] - 3 * number[ARGV[i]]
   end
-  i, k = i + 1 + 2 * checks, k + checks
+  i = i + 2 + number[ARGV[i + 1]]
 end
 
 return reply

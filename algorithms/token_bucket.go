@@ -39,10 +39,11 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: eff}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (remaining int64, more, reset Micros) {
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.burst
 	used, eff := v.a, v.b
-	used += charge * window
+	charge = min(charge, ceilDiv(2*burst*window-used, window))
+	used = min(used+charge*window, 2*burst*window)
 	free := burst*window - used
 	remaining = max(floorDiv(free, window), 0)
 	if used > 0 {
@@ -52,5 +53,5 @@ func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	if charge > 0 {
 		s.A, s.B = used, eff
 	}
-	return remaining, more, reset
+	return charge, remaining, more, reset
 }

@@ -21,7 +21,8 @@ end
 
 function token_bucket.commit(l, key, now, charge, used, eff)
   local events, window, burst = l[1], l[2], l[3]
-  used = used + charge * window
+  charge = min(charge, ceil((2 * burst * window - used) / window))
+  used = min(used + charge * window, 2 * burst * window)
   local free = burst * window - used
   local remaining, more, reset = max(floor(free / window), 0), 0, 0
   if used > 0 then
@@ -31,5 +32,5 @@ function token_bucket.commit(l, key, now, charge, used, eff)
   if charge > 0 then
     save(key, reset, used, eff)
   end
-  return remaining, more, reset
+  return charge, remaining, more, reset
 end

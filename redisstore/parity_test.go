@@ -43,7 +43,7 @@ func (p *program) String() string {
 	fmt.Fprintf(&b, "seed %d:", p.seed)
 	for _, r := range p.requests {
 		for _, l := range r.Limits {
-			fmt.Fprintf(&b, " [%s key %s] %v", r.Zone, r.Key, l.Limit)
+			fmt.Fprintf(&b, " [%s key %s %v] %v", r.Zone, r.Key, r.Mode, l.Limit)
 		}
 	}
 	return b.String()
@@ -87,7 +87,10 @@ func newProgram(seed uint64) *program {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &program{seed: seed}
 	for z := range pick(r, 1, 1, 1, 2, 3) {
-		q := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2))}
+		q := store.Request{
+			Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2)),
+			Mode: pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
+		}
 		for range pick(r, 1, 1, 2, 3) {
 			l := store.NewLimit(q.Zone, "", randomLimit(r))
 			if slices.ContainsFunc(q.Limits, func(k store.Limit) bool { return k.ID == l.ID }) {
@@ -126,20 +129,26 @@ func newProgram(seed uint64) *program {
 }
 
 func (p *program) step(r *rand.Rand, now algorithms.Micros) {
-	var checks []algorithms.Check
+	var requests []algorithms.Request
 	var costs []int64
+	n := 0
 	for _, q := range p.requests {
 		b, e := q.Limits[0].Burst, q.Limits[0].Events
 		cost := min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost())
 		costs = append(costs, cost)
+		request := algorithms.Request{Mode: q.Mode, Cost: cost}
 		for _, l := range q.Limits {
-			checks = append(checks, algorithms.Check{Limit: l.Limit, State: p.states[len(checks)], Cost: cost})
+			request.Checks = append(request.Checks, algorithms.Check{Limit: l.Limit, State: p.states[n]})
+			n++
 		}
+		requests = append(requests, request)
 	}
-	algorithms.Take(checks, now)
+	algorithms.Take(requests, now)
 	var want []algorithms.Decision
-	for _, c := range checks {
-		want = append(want, c.Decision)
+	for _, request := range requests {
+		for _, c := range request.Checks {
+			want = append(want, c.Decision)
+		}
 	}
 	p.nows, p.costs, p.want = append(p.nows, now), append(p.costs, costs), append(p.want, want)
 }
@@ -308,10 +317,25 @@ func FuzzParity(f *testing.F) {
 // mutants are small mistakes in the Lua. A parity test that misses one of them
 // would miss the like in a real change.
 var mutants = []struct{ name, old, new string }{
-	{"take: all limits charged although one refuses", "if not allowed then charge[c] = 0 end", ""},
-	{"take: the last limit alone decides", "allowed = allowed and cost <= fits", "allowed = cost <= fits"},
-	{"take: cost below what fits", "cost <= fits", "cost < fits"},
-	{"take: the cost of another check", "number[ARGV[i + 2 * c]]", "number[ARGV[i + 2]]"},
+	{"take: all limits charged although one refuses", "      charge = 0\n", ""},
+	{"take: the last limit alone decides", "allowed = allowed and want <= fits[c]", "allowed = want <= fits[c]"},
+	{"take: cost below what fits", "want <= fits[c]", "want < fits[c]"},
+	{"take: the cost of another zone", "local mode, cost, checks = ARGV[z + 1], number[ARGV[z + 2]]", "local mode, cost, checks = ARGV[z + 1], number[ARGV[i + 3]]"},
+	{"take: nary grants by its first limit", "for n = 1, checks do charge", "for n = 1, 1 do charge"},
+	{"take: nary wants everything", "want = min(want, 1)", "want = want"},
+	{"take: force wants something", "want = 0 end", "want = 1 end"},
+	{"take: force charges what does not fit", "charge = min(cost, fits[c])", "charge = cost"},
+	{"take: force charges although another zone refuses", "if mode == 'force' and allowed then", "if mode == 'force' then"},
+	{"take: uniform's refusals are free", "if not allowed and mode ~= 'uniform' then", "if not allowed then"},
+	{"take: uniform forgets what was charged just now", "_, retry[c] = l.decide(l, key, now, cost)", ""},
+	{"token_bucket: debt without bound", "used = min(used + charge * window, 2 * burst * window)", "used = used + charge * window"},
+	{"gcra: debt without bound", "    tat, part = now + floor(most / events), most % events\n", ""},
+	{"gcra: charges what is past the bound", "    charge = 0\n  else", "    charge = charge\n  else"},
+	{"fixed_window: a charged refusal does not restart the window", "    if not clock then\n      start = now\n    end\n  end\n  count", "  end\n  count"},
+	{"fixed_window: counts past events", "    count = events - charge\n", ""},
+	{"leaky_bucket: debt without bound", "charge = min(charge, 2 * burst - level)", ""},
+	{"sliding_window: counts without bound", "charge = min(charge, 2 * events - cur)", ""},
+	{"sliding_log: keeps more than its newest events", "dead, live = dead + over, live - over", ""},
 	{"prelude: state loses digits", "struct.pack('<i8i8', a, b)", "struct.pack('<i8i8', a - a % 10, b)"},
 	{"prelude: no expiry", "state, 'PX', ttl(reset)", "state"},
 	{"token_bucket: clock steps back", "local eff = max(now, at)\n  used = max", "local eff = now\n  used = max"},

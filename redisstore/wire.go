@@ -15,15 +15,18 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 	var tail []any
 	var key []byte
 	for _, requests := range groups {
-		tail = append(tail, checks(requests))
+		tail = append(tail, len(requests), 0)
+		words := len(tail)
 		for i := range requests {
 			r := &requests[i]
+			tail = append(tail, r.Mode.String(), r.Cost, len(r.Limits))
 			for _, l := range r.Limits {
 				key = appendKey(key[:0], prefix, r.Key, l.ID)
 				keys = append(keys, string(key))
-				tail = append(tail, number(&limits, l.Limit), r.Cost)
+				tail = append(tail, number(&limits, l.Limit))
 			}
 		}
+		tail[words-1] = len(tail) - words
 	}
 	argv = append(make([]any, 0, 2+5*len(limits)+len(tail)), now, len(limits))
 	for _, l := range limits {
@@ -34,13 +37,6 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 		}
 	}
 	return keys, append(argv, tail...)
-}
-
-func checks(requests []store.Request) (n int) {
-	for i := range requests {
-		n += len(requests[i].Limits)
-	}
-	return n
 }
 
 // number returns the place of a limit in the list, from 1, and adds it if need be.

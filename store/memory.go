@@ -173,11 +173,18 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 			t.find(t.shardOf[i], r, &r.Limits[n])
 		}
 	}
-	for i := range t.found { // only now, for found moves as it grows
+	for i := range t.found { // only now, for what found and checks hold has moved as they grew
 		t.checks[i].State = &t.found[i].budget().state
 	}
-	allowed := algorithms.Take(t.checks, now)
 	n := 0
+	for i := range requests {
+		r := &requests[i]
+		checks := t.checks[n : n+len(r.Limits)]
+		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, Checks: checks})
+		n += len(checks)
+	}
+	allowed := algorithms.Take(t.zones, now)
+	n = 0
 	for i := range requests {
 		r := &requests[i]
 		r.Decisions = r.Decisions[:0]
@@ -202,6 +209,7 @@ type take struct {
 	overflow bool     // the overflow shard is locked too
 	found    []found  // for each check
 	checks   []algorithms.Check
+	zones    []algorithms.Request
 }
 
 // found is the budget of one check and where it belongs.
@@ -259,7 +267,8 @@ func (t *take) release() {
 	clear(t.shardOf)
 	clear(t.found)
 	clear(t.checks)
-	*t = take{shardOf: t.shardOf[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0]}
+	clear(t.zones)
+	*t = take{shardOf: t.shardOf[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0]}
 	takes.Put(t)
 }
 
@@ -270,17 +279,17 @@ func (t *take) find(s *shard, r *Request, l *Limit) {
 	limit := t.memory.limit(r.Zone, l.ID)
 	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
 	f.look()
-	if !f.held && !t.room(limit.zone) && !t.reclaim(limit.zone) {
+	if !f.held && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
 		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
 		f.look()
 	}
 	t.found = append(t.found, f)
-	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit, Cost: r.Cost})
+	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})
 }
 
-// room tells whether a zone may take in a new key.
-func (t *take) room(zone *zoneCount) bool {
-	return t.memory.keys.Load() < t.maxKeys || zone.keys.Load() < t.maxKeys/int64(max(t.zones(), 1))
+// hasRoom tells whether a zone may take in a new key.
+func (t *take) hasRoom(zone *zoneCount) bool {
+	return t.memory.keys.Load() < t.maxKeys || zone.keys.Load() < t.maxKeys/int64(max(t.Bounded.zones(), 1))
 }
 
 // reclaim drops expired budgets until a zone has room, and tells whether it has.
@@ -297,14 +306,14 @@ func (t *take) reclaim(zone *zoneCount) bool {
 			s.sweepLocked(t.now, t.memory.dropped)
 			s.mu.Unlock()
 		}
-		if t.room(zone) {
+		if t.hasRoom(zone) {
 			break
 		}
 	}
 	for i := range t.found { // what was found earlier may have been dropped just now
 		t.found[i].look()
 	}
-	return t.room(zone)
+	return t.hasRoom(zone)
 }
 
 // overflowShard locks and returns the shard of the shared budgets.

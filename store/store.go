@@ -39,6 +39,8 @@ type Request struct {
 	Key string
 	// Limits are the zone's limits, no two with the same ID; at least one.
 	Limits []Limit
+	// Mode is what the zone grants at the edge of its limits.
+	Mode algorithms.Mode
 	// Cost is how many events the request is worth, 0 to 2^31-1. 0 only looks.
 	Cost int64
 	// Decisions receives an answer per limit, in their order. Take appends to
@@ -48,9 +50,9 @@ type Request struct {
 
 // Store keeps budgets. All methods are safe for concurrent use.
 type Store interface {
-	// Take decides every limit of every request on one instant, then charges
-	// all of them, or none if one has no room, and fills in the Decisions. It
-	// reports whether all had room.
+	// Take decides every limit of every request on one instant, charges all of
+	// them or, if one has no room, none (but see [algorithms.Mode]), and fills
+	// in the Decisions. It reports whether all had room.
 	//
 	// A budget never charged, or whose reset-after has passed, decides like an
 	// untouched one. The clock is the store's own.

@@ -1,7 +1,8 @@
 package algorithms
 
-// Log is a queue of instants, oldest first, in one ring that grows as it fills
-// and never past what its limit can hold. A nil or zero Log is empty.
+// Log is a queue of instants, oldest first, in one ring that grows as it fills,
+// never past what its limit can hold, and shrinks when little of it is left. A
+// nil or zero Log is empty.
 type Log struct {
 	ring []Micros
 	head int64
@@ -14,6 +15,14 @@ func (g *Log) Len() int64 {
 		return 0
 	}
 	return g.held
+}
+
+// Cap is how many instants there is room for.
+func (g *Log) Cap() int64 {
+	if g == nil {
+		return 0
+	}
+	return int64(len(g.ring))
 }
 
 // At returns the i-th oldest instant, from 0.
@@ -31,8 +40,10 @@ func (g *Log) drop(n int64) {
 
 // push appends n times the instant t; most is the largest number that is ever held.
 func (g *Log) push(t Micros, n, most int64) {
-	if need := g.held + n; need > int64(len(g.ring)) {
-		ring := make([]Micros, min(max(need, 2*int64(len(g.ring))), max(most, need)))
+	const small = 64
+	need, room := g.held+n, g.Cap()
+	if need > room || room > small && need <= room/4 {
+		ring := make([]Micros, min(max(need, min(2*need, 2*max(room, 1))), max(most, need)))
 		for i := range g.held {
 			ring[i] = g.At(i)
 		}

@@ -14,7 +14,7 @@ local function load(key, count)
   local state = redis.call('GET', key)
   if not state then return 0, 0, 0 end
   count = count or 2
-  if #state ~= 8 * count then error('not a budget: ' .. key) end
+  if #state ~= 8 * count then error('the value at a key is not a budget') end
   if count == 2 then return struct.unpack('<i8i8', state) end
   return struct.unpack('<i8i8i8', state)
 end

@@ -74,24 +74,22 @@ local function take(zones)
     end
     z = z + 3 + checks
   end
-  return c
 end
 
 while i <= #ARGV do
-  local ok, checks = pcall(take, number[ARGV[i]])
+  local zones, words = number[ARGV[i]], number[ARGV[i + 1]]
+  local checks = words - 3 * zones
+  reply[r + 1] = 1
+  local ok, err = pcall(take, zones)
   if ok then
-    reply[r + 1] = 1
     r = r + 1 + 5 * checks
-    k = k + checks
   else
-    local err = checks
     if type(err) == 'table' then err = err.err end
-    for at = #reply, r + 1, -1 do reply[at] = nil end
+    for at = r + 3, r + 1 + 5 * checks do reply[at] = nil end
     reply[r + 1], reply[r + 2] = 0, tostring(err)
     r = r + 2
-    k = k + number[ARGV[i + 1]] - 3 * number[ARGV[i]]
   end
-  i = i + 2 + number[ARGV[i + 1]]
+  i, k = i + 2 + words, k + checks
 end
 
 return reply

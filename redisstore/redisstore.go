@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strconv"
@@ -94,14 +95,15 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 	if o.DialTimeout == 0 {
 		o.DialTimeout = DefaultDialTimeout
 	}
-	if o.DB < 0 {
-		return nil, fmt.Errorf("db must be 0 or more, not %d: write the number of a database", o.DB)
+	if o.DB < 0 || o.DB > math.MaxInt32 {
+		return nil, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
 	}
 	client, err := parseAddress(o)
 	if err != nil {
 		return nil, err
 	}
 	client.DialTimeout = o.DialTimeout
+	client.ReadTimeout, client.WriteTimeout, client.PoolTimeout = o.Timeout, o.Timeout, o.Timeout
 	// A command that charges is never sent twice: see [charge].
 	client.MaxRetries = -1
 	client.ContextTimeoutEnabled = true
@@ -148,8 +150,11 @@ func parseAddress(o Options) (*redis.Options, error) {
 	}
 	host, port, err := net.SplitHostPort(address)
 	if n, notNumber := strconv.ParseUint(port, 10, 16); err != nil || notNumber != nil || n == 0 || host == "" || strings.ContainsAny(host, "@/ ") {
-		shown := address[strings.LastIndex(address, "@")+1:] // what is before may be a password
-		return nil, fmt.Errorf("redis address %q is not host:port: write for example 127.0.0.1:6379", shown)
+		shown := ""
+		if address == o.Address && !strings.ContainsAny(address, "@/") { // else it may hold a password
+			shown = fmt.Sprintf(" %q", address)
+		}
+		return nil, fmt.Errorf("redis address%s is not host:port: write for example 127.0.0.1:6379", shown)
 	}
 	client.Addr = address
 	return client, nil

@@ -214,7 +214,11 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "localhost"}, `redis address "localhost" is not host:port: write for example 127.0.0.1:6379`},
 		{redisstore.Options{Address: ""}, `redis address "" is not host:port`},
 		{redisstore.Options{Address: "host:99999"}, `is not host:port`},
-		{redisstore.Options{Address: "user:SECRET@host:6379"}, `redis address "host:6379" is not host:port`},
+		{redisstore.Options{Address: "user:SECRET@host:6379"}, `redis address is not host:port`},
+		{redisstore.Options{Address: "redis:/user:SECRET"}, `redis address is not host:port`},
+		{redisstore.Options{Address: "redis://user:SECRET"}, `redis URL is malformed`},
+		{redisstore.Options{Address: "redis://user:123456"}, `redis address is not host:port`},
+		{redisstore.Options{Address: "h:1", DB: 1 << 40}, "db must be from 0 to 2147483647, not 1099511627776"},
 		{redisstore.Options{Address: "http://SECRET@host"}, "another scheme than redis"},
 		{redisstore.Options{Address: "redis://:SECRET@host:port"}, "redis URL is malformed"},
 		{redisstore.Options{Address: "redis://:12/SECRET@host:1"}, "redis URL is malformed"},
@@ -224,7 +228,7 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "redis://:SECRET@host?max_retries=3"}, "query or a fragment"},
 		{redisstore.Options{Address: "h:1", KeyPrefix: "a{b"}, `key_prefix "a{b" holds '{'`},
 		{redisstore.Options{Address: "h:1", KeyPrefix: "a\nb"}, `key_prefix "a\nb" holds '\n'`},
-		{redisstore.Options{Address: "h:1", DB: -1}, "db must be 0 or more, not -1"},
+		{redisstore.Options{Address: "h:1", DB: -1}, "db must be from 0 to 2147483647, not -1"},
 		{redisstore.Options{Address: "h:1", Timeout: -1}, "timeout and dial_timeout must be above 0"},
 	}
 	for _, test := range tests {

@@ -30,7 +30,8 @@ type Memory struct {
 		shard
 		_ [56]byte // fills two cache lines: neighbours' locks don't slow each other
 	}
-	keys atomic.Int64
+	keys      atomic.Int64
+	reclaimed atomic.Int64 // where reclaim goes on
 
 	limits     atomic.Pointer[limitTable]
 	limitsMu   sync.Mutex // for changes of limits
@@ -39,8 +40,8 @@ type Memory struct {
 }
 
 // shardCount gives a shard of a full store of the default size about 1000
-// budgets. A scan of them takes about 50 µs, which is the longest a request
-// waits for a sweep.
+// budgets. A scan of them takes about 50 µs. A request waits for one scan, or,
+// for a new key in a full store, for a few.
 const shardCount = 1024
 
 // limitTable is what the store knows of the limits it was asked about. It is
@@ -95,6 +96,9 @@ func (m *Memory) Sweep() {
 			s.mu.Unlock()
 		}
 	}
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	m.overflow.sweepLocked(now, func(uint32, int64) {})
 }
 
 func (m *Memory) dropped(limit uint32, weight int64) {
@@ -158,15 +162,20 @@ func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) 
 
 // Take implements [Store]. It never fails.
 func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
-	return b.TakeAt(ctx, b.memory.Now(), requests)
+	return b.TakeAt(ctx, 0, requests)
 }
 
-// TakeAt is Take at an instant of the caller's choice.
+// TakeAt is Take at an instant of the caller's choice; 0 stands for the store's
+// clock.
 func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
 	t := takes.Get().(*take)
 	defer t.release()
-	t.Bounded, t.now = b, now
+	t.Bounded = b
 	t.lock(requests)
+	if now == 0 { // not before the locks are held: what expires by then may be swept by then
+		now = b.memory.Now()
+	}
+	t.now = now
 	for i := range requests {
 		r := &requests[i]
 		for n := range r.Limits {
@@ -293,22 +302,25 @@ func (t *take) hasRoom(zone *zoneCount) bool {
 }
 
 // reclaim drops expired budgets until a zone has room, and tells whether it has.
-// It passes over shards that others hold.
+// It scans a few shards at most, the next call the next few, and passes over
+// those that others hold.
 func (t *take) reclaim(zone *zoneCount) bool {
-	for i := range t.memory.shards {
-		s := &t.memory.shards[i].shard
+	m := t.memory
+	first := m.reclaimed.Load()
+	for scanned, n := 0, int64(0); n < shardCount && scanned < 4 && !t.hasRoom(zone); n++ {
+		i := uint16((first + n) % shardCount)
+		s := &m.shards[i].shard
+		m.reclaimed.Store(first + n + 1)
 		if t.now < s.earliest.Load() {
 			continue
 		}
-		if _, ours := slices.BinarySearch(t.locked, uint16(i)); ours {
-			s.sweepLocked(t.now, t.memory.dropped)
+		if _, ours := slices.BinarySearch(t.locked, i); ours {
+			s.sweepLocked(t.now, m.dropped)
 		} else if s.mu.TryLock() {
-			s.sweepLocked(t.now, t.memory.dropped)
+			s.sweepLocked(t.now, m.dropped)
 			s.mu.Unlock()
 		}
-		if t.hasRoom(zone) {
-			break
-		}
+		scanned++
 	}
 	for i := range t.found { // what was found earlier may have been dropped just now
 		t.found[i].look()

@@ -79,9 +79,10 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 		limit := window(t, 2, time.Minute)
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
+		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
 		r := []store.Request{
 			{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{limit}},
-			{Zone: "z", Key: "b", Cost: 1, Limits: []store.Limit{limit}},
+			{Zone: "y", Key: "b", Cost: 1, Limits: []store.Limit{other}},
 		}
 		if ok, _ := s.Take(context.Background(), r); !ok {
 			t.Fatal("refused")
@@ -206,6 +207,42 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 
 // BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
 // charged once each, and a log of 1000 events.
+// However many budgets are held, a new key that finds no room waits for a few
+// shards at most.
+func TestMemoryReclaimIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(50_000, zones(1), nil)
+		limit := window(t, 5, time.Minute)
+		for i := range 50_000 {
+			take(t, s, "z", fmt.Sprint(i), 1, limit)
+		}
+		time.Sleep(time.Minute) // all have expired
+		take(t, s, "z", "new", 1, limit)
+		if keys := memory.Keys(); keys < 49_500 || keys >= 50_000 {
+			t.Errorf("%d of 50000 expired keys are left after one request, want all but those of a few of 1024 shards", keys)
+		}
+	})
+}
+
+// A log that was long gives its memory back.
+func TestMemoryLogsShrink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1000, zones(1), nil)
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10_000, Window: 60_000_000})
+		take(t, s, "z", "k", 6400, limit)
+		if memory.Keys() < 101 {
+			t.Errorf("a log of 6400 events counts as %d keys", memory.Keys())
+		}
+		time.Sleep(time.Minute)
+		take(t, s, "z", "k", 1, limit)
+		if memory.Keys() != 1 {
+			t.Errorf("a log of 1 event counts as %d keys", memory.Keys())
+		}
+	})
+}
+
 func BenchmarkMemoryBytesPerKey(b *testing.B) {
 	held := func(keys int, cost int64, q algorithms.Quota) float64 {
 		limits := []store.Limit{storetest.Limit(b, "z", q)}

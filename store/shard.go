@@ -36,8 +36,8 @@ type budget struct {
 }
 
 // weight is how much a budget counts against the bound: 1, and 1 more for every
-// 64 events its log holds.
-func (b *budget) weight() int64 { return 1 + b.state.Log.Len()/64 }
+// 64 events its log has room for.
+func (b *budget) weight() int64 { return 1 + b.state.Log.Cap()/64 }
 
 func (s *shard) init() {
 	s.places = make(map[budgetKey]uint32)

@@ -54,6 +54,8 @@ type Store interface {
 	// them or, if one has no room, none (but see [algorithms.Mode]), and fills
 	// in the Decisions. It reports whether all had room.
 	//
+	// No two requests of one call may be of the same zone.
+	//
 	// A budget never charged, or whose reset-after has passed, decides like an
 	// untouched one. The clock is the store's own.
 	//

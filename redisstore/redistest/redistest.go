@@ -19,8 +19,6 @@ type Server struct {
 	Addr string
 	// Client talks to it directly.
 	Client *redis.Client
-
-	process *exec.Cmd
 }
 
 // Start starts a Redis without persistence on a free port; args are added to its
@@ -61,7 +59,7 @@ func start(t testing.TB, path, dir string, args []string) *Server {
 		_ = process.Wait()
 		close(exited)
 	}()
-	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr}), process: process}
+	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr})}
 	t.Cleanup(func() {
 		_ = s.Client.Close()
 		_ = process.Process.Kill()
@@ -82,9 +80,6 @@ func start(t testing.TB, path, dir string, args []string) *Server {
 	}
 	return nil
 }
-
-// Kill ends the server at once, as kill -9 does.
-func (s *Server) Kill() { _ = s.process.Process.Kill() }
 
 // FreePort returns a TCP port nobody listened on a moment ago.
 func FreePort(t testing.TB) string {

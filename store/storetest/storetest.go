@@ -264,28 +264,34 @@ func testConcurrency(t *testing.T, s Store) {
 func testConcurrencySeveral(t *testing.T, s Store) {
 	for _, q := range Quotas(50, 1000*minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
-			limit := Limit(t, "z", q)
-			var charged [4]atomic.Int64
+			zones := []string{"x", "y"}
+			limits := []store.Limit{Limit(t, "x", q), Limit(t, "y", q)}
+			var charged [2][4]atomic.Int64
 			flood(t, 16, 40, func() error {
-				a, b := rand.IntN(4), rand.IntN(3)
-				if b >= a {
-					b++
+				first := rand.IntN(2) // zones and keys in any order
+				var r []store.Request
+				var chosen [2]int
+				for i := range zones {
+					z := (first + i) % 2
+					chosen[z] = rand.IntN(4)
+					r = append(r, ask(zones[z], fmt.Sprint(chosen[z]), 1, limits[z])...)
 				}
-				r := append(ask("z", fmt.Sprint(a), 1, limit), ask("z", fmt.Sprint(b), 1, limit)...)
 				ok, err := s.Take(context.Background(), r)
 				if ok {
-					charged[a].Add(1)
-					charged[b].Add(1)
+					charged[0][chosen[0]].Add(1)
+					charged[1][chosen[1]].Add(1)
 				}
 				return err
 			})
-			for i := range charged {
-				r := ask("z", fmt.Sprint(i), 0, limit)
-				if _, err := s.Take(context.Background(), r); err != nil {
-					t.Fatal(err)
-				}
-				if d := r[0].Decisions[0]; charged[i].Load()+d.Remaining != 50 {
-					t.Errorf("key %d: %d charged and %d remaining of 50", i, charged[i].Load(), d.Remaining)
+			for z := range zones {
+				for i := range charged[z] {
+					r := ask(zones[z], fmt.Sprint(i), 0, limits[z])
+					if _, err := s.Take(context.Background(), r); err != nil {
+						t.Fatal(err)
+					}
+					if d := r[0].Decisions[0]; charged[z][i].Load()+d.Remaining != 50 {
+						t.Errorf("zone %s key %d: %d charged and %d remaining of 50", zones[z], i, charged[z][i].Load(), d.Remaining)
+					}
 				}
 			}
 		})

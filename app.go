@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ type App struct {
 	bounded     *store.Bounded
 	memoryZones int
 	sweepEvery  time.Duration
-	claimed     map[string]*zone // the zones of this configuration, by name
+	claimed     map[string][]*zone // the zones of this configuration, by name; usually one of each
 
 	refusals *refusals
 	failures *throttle
@@ -78,9 +79,8 @@ func (App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
 	a.redis = make(map[redisstore.Options]*redisstore.Store)
-	a.claimed = make(map[string]*zone)
+	a.claimed = make(map[string][]*zone)
 	a.failures, a.full = new(throttle), new(sync.Map)
-	a.sweepEvery = defaultSweepInterval
 	a.warn(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
@@ -101,7 +101,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Validate judges the defaults and the settings of the store in memory.
 func (a *App) Validate() error {
-	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys))
+	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys)) // whether there is a Redis, handlers decide
 }
 
 func checkMaxKeys(n int64) error {
@@ -141,7 +141,7 @@ func (a *App) Cleanup() error {
 }
 
 func (a *App) sweep() {
-	ticker := time.NewTicker(a.sweepEvery)
+	ticker := time.NewTicker(cmp.Or(a.sweepEvery, defaultSweepInterval))
 	defer ticker.Stop()
 	for {
 		select {
@@ -180,8 +180,8 @@ func (a *App) storeFor(ctx caddy.Context, o *Options, zones int) (s store.Store,
 		}
 		return s, fmt.Sprintf("redis %s db %d key_prefix %q", s.Address(), s.DB(), s.KeyPrefix()), nil
 	}
-	if o.SweepInterval > 0 {
-		a.sweepEvery = min(a.sweepEvery, time.Duration(o.SweepInterval))
+	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
+		a.sweepEvery = every
 	}
 	a.memoryZones += zones
 	s, err = a.memoryStore()
@@ -229,16 +229,20 @@ func (a *App) redisStore(o redisstore.Options) (*redisstore.Store, error) {
 // claim notes a zone's name. Zones of one name must agree on everything that
 // decides whose budget a request is charged to and how much it grants.
 func (a *App) claim(z *zone) error {
-	first := a.claimed[z.name]
-	if first == nil {
-		a.claimed[z.name] = z
+	known := a.claimed[z.name]
+	a.claimed[z.name] = append(known, z)
+	if len(known) == 0 {
 		return nil
 	}
-	what, one, other := first.identity.difference(z.identity)
-	if what == "" {
-		return nil
+	for _, same := range known {
+		if same.identity == z.identity {
+			z.nameLimits(same.variant)
+			return nil
+		}
 	}
-	if first.plain && z.plain {
+	what, one, other := known[0].identity.difference(z.identity)
+	if known[0].plain && z.plain {
+		z.nameLimits(z.identity.digest())
 		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
 			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
 		return nil

@@ -50,6 +50,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			window         <window>
 //
 //			cost   <number or placeholder>
+//			mode   binary|nary|uniform|force
 //			status <code>
 //		}
 //
@@ -111,7 +112,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "status", "events", "window", "legacy",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
 	redisOptions = []string{"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout"}
 )
@@ -148,7 +149,7 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 	case "log_key":
 		args := d.RemainingArgs()
 		if len(args) > 1 || len(args) == 1 && args[0] != "off" {
-			return fmt.Errorf("log_key takes nothing or off, not %q", args[0])
+			return fmt.Errorf("log_key takes nothing or off, not %q", strings.Join(args, " "))
 		}
 		on := len(args) == 0
 		o.LogKey = &on
@@ -156,14 +157,14 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 		o.DisableMetrics = true
 		err = noValue(d)
 	case "sweep_interval":
-		if o.SweepInterval, err = duration(d, "1m"); err == nil {
+		if o.SweepInterval, err = positiveDuration(d, "1m"); err == nil {
 			err = checkSweepInterval(time.Duration(o.SweepInterval))
 		}
 	case "distributed":
-		o.Distributed = &Ignored{}
+		o.Distributed = map[string]any{}
 		d.NextSegment() // whatever it holds
 	case "storage":
-		o.Storage = &Ignored{}
+		o.Storage = map[string]any{}
 		d.NextSegment()
 	}
 	return err
@@ -198,9 +199,9 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "key_prefix":
 			c.KeyPrefix, err = value(d, "caddy_rl")
 		case "timeout":
-			c.Timeout, err = duration(d, "100ms")
+			c.Timeout, err = positiveDuration(d, "100ms")
 		case "dial_timeout":
-			c.DialTimeout, err = duration(d, "1s")
+			c.DialTimeout, err = positiveDuration(d, "1s")
 		}
 		return err
 	})
@@ -263,9 +264,15 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		}
 	case "cost":
 		var text string
-		if text, err = value(d, "1"); err == nil {
-			c.Cost = Cost(text)
+		if text, err = value(d, "1"); err == nil && text == "" {
+			err = errors.New("cost must be a number from 0 or a placeholder, not nothing")
+		}
+		if c.Cost = Cost(text); err == nil {
 			err = c.checkCost()
+		}
+	case "mode":
+		if c.Mode, err = value(d, "nary"); err == nil {
+			err = checkMode(c.Mode)
 		}
 	case "status":
 		if c.Status, err = smallInteger(d, "429"); err == nil {
@@ -286,6 +293,11 @@ func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 	}
 	if err != nil {
 		return err
+	}
+	for name, matcher := range set {
+		if string(matcher) == "null" {
+			return fmt.Errorf("match %s takes at least one value", name)
+		}
 	}
 	if len(set) == 0 {
 		return errors.New("match takes at least one matcher: write for example match path /api/*, or leave it out for all requests")

@@ -55,7 +55,7 @@ func parseCost(text string) (int64, error) {
 	if math.IsInf(n, 1) { // also for numbers too large to be parsed
 		return maxCost, nil
 	}
-	if err != nil || math.IsNaN(n) || n < 0 {
+	if err != nil || math.IsNaN(n) || math.Signbit(n) {
 		return 1, fmt.Errorf("cost must be a number from 0 or a placeholder, not %q", text)
 	}
 	return int64(math.Ceil(min(n, maxCost))), nil

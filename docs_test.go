@@ -40,7 +40,8 @@ func TestSyntaxIsComplete(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
-		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions} {
+		syntax = regexp.MustCompile(`(?s)^.*?\n(//\t)?}`).FindString(syntax)
+		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, {"align"}} {
 			for _, option := range options {
 				if option == "distributed" || option == "storage" { // in the README they are elsewhere
 					continue

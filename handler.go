@@ -75,7 +75,9 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, a *answer, e
 	for _, z := range a.zones {
 		z.metrics.failed()
 	}
-	countFailure(err)
+	if !h.DisableMetrics {
+		countFailure(err)
+	}
 	h.app.reportFailure(err)
 	w.Header()[retryAfterHeader] = []string{"1"}
 	return h.respond(w, r, http.StatusServiceUnavailable)
@@ -124,6 +126,10 @@ type answer struct {
 
 const placeholderPrefix = "http.rate_limit"
 
+// String makes {http.rate_limit}, by which handlers find each other's answers,
+// the empty text.
+func (*answer) String() string { return "" }
+
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
 	a.zones, a.requests = a.zoneRoom[:0], a.requestRoom[:0]
@@ -148,7 +154,7 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 			continue
 		}
 		key, alternative := z.keyOf(repl)
-		request := store.Request{Zone: z.name, Key: key, Limits: z.limits[alternative], Cost: z.costOf(repl)}
+		request := store.Request{Zone: z.name, Key: key, Limits: z.limits[alternative], Mode: z.mode, Cost: z.costOf(repl)}
 		if len(a.requests) == 0 {
 			request.Decisions = a.decisionRoom[:0]
 		}

@@ -201,6 +201,7 @@ header {
 	>Api "{http.rate_limit.api.limit} {http.rate_limit.api.remaining} {http.rate_limit.api.reset} [{http.rate_limit.api.retry_after}] {http.rate_limit.api.allowed} {http.rate_limit.api.charged}"
 	>Dotted "[{http.rate_limit.v1.0 beta.remaining}]"
 	>Inner "[{http.rate_limit.inner.remaining}]"
+	>Whole "[{http.rate_limit}]"
 	>Unknown "{http.rate_limit.nobody.remaining} {http.rate_limit.api.colour}"
 }
 route {
@@ -234,6 +235,9 @@ route {
 	c.get(t, "/api")
 	c.get(t, "/api").want(t, 429, "Exceeded", "[api]", "Api", "2 0 3600 [1800] false 0", "Inner", "[]")
 	c.get(t, "/dotted").want(t, 200, "Exceeded", "[]", "Api", "[]", "Dotted", "[4]")
+	if r := c.get(t, "/api?"); strings.Contains(r.field("Whole"), "0x") || r.field("Whole") != "[]" {
+		t.Errorf("{http.rate_limit} is %q", r.field("Whole"))
+	}
 	c.get(t, "/inner").want(t, 200, "Inner", "[4]", "Api", "[]")
 }
 
@@ -324,7 +328,7 @@ zone api {
 	for _, test := range []struct {
 		cost    string
 		charged int
-	}{{"5", 5}, {"0", 0}, {"2.1", 3}, {"", 1}, {"many", 1}, {"-3", 1}, {"NaN", 1}, {"-Inf", 1}, {"0x2", 1}, {"1e1", 10}} {
+	}{{"5", 5}, {"0", 0}, {"2.1", 3}, {"", 1}, {"many", 1}, {"-3", 1}, {"NaN", 1}, {"-Inf", 1}, {"-0", 1}, {"0x2", 1}, {"1e1", 10}} {
 		left -= test.charged
 		c.get(t, "/", "Cost", test.cost).want(t, 200, "RateLimit-Policy", `"api";q=100;w=3600`)
 		if r := c.get(t, "/", "Cost", "0"); !strings.HasPrefix(r.field("RateLimit"), fmt.Sprintf(`"api";r=%d;`, left)) {
@@ -338,6 +342,45 @@ zone api {
 	if n := strings.Count(c.logged(), "a cost is no number from 0"); n != 1 {
 		t.Errorf("the bad costs were logged %d times, want once", n)
 	}
+}
+
+func TestModes(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := ""
+		for _, mode := range []string{"binary", "nary", "uniform", "force"} {
+			config += fmt.Sprintf("zone %s {\n match path /%s\n token_bucket 10 1h\n cost {header.Cost}\n mode %s\n}\n", mode, mode, mode)
+		}
+		c := startCaddy(t, strings.Replace(site(config+use), "respond ok",
+			`respond "{http.rate_limit.binary.charged}{http.rate_limit.nary.charged}{http.rate_limit.uniform.charged}{http.rate_limit.force.charged}"`, 1))
+		for _, test := range []struct {
+			mode    string
+			cost    int
+			status  int
+			charged string
+			field   string
+			retry   string
+		}{
+			{"binary", 7, 200, "7", `"binary";r=3;t=360`, ""},
+			{"binary", 7, 429, "", `"binary";r=3;t=360`, "1440"},
+			{"binary", 11, 429, "", `"binary";r=3;t=360`, ""},
+			{"nary", 7, 200, "7", `"nary";r=3;t=360`, ""},
+			{"nary", 7, 200, "3", `"nary";r=0;t=360`, ""},
+			{"nary", 7, 429, "", `"nary";r=0;t=360`, "360"},
+			{"force", 7, 200, "7", `"force";r=3;t=360`, ""},
+			{"force", 7, 200, "3", `"force";r=0;t=360`, ""},
+			{"force", 7, 200, "0", `"force";r=0;t=360`, ""},
+			{"uniform", 7, 200, "7", `"uniform";r=3;t=360`, ""},
+			{"uniform", 7, 429, "", `"uniform";r=0;t=1800`, "3960"},
+			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"}, // the debt is at its bound
+			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"},
+		} {
+			r := c.get(t, "/"+test.mode, "Cost", strconv.Itoa(test.cost))
+			r.want(t, test.status, "RateLimit", test.field, "Retry-After", test.retry)
+			if r.body != test.charged {
+				t.Errorf("%s of cost %d: charged %s, want %s", test.mode, test.cost, r.body, test.charged)
+			}
+		}
+	})
 }
 
 func TestRefusalsAreReported(t *testing.T) {
@@ -423,7 +466,6 @@ zone quiet {
 	for _, want := range []string{
 		`caddy_rate_limit_requests_total{outcome="allowed",zone="api"} 1`,
 		`caddy_rate_limit_requests_total{outcome="denied",zone="api"} 1`,
-		`caddy_rate_limit_requests_total{outcome="allowed",zone="quiet"} 0`,
 		`caddy_rate_limit_decision_seconds_count{zone="api"} 2`,
 		`caddy_rate_limit_local_keys 1`,
 	} {
@@ -433,6 +475,9 @@ zone quiet {
 	}
 	if strings.Contains(got, "secret") {
 		t.Error("a key is in the metrics")
+	}
+	if strings.Contains(got, "quiet") {
+		t.Error("a zone without requests is in the metrics")
 	}
 	c.reload(t, strings.Replace(config, "zone quiet", "disable_metrics\nzone quiet", 1))
 	c.get(t, "/")

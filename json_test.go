@@ -3,8 +3,14 @@ package ratelimit
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // handlerConfig is a configuration with one handler.
@@ -36,6 +42,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"max_events":0,"window":"1m"`), "max_events (events in a Caddyfile) and window go together"},
 		{zone(`"max_events":-1,"window":"1m"`), "events must be above 0, not -1"},
 		{zone(`"max_events":1,"window":"-1m"`), "window must be above 0, not -1m"},
+		{zone(`"limits":[{"algorithm":"sliding_log","events":10000001,"window":"1s"}]`), "sliding_log remembers every event, so events must be at most 10000000, not 10000001"},
 		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of fixed_window, gcra, leaky_bucket, sliding_log, sliding_window, token_bucket`},
 		{zone(`"limits":[{"events":1,"window":"1s"}]`), "algorithm is missing: write one of"},
 		{zone(`"limits":[{"algorithm":"gcra","window":"1s"}]`), "events must be above 0, not 0"},
@@ -54,9 +61,12 @@ func TestJSON(t *testing.T) {
 		{zone(`"ipv4_prefix":33,` + limit), "ipv4_prefix must be from 1 to 32, not 33"},
 		{zone(`"ipv6_prefix":-1,` + limit), "ipv6_prefix must be from 1 to 128, not -1"},
 		{zone(`"match":[{"colour":"red"}],` + limit), "http.matchers.colour"},
-		{zone(`"mode":"nary",` + limit), `unknown field "mode"`},
+		{zone(`"mode":"nary",` + limit), ""},
+		{zone(`"mode":"strict",` + limit), `mode must be binary, nary, uniform or force, not "strict"`},
+		{zone(`"delay":{"max":"1s"},` + limit), `unknown field "delay"`},
+		{zone(limit) + `,"storage":"anything"`, ""},
 		{zone(limit) + `,"on_store_error":"allow"`, `unknown field "on_store_error"`},
-		{zone(limit) + `,"jitter":-1`, "jitter must be a fraction of 0 or more, not -1"},
+		{zone(limit) + `,"jitter":-1`, "jitter must be a fraction from 0 to 1000, not -1"},
 		{zone(limit) + `,"headers":["draft","x"]`, `headers has no form "x"`},
 		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
@@ -89,5 +99,52 @@ func TestKeyAndCostRoundTrip(t *testing.T) {
 		if got, _ := json.Marshal(z); string(got) != text {
 			t.Errorf("%s became %s", text, got)
 		}
+	}
+}
+
+// Secrets come from the environment and from files, and only they are asked for.
+func TestRedisPlaceholders(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TEST_REDIS_HOST", "redis.internal")
+	core, logs := observer.New(zapcore.WarnLevel)
+	c := Redis{Address: []string{"redis://user:{env.TEST_REDIS_HOST}@{env.TEST_REDIS_HOST}:1"}, Password: "{file." + file + "}", KeyPrefix: "{env.TEST_REDIS_HOST}"}
+	o, err := c.options(zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Address != "redis://user:redis.internal@redis.internal:1" || o.Password != "from file" || o.KeyPrefix != "redis.internal" {
+		t.Errorf("options %+v", o)
+	}
+	if logs.Len() != 0 {
+		t.Errorf("warnings %v about a password that is not readable", logs.All())
+	}
+	for _, readable := range []Redis{
+		{Address: []string{"h:1"}, Password: "SECRET"},
+		{Address: []string{"redis://u:SECRET@h:1"}},
+		{Address: []string{"redis://u:SECRET@{env.TEST_REDIS_HOST}:1"}},
+	} {
+		if _, err := readable.options(zap.New(core)); err != nil || logs.Len() != 1 || strings.Contains(fmt.Sprint(logs.All()), "SECRET") {
+			t.Errorf("%+v: %v, warnings %v; want one, without the password", readable, err, logs.All())
+		}
+		logs.TakeAll()
+	}
+}
+
+// What has no effect, or nothing to do, says so.
+func TestWarnings(t *testing.T) {
+	for settings, want := range map[string]string{
+		`"distributed":{}`: "distributed has no effect: write redis",
+		`"storage":"x"`:    "storage has no effect: budgets are kept in memory",
+		`"rate_limits":{}`: "no zones are configured",
+	} {
+		c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
+		config := strings.Replace(handlerConfig(`{"handler":"rate_limit",`+settings+`}`), `"disabled":true`, `"listen":"{$ADMIN}"`, 1)
+		if r := c.load(t, config, "application/json"); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", settings, r.StatusCode, r.body)
+		}
+		c.waitForLog(t, want)
 	}
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"testing"
@@ -41,16 +42,16 @@ func TestReloads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer taken.Close()
-		for name, bad := range map[string]string{
-			"no such limit":     zone("api", "fixed_window 0 1h"),
-			"no such directive": config + "nonsense\n",
-			"disagreement":      strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n  gcra 7 1s\n }\n}\nrespond ok", 1),
-			"fails to start":    strings.Replace(zone("api", "fixed_window 50 1h"), "{$SITE}\n", fmt.Sprintf("http://%s {\n respond x\n bind 127.0.0.1\n}\n{$SITE} {\n", taken.Addr()), 1) + "}\n",
-			"fails in another module": strings.Replace(zone("api", "fixed_window 50 1h"), "respond ok",
-				"reverse_proxy localhost:1 {\n lb_policy header\n}\nrespond ok", 1),
+		for name, bad := range map[string]string{ // by what the error says
+			"events must be above 0":  zone("api", "fixed_window 0 1h"),
+			"unrecognized directive":  config + "nonsense\n",
+			"defined twice":           strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n  gcra 7 1s\n }\n}\nrespond ok", 1),
+			"address already in use":  strings.Replace(zone("api", "fixed_window 50 1h"), "{$SITE}\n", fmt.Sprintf("http://%s {\n respond x\n bind 127.0.0.1\n}\n{$SITE} {\n", taken.Addr()), 1) + "}\n",
+			"no such file":            strings.Replace(config, "respond ok", "reverse_proxy localhost:1 {\n transport http {\n  tls\n  tls_trust_pool file /no/such/file\n }\n}\nrespond ok", 1),
+			"password of redis holds": strings.Replace(config, "respond ok", "rate_limit {\n zone last {\n  gcra 7 1s\n }\n redis localhost:1 {\n  password {env.NO_SUCH_VARIABLE}\n }\n}\nrespond ok", 1),
 		} {
-			if r := c.load(t, bad, "text/caddyfile"); r.StatusCode == 200 {
-				t.Errorf("%s was accepted", name)
+			if r := c.load(t, bad, "text/caddyfile"); r.StatusCode == 200 || !strings.Contains(r.body, name) {
+				t.Errorf("a configuration that should be rejected because of %q: %d %s", name, r.StatusCode, r.body)
 			}
 			// What matters: two rejected ones in a row, then the running one still stands.
 			c.load(t, bad, "text/caddyfile")
@@ -154,6 +155,54 @@ func TestReloadDuringRequests(t *testing.T) {
 			t.Errorf("statuses %v, want 5 times 200 and 5 times 429", statuses)
 		}
 	})
+}
+
+// The connections to a Redis that both configurations name stay open.
+func TestReloadKeepsConnections(t *testing.T) {
+	server := redistest.Start(t)
+	config := site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
+	c := startCaddy(t, config)
+	connections := func() map[string]bool {
+		ids := make(map[string]bool)
+		for line := range strings.Lines(server.Client.ClientList(t.Context()).Val()) {
+			if strings.Contains(line, "cmd=evalsha") {
+				ids[strings.Fields(line)[0]] = true
+			}
+		}
+		return ids
+	}
+	c.get(t, "/").want(t, 200)
+	before := connections()
+	for i := range 3 {
+		c.reload(t, config+fmt.Sprint("# ", i, "\n"))
+		c.get(t, "/").want(t, 200)
+	}
+	if after := connections(); len(before) != 1 || !maps.Equal(before, after) {
+		t.Errorf("connections before %v and after %v, want the same one", before, after)
+	}
+	c.reload(t, site("zone api {\n gcra 100 1h\n}"))
+	for deadline := time.Now().Add(10 * time.Second); len(connections()) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("connections stay open after the last configuration that names this Redis")
+		}
+	}
+}
+
+// Whatever a configuration acquires, it gives back: accepted or not.
+func TestNothingIsLeftAcquired(t *testing.T) {
+	limit := `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
+	for _, handlers := range []string{
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"rate_limit","rate_limits":{"b":{` + limit + `}},"redis":{"address":["h:2"]}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}},{"handler":"rate_limit","rate_limits":{"a":{}}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"no_such_handler"}`,
+	} {
+		_ = validate(handlerConfig(handlers))
+		shared.Range(func(key, _ any) bool {
+			t.Errorf("%T is still acquired after %s", key, handlers)
+			return true
+		})
+	}
 }
 
 // Zones written for another limiter may share a name and nothing else.

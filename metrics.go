@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -99,39 +100,48 @@ func countFailure(err error) {
 	collected.storeErrors.WithLabelValues(reason).Inc()
 }
 
-// zoneMetrics are a zone's own counters, looked up once. The zero zoneMetrics
-// counts nothing.
+// zoneMetrics are a zone's own counters, made at its first request: what is only
+// configured, and perhaps rejected, leaves no trace.
 type zoneMetrics struct {
+	zone     string
+	disabled bool
+	made     atomic.Pointer[zoneCounters]
+}
+
+type zoneCounters struct {
 	allowed, denied, errors prometheus.Counter
 	seconds                 prometheus.Observer
 }
 
-func newZoneMetrics(zone string, disabled bool) zoneMetrics {
-	if disabled {
-		return zoneMetrics{}
+func (m *zoneMetrics) counters() *zoneCounters {
+	if c := m.made.Load(); c != nil {
+		return c
 	}
-	return zoneMetrics{
-		allowed: collected.requests.WithLabelValues(zone, "allowed"),
-		denied:  collected.requests.WithLabelValues(zone, "denied"),
-		errors:  collected.requests.WithLabelValues(zone, "error"),
-		seconds: collected.decision.WithLabelValues(zone),
+	c := &zoneCounters{
+		allowed: collected.requests.WithLabelValues(m.zone, "allowed"),
+		denied:  collected.requests.WithLabelValues(m.zone, "denied"),
+		errors:  collected.requests.WithLabelValues(m.zone, "error"),
+		seconds: collected.decision.WithLabelValues(m.zone),
 	}
+	m.made.Store(c)
+	return c
 }
 
 func (m *zoneMetrics) decided(allowed bool, took time.Duration) {
-	if m.seconds == nil {
+	if m.disabled {
 		return
 	}
-	m.seconds.Observe(took.Seconds())
+	c := m.counters()
+	c.seconds.Observe(took.Seconds())
 	if allowed {
-		m.allowed.Inc()
+		c.allowed.Inc()
 	} else {
-		m.denied.Inc()
+		c.denied.Inc()
 	}
 }
 
 func (m *zoneMetrics) failed() {
-	if m.errors != nil {
-		m.errors.Inc()
+	if !m.disabled {
+		m.counters().errors.Inc()
 	}
 }

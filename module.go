@@ -156,15 +156,12 @@ type Options struct {
 
 	// Accepted, with a warning, for configurations written for another limiter:
 	// instances share budgets through redis instead.
-	Distributed *Ignored `json:"distributed,omitempty"`
+	Distributed any `json:"distributed,omitempty"`
 
 	// Accepted, with a warning, for configurations written for another limiter:
 	// budgets are kept in memory or in redis.
-	Storage *Ignored `json:"storage,omitempty"`
+	Storage any `json:"storage,omitempty"`
 }
-
-// Ignored is any JSON value. It is accepted and has no effect.
-type Ignored map[string]any
 
 // inherit takes what isn't set from the defaults.
 func (o *Options) inherit(defaults Options) {
@@ -205,8 +202,13 @@ func (o *Options) warn(logger *zap.Logger) {
 // check judges the options. Its errors name the option, its value and what to
 // write instead.
 func (o *Options) check() error {
+	var redis error
+	if o.Redis != nil {
+		redis = o.Redis.check()
+	}
 	return errors.Join(
-		checkStore(o.Store, o.Redis != nil),
+		redis,
+		checkStore(o.Store, true),
 		checkHeaders(o.Headers),
 		checkJitter(o.Jitter),
 		checkSweepInterval(time.Duration(o.SweepInterval)),
@@ -225,7 +227,7 @@ func checkStore(name string, redis bool) error {
 
 func checkJitter(fraction float64) error {
 	if !(fraction >= 0 && fraction <= 1000) {
-		return fmt.Errorf("jitter must be a fraction of 0 or more, not %v: write for example 0.2 to add up to a fifth to Retry-After", fraction)
+		return fmt.Errorf("jitter must be a fraction from 0 to 1000, not %v: write for example 0.2 to add up to a fifth to Retry-After", fraction)
 	}
 	return nil
 }

@@ -67,7 +67,8 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 		return redisstore.Options{}, err
 	}
 	o := c.unexpanded()
-	if literal(c.Password) || strings.Contains(c.Address[0], "@") && literal(c.Address[0]) {
+	userinfo, _, found := strings.Cut(c.Address[0], "@")
+	if literal(c.Password) || found && literal(userinfo) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
 	repl := caddy.NewReplacer()

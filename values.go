@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -41,8 +42,12 @@ func integer(d *caddyfile.Dispenser, example string) (int64, error) {
 }
 
 func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
+	option := d.Val()
 	n, err := integer(d, example)
-	return int(max(min(n, 1<<31-1), -1<<31)), err
+	if err == nil && n != int64(int32(n)) {
+		return 0, fmt.Errorf("%s is out of range with %d: write for example %s", option, n, example)
+	}
+	return int(n), err
 }
 
 func duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
@@ -52,6 +57,15 @@ func duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
 		return 0, err
 	}
 	return parseDuration(option, text, example)
+}
+
+func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
+	option := d.Val()
+	n, err := duration(d, example)
+	if err == nil && n <= 0 {
+		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s", option, time.Duration(n), example)
+	}
+	return n, err
 }
 
 func fraction(d *caddyfile.Dispenser, example string) (float64, error) {

@@ -54,6 +54,12 @@ type Zone struct {
 	// costs 1 (default 1).
 	Cost Cost `json:"cost,omitempty"`
 
+	// What the zone grants at the edge of its limits: "binary", all of the cost or
+	// nothing; "nary", as much of the cost as there is room for; "uniform", as
+	// binary, but refused requests are charged, too; or "force", everything,
+	// charging as much as there is room for (default binary).
+	Mode string `json:"mode,omitempty"`
+
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
 }
@@ -89,7 +95,10 @@ type zone struct {
 	ipv6     int
 	// limits holds, for each of keys, the zone's limits: what one alternative
 	// grants can't be spent through another.
-	limits [][]store.Limit
+	limits  [][]store.Limit
+	ready   []*algorithms.Limit
+	variant string
+	mode    algorithms.Mode
 	// cost is what a request is worth, unless costText says so.
 	cost     int64
 	costText string
@@ -118,9 +127,13 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err != nil {
 		return nil, err
 	}
+	mode, err := algorithms.ParseMode(c.Mode)
+	if err != nil {
+		return nil, err
+	}
 	z := &zone{
-		name: name, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
-		metrics: newZoneMetrics(name, h.DisableMetrics), logger: h.logger,
+		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
+		metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
 	}
 	if c.MatcherSetsRaw != nil {
 		matchers, err := ctx.LoadModule(c, "MatcherSetsRaw")
@@ -140,35 +153,41 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits)}
-	// Zones that other limiters would take, too, may share a name and nothing
-	// else; so their budgets are named by their key as well.
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0
-	variant := ""
-	if z.plain {
-		variant = z.identity.digest()
-	}
-	for i, key := range keys {
+	z.ready = limits
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String()}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == ""
+	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
-		of := make([]store.Limit, 0, len(limits))
-		for _, l := range limits {
-			v := variant
-			if i > 0 {
-				v = strconv.Itoa(i + 1)
-			}
-			of = append(of, store.NewLimit(name, v, l))
-		}
-		z.limits = append(z.limits, of)
 	}
+	z.nameLimits("")
 	z.labels = limitLabels(name, len(limits))
 	z.policy = policyField(z.labels, limits)
 	return z, nil
+}
+
+// nameLimits names the limits, for each alternative of the key. Zones of one name
+// that are to have budgets of their own differ in variant.
+func (z *zone) nameLimits(variant string) {
+	z.variant = variant
+	z.limits = nil
+	for i := range z.keys {
+		alternative := variant
+		if i > 0 {
+			alternative = strconv.Itoa(i + 1)
+		}
+		var named []store.Limit
+		for _, l := range z.ready {
+			named = append(named, store.NewLimit(z.name, alternative, l))
+		}
+		z.limits = append(z.limits, named)
+	}
 }
 
 // check judges the zone's settings except its limits.
 func (c *Zone) check(name string) error {
 	return errors.Join(
 		checkZoneName(name),
+		checkMode(c.Mode),
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
 		checkPrefix("ipv6_prefix", c.IPv6Prefix, 128),
 		checkStatus(cmp.Or(c.Status, http.StatusTooManyRequests)),
@@ -199,6 +218,11 @@ func checkZoneName(name string) error {
 	return nil
 }
 
+func checkMode(mode string) error {
+	_, err := algorithms.ParseMode(mode)
+	return err
+}
+
 func checkPrefix(option string, bits, most int) error {
 	if bits < 0 || bits > most {
 		return fmt.Errorf("%s must be from 1 to %d, not %d, or 0 for none", option, most, bits)
@@ -217,7 +241,7 @@ func checkStatus(status int) error {
 func (c *Zone) limits() ([]*algorithms.Limit, error) {
 	configured := c.Limits
 	if (c.MaxEvents == 0) != (c.Window == 0) {
-		return nil, errors.New("max_events (events in a Caddyfile) and window go together: write both, or a limit such as sliding_log 10 1m")
+		return nil, fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
 	if c.MaxEvents != 0 || c.Window != 0 {
 		first := Limit{Algorithm: "sliding_log", Events: c.MaxEvents, Window: c.Window}
@@ -253,7 +277,7 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, store string }
+type identity struct{ key, prefixes, limits, mode, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -261,6 +285,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"key", i.key, other.key},
 		{"prefixes", i.prefixes, other.prefixes},
 		{"limits", i.limits, other.limits},
+		{"mode", i.mode, other.mode},
 		{"store", i.store, other.store},
 	} {
 		if s[1] != s[2] {
@@ -270,8 +295,8 @@ func (i identity) difference(other identity) (what, one, two string) {
 	return "", "", ""
 }
 
-// digest is a short name for the key and prefixes.
-func (i identity) digest() string { return shortHash(i.key + i.prefixes) }
+// digest is a short name for all of it.
+func (i identity) digest() string { return shortHash(fmt.Sprint(i)) }
 
 // matches tells whether a request belongs to the zone.
 func (z *zone) matches(r *http.Request) (bool, error) {

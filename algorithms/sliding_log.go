@@ -1,6 +1,9 @@
 package algorithms
 
-import _ "embed"
+import (
+	_ "embed"
+	"fmt"
+)
 
 //go:embed sliding_log.lua
 var slidingLogLua string
@@ -16,10 +19,19 @@ func init() {
 		Name:   "sliding_log",
 		lua:    slidingLogLua,
 		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window} },
-		bound:  func(*Limit) error { return nil },
+		bound:  slidingLogBound,
 		decide: slidingLogDecide,
 		commit: slidingLogCommit,
 	})
+}
+
+// slidingLogBound refuses limits nobody would want to remember every event of.
+func slidingLogBound(l *Limit) error {
+	const most = 10_000_000
+	if l.Events > most {
+		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write a sliding_window, which only counts them", most, l.Events)
+	}
+	return nil
 }
 
 func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {

@@ -133,6 +133,9 @@ func TestForeignValue(t *testing.T) {
 			}
 			_, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}})
 			var failed *store.Error
+			if strings.Contains(fmt.Sprint(err), "{k}") {
+				t.Errorf("the key is in the error: %v", err)
+			}
 			if !errors.As(err, &failed) || failed.Reason != store.ReasonReply {
 				t.Errorf("%s on %v: error %v, want one with reason reply", q.Algorithm, value, err)
 			}

@@ -1,0 +1,55 @@
+package ratelimit
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// The families are set when the header is sent, whichever way that happens, and
+// not before.
+func TestFamilyWriter(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &answer{
+		zones:    []*zone{{name: "z"}},
+		requests: []store.Request{{Limits: []store.Limit{{Limit: limit}}, Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}}},
+	}
+	for name, send := range map[string]func(w http.ResponseWriter){
+		"WriteHeader": func(w http.ResponseWriter) { w.WriteHeader(204) },
+		"Write":       func(w http.ResponseWriter) { _, _ = w.Write([]byte("x")) },
+		"ReadFrom":    func(w http.ResponseWriter) { _, _ = w.(*familyWriter).ReadFrom(strings.NewReader("x")) },
+		"Flush":       func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
+		"upgrade":     func(w http.ResponseWriter) { w.WriteHeader(101) },
+	} {
+		recorder := httptest.NewRecorder()
+		w := &familyWriter{
+			ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: recorder},
+			answer:                a, families: []family{families["x_ratelimit"]},
+		}
+		w.WriteHeader(103) // early hints
+		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "" {
+			t.Errorf("%s: early hints carry %q", name, got)
+		}
+		send(w)
+		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "3" {
+			t.Errorf("%s: X-RateLimit-Remaining %q, want 3", name, got)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for micros, want := range map[algorithms.Micros]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
+		if got := seconds(micros); got != want {
+			t.Errorf("seconds(%d) = %d, want %d", micros, got, want)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// Several groups travel in one script call, and each is decided by itself: those
+// on a poisoned key fail, wherever they stand, and all others get their answer.
+func TestGroups(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := context.Background()
+	var limits []store.Limit
+	var set algorithms.Set
+	for _, q := range storetest.Quotas(10, 60_000_000) {
+		limits = append(limits, storetest.Limit(t, "z", q))
+		set = set.With(limits[len(limits)-1].Algorithm())
+	}
+	script := redis.NewScript(set.Script())
+	run := func(t *testing.T, client *redis.Client, poisoned func(group int) bool) {
+		for size := 1; size <= 4; size++ {
+			server.Client.FlushAll(ctx)
+			var groups [][]store.Request
+			for g := range 6 {
+				key := fmt.Sprint("key ", g)
+				of := limits[:1+(g+size)%len(limits)]
+				groups = append(groups, []store.Request{
+					{Zone: "z", Key: key, Cost: 2, Limits: of},
+					{Zone: "y", Key: "y " + key, Cost: 1, Limits: limits[:size]},
+				})
+				if poisoned(g) && client == server.Client { // the last limit of the first zone
+					server.Client.HSet(ctx, string(appendKey(nil, "p", key, of[len(of)-1].ID)), "a", 1)
+				}
+			}
+			keys, argv := encode("p", 0, groups...)
+			values, err := script.Run(ctx, client, keys, argv...).Slice()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := reader{reply: values}
+			r.decodeNow()
+			for g, requests := range groups {
+				allowed, failed := r.decodeGroup(requests)
+				if (failed != nil) != poisoned(g) || allowed == poisoned(g) {
+					t.Errorf("group %d of size %d: allowed %v, error %v", g, size, allowed, failed)
+				}
+				if failed == nil && (requests[0].Decisions[0].Remaining != 8 || requests[1].Decisions[0].Remaining != 9) {
+					t.Errorf("group %d of size %d: %+v", g, size, requests)
+				}
+			}
+			if err := r.end(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Run("none poisoned", func(t *testing.T) { run(t, server.Client, func(int) bool { return false }) })
+	for g := range 6 {
+		t.Run(fmt.Sprint("group ", g), func(t *testing.T) { run(t, server.Client, func(i int) bool { return i == g }) })
+	}
+	t.Run("all", func(t *testing.T) { run(t, server.Client, func(int) bool { return true }) })
+}
+
+// Whatever fails in the middle of a group's writes, the reply stays in order.
+func TestGroupsWithRefusedWrites(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := context.Background()
+	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-rpush")
+	client := redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limited", Password: "x"})
+	defer client.Close()
+	var limits []store.Limit
+	var set algorithms.Set
+	for _, q := range storetest.Quotas(10, 60_000_000) {
+		limits = append(limits, storetest.Limit(t, "z", q))
+		set = set.With(limits[len(limits)-1].Algorithm())
+	}
+	script := redis.NewScript(set.Script())
+	for bad := range len(limits) + 1 { // how many limits the failing groups have; those with a log fail
+		var groups [][]store.Request
+		for g := range 5 {
+			of := limits[:1]
+			if g%2 == 1 {
+				of = limits[:max(bad, 1)]
+			}
+			groups = append(groups, []store.Request{{Zone: "z", Key: fmt.Sprint(bad, "/", g), Cost: 1, Limits: of}})
+		}
+		keys, argv := encode("p", 0, groups...)
+		values, err := script.Run(ctx, client, keys, argv...).Slice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := reader{reply: values}
+		r.decodeNow()
+		for g, requests := range groups {
+			allowed, failed := r.decodeGroup(requests)
+			hasLog := false
+			for _, l := range requests[0].Limits {
+				hasLog = hasLog || l.Algorithm().Name == "sliding_log"
+			}
+			if allowed == hasLog || (failed != nil) != hasLog {
+				t.Errorf("%d limits, group %d: allowed %v, error %v", bad, g, allowed, failed)
+			}
+		}
+		if err := r.end(); err != nil {
+			t.Errorf("%d limits: %v", bad, err)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func mustLimit(t testing.TB, q Quota) *Limit {
 	return l
 }
 
-// eachHistory runs a law on many histories of every algorithm.
+// eachHistory runs a law on many histories of every algorithm and mode.
 func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history)) {
 	for _, a := range All() {
 		t.Run(a.Name, func(t *testing.T) {
@@ -80,7 +80,8 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 				if slices.Contains(a.Options, "align") && r.IntN(2) == 0 {
 					q.Align = "clock"
 				}
-				h := &history{limit: mustLimit(t, q), state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
+				mode := []Mode{Binary, Binary, Nary, Uniform, Force}[r.IntN(5)]
+				h := &history{limit: mustLimit(t, q), mode: mode, state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
 				for range r.IntN(60) {
 					h.now += r.Int64N(2*q.Window/q.Events + 2)
 					cost := r.Int64N(3)
@@ -89,7 +90,7 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 					}
 				}
 				if law(t, r, h); t.Failed() {
-					t.Fatalf("seed %d: %v after %v", seed, h.limit, h.charges)
+					t.Fatalf("seed %d: %v %v after %v", seed, h.mode, h.limit, h.charges)
 				}
 			}
 		})
@@ -108,6 +109,10 @@ func TestPeekChangesNothing(t *testing.T) {
 
 func TestRefusalChangesNothing(t *testing.T) {
 	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		if h.mode == Uniform {
+			return // there it does
+		}
+		h.mode = Binary
 		before := h.copy()
 		h.take(h.now, h.ask(h.now, 0).Remaining+1)
 		if before.text() != h.text() {
@@ -119,7 +124,7 @@ func TestRefusalChangesNothing(t *testing.T) {
 func TestRetryAfterIsExact(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		cost := 1 + r.Int64N(h.limit.Burst)
-		d := h.ask(h.now, cost)
+		d := h.take(h.now, cost)
 		if d.Allowed {
 			if d.RetryAfter != 0 {
 				t.Errorf("allowed with retry after %d", d.RetryAfter)
@@ -140,12 +145,40 @@ func TestRetryAfterIsExact(t *testing.T) {
 
 func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		h.mode = Binary // which says of the same budget whether something fits
 		remaining := h.ask(h.now, 0).Remaining
 		if !h.ask(h.now, remaining).Allowed {
 			t.Errorf("%d remaining could not be taken", remaining)
 		}
 		if h.ask(h.now, remaining+1).Allowed {
 			t.Errorf("more than the %d remaining could be taken", remaining)
+		}
+	})
+}
+
+// The debt that uniform makes of refused requests is bounded, and so is the time
+// it keeps a client out once the client pauses.
+func TestUniformDebtIsBounded(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		h.mode = Uniform
+		for range 50 {
+			h.take(h.now, 1+r.Int64N(1<<31-1))
+		}
+		d := h.ask(h.now, 0)
+		l := h.limit
+		most := 2 * max(ceilDiv(l.Burst, l.Events), 1) * l.Window // two bursts, or two windows
+		if l.algorithm.Name == "sliding_window" {
+			most = 2 * l.Window
+		}
+		if d.ResetAfter > most+l.Window { // and what is left of a window or drip
+			t.Errorf("reset after %d µs, want at most about %d", d.ResetAfter, most)
+		}
+		if h.state.Log.Len() > l.Events {
+			t.Errorf("the log holds %d of %d events", h.state.Log.Len(), l.Events)
+		}
+		h.now += d.ResetAfter
+		if !h.ask(h.now, l.Burst).Allowed {
+			t.Error("a client that paused does not get a full burst")
 		}
 	})
 }
@@ -171,7 +204,7 @@ func TestMoreAfterIsWhenRemainingGrows(t *testing.T) {
 func TestPastResetAfterIsFresh(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		h.now += h.ask(h.now, 0).ResetAfter
-		fresh := &history{limit: h.limit, state: new(State)}
+		fresh := &history{limit: h.limit, mode: h.mode, state: new(State)}
 		for range 20 {
 			cost := r.Int64N(3)
 			if got, want := h.take(h.now, cost), fresh.take(h.now, cost); got != want {
@@ -212,11 +245,15 @@ func TestGrantedStaysWithinTheBound(t *testing.T) {
 		if bound == nil {
 			t.Fatalf("no bound is written down for %s", h.limit.algorithm.Name)
 		}
-		for range 100 { // greedy: as soon and as much as it will give
+		h.charges = h.charges[:0] // counted is what is granted: not what uniform charges refusals
+		for range 100 {           // greedy: as soon and as much as it will give
 			d := h.ask(h.now, 1)
+			if h.mode == Force {
+				d.RetryAfter = r.Int64N(h.limit.Window)
+			}
 			h.now += d.RetryAfter
-			cost := max(h.ask(h.now, 0).Remaining-r.Int64N(2), 1)
-			if d := h.take(h.now, cost); d.Charged > 0 {
+			cost := max(h.ask(h.now, 0).Remaining+r.Int64N(3)-1, 1)
+			if d := h.take(h.now, cost); d.Allowed && d.Charged > 0 {
 				h.charges = append(h.charges, charged{h.now, d.Charged})
 			}
 		}

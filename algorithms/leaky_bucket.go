@@ -52,7 +52,7 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.Events, l.Window, l.Burst
 	drip, level := v.a, v.b
-	charge = min(charge, 2*burst-level)
+	charge = max(min(charge, 2*burst-level), 0)
 	level += charge
 	remaining = max(burst-level, 0)
 	if level > 0 {

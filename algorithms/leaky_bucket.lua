@@ -23,7 +23,7 @@ end
 
 function leaky_bucket.commit(l, key, now, charge, drip, level)
   local events, window, burst = l[1], l[2], l[3]
-  charge = min(charge, 2 * burst - level)
+  charge = max(min(charge, 2 * burst - level), 0)
   level = level + charge
   local remaining, more, reset = max(burst - level, 0), 0, 0
   if level > 0 then

@@ -66,7 +66,7 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
 	start, prev, cur := v.a, v.b, v.c
-	charge = min(charge, 2*events-cur)
+	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
 	width, into := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
 	remaining = max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)

@@ -35,7 +35,7 @@ end
 
 function sliding_window.commit(l, key, now, charge, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
-  charge = min(charge, 2 * events - cur)
+  charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
   local width, into = ceil(window / unit), floor((max(now, start) - start) / unit)
   local remaining, more, reset = max(floor((events * width - prev * (width - into) - cur * width) / width), 0), 0, 0

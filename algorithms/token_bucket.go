@@ -42,8 +42,9 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.burst
 	used, eff := v.a, v.b
-	charge = min(charge, ceilDiv(2*burst*window-used, window))
-	used = min(used+charge*window, 2*burst*window)
+	most := max(used, 2*burst*window)
+	charge = min(charge, ceilDiv(most-used, window))
+	used = min(used+charge*window, most)
 	free := burst*window - used
 	remaining = max(floorDiv(free, window), 0)
 	if used > 0 {

@@ -21,8 +21,9 @@ end
 
 function token_bucket.commit(l, key, now, charge, used, eff)
   local events, window, burst = l[1], l[2], l[3]
-  charge = min(charge, ceil((2 * burst * window - used) / window))
-  used = min(used + charge * window, 2 * burst * window)
+  local most = max(used, 2 * burst * window)
+  charge = min(charge, ceil((most - used) / window))
+  used = min(used + charge * window, most)
   local free = burst * window - used
   local remaining, more, reset = max(floor(free / window), 0), 0, 0
   if used > 0 then

@@ -36,6 +36,8 @@ type program struct {
 	nows     []algorithms.Micros
 	costs    [][]int64
 	want     [][]algorithms.Decision // per step, all limits of all requests
+
+	startFrom *algorithms.State // what the first budget holds before the first step, or nil
 }
 
 func (p *program) String() string {
@@ -129,14 +131,20 @@ func newProgram(seed uint64) *program {
 }
 
 func (p *program) step(r *rand.Rand, now algorithms.Micros) {
-	var requests []algorithms.Request
 	var costs []int64
-	n := 0
 	for _, q := range p.requests {
 		b, e := q.Limits[0].Burst, q.Limits[0].Events
-		cost := min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost())
-		costs = append(costs, cost)
-		request := algorithms.Request{Mode: q.Mode, Cost: cost}
+		costs = append(costs, min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost()))
+	}
+	p.decide(now, costs)
+}
+
+// decide decides a step in Go, with a cost for each request.
+func (p *program) decide(now algorithms.Micros, costs []int64) {
+	var requests []algorithms.Request
+	n := 0
+	for i, q := range p.requests {
+		request := algorithms.Request{Mode: q.Mode, Cost: costs[i]}
 		for _, l := range q.Limits {
 			request.Checks = append(request.Checks, algorithms.Check{Limit: l.Limit, State: p.states[n]})
 			n++
@@ -176,6 +184,11 @@ func (p *program) difference(client *redis.Client, script func(algorithms.Set) *
 			set = set.With(l.Algorithm())
 		}
 	}
+	if p.startFrom != nil {
+		if err := putState(client, p.requests[0], *p.startFrom); err != nil {
+			return "", err
+		}
+	}
 	pipe := client.Pipeline()
 	var replies []*redis.Cmd
 	var keys []string
@@ -213,6 +226,22 @@ func (p *program) difference(client *redis.Client, script func(algorithms.Set) *
 		}
 	}
 	return p.stateDifference(client, keys)
+}
+
+// putState writes the state of a request's first limit into Redis.
+func putState(client *redis.Client, r store.Request, s algorithms.State) error {
+	key := string(appendKey(nil, "parity", r.Key, r.Limits[0].ID))
+	if s.Log != nil {
+		for i := range s.Log.Len() {
+			if err := client.RPush(context.Background(), key, s.Log.At(i)).Err(); err != nil {
+				return err
+			}
+		}
+		return client.Expire(context.Background(), key, time.Hour).Err()
+	}
+	state := binary.LittleEndian.AppendUint64(nil, uint64(s.A))
+	state = binary.LittleEndian.AppendUint64(state, uint64(s.B))
+	return client.Set(context.Background(), key, state, time.Hour).Err()
 }
 
 func (p *program) stateDifference(client *redis.Client, keys []string) (string, error) {
@@ -328,13 +357,13 @@ var mutants = []struct{ name, old, new string }{
 	{"take: force charges although another zone refuses", "if mode == 'force' and allowed then", "if mode == 'force' then"},
 	{"take: uniform's refusals are free", "if not allowed and mode ~= 'uniform' then", "if not allowed then"},
 	{"take: uniform forgets what was charged just now", "_, retry[c] = l.decide(l, key, now, cost)", ""},
-	{"token_bucket: debt without bound", "used = min(used + charge * window, 2 * burst * window)", "used = used + charge * window"},
+	{"token_bucket: debt without bound", "used = min(used + charge * window, most)", "used = used + charge * window"},
 	{"gcra: debt without bound", "    tat, part = now + floor(most / events), most % events\n", ""},
 	{"gcra: charges what is past the bound", "    charge = 0\n  else", "    charge = charge\n  else"},
 	{"fixed_window: a charged refusal does not restart the window", "    if not clock then\n      start = now\n    end\n  end\n  count", "  end\n  count"},
 	{"fixed_window: counts past events", "    count = events - charge\n", ""},
-	{"leaky_bucket: debt without bound", "charge = min(charge, 2 * burst - level)", ""},
-	{"sliding_window: counts without bound", "charge = min(charge, 2 * events - cur)", ""},
+	{"leaky_bucket: debt without bound", "charge = max(min(charge, 2 * burst - level), 0)", ""},
+	{"sliding_window: counts without bound", "charge = max(min(charge, 2 * events - cur), 0)", ""},
 	{"sliding_log: keeps more than its newest events", "dead, live = dead + over, live - over", ""},
 	{"prelude: state loses digits", "struct.pack('<i8i8', a, b)", "struct.pack('<i8i8', a - a % 10, b)"},
 	{"prelude: no expiry", "state, 'PX', ttl(reset)", "state"},

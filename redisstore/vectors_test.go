@@ -1,0 +1,332 @@
+package redisstore
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Traces recorded from other limiters (testdata/vectors), replayed through the Go
+// functions and through Lua. Whoever comes from one of them finds the same
+// decisions here, with the differences named below and no others.
+
+// vector is one trace.
+type vector struct {
+	File    string
+	System  string `json:"system"`
+	Name    string `json:"name"`
+	Variant string `json:"variant"`
+	Steps   []struct {
+		T         float64  `json:"t_ms"`
+		Cost      int64    `json:"cost"`
+		Op        string   `json:"op"`
+		Allowed   bool     `json:"allowed"`
+		Remaining any      `json:"remaining"`
+		Retry     *float64 `json:"retry_after_ms"`
+	} `json:"steps"`
+}
+
+// replay says by which limits a trace is replayed.
+type replay struct {
+	mode   algorithms.Mode
+	limits []algorithms.Quota
+	// start is what the budget of the first limit holds at instant 0.
+	start algorithms.State
+	stamp int64 // µs, an event in its log, or 0
+	// differs are the steps that are decided otherwise here, and why.
+	differs map[int]string
+}
+
+// The deliberate differences.
+const (
+	// A request that can never pass is told so, and not to come back.
+	neverIsNever = "never is never"
+	// Remaining is never negative, and a request that is refused is refused: debt
+	// is told by the wait.
+	debtIsRefused = "debt is refused"
+	// An event counts for exactly one window, not up to a bucket less.
+	wholeWindow = "an event counts for a whole window"
+)
+
+const ms = 1000
+
+func quota(algorithm string, events int64, windowMS float64, burst ...int64) algorithms.Quota {
+	q := algorithms.Quota{Algorithm: algorithm, Events: events, Window: int64(windowMS * ms)}
+	if len(burst) > 0 {
+		q.Burst = burst[0]
+	}
+	return q
+}
+
+func one(q algorithms.Quota) replay {
+	return replay{limits: []algorithms.Quota{q}}
+}
+
+func several(quotas ...algorithms.Quota) replay {
+	return replay{limits: quotas}
+}
+
+// but is a replay that differs at these steps.
+func (r replay) but(reason string, steps ...int) replay {
+	r.differs = make(map[int]string)
+	for _, step := range steps {
+		r.differs[step] = reason
+	}
+	return r
+}
+
+// holding is a leaky bucket of that size with so much in it.
+func holding(level, size, events int64, rate float64) replay {
+	r := one(quota("leaky_bucket", events, rate, size))
+	r.start = algorithms.State{A: origin, B: level}
+	return r
+}
+
+func in(m algorithms.Mode, r replay) replay {
+	r.mode = m
+	return r
+}
+
+// logOf is a log with an event at that instant in it.
+func logOf(m algorithms.Mode, r replay, stamp int64) replay {
+	r.mode, r.stamp = m, stamp
+	return r
+}
+
+// replays is by file and the beginning of the name, which says enough.
+var replays = map[string]replay{
+	"bitmex_token_bucket/3 per 5000":                                                  one(quota("token_bucket", 3, 5000)),
+	"bitmex_token_bucket/2 per 500":                                                   one(quota("token_bucket", 2, 500)),
+	"bitmex_token_bucket/upstream: Deduction":                                         one(quota("token_bucket", 3, 5000)),
+	"bitmex_token_bucket/force drains":                                                in(algorithms.Force, one(quota("token_bucket", 3, 3000))),
+	"bitmex_token_bucket/60 per 60000":                                                one(quota("token_bucket", 60, 60_000)),
+	"bitmex_token_bucket/clock steps back":                                            {limits: []algorithms.Quota{quota("token_bucket", 10, 1000)}, start: algorithms.State{A: 7 * 100 * ms, B: origin + 5000*ms}},
+	"bucket4j/upstream: scheduler":                                                    one(quota("token_bucket", 10, 1000)),
+	"bucket4j/greedy 10 per second":                                                   one(quota("token_bucket", 10, 1000)),
+	"bucket4j/two bandwidths":                                                         several(quota("token_bucket", 1000, 60_000), quota("token_bucket", 50, 1000)),
+	"classdojo_rolling_rate_limiter/upstream: sep":                                    in(algorithms.Uniform, one(quota("sliding_log", 2, 5000))),
+	"classdojo_rolling_rate_limiter/upstream: info, n":                                in(algorithms.Uniform, one(quota("sliding_log", 3, 10_000))),
+	"classdojo_rolling_rate_limiter/lock-out":                                         in(algorithms.Uniform, one(quota("sliding_log", 2, 4000))),
+	"classdojo_rolling_rate_limiter/1 per 1500":                                       in(algorithms.Uniform, one(quota("sliding_log", 1, 1500))),
+	"fixed_window/same traffic":                                                       one(quota("fixed_window", 5, 60_000)),
+	"fixed_window/wyattjoh":                                                           one(quota("fixed_window", 100, 5000)),
+	"nerd_token_bucket/cost larger than the bucket, wait=F":                           one(quota("token_bucket", 1, 1000, 5)).but(neverIsNever, 0),
+	"nerd_token_bucket/default":                                                       one(quota("token_bucket", 1, 1000, 60)),
+	"nerd_token_bucket/expensive":                                                     one(quota("token_bucket", 1, 1000, 60)),
+	"nerd_token_bucket/per-user":                                                      one(quota("token_bucket", 1, 1000, 2)),
+	"nerd_token_bucket/slow bucket":                                                   one(quota("token_bucket", 1, 5000, 5)),
+	"nginx_limit_req/2r/s, no burst":                                                  one(quota("gcra", 2, 1000, 1)),
+	"nginx_limit_req/2r/s burst=3 nodelay":                                            one(quota("gcra", 2, 1000, 4)),
+	"nginx_limit_req/30r/m":                                                           one(quota("gcra", 1, 2000, 2)),
+	"nginx_limit_req/7r/m":                                                            one(quota("gcra", 116, 1_000_000, 1)),
+	"risingstack_rate_limiter/upstream spec: empty, max 1, mode uniform":              in(algorithms.Uniform, one(quota("sliding_log", 1, 1))),
+	"risingstack_rate_limiter/upstream spec: empty, max 2, minDiff 50, mode binary":   one(quota("sliding_log", 2, 1)),
+	"risingstack_rate_limiter/upstream spec: empty, max 2, minDiff 50, mode nary":     in(algorithms.Nary, one(quota("sliding_log", 2, 1))),
+	"risingstack_rate_limiter/upstream spec: fresh item at 2001, max 1, mode uniform": logOf(algorithms.Uniform, one(quota("sliding_log", 1, 1)), 2001).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: fresh item at 2001, max 1, mode nary":    logOf(algorithms.Nary, one(quota("sliding_log", 1, 1)), 2001),
+	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode uniform": logOf(algorithms.Uniform, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode binary":  logOf(algorithms.Binary, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501),
+	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode nary":    logOf(algorithms.Nary, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501),
+	"risingstack_rate_limiter/upstream spec: batch of 2, max 2, fresh item at 2001, mode uniform":              logOf(algorithms.Uniform, one(quota("sliding_log", 2, 1)), 2001).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: batch of 2, max 2, fresh item at 2001, mode nary":                 logOf(algorithms.Nary, one(quota("sliding_log", 2, 1)), 2001),
+	"risingstack_rate_limiter/binary 3 per 1000":                                                               one(quota("sliding_log", 3, 1000)),
+	"risingstack_rate_limiter/binary batch":                                                                    one(quota("sliding_log", 5, 1000)),
+	"risingstack_rate_limiter/uniform counts":                                                                  in(algorithms.Uniform, one(quota("sliding_log", 2, 1000))),
+	"risingstack_rate_limiter/two limits: 2":                                                                   several(quota("sliding_log", 2, 1000), quota("sliding_log", 3, 10_000)).but(wholeWindow, 6),
+	"risingstack_rate_limiter/batch larger":                                                                    one(quota("sliding_log", 3, 1000)).but(neverIsNever, 0, 2),
+	"sharkey_leaky_bucket/bucket size 3":                                                                       one(quota("leaky_bucket", 1, 1000, 3)),
+	"sharkey_leaky_bucket/size 2, one":                                                                         holding(1, 2, 1, 1000),
+	"sharkey_leaky_bucket/size 1 full (":                                                                       holding(1, 1, 1, 1000),
+	"sharkey_leaky_bucket/size 1 full, drip":                                                                   holding(1, 1, 1, 1000),
+	"sharkey_leaky_bucket/size 1 full, 100":                                                                    holding(1, 1, 1, 1000),
+	"sharkey_leaky_bucket/two drips":                                                                           holding(2, 1, 1, 1000),
+	"sharkey_leaky_bucket/overfilled":                                                                          holding(2, 1, 1, 1000),
+	"sharkey_leaky_bucket/factor 0.5":                                                                          holding(1, 2, 1, 1000),
+	"sharkey_leaky_bucket/factor 2":                                                                            one(quota("leaky_bucket", 1, 1000, 3)),
+	"sharkey_leaky_bucket/legacy max 10 / 10000 ms (":                                                          holding(10, 10, 1, 1000),
+	"sharkey_leaky_bucket/legacy max 10 / 10000 ms at":                                                         holding(10, 10, 1, 1000),
+	"sharkey_leaky_bucket/legacy max 1 /":                                                                      holding(10, 1, 1, 1000),
+	"sharkey_leaky_bucket/legacy minInterval":                                                                  one(quota("leaky_bucket", 1, 1000, 1)),
+	"sharkey_leaky_bucket/legacy max+minInterval 10":                                                           holding(9, 10, 2, 1000),
+	"sharkey_leaky_bucket/legacy max+minInterval full":                                                         holding(10, 10, 2, 1000),
+	"sharkey_leaky_bucket/legacy max+minInterval over":                                                         holding(12, 10, 2, 1000),
+	"sharkey_leaky_bucket/dripSize 2":                                                                          one(quota("leaky_bucket", 2, 1000, 4)),
+	"sharkey_leaky_bucket/legacy max 4096 / 2000 ms (upstream: dripRate never below 1) -":                      holding(4096, 4096, 2, 1),
+	"sliding_window_counter/seed":                                                                              one(quota("sliding_window", 5, 60_000)),
+}
+
+// notReplayed says why the other traces are not.
+var notReplayed = map[string]string{
+	"bitmex_token_bucket/lost timestamp":                    "a state of two keys that lost one; ours is one key",
+	"bitmex_token_bucket/argument checks":                   "no steps",
+	"bucket4j/upstream: estimation":                         "begins empty, which no limit here does",
+	"bucket4j/upstream: blocking":                           "no steps",
+	"classdojo_rolling_rate_limiter/upstream: minD":         "a least gap between requests, which no limit here has",
+	"classdojo_rolling_rate_limiter/upstream: info, m":      "a least gap between requests, which no limit here has",
+	"classdojo_rolling_rate_limiter/sliding log, ref":       "a least gap between requests, which no limit here has",
+	"classdojo_rolling_rate_limiter/option":                 "no steps",
+	"fixed_window/resetExpiryOnChange":                      "allowed requests restart the window: a client below the limit would be refused for ever",
+	"fixed_window/store operations":                         "no steps",
+	"guava_smooth_bursty/":                                  "an algorithm that is not here",
+	"guava_smooth_warming_up/":                              "an algorithm that is not here",
+	"nerd_token_bucket/cost larger than the bucket, wait=T": "requests are held back, which no zone here does",
+	"nerd_token_bucket/tokens_per_sec":                      "a limit that is none; leave it out",
+	"nginx_limit_req/2r/s burst=3 (":                        "requests are held back, which no zone here does",
+	"producer_consumer_token_bucket/":                       "begins empty, which no limit here does",
+	"resilience4j_semaphore/":                               "requests are held back, which no zone here does",
+	"risingstack_rate_limiter/equidistant":                  "a log of few buckets, which no limit here has",
+	"risingstack_rate_limiter/minDifference":                "a least gap between requests, which no limit here has",
+	"sharkey_leaky_bucket/limit translation":                "no steps: see TestLegacy",
+}
+
+// origin is instant 0 of the traces, but for those at the clock a whole minute.
+const origin = 1_763_640_000_000_000
+
+func vectors(t *testing.T) (all []vector) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/vectors/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no vectors", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var of []vector
+		if err := json.Unmarshal(text, &of); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for i := range of {
+			of[i].File = strings.TrimSuffix(filepath.Base(file), ".json")
+			all = append(all, of[i])
+		}
+	}
+	return all
+}
+
+// lookup finds an entry by the longest beginning of a vector's file and name.
+func lookup[T any](table map[string]T, v vector) (key string, found T) {
+	for k, entry := range table {
+		if strings.HasPrefix(v.File+"/"+v.Name, k) && len(k) > len(key) {
+			key, found = k, entry
+		}
+	}
+	return key, found
+}
+
+func TestVectors(t *testing.T) {
+	server := redistest.Start(t)
+	script := loader(t, server.Client, unchanged)
+	used := make(map[string]bool)
+	for _, v := range vectors(t) {
+		if v.Variant == "as_implemented_buggy" {
+			continue // a fault that was recorded so that nobody repeats it
+		}
+		key, r := lookup(replays, v)
+		reason, _ := lookup(notReplayed, v)
+		used[key], used[reason] = true, true
+		switch {
+		case key == "" && reason == "":
+			t.Errorf("%s/%s is neither replayed nor said why not", v.File, v.Name)
+		case len(key) > len(reason):
+			t.Run(v.File+"/"+v.Name, func(t *testing.T) {
+				server.Client.FlushAll(t.Context())
+				p := r.play(t, v)
+				if diff, err := p.difference(server.Client, script); err != nil || diff != "" {
+					t.Errorf("Lua: %s %v", diff, err)
+				}
+			})
+		}
+	}
+	for key := range replays {
+		if !used[key] {
+			t.Errorf("no vector is %q", key)
+		}
+	}
+	for key := range notReplayed {
+		if !used[key] {
+			t.Errorf("no vector is %q", key)
+		}
+	}
+}
+
+// play decides a trace in Go, compares, and returns it as a program for Lua.
+func (r replay) play(t *testing.T, v vector) *program {
+	t.Helper()
+	request := store.Request{Zone: "z", Key: "k", Mode: r.mode}
+	p := &program{}
+	for i, q := range r.limits {
+		l, err := algorithms.NewLimit(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Limits = append(request.Limits, store.NewLimit("z", fmt.Sprint(i), l))
+		p.states = append(p.states, new(algorithms.State))
+	}
+	p.requests = []store.Request{request}
+	start := func() *algorithms.State {
+		s := r.start
+		if r.stamp != 0 {
+			s.Log = new(algorithms.Log)
+			s.Log.Append(origin+r.stamp, r.limits[0].Events)
+		}
+		return &s
+	}
+	p.states[0] = start()
+	if *p.states[0] != (algorithms.State{}) {
+		p.startFrom = start()
+	}
+	for i, s := range v.Steps {
+		cost := s.Cost
+		if s.Op == "peek" {
+			cost = 0
+		}
+		p.decide(origin+int64(math.Round(s.T*ms)), []int64{cost})
+		d := worst(p.want[i])
+		var diffs []string
+		if s.Op == "peek" {
+			if (d.Remaining > 0) != s.Allowed {
+				diffs = append(diffs, fmt.Sprintf("%d remaining, want allowed %v", d.Remaining, s.Allowed))
+			}
+		} else {
+			remaining, _ := s.Remaining.(float64)
+			if want := max(int64(math.Floor(remaining+1e-9)), 0); d.Remaining != want {
+				diffs = append(diffs, fmt.Sprintf("%d remaining, want %d", d.Remaining, want))
+			}
+			if d.Allowed != s.Allowed {
+				diffs = append(diffs, fmt.Sprintf("allowed %v, want %v", d.Allowed, s.Allowed))
+			}
+			if got := (d.RetryAfter + ms - 1) / ms; s.Retry != nil && !s.Allowed && got != int64(math.Ceil(*s.Retry)) {
+				diffs = append(diffs, fmt.Sprintf("retry after %d ms, want %v", got, *s.Retry))
+			}
+		}
+		switch reason := r.differs[i]; {
+		case reason == "" && len(diffs) > 0:
+			t.Errorf("step %d at %v ms: %s", i, s.T, strings.Join(diffs, ", "))
+		case reason != "" && len(diffs) == 0:
+			t.Errorf("step %d at %v ms: no difference, although it is named: %s", i, s.T, reason)
+		}
+	}
+	return p
+}
+
+// worst is what a request with several limits is told: the least remaining, the
+// longest wait.
+func worst(decisions []algorithms.Decision) algorithms.Decision {
+	w := decisions[0]
+	for _, d := range decisions[1:] {
+		w.Allowed = w.Allowed && d.Allowed
+		w.Remaining = min(w.Remaining, d.Remaining)
+		w.RetryAfter = max(w.RetryAfter, d.RetryAfter)
+	}
+	return w
+}

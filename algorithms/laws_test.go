@@ -80,6 +80,9 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 				if slices.Contains(a.Options, "align") && r.IntN(2) == 0 {
 					q.Align = "clock"
 				}
+				if slices.Contains(a.Options, "min_interval") && r.IntN(2) == 0 {
+					q.MinInterval = 1 + r.Int64N(2*q.Window)
+				}
 				mode := []Mode{Binary, Binary, Nary, Uniform, Force}[r.IntN(5)]
 				h := &history{limit: mustLimit(t, q), mode: mode, state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
 				for range r.IntN(60) {
@@ -164,6 +167,7 @@ func TestUniformDebtIsBounded(t *testing.T) {
 		for range 50 {
 			h.take(h.now, 1+r.Int64N(1<<31-1))
 		}
+		h.now += h.limit.MinInterval
 		d := h.ask(h.now, 0)
 		l := h.limit
 		most := 2 * max(ceilDiv(l.Burst, l.Events), 1) * l.Window // two bursts, or two windows
@@ -261,8 +265,12 @@ func TestGrantedStaysWithinTheBound(t *testing.T) {
 			granted := int64(0)
 			for _, c := range h.charges[i:] {
 				granted += c.events
-				if span := c.at - h.charges[i].at; granted > bound(h.limit, span) {
+				span := c.at - h.charges[i].at
+				if granted > bound(h.limit, span) {
 					t.Fatalf("%d granted within %d µs, the bound is %d", granted, span, bound(h.limit, span))
+				}
+				if c != h.charges[i] && span < h.limit.MinInterval && h.mode != Force {
+					t.Fatalf("granted %d µs apart", span)
 				}
 			}
 		}

@@ -24,6 +24,9 @@ type Quota struct {
 	// charge; also the meaning of "") or "clock" (multiples of Window since the
 	// Unix epoch, UTC).
 	Align string
+	// MinInterval is the least span between two charged requests of a
+	// sliding_log; 0 is none.
+	MinInterval Micros
 }
 
 // Limit is a Quota made ready: checked, and in lowest terms. It is immutable and
@@ -67,6 +70,10 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 		return nil, fmt.Errorf("%s has no option align: it belongs to fixed_window", algorithm.Name)
 	case q.Align != "" && q.Align != "first" && q.Align != "clock":
 		return nil, fmt.Errorf("align must be first or clock, not %q", q.Align)
+	case q.MinInterval != 0 && !algorithm.Takes("min_interval"):
+		return nil, fmt.Errorf("%s has no option min_interval: it belongs to sliding_log", algorithm.Name)
+	case q.MinInterval < 0 || q.MinInterval > longest:
+		return nil, fmt.Errorf("min_interval must be from 1us to %s, not %s", describeDuration(longest), describeDuration(q.MinInterval))
 	case q.Events > exact/4 || q.Burst > exact/4 || q.Window > longest:
 		return nil, errBound
 	}
@@ -95,6 +102,9 @@ func (l *Limit) Args() []int64 { return l.algorithm.args(l) }
 // events, window, burst or the limit's own options do, however they were written.
 func (l *Limit) Fingerprint() string {
 	text := fmt.Sprint(l.algorithm.Name, " ", l.Events, " ", l.Window, " ", l.Burst, " ", l.Align)
+	if l.MinInterval != 0 {
+		text += fmt.Sprint(" min_interval ", l.MinInterval)
+	}
 	sum := sha256.Sum256([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
 }
@@ -109,6 +119,9 @@ func describe(q Quota) string {
 	}
 	if q.Align == "clock" {
 		s += " aligned to the clock"
+	}
+	if q.MinInterval != 0 {
+		s += " at least " + describeDuration(q.MinInterval) + " apart"
 	}
 	return s
 }

@@ -10,15 +10,16 @@ var slidingLogLua string
 
 // sliding_log: the instant of every event is remembered, and never more than
 // events of them lie in any window: an event counts until it is exactly one
-// window old.
+// window old. With min_interval, two requests that are charged, whatever they
+// cost, are at least so far apart, and nothing remains before that time.
 //
 // State: Log holds the instants, oldest first, at most events of them; in Redis
 // it is a list. Events that no longer count stay until the next charge.
 func init() {
 	register(&Algorithm{
-		Name:   "sliding_log",
+		Name: "sliding_log", Options: []string{"min_interval"},
 		lua:    slidingLogLua,
-		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window} },
+		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.MinInterval} },
 		bound:  slidingLogBound,
 		decide: slidingLogDecide,
 		commit: slidingLogCommit,
@@ -35,9 +36,9 @@ func slidingLogBound(l *Limit) error {
 }
 
 func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window := l.Events, l.Window
+	events, window, interval := l.Events, l.Window, l.MinInterval
 	held := s.Log.Len()
-	newest := int64(0)
+	newest := -interval
 	if held > 0 {
 		newest = s.Log.At(held - 1)
 	}
@@ -46,32 +47,45 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	live := held - dead
 	fits := max(events-live, 0)
 	retry := int64(0)
+	if cost > fits && cost <= events {
+		retry = s.Log.At(dead+live+cost-events-1) + window - now
+	}
+	if early := newest + interval - now; early > 0 {
+		fits = 0
+		if cost > 0 {
+			retry = max(retry, early)
+		}
+	}
 	if cost > events {
 		retry = Forever
-	} else if cost > fits {
-		retry = s.Log.At(dead+live+cost-events-1) + window - now
 	}
 	return verdict{fits: fits, retry: retry, a: eff, b: dead, c: live}
 }
 
 func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
-	events, window := l.Events, l.Window
+	events, window, interval := l.Events, l.Window, l.MinInterval
 	eff, dead, live := v.a, v.b, v.c
+	oldest, newest := eff, eff
+	if charge == 0 && dead+live > 0 {
+		newest = s.Log.At(dead + live - 1)
+	}
 	charge = min(charge, events)
 	if over := live + charge - events; over > 0 { // the newest events of them are kept
 		dead, live = dead+over, live-over
 	}
-	oldest, newest := eff, eff
 	if live > 0 {
 		oldest = s.Log.At(dead)
-	}
-	if live > 0 && charge == 0 {
-		newest = s.Log.At(dead + live - 1)
 	}
 	remaining = max(events-live-charge, 0)
 	if live+charge > 0 {
 		more = oldest + window - now
 		reset = newest + window - now
+	}
+	if early := newest + interval - now; early > 0 && dead+live+charge > 0 {
+		if remaining > 0 {
+			more = early
+		}
+		remaining, more, reset = 0, max(more, early), max(reset, early)
 	}
 	if charge > 0 {
 		if s.Log == nil {

@@ -25,9 +25,9 @@ local function sliding_log_dead(key, held, edge)
 end
 
 function sliding_log.decide(l, key, now, cost)
-  local events, window = l[1], l[2]
+  local events, window, interval = l[1], l[2], l[3]
   local held = redis.call('LLEN', key)
-  local newest = 0
+  local newest = -interval
   if held > 0 then
     newest = sliding_log_at(key, held - 1)
   end
@@ -36,32 +36,47 @@ function sliding_log.decide(l, key, now, cost)
   local live = held - dead
   local fits = max(events - live, 0)
   local retry = 0
+  if cost > fits and cost <= events then
+    retry = sliding_log_at(key, dead + live + cost - events - 1) + window - now
+  end
+  local early = newest + interval - now
+  if early > 0 then
+    fits = 0
+    if cost > 0 then
+      retry = max(retry, early)
+    end
+  end
   if cost > events then
     retry = forever
-  elseif cost > fits then
-    retry = sliding_log_at(key, dead + live + cost - events - 1) + window - now
   end
   return fits, retry, eff, dead, live
 end
 
 function sliding_log.commit(l, key, now, charge, eff, dead, live)
-  local events, window = l[1], l[2]
+  local events, window, interval = l[1], l[2], l[3]
+  local oldest, newest = eff, eff
+  if charge == 0 and dead + live > 0 then
+    newest = sliding_log_at(key, dead + live - 1)
+  end
   charge = min(charge, events)
   local over = live + charge - events
   if over > 0 then
     dead, live = dead + over, live - over
   end
-  local oldest, newest = eff, eff
   if live > 0 then
     oldest = sliding_log_at(key, dead)
-  end
-  if live > 0 and charge == 0 then
-    newest = sliding_log_at(key, dead + live - 1)
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0
   if live + charge > 0 then
     more = oldest + window - now
     reset = newest + window - now
+  end
+  local early = newest + interval - now
+  if early > 0 and dead + live + charge > 0 then
+    if remaining > 0 then
+      more = early
+    end
+    remaining, more, reset = 0, max(more, early), max(reset, early)
   end
   if charge > 0 then
     if dead > 0 then

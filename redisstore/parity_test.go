@@ -77,6 +77,9 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 		if slices.Contains(a.Options, "align") {
 			q.Align = pick(r, "", "clock")
 		}
+		if slices.Contains(a.Options, "min_interval") && r.IntN(3) == 0 {
+			q.MinInterval = pick(r, 1, q.Window/q.Events, q.Window, 1+r.Int64N(2*q.Window))
+		}
 		if l, err := algorithms.NewLimit(q); err == nil {
 			return l
 		}
@@ -123,7 +126,7 @@ func newProgram(seed uint64) *program {
 		}
 		for _, q := range p.requests {
 			for _, l := range q.Limits {
-				edges = append(edges, l.Window, l.Window/l.Events)
+				edges = append(edges, l.Window, l.Window/l.Events, l.MinInterval)
 			}
 		}
 	}
@@ -401,6 +404,11 @@ var mutants = []struct{ name, old, new string }{
 	{"sliding_log: an event of exactly one window still counts", "sliding_log_at(key, high - 1) <= edge", "sliding_log_at(key, high - 1) < edge"},
 	{"sliding_log: halving is off", "sliding_log_at(key, middle - 1) <= edge", "sliding_log_at(key, middle - 1) < edge"},
 	{"sliding_log: clock steps back", "local eff = max(now, newest)", "local eff = now"},
+	{"sliding_log: min_interval is only told, not kept", "    fits = 0\n    if cost > 0", "    if cost > 0"},
+	{"sliding_log: min_interval refuses peeks", "    if cost > 0 then\n      retry = max(retry, early)\n    end", "    retry = max(retry, early)"},
+	{"sliding_log: min_interval hides the window", "retry = max(retry, early)", "retry = early"},
+	{"sliding_log: more although it is too early", "max(more, early), max(reset", "more, max(reset"},
+	{"sliding_log: forgets the last request too early", "max(more, early), max(reset, early)", "max(more, early), reset"},
 	{"sliding_log: retry by the wrong event", "dead + live + cost - events - 1", "dead + live + cost - events"},
 	{"sliding_log: keeps what is dead", "redis.call('LTRIM', key, dead, -1)", ""},
 	{"sliding_log: drops one too many", "redis.call('LTRIM', key, dead, -1)", "redis.call('LTRIM', key, dead + 1, -1)"},

@@ -173,7 +173,14 @@ func (a *answer) decided(allowed bool, took time.Duration) {
 }
 
 // allowedBy tells whether a zone had room.
-func (a *answer) allowedBy(i int) bool { return a.retryAfter(i) == 0 }
+func (a *answer) allowedBy(i int) bool {
+	for _, d := range a.requests[i].Decisions {
+		if !d.Allowed {
+			return false
+		}
+	}
+	return true
+}
 
 // retryAfter is how long until a zone has room: the longest of its limits.
 func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
@@ -183,11 +190,15 @@ func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
 	return wait
 }
 
-// refusing returns the zone with the longest wait.
+// refusing returns the refusing zone with the longest wait, and the longest wait
+// of all zones: a uniform zone that had room may have none any more.
 func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
+	longest := algorithms.Micros(-1)
 	for i := range a.zones {
-		if w := a.retryAfter(i); w > wait {
-			z, key, wait = a.zones[i], a.requests[i].Key, w
+		w := a.retryAfter(i)
+		wait = max(wait, w)
+		if !a.allowedBy(i) && w > longest {
+			z, key, longest = a.zones[i], a.requests[i].Key, w
 		}
 	}
 	return z, key, wait

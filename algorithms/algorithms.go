@@ -52,8 +52,8 @@ type State struct {
 // served 6 requests of cost 1 at once answers the sixth with Allowed true,
 // Charged 1, Remaining 4, MoreAfter 100000, RetryAfter 0 and ResetAfter 600000.
 type Decision struct {
-	// Allowed tells whether this limit lets the request pass: RetryAfter is 0.
-	// The request passes only where all its limits let it.
+	// Allowed tells whether this limit had room for the request. The request
+	// passes only where all its limits had.
 	Allowed bool
 	// Charged is how many events were taken from this budget.
 	Charged int64
@@ -62,7 +62,9 @@ type Decision struct {
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
 	// RetryAfter is how long until this limit would allow the same request if
-	// nobody else takes anything: 0 when it does, [Forever] when it never will.
+	// nobody else takes anything: 0 when it did, [Forever] when it never will.
+	// A limit of a Uniform zone can have had room and, once charged for a request
+	// that another zone refused, have none.
 	RetryAfter Micros
 	// ResetAfter is how long until the budget is as good as untouched. State
 	// must be kept this long, and no longer.

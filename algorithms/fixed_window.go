@@ -52,10 +52,11 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	events, window, clock := l.Events, l.Window, l.Align == "clock"
 	start, count := v.a, v.b
 	if count+charge > events { // a refused request that is charged all the same
-		charge = min(charge, events)
-		count = events - charge
-		if !clock {
-			start = now
+		if clock {
+			charge = events - count
+		} else {
+			charge = min(charge, events)
+			start, count = now, events-charge
 		}
 	}
 	count += charge

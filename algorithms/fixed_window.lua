@@ -25,10 +25,11 @@ end
 function fixed_window.commit(l, key, now, charge, start, count)
   local events, window, clock = l[1], l[2], l[3] == 1
   if count + charge > events then
-    charge = min(charge, events)
-    count = events - charge
-    if not clock then
-      start = now
+    if clock then
+      charge = events - count
+    else
+      charge = min(charge, events)
+      start, count = now, events - charge
     end
   end
   count = count + charge

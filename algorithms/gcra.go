@@ -45,25 +45,24 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.burst
 	tat, part := v.a, v.b
-	most := 2 * burst * window
-	if ahead := tat - now; ahead > floorDiv(most, events) {
+	ahead, most := tat-now, 2*burst*window
+	if ahead > floorDiv(most, events) {
 		charge = 0
 	} else {
 		charge = max(min(charge, ceilDiv(most-ahead*events-part, window)), 0)
 	}
 	part += charge * window
-	tat, part = tat+floorDiv(part, events), part%events
-	if over := (tat-now)*events + part; charge > 0 && over > most {
-		tat, part = now+floorDiv(most, events), most%events
+	ahead, part = ahead+floorDiv(part, events), part%events
+	if charge > 0 && ahead*events+part > most {
+		ahead, part = floorDiv(most, events), most%events
 	}
-	ahead := tat - now
 	remaining = gcraFree(l, ahead, part)
 	if remaining < burst {
 		more = ahead + ceilDiv(part+(remaining+1-burst)*window, events)
 		reset = ahead + ceilDiv(part, events)
 	}
 	if charge > 0 {
-		s.A, s.B = tat, part
+		s.A, s.B = now+ahead, part
 	}
 	return charge, remaining, more, reset
 }

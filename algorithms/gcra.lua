@@ -30,25 +30,24 @@ end
 
 function gcra.commit(l, key, now, charge, tat, part)
   local events, window, burst = l[1], l[2], l[3]
-  local most = 2 * burst * window
-  if tat - now > floor(most / events) then
+  local ahead, most = tat - now, 2 * burst * window
+  if ahead > floor(most / events) then
     charge = 0
   else
-    charge = max(min(charge, ceil((most - (tat - now) * events - part) / window)), 0)
+    charge = max(min(charge, ceil((most - ahead * events - part) / window)), 0)
   end
   part = part + charge * window
-  tat, part = tat + floor(part / events), part % events
-  if charge > 0 and (tat - now) * events + part > most then
-    tat, part = now + floor(most / events), most % events
+  ahead, part = ahead + floor(part / events), part % events
+  if charge > 0 and ahead * events + part > most then
+    ahead, part = floor(most / events), most % events
   end
-  local ahead = tat - now
   local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
   if remaining < burst then
     more = ahead + ceil((part + (remaining + 1 - burst) * window) / events)
     reset = ahead + ceil(part / events)
   end
   if charge > 0 then
-    save(key, reset, tat, part)
+    save(key, reset, now + ahead, part)
   end
   return charge, remaining, more, reset
 end

@@ -29,7 +29,7 @@ func TestLegacy(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, bad := range [][3]int64{{0, second, 0}, {-1, second, 0}, {1 << 40, second, 0}, {1, 999, 0}, {1, -1, 0}, {1, 1 << 60, 0}, {1, second, -1}, {1, second, 1 << 60}} {
+	for _, bad := range [][3]int64{{0, second, 0}, {-1, second, 0}, {1 << 40, second, 0}, {1, 999, 0}, {1, -1, 0}, {1, 1 << 60, 0}, {1, second, -1}, {1, second, 1 << 60}, {1, second, 400}, {1 << 31, 1 << 31 * millisecond, 0}} {
 		if q, err := Legacy(bad[0], bad[1], bad[2]); err == nil {
 			t.Errorf("Legacy%v = %+v", bad, q)
 		}

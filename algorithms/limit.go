@@ -40,6 +40,7 @@ type Limit struct {
 	events int64
 	window Micros
 	burst  int64
+	unit   Micros // of a sliding_window: see slidingWindowUnit
 }
 
 // NewLimit checks a quota and makes it ready. Its errors name the setting, its

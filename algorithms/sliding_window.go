@@ -17,7 +17,7 @@ func init() {
 	register(&Algorithm{
 		Name:   "sliding_window",
 		lua:    slidingWindowLua,
-		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, slidingWindowUnit(l)} },
+		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.unit} },
 		bound:  slidingWindowBound,
 		decide: slidingWindowDecide,
 		commit: slidingWindowCommit,
@@ -25,11 +25,12 @@ func init() {
 }
 
 // slidingWindowBound refuses limits that no unit of time makes small enough, and
-// windows of which two are too long.
+// windows of which two are too long; it also chooses the unit.
 func slidingWindowBound(l *Limit) error {
 	if l.Events > exact/8 || 2*l.Window > longest {
 		return errBound
 	}
+	l.unit = slidingWindowUnit(l)
 	return nil
 }
 
@@ -44,7 +45,7 @@ func slidingWindowUnit(l *Limit) Micros {
 }
 
 func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	events, window, unit := l.Events, l.Window, l.unit
 	start, prev, cur := s.A, s.B, s.C
 	eff := max(now, start)
 	if eff-start >= 2*window {
@@ -64,7 +65,7 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 }
 
 func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
-	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	events, window, unit := l.Events, l.Window, l.unit
 	start, prev, cur := v.a, v.b, v.c
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
@@ -87,7 +88,7 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict
 // slidingWindowRoom is the first instant with room for cost: in this window once
 // prev weighs little enough, or in the next, where cur is what came before.
 func slidingWindowRoom(l *Limit, start Micros, prev, cur, cost int64) Micros {
-	events, window, unit := l.Events, l.Window, slidingWindowUnit(l)
+	events, window, unit := l.Events, l.Window, l.unit
 	if cur+cost > events {
 		start, prev, cur = start+window, cur, 0
 	}

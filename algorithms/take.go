@@ -90,7 +90,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 				retry = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
 			c.Decision = Decision{
-				Allowed:    retry == 0,
+				Allowed:    r.want() <= c.verdict.fits,
 				Charged:    charged,
 				Remaining:  remaining,
 				MoreAfter:  more,

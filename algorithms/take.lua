@@ -6,8 +6,9 @@
 --          per limit: its algorithm, how many numbers follow, the numbers;
 --          per group (one group is one HTTP request): number of zones, number of words that follow;
 --          per zone: mode, cost, number of checks; per check: which limit (from 1)
--- reply    now in µs; per group either 1 and, per check, charged, remaining, more,
---          retry, reset; or 0 and the text of the error that kept it from being decided
+-- reply    now in µs; per group either 1 and, per check, whether there was room (1 or 0),
+--          charged, remaining, more, retry, reset; or 0 and the text of the error that kept
+--          it from being decided
 
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -35,7 +36,7 @@ end })
 local reply, r, k = { now }, 1, 0
 
 -- per check of the group at hand
-local L, fits, retry, A, B, C = {}, {}, {}, {}, {}, {}
+local L, fits, room, retry, A, B, C = {}, {}, {}, {}, {}, {}, {}
 
 local function take(zones)
   local allowed, c, z = true, 0, i + 1
@@ -47,7 +48,8 @@ local function take(zones)
       local l = limits[ARGV[z + 3 + n]]
       L[c] = l
       fits[c], retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, want)
-      allowed = allowed and want <= fits[c]
+      room[c] = want <= fits[c] and 1 or 0
+      allowed = allowed and room[c] == 1
     end
     z = z + 3 + checks
   end
@@ -69,8 +71,9 @@ local function take(zones)
         local _
         _, retry[c] = l.decide(l, key, now, cost)
       end
-      local at = r + 5 * c - 3
-      reply[at], reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = charged, remaining, more, retry[c], reset
+      local at = r + 6 * c - 4
+      reply[at], reply[at + 1], reply[at + 2] = room[c], charged, remaining
+      reply[at + 3], reply[at + 4], reply[at + 5] = more, retry[c], reset
     end
     z = z + 3 + checks
   end
@@ -82,10 +85,10 @@ while i <= #ARGV do
   reply[r + 1] = 1
   local ok, err = pcall(take, zones)
   if ok then
-    r = r + 1 + 5 * checks
+    r = r + 1 + 6 * checks
   else
     if type(err) == 'table' then err = err.err end
-    for at = r + 3, r + 1 + 5 * checks do reply[at] = nil end
+    for at = r + 3, r + 1 + 6 * checks do reply[at] = nil end
     reply[r + 1], reply[r + 2] = 0, tostring(err)
     r = r + 2
   end

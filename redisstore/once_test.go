@@ -110,14 +110,14 @@ func TestChargedAtMostOnce(t *testing.T) {
 	}{
 		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
 		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
-		{"stalls", func(net.Conn) { time.Sleep(300 * time.Millisecond) }, 1},
+		{"stalls", func(net.Conn) { select {} }, 1},
 		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*7\r\n:1\r\n"); _ = c.Close() }, 1},
 		{"garbage", reply("!what\r\n"), 1},
 		{"nothing", reply("*0\r\n"), 1},
 		{"too short", reply("*2\r\n:1\r\n:1\r\n"), 1},
-		{"too long", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
-		{"negative", reply("*7\r\n:1\r\n:1\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"not numbers", reply("*7\r\n:1\r\n:1\r\n:1\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"too long", reply("*9\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
+		{"negative", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"not numbers", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
 		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1},
 		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1},
 		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1},
@@ -128,7 +128,11 @@ func TestChargedAtMostOnce(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			m := startMisbehaving(t, test.behave)
-			s := open(t, redisstore.Options{Address: m.addr, Timeout: 200 * time.Millisecond})
+			timeout := patient
+			if test.name == "stalls" {
+				timeout = 2 * time.Second
+			}
+			s := open(t, redisstore.Options{Address: m.addr, Timeout: timeout})
 			if allowed, err := s.Take(context.Background(), request(t, "k")); err == nil || allowed {
 				t.Errorf("Take = %v, %v", allowed, err)
 			}
@@ -155,7 +159,7 @@ func TestDeadline(t *testing.T) {
 func TestCloseWaitsForCalls(t *testing.T) {
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond)
-		_, _ = io.WriteString(c, "*7\r\n:1\r\n:1\r\n:1\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
+		_, _ = io.WriteString(c, "*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
 	})
 	s := open(t, redisstore.Options{Address: m.addr})
 	done := make(chan error)

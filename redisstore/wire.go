@@ -106,13 +106,13 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 		q.Decisions = q.Decisions[:0]
 		for range q.Limits {
 			d := algorithms.Decision{
+				Allowed:    r.integer(1) == 1,
 				Charged:    r.integer(algorithms.Forever),
 				Remaining:  r.integer(algorithms.Forever),
 				MoreAfter:  r.integer(algorithms.Forever),
 				RetryAfter: r.integer(algorithms.Forever),
 				ResetAfter: r.integer(algorithms.Forever),
 			}
-			d.Allowed = d.RetryAfter == 0
 			allowed = allowed && d.Allowed
 			q.Decisions = append(q.Decisions, d)
 		}

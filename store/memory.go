@@ -98,7 +98,9 @@ func (m *Memory) Sweep() {
 	}
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
-	m.overflow.sweepLocked(now, func(uint32, int64) {})
+	// A request reads the clock before it locks this shard: what has expired only
+	// just may still be in force for it.
+	m.overflow.sweepLocked(now-1_000_000, func(uint32, int64) {})
 }
 
 func (m *Memory) dropped(limit uint32, weight int64) {
@@ -216,6 +218,8 @@ type take struct {
 	shardOf  []*shard // of each request
 	locked   []uint16 // the shards locked, ascending
 	overflow bool     // the overflow shard is locked too
+	// overflowed are the zones that found no room, to be told of without locks.
+	overflowed []string
 	found    []found  // for each check
 	checks   []algorithms.Check
 	zones    []algorithms.Request
@@ -273,11 +277,17 @@ func (t *take) release() {
 	for _, s := range t.locked {
 		t.memory.shards[s].mu.Unlock()
 	}
+	if t.full != nil {
+		for _, zone := range t.overflowed {
+			t.full(zone)
+		}
+	}
 	clear(t.shardOf)
+	clear(t.overflowed)
 	clear(t.found)
 	clear(t.checks)
 	clear(t.zones)
-	*t = take{shardOf: t.shardOf[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0]}
+	*t = take{shardOf: t.shardOf[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0], overflowed: t.overflowed[:0]}
 	takes.Put(t)
 }
 
@@ -307,10 +317,10 @@ func (t *take) hasRoom(zone *zoneCount) bool {
 func (t *take) reclaim(zone *zoneCount) bool {
 	m := t.memory
 	first := m.reclaimed.Load()
-	for scanned, n := 0, int64(0); n < shardCount && scanned < 4 && !t.hasRoom(zone); n++ {
+	scanned, n := 0, int64(0)
+	for ; n < shardCount && scanned < 4 && !t.hasRoom(zone); n++ {
 		i := uint16((first + n) % shardCount)
 		s := &m.shards[i].shard
-		m.reclaimed.Store(first + n + 1)
 		if t.now < s.earliest.Load() {
 			continue
 		}
@@ -322,6 +332,7 @@ func (t *take) reclaim(zone *zoneCount) bool {
 		}
 		scanned++
 	}
+	m.reclaimed.Store(first + n)
 	for i := range t.found { // what was found earlier may have been dropped just now
 		t.found[i].look()
 	}
@@ -331,9 +342,7 @@ func (t *take) reclaim(zone *zoneCount) bool {
 // overflowShard locks and returns the shard of the shared budgets.
 func (t *take) overflowShard(zone string) *shard {
 	t.memory.overflowed.Add(1)
-	if t.full != nil {
-		t.full(zone)
-	}
+	t.overflowed = append(t.overflowed, zone)
 	if !t.overflow {
 		t.memory.overflow.mu.Lock()
 		t.overflow = true

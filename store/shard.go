@@ -67,7 +67,7 @@ func (s *shard) expiresLocked(place uint32, at algorithms.Micros) {
 	}
 }
 
-// sweepLocked drops what has expired, and tells of each.
+// sweepLocked drops what has expired, and tells of each. Places may change.
 func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, weight int64)) {
 	earliest := int64(math.MaxInt64)
 	for key, place := range s.places {
@@ -81,8 +81,19 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, we
 		*b = budget{}
 		s.free = append(s.free, place)
 	}
-	if len(s.places) == 0 { // what a flood left behind
-		s.places, s.slab, s.free = make(map[budgetKey]uint32), nil, nil
-	}
 	s.earliest.Store(earliest)
+	const small = 64
+	if len(s.slab) > small && len(s.places) < len(s.slab)/4 {
+		s.compactLocked()
+	}
+}
+
+// compactLocked gives back the room that a flood left behind. Places change.
+func (s *shard) compactLocked() {
+	places, slab := make(map[budgetKey]uint32, len(s.places)), make([]budget, 0, len(s.places))
+	for key, place := range s.places {
+		places[key] = uint32(len(slab))
+		slab = append(slab, s.slab[place])
+	}
+	s.places, s.slab, s.free = places, slab, nil
 }

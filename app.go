@@ -51,7 +51,7 @@ type App struct {
 // MemoryOptions are the settings of the store in memory.
 type MemoryOptions struct {
 	// How many keys are held at most, over all zones; a sliding log counts as
-	// one more for every 64 events it holds. When that many are held and none
+	// one more for every 64 events it has room for. When that many are held and none
 	// has expired, new keys share one budget per limit (default 1000000).
 	MaxKeys int64 `json:"max_keys,omitempty"`
 }
@@ -164,8 +164,8 @@ func (a *App) lookFor(s *redisstore.Store) {
 	}
 }
 
-// storeFor returns the store for a handler with so many zones, and its identity.
-func (a *App) storeFor(ctx caddy.Context, o *Options, zones int) (s store.Store, id string, err error) {
+// storeFor returns the store for a handler, and its identity.
+func (a *App) storeFor(ctx caddy.Context, o *Options) (s store.Store, id string, err error) {
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
 		return nil, "", err
 	}
@@ -183,7 +183,6 @@ func (a *App) storeFor(ctx caddy.Context, o *Options, zones int) (s store.Store,
 	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
 		a.sweepEvery = every
 	}
-	a.memoryZones += zones
 	s, err = a.memoryStore()
 	return s, "memory", err
 }
@@ -207,6 +206,10 @@ type pooledMemory struct{ *store.Memory }
 func (pooledMemory) Destruct() error { return nil }
 
 func (a *App) redisStore(o redisstore.Options) (*redisstore.Store, error) {
+	o, err := o.Normal()
+	if err != nil {
+		return nil, err
+	}
 	if known := a.redis[o]; known != nil {
 		return known, nil
 	}
@@ -232,6 +235,9 @@ func (a *App) claim(z *zone) error {
 	known := a.claimed[z.name]
 	a.claimed[z.name] = append(known, z)
 	if len(known) == 0 {
+		if z.identity.store == "memory" {
+			a.memoryZones++
+		}
 		return nil
 	}
 	for _, same := range known {
@@ -242,7 +248,10 @@ func (a *App) claim(z *zone) error {
 	}
 	what, one, other := known[0].identity.difference(z.identity)
 	if known[0].plain && z.plain {
-		z.nameLimits(z.identity.digest())
+		// All of them, for which comes first is chance where there are several servers.
+		for _, zone := range a.claimed[z.name] {
+			zone.nameLimits(zone.identity.digest())
+		}
 		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
 			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -58,6 +59,19 @@ var client = &http.Client{
 // stand for its addresses; env is added to its environment.
 func startCaddy(t testing.TB, config string, env ...string) *caddyProcess {
 	t.Helper()
+	for attempt := 1; ; attempt++ { // the free ports may be taken before Caddy has them
+		c, err := tryCaddy(t, config, env...)
+		if err == nil {
+			return c
+		}
+		if attempt == 3 {
+			t.Fatalf("Caddy did not start: %v\n%s", err, c.logged())
+		}
+	}
+}
+
+func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error) {
+	t.Helper()
 	c := &caddyProcess{
 		site:  "127.0.0.1:" + redistest.FreePort(t),
 		admin: "127.0.0.1:" + redistest.FreePort(t),
@@ -102,10 +116,15 @@ func startCaddy(t testing.TB, config string, env ...string) *caddyProcess {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
-			return c
+			return c, nil
+		}
+		select {
+		case <-read:
+			return c, errors.New("it ended")
+		default:
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("Caddy did not start: %v", err)
+			return c, err
 		}
 	}
 }
@@ -152,6 +171,7 @@ func (c *caddyProcess) do(method, url, body string, header ...string) (response,
 	if err != nil {
 		return response{}, err
 	}
+	request.Close = request.URL.Host == c.admin // which ends with the configuration, idle connections and all
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Add(header[i], header[i+1])
 	}
@@ -232,6 +252,7 @@ func (hold) CaddyModule() caddy.ModuleInfo {
 
 func (hold) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	d, _ := time.ParseDuration(r.URL.Query().Get("hold"))
+	caddy.Log().Info("held", zap.Duration("for", d))
 	time.Sleep(d)
 	return next.ServeHTTP(w, r)
 }

@@ -40,7 +40,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			fixed_window <events> <window> {
 //				align first|clock
 //			}
-//			sliding_log    <events> <window>
+//			sliding_log    <events> <window> {
+//				min_interval <duration>
+//			}
 //			sliding_window <events> <window>
 //			token_bucket   <events> <window> [<burst>]
 //			leaky_bucket   <events> <window> [<burst>]
@@ -333,8 +335,12 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	err = block(d, name, algorithm.Options, func(string) (err error) {
-		l.Align, err = value(d, "clock") // the only option there is
+	err = block(d, name, algorithm.Options, func(option string) (err error) {
+		if option == "min_interval" {
+			l.MinInterval, err = positiveDuration(d, "1s")
+		} else {
+			l.Align, err = value(d, "clock")
+		}
 		return err
 	})
 	if err != nil {

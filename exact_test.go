@@ -20,7 +20,7 @@ func TestExactOverThreeInstances(t *testing.T) {
 	server := redistest.Start(t)
 	config := ""
 	for _, a := range algorithms.All() {
-		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 1d\n}\n", a.Name, a.Name, a.Name)
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 10000d\n}\n", a.Name, a.Name, a.Name)
 	}
 	config = site(config + fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr))
 	var instances []*caddyProcess
@@ -38,7 +38,7 @@ func TestExactOverThreeInstances(t *testing.T) {
 func TestExactInMemory(t *testing.T) {
 	config := ""
 	for _, a := range algorithms.All() {
-		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 1d\n}\n", a.Name, a.Name, a.Name)
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s 100 10000d\n}\n", a.Name, a.Name, a.Name)
 	}
 	c := startCaddy(t, site(config))
 	eachAlgorithm(t, func(t *testing.T, name string) {

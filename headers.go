@@ -1,8 +1,6 @@
 package ratelimit
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -217,10 +215,4 @@ func (w *familyWriter) ReadFrom(r io.Reader) (int64, error) {
 func (w *familyWriter) FlushError() error {
 	w.set()
 	return http.NewResponseController(w.ResponseWriter).Flush()
-}
-
-// shortHash is 11 URL-safe characters that stand for a text.
-func shortHash(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return base64.RawURLEncoding.EncodeToString(sum[:8])
 }

@@ -49,6 +49,10 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"gcra","events":1}]`), "window must be above 0, not 0s"},
 		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","burst":5}]`), "fixed_window takes no burst, not 5"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","align":"clock"}]`), "gcra has no option align: it belongs to fixed_window"},
+		{zone(`"limits":[{"algorithm":"sliding_log","events":5,"window":"1s","min_interval":"100ms"},{"algorithm":"sliding_log","events":5,"window":"1s"}]`), ""},
+		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","min_interval":"1s"}]`), "gcra has no option min_interval: it belongs to sliding_log"},
+		{zone(`"limits":[{"algorithm":"sliding_log","events":1,"window":"1s","min_interval":"-1s"}]`), "min_interval must be from 1us to"},
+		{zone(`"limits":[{"algorithm":"sliding_log","events":1,"window":"1s","min_interval":"10ns"}]`), "min_interval must be a whole number of microseconds, not 10ns: write for example 1µs"},
 		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"x"}]`), `align must be first or clock, not "x"`},
 		{zone(`"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"first"},{"algorithm":"fixed_window","events":1,"window":"1000ms"}]`), "limits 1 and 2 are the same"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","burst":-1}]`), "burst must be above 0, not -1"},
@@ -118,6 +122,9 @@ func TestRedisPlaceholders(t *testing.T) {
 	if o.Address != "redis://user:redis.internal@redis.internal:1" || o.Password != "from file" || o.KeyPrefix != "redis.internal" {
 		t.Errorf("options %+v", o)
 	}
+	if _, err := (&Redis{Address: []string{"redis://user@h:1"}}).options(zap.New(core)); err != nil {
+		t.Fatal(err)
+	}
 	if logs.Len() != 0 {
 		t.Errorf("warnings %v about a password that is not readable", logs.All())
 	}
@@ -125,6 +132,7 @@ func TestRedisPlaceholders(t *testing.T) {
 		{Address: []string{"h:1"}, Password: "SECRET"},
 		{Address: []string{"redis://u:SECRET@h:1"}},
 		{Address: []string{"redis://u:SECRET@{env.TEST_REDIS_HOST}:1"}},
+		{Address: []string{"redis://{env.TEST_REDIS_HOST}:SECRET@h:1"}},
 	} {
 		if _, err := readable.options(zap.New(core)); err != nil || logs.Len() != 1 || strings.Contains(fmt.Sprint(logs.All()), "SECRET") {
 			t.Errorf("%+v: %v, warnings %v; want one, without the password", readable, err, logs.All())

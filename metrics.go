@@ -43,7 +43,7 @@ func newCollector() *collector {
 		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
 			"How often the clock of Redis stepped back by more than a second."))),
 		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
-			"Keys held in memory; a sliding log counts as one more for every 64 events.")),
+			"Keys held in memory; a sliding log counts as one more for every 64 events it has room for.")),
 			func() float64 { return fromMemory((*store.Memory).Keys) }),
 		localOverflow: prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
 			"Checks decided on a shared budget because the memory was full.")),

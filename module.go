@@ -29,8 +29,8 @@ func init() {
 // Handler limits requests by zones: named rules that say which requests belong
 // to them, whose budget a request is charged to, and how much that budget grants.
 // A request passes when every zone it belongs to has room for it, and is then
-// charged to all of them; otherwise it is charged to none and answered with
-// status 429.
+// charged to all of them; otherwise it is charged to none (but see mode) and
+// answered with status 429.
 //
 // The module has the ID and the directive of two older limiters, so it is built
 // into Caddy instead of them.
@@ -89,7 +89,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.forms = newHeaderForms(h.Headers)
 	var storeID string
-	h.store, storeID, err = h.app.storeFor(ctx, &h.Options, len(h.RateLimits))
+	h.store, storeID, err = h.app.storeFor(ctx, &h.Options)
 	if err != nil {
 		return err
 	}
@@ -165,11 +165,11 @@ type Options struct {
 
 // inherit takes what isn't set from the defaults.
 func (o *Options) inherit(defaults Options) {
+	if o.Store == "" && o.Redis == nil { // a Redis of one's own is there to be used
+		o.Store = defaults.Store
+	}
 	if o.Redis == nil {
 		o.Redis = defaults.Redis
-	}
-	if o.Store == "" {
-		o.Store = defaults.Store
 	}
 	if len(o.Headers) == 0 {
 		o.Headers = defaults.Headers

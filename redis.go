@@ -67,8 +67,7 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 		return redisstore.Options{}, err
 	}
 	o := c.unexpanded()
-	userinfo, _, found := strings.Cut(c.Address[0], "@")
-	if literal(c.Password) || found && literal(userinfo) {
+	if literal(c.Password) || literal(urlPassword(c.Address[0])) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
 	repl := caddy.NewReplacer()
@@ -83,6 +82,14 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 		*s.value = value
 	}
 	return o, nil
+}
+
+// urlPassword is what stands where the password of a URL does.
+func urlPassword(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	at := strings.LastIndexByte(rest, '@')
+	_, password, _ := strings.Cut(rest[:max(at, 0)], ":")
+	return password
 }
 
 // literal tells whether a text is there and has no placeholders.

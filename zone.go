@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -79,6 +81,10 @@ type Limit struct {
 	// How many events can be taken at once, for gcra, leaky_bucket and
 	// token_bucket (default: events).
 	Burst int64 `json:"burst,omitempty"`
+
+	// The least span between two charged requests of a sliding_log, whatever they
+	// cost; at least 1µs (default: none).
+	MinInterval caddy.Duration `json:"min_interval,omitempty"`
 
 	// Where the windows of a fixed_window begin: "first", with the first event
 	// charged, or "clock", at multiples of window since the Unix epoch, UTC
@@ -268,11 +274,14 @@ func (c *Zone) limits() ([]*algorithms.Limit, error) {
 
 // ready makes a limit ready.
 func (l Limit) ready() (*algorithms.Limit, error) {
-	if window := time.Duration(l.Window); window%time.Microsecond != 0 {
-		return nil, fmt.Errorf("window must be a whole number of microseconds, not %v: write for example %v", window, window.Truncate(time.Microsecond)+time.Microsecond)
+	for name, span := range map[string]time.Duration{"window": time.Duration(l.Window), "min_interval": time.Duration(l.MinInterval)} {
+		if span%time.Microsecond != 0 {
+			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", name, span, span.Truncate(time.Microsecond)+time.Microsecond)
+		}
 	}
 	return algorithms.NewLimit(algorithms.Quota{
 		Algorithm: l.Algorithm, Events: l.Events, Window: time.Duration(l.Window).Microseconds(), Burst: l.Burst, Align: l.Align,
+		MinInterval: time.Duration(l.MinInterval).Microseconds(),
 	})
 }
 
@@ -296,7 +305,10 @@ func (i identity) difference(other identity) (what, one, two string) {
 }
 
 // digest is a short name for all of it.
-func (i identity) digest() string { return shortHash(fmt.Sprint(i)) }
+func (i identity) digest() string {
+	sum := sha256.Sum256([]byte(fmt.Sprint(i)))
+	return base64.RawURLEncoding.EncodeToString(sum[:8])
+}
 
 // matches tells whether a request belongs to the zone.
 func (z *zone) matches(r *http.Request) (bool, error) {

@@ -110,7 +110,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 	}{
 		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
 		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
-		{"stalls", func(net.Conn) { select {} }, 1},
+		{"stalls", func(net.Conn) { time.Sleep(5 * time.Second) }, 1},
 		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*7\r\n:1\r\n"); _ = c.Close() }, 1},
 		{"garbage", reply("!what\r\n"), 1},
 		{"nothing", reply("*0\r\n"), 1},

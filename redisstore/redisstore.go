@@ -72,79 +72,81 @@ type Store struct {
 	stepped func(back time.Duration)
 }
 
-// New checks the options. It opens no connection. stepped, if not nil, is called
-// when the clock of Redis was seen to step back by more than a second; budgets
-// stand still until it has caught up.
-//
-// No error holds a secret, nor what a parser said about one.
-func New(o Options, stepped func(back time.Duration)) (*Store, error) {
-	if o.KeyPrefix == "" {
-		o.KeyPrefix = DefaultKeyPrefix
-	}
+// Normal returns the options with defaults filled in and a URL taken apart, so
+// that equal settings are equal values. No error holds a secret, nor what a
+// parser said about one.
+func (o Options) Normal() (Options, error) {
+	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
 	for _, c := range []byte(o.KeyPrefix) {
 		if c < ' ' || c > '~' || c == '{' || c == '}' {
-			return nil, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
+			return o, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
 		}
 	}
 	if o.Timeout < 0 || o.DialTimeout < 0 {
-		return nil, errors.New("timeout and dial_timeout must be above 0: write a duration such as 100ms")
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.DialTimeout == 0 {
-		o.DialTimeout = DefaultDialTimeout
+		return o, errors.New("timeout and dial_timeout must be above 0: write a duration such as 100ms")
 	}
 	if o.DB < 0 || o.DB > math.MaxInt32 {
-		return nil, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
+		return o, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
 	}
-	client, err := parseAddress(o)
+	return o, o.parseAddress()
+}
+
+// New makes a store. It opens no connection. stepped, if not nil, is called when
+// the clock of Redis was seen to step back by more than a second; budgets stand
+// still until it has caught up.
+func New(o Options, stepped func(back time.Duration)) (*Store, error) {
+	o, err := o.Normal()
 	if err != nil {
 		return nil, err
 	}
-	client.DialTimeout = o.DialTimeout
-	client.ReadTimeout, client.WriteTimeout, client.PoolTimeout = o.Timeout, o.Timeout, o.Timeout
-	// A command that charges is never sent twice: see [charge].
-	client.MaxRetries = -1
-	client.ContextTimeoutEnabled = true
-	client.DialerRetries = 1 // the next request is the next try
-	client.DisableIdentity = true
-	client.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	client := &redis.Options{
+		Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
+		DialTimeout: o.DialTimeout,
+		// Take has a deadline of its own, which comes first.
+		ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
+		ContextTimeoutEnabled: true,
+		// A command that charges is never sent twice: see [charge].
+		MaxRetries:               -1,
+		DialerRetries:            1, // the next request is the next try
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 	return &Store{options: o, client: client, scripts: make(map[algorithms.Set]*redis.Script), stepped: stepped}, nil
 }
 
 // parseAddress reads the address by hand: what a URL library says of a malformed
 // one repeats the password in it.
-func parseAddress(o Options) (*redis.Options, error) {
-	client := &redis.Options{Username: o.Username, Password: o.Password, DB: o.DB}
+func (o *Options) parseAddress() error {
 	address := o.Address
 	if scheme, rest, found := strings.Cut(address, "://"); found {
 		malformed := errors.New("redis URL is malformed (it is not repeated here, for it may hold a password): " +
 			"write redis://[user[:password]@]host[:port][/db], special characters of the password percent-encoded")
 		if scheme != "redis" {
-			return nil, errors.New("redis URL has another scheme than redis: write host:port or redis://host:port")
+			return errors.New("redis URL has another scheme than redis: write host:port or redis://host:port")
 		}
 		u, err := url.Parse("redis://" + rest)
 		if err != nil || u.Hostname() == "" {
-			return nil, malformed
+			return malformed
 		}
 		if u.RawQuery != "" || u.Fragment != "" {
-			return nil, errors.New("redis URL has a query or a fragment: write its settings as options of redis instead")
+			return errors.New("redis URL has a query or a fragment: write its settings as options of redis instead")
 		}
 		if db := strings.Trim(u.Path, "/"); db != "" {
 			n, err := strconv.ParseUint(db, 10, 31)
 			if err != nil {
-				return nil, malformed
+				return malformed
 			}
-			if client.DB == 0 {
-				client.DB = int(n)
+			if o.DB == 0 {
+				o.DB = int(n)
 			}
 		}
-		if client.Username == "" {
-			client.Username = u.User.Username()
+		if o.Username == "" {
+			o.Username = u.User.Username()
 		}
-		if password, _ := u.User.Password(); client.Password == "" {
-			client.Password = password
+		if password, _ := u.User.Password(); o.Password == "" {
+			o.Password = password
 		}
 		address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
 	}
@@ -154,10 +156,10 @@ func parseAddress(o Options) (*redis.Options, error) {
 		if address == o.Address && !strings.ContainsAny(address, "@/") { // else it may hold a password
 			shown = fmt.Sprintf(" %q", address)
 		}
-		return nil, fmt.Errorf("redis address%s is not host:port: write for example 127.0.0.1:6379", shown)
+		return fmt.Errorf("redis address%s is not host:port: write for example 127.0.0.1:6379", shown)
 	}
-	client.Addr = address
-	return client, nil
+	o.Address = address
+	return nil
 }
 
 // Address is the host:port of the Redis, without secrets.

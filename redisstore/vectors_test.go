@@ -52,6 +52,9 @@ const (
 	// Remaining is never negative, and a request that is refused is refused: debt
 	// is told by the wait.
 	debtIsRefused = "debt is refused"
+	// While it is too early for another request, nothing remains, and retry after
+	// says when it no longer is.
+	notYet = "nothing remains while it is too early"
 	// An event counts for exactly one window, not up to a bucket less.
 	wholeWindow = "an event counts for a whole window"
 )
@@ -68,6 +71,12 @@ func quota(algorithm string, events int64, windowMS float64, burst ...int64) alg
 
 func one(q algorithms.Quota) replay {
 	return replay{limits: []algorithms.Quota{q}}
+}
+
+// apart is one log with a least span between requests, in ms.
+func apart(q algorithms.Quota, interval int64) replay {
+	q.MinInterval = interval * ms
+	return one(q)
 }
 
 func several(quotas ...algorithms.Quota) replay {
@@ -116,6 +125,10 @@ var replays = map[string]replay{
 	"classdojo_rolling_rate_limiter/upstream: info, n":                                in(algorithms.Uniform, one(quota("sliding_log", 3, 10_000))),
 	"classdojo_rolling_rate_limiter/lock-out":                                         in(algorithms.Uniform, one(quota("sliding_log", 2, 4000))),
 	"classdojo_rolling_rate_limiter/1 per 1500":                                       in(algorithms.Uniform, one(quota("sliding_log", 1, 1500))),
+	"classdojo_rolling_rate_limiter/upstream: minD":                                   in(algorithms.Uniform, apart(quota("sliding_log", 4, 10_000), 2000)).but(notYet, 0, 1, 2),
+	"classdojo_rolling_rate_limiter/upstream: info, m":                                in(algorithms.Uniform, apart(quota("sliding_log", 3, 10_000), 2000)).but(notYet, 0, 1),
+	"classdojo_rolling_rate_limiter/sliding log, ref":                                 apart(quota("sliding_log", 4, 10_000), 2000).but(notYet, 0, 1, 2, 3, 4, 5),
+	"risingstack_rate_limiter/minDifference enf":                                      apart(quota("sliding_log", 10, 1000), 100).but(notYet, 0, 1, 2, 3, 4),
 	"fixed_window/same traffic":                                                       one(quota("fixed_window", 5, 60_000)),
 	"fixed_window/wyattjoh":                                                           one(quota("fixed_window", 100, 5000)),
 	"nerd_token_bucket/cost larger than the bucket, wait=F":                           one(quota("token_bucket", 1, 1000, 5)).but(neverIsNever, 0),
@@ -169,9 +182,6 @@ var notReplayed = map[string]string{
 	"bitmex_token_bucket/argument checks":                   "no steps",
 	"bucket4j/upstream: estimation":                         "begins empty, which no limit here does",
 	"bucket4j/upstream: blocking":                           "no steps",
-	"classdojo_rolling_rate_limiter/upstream: minD":         "a least gap between requests, which no limit here has",
-	"classdojo_rolling_rate_limiter/upstream: info, m":      "a least gap between requests, which no limit here has",
-	"classdojo_rolling_rate_limiter/sliding log, ref":       "a least gap between requests, which no limit here has",
 	"classdojo_rolling_rate_limiter/option":                 "no steps",
 	"fixed_window/resetExpiryOnChange":                      "allowed requests restart the window: a client below the limit would be refused for ever",
 	"fixed_window/store operations":                         "no steps",
@@ -183,7 +193,6 @@ var notReplayed = map[string]string{
 	"producer_consumer_token_bucket/":                       "begins empty, which no limit here does",
 	"resilience4j_semaphore/":                               "requests are held back, which no zone here does",
 	"risingstack_rate_limiter/equidistant":                  "a log of few buckets, which no limit here has",
-	"risingstack_rate_limiter/minDifference":                "a least gap between requests, which no limit here has",
 	"sharkey_leaky_bucket/limit translation":                "no steps: see TestLegacy",
 }
 
@@ -312,6 +321,8 @@ func (r replay) play(t *testing.T, v vector) *program {
 		switch reason := r.differs[i]; {
 		case reason == "" && len(diffs) > 0:
 			t.Errorf("step %d at %v ms: %s", i, s.T, strings.Join(diffs, ", "))
+		case reason == notYet && (len(diffs) != 1 || d.Remaining != 0):
+			t.Errorf("step %d at %v ms: only what remains may differ, not: %s", i, s.T, strings.Join(diffs, ", "))
 		case reason != "" && len(diffs) == 0:
 			t.Errorf("step %d at %v ms: no difference, although it is named: %s", i, s.T, reason)
 		}

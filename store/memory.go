@@ -156,8 +156,8 @@ type Bounded struct {
 // while the store holds fewer than maxKeys, or the key's zone fewer than an equal
 // share of them, by the number of zones. New keys that find no room share one
 // ordinary budget per limit, so that a flood of keys gets nobody a fresh one;
-// full, if not nil, is called with their zone, and must not block. What is held
-// already stays until it expires, and logs may grow.
+// full, if not nil, is called with their zone. What is held already stays until
+// it expires, and logs may grow.
 func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) *Bounded {
 	return &Bounded{memory: m, maxKeys: maxKeys, zones: zones, full: full}
 }
@@ -220,9 +220,9 @@ type take struct {
 	overflow bool     // the overflow shard is locked too
 	// overflowed are the zones that found no room, to be told of without locks.
 	overflowed []string
-	found    []found  // for each check
-	checks   []algorithms.Check
-	zones    []algorithms.Request
+	found      []found // for each check
+	checks     []algorithms.Check
+	zones      []algorithms.Request
 }
 
 // found is the budget of one check and where it belongs.

@@ -171,6 +171,31 @@ func TestMemorySweep(t *testing.T) {
 	})
 }
 
+// What a flood leaves behind is given back, and those who stay keep their budgets.
+func TestMemoryAfterAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1_000_000, zones(1), nil)
+		short, long := window(t, 5, time.Minute), window(t, 5, time.Hour)
+		for i := range 150_000 {
+			take(t, s, "z", fmt.Sprint(i), 1, short)
+			if i%1000 == 0 {
+				take(t, s, "z", fmt.Sprint(i), 4, long)
+			}
+		}
+		time.Sleep(time.Minute)
+		memory.Sweep()
+		if memory.Keys() != 150 {
+			t.Errorf("%d keys are left, want 150", memory.Keys())
+		}
+		for i := 0; i < 150_000; i += 1000 {
+			if !take(t, s, "z", fmt.Sprint(i), 1, long) || take(t, s, "z", fmt.Sprint(i), 1, long) {
+				t.Fatalf("key %d does not have the 1 event it had left", i)
+			}
+		}
+	})
+}
+
 func TestMemoryCountsLongLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
@@ -205,8 +230,6 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
-// charged once each, and a log of 1000 events.
 // However many budgets are held, a new key that finds no room waits for a few
 // shards at most.
 func TestMemoryReclaimIsBounded(t *testing.T) {
@@ -243,6 +266,8 @@ func TestMemoryLogsShrink(t *testing.T) {
 	})
 }
 
+// BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
+// charged once each, and a log of 1000 events.
 func BenchmarkMemoryBytesPerKey(b *testing.B) {
 	held := func(keys int, cost int64, q algorithms.Quota) float64 {
 		limits := []store.Limit{storetest.Limit(b, "z", q)}

@@ -13,18 +13,23 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
 
-// Several groups travel in one script call, and each is decided by itself: those
-// on a poisoned key fail, wherever they stand, and all others get their answer.
-func TestGroups(t *testing.T) {
-	server := redistest.Start(t)
-	ctx := context.Background()
-	var limits []store.Limit
+// oneOfEach returns a limit of 10 a minute for each algorithm, and the script for
+// all of them.
+func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 	var set algorithms.Set
 	for _, q := range storetest.Quotas(10, 60_000_000) {
 		limits = append(limits, storetest.Limit(t, "z", q))
 		set = set.With(limits[len(limits)-1].Algorithm())
 	}
-	script := redis.NewScript(set.Script())
+	return limits, redis.NewScript(set.Script())
+}
+
+// Several groups travel in one script call, and each is decided by itself: those
+// on a poisoned key fail, wherever they stand, and all others get their answer.
+func TestGroups(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := context.Background()
+	limits, script := oneOfEach(t)
 	run := func(t *testing.T, client *redis.Client, poisoned func(group int) bool) {
 		for size := 1; size <= 4; size++ {
 			server.Client.FlushAll(ctx)
@@ -75,13 +80,7 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-rpush")
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limited", Password: "x"})
 	defer client.Close()
-	var limits []store.Limit
-	var set algorithms.Set
-	for _, q := range storetest.Quotas(10, 60_000_000) {
-		limits = append(limits, storetest.Limit(t, "z", q))
-		set = set.With(limits[len(limits)-1].Algorithm())
-	}
-	script := redis.NewScript(set.Script())
+	limits, script := oneOfEach(t)
 	for bad := range len(limits) + 1 { // how many limits the failing groups have; those with a log fail
 		var groups [][]store.Request
 		for g := range 5 {

@@ -28,9 +28,6 @@ func (g *Log) Cap() int64 {
 // At returns the i-th oldest instant, from 0.
 func (g *Log) At(i int64) Micros { return g.ring[(g.head+i)%int64(len(g.ring))] }
 
-// Append adds an instant; most is the largest number that is ever held.
-func (g *Log) Append(t Micros, most int64) { g.push(t, 1, most) }
-
 // drop forgets the oldest n.
 func (g *Log) drop(n int64) {
 	g.held -= n

@@ -24,6 +24,25 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 	return limits, redis.NewScript(set.Script())
 }
 
+// runGroups runs one script call for all groups and passes on what became of each.
+func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
+	t.Helper()
+	keys, argv := encode("p", 0, groups...)
+	values, err := script.Run(context.Background(), client, keys, argv...).Slice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := reader{reply: values}
+	r.decodeNow()
+	for g, requests := range groups {
+		allowed, failed := r.decodeGroup(requests)
+		check(g, requests, allowed, failed)
+	}
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Several groups travel in one script call, and each is decided by itself: those
 // on a poisoned key fail, wherever they stand, and all others get their answer.
 func TestGroups(t *testing.T) {
@@ -45,25 +64,14 @@ func TestGroups(t *testing.T) {
 					server.Client.HSet(ctx, string(appendKey(nil, "p", key, of[len(of)-1].ID)), "a", 1)
 				}
 			}
-			keys, argv := encode("p", 0, groups...)
-			values, err := script.Run(ctx, client, keys, argv...).Slice()
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := reader{reply: values}
-			r.decodeNow()
-			for g, requests := range groups {
-				allowed, failed := r.decodeGroup(requests)
+			runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
 				if (failed != nil) != poisoned(g) || allowed == poisoned(g) {
 					t.Errorf("group %d of size %d: allowed %v, error %v", g, size, allowed, failed)
 				}
 				if failed == nil && (requests[0].Decisions[0].Remaining != 8 || requests[1].Decisions[0].Remaining != 9) {
 					t.Errorf("group %d of size %d: %+v", g, size, requests)
 				}
-			}
-			if err := r.end(); err != nil {
-				t.Error(err)
-			}
+			})
 		}
 	}
 	t.Run("none poisoned", func(t *testing.T) { run(t, server.Client, func(int) bool { return false }) })
@@ -90,15 +98,7 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 			}
 			groups = append(groups, []store.Request{{Zone: "z", Key: fmt.Sprint(bad, "/", g), Cost: 1, Limits: of}})
 		}
-		keys, argv := encode("p", 0, groups...)
-		values, err := script.Run(ctx, client, keys, argv...).Slice()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := reader{reply: values}
-		r.decodeNow()
-		for g, requests := range groups {
-			allowed, failed := r.decodeGroup(requests)
+		runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
 			hasLog := false
 			for _, l := range requests[0].Limits {
 				hasLog = hasLog || l.Algorithm().Name == "sliding_log"
@@ -106,9 +106,6 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 			if allowed == hasLog || (failed != nil) != hasLog {
 				t.Errorf("%d limits, group %d: allowed %v, error %v", bad, g, allowed, failed)
 			}
-		}
-		if err := r.end(); err != nil {
-			t.Errorf("%d limits: %v", bad, err)
-		}
+		})
 	}
 }

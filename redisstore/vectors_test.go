@@ -285,8 +285,8 @@ func (r replay) play(t *testing.T, v vector) *program {
 	start := func() *algorithms.State {
 		s := r.start
 		if r.stamp != 0 {
-			s.Log = new(algorithms.Log)
-			s.Log.Append(origin+r.stamp, r.limits[0].Events)
+			check := algorithms.Check{Limit: request.Limits[0].Limit, State: &s}
+			algorithms.Take([]algorithms.Request{{Cost: 1, Checks: []algorithms.Check{check}}}, origin+r.stamp)
 		}
 		return &s
 	}

@@ -178,7 +178,7 @@ func (a *App) storeFor(ctx caddy.Context, o *Options) (s store.Store, id string,
 		if err != nil {
 			return nil, "", err
 		}
-		return s, fmt.Sprintf("redis %s db %d key_prefix %q", s.Address(), s.DB(), s.KeyPrefix()), nil
+		return s, s.String(), nil
 	}
 	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
 		a.sweepEvery = every

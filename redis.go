@@ -50,7 +50,7 @@ func (c *Redis) check() error {
 	if strings.Contains(o.KeyPrefix, "{") {
 		o.KeyPrefix = ""
 	}
-	_, err := redisstore.New(o, nil)
+	_, err := o.Normal()
 	return err
 }
 

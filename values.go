@@ -32,13 +32,18 @@ func noValue(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func integer(d *caddyfile.Dispenser, example string) (int64, error) {
+// parsed reads the one value of an option as parse does.
+func parsed[T any](d *caddyfile.Dispenser, example string, parse func(what, text, example string) (T, error)) (v T, err error) {
 	option := d.Val()
 	text, err := value(d, example)
 	if err != nil {
-		return 0, err
+		return v, err
 	}
-	return parseInteger(option, text, example)
+	return parse(option, text, example)
+}
+
+func integer(d *caddyfile.Dispenser, example string) (int64, error) {
+	return parsed(d, example, parseInteger)
 }
 
 func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
@@ -51,12 +56,7 @@ func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
 }
 
 func duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
-	option := d.Val()
-	text, err := value(d, example)
-	if err != nil {
-		return 0, err
-	}
-	return parseDuration(option, text, example)
+	return parsed(d, example, parseDuration)
 }
 
 func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
@@ -69,14 +69,13 @@ func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, e
 }
 
 func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
-	option := d.Val()
-	text, err := value(d, example)
-	if err != nil {
-		return 0, err
-	}
+	return parsed(d, example, parseFraction)
+}
+
+func parseFraction(what, text, example string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", option, text, example)
+		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", what, text, example)
 	}
 	return n, nil
 }

@@ -133,10 +133,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err != nil {
 		return nil, err
 	}
-	mode, err := algorithms.ParseMode(c.Mode)
-	if err != nil {
-		return nil, err
-	}
+	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
 		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,

@@ -133,10 +133,10 @@ var errBound = errors.New("too large to be counted exactly")
 // the largest debt, or whose time to refill would leave the exact integers.
 func productBound(l *Limit) error {
 	most := int64(exact)
-	if l.events > most || l.window > most/(2*l.burst+1) || (2*l.burst+1)*l.window > most-l.events {
+	if l.events > most || l.window > most/(2*l.Burst+1) || (2*l.Burst+1)*l.window > most-l.events {
 		return errBound
 	}
-	if 2*l.burst*l.window/l.events > longest {
+	if 2*l.Burst*l.window/l.events > longest {
 		return errBound
 	}
 	return nil

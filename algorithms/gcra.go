@@ -18,7 +18,7 @@ func init() {
 	register(&Algorithm{
 		Name: "gcra", Burst: true,
 		lua:    gcraLua,
-		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.burst} },
+		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
 		bound:  productBound,
 		decide: gcraDecide,
 		commit: gcraCommit,
@@ -26,7 +26,7 @@ func init() {
 }
 
 func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, burst := l.events, l.window, l.burst
+	events, window, burst := l.events, l.window, l.Burst
 	tat, part := s.A, s.B
 	if tat < now {
 		tat, part = now, 0
@@ -43,7 +43,7 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 }
 
 func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
-	events, window, burst := l.events, l.window, l.burst
+	events, window, burst := l.events, l.window, l.Burst
 	tat, part := v.a, v.b
 	ahead, most := tat-now, 2*burst*window
 	if ahead > floorDiv(most, events) {
@@ -71,7 +71,7 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charge
 // is burst spacings away. Before multiplying it asks whether any do: after the
 // clock has stepped back, tat can be any distance ahead.
 func gcraFree(l *Limit, ahead Micros, part int64) int64 {
-	events, window, burst := l.events, l.window, l.burst
+	events, window, burst := l.events, l.window, l.Burst
 	if ahead > floorDiv(burst*window, events) {
 		return 0
 	}

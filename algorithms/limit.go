@@ -29,18 +29,18 @@ type Quota struct {
 	MinInterval Micros
 }
 
-// Limit is a Quota made ready: checked, and in lowest terms. It is immutable and
-// safe for concurrent use.
+// Limit is a Quota made ready: checked, with the default Burst filled in, and in
+// lowest terms. It is immutable and safe for concurrent use.
 type Limit struct {
 	Quota
 	algorithm *Algorithm
 
 	// events and window are the quota's, divided by their greatest common
-	// divisor, which keeps products small; burst is the effective one.
+	// divisor, which keeps products small.
 	events int64
 	window Micros
-	burst  int64
-	unit   Micros // of a sliding_window: see slidingWindowUnit
+	unit   Micros  // of a sliding_window: see slidingWindowUnit
+	args   []int64 // what the algorithm's script is told
 }
 
 // NewLimit checks a quota and makes it ready. Its errors name the setting, its
@@ -86,18 +86,19 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 		l.Align = ""
 	}
 	d := gcd(q.Events, q.Window)
-	l.events, l.window, l.burst = q.Events/d, q.Window/d, l.Burst
+	l.events, l.window = q.Events/d, q.Window/d
 	if err := algorithm.bound(l); err != nil {
 		return nil, err
 	}
+	l.args = algorithm.args(l)
 	return l, nil
 }
 
 // Algorithm returns the limit's algorithm.
 func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 
-// Args returns what the algorithm's script is told of this limit.
-func (l *Limit) Args() []int64 { return l.algorithm.args(l) }
+// Args returns what the algorithm's script is told of this limit. Don't change it.
+func (l *Limit) Args() []int64 { return l.args }
 
 // Fingerprint returns 11 URL-safe characters that differ where the algorithm,
 // events, window, burst or the limit's own options do, however they were written.

@@ -45,16 +45,14 @@ func slidingWindowUnit(l *Limit) Micros {
 }
 
 func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, unit := l.Events, l.Window, l.unit
+	events, window := l.Events, l.Window
 	start, prev, cur := s.A, s.B, s.C
-	eff := max(now, start)
-	if eff-start >= 2*window {
-		start, prev, cur = eff-eff%window, 0, 0
-	} else if eff-start >= window {
+	if now-start >= 2*window {
+		start, prev, cur = now-now%window, 0, 0
+	} else if now-start >= window {
 		start, prev, cur = start+window, cur, 0
 	}
-	width, into := ceilDiv(window, unit), floorDiv(eff-start, unit)
-	fits := max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
+	fits := slidingWindowFree(l, now, start, prev, cur)
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
@@ -65,12 +63,11 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 }
 
 func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
-	events, window, unit := l.Events, l.Window, l.unit
+	events, window := l.Events, l.Window
 	start, prev, cur := v.a, v.b, v.c
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
-	width, into := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
-	remaining = max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
+	remaining = slidingWindowFree(l, now, start, prev, cur)
 	if remaining < events {
 		more = slidingWindowRoom(l, start, prev, cur, remaining+1) - now
 	}
@@ -83,6 +80,13 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict
 		s.A, s.B, s.C = start, prev, cur
 	}
 	return charge, remaining, more, reset
+}
+
+// slidingWindowFree is how many events fit now.
+func slidingWindowFree(l *Limit, now, start Micros, prev, cur int64) int64 {
+	events, window, unit := l.Events, l.Window, l.unit
+	width, into := ceilDiv(window, unit), floorDiv(max(now, start)-start, unit)
+	return max(floorDiv(events*width-prev*(width-into)-cur*width, width), 0)
 }
 
 // slidingWindowRoom is the first instant with room for cost: in this window once

@@ -3,6 +3,12 @@
 local sliding_window = {}
 algorithms.sliding_window = sliding_window
 
+local function sliding_window_free(l, now, start, prev, cur)
+  local events, window, unit = l[1], l[2], l[3]
+  local width, into = ceil(window / unit), floor((max(now, start) - start) / unit)
+  return max(floor((events * width - prev * (width - into) - cur * width) / width), 0)
+end
+
 local function sliding_window_room(l, start, prev, cur, cost)
   local events, window, unit = l[1], l[2], l[3]
   if cur + cost > events then
@@ -14,16 +20,14 @@ local function sliding_window_room(l, start, prev, cur, cost)
 end
 
 function sliding_window.decide(l, key, now, cost)
-  local events, window, unit = l[1], l[2], l[3]
+  local events, window = l[1], l[2]
   local start, prev, cur = load(key, 3)
-  local eff = max(now, start)
-  if eff - start >= 2 * window then
-    start, prev, cur = eff - eff % window, 0, 0
-  elseif eff - start >= window then
+  if now - start >= 2 * window then
+    start, prev, cur = now - now % window, 0, 0
+  elseif now - start >= window then
     start, prev, cur = start + window, cur, 0
   end
-  local width, into = ceil(window / unit), floor((eff - start) / unit)
-  local fits = max(floor((events * width - prev * (width - into) - cur * width) / width), 0)
+  local fits = sliding_window_free(l, now, start, prev, cur)
   local retry = 0
   if cost > events then
     retry = forever
@@ -34,11 +38,10 @@ function sliding_window.decide(l, key, now, cost)
 end
 
 function sliding_window.commit(l, key, now, charge, start, prev, cur)
-  local events, window, unit = l[1], l[2], l[3]
+  local events, window = l[1], l[2]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
-  local width, into = ceil(window / unit), floor((max(now, start) - start) / unit)
-  local remaining, more, reset = max(floor((events * width - prev * (width - into) - cur * width) / width), 0), 0, 0
+  local remaining, more, reset = sliding_window_free(l, now, start, prev, cur), 0, 0
   if remaining < events then
     more = sliding_window_room(l, start, prev, cur, remaining + 1) - now
   end

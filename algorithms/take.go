@@ -73,7 +73,8 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
-			allowed = allowed && want <= c.verdict.fits
+			c.Decision.Allowed = want <= c.verdict.fits
+			allowed = allowed && c.Decision.Allowed
 		}
 	}
 	for i := range requests {
@@ -90,7 +91,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 				retry = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
 			c.Decision = Decision{
-				Allowed:    r.want() <= c.verdict.fits,
+				Allowed:    c.Decision.Allowed,
 				Charged:    charged,
 				Remaining:  remaining,
 				MoreAfter:  more,

@@ -16,7 +16,7 @@ func init() {
 	register(&Algorithm{
 		Name: "token_bucket", Burst: true,
 		lua:    tokenBucketLua,
-		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.burst} },
+		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
 		bound:  productBound,
 		decide: tokenBucketDecide,
 		commit: tokenBucketCommit,
@@ -24,7 +24,7 @@ func init() {
 }
 
 func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, burst := l.events, l.window, l.burst
+	events, window, burst := l.events, l.window, l.Burst
 	used, at := s.A, s.B
 	eff := max(now, at)
 	used = max(used-min(eff-at, ceilDiv(used, events))*events, 0)
@@ -40,7 +40,7 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 }
 
 func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
-	events, window, burst := l.events, l.window, l.burst
+	events, window, burst := l.events, l.window, l.Burst
 	used, eff := v.a, v.b
 	most := max(used, 2*burst*window)
 	charge = min(charge, ceilDiv(most-used, window))

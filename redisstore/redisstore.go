@@ -163,13 +163,12 @@ func (o *Options) parseAddress() error {
 }
 
 // Address is the host:port of the Redis, without secrets.
-func (s *Store) Address() string { return s.client.Addr }
+func (s *Store) Address() string { return s.options.Address }
 
-// DB is the number of the database.
-func (s *Store) DB() int { return s.client.DB }
-
-// KeyPrefix is what the name of every key begins with.
-func (s *Store) KeyPrefix() string { return s.options.KeyPrefix }
+// String says whose budgets these are, without secrets.
+func (s *Store) String() string {
+	return fmt.Sprintf("redis %s db %d key_prefix %q", s.options.Address, s.options.DB, s.options.KeyPrefix)
+}
 
 // acquire returns the connections, which stay open until release.
 func (s *Store) acquire() *redis.Client {

@@ -196,21 +196,24 @@ func TestMemoryAfterAFlood(t *testing.T) {
 	})
 }
 
+// A long log counts for more than one key, and gives its memory back.
 func TestMemoryCountsLongLogs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(100, zones(1), nil)
-		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 60_000_000})
-		take(t, s, "z", "k", 640, limit)
-		if memory.Keys() != 11 {
-			t.Errorf("a log of 640 events counts as %d keys, want 11", memory.Keys())
-		}
-		time.Sleep(time.Minute)
-		take(t, s, "z", "k", 1, limit)
-		if memory.Keys() != 1 {
-			t.Errorf("a log of 1 event counts as %d keys, want 1", memory.Keys())
-		}
-	})
+	for events, keys := range map[int64]int64{640: 11, 6400: 101} {
+		synctest.Test(t, func(t *testing.T) {
+			memory := store.NewMemory()
+			s := memory.Bound(1000, zones(1), nil)
+			limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10_000, Window: 60_000_000})
+			take(t, s, "z", "k", events, limit)
+			if memory.Keys() != keys {
+				t.Errorf("a log of %d events counts as %d keys, want %d", events, memory.Keys(), keys)
+			}
+			time.Sleep(time.Minute)
+			take(t, s, "z", "k", 1, limit)
+			if memory.Keys() != 1 {
+				t.Errorf("a log of 1 event counts as %d keys, want 1", memory.Keys())
+			}
+		})
+	}
 }
 
 // The target is no allocation at all beyond the key, which is the caller's.
@@ -244,24 +247,6 @@ func TestMemoryReclaimIsBounded(t *testing.T) {
 		take(t, s, "z", "new", 1, limit)
 		if keys := memory.Keys(); keys < 49_500 || keys >= 50_000 {
 			t.Errorf("%d of 50000 expired keys are left after one request, want all but those of a few of 1024 shards", keys)
-		}
-	})
-}
-
-// A log that was long gives its memory back.
-func TestMemoryLogsShrink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(1000, zones(1), nil)
-		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10_000, Window: 60_000_000})
-		take(t, s, "z", "k", 6400, limit)
-		if memory.Keys() < 101 {
-			t.Errorf("a log of 6400 events counts as %d keys", memory.Keys())
-		}
-		time.Sleep(time.Minute)
-		take(t, s, "z", "k", 1, limit)
-		if memory.Keys() != 1 {
-			t.Errorf("a log of 1 event counts as %d keys", memory.Keys())
 		}
 	})
 }

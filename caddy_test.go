@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -44,6 +45,7 @@ type caddyProcess struct {
 	site  string // host:port, also {$SITE} in its Caddyfile
 	admin string
 	env   []string
+	loops int // how many servers accept connections when none is on its way out
 
 	mu  sync.Mutex
 	log bytes.Buffer
@@ -116,6 +118,9 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
+			if c.loops = c.acceptLoops(); c.loops != 2 {
+				return c, fmt.Errorf("%d servers accept connections, want the site's and the admin endpoint's", c.loops)
+			}
 			return c, nil
 		}
 		select {
@@ -184,14 +189,38 @@ func (c *caddyProcess) do(method, url, body string, header ...string) (response,
 	return response{r, string(text)}, err
 }
 
-// load replaces the configuration through the admin endpoint.
+// load replaces the configuration through the admin endpoint. When it returns,
+// one configuration alone takes requests: Caddy answers a little earlier, while
+// servers of the old configuration, or of one it rejected, may still accept.
 func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 	t.Helper()
 	r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config), "Content-Type", contentType)
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.settle(t)
 	return r
+}
+
+// settle waits until no server accepts connections that is on its way out.
+func (c *caddyProcess) settle(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); c.acceptLoops() > c.loops; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("servers of another configuration still accept connections")
+		}
+	}
+	client.CloseIdleConnections()
+}
+
+// acceptLoops counts the servers that accept connections, that of the admin
+// endpoint too. If it can't ask, because that one is being replaced, it says many.
+func (c *caddyProcess) acceptLoops() int {
+	r, err := c.do("GET", "http://"+c.admin+"/debug/pprof/goroutine?debug=2", "")
+	if err != nil {
+		return math.MaxInt
+	}
+	return strings.Count(r.body, "net/http.(*Server).Serve(")
 }
 
 // reload loads a Caddyfile and ends the test unless it is accepted.

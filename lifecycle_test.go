@@ -116,6 +116,7 @@ func TestPatch(t *testing.T) {
 		if err != nil || r.StatusCode != 200 {
 			t.Fatal(err, r.StatusCode, r.body)
 		}
+		c.settle(t)
 		c.get(t, "/").want(t, 200, "RateLimit-Policy", `"a";q=50;w=3600, "b";q=9;w=3600`)
 		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=48;`) || !strings.Contains(got, `"b";r=6;`) {
 			t.Errorf("after PATCH by path: %s", got)
@@ -125,6 +126,7 @@ func TestPatch(t *testing.T) {
 		if err != nil || r.StatusCode != 200 {
 			t.Fatal(err, r.StatusCode, r.body)
 		}
+		c.settle(t)
 		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=6;`) || !strings.Contains(got, `"b";r=5;`) {
 			t.Errorf("after PATCH by @id: %s", got)
 		}
@@ -133,6 +135,7 @@ func TestPatch(t *testing.T) {
 		if err != nil || r.StatusCode == 200 || !strings.Contains(r.body, "events must be above 0, not -1") {
 			t.Errorf("a bad PATCH: %v %d %s", err, r.StatusCode, r.body)
 		}
+		c.settle(t)
 		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=5;`) {
 			t.Errorf("after a rejected PATCH: %s", got)
 		}

@@ -43,7 +43,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"max_events":-1,"window":"1m"`), "events must be above 0, not -1"},
 		{zone(`"max_events":1,"window":"-1m"`), "window must be above 0, not -1m"},
 		{zone(`"limits":[{"algorithm":"sliding_log","events":10000001,"window":"1s"}]`), "sliding_log remembers every event, so events must be at most 10000000, not 10000001"},
-		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of fixed_window, gcra, leaky_bucket, sliding_log, sliding_window, token_bucket`},
+		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of fixed_window, gcra, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket`},
 		{zone(`"limits":[{"events":1,"window":"1s"}]`), "algorithm is missing: write one of"},
 		{zone(`"limits":[{"algorithm":"gcra","window":"1s"}]`), "events must be above 0, not 0"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1}]`), "window must be above 0, not 0s"},

@@ -6,7 +6,7 @@
 // An algorithm answers in two steps. Decide reads a budget and says how much of
 // it is free; it changes nothing. Commit charges the budget. [Take] puts the two
 // together for any number of limits: all are decided first, on one instant, and
-// then all of them are charged or none.
+// then all of them are charged or none. [Refund] gives back what was charged.
 //
 // To add an algorithm, add one .go file that calls register, and one .lua file.
 package algorithms
@@ -61,14 +61,30 @@ type Decision struct {
 	Remaining int64
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
+	// Wait is how long the request has to be held before it passes; it was
+	// charged in advance then. 0 unless [Request].MaxWait is more.
+	Wait Micros
 	// RetryAfter is how long until this limit would allow the same request if
-	// nobody else takes anything: 0 when it did, [Forever] when it never will.
+	// nobody else takes anything: 0 when it did, [Forever] when it never will. To
+	// be held up to MaxWait then is to be allowed.
 	// A limit of a Uniform zone can have had room and, once charged for a request
 	// that another zone refused, have none.
 	RetryAfter Micros
 	// ResetAfter is how long until the budget is as good as untouched. State
-	// must be kept this long, and no longer.
+	// must be kept this long, and [Limit.Linger] longer.
 	ResetAfter Micros
+	// Receipt says where the charge went.
+	Receipt Receipt
+}
+
+// Receipt is what [Refund] has to know to give back a charge.
+type Receipt struct {
+	// A and B are those of the State right after the charge, or, with a log, the
+	// instant that was charged and 0. Both are 0 if nothing was.
+	A, B int64
+	// Shared tells that the charge went to a budget that a store shares between
+	// keys it has no room for. Only stores set it.
+	Shared bool
 }
 
 // Algorithm describes one algorithm to those that configure, compose or list it.
@@ -80,14 +96,35 @@ type Algorithm struct {
 	Burst bool
 	// Options are the names of the further settings its limits take.
 	Options []string
+	// BinaryOnly tells that its limits mean nothing in any mode but [Binary].
+	BinaryOnly bool
 
-	bit    Set
-	lua    string
-	args   func(*Limit) []int64
-	bound  func(*Limit) error
-	decide func(l *Limit, s *State, now Micros, cost int64) verdict
-	commit func(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros)
+	bit  Set
+	lua  string
+	args func(*Limit) []int64
+	// bound refuses what can't be counted exactly, and prepares what decide and
+	// commit need.
+	bound func(*Limit) error
+	// longestDelay is the longest MaxWait whose debt can be counted exactly; nil
+	// where requests can't be charged in advance.
+	longestDelay func(*Limit) Micros
+	decide       func(l *Limit, s *State, now Micros, cost int64) verdict
+	// commit charges, within the bound of debt if the request was refused, and
+	// answers as it stands then; a and b are those of a Receipt.
+	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros)
+	// refund gives back n events of the charge that a and b are the receipt of,
+	// as far as time has not given them back already.
+	refund func(l *Limit, s *State, now Micros, a, b, n int64)
 }
+
+// outcome is what became of the request that a commit is for.
+type outcome uint8
+
+const (
+	peek    outcome = iota // it only looked
+	granted                // it passes, or will once it has been held
+	refused
+)
 
 // Takes tells whether the algorithm's limits take an option.
 func (a *Algorithm) Takes(option string) bool { return slices.Contains(a.Options, option) }
@@ -130,7 +167,8 @@ func Lookup(name string) (*Algorithm, error) {
 var errBound = errors.New("too large to be counted exactly")
 
 // productBound refuses limits whose credit, counted in events×µs with room for
-// the largest debt, or whose time to refill would leave the exact integers.
+// the largest debt of a refused request, or whose time to refill would leave the
+// exact integers.
 func productBound(l *Limit) error {
 	most := int64(exact)
 	if l.events > most || l.window > most/(2*l.Burst+1) || (2*l.Burst+1)*l.window > most-l.events {
@@ -153,3 +191,9 @@ func floorDiv(a, b int64) int64 {
 }
 
 func ceilDiv(a, b int64) int64 { return -floorDiv(-a, b) }
+
+// productDelay is the longest wait whose debt can be counted in events×µs beside
+// what productBound counts.
+func productDelay(l *Limit) Micros {
+	return min((exact-l.events-(2*l.Burst+1)*l.window)/l.events, longest/2)
+}

@@ -11,7 +11,8 @@ var fixedWindowLua string
 // as a window.
 //
 // State: A is the start of the window, B how many events were charged in it. No
-// events charged is the same as no window.
+// events charged is the same as no window. More than events are requests that
+// were charged in advance: each later window takes events of them.
 func init() {
 	register(&Algorithm{
 		Name: "fixed_window", Options: []string{"align"},
@@ -23,37 +24,42 @@ func init() {
 			}
 			return []int64{l.Events, l.Window, clock}
 		},
-		bound:  func(*Limit) error { return nil },
-		decide: fixedWindowDecide,
-		commit: fixedWindowCommit,
+		bound:        func(*Limit) error { return nil },
+		longestDelay: fixedWindowDelay,
+		decide:       fixedWindowDecide,
+		commit:       fixedWindowCommit,
+		refund:       fixedWindowRefund,
 	})
 }
 
-func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, clock := l.Events, l.Window, l.Align == "clock"
-	start, count := s.A, s.B
-	if count == 0 || now-start >= window {
-		start, count = now, 0
-		if clock {
-			start = now - now%window
-		}
+// fixedWindowDelay is as long as the windows whose events can be counted.
+func fixedWindowDelay(l *Limit) Micros {
+	windows := floorDiv(exact/2, l.Events) - 2
+	if windows > longest/2/l.Window {
+		return longest / 2
 	}
+	return windows * l.Window
+}
+
+func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events, window := l.Events, l.Window
+	start, count := fixedWindowRoll(l, s.A, s.B, now)
 	fits := max(events-count, 0)
 	retry := int64(0)
 	if cost > events {
 		retry = Forever
 	} else if cost > fits {
-		retry = start + window - now
+		retry = start + floorDiv(count+cost-1, events)*window - now
 	}
 	return verdict{fits: fits, retry: retry, a: start, b: count}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, clock := l.Events, l.Window, l.Align == "clock"
 	start, count := v.a, v.b
-	if count+charge > events { // a refused request that is charged all the same
-		if clock {
-			charge = events - count
+	if o == refused && count+charge > events {
+		if clock || count > events {
+			charge = max(events-count, 0)
 		} else {
 			charge = min(charge, events)
 			start, count = now, events-charge
@@ -62,11 +68,37 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	count += charge
 	remaining = max(events-count, 0)
 	if count > 0 {
-		more = start + window - now
-		reset = start + window - now
+		more = start + max(floorDiv(count, events), 1)*window - now
+		reset = start + ceilDiv(count, events)*window - now
 	}
 	if charge > 0 {
 		s.A, s.B = start, count
 	}
-	return charge, remaining, more, reset
+	return charge, start, count, remaining, more, reset
+}
+
+func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	start, count := fixedWindowRoll(l, s.A, s.B, now)
+	then, left := fixedWindowRoll(l, a, b, now)
+	if n = min(n, left); n > 0 && count > 0 && start == then {
+		s.A, s.B = start, max(count-n, 0)
+	}
+}
+
+// fixedWindowRoll returns the window that is current now, or a later one after the
+// clock has stepped back, and what was charged in it and in later ones; start and
+// count are of an earlier window.
+func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (current Micros, left int64) {
+	events, window, clock := l.Events, l.Window, l.Align == "clock"
+	if now-start >= window {
+		passed := min(floorDiv(now-start, window), ceilDiv(count, events))
+		start, count = start+passed*window, max(count-passed*events, 0)
+	}
+	if count == 0 {
+		start = now
+		if clock {
+			start = now - now%window
+		}
+	}
+	return start, count
 }

@@ -3,30 +3,40 @@
 local fixed_window = {}
 algorithms.fixed_window = fixed_window
 
-function fixed_window.decide(l, key, now, cost)
+local function fixed_window_roll(l, start, count, now)
   local events, window, clock = l[1], l[2], l[3] == 1
-  local start, count = load(key)
-  if count == 0 or now - start >= window then
-    start, count = now, 0
+  if now - start >= window then
+    local passed = min(floor((now - start) / window), ceil(count / events))
+    start, count = start + passed * window, max(count - passed * events, 0)
+  end
+  if count == 0 then
+    start = now
     if clock then
       start = now - now % window
     end
   end
+  return start, count
+end
+
+function fixed_window.decide(l, key, now, cost)
+  local events, window = l[1], l[2]
+  local start, count = load(key)
+  start, count = fixed_window_roll(l, start, count, now)
   local fits = max(events - count, 0)
   local retry = 0
   if cost > events then
     retry = forever
   elseif cost > fits then
-    retry = start + window - now
+    retry = start + floor((count + cost - 1) / events) * window - now
   end
   return fits, retry, start, count
 end
 
-function fixed_window.commit(l, key, now, charge, start, count)
+function fixed_window.commit(l, key, now, charge, outcome, start, count)
   local events, window, clock = l[1], l[2], l[3] == 1
-  if count + charge > events then
-    if clock then
-      charge = events - count
+  if outcome == 'refused' and count + charge > events then
+    if clock or count > events then
+      charge = max(events - count, 0)
     else
       charge = min(charge, events)
       start, count = now, events - charge
@@ -35,11 +45,23 @@ function fixed_window.commit(l, key, now, charge, start, count)
   count = count + charge
   local remaining, more, reset = max(events - count, 0), 0, 0
   if count > 0 then
-    more = start + window - now
-    reset = start + window - now
+    more = start + max(floor(count / events), 1) * window - now
+    reset = start + ceil(count / events) * window - now
   end
   if charge > 0 then
     save(key, reset, start, count)
   end
-  return charge, remaining, more, reset
+  return charge, start, count, remaining, more, reset
+end
+
+function fixed_window.refund(l, key, now, a, b, n)
+  local events, window = l[1], l[2]
+  local start, count = load(key)
+  start, count = fixed_window_roll(l, start, count, now)
+  local current, left = fixed_window_roll(l, a, b, now)
+  n = min(n, left)
+  if n > 0 and count > 0 and start == current then
+    count = max(count - n, 0)
+    save(key, start + ceil(count / events) * window - now, start, count)
+  end
 end

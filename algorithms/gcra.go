@@ -17,11 +17,13 @@ var gcraLua string
 func init() {
 	register(&Algorithm{
 		Name: "gcra", Burst: true,
-		lua:    gcraLua,
-		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
-		bound:  productBound,
-		decide: gcraDecide,
-		commit: gcraCommit,
+		lua:          gcraLua,
+		args:         func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
+		bound:        productBound,
+		longestDelay: productDelay,
+		decide:       gcraDecide,
+		commit:       gcraCommit,
+		refund:       gcraRefund,
 	})
 }
 
@@ -42,18 +44,18 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: tat, b: part}
 }
 
-func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
 	tat, part := v.a, v.b
 	ahead, most := tat-now, 2*burst*window
-	if ahead > floorDiv(most, events) {
+	if o == refused && ahead > floorDiv(most, events) {
 		charge = 0
-	} else {
+	} else if o == refused {
 		charge = max(min(charge, ceilDiv(most-ahead*events-part, window)), 0)
 	}
 	part += charge * window
 	ahead, part = ahead+floorDiv(part, events), part%events
-	if charge > 0 && ahead*events+part > most {
+	if o == refused && charge > 0 && ahead*events+part > most {
 		ahead, part = floorDiv(most, events), most%events
 	}
 	remaining = gcraFree(l, ahead, part)
@@ -61,10 +63,29 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charge
 		more = ahead + ceilDiv(part+(remaining+1-burst)*window, events)
 		reset = ahead + ceilDiv(part, events)
 	}
+	tat = now + ahead
 	if charge > 0 {
-		s.A, s.B = now+ahead, part
+		s.A, s.B = tat, part
 	}
-	return charge, remaining, more, reset
+	return charge, tat, part, remaining, more, reset
+}
+
+func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	events, window, burst := l.events, l.window, l.Burst
+	tat, part := s.A, s.B
+	if tat < now || a < now {
+		return
+	}
+	back := min(n, 2*burst) * window
+	if a-now <= floorDiv(back, events) {
+		back = min(back, (a-now)*events+b)
+	}
+	part -= back
+	tat, part = tat+floorDiv(part, events), part-floorDiv(part, events)*events
+	if tat < now {
+		tat, part = now, 0
+	}
+	s.A, s.B = tat, part
 }
 
 // gcraFree is how many events fit before tat, ahead + part/events µs from now,

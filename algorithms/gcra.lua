@@ -28,17 +28,17 @@ function gcra.decide(l, key, now, cost)
   return fits, retry, tat, part
 end
 
-function gcra.commit(l, key, now, charge, tat, part)
+function gcra.commit(l, key, now, charge, outcome, tat, part)
   local events, window, burst = l[1], l[2], l[3]
   local ahead, most = tat - now, 2 * burst * window
-  if ahead > floor(most / events) then
+  if outcome == 'refused' and ahead > floor(most / events) then
     charge = 0
-  else
+  elseif outcome == 'refused' then
     charge = max(min(charge, ceil((most - ahead * events - part) / window)), 0)
   end
   part = part + charge * window
   ahead, part = ahead + floor(part / events), part % events
-  if charge > 0 and ahead * events + part > most then
+  if outcome == 'refused' and charge > 0 and ahead * events + part > most then
     ahead, part = floor(most / events), most % events
   end
   local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
@@ -46,8 +46,27 @@ function gcra.commit(l, key, now, charge, tat, part)
     more = ahead + ceil((part + (remaining + 1 - burst) * window) / events)
     reset = ahead + ceil(part / events)
   end
+  tat = now + ahead
   if charge > 0 then
-    save(key, reset, now + ahead, part)
+    save(key, reset, tat, part)
   end
-  return charge, remaining, more, reset
+  return charge, tat, part, remaining, more, reset
+end
+
+function gcra.refund(l, key, now, a, b, n)
+  local events, window, burst = l[1], l[2], l[3]
+  local tat, part = load(key)
+  if tat < now or a < now then
+    return
+  end
+  local back = min(n, 2 * burst) * window
+  if a - now <= floor(back / events) then
+    back = min(back, (a - now) * events + b)
+  end
+  part = part - back
+  tat, part = tat + floor(part / events), part - floor(part / events) * events
+  if tat < now then
+    tat, part = now, 0
+  end
+  save(key, tat - now + ceil(part / events), tat, part)
 end

@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -19,20 +20,56 @@ const (
 type history struct {
 	limit   *Limit
 	mode    Mode
+	maxWait Micros
 	state   *State
 	now     Micros
 	charges []charged
 }
 
+// charged is a charge, and when the request passed.
 type charged struct {
-	at     Micros
-	events int64
+	at      Micros
+	events  int64
+	receipt Receipt
 }
 
 func (h *history) take(now Micros, cost int64) Decision {
-	r := []Request{{Mode: h.mode, Cost: cost, Checks: []Check{{Limit: h.limit, State: h.state}}}}
+	r := []Request{{Mode: h.mode, Cost: cost, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
 	Take(r, now)
 	return r[0].Checks[0].Decision
+}
+
+// record takes, and notes what was granted.
+func (h *history) record(cost int64) {
+	if d := h.take(h.now, cost); d.Allowed && d.Charged > 0 {
+		h.charges = append(h.charges, charged{h.now + d.Wait, d.Charged, d.Receipt})
+	}
+}
+
+// refund gives back a part of some charge, which then was never made.
+func (h *history) refund(r *rand.Rand) {
+	if len(h.charges) == 0 {
+		return
+	}
+	c := &h.charges[r.IntN(len(h.charges))]
+	if n := min(1+r.Int64N(3), c.events); c.receipt != (Receipt{}) {
+		Refund(h.limit, h.state, h.now, c.receipt, n)
+		c.events -= n
+		for i := range h.charges {
+			h.charges[i].receipt = Receipt{} // they tell of a past that has changed
+		}
+	}
+}
+
+// full is what remains of an untouched budget.
+func (h *history) full() int64 {
+	switch {
+	case h.limit.WarmUp > 0:
+		return 1
+	case h.limit.algorithm.Name == "smooth": // the last one is on account of the next
+		return h.limit.Burst + 1
+	}
+	return h.limit.Burst
 }
 
 // ask decides on a copy, so nothing is charged.
@@ -83,15 +120,32 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 				if slices.Contains(a.Options, "min_interval") && r.IntN(2) == 0 {
 					q.MinInterval = 1 + r.Int64N(2*q.Window)
 				}
-				mode := []Mode{Binary, Binary, Nary, Uniform, Force}[r.IntN(5)]
-				h := &history{limit: mustLimit(t, q), mode: mode, state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
+				if slices.Contains(a.Options, "buckets") && r.IntN(2) == 0 {
+					q.Buckets = 1 + r.Int64N(12)
+				}
+				if slices.Contains(a.Options, "initial") && r.IntN(3) == 0 {
+					initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
+					q.Initial = &initial
+				}
+				if slices.Contains(a.Options, "warm_up") && r.IntN(2) == 0 {
+					q.Burst, q.Initial, q.WarmUp = 0, nil, 1+r.Int64N(10*q.Window)
+					q.ColdFactor = []int64{0, 1000, 1001, 2500, 10_000, 1_000_000}[r.IntN(6)]
+				}
+				h := &history{limit: mustLimit(t, q), state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}
+				if !a.BinaryOnly {
+					h.mode = []Mode{Binary, Binary, Nary, Uniform, Force}[r.IntN(5)]
+				}
+				if h.mode == Binary && h.limit.CheckDelay(minute) == nil && r.IntN(2) == 0 {
+					h.maxWait = 1 + r.Int64N(5*q.Window)
+				}
+				h.take(h.now, 1)
 				for range r.IntN(60) {
 					h.now += r.Int64N(2*q.Window/q.Events + 2)
-					cost := r.Int64N(3)
-					if d := h.take(h.now, cost); d.Charged > 0 {
-						h.charges = append(h.charges, charged{h.now, d.Charged})
+					if h.record(r.Int64N(3)); r.IntN(5) == 0 {
+						h.refund(r)
 					}
 				}
+				h.maxWait = 0
 				if law(t, r, h); t.Failed() {
 					t.Fatalf("seed %d: %v %v after %v", seed, h.mode, h.limit, h.charges)
 				}
@@ -117,8 +171,7 @@ func TestRefusalChangesNothing(t *testing.T) {
 		}
 		h.mode = Binary
 		before := h.copy()
-		h.take(h.now, h.ask(h.now, 0).Remaining+1)
-		if before.text() != h.text() {
+		if d := h.take(h.now, h.ask(h.now, 0).Remaining+1); !d.Allowed && before.text() != h.text() {
 			t.Errorf("a refusal changed %+v to %+v", before.state, h.state)
 		}
 	})
@@ -150,6 +203,15 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
 		h.mode = Binary // which says of the same budget whether something fits
 		remaining := h.ask(h.now, 0).Remaining
+		if h.limit.algorithm.Name == "smooth" { // which serves any cost, and knows how many single events
+			c := h.copy()
+			for i := range remaining + 1 {
+				if d := c.take(h.now, 1); d.Allowed != (i < remaining) {
+					t.Errorf("request %d with %d remaining: %+v", i+1, remaining, d)
+				}
+			}
+			return
+		}
 		if !h.ask(h.now, remaining).Allowed {
 			t.Errorf("%d remaining could not be taken", remaining)
 		}
@@ -163,6 +225,9 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 // it keeps a client out once the client pauses.
 func TestUniformDebtIsBounded(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		if h.limit.algorithm.BinaryOnly || h.ask(h.now, 0).ResetAfter > 2*ceilDiv(h.limit.Burst, h.limit.Events)*h.limit.Window {
+			return // it has charged more in advance
+		}
 		h.mode = Uniform
 		for range 50 {
 			h.take(h.now, 1+r.Int64N(1<<31-1))
@@ -174,11 +239,11 @@ func TestUniformDebtIsBounded(t *testing.T) {
 		if l.algorithm.Name == "sliding_window" {
 			most = 2 * l.Window
 		}
-		if d.ResetAfter > most+l.Window { // and what is left of a window or drip
+		if d.ResetAfter > most+l.Window+slidingLogGrid(l) { // and what is left of a window or drip
 			t.Errorf("reset after %d µs, want at most about %d", d.ResetAfter, most)
 		}
-		if h.state.Log.Len() > l.Events {
-			t.Errorf("the log holds %d of %d events", h.state.Log.Len(), l.Events)
+		if held := slidingLogHeld(l, h.state.Log); held > l.Events {
+			t.Errorf("the log holds %d of %d events", held, l.Events)
 		}
 		h.now += d.ResetAfter
 		if !h.ask(h.now, l.Burst).Allowed {
@@ -190,8 +255,8 @@ func TestUniformDebtIsBounded(t *testing.T) {
 func TestMoreAfterIsWhenRemainingGrows(t *testing.T) {
 	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
 		d := h.ask(h.now, 0)
-		if (d.MoreAfter == 0) != (d.Remaining == h.limit.Burst) {
-			t.Fatalf("more after %d with %d of %d remaining", d.MoreAfter, d.Remaining, h.limit.Burst)
+		if (d.MoreAfter == 0) != (d.Remaining == h.full()) {
+			t.Fatalf("more after %d with %d of %d remaining", d.MoreAfter, d.Remaining, h.full())
 		}
 		if d.MoreAfter == 0 {
 			return
@@ -208,7 +273,12 @@ func TestMoreAfterIsWhenRemainingGrows(t *testing.T) {
 func TestPastResetAfterIsFresh(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		h.now += h.ask(h.now, 0).ResetAfter
-		fresh := &history{limit: h.limit, mode: h.mode, state: new(State)}
+		untouched := h.limit.Quota
+		untouched.Initial = nil
+		if !h.limit.Scalable() {
+			untouched.Burst = 0
+		}
+		fresh := &history{limit: mustLimit(t, untouched), mode: h.mode, state: new(State)}
 		for range 20 {
 			cost := r.Int64N(3)
 			if got, want := h.take(h.now, cost), fresh.take(h.now, cost); got != want {
@@ -227,23 +297,31 @@ func TestClockSteppingBackAddsNothing(t *testing.T) {
 		if after.Remaining > before.Remaining {
 			t.Errorf("stepping back %d µs took remaining from %d to %d", back, before.Remaining, after.Remaining)
 		}
-		if before.Remaining < h.limit.Burst && after.ResetAfter < before.ResetAfter {
+		if before.Remaining < h.full() && after.ResetAfter < before.ResetAfter {
 			t.Errorf("stepping back %d µs took reset after from %d to %d", back, before.ResetAfter, after.ResetAfter)
 		}
 	})
 }
 
+// bounds are what the algorithms promise to grant at most in a span.
+var bounds = map[string]func(l *Limit, span Micros) int64{
+	"fixed_window":   func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
+	"sliding_log":    func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 1) },
+	"sliding_window": func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
+	"leaky_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + ceilDiv(span, l.Window)*l.Events },
+	"token_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+	"gcra":           func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+	"smooth": func(l *Limit, span Micros) int64 { // and one request
+		if l.WarmUp > 0 {
+			return span * l.Events / l.Window
+		}
+		return l.Burst + span*l.Events/l.Window
+	},
+}
+
 // In every span at most what the algorithm promises is granted, however the
 // requests are timed.
 func TestGrantedStaysWithinTheBound(t *testing.T) {
-	bounds := map[string]func(l *Limit, span Micros) int64{
-		"fixed_window":   func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
-		"sliding_log":    func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 1) },
-		"sliding_window": func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
-		"leaky_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + ceilDiv(span, l.Window)*l.Events },
-		"token_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
-		"gcra":           func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
-	}
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		bound := bounds[h.limit.algorithm.Name]
 		if bound == nil {
@@ -256,23 +334,108 @@ func TestGrantedStaysWithinTheBound(t *testing.T) {
 				d.RetryAfter = r.Int64N(h.limit.Window)
 			}
 			h.now += d.RetryAfter
-			cost := max(h.ask(h.now, 0).Remaining+r.Int64N(3)-1, 1)
-			if d := h.take(h.now, cost); d.Allowed && d.Charged > 0 {
-				h.charges = append(h.charges, charged{h.now, d.Charged})
+			if h.record(max(h.ask(h.now, 0).Remaining+r.Int64N(3)-1, 1)); r.IntN(8) == 0 {
+				h.refund(r)
 			}
 		}
-		for i := range h.charges {
-			granted := int64(0)
-			for _, c := range h.charges[i:] {
-				granted += c.events
-				span := c.at - h.charges[i].at
-				if granted > bound(h.limit, span) {
-					t.Fatalf("%d granted within %d µs, the bound is %d", granted, span, bound(h.limit, span))
-				}
-				if c != h.charges[i] && span < h.limit.MinInterval && h.mode != Force {
-					t.Fatalf("granted %d µs apart", span)
-				}
+		h.withinBound(t, bound)
+	})
+}
+
+// Requests that are charged in advance pass no sooner, and no more of them, than
+// if they had come when there was room.
+func TestDelayedStayWithinTheBound(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		if h.mode != Binary || h.limit.CheckDelay(minute) != nil {
+			return
+		}
+		h.maxWait = 1 + r.Int64N(5*h.limit.Window)
+		h.charges = h.charges[:0]
+		for range 100 {
+			h.now += r.Int64N(h.limit.Window/h.limit.Events + 1)
+			cost := int64(1)
+			if h.limit.algorithm.Name != "fixed_window" { // where one that spans two windows passes in the later
+				cost += r.Int64N(3)
 			}
+			last := len(h.charges)
+			h.record(cost)
+			if last > 0 && last < len(h.charges) && h.charges[last].at < h.charges[last-1].at {
+				t.Fatalf("%v overtakes %v", h.charges[last], h.charges[last-1])
+			}
+		}
+		h.withinBound(t, func(l *Limit, span Micros) int64 {
+			if l.algorithm.Name == "leaky_bucket" { // all that were waiting for one drip pass with it
+				span += l.Window
+			}
+			return bounds[l.algorithm.Name](l, span+1) // each passes up to a µs late
+		})
+	})
+}
+
+// withinBound checks that what was granted is within the bound in every span.
+func (h *history) withinBound(t *testing.T, bound func(*Limit, Micros) int64) {
+	t.Helper()
+	for i, first := range h.charges {
+		granted := int64(0)
+		for _, c := range h.charges[i:] {
+			span := c.at - first.at
+			counted := granted + c.events
+			if h.limit.algorithm.Name == "smooth" { // the last request of a span comes on top
+				counted = granted
+			}
+			if counted > bound(h.limit, span) {
+				t.Fatalf("%d granted within %d µs, the bound is %d", counted, span, bound(h.limit, span))
+			}
+			if c != first && c.events > 0 && first.events > 0 && span < h.limit.MinInterval && h.mode != Force {
+				t.Fatalf("granted %d µs apart", span)
+			}
+			granted += c.events
+		}
+	}
+}
+
+// What was charged and given back at once was never charged. Later, a refund gives
+// back no more than the charge, and makes nothing better than untouched.
+func TestRefundGivesBackTheCharge(t *testing.T) {
+	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
+		if h.mode == Uniform {
+			h.mode = Binary // else a refusal would be charged
+		}
+		never := h.copy()
+		d := h.take(h.now, 1+r.Int64N(3))
+		later := h.copy()
+		Refund(h.limit, h.state, h.now, d.Receipt, d.Charged)
+		before, after := never.ask(h.now, 0), h.ask(h.now, 0)
+		if h.limit.algorithm.Name == "smooth" { // charges are rounded up to whole µs, and what warmed up stays warm
+			if late := after.ResetAfter - before.ResetAfter; late >= 0 && late <= 2 || h.limit.WarmUp > 0 {
+				after = before
+			}
+		}
+		if after != before {
+			t.Fatalf("before %+v, charged %d and given back %+v", before, d.Charged, after)
+		}
+		later.now += r.Int64N(2 * h.limit.Window)
+		was := later.ask(later.now, 0)
+		Refund(h.limit, later.state, later.now, d.Receipt, d.Charged)
+		is := later.ask(later.now, 0)
+		if is.Remaining > later.full() || is.Remaining < was.Remaining {
+			t.Fatalf("a refund of %d took remaining from %d to %d of %d", d.Charged, was.Remaining, is.Remaining, later.full())
+		}
+		if h.limit.MinInterval == 0 && h.limit.WarmUp == 0 && is.Remaining > was.Remaining+d.Charged {
+			t.Fatalf("a refund of %d took remaining from %d to %d", d.Charged, was.Remaining, is.Remaining)
+		}
+	})
+}
+
+// State that has been dropped stays dropped.
+func TestRefundOfNothing(t *testing.T) {
+	eachHistory(t, func(t *testing.T, _ *rand.Rand, h *history) {
+		h.mode = Binary
+		d := h.take(h.now, 1)
+		dropped := &history{state: new(State)}
+		Refund(h.limit, dropped.state, h.now, d.Receipt, 1)
+		if *dropped.state != (State{}) {
+			t.Errorf("a refund made %+v", dropped.state)
 		}
 	})
 }

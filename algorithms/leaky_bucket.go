@@ -15,11 +15,13 @@ var leakyBucketLua string
 func init() {
 	register(&Algorithm{
 		Name: "leaky_bucket", Burst: true,
-		lua:    leakyBucketLua,
-		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
-		bound:  leakyBucketBound,
-		decide: leakyBucketDecide,
-		commit: leakyBucketCommit,
+		lua:          leakyBucketLua,
+		args:         func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
+		bound:        leakyBucketBound,
+		longestDelay: func(*Limit) Micros { return longest / 2 },
+		decide:       leakyBucketDecide,
+		commit:       leakyBucketCommit,
+		refund:       leakyBucketRefund,
 	})
 }
 
@@ -33,12 +35,7 @@ func leakyBucketBound(l *Limit) error {
 
 func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.Events, l.Window, l.Burst
-	drip, level := s.A, s.B
-	drips := min(floorDiv(max(now, drip)-drip, window), ceilDiv(level, events))
-	drip, level = drip+drips*window, max(level-drips*events, 0)
-	if level == 0 {
-		drip = now
-	}
+	drip, level := leakyBucketLeak(l, s.A, s.B, now)
 	fits := max(burst-level, 0)
 	retry := int64(0)
 	if cost > burst {
@@ -49,10 +46,12 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: drip, b: level}
 }
 
-func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.Events, l.Window, l.Burst
 	drip, level := v.a, v.b
-	charge = max(min(charge, 2*burst-level), 0)
+	if o == refused {
+		charge = max(min(charge, 2*burst-level), 0)
+	}
 	level += charge
 	remaining = max(burst-level, 0)
 	if level > 0 {
@@ -62,5 +61,25 @@ func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) 
 	if charge > 0 {
 		s.A, s.B = drip, level
 	}
-	return charge, remaining, more, reset
+	return charge, drip, level, remaining, more, reset
+}
+
+func leakyBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	drip, level := leakyBucketLeak(l, s.A, s.B, now)
+	_, left := leakyBucketLeak(l, a, b, now)
+	if n = min(n, left); n > 0 && level > 0 {
+		s.A, s.B = drip, max(level-n, 0)
+	}
+}
+
+// leakyBucketLeak returns the last drip until now, and what is left since of the
+// level at an earlier drip.
+func leakyBucketLeak(l *Limit, drip Micros, level int64, now Micros) (last Micros, left int64) {
+	events, window := l.Events, l.Window
+	drips := min(floorDiv(max(now, drip)-drip, window), ceilDiv(level, events))
+	drip, level = drip+drips*window, max(level-drips*events, 0)
+	if level == 0 {
+		drip = now
+	}
+	return drip, level
 }

@@ -3,14 +3,20 @@
 local leaky_bucket = {}
 algorithms.leaky_bucket = leaky_bucket
 
-function leaky_bucket.decide(l, key, now, cost)
-  local events, window, burst = l[1], l[2], l[3]
-  local drip, level = load(key)
+local function leaky_bucket_leak(l, drip, level, now)
+  local events, window = l[1], l[2]
   local drips = min(floor((max(now, drip) - drip) / window), ceil(level / events))
   drip, level = drip + drips * window, max(level - drips * events, 0)
   if level == 0 then
     drip = now
   end
+  return drip, level
+end
+
+function leaky_bucket.decide(l, key, now, cost)
+  local events, window, burst = l[1], l[2], l[3]
+  local drip, level = load(key)
+  drip, level = leaky_bucket_leak(l, drip, level, now)
   local fits = max(burst - level, 0)
   local retry = 0
   if cost > burst then
@@ -21,9 +27,11 @@ function leaky_bucket.decide(l, key, now, cost)
   return fits, retry, drip, level
 end
 
-function leaky_bucket.commit(l, key, now, charge, drip, level)
+function leaky_bucket.commit(l, key, now, charge, outcome, drip, level)
   local events, window, burst = l[1], l[2], l[3]
-  charge = max(min(charge, 2 * burst - level), 0)
+  if outcome == 'refused' then
+    charge = max(min(charge, 2 * burst - level), 0)
+  end
   level = level + charge
   local remaining, more, reset = max(burst - level, 0), 0, 0
   if level > 0 then
@@ -33,5 +41,17 @@ function leaky_bucket.commit(l, key, now, charge, drip, level)
   if charge > 0 then
     save(key, reset, drip, level)
   end
-  return charge, remaining, more, reset
+  return charge, drip, level, remaining, more, reset
+end
+
+function leaky_bucket.refund(l, key, now, a, b, n)
+  local events, window = l[1], l[2]
+  local drip, level = load(key)
+  drip, level = leaky_bucket_leak(l, drip, level, now)
+  local _, left = leaky_bucket_leak(l, a, b, now)
+  n = min(n, left)
+  if n > 0 and level > 0 then
+    level = max(level - n, 0)
+    save(key, drip + ceil(level / events) * window - now, drip, level)
+  end
 end

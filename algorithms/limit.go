@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -27,6 +28,18 @@ type Quota struct {
 	// MinInterval is the least span between two charged requests of a
 	// sliding_log; 0 is none.
 	MinInterval Micros
+	// Buckets is how many parts of a window a sliding_log tells apart; 0: it
+	// remembers every instant.
+	Buckets int64
+	// Initial is how many events the budget of a token_bucket or a smooth limit
+	// holds when nothing is known of it, 0 to Burst; nil stands for Burst.
+	Initial *int64
+	// WarmUp is how long a smooth limit takes from cold to its full rate; 0: it
+	// is never cold.
+	WarmUp Micros
+	// ColdFactor is how many thousandths of its usual cost an event has when a
+	// smooth limit is cold, 1000 to 1,000,000; 0 stands for 3000.
+	ColdFactor int64
 }
 
 // Limit is a Quota made ready: checked, with the default Burst filled in, and in
@@ -39,8 +52,12 @@ type Limit struct {
 	// divisor, which keeps products small.
 	events int64
 	window Micros
-	unit   Micros  // of a sliding_window: see slidingWindowUnit
-	args   []int64 // what the algorithm's script is told
+	unit   Micros // of a sliding_window: see slidingWindowUnit
+	// withheld is how many events a budget lacks that nothing is known of.
+	withheld    int64
+	smooth      smoothNumbers
+	args        []int64 // what the algorithm's script is told
+	fingerprint string
 }
 
 // NewLimit checks a quota and makes it ready. Its errors name the setting, its
@@ -67,15 +84,11 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, or leave it out for %d", q.Burst, q.Events)
 	case q.Burst > 0 && !algorithm.Burst:
 		return nil, fmt.Errorf("%s takes no burst, not %d: it admits up to events at once", algorithm.Name, q.Burst)
-	case q.Align != "" && !algorithm.Takes("align"):
-		return nil, fmt.Errorf("%s has no option align: it belongs to fixed_window", algorithm.Name)
-	case q.Align != "" && q.Align != "first" && q.Align != "clock":
-		return nil, fmt.Errorf("align must be first or clock, not %q", q.Align)
-	case q.MinInterval != 0 && !algorithm.Takes("min_interval"):
-		return nil, fmt.Errorf("%s has no option min_interval: it belongs to sliding_log", algorithm.Name)
-	case q.MinInterval < 0 || q.MinInterval > longest:
-		return nil, fmt.Errorf("min_interval must be from 1us to %s, not %s", describeDuration(longest), describeDuration(q.MinInterval))
-	case q.Events > exact/4 || q.Burst > exact/4 || q.Window > longest:
+	}
+	if err := checkOptions(algorithm, q); err != nil {
+		return nil, err
+	}
+	if q.Events > exact/4 || q.Burst > exact/4 || q.Window > longest {
 		return nil, errBound
 	}
 	l := &Limit{Quota: q, algorithm: algorithm}
@@ -85,13 +98,70 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if l.Align == "first" {
 		l.Align = ""
 	}
+	if l.WarmUp > 0 && l.ColdFactor == 0 {
+		l.ColdFactor = 3000
+	}
 	d := gcd(q.Events, q.Window)
 	l.events, l.window = q.Events/d, q.Window/d
-	if err := algorithm.bound(l); err != nil {
+	l.fingerprint = l.describeForKeys()
+	if err := l.prepare(); err != nil {
 		return nil, err
 	}
-	l.args = algorithm.args(l)
 	return l, nil
+}
+
+// prepare works out what depends on the burst.
+func (l *Limit) prepare() error {
+	l.withheld = 0
+	if l.Initial != nil {
+		l.withheld = max(l.Burst-*l.Initial, 0)
+	}
+	if err := l.algorithm.bound(l); err != nil {
+		return err
+	}
+	l.args = l.algorithm.args(l)
+	return nil
+}
+
+// checkOptions judges the options of a quota, each by itself and all together.
+func checkOptions(algorithm *Algorithm, q Quota) error {
+	for _, option := range []struct {
+		name, owner string
+		set         bool
+	}{
+		{"align", "fixed_window", q.Align != ""},
+		{"min_interval", "sliding_log", q.MinInterval != 0},
+		{"buckets", "sliding_log", q.Buckets != 0},
+		{"initial", "token_bucket and smooth", q.Initial != nil},
+		{"warm_up", "smooth", q.WarmUp != 0},
+		{"cold_factor", "smooth", q.ColdFactor != 0},
+	} {
+		if option.set && !algorithm.Takes(option.name) {
+			return fmt.Errorf("%s has no option %s: it belongs to %s", algorithm.Name, option.name, option.owner)
+		}
+	}
+	burst := cmp.Or(q.Burst, q.Events)
+	switch {
+	case q.Align != "" && q.Align != "first" && q.Align != "clock":
+		return fmt.Errorf("align must be first or clock, not %q", q.Align)
+	case q.MinInterval < 0 || q.MinInterval > longest:
+		return fmt.Errorf("min_interval must be from 1us to %s, not %s", describeDuration(longest), describeDuration(q.MinInterval))
+	case q.Buckets < 0 || q.Buckets > mostBuckets:
+		return fmt.Errorf("buckets must be from 1 to %d, not %d: write into how many parts a window is divided, or leave it out to remember every instant", mostBuckets, q.Buckets)
+	case q.Initial != nil && (*q.Initial < 0 || *q.Initial > burst):
+		return fmt.Errorf("initial must be from 0 to %d, the burst, not %d: write how many events a new budget holds", burst, *q.Initial)
+	case q.Initial != nil && q.WarmUp != 0:
+		return errors.New("initial and warm_up don't go together: with warm_up a new budget is cold, and holds nothing to begin with")
+	case q.Burst != 0 && q.WarmUp != 0:
+		return fmt.Errorf("burst and warm_up don't go together: leave out %d; with warm_up, what is saved up while idle is spent slowly, never at once", q.Burst)
+	case q.WarmUp < 0:
+		return fmt.Errorf("warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s", describeDuration(q.WarmUp))
+	case q.ColdFactor != 0 && q.WarmUp == 0:
+		return errors.New("cold_factor means nothing without warm_up: write warm_up as well, such as 10s, or leave out cold_factor")
+	case q.ColdFactor != 0 && (q.ColdFactor < 1000 || q.ColdFactor > 1_000_000):
+		return fmt.Errorf("cold_factor must be from 1 to 1000, not %g: write how many times as much an event costs when cold", float64(q.ColdFactor)/1000)
+	}
+	return nil
 }
 
 // Algorithm returns the limit's algorithm.
@@ -102,13 +172,83 @@ func (l *Limit) Args() []int64 { return l.args }
 
 // Fingerprint returns 11 URL-safe characters that differ where the algorithm,
 // events, window, burst or the limit's own options do, however they were written.
-func (l *Limit) Fingerprint() string {
+// It is the same for all that [Limit.Scaled] makes of a limit.
+func (l *Limit) Fingerprint() string { return l.fingerprint }
+
+func (l *Limit) describeForKeys() string {
 	text := fmt.Sprint(l.algorithm.Name, " ", l.Events, " ", l.Window, " ", l.Burst, " ", l.Align)
-	if l.MinInterval != 0 {
-		text += fmt.Sprint(" min_interval ", l.MinInterval)
+	for _, option := range []struct {
+		name  string
+		value int64
+	}{{"min_interval", l.MinInterval}, {"buckets", l.Buckets}, {"warm_up", l.WarmUp}, {"cold_factor", l.ColdFactor}} {
+		if option.value != 0 {
+			text += fmt.Sprint(" ", option.name, " ", option.value)
+		}
+	}
+	if l.Initial != nil {
+		text += fmt.Sprint(" initial ", *l.Initial)
 	}
 	sum := sha256.Sum256([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
+}
+
+// Linger is how long state must be kept after its ResetAfter: until then the
+// budget is known to be full, and afterwards it is one that nothing is known of.
+func (l *Limit) Linger() Micros {
+	if l.withheld == 0 {
+		return 0
+	}
+	return l.Window
+}
+
+// CheckDelay judges whether requests can be charged up to longest in advance, as
+// [Request].MaxWait has it.
+func (l *Limit) CheckDelay(longest Micros) error {
+	if l.algorithm.longestDelay == nil {
+		return fmt.Errorf("%s can't hold requests back, for what it will have room for later depends on when: write one of %s", l.algorithm.Name, delaying())
+	}
+	if most := l.algorithm.longestDelay(l); longest > most {
+		return fmt.Errorf("a delay of %s is too long to be counted exactly with %v: write at most %s", describeDuration(longest), l, describeDuration(most))
+	}
+	return nil
+}
+
+// delaying lists the algorithms that can charge in advance.
+func delaying() string {
+	var names []string
+	for _, a := range registered {
+		if a.longestDelay != nil {
+			names = append(names, a.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// Scalable tells whether the limit has a burst that [Limit.Scaled] can change.
+func (l *Limit) Scalable() bool { return l.algorithm.Burst && l.WarmUp == 0 }
+
+// Scaled returns the limit with its burst divided by factor, in millionths, and
+// rounded up: at least 1, and at most what can be counted exactly. Its budgets are
+// those of the limit, for state doesn't depend on the burst.
+func (l *Limit) Scaled(factor int64) *Limit {
+	const one = 1_000_000
+	if factor == one {
+		return l
+	}
+	scaled := *l
+	scaled.Burst = exact / 4
+	if l.Burst <= (1<<63-1)/one {
+		scaled.Burst = min(max(ceilDiv(l.Burst*one, factor), 1), scaled.Burst)
+	}
+	if scaled.prepare() != nil { // then it is larger than l's, which fits
+		most, _ := largest(scaled.Quota, func(q *Quota) *int64 { return &q.Burst }, func(q Quota) bool {
+			scaled.Burst = q.Burst
+			return scaled.prepare() == nil
+		})
+		scaled.Burst = max(most.Burst, l.Burst)
+		_ = scaled.prepare()
+	}
+	return &scaled
 }
 
 // String writes the limit as a Caddyfile would.
@@ -124,6 +264,18 @@ func describe(q Quota) string {
 	}
 	if q.MinInterval != 0 {
 		s += " at least " + describeDuration(q.MinInterval) + " apart"
+	}
+	if q.Buckets != 0 {
+		s += fmt.Sprintf(" in %d buckets", q.Buckets)
+	}
+	if q.Initial != nil {
+		s += fmt.Sprintf(" beginning with %d", *q.Initial)
+	}
+	if q.WarmUp != 0 {
+		s += " warming up for " + describeDuration(q.WarmUp)
+		if q.ColdFactor != 0 && q.ColdFactor != 3000 {
+			s += fmt.Sprintf(" from a cold factor of %g", float64(q.ColdFactor)/1000)
+		}
 	}
 	return s
 }

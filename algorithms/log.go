@@ -28,6 +28,16 @@ func (g *Log) Cap() int64 {
 // At returns the i-th oldest instant, from 0.
 func (g *Log) At(i int64) Micros { return g.ring[(g.head+i)%int64(len(g.ring))] }
 
+func (g *Log) set(i int64, t Micros) { g.ring[(g.head+i)%int64(len(g.ring))] = t }
+
+// cut removes n instants, from the i-th oldest on.
+func (g *Log) cut(i, n int64) {
+	for ; i+n < g.held; i++ {
+		g.set(i, g.At(i+n))
+	}
+	g.held -= n
+}
+
 // drop forgets the oldest n.
 func (g *Log) drop(n int64) {
 	g.held -= n

@@ -6,7 +6,7 @@ local algorithms = {}
 
 -- expiry of a budget in ms: its reset-after, and a second to spare
 local function ttl(reset)
-  return ceil(reset / 1000) + 1000
+  return ceil(max(reset, 0) / 1000) + 1000
 end
 
 -- the numbers kept at a key, two unless count says otherwise; 0 for a budget never charged
@@ -22,4 +22,28 @@ end
 local function save(key, reset, a, b, c)
   local state = c and struct.pack('<i8i8i8', a, b, c) or struct.pack('<i8i8', a, b)
   redis.call('SET', key, state, 'PX', ttl(reset))
+end
+
+-- now, or the time of Redis if that is 0
+local function the_time(now)
+  if now == 0 then
+    local time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+  end
+  return now
+end
+
+-- The limits that stand in ARGV from i on, by their number as text, and where they
+-- end. Per limit: its algorithm, how many numbers follow, the numbers.
+local function read_limits(i, count)
+  local limits = {}
+  for n = 1, count do
+    local algorithm, l = algorithms[ARGV[i]], {}
+    local numbers = tonumber(ARGV[i + 1])
+    for j = 1, numbers do l[j] = tonumber(ARGV[i + 1 + j]) end
+    l.decide, l.commit, l.refund = algorithm.decide, algorithm.commit, algorithm.refund
+    limits[tostring(n)] = l
+    i = i + 2 + numbers
+  end
+  return limits, i
 end

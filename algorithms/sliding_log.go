@@ -11,46 +11,71 @@ var slidingLogLua string
 // sliding_log: the instant of every event is remembered, and never more than
 // events of them lie in any window: an event counts until it is exactly one
 // window old. With min_interval, two requests that are charged, whatever they
-// cost, are at least so far apart, and nothing remains before that time.
+// cost, are at least so far apart, and nothing remains before that time. With
+// buckets, instants are rounded up to the end of a bucket, so an event counts up
+// to one bucket longer, and what is remembered is bounded.
 //
 // State: Log holds the instants, oldest first, at most events of them; in Redis
-// it is a list. Events that no longer count stay until the next charge.
+// it is a list. With buckets it holds, for each bucket with events in it, three
+// numbers: its end, the number of its first event, and that of the first event
+// after it. Events that no longer count stay until the next charge.
 func init() {
 	register(&Algorithm{
-		Name: "sliding_log", Options: []string{"min_interval"},
-		lua:    slidingLogLua,
-		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.MinInterval} },
+		Name: "sliding_log", Options: []string{"min_interval", "buckets"},
+		lua: slidingLogLua,
+		args: func(l *Limit) []int64 {
+			if l.Buckets == 0 {
+				return []int64{l.Events, l.Window, l.MinInterval, 1}
+			}
+			return []int64{l.Events, l.Window, l.MinInterval, slidingLogGrid(l), l.Buckets}
+		},
 		bound:  slidingLogBound,
 		decide: slidingLogDecide,
 		commit: slidingLogCommit,
+		refund: slidingLogRefund,
 	})
 }
 
-// slidingLogBound refuses limits nobody would want to remember every event of.
+// mostBuckets bounds what a refund has to renumber.
+const mostBuckets = 10_000
+
+// slidingLogBound refuses limits nobody would want to remember every event of, and
+// instants that, rounded up, would be too far away.
 func slidingLogBound(l *Limit) error {
 	const most = 10_000_000
-	if l.Events > most {
-		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write a sliding_window, which only counts them", most, l.Events)
+	if l.Events > most && l.Buckets == 0 {
+		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write buckets, or a sliding_window, which only counts them", most, l.Events)
+	}
+	if l.Buckets > 0 && l.Window+slidingLogGrid(l) > longest {
+		return errBound
 	}
 	return nil
 }
 
-func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window, interval := l.Events, l.Window, l.MinInterval
-	held := s.Log.Len()
-	newest := -interval
-	if held > 0 {
-		newest = s.Log.At(held - 1)
+// slidingLogGrid is the length of a bucket; 1 µs tells all instants apart.
+func slidingLogGrid(l *Limit) Micros {
+	if l.Buckets == 0 {
+		return 1
 	}
-	eff := max(now, newest)
-	dead := slidingLogDead(s.Log, held, eff-window)
+	return ceilDiv(l.Window, l.Buckets)
+}
+
+func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
+	held := slidingLogHeld(l, s.Log)
+	newest := -max(interval, grid)
+	if held > 0 {
+		newest = slidingLogAt(l, s.Log, held-1)
+	}
+	eff := max(now, newest-grid+1)
+	dead := slidingLogDead(l, s.Log, held, eff-window)
 	live := held - dead
 	fits := max(events-live, 0)
 	retry := int64(0)
 	if cost > fits && cost <= events {
-		retry = s.Log.At(dead+live+cost-events-1) + window - now
+		retry = slidingLogAt(l, s.Log, dead+live+cost-events-1) + window - now
 	}
-	if early := newest + interval - now; early > 0 {
+	if early := newest + interval - now; interval > 0 && early > 0 {
 		fits = 0
 		if cost > 0 {
 			retry = max(retry, early)
@@ -59,29 +84,29 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	if cost > events {
 		retry = Forever
 	}
-	return verdict{fits: fits, retry: retry, a: eff, b: dead, c: live}
+	return verdict{fits: fits, retry: retry, a: ceilDiv(eff, grid) * grid, b: dead, c: live}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, interval := l.Events, l.Window, l.MinInterval
-	eff, dead, live := v.a, v.b, v.c
-	oldest, newest := eff, eff
+	stamp, dead, live := v.a, v.b, v.c
+	oldest, newest := stamp, stamp
 	if charge == 0 && dead+live > 0 {
-		newest = s.Log.At(dead + live - 1)
+		newest = slidingLogAt(l, s.Log, dead+live-1)
 	}
 	charge = min(charge, events)
 	if over := live + charge - events; over > 0 { // the newest events of them are kept
 		dead, live = dead+over, live-over
 	}
 	if live > 0 {
-		oldest = s.Log.At(dead)
+		oldest = slidingLogAt(l, s.Log, dead)
 	}
 	remaining = max(events-live-charge, 0)
 	if live+charge > 0 {
 		more = oldest + window - now
 		reset = newest + window - now
 	}
-	if early := newest + interval - now; early > 0 && dead+live+charge > 0 {
+	if early := newest + interval - now; interval > 0 && early > 0 && dead+live+charge > 0 {
 		if remaining > 0 {
 			more = early
 		}
@@ -91,28 +116,123 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (
 		if s.Log == nil {
 			s.Log = new(Log)
 		}
-		s.Log.drop(dead)
-		s.Log.push(eff, charge, events)
+		slidingLogDrop(l, s.Log, dead)
+		slidingLogPush(l, s.Log, stamp, charge)
 	}
-	return charge, remaining, more, reset
+	return charge, stamp, 0, remaining, more, reset
+}
+
+// slidingLogRefund removes up to n events of the instant at.
+func slidingLogRefund(l *Limit, s *State, _ Micros, at, _, n int64) {
+	held := slidingLogHeld(l, s.Log)
+	low, high := slidingLogDead(l, s.Log, held, at-1), slidingLogDead(l, s.Log, held, at)
+	n = min(n, high-low)
+	if n == 0 {
+		return
+	}
+	if l.Buckets == 0 {
+		s.Log.cut(low, n)
+	} else {
+		slidingLogRenumber(s.Log, slidingLogBucket(s.Log, low+s.Log.At(1)), n)
+	}
+	if s.Log.Len() == 0 {
+		s.Log = nil
+	}
 }
 
 // slidingLogDead counts the instants up to and including edge. It looks at 1, 2,
 // 4, … of them from the oldest on and then halves, so a log with few of them
 // costs little.
-func slidingLogDead(log *Log, held int64, edge Micros) int64 {
+func slidingLogDead(l *Limit, log *Log, held int64, edge Micros) int64 {
 	low, high := int64(0), int64(1)
-	for high <= held && log.At(high-1) <= edge {
+	for high <= held && slidingLogAt(l, log, high-1) <= edge {
 		low, high = high, high*2
 	}
 	high = min(high, held+1)
 	for high-low > 1 {
 		middle := floorDiv(low+high, 2)
-		if log.At(middle-1) <= edge {
+		if slidingLogAt(l, log, middle-1) <= edge {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
 	return low
+}
+
+// What follows reads and writes the log in its two forms.
+
+// slidingLogHeld is how many events are in the log.
+func slidingLogHeld(l *Limit, log *Log) int64 {
+	if l.Buckets == 0 || log.Len() == 0 {
+		return log.Len()
+	}
+	return log.At(log.Len()-1) - log.At(1)
+}
+
+// slidingLogAt is the instant of an event, the oldest being 0.
+func slidingLogAt(l *Limit, log *Log, event int64) Micros {
+	if l.Buckets == 0 {
+		return log.At(event)
+	}
+	return log.At(3 * slidingLogBucket(log, log.At(1)+event))
+}
+
+// slidingLogBucket is the bucket an event is in, by its number.
+func slidingLogBucket(log *Log, number int64) int64 {
+	low, high := int64(0), log.Len()/3
+	for high-low > 1 {
+		middle := floorDiv(low+high, 2)
+		if log.At(3*middle+1) <= number {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// slidingLogDrop forgets the n oldest events.
+func slidingLogDrop(l *Limit, log *Log, n int64) {
+	switch {
+	case l.Buckets == 0 || n == 0:
+		log.drop(n)
+	case n == slidingLogHeld(l, log):
+		log.drop(log.Len())
+	default:
+		first := log.At(1) + n
+		log.drop(3 * slidingLogBucket(log, first))
+		log.set(1, first)
+	}
+}
+
+// slidingLogPush appends n events of one instant, which is none before the newest.
+func slidingLogPush(l *Limit, log *Log, stamp Micros, n int64) {
+	if l.Buckets == 0 {
+		log.push(stamp, n, l.Events)
+		return
+	}
+	number, most := int64(0), 3*(l.Buckets+1)
+	if size := log.Len(); size > 0 {
+		number = log.At(size - 1)
+		if log.At(size-3) == stamp {
+			log.set(size-1, number+n)
+			return
+		}
+	}
+	log.push(stamp, 1, most)
+	log.push(number, 1, most)
+	log.push(number+n, 1, most)
+}
+
+// slidingLogRenumber takes n events out of a bucket.
+func slidingLogRenumber(log *Log, bucket, n int64) {
+	log.set(3*bucket+2, log.At(3*bucket+2)-n)
+	for i := 3 * (bucket + 1); i < log.Len(); i += 3 {
+		log.set(i+1, log.At(i+1)-n)
+		log.set(i+2, log.At(i+2)-n)
+	}
+	if log.At(3*bucket+1) == log.At(3*bucket+2) {
+		log.cut(3*bucket, 3)
+	}
 }

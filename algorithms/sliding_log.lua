@@ -1,21 +1,19 @@
 
--- sliding_log: see sliding_log.go. State: a list of instants (µs), oldest first.
+-- sliding_log: see sliding_log.go. State: a list of instants (µs), oldest first, or,
+-- with buckets, of ends, first numbers and numbers after the last, packed by threes.
 local sliding_log = {}
 algorithms.sliding_log = sliding_log
 
-local function sliding_log_at(key, index)
-  return tonumber(redis.call('LINDEX', key, index))
+local function sliding_log_triple(key, index)
+  return struct.unpack('<i8i8i8', redis.call('LINDEX', key, index))
 end
 
-local function sliding_log_dead(key, held, edge)
-  local low, high = 0, 1
-  while high <= held and sliding_log_at(key, high - 1) <= edge do
-    low, high = high, high * 2
-  end
-  high = min(high, held + 1)
+local function sliding_log_bucket(key, number)
+  local low, high = 0, redis.call('LLEN', key)
   while high - low > 1 do
     local middle = floor((low + high) / 2)
-    if sliding_log_at(key, middle - 1) <= edge then
+    local _, first = sliding_log_triple(key, middle)
+    if first <= number then
       low = middle
     else
       high = middle
@@ -24,23 +22,106 @@ local function sliding_log_dead(key, held, edge)
   return low
 end
 
-function sliding_log.decide(l, key, now, cost)
-  local events, window, interval = l[1], l[2], l[3]
-  local held = redis.call('LLEN', key)
-  local newest = -interval
-  if held > 0 then
-    newest = sliding_log_at(key, held - 1)
+local function sliding_log_held(l, key)
+  local length = redis.call('LLEN', key)
+  if not l[5] or length == 0 then
+    return length
   end
-  local eff = max(now, newest)
-  local dead = sliding_log_dead(key, held, eff - window)
+  local _, first = sliding_log_triple(key, 0)
+  local _, _, after = sliding_log_triple(key, -1)
+  return after - first
+end
+
+local function sliding_log_at(l, key, event)
+  if not l[5] then
+    return tonumber(redis.call('LINDEX', key, event))
+  end
+  local _, first = sliding_log_triple(key, 0)
+  return (sliding_log_triple(key, sliding_log_bucket(key, first + event)))
+end
+
+local function sliding_log_dead(l, key, held, edge)
+  local low, high = 0, 1
+  while high <= held and sliding_log_at(l, key, high - 1) <= edge do
+    low, high = high, high * 2
+  end
+  high = min(high, held + 1)
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    if sliding_log_at(l, key, middle - 1) <= edge then
+      low = middle
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local function sliding_log_drop(l, key, n)
+  if not l[5] or n == 0 then
+    if n > 0 then
+      redis.call('LTRIM', key, n, -1)
+    end
+  elseif n == sliding_log_held(l, key) then
+    redis.call('LTRIM', key, 1, 0)
+  else
+    local _, first = sliding_log_triple(key, 0)
+    redis.call('LTRIM', key, sliding_log_bucket(key, first + n), -1)
+    local stamp, _, after = sliding_log_triple(key, 0)
+    redis.call('LSET', key, 0, struct.pack('<i8i8i8', stamp, first + n, after))
+  end
+end
+
+local function sliding_log_push(l, key, stamp, n)
+  if not l[5] then
+    local text, texts = string.format('%.0f', stamp), {}
+    for j = 1, min(n, 1000) do texts[j] = text end
+    for left = n, 1, -1000 do
+      redis.call('RPUSH', key, unpack(texts, 1, min(left, 1000)))
+    end
+    return
+  end
+  local number = 0
+  if redis.call('LLEN', key) > 0 then
+    local newest, first, after = sliding_log_triple(key, -1)
+    if newest == stamp then
+      redis.call('LSET', key, -1, struct.pack('<i8i8i8', stamp, first, after + n))
+      return
+    end
+    number = after
+  end
+  redis.call('RPUSH', key, struct.pack('<i8i8i8', stamp, number, number + n))
+end
+
+local function sliding_log_renumber(key, bucket, n)
+  local stamp, first, after = sliding_log_triple(key, bucket)
+  redis.call('LSET', key, bucket, struct.pack('<i8i8i8', stamp, first, after - n))
+  for i = bucket + 1, redis.call('LLEN', key) - 1 do
+    local later, from, to = sliding_log_triple(key, i)
+    redis.call('LSET', key, i, struct.pack('<i8i8i8', later, from - n, to - n))
+  end
+  if first == after - n then
+    redis.call('LREM', key, 1, struct.pack('<i8i8i8', stamp, first, first))
+  end
+end
+
+function sliding_log.decide(l, key, now, cost)
+  local events, window, interval, grid = l[1], l[2], l[3], l[4]
+  local held = sliding_log_held(l, key)
+  local newest = -max(interval, grid)
+  if held > 0 then
+    newest = sliding_log_at(l, key, held - 1)
+  end
+  local eff = max(now, newest - grid + 1)
+  local dead = sliding_log_dead(l, key, held, eff - window)
   local live = held - dead
   local fits = max(events - live, 0)
   local retry = 0
   if cost > fits and cost <= events then
-    retry = sliding_log_at(key, dead + live + cost - events - 1) + window - now
+    retry = sliding_log_at(l, key, dead + live + cost - events - 1) + window - now
   end
   local early = newest + interval - now
-  if early > 0 then
+  if interval > 0 and early > 0 then
     fits = 0
     if cost > 0 then
       retry = max(retry, early)
@@ -49,14 +130,14 @@ function sliding_log.decide(l, key, now, cost)
   if cost > events then
     retry = forever
   end
-  return fits, retry, eff, dead, live
+  return fits, retry, ceil(eff / grid) * grid, dead, live
 end
 
-function sliding_log.commit(l, key, now, charge, eff, dead, live)
+function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
   local events, window, interval = l[1], l[2], l[3]
-  local oldest, newest = eff, eff
+  local oldest, newest = stamp, stamp
   if charge == 0 and dead + live > 0 then
-    newest = sliding_log_at(key, dead + live - 1)
+    newest = sliding_log_at(l, key, dead + live - 1)
   end
   charge = min(charge, events)
   local over = live + charge - events
@@ -64,7 +145,7 @@ function sliding_log.commit(l, key, now, charge, eff, dead, live)
     dead, live = dead + over, live - over
   end
   if live > 0 then
-    oldest = sliding_log_at(key, dead)
+    oldest = sliding_log_at(l, key, dead)
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0
   if live + charge > 0 then
@@ -72,22 +153,31 @@ function sliding_log.commit(l, key, now, charge, eff, dead, live)
     reset = newest + window - now
   end
   local early = newest + interval - now
-  if early > 0 and dead + live + charge > 0 then
+  if interval > 0 and early > 0 and dead + live + charge > 0 then
     if remaining > 0 then
       more = early
     end
     remaining, more, reset = 0, max(more, early), max(reset, early)
   end
   if charge > 0 then
-    if dead > 0 then
-      redis.call('LTRIM', key, dead, -1)
-    end
-    local stamp, stamps = string.format('%.0f', eff), {}
-    for j = 1, min(charge, 1000) do stamps[j] = stamp end
-    for left = charge, 1, -1000 do
-      redis.call('RPUSH', key, unpack(stamps, 1, min(left, 1000)))
-    end
+    sliding_log_drop(l, key, dead)
+    sliding_log_push(l, key, stamp, charge)
     redis.call('PEXPIRE', key, ttl(reset))
   end
-  return charge, remaining, more, reset
+  return charge, stamp, 0, remaining, more, reset
+end
+
+function sliding_log.refund(l, key, _, at, _, n)
+  local held = sliding_log_held(l, key)
+  local low, high = sliding_log_dead(l, key, held, at - 1), sliding_log_dead(l, key, held, at)
+  n = min(n, high - low)
+  if n == 0 then
+    return
+  end
+  if not l[5] then
+    redis.call('LREM', key, -n, string.format('%.0f', at))
+  else
+    local _, first = sliding_log_triple(key, 0)
+    sliding_log_renumber(key, sliding_log_bucket(key, first + low), n)
+  end
 end

@@ -21,6 +21,7 @@ func init() {
 		bound:  slidingWindowBound,
 		decide: slidingWindowDecide,
 		commit: slidingWindowCommit,
+		refund: slidingWindowRefund,
 	})
 }
 
@@ -45,13 +46,8 @@ func slidingWindowUnit(l *Limit) Micros {
 }
 
 func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	events, window := l.Events, l.Window
-	start, prev, cur := s.A, s.B, s.C
-	if now-start >= 2*window {
-		start, prev, cur = now-now%window, 0, 0
-	} else if now-start >= window {
-		start, prev, cur = start+window, cur, 0
-	}
+	events := l.Events
+	start, prev, cur := slidingWindowRoll(l, s, now)
 	fits := slidingWindowFree(l, now, start, prev, cur)
 	retry := int64(0)
 	if cost > events {
@@ -62,7 +58,7 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window := l.Events, l.Window
 	start, prev, cur := v.a, v.b, v.c
 	charge = max(min(charge, 2*events-cur), 0)
@@ -79,7 +75,30 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, v verdict
 	if charge > 0 {
 		s.A, s.B, s.C = start, prev, cur
 	}
-	return charge, remaining, more, reset
+	return charge, start, 0, remaining, more, reset
+}
+
+func slidingWindowRefund(l *Limit, s *State, now Micros, at, _, n int64) {
+	window := l.Window
+	start, prev, cur := slidingWindowRoll(l, s, now)
+	if at == start && cur > 0 {
+		s.A, s.B, s.C = start, prev, max(cur-n, 0)
+	} else if at == start-window && prev > 0 {
+		s.A, s.B, s.C = start, max(prev-n, 0), cur
+	}
+}
+
+// slidingWindowRoll returns the window that is current now, or a later one after
+// the clock has stepped back, and what it and the one before hold.
+func slidingWindowRoll(l *Limit, s *State, now Micros) (start Micros, prev, cur int64) {
+	window := l.Window
+	start, prev, cur = s.A, s.B, s.C
+	if now-start >= 2*window {
+		start, prev, cur = now-now%window, 0, 0
+	} else if now-start >= window {
+		start, prev, cur = start+window, cur, 0
+	}
+	return start, prev, cur
 }
 
 // slidingWindowFree is how many events fit now.

@@ -19,14 +19,20 @@ local function sliding_window_room(l, start, prev, cur, cost)
   return start + min(into * unit, window)
 end
 
-function sliding_window.decide(l, key, now, cost)
-  local events, window = l[1], l[2]
+local function sliding_window_roll(l, key, now)
+  local window = l[2]
   local start, prev, cur = load(key, 3)
   if now - start >= 2 * window then
     start, prev, cur = now - now % window, 0, 0
   elseif now - start >= window then
     start, prev, cur = start + window, cur, 0
   end
+  return start, prev, cur
+end
+
+function sliding_window.decide(l, key, now, cost)
+  local events = l[1]
+  local start, prev, cur = sliding_window_roll(l, key, now)
   local fits = sliding_window_free(l, now, start, prev, cur)
   local retry = 0
   if cost > events then
@@ -37,7 +43,7 @@ function sliding_window.decide(l, key, now, cost)
   return fits, retry, start, prev, cur
 end
 
-function sliding_window.commit(l, key, now, charge, start, prev, cur)
+function sliding_window.commit(l, key, now, charge, _, start, prev, cur)
   local events, window = l[1], l[2]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
@@ -53,5 +59,15 @@ function sliding_window.commit(l, key, now, charge, start, prev, cur)
   if charge > 0 then
     save(key, reset, start, prev, cur)
   end
-  return charge, remaining, more, reset
+  return charge, start, 0, remaining, more, reset
+end
+
+function sliding_window.refund(l, key, now, at, _, n)
+  local window = l[2]
+  local start, prev, cur = sliding_window_roll(l, key, now)
+  if at == start and cur > 0 then
+    save(key, start + 2 * window - now, start, prev, max(cur - n, 0))
+  elseif at == start - window and prev > 0 then
+    save(key, start + 2 * window - now, start, max(prev - n, 0), cur)
+  end
 end

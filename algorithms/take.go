@@ -45,6 +45,10 @@ type Request struct {
 	// Cost is how many events the request is worth, 0 or more. 0 looks without
 	// taking anything.
 	Cost int64
+	// MaxWait is how long a request may be held that doesn't fit now: one that
+	// will fit by then is charged in advance. 0 is not at all. It goes with
+	// Binary, and with limits whose [Limit.CheckDelay] allows it.
+	MaxWait Micros
 	// Checks are the zone's limits, one or more.
 	Checks []Check
 }
@@ -73,30 +77,30 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
-			c.Decision.Allowed = want <= c.verdict.fits
+			c.Decision = Decision{Allowed: want <= c.verdict.fits, RetryAfter: c.verdict.retry}
+			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= r.MaxWait {
+				c.Decision = Decision{Allowed: true, Wait: retry}
+			} else if retry > r.MaxWait && retry < Forever {
+				c.Decision.RetryAfter = retry - r.MaxWait
+			}
 			allowed = allowed && c.Decision.Allowed
 		}
 	}
 	for i := range requests {
 		r := &requests[i]
-		charge := r.charge(allowed)
+		charge, o := r.charge(allowed), r.outcome(allowed)
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			if r.Mode == Force && allowed {
 				charge = min(r.Cost, c.verdict.fits)
 			}
-			retry := c.verdict.retry
-			charged, remaining, more, reset := c.Limit.algorithm.commit(c.Limit, c.State, now, charge, c.verdict)
-			if r.Mode == Uniform && !allowed { // what was charged just now has to be waited for, too
-				retry = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
+			d := &c.Decision
+			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
+			if d.Charged == 0 {
+				d.Receipt = Receipt{}
 			}
-			c.Decision = Decision{
-				Allowed:    c.Decision.Allowed,
-				Charged:    charged,
-				Remaining:  remaining,
-				MoreAfter:  more,
-				RetryAfter: retry,
-				ResetAfter: reset,
+			if r.Mode == Uniform && !allowed { // what was charged just now has to be waited for, too
+				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
 		}
 	}
@@ -129,11 +133,36 @@ func (r *Request) charge(allowed bool) int64 {
 	return charge
 }
 
+func (r *Request) outcome(allowed bool) outcome {
+	switch {
+	case r.Cost == 0:
+		return peek
+	case allowed:
+		return granted
+	default:
+		return refused
+	}
+}
+
+// Refund gives back n events, at most the Charged of the decision the receipt is
+// from; a receipt is good for one refund. What time has given back already, or may
+// have if nothing else was charged since, isn't given back again: the budget is
+// never better than if the charge had not been made, unless refunds of others came
+// between the two. State that has been dropped stays dropped.
+//
+// refund.lua is its other half.
+func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	l.algorithm.refund(l, s, now, r.A, r.B, n)
+}
+
 //go:embed prelude.lua
 var preludeLua string
 
 //go:embed take.lua
 var takeLua string
+
+//go:embed refund.lua
+var refundLua string
 
 // Set is a set of algorithms. The zero Set is empty.
 type Set uint64
@@ -141,10 +170,16 @@ type Set uint64
 // With returns the set with one more algorithm in it.
 func (s Set) With(a *Algorithm) Set { return s | a.bit }
 
-// Script composes the Redis script that does what [Take] does, for any number of
-// requests, with the algorithms of this set in it. take.lua says what it is given
-// and what it replies.
-func (s Set) Script() string {
+// TakeScript composes the Redis script that does what [Take] does, for any number
+// of requests, with the algorithms of this set in it. take.lua says what it is
+// given and what it replies.
+func (s Set) TakeScript() string { return s.compose(takeLua) }
+
+// RefundScript composes the Redis script that does what [Refund] does, for any
+// number of budgets. refund.lua says what it is given.
+func (s Set) RefundScript() string { return s.compose(refundLua) }
+
+func (s Set) compose(body string) string {
 	var b strings.Builder
 	b.WriteString(preludeLua)
 	for _, a := range registered {
@@ -152,6 +187,6 @@ func (s Set) Script() string {
 			b.WriteString(a.lua)
 		}
 	}
-	b.WriteString(takeLua)
+	b.WriteString(body)
 	return b.String()
 }

@@ -5,26 +5,15 @@
 -- ARGV     now in µs (0: ask Redis), number of limits;
 --          per limit: its algorithm, how many numbers follow, the numbers;
 --          per group (one group is one HTTP request): number of zones, number of words that follow;
---          per zone: mode, cost, number of checks; per check: which limit (from 1)
--- reply    now in µs; per group either 1 and, per check, whether there was room (1 or 0),
---          charged, remaining, more, retry, reset; or 0 and the text of the error that kept
---          it from being decided
+--          per zone: mode (or the longest wait in µs: binary, and then charged in advance),
+--          cost, number of checks; per check: which limit (from 1)
+-- reply    now in µs; per group either 1 and, per check, whether there was room (1, 0, or 2: there
+--          will be), charged, the receipt's two numbers, remaining, more, retry (or the wait until
+--          there is room), reset; or 0 and the text of the error that kept it from
+--          being decided
 
-local now = tonumber(ARGV[1])
-if now == 0 then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-
-local limits, i = {}, 3
-for n = 1, tonumber(ARGV[2]) do
-  local algorithm, l = algorithms[ARGV[i]], {}
-  local count = tonumber(ARGV[i + 1])
-  for j = 1, count do l[j] = tonumber(ARGV[i + 1 + j]) end
-  l.decide, l.commit = algorithm.decide, algorithm.commit
-  limits[tostring(n)] = l
-  i = i + 2 + count
-end
+local now = the_time(tonumber(ARGV[1]))
+local limits, i = read_limits(3, tonumber(ARGV[2]))
 
 -- Most groups of a batch repeat the same few numbers: each text is converted once.
 local number = setmetatable({}, { __index = function(known, text)
@@ -42,21 +31,29 @@ local function take(zones)
   local allowed, c, z = true, 0, i + 1
   for _ = 1, zones do
     local mode, want, checks = ARGV[z + 1], number[ARGV[z + 2]], number[ARGV[z + 3]]
+    local longest = number[mode] or 0
     if mode == 'nary' then want = min(want, 1) elseif mode == 'force' then want = 0 end
     for n = 1, checks do
       c = c + 1
       local l = limits[ARGV[z + 3 + n]]
       L[c] = l
       fits[c], retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, want)
-      room[c] = want <= fits[c] and 1 or 0
-      allowed = allowed and room[c] == 1
+      if want <= fits[c] then
+        room[c] = 1
+      elseif retry[c] <= longest then
+        room[c] = 2
+      else
+        room[c] = 0
+        if retry[c] < forever then retry[c] = retry[c] - longest end
+      end
+      allowed = allowed and room[c] > 0
     end
     z = z + 3 + checks
   end
   c, z = 0, i + 1
   for _ = 1, zones do
     local mode, cost, checks = ARGV[z + 1], number[ARGV[z + 2]], number[ARGV[z + 3]]
-    local charge = cost
+    local charge, outcome = cost, cost == 0 and 'peek' or allowed and 'granted' or 'refused'
     if not allowed and mode ~= 'uniform' then
       charge = 0
     elseif mode == 'nary' then
@@ -66,14 +63,15 @@ local function take(zones)
       c = c + 1
       local l, key = L[c], KEYS[k + c]
       if mode == 'force' and allowed then charge = min(cost, fits[c]) end
-      local charged, remaining, more, reset = l.commit(l, key, now, charge, A[c], B[c], C[c])
+      local charged, a, b, remaining, more, reset = l.commit(l, key, now, charge, outcome, A[c], B[c], C[c])
       if mode == 'uniform' and not allowed then
         local _
         _, retry[c] = l.decide(l, key, now, cost)
       end
-      local at = r + 6 * c - 4
-      reply[at], reply[at + 1], reply[at + 2] = room[c], charged, remaining
-      reply[at + 3], reply[at + 4], reply[at + 5] = more, retry[c], reset
+      if charged == 0 then a, b = 0, 0 end
+      local at = r + 8 * c - 6
+      reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = room[c], charged, a, b
+      reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] = remaining, more, retry[c], reset
     end
     z = z + 3 + checks
   end
@@ -85,10 +83,10 @@ while i <= #ARGV do
   reply[r + 1] = 1
   local ok, err = pcall(take, zones)
   if ok then
-    r = r + 1 + 6 * checks
+    r = r + 1 + 8 * checks
   else
     if type(err) == 'table' then err = err.err end
-    for at = r + 3, r + 1 + 6 * checks do reply[at] = nil end
+    for at = r + 3, r + 1 + 8 * checks do reply[at] = nil end
     reply[r + 1], reply[r + 2] = 0, tostring(err)
     r = r + 2
   end

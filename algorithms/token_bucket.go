@@ -7,27 +7,33 @@ var tokenBucketLua string
 
 // token_bucket: a bucket of burst tokens, refilled continuously with events
 // tokens per window; a request takes its cost. At most burst + T·events/window
-// events pass in any span T.
+// events pass in any span T. With initial, a bucket that nothing is known of
+// holds so many.
 //
 // State: A is what was used of the bucket, in events×µs (a token is worth
 // window, a µs refills events), B is when it was last charged. Counting in that
 // unit needs no division, so nothing is ever rounded.
 func init() {
 	register(&Algorithm{
-		Name: "token_bucket", Burst: true,
-		lua:    tokenBucketLua,
-		args:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
-		bound:  productBound,
-		decide: tokenBucketDecide,
-		commit: tokenBucketCommit,
+		Name: "token_bucket", Burst: true, Options: []string{"initial"},
+		lua: tokenBucketLua,
+		args: func(l *Limit) []int64 {
+			if l.withheld == 0 {
+				return []int64{l.events, l.window, l.Burst}
+			}
+			return []int64{l.events, l.window, l.Burst, l.withheld, l.Linger()}
+		},
+		bound:        productBound,
+		longestDelay: productDelay,
+		decide:       tokenBucketDecide,
+		commit:       tokenBucketCommit,
+		refund:       tokenBucketRefund,
 	})
 }
 
 func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.events, l.window, l.Burst
-	used, at := s.A, s.B
-	eff := max(now, at)
-	used = max(used-min(eff-at, ceilDiv(used, events))*events, 0)
+	used, eff, fresh := tokenBucketRefill(l, s.A, s.B, now)
 	free := burst*window - used
 	fits := max(floorDiv(free, window), 0)
 	retry := int64(0)
@@ -36,23 +42,53 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = ceilDiv(cost*window-free, events) + eff - now
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: eff}
+	return verdict{fits: fits, retry: retry, a: used, b: eff, c: fresh}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, v verdict) (charged, remaining int64, more, reset Micros) {
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
-	used, eff := v.a, v.b
-	most := max(used, 2*burst*window)
-	charge = min(charge, ceilDiv(most-used, window))
-	used = min(used+charge*window, most)
+	used, eff, fresh := v.a, v.b, v.c
+	if o == refused {
+		most := max(used, 2*burst*window)
+		charge = min(charge, ceilDiv(most-used, window))
+		used = min(used+charge*window, most)
+	} else {
+		used += charge * window
+	}
 	free := burst*window - used
 	remaining = max(floorDiv(free, window), 0)
 	if used > 0 {
 		more = ceilDiv((remaining+1)*window-free, events) + eff - now
 		reset = ceilDiv(used, events) + eff - now
 	}
-	if charge > 0 {
+	if charge > 0 || fresh == 1 && o != peek {
 		s.A, s.B = used, eff
 	}
-	return charge, remaining, more, reset
+	return charge, used, eff, remaining, more, reset
+}
+
+func tokenBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	window := l.window
+	if s.B == 0 {
+		return
+	}
+	used, eff, _ := tokenBucketRefill(l, s.A, s.B, now)
+	left, _, _ := tokenBucketRefill(l, a, b, now)
+	if n < ceilDiv(left, window) {
+		left = n * window
+	}
+	s.A, s.B = max(used-left, 0), eff
+}
+
+// tokenBucketRefill returns what is still used now of what was used at an instant,
+// and whether that is only because nothing is known of the bucket: then even a
+// refused request must be remembered, for it begins to refill.
+func tokenBucketRefill(l *Limit, used int64, at, now Micros) (left int64, eff Micros, fresh int64) {
+	events, window, withheld := l.events, l.window, l.withheld
+	if at == 0 && withheld > 0 {
+		return withheld * window, now, 1
+	}
+	eff = max(now, at)
+	used = max(used-min(eff-at, ceilDiv(used, events))*events, 0)
+	return used, eff, 0
 }

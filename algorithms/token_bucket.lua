@@ -3,11 +3,21 @@
 local token_bucket = {}
 algorithms.token_bucket = token_bucket
 
+local function token_bucket_refill(l, used, at, now)
+  local events, window, withheld = l[1], l[2], l[4]
+  if at == 0 and withheld then
+    return withheld * window, now, 1
+  end
+  local eff = max(now, at)
+  used = max(used - min(eff - at, ceil(used / events)) * events, 0)
+  return used, eff, 0
+end
+
 function token_bucket.decide(l, key, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local used, at = load(key)
-  local eff = max(now, at)
-  used = max(used - min(eff - at, ceil(used / events)) * events, 0)
+  local eff, fresh
+  used, eff, fresh = token_bucket_refill(l, used, at, now)
   local free = burst * window - used
   local fits = max(floor(free / window), 0)
   local retry = 0
@@ -16,22 +26,42 @@ function token_bucket.decide(l, key, now, cost)
   elseif cost > fits then
     retry = ceil((cost * window - free) / events) + eff - now
   end
-  return fits, retry, used, eff
+  return fits, retry, used, eff, fresh
 end
 
-function token_bucket.commit(l, key, now, charge, used, eff)
-  local events, window, burst = l[1], l[2], l[3]
-  local most = max(used, 2 * burst * window)
-  charge = min(charge, ceil((most - used) / window))
-  used = min(used + charge * window, most)
+function token_bucket.commit(l, key, now, charge, outcome, used, eff, fresh)
+  local events, window, burst, linger = l[1], l[2], l[3], l[5] or 0
+  if outcome == 'refused' then
+    local most = max(used, 2 * burst * window)
+    charge = min(charge, ceil((most - used) / window))
+    used = min(used + charge * window, most)
+  else
+    used = used + charge * window
+  end
   local free = burst * window - used
   local remaining, more, reset = max(floor(free / window), 0), 0, 0
   if used > 0 then
     more = ceil(((remaining + 1) * window - free) / events) + eff - now
     reset = ceil(used / events) + eff - now
   end
-  if charge > 0 then
-    save(key, reset, used, eff)
+  if charge > 0 or fresh == 1 and outcome ~= 'peek' then
+    save(key, reset + linger, used, eff)
   end
-  return charge, remaining, more, reset
+  return charge, used, eff, remaining, more, reset
+end
+
+function token_bucket.refund(l, key, now, a, b, n)
+  local events, window, linger = l[1], l[2], l[5] or 0
+  local used, at = load(key)
+  if at == 0 then
+    return
+  end
+  local eff
+  used, eff = token_bucket_refill(l, used, at, now)
+  local left = token_bucket_refill(l, a, b, now)
+  if n < ceil(left / window) then
+    left = n * window
+  end
+  used = max(used - left, 0)
+  save(key, ceil(used / events) + eff - now + linger, used, eff)
 end

@@ -21,7 +21,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 		limits = append(limits, storetest.Limit(t, "z", q))
 		set = set.With(limits[len(limits)-1].Algorithm())
 	}
-	return limits, redis.NewScript(set.Script())
+	return limits, redis.NewScript(set.TakeScript())
 }
 
 // runGroups runs one script call for all groups and passes on what became of each.

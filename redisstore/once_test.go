@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -98,7 +99,8 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 	return command, nil
 }
 
-// Whatever happens after a charging script call was sent, it is sent once.
+// Whatever happens after a script call that charges or gives back was sent, it is
+// sent once.
 func TestChargedAtMostOnce(t *testing.T) {
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
@@ -111,13 +113,13 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
 		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
 		{"stalls", func(net.Conn) { time.Sleep(5 * time.Second) }, 1},
-		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*7\r\n:1\r\n"); _ = c.Close() }, 1},
+		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*10\r\n:1\r\n"); _ = c.Close() }, 1},
 		{"garbage", reply("!what\r\n"), 1},
 		{"nothing", reply("*0\r\n"), 1},
 		{"too short", reply("*2\r\n:1\r\n:1\r\n"), 1},
-		{"too long", reply("*9\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
-		{"negative", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"not numbers", reply("*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"too long", reply("*11\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
+		{"negative", reply("*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"not numbers", reply("*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
 		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1},
 		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1},
 		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1},
@@ -136,9 +138,14 @@ func TestChargedAtMostOnce(t *testing.T) {
 			if allowed, err := s.Take(context.Background(), request(t, "k")); err == nil || allowed {
 				t.Errorf("Take = %v, %v", allowed, err)
 			}
+			charged := request(t, "k")
+			charged[0].Decisions = []algorithms.Decision{{Charged: 1}}
+			if err := s.Refund(context.Background(), charged, 1); err == nil {
+				t.Error("Refund returned no error")
+			}
 			time.Sleep(50 * time.Millisecond) // for a second call that should not come
-			if got := m.calls.Load(); got != test.calls {
-				t.Errorf("the script was called %d times, want %d", got, test.calls)
+			if got := m.calls.Load(); got != 2*test.calls {
+				t.Errorf("the scripts were called %d times, want %d", got, 2*test.calls)
 			}
 		})
 	}
@@ -159,7 +166,7 @@ func TestDeadline(t *testing.T) {
 func TestCloseWaitsForCalls(t *testing.T) {
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond)
-		_, _ = io.WriteString(c, "*8\r\n:1\r\n:1\r\n:1\r\n:1\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
+		_, _ = io.WriteString(c, "*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
 	})
 	s := open(t, redisstore.Options{Address: m.addr})
 	done := make(chan error)

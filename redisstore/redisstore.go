@@ -67,7 +67,8 @@ type Store struct {
 	conns   *redis.Client // nil before the first use and after the last
 	inUse   int
 	closed  bool
-	scripts map[algorithms.Set]*redis.Script
+	takes   scripts
+	refunds scripts
 	clock   clock
 	stepped func(back time.Duration)
 }
@@ -113,7 +114,7 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	return &Store{options: o, client: client, scripts: make(map[algorithms.Set]*redis.Script), stepped: stepped}, nil
+	return &Store{options: o, client: client, takes: make(scripts), refunds: make(scripts), stepped: stepped}, nil
 }
 
 // parseAddress reads the address by hand: what a URL library says of a malformed
@@ -229,7 +230,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 
 	keys, argv := encode(s.options.KeyPrefix, now, requests)
 	sent := time.Now()
-	reply, err := s.run(waiting, conns, s.script(requests), keys, argv)
+	reply, err := s.run(waiting, conns, s.script(s.takes, algorithms.Set.TakeScript, requests), keys, argv)
 	if err != nil {
 		return false, classify(ctx, err)
 	}
@@ -245,8 +246,42 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 	return allowed, nil
 }
 
+// Refund implements [store.Store].
+func (s *Store) Refund(ctx context.Context, requests []store.Request, n int64) error {
+	return s.RefundAt(ctx, 0, requests, n)
+}
+
+// RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of
+// Redis.
+func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
+	keys, argv := encodeRefund(s.options.KeyPrefix, now, requests, n)
+	if len(keys) == 0 {
+		return nil
+	}
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	conns := s.acquire()
+	defer s.release()
+	reply, err := s.run(waiting, conns, s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv)
+	if err != nil {
+		return classify(ctx, err)
+	}
+	if len(reply) != len(keys) {
+		return &store.Error{Reason: store.ReasonReply, Err: errShort}
+	}
+	for _, one := range reply {
+		if one != int64(1) {
+			return &store.Error{Reason: store.ReasonReply, Err: fmt.Errorf("redisstore: %.200v", one)}
+		}
+	}
+	return nil
+}
+
+// scripts holds those made so far, by the algorithms in them.
+type scripts map[algorithms.Set]*redis.Script
+
 // script returns the script for the algorithms of these requests.
-func (s *Store) script(requests []store.Request) *redis.Script {
+func (s *Store) script(made scripts, compose func(algorithms.Set) string, requests []store.Request) *redis.Script {
 	var set algorithms.Set
 	for i := range requests {
 		for _, l := range requests[i].Limits {
@@ -255,10 +290,10 @@ func (s *Store) script(requests []store.Request) *redis.Script {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.scripts[set]
+	known := made[set]
 	if known == nil {
-		known = redis.NewScript(set.Script())
-		s.scripts[set] = known
+		known = redis.NewScript(compose(set))
+		made[set] = known
 	}
 	return known
 }

@@ -31,6 +31,8 @@ type vector struct {
 		Allowed   bool     `json:"allowed"`
 		Remaining any      `json:"remaining"`
 		Retry     *float64 `json:"retry_after_ms"`
+		Delay     *float64 `json:"delay_ms"`
+		Timeout   float64  `json:"timeout_ms"`
 	} `json:"steps"`
 }
 
@@ -41,6 +43,12 @@ type replay struct {
 	// start is what the budget of the first limit holds at instant 0.
 	start algorithms.State
 	stamp int64 // µs, an event in its log, or 0
+	// factor divides the bursts, in millionths; 0 is 1.
+	factor int64
+	// wait is how many ms a request is held at most.
+	wait float64
+	// remains says why remaining is another number here than there.
+	remains string
 	// differs are the steps that are decided otherwise here, and why.
 	differs map[int]string
 }
@@ -57,7 +65,19 @@ const (
 	notYet = "nothing remains while it is too early"
 	// An event counts for exactly one window, not up to a bucket less.
 	wholeWindow = "an event counts for a whole window"
+	// A request that can be held is told to come back when it would be held, not
+	// when it would pass at once.
+	heldThen = "it would be held then"
+	// Remaining counts the request that is let go on account of the next one, and
+	// nothing that is spent more slowly than at once.
+	takenAtOnce = "remaining is what can be taken now"
+	// What a later window grants doesn't remain now, nor does a place to wait.
+	notWaiting = "remaining is what can be taken without being held"
 )
+
+// rounding is how many µs a wait may differ where the other limiter computes with
+// fractions.
+const rounding = 7
 
 const ms = 1000
 
@@ -97,6 +117,55 @@ func holding(level, size, events int64, rate float64) replay {
 	r := one(quota("leaky_bucket", events, rate, size))
 	r.start = algorithms.State{A: origin, B: level}
 	return r
+}
+
+// guava is a smooth limit that begins with nothing saved up, as Guava's do.
+func guava(perSecond int64) replay {
+	return beginning(0, quota("smooth", perSecond, 1000))
+}
+
+// telling is a replay that tells of other numbers remaining, for that reason.
+func telling(reason string, r replay) replay {
+	r.remains = reason
+	return r
+}
+
+// warming is a smooth limit that warms up; cold is how many thousandths an event
+// costs at first.
+func warming(perSecond int64, warmUp, cold int64) replay {
+	q := quota("smooth", perSecond, 1000)
+	q.WarmUp, q.ColdFactor = warmUp*ms, cold
+	return telling(takenAtOnce, one(q))
+}
+
+// held is a replay whose requests are held back.
+func held(wait float64, r replay) replay {
+	r.wait = wait
+	return telling(notWaiting, r)
+}
+
+// scaled is a replay with all bursts divided by a factor, in millionths.
+func scaled(factor int64, r replay) replay {
+	r.factor = factor
+	return r
+}
+
+// atTheClock is a limit whose windows begin at the clock.
+func atTheClock(q algorithms.Quota) replay {
+	q.Align = "clock"
+	return one(q)
+}
+
+// beginning is a limit that has so much to begin with.
+func beginning(initial int64, q algorithms.Quota) replay {
+	q.Initial = &initial
+	return one(q)
+}
+
+// inBuckets is a log of so many buckets.
+func inBuckets(n int64, q algorithms.Quota) replay {
+	q.Buckets = n
+	return one(q)
 }
 
 func in(m algorithms.Mode, r replay) replay {
@@ -162,8 +231,8 @@ var replays = map[string]replay{
 	"sharkey_leaky_bucket/size 1 full, 100":                                                                    holding(1, 1, 1, 1000),
 	"sharkey_leaky_bucket/two drips":                                                                           holding(2, 1, 1, 1000),
 	"sharkey_leaky_bucket/overfilled":                                                                          holding(2, 1, 1, 1000),
-	"sharkey_leaky_bucket/factor 0.5":                                                                          holding(1, 2, 1, 1000),
-	"sharkey_leaky_bucket/factor 2":                                                                            one(quota("leaky_bucket", 1, 1000, 3)),
+	"sharkey_leaky_bucket/factor 0.5":                                                                          scaled(500_000, holding(1, 1, 1, 1000)),
+	"sharkey_leaky_bucket/factor 2":                                                                            scaled(2_000_000, one(quota("leaky_bucket", 1, 1000, 5))),
 	"sharkey_leaky_bucket/legacy max 10 / 10000 ms (":                                                          holding(10, 10, 1, 1000),
 	"sharkey_leaky_bucket/legacy max 10 / 10000 ms at":                                                         holding(10, 10, 1, 1000),
 	"sharkey_leaky_bucket/legacy max 1 /":                                                                      holding(10, 1, 1, 1000),
@@ -173,6 +242,19 @@ var replays = map[string]replay{
 	"sharkey_leaky_bucket/legacy max+minInterval over":                                                         holding(12, 10, 2, 1000),
 	"sharkey_leaky_bucket/dripSize 2":                                                                          one(quota("leaky_bucket", 2, 1000, 4)),
 	"sharkey_leaky_bucket/legacy max 4096 / 2000 ms (upstream: dripRate never below 1) -":                      holding(4096, 4096, 2, 1),
+	"guava_smooth_bursty/testSimple":                                                                           guava(5),
+	"guava_smooth_bursty/testSimpleAcquire":                                                                    telling(takenAtOnce, guava(5)),
+	"guava_smooth_bursty/testOne":                                                                              telling(takenAtOnce, one(quota("smooth", 5, 1000))),
+	"guava_smooth_bursty/testSimpleWeights":                                                                    guava(1),
+	"guava_smooth_bursty/testTry":                                                                              guava(5),
+	"guava_smooth_bursty/testTryAcquire_some":                                                                  guava(5).but(heldThen, 2),
+	"guava_smooth_warming_up/testWarmUp":                                                                       warming(2, 4000, 3000),
+	"guava_smooth_warming_up/testWarmUpWithColdFactor1":                                                        warming(5, 4000, 1000),
+	"guava_smooth_warming_up/guava issue":                                                                      warming(10, 500, 3000),
+	"nginx_limit_req/2r/s burst=3 (":                                                                           held(1500, one(quota("gcra", 2, 1000, 1))),
+	"producer_consumer_token_bucket/":                                                                          beginning(0, quota("token_bucket", 1, 100, 3)),
+	"resilience4j_semaphore/limit":                                                                             held(150, atTheClock(quota("fixed_window", 2, 100))),
+	"risingstack_rate_limiter/equidistant":                                                                     inBuckets(10, quota("sliding_log", 20, 1000)),
 	"sliding_window_counter/seed":                                                                              one(quota("sliding_window", 5, 60_000)),
 }
 
@@ -180,19 +262,17 @@ var replays = map[string]replay{
 var notReplayed = map[string]string{
 	"bitmex_token_bucket/lost timestamp":                    "a state of two keys that lost one; ours is one key",
 	"bitmex_token_bucket/argument checks":                   "no steps",
-	"bucket4j/upstream: estimation":                         "begins empty, which no limit here does",
+	"bucket4j/upstream: estimation":                         "begins empty and is filled in one step, which no limit here does",
 	"bucket4j/upstream: blocking":                           "no steps",
 	"classdojo_rolling_rate_limiter/option":                 "no steps",
 	"fixed_window/resetExpiryOnChange":                      "allowed requests restart the window: a client below the limit would be refused for ever",
 	"fixed_window/store operations":                         "no steps",
-	"guava_smooth_bursty/":                                  "an algorithm that is not here",
-	"guava_smooth_warming_up/":                              "an algorithm that is not here",
-	"nerd_token_bucket/cost larger than the bucket, wait=T": "requests are held back, which no zone here does",
+	"guava_smooth_bursty/testBurstyAndUpdate":               "the rate changes and keeps the fraction that is saved up: here a changed limit is a new budget",
+	"guava_smooth_warming_up/testWarmUpAndUpdate":           "the rate changes and keeps the fraction that is saved up: here a changed limit is a new budget",
+	"guava_smooth_warming_up/derived":                       "no steps",
+	"nerd_token_bucket/cost larger than the bucket, wait=T": "a cost above what the bucket ever holds is served: here it never passes",
 	"nerd_token_bucket/tokens_per_sec":                      "a limit that is none; leave it out",
-	"nginx_limit_req/2r/s burst=3 (":                        "requests are held back, which no zone here does",
-	"producer_consumer_token_bucket/":                       "begins empty, which no limit here does",
-	"resilience4j_semaphore/":                               "requests are held back, which no zone here does",
-	"risingstack_rate_limiter/equidistant":                  "a log of few buckets, which no limit here has",
+	"resilience4j_semaphore/upstream":                       "no steps",
 	"sharkey_leaky_bucket/limit translation":                "no steps: see TestLegacy",
 }
 
@@ -278,6 +358,9 @@ func (r replay) play(t *testing.T, v vector) *program {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if r.factor > 0 {
+			l = l.Scaled(r.factor)
+		}
 		request.Limits = append(request.Limits, store.NewLimit("z", fmt.Sprint(i), l))
 		p.states = append(p.states, new(algorithms.State))
 	}
@@ -294,12 +377,20 @@ func (r replay) play(t *testing.T, v vector) *program {
 	if *p.states[0] != (algorithms.State{}) {
 		p.startFrom = start()
 	}
+	otherwise := false
 	for i, s := range v.Steps {
 		cost := s.Cost
 		if s.Op == "peek" {
 			cost = 0
 		}
-		p.decide(origin+int64(math.Round(s.T*ms)), []int64{cost})
+		wait := int64(r.wait * ms)
+		switch s.Op {
+		case "acquire":
+			wait = 3_600_000 * ms
+		case "try_acquire":
+			wait = int64(max(s.Timeout, 0) * ms)
+		}
+		p.decide(origin+int64(math.Round(s.T*ms)), []int64{cost}, wait)
 		d := worst(p.want[i])
 		var diffs []string
 		if s.Op == "peek" {
@@ -308,14 +399,19 @@ func (r replay) play(t *testing.T, v vector) *program {
 			}
 		} else {
 			remaining, _ := s.Remaining.(float64)
-			if want := max(int64(math.Floor(remaining+1e-9)), 0); d.Remaining != want {
+			if want := max(int64(math.Floor(remaining+1e-9)), 0); d.Remaining != want && r.remains == "" {
 				diffs = append(diffs, fmt.Sprintf("%d remaining, want %d", d.Remaining, want))
+			} else if d.Remaining != want {
+				otherwise = true
 			}
 			if d.Allowed != s.Allowed {
 				diffs = append(diffs, fmt.Sprintf("allowed %v, want %v", d.Allowed, s.Allowed))
 			}
-			if got := (d.RetryAfter + ms - 1) / ms; s.Retry != nil && !s.Allowed && got != int64(math.Ceil(*s.Retry)) {
-				diffs = append(diffs, fmt.Sprintf("retry after %d ms, want %v", got, *s.Retry))
+			if s.Retry != nil && !s.Allowed && !near(d.RetryAfter, *s.Retry) {
+				diffs = append(diffs, fmt.Sprintf("retry after %d µs, want %v ms", d.RetryAfter, *s.Retry))
+			}
+			if s.Delay != nil && s.Allowed && !near(d.Wait, *s.Delay) {
+				diffs = append(diffs, fmt.Sprintf("held for %d µs, want %v ms", d.Wait, *s.Delay))
 			}
 		}
 		switch reason := r.differs[i]; {
@@ -327,7 +423,16 @@ func (r replay) play(t *testing.T, v vector) *program {
 			t.Errorf("step %d at %v ms: no difference, although it is named: %s", i, s.T, reason)
 		}
 	}
+	if r.remains != "" && !otherwise {
+		t.Errorf("no difference in what remains, although it is named: %s", r.remains)
+	}
 	return p
+}
+
+// near tells whether a span is so many ms, rounded up to whole ones, or but for
+// rounding.
+func near(got algorithms.Micros, want float64) bool {
+	return (got+ms-1)/ms == int64(math.Ceil(want)) || math.Abs(float64(got)-want*ms) <= rounding
 }
 
 // worst is what a request with several limits is told: the least remaining, the
@@ -338,6 +443,7 @@ func worst(decisions []algorithms.Decision) algorithms.Decision {
 		w.Allowed = w.Allowed && d.Allowed
 		w.Remaining = min(w.Remaining, d.Remaining)
 		w.RetryAfter = max(w.RetryAfter, d.RetryAfter)
+		w.Wait = max(w.Wait, d.Wait)
 	}
 	return w
 }

@@ -19,7 +19,11 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 		words := len(tail)
 		for i := range requests {
 			r := &requests[i]
-			tail = append(tail, r.Mode.String(), r.Cost, len(r.Limits))
+			var mode any = r.Mode.String()
+			if r.MaxWait > 0 {
+				mode = r.MaxWait
+			}
+			tail = append(tail, mode, r.Cost, len(r.Limits))
 			for _, l := range r.Limits {
 				key = appendKey(key[:0], prefix, r.Key, l.ID)
 				keys = append(keys, string(key))
@@ -28,7 +32,30 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 		}
 		tail[words-1] = len(tail) - words
 	}
-	argv = append(make([]any, 0, 2+5*len(limits)+len(tail)), now, len(limits))
+	return keys, argument(now, limits, tail)
+}
+
+// encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
+// or as many as were charged, of each limit of the requests, as refund.lua documents
+// them.
+func encodeRefund(prefix string, now algorithms.Micros, requests []store.Request, n int64) (keys []string, argv []any) {
+	var limits []*algorithms.Limit
+	var tail []any
+	for i := range requests {
+		r := &requests[i]
+		for j, d := range r.Decisions {
+			if d.Charged > 0 {
+				keys = append(keys, string(appendKey(nil, prefix, r.Key, r.Limits[j].ID)))
+				tail = append(tail, number(&limits, r.Limits[j].Limit), d.Receipt.A, d.Receipt.B, min(n, d.Charged))
+			}
+		}
+	}
+	return keys, argument(now, limits, tail)
+}
+
+// argument puts the instant and the limits before what refers to them.
+func argument(now algorithms.Micros, limits []*algorithms.Limit, tail []any) []any {
+	argv := append(make([]any, 0, 2+5*len(limits)+len(tail)), now, len(limits))
 	for _, l := range limits {
 		args := l.Args()
 		argv = append(argv, l.Algorithm().Name, len(args))
@@ -36,7 +63,7 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 			argv = append(argv, n)
 		}
 	}
-	return keys, append(argv, tail...)
+	return append(argv, tail...)
 }
 
 // number returns the place of a limit in the list, from 1, and adds it if need be.
@@ -105,13 +132,18 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 		q := &requests[i]
 		q.Decisions = q.Decisions[:0]
 		for range q.Limits {
+			room := r.integer(2)
 			d := algorithms.Decision{
-				Allowed:    r.integer(1) == 1,
+				Allowed:    room > 0,
 				Charged:    r.integer(algorithms.Forever),
+				Receipt:    algorithms.Receipt{A: r.integer(algorithms.Forever), B: r.integer(algorithms.Forever)},
 				Remaining:  r.integer(algorithms.Forever),
 				MoreAfter:  r.integer(algorithms.Forever),
 				RetryAfter: r.integer(algorithms.Forever),
 				ResetAfter: r.integer(algorithms.Forever),
+			}
+			if room == 2 {
+				d.Wait, d.RetryAfter = d.RetryAfter, 0
 			}
 			allowed = allowed && d.Allowed
 			q.Decisions = append(q.Decisions, d)

@@ -191,7 +191,7 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 	for i := range requests {
 		r := &requests[i]
 		checks := t.checks[n : n+len(r.Limits)]
-		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, Checks: checks})
+		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Checks: checks})
 		n += len(checks)
 	}
 	allowed := algorithms.Take(t.zones, now)
@@ -199,16 +199,55 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 	for i := range requests {
 		r := &requests[i]
 		r.Decisions = r.Decisions[:0]
-		for range r.Limits {
-			d := t.checks[n].Decision
-			if d.Charged > 0 {
-				t.keep(&t.found[n], now+d.ResetAfter)
+		for i := range r.Limits {
+			d, f := t.checks[n].Decision, &t.found[n]
+			if d.Charged > 0 || !f.held && f.fresh.state != (algorithms.State{}) {
+				t.keep(f, now+d.ResetAfter+r.Limits[i].Linger())
 			}
+			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
 			r.Decisions = append(r.Decisions, d)
 			n++
 		}
 	}
 	return allowed, nil
+}
+
+// Refund implements [Store]. It never fails.
+func (b *Bounded) Refund(ctx context.Context, requests []Request, n int64) error {
+	return b.RefundAt(ctx, 0, requests, n)
+}
+
+// RefundAt is Refund at an instant of the caller's choice; 0 stands for the
+// store's clock.
+func (b *Bounded) RefundAt(_ context.Context, now algorithms.Micros, requests []Request, n int64) error {
+	t := takes.Get().(*take)
+	defer t.release()
+	t.Bounded = b
+	t.lock(requests)
+	if now == 0 {
+		now = b.memory.Now()
+	}
+	for i := range requests {
+		r := &requests[i]
+		for j, d := range r.Decisions {
+			if d.Charged == 0 {
+				continue
+			}
+			limit := b.memory.limit(r.Zone, r.Limits[j].ID)
+			f := found{shard: t.shardOf[i], key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
+			if d.Receipt.Shared {
+				f = found{shard: t.lockOverflow(), key: budgetKey{limit: limit.number}}
+			}
+			if f.look(); !f.held {
+				continue
+			}
+			algorithms.Refund(r.Limits[j].Limit, &f.budget().state, now, d.Receipt, min(n, d.Charged))
+			if f.limit != nil {
+				b.memory.count(f.limit, f.budget().weight()-f.weight)
+			}
+		}
+	}
+	return nil
 }
 
 // take is the working memory of one TakeAt.
@@ -339,10 +378,15 @@ func (t *take) reclaim(zone *zoneCount) bool {
 	return t.hasRoom(zone)
 }
 
-// overflowShard locks and returns the shard of the shared budgets.
+// overflowShard notes that a zone found no room, and locks and returns the shard of
+// the shared budgets.
 func (t *take) overflowShard(zone string) *shard {
 	t.memory.overflowed.Add(1)
 	t.overflowed = append(t.overflowed, zone)
+	return t.lockOverflow()
+}
+
+func (t *take) lockOverflow() *shard {
 	if !t.overflow {
 		t.memory.overflow.mu.Lock()
 		t.overflow = true

@@ -43,6 +43,9 @@ type Request struct {
 	Mode algorithms.Mode
 	// Cost is how many events the request is worth, 0 to 2^31-1. 0 only looks.
 	Cost int64
+	// MaxWait is how long the request may be held if it doesn't fit now; see
+	// [algorithms.Request].
+	MaxWait algorithms.Micros
 	// Decisions receives an answer per limit, in their order. Take appends to
 	// Decisions[:0], so its memory is used again.
 	Decisions []algorithms.Decision
@@ -63,6 +66,15 @@ type Store interface {
 	// otherwise, it is not known whether anything was charged: don't repeat
 	// the call.
 	Take(ctx context.Context, requests []Request) (allowed bool, err error)
+
+	// Refund gives back n events, or as many as were charged, to every limit of
+	// every request, which are as Take left them: their Decisions are the
+	// receipt. [algorithms.Refund] says how much that changes. Call it once at most
+	// for what one Take has charged.
+	//
+	// After an error it is not known whether anything was given back: don't
+	// repeat the call.
+	Refund(ctx context.Context, requests []Request, n int64) error
 }
 
 // Error is a failure of a store to decide.

@@ -19,6 +19,8 @@ type Store interface {
 	store.Store
 	// TakeAt is Take at an instant of the caller's choice, in microseconds.
 	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error)
+	// RefundAt is Refund at an instant of the caller's choice, in microseconds.
+	RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error
 }
 
 const (
@@ -44,7 +46,12 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"keys are kept apart", testKeys},
 		{"strange keys", testStrangeKeys},
 		{"decisions reuse their memory", testDecisionsMemory},
+		{"charges in advance", testInAdvance},
+		{"a budget can begin with less", testInitial},
+		{"gives back", testRefund},
+		{"gives back once dropped", testRefundOfNothing},
 		{"exact under concurrency", testConcurrency},
+		{"exact under concurrency with refunds", testConcurrencyRefund},
 		{"exact under concurrency over several keys", testConcurrencySeveral},
 		{"its own clock", testOwnClock},
 	}
@@ -63,11 +70,18 @@ func Limit(t testing.TB, zone string, q algorithms.Quota) store.Limit {
 	return store.NewLimit(zone, "", l)
 }
 
-// Quotas returns, for every algorithm, events per window with the default burst.
+// Quotas returns, for every algorithm, a limit that grants so many events at once,
+// and so many per window.
 func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
 	var quotas []algorithms.Quota
 	for _, a := range algorithms.All() {
-		quotas = append(quotas, algorithms.Quota{Algorithm: a.Name, Events: events, Window: window})
+		q := algorithms.Quota{Algorithm: a.Name, Events: events, Window: window}
+		if a.Name == "smooth" { // which grants one more than it has saved up
+			if q.Burst = events - 1; q.Burst == 0 {
+				q.WarmUp = window
+			}
+		}
+		quotas = append(quotas, q)
 	}
 	return quotas
 }
@@ -116,11 +130,11 @@ func testDecides(t *testing.T, s Store) {
 }
 
 func testAllOrNone(t *testing.T, s Store) {
-	for _, q := range Quotas(10, minute) {
+	for i, q := range Quotas(10, minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			wide := Limit(t, "wide", q)
-			q.Events = 2
-			narrow, second := Limit(t, "narrow", q), Limit(t, "wide", q)
+			few := Quotas(2, minute)[i]
+			narrow, second := Limit(t, "narrow", few), Limit(t, "wide", few)
 			// Three limits: two of one zone and key, one of another zone and key.
 			r := []store.Request{
 				{Zone: "wide", Key: "a", Cost: 1, Limits: []store.Limit{wide, second}},
@@ -169,6 +183,9 @@ func testPeek(t *testing.T, s Store) {
 
 func testNever(t *testing.T, s Store) {
 	for _, q := range Quotas(5, minute) {
+		if q.Algorithm == "smooth" {
+			continue // the next request pays, whatever this one costs
+		}
 		for _, cost := range []int64{6, 1<<31 - 1} {
 			r := ask("z", "k", cost, Limit(t, "z", q))
 			if takeAt(t, s, start, r) {
@@ -182,11 +199,10 @@ func testNever(t *testing.T, s Store) {
 }
 
 func testChangedLimit(t *testing.T, s Store) {
-	for _, q := range Quotas(1, minute) {
+	for i, q := range Quotas(1, minute) {
 		before := ask("z", "k", 1, Limit(t, "z", q))
 		takeAt(t, s, start, before)
-		q.Events = 2
-		if r := ask("z", "k", 1, Limit(t, "z", q)); !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 1 {
+		if r := ask("z", "k", 1, Limit(t, "z", Quotas(2, minute)[i])); !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 1 {
 			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Decisions)
 		}
 		if takeAt(t, s, start, before) {
@@ -254,6 +270,152 @@ func testConcurrency(t *testing.T, s Store) {
 			})
 			if allowed.Load() != 100 {
 				t.Errorf("%d of 640 concurrent requests passed a limit of 100", allowed.Load())
+			}
+		})
+	}
+}
+
+// delayable are the quotas whose limits charge in advance.
+func delayable(t *testing.T, events int64, window algorithms.Micros) (quotas []algorithms.Quota) {
+	for _, q := range Quotas(events, window) {
+		if Limit(t, "z", q).CheckDelay(window) == nil {
+			quotas = append(quotas, q)
+		}
+	}
+	return quotas
+}
+
+func testInAdvance(t *testing.T, s Store) {
+	for _, q := range delayable(t, 2, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			r := ask("z", "k", 1, Limit(t, "z", q))
+			r[0].MaxWait = minute
+			var waits []algorithms.Micros
+			for takeAt(t, s, start, r) {
+				waits = append(waits, r[0].Decisions[0].Wait)
+			}
+			if len(waits) != 4 || waits[0] != 0 || waits[1] != 0 || waits[2] == 0 || waits[3] != minute {
+				t.Fatalf("requests wait for %v", waits)
+			}
+			d := r[0].Decisions[0]
+			if d.Wait != 0 || d.Charged != 0 || d.RetryAfter <= 0 || d.RetryAfter > minute {
+				t.Errorf("past the longest wait: %+v", d)
+			}
+			r[0].MaxWait = 0
+			if takeAt(t, s, start, r) || takeAt(t, s, start+waits[3]-1, r) {
+				t.Error("allowed before those that were charged in advance")
+			}
+		})
+	}
+}
+
+func testInitial(t *testing.T, s Store) {
+	for _, algorithm := range []string{"token_bucket", "smooth"} {
+		initial := int64(0)
+		r := ask("z", algorithm, 1, Limit(t, "z", algorithms.Quota{Algorithm: algorithm, Events: 1, Window: minute, Burst: 3, Initial: &initial}))
+		if algorithm == "smooth" {
+			takeAt(t, s, start, r) // on account of the next
+		}
+		if takeAt(t, s, start, r) {
+			t.Errorf("%s: allowed although a budget begins with nothing", algorithm)
+		}
+		if takeAt(t, s, start+minute-1, r) || !takeAt(t, s, start+minute, r) {
+			t.Errorf("%s: the first event is not there one minute after the first request", algorithm)
+		}
+	}
+}
+
+func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request, n int64) {
+	t.Helper()
+	if err := s.RefundAt(context.Background(), now, requests, n); err != nil {
+		t.Fatalf("refund: %v", err)
+	}
+}
+
+func testRefund(t *testing.T, s Store) {
+	for i, q := range Quotas(5, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			r := append(ask("z", "a", 3, Limit(t, "z", q)), ask("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
+			remaining := func() (n []int64) {
+				peek := append(ask("z", "a", 0, r[0].Limits...), ask("y", "b", 0, r[1].Limits...)...)
+				takeAt(t, s, start, peek)
+				for _, p := range peek {
+					for _, d := range p.Decisions {
+						n = append(n, d.Remaining)
+					}
+				}
+				return n
+			}
+			check := func(want ...int64) {
+				t.Helper()
+				if got := remaining(); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%v remaining, want %v", got, want)
+				}
+			}
+			takeAt(t, s, start, r)
+			check(2, 3, 2)
+			refundAt(t, s, start, r, 1)
+			check(3, 4, 3)
+			takeAt(t, s, start, r)
+			check(0, 2, 1)
+			refundAt(t, s, start, r, 1000) // which is all that was charged
+			check(3, 4, 3)
+			if takeAt(t, s, start, ask("z", "a", 6, r[0].Limits...)) != (q.Algorithm == "smooth") {
+				t.Error("a cost of 6 is decided otherwise after a refund")
+			}
+			refused := append(ask("z", "c", 1, r[0].Limits...), ask("y", "d", 5, r[1].Limits...)...)
+			if takeAt(t, s, start, refused) == (q.Algorithm == "smooth") {
+				refundAt(t, s, start, refused, 5) // nothing was charged
+			}
+		})
+	}
+}
+
+func testRefundOfNothing(t *testing.T, s Store) {
+	for _, q := range Quotas(5, minute) {
+		r := ask("z", "k", 2, Limit(t, "z", q))
+		takeAt(t, s, start, r)
+		d := r[0].Decisions[0]
+		later := start + d.ResetAfter
+		refundAt(t, s, later, r, 2)
+		if !takeAt(t, s, later, r) || r[0].Decisions[0].Remaining != d.Remaining {
+			t.Errorf("%s: a refund after reset-after makes %+v of %+v", q.Algorithm, r[0].Decisions[0], d)
+		}
+	}
+}
+
+// testConcurrencyRefund gives back every second charge at once: the others fill the
+// budget exactly.
+func testConcurrencyRefund(t *testing.T, s Store) {
+	for _, q := range Quotas(100, 1000*minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			limit := Limit(t, "z", q)
+			var kept, taken atomic.Int64
+			flood(t, 16, 40, func() error {
+				r := ask("z", "k", 1, limit)
+				ok, err := s.Take(context.Background(), r)
+				if !ok || err != nil {
+					return err
+				}
+				if taken.Add(1)%2 == 0 {
+					return s.Refund(context.Background(), r, 1)
+				}
+				kept.Add(1)
+				return nil
+			})
+			for range 200 {
+				if ok, err := s.Take(context.Background(), ask("z", "k", 1, limit)); err != nil {
+					t.Fatal(err)
+				} else if ok {
+					kept.Add(1)
+				}
+			}
+			least := int64(100)
+			if q.Algorithm == "smooth" { // which saves nothing up while requests wait for what others cost
+				least = 90
+			}
+			if kept.Load() > 100 || kept.Load() < least {
+				t.Errorf("%d requests passed a limit of 100", kept.Load())
 			}
 		})
 	}

@@ -1,0 +1,91 @@
+
+-- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs).
+local smooth = {}
+algorithms.smooth = smooth
+
+local function smooth_rest(l, used, free, now)
+  local window, speed, withheld = l[2], l[5], l[6] or 0
+  if free == 0 and withheld > 0 then
+    return withheld * window, now, 1
+  end
+  if now > free then
+    used = max(used - min(now - free, ceil(used / speed)) * speed, 0)
+    free = now
+  end
+  return used, free, 0
+end
+
+local function smooth_warm(l, used, charge)
+  local events, window, warm_up, idle_n, idle_per, enough = l[1], l[2], l[8], l[9], l[10], l[11]
+  local threshold, unit, span, steep, steep_per, ratio, ratio_per = l[12], l[13], l[14], l[15], l[16], l[17], l[18]
+  local idle = warm_up - used
+  local dx = min(ceil(min(charge, enough) * idle_n / idle_per), idle)
+  local y1 = ceil(max(idle - threshold, 0) / unit)
+  local y0 = ceil(max(idle - dx - threshold, 0) / unit)
+  local extra = ceil(steep * (y1 - y0) * (y1 + y0) / (steep_per * 2 * span)) * unit
+  return used + dx, ceil(charge * window / events) + ceil(extra * ratio / ratio_per)
+end
+
+function smooth.decide(l, key, now, cost)
+  local used, free = load(key)
+  local fresh
+  used, free, fresh = smooth_rest(l, used, free, now)
+  local fits, retry = forever, 0
+  if free > now then
+    fits = 0
+    if cost > 0 then
+      retry = free - now
+    end
+  end
+  return fits, retry, used, free, fresh
+end
+
+function smooth.commit(l, key, now, charge, outcome, used, free, fresh)
+  local events, window, burst, most, speed, linger, warm_up = l[1], l[2], l[3], l[4], l[5], l[7] or 0, l[8]
+  local remaining, more = 0, 0
+  charge = min(charge, most)
+  if warm_up then
+    local cost
+    used, cost = smooth_warm(l, used, charge)
+    free = free + cost
+    if free <= now then
+      remaining = 1
+    end
+  else
+    local spent = min(charge * window, burst * window - used)
+    used = used + spent
+    free = free + ceil((charge * window - spent) / events)
+    local saved = floor((burst * window - used) / window)
+    if free <= now then
+      remaining = saved + 1
+    end
+    if used > 0 then
+      more = ceil(((saved + 1) * window - (burst * window - used)) / events)
+    end
+  end
+  if free > now then
+    more = free - now
+  end
+  local reset = free - now + ceil(used / speed)
+  if charge > 0 or fresh == 1 and outcome ~= 'peek' then
+    save(key, reset + linger, used, free)
+  end
+  return charge, used, free, remaining, more, reset
+end
+
+function smooth.refund(l, key, now, a, b, n)
+  local events, window, most, speed, linger, warm_up = l[1], l[2], l[4], l[5], l[7] or 0, l[8]
+  local used, free = load(key)
+  if free == 0 then
+    return
+  end
+  used, free = smooth_rest(l, used, free, now)
+  local left, next_free = smooth_rest(l, a, b, now)
+  local back = min(n, most) * window
+  local sooner = min(floor(back / events), free - now, next_free - now)
+  free = free - sooner
+  if not warm_up then
+    used = max(used - min(back - sooner * events, left), 0)
+  end
+  save(key, free - now + ceil(used / speed) + linger, used, free)
+end

@@ -271,10 +271,10 @@ func (a *App) reportFull(zone string) {
 	}
 }
 
-// reportFailure logs, once every ten seconds, that a store could not decide.
-func (a *App) reportFailure(err error) {
+// reportFailure logs, once every ten seconds, what a store could not do.
+func (a *App) reportFailure(what string, err error) {
 	if n := a.failures.pass(10 * time.Second); n > 0 {
-		a.logger.Error("could not decide on requests; they are answered with status 503", zap.Error(err), zap.Int64("requests", n))
+		a.logger.Error(what, zap.Error(err), zap.Int64("requests", n))
 	}
 }
 

@@ -42,17 +42,27 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			}
 //			sliding_log    <events> <window> {
 //				min_interval <duration>
+//				buckets      <number>
 //			}
 //			sliding_window <events> <window>
-//			token_bucket   <events> <window> [<burst>]
+//			token_bucket   <events> <window> [<burst>] {
+//				initial <events>
+//			}
 //			leaky_bucket   <events> <window> [<burst>]
 //			gcra           <events> <window> [<burst>]
+//			smooth         <events> <window> [<burst>] {
+//				initial     <events>
+//				warm_up     <duration>      # without burst and initial
+//				cold_factor <factor>
+//			}
 //			legacy         <max> <duration> [<min_interval>]    # a leaky_bucket
 //			events         <events>         # with window, short for sliding_log <events> <window>
 //			window         <window>
 //
 //			cost   <number or placeholder>
 //			mode   binary|nary|uniform|force
+//			factor <number or placeholder>
+//			delay  <longest> [<requests>]
 //			status <code>
 //		}
 //
@@ -114,7 +124,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "status", "events", "window", "legacy",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
 	redisOptions = []string{"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout"}
 )
@@ -265,13 +275,11 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 			err = checkWindow(c.Window)
 		}
 	case "cost":
-		var text string
-		if text, err = value(d, "1"); err == nil && text == "" {
-			err = errors.New("cost must be a number from 0 or a placeholder, not nothing")
-		}
-		if c.Cost = Cost(text); err == nil {
-			err = c.checkCost()
-		}
+		c.Cost, err = number(d, parseCost)
+	case "factor":
+		c.Factor, err = number(d, parseFactor)
+	case "delay":
+		c.Delay, err = unmarshalDelay(d)
 	case "mode":
 		if c.Mode, err = value(d, "nary"); err == nil {
 			err = checkMode(c.Mode)
@@ -336,10 +344,23 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	err = block(d, name, algorithm.Options, func(option string) (err error) {
-		if option == "min_interval" {
-			l.MinInterval, err = positiveDuration(d, "1s")
-		} else {
+		switch option {
+		case "align":
 			l.Align, err = value(d, "clock")
+		case "min_interval":
+			l.MinInterval, err = positiveDuration(d, "1s")
+		case "buckets":
+			l.Buckets, err = positiveInteger(d, "60")
+		case "initial":
+			var n int64
+			n, err = integer(d, "0")
+			l.Initial = &n
+		case "warm_up":
+			l.WarmUp, err = positiveDuration(d, "10s")
+		case "cold_factor":
+			if l.ColdFactor, err = fraction(d, "3"); err == nil && l.ColdFactor < 1 {
+				err = fmt.Errorf("cold_factor must be from 1 to 1000, not %v: write for example cold_factor 3", l.ColdFactor)
+			}
 		}
 		return err
 	})
@@ -351,6 +372,23 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 	}
 	c.Limits = append(c.Limits, l)
 	return nil
+}
+
+// unmarshalDelay reads delay <longest> [<requests>].
+func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
+	args := d.RemainingArgs()
+	if len(args) < 1 || len(args) > 2 {
+		return nil, fmt.Errorf("delay takes <longest> [<requests>], but has %d of them: write for example delay 2s 100", len(args))
+	}
+	longest, err := parseDuration("delay", args[0], "2s")
+	if err != nil || len(args) == 1 {
+		return &Delay{Max: longest}, err
+	}
+	held, err := parseInteger("requests", args[1], "100")
+	if err == nil && held <= 0 {
+		err = fmt.Errorf("requests must be above 0, not %d: write how many are held at a time, or leave it out for %d", held, defaultHeld)
+	}
+	return &Delay{Max: longest, Held: held}, err
 }
 
 // unmarshalLegacy reads a limit in the terms of an older limiter, and writes it

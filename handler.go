@@ -29,9 +29,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	began := time.Now()
 	allowed, err := h.store.Take(r.Context(), a.requests)
 	if err != nil {
+		a.leave()
 		return h.undecided(w, r, a, err)
 	}
 	a.decided(allowed, time.Since(began))
+	if wait := a.wait(); allowed && wait > 0 {
+		err = h.hold(r.Context(), a, wait)
+	}
+	a.leave()
+	if err != nil {
+		return h.respond(w, r, statusClientGone)
+	}
 
 	if h.forms.draft {
 		a.setDraft(w.Header())
@@ -75,13 +83,22 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, a *answer, e
 	for _, z := range a.zones {
 		z.metrics.failed()
 	}
-	if !h.DisableMetrics {
-		countFailure(err)
-	}
-	h.app.reportFailure(err)
+	h.failed("could not decide on requests; they are answered with status 503", err)
 	w.Header()[retryAfterHeader] = []string{"1"}
 	return h.respond(w, r, http.StatusServiceUnavailable)
 }
+
+// failed counts and reports a failure of the store.
+func (h *Handler) failed(what string, err error) {
+	if !h.DisableMetrics {
+		countFailure(err)
+	}
+	h.app.reportFailure(what, err)
+}
+
+// statusClientGone is what Caddy writes to its access log for requests that nobody
+// waits for any more.
+const statusClientGone = 499
 
 // respond ends the request with a status. If there are error routes to render
 // it, they get an error, one without the random ID and the stack trace that
@@ -148,13 +165,21 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 	for _, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
+			a.leave()
 			return err
 		}
 		if !matches {
 			continue
 		}
+		factor := z.factorOf(repl)
+		if factor == 0 {
+			continue // unlimited
+		}
 		key, alternative := z.keyOf(repl)
-		request := store.Request{Zone: z.name, Key: key, Limits: z.limits[alternative], Mode: z.mode, Cost: z.costOf(repl)}
+		request := store.Request{Zone: z.name, Key: key, Limits: scaled(z.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl)}
+		if z.places != nil {
+			request.MaxWait = z.places.take()
+		}
 		if len(a.requests) == 0 {
 			request.Decisions = a.decisionRoom[:0]
 		}
@@ -168,7 +193,13 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 func (a *answer) decided(allowed bool, took time.Duration) {
 	a.known, a.allowed = true, allowed
 	for i, z := range a.zones {
-		z.metrics.decided(a.allowedBy(i), took)
+		said := outcomeAllowed
+		if !a.allowedBy(i) {
+			said = outcomeDenied
+		} else if allowed && a.waitOf(i) > 0 {
+			said = outcomeDelayed
+		}
+		z.metrics.decided(said, took)
 	}
 }
 
@@ -226,6 +257,7 @@ func (a *answer) nearestOf(i int) (nearest algorithms.Decision, quota int64) {
 			nearest, quota = d, r.Limits[n].Burst
 		}
 	}
+	nearest.Remaining = min(nearest.Remaining, quota) // smooth grants one more
 	return nearest, quota
 }
 

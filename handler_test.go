@@ -344,6 +344,39 @@ zone api {
 	}
 }
 
+func TestFactor(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site(`
+zone api {
+	leaky_bucket 1 1h 4
+	factor {header.X-Factor}
+	match not header X-None *
+}
+zone fixed {
+	match header X-None *
+	token_bucket 1 1h 4
+	factor 3
+}
+`+use))
+		for _, test := range []struct{ factor, policy, limit string }{
+			{"1", `"api";q=4;w=3600`, `"api";r=3;t=3600`},
+			{"", `"api";q=4;w=3600`, `"api";r=2;t=3600`},
+			{"0.5", `"api";q=8;w=3600`, `"api";r=5;t=3600`},
+			{"0", "", ""},
+			{"0.00000001", `"api";q=625499;w=3600`, `"api";r=625495;t=3600`}, // the largest that is counted exactly
+			{"many", `"api";q=4;w=3600`, `"api";r=0;t=3600`},
+			{"-1", `"api";q=4;w=3600`, `"api";r=0;t=3600`},
+			{"1e300", `"api";q=1;w=3600`, `"api";r=0;t=14400`},
+		} {
+			r := c.get(t, "/", "X-Factor", test.factor)
+			wantText(t, "RateLimit-Policy with factor "+test.factor, r.field("RateLimit-Policy"), test.policy)
+			wantText(t, "RateLimit with factor "+test.factor, r.field("RateLimit"), test.limit)
+		}
+		c.waitForLog(t, "a factor is no number from 0")
+		c.get(t, "/", "X-None", "1").want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=3600`, "RateLimit", `"fixed";r=1;t=3600`)
+	})
+}
+
 func TestModes(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
 		config := ""

@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // The fields, as net/http keys its headers.
@@ -75,7 +76,7 @@ const mostInteger = 999_999_999_999_999
 
 // policyField returns a zone's items of RateLimit-Policy: per limit its name, q
 // for what it can grant at once, w for its window in whole seconds.
-func policyField(labels []string, limits []*algorithms.Limit) string {
+func policyField(labels []string, limits []store.Limit) string {
 	var b []byte
 	for i, l := range limits {
 		if i > 0 {
@@ -93,17 +94,21 @@ func policyField(labels []string, limits []*algorithms.Limit) string {
 // appendLimitItems appends the answers of a zone as items of RateLimit: r for
 // what remains, t for the seconds until there is more. On a denial only refusing
 // limits carry t, so that Retry-After is never earlier.
-func appendLimitItems(b []byte, labels []string, decisions []algorithms.Decision, allowed bool) []byte {
+func appendLimitItems(b []byte, labels []string, limits []store.Limit, decisions []algorithms.Decision, allowed bool) []byte {
 	for i, d := range decisions {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
 		b = strconv.AppendQuote(b, labels[i])
 		b = append(b, ";r="...)
-		b = strconv.AppendInt(b, min(d.Remaining, mostInteger), 10)
-		if d.MoreAfter > 0 && (allowed || !d.Allowed) {
+		b = strconv.AppendInt(b, min(d.Remaining, limits[i].Burst, mostInteger), 10)
+		more := d.MoreAfter
+		if !d.Allowed {
+			more = min(more, d.RetryAfter) // it may come back sooner, to be held
+		}
+		if more > 0 && (allowed || !d.Allowed) {
 			b = append(b, ";t="...)
-			b = strconv.AppendInt(b, seconds(d.MoreAfter), 10)
+			b = strconv.AppendInt(b, seconds(more), 10)
 		}
 	}
 	return b
@@ -118,18 +123,27 @@ func seconds(m algorithms.Micros) int64 {
 // setDraft adds the items of a request's zones to the fields, after any that are
 // there: both are lists, and another handler's or server's items stay valid.
 func (a *answer) setDraft(h http.Header) {
-	policy := a.zones[0].policy
-	for _, z := range a.zones[1:] {
-		policy += ", " + z.policy
+	policy := a.policyOf(0)
+	for i := range a.zones[1:] {
+		policy += ", " + a.policyOf(i+1)
 	}
 	var room [96]byte
 	b := room[:0]
 	for i, z := range a.zones {
-		b = appendLimitItems(b, z.labels, a.requests[i].Decisions, a.allowed)
+		b = appendLimitItems(b, z.labels, a.requests[i].Limits, a.requests[i].Decisions, a.allowed)
 	}
 	a.fieldRoom = [2]string{policy, string(b)}
 	addField(h, policyHeader, a.fieldRoom[0:1:1])
 	addField(h, limitHeader, a.fieldRoom[1:2:2])
+}
+
+// policyOf returns the items of RateLimit-Policy of one zone.
+func (a *answer) policyOf(i int) string {
+	z := a.zones[i]
+	if z.factor.varies() {
+		return policyField(z.labels, a.requests[i].Limits)
+	}
+	return z.policy
 }
 
 // addField adds a value; the slice becomes the header's.

@@ -30,7 +30,7 @@ func newCollector() *collector {
 	}
 	return &collector{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and what the zone said: allowed, denied, or error when the store could not decide.")),
+			"Requests, by zone and what the zone said: allowed, delayed, denied, or error when the store could not decide.")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -100,6 +100,19 @@ func countFailure(err error) {
 	collected.storeErrors.WithLabelValues(reason).Inc()
 }
 
+// outcome is what a zone said of a request.
+type outcome int
+
+const (
+	outcomeAllowed outcome = iota
+	outcomeDelayed
+	outcomeDenied
+	outcomeError
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "error"}
+
 // zoneMetrics are a zone's own counters, made at its first request: what is only
 // configured, and perhaps rejected, leaves no trace.
 type zoneMetrics struct {
@@ -109,39 +122,33 @@ type zoneMetrics struct {
 }
 
 type zoneCounters struct {
-	allowed, denied, errors prometheus.Counter
-	seconds                 prometheus.Observer
+	outcomes [outcomes]prometheus.Counter
+	seconds  prometheus.Observer
 }
 
 func (m *zoneMetrics) counters() *zoneCounters {
 	if c := m.made.Load(); c != nil {
 		return c
 	}
-	c := &zoneCounters{
-		allowed: collected.requests.WithLabelValues(m.zone, "allowed"),
-		denied:  collected.requests.WithLabelValues(m.zone, "denied"),
-		errors:  collected.requests.WithLabelValues(m.zone, "error"),
-		seconds: collected.decision.WithLabelValues(m.zone),
+	c := &zoneCounters{seconds: collected.decision.WithLabelValues(m.zone)}
+	for o, name := range outcomeNames {
+		c.outcomes[o] = collected.requests.WithLabelValues(m.zone, name)
 	}
 	m.made.Store(c)
 	return c
 }
 
-func (m *zoneMetrics) decided(allowed bool, took time.Duration) {
+func (m *zoneMetrics) decided(o outcome, took time.Duration) {
 	if m.disabled {
 		return
 	}
 	c := m.counters()
 	c.seconds.Observe(took.Seconds())
-	if allowed {
-		c.allowed.Inc()
-	} else {
-		c.denied.Inc()
-	}
+	c.outcomes[o].Inc()
 }
 
 func (m *zoneMetrics) failed() {
 	if !m.disabled {
-		m.counters().errors.Inc()
+		m.counters().outcomes[outcomeError].Inc()
 	}
 }

@@ -46,6 +46,28 @@ func integer(d *caddyfile.Dispenser, example string) (int64, error) {
 	return parsed(d, example, parseInteger)
 }
 
+func positiveInteger(d *caddyfile.Dispenser, example string) (int64, error) {
+	option := d.Val()
+	n, err := integer(d, example)
+	if err == nil && n <= 0 {
+		return 0, fmt.Errorf("%s must be above 0, not %d: write for example %s %s", option, n, option, example)
+	}
+	return n, err
+}
+
+// number reads a number that may come from placeholders.
+func number(d *caddyfile.Dispenser, parse func(string) (int64, error)) (Number, error) {
+	option := d.Val()
+	text, err := value(d, "2")
+	if err == nil && text == "" {
+		err = fmt.Errorf("%s %w, not nothing", option, errNumber)
+	}
+	if err != nil {
+		return "", err
+	}
+	return Number(text), Number(text).check(option, parse)
+}
+
 func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
 	option := d.Val()
 	n, err := integer(d, example)

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -54,13 +55,24 @@ type Zone struct {
 	// placeholders. Fractions are rounded up, and more than 2147483647 counts
 	// as that. If a placeholder gives no number, or a negative one, the request
 	// costs 1 (default 1).
-	Cost Cost `json:"cost,omitempty"`
+	Cost Number `json:"cost,omitempty"`
 
 	// What the zone grants at the edge of its limits: "binary", all of the cost or
 	// nothing; "nary", as much of the cost as there is room for; "uniform", as
 	// binary, but refused requests are charged, too; or "force", everything,
 	// charging as much as there is room for (default binary).
 	Mode string `json:"mode,omitempty"`
+
+	// What the bursts of the limits are divided by, rounding up to at least 1: a
+	// number above 0, or 0, which lets the request pass uncharged; or text with
+	// placeholders. If a placeholder gives no such number, the factor is 1
+	// (default 1). It needs limits with a burst.
+	Factor Number `json:"factor,omitempty"`
+
+	// Hold requests back until there is room for them, instead of refusing them.
+	// It needs mode binary, and limits of the algorithms fixed_window, gcra,
+	// leaky_bucket, smooth or token_bucket (default: requests are never held).
+	Delay *Delay `json:"delay,omitempty"`
 
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
@@ -69,7 +81,7 @@ type Zone struct {
 // Limit is an algorithm with its quota.
 type Limit struct {
 	// The algorithm: fixed_window, gcra, leaky_bucket, sliding_log,
-	// sliding_window or token_bucket.
+	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
 	// How many events one window grants; above 0.
@@ -78,13 +90,30 @@ type Limit struct {
 	// The span of time that grants so many events; at least 1µs.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// How many events can be taken at once, for gcra, leaky_bucket and
-	// token_bucket (default: events).
+	// How many events can be taken at once, for gcra, leaky_bucket, token_bucket
+	// and smooth without warm_up, where one more can (default: events).
 	Burst int64 `json:"burst,omitempty"`
 
 	// The least span between two charged requests of a sliding_log, whatever they
 	// cost; at least 1µs (default: none).
 	MinInterval caddy.Duration `json:"min_interval,omitempty"`
+
+	// Into how many parts of a window a sliding_log divides time, 1 to 10000; it
+	// then remembers a number for each instead of every event, which counts up to
+	// one part longer (default: every event is remembered).
+	Buckets int64 `json:"buckets,omitempty"`
+
+	// How many events a budget holds that nothing is known of, 0 to burst, for
+	// token_bucket and smooth without warm_up (default: burst).
+	Initial *int64 `json:"initial,omitempty"`
+
+	// How long a smooth limit takes from cold, as it is at first and after being
+	// idle for so long, to its full rate; at least 1µs (default: it is never cold).
+	WarmUp caddy.Duration `json:"warm_up,omitempty"`
+
+	// How many times as much an event costs when a smooth limit with warm_up is
+	// cold, 1 to 1000 with up to three decimals (default 3).
+	ColdFactor float64 `json:"cold_factor,omitempty"`
 
 	// Where the windows of a fixed_window begin: "first", with the first event
 	// charged, or "clock", at multiples of window since the Unix epoch, UTC
@@ -101,14 +130,16 @@ type zone struct {
 	ipv6     int
 	// limits holds, for each of keys, the zone's limits: what one alternative
 	// grants can't be spent through another.
-	limits  [][]store.Limit
-	ready   []*algorithms.Limit
-	variant string
-	mode    algorithms.Mode
-	// cost is what a request is worth, unless costText says so.
-	cost     int64
-	costText string
-	status   int
+	limits    [][]store.Limit
+	ready     []*algorithms.Limit
+	variant   string
+	mode      algorithms.Mode
+	cost      Number
+	oneCost   int64  // what every request costs, if it is the same for all
+	factor    Number // if it isn't the same for all
+	unlimited bool
+	places    *places // nil: requests are never held
+	status    int
 
 	policy  string // the zone's items of RateLimit-Policy
 	labels  []string
@@ -117,8 +148,8 @@ type zone struct {
 	identity identity
 	plain    bool // uses only the fields other limiters have too
 
-	badCost atomic.Bool
-	logger  *zap.Logger
+	badNumber atomic.Bool
+	logger    *zap.Logger
 }
 
 // provision makes the zone ready. Its errors don't repeat the zone's name.
@@ -135,7 +166,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
-		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
+		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
 	}
 	if c.MatcherSetsRaw != nil {
@@ -147,24 +178,37 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 			return nil, fmt.Errorf("match: %w", err)
 		}
 	}
-	if strings.Contains(string(c.Cost), "{") {
-		z.costText = string(c.Cost)
-	} else if c.Cost != "" {
-		z.cost, _ = parseCost(string(c.Cost)) // checked above
+	if c.Cost != "" && !c.Cost.varies() {
+		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
+	}
+	if c.Delay != nil {
+		z.places = &places{zone: name, longest: time.Duration(c.Delay.Max).Microseconds(), most: cmp.Or(c.Delay.Held, defaultHeld)}
 	}
 	keys := c.Key
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.ready = limits
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == ""
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String(), factor: string(cmp.Or(c.Factor, "1"))}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
+	factor := int64(sameFactor)
+	if c.Factor.varies() {
+		z.factor = c.Factor
+	} else if c.Factor != "" {
+		factor, _ = parseFactor(string(c.Factor)) // checked above
+	}
+	z.unlimited = factor == 0
+	for _, l := range limits {
+		if !z.unlimited {
+			l = l.Scaled(factor)
+		}
+		z.ready = append(z.ready, l)
+	}
 	z.nameLimits("")
 	z.labels = limitLabels(name, len(limits))
-	z.policy = policyField(z.labels, limits)
+	z.policy = policyField(z.labels, z.limits[0])
 	return z, nil
 }
 
@@ -194,7 +238,8 @@ func (c *Zone) check(name string) error {
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
 		checkPrefix("ipv6_prefix", c.IPv6Prefix, 128),
 		checkStatus(cmp.Or(c.Status, http.StatusTooManyRequests)),
-		c.checkCost(),
+		c.Cost.check("cost", parseCost),
+		c.Factor.check("factor", parseFactor),
 	)
 }
 
@@ -266,24 +311,52 @@ func (c *Zone) limits() ([]*algorithms.Limit, error) {
 		}
 		limits = append(limits, limit)
 	}
-	return limits, nil
+	return limits, c.checkTogether(limits)
+}
+
+// checkTogether judges which of the zone's settings go together.
+func (c *Zone) checkTogether(limits []*algorithms.Limit) error {
+	mode, err := algorithms.ParseMode(c.Mode)
+	if err != nil {
+		return err
+	}
+	for _, l := range limits {
+		if l.Algorithm().BinaryOnly && mode != algorithms.Binary {
+			return fmt.Errorf("%s and mode %v don't go together: it serves any cost, on account of the next request, so there is no part to grant and no debt to make; leave out mode, or write another limit", l.Algorithm().Name, mode)
+		}
+		if c.Factor != "" && !l.Scalable() {
+			return fmt.Errorf("factor and %v don't go together: factor divides the burst, and it has none; write a limit with a burst, such as token_bucket", l)
+		}
+	}
+	if c.Delay != nil {
+		return c.Delay.check(mode, limits)
+	}
+	return nil
 }
 
 // ready makes a limit ready.
 func (l Limit) ready() (*algorithms.Limit, error) {
-	for name, span := range map[string]time.Duration{"window": time.Duration(l.Window), "min_interval": time.Duration(l.MinInterval)} {
-		if span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", name, span, span.Truncate(time.Microsecond)+time.Microsecond)
+	for _, s := range []struct {
+		name string
+		span caddy.Duration
+	}{{"window", l.Window}, {"min_interval", l.MinInterval}, {"warm_up", l.WarmUp}} {
+		if span := time.Duration(s.span); span%time.Microsecond != 0 {
+			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", s.name, span, span.Truncate(time.Microsecond)+time.Microsecond)
 		}
+	}
+	cold := math.Round(l.ColdFactor * 1000)
+	if math.Abs(cold-l.ColdFactor*1000) > 1e-6 || math.Abs(cold) > 1e9 {
+		return nil, fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v", l.ColdFactor)
 	}
 	return algorithms.NewLimit(algorithms.Quota{
 		Algorithm: l.Algorithm, Events: l.Events, Window: time.Duration(l.Window).Microseconds(), Burst: l.Burst, Align: l.Align,
-		MinInterval: time.Duration(l.MinInterval).Microseconds(),
+		MinInterval: time.Duration(l.MinInterval).Microseconds(), Buckets: l.Buckets, Initial: l.Initial,
+		WarmUp: time.Duration(l.WarmUp).Microseconds(), ColdFactor: int64(cold),
 	})
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, mode, store string }
+type identity struct{ key, prefixes, limits, mode, factor, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -292,6 +365,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"prefixes", i.prefixes, other.prefixes},
 		{"limits", i.limits, other.limits},
 		{"mode", i.mode, other.mode},
+		{"factor", i.factor, other.factor},
 		{"store", i.store, other.store},
 	} {
 		if s[1] != s[2] {
@@ -309,10 +383,42 @@ func (i identity) digest() string {
 
 // matches tells whether a request belongs to the zone.
 func (z *zone) matches(r *http.Request) (bool, error) {
+	if z.unlimited {
+		return false, nil
+	}
 	if len(z.matchers) == 0 {
 		return true, nil
 	}
 	return z.matchers.AnyMatchWithError(r)
+}
+
+// costOf returns what a request is worth, in events.
+func (z *zone) costOf(repl *caddy.Replacer) int64 {
+	if z.cost.varies() {
+		return z.cost.of(repl, "cost", parseCost, z)
+	}
+	return z.oneCost
+}
+
+// factorOf returns what the bursts are divided by for a request, in millionths.
+func (z *zone) factorOf(repl *caddy.Replacer) int64 {
+	if z.factor.varies() {
+		return z.factor.of(repl, "factor", parseFactor, z)
+	}
+	return sameFactor
+}
+
+// scaled returns the limits with their bursts divided by a factor, in millionths.
+// Budgets are the same.
+func scaled(limits []store.Limit, factor int64) []store.Limit {
+	if factor == sameFactor {
+		return limits
+	}
+	limits = slices.Clone(limits)
+	for i, l := range limits {
+		limits[i].Limit = l.Scaled(factor)
+	}
+	return limits
 }
 
 // limitLabels are the names of a zone's limits in header fields: the zone's, and

@@ -205,7 +205,7 @@ func (l *Limit) Linger() Micros {
 // [Request].MaxWait has it.
 func (l *Limit) CheckDelay(longest Micros) error {
 	if l.algorithm.longestDelay == nil {
-		return fmt.Errorf("%s can't hold requests back, for what it will have room for later depends on when: write one of %s", l.algorithm.Name, delaying())
+		return fmt.Errorf("%s can't charge in advance, so it can't hold requests back: write one of %s", l.algorithm.Name, delaying())
 	}
 	if most := l.algorithm.longestDelay(l); longest > most {
 		return fmt.Errorf("a delay of %s is too long to be counted exactly with %v: write at most %s", describeDuration(longest), l, describeDuration(most))
@@ -308,6 +308,9 @@ func nearest(algorithm *Algorithm, q Quota) string {
 				return "the nearest that fits is " + describe(near)
 			}
 		}
+	}
+	if near, ok := largest(q, func(q *Quota) *int64 { return &q.WarmUp }, fits); ok && q.WarmUp > 0 {
+		return "the longest warm_up that fits is " + describeDuration(near.WarmUp)
 	}
 	if near, ok := largest(q, func(q *Quota) *int64 { return &q.Burst }, fits); ok && algorithm.Burst {
 		return "the largest burst that fits is " + strconv.FormatInt(near.Burst, 10)

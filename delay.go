@@ -1,0 +1,132 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Delay holds requests back instead of refusing them.
+type Delay struct {
+	// How long a request is held at most; at least 1µs. One that would have to
+	// wait longer is refused.
+	Max caddy.Duration `json:"max,omitempty"`
+
+	// How many requests this instance holds at a time; more are refused
+	// (default 1000).
+	Held int64 `json:"held,omitempty"`
+}
+
+const defaultHeld = 1000
+
+// check judges the settings together with the zone's limits and mode.
+func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
+	longest := time.Duration(d.Max)
+	switch {
+	case longest <= 0:
+		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", longest)
+	case longest%time.Microsecond != 0:
+		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", longest, longest.Truncate(time.Microsecond)+time.Microsecond)
+	case d.Held < 0:
+		return fmt.Errorf("delay holds at least 1 request, not %d: write for example delay 2s 100", d.Held)
+	case mode != algorithms.Binary:
+		return fmt.Errorf("delay and mode %v don't go together: a request is held until all of its cost is there, which is mode binary", mode)
+	}
+	for _, l := range limits {
+		if err := l.CheckDelay(longest.Microseconds()); err != nil {
+			return fmt.Errorf("delay: %w", err)
+		}
+	}
+	return nil
+}
+
+// places are those in which a zone's requests are held.
+type places struct {
+	zone    string
+	longest algorithms.Micros
+	most    int64
+}
+
+// taken counts the places that are taken in this process, by zone: like the
+// requests in them it outlives configurations.
+var taken sync.Map // zone → *atomic.Int64
+
+func (p *places) taken() *atomic.Int64 {
+	n, ok := taken.Load(p.zone)
+	if !ok {
+		n, _ = taken.LoadOrStore(p.zone, new(atomic.Int64))
+	}
+	return n.(*atomic.Int64)
+}
+
+// take takes a place, if there is one, and returns how long a request may be held
+// in it.
+func (p *places) take() algorithms.Micros {
+	if n := p.taken(); n.Add(1) > p.most {
+		n.Add(-1)
+		return 0
+	}
+	return p.longest
+}
+
+// leave gives back the places that the request took.
+func (a *answer) leave() {
+	for i, z := range a.zones {
+		if a.requests[i].MaxWait > 0 {
+			z.places.taken().Add(-1)
+		}
+	}
+}
+
+// wait is how long the request has to be held: the longest of all its limits.
+func (a *answer) wait() (wait algorithms.Micros) {
+	for i := range a.requests {
+		wait = max(wait, a.waitOf(i))
+	}
+	return wait
+}
+
+func (a *answer) waitOf(i int) (wait algorithms.Micros) {
+	for _, d := range a.requests[i].Decisions {
+		wait = max(wait, d.Wait)
+	}
+	return wait
+}
+
+var errClientGone = errors.New("the client left while its request was held")
+
+// hold holds the request, which is allowed and charged, until its time has come. If
+// the client leaves before, what was charged is given back.
+func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) error {
+	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		a.age(wait)
+		return nil
+	case <-ctx.Done():
+		if err := h.store.Refund(context.WithoutCancel(ctx), a.requests, maxCost); err != nil {
+			h.failed("could not give back what held requests were charged whose clients left", err)
+		}
+		return errClientGone
+	}
+}
+
+// age makes the decisions those of a moment later, when nothing has changed but the
+// time.
+func (a *answer) age(passed algorithms.Micros) {
+	for i := range a.requests {
+		for j := range a.requests[i].Decisions {
+			d := &a.requests[i].Decisions[j]
+			d.MoreAfter = max(d.MoreAfter-passed, min(d.MoreAfter, 1))
+			d.ResetAfter = max(d.ResetAfter-passed, min(d.ResetAfter, 1))
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// Held requests pass one by one, none sooner than if it had come when there was
+// room, and those that would have to wait too long are refused at once.
+func TestDelay(t *testing.T) {
+	const spacing = 100 * time.Millisecond
+	limits := []string{
+		"token_bucket 1 100ms 2", "gcra 1 100ms 2", "leaky_bucket 1 100ms 2", "smooth 1 100ms 1", "fixed_window 2 200ms",
+	}
+	eachStore(t, func(t *testing.T, use string) {
+		config := ""
+		for _, limit := range limits {
+			name, _, _ := strings.Cut(limit, " ")
+			config += fmt.Sprintf("zone %[1]s {\n match path /%[1]s\n %[2]s\n delay 600ms\n}\n", name, limit)
+		}
+		c := startCaddy(t, site(config+use))
+		for _, limit := range limits {
+			name, _, _ := strings.Cut(limit, " ")
+			t.Run(name, func(t *testing.T) {
+				passed, refused := timed(t, c, 40, "/"+name)
+				if len(passed) < 8 || refused == 0 { // two at once, six that wait, and more if this machine is slow
+					t.Fatalf("%d requests passed and %d were refused", len(passed), refused)
+				}
+				for i, at := range passed {
+					soonest := time.Duration(max(i-1, 0)) * spacing
+					if name == "fixed_window" {
+						soonest = time.Duration(i/2) * 2 * spacing
+					}
+					if at < soonest {
+						t.Errorf("request %d passed after %v, which is before %v", i+1, at, soonest)
+					}
+				}
+				metrics, err := c.do("GET", "http://"+c.admin+"/metrics", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"denied\",zone=%q} %d\n", name, refused); !strings.Contains(metrics.body, want) {
+					t.Errorf("the metrics lack %s", want)
+				}
+				if !strings.Contains(metrics.body, fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"delayed\",zone=%q} ", name)) {
+					t.Error("the metrics lack delayed requests")
+				}
+			})
+		}
+	})
+}
+
+// timed sends requests at once, and returns when those that passed did, in order, and
+// how many were refused.
+func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []time.Duration, refused int) {
+	t.Helper()
+	began := time.Now()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range requests {
+		wg.Go(func() {
+			r, err := c.do("GET", "http://"+c.site+path, "")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if r.StatusCode != 200 {
+				refused++
+				r.want(t, 429, "Retry-After", "1")
+				return
+			}
+			passed = append(passed, time.Since(began))
+			r.want(t, 200, "Retry-After", "")
+		})
+	}
+	wg.Wait()
+	slices.Sort(passed)
+	return passed, refused
+}
+
+// No more requests are held than there are places, and a client that leaves gets its
+// charge back and frees its place.
+func TestDelayPlacesAndClientsThatLeave(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, fmt.Sprintf(`{
+	admin {$ADMIN}
+}
+{$SITE}
+handle /ready {
+	respond ok
+}
+handle /reset {
+	rate_limit {
+		zone api {
+			gcra 1 1h 1
+			cost 0
+		}
+		%[1]s
+	}
+	respond "{http.rate_limit.api.reset}"
+}
+handle {
+	rate_limit {
+		zone api {
+			gcra 1 1h 1
+			delay 10h 3
+		}
+		%[1]s
+	}
+	respond ok
+}`, use))
+		// reset waits until the budget is untouched again in so many hours.
+		reset := func(hours int) {
+			t.Helper()
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+				var seconds int
+				_, _ = fmt.Sscan(c.get(t, "/reset").body, &seconds)
+				if seconds > 3600*(hours-1) && seconds <= 3600*hours {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("reset after %d s, want %d h", seconds, hours)
+				}
+			}
+		}
+		c.get(t, "/").want(t, 200)
+		reset(1)
+		for range 2 { // the places are free again the second time
+			clients, leave := context.WithCancel(context.Background())
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					request, _ := http.NewRequestWithContext(clients, "GET", "http://"+c.site+"/", nil)
+					if r, err := client.Do(request); err == nil {
+						_ = r.Body.Close()
+						t.Errorf("a request that was to be held got %d", r.StatusCode)
+					}
+				})
+			}
+			reset(4)
+			c.get(t, "/").want(t, 429, "Retry-After", "14400")
+			leave()
+			wg.Wait()
+			reset(1)
+		}
+		if log := c.logged(); !strings.Contains(log, "rate limit exceeded") || strings.Contains(log, `"level":"error"`) {
+			t.Errorf("log: %s", log)
+		}
+	})
+}
+
+// Requests that are held when their configuration ends are held to the end, and pass.
+func TestDelayDuringReload(t *testing.T) {
+	config := site("zone api {\n gcra 1 1s 1\n delay 5s\n}")
+	c := startCaddy(t, config)
+	c.get(t, "/").want(t, 200)
+	done := make(chan response)
+	go func() {
+		r, _ := c.do("GET", "http://"+c.site+"/", "")
+		done <- r
+	}()
+	time.Sleep(100 * time.Millisecond)
+	c.reload(t, strings.Replace(config, "respond ok", "respond later", 1))
+	if r := <-done; r.Response == nil || r.StatusCode != 200 || r.body != "ok" {
+		t.Errorf("the held request got %+v", r)
+	}
+	c.get(t, "/").want(t, 200)
+}
+
+// A charge that can't be given back is reported, and nothing else happens.
+func TestDelayRefundFails(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n delay 10h\n}\nredis %s", server.Addr)))
+	c.get(t, "/").want(t, 200)
+	held, leave := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		request, _ := http.NewRequestWithContext(held, "GET", "http://"+c.site+"/", nil)
+		_, err := client.Do(request) //nolint:bodyclose // there is none
+		done <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	server.Client.ShutdownNoSave(context.Background())
+	leave()
+	if err := <-done; err == nil {
+		t.Error("the request was answered")
+	}
+	c.waitForLog(t, "could not give back what held requests were charged whose clients left")
+}

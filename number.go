@@ -1,0 +1,100 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+)
+
+// Number is a number, or text with placeholders that give one; in JSON a number or
+// a string.
+type Number string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (n *Number) UnmarshalJSON(data []byte) error {
+	var number json.Number
+	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
+		*n = Number(number)
+		return nil
+	}
+	var text string
+	if json.Unmarshal(data, &text) != nil {
+		return fmt.Errorf("cost and factor must be a number or a string with placeholders, not %.100s", data)
+	}
+	*n = Number(text)
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (n Number) MarshalJSON() ([]byte, error) {
+	if _, err := strconv.ParseFloat(string(n), 64); err == nil && json.Valid([]byte(n)) {
+		return []byte(n), nil
+	}
+	return json.Marshal(string(n))
+}
+
+// varies tells whether the number depends on the request.
+func (n Number) varies() bool { return strings.Contains(string(n), "{") }
+
+// check judges a number that is the same for all requests.
+func (n Number) check(what string, parse func(string) (int64, error)) error {
+	if n == "" || n.varies() {
+		return nil
+	}
+	if _, err := parse(string(n)); err != nil {
+		return fmt.Errorf("%s %w", what, err)
+	}
+	return nil
+}
+
+// of returns the number for a request: whole, or, where a placeholder gives no such
+// number, what parse returns beside its error; that is logged once per zone.
+func (n Number) of(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone) int64 {
+	value, err := parse(repl.ReplaceAll(string(n), ""))
+	if err != nil && !z.badNumber.Swap(true) {
+		z.logger.Warn("a "+what+" is no number from 0: it counts as 1 for such requests (said once)",
+			zap.String("zone", z.name), zap.String(what, string(n)))
+	}
+	return value
+}
+
+var errNumber = errors.New("must be a number from 0 or a placeholder")
+
+// parseNumber reads a number from 0, which fractions may have, in units of 1/scale,
+// rounded by round; a larger one than most counts as most.
+func parseNumber(text string, scale, most float64, round func(float64) float64) (int64, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if math.IsInf(n, 1) { // also for numbers too large to be parsed
+		return int64(most), nil
+	}
+	if err != nil || math.IsNaN(n) || math.Signbit(n) {
+		return int64(scale), fmt.Errorf("%w, not %q", errNumber, text)
+	}
+	return int64(min(round(n*scale), most)), nil
+}
+
+// maxCost is the largest cost of a request; a larger one counts as this.
+const maxCost = math.MaxInt32
+
+// parseCost reads what a request is worth, in events; fractions are rounded up.
+func parseCost(text string) (int64, error) { return parseNumber(text, 1, maxCost, math.Ceil) }
+
+// sameFactor is a factor of 1, in millionths.
+const sameFactor = 1_000_000
+
+// parseFactor reads a factor, in millionths. 0 is none that scales; a smaller one
+// than the smallest counts as that.
+func parseFactor(text string) (int64, error) {
+	const most = 1 << 50
+	n, err := parseNumber(text, sameFactor, most, math.Round)
+	if err == nil && n == 0 {
+		n, err = parseNumber(text, sameFactor, most, math.Ceil)
+	}
+	return n, err
+}

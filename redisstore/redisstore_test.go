@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +39,27 @@ func TestConforms(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++
 		return open(t, redisstore.Options{Address: server.Addr, KeyPrefix: fmt.Sprint("test", n)})
+	})
+}
+
+// A user with the permissions that the README lists can do everything.
+func TestPermissions(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := regexp.MustCompile("`(\\+evalsha [^`]*)`").FindSubmatch(readme)
+	if listed == nil {
+		t.Fatal("the README lists no permissions")
+	}
+	server := redistest.Start(t)
+	rules := append([]string{"on", ">secret", "~caddy_rl:*"}, strings.Fields(string(listed[1]))...)
+	if err := server.Client.ACLSetUser(context.Background(), "limiter", rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		server.Client.FlushAll(context.Background())
+		return open(t, redisstore.Options{Address: server.Addr, Username: "limiter", Password: "secret"})
 	})
 }
 

@@ -3,32 +3,39 @@ package ratelimit
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// Every Caddyfile in the README is adapted and provisioned.
-func TestReadmeSnippets(t *testing.T) {
+// Every Caddyfile in the README and in docs is adapted and provisioned.
+func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("docs/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no docs", err)
 	}
-	snippets := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(snippets) < 3 {
-		t.Fatalf("only %d snippets found", len(snippets))
-	}
-	for i, s := range snippets {
-		t.Run(fmt.Sprint(i+1), func(t *testing.T) {
-			config, err := adapt(t, []byte(s[1]))
-			if err == nil {
-				err = validate(config)
-			}
-			if err != nil {
-				t.Errorf("%v in\n%s", err, s[1])
-			}
-		})
+	for _, file := range append(files, "README.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		snippets := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+		if len(snippets) < 3 {
+			t.Fatalf("only %d snippets found in %s", len(snippets), file)
+		}
+		for i, s := range snippets {
+			t.Run(fmt.Sprint(file, " ", i+1), func(t *testing.T) {
+				config, err := adapt(t, []byte(s[1]))
+				if err == nil {
+					err = validate(config)
+				}
+				if err != nil {
+					t.Errorf("%v in\n%s", err, s[1])
+				}
+			})
+		}
 	}
 }
 

@@ -31,6 +31,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"store", []string{"algorithms"}, ""},
 		{"store/storetest", []string{"algorithms", "store"}, ""},
 		{"redisstore", []string{"algorithms", "store"}, "not caddy"},
+		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {
 		for _, dep := range goList(t, "-deps", "./"+test.pkg) {

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// The measures of a picture, in pixels. Colours are fixed, on a background of
+// their own, so a picture is the same on a light page and on a dark one; nothing
+// is told by colour alone.
+const (
+	left, right   = 84, 24 // of the plot
+	top           = 14     // above the caption
+	lineHeight    = 18     // of the caption
+	perSecond     = 34
+	perEvent      = 16
+	mostRemaining = 6
+	rowHeight     = 22 // of passed, held and refused
+	axisHeight    = 36
+	legendHeight  = 24
+
+	width = left + int(end/second)*perSecond + right
+)
+
+const style = `<style>
+text{font:12px system-ui,sans-serif;fill:#1f2328}
+.code{font:14px ui-monospace,monospace}
+.mid{text-anchor:middle}.end{text-anchor:end}
+.grid{stroke:#d8dee4;fill:none}
+.area{fill:#dbe9ff}.level{stroke:#1b5fc1;stroke-width:1.5;fill:none}
+.pass{fill:#116329}.held{fill:#fff;stroke:#116329;stroke-width:1.5}
+.wait{stroke:#116329}.refuse{stroke:#b3261e;stroke-width:2}
+</style>
+`
+
+// render draws, from above: the caption, what remains over time, a row of the
+// requests that passed, one of those that were held (if any can be), one of those
+// that were refused, the seconds, and what the marks mean.
+func render(caption []string, answers []answer, levels []level, holds bool) []byte {
+	floor := top + len(caption)*lineHeight + 12 + mostRemaining*perEvent // where 0 remain
+	passed := floor + rowHeight
+	held := passed
+	if holds {
+		held += rowHeight
+	}
+	refused := held + rowHeight
+	axis := refused + rowHeight/2 + 4
+	height := axis + axisHeight + legendHeight
+
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, "<title>What %s does with the same requests</title>\n%s", strings.Join(caption, " "), style)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/>`+"\n", width, height)
+	for i, line := range caption {
+		fmt.Fprintf(&b, `<text class="code" x="%d" y="%d" xml:space="preserve">%s</text>`+"\n", left, top+(i+1)*lineHeight-4, line)
+	}
+
+	b.WriteString(`<path class="grid" d="`)
+	for n := range mostRemaining + 1 {
+		fmt.Fprintf(&b, "M%d %dH%d", left, floor-n*perEvent, width-right)
+	}
+	for s := range int(end/second) + 1 {
+		fmt.Fprintf(&b, "M%d %dV%d", left+s*perSecond, floor, axis)
+	}
+	b.WriteString("\"/>\n")
+
+	line := staircase(levels, floor)
+	fmt.Fprintf(&b, `<path class="area" d="M%d %d%sV%dZ"/>`+"\n", left, floor, "V"+line, floor)
+	fmt.Fprintf(&b, `<path class="level" d="M%d %s"/>`+"\n", left, line)
+
+	for _, a := range answers {
+		if !a.passed {
+			cross(&b, x(a.arrived), refused)
+			continue
+		}
+		if a.wait > 0 {
+			fmt.Fprintf(&b, `<path class="wait" d="M%.1f %dL%.1f %d"/>`, x(a.arrived), held, x(a.arrived+a.wait), passed)
+			hollow(&b, x(a.arrived), held)
+		}
+		dot(&b, x(a.arrived+a.wait), passed)
+	}
+
+	row := func(text string, y int) {
+		fmt.Fprintf(&b, `<text class="end" x="%d" y="%d">%s</text>`+"\n", left-8, y+4, text)
+	}
+	for _, n := range []int{0, mostRemaining - 1} {
+		row(fmt.Sprint(n), floor-n*perEvent)
+	}
+	row("remaining", floor-mostRemaining*perEvent/2+4)
+	row("passed", passed)
+	if holds {
+		row("held", held)
+	}
+	row("refused", refused)
+	for s := 0; s <= int(end/second); s += 2 {
+		fmt.Fprintf(&b, `<text class="mid" x="%d" y="%d">%d s</text>`+"\n", left+s*perSecond, axis+14, s)
+	}
+	legend(&b, axis+axisHeight+4, holds)
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+// x is where an instant is drawn.
+func x(at algorithms.Micros) float64 {
+	return left + float64(at)/float64(second)*perSecond
+}
+
+// staircase is the line of what remains, from the height it begins at on.
+func staircase(levels []level, floor int) string {
+	var b bytes.Buffer
+	for i, l := range levels {
+		y := floor - int(l.remaining)*perEvent
+		if i == 0 {
+			fmt.Fprint(&b, y)
+		} else {
+			fmt.Fprintf(&b, "H%.1fV%d", x(l.from), y)
+		}
+	}
+	fmt.Fprintf(&b, "H%.1f", x(end))
+	return b.String()
+}
+
+func legend(b *bytes.Buffer, y int, holds bool) {
+	at := float64(left)
+	entry := func(mark func(*bytes.Buffer, float64, int), text string) {
+		mark(b, at+5, y)
+		fmt.Fprintf(b, `<text x="%.0f" y="%d">%s</text>`+"\n", at+16, y+4, text)
+		at += 36 + 6*float64(len(text))
+	}
+	entry(dot, "passes")
+	if holds {
+		entry(hollow, "arrives, and is held until the line ends")
+	}
+	entry(cross, "is refused")
+	entry(func(b *bytes.Buffer, x float64, y int) {
+		fmt.Fprintf(b, `<path class="level" d="M%.1f %dh6v-6h6"/>`, x-6, y+3)
+	}, "how many more fit")
+}
+
+func dot(b *bytes.Buffer, x float64, y int) {
+	fmt.Fprintf(b, `<circle class="pass" cx="%.1f" cy="%d" r="4"/>`+"\n", x, y)
+}
+
+func hollow(b *bytes.Buffer, x float64, y int) {
+	fmt.Fprintf(b, `<circle class="held" cx="%.1f" cy="%d" r="3.5"/>`+"\n", x, y)
+}
+
+func cross(b *bytes.Buffer, x float64, y int) {
+	fmt.Fprintf(b, `<path class="refuse" d="M%.1f %dl7 7m0-7l-7 7"/>`+"\n", x-3.5, y-3)
+}

@@ -337,6 +337,9 @@ func (t *take) find(s *shard, r *Request, l *Limit) {
 	limit := t.memory.limit(r.Zone, l.ID)
 	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
 	f.look()
+	if f.held && l.Linger() > 0 && f.budget().expires <= t.now { // forgotten, which makes a difference here
+		f.budget().state = algorithms.State{}
+	}
 	if !f.held && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
 		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
 		f.look()

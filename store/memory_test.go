@@ -71,6 +71,34 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	})
 }
 
+// A budget with initial is forgotten one window after it is full, though nothing has
+// swept it away, and then begins anew.
+func TestMemoryForgetsInitial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.NewMemory().Bound(10, zones(1), nil)
+		initial := int64(1)
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 60_000_000, Burst: 5, Initial: &initial})
+		remaining := func() int64 {
+			r := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
+			if _, err := s.Take(context.Background(), r); err != nil {
+				t.Fatal(err)
+			}
+			return r[0].Decisions[0].Remaining
+		}
+		if !take(t, s, "z", "k", 1, limit) || take(t, s, "z", "k", 1, limit) {
+			t.Error("a new budget does not hold 1")
+		}
+		time.Sleep(6*time.Minute - time.Microsecond) // 5 until it is full
+		if got := remaining(); got != 5 {
+			t.Errorf("%d remaining, want 5", got)
+		}
+		time.Sleep(time.Microsecond)
+		if got := remaining(); got != 1 {
+			t.Errorf("%d remaining in a budget that is forgotten, want 1", got)
+		}
+	})
+}
+
 // What expires during a request that holds it already is not lost.
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

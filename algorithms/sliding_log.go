@@ -65,7 +65,7 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	held := slidingLogHeld(l, s.Log)
 	newest := -max(interval, grid)
 	if held > 0 {
-		newest = slidingLogAt(l, s.Log, held-1)
+		newest = slidingLogNewest(l, s.Log)
 	}
 	eff := max(now, newest-grid+1)
 	dead := slidingLogDead(l, s.Log, held, eff-window)
@@ -92,7 +92,7 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v
 	stamp, dead, live := v.a, v.b, v.c
 	oldest, newest := stamp, stamp
 	if charge == 0 && dead+live > 0 {
-		newest = slidingLogAt(l, s.Log, dead+live-1)
+		newest = slidingLogNewest(l, s.Log)
 	}
 	charge = min(charge, events)
 	if over := live + charge - events; over > 0 { // the newest events of them are kept
@@ -140,24 +140,30 @@ func slidingLogRefund(l *Limit, s *State, _ Micros, at, _, n int64) {
 	}
 }
 
-// slidingLogDead counts the instants up to and including edge. It looks at 1, 2,
-// 4, … of them from the oldest on and then halves, so a log with few of them
-// costs little.
+// slidingLogDead counts the events up to and including edge. It looks at 1, 2, 4, …
+// entries of the log, instants or buckets, from the oldest on and then halves, so a
+// log with few of them costs little.
 func slidingLogDead(l *Limit, log *Log, held int64, edge Micros) int64 {
+	entries := slidingLogEntries(l, log)
 	low, high := int64(0), int64(1)
-	for high <= held && slidingLogAt(l, log, high-1) <= edge {
+	for high <= entries && slidingLogStamp(l, log, high-1) <= edge {
 		low, high = high, high*2
 	}
-	high = min(high, held+1)
+	high = min(high, entries+1)
 	for high-low > 1 {
 		middle := floorDiv(low+high, 2)
-		if slidingLogAt(l, log, middle-1) <= edge {
+		if slidingLogStamp(l, log, middle-1) <= edge {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
-	return low
+	if low == entries {
+		return held
+	} else if l.Buckets == 0 {
+		return low
+	}
+	return log.At(3*low+1) - log.At(1)
 }
 
 // What follows reads and writes the log in its two forms.
@@ -170,12 +176,33 @@ func slidingLogHeld(l *Limit, log *Log) int64 {
 	return log.At(log.Len()-1) - log.At(1)
 }
 
+// slidingLogEntries is how many instants or buckets are in the log.
+func slidingLogEntries(l *Limit, log *Log) int64 {
+	if l.Buckets == 0 {
+		return log.Len()
+	}
+	return log.Len() / 3
+}
+
+// slidingLogStamp is the instant of an entry.
+func slidingLogStamp(l *Limit, log *Log, entry int64) Micros {
+	if l.Buckets == 0 {
+		return log.At(entry)
+	}
+	return log.At(3 * entry)
+}
+
+// slidingLogNewest is the instant of the newest event.
+func slidingLogNewest(l *Limit, log *Log) Micros {
+	return slidingLogStamp(l, log, slidingLogEntries(l, log)-1)
+}
+
 // slidingLogAt is the instant of an event, the oldest being 0.
 func slidingLogAt(l *Limit, log *Log, event int64) Micros {
 	if l.Buckets == 0 {
 		return log.At(event)
 	}
-	return log.At(3 * slidingLogBucket(log, log.At(1)+event))
+	return slidingLogStamp(l, log, slidingLogBucket(log, log.At(1)+event))
 }
 
 // slidingLogBucket is the bucket an event is in, by its number.

@@ -32,29 +32,44 @@ local function sliding_log_held(l, key)
   return after - first
 end
 
+local function sliding_log_stamp(l, key, entry)
+  if not l[5] then
+    return tonumber(redis.call('LINDEX', key, entry))
+  end
+  return (sliding_log_triple(key, entry))
+end
+
 local function sliding_log_at(l, key, event)
   if not l[5] then
-    return tonumber(redis.call('LINDEX', key, event))
+    return sliding_log_stamp(l, key, event)
   end
   local _, first = sliding_log_triple(key, 0)
-  return (sliding_log_triple(key, sliding_log_bucket(key, first + event)))
+  return sliding_log_stamp(l, key, sliding_log_bucket(key, first + event))
 end
 
 local function sliding_log_dead(l, key, held, edge)
+  local entries = l[5] and redis.call('LLEN', key) or held
   local low, high = 0, 1
-  while high <= held and sliding_log_at(l, key, high - 1) <= edge do
+  while high <= entries and sliding_log_stamp(l, key, high - 1) <= edge do
     low, high = high, high * 2
   end
-  high = min(high, held + 1)
+  high = min(high, entries + 1)
   while high - low > 1 do
     local middle = floor((low + high) / 2)
-    if sliding_log_at(l, key, middle - 1) <= edge then
+    if sliding_log_stamp(l, key, middle - 1) <= edge then
       low = middle
     else
       high = middle
     end
   end
-  return low
+  if low == entries then
+    return held
+  elseif not l[5] then
+    return low
+  end
+  local _, first = sliding_log_triple(key, 0)
+  local _, number = sliding_log_triple(key, low)
+  return number - first
 end
 
 local function sliding_log_drop(l, key, n)
@@ -110,7 +125,7 @@ function sliding_log.decide(l, key, now, cost)
   local held = sliding_log_held(l, key)
   local newest = -max(interval, grid)
   if held > 0 then
-    newest = sliding_log_at(l, key, held - 1)
+    newest = sliding_log_stamp(l, key, -1)
   end
   local eff = max(now, newest - grid + 1)
   local dead = sliding_log_dead(l, key, held, eff - window)
@@ -137,7 +152,7 @@ function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
   local events, window, interval = l[1], l[2], l[3]
   local oldest, newest = stamp, stamp
   if charge == 0 and dead + live > 0 then
-    newest = sliding_log_at(l, key, dead + live - 1)
+    newest = sliding_log_stamp(l, key, -1)
   end
   charge = min(charge, events)
   local over = live + charge - events

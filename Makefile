@@ -1,4 +1,4 @@
-.PHONY: help run test lint format xcaddy bench fuzz
+.PHONY: help run test lint format xcaddy bench growth fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,6 +20,9 @@ xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 
 bench: ## compare Caddy with and without the handler, in one run
 	go run ./bench
+
+growth: ## show what a decision costs and a key weighs as budgets grow, in both stores
+	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
 
 fuzz: ## fuzz for a minute each: the Caddyfile, keys, replies, parity
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .

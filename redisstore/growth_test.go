@@ -1,0 +1,115 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// stats returns how often each command has run, and for how many µs in all, since
+// the server started or its statistics were reset.
+func stats(client *redis.Client) (calls, usec map[string]int) {
+	calls, usec = make(map[string]int), make(map[string]int)
+	info := client.Info(context.Background(), "commandstats").Val()
+	for line := range strings.Lines(info) {
+		name, numbers, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
+		var n, us int
+		if _, err := fmt.Sscanf(numbers, "calls=%d,usec=%d", &n, &us); err == nil {
+			calls[name], usec[name] = n, us
+		}
+	}
+	return calls, usec
+}
+
+// However many events a budget holds, a decision is one round trip, in which a
+// script runs a fixed number of commands or, where it searches a log, a number in
+// proportion to the logarithm of what the log holds.
+func TestWorkPerDecision(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := context.Background()
+	s := open(t, redisstore.Options{Address: server.Addr})
+	for _, g := range storetest.Growths(t) {
+		t.Run(g.String(), func(t *testing.T) {
+			most := 2 // GET and SET
+			switch log2 := bits.Len64(uint64(g.Entries)); {
+			case g.Limit.Buckets > 0:
+				most = 22 + 4*log2
+			case g.Entries > 0:
+				most = 6 + 2*log2
+			}
+			passes := g.Fill(t, s, "k")
+			key := "caddy_rl:{k}:" + g.Limit.ID
+			if err := server.Client.Rename(ctx, key, "full").Err(); err != nil {
+				t.Fatal(err)
+			}
+			decide := func(what string, now algorithms.Micros, cost int64, want bool) {
+				server.Client.Copy(ctx, "full", key, 0, true)
+				before, _ := stats(server.Client)
+				r := g.Ask("k", cost)
+				if allowed, err := s.TakeAt(ctx, now, r); err != nil || allowed != want {
+					t.Fatalf("%s: %v, %v, want %v", what, allowed, err, want)
+				}
+				after, _ := stats(server.Client)
+				ran, commands := make(map[string]int), 0
+				for name, n := range after {
+					if n -= before[name]; n > 0 && name != "info" && name != "evalsha" {
+						ran[name] = n
+						commands += n
+					}
+				}
+				if commands > most {
+					t.Errorf("%s: %d commands, want at most %d: %v", what, commands, most, ran)
+				}
+				if calls := after["evalsha"] - before["evalsha"]; calls != 1 {
+					t.Errorf("%s: %d script calls, want 1", what, calls)
+				}
+			}
+			decide("refused", g.Last, 1, false)
+			decide("peek", g.Last, 0, true)
+			decide("allowed", passes, 1, true)
+			if g.Entries > 0 {
+				decide("half has expired", (g.First+g.Last)/2+g.Limit.Window, 1, true)
+				decide("almost all has expired", g.Last+g.Limit.Window-1, 1, true)
+			}
+		})
+	}
+}
+
+// BenchmarkGrowth shows how long Redis is busy with a decision (the time per op is
+// that of a round trip), and what a key of 15 bytes weighs, as the number of events
+// a budget holds grows.
+func BenchmarkGrowth(b *testing.B) {
+	server := redistest.Start(b)
+	ctx := context.Background()
+	s := open(b, redisstore.Options{Address: server.Addr})
+	const key = "203.000.113.007"
+	for _, g := range storetest.Growths(b) {
+		b.Run(g.String(), func(b *testing.B) {
+			server.Client.FlushDB(ctx)
+			passes := g.Fill(b, s, key)
+			weight := server.Client.MemoryUsage(ctx, "caddy_rl:{"+key+"}:"+g.Limit.ID, 0).Val()
+			for _, l := range g.Loads(passes) {
+				now := l.At // goes on if -count has this run again
+				b.Run(l.Name, func(b *testing.B) {
+					r := g.Ask(key, l.Cost)
+					server.Client.ConfigResetStat(ctx)
+					for ; b.Loop(); now += l.Pace {
+						_, _ = s.TakeAt(ctx, now, r)
+					}
+					calls, usec := stats(server.Client)
+					b.ReportMetric(float64(usec["evalsha"])/float64(calls["evalsha"]), "redis-us/op")
+					b.ReportMetric(float64(weight), "B/key")
+				})
+			}
+		})
+	}
+}

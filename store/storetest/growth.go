@@ -1,0 +1,120 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+const hour = 60 * minute
+
+// Growth is a limit of n events an hour whose budget is to be filled, to see what
+// a decision costs, and how much memory a key takes, as n grows.
+type Growth struct {
+	// Name is the algorithm's, with the option that changes what is remembered.
+	Name string
+	// N is how many events the limit grants and the budget holds when it is full.
+	N     int64
+	Limit store.Limit
+	// Entries is how many instants or buckets of a log are remembered then; 0
+	// where a few numbers are all.
+	Entries int64
+	// First and Last are the instants of the first and the last charge of Fill.
+	First, Last algorithms.Micros
+	// Pace is how far apart requests of cost 1 can be that pass and keep the
+	// budget about as full as it is.
+	Pace algorithms.Micros
+}
+
+// Growths returns every algorithm, and the options that change what is remembered,
+// with n from 10 to 100,000.
+func Growths(t testing.TB) []Growth {
+	t.Helper()
+	var all []Growth
+	add := func(name string, n int64, q algorithms.Quota) {
+		g := Growth{
+			Name: name, N: n, Limit: Limit(t, "z", q),
+			First: start, Last: start + hour - hour/charges(n), Pace: hour / n,
+		}
+		if q.Algorithm == "sliding_log" {
+			g.Entries = min(n, cmp.Or(q.Buckets, n))
+		} else {
+			g.First = g.Last
+		}
+		if q.WarmUp > 0 {
+			g.Pace *= 3 // the cold factor
+		}
+		all = append(all, g)
+	}
+	for n := int64(10); n <= 100_000; n *= 10 {
+		for _, q := range Quotas(n, hour) {
+			add(q.Algorithm, n, q)
+			switch q.Algorithm {
+			case "sliding_log":
+				apart, coarse, fine := q, q, q
+				apart.MinInterval, coarse.Buckets, fine.Buckets = second/1000, 60, 1000
+				add("sliding_log min_interval", n, apart)
+				add("sliding_log buckets 60", n, coarse)
+				add("sliding_log buckets 1000", n, fine)
+			case "smooth":
+				q.Burst, q.WarmUp = 0, minute
+				add("smooth warm_up", n, q)
+			}
+		}
+	}
+	return all
+}
+
+func (g *Growth) String() string { return fmt.Sprintf("%s/n=%d", g.Name, g.N) }
+
+// Ask returns a request of the limit.
+func (g *Growth) Ask(key string, cost int64) []store.Request {
+	return ask("z", key, cost, g.Limit)
+}
+
+// Load is a request that is made again and again, each time a pace later, of a
+// budget that was full at first.
+type Load struct {
+	Name     string
+	At, Pace algorithms.Micros
+	Cost     int64
+}
+
+// Loads returns requests that can be made in this order of a budget after Fill,
+// whose result passes is.
+func (g *Growth) Loads(passes algorithms.Micros) []Load {
+	loads := []Load{{Name: "refused", At: g.Last, Cost: 1}}
+	if g.Entries > 0 { // then this has the most to search, and it drops nothing
+		loads = append(loads, Load{Name: "peek, half expired", At: (g.First+g.Last)/2 + hour})
+	}
+	return append(loads, Load{Name: "allowed", At: passes, Pace: g.Pace, Cost: 1})
+}
+
+// charges is how often n events are charged to a log.
+func charges(n int64) int64 { return min(n, 1000) }
+
+// Fill charges n events: to a log evenly over an hour, else at once. After it, at
+// Last, a request of cost 1 is refused; it would pass at the instant returned.
+func (g *Growth) Fill(t testing.TB, s Store, key string) (passes algorithms.Micros) {
+	t.Helper()
+	take := func(now algorithms.Micros, r []store.Request, want bool) {
+		if allowed, err := s.TakeAt(context.Background(), now, r); err != nil || allowed != want {
+			t.Fatalf("%v: %v, %v, want %v", g, allowed, err, want)
+		}
+	}
+	step, cost := hour/charges(g.N), g.N/charges(g.N)
+	if g.First == g.Last {
+		cost = g.N
+	}
+	r := g.Ask(key, cost)
+	for now := g.First; now <= g.Last; now += step {
+		take(now, r, true)
+	}
+	r[0].Cost = 1
+	take(g.Last, r, false)
+	return g.Last + r[0].Decisions[0].RetryAfter
+}

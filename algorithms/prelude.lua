@@ -38,10 +38,9 @@ end
 local function read_limits(i, count)
   local limits = {}
   for n = 1, count do
-    local algorithm, l = algorithms[ARGV[i]], {}
-    local numbers = tonumber(ARGV[i + 1])
+    local algorithm, numbers = algorithms[ARGV[i]], tonumber(ARGV[i + 1])
+    local l = { decide = algorithm.decide, commit = algorithm.commit, refund = algorithm.refund }
     for j = 1, numbers do l[j] = tonumber(ARGV[i + 1 + j]) end
-    l.decide, l.commit, l.refund = algorithm.decide, algorithm.commit, algorithm.refund
     limits[tostring(n)] = l
     i = i + 2 + numbers
   end

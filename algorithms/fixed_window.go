@@ -25,20 +25,11 @@ func init() {
 			return []int64{l.Events, l.Window, clock}
 		},
 		bound:        func(*Limit) error { return nil },
-		longestDelay: fixedWindowDelay,
+		longestDelay: windowsDelay,
 		decide:       fixedWindowDecide,
 		commit:       fixedWindowCommit,
 		refund:       fixedWindowRefund,
 	})
-}
-
-// fixedWindowDelay is as long as the windows whose events can be counted.
-func fixedWindowDelay(l *Limit) Micros {
-	windows := floorDiv(exact/2, l.Events) - 2
-	if windows > longest/2/l.Window {
-		return longest / 2
-	}
-	return windows * l.Window
 }
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
@@ -62,7 +53,7 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 			charge = max(events-count, 0)
 		} else {
 			charge = min(charge, events)
-			start, count = now, events-charge
+			start, count = max(now, start), events-charge
 		}
 	}
 	count += charge
@@ -78,8 +69,12 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 }
 
 func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	events := l.Events
 	start, count := fixedWindowRoll(l, s.A, s.B, now)
 	then, left := fixedWindowRoll(l, a, b, now)
+	if count > events && count > left {
+		return // others wait behind it
+	}
 	if n = min(n, left); n > 0 && count > 0 && start == then {
 		s.A, s.B = start, max(count-n, 0)
 	}

@@ -39,7 +39,7 @@ function fixed_window.commit(l, key, now, charge, outcome, start, count)
       charge = max(events - count, 0)
     else
       charge = min(charge, events)
-      start, count = now, events - charge
+      start, count = max(now, start), events - charge
     end
   end
   count = count + charge
@@ -59,6 +59,9 @@ function fixed_window.refund(l, key, now, a, b, n)
   local start, count = load(key)
   start, count = fixed_window_roll(l, start, count, now)
   local current, left = fixed_window_roll(l, a, b, now)
+  if count > events and count > left then
+    return
+  end
   n = min(n, left)
   if n > 0 and count > 0 and start == current then
     count = max(count - n, 0)

@@ -76,6 +76,9 @@ func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if tat < now || a < now {
 		return
 	}
+	if behind := tat > a || tat == a && part > b; behind && tat-now > floorDiv(burst*window, events) {
+		return // others wait behind it
+	}
 	back := min(n, 2*burst) * window
 	if a-now <= floorDiv(back, events) {
 		back = min(back, (a-now)*events+b)

@@ -59,6 +59,10 @@ function gcra.refund(l, key, now, a, b, n)
   if tat < now or a < now then
     return
   end
+  local behind = tat > a or tat == a and part > b
+  if behind and tat - now > floor(burst * window / events) then
+    return
+  end
   local back = min(n, 2 * burst) * window
   if a - now <= floor(back / events) then
     back = min(back, (a - now) * events + b)

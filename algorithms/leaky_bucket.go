@@ -18,7 +18,7 @@ func init() {
 		lua:          leakyBucketLua,
 		args:         func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
 		bound:        leakyBucketBound,
-		longestDelay: func(*Limit) Micros { return longest / 2 },
+		longestDelay: windowsDelay,
 		decide:       leakyBucketDecide,
 		commit:       leakyBucketCommit,
 		refund:       leakyBucketRefund,
@@ -65,8 +65,12 @@ func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 }
 
 func leakyBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+	burst := l.Burst
 	drip, level := leakyBucketLeak(l, s.A, s.B, now)
 	_, left := leakyBucketLeak(l, a, b, now)
+	if level > burst && level > left {
+		return // others wait behind it
+	}
 	if n = min(n, left); n > 0 && level > 0 {
 		s.A, s.B = drip, max(level-n, 0)
 	}

@@ -45,10 +45,13 @@ function leaky_bucket.commit(l, key, now, charge, outcome, drip, level)
 end
 
 function leaky_bucket.refund(l, key, now, a, b, n)
-  local events, window = l[1], l[2]
+  local events, window, burst = l[1], l[2], l[3]
   local drip, level = load(key)
   drip, level = leaky_bucket_leak(l, drip, level, now)
   local _, left = leaky_bucket_leak(l, a, b, now)
+  if level > burst and level > left then
+    return
+  end
   n = min(n, left)
   if n > 0 and level > 0 then
     level = max(level - n, 0)

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +102,9 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if l.WarmUp > 0 && l.ColdFactor == 0 {
 		l.ColdFactor = 3000
 	}
+	if l.Initial != nil && *l.Initial == l.Burst {
+		l.Initial = nil
+	}
 	d := gcd(q.Events, q.Window)
 	l.events, l.window = q.Events/d, q.Window/d
 	l.fingerprint = l.describeForKeys()
@@ -170,6 +174,31 @@ func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 // Args returns what the algorithm's script is told of this limit. Don't change it.
 func (l *Limit) Args() []int64 { return l.args }
 
+// Part returns the limit of somebody who has num/den of it, 0 < num ≤ den: events
+// and burst are that part, rounded down to at least 1.
+func (l *Limit) Part(num, den int64) (*Limit, error) {
+	if num == den {
+		return l, nil
+	}
+	part := func(n int64) int64 { return max(mulDiv(n, num, den, 0, n), 1) }
+	q := l.Quota
+	q.Events = part(q.Events)
+	if q.Burst = 0; l.Scalable() {
+		q.Burst = part(l.Burst)
+	}
+	if q.Initial != nil {
+		initial := min(*q.Initial, q.Burst)
+		q.Initial = &initial
+	}
+	for { // fewer events can have a smaller divisor in common with the window
+		p, err := newLimit(l.algorithm, q)
+		if !errors.Is(err, errBound) || q.Events == 1 {
+			return p, err
+		}
+		q.Events--
+	}
+}
+
 // Fingerprint returns 11 URL-safe characters that differ where the algorithm,
 // events, window, burst or the limit's own options do, however they were written.
 // It is the same for all that [Limit.Scaled] makes of a limit.
@@ -207,10 +236,22 @@ func (l *Limit) CheckDelay(longest Micros) error {
 	if l.algorithm.longestDelay == nil {
 		return fmt.Errorf("%s can't charge in advance, so it can't hold requests back: write one of %s", l.algorithm.Name, delaying())
 	}
-	if most := l.algorithm.longestDelay(l); longest > most {
+	most := l.LongestDelay()
+	if most < 1 {
+		return fmt.Errorf("%v is too large to be counted exactly beside a delay: write fewer events, or a longer window", l)
+	}
+	if longest > most {
 		return fmt.Errorf("a delay of %s is too long to be counted exactly with %v: write at most %s", describeDuration(longest), l, describeDuration(most))
 	}
 	return nil
+}
+
+// LongestDelay is the longest MaxWait that [Limit.CheckDelay] allows.
+func (l *Limit) LongestDelay() Micros {
+	if l.algorithm.longestDelay == nil {
+		return 0
+	}
+	return max(l.algorithm.longestDelay(l), 0)
 }
 
 // delaying lists the algorithms that can charge in advance.
@@ -229,17 +270,15 @@ func (l *Limit) Scalable() bool { return l.algorithm.Burst && l.WarmUp == 0 }
 
 // Scaled returns the limit with its burst divided by factor, in millionths, and
 // rounded up: at least 1, and at most what can be counted exactly. Its budgets are
-// those of the limit, for state doesn't depend on the burst.
+// those of the limit, for state tells what was used, not what is left. (What a
+// budget with initial lacks at first does depend on the burst.)
 func (l *Limit) Scaled(factor int64) *Limit {
 	const one = 1_000_000
 	if factor == one {
 		return l
 	}
 	scaled := *l
-	scaled.Burst = exact / 4
-	if l.Burst <= (1<<63-1)/one {
-		scaled.Burst = min(max(ceilDiv(l.Burst*one, factor), 1), scaled.Burst)
-	}
+	scaled.Burst = max(mulDiv(l.Burst, one, factor, factor-1, exact/4), 1)
 	if scaled.prepare() != nil { // then it is larger than l's, which fits
 		most, _ := largest(scaled.Quota, func(q *Quota) *int64 { return &q.Burst }, func(q Quota) bool {
 			scaled.Burst = q.Burst
@@ -340,6 +379,17 @@ func largest(q Quota, field func(*Quota) *int64, fits func(Quota) bool) (Quota, 
 	}
 	*field(&q) = low
 	return q, low > 0
+}
+
+// mulDiv returns (a·b + c) / d, rounded down, or most if that is less, with products
+// of any size; nothing is negative, and d is above 0.
+func mulDiv(a, b, d, c, most int64) int64 {
+	n := new(big.Int).Mul(big.NewInt(a), big.NewInt(b))
+	n.Add(n, big.NewInt(c)).Div(n, big.NewInt(d))
+	if !n.IsInt64() {
+		return most
+	}
+	return min(n.Int64(), most)
 }
 
 func gcd(a, b int64) int64 {

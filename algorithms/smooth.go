@@ -124,10 +124,10 @@ func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v ver
 			remaining = 1
 		}
 	} else {
-		spent := min(charge*window, burst*window-used)
+		spent := max(min(charge*window, burst*window-used), 0)
 		used += spent
 		free += ceilDiv(charge*window-spent, events)
-		saved := floorDiv(burst*window-used, window)
+		saved := max(floorDiv(burst*window-used, window), 0)
 		if free <= now {
 			remaining = saved + 1
 		}
@@ -155,7 +155,10 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	used, free, _ := smoothRest(l, s.A, s.B, now)
 	left, then, _ := smoothRest(l, a, b, now)
 	back := min(n, most) * window
-	sooner := min(floorDiv(back, events), free-now, then-now)
+	if free > now && (free > then || free == then && used != left) {
+		return // others wait behind it
+	}
+	sooner := min(floorDiv(back, events), free-now)
 	free -= sooner
 	if warmUp == 0 {
 		used = max(used-min(back-sooner*events, left), 0)

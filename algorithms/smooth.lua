@@ -52,10 +52,10 @@ function smooth.commit(l, key, now, charge, outcome, used, free, fresh)
       remaining = 1
     end
   else
-    local spent = min(charge * window, burst * window - used)
+    local spent = max(min(charge * window, burst * window - used), 0)
     used = used + spent
     free = free + ceil((charge * window - spent) / events)
-    local saved = floor((burst * window - used) / window)
+    local saved = max(floor((burst * window - used) / window), 0)
     if free <= now then
       remaining = saved + 1
     end
@@ -82,7 +82,10 @@ function smooth.refund(l, key, now, a, b, n)
   used, free = smooth_rest(l, used, free, now)
   local left, next_free = smooth_rest(l, a, b, now)
   local back = min(n, most) * window
-  local sooner = min(floor(back / events), free - now, next_free - now)
+  if free > now and (free > next_free or free == next_free and used ~= left) then
+    return
+  end
+  local sooner = min(floor(back / events), free - now)
   free = free - sooner
   if not warm_up then
     used = max(used - min(back - sooner * events, left), 0)

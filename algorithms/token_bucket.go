@@ -68,12 +68,15 @@ func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 }
 
 func tokenBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
-	window := l.window
+	window, burst := l.window, l.Burst
 	if s.B == 0 {
 		return
 	}
 	used, eff, _ := tokenBucketRefill(l, s.A, s.B, now)
 	left, _, _ := tokenBucketRefill(l, a, b, now)
+	if used > burst*window && used > left {
+		return // others wait behind it
+	}
 	if n < ceilDiv(left, window) {
 		left = n * window
 	}

@@ -51,7 +51,7 @@ function token_bucket.commit(l, key, now, charge, outcome, used, eff, fresh)
 end
 
 function token_bucket.refund(l, key, now, a, b, n)
-  local events, window, linger = l[1], l[2], l[5] or 0
+  local events, window, burst, linger = l[1], l[2], l[3], l[5] or 0
   local used, at = load(key)
   if at == 0 then
     return
@@ -59,6 +59,9 @@ function token_bucket.refund(l, key, now, a, b, n)
   local eff
   used, eff = token_bucket_refill(l, used, at, now)
   local left = token_bucket_refill(l, a, b, now)
+  if used > burst * window and used > left then
+    return
+  end
   if n < ceil(left / window) then
     left = n * window
   end

@@ -201,7 +201,7 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 		r.Decisions = r.Decisions[:0]
 		for i := range r.Limits {
 			d, f := t.checks[n].Decision, &t.found[n]
-			if d.Charged > 0 || !f.held && f.fresh.state != (algorithms.State{}) {
+			if d.Charged > 0 || f.began && f.budget().state != (algorithms.State{}) {
 				t.keep(f, now+d.ResetAfter+r.Limits[i].Linger())
 			}
 			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
@@ -241,7 +241,13 @@ func (b *Bounded) RefundAt(_ context.Context, now algorithms.Micros, requests []
 			if f.look(); !f.held {
 				continue
 			}
-			algorithms.Refund(r.Limits[j].Limit, &f.budget().state, now, d.Receipt, min(n, d.Charged))
+			l, s := r.Limits[j].Limit, &f.budget().state
+			algorithms.Refund(l, s, now, d.Receipt, min(n, d.Charged))
+			if l.Linger() > 0 { // then it matters how long it is known
+				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: s}}}}
+				algorithms.Take(look, now)
+				f.shard.expiresLocked(f.place, now+look[0].Checks[0].Decision.ResetAfter+l.Linger())
+			}
 			if f.limit != nil {
 				b.memory.count(f.limit, f.budget().weight()-f.weight)
 			}
@@ -271,6 +277,7 @@ type found struct {
 	limit  *limitRecord // nil for an overflow budget, which isn't counted
 	held   bool         // it is in the shard, at this place of the slab
 	place  uint32
+	began  bool   // nothing was known of it, or it was forgotten
 	fresh  budget // if it isn't held: what keep will put there
 	weight int64  // as counted: 0 if it isn't held
 }
@@ -337,12 +344,14 @@ func (t *take) find(s *shard, r *Request, l *Limit) {
 	limit := t.memory.limit(r.Zone, l.ID)
 	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
 	f.look()
-	if f.held && l.Linger() > 0 && f.budget().expires <= t.now { // forgotten, which makes a difference here
-		f.budget().state = algorithms.State{}
-	}
 	if !f.held && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
 		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
 		f.look()
+	}
+	f.began = !f.held
+	if f.held && l.Linger() > 0 && f.budget().expires <= t.now { // a budget that begins with less isn't as good as full
+		f.budget().state = algorithms.State{}
+		f.began = true
 	}
 	t.found = append(t.found, f)
 	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})

@@ -19,6 +19,32 @@ func TestMemoryConforms(t *testing.T) {
 	})
 }
 
+// A limiter forgot what was owed before it was paid (Traefik keeps its state for
+// 2 s): here a debt outlives sweeps until the instant one event fits.
+func TestMemoryFaultExpiryShorterThanDebt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, q := range storetest.Variants(2, 60_000_000) {
+			limit := storetest.Limit(t, "z", q)
+			for _, inAdvance := range storetest.Debts(t, q) {
+				m := store.NewMemory()
+				s := m.Bound(1000, zones(1), nil)
+				retry := storetest.Indebted(t, s, 0, "k", limit, inAdvance)
+				for range 10 {
+					m.Sweep()
+					if take(t, s, "z", "k", 1, limit) {
+						t.Fatalf("%v, in advance %v: the debt is forgotten", limit, inAdvance)
+					}
+					time.Sleep(time.Duration(retry) * time.Microsecond / 10)
+				}
+				m.Sweep()
+				if !take(t, s, "z", "k", 1, limit) {
+					t.Errorf("%v, in advance %v: refused at its retry-after", limit, inAdvance)
+				}
+			}
+		}
+	})
+}
+
 func zones(n int) func() int { return func() int { return n } }
 
 func window(t testing.TB, events int64, window time.Duration) store.Limit {

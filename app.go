@@ -32,10 +32,12 @@ type App struct {
 	// What this configuration uses of shared holds references, so it lives as
 	// long as any configuration uses it: reloads keep budgets and connections.
 	memory   *store.Memory
-	redis    map[redisstore.Options]*redisstore.Store
+	local    *store.Memory // stands in for any Redis that fails
+	redis    map[redisstore.Options]*backend
 	acquired []any // the keys to give back
 
 	bounded     *store.Bounded
+	standIn     *store.Bounded // local as this configuration sees it
 	memoryZones int
 	sweepEvery  time.Duration
 	claimed     map[string][]*zone // the zones of this configuration, by name; usually one of each
@@ -61,11 +63,30 @@ const (
 	defaultSweepInterval = time.Minute
 )
 
-// shared holds the stores of all configurations of this process: the one in
-// memory under memoryKey, and one per distinct Redis under its options.
+// shared holds the stores of all configurations of this process: those in memory
+// under a memoryKey, and one per distinct Redis under its options.
 var shared = caddy.NewUsagePool()
 
-type memoryKey struct{}
+// memoryKey names a store in memory: that of zones without Redis, or the one that
+// stands in for Redis.
+type memoryKey string
+
+const (
+	ownMemory     memoryKey = "own"
+	standInMemory memoryKey = "stand-in"
+)
+
+// backend is a Redis and what keeps requests from waiting for it in vain.
+type backend struct {
+	*store.Breaker
+	redis *redisstore.Store
+}
+
+// Destruct closes the backend, once no request is under way.
+func (b *backend) Destruct() error {
+	b.Breaker.Close()
+	return b.redis.Close()
+}
 
 // CaddyModule returns the Caddy module information.
 func (App) CaddyModule() caddy.ModuleInfo {
@@ -78,7 +99,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision makes the app ready for its handlers.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.redis = make(map[redisstore.Options]*redisstore.Store)
+	a.redis = make(map[redisstore.Options]*backend)
 	a.claimed = make(map[string][]*zone)
 	a.failures, a.full = new(throttle), new(sync.Map)
 	a.warn(a.logger)
@@ -114,11 +135,11 @@ func checkMaxKeys(n int64) error {
 // Start begins to sweep the memory and to look whether Redis is there. Both end
 // with the configuration.
 func (a *App) Start() error {
-	if a.memory != nil {
+	if a.memory != nil || a.local != nil {
 		go a.sweep()
 	}
-	for _, s := range a.redis {
-		go a.lookFor(s)
+	for _, b := range a.redis {
+		go a.lookFor(b.redis)
 	}
 	return nil
 }
@@ -146,7 +167,11 @@ func (a *App) sweep() {
 	for {
 		select {
 		case <-ticker.C:
-			a.memory.Sweep()
+			for _, m := range []*store.Memory{a.memory, a.local} {
+				if m != nil {
+					m.Sweep()
+				}
+			}
 		case <-a.ctx.Done():
 			return
 		}
@@ -159,13 +184,19 @@ func (a *App) lookFor(s *redisstore.Store) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := s.Check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis does not answer: until it does, requests it should decide are answered with status 503",
+		a.logger.Warn("Redis does not answer, or does not do all that it is asked for: until it does, on_store_error says what becomes of requests",
 			zap.String("address", s.Address()), zap.Error(err))
+		return
+	}
+	if policy, bounded, err := s.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
+		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their owners start afresh: set maxmemory-policy noeviction",
+			zap.String("address", s.Address()), zap.String("maxmemory_policy", policy))
 	}
 }
 
 // storeFor returns the store for a handler, and its identity.
-func (a *App) storeFor(ctx caddy.Context, o *Options) (s store.Store, id string, err error) {
+func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string, err error) {
+	o := &h.Options
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
 		return nil, "", err
 	}
@@ -174,11 +205,18 @@ func (a *App) storeFor(ctx caddy.Context, o *Options) (s store.Store, id string,
 		if err != nil {
 			return nil, "", err
 		}
-		s, err := a.redisStore(options)
+		b, err := a.redisStore(options)
 		if err != nil {
 			return nil, "", err
 		}
-		return s, s.String(), nil
+		if h.outage.mode != "local" {
+			return b, b.redis.String(), nil
+		}
+		a.local, err = a.memoryIn(standInMemory, a.local)
+		if a.standIn == nil && err == nil {
+			a.standIn = a.local.Bound(a.Memory.MaxKeys, func() int { return len(a.claimed) }, a.reportFull)
+		}
+		return store.NewFailover(b, a.standIn, h.failed), b.redis.String(), err
 	}
 	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
 		a.sweepEvery = every
@@ -187,17 +225,25 @@ func (a *App) storeFor(ctx caddy.Context, o *Options) (s store.Store, id string,
 	return s, "memory", err
 }
 
-func (a *App) memoryStore() (store.Store, error) {
-	if a.bounded == nil {
-		m, _, err := shared.LoadOrNew(memoryKey{}, func() (caddy.Destructor, error) { return pooledMemory{store.NewMemory()}, nil })
-		if err != nil {
-			return nil, err
-		}
-		a.acquired = append(a.acquired, memoryKey{})
-		a.memory = m.(pooledMemory).Memory
+func (a *App) memoryStore() (_ store.Store, err error) {
+	a.memory, err = a.memoryIn(ownMemory, a.memory)
+	if a.bounded == nil && err == nil {
 		a.bounded = a.memory.Bound(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
 	}
-	return a.bounded, nil
+	return a.bounded, err
+}
+
+// memoryIn returns a store in memory, known or not.
+func (a *App) memoryIn(key memoryKey, known *store.Memory) (*store.Memory, error) {
+	if known != nil {
+		return known, nil
+	}
+	m, _, err := shared.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewMemory()}, nil })
+	if err != nil {
+		return nil, err
+	}
+	a.acquired = append(a.acquired, key)
+	return m.(pooledMemory).Memory, nil
 }
 
 // pooledMemory lets a [store.Memory] live in the pool. It holds nothing to close.
@@ -205,7 +251,7 @@ type pooledMemory struct{ *store.Memory }
 
 func (pooledMemory) Destruct() error { return nil }
 
-func (a *App) redisStore(o redisstore.Options) (*redisstore.Store, error) {
+func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	o, err := o.Normal()
 	if err != nil {
 		return nil, err
@@ -215,17 +261,28 @@ func (a *App) redisStore(o redisstore.Options) (*redisstore.Store, error) {
 	}
 	// The store outlives this configuration, and so may not use its logger.
 	logger := caddy.Log().Named("http.handlers.rate_limit")
-	s, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
-		return redisstore.New(o, func(back time.Duration) {
+	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
+		s, err := redisstore.New(o, func(back time.Duration) {
 			collected.clockSteps.Inc()
 			logger.Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
 		})
+		if err != nil {
+			return nil, err
+		}
+		return &backend{redis: s, Breaker: store.NewBreaker(s, func(failure error) {
+			if failure != nil {
+				logger.Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",
+					zap.String("address", s.Address()), zap.Error(failure))
+			} else {
+				logger.Warn("Redis works again", zap.String("address", s.Address()))
+			}
+		})}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.acquired = append(a.acquired, o)
-	a.redis[o] = s.(*redisstore.Store)
+	a.redis[o] = b.(*backend)
 	return a.redis[o], nil
 }
 

@@ -62,7 +62,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			cost   <number or placeholder>
 //			mode   binary|nary|uniform|force
 //			factor <number or placeholder>
-//			delay  <longest> [<requests>]
+//			delay  <max> [<requests>]
 //			status <code>
 //		}
 //
@@ -76,6 +76,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			dial_timeout <duration>
 //		}
 //		store          memory|redis
+//		on_store_error local [<share>]|allow|deny
 //		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|off...
 //		jitter         <fraction>
 //		log_key        [off]
@@ -120,7 +121,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 // The names of options, in the order they are listed to users.
 var (
 	sharedOptions = []string{
-		"redis", "store", "headers", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
+		"redis", "store", "on_store_error", "headers", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
@@ -149,6 +150,8 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 		if o.Store, err = value(d, "redis"); err == nil {
 			err = checkStore(o.Store, true)
 		}
+	case "on_store_error":
+		o.OnStoreError, err = unmarshalOnStoreError(d)
 	case "headers":
 		if o.Headers = d.RemainingArgs(); len(o.Headers) == 0 {
 			return errors.New("headers takes at least one value: write " + headerNames)
@@ -374,11 +377,11 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 	return nil
 }
 
-// unmarshalDelay reads delay <longest> [<requests>].
+// unmarshalDelay reads delay <max> [<requests>].
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	args := d.RemainingArgs()
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes <longest> [<requests>], but has %d of them: write for example delay 2s 100", len(args))
+		return nil, fmt.Errorf("delay takes <max> [<requests>], but has %d of them: write for example delay 2s 100", len(args))
 	}
 	longest, err := parseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {
@@ -388,7 +391,10 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	if err == nil && held <= 0 {
 		err = fmt.Errorf("requests must be above 0, not %d: write how many are held at a time, or leave it out for %d", held, defaultHeld)
 	}
-	return &Delay{Max: longest, Held: held}, err
+	if err != nil {
+		return nil, fmt.Errorf("delay: %w", err)
+	}
+	return &Delay{Max: longest, Held: held}, nil
 }
 
 // unmarshalLegacy reads a limit in the terms of an older limiter, and writes it

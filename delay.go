@@ -19,8 +19,8 @@ type Delay struct {
 	// wait longer is refused.
 	Max caddy.Duration `json:"max,omitempty"`
 
-	// How many requests this instance holds at a time; more are refused
-	// (default 1000).
+	// How many requests of the zone this instance holds, or decides on, at a time;
+	// further ones pass only if they fit at once (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
@@ -33,7 +33,7 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	case longest <= 0:
 		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", longest)
 	case longest%time.Microsecond != 0:
-		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", longest, longest.Truncate(time.Microsecond)+time.Microsecond)
+		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", longest, wholeMicros(longest))
 	case d.Held < 0:
 		return fmt.Errorf("delay holds at least 1 request, not %d: write for example delay 2s 100", d.Held)
 	case mode != algorithms.Binary:
@@ -66,18 +66,36 @@ func (p *places) taken() *atomic.Int64 {
 	return n.(*atomic.Int64)
 }
 
-// take takes a place, if there is one, and returns how long a request may be held
-// in it.
-func (p *places) take() algorithms.Micros {
-	if n := p.taken(); n.Add(1) > p.most {
+// take takes a place, if there is one.
+func (p *places) take() bool {
+	n := p.taken()
+	if n.Add(1) > p.most {
 		n.Add(-1)
-		return 0
+		return false
 	}
-	return p.longest
+	return true
 }
 
-// leave gives back the places that the request took.
-func (a *answer) leave() {
+// takePlaces takes a place in each zone that may hold the request, if there is one.
+func (a *answer) takePlaces() (any bool) {
+	for i, z := range a.zones {
+		r := &a.requests[i]
+		if z.places == nil {
+			continue
+		}
+		longest := z.places.longest
+		for _, l := range r.Limits { // bursts are larger with a small factor, and leave less room for debt
+			longest = min(longest, l.LongestDelay())
+		}
+		if longest > 0 && z.places.take() {
+			r.MaxWait, any = longest, true
+		}
+	}
+	return any
+}
+
+// leavePlaces gives back the places that the request took.
+func (a *answer) leavePlaces() {
 	for i, z := range a.zones {
 		if a.requests[i].MaxWait > 0 {
 			z.places.taken().Add(-1)
@@ -113,7 +131,7 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 		return nil
 	case <-ctx.Done():
 		if err := h.store.Refund(context.WithoutCancel(ctx), a.requests, maxCost); err != nil {
-			h.failed("could not give back what held requests were charged whose clients left", err)
+			h.failed(fmt.Errorf("giving back what a held request was charged whose client left: %w", err))
 		}
 		return errClientGone
 	}

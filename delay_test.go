@@ -34,6 +34,9 @@ func TestDelay(t *testing.T) {
 				if len(passed) < 8 || refused == 0 { // two at once, six that wait, and more if this machine is slow
 					t.Fatalf("%d requests passed and %d were refused", len(passed), refused)
 				}
+				if last := passed[len(passed)-1]; last > 10*time.Second {
+					t.Errorf("the last request passed after %v", last)
+				}
 				for i, at := range passed {
 					soonest := time.Duration(max(i-1, 0)) * spacing
 					if name == "fixed_window" {
@@ -96,6 +99,7 @@ func TestDelayPlacesAndClientsThatLeave(t *testing.T) {
 	admin {$ADMIN}
 }
 {$SITE}
+log
 handle /ready {
 	respond ok
 }
@@ -133,48 +137,92 @@ handle {
 				}
 			}
 		}
+		// hold sends a request that is to be held, and returns how its client leaves.
+		var clients sync.WaitGroup
+		hold := func() (leave func()) {
+			ctx, leave := context.WithCancel(context.Background())
+			clients.Go(func() {
+				request, _ := http.NewRequestWithContext(ctx, "GET", "http://"+c.site+"/", nil)
+				if r, err := client.Do(request); err == nil {
+					_ = r.Body.Close()
+					t.Errorf("a request that was to be held got %d", r.StatusCode)
+				}
+			})
+			return leave
+		}
 		c.get(t, "/").want(t, 200)
 		reset(1)
+		var leave [3]func()
 		for range 2 { // the places are free again the second time
-			clients, leave := context.WithCancel(context.Background())
-			var wg sync.WaitGroup
-			for range 3 {
-				wg.Go(func() {
-					request, _ := http.NewRequestWithContext(clients, "GET", "http://"+c.site+"/", nil)
-					if r, err := client.Do(request); err == nil {
-						_ = r.Body.Close()
-						t.Errorf("a request that was to be held got %d", r.StatusCode)
-					}
-				})
+			for i := range leave {
+				leave[i] = hold()
+				reset(2 + i)
 			}
-			reset(4)
 			c.get(t, "/").want(t, 429, "Retry-After", "14400")
-			leave()
-			wg.Wait()
-			reset(1)
+			for i := 2; i >= 0; i-- {
+				leave[i]()
+				reset(1 + i)
+			}
 		}
+		// Who leaves while others wait behind leaves his place, but not his time.
+		first, last := hold(), func() {}
+		reset(2)
+		last = hold()
+		reset(3)
+		first()
+		c.waitForLog(t, `"status":499`)
+		reset(3)
+		last()
+		reset(2)
+		clients.Wait()
 		if log := c.logged(); !strings.Contains(log, "rate limit exceeded") || strings.Contains(log, `"level":"error"`) {
 			t.Errorf("log: %s", log)
 		}
 	})
 }
 
+// waitForMetric waits until the metrics have a line.
+func waitForMetric(t *testing.T, c *caddyProcess, line string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		metrics, err := c.do("GET", "http://"+c.admin+"/metrics", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(metrics.body, line+"\n") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the metrics never said %s", line)
+		}
+	}
+}
+
 // Requests that are held when their configuration ends are held to the end, and pass.
 func TestDelayDuringReload(t *testing.T) {
-	config := site("zone api {\n gcra 1 1s 1\n delay 5s\n}")
+	config := site("zone api {\n gcra 1 4s 1\n delay 5s\n}")
 	c := startCaddy(t, config)
 	c.get(t, "/").want(t, 200)
-	done := make(chan response)
+	done := make(chan response, 1)
 	go func() {
 		r, _ := c.do("GET", "http://"+c.site+"/", "")
 		done <- r
 	}()
-	time.Sleep(100 * time.Millisecond)
-	c.reload(t, strings.Replace(config, "respond ok", "respond later", 1))
+	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
+	if r := c.load(t, strings.Replace(config, "respond ok", "respond later", 1), "text/caddyfile"); r.StatusCode != 200 {
+		t.Fatal(r.body)
+	}
+	select {
+	case <-done:
+		t.Error("the held request was answered before its time")
+	default:
+	}
 	if r := <-done; r.Response == nil || r.StatusCode != 200 || r.body != "ok" {
 		t.Errorf("the held request got %+v", r)
 	}
-	c.get(t, "/").want(t, 200)
+	if r := c.get(t, "/"); r.body != "later" {
+		t.Errorf("the new configuration answers %q", r.body)
+	}
 }
 
 // A charge that can't be given back is reported, and nothing else happens.
@@ -189,11 +237,11 @@ func TestDelayRefundFails(t *testing.T) {
 		_, err := client.Do(request) //nolint:bodyclose // there is none
 		done <- err
 	}()
-	time.Sleep(200 * time.Millisecond)
+	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
 	server.Client.ShutdownNoSave(context.Background())
 	leave()
 	if err := <-done; err == nil {
 		t.Error("the request was answered")
 	}
-	c.waitForLog(t, "could not give back what held requests were charged whose clients left")
+	c.waitForLog(t, "giving back what a held request was charged whose client left")
 }

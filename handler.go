@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strconv"
@@ -26,21 +28,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 
-	began := time.Now()
-	allowed, err := h.store.Take(r.Context(), a.requests)
+	allowed, err := h.decide(r.Context(), a)
 	if err != nil {
-		a.leave()
-		return h.undecided(w, r, a, err)
+		return h.undecided(w, r, next, a, err)
 	}
-	a.decided(allowed, time.Since(began))
-	if wait := a.wait(); allowed && wait > 0 {
-		err = h.hold(r.Context(), a, wait)
-	}
-	a.leave()
-	if err != nil {
-		return h.respond(w, r, statusClientGone)
-	}
-
 	if h.forms.draft {
 		a.setDraft(w.Header())
 	}
@@ -54,6 +45,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	err = next.ServeHTTP(fw, r)
 	fw.set() // nothing may be written yet, or an error be rendered past fw
 	return err
+}
+
+// decide takes from the budgets of all zones, and holds the request if it has to wait.
+func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
+	began := time.Now()
+	if !a.takePlaces() {
+		allowed, err = h.store.Take(ctx, a.requests)
+	} else {
+		defer a.leavePlaces()
+		// If the client leaves, what was charged must be known, to be given back.
+		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
+	}
+	if err != nil {
+		return false, err
+	}
+	a.decided(allowed, time.Since(began))
+	if wait := a.wait(); allowed && wait > 0 {
+		err = h.hold(ctx, a, wait)
+	}
+	return allowed, err
 }
 
 // refuse answers a request that some zone has no room for.
@@ -75,25 +86,30 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	return h.respond(w, r, z.status)
 }
 
-// undecided answers a request the store could not decide on.
-func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, a *answer, err error) error {
+// undecided deals with a request the store could not decide on.
+func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, a *answer, err error) error {
 	if r.Context().Err() != nil { // the client has left; nobody is to blame
-		return h.respond(w, r, http.StatusServiceUnavailable)
+		return h.respond(w, r, statusClientGone)
 	}
 	for _, z := range a.zones {
 		z.metrics.failed()
 	}
-	h.failed("could not decide on requests; they are answered with status 503", err)
+	h.failed(err)
+	if h.outage.mode == "allow" {
+		return next.ServeHTTP(w, r)
+	}
 	w.Header()[retryAfterHeader] = []string{"1"}
 	return h.respond(w, r, http.StatusServiceUnavailable)
 }
 
-// failed counts and reports a failure of the store.
-func (h *Handler) failed(what string, err error) {
+// failed counts a failure of the store, and reports it unless the store wasn't asked.
+func (h *Handler) failed(err error) {
 	if !h.DisableMetrics {
 		countFailure(err)
 	}
-	h.app.reportFailure(what, err)
+	if !errors.Is(err, store.ErrOpen) {
+		h.app.reportFailure("Redis did not do as it was asked", err)
+	}
 }
 
 // statusClientGone is what Caddy writes to its access log for requests that nobody
@@ -165,7 +181,6 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 	for _, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
-			a.leave()
 			return err
 		}
 		if !matches {
@@ -177,9 +192,6 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 		}
 		key, alternative := z.keyOf(repl)
 		request := store.Request{Zone: z.name, Key: key, Limits: scaled(z.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl)}
-		if z.places != nil {
-			request.MaxWait = z.places.take()
-		}
 		if len(a.requests) == 0 {
 			request.Decisions = a.decisionRoom[:0]
 		}

@@ -20,6 +20,7 @@ type collector struct {
 	decision      *prometheus.HistogramVec
 	storeErrors   *prometheus.CounterVec
 	clockSteps    prometheus.Counter
+	storeState    prometheus.GaugeFunc
 	localKeys     prometheus.GaugeFunc
 	localOverflow prometheus.CounterFunc
 }
@@ -38,7 +39,7 @@ func newCollector() *collector {
 			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
 		}, []string{"zone"}),
 		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
-			"Requests the store could not decide on, by reason: timeout, connection or reply.")),
+			"Requests the store could not decide on, by reason: timeout, connection, reply, key or open.")),
 			[]string{"reason"}),
 		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
 			"How often the clock of Redis stepped back by more than a second."))),
@@ -48,15 +49,27 @@ func newCollector() *collector {
 		localOverflow: prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
 			"Checks decided on a shared budget because the memory was full.")),
 			func() float64 { return fromMemory((*store.Memory).Overflowed) }),
+		storeState: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
+			"How many Redis stores fail at present, and are not asked until they work again.")), failingStores),
 	}
 }
 
-// fromMemory reads a number of the store in memory, 0 if there is none.
+// fromMemory adds up a number of the stores in memory.
 func fromMemory(read func(*store.Memory) int64) (n float64) {
 	shared.Range(func(_, value any) bool {
 		if m, ok := value.(pooledMemory); ok {
-			n = float64(read(m.Memory))
-			return false
+			n += float64(read(m.Memory))
+		}
+		return true
+	})
+	return n
+}
+
+// failingStores counts the stores whose breaker is open.
+func failingStores() (n float64) {
+	shared.Range(func(_, value any) bool {
+		if b, ok := value.(*backend); ok && b.Open() {
+			n++
 		}
 		return true
 	})
@@ -64,7 +77,7 @@ func fromMemory(read func(*store.Memory) int64) (n float64) {
 }
 
 func (c *collector) all() []prometheus.Collector {
-	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.clockSteps, c.localKeys, c.localOverflow}
+	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.clockSteps, c.storeState, c.localKeys, c.localOverflow}
 }
 
 // Describe implements [prometheus.Collector].

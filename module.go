@@ -60,6 +60,7 @@ type Handler struct {
 
 	app    *App
 	store  store.Store
+	outage outagePolicy
 	zones  []*zone
 	forms  headerForms
 	logger *zap.Logger
@@ -89,7 +90,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.forms = newHeaderForms(h.Headers)
 	var storeID string
-	h.store, storeID, err = h.app.storeFor(ctx, &h.Options)
+	if h.outage, err = h.OnStoreError.ready(); err != nil {
+		return err
+	}
+	h.store, storeID, err = h.app.storeFor(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -130,6 +134,9 @@ type Options struct {
 	// Where budgets are kept: "memory" or "redis" (default redis where one is
 	// configured, here or in the app, else memory).
 	Store string `json:"store,omitempty"`
+
+	// What becomes of requests that Redis can't decide on (default local).
+	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
 
 	// Which header fields tell clients about their budgets: "draft" (RateLimit
 	// and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10),
@@ -177,6 +184,9 @@ func (o *Options) inherit(defaults Options) {
 	if len(o.Headers) == 0 {
 		o.Headers = []string{"draft"}
 	}
+	if o.OnStoreError == nil {
+		o.OnStoreError = defaults.OnStoreError
+	}
 	if o.Jitter == 0 {
 		o.Jitter = defaults.Jitter
 	}
@@ -206,8 +216,10 @@ func (o *Options) check() error {
 	if o.Redis != nil {
 		redis = o.Redis.check()
 	}
+	_, outage := o.OnStoreError.ready()
 	return errors.Join(
 		redis,
+		outage,
 		checkStore(o.Store, true),
 		checkHeaders(o.Headers),
 		checkJitter(o.Jitter),

@@ -1,12 +1,14 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -25,7 +27,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 	}
 	var text string
 	if json.Unmarshal(data, &text) != nil {
-		return fmt.Errorf("cost and factor must be a number or a string with placeholders, not %.100s", data)
+		return fmt.Errorf("a number (cost or factor) must be a number or a string with placeholders, not %.100s", data)
 	}
 	*n = Number(text)
 	return nil
@@ -42,12 +44,25 @@ func (n Number) MarshalJSON() ([]byte, error) {
 // varies tells whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 
+// canonical is the same text for the same number.
+func (n Number) canonical(parse func(string) (int64, error)) string {
+	if n.varies() {
+		return string(n)
+	}
+	value, _ := parse(cmp.Or(string(n), "1"))
+	return strconv.FormatFloat(float64(value)/sameFactor, 'g', -1, 64)
+}
+
 // check judges a number that is the same for all requests.
 func (n Number) check(what string, parse func(string) (int64, error)) error {
 	if n == "" || n.varies() {
 		return nil
 	}
-	if _, err := parse(string(n)); err != nil {
+	_, err := parse(string(n))
+	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {
+		err = fmt.Errorf("%w, not %q", errNumber, n)
+	}
+	if err != nil {
 		return fmt.Errorf("%s %w", what, err)
 	}
 	return nil
@@ -55,9 +70,9 @@ func (n Number) check(what string, parse func(string) (int64, error)) error {
 
 // of returns the number for a request: whole, or, where a placeholder gives no such
 // number, what parse returns beside its error; that is logged once per zone.
-func (n Number) of(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone) int64 {
+func (n Number) of(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone, said *atomic.Bool) int64 {
 	value, err := parse(repl.ReplaceAll(string(n), ""))
-	if err != nil && !z.badNumber.Swap(true) {
+	if err != nil && !said.Swap(true) {
 		z.logger.Warn("a "+what+" is no number from 0: it counts as 1 for such requests (said once)",
 			zap.String("zone", z.name), zap.String(what, string(n)))
 	}

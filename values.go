@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -96,7 +97,7 @@ func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
 
 func parseFraction(what, text, example string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(n) {
 		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", what, text, example)
 	}
 	return n, nil
@@ -119,4 +120,9 @@ func parseDuration(what, text, example string) (caddy.Duration, error) {
 		return 0, fmt.Errorf("%s must be a duration, not %q: write for example %s", what, text, example)
 	}
 	return caddy.Duration(n), nil
+}
+
+// wholeMicros is a span near d in whole microseconds, at least 1µs.
+func wholeMicros(d time.Duration) time.Duration {
+	return max(d.Truncate(time.Microsecond), time.Microsecond)
 }

@@ -132,6 +132,7 @@ type zone struct {
 	// grants can't be spent through another.
 	limits    [][]store.Limit
 	ready     []*algorithms.Limit
+	parts     []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
 	variant   string
 	mode      algorithms.Mode
 	cost      Number
@@ -148,7 +149,8 @@ type zone struct {
 	identity identity
 	plain    bool // uses only the fields other limiters have too
 
-	badNumber atomic.Bool
+	badCost   atomic.Bool
+	badFactor atomic.Bool
 	logger    *zap.Logger
 }
 
@@ -188,7 +190,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String(), factor: string(cmp.Or(c.Factor, "1"))}
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String(), factor: c.Factor.canonical(parseFactor)}
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
@@ -204,7 +206,19 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		if !z.unlimited {
 			l = l.Scaled(factor)
 		}
+		if c.Delay != nil {
+			if err := l.CheckDelay(z.places.longest); err != nil {
+				return nil, fmt.Errorf("delay: %w", err)
+			}
+		}
 		z.ready = append(z.ready, l)
+		if h.outage.num < h.outage.den {
+			part, err := l.Part(h.outage.num, h.outage.den)
+			if err != nil {
+				return nil, fmt.Errorf("the share of on_store_error: %w", err)
+			}
+			z.parts = append(z.parts, part)
+		}
 	}
 	z.nameLimits("")
 	z.labels = limitLabels(name, len(limits))
@@ -223,8 +237,11 @@ func (z *zone) nameLimits(variant string) {
 			alternative = strconv.Itoa(i + 1)
 		}
 		var named []store.Limit
-		for _, l := range z.ready {
+		for n, l := range z.ready {
 			named = append(named, store.NewLimit(z.name, alternative, l))
+			if z.parts != nil {
+				named[n].Part = z.parts[n]
+			}
 		}
 		z.limits = append(z.limits, named)
 	}
@@ -324,6 +341,9 @@ func (c *Zone) checkTogether(limits []*algorithms.Limit) error {
 		if l.Algorithm().BinaryOnly && mode != algorithms.Binary {
 			return fmt.Errorf("%s and mode %v don't go together: it serves any cost, on account of the next request, so there is no part to grant and no debt to make; leave out mode, or write another limit", l.Algorithm().Name, mode)
 		}
+		if c.Factor.varies() && l.Initial != nil {
+			return fmt.Errorf("a factor that differs between requests and initial don't go together: what a budget lacks at first depends on its burst; leave out one of the two")
+		}
 		if c.Factor != "" && !l.Scalable() {
 			return fmt.Errorf("factor and %v don't go together: factor divides the burst, and it has none; write a limit with a burst, such as token_bucket", l)
 		}
@@ -341,12 +361,12 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 		span caddy.Duration
 	}{{"window", l.Window}, {"min_interval", l.MinInterval}, {"warm_up", l.WarmUp}} {
 		if span := time.Duration(s.span); span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", s.name, span, span.Truncate(time.Microsecond)+time.Microsecond)
+			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", s.name, span, wholeMicros(span))
 		}
 	}
 	cold := math.Round(l.ColdFactor * 1000)
-	if math.Abs(cold-l.ColdFactor*1000) > 1e-6 || math.Abs(cold) > 1e9 {
-		return nil, fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v", l.ColdFactor)
+	if !(math.Abs(cold-l.ColdFactor*1000) <= 1e-6 && math.Abs(cold) <= 1e9) || cold == 0 && l.ColdFactor != 0 {
+		return nil, fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v: write for example 3 or 2.5", l.ColdFactor)
 	}
 	return algorithms.NewLimit(algorithms.Quota{
 		Algorithm: l.Algorithm, Events: l.Events, Window: time.Duration(l.Window).Microseconds(), Burst: l.Burst, Align: l.Align,
@@ -395,7 +415,7 @@ func (z *zone) matches(r *http.Request) (bool, error) {
 // costOf returns what a request is worth, in events.
 func (z *zone) costOf(repl *caddy.Replacer) int64 {
 	if z.cost.varies() {
-		return z.cost.of(repl, "cost", parseCost, z)
+		return z.cost.of(repl, "cost", parseCost, z, &z.badCost)
 	}
 	return z.oneCost
 }
@@ -403,7 +423,7 @@ func (z *zone) costOf(repl *caddy.Replacer) int64 {
 // factorOf returns what the bursts are divided by for a request, in millionths.
 func (z *zone) factorOf(repl *caddy.Replacer) int64 {
 	if z.factor.varies() {
-		return z.factor.of(repl, "factor", parseFactor, z)
+		return z.factor.of(repl, "factor", parseFactor, z, &z.badFactor)
 	}
 	return sameFactor
 }
@@ -417,6 +437,9 @@ func scaled(limits []store.Limit, factor int64) []store.Limit {
 	limits = slices.Clone(limits)
 	for i, l := range limits {
 		limits[i].Limit = l.Scaled(factor)
+		if l.Part != nil {
+			limits[i].Part = l.Part.Scaled(factor)
+		}
 	}
 	return limits
 }

@@ -61,8 +61,8 @@ type Decision struct {
 	Remaining int64
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
-	// Wait is how long the request has to be held before it passes; it was
-	// charged in advance then. 0 unless [Request].MaxWait is more.
+	// Wait is how long the request has to be held before it passes, if it passes: it
+	// is charged in advance then. 0 unless [Request].MaxWait is more.
 	Wait Micros
 	// RetryAfter is how long until this limit would allow the same request if
 	// nobody else takes anything: 0 when it did, [Forever] when it never will. To
@@ -85,6 +85,9 @@ type Receipt struct {
 	// Shared tells that the charge went to a budget that a store shares between
 	// keys it has no room for. Only stores set it.
 	Shared bool
+	// Local tells that the charge went to the budgets that stand in for a store
+	// which failed. Only stores set it.
+	Local bool
 }
 
 // Algorithm describes one algorithm to those that configure, compose or list it.
@@ -191,6 +194,16 @@ func floorDiv(a, b int64) int64 {
 }
 
 func ceilDiv(a, b int64) int64 { return -floorDiv(-a, b) }
+
+// windowsDelay is as long as the windows whose events, beside two bursts, can be
+// counted.
+func windowsDelay(l *Limit) Micros {
+	windows := floorDiv(exact-2*l.Burst, l.Events) - 2
+	if windows > longest/2/l.Window {
+		return longest / 2
+	}
+	return windows * l.Window
+}
 
 // productDelay is the longest wait whose debt can be counted in events×µs beside
 // what productBound counts.

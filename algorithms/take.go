@@ -145,14 +145,20 @@ func (r *Request) outcome(allowed bool) outcome {
 }
 
 // Refund gives back n events, at most the Charged of the decision the receipt is
-// from; a receipt is good for one refund. What time has given back already, or may
-// have if nothing else was charged since, isn't given back again: the budget is
-// never better than if the charge had not been made, unless refunds of others came
-// between the two. State that has been dropped stays dropped.
+// from, which granted them; a receipt is good for one refund. What time has given back already, or may
+// have if nothing else was charged since, isn't given back again. Nor is what
+// requests that were charged in advance have queued up behind: they keep the time
+// they were told, and nobody may come to pass together with them. State that has been
+// dropped stays dropped.
+//
+// So no more passes than if the charge had not been made, unless refunds of others
+// come between the charge and its refund: a receipt doesn't know of them.
 //
 // refund.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
-	l.algorithm.refund(l, s, now, r.A, r.B, n)
+	if n > 0 {
+		l.algorithm.refund(l, s, now, r.A, r.B, n)
+	}
 }
 
 //go:embed prelude.lua

@@ -2,18 +2,22 @@
 -- Decide all checks of a request, then charge them: see Take in take.go.
 --
 -- KEYS     the budget of each check, in the order of the checks
--- ARGV     now in µs (0: ask Redis), number of limits;
+-- ARGV     now in µs (0: ask Redis), the last µs at which anything may be decided (0: any),
+--          number of limits;
 --          per limit: its algorithm, how many numbers follow, the numbers;
 --          per group (one group is one HTTP request): number of zones, number of words that follow;
 --          per zone: mode (or the longest wait in µs: binary, and then charged in advance),
 --          cost, number of checks; per check: which limit (from 1)
--- reply    now in µs; per group either 1 and, per check, whether there was room (1, 0, or 2: there
+-- reply    now in µs, whether it was too late (1: then nothing follows); per group either 1 and, per check, whether there was room (1, 0, or 2: there
 --          will be), charged, the receipt's two numbers, remaining, more, retry (or the wait until
 --          there is room), reset; or 0 and the text of the error that kept it from
 --          being decided
 
 local now = the_time(tonumber(ARGV[1]))
-local limits, i = read_limits(3, tonumber(ARGV[2]))
+if tonumber(ARGV[2]) > 0 and now > tonumber(ARGV[2]) then
+  return { now, 1 }
+end
+local limits, i = read_limits(4, tonumber(ARGV[3]))
 
 -- Most groups of a batch repeat the same few numbers: each text is converted once.
 -- What is in almost every call is there from the start; binary is no longest wait.
@@ -24,7 +28,7 @@ local number = setmetatable({ ['1'] = 1, binary = false }, { __index = function(
 end })
 
 -- These are made with room for one check: to let a table grow costs more than to fill it.
-local reply, r, k = { now, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 1, 0
+local reply, r, k = { now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0
 
 -- per check of the group at hand
 local L, fits, room, retry, A, B, C = { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }

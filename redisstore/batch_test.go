@@ -27,13 +27,13 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 // runGroups runs one script call for all groups and passes on what became of each.
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
-	keys, argv := encode("p", 0, groups...)
+	keys, argv := encode("p", 0, 0, groups...)
 	values, err := script.Run(context.Background(), client, keys, argv...).Slice()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := reader{reply: values}
-	r.decodeNow()
+	r.decodeHead()
 	for g, requests := range groups {
 		allowed, failed := r.decodeGroup(requests)
 		check(g, requests, allowed, failed)

@@ -52,9 +52,10 @@ func FuzzKey(f *testing.F) {
 // FuzzReply: whatever a reply holds, decoding it ends in decisions that are in
 // range, or in an error.
 func FuzzReply(f *testing.F) {
-	f.Add([]byte{9, 1, 1, 1, 4, 0, 0, 5, 0, 0, 0, 3, 3, 9})
-	f.Add([]byte{9, 0, 255})
-	f.Add([]byte{9, 1, 254, 253})
+	f.Add([]byte{9, 0, 1, 1, 1, 7, 0, 4, 0, 0, 5, 2, 1, 7, 0, 0, 3, 3, 9})
+	f.Add([]byte{9, 1})
+	f.Add([]byte{9, 0, 0, 255})
+	f.Add([]byte{9, 0, 1, 254, 253})
 	f.Add([]byte{})
 	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1000})
 	if err != nil {
@@ -80,14 +81,14 @@ func FuzzReply(f *testing.F) {
 		}
 		requests := []store.Request{{Limits: []store.Limit{{Limit: l}, {Limit: l}}}}
 		r := reader{reply: values}
-		r.decodeNow()
+		r.decodeHead()
 		allowed, failed := r.decodeGroup(requests)
 		err := r.end()
 		if allowed && failed != nil {
 			t.Fatalf("allowed, and failed with %v", failed)
 		}
 		if err == nil && failed == nil {
-			if len(values) != 14 || len(requests[0].Decisions) != 2 {
+			if len(values) != 19 || len(requests[0].Decisions) != 2 {
 				t.Fatalf("accepted %v", values)
 			}
 			all := true

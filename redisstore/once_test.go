@@ -58,6 +58,8 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 		case "evalsha":
 			m.calls.Add(1)
 			behave(conn)
+		case "time":
+			_, _ = io.WriteString(conn, "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n")
 		case "hello": // an older Redis: the client goes on without it
 			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
 		default:
@@ -113,13 +115,13 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
 		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
 		{"stalls", func(net.Conn) { time.Sleep(5 * time.Second) }, 1},
-		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*10\r\n:1\r\n"); _ = c.Close() }, 1},
+		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*11\r\n:1\r\n"); _ = c.Close() }, 1},
 		{"garbage", reply("!what\r\n"), 1},
 		{"nothing", reply("*0\r\n"), 1},
-		{"too short", reply("*2\r\n:1\r\n:1\r\n"), 1},
-		{"too long", reply("*11\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
-		{"negative", reply("*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"not numbers", reply("*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"too short", reply("*3\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"too long", reply("*12\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
+		{"negative", reply("*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
+		{"not numbers", reply("*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
 		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1},
 		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1},
 		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1},
@@ -166,7 +168,7 @@ func TestDeadline(t *testing.T) {
 func TestCloseWaitsForCalls(t *testing.T) {
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond)
-		_, _ = io.WriteString(c, "*10\r\n:1\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
+		_, _ = io.WriteString(c, "*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
 	})
 	s := open(t, redisstore.Options{Address: m.addr})
 	done := make(chan error)

@@ -266,7 +266,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 			p.requests[z].Cost, p.requests[z].MaxWait = p.costs[i][z], maxWait(p.requests[z], p.waits[i])
 		}
 		var argv []any
-		keys, argv = encode("parity", now, p.requests)
+		keys, argv = encode("parity", now, 0, p.requests)
 		replies = append(replies, pipe.EvalSha(ctx, load(set).take, keys, argv...))
 		if given := p.refunds[i]; given.events > 0 {
 			n := 0
@@ -295,7 +295,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 			return "", err
 		}
 		r := reader{reply: values}
-		now := r.decodeNow()
+		now, _ := r.decodeHead()
 		_, failed := r.decodeGroup(p.requests)
 		if err := r.end(); err != nil {
 			return fmt.Sprintf("step %d: %v", i, err), nil
@@ -469,8 +469,9 @@ var mutants = []struct{ name, old, new string }{
 	{"token_bucket: debt without bound", "used = min(used + charge * window, most)", "used = used + charge * window"},
 	{"gcra: debt without bound", "    ahead, part = floor(most / events), most % events\n", ""},
 	{"gcra: charges what is past the bound", "    charge = 0\n  else", "    charge = charge\n  else"},
-	{"fixed_window: a charged refusal does not restart the window", "start, count = now, events - charge", "count = events - charge"},
-	{"fixed_window: counts past events", "start, count = now, events - charge", "start = now"},
+	{"fixed_window: a charged refusal does not restart the window", "start, count = max(now, start), events - charge", "count = events - charge"},
+	{"fixed_window: counts past events", "start, count = max(now, start), events - charge", "start = max(now, start)"},
+	{"fixed_window: a charged refusal moves the window back", "start, count = max(now, start), events - charge", "start, count = now, events - charge"},
 	{"fixed_window: counts past events at the clock", "charge = max(events - count, 0)", "charge = charge"},
 	{"leaky_bucket: debt without bound", "charge = max(min(charge, 2 * burst - level), 0)", ""},
 	{"sliding_window: counts without bound", "charge = max(min(charge, 2 * events - cur), 0)", ""},
@@ -546,6 +547,11 @@ var mutants = []struct{ name, old, new string }{
 	{"token_bucket: debt in advance is bounded, too", "if outcome == 'refused' then\n    local most = max(used, 2 * burst", "if true then\n    local most = max(used, 2 * burst"},
 	{"token_bucket: gives back what was refilled", "left = n * window\n", "left = n * window\n  else\n    left = n * window\n"},
 	{"token_bucket: gives back all", "  if n < ceil(left / window) then\n    left = n * window\n  end\n", ""},
+	{"token_bucket: those behind don't count", "if used > burst * window and used > left then", "if false then"},
+	{"gcra: those behind don't count", "local behind = tat > a or tat == a and part > b", "local behind = false"},
+	{"leaky_bucket: those behind don't count", "if level > burst and level > left then", "if false then"},
+	{"fixed_window: those behind don't count", "if count > events and count > left then", "if false then"},
+	{"smooth: those behind don't count", "if free > now and (free > next_free or free == next_free and used ~= left) then", "if false then"},
 	{"gcra: gives back what has passed", "if a - now <= floor(back / events) then", "if false then"},
 	{"gcra: gives back more than there is", "    tat, part = now, 0\n  end\n  save", "    part = 0\n  end\n  save"},
 	{"leaky_bucket: debt in advance is bounded, too", "if outcome == 'refused' then\n    charge = max(min(charge, 2 * burst - level), 0)", "if true then\n    charge = max(min(charge, 2 * burst - level), 0)"},
@@ -565,7 +571,6 @@ var mutants = []struct{ name, old, new string }{
 	{"smooth: never warm", "local dx = min(ceil(min(charge, enough) * idle_n / idle_per), idle)", "local dx = 0"},
 	{"smooth: warms up too far", "idle_n / idle_per), idle)", "idle_n / idle_per), warm_up)"},
 	{"smooth: cold costs the same", "local extra = ceil(", "local extra = 0 * ceil("},
-	{"smooth: gives back what has passed", "free - now, next_free - now)", "free - now)"},
 	{"smooth: cools down", "if not warm_up then\n    used = max(used - min(back", "if true then\n    used = max(used - min(back"},
 	{"smooth: initial is full", "withheld * window, now, 1\n  end\n  if now > free", "0, now, 1\n  end\n  if now > free"},
 }

@@ -6,6 +6,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"math"
@@ -38,6 +39,9 @@ type Options struct {
 	KeyPrefix string
 	// Timeout is how long one Take waits in all (default 100 ms).
 	Timeout time.Duration
+	// Batch is how many requests share one script call at most (default 128);
+	// less than 0 gives each a call of its own, however many are under way.
+	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
 }
@@ -53,6 +57,7 @@ const (
 	DefaultKeyPrefix   = "caddy_rl"
 	DefaultTimeout     = 100 * time.Millisecond
 	DefaultDialTimeout = time.Second
+	DefaultBatch       = 128
 )
 
 // Store is a [store.Store] in Redis. Connections are opened as they are needed.
@@ -71,6 +76,7 @@ type Store struct {
 	refunds scripts
 	clock   clock
 	stepped func(back time.Duration)
+	batcher batcher
 }
 
 // Normal returns the options with defaults filled in and a URL taken apart, so
@@ -80,6 +86,7 @@ func (o Options) Normal() (Options, error) {
 	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
+	o.Batch = cmp.Or(o.Batch, DefaultBatch)
 	for _, c := range []byte(o.KeyPrefix) {
 		if c < ' ' || c > '~' || c == '{' || c == '}' {
 			return o, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
@@ -208,42 +215,90 @@ func (s *Store) closeIdleLocked() {
 // Destruct lets a [Store] live in a pool of shared values. It is Close.
 func (s *Store) Destruct() error { return s.Close() }
 
-// Check tells whether Redis answers.
+//go:embed probe.lua
+var probeLua string
+
+var probe = redis.NewScript(probeLua)
+
+// Check tells whether Redis does all that is asked of it: it runs every command of
+// the scripts, on keys that no budget has.
 func (s *Store) Check(ctx context.Context) error {
 	conns := s.acquire()
 	defer s.release()
-	return classify(ctx, conns.Ping(ctx).Err())
+	key := s.options.KeyPrefix + ":{%}::probe" // zones have names
+	_, err := s.run(ctx, conns, probe, []string{key, key + " log"}, nil)
+	return classify(ctx, err)
+}
+
+// EvictionPolicy is what Redis does when its memory is full, such as noeviction, and
+// whether that can happen at all. Redis may refuse to tell.
+func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
+	conns := s.acquire()
+	defer s.release()
+	info, err := conns.Info(ctx, "memory").Result()
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "maxmemory_policy":
+			policy = value
+		case "maxmemory":
+			bounded = value != "0"
+		}
+	}
+	return policy, bounded, classify(ctx, err)
 }
 
 // Take implements [store.Store]. The instant is Redis' own.
 func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	return s.TakeAt(ctx, 0, requests)
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	allowed, err := s.take(waiting, requests)
+	if errors.Is(err, errLate) && waiting.Err() == nil {
+		// Nothing was charged, and the time of Redis is known better now.
+		allowed, err = s.take(waiting, requests)
+	}
+	return allowed, classify(ctx, err)
 }
 
 // TakeAt is Take at an instant of the caller's choice; 0 stands for the time of
 // Redis.
 func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+	if now == 0 {
+		return s.Take(ctx, requests)
+	}
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
-	conns := s.acquire()
-	defer s.release()
-
-	keys, argv := encode(s.options.KeyPrefix, now, requests)
-	sent := time.Now()
-	reply, err := s.run(waiting, conns, s.script(s.takes, algorithms.Set.TakeScript, requests), keys, argv)
+	r, err := s.ask(waiting, now, time.Time{}, [][]store.Request{requests})
 	if err != nil {
 		return false, classify(ctx, err)
 	}
-	r := reader{reply: reply}
-	at := r.decodeNow()
 	allowed, failed := r.decodeGroup(requests)
-	if err := errors.Join(r.end(), failed); err != nil {
-		return false, &store.Error{Reason: store.ReasonReply, Err: err}
+	return allowed, classify(ctx, errors.Join(failed, r.end()))
+}
+
+// lastInstant is a deadline in the time of Redis, rather too early than too late: a
+// call that Redis comes to later is of no use to anybody, and must not charge. The
+// first call asks Redis for its time. With an invented now there is none.
+func (s *Store) lastInstant(ctx context.Context, conns *redis.Client, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
+	if now != 0 {
+		return 0, nil
 	}
-	if now == 0 {
-		s.watch(at, sent)
+	s.mu.Lock()
+	known := s.clock
+	s.mu.Unlock()
+	if known.redis == 0 {
+		sent := time.Now()
+		t, err := conns.Time(ctx).Result()
+		if err != nil {
+			return 0, err
+		}
+		s.watch(t.UnixMicro(), sent)
+		known = clock{redis: t.UnixMicro(), seen: time.Now()}
 	}
-	return allowed, nil
+	return known.redis + deadline.Sub(known.seen).Microseconds(), nil
 }
 
 // Refund implements [store.Store].
@@ -267,11 +322,11 @@ func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []
 		return classify(ctx, err)
 	}
 	if len(reply) != len(keys) {
-		return &store.Error{Reason: store.ReasonReply, Err: errShort}
+		return classify(ctx, errShort)
 	}
 	for _, one := range reply {
 		if one != int64(1) {
-			return &store.Error{Reason: store.ReasonReply, Err: fmt.Errorf("redisstore: %.200v", one)}
+			return classify(ctx, scriptError(fmt.Sprint(one)))
 		}
 	}
 	return nil
@@ -280,12 +335,14 @@ func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []
 // scripts holds those made so far, by the algorithms in them.
 type scripts map[algorithms.Set]*redis.Script
 
-// script returns the script for the algorithms of these requests.
-func (s *Store) script(made scripts, compose func(algorithms.Set) string, requests []store.Request) *redis.Script {
+// script returns the script for the algorithms of these groups of requests.
+func (s *Store) script(made scripts, compose func(algorithms.Set) string, groups ...[]store.Request) *redis.Script {
 	var set algorithms.Set
-	for i := range requests {
-		for _, l := range requests[i].Limits {
-			set = set.With(l.Algorithm())
+	for _, requests := range groups {
+		for i := range requests {
+			for _, l := range requests[i].Limits {
+				set = set.With(l.Algorithm())
+			}
 		}
 	}
 	s.mu.Lock()
@@ -325,7 +382,9 @@ func (s *Store) run(ctx context.Context, conns *redis.Client, script *redis.Scri
 		cmd = charge{redis.NewCmd(ctx, args...)}
 		_ = conns.Process(ctx, cmd)
 	}
-	return cmd.Slice()
+	err := cmd.Err()
+	reply, _ := cmd.Val().([]any)
+	return reply, err
 }
 
 // classify wraps an error of the client with what is known of its kind. ctx is
@@ -340,13 +399,37 @@ func classify(ctx context.Context, err error) error {
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
 	var timeout net.Error
 	var answer redis.Error
+	var inScript scriptError
+	var malformed replyError
 	switch {
-	case errors.As(err, &answer):
+	case errors.As(err, &inScript):
+		e.Reason = inScript.reason()
+	case errors.As(err, &answer), errors.As(err, &malformed):
 		e.Reason = store.ReasonReply
+	case errors.Is(err, errLate):
+		e.Reason = store.ReasonTimeout
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		e.Reason = store.ReasonTimeout
 	}
 	return e
+}
+
+// scriptError is the text of an error in the middle of a script.
+type scriptError string
+
+func (e scriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", string(e)) }
+
+// reason tells what the error is about: Redis, which refuses a command to all, or
+// else what some program has stored under the key.
+func (e scriptError) reason() string {
+	for _, refusal := range []string{
+		"NOPERM", "permission", "can't run this command", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "MASTERDOWN",
+	} {
+		if strings.Contains(string(e), refusal) {
+			return store.ReasonReply
+		}
+	}
+	return store.ReasonKey
 }
 
 // clock remembers one reading of the time of Redis.

@@ -164,8 +164,8 @@ func TestForeignValue(t *testing.T) {
 			if strings.Contains(fmt.Sprint(err), "{k}") {
 				t.Errorf("the key is in the error: %v", err)
 			}
-			if !errors.As(err, &failed) || failed.Reason != store.ReasonReply {
-				t.Errorf("%s on %v: error %v, want one with reason reply", q.Algorithm, value, err)
+			if !errors.As(err, &failed) || failed.Reason != store.ReasonKey {
+				t.Errorf("%s on %v: error %v, want one with reason key", q.Algorithm, value, err)
 			}
 			if ok, err := s.Take(ctx, []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}); err != nil || !ok {
 				t.Errorf("another key: %v, %v", ok, err)

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -9,8 +8,9 @@ import (
 )
 
 // encode writes the KEYS and ARGV of a script call for several groups, each of
-// them the requests of one Take, as take.lua documents them.
-func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
+// them the requests of one Take, as take.lua documents them. last is the last instant
+// at which they may be decided; 0 is any.
+func encode(prefix string, now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
 	var limits []*algorithms.Limit
 	var tail []any
 	var key []byte
@@ -32,7 +32,7 @@ func encode(prefix string, now algorithms.Micros, groups ...[]store.Request) (ke
 		}
 		tail[words-1] = len(tail) - words
 	}
-	return keys, argument(now, limits, tail)
+	return keys, arguments([]any{now, last}, limits, tail)
 }
 
 // encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
@@ -50,12 +50,13 @@ func encodeRefund(prefix string, now algorithms.Micros, requests []store.Request
 			}
 		}
 	}
-	return keys, argument(now, limits, tail)
+	return keys, arguments([]any{now}, limits, tail)
 }
 
-// argument puts the instant and the limits before what refers to them.
-func argument(now algorithms.Micros, limits []*algorithms.Limit, tail []any) []any {
-	argv := append(make([]any, 0, 2+5*len(limits)+len(tail)), now, len(limits))
+// arguments puts the limits between the head and what refers to them.
+func arguments(head []any, limits []*algorithms.Limit, tail []any) []any {
+	argv := make([]any, 0, len(head)+1+5*len(limits)+len(tail))
+	argv = append(append(argv, head...), len(limits))
 	for _, l := range limits {
 		args := l.Args()
 		argv = append(argv, l.Algorithm().Name, len(args))
@@ -77,7 +78,12 @@ func number(limits *[]*algorithms.Limit, l *algorithms.Limit) int {
 	return len(*limits)
 }
 
-var errShort = errors.New("redisstore: reply ends early")
+// replyError says in what a reply is not one of our scripts'.
+type replyError string
+
+func (e replyError) Error() string { return "redisstore: reply " + string(e) }
+
+const errShort = replyError("ends early")
 
 // reader reads the integers of a script's reply and refuses anything else.
 type reader struct {
@@ -102,7 +108,7 @@ func (r *reader) integer(most int64) int64 {
 	v := r.next()
 	n, ok := v.(int64)
 	if r.err == nil && (!ok || n < 0 || n > most) {
-		r.fail(fmt.Errorf("redisstore: reply holds %.100v where a number from 0 to %d belongs", v, most))
+		r.fail(replyError(fmt.Sprintf("holds %.100v where a number from 0 to %d belongs", v, most)))
 		return 0
 	}
 	return n
@@ -114,8 +120,11 @@ func (r *reader) fail(err error) {
 	}
 }
 
-// decodeNow reads what precedes the groups: the instant of the decisions.
-func (r *reader) decodeNow() algorithms.Micros { return r.integer(algorithms.Forever) }
+// decodeHead reads what precedes the groups: the instant of the decisions, and
+// whether it was too late for them; then there are none.
+func (r *reader) decodeHead() (now algorithms.Micros, late bool) {
+	return r.integer(algorithms.Forever), r.integer(1) == 1
+}
 
 // decodeGroup reads one group into the decisions of its requests. A non-nil
 // failed is the error that kept this group, and it alone, from being decided.
@@ -123,9 +132,9 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 	if r.integer(1) == 0 && r.err == nil {
 		text, ok := r.next().(string)
 		if !ok {
-			r.fail(errors.New("redisstore: reply holds no error text where one belongs"))
+			r.fail(replyError("holds no error text where one belongs"))
 		}
-		return false, fmt.Errorf("redisstore: %.200s", text)
+		return false, scriptError(text)
 	}
 	allowed = true
 	for i := range requests {
@@ -155,7 +164,7 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 // end refuses what follows the last group.
 func (r *reader) end() error {
 	if r.err == nil && len(r.reply) > 0 {
-		r.fail(fmt.Errorf("redisstore: reply holds %d values too many", len(r.reply)))
+		r.fail(replyError(fmt.Sprintf("holds %d values too many", len(r.reply))))
 	}
 	return r.err
 }

@@ -15,6 +15,9 @@ type Limit struct {
 	// ID names the zone and the limit, and differs where two limits must not
 	// share budgets: "<zone>:<format version and fingerprint>". [NewLimit] makes it.
 	ID string
+	// Part is what of the limit an instance grants that is on its own; nil stands
+	// for all of it. See [Failover].
+	Part *algorithms.Limit
 }
 
 // formatVersion is part of every ID. Change it when what is stored changes its
@@ -92,6 +95,10 @@ const (
 	ReasonConnection = "connection"
 	// ReasonReply: the store answered with an error, or with something unexpected.
 	ReasonReply = "reply"
+	// ReasonKey: what is stored under a key is no budget; other keys are well.
+	ReasonKey = "key"
+	// ReasonOpen: the store has failed before and wasn't asked; see [Breaker].
+	ReasonOpen = "open"
 )
 
 func (e *Error) Error() string { return e.Reason + ": " + e.Err.Error() }

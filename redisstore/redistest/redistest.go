@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +21,11 @@ type Server struct {
 	Addr string
 	// Client talks to it directly.
 	Client *redis.Client
+
+	args    []string
+	process *exec.Cmd
+	output  bytes.Buffer
+	exited  chan struct{}
 }
 
 // Start starts a Redis without persistence on a free port; args are added to its
@@ -26,59 +33,83 @@ type Server struct {
 // because what it would show is shown nowhere else.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	dir := t.TempDir()
+	for range 5 { // the free port may be taken before Redis has it
+		port := FreePort(t)
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port)}
+		s.args = append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args...)
+		s.Client = redis.NewClient(&redis.Options{Addr: s.Addr})
+		t.Cleanup(func() {
+			_ = s.Client.Close()
+			s.Kill(t)
+		})
+		if s.run(t) {
+			return s
+		}
+	}
+	t.Fatal("redis-server did not start")
+	return nil
+}
+
+// run starts the process and waits until it answers.
+func (s *Server) run(t testing.TB) bool {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Fatal("redis-server is not installed: run ./scripts/test.sh once, which installs it")
 	}
-	dir := t.TempDir()
-	for attempt := 1; ; attempt++ { // the free port may be taken before Redis has it
-		s := start(t, path, dir, args)
-		if s != nil {
-			return s
-		}
-		if attempt == 5 {
-			t.Fatal("redis-server did not start")
-		}
-	}
-}
-
-func start(t testing.TB, path, dir string, args []string) *Server {
-	t.Helper()
-	port := FreePort(t)
-	addr := net.JoinHostPort("127.0.0.1", port)
-	var output bytes.Buffer
-	process := exec.Command(path, append([]string{
-		"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
-	}, args...)...)
-	process.Stdout, process.Stderr = &output, &output
+	process, exited := exec.Command(path, s.args...), make(chan struct{})
+	process.Stdout, process.Stderr = &s.output, &s.output
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	exited := make(chan struct{})
+	s.process, s.exited = process, exited
 	go func() {
 		_ = process.Wait()
 		close(exited)
 	}()
-	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr})}
-	t.Cleanup(func() {
-		_ = s.Client.Close()
-		_ = process.Process.Kill()
-		<-exited
-	})
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// With a password any answer will do: it is there.
 		err := s.Client.Ping(context.Background()).Err()
 		if err == nil || redis.HasErrorPrefix(err, "NOAUTH") {
-			return s
+			return true
 		}
 		select {
 		case <-exited:
-			t.Logf("redis-server ended: %s", output.String())
-			return nil
+			t.Logf("redis-server ended: %s", s.output.String())
+			return false
 		default:
 		}
 	}
-	return nil
+	return false
+}
+
+// Kill ends the process at once, with all its data.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	_ = s.process.Process.Kill()
+	<-s.exited
+}
+
+// Restart starts a new process in the place of one that was killed.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if !s.run(t) {
+		t.Fatal("redis-server did not start again")
+	}
+}
+
+// Freeze stops the process: its connections stay open, and nothing answers.
+func (s *Server) Freeze(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+
+// Thaw lets a frozen process go on, with what it was sent meanwhile.
+func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+
+func (s *Server) signal(t testing.TB, signal os.Signal) {
+	t.Helper()
+	if err := s.process.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // FreePort returns a TCP port nobody listened on a moment ago.

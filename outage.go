@@ -1,0 +1,100 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// OnStoreError says what becomes of requests that Redis can't decide on; in JSON it
+// can also be the mode alone.
+type OnStoreError struct {
+	// "local": the same limits, kept in this process; "allow": the request passes
+	// unlimited; or "deny": it is answered with status 503 (default local).
+	Mode string `json:"mode,omitempty"`
+
+	// How much of the limits this process grants with mode local: a fraction such
+	// as 1/3 or 0.25, for one of three or four instances; rounded down to at least
+	// 1 event (default 1: all of it).
+	Share string `json:"share,omitempty"`
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (o *OnStoreError) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &o.Mode)
+	}
+	type plain OnStoreError
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields() // the outer decoder doesn't look in here
+	if err := decoder.Decode((*plain)(o)); err != nil {
+		return fmt.Errorf("on_store_error: %w", err)
+	}
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o OnStoreError) MarshalJSON() ([]byte, error) {
+	if o.Share == "" {
+		return json.Marshal(o.Mode)
+	}
+	type plain OnStoreError
+	return json.Marshal(plain(o))
+}
+
+// outagePolicy is an [OnStoreError] made ready.
+type outagePolicy struct {
+	mode     string
+	num, den int64 // the share
+}
+
+const onStoreErrorForm = "local [<share>], allow or deny"
+
+func (o *OnStoreError) ready() (outagePolicy, error) {
+	policy := outagePolicy{mode: "local", num: 1, den: 1}
+	if o == nil {
+		return policy, nil
+	}
+	switch o.Mode {
+	case "local", "allow", "deny":
+		policy.mode = o.Mode
+	case "":
+		if o.Share == "" {
+			return policy, errors.New("on_store_error is empty: write " + onStoreErrorForm)
+		}
+	default:
+		return policy, fmt.Errorf("on_store_error must be %s, not %q", onStoreErrorForm, o.Mode)
+	}
+	if o.Share == "" {
+		return policy, nil
+	}
+	if policy.mode != "local" {
+		return policy, fmt.Errorf("on_store_error %s takes no share, not %q: only local has limits to share", o.Mode, o.Share)
+	}
+	const most = 1_000_000
+	share, ok := new(big.Rat).SetString(o.Share)
+	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") || share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(most)) > 0 {
+		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", o.Share)
+	}
+	policy.num, policy.den = share.Num().Int64(), share.Denom().Int64()
+	return policy, nil
+}
+
+// unmarshalOnStoreError reads on_store_error local [<share>]|allow|deny.
+func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
+	args := d.RemainingArgs()
+	if len(args) < 1 || len(args) > 2 {
+		return nil, fmt.Errorf("on_store_error takes %s, not %d values", onStoreErrorForm, len(args))
+	}
+	o := &OnStoreError{Mode: args[0]}
+	if len(args) == 2 {
+		o.Share = args[1]
+	}
+	_, err := o.ready()
+	return o, err
+}

@@ -1,0 +1,111 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// Faults of other rate limiters that show in Redis alone.
+
+// expiries returns how long every key of a Redis has left.
+func expiries(t *testing.T, client *redis.Client) map[string]time.Duration {
+	t.Helper()
+	left, ctx := make(map[string]time.Duration), context.Background()
+	for keys := client.Scan(ctx, 0, "*", 1000).Iterator(); keys.Next(ctx); {
+		left[keys.Val()] = client.PTTL(ctx, keys.Val()).Val()
+	}
+	return left
+}
+
+// A key without an expiry, or with one that is refreshed by looking, never goes
+// away (Kong; throttled, where a crash came between SETNX and EXPIRE). Whatever is
+// done to a budget, its key expires, and no later than when the budget is whole
+// again, a second to spare included.
+func TestFaultImmortalKeys(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	ctx := context.Background()
+	seen := 0
+	for n, q := range storetest.Variants(3, 60_000_000) {
+		rng := rand.New(rand.NewPCG(uint64(n), 6))
+		limit := storetest.Limit(t, "z", q)
+		server.Client.FlushAll(ctx)
+		var charged []store.Request
+		for range 60 {
+			r := store.Request{Zone: "z", Key: "k", Cost: []int64{0, 1, 1, 2, 5}[rng.IntN(5)], Limits: []store.Limit{limit}}
+			if !limit.Algorithm().BinaryOnly {
+				r.Mode = []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force}[rng.IntN(4)]
+			}
+			if r.Mode == algorithms.Binary && limit.CheckDelay(120_000_000) == nil && rng.IntN(2) == 0 {
+				r.MaxWait = rng.Int64N(120_000_000)
+			}
+			one := []store.Request{r}
+			allowed, err := s.Take(ctx, one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			did := fmt.Sprintf("%v of cost %d, max wait %d", r.Mode, r.Cost, r.MaxWait)
+			most := one[0].Decisions[0].ResetAfter + limit.Linger()
+			if allowed && r.Cost > 0 {
+				charged = append(charged, one[0])
+			}
+			if len(charged) > 0 && rng.IntN(3) == 0 {
+				did += " and a refund"
+				i := rng.IntN(len(charged))
+				if err := s.Refund(ctx, charged[i:i+1], 1+rng.Int64N(3)); err != nil {
+					t.Fatal(err)
+				}
+				charged = append(charged[:i], charged[i+1:]...)
+			}
+			for key, left := range expiries(t, server.Client) {
+				if seen++; left <= 0 || left > time.Duration(most)*time.Microsecond+1010*time.Millisecond {
+					t.Fatalf("%v: after %s %s expires in %v, the budget is whole in %d µs", limit, did, key, left, most)
+				}
+			}
+		}
+	}
+	if seen < 500 {
+		t.Errorf("only %d keys seen", seen)
+	}
+}
+
+// A limiter kept state for 2 s, however long a client had to wait (Traefik), others
+// cut the time to whole seconds (throttled): no key goes before its debt is paid.
+func TestFaultExpiryShorterThanDebt(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	ctx := context.Background()
+	for _, window := range []algorithms.Micros{1_999_999, 10_500_000, 86_400_000_000, 20 * 365 * 86_400_000_000} {
+		for _, q := range storetest.Variants(2, window) {
+			if q.WarmUp > 86_400_000_000 {
+				q.WarmUp = 86_400_000_000
+			}
+			limit := storetest.Limit(t, "z", q)
+			for _, inAdvance := range storetest.Debts(t, q) {
+				server.Client.FlushAll(ctx)
+				retry := storetest.Indebted(t, s, 0, "k", limit, inAdvance)
+				told := time.Now()
+				left := expiries(t, server.Client)
+				if len(left) != 1 {
+					t.Fatalf("%v: %d keys", limit, len(left))
+				}
+				for key, expires := range left {
+					if expires+time.Since(told) < time.Duration(retry)*time.Microsecond {
+						t.Errorf("%v, in advance %v: %s expires in %v, its debt is paid in %v", limit, inAdvance, key, expires, time.Duration(retry)*time.Microsecond)
+					}
+				}
+			}
+		}
+	}
+}

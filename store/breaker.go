@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// Checked is a store that can be asked whether it works, without taking anything.
+type Checked interface {
+	Store
+	Check(ctx context.Context) error
+}
+
+// Breaker is a [Store] that passes on what it is asked to another one, until that
+// has failed several times in a row. From then on it fails at once, and checks the
+// other one in the background until it works again: no request waits for a store
+// that doesn't answer.
+//
+// What fails for the sake of one key alone ([ReasonKey]), and requests whose
+// client has left, say nothing about a store.
+type Breaker struct {
+	store   Checked
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+
+	closed context.Context
+	close  context.CancelFunc
+
+	mu   sync.Mutex
+	last error // the last failure
+}
+
+// The settings of a [Breaker].
+const (
+	// breakerFailures in a row open it.
+	breakerFailures = 5
+	// breakerPause is how long after a failure the store is checked again.
+	breakerPause = 500 * time.Millisecond
+	// breakerCheck is how long a check may take.
+	breakerCheck = time.Second
+)
+
+// ErrOpen is the error beneath that of a [Breaker] which doesn't ask its store.
+var ErrOpen = errors.New("the store has failed, and is not asked until it works again")
+
+// NewBreaker returns a closed breaker before a store. changed, if not nil, is called
+// when it opens, with the last failure, and when it closes, with nil.
+func NewBreaker(store Checked, changed func(failure error)) *Breaker {
+	b := &Breaker{store: store}
+	b.closed, b.close = context.WithCancel(context.Background())
+	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     breakerPause,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+		IsExcluded:  func(err error) bool { return !isFailure(err) && err != nil },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			switch {
+			case from == gobreaker.StateClosed:
+				go b.probe(changed)
+			case to == gobreaker.StateClosed && changed != nil:
+				changed(nil)
+			}
+		},
+	})
+	return b
+}
+
+// isFailure tells whether an error of a store is one that other requests are likely
+// to meet, too.
+func isFailure(err error) bool {
+	var failed *Error
+	return errors.As(err, &failed) && failed.Reason != ReasonKey
+}
+
+// probe checks the store again and again until it works.
+func (b *Breaker) probe(changed func(error)) {
+	if changed != nil {
+		b.mu.Lock()
+		last := b.last
+		b.mu.Unlock()
+		changed(last)
+	}
+	ticker := time.NewTicker(breakerPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-b.closed.Done():
+			return
+		}
+		done, err := b.breaker.Allow()
+		if err != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
+		err = b.store.Check(ctx)
+		cancel()
+		if done(err); err == nil {
+			return
+		}
+	}
+}
+
+// Open tells whether the store is not asked at present.
+func (b *Breaker) Open() bool { return b.breaker.State() != gobreaker.StateClosed }
+
+// Close ends the checks. The breaker can still be asked.
+func (b *Breaker) Close() { b.close() }
+
+// Take implements [Store].
+func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, err error) {
+	err = b.call(func() error {
+		allowed, err = b.store.Take(ctx, requests)
+		return err
+	})
+	return allowed, err
+}
+
+// Refund implements [Store].
+func (b *Breaker) Refund(ctx context.Context, requests []Request, n int64) error {
+	return b.call(func() error { return b.store.Refund(ctx, requests, n) })
+}
+
+// call asks the store, unless the breaker is open. Half open is for checks.
+func (b *Breaker) call(ask func() error) error {
+	if b.Open() {
+		return &Error{Reason: ReasonOpen, Err: ErrOpen}
+	}
+	done, err := b.breaker.Allow()
+	if err != nil { // it has opened just now
+		return &Error{Reason: ReasonOpen, Err: ErrOpen}
+	}
+	if err = ask(); isFailure(err) {
+		b.mu.Lock()
+		b.last = err
+		b.mu.Unlock()
+	}
+	done(err)
+	return err
+}

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Failover is a [Store] that decides by budgets of this process while the store it
+// belongs to can't. They begin untouched with the first outage and are the same in
+// later ones; nothing of them is charged to the store when it is back.
+type Failover struct {
+	store  Store
+	local  Store
+	failed func(error)
+}
+
+// NewFailover returns a store that asks local when store fails, and then calls
+// failed with the reason. It asks for the Part of limits that have one.
+func NewFailover(store, local Store, failed func(error)) *Failover {
+	return &Failover{store: store, local: local, failed: failed}
+}
+
+// Take implements [Store]. It fails only if the caller has left.
+func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
+	allowed, err := f.store.Take(ctx, requests)
+	if err == nil || ctx.Err() != nil {
+		return allowed, err
+	}
+	f.failed(err)
+	local := f.parts(requests)
+	allowed, err = f.local.Take(ctx, local)
+	for i := range requests {
+		requests[i].Decisions = append(requests[i].Decisions[:0], local[i].Decisions...)
+		for j := range requests[i].Decisions {
+			requests[i].Decisions[j].Receipt.Local = true
+		}
+	}
+	return allowed, err
+}
+
+// Refund implements [Store].
+func (f *Failover) Refund(ctx context.Context, requests []Request, n int64) error {
+	for _, r := range requests {
+		if slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Receipt.Local }) {
+			return f.local.Refund(ctx, f.parts(requests), n)
+		}
+	}
+	return f.store.Refund(ctx, requests, n)
+}
+
+// parts returns the requests with the limits of an instance on its own.
+func (f *Failover) parts(requests []Request) []Request {
+	parts := slices.Clone(requests)
+	for i := range parts {
+		parts[i].Decisions = slices.Clone(parts[i].Decisions)
+		parts[i].Limits = slices.Clone(parts[i].Limits)
+		for j, l := range parts[i].Limits {
+			if l.Part != nil {
+				parts[i].Limits[j].Limit = l.Part
+			}
+		}
+	}
+	return parts
+}

@@ -11,21 +11,35 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The checks of concurrent requests travel together: while as many script calls are
-// under way as may be, requests queue, and those in the queue make the next call. A
-// request that comes when there is nothing to wait for is sent at once, alone.
+// The checks of concurrent requests travel together: a few script calls are under
+// way at once, and requests that come meanwhile queue up and make the next call.
+// Where Redis is far away, further calls go out now and then, so that nobody waits
+// for long. A request that has nothing to wait for is sent at once, alone.
 
 // batcher is the queue of a [Store].
 type batcher struct {
 	mu     sync.Mutex
 	queue  []*call
-	flying int // script calls under way
+	flying int         // script calls under way
+	last   time.Time   // when the last one was sent
+	timer  *time.Timer // for the next one, if it is not to wait for an answer; or nil
 }
 
-const (
-	// mostFlying is how many script calls are under way at once.
-	mostFlying = 2
+// How many script calls are under way. On a near Redis more of them make for smaller
+// batches, which costs it more time in all; with a far one, requests would wait.
+var (
+	// fewFlying go out without waiting for anything.
+	fewFlying = 2
+	// mostFlying are under way at most.
+	mostFlying = 32
+	// flyingApart is how far apart more than few of them go out.
+	flyingApart = 250 * time.Microsecond
 )
+
+// mayFlyLocked tells whether another call may be sent now.
+func (b *batcher) mayFlyLocked() bool {
+	return b.flying < fewFlying || b.flying < mostFlying && time.Since(b.last) >= flyingApart
+}
 
 // call is a Take in the queue.
 type call struct {
@@ -53,15 +67,19 @@ func (s *Store) take(ctx context.Context, requests []store.Request) (bool, error
 	c := &call{ctx: ctx, requests: requests}
 	b := &s.batcher
 	b.mu.Lock()
-	if b.flying < mostFlying || s.options.Batch < 0 {
+	if len(b.queue) == 0 && b.mayFlyLocked() || s.options.Batch < 0 {
 		b.flying++
+		b.last = time.Now()
 		b.mu.Unlock()
 		s.send([]*call{c})
-		s.sendNext()
+		if calls := s.nextCalls(); len(calls) > 0 {
+			go s.sendAll(calls)
+		}
 		return c.allowed, c.err
 	}
 	c.done = make(chan struct{})
 	b.queue = append(b.queue, c)
+	s.wakeLocked()
 	b.mu.Unlock()
 	select {
 	case <-c.done:
@@ -74,23 +92,51 @@ func (s *Store) take(ctx context.Context, requests []store.Request) (bool, error
 	return c.allowed, c.err
 }
 
-// sendNext goes on with what has queued up during a call, if anything has.
-func (s *Store) sendNext() {
-	if calls := s.nextCalls(); len(calls) > 0 {
-		go func() {
-			for ; len(calls) > 0; calls = s.nextCalls() {
-				s.send(calls)
-			}
-		}()
+// wakeLocked sees to it that what is in the queue is sent before long.
+func (s *Store) wakeLocked() {
+	b := &s.batcher
+	switch {
+	case len(b.queue) == 0:
+	case b.mayFlyLocked():
+		b.flying++
+		if calls := s.nextCallsLocked(); len(calls) > 0 {
+			go s.sendAll(calls)
+		}
+	case b.timer == nil && b.flying < mostFlying:
+		b.timer = time.AfterFunc(flyingApart, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.timer = nil
+			s.wakeLocked()
+		})
 	}
 }
 
-// nextCalls takes the next calls out of the queue, or notes that one call less is
-// under way. Those whose callers have left are dropped.
-func (s *Store) nextCalls() (calls []*call) {
+// sendAll sends calls, and then what has queued up meanwhile.
+func (s *Store) sendAll(calls []*call) {
+	for ; len(calls) > 0; calls = s.nextCalls() {
+		s.send(calls)
+	}
+}
+
+// nextCalls takes the next calls out of the queue for a script call whose answer is
+// there, or notes that one call less is under way.
+func (s *Store) nextCalls() []*call {
 	b := &s.batcher
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.flying > fewFlying && time.Since(b.last) < flyingApart {
+		b.flying--
+		s.wakeLocked()
+		return nil
+	}
+	return s.nextCallsLocked()
+}
+
+// nextCallsLocked is nextCalls, without waiting. Those whose callers have left are
+// dropped.
+func (s *Store) nextCallsLocked() (calls []*call) {
+	b := &s.batcher
 	n := 0
 	for ; n < len(b.queue) && len(calls) < s.options.Batch; n++ {
 		if c := b.queue[n]; c.state.Load() == queued {
@@ -102,6 +148,8 @@ func (s *Store) nextCalls() (calls []*call) {
 	}
 	if len(calls) == 0 {
 		b.flying--
+	} else {
+		b.last = time.Now()
 	}
 	return calls
 }

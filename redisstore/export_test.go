@@ -6,3 +6,11 @@ import "time"
 func Pretend(s *Store, shown time.Time) {
 	s.clock = clock{redis: shown.UnixMicro(), seen: time.Now()}
 }
+
+// SetFlying changes how many script calls may be under way, none of them for the
+// sake of time, and returns what undoes it.
+func SetFlying(n int) func() {
+	few, most := fewFlying, mostFlying
+	fewFlying, mostFlying = n, n
+	return func() { fewFlying, mostFlying = few, most }
+}

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -12,28 +13,51 @@ import (
 // at which they may be decided; 0 is any.
 func encode(prefix string, now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
 	var limits []*algorithms.Limit
-	var tail []any
+	var asks []*store.Request // no two that ask the same
+	var zones []any           // of all groups, by the number of what they ask
 	var key []byte
 	for _, requests := range groups {
-		tail = append(tail, len(requests), 0)
-		words := len(tail)
 		for i := range requests {
 			r := &requests[i]
-			var mode any = r.Mode.String()
-			if r.MaxWait > 0 {
-				mode = r.MaxWait
+			ask := askNumber(&asks, r)
+			if i == len(requests)-1 {
+				ask = -ask
 			}
-			tail = append(tail, mode, r.Cost, len(r.Limits))
+			zones = append(zones, ask)
 			for _, l := range r.Limits {
 				key = appendKey(key[:0], prefix, r.Key, l.ID)
 				keys = append(keys, string(key))
-				tail = append(tail, number(&limits, l.Limit))
 			}
 		}
-		tail[words-1] = len(tail) - words
 	}
-	return keys, arguments([]any{now, last}, limits, tail)
+	tail := make([]any, 0, 1+4*len(asks)+len(zones))
+	tail = append(tail, len(asks))
+	for _, r := range asks {
+		var mode any = r.Mode.String()
+		if r.MaxWait > 0 {
+			mode = r.MaxWait
+		}
+		tail = append(tail, mode, r.Cost, len(r.Limits))
+		for _, l := range r.Limits {
+			tail = append(tail, number(&limits, l.Limit))
+		}
+	}
+	return keys, arguments([]any{now, last}, limits, append(tail, zones...))
 }
+
+// askNumber returns the place in the list of a request that asks the same, from 1,
+// and adds this one if there is none.
+func askNumber(asks *[]*store.Request, r *store.Request) int {
+	for i, known := range *asks {
+		if known.Mode == r.Mode && known.Cost == r.Cost && known.MaxWait == r.MaxWait && slices.EqualFunc(known.Limits, r.Limits, sameLimit) {
+			return i + 1
+		}
+	}
+	*asks = append(*asks, r)
+	return len(*asks)
+}
+
+func sameLimit(a, b store.Limit) bool { return a.Limit == b.Limit }
 
 // encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
 // or as many as were charged, of each limit of the requests, as refund.lua documents

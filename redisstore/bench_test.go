@@ -1,0 +1,127 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// BenchmarkBatch shows what sharing script calls is worth, by how many callers there
+// are at once, how many calls may be under way, and how far away Redis is.
+func BenchmarkBatch(b *testing.B) {
+	server := redistest.Start(b)
+	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, 5 * time.Millisecond} {
+		addr := server.Addr
+		if roundTrip > 0 {
+			addr = farAway(b, addr, roundTrip/2)
+		}
+		b.Run(fmt.Sprintf("away=%v", roundTrip), func(b *testing.B) { benchmarkBatch(b, server.Client, addr) })
+	}
+}
+
+func benchmarkBatch(b *testing.B, client *redis.Client, addr string) {
+	for _, callers := range []int{1, 8, 64, 256, 1024} {
+		for _, flying := range []int{-1, 0, 2, 8} { // -1: as it is; 0: a call for each
+			b.Run(fmt.Sprintf("callers=%d/flying=%d", callers, flying), func(b *testing.B) {
+				o := redisstore.Options{Address: addr}
+				if flying == 0 {
+					o.Batch = -1
+				} else if flying > 0 {
+					defer redisstore.SetFlying(flying)()
+				}
+				s := open(b, o)
+				_, _ = s.Take(context.Background(), request(b, "first"))
+				client.ConfigResetStat(context.Background())
+				b.ReportAllocs()
+				b.ResetTimer()
+				took := make([][]time.Duration, callers)
+				var all sync.WaitGroup
+				for c := range callers {
+					all.Go(func() {
+						r := request(b, "")
+						for range max(b.N/callers, 1) {
+							r[0].Key = fmt.Sprintf("203.0.%d", rand.IntN(100_000))
+							began := time.Now()
+							if _, err := s.Take(context.Background(), r); err != nil {
+								b.Error(err)
+								return
+							}
+							took[c] = append(took[c], time.Since(began))
+						}
+					})
+				}
+				all.Wait()
+				b.StopTimer()
+				times := slices.Concat(took...)
+				slices.Sort(times)
+				b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-us")
+				b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-us")
+				calls, usec := stats(client)
+				b.ReportMetric(float64(b.N)/float64(max(calls["evalsha"], 1)), "checks/call")
+				b.ReportMetric(float64(usec["evalsha"])/float64(b.N), "redis-us/check")
+			})
+		}
+	}
+}
+
+// farAway returns an address through which everything takes so much longer, each way.
+func farAway(b *testing.B, addr string, oneWay time.Duration) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", addr)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go relay(far, near, oneWay)
+			go relay(near, far, oneWay)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// relay passes on what it reads, each piece a while after it came.
+func relay(to, from net.Conn, late time.Duration) {
+	type piece struct {
+		due   time.Time
+		bytes []byte
+	}
+	pieces := make(chan piece, 1024)
+	go func() {
+		defer to.Close()
+		for p := range pieces {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.bytes); err != nil {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(pieces)
+	for {
+		buffer := make([]byte, 64<<10)
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		pieces <- piece{due: time.Now().Add(late), bytes: buffer[:n]}
+	}
+}

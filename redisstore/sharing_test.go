@@ -1,0 +1,138 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// crowd calls f from many goroutines at once, many times each.
+func crowd(goroutines, each int, f func(goroutine, i int)) {
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				f(g, i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Concurrent requests share script calls, each is answered for itself, and one on a
+// key that holds something else fails alone.
+func TestCallsAreShared(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	poisoned := request(t, "poisoned")
+	server.Client.HSet(t.Context(), "caddy_rl:{poisoned}:"+poisoned[0].Limits[0].ID, "a", 1)
+	before, _ := stats(server.Client)
+	var allowed, failed atomic.Int64
+	crowd(64, 50, func(g, _ int) {
+		r := request(t, fmt.Sprint("key ", g))
+		if g == 7 {
+			r = request(t, "poisoned")
+		}
+		ok, err := s.Take(context.Background(), r)
+		var reason *store.Error
+		switch {
+		case g == 7 && errors.As(err, &reason) && reason.Reason == store.ReasonKey:
+			failed.Add(1)
+		case err != nil:
+			t.Error(err)
+		case ok:
+			allowed.Add(1)
+		}
+	})
+	if allowed.Load() != 63*10 || failed.Load() != 50 {
+		t.Errorf("%d allowed and %d failed, want 63 keys of 10, and the 50 of the poisoned key", allowed.Load(), failed.Load())
+	}
+	after, _ := stats(server.Client)
+	if calls := after["evalsha"] - before["evalsha"]; calls > 64*50/3 {
+		t.Errorf("%d requests took %d script calls", 64*50, calls)
+	}
+}
+
+// Scripts that are flushed again and again are loaded again, and nothing fails.
+func TestFlushedScripts(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	var allowed atomic.Int64
+	crowd(16, 100, func(g, i int) {
+		if g == 0 && i%10 == 0 {
+			server.Client.ScriptFlush(context.Background())
+		}
+		ok, err := s.Take(context.Background(), request(t, "k"))
+		if err != nil {
+			t.Error(err)
+		}
+		if ok {
+			allowed.Add(1)
+		}
+	})
+	if allowed.Load() != 10 {
+		t.Errorf("%d of 1600 requests passed a limit of 10", allowed.Load())
+	}
+}
+
+// Callers that leave get away at once, wherever their request is, count for nothing,
+// and leave nothing behind.
+func TestCallersThatLeave(t *testing.T) {
+	m := startMisbehaving(t, func(net.Conn) { time.Sleep(500 * time.Millisecond) })
+	s := open(t, redisstore.Options{Address: m.addr, Timeout: 2 * time.Second})
+	goroutines := runtime.NumGoroutine()
+	ctx, leave := context.WithCancel(context.Background())
+	var left, failed atomic.Int64
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			_, err := s.Take(ctx, request(t, "k"))
+			if errors.Is(err, context.Canceled) {
+				left.Add(1)
+			} else if err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	time.Sleep(100 * time.Millisecond)
+	leave()
+	wg.Wait()
+	if left.Load() != 200 {
+		t.Errorf("%d of 200 callers that left were told so, %d that the store failed", left.Load(), failed.Load())
+	}
+	if calls := m.calls.Load(); calls > 100 {
+		t.Errorf("%d calls for callers that had left", calls)
+	}
+	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > goroutines+20; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), goroutines)
+		}
+	}
+}
+
+// A call that Redis says came too late, because its clock has been set ahead, is made
+// once more with what is known now, and charged once.
+func TestClockSetAhead(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	redisstore.Pretend(s, time.Now().Add(-time.Hour))
+	before, _ := stats(server.Client)
+	r := request(t, "k")
+	if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Decisions[0].Remaining != 9 {
+		t.Errorf("Take: %v, %v, %+v", ok, err, r[0].Decisions)
+	}
+	after, _ := stats(server.Client)
+	if calls := after["evalsha"] - before["evalsha"]; calls != 3 { // one of them to find out that there is no script
+		t.Errorf("%d script calls, want 3", calls)
+	}
+}

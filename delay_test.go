@@ -181,6 +181,16 @@ handle {
 	})
 }
 
+// A request that panics behind the handler has left its place before.
+func TestDelayPlacesAndPanics(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n gcra 1 1s 1\n delay 5s 1\n}\n}\ntest_hold {\n"))
+	for range 3 {
+		_, _ = c.do("GET", "http://"+c.site+"/?panic", "") // the connection is cut
+	}
+	c.waitForLog(t, "as the request wants")
+	c.get(t, "/").want(t, 200)
+}
+
 // waitForMetric waits until the metrics have a line.
 func waitForMetric(t *testing.T, c *caddyProcess, line string) {
 	t.Helper()

@@ -122,6 +122,13 @@ func TestMemoryForgetsInitial(t *testing.T) {
 		if got := remaining(); got != 1 {
 			t.Errorf("%d remaining in a budget that is forgotten, want 1", got)
 		}
+		if take(t, s, "z", "k", 2, limit) { // which is remembered: it fills up from now on
+			t.Error("a forgotten budget of 1 has room for 2")
+		}
+		time.Sleep(time.Minute)
+		if !take(t, s, "z", "k", 2, limit) {
+			t.Error("a forgotten budget does not fill up")
+		}
 	})
 }
 

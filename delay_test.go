@@ -165,9 +165,9 @@ handle {
 			}
 		}
 		// Who leaves while others wait behind leaves his place, but not his time.
-		first, last := hold(), func() {}
+		first := hold()
 		reset(2)
-		last = hold()
+		last := hold()
 		reset(3)
 		first()
 		c.waitForLog(t, `"status":499`)

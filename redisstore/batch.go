@@ -211,7 +211,7 @@ func (s *Store) ask(ctx context.Context, now algorithms.Micros, deadline time.Ti
 	if err != nil {
 		return nil, err
 	}
-	keys, argv := encode(s.options.KeyPrefix, now, last, groups...)
+	keys, argv := encode(s.names(), now, last, groups...)
 	sent := time.Now()
 	reply, err := s.run(ctx, conns, s.script(s.takes, algorithms.Set.TakeScript, groups...), keys, argv)
 	if err != nil {

@@ -27,7 +27,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 // runGroups runs one script call for all groups and passes on what became of each.
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
-	keys, argv := encode("p", 0, 0, groups...)
+	keys, argv := encode(keyNames{prefix: "p"}, 0, 0, groups...)
 	values, err := script.Run(context.Background(), client, keys, argv...).Slice()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestGroups(t *testing.T) {
 					{Zone: "y", Key: "y " + key, Cost: 1, Limits: limits[:size]},
 				})
 				if poisoned(g) && client == server.Client { // the last limit of the first zone
-					server.Client.HSet(ctx, string(appendKey(nil, "p", key, of[len(of)-1].ID)), "a", 1)
+					server.Client.HSet(ctx, keyNames{prefix: "p"}.name(key, of[len(of)-1].ID), "a", 1)
 				}
 			}
 			runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {

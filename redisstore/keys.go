@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 )
@@ -9,25 +10,47 @@ import (
 // is stored as a hash.
 const longestKey = 128
 
-// appendKey appends the name of a budget in Redis:
+// keyNames says how budgets are named in Redis:
 //
 //	<prefix>:{<key>}:<limit ID>
 //
 // The braces are Redis Cluster's hash tag: all limits of one key share a slot.
 // See [appendEncoded] for why no key can end the tag or take another's place.
-func appendKey(b []byte, prefix, key, limitID string) []byte {
-	b = append(b, prefix...)
+type keyNames struct {
+	prefix string
+	secret string // if not empty, keys are stored as [HashedKey] has them
+}
+
+// appendStart appends what the names of all budgets of a key begin with.
+func (n keyNames) appendStart(b []byte, key string) []byte {
+	b = append(b, n.prefix...)
 	b = append(b, ":{"...)
-	b = appendEncoded(b, key)
-	b = append(b, "}:"...)
-	return append(b, limitID...)
+	if n.secret != "" {
+		b = append(b, HashedKey(n.secret, key)...)
+	} else {
+		b = appendEncoded(b, key)
+	}
+	return append(b, "}:"...)
+}
+
+// name is the name of one budget.
+func (n keyNames) name(key, limitID string) string {
+	return string(append(n.appendStart(nil, key), limitID...))
+}
+
+// HashedKey is what stands for a key where keys are not to be stored or shown: its
+// HMAC-SHA256 with a secret, marked so that it equals no key.
+func HashedKey(secret, key string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(key))
+	return "%$" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // appendEncoded appends a key in printable ASCII without braces. Braces, percent
 // signs and all other bytes are written %XX, so a percent sign is always
-// followed by two digits, except in two reserved forms, which therefore equal no
-// other key: "%" is the empty key (Redis ignores an empty tag), and "%#" starts
-// the hash of a long one.
+// followed by two digits, except in three reserved forms, which therefore equal no
+// other key: "%" is the empty key (Redis ignores an empty tag), "%#" starts the hash
+// of a long one, and "%$" that of [HashedKey].
 func appendEncoded(b []byte, key string) []byte {
 	if key == "" {
 		return append(b, '%')

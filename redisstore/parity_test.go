@@ -25,6 +25,8 @@ import (
 
 const programSteps = 40
 
+var parityNames = keyNames{prefix: "parity"}
+
 // latest is the last instant the bounds of package algorithms are made for, with
 // room to spare: the year 2096.
 const latest algorithms.Micros = 4_000_000_000_000_000
@@ -266,7 +268,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 			p.requests[z].Cost, p.requests[z].MaxWait = p.costs[i][z], maxWait(p.requests[z], p.waits[i])
 		}
 		var argv []any
-		keys, argv = encode("parity", now, 0, p.requests)
+		keys, argv = encode(parityNames, now, 0, p.requests)
 		replies = append(replies, pipe.EvalSha(ctx, load(set).take, keys, argv...))
 		if given := p.refunds[i]; given.events > 0 {
 			n := 0
@@ -275,7 +277,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 				q.Decisions = append(q.Decisions[:0], p.want[given.of][n:n+len(q.Limits)]...)
 				n += len(q.Limits)
 			}
-			if back, argv := encodeRefund("parity", now, p.requests, given.events); len(back) > 0 {
+			if back, argv := encodeRefund(parityNames, now, p.requests, given.events); len(back) > 0 {
 				refunds = append(refunds, pipe.EvalSha(ctx, load(set).refund, back, argv...))
 			}
 		}
@@ -316,7 +318,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 
 // putState writes the state of a request's first limit into Redis.
 func putState(client *redis.Client, r store.Request, s algorithms.State) error {
-	key := string(appendKey(nil, "parity", r.Key, r.Limits[0].ID))
+	key := parityNames.name(r.Key, r.Limits[0].ID)
 	if s.Log != nil {
 		for i := range s.Log.Len() {
 			if err := client.RPush(context.Background(), key, s.Log.At(i)).Err(); err != nil {

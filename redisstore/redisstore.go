@@ -37,6 +37,8 @@ type Options struct {
 	DB int
 	// KeyPrefix starts the name of every key (default caddy_rl).
 	KeyPrefix string
+	// HashKeys, if not empty, is a secret: keys are stored as [HashedKey] has them.
+	HashKeys string
 	// Timeout is how long one Take waits in all (default 100 ms).
 	Timeout time.Duration
 	// Batch is how many requests share one script call at most (default 128);
@@ -175,7 +177,15 @@ func (s *Store) Address() string { return s.options.Address }
 
 // String says whose budgets these are, without secrets.
 func (s *Store) String() string {
-	return fmt.Sprintf("redis %s db %d key_prefix %q", s.options.Address, s.options.DB, s.options.KeyPrefix)
+	text := fmt.Sprintf("redis %s db %d key_prefix %q", s.options.Address, s.options.DB, s.options.KeyPrefix)
+	if s.options.HashKeys != "" {
+		text += " with hashed keys " + HashedKey(s.options.HashKeys, "")[:8]
+	}
+	return text
+}
+
+func (s *Store) names() keyNames {
+	return keyNames{prefix: s.options.KeyPrefix, secret: s.options.HashKeys}
 }
 
 // acquire returns the connections, which stay open until release.
@@ -309,7 +319,7 @@ func (s *Store) Refund(ctx context.Context, requests []store.Request, n int64) e
 // RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of
 // Redis.
 func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
-	keys, argv := encodeRefund(s.options.KeyPrefix, now, requests, n)
+	keys, argv := encodeRefund(s.names(), now, requests, n)
 	if len(keys) == 0 {
 		return nil
 	}

@@ -96,6 +96,37 @@ func TestKeysAndExpiry(t *testing.T) {
 	}
 }
 
+// With a secret no key, however it looks, is found in Redis, and each is still a
+// budget of its own.
+func TestHashedKeys(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr, HashKeys: "secret"})
+	other := open(t, redisstore.Options{Address: server.Addr, HashKeys: "another"})
+	for _, key := range []string{"203.0.113.7", "", "{x}", strings.Repeat("k", 1000), redisstore.HashedKey("secret", "203.0.113.7")} {
+		for _, one := range []*redisstore.Store{s, other} {
+			r := request(t, key)
+			if _, err := one.Take(context.Background(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
+				t.Errorf("key %.40q: %v, %+v", key, err, r[0].Decisions)
+			}
+			if err := one.Refund(context.Background(), r, 1); err != nil {
+				t.Error(err)
+			}
+			if _, err := one.Take(context.Background(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
+				t.Errorf("key %.40q after a refund: %v, %+v", key, err, r[0].Decisions)
+			}
+		}
+	}
+	names := server.Client.Keys(context.Background(), "*").Val()
+	if len(names) != 10 {
+		t.Errorf("%d budgets, want 10", len(names))
+	}
+	for _, name := range names {
+		if !regexp.MustCompile(`^caddy_rl:\{%\$[\w-]{43}\}:z:`).MatchString(name) {
+			t.Errorf("a budget is named %q", name)
+		}
+	}
+}
+
 func TestOneRoundTrip(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})

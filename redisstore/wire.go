@@ -11,11 +11,11 @@ import (
 // encode writes the KEYS and ARGV of a script call for several groups, each of
 // them the requests of one Take, as take.lua documents them. last is the last instant
 // at which they may be decided; 0 is any.
-func encode(prefix string, now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
+func encode(names keyNames, now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
 	var limits []*algorithms.Limit
 	var asks []*store.Request // no two that ask the same
 	var zones []any           // of all groups, by the number of what they ask
-	var key []byte
+	var name []byte
 	for _, requests := range groups {
 		for i := range requests {
 			r := &requests[i]
@@ -24,9 +24,9 @@ func encode(prefix string, now, last algorithms.Micros, groups ...[]store.Reques
 				ask = -ask
 			}
 			zones = append(zones, ask)
+			name = names.appendStart(name[:0], r.Key)
 			for _, l := range r.Limits {
-				key = appendKey(key[:0], prefix, r.Key, l.ID)
-				keys = append(keys, string(key))
+				keys = append(keys, string(append(name, l.ID...)))
 			}
 		}
 	}
@@ -62,14 +62,14 @@ func sameLimit(a, b store.Limit) bool { return a.Limit == b.Limit }
 // encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
 // or as many as were charged, of each limit of the requests, as refund.lua documents
 // them.
-func encodeRefund(prefix string, now algorithms.Micros, requests []store.Request, n int64) (keys []string, argv []any) {
+func encodeRefund(names keyNames, now algorithms.Micros, requests []store.Request, n int64) (keys []string, argv []any) {
 	var limits []*algorithms.Limit
 	var tail []any
 	for i := range requests {
 		r := &requests[i]
 		for j, d := range r.Decisions {
 			if d.Charged > 0 {
-				keys = append(keys, string(appendKey(nil, prefix, r.Key, r.Limits[j].ID)))
+				keys = append(keys, names.name(r.Key, r.Limits[j].ID))
 				tail = append(tail, number(&limits, r.Limits[j].Limit), d.Receipt.A, d.Receipt.B, min(n, d.Charged))
 			}
 		}

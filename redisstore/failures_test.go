@@ -1,0 +1,127 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A Redis that refuses to do what it is asked says so for all requests alike, charges
+// nothing, fails its check, and decides again once it no longer refuses.
+func TestRefusingRedis(t *testing.T) {
+	tests := []struct {
+		name    string
+		fail    func(*redis.Client) error
+		recover func(*redis.Client) error
+	}{
+		{
+			"out of memory",
+			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "1").Err() },
+			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "0").Err() },
+		},
+		{
+			"a replica",
+			func(c *redis.Client) error { return c.SlaveOf(context.Background(), "127.0.0.1", "1").Err() },
+			func(c *redis.Client) error { return c.SlaveOf(context.Background(), "no", "one").Err() },
+		},
+		{
+			"no permission to write",
+			func(c *redis.Client) error {
+				return c.ACLSetUser(context.Background(), "limiter", "-set", "-rpush").Err()
+			},
+			func(c *redis.Client) error {
+				return c.ACLSetUser(context.Background(), "limiter", "+set", "+rpush").Err()
+			},
+		},
+		{
+			"no permission to run scripts",
+			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "-evalsha").Err() },
+			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "+evalsha").Err() },
+		},
+		{
+			"too few replicas",
+			func(c *redis.Client) error {
+				return c.ConfigSet(context.Background(), "min-replicas-to-write", "1").Err()
+			},
+			func(c *redis.Client) error {
+				return c.ConfigSet(context.Background(), "min-replicas-to-write", "0").Err()
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			ctx := context.Background()
+			server := redistest.Start(t)
+			server.Client.ACLSetUser(ctx, "limiter", "on", ">secret", "~*", "+@all")
+			s := open(t, redisstore.Options{Address: server.Addr, Username: "limiter", Password: "secret"})
+			take := func() (int64, error) {
+				r := request(t, "k")
+				_, err := s.Take(ctx, r)
+				if err != nil {
+					return 0, err
+				}
+				return r[0].Decisions[0].Remaining, nil
+			}
+			if left, err := take(); left != 9 || err != nil {
+				t.Fatal(left, err)
+			}
+			if err := s.Check(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := test.fail(server.Client); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				var failed *store.Error
+				if _, err := take(); !errors.As(err, &failed) || failed.Reason != store.ReasonReply {
+					t.Errorf("Take: %v, want an error with reason reply", err)
+				}
+			}
+			if err := s.Check(ctx); err == nil {
+				t.Error("the check finds nothing")
+			}
+			if err := test.recover(server.Client); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Check(ctx); err != nil {
+				t.Errorf("the check still finds %v", err)
+			}
+			if left, err := take(); left != 8 || err != nil {
+				t.Errorf("afterwards %d remain, %v, want 8: nothing was charged meanwhile", left, err)
+			}
+		})
+	}
+}
+
+// Connections that Redis has closed are noticed before anything is sent on them.
+func TestClosedConnections(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	for range 5 {
+		if _, err := s.Take(t.Context(), request(t, "k")); err != nil {
+			t.Error(err)
+		}
+		if err := server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// After FLUSHALL all budgets begin afresh, and nothing fails.
+func TestFlushedBudgets(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	for range 3 {
+		r := request(t, "k")
+		if _, err := s.Take(t.Context(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
+			t.Errorf("%v, %+v", err, r[0].Decisions)
+		}
+		server.Client.FlushAll(t.Context())
+	}
+}

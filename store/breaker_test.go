@@ -1,0 +1,207 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// failing is a store in memory that can be told to fail.
+type failing struct {
+	storetest.Store
+	err    atomic.Pointer[error]
+	asked  atomic.Int64
+	checks atomic.Int64
+}
+
+func (f *failing) fail(err error) { f.err.Store(&err) }
+
+func (f *failing) failure() error {
+	if err := f.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	f.asked.Add(1)
+	if err := f.failure(); err != nil {
+		return false, err
+	}
+	return f.Store.Take(ctx, requests)
+}
+
+func (f *failing) Check(context.Context) error {
+	f.checks.Add(1)
+	return f.failure()
+}
+
+func newFailing() *failing {
+	return &failing{Store: store.NewMemory().Bound(1000, zones(1), nil)}
+}
+
+var errGone = &store.Error{Reason: store.ReasonConnection, Err: errors.New("it is gone")}
+
+// direct gives a decorator the methods with an instant that the suite wants, past it.
+type direct struct {
+	store.Store
+	storetest storetest.Store
+}
+
+func (d direct) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+	return d.storetest.TakeAt(ctx, now, requests)
+}
+
+func (d direct) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
+	return d.storetest.RefundAt(ctx, now, requests, n)
+}
+
+func TestBreakerConforms(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		f := newFailing()
+		b := store.NewBreaker(f, nil)
+		t.Cleanup(b.Close)
+		return direct{b, f}
+	})
+}
+
+// With the store behind it gone from the start, a failover decides as any store does.
+func TestFailoverConforms(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		f := newFailing()
+		f.fail(errGone)
+		b := store.NewBreaker(f, nil)
+		t.Cleanup(b.Close)
+		local := store.NewMemory().Bound(1000, zones(1), nil)
+		return direct{store.NewFailover(b, local, func(error) {}), local}
+	})
+}
+
+// After five failures in a row a store isn't asked, until a check finds that it works.
+func TestBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		var changes []error
+		var mu sync.Mutex
+		b := store.NewBreaker(f, func(failure error) {
+			mu.Lock()
+			defer mu.Unlock()
+			changes = append(changes, failure)
+		})
+		defer b.Close()
+		take := func() error {
+			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+			return err
+		}
+		others := []error{ // which say nothing about the store
+			context.Canceled, &store.Error{Reason: store.ReasonKey, Err: errors.New("a hash")},
+		}
+		for i := range 20 {
+			f.fail(others[i%2])
+			if err := take(); !errors.Is(err, others[i%2]) {
+				t.Errorf("error %v", err)
+			}
+		}
+		f.fail(nil)
+		for range 4 {
+			f.fail(errGone)
+			_ = take()
+		}
+		f.fail(nil)
+		if err := take(); err != nil || b.Open() {
+			t.Fatalf("after four failures and a success: %v, open %v", err, b.Open())
+		}
+		f.fail(errGone)
+		asked := f.asked.Load()
+		for i := range 100 {
+			err := take()
+			if i < 5 != errors.Is(err, errGone) || i >= 5 != errors.Is(err, store.ErrOpen) {
+				t.Fatalf("failure %d: %v", i+1, err)
+			}
+		}
+		if got := f.asked.Load() - asked; got != 5 || !b.Open() {
+			t.Errorf("the store was asked %d times, open %v", got, b.Open())
+		}
+		time.Sleep(time.Minute)
+		if checks := f.checks.Load(); checks < 30 || checks > 130 {
+			t.Errorf("%d checks in a minute", checks)
+		}
+		if f.asked.Load() != asked+5 {
+			t.Error("a request was asked of a store that fails")
+		}
+		f.fail(nil)
+		time.Sleep(2 * time.Second)
+		if err := take(); err != nil || b.Open() {
+			t.Errorf("once it works again: %v, open %v", err, b.Open())
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(changes) != 2 || !errors.Is(changes[0], errGone) || changes[1] != nil {
+			t.Errorf("changes told: %v", changes)
+		}
+	})
+}
+
+// A failover decides by its own budgets while the store fails, by a part of the limits
+// if they have one, and gives back to the store that charged.
+func TestFailover(t *testing.T) {
+	f := newFailing()
+	var failures []error
+	s := store.NewFailover(f, store.NewMemory().Bound(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
+	limit := window(t, 6, time.Hour)
+	part, err := limit.Limit.Part(1, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit.Part = part
+	ask := func() []store.Request {
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+		if _, err := s.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	remaining := func(want int64) []store.Request {
+		t.Helper()
+		r := ask()
+		if got := r[0].Decisions[0].Remaining; got != want {
+			t.Errorf("%d remaining, want %d", got, want)
+		}
+		return r
+	}
+	charged := remaining(5)
+	f.fail(errGone)
+	local := remaining(1)
+	remaining(0)
+	if r := ask(); r[0].Decisions[0].Allowed {
+		t.Errorf("allowed past the part: %+v", r[0].Decisions)
+	}
+	if err := s.Refund(t.Context(), local, 1); err != nil {
+		t.Fatal(err)
+	}
+	remaining(0)
+	f.fail(nil)
+	remaining(4)
+	if err := s.Refund(t.Context(), charged, 1); err != nil {
+		t.Fatal(err)
+	}
+	remaining(4)
+	if len(failures) != 4 {
+		t.Errorf("%d failures told, want 4", len(failures))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.fail(context.Canceled)
+	if _, err := s.Take(ctx, charged); !errors.Is(err, context.Canceled) || len(failures) != 4 {
+		t.Errorf("a caller that has left: %v, %d failures", err, len(failures))
+	}
+}

@@ -27,8 +27,8 @@ func TestRefusingRedis(t *testing.T) {
 		},
 		{
 			"a replica",
-			func(c *redis.Client) error { return c.SlaveOf(context.Background(), "127.0.0.1", "1").Err() },
-			func(c *redis.Client) error { return c.SlaveOf(context.Background(), "no", "one").Err() },
+			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "127.0.0.1", "1").Err() },
+			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "no", "one").Err() },
 		},
 		{
 			"no permission to write",

@@ -13,6 +13,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 var update = flag.Bool("update", false, "write what is into the golden files")
@@ -54,6 +56,8 @@ func TestAdapt(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal("no golden files", err)
 	}
+	t.Setenv("TEST_SECRET", "secret")
+	t.Setenv("TEST_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
 			golden, err := os.ReadFile(file)

@@ -191,10 +191,11 @@ func (c *caddyProcess) do(method, url, body string, header ...string) (response,
 
 // load replaces the configuration through the admin endpoint. When it returns,
 // one configuration alone takes requests: Caddy answers a little earlier, while
-// servers of the old configuration, or of one it rejected, may still accept.
+// servers of the old configuration, or of one it rejected, may still accept. One
+// that is the same as before, but for a comment, is loaded too.
 func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 	t.Helper()
-	r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config), "Content-Type", contentType)
+	r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config), "Content-Type", contentType, "Cache-Control", "must-revalidate")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,14 +66,26 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			status <code>
 //		}
 //
-//		redis [<address>] {
-//			address      <address>
+//		redis [<address>...] {
+//			address      <address>...       # several only with master_name
 //			username     <username>
 //			password     <password>
 //			db           <number>
 //			key_prefix   <prefix>
 //			timeout      <duration>
 //			dial_timeout <duration>
+//
+//			master_name       <name>        # the addresses are those of Sentinels
+//			sentinel_username <username>
+//			sentinel_password <password>
+//
+//			tls {
+//				ca          <file>
+//				cert        <file>
+//				key         <file>
+//				server_name <name>
+//				insecure_skip_verify
+//			}
 //		}
 //		store          memory|redis
 //		on_store_error local [<share>]|allow|deny
@@ -127,7 +139,10 @@ var (
 	zoneOptions    = append([]string{
 		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
-	redisOptions = []string{"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout"}
+	redisOptions = []string{
+		"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout", "master_name", "sentinel_username", "sentinel_password", "tls",
+	}
+	tlsOptions = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
 )
 
 func algorithmNames() (names []string) {
@@ -217,6 +232,15 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 			c.Timeout, err = positiveDuration(d, "100ms")
 		case "dial_timeout":
 			c.DialTimeout, err = positiveDuration(d, "1s")
+		case "master_name":
+			c.MasterName, err = value(d, "mymaster")
+		case "sentinel_username":
+			c.SentinelUsername, err = value(d, "caddy")
+		case "sentinel_password":
+			c.SentinelPassword, err = value(d, "{env.SENTINEL_PASSWORD}")
+		case "tls":
+			c.TLS = new(RedisTLS)
+			err = c.TLS.unmarshal(d)
 		}
 		return err
 	})
@@ -224,6 +248,25 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		return err
 	}
 	return c.check()
+}
+
+func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
+	return block(d, "tls", tlsOptions, func(option string) (err error) {
+		switch option {
+		case "ca":
+			c.CA, err = value(d, "/etc/redis/ca.pem")
+		case "cert":
+			c.Cert, err = value(d, "/etc/redis/client.pem")
+		case "key":
+			c.Key, err = value(d, "/etc/redis/client.key")
+		case "server_name":
+			c.ServerName, err = value(d, "redis.internal")
+		case "insecure_skip_verify":
+			c.InsecureSkipVerify = true
+			err = noValue(d)
+		}
+		return err
+	})
 }
 
 // unmarshalZone reads a zone. Its errors begin with the zone's name.

@@ -7,11 +7,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // Every Caddyfile in the README and in docs is adapted and provisioned.
 func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
+	t.Setenv("SENTINEL_PASSWORD", "secret")
+	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	files, err := filepath.Glob("docs/*.md")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no docs", err)
@@ -48,7 +52,7 @@ func TestSyntaxIsComplete(t *testing.T) {
 		}
 		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
 		syntax = regexp.MustCompile(`(?s)^.*?\n(//\t)?}`).FindString(syntax)
-		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, {"align", "min_interval", "buckets", "initial", "warm_up", "cold_factor"}} {
+		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, tlsOptions, {"align", "min_interval", "buckets", "initial", "warm_up", "cold_factor"}} {
 			for _, option := range options {
 				if option == "distributed" || option == "storage" { // in the README they are elsewhere
 					continue

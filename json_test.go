@@ -11,6 +11,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // handlerConfig is a configuration with one handler.
@@ -110,11 +112,34 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
 		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
 		{zone(limit) + `,"redis":{}`, "redis takes one address, not 0"},
-		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, `unknown field "tls"`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, ""},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"CERTIFICATES/ca.pem","cert":"{env.TEST_DIRECTORY}/cert.pem","key":"{file.CERTIFICATES/key.pem}","server_name":"redis.internal","insecure_skip_verify":true}}`, ""},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"CERTIFICATES/cert.pem"}}`, "cert and key of tls go together"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"verify":false}}`, `unknown field "verify"`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"/no/such/file"}}`, `ca of tls of redis: can't use "/no/such/file": no such file or directory; write the path of a file in PEM form`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"CERTIFICATES/"}}`, "ca of tls of redis: can't use"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"{env.TEST_SECRET}"}}`, `ca of tls of redis: can't use "{env.TEST_SECRET}": no such file or directory`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"{file.CERTIFICATES/key.pem}"}}`, `ca of tls of redis: "{file.CERTIFICATES/key.pem}" holds no certificate`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"CERTIFICATES/key.pem","key":"CERTIFICATES/key.pem"}}`, "do not belong together: write a certificate and its private key"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"-----BEGIN SECRET","key":"-----BEGIN SECRET"}}`, "the text there and the text there do not belong together"},
+		{zone(limit) + `,"redis":{"address":["/run/redis.sock"]}`, ""},
+		{zone(limit) + `,"redis":{"address":["unix:///run/redis.sock?db=1"]}`, ""},
+		{zone(limit) + `,"redis":{"address":["unix://{env.TEST_SECRET}@/run/redis.sock"],"tls":{}}`, "tls and a unix socket don't go together"},
+		{zone(limit) + `,"redis":{"address":["rediss://:{env.TEST_SECRET}@h:1"]}`, ""},
+		{zone(limit) + `,"redis":{"address":["a:1","b:2"],"master_name":"m","sentinel_username":"u","sentinel_password":"{env.TEST_SECRET}","tls":{}}`, ""},
+		{zone(limit) + `,"redis":{"address":["a:1","b:2"]}`, "redis takes one address, not 2"},
+		{zone(limit) + `,"redis":{"address":["a:1","{env.TEST_HOST}"],"master_name":"m"}`, `with master_name each redis address is host:port of a Sentinel, and "nowhere" is not`},
+		{zone(limit) + `,"redis":{"address":["a:1"],"master_name":"m","sentinel_password":"{env.NO_SUCH_VARIABLE}"}`, "sentinel_password of redis holds a placeholder that is empty or unknown"},
+		{zone(limit) + `,"redis":{"address":["a:1"],"sentinel_username":"u"}`, "sentinel_username and sentinel_password need master_name"},
 		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, "address of redis holds a placeholder that is empty or unknown"},
 	}
+	directory := filepath.Dir(redistest.NewCertificates(t).CA)
+	t.Setenv("TEST_DIRECTORY", directory)
+	t.Setenv("TEST_SECRET", "SECRET")
+	t.Setenv("TEST_HOST", "nowhere")
 	for _, test := range tests {
-		err := validate(handlerConfig(`{"handler":"rate_limit",` + test.settings + `}`))
+		err := validate(handlerConfig(`{"handler":"rate_limit",` + strings.ReplaceAll(test.settings, "CERTIFICATES/", directory+"/") + `}`))
+		test.want = strings.ReplaceAll(test.want, "CERTIFICATES/", directory+"/")
 		switch {
 		case test.want == "" && err != nil:
 			t.Errorf("%s: %v", test.settings, err)
@@ -148,13 +173,31 @@ func TestRedisPlaceholders(t *testing.T) {
 	}
 	t.Setenv("TEST_REDIS_HOST", "redis.internal")
 	core, logs := observer.New(zapcore.WarnLevel)
-	c := Redis{Address: []string{"redis://user:{env.TEST_REDIS_HOST}@{env.TEST_REDIS_HOST}:1"}, Password: "{file." + file + "}", KeyPrefix: "{env.TEST_REDIS_HOST}"}
+	certificates := redistest.NewCertificates(t)
+	t.Setenv("TEST_CERTIFICATES", filepath.Dir(certificates.CA))
+	c := Redis{
+		Address: []string{"redis://user:{env.TEST_REDIS_HOST}@{env.TEST_REDIS_HOST}:1"}, Password: "{file." + file + "}", KeyPrefix: "{env.TEST_REDIS_HOST}",
+		TLS: &RedisTLS{CA: "{env.TEST_CERTIFICATES}/ca.pem", Cert: "{file." + certificates.Cert + "}", Key: "{file." + certificates.Key + "}", ServerName: "{env.TEST_REDIS_HOST}"},
+	}
 	o, err := c.options(zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.Address != "redis://user:redis.internal@redis.internal:1" || o.Password != "from file" || o.KeyPrefix != "redis.internal" {
 		t.Errorf("options %+v", o)
+	}
+	for name, got := range map[string]string{certificates.CA: o.TLS.CA, certificates.Cert: o.TLS.Cert, certificates.Key: o.TLS.Key} {
+		if want, err := os.ReadFile(name); err != nil || strings.TrimSpace(got) != strings.TrimSpace(string(want)) {
+			t.Errorf("%s became %q", name, got)
+		}
+	}
+	if o.TLS.ServerName != "redis.internal" {
+		t.Errorf("server_name became %q", o.TLS.ServerName)
+	}
+	sentinel := Redis{Address: []string{"{env.TEST_REDIS_HOST}:1", "b:2"}, MasterName: "{env.TEST_REDIS_HOST}", SentinelUsername: "{env.TEST_REDIS_HOST}", SentinelPassword: "{file." + file + "}"}
+	o, err = sentinel.options(zap.New(core))
+	if err != nil || o.Address != "redis.internal:1,b:2" || o.MasterName != "redis.internal" || o.SentinelUsername != "redis.internal" || o.SentinelPassword != "from file" {
+		t.Errorf("options %+v, %v", o, err)
 	}
 	if _, err := (&Redis{Address: []string{"redis://user@h:1"}}).options(zap.New(core)); err != nil {
 		t.Fatal(err)
@@ -164,6 +207,8 @@ func TestRedisPlaceholders(t *testing.T) {
 	}
 	for _, readable := range []Redis{
 		{Address: []string{"h:1"}, Password: "SECRET"},
+		{Address: []string{"h:1"}, MasterName: "m", SentinelPassword: "SECRET"},
+		{Address: []string{"unix://u:SECRET@/run/redis.sock"}},
 		{Address: []string{"redis://u:SECRET@h:1"}},
 		{Address: []string{"redis://u:SECRET@{env.TEST_REDIS_HOST}:1"}},
 		{Address: []string{"redis://{env.TEST_REDIS_HOST}:SECRET@h:1"}},

@@ -1,7 +1,10 @@
 package ratelimit
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +17,10 @@ import (
 // Redis says which Redis keeps the budgets. All strings may hold {env.NAME} and
 // {file./absolute/path}, which keeps secrets out of the configuration.
 type Redis struct {
-	// One host:port, or one URL redis://[user[:password]@]host[:port][/db].
+	// One host:port; the absolute path of a unix socket; or a URL:
+	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
+	// or unix://[user[:password]@]/path[?db=number]. With a master_name, one or more
+	// host:port of Sentinels.
 	Address []string `json:"address,omitempty"`
 
 	// The user to log in as (default: the URL's, or none).
@@ -25,6 +31,19 @@ type Redis struct {
 
 	// The number of the database (default: the URL's, or 0).
 	DB int `json:"db,omitempty"`
+
+	// What Sentinels call the Redis to use; they are asked where it is, at first and
+	// after it has failed (default: none are asked).
+	MasterName string `json:"master_name,omitempty"`
+
+	// The user to log in to Sentinels as (default: none).
+	SentinelUsername string `json:"sentinel_username,omitempty"`
+
+	// The password to log in to Sentinels with (default: none).
+	SentinelPassword string `json:"sentinel_password,omitempty"`
+
+	// Connections with TLS, to Sentinels too (default: without, but for a rediss:// URL).
+	TLS *RedisTLS `json:"tls,omitempty"`
 
 	// What the name of every key begins with; printable ASCII without braces
 	// (default caddy_rl).
@@ -38,10 +57,43 @@ type Redis struct {
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 }
 
+// RedisTLS are the settings of TLS connections. Files are read when a configuration
+// is loaded: load it again when they have changed. A placeholder can also stand for
+// what is in a file, in PEM form.
+type RedisTLS struct {
+	// A file of certificates in PEM form, one of which must vouch for that of Redis
+	// (default: those this system trusts).
+	CA string `json:"ca,omitempty"`
+
+	// A file with the certificate, and those between it and the authority, that
+	// Caddy shows to Redis, in PEM form (default: none).
+	Cert string `json:"cert,omitempty"`
+
+	// The file with the private key of cert, in PEM form.
+	Key string `json:"key,omitempty"`
+
+	// The name that the certificate of Redis must have (default: the host of its
+	// address).
+	ServerName string `json:"server_name,omitempty"`
+
+	// Whether any certificate is accepted, so that whoever can redirect the
+	// connection reads and answers (default: false).
+	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
+}
+
 // check judges what is known before placeholders are expanded.
 func (c *Redis) check() error {
-	if len(c.Address) != 1 {
-		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379", len(c.Address))
+	switch {
+	case c.MasterName != "" && len(c.Address) == 0:
+		return errors.New("redis with master_name takes the addresses of Sentinels: write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
+	case c.MasterName == "" && len(c.Address) == 0:
+		return errors.New("redis takes one address, not 0: write for example redis 127.0.0.1:6379")
+	case c.MasterName == "" && len(c.Address) > 1:
+		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379; "+
+			"if these are Sentinels, write master_name <name> in its block (a cluster is not supported yet)", len(c.Address))
+	}
+	if c.TLS != nil && (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		return errors.New("cert and key of tls go together: write both, or neither")
 	}
 	o := c.unexpanded()
 	if strings.Contains(o.Address, "{") {
@@ -54,34 +106,114 @@ func (c *Redis) check() error {
 	return err
 }
 
+// unexpanded are the options without what is in files.
 func (c *Redis) unexpanded() redisstore.Options {
-	return redisstore.Options{
-		Address: c.Address[0], Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
+	o := redisstore.Options{
+		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
+		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
 	}
+	if c.TLS != nil {
+		o.TLS = redisstore.TLS{On: true, ServerName: c.TLS.ServerName, InsecureSkipVerify: c.TLS.InsecureSkipVerify}
+	}
+	return o
 }
 
-// options expands the placeholders.
+// options expands the placeholders, and reads files.
 func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 	if err := c.check(); err != nil {
 		return redisstore.Options{}, err
 	}
 	o := c.unexpanded()
-	if literal(c.Password) || literal(urlPassword(c.Address[0])) {
+	if literal(c.Password) || literal(c.SentinelPassword) || literal(urlPassword(c.Address[0])) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
-	repl := caddy.NewReplacer()
+	if c.TLS != nil && isPEM(c.TLS.Key) {
+		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file in its place")
+	}
 	for _, s := range []struct {
 		name  string
 		value *string
-	}{{"address", &o.Address}, {"username", &o.Username}, {"password", &o.Password}, {"key_prefix", &o.KeyPrefix}} {
-		value, err := repl.ReplaceOrErr(*s.value, true, true)
-		if err != nil {
-			return o, fmt.Errorf("%s of redis holds a placeholder that is empty or unknown: write {env.NAME} of a variable that is set, or {file./absolute/path} of a file that is not empty", s.name)
+	}{
+		{"address", &o.Address},
+		{"username", &o.Username},
+		{"password", &o.Password},
+		{"key_prefix", &o.KeyPrefix},
+		{"master_name", &o.MasterName},
+		{"sentinel_username", &o.SentinelUsername},
+		{"sentinel_password", &o.SentinelPassword},
+		{"server_name of tls", &o.TLS.ServerName},
+	} {
+		if err := expand(s.name, s.value); err != nil {
+			return o, err
 		}
-		*s.value = value
+	}
+	if c.TLS == nil {
+		return o, nil
+	}
+	for _, f := range []struct {
+		name, file string
+		text       *string
+	}{
+		{"ca", c.TLS.CA, &o.TLS.CA}, {"cert", c.TLS.Cert, &o.TLS.Cert}, {"key", c.TLS.Key, &o.TLS.Key},
+	} {
+		text, err := readPEM(f.name, f.file)
+		if err != nil {
+			return o, err
+		}
+		*f.text = text
+	}
+	if _, err := (redisstore.TLS{CA: o.TLS.CA}).Config(); err != nil {
+		return o, fmt.Errorf("ca of tls of redis: %s holds no certificate: write a file of certificates in PEM form", shown(c.TLS.CA))
+	}
+	if _, err := o.TLS.Config(); err != nil {
+		return o, fmt.Errorf("cert and key of tls of redis: %s and %s do not belong together: write a certificate and its private key in PEM form (%w)", shown(c.TLS.Cert), shown(c.TLS.Key), err)
 	}
 	return o, nil
+}
+
+// expand expands the placeholders of an option.
+func expand(name string, value *string) error {
+	expanded, err := caddy.NewReplacer().ReplaceOrErr(*value, true, true)
+	if err != nil {
+		return fmt.Errorf("%s of redis holds a placeholder that is empty or unknown: write {env.NAME} of a variable that is set, or {file./absolute/path} of a file that is not empty", name)
+	}
+	*value = expanded
+	return nil
+}
+
+// readPEM reads the file that an option of tls names, unless a placeholder in it
+// stands for the text itself. An error shows the option as it was written alone, for
+// what it stands for may be a key.
+func readPEM(name, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	value := file
+	if err := expand(name+" of tls", &value); err != nil || isPEM(value) {
+		return value, err
+	}
+	text, err := os.ReadFile(value)
+	if failed, ok := errors.AsType[*os.PathError](err); ok {
+		err = failed.Err
+	}
+	if err == nil && !isPEM(string(text)) {
+		err = errors.New("it holds nothing in PEM form")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s of tls of redis: can't use %q: %w; write the path of a file in PEM form", name, file, err)
+	}
+	return string(text), nil
+}
+
+func isPEM(text string) bool { return strings.Contains(text, "-----BEGIN ") }
+
+// shown is an option of tls as an error may show it.
+func shown(option string) string {
+	if isPEM(option) {
+		return "the text there"
+	}
+	return strconv.Quote(option)
 }
 
 // urlPassword is what stands where the password of a URL does.

@@ -206,7 +206,7 @@ func (s *Store) send(calls []*call) {
 // ask runs the script for several groups, and returns what it has to say of them.
 func (s *Store) ask(ctx context.Context, now algorithms.Micros, deadline time.Time, groups [][]store.Request) (*reader, error) {
 	conns := s.acquire()
-	defer s.release()
+	defer s.release(conns)
 	last, err := s.lastInstant(ctx, conns, now, deadline)
 	if err != nil {
 		return nil, err

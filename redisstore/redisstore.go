@@ -11,15 +11,12 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -28,13 +25,23 @@ import (
 // Options say which Redis, and how to reach it. Options are comparable: equal
 // ones can share a Store.
 type Options struct {
-	// Address is a host:port, or a URL redis://[user[:password]@]host[:port][/db].
+	// Address is a host:port, the absolute path of a unix socket, or a URL:
+	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
+	// or unix://[user[:password]@]/path[?db=number]. With a MasterName it is one or
+	// more host:port of Sentinels, with commas between them.
 	Address string
 	// Username and Password log in; both may be empty. They stand in for those
 	// of a URL.
 	Username, Password string
 	// DB is the number of the database (default 0, or the URL's).
 	DB int
+	// MasterName is what Sentinels call the Redis that is to be used; empty if none
+	// are asked.
+	MasterName string
+	// SentinelUsername and SentinelPassword log in to the Sentinels.
+	SentinelUsername, SentinelPassword string
+	// TLS says whether connections, those to Sentinels too, are encrypted.
+	TLS TLS
 	// KeyPrefix starts the name of every key (default caddy_rl).
 	KeyPrefix string
 	// HashKeys, if not empty, is a secret: keys are stored as [HashedKey] has them.
@@ -68,11 +75,10 @@ const (
 // configuration ended still finish. Its connections close once none is.
 type Store struct {
 	options Options
-	client  *redis.Options
+	dial    func() *redis.Client
 
 	mu      sync.Mutex
-	conns   *redis.Client // nil before the first use and after the last
-	inUse   int
+	conns   *connections // nil before the first use and after the last
 	closed  bool
 	takes   scripts
 	refunds scripts
@@ -100,6 +106,12 @@ func (o Options) Normal() (Options, error) {
 	if o.DB < 0 || o.DB > math.MaxInt32 {
 		return o, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
 	}
+	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
+		return o, errors.New("sentinel_username and sentinel_password need master_name: write what the Sentinels call the Redis to use")
+	}
+	if o.TLS != (TLS{}) {
+		o.TLS.On = true
+	}
 	return o, o.parseAddress()
 }
 
@@ -111,115 +123,15 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &redis.Options{
-		Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
-		DialTimeout: o.DialTimeout,
-		// Take has a deadline of its own, which comes first.
-		ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
-		ContextTimeoutEnabled: true,
-		// A command that charges is never sent twice: see [charge].
-		MaxRetries:               -1,
-		DialerRetries:            1, // the next request is the next try
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	dial, err := o.client()
+	if err != nil {
+		return nil, err
 	}
-	return &Store{options: o, client: client, takes: make(scripts), refunds: make(scripts), stepped: stepped}, nil
-}
-
-// parseAddress reads the address by hand: what a URL library says of a malformed
-// one repeats the password in it.
-func (o *Options) parseAddress() error {
-	address := o.Address
-	if scheme, rest, found := strings.Cut(address, "://"); found {
-		malformed := errors.New("redis URL is malformed (it is not repeated here, for it may hold a password): " +
-			"write redis://[user[:password]@]host[:port][/db], special characters of the password percent-encoded")
-		if scheme != "redis" {
-			return errors.New("redis URL has another scheme than redis: write host:port or redis://host:port")
-		}
-		u, err := url.Parse("redis://" + rest)
-		if err != nil || u.Hostname() == "" {
-			return malformed
-		}
-		if u.RawQuery != "" || u.Fragment != "" {
-			return errors.New("redis URL has a query or a fragment: write its settings as options of redis instead")
-		}
-		if db := strings.Trim(u.Path, "/"); db != "" {
-			n, err := strconv.ParseUint(db, 10, 31)
-			if err != nil {
-				return malformed
-			}
-			if o.DB == 0 {
-				o.DB = int(n)
-			}
-		}
-		if o.Username == "" {
-			o.Username = u.User.Username()
-		}
-		if password, _ := u.User.Password(); o.Password == "" {
-			o.Password = password
-		}
-		address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
-	}
-	host, port, err := net.SplitHostPort(address)
-	if n, notNumber := strconv.ParseUint(port, 10, 16); err != nil || notNumber != nil || n == 0 || host == "" || strings.ContainsAny(host, "@/ ") {
-		shown := ""
-		if address == o.Address && !strings.ContainsAny(address, "@/") { // else it may hold a password
-			shown = fmt.Sprintf(" %q", address)
-		}
-		return fmt.Errorf("redis address%s is not host:port: write for example 127.0.0.1:6379", shown)
-	}
-	o.Address = address
-	return nil
-}
-
-// Address is the host:port of the Redis, without secrets.
-func (s *Store) Address() string { return s.options.Address }
-
-// String says whose budgets these are, without secrets.
-func (s *Store) String() string {
-	text := fmt.Sprintf("redis %s db %d key_prefix %q", s.options.Address, s.options.DB, s.options.KeyPrefix)
-	if s.options.HashKeys != "" {
-		text += " with hashed keys " + HashedKey(s.options.HashKeys, "")[:8]
-	}
-	return text
+	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), stepped: stepped}, nil
 }
 
 func (s *Store) names() keyNames {
 	return keyNames{prefix: s.options.KeyPrefix, secret: s.options.HashKeys}
-}
-
-// acquire returns the connections, which stay open until release.
-func (s *Store) acquire() *redis.Client {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns == nil {
-		s.conns = redis.NewClient(s.client)
-	}
-	s.inUse++
-	return s.conns
-}
-
-func (s *Store) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inUse--
-	s.closeIdleLocked()
-}
-
-// Close closes the connections once no Take is under way.
-func (s *Store) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.closeIdleLocked()
-	return nil
-}
-
-func (s *Store) closeIdleLocked() {
-	if s.closed && s.inUse == 0 && s.conns != nil {
-		_ = s.conns.Close()
-		s.conns = nil
-	}
 }
 
 // Destruct lets a [Store] live in a pool of shared values. It is Close.
@@ -234,9 +146,12 @@ var probe = redis.NewScript(probeLua)
 // the scripts, on keys that no budget has.
 func (s *Store) Check(ctx context.Context) error {
 	conns := s.acquire()
-	defer s.release()
+	defer s.release(conns)
 	key := s.options.KeyPrefix + ":{%}::probe" // zones have names
 	_, err := s.run(ctx, conns, probe, []string{key, key + " log"}, nil)
+	if err != nil && ctx.Err() == nil && s.options.MasterName != "" {
+		s.renew(conns) // another Sentinel may know better
+	}
 	return classify(ctx, err)
 }
 
@@ -244,7 +159,7 @@ func (s *Store) Check(ctx context.Context) error {
 // whether that can happen at all. Redis may refuse to tell.
 func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
 	conns := s.acquire()
-	defer s.release()
+	defer s.release(conns)
 	info, err := conns.Info(ctx, "memory").Result()
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -292,7 +207,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 // lastInstant is a deadline in the time of Redis, rather too early than too late: a
 // call that Redis comes to later is of no use to anybody, and must not charge. The
 // first call asks Redis for its time. With an invented now there is none.
-func (s *Store) lastInstant(ctx context.Context, conns *redis.Client, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
+func (s *Store) lastInstant(ctx context.Context, conns *connections, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
 	if now != 0 {
 		return 0, nil
 	}
@@ -326,7 +241,7 @@ func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	conns := s.acquire()
-	defer s.release()
+	defer s.release(conns)
 	reply, err := s.run(waiting, conns, s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv)
 	if err != nil {
 		return classify(ctx, err)
@@ -376,7 +291,7 @@ func (charge) NoRetry() bool { return true }
 // run runs a script, which it loads first if Redis doesn't have it: NOSCRIPT is
 // the one answer after which the same call is made again, for it proves that
 // nothing ran.
-func (s *Store) run(ctx context.Context, conns *redis.Client, script *redis.Script, keys []string, argv []any) ([]any, error) {
+func (s *Store) run(ctx context.Context, conns *connections, script *redis.Script, keys []string, argv []any) ([]any, error) {
 	args := make([]any, 0, 3+len(keys)+len(argv))
 	args = append(args, "evalsha", script.Hash(), len(keys))
 	for _, k := range keys {
@@ -394,8 +309,14 @@ func (s *Store) run(ctx context.Context, conns *redis.Client, script *redis.Scri
 	}
 	err := cmd.Err()
 	reply, _ := cmd.Val().([]any)
+	if demoted(reply, err) {
+		s.renew(conns)
+	}
 	return reply, err
 }
+
+// errNoMaster is what Sentinels mean by answering nothing.
+var errNoMaster = errors.New("redisstore: the Sentinels know no master of this name: write master_name as in their configuration")
 
 // classify wraps an error of the client with what is known of its kind. ctx is
 // the caller's own: if that one ended, the store is not to blame.
@@ -406,6 +327,9 @@ func classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
+		err = errNoMaster
+	}
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
 	var timeout net.Error
 	var answer redis.Error
@@ -414,7 +338,7 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &inScript):
 		e.Reason = inScript.reason()
-	case errors.As(err, &answer), errors.As(err, &malformed):
+	case errors.As(err, &answer), errors.As(err, &malformed), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
 	case errors.Is(err, errLate):
 		e.Reason = store.ReasonTimeout

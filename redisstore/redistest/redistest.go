@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -17,7 +19,7 @@ import (
 
 // Server is a redis-server process that ends with the test.
 type Server struct {
-	// Addr is its host:port.
+	// Addr is its host:port, or the path of its socket.
 	Addr string
 	// Client talks to it directly.
 	Client *redis.Client
@@ -36,19 +38,45 @@ func Start(t testing.TB, args ...string) *Server {
 	dir := t.TempDir()
 	for range 5 { // the free port may be taken before Redis has it
 		port := FreePort(t)
-		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port)}
-		s.args = append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args...)
-		s.Client = redis.NewClient(&redis.Options{Addr: s.Addr})
-		t.Cleanup(func() {
-			_ = s.Client.Close()
-			s.Kill(t)
-		})
-		if s.run(t) {
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: plain(dir, args, "--port", port)}
+		if s.start(t, &redis.Options{Addr: s.Addr}) {
 			return s
 		}
 	}
 	t.Fatal("redis-server did not start")
 	return nil
+}
+
+// StartUnix starts a Redis that listens on a unix socket alone.
+func StartUnix(t testing.TB, args ...string) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "redis") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := &Server{Addr: filepath.Join(dir, "redis.sock")}
+	s.args = plain(dir, args, "--port", "0", "--unixsocket", s.Addr)
+	if !s.start(t, &redis.Options{Network: "unix", Addr: s.Addr}) {
+		t.Fatal("redis-server did not start")
+	}
+	return s
+}
+
+// plain is a command line: no persistence, and what a test wants last.
+func plain(dir string, wanted []string, args ...string) []string {
+	return slices.Concat([]string{"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args, wanted)
+}
+
+// start starts the process and what ends it, and waits until it answers.
+func (s *Server) start(t testing.TB, o *redis.Options) bool {
+	t.Helper()
+	s.Client = redis.NewClient(o)
+	t.Cleanup(func() {
+		_ = s.Client.Close()
+		s.Kill(t)
+	})
+	return s.run(t)
 }
 
 // run starts the process and waits until it answers.

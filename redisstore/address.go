@@ -1,0 +1,127 @@
+package redisstore
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// parseAddress reads the address by hand: what a URL library says of a malformed
+// one repeats the password in it.
+func (o *Options) parseAddress() error {
+	if o.MasterName != "" {
+		return o.parseSentinels()
+	}
+	scheme, rest, isURL := strings.Cut(o.Address, "://")
+	switch {
+	case isURL:
+		if err := o.parseURL(scheme, rest); err != nil {
+			return err
+		}
+	case !strings.HasPrefix(o.Address, "/"):
+		if !isHostPort(o.Address) {
+			shown := ""
+			if !strings.ContainsAny(o.Address, "@/") { // else it may hold a password
+				shown = fmt.Sprintf(" %q", o.Address)
+			}
+			return fmt.Errorf("redis address%s is not host:port: write for example 127.0.0.1:6379", shown)
+		}
+	}
+	if o.network() == "unix" && o.TLS.On {
+		return errors.New("tls and a unix socket don't go together: leave tls out, or write host:port")
+	}
+	return nil
+}
+
+// network is that of the address, which is read already.
+func (o *Options) network() string {
+	if strings.HasPrefix(o.Address, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// parseURL puts the parts of a URL where they belong. What stands there already
+// stays.
+func (o *Options) parseURL(scheme, rest string) error {
+	form := scheme + "://[user[:password]@]host[:port][/db]"
+	if scheme == "unix" {
+		form = "unix://[user[:password]@]/path[?db=number]"
+	}
+	malformed := errors.New("redis URL is malformed (it is not repeated here, for it may hold a password): " +
+		"write " + form + ", special characters of the password percent-encoded")
+	if scheme != "redis" && scheme != "rediss" && scheme != "unix" {
+		return errors.New("redis URL has another scheme than redis, rediss and unix: write host:port or redis://host:port")
+	}
+	u, err := url.Parse("redis://" + rest)
+	if err != nil || (u.Hostname() == "") != (scheme == "unix") {
+		return malformed
+	}
+	db := strings.Trim(u.Path, "/")
+	if scheme == "unix" {
+		o.Address, db = u.Path, ""
+		if n, found := strings.CutPrefix(u.RawQuery, "db="); found {
+			db, u.RawQuery = n, ""
+		}
+		if u.Host != "" || len(u.Path) < 2 || strings.HasSuffix(rest, "?db=") {
+			return malformed
+		}
+	} else {
+		o.Address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379"))
+		if !isHostPort(o.Address) {
+			return errors.New("redis address is not host:port: write for example 127.0.0.1:6379")
+		}
+	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("redis URL has a query or a fragment: write its settings as options of redis instead")
+	}
+	if db != "" {
+		n, err := strconv.ParseUint(db, 10, 31)
+		if err != nil {
+			return malformed
+		}
+		if o.DB == 0 {
+			o.DB = int(n)
+		}
+	}
+	if o.Username == "" {
+		o.Username = u.User.Username()
+	}
+	if password, _ := u.User.Password(); o.Password == "" {
+		o.Password = password
+	}
+	if scheme == "rediss" {
+		o.TLS.On = true
+	}
+	return nil
+}
+
+// parseSentinels reads addresses of Sentinels.
+func (o *Options) parseSentinels() error {
+	all := o.sentinels()
+	for i, one := range all {
+		if all[i] = strings.TrimSpace(one); isHostPort(all[i]) {
+			continue
+		}
+		shown := "one" // it may hold a password
+		if !strings.ContainsAny(one, "@/") {
+			shown = strconv.Quote(one)
+		}
+		return fmt.Errorf("with master_name each redis address is host:port of a Sentinel, and %s is not: "+
+			"write for example 127.0.0.1:26379, and username, password, db and tls as options", shown)
+	}
+	o.Address = strings.Join(all, ",")
+	return nil
+}
+
+func (o *Options) sentinels() []string { return strings.Split(o.Address, ",") }
+
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	n, notNumber := strconv.ParseUint(port, 10, 16)
+	return err == nil && notNumber == nil && n > 0 && host != "" && !strings.ContainsAny(host, "@/, ")
+}

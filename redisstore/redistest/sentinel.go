@@ -1,0 +1,176 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Master is what a [Trio] calls its master.
+const Master = "mymaster"
+
+// Trio is three Sentinels that watch a master and its replica.
+type Trio struct {
+	// Sentinels ask for the password.
+	Sentinels []*Server
+	// Redis are the master and the replica, in the order they began in.
+	Redis [2]*Server
+	// Password is that of the Sentinels.
+	Password string
+}
+
+// StartTrio starts three Sentinels, which take a master for dead after 300 ms, a
+// master and a replica, and waits until all know each other.
+func StartTrio(t testing.TB, password string) *Trio {
+	t.Helper()
+	trio := &Trio{Password: password}
+	replication := []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
+	trio.Redis[0] = Start(t, replication...)
+	host, port, _ := net.SplitHostPort(trio.Redis[0].Addr)
+	trio.Redis[1] = Start(t, append(replication, "--replicaof", host+" "+port)...)
+	trio.waitForReplica(t, trio.Redis[1])
+	for range 3 {
+		trio.Sentinels = append(trio.Sentinels, trio.startSentinel(t, host, port))
+	}
+	for _, s := range trio.Sentinels {
+		waitFor(t, "the Sentinels to know each other", func() bool {
+			state := sentinelClient(t, s, password).Master(context.Background(), Master).Val()
+			return state["num-other-sentinels"] == "2" && state["num-slaves"] == "1" && state["flags"] == "master"
+		})
+	}
+	for _, s := range trio.Sentinels {
+		s.hurry("500") // a Sentinel that hears of no new master for four of these undoes a failover
+	}
+	return trio
+}
+
+// hurry has a Sentinel speak to the others, and ask each Redis, more often than every
+// 2 and 10 seconds. A Redis before 7 can't, and takes that long.
+func (s *Server) hurry(milliseconds string) {
+	_ = s.Client.Do(context.Background(), "sentinel", "debug", "publish-period", milliseconds, "info-period", "200").Err()
+}
+
+func (trio *Trio) startSentinel(t testing.TB, host, port string) *Server {
+	t.Helper()
+	for range 5 {
+		dir, own := t.TempDir(), FreePort(t)
+		file := filepath.Join(dir, "sentinel.conf")
+		config := fmt.Sprintf(`port %s
+bind 127.0.0.1
+dir %s
+requirepass %s
+sentinel sentinel-pass %s
+sentinel monitor %s %s %s 2
+sentinel down-after-milliseconds %[5]s 300
+sentinel failover-timeout %[5]s 5000
+`, own, dir, trio.Password, trio.Password, Master, host, port)
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", own), args: []string{file, "--sentinel"}}
+		if s.start(t, &redis.Options{Addr: s.Addr, Password: trio.Password}) {
+			s.hurry("100")
+			return s
+		}
+	}
+	t.Fatal("redis-sentinel did not start")
+	return nil
+}
+
+// Misinformed starts a Sentinel that no other knows, and that takes a place where no
+// Redis is for the master.
+func (trio *Trio) Misinformed(t testing.TB) *Server {
+	t.Helper()
+	return trio.startSentinel(t, "127.0.0.1", FreePort(t))
+}
+
+// Addrs are the addresses of the Sentinels.
+func (trio *Trio) Addrs() (all []string) {
+	for _, s := range trio.Sentinels {
+		all = append(all, s.Addr)
+	}
+	return all
+}
+
+// Roles returns the master and the replica of the moment.
+func (trio *Trio) Roles(t testing.TB) (master, replica *Server) {
+	t.Helper()
+	waitFor(t, "one master and one replica", func() bool {
+		for i, s := range trio.Redis {
+			if other := trio.Redis[1-i]; isMaster(s) && other.replicates() {
+				master, replica = s, other
+				return true
+			}
+		}
+		return false
+	})
+	return master, replica
+}
+
+func isMaster(s *Server) bool {
+	return strings.Contains(s.Client.Info(context.Background(), "replication").Val(), "role:master")
+}
+
+func (s *Server) replicates() bool {
+	return strings.Contains(s.Client.Info(context.Background(), "replication").Val(), "master_link_status:up")
+}
+
+func (trio *Trio) waitForReplica(t testing.TB, s *Server) {
+	t.Helper()
+	waitFor(t, "the replica to have copied the master", s.replicates)
+}
+
+// Failover has a Sentinel make the replica master, and returns when it has begun.
+func (trio *Trio) Failover(t testing.TB) {
+	t.Helper()
+	waitFor(t, "a failover to begin", func() bool {
+		for _, s := range trio.Sentinels {
+			if sentinelClient(t, s, trio.Password).Failover(context.Background(), Master).Err() == nil {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// AddUser has all Sentinels know a user.
+func (trio *Trio) AddUser(t testing.TB, name string, rules ...string) {
+	t.Helper()
+	for _, s := range trio.Sentinels {
+		c := redis.NewClient(&redis.Options{Addr: s.Addr, Password: trio.Password, DisableIdentity: true})
+		defer c.Close()
+		if err := c.ACLSetUser(context.Background(), name, rules...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Clients lists the connections to a Sentinel.
+func (trio *Trio) Clients(t testing.TB, s *Server) string {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: s.Addr, Password: trio.Password, DisableIdentity: true})
+	defer c.Close()
+	return c.ClientList(context.Background()).Val()
+}
+
+func sentinelClient(t testing.TB, s *Server, password string) *redis.SentinelClient {
+	c := redis.NewSentinelClient(&redis.Options{Addr: s.Addr, Password: password})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func waitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

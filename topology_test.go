@@ -1,0 +1,144 @@
+package ratelimit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// A Caddy by TLS and one by a unix socket decide as others do; certificates that
+// change count from the next configuration on, and a bad file changes nothing.
+func TestRedisByTLS(t *testing.T) {
+	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
+	server := redistest.StartTLS(t, certificates, "--requirepass", "SECRET")
+	used := t.TempDir()
+	install := func(c redistest.Certificates) {
+		t.Helper()
+		for name, file := range map[string]string{"ca.pem": c.CA, "cert.pem": c.Cert, "key.pem": c.Key} {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(used, name), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	install(certificates)
+	config := site(fmt.Sprintf(`zone api {
+		gcra 1 1h 5
+	}
+	redis %s {
+		password {env.REDIS_PASSWORD}
+		timeout 5s
+		tls {
+			ca   %s/ca.pem
+			cert %[2]s/cert.pem
+			key  {env.TEST_KEY}
+		}
+	}
+	on_store_error deny`, server.Addr, used))
+	c := startCaddy(t, config, "REDIS_PASSWORD=SECRET", "TEST_KEY="+used+"/key.pem")
+	c.get(t, "/").want(t, 200, "RateLimit", `"api";r=4;t=3600`)
+
+	install(others)
+	c.get(t, "/").want(t, 200)
+	c.reload(t, config+"# with certificates of another authority\n")
+	c.get(t, "/").want(t, 503)
+	c.waitForLog(t, "certificate")
+
+	install(certificates)
+	c.reload(t, config+"# with the right ones again\n")
+	c.get(t, "/").want(t, 200, "RateLimit", `"api";r=2;t=3600`) // its budget is where it was
+
+	if err := os.Remove(filepath.Join(used, "key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	r := c.load(t, config+"# without a key\n", "text/caddyfile")
+	if r.StatusCode == 200 || !strings.Contains(r.body, `key of tls of redis: can't use \"{env.TEST_KEY}\": no such file or directory`) {
+		t.Errorf("a configuration without the key: %d %s", r.StatusCode, r.body)
+	}
+	c.get(t, "/").want(t, 200)
+	if log := c.logged(); strings.Contains(log, "SECRET") || strings.Contains(log, "PRIVATE") {
+		t.Error("a secret is in the log")
+	}
+	shown, err := c.do("GET", "http://"+c.admin+"/config/", "")
+	if err != nil || strings.Contains(shown.body, "SECRET") || strings.Contains(shown.body, "PRIVATE") {
+		t.Errorf("a secret is in what the admin API shows: %v %s", err, shown.body)
+	}
+}
+
+func TestRedisByUnixSocket(t *testing.T) {
+	server := redistest.StartUnix(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 2\n}\nredis unix://%s?db=2 {\n timeout 5s\n}\non_store_error deny", server.Addr)))
+	c.get(t, "/").want(t, 200)
+	c.get(t, "/").want(t, 200)
+	c.get(t, "/").want(t, 429)
+}
+
+// Each of two Caddys goes on with the new master when Sentinels have made one, and
+// no request waits for longer than it may.
+func TestRedisBySentinel(t *testing.T) {
+	const password = "SECRET"
+	trio := redistest.StartTrio(t, password)
+	config := site(fmt.Sprintf(`zone api {
+		fixed_window 100000 100h
+	}
+	redis %s {
+		master_name %s
+		sentinel_password {env.SENTINEL_PASSWORD}
+		timeout 500ms
+	}
+	on_store_error deny`, strings.Join(trio.Addrs(), " "), redistest.Master))
+	caddys := []*caddyProcess{startCaddy(t, config, "SENTINEL_PASSWORD="+password), startCaddy(t, config, "SENTINEL_PASSWORD="+password)}
+	remaining := func(c *caddyProcess) (n int) {
+		t.Helper()
+		began := time.Now()
+		r := c.get(t, "/")
+		if waited := time.Since(began); waited > 2*time.Second {
+			t.Errorf("a request waited for %v", waited)
+		}
+		if r.StatusCode != 200 {
+			return 0
+		}
+		if _, err := fmt.Sscanf(r.field("RateLimit"), `"api";r=%d;`, &n); err != nil {
+			t.Fatal(err, r.field("RateLimit"))
+		}
+		return n
+	}
+	for i, c := range append(caddys, caddys...) {
+		if n := remaining(c); n != 99999-i {
+			t.Errorf("request %d: %d remaining, want %d", i+1, n, 99999-i)
+		}
+	}
+	old, next := trio.Roles(t)
+	began := time.Now()
+	old.Kill(t)
+	for deadline := began.Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		one, other := remaining(caddys[0]), remaining(caddys[1])
+		if one > 0 && other > 0 {
+			if other != one-1 {
+				t.Errorf("%d and %d remaining: the two don't share a budget", one, other)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("they don't recover")
+		}
+	}
+	t.Logf("both recovered after %v", time.Since(began).Round(time.Millisecond))
+	if keys := next.Client.Keys(t.Context(), "caddy_rl:*api*").Val(); len(keys) != 1 {
+		t.Errorf("keys on the new master: %q", keys)
+	}
+	for _, c := range caddys {
+		c.waitForLog(t, "Redis works again")
+		if strings.Contains(c.logged(), password) {
+			t.Error("the password of the Sentinels is in the log")
+		}
+	}
+}

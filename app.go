@@ -205,6 +205,7 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		if err != nil {
 			return nil, "", err
 		}
+		h.hashKeys = options.HashKeys
 		b, err := a.redisStore(options)
 		if err != nil {
 			return nil, "", err

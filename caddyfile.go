@@ -72,6 +72,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			password     <password>
 //			db           <number>
 //			key_prefix   <prefix>
+//			hash_keys    <secret>
+//			batch        <requests>
 //			timeout      <duration>
 //			dial_timeout <duration>
 //
@@ -140,7 +142,7 @@ var (
 		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
 	redisOptions = []string{
-		"address", "username", "password", "db", "key_prefix", "timeout", "dial_timeout", "master_name", "sentinel_username", "sentinel_password", "tls",
+		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
 	tlsOptions = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
 )
@@ -230,6 +232,12 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 			c.KeyPrefix, err = value(d, "caddy_rl")
 		case "timeout":
 			c.Timeout, err = positiveDuration(d, "100ms")
+		case "hash_keys":
+			c.HashKeys, err = value(d, "{env.RATE_LIMIT_SECRET}")
+		case "batch":
+			var n int
+			n, err = smallInteger(d, "128")
+			c.Batch = &n
 		case "dial_timeout":
 			c.DialTimeout, err = positiveDuration(d, "1s")
 		case "master_name":

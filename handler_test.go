@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // field returns a header field's values, joined.
@@ -467,6 +470,23 @@ respond ok
 	c.waitForLog(t, `"count":1}`)
 	if strings.Contains(c.logged(), "hidden") {
 		t.Error("a key is logged without log_key")
+	}
+}
+
+// With hash_keys a key is neither in Redis nor in the log.
+func TestHashKeys(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n hash_keys {env.RATE_LIMIT_SECRET}\n batch 0\n}"), "RATE_LIMIT_SECRET=pepper")
+	for _, status := range []int{200, 429} {
+		c.get(t, "/", "X-Api-Key", "sesame").want(t, status)
+	}
+	c.waitForLog(t, "rate limit exceeded")
+	hashed := redisstore.HashedKey("pepper", "sesame")
+	if log := c.logged(); !strings.Contains(log, hashed) || strings.Contains(log, "sesame") || strings.Contains(log, "pepper") {
+		t.Errorf("the log lacks %s, or has the key or the secret", hashed)
+	}
+	if names := server.Client.Keys(t.Context(), "caddy_rl:{*}:api:*").Val(); len(names) != 1 || !strings.Contains(names[0], hashed) {
+		t.Errorf("budgets in Redis: %q", names)
 	}
 }
 

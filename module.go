@@ -61,9 +61,11 @@ type Handler struct {
 	app    *App
 	store  store.Store
 	outage outagePolicy
-	zones  []*zone
-	forms  headerForms
-	logger *zap.Logger
+	// hashKeys is the secret keys are logged with; empty if they are as they are.
+	hashKeys string
+	zones    []*zone
+	forms    headerForms
+	logger   *zap.Logger
 }
 
 // CaddyModule returns the Caddy module information.

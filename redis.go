@@ -49,6 +49,15 @@ type Redis struct {
 	// (default caddy_rl).
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
+	// A secret: keys, which can be addresses or API keys, are stored as their HMAC
+	// with it, and logged so. Another secret means other budgets (default: keys are
+	// stored as they are).
+	HashKeys string `json:"hash_keys,omitempty"`
+
+	// How many requests share one script call at most; with 0 each has its own,
+	// however many come at the same time (default 128).
+	Batch *int `json:"batch,omitempty"`
+
 	// How long a request waits for Redis in all before it is answered with
 	// status 503 (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
@@ -95,6 +104,9 @@ func (c *Redis) check() error {
 	if c.TLS != nil && (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return errors.New("cert and key of tls go together: write both, or neither")
 	}
+	if err := checkBatch(c.Batch); err != nil {
+		return err
+	}
 	o := c.unexpanded()
 	if strings.Contains(o.Address, "{") {
 		o.Address = "unknown:1"
@@ -106,12 +118,27 @@ func (c *Redis) check() error {
 	return err
 }
 
+func checkBatch(n *int) error {
+	const most = 10_000
+	if n != nil && (*n < 0 || *n > most) {
+		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d", most, *n, redisstore.DefaultBatch)
+	}
+	return nil
+}
+
 // unexpanded are the options without what is in files.
 func (c *Redis) unexpanded() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
+		HashKeys:   c.HashKeys,
 		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
+	}
+	if c.Batch != nil {
+		o.Batch = *c.Batch
+		if o.Batch == 0 {
+			o.Batch = -1
+		}
 	}
 	if c.TLS != nil {
 		o.TLS = redisstore.TLS{On: true, ServerName: c.TLS.ServerName, InsecureSkipVerify: c.TLS.InsecureSkipVerify}
@@ -128,6 +155,9 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 	if literal(c.Password) || literal(c.SentinelPassword) || literal(urlPassword(c.Address[0])) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
+	if literal(c.HashKeys) {
+		logger.Warn("the secret of hash_keys is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
+	}
 	if c.TLS != nil && isPEM(c.TLS.Key) {
 		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file in its place")
 	}
@@ -139,6 +169,7 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 		{"username", &o.Username},
 		{"password", &o.Password},
 		{"key_prefix", &o.KeyPrefix},
+		{"hash_keys", &o.HashKeys},
 		{"master_name", &o.MasterName},
 		{"sentinel_username", &o.SentinelUsername},
 		{"sentinel_password", &o.SentinelPassword},

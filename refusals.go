@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 // refusals tells the log and the events app about refused requests, so that an
@@ -130,7 +131,11 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 		if r.others {
 			fields = append(fields, zap.Bool("other_keys", true))
 		} else if logKey := r.handler.LogKey; logKey != nil && *logKey {
-			fields = append(fields, zap.String("key", r.key))
+			key := r.key
+			if secret := r.handler.hashKeys; secret != "" {
+				key = redisstore.HashedKey(secret, key)
+			}
+			fields = append(fields, zap.String("key", key))
 		}
 		c.Write(fields...)
 	}

@@ -268,7 +268,7 @@ func TestSentinel(t *testing.T) {
 			}
 			errors, failed, last := i.seen()
 			longest := i.forget()
-			t.Logf("%s: instance %d failed for %v (%d times), longest request %v, last error: %v",
+			t.Logf("%s: instance %d failed last after %v (%d times), longest request %v, last error: %v",
 				what, n, max(0, failed.Sub(began)).Round(time.Millisecond), errors, longest.Round(time.Millisecond), last)
 			if longest > timeout+slack {
 				t.Errorf("%s: a request of instance %d waited for %v, it may for %v", what, n, longest, timeout)

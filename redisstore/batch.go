@@ -43,7 +43,7 @@ func (b *batcher) mayFlyLocked() bool {
 
 // call is a Take in the queue.
 type call struct {
-	ctx      context.Context
+	deadline time.Time // when its caller leaves at the latest
 	requests []store.Request
 	state    atomic.Int32
 	done     chan struct{} // closed when allowed and err are there
@@ -63,8 +63,8 @@ const (
 var errLate = errors.New("redisstore: Redis came to it too late")
 
 // take takes at the time of Redis, together with others if need be.
-func (s *Store) take(ctx context.Context, requests []store.Request) (bool, error) {
-	c := &call{ctx: ctx, requests: requests}
+func (s *Store) take(ctx context.Context, deadline time.Time, requests []store.Request) (bool, error) {
+	c := &call{deadline: deadline, requests: requests}
 	b := &s.batcher
 	b.mu.Lock()
 	if len(b.queue) == 0 && b.mayFlyLocked() || s.options.Batch < 0 {
@@ -81,16 +81,28 @@ func (s *Store) take(ctx context.Context, requests []store.Request) (bool, error
 	b.queue = append(b.queue, c)
 	s.wakeLocked()
 	b.mu.Unlock()
+	timer := timers.Get().(*time.Timer)
+	timer.Reset(time.Until(deadline))
+	defer func() {
+		timer.Stop()
+		timers.Put(timer)
+	}()
+	err := context.DeadlineExceeded
 	select {
 	case <-c.done:
+		return c.allowed, c.err
+	case <-timer.C:
 	case <-ctx.Done():
-		if c.state.CompareAndSwap(queued, left) {
-			return false, ctx.Err()
-		}
-		<-c.done
+		err = ctx.Err()
 	}
+	if c.state.CompareAndSwap(queued, left) {
+		return false, err
+	}
+	<-c.done
 	return c.allowed, c.err
 }
+
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 // wakeLocked sees to it that what is in the queue is sent before long.
 func (s *Store) wakeLocked() {
@@ -156,20 +168,18 @@ func (s *Store) nextCallsLocked() (calls []*call) {
 
 // send makes one script call for all calls, and answers each.
 func (s *Store) send(calls []*call) {
-	var deadline time.Time // the last of them
-	first, _ := calls[0].ctx.Deadline()
+	first, last := calls[0].deadline, calls[0].deadline
 	groups := make([][]store.Request, len(calls))
 	for i, c := range calls {
-		d, _ := c.ctx.Deadline()
-		if d.After(deadline) {
-			deadline = d
+		if c.deadline.Before(first) {
+			first = c.deadline
 		}
-		if d.Before(first) {
-			first = d
+		if c.deadline.After(last) {
+			last = c.deadline
 		}
 		groups[i] = c.requests
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	ctx, cancel := context.WithDeadline(context.Background(), last)
 	defer cancel()
 	r, err := s.ask(ctx, 0, first, groups)
 	for _, c := range calls {

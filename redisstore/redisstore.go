@@ -178,12 +178,14 @@ func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
-	defer cancel()
-	allowed, err := s.take(waiting, requests)
-	if errors.Is(err, errLate) && waiting.Err() == nil {
+	deadline := time.Now().Add(s.options.Timeout)
+	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
+		deadline = sooner
+	}
+	allowed, err := s.take(ctx, deadline, requests)
+	if errors.Is(err, errLate) && time.Now().Before(deadline) {
 		// Nothing was charged, and the time of Redis is known better now.
-		allowed, err = s.take(waiting, requests)
+		allowed, err = s.take(ctx, deadline, requests)
 	}
 	return allowed, classify(ctx, err)
 }

@@ -212,71 +212,6 @@ func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 	})
 }
 
-func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
-	for d.NextArg() {
-		c.Address = append(c.Address, d.Val())
-	}
-	err := block(d, "redis", redisOptions, func(option string) (err error) {
-		switch option {
-		case "address":
-			c.Address = append(c.Address, d.RemainingArgs()...)
-		case "username":
-			c.Username, err = value(d, "caddy")
-		case "password":
-			c.Password, err = value(d, "{env.REDIS_PASSWORD}")
-		case "db":
-			var n int64
-			n, err = integer(d, "0")
-			c.DB = int(n)
-		case "key_prefix":
-			c.KeyPrefix, err = value(d, "caddy_rl")
-		case "timeout":
-			c.Timeout, err = positiveDuration(d, "100ms")
-		case "hash_keys":
-			c.HashKeys, err = value(d, "{env.RATE_LIMIT_SECRET}")
-		case "batch":
-			var n int
-			n, err = smallInteger(d, "128")
-			c.Batch = &n
-		case "dial_timeout":
-			c.DialTimeout, err = positiveDuration(d, "1s")
-		case "master_name":
-			c.MasterName, err = value(d, "mymaster")
-		case "sentinel_username":
-			c.SentinelUsername, err = value(d, "caddy")
-		case "sentinel_password":
-			c.SentinelPassword, err = value(d, "{env.SENTINEL_PASSWORD}")
-		case "tls":
-			c.TLS = new(RedisTLS)
-			err = c.TLS.unmarshal(d)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return c.check()
-}
-
-func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
-	return block(d, "tls", tlsOptions, func(option string) (err error) {
-		switch option {
-		case "ca":
-			c.CA, err = value(d, "/etc/redis/ca.pem")
-		case "cert":
-			c.Cert, err = value(d, "/etc/redis/client.pem")
-		case "key":
-			c.Key, err = value(d, "/etc/redis/client.key")
-		case "server_name":
-			c.ServerName, err = value(d, "redis.internal")
-		case "insecure_skip_verify":
-			c.InsecureSkipVerify = true
-			err = noValue(d)
-		}
-		return err
-	})
-}
-
 // unmarshalZone reads a zone. Its errors begin with the zone's name.
 func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	name, err := value(d, "api")
@@ -426,26 +361,6 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 	}
 	c.Limits = append(c.Limits, l)
 	return nil
-}
-
-// unmarshalDelay reads delay <max> [<requests>].
-func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
-	args := d.RemainingArgs()
-	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes <max> [<requests>], but has %d of them: write for example delay 2s 100", len(args))
-	}
-	longest, err := parseDuration("delay", args[0], "2s")
-	if err != nil || len(args) == 1 {
-		return &Delay{Max: longest}, err
-	}
-	held, err := parseInteger("requests", args[1], "100")
-	if err == nil && held <= 0 {
-		err = fmt.Errorf("requests must be above 0, not %d: write how many are held at a time, or leave it out for %d", held, defaultHeld)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("delay: %w", err)
-	}
-	return &Delay{Max: longest, Held: held}, nil
 }
 
 // unmarshalLegacy reads a limit in the terms of an older limiter, and writes it

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -147,4 +148,24 @@ func (a *answer) age(passed algorithms.Micros) {
 			d.ResetAfter = max(d.ResetAfter-passed, min(d.ResetAfter, 1))
 		}
 	}
+}
+
+// unmarshalDelay reads delay <max> [<requests>].
+func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
+	args := d.RemainingArgs()
+	if len(args) < 1 || len(args) > 2 {
+		return nil, fmt.Errorf("delay takes <max> [<requests>], but has %d of them: write for example delay 2s 100", len(args))
+	}
+	longest, err := parseDuration("delay", args[0], "2s")
+	if err != nil || len(args) == 1 {
+		return &Delay{Max: longest}, err
+	}
+	held, err := parseInteger("requests", args[1], "100")
+	if err == nil && held <= 0 {
+		err = fmt.Errorf("requests must be above 0, not %d: write how many are held at a time, or leave it out for %d", held, defaultHeld)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("delay: %w", err)
+	}
+	return &Delay{Max: longest, Held: held}, nil
 }

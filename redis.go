@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -257,3 +258,68 @@ func urlPassword(address string) string {
 
 // literal tells whether a text is there and has no placeholders.
 func literal(s string) bool { return s != "" && !strings.Contains(s, "{") }
+
+func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
+	for d.NextArg() {
+		c.Address = append(c.Address, d.Val())
+	}
+	err := block(d, "redis", redisOptions, func(option string) (err error) {
+		switch option {
+		case "address":
+			c.Address = append(c.Address, d.RemainingArgs()...)
+		case "username":
+			c.Username, err = value(d, "caddy")
+		case "password":
+			c.Password, err = value(d, "{env.REDIS_PASSWORD}")
+		case "db":
+			var n int64
+			n, err = integer(d, "0")
+			c.DB = int(n)
+		case "key_prefix":
+			c.KeyPrefix, err = value(d, "caddy_rl")
+		case "timeout":
+			c.Timeout, err = positiveDuration(d, "100ms")
+		case "hash_keys":
+			c.HashKeys, err = value(d, "{env.RATE_LIMIT_SECRET}")
+		case "batch":
+			var n int
+			n, err = smallInteger(d, "128")
+			c.Batch = &n
+		case "dial_timeout":
+			c.DialTimeout, err = positiveDuration(d, "1s")
+		case "master_name":
+			c.MasterName, err = value(d, "mymaster")
+		case "sentinel_username":
+			c.SentinelUsername, err = value(d, "caddy")
+		case "sentinel_password":
+			c.SentinelPassword, err = value(d, "{env.SENTINEL_PASSWORD}")
+		case "tls":
+			c.TLS = new(RedisTLS)
+			err = c.TLS.unmarshal(d)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.check()
+}
+
+func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
+	return block(d, "tls", tlsOptions, func(option string) (err error) {
+		switch option {
+		case "ca":
+			c.CA, err = value(d, "/etc/redis/ca.pem")
+		case "cert":
+			c.Cert, err = value(d, "/etc/redis/client.pem")
+		case "key":
+			c.Key, err = value(d, "/etc/redis/client.key")
+		case "server_name":
+			c.ServerName, err = value(d, "redis.internal")
+		case "insecure_skip_verify":
+			c.InsecureSkipVerify = true
+			err = noValue(d)
+		}
+		return err
+	})
+}

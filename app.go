@@ -261,21 +261,21 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 		return known, nil
 	}
 	// The store outlives this configuration, and so may not use its logger.
-	logger := caddy.Log().Named("http.handlers.rate_limit")
+	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
 	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
 		s, err := redisstore.New(o, func(back time.Duration) {
 			collected.clockSteps.Inc()
-			logger.Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
+			logger().Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
 		})
 		if err != nil {
 			return nil, err
 		}
 		return &backend{redis: s, Breaker: store.NewBreaker(s, func(failure error) {
 			if failure != nil {
-				logger.Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",
+				logger().Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",
 					zap.String("address", s.Address()), zap.Error(failure))
 			} else {
-				logger.Warn("Redis works again", zap.String("address", s.Address()))
+				logger().Warn("Redis works again", zap.String("address", s.Address()))
 			}
 		})}, nil
 	})

@@ -145,13 +145,13 @@ func (s *Store) nextCalls() []*call {
 	return s.nextCallsLocked()
 }
 
-// nextCallsLocked is nextCalls, without waiting. Those whose callers have left are
-// dropped.
+// nextCallsLocked is nextCalls, without waiting. Those whose callers have left, or are
+// about to, are dropped.
 func (s *Store) nextCallsLocked() (calls []*call) {
 	b := &s.batcher
-	n := 0
+	n, now := 0, time.Now()
 	for ; n < len(b.queue) && len(calls) < s.options.Batch; n++ {
-		if c := b.queue[n]; c.state.Load() == queued {
+		if c := b.queue[n]; c.state.Load() == queued && c.deadline.After(now) {
 			calls = append(calls, c)
 		}
 	}
@@ -161,7 +161,7 @@ func (s *Store) nextCallsLocked() (calls []*call) {
 	if len(calls) == 0 {
 		b.flying--
 	} else {
-		b.last = time.Now()
+		b.last = now
 	}
 	return calls
 }

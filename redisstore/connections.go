@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -53,6 +54,10 @@ func (t TLS) Config() (*tls.Config, error) {
 	return config, nil
 }
 
+// poolSize is how many connections there are at most: enough for all script calls
+// that may be under way, and for requests that have one each.
+func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*mostFlying) }
+
 // client returns what makes clients for these options, which are normal.
 func (o Options) client() (func() *redis.Client, error) {
 	config, err := o.TLS.Config()
@@ -63,7 +68,7 @@ func (o Options) client() (func() *redis.Client, error) {
 		return func() *redis.Client {
 			return redis.NewClient(&redis.Options{
 				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: config.Clone(),
-				DialTimeout: o.DialTimeout,
+				DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 				// Take has a deadline of its own, which comes first.
 				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 				ContextTimeoutEnabled: true,
@@ -79,7 +84,7 @@ func (o Options) client() (func() *redis.Client, error) {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.sentinels(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: config.Clone(),
-			DialTimeout: o.DialTimeout,
+			DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 			ContextTimeoutEnabled: true,
 			MaxRetries:            -1,

@@ -178,14 +178,19 @@ func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	deadline := time.Now().Add(s.options.Timeout)
+	own := time.Now().Add(s.options.Timeout)
+	deadline := own
 	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
 		deadline = sooner
 	}
 	allowed, err := s.take(ctx, deadline, requests)
-	if errors.Is(err, errLate) && time.Now().Before(deadline) {
-		// Nothing was charged, and the time of Redis is known better now.
+	for errors.Is(err, errLate) && time.Now().Before(deadline) && ctx.Err() == nil {
+		// Nothing was charged: it was too late for another request of the batch, or
+		// the time of Redis is known better now.
 		allowed, err = s.take(ctx, deadline, requests)
+	}
+	if err != nil && deadline.Equal(own) && !time.Now().Before(own) { // Redis had all its time, whoever has left meanwhile
+		return false, &store.Error{Reason: store.ReasonTimeout, Err: err}
 	}
 	return allowed, classify(ctx, err)
 }

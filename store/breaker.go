@@ -39,7 +39,8 @@ const (
 	breakerFailures = 5
 	// breakerPause is how long after a failure the store is checked again.
 	breakerPause = 500 * time.Millisecond
-	// breakerCheck is how long a check may take.
+	// breakerCheck is how long a check may take: longer than a request waits, for it
+	// may have to find a new master and connect.
 	breakerCheck = time.Second
 )
 
@@ -60,7 +61,7 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 			case from == gobreaker.StateClosed:
 				go b.probe(changed)
 			case to == gobreaker.StateClosed && changed != nil:
-				changed(nil)
+				go changed(nil) // the breaker is locked
 			}
 		},
 	})
@@ -82,24 +83,24 @@ func (b *Breaker) probe(changed func(error)) {
 		b.mu.Unlock()
 		changed(last)
 	}
-	ticker := time.NewTicker(breakerPause)
-	defer ticker.Stop()
+	const soon = time.Millisecond // for the breaker to have noticed that the pause is over
+	timer := time.NewTimer(breakerPause + soon)
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-timer.C:
 		case <-b.closed.Done():
 			return
 		}
-		done, err := b.breaker.Allow()
-		if err != nil {
-			continue
+		if done, err := b.breaker.Allow(); err == nil {
+			ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
+			err = b.store.Check(ctx)
+			cancel()
+			if done(err); err == nil {
+				return
+			}
 		}
-		ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
-		err = b.store.Check(ctx)
-		cancel()
-		if done(err); err == nil {
-			return
-		}
+		timer.Reset(breakerPause + soon)
 	}
 }
 

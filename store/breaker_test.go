@@ -131,7 +131,7 @@ func TestBreaker(t *testing.T) {
 			t.Errorf("the store was asked %d times, open %v", got, b.Open())
 		}
 		time.Sleep(time.Minute)
-		if checks := f.checks.Load(); checks < 30 || checks > 130 {
+		if checks := f.checks.Load(); checks < 110 || checks > 120 {
 			t.Errorf("%d checks in a minute", checks)
 		}
 		if f.asked.Load() != asked+5 {

@@ -67,7 +67,8 @@ type Store interface {
 	//
 	// After an error the Decisions mean nothing and, unless the error says
 	// otherwise, it is not known whether anything was charged: don't repeat
-	// the call.
+	// the call. The store may still be reading the requests, except their
+	// Decisions: don't change them any more.
 	Take(ctx context.Context, requests []Request) (allowed bool, err error)
 
 	// Refund gives back n events, or as many as were charged, to every limit of

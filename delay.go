@@ -78,7 +78,7 @@ func (p *places) take() bool {
 }
 
 // takePlaces takes a place in each zone that may hold the request, if there is one.
-func (a *answer) takePlaces() (any bool) {
+func (a *answer) takePlaces() (took bool) {
 	for i, z := range a.zones {
 		r := &a.requests[i]
 		if z.places == nil {
@@ -89,10 +89,10 @@ func (a *answer) takePlaces() (any bool) {
 			longest = min(longest, l.LongestDelay())
 		}
 		if longest > 0 && z.places.take() {
-			r.MaxWait, any = longest, true
+			r.MaxWait, took = longest, true
 		}
 	}
-	return any
+	return took
 }
 
 // leavePlaces gives back the places that the request took.

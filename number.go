@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,15 +42,6 @@ func (n Number) MarshalJSON() ([]byte, error) {
 
 // varies tells whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }
-
-// canonical is the same text for the same number.
-func (n Number) canonical(parse func(string) (int64, error)) string {
-	if n.varies() {
-		return string(n)
-	}
-	value, _ := parse(cmp.Or(string(n), "1"))
-	return strconv.FormatFloat(float64(value)/sameFactor, 'g', -1, 64)
-}
 
 // check judges a number that is the same for all requests.
 func (n Number) check(what string, parse func(string) (int64, error)) error {

@@ -190,7 +190,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String(), factor: c.Factor.canonical(parseFactor)}
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String()}
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
@@ -201,6 +201,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	} else if c.Factor != "" {
 		factor, _ = parseFactor(string(c.Factor)) // checked above
 	}
+	z.identity.factor = cmp.Or(string(z.factor), fmt.Sprint(float64(factor)/sameFactor))
 	z.unlimited = factor == 0
 	for _, l := range limits {
 		if !z.unlimited {

@@ -190,13 +190,18 @@ func (l *Limit) Part(num, den int64) (*Limit, error) {
 		initial := min(*q.Initial, q.Burst)
 		q.Initial = &initial
 	}
-	for { // fewer events can have a smaller divisor in common with the window
+	events := q.Events
+	const tries = 10_000
+	for range tries { // its divisor in common with the window can be smaller; those of neighbours differ
 		p, err := newLimit(l.algorithm, q)
 		if !errors.Is(err, errBound) || q.Events == 1 {
 			return p, err
 		}
 		q.Events--
 	}
+	common := gcd(l.Events, l.Window)
+	q.Events = max(events-events%common, 1)
+	return newLimit(l.algorithm, q)
 }
 
 // Fingerprint returns 11 URL-safe characters that differ where the algorithm,

@@ -62,6 +62,8 @@ func TestPart(t *testing.T) {
 		{Quota{Algorithm: "token_bucket", Events: 6, Window: second, Initial: &initial}, 1, 3, "token_bucket 2 1s"},
 		{Quota{Algorithm: "smooth", Events: 6, Window: second, WarmUp: second}, 1, 3, "smooth 2 1s warming up for 1s"},
 		{Quota{Algorithm: "token_bucket", Events: 5000, Window: 30 * 24 * 60 * minute}, 1, 3, "token_bucket 1666 720h"},
+		// Only multiples of what it has in common with the window can be counted.
+		{Quota{Algorithm: "token_bucket", Events: 8_640_000_000_000, Window: 24 * 60 * minute}, 1, 7, "token_bucket 1209600000000 24h 1234285714285"},
 	}
 	for _, test := range tests {
 		l := mustLimit(t, test.quota)

@@ -76,15 +76,49 @@ const (
 	standInMemory memoryKey = "stand-in"
 )
 
-// backend is a Redis and what keeps requests from waiting for it in vain.
+// backend is a Redis, with what keeps requests from waiting for it in vain.
 type backend struct {
-	*store.Breaker
-	redis *redisstore.Store
+	store.Store
+	redis interface {
+		Check(context.Context) error
+		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
+		Address() string
+		String() string
+		Close() error
+	}
+	// failing is how many of its nodes have failed and aren't asked at present.
+	failing func() int
+	breaker *store.Breaker // nil where every node has one
+}
+
+// newBackend makes a backend, which opens no connection yet. changed is called with the
+// address of what fails, and when it works again with nil.
+func newBackend(o redisstore.Options, stepped func(back time.Duration), changed func(address string, failure error)) (*backend, error) {
+	if o.Cluster {
+		c, err := redisstore.NewCluster(o, stepped, changed)
+		if err != nil {
+			return nil, err
+		}
+		return &backend{Store: c, redis: c, failing: c.Failing}, nil
+	}
+	s, err := redisstore.New(o, stepped)
+	if err != nil {
+		return nil, err
+	}
+	b := store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
+	return &backend{Store: b, redis: s, breaker: b, failing: func() int {
+		if b.Open() {
+			return 1
+		}
+		return 0
+	}}, nil
 }
 
 // Destruct closes the backend, once no request is under way.
 func (b *backend) Destruct() error {
-	b.Breaker.Close()
+	if b.breaker != nil {
+		b.breaker.Close()
+	}
 	return b.redis.Close()
 }
 
@@ -139,7 +173,7 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.redis {
-		go a.lookFor(b.redis)
+		go a.lookFor(b)
 	}
 	return nil
 }
@@ -180,17 +214,17 @@ func (a *App) sweep() {
 
 // lookFor warns if a Redis doesn't answer. The configuration is in force all the
 // same: the Redis may come back.
-func (a *App) lookFor(s *redisstore.Store) {
+func (a *App) lookFor(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
-	if err := s.Check(ctx); err != nil && a.ctx.Err() == nil {
+	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Warn("Redis does not answer, or does not do all that it is asked for: until it does, on_store_error says what becomes of requests",
-			zap.String("address", s.Address()), zap.Error(err))
+			zap.String("address", b.redis.Address()), zap.Error(err))
 		return
 	}
-	if policy, bounded, err := s.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
+	if policy, bounded, err := b.redis.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
 		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their owners start afresh: set maxmemory-policy noeviction",
-			zap.String("address", s.Address()), zap.String("maxmemory_policy", policy))
+			zap.String("address", b.redis.Address()), zap.String("maxmemory_policy", policy))
 	}
 }
 
@@ -263,21 +297,17 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	// The store outlives this configuration, and so may not use its logger.
 	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
 	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
-		s, err := redisstore.New(o, func(back time.Duration) {
+		return newBackend(o, func(back time.Duration) {
 			collected.clockSteps.Inc()
 			logger().Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
-		})
-		if err != nil {
-			return nil, err
-		}
-		return &backend{redis: s, Breaker: store.NewBreaker(s, func(failure error) {
+		}, func(address string, failure error) {
 			if failure != nil {
 				logger().Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",
-					zap.String("address", s.Address()), zap.Error(failure))
+					zap.String("address", address), zap.Error(failure))
 			} else {
-				logger().Warn("Redis works again", zap.String("address", s.Address()))
+				logger().Warn("Redis works again", zap.String("address", address))
 			}
-		})}, nil
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		}
 //
 //		redis [<address>...] {
-//			address      <address>...       # several only with master_name
+//			address      <address>...       # several only with cluster or master_name
 //			username     <username>
 //			password     <password>
 //			db           <number>
@@ -76,6 +76,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			batch        <requests>
 //			timeout      <duration>
 //			dial_timeout <duration>
+//
+//			cluster                         # the addresses are those of nodes
 //
 //			master_name       <name>        # the addresses are those of Sentinels
 //			sentinel_username <username>
@@ -142,7 +144,7 @@ var (
 		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "status", "events", "window", "legacy",
 	}, algorithmNames()...)
 	redisOptions = []string{
-		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "master_name", "sentinel_username", "sentinel_password", "tls",
+		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
 	tlsOptions = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
 )

@@ -50,7 +50,7 @@ func newCollector() *collector {
 			"Checks decided on a shared budget because the memory was full.")),
 			func() float64 { return fromMemory((*store.Memory).Overflowed) }),
 		storeState: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
-			"How many Redis stores fail at present, and are not asked until they work again.")), failingStores),
+			"How many Redis stores, or nodes of a cluster, fail at present and are not asked until they work again.")), failingStores),
 	}
 }
 
@@ -65,11 +65,11 @@ func fromMemory(read func(*store.Memory) int64) (n float64) {
 	return n
 }
 
-// failingStores counts the stores whose breaker is open.
+// failingStores counts the stores, or nodes of a cluster, that have failed.
 func failingStores() (n float64) {
 	shared.Range(func(_, value any) bool {
-		if b, ok := value.(*backend); ok && b.Open() {
-			n++
+		if b, ok := value.(*backend); ok {
+			n += float64(b.failing())
 		}
 		return true
 	})

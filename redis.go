@@ -21,7 +21,7 @@ type Redis struct {
 	// One host:port; the absolute path of a unix socket; or a URL:
 	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
 	// or unix://[user[:password]@]/path[?db=number]. With a master_name, one or more
-	// host:port of Sentinels.
+	// host:port of Sentinels; with cluster, of nodes.
 	Address []string `json:"address,omitempty"`
 
 	// The user to log in as (default: the URL's, or none).
@@ -32,6 +32,10 @@ type Redis struct {
 
 	// The number of the database (default: the URL's, or 0).
 	DB int `json:"db,omitempty"`
+
+	// Whether this is a Redis Cluster. Any node that answers tells of the others; db is 0
+	// (default false).
+	Cluster bool `json:"cluster,omitempty"`
 
 	// What Sentinels call the Redis to use; they are asked where it is, at first and
 	// after it has failed (default: none are asked).
@@ -96,11 +100,11 @@ func (c *Redis) check() error {
 	switch {
 	case c.MasterName != "" && len(c.Address) == 0:
 		return errors.New("redis with master_name takes the addresses of Sentinels: write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
-	case c.MasterName == "" && len(c.Address) == 0:
-		return errors.New("redis takes one address, not 0: write for example redis 127.0.0.1:6379")
-	case c.MasterName == "" && len(c.Address) > 1:
+	case len(c.Address) == 0:
+		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379")
+	case c.MasterName == "" && !c.Cluster && len(c.Address) > 1:
 		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379; "+
-			"if these are Sentinels, write master_name <name> in its block (a cluster is not supported yet)", len(c.Address))
+			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name <name>", len(c.Address))
 	}
 	if c.TLS != nil && (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return errors.New("cert and key of tls go together: write both, or neither")
@@ -132,6 +136,7 @@ func (c *Redis) unexpanded() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
 		HashKeys:   c.HashKeys,
+		Cluster:    c.Cluster,
 		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
 	}
@@ -287,6 +292,9 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 			c.Batch = &n
 		case "dial_timeout":
 			c.DialTimeout, err = positiveDuration(d, "1s")
+		case "cluster":
+			c.Cluster = true
+			err = noValue(d)
 		case "master_name":
 			c.MasterName, err = value(d, "mymaster")
 		case "sentinel_username":

@@ -142,3 +142,54 @@ func TestRedisBySentinel(t *testing.T) {
 		}
 	}
 }
+
+// Several instances share one limit in a cluster, also over zones whose keys are on
+// different nodes, and while one node is gone the keys of others are counted as before.
+func TestRedisCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	config := site(fmt.Sprintf(`zone client {
+		key client-{header.Client}
+		token_bucket 1 1h 50
+	}
+	zone path {
+		key path-{path}
+		fixed_window 60 1h
+	}
+	redis %s {
+		cluster
+		timeout 5s
+	}
+	on_store_error deny`, strings.Join(cluster.Addrs()[:2], " ")))
+	one, other := startCaddy(t, config), startCaddy(t, config)
+	if statuses := flood(t, 150, 16, "/a", one, other); statuses[200] != 50 || statuses[429] != 100 {
+		t.Errorf("statuses %v, want 50 times 200", statuses)
+	}
+	one.get(t, "/a").want(t, 429, "RateLimit", `"client";r=0;t=3600, "path";r=10`)
+
+	// A path on the node of the clients, or not.
+	clients := cluster.Owner(t, cluster.Nodes[0], cluster.Slot(t, "client-"))
+	dying := cluster.Nodes[0]
+	if dying == clients {
+		dying = cluster.Nodes[1]
+	}
+	paths := func(gone bool) string {
+		for n := 0; ; n++ {
+			if path := fmt.Sprint("/", n); gone == (cluster.Owner(t, clients, cluster.Slot(t, "path-"+path)) == dying) {
+				return path
+			}
+		}
+	}
+	lost, kept := paths(true), paths(false)
+	dying.Kill(t)
+	for range 10 {
+		one.get(t, lost).want(t, 503)
+		one.get(t, kept).want(t, 429)
+	}
+	one.waitForLog(t, "Redis fails")
+	waitForMetric(t, one, "caddy_rate_limit_store_state 1")
+	one.get(t, kept).want(t, 429)
+	other.get(t, kept).want(t, 429)
+	dying.Restart(t)
+	one.waitForLog(t, "Redis works again")
+	one.get(t, lost).want(t, 429)
+}

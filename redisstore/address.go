@@ -13,8 +13,11 @@ import (
 // parseAddress reads the address by hand: what a URL library says of a malformed
 // one repeats the password in it.
 func (o *Options) parseAddress() error {
-	if o.MasterName != "" {
-		return o.parseSentinels()
+	switch {
+	case o.MasterName != "":
+		return o.parseHosts("with master_name each redis address is host:port of a Sentinel", "127.0.0.1:26379, and username, password, db and tls as options")
+	case o.Cluster:
+		return o.parseHosts("with cluster each redis address is host:port of a node", "127.0.0.1:6379, and username, password and tls as options")
 	}
 	scheme, rest, isURL := strings.Cut(o.Address, "://")
 	switch {
@@ -100,9 +103,9 @@ func (o *Options) parseURL(scheme, rest string) error {
 	return nil
 }
 
-// parseSentinels reads addresses of Sentinels.
-func (o *Options) parseSentinels() error {
-	all := o.sentinels()
+// parseHosts reads addresses that can't be URLs, as rule says.
+func (o *Options) parseHosts(rule, example string) error {
+	all := o.hosts()
 	for i, one := range all {
 		if all[i] = strings.TrimSpace(one); isHostPort(all[i]) {
 			continue
@@ -111,14 +114,13 @@ func (o *Options) parseSentinels() error {
 		if !strings.ContainsAny(one, "@/") {
 			shown = strconv.Quote(one)
 		}
-		return fmt.Errorf("with master_name each redis address is host:port of a Sentinel, and %s is not: "+
-			"write for example 127.0.0.1:26379, and username, password, db and tls as options", shown)
+		return fmt.Errorf("%s, and %s is not: write for example %s", rule, shown, example)
 	}
 	o.Address = strings.Join(all, ",")
 	return nil
 }
 
-func (o *Options) sentinels() []string { return strings.Split(o.Address, ",") }
+func (o *Options) hosts() []string { return strings.Split(o.Address, ",") }
 
 func isHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)

@@ -166,22 +166,57 @@ func (s *Store) nextCallsLocked() (calls []*call) {
 	return calls
 }
 
-// send makes one script call for all calls, and answers each.
+// send makes one round trip for all calls, and answers each. In a cluster it is a
+// script call for each key, for a script can reach one slot alone.
 func (s *Store) send(calls []*call) {
-	first, last := calls[0].deadline, calls[0].deadline
-	groups := make([][]store.Request, len(calls))
-	for i, c := range calls {
-		if c.deadline.Before(first) {
-			first = c.deadline
-		}
+	last := calls[0].deadline
+	for _, c := range calls[1:] {
 		if c.deadline.After(last) {
 			last = c.deadline
 		}
-		groups[i] = c.requests
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), last)
 	defer cancel()
-	r, err := s.ask(ctx, 0, first, groups)
+	if !s.options.Cluster {
+		one := [1][]*call{calls}
+		s.sendParts(ctx, one[:])
+		return
+	}
+	var parts [][]*call
+	places := make(map[string]int, len(calls))
+	for _, c := range calls {
+		key := c.requests[0].Key // that of all its requests
+		i, known := places[key]
+		if !known {
+			i = len(parts)
+			places[key] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], c)
+	}
+	s.sendParts(ctx, parts)
+}
+
+// sendParts makes a script call for each part, all in one round trip.
+func (s *Store) sendParts(ctx context.Context, parts [][]*call) {
+	asked := make([]part, len(parts))
+	for i, calls := range parts {
+		asked[i].deadline = calls[0].deadline
+		asked[i].groups = make([][]store.Request, len(calls))
+		for j, c := range calls {
+			if c.deadline.Before(asked[i].deadline) {
+				asked[i].deadline = c.deadline
+			}
+			asked[i].groups[j] = c.requests
+		}
+	}
+	for i, a := range s.ask(ctx, 0, false, asked...) {
+		answer(parts[i], a.reader, a.err)
+	}
+}
+
+// answer tells calls what a script call, or else an error, has to say of them.
+func answer(calls []*call, r *reader, err error) {
 	for _, c := range calls {
 		answered := c.done == nil || c.state.CompareAndSwap(queued, answering)
 		requests := c.requests
@@ -213,27 +248,51 @@ func (s *Store) send(calls []*call) {
 	}
 }
 
-// ask runs the script for several groups, and returns what it has to say of them.
-func (s *Store) ask(ctx context.Context, now algorithms.Micros, deadline time.Time, groups [][]store.Request) (*reader, error) {
+// part is what one script call decides: groups, each the requests of one Take, until
+// a deadline.
+type part struct {
+	deadline time.Time
+	groups   [][]store.Request
+}
+
+// answered is what a script call had to say of its groups, or why it didn't.
+type answered struct {
+	reader *reader
+	err    error
+}
+
+// ask makes a script call for each part, all in one round trip.
+func (s *Store) ask(ctx context.Context, now algorithms.Micros, asking bool, parts ...part) []answered {
+	answers := make([]answered, len(parts))
 	conns := s.acquire()
 	defer s.release(conns)
-	last, err := s.lastInstant(ctx, conns, now, deadline)
-	if err != nil {
-		return nil, err
+	commands := make([]command, len(parts))
+	for i, p := range parts {
+		last, err := s.lastInstant(ctx, conns, now, p.deadline)
+		if err != nil {
+			for i := range answers {
+				answers[i].err = err
+			}
+			return answers
+		}
+		commands[i].script = s.script(s.takes, algorithms.Set.TakeScript, p.groups...)
+		commands[i].keys, commands[i].argv = encode(s.names(), now, last, p.groups...)
 	}
-	keys, argv := encode(s.names(), now, last, groups...)
 	sent := time.Now()
-	reply, err := s.run(ctx, conns, s.script(s.takes, algorithms.Set.TakeScript, groups...), keys, argv)
-	if err != nil {
-		return nil, err
+	for i, reply := range s.run(ctx, conns, asking, commands...) {
+		answers[i].err = reply.err
+		if reply.err != nil {
+			continue
+		}
+		r := &reader{reply: reply.values}
+		at, late := r.decodeHead()
+		if now == 0 && r.err == nil {
+			s.watch(at, sent)
+		}
+		answers[i].reader, answers[i].err = r, r.err
+		if late {
+			answers[i].err = errLate
+		}
 	}
-	r := &reader{reply: reply}
-	at, late := r.decodeHead()
-	if now == 0 && r.err == nil {
-		s.watch(at, sent)
-	}
-	if late {
-		return nil, errLate
-	}
-	return r, r.err
+	return answers
 }

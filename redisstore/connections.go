@@ -82,7 +82,7 @@ func (o Options) client() (func() *redis.Client, error) {
 	}
 	return func() *redis.Client { // with the settings above; it has no maintenance notifications
 		return redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: o.MasterName, SentinelAddrs: o.sentinels(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: config.Clone(),
 			DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
@@ -94,23 +94,32 @@ func (o Options) client() (func() *redis.Client, error) {
 	}, nil
 }
 
-// Address says where the Redis is, without secrets: host:port, a path, or a name
+// address says where the Redis is, without secrets: host:port, a path, or a name
 // and the Sentinels that know it.
-func (s *Store) Address() string {
-	if s.options.MasterName != "" {
-		return fmt.Sprintf("%q by sentinels %s", s.options.MasterName, s.options.Address)
+func (o Options) address() string {
+	switch {
+	case o.MasterName != "":
+		return fmt.Sprintf("%q by sentinels %s", o.MasterName, o.Address)
+	case o.Cluster:
+		return "cluster " + o.Address
 	}
-	return s.options.Address
+	return o.Address
 }
 
-// String says whose budgets these are, without secrets.
-func (s *Store) String() string {
-	text := fmt.Sprintf("redis %s db %d key_prefix %q", s.Address(), s.options.DB, s.options.KeyPrefix)
-	if s.options.HashKeys != "" {
-		text += " with hashed keys " + HashedKey(s.options.HashKeys, "")[:8]
+// identity says whose budgets these are, without secrets.
+func (o Options) identity() string {
+	text := fmt.Sprintf("redis %s db %d key_prefix %q", o.address(), o.DB, o.KeyPrefix)
+	if o.HashKeys != "" {
+		text += " with hashed keys " + HashedKey(o.HashKeys, "")[:8]
 	}
 	return text
 }
+
+// Address says where the Redis is, without secrets.
+func (s *Store) Address() string { return s.options.address() }
+
+// String says whose budgets these are, without secrets.
+func (s *Store) String() string { return s.options.identity() }
 
 // connections are those of one client, which closes when nobody uses it any more
 // and nobody will.
@@ -174,14 +183,14 @@ func (s *Store) closeIdleLocked(c *connections) {
 // demoted tells whether this is the answer of a replica: it was a master until a
 // moment ago, or a name stands for another Redis by now. The client closes a
 // connection on such an error, but not on one in a script.
-func demoted(reply []any, err error) bool {
+func demoted(r reply) bool {
 	says := func(text string) bool {
 		return strings.Contains(text, "READONLY") || strings.Contains(text, "MASTERDOWN")
 	}
-	for _, v := range reply {
+	for _, v := range r.values {
 		if text, ok := v.(string); ok && says(text) {
 			return true
 		}
 	}
-	return err != nil && says(err.Error())
+	return r.err != nil && says(r.err.Error())
 }

@@ -25,12 +25,38 @@ type keyNames struct {
 func (n keyNames) appendStart(b []byte, key string) []byte {
 	b = append(b, n.prefix...)
 	b = append(b, ":{"...)
-	if n.secret != "" {
-		b = append(b, HashedKey(n.secret, key)...)
-	} else {
-		b = appendEncoded(b, key)
-	}
+	b = n.appendTag(b, key)
 	return append(b, "}:"...)
+}
+
+// appendTag appends the hash tag of a key.
+func (n keyNames) appendTag(b []byte, key string) []byte {
+	if n.secret != "" {
+		return append(b, HashedKey(n.secret, key)...)
+	}
+	return appendEncoded(b, key)
+}
+
+// slotCount is how many slots a Redis Cluster has.
+const slotCount = 1 << 14
+
+// slot is the slot of a key's budgets in a Redis Cluster: the CRC16 (XMODEM) of its
+// hash tag, modulo the number of slots.
+func (n keyNames) slot(key string) int {
+	var room [longestKey + 16]byte
+	return slotOf(n.appendTag(room[:0], key))
+}
+
+func slotOf(tag []byte) int {
+	var crc uint16
+	for _, c := range tag {
+		crc ^= uint16(c) << 8
+		for range 8 {
+			carry := crc >> 15
+			crc = crc<<1 ^ carry*0x1021
+		}
+	}
+	return int(crc % slotCount)
 }
 
 // name is the name of one budget.
@@ -48,9 +74,10 @@ func HashedKey(secret, key string) string {
 
 // appendEncoded appends a key in printable ASCII without braces. Braces, percent
 // signs and all other bytes are written %XX, so a percent sign is always
-// followed by two digits, except in three reserved forms, which therefore equal no
+// followed by two digits, except in four reserved forms, which therefore equal no
 // other key: "%" is the empty key (Redis ignores an empty tag), "%#" starts the hash
-// of a long one, and "%$" that of [HashedKey].
+// of a long one, "%$" that of [HashedKey], and "%!" the keys that nodes of a cluster
+// are checked with.
 func appendEncoded(b []byte, key string) []byte {
 	if key == "" {
 		return append(b, '%')

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type Options struct {
 	// or unix://[user[:password]@]/path[?db=number]. With a MasterName it is one or
 	// more host:port of Sentinels, with commas between them.
 	Address string
+	// Cluster tells that this is a Redis Cluster; see [NewCluster]. Address is one or
+	// more host:port of its nodes then, with commas between them.
+	Cluster bool
 	// Username and Password log in; both may be empty. They stand in for those
 	// of a URL.
 	Username, Password string
@@ -109,6 +113,9 @@ func (o Options) Normal() (Options, error) {
 	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
 		return o, errors.New("sentinel_username and sentinel_password need master_name: write what the Sentinels call the Redis to use")
 	}
+	if o.Cluster && (o.MasterName != "" || o.DB != 0) {
+		return o, errors.New("cluster goes neither with master_name nor with db: write cluster alone")
+	}
 	if o.TLS != (TLS{}) {
 		o.TLS.On = true
 	}
@@ -127,7 +134,11 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), stepped: stepped}, nil
+	return newStore(o, dial, stepped), nil
+}
+
+func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
+	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), stepped: stepped}
 }
 
 func (s *Store) names() keyNames {
@@ -144,11 +155,14 @@ var probe = redis.NewScript(probeLua)
 
 // Check tells whether Redis does all that is asked of it: it runs every command of
 // the scripts, on keys that no budget has.
-func (s *Store) Check(ctx context.Context) error {
+func (s *Store) Check(ctx context.Context) error { return s.check(ctx, "%") }
+
+// check is Check with keys that have a hash tag.
+func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
-	key := s.options.KeyPrefix + ":{%}::probe" // zones have names
-	_, err := s.run(ctx, conns, probe, []string{key, key + " log"}, nil)
+	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
+	err := s.run(ctx, conns, false, command{script: probe, keys: []string{key, key + " log"}})[0].err
 	if err != nil && ctx.Err() == nil && s.options.MasterName != "" {
 		s.renew(conns) // another Sentinel may know better
 	}
@@ -175,10 +189,14 @@ func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 
 // Take implements [store.Store]. The instant is Redis' own.
 func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	return s.takeUntil(ctx, time.Now().Add(s.options.Timeout), requests)
+}
+
+// takeUntil is Take with a deadline of its own.
+func (s *Store) takeUntil(ctx context.Context, own time.Time, requests []store.Request) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	own := time.Now().Add(s.options.Timeout)
 	deadline := own
 	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
 		deadline = sooner
@@ -203,12 +221,18 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 	}
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
-	r, err := s.ask(waiting, now, time.Time{}, [][]store.Request{requests})
-	if err != nil {
-		return false, classify(ctx, err)
+	allowed, err := s.takeAlone(waiting, now, time.Time{}, false, requests)
+	return allowed, classify(ctx, err)
+}
+
+// takeAlone takes with a script call of its own.
+func (s *Store) takeAlone(ctx context.Context, now algorithms.Micros, deadline time.Time, asking bool, requests []store.Request) (bool, error) {
+	a := s.ask(ctx, now, asking, part{deadline: deadline, groups: [][]store.Request{requests}})[0]
+	if a.err != nil {
+		return false, a.err
 	}
-	allowed, failed := r.decodeGroup(requests)
-	return allowed, classify(ctx, errors.Join(failed, r.end()))
+	allowed, failed := a.reader.decodeGroup(requests)
+	return allowed, errors.Join(failed, a.reader.end())
 }
 
 // lastInstant is a deadline in the time of Redis, rather too early than too late: a
@@ -241,24 +265,28 @@ func (s *Store) Refund(ctx context.Context, requests []store.Request, n int64) e
 // RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of
 // Redis.
 func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	return classify(ctx, s.refund(waiting, now, false, requests, n))
+}
+
+func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request, n int64) error {
 	keys, argv := encodeRefund(s.names(), now, requests, n)
 	if len(keys) == 0 {
 		return nil
 	}
-	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
-	defer cancel()
 	conns := s.acquire()
 	defer s.release(conns)
-	reply, err := s.run(waiting, conns, s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv)
-	if err != nil {
-		return classify(ctx, err)
+	reply := s.run(ctx, conns, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv})[0]
+	if reply.err != nil {
+		return reply.err
 	}
-	if len(reply) != len(keys) {
-		return classify(ctx, errShort)
+	if len(reply.values) != len(keys) {
+		return errShort
 	}
-	for _, one := range reply {
+	for _, one := range reply.values {
 		if one != int64(1) {
-			return classify(ctx, scriptError(fmt.Sprint(one)))
+			return scriptError(fmt.Sprint(one))
 		}
 	}
 	return nil
@@ -295,31 +323,76 @@ type charge struct{ *redis.Cmd }
 // NoRetry implements [redis.Cmder].
 func (charge) NoRetry() bool { return true }
 
-// run runs a script, which it loads first if Redis doesn't have it: NOSCRIPT is
-// the one answer after which the same call is made again, for it proves that
-// nothing ran.
-func (s *Store) run(ctx context.Context, conns *connections, script *redis.Script, keys []string, argv []any) ([]any, error) {
-	args := make([]any, 0, 3+len(keys)+len(argv))
-	args = append(args, "evalsha", script.Hash(), len(keys))
-	for _, k := range keys {
-		args = append(args, k)
-	}
-	args = append(args, argv...)
-	cmd := charge{redis.NewCmd(ctx, args...)}
-	_ = conns.Process(ctx, cmd)
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		if err := script.Load(ctx, conns).Err(); err != nil {
-			return nil, err
+// command is a call of a script, whose keys are in one slot.
+type command struct {
+	script *redis.Script
+	keys   []string
+	argv   []any
+}
+
+// reply is what a script returned, or why it didn't.
+type reply struct {
+	values []any
+	err    error
+}
+
+// run runs scripts in one round trip, and loads first those that Redis doesn't have:
+// NOSCRIPT is the one answer after which the same call is made again, for it proves
+// that nothing ran. With asking, Redis is told that another node of its cluster has
+// sent us.
+func (s *Store) run(ctx context.Context, conns *connections, asking bool, commands ...command) []reply {
+	replies := make([]reply, len(commands))
+	send(ctx, conns, asking, commands, replies)
+	var missing []command
+	var places []int
+	for i := range replies {
+		if !redis.HasErrorPrefix(replies[i].err, "NOSCRIPT") {
+			continue
 		}
-		cmd = charge{redis.NewCmd(ctx, args...)}
-		_ = conns.Process(ctx, cmd)
+		if replies[i].err = commands[i].script.Load(ctx, conns).Err(); replies[i].err == nil {
+			missing, places = append(missing, commands[i]), append(places, i)
+		}
 	}
-	err := cmd.Err()
-	reply, _ := cmd.Val().([]any)
-	if demoted(reply, err) {
+	if len(missing) > 0 {
+		again := make([]reply, len(missing))
+		send(ctx, conns, asking, missing, again)
+		for i, place := range places {
+			replies[place] = again[i]
+		}
+	}
+	if slices.ContainsFunc(replies, demoted) {
 		s.renew(conns)
 	}
-	return reply, err
+	return replies
+}
+
+// send makes script calls in one round trip.
+func send(ctx context.Context, conns *connections, asking bool, commands []command, replies []reply) {
+	cmds := make([]charge, len(commands))
+	for i, c := range commands {
+		args := make([]any, 0, 3+len(c.keys)+len(c.argv))
+		args = append(args, "evalsha", c.script.Hash(), len(c.keys))
+		for _, k := range c.keys {
+			args = append(args, k)
+		}
+		cmds[i] = charge{redis.NewCmd(ctx, append(args, c.argv...)...)}
+	}
+	if len(cmds) == 1 && !asking {
+		_ = conns.Process(ctx, cmds[0])
+	} else {
+		pipeline := conns.Pipeline()
+		for _, cmd := range cmds {
+			if asking {
+				_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+			}
+			_ = pipeline.Process(ctx, cmd)
+		}
+		_, _ = pipeline.Exec(ctx)
+	}
+	for i, cmd := range cmds {
+		replies[i].err = asRedirect(cmd.Err())
+		replies[i].values, _ = cmd.Val().([]any)
+	}
 }
 
 // errNoMaster is what Sentinels mean by answering nothing.
@@ -342,10 +415,13 @@ func classify(ctx context.Context, err error) error {
 	var answer redis.Error
 	var inScript scriptError
 	var malformed replyError
+	var elsewhere redirect
 	switch {
 	case errors.As(err, &inScript):
 		e.Reason = inScript.reason()
-	case errors.As(err, &answer), errors.As(err, &malformed), errors.Is(err, errNoMaster):
+	case redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot"): // nobody has that one
+		e.Reason = store.ReasonKey
+	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
 	case errors.Is(err, errLate):
 		e.Reason = store.ReasonTimeout

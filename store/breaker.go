@@ -112,7 +112,7 @@ func (b *Breaker) Close() { b.close() }
 
 // Take implements [Store].
 func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, err error) {
-	err = b.call(func() error {
+	err = b.Do(func() error {
 		allowed, err = b.store.Take(ctx, requests)
 		return err
 	})
@@ -121,12 +121,13 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 
 // Refund implements [Store].
 func (b *Breaker) Refund(ctx context.Context, requests []Request, n int64) error {
-	return b.call(func() error { return b.store.Refund(ctx, requests, n) })
+	return b.Do(func() error { return b.store.Refund(ctx, requests, n) })
 }
 
-// call asks the store, unless the breaker is open. Half open is for checks.
-func (b *Breaker) call(ask func() error) error {
-	if b.Open() {
+// Do calls ask, which asks the store something and returns its error, unless the
+// breaker is open.
+func (b *Breaker) Do(ask func() error) error {
+	if b.Open() { // half open is for checks
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
 	done, err := b.breaker.Allow()

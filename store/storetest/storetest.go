@@ -37,6 +37,11 @@ type test struct {
 	run  func(*testing.T, Store)
 }
 
+// GivesBack is a [Store] that doesn't decide several keys in one step: it charges some
+// and gives that back if others refuse. What a smooth limit was charged stays, then, if
+// another request came in between.
+type GivesBack interface{ GivesBack() }
+
 // Run runs the suite. open returns a store that shares no budget with any other
 // one it returned.
 func Run(t *testing.T, open func(t *testing.T) Store) {
@@ -454,7 +459,11 @@ func testConcurrencySeveral(t *testing.T, s Store) {
 					if _, err := s.Take(context.Background(), r); err != nil {
 						t.Fatal(err)
 					}
-					if d := r[0].Decisions[0]; charged[z][i].Load()+d.Remaining != 50 {
+					d := r[0].Decisions[0]
+					if _, ok := s.(GivesBack); ok && q.Algorithm == "smooth" && charged[z][i].Load()+d.Remaining < 50 {
+						continue
+					}
+					if charged[z][i].Load()+d.Remaining != 50 {
 						t.Errorf("zone %s key %d: %d charged and %d remaining of 50", zones[z], i, charged[z][i].Load(), d.Remaining)
 					}
 				}

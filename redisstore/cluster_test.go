@@ -1,0 +1,426 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redisstore.Cluster {
+	t.Helper()
+	o.Cluster = true
+	if o.Address == "" {
+		o.Address = strings.Join(c.Addrs(), ",")
+	}
+	if o.Timeout == 0 {
+		o.Timeout = patient
+	}
+	s, err := redisstore.NewCluster(o, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestCluster(t *testing.T) {
+	c := redistest.StartCluster(t)
+	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
+		"conforms":                          testClusterConforms,
+		"gives back what one key refuses":   testClusterSeveralKeys,
+		"a slot moves under load":           testClusterMovesSlots,
+		"a key begins while its slot moves": testClusterAsks,
+		"settings":                          testClusterSettings,
+		"decides as one store does":         testClusterParity,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, c) })
+	}
+}
+
+// givesBack is a cluster, which can't decide keys of several slots in one step.
+type givesBack struct{ *redisstore.Cluster }
+
+func (givesBack) GivesBack() {}
+
+func testClusterConforms(t *testing.T, c *redistest.Cluster) {
+	n := 0
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		n++
+		return givesBack{openCluster(t, c, redisstore.Options{KeyPrefix: fmt.Sprint("test", n)})}
+	})
+}
+
+// A request of several keys that one has no room for leaves the budgets of the others as
+// they were, and says so.
+func testClusterSeveralKeys(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	for _, q := range storetest.Quotas(5, 3_600_000_000) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			scarce := storetest.Limit(t, "scarce", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
+			request := func(n int, cost int64) []store.Request {
+				return []store.Request{
+					{Zone: "a", Key: fmt.Sprint("a", n), Cost: cost, Limits: []store.Limit{storetest.Limit(t, "a", q)}},
+					{Zone: "b", Key: fmt.Sprint("b", n), Cost: cost, Limits: []store.Limit{storetest.Limit(t, "b", q)}},
+					{Zone: "scarce", Key: q.Algorithm, Cost: 1, Limits: []store.Limit{scarce}},
+				}
+			}
+			if allowed, err := s.Take(context.Background(), request(0, 2)); !allowed || err != nil {
+				t.Fatal(allowed, err)
+			}
+			for n := range 10 { // of all nodes
+				r := request(n, 2)
+				allowed, err := s.Take(context.Background(), r)
+				if allowed || err != nil {
+					t.Fatal(allowed, err)
+				}
+				want := int64(5)
+				if n == 0 {
+					want = 3
+				}
+				for _, one := range r[:2] {
+					d := one.Decisions[0]
+					if !d.Allowed || d.Charged != 0 || d.Remaining != want || d.RetryAfter != 0 || want == 5 && d.ResetAfter > 1000 {
+						t.Errorf("key %s: %+v, want %d remaining and nothing charged", one.Key, d, want)
+					}
+				}
+				if d := r[2].Decisions[0]; d.Allowed || d.RetryAfter == 0 {
+					t.Errorf("the refusing key: %+v", d)
+				}
+			}
+		})
+	}
+}
+
+// A slot that moves under load costs nobody a wrong answer, nor an error; neither
+// limits that are on both sides for a while, nor keys that are on one.
+func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{Address: c.Addrs()[0]})
+	ctx := context.Background()
+	const limit = 1500
+	several := []store.Request{{Zone: "z", Key: "moves", Cost: 1, Limits: []store.Limit{
+		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Burst: limit}),
+		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 2 * limit, Window: 3_600_000_000}),
+	}}}
+	var admitted, refused, failed atomic.Int64
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for range 8 {
+		running.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				one := []store.Request{several[0]}
+				one[0].Decisions = nil
+				switch allowed, err := s.Take(ctx, one); {
+				case err != nil:
+					failed.Add(1)
+					t.Error(err)
+					return
+				case allowed:
+					admitted.Add(1)
+				default:
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	slot := c.Slot(t, "moves")
+	for move := range 6 {
+		from := c.Owner(t, c.Nodes[0], slot)
+		to := c.Nodes[0]
+		if from == to {
+			to = c.Nodes[1+move%2]
+		}
+		c.BeginMove(t, slot, from, to)
+		time.Sleep(10 * time.Millisecond) // some find both keys here,
+		c.MoveKeys(t, slot, 1, from, to)
+		time.Sleep(10 * time.Millisecond) // one here and one there,
+		for c.MoveKeys(t, slot, 10, from, to) > 0 {
+		}
+		time.Sleep(10 * time.Millisecond) // both there
+		c.EndMove(t, slot, from, to)
+		time.Sleep(20 * time.Millisecond)
+	}
+	for deadline := time.Now().Add(patient); refused.Load() == 0 && time.Now().Before(deadline) && failed.Load() == 0; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(stop)
+	running.Wait()
+	if admitted.Load() != limit {
+		t.Errorf("admitted %d, want %d", admitted.Load(), limit)
+	}
+}
+
+// While a slot is on its way, a key that is on neither side yet begins on the new one.
+func testClusterAsks(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	ctx := context.Background()
+	slot := c.Slot(t, "new")
+	from := c.Owner(t, c.Nodes[0], slot)
+	to := c.Nodes[0]
+	if from == to {
+		to = c.Nodes[1]
+	}
+	c.BeginMove(t, slot, from, to)
+	r := request(t, "new")
+	for want := int64(9); want >= 7; want-- {
+		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != want {
+			t.Fatalf("allowed %v, error %v, %+v, want %d remaining", allowed, err, r[0].Decisions, want)
+		}
+	}
+	if err := s.Refund(ctx, r, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n := to.Client.ClusterCountKeysInSlot(ctx, slot).Val(); n != 1 {
+		t.Errorf("the new node has %d keys of the slot, want 1", n)
+	}
+	c.EndMove(t, slot, from, to)
+	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != 7 {
+		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Decisions)
+	}
+}
+
+// When a master dies, its replica's turn comes without anybody's doing, no request waits
+// longer than it may, and keys of other nodes notice nothing.
+func TestClusterFailover(t *testing.T) {
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	const timeout = 250 * time.Millisecond
+	var changes sync.Map
+	s, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout}, nil,
+		func(address string, failure error) { changes.Store(address, failure) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	dying := c.Nodes[1]
+	var mine, others *instance
+	var running sync.WaitGroup
+	stop := make(chan struct{})
+	defer running.Wait()
+	defer close(stop)
+	for n := 0; mine == nil || others == nil; n++ {
+		key := fmt.Sprint("key-", n)
+		i := &instance{store: s}
+		switch lost := c.Owner(t, c.Nodes[0], c.Slot(t, key)) == dying; {
+		case lost && mine == nil:
+			mine = i
+		case !lost && others == nil:
+			others = i
+		default:
+			continue
+		}
+		running.Go(func() { i.run(t, key, stop) })
+	}
+	time.Sleep(100 * time.Millisecond)
+	began := time.Now()
+	dying.Kill(t)
+	for deadline := began.Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		errors, failed, last := mine.seen()
+		if errors > 0 && time.Since(failed) > time.Second {
+			t.Logf("failed last after %v (%d times), longest request %v, last error: %v",
+				failed.Sub(began).Round(time.Millisecond), errors, mine.forget().Round(time.Millisecond), last)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the keys of a dead master find no new one: %v", last)
+		}
+	}
+	if _, known := changes.Load(dying.Addr); !known {
+		t.Error("nobody was told that the master fails")
+	}
+	if n := s.Failing(); n != 0 {
+		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)
+	}
+	errors, _, last := others.seen()
+	if longest := others.forget(); errors > 0 || longest > timeout+slack {
+		t.Errorf("keys of other nodes: %d errors (%v), longest request %v", errors, last, longest)
+	}
+}
+
+// A cluster that can't be reached is found out once, and then no request waits for it,
+// until it is there.
+func TestClusterUnreachable(t *testing.T) {
+	c := redistest.StartCluster(t)
+	ctx := context.Background()
+	for _, s := range c.Nodes {
+		s.Freeze(t)
+	}
+	s := openCluster(t, c, redisstore.Options{Timeout: time.Second})
+	var failed *store.Error
+	if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout {
+		t.Errorf("error %v, want a timeout", err)
+	}
+	for deadline := time.Now().Add(patient); s.Failing() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the cluster doesn't count as failing")
+		}
+	}
+	began := time.Now()
+	for range 50 {
+		if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("50 requests took %v", took)
+	}
+	for _, s := range c.Nodes {
+		s.Thaw(t)
+	}
+	for deadline := time.Now().Add(patient); ; time.Sleep(20 * time.Millisecond) {
+		_, err := s.Take(ctx, request(t, "k"))
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Failing(); n != 0 {
+		t.Errorf("%d fail", n)
+	}
+}
+
+func testClusterSettings(t *testing.T, c *redistest.Cluster) {
+	alone := redistest.Start(t)
+	ctx := context.Background()
+	for _, test := range []struct {
+		name    string
+		options redisstore.Options
+		want    string
+	}{
+		{"one address", redisstore.Options{Address: c.Addrs()[5]}, ""},
+		{"one address of several", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t) + "," + c.Addrs()[2]}, ""},
+		{"hashed keys", redisstore.Options{Address: c.Addrs()[0], HashKeys: "secret"}, ""},
+		{"no cluster", redisstore.Options{Address: alone.Addr}, "is no node of a cluster"},
+		{"nobody there", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)}, "refused"},
+	} {
+		s := openCluster(t, c, test.options)
+		check := s.Check(ctx)
+		var err error
+		for n := range 20 { // of all nodes
+			if _, err = s.Take(ctx, request(t, fmt.Sprint(n))); err != nil {
+				break
+			}
+		}
+		for _, err := range []error{check, err} {
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%s: error %v, want %q", test.name, err, test.want)
+			}
+		}
+	}
+	for _, p := range [][2]string{{"../README.md", "`(\\+evalsha [^`]*)`"}, {"../docs/redis.md", "`(\\+cluster[^`]*)`"}} {
+		text, err := os.ReadFile(p[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := regexp.MustCompile(p[1]).FindSubmatch(text)
+		if listed == nil {
+			t.Fatalf("%s lists no permissions", p[0])
+		}
+		rules := append([]string{"on", ">secret", "~caddy_rl:*"}, strings.Fields(string(listed[1]))...)
+		for _, node := range c.Nodes {
+			if err := node.Client.ACLSetUser(ctx, "limiter", rules...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	user := openCluster(t, c, redisstore.Options{Username: "limiter", Password: "secret"})
+	if err := user.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := user.Take(ctx, request(t, "k")); err != nil {
+		t.Error(err)
+	}
+	s := open(t, redisstore.Options{Address: c.Addrs()[0]})
+	var failed error
+	for n := range 20 {
+		if _, err := s.Take(ctx, request(t, fmt.Sprint(n))); err != nil {
+			failed = err
+		}
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "write cluster") {
+		t.Errorf("a node alone: error %v", failed)
+	}
+	for want, o := range map[string]redisstore.Options{
+		`"h" is not`:    {Address: "h:1,h"},
+		"one is not":    {Address: "h:1,/a/socket"},
+		"is not: write": {Address: "redis://:SECRET@h:1"},
+		"master_name":   {Address: "h:1", MasterName: "m"},
+		"nor with db":   {Address: "h:1", DB: 1},
+	} {
+		o.Cluster = true
+		if _, err := redisstore.NewCluster(o, nil, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Requests of several keys that come one after the other are decided as a store decides
+// that does so in one step.
+func testClusterParity(t *testing.T, c *redistest.Cluster) {
+	for seed := range uint64(150) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		s := openCluster(t, c, redisstore.Options{KeyPrefix: fmt.Sprint("parity", seed)})
+		memory := store.NewMemory().Bound(1000, func() int { return 3 }, func(string) {})
+		var zones []store.Request
+		for z := range 3 {
+			quotas := storetest.Variants(1+rng.Int64N(5), 60_000_000)
+			quota := quotas[rng.IntN(len(quotas))]
+			quota.Initial = nil   // a key of that kind expires by Redis' own clock
+			if quota.WarmUp > 0 { // what was warmed up stays warm
+				quota = algorithms.Quota{Algorithm: "gcra", Events: quota.Events, Window: quota.Window}
+			}
+			limit := storetest.Limit(t, fmt.Sprint("zone", z), quota)
+			mode := algorithms.Mode(rng.IntN(4))
+			if limit.Algorithm().BinaryOnly {
+				mode = algorithms.Binary
+			}
+			zones = append(zones, store.Request{Zone: fmt.Sprint("zone", z), Limits: []store.Limit{limit}, Mode: mode})
+		}
+		now := algorithms.Micros(1_763_640_000_000_000)
+		for step := range 40 {
+			now += rng.Int64N(20_000_000)
+			var one, other []store.Request
+			for _, z := range zones[:1+rng.IntN(3)] {
+				z.Key, z.Cost = fmt.Sprint("key", rng.IntN(2), z.Zone), rng.Int64N(4)
+				one, other = append(one, z), append(other, z)
+			}
+			allowed, err := s.TakeAt(context.Background(), now, one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, _ := memory.TakeAt(context.Background(), now, other)
+			for i := range one {
+				got, d := one[i].Decisions[0], other[i].Decisions[0]
+				got.Receipt, d.Receipt = algorithms.Receipt{}, algorithms.Receipt{}
+				if one[i].Mode == algorithms.Uniform && got.Allowed && d.RetryAfter > 0 && got.RetryAfter > d.RetryAfter {
+					got.RetryAfter = d.RetryAfter // it may be told to wait for longer
+				}
+				if got != d || allowed != want {
+					t.Errorf("seed %d step %d, %v %v of cost %d:\ngot  %v %+v,\nwant %v %+v", seed, step, one[i].Limits[0], one[i].Mode, one[i].Cost, allowed, got, want, d)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Cluster is a Redis Cluster of three masters, each with a replica.
+type Cluster struct {
+	// Nodes are the masters and then their replicas, in the order they began in.
+	Nodes [6]*Server
+}
+
+// StartCluster starts a cluster whose nodes take each other for dead after 500 ms, and
+// waits until it works; args are added to the command line of each node.
+func StartCluster(t testing.TB, args ...string) *Cluster {
+	t.Helper()
+	c := new(Cluster)
+	for i := range c.Nodes {
+		c.Nodes[i] = startNode(t, args...)
+	}
+	ctx := context.Background()
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
+		}
+	}
+	host, port, _ := net.SplitHostPort(c.Nodes[0].Addr)
+	for i, s := range c.Nodes {
+		must(s.Client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+		if i < 3 {
+			must(s.Client.ClusterAddSlotsRange(ctx, i*16384/3, (i+1)*16384/3-1).Err())
+		}
+		if i > 0 {
+			must(s.Client.ClusterMeet(ctx, host, port).Err())
+		}
+	}
+	c.wait(t, "the nodes to know each other", "cluster_known_nodes:6")
+	for i, s := range c.Nodes[3:] {
+		id := c.Nodes[i].Client.ClusterMyID(ctx).Val()
+		waitFor(t, "a node to be a replica", func() bool { return s.Client.ClusterReplicate(ctx, id).Err() == nil })
+	}
+	for _, s := range c.Nodes[3:] {
+		waitFor(t, "the replicas to have copied their masters", s.replicates)
+	}
+	c.wait(t, "the cluster to work", "cluster_state:ok")
+	for _, s := range c.Nodes {
+		waitFor(t, "all nodes to know who the replicas are", func() bool {
+			return strings.Count(s.Client.ClusterNodes(ctx).Val(), "slave") == 3
+		})
+	}
+	return c
+}
+
+func startNode(t testing.TB, args ...string) *Server {
+	t.Helper()
+	for range 20 {
+		port := FreePort(t)
+		if n, _ := strconv.Atoi(port); n > 55_000 { // nodes talk to each other on this port plus 10000
+			continue
+		}
+		dir := t.TempDir()
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: plain(dir, args, "--port", port,
+			"--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(dir, "nodes.conf"), "--cluster-node-timeout", "500",
+			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")}
+		if s.start(t, &redis.Options{Addr: s.Addr}) {
+			return s
+		}
+	}
+	t.Fatal("redis-server did not start")
+	return nil
+}
+
+func (c *Cluster) wait(t testing.TB, what, line string) {
+	t.Helper()
+	for _, s := range c.Nodes {
+		waitFor(t, what, func() bool {
+			return strings.Contains(s.Client.ClusterInfo(context.Background()).Val(), line)
+		})
+	}
+}
+
+// Addrs are the addresses of all nodes.
+func (c *Cluster) Addrs() (all []string) {
+	for _, s := range c.Nodes {
+		all = append(all, s.Addr)
+	}
+	return all
+}
+
+// Slot is the slot of a hash tag.
+func (c *Cluster) Slot(t testing.TB, tag string) int {
+	t.Helper()
+	slot, err := c.Nodes[0].Client.ClusterKeySlot(context.Background(), "{"+tag+"}").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(slot)
+}
+
+// Owner returns the node that has a slot, as the one asked says.
+func (c *Cluster) Owner(t testing.TB, asked *Server, slot int) *Server {
+	t.Helper()
+	//lint:ignore SA1019 a Redis before 7 has no CLUSTER SHARDS
+	ranges, err := asked.Client.ClusterSlots(context.Background()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ranges {
+		if r.Start <= slot && slot <= r.End {
+			for _, s := range c.Nodes {
+				if s.Addr == r.Nodes[0].Addr {
+					return s
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// BeginMove begins to move a slot; whoever has none of its keys is sent to the other.
+func (c *Cluster) BeginMove(t testing.TB, slot int, from, to *Server) {
+	t.Helper()
+	ctx := context.Background()
+	for _, err := range []error{
+		to.Client.Do(ctx, "cluster", "setslot", slot, "importing", from.Client.ClusterMyID(ctx).Val()).Err(),
+		from.Client.Do(ctx, "cluster", "setslot", slot, "migrating", to.Client.ClusterMyID(ctx).Val()).Err(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// MoveKeys moves at most n keys of a slot, and returns how many there were to move.
+func (c *Cluster) MoveKeys(t testing.TB, slot, n int, from, to *Server) int {
+	t.Helper()
+	ctx := context.Background()
+	keys, err := from.Client.ClusterGetKeysInSlot(ctx, slot, n).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, _ := net.SplitHostPort(to.Addr)
+	for _, key := range keys {
+		if err := from.Client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err(); err != nil {
+			t.Fatal(fmt.Errorf("migrate %s: %w", key, err))
+		}
+	}
+	return len(keys)
+}
+
+// EndMove makes another node the one that has a slot.
+func (c *Cluster) EndMove(t testing.TB, slot int, from, to *Server) {
+	t.Helper()
+	ctx := context.Background()
+	id := to.Client.ClusterMyID(ctx).Val()
+	for _, s := range []*Server{to, from} {
+		if err := s.Client.Do(ctx, "cluster", "setslot", slot, "node", id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -2,12 +2,18 @@ package ratelimit
 
 import (
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // startExample starts a Caddy with an example's Caddyfile, whose site is :8080; the
@@ -81,4 +87,122 @@ func TestExampleWithEveryAlgorithm(t *testing.T) {
 			t.Errorf("/stages: requests passed after %v, and %d were refused", passed, refused)
 		}
 	})
+}
+
+// composeFile is what of a compose file the tests look at.
+type composeFile struct {
+	Services map[string]struct {
+		Build       string
+		Command     string
+		Environment map[string]string
+		Volumes     []string
+		DependsOn   []string `yaml:"depends_on"`
+	}
+}
+
+// readCompose reads the compose file of an example, in which the password is SECRET.
+func readCompose(t *testing.T, name string) (c composeFile) {
+	t.Helper()
+	dir := "examples/" + name + "/"
+	text, err := os.ReadFile(dir + "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(text), "${REDIS_PASSWORD:-change-me}", "SECRET")), &c); err != nil {
+		t.Fatal(err)
+	}
+	caddys := 0
+	for name, service := range c.Services {
+		for _, other := range service.DependsOn {
+			if _, ok := c.Services[other]; !ok {
+				t.Errorf("%s depends on %s, which is no service", name, other)
+			}
+		}
+		if service.Build == "" {
+			continue
+		}
+		caddys++
+		if _, err := os.Stat(dir + service.Build + "/Dockerfile"); err != nil {
+			t.Error(err)
+		}
+		for _, volume := range service.Volumes {
+			file, place, _ := strings.Cut(volume, ":")
+			if _, err := os.Stat(dir + file); err != nil || place != "/etc/caddy/Caddyfile:ro" {
+				t.Errorf("volume %s: %v", volume, err)
+			}
+		}
+		if service.Environment["REDIS_PASSWORD"] != "SECRET" {
+			t.Errorf("%s has no password", name)
+		}
+	}
+	if caddys != 3 {
+		t.Errorf("%d Caddys, want 3", caddys)
+	}
+	return c
+}
+
+// shareExample starts the three Caddys of an example and asks them in turn, 120 times;
+// 100 pass, but for a few by which the Caddys were seen to be there, and what time
+// grants meanwhile.
+func shareExample(t *testing.T, name, redis string) {
+	t.Helper()
+	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.Replace(string(text), "\n{\n", "\n{\n\tadmin {$ADMIN}\n", 1)
+	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
+	config = strings.Replace(config, "cluster\n", "cluster\n\t\t\ttimeout 5s\n", 1) // for a machine that is busy with other tests
+	var caddys []*caddyProcess
+	for range 3 {
+		caddys = append(caddys, startCaddy(t, config, "REDIS_PASSWORD=SECRET", "REDIS="+redis))
+	}
+	began := time.Now()
+	passed := 0
+	for i := range 120 {
+		switch r := caddys[i%3].get(t, "/"); r.StatusCode {
+		case 200:
+			passed++
+		case 429:
+		default:
+			t.Fatalf("status %d", r.StatusCode)
+		}
+	}
+	if most := 100 + int(time.Since(began).Seconds()*100/60) + 1; passed < 90 || passed > most {
+		t.Errorf("%d requests passed, want 90 to %d", passed, most)
+	}
+}
+
+func TestExampleWithThreeCaddys(t *testing.T) {
+	compose := readCompose(t, "three-caddys")
+	server := redistest.Start(t, strings.Fields(compose.Services["redis"].Command)[1:]...)
+	shareExample(t, "three-caddys", server.Addr)
+}
+
+func TestExampleWithRedisCluster(t *testing.T) {
+	compose := readCompose(t, "redis-cluster")
+	create := compose.Services["create"].Command
+	addresses := regexp.MustCompile(`172\.30\.55\.1[1-6]:6379`)
+	var nodes []string
+	for n := range 6 {
+		server := redistest.Start(t, strings.Fields(compose.Services[fmt.Sprint("redis-", n+1)].Command)[1:]...)
+		nodes = append(nodes, server.Addr)
+	}
+	n := 0
+	create = addresses.ReplaceAllStringFunc(create, func(string) string { n++; return nodes[n-1] })
+	host, port, _ := net.SplitHostPort(nodes[0])
+	create = strings.Replace(create, "-h 172.30.55.11", "-h "+host+" -p "+port, 1)
+	deadline := time.Now().Add(30 * time.Second)
+	create = strings.TrimSuffix(strings.TrimPrefix(create, `sh -c "`), `"`)
+	for created := 0; created < 2; { // the second time finds, before long, that it is done
+		command := exec.Command("sh", "-c", create)
+		command.Env = append(os.Environ(), "REDISCLI_AUTH=SECRET")
+		output, err := command.CombinedOutput()
+		if err == nil {
+			created++
+		} else if time.Now().After(deadline) {
+			t.Fatalf("%s: %v\n%s", create, err, output)
+		}
+	}
+	shareExample(t, "redis-cluster", strings.Join(nodes[:3], " "))
 }

@@ -6,14 +6,16 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // BenchmarkBatch shows what sharing script calls is worth, by how many callers there
@@ -25,23 +27,37 @@ func BenchmarkBatch(b *testing.B) {
 		if roundTrip > 0 {
 			addr = farAway(b, addr, roundTrip/2)
 		}
-		b.Run(fmt.Sprintf("away=%v", roundTrip), func(b *testing.B) { benchmarkBatch(b, server.Client, addr) })
+		b.Run(fmt.Sprintf("away=%v", roundTrip), func(b *testing.B) {
+			benchmarkBatch(b, []*redistest.Server{server}, func(o redisstore.Options) store.Store {
+				o.Address = addr
+				return open(b, o)
+			})
+		})
 	}
+	b.Run("cluster", func(b *testing.B) {
+		c := redistest.StartCluster(b)
+		benchmarkBatch(b, c.Nodes[:3], func(o redisstore.Options) store.Store { return openCluster(b, c, o) })
+	})
 }
 
-func benchmarkBatch(b *testing.B, client *redis.Client, addr string) {
+func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisstore.Options) store.Store) {
 	for _, callers := range []int{1, 8, 64, 256, 1024} {
 		for _, flying := range []int{-1, 0, 2, 8} { // -1: as it is; 0: a call for each
 			b.Run(fmt.Sprintf("callers=%d/flying=%d", callers, flying), func(b *testing.B) {
-				o := redisstore.Options{Address: addr}
+				var o redisstore.Options
 				if flying == 0 {
 					o.Batch = -1
 				} else if flying > 0 {
 					defer redisstore.SetFlying(flying)()
 				}
-				s := open(b, o)
-				_, _ = s.Take(context.Background(), request(b, "first"))
-				client.ConfigResetStat(context.Background())
+				s := open(o)
+				for n := range 20 { // of all nodes
+					_, _ = s.Take(context.Background(), request(b, fmt.Sprint(n)))
+				}
+				for _, server := range servers {
+					server.Client.ConfigResetStat(context.Background())
+				}
+				before := cpuTime(servers)
 				b.ReportAllocs()
 				b.ResetTimer()
 				took := make([][]time.Duration, callers)
@@ -66,12 +82,34 @@ func benchmarkBatch(b *testing.B, client *redis.Client, addr string) {
 				slices.Sort(times)
 				b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-us")
 				b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-us")
-				calls, usec := stats(client)
-				b.ReportMetric(float64(b.N)/float64(max(calls["evalsha"], 1)), "checks/call")
-				b.ReportMetric(float64(usec["evalsha"])/float64(b.N), "redis-us/check")
+				var calls, usec int
+				for _, server := range servers {
+					one, us := stats(server.Client)
+					calls, usec = calls+one["evalsha"], usec+us["evalsha"]
+				}
+				b.ReportMetric(float64(b.N)/float64(max(calls, 1)), "checks/call")
+				b.ReportMetric(float64(usec)/float64(b.N), "redis-us/check")
+				b.ReportMetric(float64((cpuTime(servers)-before).Microseconds())/float64(b.N), "cpu-us/check")
 			})
 		}
 	}
+}
+
+// cpuTime is what this process and the servers have used so far.
+func cpuTime(servers []*redistest.Server) (all time.Duration) {
+	var own syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own)
+	all = time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	for _, server := range servers {
+		info := server.Client.Info(context.Background(), "cpu").Val()
+		for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
+			_, after, _ := strings.Cut(info, name)
+			text, _, _ := strings.Cut(after, "\r")
+			seconds, _ := strconv.ParseFloat(text, 64)
+			all += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return all
 }
 
 // farAway returns an address through which everything takes so much longer, each way.

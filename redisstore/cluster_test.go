@@ -229,8 +229,35 @@ func TestClusterFailover(t *testing.T) {
 		running.Go(func() { i.run(t, key, stop) })
 	}
 	time.Sleep(100 * time.Millisecond)
+	// What others charge for a request that a dead master fails is given back.
+	var together []store.Request
+	for n := 0; len(together) < 2; n++ {
+		key := fmt.Sprint("together-", n)
+		if lost := c.Owner(t, c.Nodes[0], c.Slot(t, key)) == dying; lost == (len(together) == 0) {
+			limit := storetest.Limit(t, key, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 36_000_000_000})
+			together = append(together, store.Request{Zone: key, Key: key, Cost: 1, Limits: []store.Limit{limit}})
+		}
+	}
 	began := time.Now()
 	dying.Kill(t)
+	for range 20 {
+		if _, err := s.Take(context.Background(), together); err == nil {
+			break // its replica is there
+		}
+		looked := []store.Request{together[1]}
+		for deadline := time.Now().Add(patient); ; time.Sleep(time.Millisecond) {
+			looked[0].Cost, looked[0].Decisions = 0, nil
+			if _, err := s.Take(context.Background(), looked); err != nil {
+				t.Fatal(err)
+			}
+			if looked[0].Decisions[0].Remaining == 10 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v: it keeps a charge", looked[0].Decisions[0])
+			}
+		}
+	}
 	for deadline := began.Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		errors, failed, last := mine.seen()
 		if errors > 0 && time.Since(failed) > time.Second {

@@ -63,6 +63,19 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			mode   binary|nary|uniform|force
 //			factor <number or placeholder>
 //			delay  <max> [<requests>]
+//
+//			override <key> unlimited        # or
+//			override <key> {
+//				<limits>
+//			}
+//			plan <placeholder> {
+//				<value> unlimited           # or
+//				<value> {
+//					<limits>
+//				}
+//				default ...                 # for other values; or else the zone's limits
+//			}
+//
 //			status <code>
 //		}
 //
@@ -141,8 +154,9 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "status", "events", "window", "legacy",
-	}, algorithmNames()...)
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "status", "events", "window",
+	}, limitOptions...)
+	limitOptions = append([]string{"legacy"}, algorithmNames()...)
 	redisOptions = []string{
 		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
@@ -157,7 +171,7 @@ func algorithmNames() (names []string) {
 }
 
 // mayRepeat are the options that may stand more than once in a block.
-var mayRepeat = append([]string{"zone", "match", "legacy"}, algorithmNames()...)
+var mayRepeat = append([]string{"zone", "match", "override"}, limitOptions...)
 
 // unmarshalOption reads an option that handlers and the app share.
 func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
@@ -233,7 +247,7 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	h.RateLimits[name] = z
 	err = block(d, "a zone", zoneOptions, func(option string) error { return z.unmarshalOption(d, option) })
 	if err == nil {
-		_, err = z.limits()
+		err = z.checkLimits()
 	}
 	if err != nil {
 		return inZone(name, err)
@@ -279,10 +293,14 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		if c.Status, err = smallInteger(d, "429"); err == nil {
 			err = checkStatus(c.Status)
 		}
-	case "legacy":
-		return c.unmarshalLegacy(d)
+	case "override":
+		return c.unmarshalOverride(d)
+	case "plan":
+		c.Plan, err = unmarshalPlan(d)
 	default:
-		return c.unmarshalLimit(d, option)
+		var l Limit
+		l, err = unmarshalLimit(d, option)
+		c.Limits = append(c.Limits, l)
 	}
 	return err
 }
@@ -308,10 +326,13 @@ func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 }
 
 // unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }.
-func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
+func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
+	if name == "legacy" {
+		return unmarshalLegacy(d)
+	}
 	algorithm, err := algorithms.Lookup(name)
 	if err != nil {
-		return err
+		return l, err
 	}
 	form, most := "<events> <window>", 2
 	if algorithm.Burst {
@@ -319,9 +340,9 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 	}
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > most {
-		return fmt.Errorf("%s takes %s, but has %d of them: write for example %s 10 1s", name, form, len(args), name)
+		return l, fmt.Errorf("%s takes %s, but has %d of them: write for example %s 10 1s", name, form, len(args), name)
 	}
-	l := Limit{Algorithm: name}
+	l.Algorithm = name
 	events, err1 := parseInteger("events", args[0], "10")
 	window, err2 := parseDuration("window", args[1], "1s")
 	l.Events, l.Window = events, window
@@ -332,7 +353,7 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	err = block(d, name, algorithm.Options, func(option string) (err error) {
 		switch option {
@@ -356,21 +377,20 @@ func (c *Zone) unmarshalLimit(d *caddyfile.Dispenser, name string) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return l, err
 	}
 	if _, err := l.ready(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return l, fmt.Errorf("%s: %w", name, err)
 	}
-	c.Limits = append(c.Limits, l)
-	return nil
+	return l, nil
 }
 
 // unmarshalLegacy reads a limit in the terms of an older limiter, and writes it
 // as the limit it stands for.
-func (c *Zone) unmarshalLegacy(d *caddyfile.Dispenser) error {
+func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
-		return fmt.Errorf("legacy takes <max> <duration> [<min_interval>], but has %d of them: write for example legacy 10 5s 1s", len(args))
+		return l, fmt.Errorf("legacy takes <max> <duration> [<min_interval>], but has %d of them: write for example legacy 10 5s 1s", len(args))
 	}
 	calls, err := parseInteger("max", args[0], "10")
 	duration, err2 := parseDuration("duration", args[1], "5s")
@@ -385,12 +405,11 @@ func (c *Zone) unmarshalLegacy(d *caddyfile.Dispenser) error {
 		q, err = algorithms.Legacy(calls, time.Duration(duration).Microseconds(), time.Duration(interval).Microseconds())
 	}
 	if err != nil {
-		return fmt.Errorf("legacy: %w", err)
+		return l, fmt.Errorf("legacy: %w", err)
 	}
-	c.Limits = append(c.Limits, Limit{
+	return Limit{
 		Algorithm: q.Algorithm, Events: q.Events, Window: caddy.Duration(time.Duration(q.Window) * time.Microsecond), Burst: q.Burst,
-	})
-	return nil
+	}, nil
 }
 
 // block reads the block that begins on this line, if one does: each option must

@@ -27,6 +27,8 @@ type Delay struct {
 
 const defaultHeld = 1000
 
+func (d *Delay) longest() algorithms.Micros { return time.Duration(d.Max).Microseconds() }
+
 // check judges the settings together with the zone's limits and mode.
 func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	longest := time.Duration(d.Max)

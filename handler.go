@@ -92,7 +92,7 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 		return h.respond(w, r, statusClientGone)
 	}
 	for _, z := range a.zones {
-		z.metrics.failed()
+		z.metrics.count(outcomeError)
 	}
 	h.failed(err)
 	if h.outage.mode == "allow" {
@@ -139,7 +139,8 @@ func hasErrorRoutes(r *http.Request) bool {
 // lives as long as the request, for its placeholders do.
 type answer struct {
 	handler  *Handler
-	zones    []*zone // those the request belongs to
+	zones    []*zone  // those the request belongs to
+	terms    []*terms // by which it does
 	requests []store.Request
 	known    bool // the requests are decided
 	allowed  bool
@@ -152,6 +153,7 @@ type answer struct {
 
 	// Room for the usual case, so that all this is one allocation.
 	zoneRoom     [1]*zone
+	termsRoom    [1]*terms
 	requestRoom  [1]store.Request
 	decisionRoom [2]algorithms.Decision
 	fieldRoom    [2]string
@@ -165,7 +167,7 @@ func (*answer) String() string { return "" }
 
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
-	a.zones, a.requests = a.zoneRoom[:0], a.requestRoom[:0]
+	a.zones, a.terms, a.requests = a.zoneRoom[:0], a.termsRoom[:0], a.requestRoom[:0]
 	v, _ := repl.Get(placeholderPrefix)
 	outermost, ok := v.(*answer)
 	if !ok {
@@ -191,11 +193,17 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 			continue // unlimited
 		}
 		key, alternative := z.keyOf(repl)
-		request := store.Request{Zone: z.name, Key: key, Limits: scaled(z.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl)}
+		t := z.termsOf(key, repl)
+		if t.unlimited {
+			z.metrics.count(outcomeOverridden)
+			continue
+		}
+		request := store.Request{Zone: z.name, Key: key, Limits: scaled(t.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl)}
 		if len(a.requests) == 0 {
 			request.Decisions = a.decisionRoom[:0]
 		}
 		a.zones = append(a.zones, z)
+		a.terms = append(a.terms, t)
 		a.requests = append(a.requests, request)
 	}
 	return nil

@@ -124,13 +124,13 @@ func seconds(m algorithms.Micros) int64 {
 // there: both are lists, and another handler's or server's items stay valid.
 func (a *answer) setDraft(h http.Header) {
 	policy := a.policyOf(0)
-	for i := range a.zones[1:] {
+	for i := range a.terms[1:] {
 		policy += ", " + a.policyOf(i+1)
 	}
 	var room [96]byte
 	b := room[:0]
-	for i, z := range a.zones {
-		b = appendLimitItems(b, z.labels, a.requests[i].Limits, a.requests[i].Decisions, a.allowed)
+	for i, t := range a.terms {
+		b = appendLimitItems(b, t.labels, a.requests[i].Limits, a.requests[i].Decisions, a.allowed)
 	}
 	a.fieldRoom = [2]string{policy, string(b)}
 	addField(h, policyHeader, a.fieldRoom[0:1:1])
@@ -139,11 +139,11 @@ func (a *answer) setDraft(h http.Header) {
 
 // policyOf returns the items of RateLimit-Policy of one zone.
 func (a *answer) policyOf(i int) string {
-	z := a.zones[i]
-	if z.factor.varies() {
-		return policyField(z.labels, a.requests[i].Limits)
+	t := a.terms[i]
+	if a.zones[i].factor.varies() {
+		return policyField(t.labels, a.requests[i].Limits)
 	}
-	return z.policy
+	return t.policy
 }
 
 // addField adds a value; the slice becomes the header's.

@@ -111,7 +111,7 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
 		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
-		{zone(limit) + `,"redis":{}`, "redis takes one address, not 0"},
+		{zone(limit) + `,"redis":{}`, "redis takes an address"},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"CERTIFICATES/ca.pem","cert":"{env.TEST_DIRECTORY}/cert.pem","key":"{file.CERTIFICATES/key.pem}","server_name":"redis.internal","insecure_skip_verify":true}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"CERTIFICATES/cert.pem"}}`, "cert and key of tls go together"},

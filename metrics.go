@@ -31,7 +31,7 @@ func newCollector() *collector {
 	}
 	return &collector{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and what the zone said: allowed, delayed, denied, or error when the store could not decide.")),
+			"Requests, by zone and what the zone said: allowed, delayed, denied, overridden where there was no limit, or error when the store could not decide.")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -121,10 +121,11 @@ const (
 	outcomeDelayed
 	outcomeDenied
 	outcomeError
+	outcomeOverridden
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "error"}
+var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "error", "overridden"}
 
 // zoneMetrics are a zone's own counters, made at its first request: what is only
 // configured, and perhaps rejected, leaves no trace.
@@ -160,8 +161,9 @@ func (m *zoneMetrics) decided(o outcome, took time.Duration) {
 	c.outcomes[o].Inc()
 }
 
-func (m *zoneMetrics) failed() {
+// count counts an outcome that no store decided on.
+func (m *zoneMetrics) count(o outcome) {
 	if !m.disabled {
-		m.counters().outcomes[outcomeError].Inc()
+		m.counters().outcomes[o].Inc()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -74,6 +75,14 @@ type Zone struct {
 	// leaky_bucket, smooth or token_bucket (default: requests are never held).
 	Delay *Delay `json:"delay,omitempty"`
 
+	// What some keys get instead of the limits, by key. Where a prefix makes networks of
+	// addresses, keys are networks such as 203.0.113.0/24 (default: none).
+	Override map[string]*Terms `json:"override,omitempty"`
+
+	// Limits by a value, such as a customer's plan; an override goes before it (default:
+	// none).
+	Plan *Plan `json:"plan,omitempty"`
+
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
 }
@@ -123,16 +132,15 @@ type Limit struct {
 
 // zone is a Zone made ready: request handling only reads it.
 type zone struct {
-	name     string
-	matchers caddyhttp.MatcherSets
-	keys     []keyTemplate
-	ipv4     int
-	ipv6     int
-	// limits holds, for each of keys, the zone's limits: what one alternative
-	// grants can't be spent through another.
-	limits    [][]store.Limit
-	ready     []*algorithms.Limit
-	parts     []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
+	name      string
+	matchers  caddyhttp.MatcherSets
+	keys      []keyTemplate
+	ipv4      int
+	ipv6      int
+	usual     *terms            // what a key gets
+	overrides map[string]*terms // that get something else, by key
+	planBy    keyTemplate
+	plans     map[string]*terms // by what planBy gives
 	variant   string
 	mode      algorithms.Mode
 	cost      Number
@@ -142,8 +150,6 @@ type zone struct {
 	places    *places // nil: requests are never held
 	status    int
 
-	policy  string // the zone's items of RateLimit-Policy
-	labels  []string
 	metrics zoneMetrics
 
 	identity identity
@@ -162,8 +168,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err := c.check(name); err != nil {
 		return nil, err
 	}
-	limits, err := c.limits()
-	if err != nil {
+	if err := c.checkLimits(); err != nil {
 		return nil, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
@@ -184,14 +189,14 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
 	}
 	if c.Delay != nil {
-		z.places = &places{zone: name, longest: time.Duration(c.Delay.Max).Microseconds(), most: cmp.Or(c.Delay.Held, defaultHeld)}
+		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld)}
 	}
 	keys := c.Key
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: fmt.Sprint(limits), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), mode: mode.String()}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -203,49 +208,22 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	z.identity.factor = cmp.Or(string(z.factor), fmt.Sprint(float64(factor)/sameFactor))
 	z.unlimited = factor == 0
-	for _, l := range limits {
-		if !z.unlimited {
-			l = l.Scaled(factor)
-		}
-		if c.Delay != nil {
-			if err := l.CheckDelay(z.places.longest); err != nil {
-				return nil, fmt.Errorf("delay: %w", err)
-			}
-		}
-		z.ready = append(z.ready, l)
-		if h.outage.num < h.outage.den {
-			part, err := l.Part(h.outage.num, h.outage.den)
-			if err != nil {
-				return nil, fmt.Errorf("the share of on_store_error: %w", err)
-			}
-			z.parts = append(z.parts, part)
-		}
+	if err := z.provisionTerms(c, factor, h.outage); err != nil {
+		return nil, err
 	}
 	z.nameLimits("")
-	z.labels = limitLabels(name, len(limits))
-	z.policy = policyField(z.labels, z.limits[0])
 	return z, nil
 }
 
-// nameLimits names the limits, for each alternative of the key. Zones of one name
-// that are to have budgets of their own differ in variant.
+// nameLimits names the limits. Zones of one name that are to have budgets of their own
+// differ in variant.
 func (z *zone) nameLimits(variant string) {
 	z.variant = variant
-	z.limits = nil
-	for i := range z.keys {
-		alternative := variant
-		if i > 0 {
-			alternative = strconv.Itoa(i + 1)
+	z.allTerms(func(t *terms) {
+		if !t.unlimited {
+			t.name(z.name, variant, len(z.keys))
 		}
-		var named []store.Limit
-		for n, l := range z.ready {
-			named = append(named, store.NewLimit(z.name, alternative, l))
-			if z.parts != nil {
-				named[n].Part = z.parts[n]
-			}
-		}
-		z.limits = append(z.limits, named)
-	}
+	})
 }
 
 // check judges the zone's settings except its limits.
@@ -303,20 +281,38 @@ func checkStatus(status int) error {
 	return nil
 }
 
-// limits makes the zone's limits ready; max_events and window are the first.
-func (c *Zone) limits() ([]*algorithms.Limit, error) {
-	configured := c.Limits
+// allLimits are the zone's limits; max_events and window are the first.
+func (c *Zone) allLimits() []Limit {
+	if c.MaxEvents == 0 && c.Window == 0 {
+		return c.Limits
+	}
+	first := Limit{Algorithm: "sliding_log", Events: c.MaxEvents, Window: c.Window}
+	return append([]Limit{first}, c.Limits...)
+}
+
+// checkLimits judges the zone's limits, its overrides and its plan.
+func (c *Zone) checkLimits() error {
 	if (c.MaxEvents == 0) != (c.Window == 0) {
-		return nil, fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
+		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
-	if c.MaxEvents != 0 || c.Window != 0 {
-		first := Limit{Algorithm: "sliding_log", Events: c.MaxEvents, Window: c.Window}
-		configured = append([]Limit{first}, c.Limits...)
+	configured := c.allLimits()
+	if c.Plan != nil {
+		if err := c.Plan.check(len(configured) > 0); err != nil {
+			return err
+		}
+	} else if len(configured) == 0 {
+		return errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
 	}
-	if len(configured) == 0 {
-		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
+	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
+		if err := c.checkOverrideKey(key); err != nil {
+			return err
+		}
 	}
-	var limits []*algorithms.Limit
+	return new(zone).provisionTerms(c, sameFactor, outagePolicy{num: 1, den: 1})
+}
+
+// readyLimits makes limits ready, no two of which may be the same.
+func readyLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	for i, l := range configured {
 		limit, err := l.ready()
 		if err != nil {
@@ -329,7 +325,7 @@ func (c *Zone) limits() ([]*algorithms.Limit, error) {
 		}
 		limits = append(limits, limit)
 	}
-	return limits, c.checkTogether(limits)
+	return limits, nil
 }
 
 // checkTogether judges which of the zone's settings go together.
@@ -377,7 +373,7 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, mode, factor, store string }
+type identity struct{ key, prefixes, limits, override, plan, mode, factor, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -385,6 +381,8 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"key", i.key, other.key},
 		{"prefixes", i.prefixes, other.prefixes},
 		{"limits", i.limits, other.limits},
+		{"override", i.override, other.override},
+		{"plan", i.plan, other.plan},
 		{"mode", i.mode, other.mode},
 		{"factor", i.factor, other.factor},
 		{"store", i.store, other.store},

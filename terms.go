@@ -1,0 +1,295 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Terms are what some get instead of the zone's limits: limits of their own, or none.
+type Terms struct {
+	// Requests pass, and are charged to nothing of this zone.
+	Unlimited bool `json:"unlimited,omitempty"`
+
+	// The limits. One that is the same as elsewhere in the zone shares its budgets.
+	Limits []Limit `json:"limits,omitempty"`
+}
+
+// Plan chooses limits by a value, such as what a customer has paid for.
+type Plan struct {
+	// The value: text with placeholders, such as {http.auth.user.plan}.
+	By string `json:"by,omitempty"`
+
+	// The terms for each value.
+	Values map[string]*Terms `json:"values,omitempty"`
+
+	// The terms for any other value, and for none (default: the zone's limits).
+	Default *Terms `json:"default,omitempty"`
+}
+
+// terms are Terms made ready.
+type terms struct {
+	unlimited bool
+	// limits holds, for each of the zone's keys, the limits: what one alternative
+	// grants can't be spent through another.
+	limits [][]store.Limit
+	ready  []*algorithms.Limit
+	parts  []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
+	policy string              // the items of RateLimit-Policy
+	labels []string
+}
+
+// termsOf returns what a key of a request gets.
+func (z *zone) termsOf(key string, repl *caddy.Replacer) *terms {
+	if t := z.overrides[key]; t != nil {
+		return t
+	}
+	if z.plans != nil {
+		value, _ := z.planBy.expand(repl)
+		if t := z.plans[value]; t != nil {
+			return t
+		}
+	}
+	return z.usual
+}
+
+// allTerms calls do for all terms of the zone.
+func (z *zone) allTerms(do func(*terms)) {
+	do(z.usual)
+	for _, set := range []map[string]*terms{z.overrides, z.plans} {
+		for _, t := range set {
+			do(t)
+		}
+	}
+}
+
+// provisionTerms makes the terms of all ready. factor divides the bursts.
+func (z *zone) provisionTerms(c *Zone, factor int64, outage outagePolicy) error {
+	usual := &Terms{Limits: c.allLimits()}
+	if c.Plan != nil {
+		z.planBy = newKeyTemplate(c.Plan.By)
+		if c.Plan.Default != nil {
+			usual = c.Plan.Default
+		}
+	}
+	var err error
+	if z.usual, err = usual.ready(c, factor, outage); err != nil {
+		return err
+	}
+	if z.overrides, err = readyTerms("override", c.Override, c, factor, outage); err != nil || c.Plan == nil {
+		return err
+	}
+	z.plans, err = readyTerms("plan", c.Plan.Values, c, factor, outage)
+	return err
+}
+
+func readyTerms(option string, all map[string]*Terms, c *Zone, factor int64, outage outagePolicy) (map[string]*terms, error) {
+	made := make(map[string]*terms, len(all))
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		t, err := all[key].ready(c, factor, outage)
+		if err != nil {
+			return nil, fmt.Errorf("%s %q: %w", option, key, err)
+		}
+		made[key] = t
+	}
+	return made, nil
+}
+
+// ready makes terms ready.
+func (t *Terms) ready(c *Zone, factor int64, outage outagePolicy) (*terms, error) {
+	if t == nil || !t.Unlimited && len(t.Limits) == 0 {
+		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
+	}
+	if t.Unlimited {
+		if len(t.Limits) > 0 {
+			return nil, errors.New("unlimited and limits don't go together: write one of the two")
+		}
+		return &terms{unlimited: true}, nil
+	}
+	limits, err := readyLimits(t.Limits)
+	if err == nil {
+		err = c.checkTogether(limits)
+	}
+	if err != nil {
+		return nil, err
+	}
+	made := new(terms)
+	for _, l := range limits {
+		if factor > 0 {
+			l = l.Scaled(factor)
+		}
+		if c.Delay != nil {
+			if err := l.CheckDelay(c.Delay.longest()); err != nil {
+				return nil, fmt.Errorf("delay: %w", err)
+			}
+		}
+		made.ready = append(made.ready, l)
+		if outage.num < outage.den {
+			part, err := l.Part(outage.num, outage.den)
+			if err != nil {
+				return nil, fmt.Errorf("the share of on_store_error: %w", err)
+			}
+			made.parts = append(made.parts, part)
+		}
+	}
+	return made, nil
+}
+
+// name names the limits of a zone, for each alternative of its key.
+func (t *terms) name(zone, variant string, alternatives int) {
+	t.limits = nil
+	for i := range alternatives {
+		alternative := variant
+		if i > 0 {
+			alternative = fmt.Sprint(i + 1)
+		}
+		var named []store.Limit
+		for n, l := range t.ready {
+			named = append(named, store.NewLimit(zone, alternative, l))
+			if t.parts != nil {
+				named[n].Part = t.parts[n]
+			}
+		}
+		t.limits = append(t.limits, named)
+	}
+	t.labels = limitLabels(zone, len(t.ready))
+	t.policy = policyField(t.labels, t.limits[0])
+}
+
+// describe is what terms come down to, for zones of one name to be compared.
+func (t *Terms) describe() string {
+	if t == nil || t.Unlimited {
+		return "unlimited"
+	}
+	limits, _ := readyLimits(t.Limits)
+	return fmt.Sprint(limits)
+}
+
+func describeTerms(all map[string]*Terms) string {
+	var texts []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		texts = append(texts, fmt.Sprintf("%q %s", key, all[key].describe()))
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+func (p *Plan) describe() string {
+	if p == nil {
+		return "none"
+	}
+	text := fmt.Sprintf("by %q %s", p.By, describeTerms(p.Values))
+	if p.Default != nil {
+		text += " default " + p.Default.describe()
+	}
+	return text
+}
+
+// checkOverrideKey refuses the key of an override that no request has, since the zone's
+// keys are networks.
+func (c *Zone) checkOverrideKey(key string) error {
+	z := zone{ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix}
+	if network := z.network(key); network != key {
+		return fmt.Errorf("override %q is an address, and the keys of the zone are networks: write %s", key, network)
+	}
+	prefix, err := netip.ParsePrefix(key)
+	if err == nil && prefix.Masked() != prefix {
+		return fmt.Errorf("override %q is no network: write %s", key, prefix.Masked())
+	}
+	return nil
+}
+
+// check judges a plan as a whole.
+func (p *Plan) check(limits bool) error {
+	switch {
+	case p.By == "":
+		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
+	case len(p.Values) == 0:
+		return errors.New("plan has no values: write at least one with its limits, such as free { token_bucket 10 1s }")
+	case limits && p.Default != nil:
+		return errors.New("the limits of the zone are for values that plan doesn't list, and so is default: write one of the two")
+	case !limits && p.Default == nil:
+		return errors.New("plan has no default, and the zone no limits: write default { <limits> } or default unlimited, for all other values")
+	}
+	return nil
+}
+
+// unmarshalOverride reads override <key> unlimited, or override <key> { <limits> }.
+func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
+	if !d.NextArg() {
+		return errors.New("override takes a key: write for example override 203.0.113.7 unlimited")
+	}
+	key := d.Val()
+	if _, there := c.Override[key]; there {
+		return fmt.Errorf("override %q is there twice: write it once", key)
+	}
+	t, err := unmarshalTerms(d, "override")
+	if err != nil {
+		return fmt.Errorf("override %q: %w", key, err)
+	}
+	if c.Override == nil {
+		c.Override = make(map[string]*Terms)
+	}
+	c.Override[key] = t
+	return nil
+}
+
+// unmarshalPlan reads plan <placeholder> { <value> unlimited|{ <limits> } ... }.
+func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
+	p := &Plan{Values: make(map[string]*Terms)}
+	if !d.NextArg() {
+		return nil, errors.New("plan takes what to go by: write for example plan {http.auth.user.plan}")
+	}
+	p.By = d.Val()
+	if d.NextArg() {
+		return nil, fmt.Errorf("plan takes one value to go by, not %q too: write its plans in braces", d.Val())
+	}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		name := d.Val()
+		t, err := unmarshalTerms(d, "a plan")
+		if err == nil && (p.Values[name] != nil || name == "default" && p.Default != nil) {
+			err = errors.New("it is there twice: write it once")
+		}
+		if err != nil {
+			return nil, placed(d, fmt.Errorf("plan %q: %w", name, err))
+		}
+		if name == "default" {
+			p.Default = t
+		} else {
+			p.Values[name] = t
+		}
+	}
+	return p, nil
+}
+
+// unmarshalTerms reads unlimited, or a block of limits.
+func unmarshalTerms(d *caddyfile.Dispenser, of string) (*Terms, error) {
+	t := new(Terms)
+	if d.NextArg() {
+		if d.Val() != "unlimited" || d.NextArg() {
+			return nil, fmt.Errorf("it takes unlimited, or limits in braces, not %q", d.Val())
+		}
+		t.Unlimited = true
+		return t, nil
+	}
+	err := block(d, of, limitOptions, func(option string) error {
+		l, err := unmarshalLimit(d, option)
+		t.Limits = append(t.Limits, l)
+		return err
+	})
+	if err == nil && len(t.Limits) == 0 {
+		err = errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
+	}
+	if err == nil {
+		_, err = readyLimits(t.Limits)
+	}
+	return t, err
+}

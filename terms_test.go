@@ -1,0 +1,70 @@
+package ratelimit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Some keys, and some plans, have limits of their own, or none; what a key has used of a
+// limit that stays the same is not forgotten when something about others changes.
+func TestOverridesAndPlans(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := func(overrides string) string {
+			return site(fmt.Sprintf(`zone api {
+				key {header.X-Key}
+				fixed_window 2 1h
+				%s
+				plan {header.X-Plan} {
+					pro {
+						fixed_window 4 1h
+						fixed_window 100 10h
+					}
+					internal unlimited
+				}
+			}
+			%s`, overrides, use))
+		}
+		c := startCaddy(t, config(`override friend unlimited
+			override big {
+				fixed_window 3 1h
+			}`))
+		ask := func(key, plan, statuses, limits string) {
+			t.Helper()
+			for want := range strings.FieldsSeq(statuses) {
+				r, err := c.do("GET", "http://"+c.site+"/", "", "X-Key", key, "X-Plan", plan)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if fmt.Sprint(r.StatusCode) != want || r.field("RateLimit-Policy") != limits {
+					t.Errorf("key %q of plan %q: %d with limits %s, want %s with %s", key, plan, r.StatusCode, r.field("RateLimit-Policy"), want, limits)
+				}
+			}
+		}
+		ask("anybody", "", "200 200 429", `"api";q=2;w=3600`)
+		ask("stranger", "unheard of", "200 200 429", `"api";q=2;w=3600`)
+		ask("friend", "", "200 200 200 200", "")
+		ask("friend", "pro", "200", "") // an override goes first
+		ask("big", "pro", "200 200 200 429", `"api";q=3;w=3600`)
+		ask("customer", "pro", "200 200 200 200 429", `"api";q=4;w=3600, "api/2";q=100;w=36000`)
+		ask("customer", "", "200 200 429", `"api";q=2;w=3600`) // another limit is another budget
+		ask("us", "internal", "200 200 200 200", "")
+		waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 9`)
+
+		c.reload(t, config(""))
+		ask("friend", "", "200 200 429", `"api";q=2;w=3600`)
+		ask("customer", "pro", "429", `"api";q=4;w=3600, "api/2";q=100;w=36000`)
+		ask("anybody", "", "429", `"api";q=2;w=3600`)
+		ask("big", "", "200 200 429", `"api";q=2;w=3600`)
+	})
+}
+
+// Keys of a zone with prefixes are networks, and so are those of its overrides.
+func TestOverrideOfNetwork(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n key {header.X-Key}\n ipv4_prefix 24\n gcra 1 1h\n override 203.0.113.0/24 unlimited\n}"))
+	for _, key := range []string{"203.0.113.7", "203.0.113.9", "203.0.113.9"} {
+		if r, err := c.do("GET", "http://"+c.site+"/", "", "X-Key", key); err != nil || r.StatusCode != 200 {
+			t.Errorf("%s: %v %v", key, r, err)
+		}
+	}
+}

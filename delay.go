@@ -145,9 +145,7 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 func (a *answer) age(passed algorithms.Micros) {
 	for i := range a.requests {
 		for j := range a.requests[i].Decisions {
-			d := &a.requests[i].Decisions[j]
-			d.MoreAfter = max(d.MoreAfter-passed, min(d.MoreAfter, 1))
-			d.ResetAfter = max(d.ResetAfter-passed, min(d.ResetAfter, 1))
+			a.requests[i].Decisions[j].Age(passed)
 		}
 	}
 }

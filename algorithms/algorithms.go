@@ -55,6 +55,10 @@ type Decision struct {
 	// Allowed tells whether this limit had room for the request. The request
 	// passes only where all its limits had.
 	Allowed bool
+	// Remembered tells that the request was not decided: it was refused because the
+	// limits that don't allow it had refused one like it just before. Of those that
+	// do nothing is known; see [Decision.Unknown]. Only stores set it.
+	Remembered bool
 	// Charged is how many events were taken from this budget.
 	Charged int64
 	// Remaining is how many events of cost 1 could be taken right now.
@@ -75,6 +79,20 @@ type Decision struct {
 	ResetAfter Micros
 	// Receipt says where the charge went.
 	Receipt Receipt
+}
+
+// Unknown tells that this limit was not asked, because others were known to refuse.
+// The rest of the decision means nothing.
+func (d Decision) Unknown() bool { return d.Remembered && d.Allowed }
+
+// Age makes the decision that of a moment later, when nothing has changed but the
+// time.
+func (d *Decision) Age(passed Micros) {
+	d.MoreAfter = max(d.MoreAfter-passed, min(d.MoreAfter, 1))
+	d.ResetAfter = max(d.ResetAfter-passed, min(d.ResetAfter, 1))
+	if d.RetryAfter < Forever {
+		d.RetryAfter = max(d.RetryAfter-passed, min(d.RetryAfter, 1))
+	}
 }
 
 // Receipt is what [Refund] has to know to give back a charge.

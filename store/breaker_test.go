@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
@@ -50,26 +49,12 @@ func newFailing() *failing {
 
 var errGone = &store.Error{Reason: store.ReasonConnection, Err: errors.New("it is gone")}
 
-// direct gives a decorator the methods with an instant that the suite wants, past it.
-type direct struct {
-	store.Store
-	storetest storetest.Store
-}
-
-func (d direct) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
-	return d.storetest.TakeAt(ctx, now, requests)
-}
-
-func (d direct) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
-	return d.storetest.RefundAt(ctx, now, requests, n)
-}
-
 func TestBreakerConforms(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		f := newFailing()
 		b := store.NewBreaker(f, nil)
 		t.Cleanup(b.Close)
-		return direct{b, f}
+		return &storetest.Decorated{Store: b, Inner: f}
 	})
 }
 
@@ -81,7 +66,7 @@ func TestFailoverConforms(t *testing.T) {
 		b := store.NewBreaker(f, nil)
 		t.Cleanup(b.Close)
 		local := store.NewMemory().Bound(1000, zones(1), nil)
-		return direct{store.NewFailover(b, local, func(error) {}), local}
+		return &storetest.Decorated{Store: store.NewFailover(b, local, func(error) {}), Inner: local}
 	})
 }
 

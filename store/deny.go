@@ -1,0 +1,406 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// DenyCache is a [Store] that remembers what another one refused, and refuses it
+// again without asking, for as long as that was certain then, and a second at most.
+// It never admits anything by itself. For up to that second it can refuse what the
+// store would by then allow, because somebody has given events back or forgotten a
+// budget, or its clock was set ahead.
+//
+// A refusal by a limit holds for requests of the same key that cost as much or more,
+// have the same burst or less, and may be held as long or shorter: whatever others
+// take meanwhile, to these the limit would say the same. When a refusal has ended, one
+// request asks the store, and those that come meanwhile wait for what it is told. So a
+// flood of refused requests costs one check per second, or per retry-after where that
+// is shorter, of each key.
+//
+// A request that changes something even if it is refused is always passed on: where a
+// zone's mode isn't Binary, and where a limit may not have begun to fill a budget that
+// begins with less.
+type DenyCache struct {
+	store   Store
+	timeout time.Duration
+	start   time.Time
+	seed    maphash.Seed
+	held    atomic.Int64
+	shards  [denyShards]denyShard
+}
+
+const (
+	// denyLongest is how long a refusal is remembered at most.
+	denyLongest = time.Second
+	// denyMost is how many refusals are remembered at most. When there are as many,
+	// those that have ended make room, and none that stands does.
+	denyMost = 1 << 16
+	// denyKinds is how many refusals of one limit and key are, by cost, burst and wait.
+	denyKinds  = 4
+	denyShards = 64
+)
+
+// denyShard is a part of a [DenyCache]: all refusals of a key are in the same.
+type denyShard struct {
+	mu    sync.Mutex
+	known map[denialKey][]denial
+	held  int
+	swept time.Duration
+}
+
+type denialKey struct {
+	limit, key string
+	hashed     bool // key is a hash
+}
+
+// denial is a refusal. Instants are times since the start of the cache.
+type denial struct {
+	cost, burst int64
+	maxWait     algorithms.Micros
+	decision    algorithms.Decision
+	told        time.Duration // when the answer came
+	until       time.Duration // the request is refused before that
+	far         bool          // the answer took so long that there is no time to wait for another's, too
+	asked       *question     // what is being asked of the store since it has ended; or nil
+}
+
+// question is what one request asks the store while others wait.
+type question struct {
+	key      denialKey
+	shard    *denyShard
+	answered chan struct{} // closed when failure is there
+	failure  error         // of the store
+}
+
+// NewDenyCache returns a cache before a store. A request waits for what another one is
+// told, and then for what itself is, no longer than timeout, all together.
+func NewDenyCache(store Store, timeout time.Duration) *DenyCache {
+	c := &DenyCache{store: store, timeout: timeout, start: time.Now(), seed: maphash.MakeSeed()}
+	for i := range c.shards {
+		c.shards[i].known = make(map[denialKey][]denial)
+	}
+	return c
+}
+
+func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
+
+// Take implements [Store].
+func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
+	for i := range requests {
+		if requests[i].Mode != algorithms.Binary {
+			return c.store.Take(ctx, requests)
+		}
+	}
+	if c.held.Load() == 0 {
+		return c.take(ctx, requests)
+	}
+	came := c.now()
+	refused, q, mine := c.look(came, requests)
+	switch {
+	case refused:
+		return false, nil
+	case q != nil && !mine:
+		return c.takeAfter(ctx, came, q, requests)
+	}
+	return c.ask(ctx, q, requests)
+}
+
+// takeAfter is Take once others know what they asked. A request that came before a
+// refusal ended is refused by it, for the store would have refused it when it came: so
+// nobody waits for more than the question under way and its own.
+func (c *DenyCache) takeAfter(ctx context.Context, came time.Duration, q *question, requests []Request) (bool, error) {
+	waiting, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	for mine := false; q != nil && !mine; {
+		select {
+		case <-q.answered:
+		case <-waiting.Done():
+			return false, c.late(ctx, waiting.Err())
+		}
+		if q.failure != nil {
+			return false, q.failure
+		}
+		var refused bool
+		if refused, q, mine = c.look(came, requests); refused {
+			return false, nil
+		}
+	}
+	allowed, err := c.ask(waiting, q, requests)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = c.late(ctx, err)
+	}
+	return allowed, err
+}
+
+// late is the error of a request whose time is over, unless its caller has left.
+func (c *DenyCache) late(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return &Error{Reason: ReasonTimeout, Err: err}
+}
+
+// ask asks the store, and lets those know who wait for the answer to q, if it is not
+// nil. If the caller leaves meanwhile, one of them asks next.
+func (c *DenyCache) ask(ctx context.Context, q *question, requests []Request) (allowed bool, err error) {
+	if q == nil {
+		return c.take(ctx, requests)
+	}
+	over := false
+	defer func() { c.answer(q, over) }()
+	allowed, err = c.take(ctx, requests)
+	over = err == nil || ctx.Err() == nil
+	if over && isFailure(err) {
+		q.failure = err
+	}
+	return allowed, err
+}
+
+// answer ends a question. What it was about is forgotten if that is over.
+func (c *DenyCache) answer(q *question, over bool) {
+	s := q.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.known[q.key]
+	for i := range known {
+		if known[i].asked == q {
+			known[i].asked = nil
+			if over {
+				c.setLocked(s, q.key, slices.Delete(known, i, i+1))
+			}
+			break
+		}
+	}
+	close(q.answered)
+}
+
+// take asks the store, and remembers what it refuses.
+func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) {
+	sent := c.now()
+	allowed, err := c.store.Take(ctx, requests)
+	if allowed || err != nil {
+		return allowed, err
+	}
+	told := c.now()
+	for i := range requests {
+		r := &requests[i]
+		for j, d := range r.Decisions {
+			if d.Allowed {
+				continue
+			}
+			// The store decided after it was sent, and counts in whole microseconds.
+			certain := time.Duration(min(d.RetryAfter-1, denyLongest.Microseconds())) * time.Microsecond
+			if sent+certain <= told {
+				continue // it comes back faster than it can be asked about
+			}
+			d.Remembered = true
+			c.remember(r, r.Limits[j].ID, denial{
+				cost: r.Cost, burst: r.Limits[j].Burst, maxWait: r.MaxWait,
+				decision: d, told: told, until: sent + certain, far: told-sent > c.timeout/2,
+			})
+		}
+	}
+	return false, nil
+}
+
+// Refund implements [Store]. What is refused because of the charge is forgotten.
+func (c *DenyCache) Refund(ctx context.Context, requests []Request, n int64) error {
+	err := c.store.Refund(ctx, requests, n)
+	for i := range requests {
+		r := &requests[i]
+		s, key := c.shardOf(r)
+		s.mu.Lock()
+		for j, d := range r.Decisions {
+			if key.limit = r.Limits[j].ID; d.Charged > 0 {
+				c.setLocked(s, key, nil)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// look looks what is known of a request that came at an instant. If that refuses it,
+// the decisions are filled in. Otherwise q is what is being asked about the first of its
+// limits that has refused before, and mine tells that it is for this request to ask.
+func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, q *question, mine bool) {
+	stands, ended := false, -1
+	for i := range requests {
+		r := &requests[i]
+		s, key := c.shardOf(r)
+		s.mu.Lock()
+		for j := range r.Limits {
+			key.limit = r.Limits[j].ID
+			standing, over := find(s.known[key], came, r, r.Limits[j].Burst)
+			if standing == nil && r.Limits[j].Linger() > 0 {
+				s.mu.Unlock()
+				return false, nil, false // its budget may have to begin
+			}
+			stands = stands || standing != nil
+			if over != nil && ended < 0 {
+				ended = i
+			}
+		}
+		s.mu.Unlock()
+	}
+	switch {
+	case stands:
+		return c.refuse(came, requests), nil, false
+	case ended >= 0:
+		q, mine = c.question(came, &requests[ended])
+	}
+	return false, q, mine
+}
+
+// refuse fills in the decisions, and tells whether some refuse still.
+func (c *DenyCache) refuse(came time.Duration, requests []Request) (refused bool) {
+	now := c.now()
+	for i := range requests {
+		r := &requests[i]
+		r.Decisions = r.Decisions[:0]
+		s, key := c.shardOf(r)
+		s.mu.Lock()
+		for j := range r.Limits {
+			key.limit = r.Limits[j].ID
+			d := algorithms.Decision{Allowed: true, Remembered: true}
+			if standing, _ := find(s.known[key], came, r, r.Limits[j].Burst); standing != nil {
+				d, refused = standing.tell(now, r, &r.Limits[j]), true
+			}
+			r.Decisions = append(r.Decisions, d)
+		}
+		s.mu.Unlock()
+	}
+	return refused
+}
+
+// question returns what is being asked about the first limit of a request that has
+// refused before, and whether it is for this request to ask. If that has been answered
+// just now, it is nil.
+func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine bool) {
+	s, key := c.shardOf(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for j := range r.Limits {
+		key.limit = r.Limits[j].ID
+		if _, ended := find(s.known[key], came, r, r.Limits[j].Burst); ended != nil {
+			if ended.asked != nil {
+				return ended.asked, false
+			}
+			key.key = strings.Clone(key.key)
+			ended.asked = &question{key: key, shard: s, answered: make(chan struct{})}
+			return ended.asked, true
+		}
+	}
+	return nil, false
+}
+
+// find returns, of the refusals that are about such a request, one that stood at an
+// instant, that with the longest wait, and one that had ended and can be waited for.
+func find(known []denial, at time.Duration, r *Request, burst int64) (standing, ended *denial) {
+	for i := range known {
+		d := &known[i]
+		if r.Cost < d.cost || burst > d.burst || r.MaxWait > d.maxWait {
+			continue
+		}
+		if at >= d.until && !d.far {
+			ended = d
+		} else if at < d.until && (standing == nil || d.decision.RetryAfter > standing.decision.RetryAfter) {
+			standing = d
+		}
+	}
+	return standing, ended
+}
+
+// tell is the decision as it stands now. To a request that costs more than the one that
+// was refused, or has less burst, the wait may still be too short.
+func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decision {
+	told := d.decision
+	if r.Cost > l.Burst && !l.Algorithm().BinaryOnly {
+		told.RetryAfter = algorithms.Forever
+	} else if told.RetryAfter < algorithms.Forever {
+		told.RetryAfter += d.maxWait - r.MaxWait
+	}
+	told.Age((now - d.told).Microseconds())
+	return told
+}
+
+// remember remembers a refusal, unless one says as much already or there is no room.
+func (c *DenyCache) remember(r *Request, limit string, d denial) {
+	s, key := c.shardOf(r)
+	key.limit, key.key = limit, strings.Clone(key.key) // which may be part of something larger
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	room := c.roomLocked(s, d.told)
+	known := s.known[key]
+	for i := range known {
+		if known[i].covers(&d) {
+			return
+		}
+	}
+	left := slices.DeleteFunc(known, func(old denial) bool {
+		return d.covers(&old) || len(known) == denyKinds && old.idle(d.told)
+	})
+	if len(left) < denyKinds && (room || len(left) < len(known)) {
+		left = append(left, d)
+	}
+	c.setLocked(s, key, left)
+}
+
+// covers tells whether all that other refuses d refuses, too.
+func (d *denial) covers(other *denial) bool {
+	return d.cost <= other.cost && d.burst >= other.burst && d.maxWait >= other.maxWait && d.until >= other.until
+}
+
+// idle tells whether d has ended, and nobody asks about it.
+func (d *denial) idle(now time.Duration) bool { return d.until <= now && d.asked == nil }
+
+// roomLocked tells whether a shard has room. Now and then, and more often when there is
+// none, it drops what has ended.
+func (c *DenyCache) roomLocked(s *denyShard, now time.Duration) bool {
+	const most = denyMost / denyShards
+	pause, before := denyLongest, now-denyLongest
+	if s.held >= most {
+		pause, before = denyLongest/16, now
+	}
+	if now-s.swept >= pause {
+		s.swept = now
+		for key, known := range s.known {
+			c.setLocked(s, key, slices.DeleteFunc(known, func(d denial) bool { return d.idle(before) }))
+		}
+	}
+	return s.held < most
+}
+
+// setLocked changes what is known of a limit and key.
+func (c *DenyCache) setLocked(s *denyShard, key denialKey, known []denial) {
+	grown := len(known) - len(s.known[key])
+	if len(known) > 0 {
+		s.known[key] = known
+	} else {
+		delete(s.known, key)
+	}
+	s.held += grown
+	c.held.Add(int64(grown))
+}
+
+// shardOf returns the shard of a request's key, and what the refusals in it are
+// remembered under, but for the limit. Long keys are hashed: they bound the memory.
+func (c *DenyCache) shardOf(r *Request) (*denyShard, denialKey) {
+	const long = 128
+	key := denialKey{key: r.Key}
+	if len(r.Key) > long {
+		sum := sha256.Sum256([]byte(r.Key))
+		key.key, key.hashed = string(sum[:]), true
+	}
+	return &c.shards[maphash.String(c.seed, r.Key)%denyShards], key
+}

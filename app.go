@@ -78,7 +78,7 @@ const (
 
 // backend is a Redis, with what keeps requests from waiting for it in vain.
 type backend struct {
-	store.Store
+	*store.DenyCache
 	redis interface {
 		Check(context.Context) error
 		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
@@ -99,14 +99,14 @@ func newBackend(o redisstore.Options, stepped func(back time.Duration), changed 
 		if err != nil {
 			return nil, err
 		}
-		return &backend{Store: c, redis: c, failing: c.Failing}, nil
+		return &backend{DenyCache: store.NewDenyCache(c, o.Timeout), redis: c, failing: c.Failing}, nil
 	}
 	s, err := redisstore.New(o, stepped)
 	if err != nil {
 		return nil, err
 	}
 	b := store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
-	return &backend{Store: b, redis: s, breaker: b, failing: func() int {
+	return &backend{DenyCache: store.NewDenyCache(b, o.Timeout), redis: s, breaker: b, failing: func() int {
 		if b.Open() {
 			return 1
 		}

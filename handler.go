@@ -213,9 +213,15 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 func (a *answer) decided(allowed bool, took time.Duration) {
 	a.known, a.allowed = true, allowed
 	for i, z := range a.zones {
+		remembered := a.requests[i].Decisions[0].Remembered
 		said := outcomeAllowed
 		if !a.allowedBy(i) {
 			said = outcomeDenied
+			if remembered {
+				z.metrics.remembered()
+			}
+		} else if remembered {
+			continue // it was not asked
 		} else if allowed && a.waitOf(i) > 0 {
 			said = outcomeDelayed
 		}
@@ -334,6 +340,9 @@ func (a *answer) placeholder(name string) (any, bool) {
 
 func (a *answer) field(i int, field string) (any, bool) {
 	d, quota := a.nearestOf(i)
+	if d.Unknown() {
+		return "", true
+	}
 	switch field {
 	case "limit":
 		return strconv.FormatInt(quota, 10), true

@@ -93,9 +93,13 @@ func policyField(labels []string, limits []store.Limit) string {
 
 // appendLimitItems appends the answers of a zone as items of RateLimit: r for
 // what remains, t for the seconds until there is more. On a denial only refusing
-// limits carry t, so that Retry-After is never earlier.
+// limits carry t, so that Retry-After is never earlier. Limits that were not asked are
+// left out.
 func appendLimitItems(b []byte, labels []string, limits []store.Limit, decisions []algorithms.Decision, allowed bool) []byte {
 	for i, d := range decisions {
+		if d.Unknown() {
+			continue
+		}
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}

@@ -19,6 +19,7 @@ type collector struct {
 	requests      *prometheus.CounterVec
 	decision      *prometheus.HistogramVec
 	storeErrors   *prometheus.CounterVec
+	denyCacheHits *prometheus.CounterVec
 	clockSteps    prometheus.Counter
 	storeState    prometheus.GaugeFunc
 	localKeys     prometheus.GaugeFunc
@@ -41,6 +42,9 @@ func newCollector() *collector {
 		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
 			"Requests the store could not decide on, by reason: timeout, connection, reply, key or open.")),
 			[]string{"reason"}),
+		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
+			"Requests refused without asking Redis, because it had just refused others like them, by the zone that refused.")),
+			[]string{"zone"}),
 		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
 			"How often the clock of Redis stepped back by more than a second."))),
 		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
@@ -77,7 +81,7 @@ func failingStores() (n float64) {
 }
 
 func (c *collector) all() []prometheus.Collector {
-	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.clockSteps, c.storeState, c.localKeys, c.localOverflow}
+	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.denyCacheHits, c.clockSteps, c.storeState, c.localKeys, c.localOverflow}
 }
 
 // Describe implements [prometheus.Collector].
@@ -138,13 +142,14 @@ type zoneMetrics struct {
 type zoneCounters struct {
 	outcomes [outcomes]prometheus.Counter
 	seconds  prometheus.Observer
+	hits     prometheus.Counter
 }
 
 func (m *zoneMetrics) counters() *zoneCounters {
 	if c := m.made.Load(); c != nil {
 		return c
 	}
-	c := &zoneCounters{seconds: collected.decision.WithLabelValues(m.zone)}
+	c := &zoneCounters{seconds: collected.decision.WithLabelValues(m.zone), hits: collected.denyCacheHits.WithLabelValues(m.zone)}
 	for o, name := range outcomeNames {
 		c.outcomes[o] = collected.requests.WithLabelValues(m.zone, name)
 	}
@@ -165,5 +170,12 @@ func (m *zoneMetrics) decided(o outcome, took time.Duration) {
 func (m *zoneMetrics) count(o outcome) {
 	if !m.disabled {
 		m.counters().outcomes[o].Inc()
+	}
+}
+
+// remembered counts a request that was refused without asking Redis.
+func (m *zoneMetrics) remembered() {
+	if !m.disabled {
+		m.counters().hits.Inc()
 	}
 }

@@ -4,12 +4,14 @@ package redistest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -138,6 +140,21 @@ func (s *Server) signal(t testing.TB, signal os.Signal) {
 	if err := s.process.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Calls is how often a command has run.
+func (s *Server) Calls(t testing.TB, command string) (n int) {
+	t.Helper()
+	info, err := s.Client.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		if _, err := fmt.Sscanf(line, "cmdstat_"+command+":calls=%d", &n); err == nil {
+			return n
+		}
+	}
+	return 0
 }
 
 // FreePort returns a TCP port nobody listened on a moment ago.

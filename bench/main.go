@@ -47,6 +47,8 @@ type setup struct {
 
 const limitByKey = "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\ttoken_bucket 1000000 1s\n\t}\n%s}\n"
 
+const denied = "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\tgcra 1 365d\n\t}\n%s}\n"
+
 func main() {
 	log.SetFlags(0)
 	flag.Parse()
@@ -77,7 +79,7 @@ func run() error {
 		},
 		{
 			name:        "memory, denied, 64",
-			directive:   "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\tgcra 1 365d\n\t}\n}\n",
+			directive:   fmt.Sprintf(denied, ""),
 			connections: 64, keys: 1, reference: "no limiter, 64", status: "429",
 		},
 	}
@@ -90,9 +92,11 @@ func run() error {
 			return err
 		}
 		defer stop()
-		directive := fmt.Sprintf(limitByKey, "\tredis "+redis+" {\n\t\ttimeout 10s\n\t}\n")
+		option := "\tredis " + redis + " {\n\t\ttimeout 10s\n\t}\n"
+		directive := fmt.Sprintf(limitByKey, option)
 		setups = append(setups,
 			&setup{name: "redis, 64", directive: directive, connections: 64, keys: *keys, reference: "no limiter, 64", status: "200"},
+			&setup{name: "redis, denied, 64", directive: fmt.Sprintf(denied, option), connections: 64, keys: 1, reference: "no limiter, 64", status: "429"},
 			&setup{name: "no limiter, 256", connections: 256, keys: *keys, status: "200"},
 			&setup{name: "redis, 256", directive: directive, connections: 256, keys: *keys, reference: "no limiter, 256", status: "200"},
 		)

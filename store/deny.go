@@ -22,7 +22,9 @@ import (
 //
 // A refusal by a limit holds for requests of the same key that cost as much or more,
 // have the same burst or less, and may be held as long or shorter: whatever others
-// take meanwhile, to these the limit would say the same. When a refusal has ended, one
+// take meanwhile, to these the limit would say the same, though those that cost more or
+// have less burst can have longer to wait: a few kinds of them are remembered by
+// themselves first, so that they are told exactly. When a refusal has ended, one
 // request asks the store, and those that come meanwhile wait for what it is told. So a
 // flood of refused requests costs one check per second, or per retry-after where that
 // is shorter, of each key.
@@ -46,6 +48,8 @@ const (
 	// those that have ended make room, and none that stands does.
 	denyMost = 1 << 16
 	// denyKinds is how many refusals of one limit and key are, by cost, burst and wait.
+	// Further requests that these cover are told the longest wait of theirs, which may be
+	// too short.
 	denyKinds  = 4
 	denyShards = 64
 )
@@ -241,7 +245,7 @@ func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, 
 		s.mu.Lock()
 		for j := range r.Limits {
 			key.limit = r.Limits[j].ID
-			standing, over := find(s.known[key], came, r, r.Limits[j].Burst)
+			standing, over := find(s.known[key], came, r, &r.Limits[j])
 			if standing == nil && r.Limits[j].Linger() > 0 {
 				s.mu.Unlock()
 				return false, nil, false // its budget may have to begin
@@ -273,7 +277,7 @@ func (c *DenyCache) refuse(came time.Duration, requests []Request) (refused bool
 		for j := range r.Limits {
 			key.limit = r.Limits[j].ID
 			d := algorithms.Decision{Allowed: true, Remembered: true}
-			if standing, _ := find(s.known[key], came, r, r.Limits[j].Burst); standing != nil {
+			if standing, _ := find(s.known[key], came, r, &r.Limits[j]); standing != nil {
 				d, refused = standing.tell(now, r, &r.Limits[j]), true
 			}
 			r.Decisions = append(r.Decisions, d)
@@ -292,7 +296,7 @@ func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine 
 	defer s.mu.Unlock()
 	for j := range r.Limits {
 		key.limit = r.Limits[j].ID
-		if _, ended := find(s.known[key], came, r, r.Limits[j].Burst); ended != nil {
+		if _, ended := find(s.known[key], came, r, &r.Limits[j]); ended != nil {
 			if ended.asked != nil {
 				return ended.asked, false
 			}
@@ -306,26 +310,33 @@ func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine 
 
 // find returns, of the refusals that are about such a request, one that stood at an
 // instant, that with the longest wait, and one that had ended and can be waited for.
-func find(known []denial, at time.Duration, r *Request, burst int64) (standing, ended *denial) {
+// Those of requests with another cost or burst say that this one is refused, but not for
+// how long: they count once no more kinds are remembered.
+func find(known []denial, at time.Duration, r *Request, l *Limit) (standing, ended *denial) {
 	for i := range known {
 		d := &known[i]
-		if r.Cost < d.cost || burst > d.burst || r.MaxWait > d.maxWait {
+		if r.Cost < d.cost || l.Burst > d.burst || r.MaxWait > d.maxWait {
+			continue
+		}
+		if same := r.Cost == d.cost && l.Burst == d.burst; !same && len(known) < denyKinds && !never(r, l) {
 			continue
 		}
 		if at >= d.until && !d.far {
 			ended = d
-		} else if at < d.until && (standing == nil || d.decision.RetryAfter > standing.decision.RetryAfter) {
+		} else if at < d.until && (standing == nil || d.decision.RetryAfter+d.maxWait > standing.decision.RetryAfter+standing.maxWait) {
 			standing = d
 		}
 	}
 	return standing, ended
 }
 
-// tell is the decision as it stands now. To a request that costs more than the one that
-// was refused, or has less burst, the wait may still be too short.
+// never tells whether a request can't pass a limit that has refused it.
+func never(r *Request, l *Limit) bool { return r.Cost > l.Burst && !l.Algorithm().BinaryOnly }
+
+// tell is the decision as it stands now.
 func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decision {
 	told := d.decision
-	if r.Cost > l.Burst && !l.Algorithm().BinaryOnly {
+	if never(r, l) {
 		told.RetryAfter = algorithms.Forever
 	} else if told.RetryAfter < algorithms.Forever {
 		told.RetryAfter += d.maxWait - r.MaxWait
@@ -343,12 +354,12 @@ func (c *DenyCache) remember(r *Request, limit string, d denial) {
 	room := c.roomLocked(s, d.told)
 	known := s.known[key]
 	for i := range known {
-		if known[i].covers(&d) {
+		if known[i].replaces(&d) {
 			return
 		}
 	}
 	left := slices.DeleteFunc(known, func(old denial) bool {
-		return d.covers(&old) || len(known) == denyKinds && old.idle(d.told)
+		return d.replaces(&old) || len(known) == denyKinds && old.idle(d.told)
 	})
 	if len(left) < denyKinds && (room || len(left) < len(known)) {
 		left = append(left, d)
@@ -356,9 +367,10 @@ func (c *DenyCache) remember(r *Request, limit string, d denial) {
 	c.setLocked(s, key, left)
 }
 
-// covers tells whether all that other refuses d refuses, too.
-func (d *denial) covers(other *denial) bool {
-	return d.cost <= other.cost && d.burst >= other.burst && d.maxWait >= other.maxWait && d.until >= other.until
+// replaces tells whether d says all that another refusal does: of the same cost and
+// burst, and for as long.
+func (d *denial) replaces(other *denial) bool {
+	return d.cost == other.cost && d.burst == other.burst && d.maxWait >= other.maxWait && d.until >= other.until
 }
 
 // idle tells whether d has ended, and nobody asks about it.

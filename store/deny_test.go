@@ -2,12 +2,9 @@ package store_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,9 +252,9 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 			known    bool
 		}{
 			{"the same", refused, true},
-			{"more cost", with(4, time.Minute, half), true},
+			{"more cost, for longer", with(4, time.Minute, half), false},
 			{"more cost than its burst", with(6, time.Minute, half), true},
-			{"less burst", with(3, time.Minute, scaled(3)), true},
+			{"less burst, for longer", with(3, time.Minute, scaled(3)), false},
 			{"a shorter wait", with(3, 0, half), true},
 			{"a longer wait", with(3, time.Minute+time.Microsecond, half), false},
 			{"another limit", with(3, time.Minute, other), false},
@@ -277,7 +274,7 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 			is[0].Decisions = nil
 			_, _ = r.failing.Take(t.Context(), is)
 			got, want := test.requests[0].Decisions[0].RetryAfter, is[0].Decisions[0].RetryAfter
-			if exact := !strings.HasPrefix(test.what, "more cost") && test.what != "less burst" || want == algorithms.Forever; got != want && exact || got > want {
+			if got != want {
 				t.Errorf("%s: retry after %d µs, the store says %d µs", test.what, got, want)
 			}
 		}
@@ -299,14 +296,24 @@ func TestDenyCacheKinds(t *testing.T) {
 				}
 			}
 		}
-		answerOf(t, c, r.failing, one(1, large)) // which says all that the two do
-		for _, requests := range append(kinds, one(1, large)) {
-			if _, asked := answerOf(t, c, r.failing, requests); asked {
-				t.Errorf("%+v: asked", requests)
+		kinds[1][0].MaxWait = 1
+		if _, asked := answerOf(t, c, r.failing, kinds[1]); !asked || c.Held() != 2 {
+			t.Errorf("a longer wait: asked %v, %d refusals are remembered; want 2, for it takes the place of a shorter one", asked, c.Held())
+		}
+		for i, kind := range [][]store.Request{one(2, large), one(4, large)} {
+			if _, asked := answerOf(t, c, r.failing, kind); !asked {
+				t.Errorf("kind %d is not remembered, but the store was not asked", i+3)
+			}
+			if _, asked := answerOf(t, c, r.failing, kind); asked {
+				t.Errorf("kind %d is not remembered", i+3)
 			}
 		}
-		if n := c.Held(); n != 1 {
-			t.Errorf("%d refusals are remembered where one says all", n)
+		fifth := one(5, large) // these are all that are remembered, and cover it
+		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Decisions[0].RetryAfter != 10_000_000_000 {
+			t.Errorf("the fifth kind: asked %v, %+v", asked, fifth[0].Decisions)
+		}
+		if _, asked := answerOf(t, c, r.failing, one(1, large)); !asked {
+			t.Error("refused because something that costs more was")
 		}
 	})
 }
@@ -397,274 +404,6 @@ func TestDenyCacheDecisions(t *testing.T) {
 			t.Error("a limit that had room refuses because another did not")
 		}
 	})
-}
-
-// A flood of one key costs one check per second, or per retry-after and trip where that
-// is shorter.
-func TestDenyCacheFlood(t *testing.T) {
-	for _, every := range []time.Duration{200 * time.Millisecond, time.Hour} {
-		t.Run(fmt.Sprint(every), func(t *testing.T) {
-			const trip, lasts, clients = 5 * time.Millisecond, 10 * time.Second, 20
-			denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-				limit := window(t, 1, every)
-				exhaust(t, c, one(1, limit))
-				first := r.asked.Load()
-				var all sync.WaitGroup
-				var requests, passed atomic.Int64
-				for range clients {
-					all.Go(func() {
-						for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
-							allowed, err := c.Take(t.Context(), one(1, limit))
-							if err != nil {
-								t.Error(err)
-							}
-							if requests.Add(1); allowed {
-								passed.Add(1)
-							}
-						}
-					})
-				}
-				all.Wait()
-				asked := r.asked.Load() - first
-				t.Logf("%d requests, %d passed, %d asked", requests.Load(), passed.Load(), asked)
-				// When one passes, the others that waited ask for themselves.
-				if most := int64(lasts/min(every, time.Second)) + 1 + clients*passed.Load(); asked > most {
-					t.Errorf("asked %d times, want at most %d", asked, most)
-				}
-				if want := int64(lasts / (every + trip)); passed.Load() < want-1 || every == time.Hour && asked < 9 {
-					t.Errorf("%d passed, want %d; asked %d times", passed.Load(), want, asked)
-				}
-			})
-		})
-	}
-}
-
-// Where the store is so far away that a request can't wait for another's answer and its
-// own, it doesn't; and a refusal that is over before it is known is not remembered.
-func TestDenyCacheFarAway(t *testing.T) {
-	const trip = 60_000
-	for _, spacing := range []algorithms.Micros{trip - 10_000, trip + 30_000, 3_600_000_000} {
-		testFarAway(t, trip, spacing)
-	}
-}
-
-func testFarAway(t *testing.T, trip, spacing algorithms.Micros) {
-	denying(t, time.Duration(trip)*time.Microsecond, func(t *testing.T, c *store.DenyCache, r remote) {
-		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: spacing})
-		var all sync.WaitGroup
-		for range 50 {
-			all.Go(func() {
-				for range 50 {
-					if _, err := c.Take(t.Context(), one(1, limit)); err != nil {
-						t.Error(err)
-					}
-					time.Sleep(time.Millisecond)
-				}
-			})
-		}
-		all.Wait()
-		if n := c.Held(); n != 0 && spacing < trip {
-			t.Errorf("%d refusals are remembered", n)
-		}
-	})
-}
-
-const trip = 20 * time.Millisecond
-
-// waiters has a refusal end, one request ask about it and 20 wait for that, and returns
-// how those went. While they wait, meanwhile is called, with what makes the asker leave.
-func waiters(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit, meanwhile func(leave func())) (allowed, refused, asked int64, errs []error, asker error) {
-	t.Helper()
-	exhaust(t, c, one(1, limit))
-	time.Sleep(time.Second)
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	var all sync.WaitGroup
-	all.Go(func() { _, asker = c.Take(ctx, one(1, limit)) })
-	synctest.Wait()
-	before := f.asked.Load()
-	var mu sync.Mutex
-	for range 20 {
-		all.Go(func() {
-			ok, err := c.Take(t.Context(), one(1, limit))
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err != nil:
-				errs = append(errs, err)
-			case ok:
-				allowed++
-			default:
-				refused++
-			}
-		})
-	}
-	synctest.Wait()
-	meanwhile(leave)
-	all.Wait()
-	return allowed, refused, f.asked.Load() - before, errs, asker
-}
-
-// If the asking request is refused, so are those that wait; if it is allowed, they ask
-// for themselves.
-func TestDenyCacheWaitersAreAnswered(t *testing.T) {
-	for _, test := range []struct {
-		limit                  store.Limit
-		allowed, refused, asks int64
-	}{
-		{window(t, 1, time.Hour), 0, 20, 1},
-		{window(t, 5, 1010*time.Millisecond), 4, 16, 21}, // whose window is over by then
-	} {
-		denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-			allowed, refused, asked, errs, asker := waiters(t, c, r.failing, test.limit, func(func()) {})
-			if errs != nil || asker != nil || allowed != test.allowed || refused != test.refused || asked != test.asks {
-				t.Errorf("of 20 that waited %d passed, %d were refused, %d asked, errors %v %v", allowed, refused, asked, errs, asker)
-			}
-		})
-	}
-}
-
-// scripted is a store that says of a request, by its limits, when it has an answer, and
-// how long it is refused.
-type scripted func(limits int, first string) (after, retry time.Duration)
-
-func (s scripted) Take(_ context.Context, requests []store.Request) (bool, error) {
-	r := &requests[0]
-	after, retry := s(len(r.Limits), r.Limits[0].ID)
-	time.Sleep(after)
-	r.Decisions = r.Decisions[:0]
-	for range r.Limits {
-		r.Decisions = append(r.Decisions, algorithms.Decision{Allowed: retry == 0, RetryAfter: retry.Microseconds()})
-	}
-	return retry == 0, nil
-}
-
-func (scripted) Refund(context.Context, []store.Request, int64) error { return nil }
-
-// A request that waited is refused by what stood when it came, though that has ended
-// meanwhile: it does not wait again.
-func TestDenyCacheWaitersAreJudgedByWhenTheyCame(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := window(t, 1, time.Hour), window(t, 1, time.Minute)
-		began, both := time.Now(), 0
-		c := store.NewDenyCache(scripted(func(limits int, first string) (after, retry time.Duration) {
-			switch {
-			case limits == 2:
-				both++
-				return 0, 0
-			case first == b.ID:
-				return 5 * time.Millisecond, 10 * time.Millisecond
-			case time.Since(began) < time.Second:
-				return 0, time.Hour
-			}
-			return 20 * time.Millisecond, 0
-		}), redisTimeout)
-		exhaust(t, c, one(1, a))
-		time.Sleep(time.Second)
-		var all sync.WaitGroup
-		all.Go(func() { _, _ = c.Take(t.Context(), one(1, a)) }) // asks for 20 ms, and is allowed
-		all.Go(func() { _, _ = c.Take(t.Context(), one(1, b)) }) // is refused until 10 ms from now, as is known in 5 ms
-		synctest.Wait()
-		time.Sleep(time.Millisecond)
-		if allowed, err := c.Take(t.Context(), one(1, a, b)); allowed || err != nil || both != 0 {
-			t.Errorf("allowed %v, asked %d times, error %v", allowed, both, err)
-		}
-		if waited := time.Since(began.Add(time.Second)); waited != 20*time.Millisecond {
-			t.Errorf("it waited until %v", waited)
-		}
-		all.Wait()
-	})
-}
-
-// If the client of the asking request leaves, one of those that wait asks next.
-func TestDenyCacheAskerLeaves(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		allowed, refused, asked, errs, asker := waiters(t, c, r.failing, window(t, 1, time.Hour), func(leave func()) { leave() })
-		if errs != nil || !errors.Is(asker, context.Canceled) || allowed != 0 || refused != 20 || asked != 1 {
-			t.Errorf("%d passed, %d were refused, %d asked, errors %v, the asker's %v", allowed, refused, asked, errs, asker)
-		}
-	})
-}
-
-// If the store fails, those that wait have failed, too, and later requests ask, each
-// for itself.
-func TestDenyCacheStoreFails(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		limit := window(t, 1, time.Hour)
-		_, _, asked, errs, asker := waiters(t, c, r.failing, limit, func(func()) { r.fail(errGone) })
-		if len(errs) != 20 || !errors.Is(asker, errGone) || asked != 1 {
-			t.Errorf("%d failed, %d asked, the asker's error is %v", len(errs), asked, asker)
-		}
-		for _, err := range errs {
-			if !errors.Is(err, errGone) {
-				t.Errorf("error %v", err)
-			}
-		}
-		if n := c.Held(); n != 0 {
-			t.Errorf("%d refusals are remembered after a failure", n)
-		}
-	})
-}
-
-// If the budget of the key alone fails, those that wait see for themselves.
-func TestDenyCacheKeyFails(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		_, _, asked, errs, _ := waiters(t, c, r.failing, window(t, 1, time.Hour), func(func()) {
-			r.fail(&store.Error{Reason: store.ReasonKey, Err: errors.New("a hash")})
-		})
-		if len(errs) != 20 || asked != 21 {
-			t.Errorf("%d failed, %d asked", len(errs), asked)
-		}
-	})
-}
-
-// Requests that wait do so as long as the store may take, and as their clients stay.
-func TestDenyCacheWaitersLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &hanging{failing: newFailing()}
-		c := store.NewDenyCache(s, redisTimeout)
-		limit := window(t, 1, time.Hour)
-		exhaust(t, c, one(1, limit))
-		time.Sleep(time.Second)
-		s.hangs.Store(true)
-		asker, leave := context.WithCancel(t.Context())
-		go func() { _, _ = c.Take(asker, one(1, limit)) }()
-		synctest.Wait()
-		began := time.Now()
-		var failed *store.Error
-		if _, err := c.Take(t.Context(), one(1, limit)); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout || time.Since(began) != redisTimeout {
-			t.Errorf("after %v: %v, want a timeout after %v", time.Since(began), err, redisTimeout)
-		}
-		gone, cancel := context.WithTimeout(t.Context(), redisTimeout/2)
-		defer cancel()
-		if _, err := c.Take(gone, one(1, limit)); errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a client that left: %v", err)
-		}
-		// Of one that waited and then asks, the whole counts.
-		began = time.Now()
-		time.AfterFunc(redisTimeout/2, leave)
-		if _, err := c.Take(t.Context(), one(1, limit)); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout || time.Since(began) != redisTimeout {
-			t.Errorf("after %v: %v, want a timeout after %v", time.Since(began), err, redisTimeout)
-		}
-		s.hangs.Store(false)
-		if allowed, asked := answerOf(t, c, s.failing, one(1, limit)); allowed || !asked {
-			t.Errorf("when it works again: allowed %v, asked %v", allowed, asked)
-		}
-	})
-}
-
-// hanging is a store that can be told not to answer.
-type hanging struct {
-	*failing
-	hangs atomic.Bool
-}
-
-func (h *hanging) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	if h.hangs.Load() {
-		<-ctx.Done()
-		return false, ctx.Err()
-	}
-	return h.failing.Take(ctx, requests)
 }
 
 // Only the store's own answers are remembered, not those of what stands in for it, and

@@ -63,6 +63,10 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			mode   binary|nary|uniform|force
 //			factor <number or placeholder>
 //			delay  <max> [<requests>]
+//			settle {
+//				match status <code>...|header <field> <value>
+//				cost  <number or placeholder>
+//			}
 //
 //			override <key> unlimited        # or
 //			override <key> {
@@ -154,10 +158,11 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "settle", "status", "events", "window",
 	}, limitOptions...)
-	limitOptions = append([]string{"legacy"}, algorithmNames()...)
-	redisOptions = []string{
+	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
+	settleOptions = []string{"match", "cost"}
+	redisOptions  = []string{
 		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
 	tlsOptions = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
@@ -295,6 +300,8 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		}
 	case "override":
 		return c.unmarshalOverride(d)
+	case "settle":
+		c.Settle, err = unmarshalSettle(d)
 	case "plan":
 		c.Plan, err = unmarshalPlan(d)
 	default:

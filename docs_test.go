@@ -52,7 +52,7 @@ func TestSyntaxIsComplete(t *testing.T) {
 		}
 		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
 		syntax = regexp.MustCompile(`(?s)^.*?\n(//\t)?}`).FindString(syntax)
-		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, tlsOptions, {"align", "min_interval", "buckets", "initial", "warm_up", "cold_factor"}} {
+		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, tlsOptions, settleOptions, {"align", "min_interval", "buckets", "initial", "warm_up", "cold_factor"}} {
 			for _, option := range options {
 				if option == "distributed" || option == "storage" { // in the README they are elsewhere
 					continue

@@ -38,12 +38,36 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !allowed {
 		return h.refuse(w, r, a)
 	}
-	if len(h.forms.families) == 0 {
+	return a.pass(w, r, repl, next)
+}
+
+// pass passes a request on, and does what is to be done when its response is known.
+func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
+	families, settling := a.handler.forms.families, a.settling(repl)
+	if len(families) == 0 && settling == nil {
 		return next.ServeHTTP(w, r)
 	}
-	fw := &familyWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, answer: a, families: h.forms.families}
-	err = next.ServeHTTP(fw, r)
-	fw.set() // nothing may be written yet, or an error be rendered past fw
+	head := &headWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, before: func(status int) {
+		if settling != nil {
+			settling.note(status, w.Header())
+		}
+		for _, f := range families {
+			a.setFamily(w.Header(), f)
+		}
+	}}
+	if settling != nil {
+		returned := false
+		defer func() { settling.settle(r.Context(), w, returned, err) }() // also after a panic
+		err = next.ServeHTTP(head, r)
+		returned = true
+	} else {
+		err = next.ServeHTTP(head, r)
+	}
+	if !head.done && len(families) > 0 { // nothing may be written yet, or an error be rendered past head
+		for _, f := range families {
+			a.setFamily(w.Header(), f)
+		}
+	}
 	return err
 }
 

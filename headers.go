@@ -189,48 +189,44 @@ func (a *answer) setFamily(h http.Header, f family) {
 	h[f.reset] = []string{strconv.FormatInt(reset, 10)}
 }
 
-// familyWriter writes the families when the header is sent, because only then it
-// is known what the handlers behind have to say in the same fields.
-type familyWriter struct {
+// headWriter does something once the header of a response is known and about to be
+// sent: only then it is known what the handlers behind have to say.
+type headWriter struct {
 	*caddyhttp.ResponseWriterWrapper
-	answer   *answer
-	families []family
-	done     bool
+	before func(status int)
+	done   bool
 }
 
-func (w *familyWriter) set() {
-	if w.done {
-		return
-	}
-	w.done = true
-	for _, f := range w.families {
-		w.answer.setFamily(w.Header(), f)
+func (w *headWriter) send(status int) {
+	if !w.done {
+		w.done = true
+		w.before(status)
 	}
 }
 
 // WriteHeader implements [http.ResponseWriter].
-func (w *familyWriter) WriteHeader(status int) {
+func (w *headWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.set()
+		w.send(status)
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
 
 // Write implements [http.ResponseWriter].
-func (w *familyWriter) Write(b []byte) (int, error) {
-	w.set()
+func (w *headWriter) Write(b []byte) (int, error) {
+	w.send(http.StatusOK)
 	return w.ResponseWriterWrapper.Write(b)
 }
 
 // ReadFrom implements [io.ReaderFrom].
-func (w *familyWriter) ReadFrom(r io.Reader) (int64, error) {
-	w.set()
+func (w *headWriter) ReadFrom(r io.Reader) (int64, error) {
+	w.send(http.StatusOK)
 	return w.ResponseWriterWrapper.ReadFrom(r)
 }
 
 // FlushError sends the header, too, if it isn't sent yet; see
 // [http.ResponseController].
-func (w *familyWriter) FlushError() error {
-	w.set()
+func (w *headWriter) FlushError() error {
+	w.send(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }

@@ -83,6 +83,10 @@ type Zone struct {
 	// none).
 	Plan *Plan `json:"plan,omitempty"`
 
+	// Correct what a request was charged once its response is known. It needs mode binary
+	// (default: the charge stays).
+	Settle *Settle `json:"settle,omitempty"`
+
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
 }
@@ -148,6 +152,7 @@ type zone struct {
 	factor    Number // if it isn't the same for all
 	unlimited bool
 	places    *places // nil: requests are never held
+	settle    *Settle // nil: charges stay
 	status    int
 
 	metrics zoneMetrics
@@ -173,7 +178,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
-		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests),
+		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
 	}
 	if c.MatcherSetsRaw != nil {
@@ -196,7 +201,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		keys = Key{""}
 	}
 	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -343,6 +348,11 @@ func (c *Zone) checkTogether(limits []*algorithms.Limit) error {
 		}
 		if c.Factor != "" && !l.Scalable() {
 			return fmt.Errorf("factor and %v don't go together: factor divides the burst, and it has none; write a limit with a burst, such as token_bucket", l)
+		}
+	}
+	if c.Settle != nil {
+		if err := c.Settle.check(mode, limits); err != nil {
+			return err
 		}
 	}
 	if c.Delay != nil {

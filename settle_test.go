@@ -1,0 +1,198 @@
+package ratelimit
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// answering is an upstream that answers as the query of a request says.
+func answering(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if r.Header.Get("Upgrade") != "" {
+			conn, stream, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Tokens: %s\r\n\r\n", r.Header.Get("Upgrade"), q.Get("tokens"))
+			_ = stream.Flush()
+			line, _ := stream.ReadString('\n')
+			fmt.Fprintf(stream, "you said %s", line)
+			_ = stream.Flush()
+			return
+		}
+		if q.Has("early") {
+			w.Header().Set("X-Tokens", "1000")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("X-Tokens")
+		}
+		if q.Has("tokens") {
+			w.Header().Set("X-Tokens", q.Get("tokens"))
+		}
+		if q.Has("trailer") {
+			w.Header().Set("Trailer", "X-Tokens")
+		}
+		status, _ := strconv.Atoi(q.Get("status"))
+		w.WriteHeader(max(status, 200))
+		_, _ = io.WriteString(w, "data: begins\n\n")
+		if q.Has("stream") {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(30 * time.Second):
+			}
+		}
+		if q.Has("abort") {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		if q.Has("trailer") {
+			w.Header().Set("X-Tokens", q.Get("trailer"))
+		}
+	}))
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// What a response is worth is charged, whatever becomes of it.
+func TestSettle(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		zone := func(name, settle string) string {
+			return fmt.Sprintf(`zone %s {
+				match path /%[1]s
+				key {query.key}
+				cost 10
+				token_bucket 1 1000h 100
+				settle {
+					%s
+				}
+			}
+			`, name, settle)
+		}
+		tokens := "cost {http.response.header.X-Tokens}"
+		config := site(zone("failed", "match status 401 4xx 500") + zone("tokens", tokens) +
+			zone("both", "match header X-Tokens *\n"+tokens) + use)
+		c := startCaddy(t, strings.Replace(config, "respond ok", "@proxied not path /ready\n@failing query error=*\nheader -X-Tokens\ntest_hold\nerror @failing 502\nreverse_proxy @proxied "+answering(t)+"\nrespond @ready ok\n@ready path /ready", 1))
+		key := 0
+		left := func(path string) (rest string) {
+			t.Helper()
+			// What it would leave is asked for by a request that gives everything back.
+			r, err := c.do("GET", fmt.Sprintf("http://%s%s?key=%d&status=200&tokens=0", c.site, path, key), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ = strings.Cut(r.field("RateLimit"), ";r=")
+			rest, _, _ = strings.Cut(rest, ";")
+			n, err := strconv.Atoi(rest)
+			if err != nil {
+				t.Fatalf("%d %s", r.StatusCode, r.field("RateLimit"))
+			}
+			return strconv.Itoa(n + 10)
+		}
+		for _, test := range []struct{ path, query, left string }{
+			{"/failed", "status=200", "100"},
+			{"/failed", "status=401", "90"},
+			{"/failed", "status=403", "90"},
+			{"/failed", "status=503", "100"},
+			{"/failed", "status=500", "90"},
+			{"/failed", "panic=1", "90"},
+			{"/failed", "status=200&abort=1", "100"},
+			{"/tokens", "tokens=10", "90"},
+			{"/tokens", "tokens=3", "97"},
+			{"/tokens", "tokens=0", "100"},
+			{"/tokens", "tokens=35", "65"},
+			{"/tokens", "tokens=2.5", "97"},
+			{"/tokens", "tokens=1000", "0"}, // as far as there is room
+			{"/tokens", "tokens=many", "90"},
+			{"/tokens", "tokens=-1", "90"},
+			{"/tokens", "", "90"},
+			{"/tokens", "early=1&tokens=20", "80"},
+			{"/tokens", "trailer=40", "60"},
+			{"/tokens", "tokens=20&abort=1", "80"},
+			{"/tokens", "panic=1", "90"},
+			{"/tokens", "error=502", "90"},
+			{"/both", "tokens=20", "80"},
+			{"/both", "status=200", "100"},
+		} {
+			key++
+			// Not GET, which the client would send again when the connection ends.
+			_, _ = c.do("POST", fmt.Sprintf("http://%s%s?key=%d&%s", c.site, test.path, key, test.query), "")
+			if test.left == "0" {
+				r, err := c.do("GET", fmt.Sprintf("http://%s%s?key=%d&tokens=0", c.site, test.path, key), "")
+				if err != nil || r.StatusCode != 429 {
+					t.Errorf("%s?%s: %v %d, want nothing to be left", test.path, test.query, err, r.StatusCode)
+				}
+				continue
+			}
+			if got := left(test.path); got != test.left {
+				t.Errorf("%s?%s leaves %s of 100, want %s", test.path, test.query, got, test.left)
+			}
+		}
+
+		// A client that leaves in the middle of a stream has had what it was told.
+		key++
+		ctx, leave := context.WithCancel(context.Background())
+		r, err := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://%s/tokens?key=%d&tokens=50&stream=1", c.site, key), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(response.Body).ReadString('\n'); line != "data: begins\n" {
+			t.Errorf("the stream begins with %q, %v", line, err)
+		}
+		leave()
+		for deadline := time.Now().Add(20 * time.Second); left("/tokens") != "50" && time.Now().Before(deadline); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := left("/tokens"); got != "50" {
+			t.Errorf("after a client has left: %s", got)
+		}
+
+		// A connection that becomes another protocol works, and costs what its response says.
+		key++
+		conn, err := net.Dial("tcp", c.site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "GET /tokens?key=%d&tokens=30 HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\nhello\n", key, c.site)
+		answer, _ := io.ReadAll(conn)
+		_ = conn.Close() // the upstream has ended it; it is over when both have
+		if text := string(answer); !strings.HasPrefix(text, "HTTP/1.1 101 ") || !strings.HasSuffix(text, "you said hello\n") {
+			t.Errorf("the upgraded connection said %q", text)
+		}
+		for deadline := time.Now().Add(20 * time.Second); left("/tokens") != "70" && time.Now().Before(deadline); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := left("/tokens"); got != "70" {
+			t.Errorf("after an upgrade: %s", got)
+		}
+	})
+}
+
+// Requests that are under way hold what they may cost: no more of them pass at once than
+// remain, though none is charged in the end.
+func TestSettleReserves(t *testing.T) {
+	c := startCaddy(t, strings.Replace(site("zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"), "respond ok", "test_hold\nrespond ok", 1))
+	if statuses := flood(t, 10, 10, "/?hold=2s", c); statuses[200] != 3 || statuses[429] != 7 {
+		t.Errorf("at once: %v, want 3 to pass", statuses)
+	}
+	for range 10 {
+		c.get(t, "/").want(t, 200)
+	}
+}

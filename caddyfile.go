@@ -67,6 +67,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //				match status <code>...|header <field> <value>
 //				cost  <number or placeholder>
 //			}
+//			shadow                          # never refuse
+//			enforce <percent>               # refuse only these of the keys anything
 //
 //			override <key> unlimited        # or
 //			override <key> {
@@ -158,7 +160,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "settle", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "settle", "shadow", "enforce", "status", "events", "window",
 	}, limitOptions...)
 	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions = []string{"match", "cost"}
@@ -290,6 +292,15 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		c.Factor, err = number(d, parseFactor)
 	case "delay":
 		c.Delay, err = unmarshalDelay(d)
+	case "shadow":
+		c.Shadow = true
+		err = noValue(d)
+	case "enforce":
+		var percent float64
+		if percent, err = fraction(d, "25"); err == nil {
+			err = checkEnforce(percent)
+		}
+		c.Enforce = &percent
 	case "mode":
 		if c.Mode, err = value(d, "nary"); err == nil {
 			err = checkMode(c.Mode)

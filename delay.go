@@ -90,7 +90,11 @@ func (a *answer) takePlaces() (took bool) {
 		for _, l := range r.Limits { // bursts are larger with a small factor, and leave less room for debt
 			longest = min(longest, l.LongestDelay())
 		}
-		if longest > 0 && z.places.take() {
+		switch {
+		case longest <= 0:
+		case r.Shadow: // charged in advance as it would be, but not held
+			r.MaxWait = longest
+		case z.places.take():
 			r.MaxWait, took = longest, true
 		}
 	}
@@ -100,7 +104,7 @@ func (a *answer) takePlaces() (took bool) {
 // leavePlaces gives back the places that the request took.
 func (a *answer) leavePlaces() {
 	for i, z := range a.zones {
-		if a.requests[i].MaxWait > 0 {
+		if r := &a.requests[i]; r.MaxWait > 0 && !r.Shadow {
 			z.places.taken().Add(-1)
 		}
 	}
@@ -114,7 +118,11 @@ func (a *answer) wait() (wait algorithms.Micros) {
 	return wait
 }
 
+// waitOf is wait for one zone.
 func (a *answer) waitOf(i int) (wait algorithms.Micros) {
+	if a.requests[i].Shadow {
+		return 0
+	}
 	for _, d := range a.requests[i].Decisions {
 		wait = max(wait, d.Wait)
 	}

@@ -32,7 +32,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
 	}
-	if h.forms.draft {
+	a.noteShadows(r)
+	if h.forms.draft && a.enforced() {
 		a.setDraft(w.Header())
 	}
 	if !allowed {
@@ -44,6 +45,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // pass passes a request on, and does what is to be done when its response is known.
 func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
 	families, settling := a.handler.forms.families, a.settling(repl)
+	if !a.enforced() {
+		families = nil
+	}
 	if len(families) == 0 && settling == nil {
 		return next.ServeHTTP(w, r)
 	}
@@ -99,15 +103,27 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	z, key, wait := a.refusing()
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
+	a.note(r, refusalKey{zone: z.name, key: key}, wait)
+	return h.respond(w, r, z.status)
+}
+
+// noteShadows reports what zones would have refused that may not.
+func (a *answer) noteShadows(r *http.Request) {
+	for i, z := range a.zones {
+		if a.requests[i].Shadow && !a.allowedBy(i) {
+			a.note(r, refusalKey{zone: z.name, key: a.requests[i].Key, shadow: true}, a.retryAfter(i))
+		}
+	}
+}
+
+// note reports a refusal.
+func (a *answer) note(r *http.Request, k refusalKey, wait algorithms.Micros) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
 	}
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	h.app.refusals.note(refusalKey{zone: z.name, key: key}, refusal{
-		handler: h, wait: wait, remoteIP: remote, clientIP: client,
-	})
-	return h.respond(w, r, z.status)
+	a.handler.app.refusals.note(k, refusal{handler: a.handler, wait: wait, remoteIP: remote, clientIP: client})
 }
 
 // undecided deals with a request the store could not decide on.
@@ -119,7 +135,7 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 		z.metrics.count(outcomeError)
 	}
 	h.failed(err)
-	if h.outage.mode == "allow" {
+	if h.outage.mode == "allow" || !a.enforced() {
 		return next.ServeHTTP(w, r)
 	}
 	w.Header()[retryAfterHeader] = []string{"1"}
@@ -222,7 +238,7 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 			z.metrics.count(outcomeOverridden)
 			continue
 		}
-		request := store.Request{Zone: z.name, Key: key, Limits: scaled(t.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl)}
+		request := store.Request{Zone: z.name, Key: key, Limits: scaled(t.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: !z.enforces(key)}
 		if len(a.requests) == 0 {
 			request.Decisions = a.decisionRoom[:0]
 		}
@@ -239,7 +255,9 @@ func (a *answer) decided(allowed bool, took time.Duration) {
 	for i, z := range a.zones {
 		remembered := a.requests[i].Decisions[0].Remembered
 		said := outcomeAllowed
-		if !a.allowedBy(i) {
+		if !a.allowedBy(i) && a.requests[i].Shadow {
+			said = outcomeShadowDenied
+		} else if !a.allowedBy(i) {
 			said = outcomeDenied
 			if remembered {
 				z.metrics.remembered()
@@ -272,10 +290,13 @@ func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
 }
 
 // refusing returns the refusing zone with the longest wait, and the longest wait
-// of all zones: a uniform zone that had room may have none any more.
+// of all zones: a uniform zone that had room may have none any more. Shadows don't count.
 func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
 	for i := range a.zones {
+		if a.requests[i].Shadow {
+			continue
+		}
 		w := a.retryAfter(i)
 		wait = max(wait, w)
 		if !a.allowedBy(i) && w > longest {
@@ -287,10 +308,13 @@ func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
 
 // nearest returns the decision of the limit nearest to exhaustion, of all zones,
 // and how much that limit grants at once: of those that refuse, or else of all,
-// the one with the least remaining, or else the longest reset.
+// the one with the least remaining, or else the longest reset. Shadows don't count.
 func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
 	first := true
 	for i := range a.zones {
+		if a.requests[i].Shadow {
+			continue
+		}
 		d, q := a.nearestOf(i)
 		if first || nearer(d, nearest) {
 			nearest, quota, first = d, q, false

@@ -127,13 +127,17 @@ func seconds(m algorithms.Micros) int64 {
 // setDraft adds the items of a request's zones to the fields, after any that are
 // there: both are lists, and another handler's or server's items stay valid.
 func (a *answer) setDraft(h http.Header) {
-	policy := a.policyOf(0)
-	for i := range a.terms[1:] {
-		policy += ", " + a.policyOf(i+1)
-	}
+	policy := ""
 	var room [96]byte
 	b := room[:0]
 	for i, t := range a.terms {
+		if a.requests[i].Shadow {
+			continue
+		}
+		if policy != "" {
+			policy += ", "
+		}
+		policy += a.policyOf(i)
 		b = appendLimitItems(b, t.labels, a.requests[i].Limits, a.requests[i].Decisions, a.allowed)
 	}
 	a.fieldRoom = [2]string{policy, string(b)}

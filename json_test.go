@@ -36,6 +36,10 @@ func TestJSON(t *testing.T) {
 		{zone(`"cost":0,` + limit), ""},
 		{zone(`"window":"1d","max_events":7,"limits":[{"algorithm":"fixed_window","events":1,"window":"1s","align":"clock"}]`), ""},
 		{`"return_errors":true,"log_key":false`, ""},
+		{zone(`"shadow":true,` + limit), ""},
+		{zone(`"enforce":0,` + limit), ""},
+		{zone(`"shadow":true,"enforce":25,` + limit), "shadow and enforce 25 don't go together"},
+		{zone(`"enforce":100.1,` + limit), "enforce must be from 0 to 100, not 100.1"},
 
 		{zone(``), `zone "z": it has no limit`},
 		{`"rate_limits":{"z":null}`, `zone "z": it is null`},

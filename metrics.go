@@ -32,7 +32,7 @@ func newCollector() *collector {
 	}
 	return &collector{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and what the zone said: allowed, delayed, denied, overridden where there was no limit, or error when the store could not decide.")),
+			"Requests, by zone and what the zone said: allowed, delayed, denied, shadow_denied (it would have been, but passed this zone), overridden where there was no limit, or error when the store could not decide.")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -124,12 +124,13 @@ const (
 	outcomeAllowed outcome = iota
 	outcomeDelayed
 	outcomeDenied
+	outcomeShadowDenied
 	outcomeError
 	outcomeOverridden
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "error", "overridden"}
+var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden"}
 
 // zoneMetrics are a zone's own counters, made at its first request: what is only
 // configured, and perhaps rejected, leaves no trace.

@@ -29,6 +29,7 @@ const mostRecentRefusals = 1000
 
 type refusalKey struct {
 	zone, key string
+	shadow    bool // the requests passed
 	others    bool // all keys there is no room for
 }
 
@@ -64,7 +65,7 @@ func (f *refusals) isFirst(r refusal) bool {
 	}
 	known := f.recent[r.refusalKey]
 	if known == nil && len(f.recent) >= mostRecentRefusals {
-		r.refusalKey = refusalKey{zone: r.zone, others: true}
+		r.refusalKey = refusalKey{zone: r.zone, shadow: r.shadow, others: true}
 		known = f.recent[r.refusalKey]
 	}
 	if known != nil {
@@ -114,13 +115,17 @@ func (f *refusals) close() {
 	f.tick()
 }
 
-// reportRefusal logs and emits.
+// reportRefusal logs and emits. What only would have been refused is no event.
 func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	wait := time.Duration(r.wait) * time.Microsecond
 	if r.wait == algorithms.Forever {
 		wait = 0 // it is no use to wait
 	}
-	if c := r.handler.logger.Check(zap.InfoLevel, "rate limit exceeded"); c != nil {
+	message := "rate limit exceeded"
+	if r.shadow { // another message, for who reads that one bans clients
+		message = "rate limit would be exceeded"
+	}
+	if c := r.handler.logger.Check(zap.InfoLevel, message); c != nil {
 		fields := []zap.Field{
 			zap.String("zone", r.zone),
 			zap.Duration("wait", wait),
@@ -138,6 +143,9 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 			fields = append(fields, zap.String("key", key))
 		}
 		c.Write(fields...)
+	}
+	if r.shadow {
+		return
 	}
 	events.Emit(a.ctx, "rate_limit_exceeded", map[string]any{
 		"zone":      r.zone,

@@ -87,6 +87,15 @@ type Zone struct {
 	// (default: the charge stays).
 	Settle *Settle `json:"settle,omitempty"`
 
+	// Decide, charge, count and log requests, but never refuse nor hold one, and tell
+	// clients nothing of the zone: to see what it would do (default false).
+	Shadow bool `json:"shadow,omitempty"`
+
+	// The share of keys that are refused anything, in percent, 0 to 100; all others
+	// are as with Shadow. A key is among them or not in all instances and after
+	// restarts alike, and stays when the share grows (default 100).
+	Enforce *float64 `json:"enforce,omitempty"`
+
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
 }
@@ -153,6 +162,7 @@ type zone struct {
 	unlimited bool
 	places    *places // nil: requests are never held
 	settle    *Settle // nil: charges stay
+	enforce   float64 // the share of keys, in percent
 	status    int
 
 	metrics zoneMetrics
@@ -179,7 +189,12 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
 		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
-		metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
+		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
+	}
+	if c.Shadow {
+		z.enforce = 0
+	} else if c.Enforce != nil {
+		z.enforce = *c.Enforce
 	}
 	if c.MatcherSetsRaw != nil {
 		matchers, err := ctx.LoadModule(c, "MatcherSetsRaw")
@@ -201,7 +216,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		keys = Key{""}
 	}
 	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && !c.Shadow && c.Enforce == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -233,7 +248,12 @@ func (z *zone) nameLimits(variant string) {
 
 // check judges the zone's settings except its limits.
 func (c *Zone) check(name string) error {
+	var enforce error
+	if c.Enforce != nil {
+		enforce = checkEnforce(*c.Enforce)
+	}
 	return errors.Join(
+		enforce,
 		checkZoneName(name),
 		checkMode(c.Mode),
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
@@ -354,6 +374,9 @@ func (c *Zone) checkTogether(limits []*algorithms.Limit) error {
 		if err := c.Settle.check(mode, limits); err != nil {
 			return err
 		}
+	}
+	if c.Shadow && c.Enforce != nil {
+		return fmt.Errorf("shadow and enforce %v don't go together: shadow refuses nobody anything; leave out one of the two", *c.Enforce)
 	}
 	if c.Delay != nil {
 		return c.Delay.check(mode, limits)

@@ -49,6 +49,9 @@ type Request struct {
 	// will fit by then is charged in advance. 0 is not at all. It goes with
 	// Binary, and with limits whose [Limit.CheckDelay] allows it.
 	MaxWait Micros
+	// Shadow zones only watch: the request passes whatever they say. They are charged
+	// by what they say themselves, and nothing when a zone refuses that isn't a shadow.
+	Shadow bool
 	// Checks are the zone's limits, one or more.
 	Checks []Check
 }
@@ -64,9 +67,10 @@ type Check struct {
 }
 
 // Take decides all checks of all zones one HTTP request belongs to as of now, and
-// reports whether it is allowed: it is when no zone refuses. Then it charges all
-// limits by their zones' modes or, if a zone refused, those of Uniform zones
-// alone. No two checks may share a State.
+// reports whether it is allowed: it is when no zone refuses, shadows apart. Then it
+// charges all limits by their zones' modes or, if a zone refused, those of Uniform
+// zones alone. A shadow that refuses is charged as for a refused request, and the
+// others as if it weren't there. No two checks may share a State.
 //
 // take.lua is its other half.
 func Take(requests []Request, now Micros) (allowed bool) {
@@ -83,15 +87,16 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			} else if retry > r.MaxWait && retry < Forever {
 				c.Decision.RetryAfter = retry - r.MaxWait
 			}
-			allowed = allowed && c.Decision.Allowed
+			allowed = allowed && (c.Decision.Allowed || r.Shadow)
 		}
 	}
 	for i := range requests {
 		r := &requests[i]
-		charge, o := r.charge(allowed), r.outcome(allowed)
+		passes := allowed && (!r.Shadow || r.hasRoom())
+		charge, o := r.charge(passes), r.outcome(passes)
 		for j := range r.Checks {
 			c := &r.Checks[j]
-			if r.Mode == Force && allowed {
+			if r.Mode == Force && passes {
 				charge = min(r.Cost, c.verdict.fits)
 			}
 			d := &c.Decision
@@ -99,7 +104,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			if d.Charged == 0 {
 				d.Receipt = Receipt{}
 			}
-			if r.Mode == Uniform && !allowed { // what was charged just now has to be waited for, too
+			if r.Mode == Uniform && !passes { // what was charged just now has to be waited for, too
 				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
 		}
@@ -117,6 +122,16 @@ func (r *Request) want() int64 {
 	default:
 		return r.Cost
 	}
+}
+
+// hasRoom tells whether all of the zone's limits have room.
+func (r *Request) hasRoom() bool {
+	for j := range r.Checks {
+		if !r.Checks[j].Decision.Allowed {
+			return false
+		}
+	}
+	return true
 }
 
 // charge is what each of the zone's limits is charged.

@@ -5,8 +5,8 @@
 -- ARGV     now in µs (0: ask Redis), the last µs at which anything may be decided (0: any),
 --          number of limits; per limit: its algorithm, how many numbers follow, the numbers;
 --          number of asks, which are what zones ask; per ask: mode (or the longest wait in µs:
---          binary, and then charged in advance), cost, number of checks, and per check which
---          limit (from 1);
+--          binary, and then charged in advance), cost, number of checks (negative: a shadow), and per
+--          check which limit (from 1);
 --          for each group, which is one HTTP request: the ask of each of its zones (from 1), that
 --          of the last one negative
 -- reply    now in µs, whether it was too late (1: then nothing follows); per group either 1 and,
@@ -24,7 +24,8 @@ local limits, i = read_limits(4, tonumber(ARGV[3]))
 local asks, last_asks = {}, {}
 for n = 1, tonumber(ARGV[i]) do
   local mode, cost, checks = ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local ask = { mode = mode, cost = cost, want = cost, longest = tonumber(mode) or 0 }
+  local ask = { mode = mode, cost = cost, want = cost, longest = tonumber(mode) or 0, shadow = checks < 0 }
+  checks = math.abs(checks)
   if mode == 'nary' then ask.want = min(cost, 1) elseif mode == 'force' then ask.want = 0 end
   for j = 1, checks do ask[j] = limits[ARGV[i + 3 + j]] end
   asks[tostring(n)], last_asks['-' .. n] = ask, ask
@@ -55,15 +56,18 @@ local function take(count)
         room[c] = 0
         if retry[c] < forever then retry[c] = retry[c] - longest end
       end
-      allowed = allowed and room[c] > 0
+      allowed = allowed and (room[c] > 0 or ask.shadow)
     end
   end
   c = 0
   for z = 1, count do
     local ask = zones[z]
-    local mode, cost = ask.mode, ask.cost
-    local charge, outcome = cost, cost == 0 and 'peek' or allowed and 'granted' or 'refused'
-    if not allowed and mode ~= 'uniform' then
+    local mode, cost, passes = ask.mode, ask.cost, allowed
+    if ask.shadow then
+      for n = 1, #ask do passes = passes and room[c + n] > 0 end
+    end
+    local charge, outcome = cost, cost == 0 and 'peek' or passes and 'granted' or 'refused'
+    if not passes and mode ~= 'uniform' then
       charge = 0
     elseif mode == 'nary' then
       for n = 1, #ask do charge = min(charge, fits[c + n]) end
@@ -71,9 +75,9 @@ local function take(count)
     for n = 1, #ask do
       c = c + 1
       local l, key = ask[n], KEYS[k + c]
-      if mode == 'force' and allowed then charge = min(cost, fits[c]) end
+      if mode == 'force' and passes then charge = min(cost, fits[c]) end
       local charged, a, b, remaining, more, reset = l.commit(l, key, now, charge, outcome, A[c], B[c], C[c])
-      if mode == 'uniform' and not allowed then
+      if mode == 'uniform' and not passes then
         local _
         _, retry[c] = l.decide(l, key, now, cost)
       end

@@ -109,3 +109,25 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 		})
 	}
 }
+
+// Groups that differ in nothing but whether they are shadows are told apart: in the
+// shadow a zone charges nothing that another one refuses.
+func TestGroupsInTheShadow(t *testing.T) {
+	client := redistest.Start(t).Client
+	limits, script := oneOfEach(t)
+	for _, limit := range limits {
+		full := store.Request{Zone: "z", Key: "full", Cost: 11, Limits: []store.Limit{limit}}
+		other := store.Request{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}
+		if limit.Algorithm().Name == "smooth" {
+			full.Cost = 1
+			runGroups(t, client, script, [][]store.Request{{{Zone: "z", Key: "full", Cost: 20, Limits: full.Limits}}}, func(int, []store.Request, bool, error) {})
+		}
+		watched := full
+		watched.Shadow = true
+		runGroups(t, client, script, [][]store.Request{{full, other}, {watched, other}, {full, other}}, func(g int, requests []store.Request, allowed bool, failed error) {
+			if failed != nil || allowed != (g == 1) || requests[1].Decisions[0].Charged != map[bool]int64{true: 1}[allowed] {
+				t.Errorf("%s, group %d: allowed %v, %v, %+v", limit.Algorithm().Name, g, allowed, failed, requests[1].Decisions)
+			}
+		})
+	}
+}

@@ -236,6 +236,9 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, requests 
 			}
 			continue
 		}
+		if r.Shadow && refuses(r) {
+			continue
+		}
 		for j := range r.Decisions { // a request that is refused is not held
 			r.Decisions[j].Wait = 0
 		}
@@ -247,6 +250,11 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, requests 
 	for i, place := range places {
 		requests[place].Decisions = back[i].Decisions
 	}
+}
+
+// refuses tells whether a request has no room in its own zone.
+func refuses(r *store.Request) bool {
+	return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return !d.Allowed })
 }
 
 // giveBack gives back what was charged to requests of one key, and then has their

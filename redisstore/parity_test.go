@@ -118,7 +118,8 @@ func newProgram(seed uint64) *program {
 	for z := range pick(r, 1, 1, 1, 2, 3) {
 		q := store.Request{
 			Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2)),
-			Mode: pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
+			Mode:   pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
+			Shadow: r.IntN(4) == 0,
 		}
 		for range pick(r, 1, 1, 2, 3) {
 			l := store.NewLimit(q.Zone, "", randomLimit(r))
@@ -185,7 +186,7 @@ func (p *program) decide(now algorithms.Micros, costs []int64, wait algorithms.M
 	var requests []algorithms.Request
 	n := 0
 	for i, q := range p.requests {
-		request := algorithms.Request{Mode: q.Mode, Cost: costs[i], MaxWait: maxWait(q, wait)}
+		request := algorithms.Request{Mode: q.Mode, Cost: costs[i], MaxWait: maxWait(q, wait), Shadow: q.Shadow}
 		for _, l := range q.Limits {
 			request.Checks = append(request.Checks, algorithms.Check{Limit: l.Limit, State: p.states[n]})
 			n++
@@ -458,16 +459,22 @@ func FuzzParity(f *testing.F) {
 // would miss the like in a real change.
 var mutants = []struct{ name, old, new string }{
 	{"take: all limits charged although one refuses", "      charge = 0\n", ""},
-	{"take: the last limit alone decides", "allowed = allowed and room[c] > 0", "allowed = room[c] > 0"},
+	{"take: the last limit alone decides", "allowed = allowed and (room[c] > 0 or ask.shadow)", "allowed = room[c] > 0 or ask.shadow"},
 	{"take: cost below what fits", "want <= fits[c]", "want < fits[c]"},
-	{"take: the cost of another zone", "local mode, cost = ask.mode, ask.cost", "local mode, cost = ask.mode, zones[1].cost"},
+	{"take: the cost of another zone", "local mode, cost, passes = ask.mode, ask.cost", "local mode, cost, passes = ask.mode, zones[1].cost"},
 	{"take: nary grants by its first limit", "for n = 1, #ask do charge", "for n = 1, 1 do charge"},
 	{"take: nary wants everything", "ask.want = min(cost, 1)", "ask.want = cost"},
 	{"take: force wants something", "ask.want = 0 end", "ask.want = 1 end"},
 	{"take: force charges what does not fit", "charge = min(cost, fits[c])", "charge = cost"},
-	{"take: force charges although another zone refuses", "if mode == 'force' and allowed then", "if mode == 'force' then"},
-	{"take: uniform's refusals are free", "if not allowed and mode ~= 'uniform' then", "if not allowed then"},
+	{"take: force charges although another zone refuses", "if mode == 'force' and passes then", "if mode == 'force' then"},
+	{"take: uniform's refusals are free", "if not passes and mode ~= 'uniform' then", "if not passes then"},
 	{"take: uniform forgets what was charged just now", "_, retry[c] = l.decide(l, key, now, cost)", ""},
+	{"take: shadows refuse", "room[c] > 0 or ask.shadow", "room[c] > 0"},
+	{"take: shadows are charged what they have no room for", "do passes = passes and room[c + n] > 0 end", "do end"},
+	{"take: shadows go by their first limit", "for n = 1, #ask do passes", "for n = 1, 1 do passes"},
+	{"take: shadows are charged although another zone refuses", "if ask.shadow then\n", "if ask.shadow then passes = true\n"},
+	{"take: a shadow's refusals are its neighbours' too", "do passes = passes and room[c + n] > 0 end", "do passes = passes and room[c + n] > 0 end\n      allowed = passes"},
+	{"take: all are shadows", "shadow = checks < 0", "shadow = true"},
 	{"token_bucket: debt without bound", "used = min(used + charge * window, most)", "used = used + charge * window"},
 	{"gcra: debt without bound", "    ahead, part = floor(most / events), most % events\n", ""},
 	{"gcra: charges what is past the bound", "    charge = 0\n  else", "    charge = charge\n  else"},

@@ -37,7 +37,11 @@ func encode(names keyNames, now, last algorithms.Micros, groups ...[]store.Reque
 		if r.MaxWait > 0 {
 			mode = r.MaxWait
 		}
-		tail = append(tail, mode, r.Cost, len(r.Limits))
+		checks := len(r.Limits)
+		if r.Shadow {
+			checks = -checks
+		}
+		tail = append(tail, mode, r.Cost, checks)
 		for _, l := range r.Limits {
 			tail = append(tail, number(&limits, l.Limit))
 		}
@@ -49,7 +53,7 @@ func encode(names keyNames, now, last algorithms.Micros, groups ...[]store.Reque
 // and adds this one if there is none.
 func askNumber(asks *[]*store.Request, r *store.Request) int {
 	for i, known := range *asks {
-		if known.Mode == r.Mode && known.Cost == r.Cost && known.MaxWait == r.MaxWait && slices.EqualFunc(known.Limits, r.Limits, sameLimit) {
+		if known.Mode == r.Mode && known.Cost == r.Cost && known.MaxWait == r.MaxWait && known.Shadow == r.Shadow && slices.EqualFunc(known.Limits, r.Limits, sameLimit) {
 			return i + 1
 		}
 	}
@@ -178,7 +182,7 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 			if room == 2 {
 				d.Wait, d.RetryAfter = d.RetryAfter, 0
 			}
-			allowed = allowed && d.Allowed
+			allowed = allowed && (d.Allowed || q.Shadow)
 			q.Decisions = append(q.Decisions, d)
 		}
 	}

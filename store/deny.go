@@ -246,6 +246,9 @@ func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, 
 		for j := range r.Limits {
 			key.limit = r.Limits[j].ID
 			standing, over := find(s.known[key], came, r, &r.Limits[j])
+			if r.Shadow { // it refuses nothing
+				standing, over = nil, nil
+			}
 			if standing == nil && r.Limits[j].Linger() > 0 {
 				s.mu.Unlock()
 				return false, nil, false // its budget may have to begin
@@ -278,7 +281,8 @@ func (c *DenyCache) refuse(came time.Duration, requests []Request) (refused bool
 			key.limit = r.Limits[j].ID
 			d := algorithms.Decision{Allowed: true, Remembered: true}
 			if standing, _ := find(s.known[key], came, r, &r.Limits[j]); standing != nil {
-				d, refused = standing.tell(now, r, &r.Limits[j]), true
+				d = standing.tell(now, r, &r.Limits[j])
+				refused = refused || !r.Shadow
 			}
 			r.Decisions = append(r.Decisions, d)
 		}

@@ -119,7 +119,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 	}
 	random := func() (requests []store.Request) {
 		for z := range 1 + rng.IntN(2) {
-			r := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(rng.IntN(2)), Cost: rng.Int64N(5)}
+			r := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(rng.IntN(2)), Cost: rng.Int64N(5), Shadow: rng.IntN(8) == 0}
 			factor, wait := int64(1+rng.IntN(3))*500_000, rng.Int64N(2)*rng.Int64N(200_000)
 			for _, l := range limits[z] {
 				if l.Scalable() && l.Initial == nil {

@@ -191,7 +191,7 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 	for i := range requests {
 		r := &requests[i]
 		checks := t.checks[n : n+len(r.Limits)]
-		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Checks: checks})
+		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Checks: checks})
 		n += len(checks)
 	}
 	allowed := algorithms.Take(t.zones, now)

@@ -49,6 +49,8 @@ type Request struct {
 	// MaxWait is how long the request may be held if it doesn't fit now; see
 	// [algorithms.Request].
 	MaxWait algorithms.Micros
+	// Shadow zones only watch; see [algorithms.Request].
+	Shadow bool
 	// Decisions receives an answer per limit, in their order. Take appends to
 	// Decisions[:0], so its memory is used again.
 	Decisions []algorithms.Decision
@@ -58,7 +60,7 @@ type Request struct {
 type Store interface {
 	// Take decides every limit of every request on one instant, charges all of
 	// them or, if one has no room, none (but see [algorithms.Mode]), and fills
-	// in the Decisions. It reports whether all had room.
+	// in the Decisions. It reports whether all had room, shadows apart.
 	//
 	// No two requests of one call may be of the same zone.
 	//

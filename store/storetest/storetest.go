@@ -48,6 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	tests := []test{
 		{"decides", testDecides},
 		{"all or none", testAllOrNone},
+		{"shadows have no vote", testShadow},
 		{"peek changes nothing", testPeek},
 		{"cost above burst never passes", testNever},
 		{"a changed limit is a new budget", testChangedLimit},
@@ -165,6 +166,63 @@ func testAllOrNone(t *testing.T, s Store) {
 			takeAt(t, s, start, peek)
 			if got := peek[0].Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
 				t.Errorf("a refused request was charged: %+v", got)
+			}
+		})
+	}
+}
+
+func testShadow(t *testing.T, s Store) {
+	for i, q := range Quotas(2, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			// Two shadows, one of them with two limits, and a zone that has a say.
+			few, fewer, many := q, Quotas(1, minute)[i], Quotas(3, minute)[i]
+			r := []store.Request{
+				{Zone: "s1", Key: "a", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s1", many), Limit(t, "s1", fewer)}},
+				{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{Limit(t, "z", many)}},
+				{Zone: "s2", Key: "b", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s2", few)}},
+			}
+			for n, want := range []struct {
+				allowed bool
+				charged [4]int64 // s1's limits, z's, s2's
+			}{
+				{true, [4]int64{1, 1, 1, 1}},
+				{true, [4]int64{0, 0, 1, 1}}, // s1 refuses by its second limit
+				{true, [4]int64{0, 0, 1, 0}}, // s2 refuses, too
+				{false, [4]int64{0, 0, 0, 0}},
+			} {
+				allowed := takeAt(t, s, start, r)
+				charged := [4]int64{r[0].Decisions[0].Charged, r[0].Decisions[1].Charged, r[1].Decisions[0].Charged, r[2].Decisions[0].Charged}
+				if allowed != want.allowed || charged != want.charged {
+					t.Errorf("request %d: allowed %v, charged %d, want %+v", n+1, allowed, charged, want)
+				}
+			}
+			if d := r[0].Decisions; !d[0].Allowed || d[1].Allowed || d[1].RetryAfter == 0 || r[2].Decisions[0].Allowed {
+				t.Errorf("the shadows don't say what they would: %+v %+v", d, r[2].Decisions)
+			}
+			other := ask("s2", "c", 1, r[2].Limits[0])
+			other[0].Shadow = true
+			// What z refuses is not charged to a shadow with room.
+			if takeAt(t, s, start, []store.Request{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Decisions[0].Remaining != 1 {
+				t.Errorf("a shadow was charged for what another zone refused: %+v", other[0].Decisions)
+			}
+			// A shadow says what it would, also where another key's zone refuses.
+			beside := ask("z3", "a", 1, Limit(t, "z3", many))[0]
+			refusing := ask("z", "b", 4, r[1].Limits[0])[0]
+			if refusing.Limits[0].Algorithm().BinaryOnly { // it serves any cost
+				refusing = r[1]
+			}
+			three := []store.Request{r[0], beside, refusing}
+			if takeAt(t, s, start, three) || three[0].Decisions[1].Allowed || three[1].Decisions[0].Charged != 0 {
+				t.Errorf("a shadow that refuses, one with room, and one of another key that refuses: %+v", three)
+			}
+			// A uniform shadow charges what it refuses, to nobody but itself.
+			if r[0].Limits[0].Algorithm().BinaryOnly {
+				return
+			}
+			both := append(ask("s3", "a", 2, Limit(t, "s3", fewer)), ask("z2", "a", 1, Limit(t, "z2", many))...)
+			both[0].Shadow, both[0].Mode = true, algorithms.Uniform
+			if !takeAt(t, s, start, both) || both[0].Decisions[0].Charged == 0 || both[1].Decisions[0].Charged != 1 {
+				t.Errorf("a uniform shadow: %+v", both)
 			}
 		})
 	}

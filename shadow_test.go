@@ -1,0 +1,203 @@
+package ratelimit
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A zone in the shadow decides, charges and reports like any other, but its requests
+// pass, and clients see nothing of it.
+func TestShadow(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := func(shadow, use string) string {
+			config := site(`
+zone tried {
+	key {header.Key}
+	` + shadow + `
+	gcra 2 1h
+}
+zone real {
+	key everybody
+	fixed_window 3 10m
+	match path /real
+}
+headers draft x_ratelimit
+` + use)
+			config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tevents {\n\ton rate_limit_exceeded test_record\n}", 1)
+			return strings.Replace(config, "respond ok", `respond "{http.rate_limit.tried.allowed} {http.rate_limit.tried.remaining} {http.rate_limit.tried.charged} [{http.rate_limit.exceeded.name}]"`, 1)
+		}
+		c := startCaddy(t, config("shadow", use))
+		for i, want := range []string{"true 1 1 []", "true 0 1 []", "false 0 0 []", "false 0 0 []"} {
+			r := c.get(t, "/alone", "Key", "a")
+			r.want(t, 200)
+			for name := range r.Header {
+				if strings.Contains(name, "Ratelimit") || name == "Retry-After" {
+					t.Errorf("request %d: %s says %q", i+1, name, r.Header[name])
+				}
+			}
+			wantText(t, fmt.Sprint("request ", i+1), r.body, want)
+		}
+		// A shadow that refuses keeps no other zone from charging.
+		for _, left := range []string{"2", "1", "0"} {
+			r := c.get(t, "/real", "Key", "a")
+			r.want(t, 200, "RateLimit", `"real";r=`+left+`;t=600`, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", left)
+			wantText(t, "body", r.body, "false 0 0 []")
+		}
+		// What another zone refuses is not charged to a shadow, and is said to be of that zone.
+		c.get(t, "/real", "Key", "b").want(t, 429, "RateLimit", `"real";r=0;t=600`, "RateLimit-Policy", `"real";q=3;w=600`, "Retry-After", "600")
+		wantText(t, "a shadow's budget", c.get(t, "/alone", "Key", "b").body, "true 1 1 []")
+
+		c.get(t, "/real", "Key", "a").want(t, 429, "Retry-After", "600") // however long the shadow would have it wait
+
+		for line, n := range map[string]int{
+			`{outcome="allowed",zone="tried"}`:       4,
+			`{outcome="shadow_denied",zone="tried"}`: 6,
+			`{outcome="denied",zone="tried"}`:        0,
+			`{outcome="allowed",zone="real"}`:        3,
+			`{outcome="denied",zone="real"}`:         2,
+		} {
+			waitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_requests_total%s %d", line, n))
+		}
+		// It has its own message, and no event: whoever is banned for those was let pass here.
+		c.waitForLog(t, `"msg":"rate limit would be exceeded","zone":"tried","wait":`)
+		c.waitForLog(t, `"msg":"rate limit exceeded","zone":"real"`)
+		c.waitForLog(t, `"name":"rate_limit_exceeded"`)
+		log := c.logged()
+		if strings.Contains(log, `"msg":"rate limit exceeded","zone":"tried"`) || strings.Count(log, "recorded event") > 2 {
+			t.Error("the log or an event says that a shadow refused")
+		}
+
+		// Out of the shadow the budget is what it was.
+		c.reload(t, config("", use))
+		c.get(t, "/alone", "Key", "a").want(t, 429)
+		c.get(t, "/alone", "Key", "b").want(t, 200, "RateLimit", `"tried";r=0;t=1800`)
+		c.reload(t, config("enforce 0", use))
+		c.get(t, "/alone", "Key", "b").want(t, 200, "RateLimit", "")
+	})
+}
+
+// A shadow with delay charges in advance, but holds nothing and takes no place.
+func TestShadowDelay(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n shadow\n gcra 1 1h 1\n delay 90m 1\n}\nzone other {\n gcra 1 2s 1\n delay 1h\n match path /other\n}"))
+	for i, want := range []string{"allowed 1", "allowed 2", "shadow_denied 1", "shadow_denied 2"} {
+		began := time.Now()
+		c.get(t, "/").want(t, 200)
+		if took := time.Since(began); took > 20*time.Minute {
+			t.Errorf("request %d was held for %v", i+1, took)
+		}
+		outcome, n, _ := strings.Cut(want, " ")
+		waitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %s`, outcome, n))
+	}
+	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 0`)
+	// It takes no place, and gives none back.
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &answer{zones: []*zone{{places: &places{zone: t.Name(), longest: 1000, most: 1}}}, requests: []store.Request{{Shadow: true, Limits: []store.Limit{{Limit: limit}}}}}
+	took := a.takePlaces()
+	a.leavePlaces()
+	if n := a.zones[0].places.taken().Load(); took || n != 0 || a.requests[0].MaxWait != 1000 {
+		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, a.requests[0].MaxWait)
+	}
+	// Another zone holds the request all the same.
+	c.get(t, "/other").want(t, 200)
+	began := time.Now()
+	c.get(t, "/other").want(t, 200)
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("the other zone held the request for %v, want about 2s", took)
+	}
+}
+
+// Requests of a shadow pass although the store fails, whatever on_store_error says.
+func TestShadowOutage(t *testing.T) {
+	c := startCaddy(t, site("zone tried {\n shadow\n gcra 1 1h\n}\nzone real {\n match path /real\n gcra 1 1h\n}\nredis localhost:1\non_store_error deny"))
+	c.get(t, "/").want(t, 200, "Retry-After", "")
+	c.get(t, "/real").want(t, 503, "Retry-After", "1")
+}
+
+// With enforce a part of the keys is refused anything; that part only grows, and is
+// the same in every instance.
+func TestEnforce(t *testing.T) {
+	const keys = 60
+	config := func(percent string) string {
+		return site("zone api {\n key {header.Key}\n fixed_window 1 1h\n " + percent + "\n}")
+	}
+	refused := func(c *caddyProcess) (set [keys]bool) {
+		for i := range keys {
+			key := fmt.Sprint("key ", i)
+			c.get(t, "/", "Key", key)
+			set[i] = c.get(t, "/", "Key", key).StatusCode == 429
+		}
+		return set
+	}
+	c, other := startCaddy(t, config("enforce 30")), startCaddy(t, config("enforce 30"))
+	few := refused(c)
+	if again := refused(other); again != few {
+		t.Errorf("two instances refuse different keys: %v and %v", few, again)
+	}
+	c.reload(t, config("enforce 60.5"))
+	more := refused(c)
+	count := 0
+	for i := range keys {
+		if few[i] && !more[i] {
+			t.Errorf("key %d is enforced at 30 %%, and not at 60.5 %%", i)
+		}
+		if more[i] && !few[i] {
+			count++
+		}
+	}
+	if count == 0 {
+		t.Error("60.5 % are as many keys as 30 %")
+	}
+	c.reload(t, config("enforce 100"))
+	for i, enforced := range refused(c) {
+		if !enforced {
+			t.Errorf("key %d is not enforced at 100 %%", i)
+		}
+	}
+}
+
+func TestEnforces(t *testing.T) {
+	const keys = 20_000
+	one, another := &zone{name: "one"}, &zone{name: "another"}
+	for _, percent := range []float64{0, 0.5, 1, 10, 50, 99, 100} {
+		one.enforce, another.enforce = percent, percent
+		n, both := 0, 0
+		for i := range keys {
+			key := fmt.Sprint("203.0.113.", i)
+			if one.enforces(key) {
+				n++
+				if another.enforces(key) {
+					both++
+				}
+			}
+		}
+		share := percent / 100
+		// Five standard deviations: once in a million, if it weren't always the same.
+		within := func(got int, p float64) bool {
+			return math.Abs(float64(got)-p*keys) <= 5*math.Sqrt(keys*p*(1-p))
+		}
+		if !within(n, share) || !within(both, share*share) {
+			t.Errorf("at %v %% zone one enforces %d of %d keys, and another %d of the same", percent, n, keys, both)
+		}
+	}
+	// Not to be changed: instances of two versions run side by side.
+	stable := &zone{name: "api"}
+	for key, below := range map[string]float64{"": 75.39, "alice": 82.24, "203.0.113.7": 20.24} {
+		stable.enforce = below
+		if stable.enforces(key) {
+			t.Errorf("key %q is enforced at %v %%", key, below)
+		}
+		stable.enforce = below + 0.01
+		if !stable.enforces(key) {
+			t.Errorf("key %q is not enforced at %v %%", key, stable.enforce)
+		}
+	}
+}

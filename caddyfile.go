@@ -112,7 +112,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		}
 //		store          memory|redis
 //		on_store_error local [<share>]|allow|deny
-//		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|off...
+//		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|sharkey|off...
 //		jitter         <fraction>
 //		log_key        [off]
 //		disable_metrics

@@ -142,6 +142,15 @@ func TestHeadersMerge(t *testing.T) {
 	c.get(t, theirs("lots")).want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10")
 	c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "6", "X-RateLimit-Limit", "10")
 
+	// Of a set of another form nothing is left, nor is it mixed with ours.
+	c.reload(t, strings.Replace(proxied("s"), "headers draft x_ratelimit", "headers sharkey", 1))
+	c.get(t, theirs("5")+"&X-Ratelimit-Clear=3").want(t, 200, "X-RateLimit-Remaining", "5", "X-RateLimit-Limit", "77", "X-RateLimit-Reset", "88", "X-RateLimit-Clear", "3")
+	r := c.get(t, theirs("50"))
+	r.want(t, 200, "X-RateLimit-Remaining", "8", "X-RateLimit-Limit", "", "X-RateLimit-Reset", "")
+	r.wantSpan(t, "X-RateLimit-Clear", 720)
+	c.reload(t, strings.Replace(proxied("s"), "draft x_ratelimit", "x_ratelimit", 1))
+	c.get(t, "/?X-Ratelimit-Remaining=50&X-Ratelimit-Clear=3").want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10", "X-RateLimit-Clear", "")
+
 	silent := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone c {\n gcra 10 1h\n}\nheaders x_ratelimit\n}\n%s\n"
 	c.reload(t, fmt.Sprintf(silent, "")) // nobody writes anything
 	c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "9")
@@ -156,6 +165,21 @@ func TestHeadersMerge(t *testing.T) {
 		c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "4", "X-RateLimit-Limit", "5", "RateLimit-Policy",
 			fmt.Sprintf(`"%s";q=%d;w=3600, "%s";q=%d;w=3600`, outer, limits[0], inner, limits[1]))
 	}
+	// With as much remaining, the one that refuses has its say.
+	tie := func(outer, inner string) string {
+		handler := "rate_limit {\nzone %s {\n leaky_bucket %d 1h\n}\nheaders sharkey\n}\n"
+		return fmt.Sprintf(two, fmt.Sprintf(handler, outer, 2), fmt.Sprintf(handler, inner, 1))
+	}
+	c.reload(t, tie("many", "few"))
+	c.get(t, "/")
+	r = c.get(t, "/")
+	r.want(t, 429, "X-RateLimit-Remaining", "0")
+	r.wantSpan(t, "X-RateLimit-Reset", 3600)
+	c.reload(t, strings.Replace(site("zone one {\n leaky_bucket 1 1h\n}\nheaders sharkey"), "respond ok", "header X-RateLimit-Remaining 0\nrespond ok", 1))
+	c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "0", "X-RateLimit-Clear", "")
+	r = c.get(t, "/")
+	r.want(t, 429, "X-RateLimit-Remaining", "0")
+	r.wantSpan(t, "X-RateLimit-Reset", 3600)
 }
 
 func TestDenialAndErrorRoutes(t *testing.T) {

@@ -23,23 +23,37 @@ const (
 	retryAfterHeader = "Retry-After"
 )
 
-// family is a set of three single-valued fields.
+// family is a set of single-valued fields.
 type family struct {
-	limit, remaining, reset string
-	epoch                   bool // reset counts from the Unix epoch instead of from now
+	limit, remaining, reset, clear string // the names, of all that anybody sends as this set
+	form                           familyForm
 }
+
+// familyForm is which of a family's fields are sent, and what they mean.
+type familyForm int
+
+const (
+	inSeconds  familyForm = iota // limit, remaining, and reset: seconds until the budget is as good as untouched
+	sinceEpoch                   // the same, but reset counts from the Unix epoch
+	sharkey                      // remaining, clear: seconds until untouched, and on a denial reset: when to come back
+)
 
 var families = map[string]family{
-	"draft_06":          {"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", false},
-	"x_ratelimit":       {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", false},
-	"x_ratelimit_epoch": {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", true},
+	"draft_06":          {"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", "", inSeconds},
+	"x_ratelimit":       xRateLimit(inSeconds),
+	"x_ratelimit_epoch": xRateLimit(sinceEpoch),
+	"sharkey":           xRateLimit(sharkey),
 }
 
-const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch or off"
+func xRateLimit(form familyForm) family {
+	return family{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Clear", form}
+}
+
+const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off"
 
 func checkHeaders(names []string) error {
 	for i, name := range names {
-		_, known := families[name]
+		one, known := families[name]
 		switch {
 		case !known && name != "draft" && name != "off":
 			return fmt.Errorf("headers has no form %q: write %s", name, headerNames)
@@ -48,9 +62,11 @@ func checkHeaders(names []string) error {
 		case name == "off" && len(names) > 1:
 			return fmt.Errorf("headers off stands alone, not with %s", strings.Join(names, " "))
 		}
-	}
-	if slices.Contains(names, "x_ratelimit") && slices.Contains(names, "x_ratelimit_epoch") {
-		return fmt.Errorf("headers x_ratelimit and x_ratelimit_epoch write the same fields: choose one")
+		for _, other := range names[:i] {
+			if known && families[other].remaining == one.remaining {
+				return fmt.Errorf("headers %s and %s write the same fields: choose one", other, name)
+			}
+		}
 	}
 	return nil
 }
@@ -175,22 +191,40 @@ func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
 }
 
 // setFamily writes a family of single-valued fields for the limit nearest to
-// exhaustion, unless they are there already with less remaining: of two limiters
-// the tighter one's set is sent, whole.
+// exhaustion, unless they are there already with less remaining, or with as much and
+// this is no denial: of two limiters the tighter one's set is sent, whole.
 func (a *answer) setFamily(h http.Header, f family) {
 	d, quota := a.nearest()
 	if there := h[f.remaining]; len(there) > 0 {
-		if n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64); err == nil && n < d.Remaining {
+		n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64)
+		if err == nil && (n < d.Remaining || n == d.Remaining && a.allowed) {
 			return
 		}
 	}
-	reset := seconds(d.ResetAfter)
-	if f.epoch {
-		reset = seconds(time.Now().UnixMicro() + d.ResetAfter)
+	for _, name := range []string{f.limit, f.reset, f.clear} {
+		delete(h, name)
 	}
-	h[f.limit] = []string{strconv.FormatInt(quota, 10)}
 	h[f.remaining] = []string{strconv.FormatInt(d.Remaining, 10)}
-	h[f.reset] = []string{strconv.FormatInt(reset, 10)}
+	switch f.form {
+	case inSeconds:
+		h[f.limit] = []string{strconv.FormatInt(quota, 10)}
+		h[f.reset] = []string{strconv.FormatInt(seconds(d.ResetAfter), 10)}
+	case sinceEpoch:
+		h[f.limit] = []string{strconv.FormatInt(quota, 10)}
+		h[f.reset] = []string{strconv.FormatInt(seconds(time.Now().UnixMicro()+d.ResetAfter), 10)}
+	case sharkey:
+		h[f.clear] = []string{milliseconds(d.ResetAfter)}
+		if _, _, wait := a.refusing(); !a.allowed && wait < algorithms.Forever {
+			h[f.reset] = []string{milliseconds(wait)}
+		}
+	}
+}
+
+// milliseconds writes seconds with three decimals, rounded up.
+func milliseconds(m algorithms.Micros) string {
+	const milli = 1000
+	ms := m/milli + min(m%milli, 1)
+	return fmt.Sprintf("%d.%03d", ms/1000, ms%1000)
 }
 
 // headWriter does something once the header of a response is known and about to be

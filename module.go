@@ -144,7 +144,10 @@ type Options struct {
 	// and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10),
 	// "draft_06" (RateLimit-Limit, -Remaining, -Reset), "x_ratelimit" or
 	// "x_ratelimit_epoch" (X-RateLimit-Limit, -Remaining, and -Reset in seconds
-	// from now or since the Unix epoch); several together, or "off" alone
+	// from now or since the Unix epoch), or "sharkey" (X-RateLimit-Remaining,
+	// -Clear: seconds until the budget is as good as untouched, and -Reset, on
+	// refusals only: seconds until the request would be allowed, both with three
+	// decimals); several together, but one of the last three, or "off" alone
 	// (default ["draft"]). Retry-After is sent with all of them.
 	Headers []string `json:"headers,omitempty"`
 

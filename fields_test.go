@@ -1,0 +1,231 @@
+package ratelimit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// wantSpan checks that a field is a number of seconds with three decimals, the
+// wanted one or up to five less.
+func (r response) wantSpan(t *testing.T, field string, want float64) {
+	t.Helper()
+	got, err := strconv.ParseFloat(r.field(field), 64)
+	if err != nil || got > want || got < want-5 || !regexp.MustCompile(`^\d+\.\d{3}$`).MatchString(r.field(field)) {
+		t.Errorf("%s: %q, want %.3f", field, r.field(field), want)
+	}
+}
+
+func TestSharkeyFields(t *testing.T) {
+	const zone = "zone %s {\n leaky_bucket 1 1h 3\n}\nheaders sharkey draft_06\n"
+	c := startCaddy(t, site(fmt.Sprintf(zone, "a")))
+	for i, left := range []string{"2", "1", "0"} {
+		r := c.get(t, "/")
+		r.want(t, 200, "X-RateLimit-Remaining", left, "X-RateLimit-Reset", "", "X-RateLimit-Limit", "", "Retry-After", "",
+			"RateLimit-Limit", "3", "RateLimit-Remaining", left)
+		r.wantSpan(t, "X-RateLimit-Clear", 3600*float64(i+1))
+	}
+	r := c.get(t, "/")
+	r.want(t, 429, "X-RateLimit-Remaining", "0", "Retry-After", "3600", "RateLimit-Remaining", "0")
+	r.wantSpan(t, "X-RateLimit-Clear", 3*3600)
+	r.wantSpan(t, "X-RateLimit-Reset", 3600)
+
+	// With a wait of less than a second.
+	c.reload(t, site("zone quick {\n leaky_bucket 1 300ms 1\n}\nheaders sharkey"))
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		r := c.get(t, "/")
+		if r.StatusCode == 429 {
+			r.wantSpan(t, "X-RateLimit-Reset", 0.3)
+			r.wantSpan(t, "X-RateLimit-Clear", 0.3)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("never refused")
+		}
+	}
+	c.reload(t, site("zone never {\n leaky_bucket 1 1h 3\n cost 4\n}\nheaders sharkey"))
+	c.get(t, "/").want(t, 429, "X-RateLimit-Remaining", "3", "X-RateLimit-Clear", "0.000", "X-RateLimit-Reset", "", "Retry-After", "")
+}
+
+func TestMilliseconds(t *testing.T) {
+	for micros, want := range map[algorithms.Micros]string{0: "0.000", 1: "0.001", 1000: "0.001", 1001: "0.002", 755_000: "0.755", 1_500_000: "1.500", 999_999_999: "1000.000"} {
+		if got := milliseconds(micros); got != want {
+			t.Errorf("milliseconds(%d) = %s, want %s", micros, got, want)
+		}
+	}
+}
+
+// wantFields checks, with a parser that isn't ours, that a response carries the
+// fields of all forms, each of them well-formed, for these zones.
+func (r response) wantFields(t *testing.T, zones ...string) {
+	t.Helper()
+	for field, parameters := range map[string][]string{"RateLimit-Policy": {"q", "w"}, "RateLimit": {"r"}} {
+		list, err := httpsfv.UnmarshalList(r.Header.Values(field))
+		if err != nil || len(list) != len(zones) {
+			t.Errorf("status %d: %s: %q, %v; want zones %q", r.StatusCode, field, r.Header.Values(field), err, zones)
+			continue
+		}
+		for i, member := range list {
+			item, ok := member.(httpsfv.Item)
+			if !ok || item.Value != zones[i] {
+				t.Errorf("%s: %+v, want zone %q", field, member, zones[i])
+				continue
+			}
+			for _, name := range parameters {
+				if n, there := item.Params.Get(name); !there || fmt.Sprintf("%T", n) != "int64" {
+					t.Errorf("%s: %q: %s is %v", field, zones[i], name, n)
+				}
+			}
+		}
+	}
+	for _, field := range []string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "X-RateLimit-Remaining", "X-RateLimit-Clear"} {
+		if item, err := httpsfv.UnmarshalItem(r.Header.Values(field)); err != nil || len(r.Header.Values(field)) != 1 {
+			t.Errorf("status %d: %s: %q %v %v", r.StatusCode, field, r.Header.Values(field), item.Value, err)
+		}
+	}
+}
+
+// Whoever answers, and however, the fields are there.
+func TestFieldsOnEveryResponse(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file.txt"), []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(`{
+	admin {$ADMIN}
+}
+{$SITE}
+route {
+	respond /ready ok
+	rate_limit {
+		zone all {
+			fixed_window 1000 1h
+		}
+		zone few {
+			match path /denied
+			fixed_window 1 1h
+		}
+		headers draft draft_06 sharkey
+	}
+	respond /empty 204
+	respond /moved 301
+	respond /answered "sorry" 500
+	error /error 418
+	reverse_proxy /down localhost:%s
+	root %s
+	file_server /file.txt
+	respond /closed "" 200 {
+		close
+	}
+	respond /denied ok
+}
+`, redistest.FreePort(t), dir)
+	c := startCaddy(t, config)
+	check := func(t *testing.T) {
+		file := c.get(t, "/file.txt")
+		for _, one := range []struct {
+			method, path string
+			status       int
+			header       []string
+		}{
+			{"GET", "/file.txt", 200, nil},
+			{"HEAD", "/file.txt", 200, nil},
+			{"GET", "/file.txt", 206, []string{"Range", "bytes=0-2"}},
+			{"GET", "/file.txt", 416, []string{"Range", "bytes=99-"}},
+			{"GET", "/file.txt", 304, []string{"If-None-Match", file.Header.Get("Etag")}},
+			{"POST", "/file.txt", 405, nil},
+			{"GET", "/empty", 204, nil},
+			{"GET", "/moved", 301, nil},
+			{"GET", "/answered", 500, nil},
+			{"GET", "/error", 418, nil},
+			{"GET", "/down", 502, nil},
+			{"GET", "/closed", 200, nil},
+			{"GET", "/nobody", 200, nil},
+			{"GET", "/denied", 200, nil},
+			{"GET", "/denied", 429, nil},
+			{"HEAD", "/denied", 429, nil},
+		} {
+			r, err := c.do(one.method, "http://"+c.site+one.path, "", one.header...)
+			if err != nil || r.StatusCode != one.status {
+				t.Errorf("%s %s: %v %v, want %d", one.method, one.path, r.Response, err, one.status)
+				continue
+			}
+			zones := []string{"all"}
+			if one.path == "/denied" {
+				zones = append(zones, "few")
+			}
+			r.wantFields(t, zones...)
+		}
+	}
+	t.Run("without error routes", check)
+	c.reload(t, strings.Replace(config, "fixed_window 1 1h", "fixed_window 1 2h", 1)+"handle_errors {\n respond \"rendered {err.status_code}\"\n}\n")
+	if r := c.get(t, "/error"); r.body != "rendered 418" {
+		t.Errorf("the error routes answer %q", r.body)
+	}
+	t.Run("with error routes", check)
+}
+
+// FuzzFields: whatever zones are called and whatever is decided, the fields are
+// well-formed and say the same to a parser that isn't ours.
+func FuzzFields(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed, "api v1; =,*")
+	}
+	f.Add(uint64(7), "!")
+	f.Fuzz(func(t *testing.T, seed uint64, name string) {
+		if checkZoneName(name) != nil {
+			return
+		}
+		r := rand.New(rand.NewPCG(seed, 1))
+		number := func() int64 { return r.Int64N(1<<r.IntN(53) + 1) }
+		a := &answer{allowed: r.IntN(2) == 0}
+
+		for i := range 1 + r.IntN(3) {
+			q := store.Request{Shadow: r.IntN(4) == 0}
+			for range 1 + r.IntN(3) {
+				limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1 + number(), Window: 1 + number()})
+				if err != nil {
+					continue
+				}
+				q.Limits = append(q.Limits, store.Limit{Limit: limit})
+				q.Decisions = append(q.Decisions, algorithms.Decision{
+					Allowed: a.allowed || r.IntN(2) == 0, Remaining: number(), MoreAfter: number(), ResetAfter: number(), RetryAfter: []int64{0, number(), algorithms.Forever}[r.IntN(3)],
+				})
+			}
+			if len(q.Limits) == 0 {
+				continue
+			}
+			z := &zone{name: fmt.Sprint(name, i)}
+			given := &terms{labels: limitLabels(z.name, len(q.Limits))}
+			given.policy = policyField(given.labels, q.Limits)
+			a.zones, a.terms, a.requests = append(a.zones, z), append(a.terms, given), append(a.requests, q)
+		}
+		if !a.enforced() {
+			return
+		}
+		var names []string
+		for i, given := range a.terms {
+			if !a.requests[i].Shadow {
+				names = append(names, given.labels...)
+			}
+		}
+		h := make(http.Header)
+		a.setDraft(h)
+		a.setFamily(h, families["draft_06"])
+		a.setFamily(h, families["sharkey"])
+		response{Response: &http.Response{Header: h}}.wantFields(t, names...)
+	})
+}

@@ -113,6 +113,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		store          memory|redis
 //		on_store_error local [<share>]|allow|deny
 //		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|sharkey|off...
+//		problem_json   [off]
 //		jitter         <fraction>
 //		log_key        [off]
 //		disable_metrics
@@ -156,7 +157,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 // The names of options, in the order they are listed to users.
 var (
 	sharedOptions = []string{
-		"redis", "store", "on_store_error", "headers", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
+		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
@@ -202,12 +203,9 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 			err = checkJitter(o.Jitter)
 		}
 	case "log_key":
-		args := d.RemainingArgs()
-		if len(args) > 1 || len(args) == 1 && args[0] != "off" {
-			return fmt.Errorf("log_key takes nothing or off, not %q", strings.Join(args, " "))
-		}
-		on := len(args) == 0
-		o.LogKey = &on
+		o.LogKey, err = onOff(d)
+	case "problem_json":
+		o.ProblemJSON, err = onOff(d)
 	case "disable_metrics":
 		o.DisableMetrics = true
 		err = noValue(d)

@@ -104,7 +104,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
 	a.note(r, refusalKey{zone: z.name, key: key}, wait)
-	return h.respond(w, r, z.status)
+	return h.respondProblem(w, r, quotaExceeded(z.status, a.violated()))
 }
 
 // noteShadows reports what zones would have refused that may not.
@@ -139,7 +139,7 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 	w.Header()[retryAfterHeader] = []string{"1"}
-	return h.respond(w, r, http.StatusServiceUnavailable)
+	return h.respondProblem(w, r, reducedCapacity(http.StatusServiceUnavailable))
 }
 
 // failed counts a failure of the store, and reports it unless the store wasn't asked.
@@ -160,14 +160,17 @@ const statusClientGone = 499
 // it, they get an error, one without the random ID and the stack trace that
 // caddyhttp.Error takes the time for; otherwise the status is written.
 func (h *Handler) respond(w http.ResponseWriter, r *http.Request, status int) error {
-	if h.ReturnErrors || hasErrorRoutes(r) {
+	if h.hasErrorRoutes(r) {
 		return caddyhttp.HandlerError{StatusCode: status}
 	}
 	w.WriteHeader(status)
 	return nil
 }
 
-func hasErrorRoutes(r *http.Request) bool {
+func (h *Handler) hasErrorRoutes(r *http.Request) bool {
+	if h.ReturnErrors {
+		return true
+	}
 	if r.Context().Value(caddyhttp.ErrorCtxKey) != nil {
 		return false // we are in them
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -66,6 +67,8 @@ type Handler struct {
 	zones    []*zone
 	forms    headerForms
 	logger   *zap.Logger
+
+	saidRoutes *atomic.Bool
 }
 
 // CaddyModule returns the Caddy module information.
@@ -79,7 +82,7 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 // Provision inherits from the app what the handler doesn't say itself and makes
 // the zones ready. It opens no connection, and no budget is touched.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	h.logger = ctx.Logger()
+	h.logger, h.saidRoutes = ctx.Logger(), new(atomic.Bool)
 	app, err := ctx.App("rate_limit")
 	if err != nil {
 		return err
@@ -151,6 +154,10 @@ type Options struct {
 	// (default ["draft"]). Retry-After is sent with all of them.
 	Headers []string `json:"headers,omitempty"`
 
+	// Say in the body of a refusal why, as application/problem+json (RFC 9457), where
+	// no error routes answer it (default false: it has no body).
+	ProblemJSON *bool `json:"problem_json,omitempty"`
+
 	// How much is added to Retry-After at most, at random, as a fraction of it,
 	// so that clients don't come back all at once; 0.2 adds up to a fifth
 	// (default 0: nothing).
@@ -191,6 +198,9 @@ func (o *Options) inherit(defaults Options) {
 	}
 	if o.OnStoreError == nil {
 		o.OnStoreError = defaults.OnStoreError
+	}
+	if o.ProblemJSON == nil {
+		o.ProblemJSON = defaults.ProblemJSON
 	}
 	if o.Jitter == 0 {
 		o.Jitter = defaults.Jitter

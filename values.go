@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -31,6 +32,17 @@ func noValue(d *caddyfile.Dispenser) error {
 		return fmt.Errorf("%s takes no value, not %q", option, d.Val())
 	}
 	return nil
+}
+
+// onOff reads an option that is on by being there, and off with the value off.
+func onOff(d *caddyfile.Dispenser) (*bool, error) {
+	option := d.Val()
+	args := d.RemainingArgs()
+	if len(args) > 1 || len(args) == 1 && args[0] != "off" {
+		return nil, fmt.Errorf("%s takes nothing or off, not %q", option, strings.Join(args, " "))
+	}
+	on := len(args) == 0
+	return &on, nil
 }
 
 // parsed reads the one value of an option as parse does.

@@ -21,8 +21,15 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	a := h.newAnswer(repl)
-	if err := a.ask(r, repl); err != nil {
+	err := a.ask(r, repl)
+	if errors.Is(err, errTooEarly) {
+		return h.respond(w, r, http.StatusTooEarly)
+	}
+	if err != nil {
 		return err
+	}
+	if a.userless != nil {
+		defer a.noteLateUsers(repl)
 	}
 	if len(a.requests) == 0 {
 		return next.ServeHTTP(w, r)
@@ -188,6 +195,7 @@ type answer struct {
 	known    bool // the requests are decided
 	allowed  bool
 	exceeded string
+	userless []*zone // those whose key names a user who isn't known so far
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
@@ -235,6 +243,13 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 		if factor == 0 {
 			continue // unlimited
 		}
+		if z.tooEarly(r, repl) {
+			if z.enforce == 0 {
+				continue
+			}
+			return errTooEarly
+		}
+		a.suspect(z, r, repl)
 		key, alternative := z.keyOf(repl)
 		t := z.termsOf(key, repl)
 		if t.unlimited {

@@ -110,6 +110,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		z.identity.store = storeID
 		h.zones = append(h.zones, z)
 	}
+	h.warnOfAddresses()
 	return nil
 }
 

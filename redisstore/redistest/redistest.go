@@ -27,6 +27,7 @@ type Server struct {
 	Client *redis.Client
 
 	args    []string
+	env     []string // nil is that of the test
 	process *exec.Cmd
 	output  bytes.Buffer
 	exited  chan struct{}
@@ -89,7 +90,7 @@ func (s *Server) run(t testing.TB) bool {
 		t.Fatal("redis-server is not installed: run ./scripts/test.sh once, which installs it")
 	}
 	process, exited := exec.Command(path, s.args...), make(chan struct{})
-	process.Stdout, process.Stderr = &s.output, &s.output
+	process.Stdout, process.Stderr, process.Env = &s.output, &s.output, s.env
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -99,9 +100,9 @@ func (s *Server) run(t testing.TB) bool {
 		close(exited)
 	}()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// With a password any answer will do: it is there.
+		// With a password, or data to load, any answer will do: it is there.
 		err := s.Client.Ping(context.Background()).Err()
-		if err == nil || redis.HasErrorPrefix(err, "NOAUTH") {
+		if err == nil || redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "LOADING") {
 			return true
 		}
 		select {
@@ -114,14 +115,15 @@ func (s *Server) run(t testing.TB) bool {
 	return false
 }
 
-// Kill ends the process at once, with all its data.
+// Kill ends the process at once, with all its data but what it has written to files.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	_ = s.process.Process.Kill()
 	<-s.exited
 }
 
-// Restart starts a new process in the place of one that was killed.
+// Restart starts a new process in the place of one that was killed. It may still be
+// loading its data.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if !s.run(t) {

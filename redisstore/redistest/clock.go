@@ -1,0 +1,71 @@
+package redistest
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+//go:embed testdata/clock.c
+var clockC []byte
+
+// Clock is the time of day as one Redis has it.
+type Clock struct {
+	server *Server
+	file   string
+}
+
+// StartClock starts a Redis with a clock of its own, which begins with the time that
+// it is. That needs Linux, and the C compiler that the race detector needs, too.
+func StartClock(t testing.TB) (*Server, Clock) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("a Redis has a clock of its own on Linux alone: nowhere else does LD_PRELOAD replace its functions")
+	}
+	dir := t.TempDir()
+	source, library, file := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so"), filepath.Join(dir, "ahead")
+	for name, content := range map[string][]byte{source: clockC, file: make([]byte, 8)} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compiler, err := exec.Command("go", "env", "CC").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := append(strings.Fields(string(compiler)), "-shared", "-fPIC", "-O1", "-o", library, source)
+	if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: run ./scripts/test.sh once, which installs a C compiler\n%s", err, output)
+	}
+	s := Start(t)
+	s.Kill(t)
+	s.env = append(os.Environ(), "LD_PRELOAD="+library, "CLOCK_AHEAD="+file)
+	s.Restart(t)
+	c := Clock{s, file}
+	c.Set(t, time.Hour)
+	c.Set(t, 0)
+	return s, c
+}
+
+// Set steps the clock to so much ahead of the real one.
+func (c Clock) Set(t testing.TB, ahead time.Duration) {
+	t.Helper()
+	f, err := os.OpenFile(c.file, os.O_WRONLY, 0) // without cutting it short: Redis has it in memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(binary.NativeEndian.AppendUint64(nil, uint64(ahead.Microseconds()))); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := c.server.Client.Time(t.Context()).Result()
+	if off := time.Until(shown) - ahead; err != nil || off.Abs() > time.Minute {
+		t.Fatalf("%v: the clock of Redis shows %v, want the time %v ahead", err, shown, ahead)
+	}
+}

@@ -80,12 +80,13 @@ const (
 type backend struct {
 	*store.DenyCache
 	redis interface {
-		Check(context.Context) error
 		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
 		Address() string
 		String() string
 		Close() error
 	}
+	// check says whether it works. From a failure on requests don't ask it until it does.
+	check func(context.Context) error
 	// failing is how many of its nodes have failed and aren't asked at present.
 	failing func() int
 	breaker *store.Breaker // nil where every node has one
@@ -99,14 +100,14 @@ func newBackend(o redisstore.Options, stepped func(back time.Duration), changed 
 		if err != nil {
 			return nil, err
 		}
-		return &backend{DenyCache: store.NewDenyCache(c, o.Timeout), redis: c, failing: c.Failing}, nil
+		return &backend{DenyCache: store.NewDenyCache(c, o.Timeout), redis: c, check: c.Check, failing: c.Failing}, nil
 	}
 	s, err := redisstore.New(o, stepped)
 	if err != nil {
 		return nil, err
 	}
 	b := store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
-	return &backend{DenyCache: store.NewDenyCache(b, o.Timeout), redis: s, breaker: b, failing: func() int {
+	return &backend{DenyCache: store.NewDenyCache(b, o.Timeout), redis: s, check: b.Check, breaker: b, failing: func() int {
 		if b.Open() {
 			return 1
 		}
@@ -212,12 +213,12 @@ func (a *App) sweep() {
 	}
 }
 
-// lookFor warns if a Redis doesn't answer. The configuration is in force all the
-// same: the Redis may come back.
+// lookFor warns if a Redis doesn't answer; then no request asks it until it does. The
+// configuration is in force all the same: the Redis may come back.
 func (a *App) lookFor(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
-	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
+	if err := b.check(ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Warn("Redis does not answer, or does not do all that it is asked for: until it does, on_store_error says what becomes of requests",
 			zap.String("address", b.redis.Address()), zap.Error(err))
 		return

@@ -627,7 +627,7 @@ func (c *Cluster) all(ctx context.Context) ([]*node, error) {
 func (c *Cluster) Check(ctx context.Context) error {
 	nodes, err := c.all(ctx)
 	for _, n := range nodes {
-		if failed := n.Check(ctx); failed != nil {
+		if failed := n.breaker.Check(ctx); failed != nil {
 			err = cmp.Or(err, fmt.Errorf("node %s: %w", n.options.Address, failed))
 		}
 	}

@@ -17,21 +17,22 @@ import (
 func TestRefusingRedis(t *testing.T) {
 	tests := []struct {
 		name    string
+		reason  string
 		fail    func(*redis.Client) error
 		recover func(*redis.Client) error
 	}{
 		{
-			"out of memory",
+			"out of memory", store.ReasonReply,
 			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "1").Err() },
 			func(c *redis.Client) error { return c.ConfigSet(context.Background(), "maxmemory", "0").Err() },
 		},
 		{
-			"a replica",
+			"a replica", store.ReasonReply,
 			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "127.0.0.1", "1").Err() },
 			func(c *redis.Client) error { return c.ReplicaOf(context.Background(), "no", "one").Err() },
 		},
 		{
-			"no permission to write",
+			"no permission to write", store.ReasonPermission,
 			func(c *redis.Client) error {
 				return c.ACLSetUser(context.Background(), "limiter", "-set", "-rpush").Err()
 			},
@@ -40,12 +41,12 @@ func TestRefusingRedis(t *testing.T) {
 			},
 		},
 		{
-			"no permission to run scripts",
+			"no permission to run scripts", store.ReasonPermission,
 			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "-evalsha").Err() },
 			func(c *redis.Client) error { return c.ACLSetUser(context.Background(), "limiter", "+evalsha").Err() },
 		},
 		{
-			"too few replicas",
+			"too few replicas", store.ReasonReply,
 			func(c *redis.Client) error {
 				return c.ConfigSet(context.Background(), "min-replicas-to-write", "1").Err()
 			},
@@ -79,8 +80,8 @@ func TestRefusingRedis(t *testing.T) {
 			}
 			for range 3 {
 				var failed *store.Error
-				if _, err := take(); !errors.As(err, &failed) || failed.Reason != store.ReasonReply {
-					t.Errorf("Take: %v, want an error with reason reply", err)
+				if _, err := take(); !errors.As(err, &failed) || failed.Reason != test.reason {
+					t.Errorf("Take: %v, want an error with reason %s", err, test.reason)
 				}
 			}
 			if err := s.Check(ctx); err == nil {

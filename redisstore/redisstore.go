@@ -419,6 +419,8 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &inScript):
 		e.Reason = inScript.reason()
+	case errors.As(err, &answer) && forbidden(answer.Error()):
+		e.Reason = store.ReasonPermission
 	case redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot"): // nobody has that one
 		e.Reason = store.ReasonKey
 	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
@@ -439,14 +441,24 @@ func (e scriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", s
 // reason tells what the error is about: Redis, which refuses a command to all, or
 // else what some program has stored under the key.
 func (e scriptError) reason() string {
-	for _, refusal := range []string{
-		"NOPERM", "permission", "can't run this command", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "MASTERDOWN",
-	} {
-		if strings.Contains(string(e), refusal) {
-			return store.ReasonReply
-		}
+	text := string(e)
+	switch {
+	case forbidden(text):
+		return store.ReasonPermission
+	case containsAny(text, "READONLY", "OOM", "MISCONF", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "MASTERDOWN"):
+		return store.ReasonReply
 	}
 	return store.ReasonKey
+}
+
+// forbidden tells whether an answer says that this user may not do that, or may not
+// even log in. Until Redis 7.2 a script sees such an error without its code.
+func forbidden(answer string) bool {
+	return containsAny(answer, "NOPERM", "NOAUTH", "WRONGPASS", "permission", "can't run this command")
+}
+
+func containsAny(text string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }
 
 // clock remembers one reading of the time of Redis.

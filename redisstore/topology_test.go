@@ -46,7 +46,7 @@ func TestUnixURL(t *testing.T) {
 		t.Errorf("%d keys in database 3, want 1", n)
 	}
 	_, err := open(t, redisstore.Options{Address: server.Addr, Password: "SECRET"}).Take(context.Background(), request(t, "k"))
-	wantReason(t, "wrong password", err, store.ReasonReply, "SECRET")
+	wantReason(t, "wrong password", err, store.ReasonPermission, "SECRET")
 }
 
 // read returns the certificates as the store wants them.
@@ -111,7 +111,7 @@ func TestTLS(t *testing.T) {
 		{"wrong server name", server.Addr, redisstore.TLS{CA: right.CA, Cert: right.Cert, Key: right.Key, ServerName: "redis.example"}, "right", store.ReasonConnection},
 		{"host that the certificate doesn't name", "localhost:" + port, right, "right", store.ReasonConnection},
 		{"without TLS", server.Addr, redisstore.TLS{}, "right", store.ReasonConnection},
-		{"wrong password", server.Addr, right, "SECRET", store.ReasonReply},
+		{"wrong password", server.Addr, right, "SECRET", store.ReasonPermission},
 	}
 	for _, test := range tests {
 		_, err := open(t, redisstore.Options{Address: test.address, TLS: test.tls, Password: test.password, Timeout: 5 * time.Second}).Take(context.Background(), request(t, "k"))
@@ -312,9 +312,9 @@ func TestSentinelSettings(t *testing.T) {
 		{"all is right", redisstore.Options{Address: addrs, SentinelPassword: "right"}, ""},
 		{"one of two is gone", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t) + ", " + trio.Addrs()[1], SentinelPassword: "right"}, ""},
 		{"user", redisstore.Options{Address: addrs, SentinelUsername: "watcher", SentinelPassword: "watching"}, ""},
-		{"wrong password", redisstore.Options{Address: addrs, SentinelPassword: "SECRET"}, store.ReasonReply},
-		{"no password", redisstore.Options{Address: addrs}, store.ReasonReply},
-		{"password of Redis", redisstore.Options{Address: addrs, SentinelPassword: "right", Username: "none", Password: "SECRET"}, store.ReasonReply},
+		{"wrong password", redisstore.Options{Address: addrs, SentinelPassword: "SECRET"}, store.ReasonPermission},
+		{"no password", redisstore.Options{Address: addrs}, store.ReasonPermission},
+		{"password of Redis", redisstore.Options{Address: addrs, SentinelPassword: "right", Username: "none", Password: "SECRET"}, store.ReasonPermission},
 		{"unknown master", redisstore.Options{Address: addrs, SentinelPassword: "right", MasterName: "another"}, store.ReasonReply},
 		{"no Sentinel", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)}, store.ReasonConnection},
 	} {

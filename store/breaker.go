@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -18,7 +17,8 @@ type Checked interface {
 // Breaker is a [Store] that passes on what it is asked to another one, until that
 // has failed several times in a row. From then on it fails at once, and checks the
 // other one in the background until it works again: no request waits for a store
-// that doesn't answer.
+// that doesn't answer. One failed [Breaker.Check] is enough, and one refused permission
+// ([ReasonPermission]): the next request might be charged in part.
 //
 // What fails for the sake of one key alone ([ReasonKey]), and requests whose
 // client has left, say nothing about a store.
@@ -29,8 +29,7 @@ type Breaker struct {
 	closed context.Context
 	close  context.CancelFunc
 
-	mu   sync.Mutex
-	last error // the last failure
+	last error // what became of the last request; the lock of breaker guards it
 }
 
 // The settings of a [Breaker].
@@ -53,13 +52,19 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 	b := &Breaker{store: store}
 	b.closed, b.close = context.WithCancel(context.Background())
 	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:     breakerPause,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-		IsExcluded:  func(err error) bool { return !isFailure(err) && err != nil },
+		Timeout:    breakerPause,
+		IsExcluded: func(err error) bool { return !isFailure(err) && err != nil },
+		IsSuccessful: func(err error) bool {
+			b.last = err
+			return err == nil
+		},
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.ConsecutiveFailures >= breakerFailures || isFinal(b.last)
+		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case from == gobreaker.StateClosed:
-				go b.probe(changed)
+				go b.probe(changed, b.last)
 			case to == gobreaker.StateClosed && changed != nil:
 				go changed(nil) // the breaker is locked
 			}
@@ -71,17 +76,38 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 // isFailure tells whether an error of a store is one that other requests are likely
 // to meet, too.
 func isFailure(err error) bool {
-	var failed *Error
-	return errors.As(err, &failed) && failed.Reason != ReasonKey
+	failed, ok := errors.AsType[*Error](err)
+	return ok && failed.Reason != ReasonKey
 }
 
-// probe checks the store again and again until it works.
-func (b *Breaker) probe(changed func(error)) {
+// isFinal tells whether a failure needs no second one.
+func isFinal(err error) bool {
+	failed, ok := errors.AsType[*Error](err)
+	return ok && (failed.Reason == ReasonPermission || failed.Reason == reasonCheck)
+}
+
+// reasonCheck is that of failed checks: they are no requests.
+const reasonCheck = "check"
+
+// Check checks the store. If that fails, it isn't asked until it works, unless ctx was
+// canceled.
+func (b *Breaker) Check(ctx context.Context) error {
+	done, err := b.breaker.Allow()
+	if err != nil {
+		return &Error{Reason: ReasonOpen, Err: ErrOpen}
+	}
+	if err = b.store.Check(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		err = &Error{Reason: reasonCheck, Err: err}
+	}
+	done(err)
+	return err
+}
+
+// probe tells what the failure was, and checks the store again and again until it
+// works.
+func (b *Breaker) probe(changed func(error), failure error) {
 	if changed != nil {
-		b.mu.Lock()
-		last := b.last
-		b.mu.Unlock()
-		changed(last)
+		changed(failure)
 	}
 	const soon = time.Millisecond // for the breaker to have noticed that the pause is over
 	timer := time.NewTimer(breakerPause + soon)
@@ -92,13 +118,11 @@ func (b *Breaker) probe(changed func(error)) {
 		case <-b.closed.Done():
 			return
 		}
-		if done, err := b.breaker.Allow(); err == nil {
-			ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
-			err = b.store.Check(ctx)
-			cancel()
-			if done(err); err == nil {
-				return
-			}
+		ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
+		err := b.Check(ctx)
+		cancel()
+		if err == nil {
+			return
 		}
 		timer.Reset(breakerPause + soon)
 	}
@@ -134,11 +158,7 @@ func (b *Breaker) Do(ask func() error) error {
 	if err != nil { // it has opened just now
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
-	if err = ask(); isFailure(err) {
-		b.mu.Lock()
-		b.last = err
-		b.mu.Unlock()
-	}
+	err = ask()
 	done(err)
 	return err
 }

@@ -136,6 +136,63 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
+// One refused permission is enough, and one failed check before any request: what is
+// asked next might be charged in part. A check that was given up says nothing.
+func TestBreakerOpensAtOnce(t *testing.T) {
+	refused := &store.Error{Reason: store.ReasonPermission, Err: errors.New("NOPERM")}
+	take := func(t *testing.T, b *store.Breaker) error {
+		_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+		return err
+	}
+	tests := []struct {
+		name    string
+		failure error
+		ask     func(*testing.T, *store.Breaker) error
+		opens   bool
+	}{
+		{"a permission", refused, take, true},
+		{"a check", errGone, func(t *testing.T, b *store.Breaker) error { return b.Check(t.Context()) }, true},
+		{"a check without an answer", context.DeadlineExceeded, func(t *testing.T, b *store.Breaker) error { return b.Check(t.Context()) }, true},
+		{"a check that was given up", context.Canceled, func(t *testing.T, b *store.Breaker) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			return b.Check(ctx)
+		}, false},
+		{"another failure", errGone, take, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFailing()
+				b := store.NewBreaker(f, nil)
+				defer b.Close()
+				if err := b.Check(t.Context()); err != nil || b.Open() {
+					t.Fatalf("to begin with: %v, open %v", err, b.Open())
+				}
+				f.fail(test.failure)
+				if err := test.ask(t, b); !errors.Is(err, test.failure) || b.Open() != test.opens {
+					t.Errorf("error %v, open %v, want %v", err, b.Open(), test.opens)
+				}
+				if !test.opens {
+					return
+				}
+				if err := b.Check(t.Context()); !errors.Is(err, store.ErrOpen) {
+					t.Errorf("a check while it is open: %v", err)
+				}
+				time.Sleep(10 * time.Second)
+				if err := take(t, b); !errors.Is(err, store.ErrOpen) || f.asked.Load() > 1 {
+					t.Errorf("error %v, asked %d times", err, f.asked.Load())
+				}
+				f.fail(nil)
+				time.Sleep(time.Second)
+				if err := take(t, b); err != nil || b.Open() {
+					t.Errorf("once it works again: %v, open %v", err, b.Open())
+				}
+			})
+		})
+	}
+}
+
 // A failover decides by its own budgets while the store fails, by a part of the limits
 // if they have one, and gives back to the store that charged.
 func TestFailover(t *testing.T) {

@@ -96,6 +96,9 @@ const (
 	ReasonTimeout = "timeout"
 	// ReasonConnection: the store could not be reached, or the connection broke.
 	ReasonConnection = "connection"
+	// ReasonPermission: the store refuses what it needs to be asked, to this user. What
+	// it did before it came to that may have been charged.
+	ReasonPermission = "permission"
 	// ReasonReply: the store answered with an error, or with something unexpected.
 	ReasonReply = "reply"
 	// ReasonKey: what is stored under a key is no budget; other keys are well.

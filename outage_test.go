@@ -86,7 +86,7 @@ func TestRedisHangs(t *testing.T) {
 // A Redis that is killed and starts again without its data begins afresh.
 func TestRedisRestarts(t *testing.T) {
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s\non_store_error deny", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", server.Addr)))
 	c.get(t, "/").want(t, 200)
 	c.get(t, "/").want(t, 200)
 	c.get(t, "/").want(t, 429)
@@ -103,13 +103,128 @@ func TestRedisRestarts(t *testing.T) {
 	}
 }
 
+// A Redis that is killed and starts again with its data goes on with the budgets as
+// they were: what it had told anybody was on disk.
+func TestRedisRestartsWithData(t *testing.T) {
+	const limit = 400
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n fixed_window %[1]d 1000d\n sliding_log %[1]d 1000d\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", limit, server.Addr))
+	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
+	requests := startLoad(t, 8, "/", caddys...)
+	waitFor(t, "some are admitted", func() bool { return requests.soFar().statuses[200] > limit/4 })
+	server.Kill(t)
+	waitFor(t, "requests fail", func() bool { return requests.soFar().statuses[503] > 50 })
+	server.Restart(t)
+	began := time.Now()
+	for _, c := range caddys {
+		c.waitForLog(t, "Redis works again")
+	}
+	back := time.Since(began)
+	requests.stop()
+	requests.only(t, 200, 429, 503)
+	after := flood(t, limit+50, 8, "/", caddys...)
+	admitted := requests.statuses[200] + after[200]
+	if inFlight := 8; admitted > limit || admitted < limit-inFlight || after[429] < 50 {
+		t.Errorf("%d admitted, want %d, or up to %d fewer; the last %v", admitted, limit, inFlight, after)
+	}
+	t.Logf("slowest %v, works again after %v, charged and not told %d", requests.slowest.Round(time.Millisecond), back.Round(time.Millisecond), limit-admitted)
+}
+
+// While Redis loads its data it isn't asked, and then it decides by them.
+func TestRedisThatLoads(t *testing.T) {
+	server := redistest.Start(t, "--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 100 1000d\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", server.Addr)))
+	if before := flood(t, 40, 8, "/", c); before[200] != 40 {
+		t.Errorf("before: %v", before)
+	}
+	for _, command := range [][]any{{"EVAL", "for i = 1, 4000 do redis.call('SET', i, i) end return 1", 0}, {"SAVE"}} {
+		if err := server.Client.Do(t.Context(), command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Kill(t)
+	requests := startLoad(t, 8, "/", c)
+	c.waitForLog(t, "Redis fails, and is not asked until it works again")
+	server.Restart(t)
+	began := time.Now()
+	if err := server.Client.Get(t.Context(), "1").Err(); err == nil || !strings.HasPrefix(err.Error(), "LOADING") {
+		t.Fatalf("it has loaded already: %v", err)
+	}
+	c.waitForLog(t, "Redis works again")
+	took := time.Since(began)
+	requests.stop()
+	requests.only(t, 200, 429, 503)
+	after := flood(t, 150, 8, "/", c)
+	if admitted := requests.statuses[200] + after[200]; admitted != 60 || after[429] < 90 {
+		t.Errorf("%d admitted afterwards, want the 60 that were left", admitted)
+	}
+	t.Logf("slowest %v, decides again after %v of loading", requests.slowest.Round(time.Millisecond), took.Round(time.Millisecond))
+}
+
+// With a wrong password the site works as on_store_error says, one warning says why and
+// nothing says the password; once it is the right one in Redis, that decides.
+func TestWrongPassword(t *testing.T) {
+	server := redistest.Start(t)
+	user := func(rules ...string) {
+		t.Helper()
+		if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user("on", ">right", "~*", "+@all")
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n}\nredis %s {\n username limiter\n password {env.PASSWORD}\n timeout 2s\n}\non_store_error deny", server.Addr)), "PASSWORD=SECRET")
+	c.waitForLog(t, "Redis fails, and is not asked until it works again")
+	if statuses := flood(t, 100, 8, "/", c); statuses[503] != 100 {
+		t.Errorf("statuses %v", statuses)
+	}
+	shown, err := c.do("GET", "http://"+c.admin+"/config/", "")
+	if err != nil || strings.Contains(shown.body, "SECRET") || !strings.Contains(shown.body, `"password":"{env.PASSWORD}"`) {
+		t.Errorf("%v, the admin API shows %s", err, shown.body)
+	}
+	for _, once := range []string{"Redis does not answer", "Redis fails", "WRONGPASS"} {
+		want := 1
+		if once == "WRONGPASS" { // in each of these
+			want = 2
+		}
+		if n := strings.Count(c.logged(), once); n != want {
+			t.Errorf("the log says %q %d times, want %d", once, n, want)
+		}
+	}
+	user(">SECRET")
+	c.waitForLog(t, "Redis works again")
+	if statuses := flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
+		t.Errorf("afterwards: %v", statuses)
+	}
+	if strings.Contains(c.logged(), "SECRET") {
+		t.Error("the password is in the log")
+	}
+}
+
 // A user who may not do something that the scripts do is found out before any
-// request is half charged.
+// request is half charged, and Redis decides once he may.
 func TestRedisWithoutPermission(t *testing.T) {
 	server := redistest.Start(t)
-	server.Client.ACLSetUser(t.Context(), "limiter", "on", ">secret", "~*", "+@all", "-rpush")
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n sliding_log 2 1h\n}\nredis %s {\n username limiter\n password secret\n}", server.Addr)))
+	user := func(rules ...string) {
+		t.Helper()
+		if err := server.Client.ACLSetUser(t.Context(), "limiter", rules...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user("on", ">secret", "~*", "+@all", "-rpush")
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 2s\n}\non_store_error deny", server.Addr)))
 	c.waitForLog(t, "does not do all that it is asked for")
+	waitForMetric(t, c, "caddy_rate_limit_store_state 1")
+	if statuses := flood(t, 20, 4, "/", c); statuses[503] != 20 {
+		t.Errorf("statuses %v", statuses)
+	}
+	if keys := server.Client.Keys(t.Context(), "*:api:*").Val(); len(keys) > 0 {
+		t.Errorf("charged: %q", keys)
+	}
+	user("+rpush")
+	c.waitForLog(t, "Redis works again")
+	if statuses := flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
+		t.Errorf("afterwards: %v", statuses)
+	}
 }
 
 func TestRedisThatEvicts(t *testing.T) {

@@ -1,0 +1,266 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// link is a connection to Redis that can be made bad.
+type link struct{ *toxiproxy.Proxy }
+
+func startLink(t *testing.T, to string) link {
+	t.Helper()
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	proxy := toxiproxy.NewProxy(server, "redis", "127.0.0.1:0", to)
+	if err := proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Stop)
+	return link{proxy}
+}
+
+// spoil lets something happen to all data on its way upstream, to Redis, or
+// downstream; mend ends that.
+func (l link) spoil(t *testing.T, stream, toxic, attributes string) {
+	t.Helper()
+	toxicJSON := fmt.Sprintf(`{"name":"it","type":%q,"stream":%q,"attributes":{%s}}`, toxic, stream, attributes)
+	if _, err := l.Toxics.AddToxicJson(strings.NewReader(toxicJSON)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l link) mend(t *testing.T) {
+	t.Helper()
+	if err := l.Toxics.RemoveToxic(context.Background(), "it"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// slack is what a request may take beyond the timeout of Redis, on a slow machine.
+const slack = 2 * time.Second
+
+// Whatever becomes of Redis, or of the connection to it, while requests come: two
+// Caddys together never let through more than the limit while Redis alone decides;
+// no request waits for much longer than the timeout; clients see 200, 429 and 503 and
+// nothing else; Redis is left alone where it fails for all, and decides again when the
+// fault has gone; nothing is left behind; and what it has charged was either told to a client or its answer was lost.
+func TestFaultsUnderLoad(t *testing.T) {
+	const limit, timeout = 400, 500 * time.Millisecond
+	server := redistest.Start(t)
+	user := func(rules ...string) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Helper()
+			if err := server.Client.ACLSetUser(context.Background(), "limiter", rules...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	command := func(args ...any) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Helper()
+			if err := server.Client.Do(context.Background(), args...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	user("on", ">secret", "~*", "+@all")(t)
+	link := startLink(t, server.Addr)
+	toxic := func(stream, toxic, attributes string) func(*testing.T) {
+		return func(t *testing.T) { link.spoil(t, stream, toxic, attributes) }
+	}
+	config := site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n sliding_log %[1]d 1000d\n token_bucket %[1]d 1000d\n gcra %[1]d 1000d\n leaky_bucket %[1]d 1000d\n}\nredis %s {\n username limiter\n password secret\n timeout %v\n}\non_store_error deny",
+		limit, link.Listen, timeout))
+	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
+
+	const (
+		nothing = iota
+		some    // requests fail
+		all     // of them do, and Redis is left alone
+	)
+	tests := []struct {
+		name       string
+		begin, end func(*testing.T) // no end: it happens again and again
+		fails      int
+		loses      bool // answers to requests that were charged
+		afresh     int  // how often budgets begin again
+	}{
+		{"latency", toxic("downstream", "latency", `"latency":20,"jitter":10`), link.mend, nothing, false, 0},
+		{"tiny pieces", toxic("downstream", "slicer", `"average_size":1,"delay":10`), link.mend, nothing, false, 0},
+		{"latency above the timeout", toxic("downstream", "latency", `"latency":800`), link.mend, all, true, 0},
+		{"latency above the timeout to Redis", toxic("upstream", "latency", `"latency":800`), link.mend, all, false, 0},
+		{"bandwidth", toxic("downstream", "bandwidth", `"rate":1`), link.mend, some, true, 0},
+		{"reset", toxic("downstream", "reset_peer", `"timeout":20`), link.mend, all, true, 0},
+		{"reset before Redis", toxic("upstream", "reset_peer", `"timeout":20`), link.mend, all, false, 0},
+		{"connections that end amid an answer", toxic("downstream", "limit_data", `"bytes":2000`), link.mend, some, true, 0},
+		{"no answers", toxic("downstream", "timeout", ``), link.mend, all, true, 0},
+		{"no questions", toxic("upstream", "timeout", ``), link.mend, all, false, 0},
+		{"out of memory", command("CONFIG", "SET", "maxmemory", 1), command("CONFIG", "SET", "maxmemory", 0), all, false, 0},
+		{"permission", user("-rpush"), user("+rpush"), all, true, 0}, // after the first of five limits
+		{"a replica", command("REPLICAOF", "127.0.0.1", 1), command("REPLICAOF", "NO", "ONE"), all, false, 0},
+		{"SCRIPT FLUSH", command("SCRIPT", "FLUSH"), nil, nothing, false, 0},
+		{"FLUSHALL", command("FLUSHALL"), func(*testing.T) {}, nothing, false, 1},
+		{"connections killed", command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"), nil, some, true, 0},
+	}
+	opened := func(c *caddyProcess) int {
+		return strings.Count(c.logged(), "Redis fails, and is not asked until it works again")
+	}
+	asked := func(t *testing.T) (failed float64) { // in vain
+		t.Helper()
+		for _, c := range caddys {
+			for labels, n := range metrics(t, c, "caddy_rate_limit_store_errors_total") {
+				if !strings.Contains(labels, `"open"`) {
+					failed += n
+				}
+			}
+		}
+		return failed
+	}
+	flood(t, 32, 16, "/", caddys...)
+	for n, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := fmt.Sprint("/", n)
+			var had, openings []int
+			for _, c := range caddys {
+				had, openings = append(had, goroutines(t, c)), append(openings, opened(c))
+			}
+			failed := asked(t)
+			requests := startLoad(t, 16, path, caddys...)
+			waitFor(t, "some are admitted", func() bool { return requests.soFar().statuses[200] >= 50 })
+			test.begin(t)
+			for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+				if test.end == nil {
+					test.begin(t)
+				}
+				enough := time.Since(began) > 300*time.Millisecond
+				switch test.fails {
+				case some:
+					enough = enough && requests.soFar().statuses[503] > 0
+				case all:
+					enough = opened(caddys[0]) > openings[0] && opened(caddys[1]) > openings[1]
+				}
+				if enough {
+					break
+				}
+				if time.Since(began) > 10*time.Second {
+					t.Errorf("statuses %v", requests.soFar().statuses)
+					break
+				}
+			}
+			if test.end != nil {
+				test.end(t)
+			}
+			ended := time.Now()
+			for _, c := range caddys {
+				waitForMetric(t, c, "caddy_rate_limit_store_state 0")
+			}
+			back := time.Since(ended)
+			requests.stop()
+			requests.only(t, 200, 429, 503)
+			if requests.slowest > timeout+slack {
+				t.Errorf("a request took %v", requests.slowest)
+			}
+			lost := asked(t) - failed
+			if failed := requests.statuses[503] > 0; failed != (test.fails != nothing) || failed != (lost > 0) {
+				t.Errorf("statuses %v, Redis asked in vain %v times", requests.statuses, lost)
+			}
+			after := flood(t, limit+50, 16, path, caddys...)
+			if after[200]+after[429] != limit+50 || after[429] < 50 {
+				t.Errorf("afterwards: %v", after)
+			}
+			if !test.loses {
+				lost = 0
+			}
+			admitted := requests.statuses[200] + after[200]
+			if most := limit * (1 + test.afresh); admitted > most || float64(admitted) < limit-lost {
+				t.Errorf("%d admitted, want %d at most, and %v at least", admitted, most, limit-lost)
+			}
+			for i, c := range caddys {
+				waitForGoroutines(t, c, had[i])
+			}
+			t.Logf("statuses %v, slowest %v, works again after %v, %d admitted",
+				requests.statuses, requests.slowest.Round(time.Millisecond), back.Round(time.Millisecond), admitted)
+		})
+	}
+}
+
+// A Redis that answers too late is replaced by a budget of each process, and decides
+// again once it answers in time; what it came to too late it has not charged.
+func TestLocalWhileRedisIsSlow(t *testing.T) {
+	const limit = 200
+	server := redistest.Start(t)
+	link := startLink(t, server.Addr)
+	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n}\nredis %s {\n timeout 500ms\n}", limit, link.Listen))
+	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
+	if first := flood(t, limit/2, 16, "/", caddys...); first[200] != limit/2 {
+		t.Errorf("to begin with: %v", first)
+	}
+	link.spoil(t, "upstream", "latency", `"latency":800`)
+	for _, c := range caddys {
+		if own := flood(t, limit+50, 16, "/", c); own[200] != limit || own[429] != 50 {
+			t.Errorf("while Redis is slow: %v, want a budget of this process", own)
+		}
+		c.waitForLog(t, "Redis fails, and is not asked until it works again")
+	}
+	link.mend(t)
+	for _, c := range caddys {
+		waitForMetric(t, c, "caddy_rate_limit_store_state 0")
+	}
+	if last := flood(t, limit, 16, "/", caddys...); last[200] != limit/2 || last[429] != limit/2 {
+		t.Errorf("afterwards: %v, want what Redis had left", last)
+	}
+}
+
+// Clients that leave before they are answered, by the thousand, are no failures of
+// Redis, do no harm to others whose checks travel with theirs, and leave nothing behind.
+func TestClientsThatLeave(t *testing.T) {
+	const limit, leavers = 300, 2000
+	server := redistest.Start(t)
+	link := startLink(t, server.Addr)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n}\nredis %s {\n timeout 10s\n}\non_store_error deny", limit, link.Listen)))
+	flood(t, 32, 16, "/warm", c)
+	had := goroutines(t, c)
+	link.spoil(t, "downstream", "latency", `"latency":20,"jitter":10`)
+	requests := startLoad(t, 8, "/stays", c)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			for n := i; n < leavers; n += 50 {
+				conn, err := net.Dial("tcp", c.site)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = fmt.Fprintf(conn, "GET /leaves HTTP/1.1\r\nHost: %s\r\n\r\n", c.site)
+				time.Sleep(time.Duration(n%10) * 2 * time.Millisecond) // some of them while they are asked about
+				_ = conn.Close()
+			}
+		})
+	}
+	wg.Wait()
+	requests.stop()
+	requests.only(t, 200, 429)
+	after := flood(t, limit+50, 8, "/stays", c)
+	if admitted := requests.statuses[200] + after[200]; admitted != limit || after[429] < 50 {
+		t.Errorf("of those who stay %d were admitted, want %d; the last %v", admitted, limit, after)
+	}
+	if left := flood(t, 50, 8, "/leaves", c); left[429] != 50 {
+		t.Errorf("what the others left: %v, want their budget to be used up", left)
+	}
+	if failures := metrics(t, c, "caddy_rate_limit_store_errors_total"); len(failures) > 0 {
+		t.Errorf("failures of Redis: %v", failures)
+	}
+	waitForMetric(t, c, "caddy_rate_limit_store_state 0")
+	waitForGoroutines(t, c, had)
+	t.Logf("slowest of those who stay: %v", requests.slowest.Round(time.Millisecond))
+}

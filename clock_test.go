@@ -41,7 +41,6 @@ func TestClockOfRedisSteps(t *testing.T) {
 		{time.Hour + time.Minute, 2 * limit, time.Hour},
 		{time.Minute, 2 * limit, 2 * time.Hour},
 		{time.Hour + time.Minute, 2 * limit, time.Hour},
-		{0, 2 * limit, 2*time.Hour + time.Minute},
 		{1000 * time.Hour, 3 * limit, time.Hour},
 	}
 	backward, shown := 0, time.Duration(0)
@@ -51,6 +50,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 			backward++
 		}
 		shown = step.ahead
+		time.Sleep(1100 * time.Millisecond) // until what was refused before is forgotten
 		for n, name := range algorithms {
 			admitted := func() int { return loads[n].soFar().statuses[200] }
 			want := step.admitted

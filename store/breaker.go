@@ -89,9 +89,12 @@ func isFinal(err error) bool {
 // reasonCheck is that of failed checks: they are no requests.
 const reasonCheck = "check"
 
-// Check checks the store. If that fails, it isn't asked until it works, unless ctx was
-// canceled.
+// Check checks the store. If that fails, the store isn't asked until it works; a ctx
+// that is canceled, or over to begin with, says nothing about it.
 func (b *Breaker) Check(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	done, err := b.breaker.Allow()
 	if err != nil {
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}

@@ -158,6 +158,11 @@ func TestBreakerOpensAtOnce(t *testing.T) {
 			cancel()
 			return b.Check(ctx)
 		}, false},
+		{"a check without time", context.DeadlineExceeded, func(t *testing.T, b *store.Breaker) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 0)
+			defer cancel()
+			return b.Check(ctx)
+		}, false},
 		{"another failure", errGone, take, false},
 	}
 	for _, test := range tests {

@@ -4,18 +4,18 @@
 -- KEYS     the budgets
 -- ARGV     now in µs (0: ask Redis), number of limits; per limit as in take.lua;
 --          per budget: which limit (from 1), the receipt's two numbers, how many events
--- reply    per budget 1, or the text of the error that kept it as it was
+-- reply    now in µs; per budget 1, or the text of the error that kept it as it was
 
 local now = the_time(tonumber(ARGV[1]))
 local limits, i = read_limits(3, tonumber(ARGV[2]))
-local reply = {}
+local reply = { now }
 
 for k, key in ipairs(KEYS) do
   local l = limits[ARGV[i]]
   local a, b, n = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local ok, err = pcall(l.refund, l, key, now, a, b, n)
   if type(err) == 'table' then err = err.err end
-  reply[k] = ok and 1 or tostring(err)
+  reply[k + 1] = ok and 1 or tostring(err)
   i = i + 4
 end
 

@@ -281,10 +281,10 @@ func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, 
 	if reply.err != nil {
 		return reply.err
 	}
-	if len(reply.values) != len(keys) {
+	if len(reply.values) != 1+len(keys) {
 		return errShort
 	}
-	for _, one := range reply.values {
+	for _, one := range reply.values[1:] {
 		if one != int64(1) {
 			return scriptError(fmt.Sprint(one))
 		}

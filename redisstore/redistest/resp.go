@@ -1,0 +1,99 @@
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// appendMessage reads one command or reply of Redis' protocol, version 2 or 3, and
+// appends it as it came.
+func appendMessage(b []byte, in *bufio.Reader) ([]byte, error) {
+	start := len(b)
+	for {
+		part, err := in.ReadSlice('\n')
+		b = append(b, part...)
+		if err == nil {
+			break
+		} else if err != bufio.ErrBufferFull {
+			return b, err
+		}
+	}
+	line := b[start:]
+	if len(line) < 3 {
+		return b, fmt.Errorf("%q is not Redis' protocol", line)
+	}
+	n := 0
+	if kind := line[0]; bytes.IndexByte([]byte("$=!*~>%|"), kind) >= 0 {
+		var err error
+		if n, err = strconv.Atoi(string(line[1 : len(line)-2])); err != nil {
+			return b, err
+		}
+	}
+	switch line[0] {
+	case '$', '=', '!':
+		if n < 0 {
+			return b, nil // no text
+		}
+		end := len(b)
+		b = slices.Grow(b, n+2)[:end+n+2]
+		_, err := io.ReadFull(in, b[end:])
+		return b, err
+	case '%':
+		n *= 2
+	case '|': // precedes what it is about
+		n = 2*n + 1
+	}
+	for range n {
+		var err error
+		if b, err = appendMessage(b, in); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// replyError is an error that Redis answers with.
+type replyError string
+
+// parse reads what the scripts are told and reply: numbers, texts, errors and lists
+// of them.
+func parse(message []byte) (value any, rest []byte, err error) {
+	line, rest, found := bytes.Cut(message, []byte("\r\n"))
+	if !found || len(line) == 0 {
+		return nil, nil, fmt.Errorf("%q is cut off", message)
+	}
+	text := string(line[1:])
+	switch line[0] {
+	case '-':
+		return replyError(text), rest, nil
+	case '+':
+		return text, rest, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch line[0] {
+	case ':':
+		return n, rest, nil
+	case '$':
+		if n < 0 || n+2 > int64(len(rest)) {
+			return nil, nil, fmt.Errorf("a text of %d bytes is cut off", n)
+		}
+		return string(rest[:n]), rest[n+2:], nil
+	case '*':
+		list := make([]any, 0, min(max(n, 0), int64(len(rest))))
+		for range n {
+			if value, rest, err = parse(rest); err != nil {
+				return nil, nil, err
+			}
+			list = append(list, value)
+		}
+		return list, rest, nil
+	}
+	return nil, nil, fmt.Errorf("%q is nothing a script replies", line)
+}

@@ -37,6 +37,30 @@ type Report struct {
 	Different   int
 }
 
+// String is a table of the numbers.
+func (r *Report) String() string {
+	var b strings.Builder
+	for _, line := range []struct {
+		name string
+		n    int
+	}{
+		{"script calls", r.Calls},
+		{"requests granted", r.Granted},
+		{"refused", r.Refused},
+		{"failed", r.Failed},
+		{"budgets refunded", r.Refunds},
+		{"calls too late", r.Late},
+		{"calls not run", r.NotRun},
+		{"calls unanswered", r.Unanswered},
+		{"requests in doubt", r.Doubtful},
+		{"eras", r.Eras},
+		{"differences", r.Different},
+	} {
+		fmt.Fprintf(&b, "  %-18s %5d\n", line.name, line.n)
+	}
+	return b.String()
+}
+
 // Charge is what one request that was granted has taken from one budget.
 type Charge struct {
 	Era    int
@@ -72,6 +96,14 @@ type replay struct {
 	// doubtful are the budgets of this life of Redis that a call may have charged
 	// which was never answered, and from when on.
 	doubtful map[string]algorithms.Micros
+	// charged is what was not given back yet of the charges that receipts are of.
+	charged map[receipt]int64
+}
+
+// receipt is one of a budget.
+type receipt struct {
+	budget string
+	a, b   int64
 }
 
 // budget is a budget in Go.
@@ -99,7 +131,7 @@ type played struct {
 // budget that is full is not for Replay to say.
 func (a *Audit) Replay(limits ...store.Limit) *Report {
 	a.Close()
-	r := &replay{scripts: scripts(), limits: make(map[string][]*algorithms.Limit)}
+	r := &replay{scripts: scripts(), limits: make(map[string][]*algorithms.Limit), charged: make(map[receipt]int64)}
 	r.Charges = make(map[string][]Charge)
 	for _, l := range limits {
 		r.limits[l.ID] = append(r.limits[l.ID], l.Limit)
@@ -450,6 +482,7 @@ func (r *replay) group(at algorithms.Micros, limits []told, zones []ask, keys *l
 			said[i][j] = n
 		}
 		granted = granted && said[i][0] > 0
+		r.charged[receipt{names[i], said[i][2], said[i][3]}] += said[i][1]
 	}
 	if granted {
 		r.Granted++
@@ -500,21 +533,24 @@ func (r *replay) refund(p *played) error {
 		return errShort
 	}
 	for i, name := range p.keys {
-		n, receipt := number(argv), algorithms.Receipt{A: number(argv), B: number(argv)}
+		n, of := number(argv), receipt{name, number(argv), number(argv)}
 		events := number(argv)
 		l, err := r.limit(name, limits, n)
 		if err != nil {
 			return err
 		}
 		b, err := r.budget(name, l, p.at)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case p.reply[1+i] != int64(1):
+		}
+		if r.charged[of] -= events; r.charged[of] < 0 {
+			return fmt.Errorf("%s is given back more than was charged", name)
+		}
+		if p.reply[1+i] != int64(1) {
 			r.Failed++
-		case !r.doubtfulAt(p.keys, p.at):
+		} else if !r.doubtfulAt(p.keys[i:i+1], p.at) {
 			r.Refunds++
-			algorithms.Refund(l, &b.state, p.at, receipt, events)
+			algorithms.Refund(l, &b.state, p.at, algorithms.Receipt{A: of.a, B: of.b}, events)
 		}
 	}
 	if argv.short || len(argv.values) > 0 {

@@ -1,4 +1,4 @@
-.PHONY: help run test lint format xcaddy bench growth fuzz
+.PHONY: help run test lint format xcaddy bench growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,6 +23,9 @@ bench: ## compare Caddy with and without the handler, in one run
 
 growth: ## show what a decision costs and a key weighs as budgets grow, in both stores
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
+
+soak: ## three Caddys and all that can go wrong, for 3 minutes (make soak ARGS="-soak 10m -soak-seed 1")
+	go test . -run '^TestSoak$$' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
 fuzz: ## fuzz for a minute each: the Caddyfile, keys, replies, parity
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .

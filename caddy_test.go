@@ -45,7 +45,11 @@ type caddyProcess struct {
 	site  string // host:port, also {$SITE} in its Caddyfile
 	admin string
 	env   []string
-	loops int // how many servers accept connections when none is on its way out
+	file  string // its Caddyfile
+	loops int    // how many servers accept connections when none is on its way out
+
+	process *exec.Cmd
+	ended   chan struct{} // closed when the process has
 
 	mu  sync.Mutex
 	log bytes.Buffer
@@ -79,13 +83,28 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 		admin: "127.0.0.1:" + redistest.FreePort(t),
 	}
 	dir := t.TempDir()
-	c.env = append(env, "SITE=http://"+c.site, "ADMIN="+c.admin)
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(c.expand(config)), 0o600); err != nil {
+	c.env = append(env, "SITE=http://"+c.site, "ADMIN="+c.admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	c.file = filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(c.file, []byte(c.expand(config)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	process := exec.Command(os.Args[0], "run", "--config", file)
-	process.Env = append(os.Environ(), beCaddy+"=1", "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	t.Cleanup(func() {
+		_ = c.process.Process.Signal(os.Interrupt)
+		timeout := time.AfterFunc(10*time.Second, func() { _ = c.process.Process.Kill() })
+		<-c.ended
+		timeout.Stop()
+		if log := c.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") && !strings.Contains(log, "as the request wants") {
+			t.Errorf("log of Caddy %s:\n%s", c.site, log)
+		}
+	})
+	return c, c.run(t)
+}
+
+// run starts the process and waits until it answers.
+func (c *caddyProcess) run(t testing.TB) error {
+	t.Helper()
+	process, ended := exec.Command(os.Args[0], "run", "--config", c.file), make(chan struct{})
+	process.Env = append(os.Environ(), beCaddy+"=1")
 	process.Env = append(process.Env, c.env...)
 	output, err := process.StderrPipe()
 	if err != nil {
@@ -95,41 +114,32 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	read := make(chan struct{})
+	c.process, c.ended = process, ended
 	go func() {
-		defer close(read)
+		defer close(ended)
 		for lines := bufio.NewScanner(output); lines.Scan(); {
 			c.mu.Lock()
 			c.log.Write(append(lines.Bytes(), '\n'))
 			c.mu.Unlock()
 		}
-	}()
-	t.Cleanup(func() {
-		_ = process.Process.Signal(os.Interrupt)
-		timeout := time.AfterFunc(10*time.Second, func() { _ = process.Process.Kill() })
-		<-read
 		_ = process.Wait()
-		timeout.Stop()
-		if log := c.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") && !strings.Contains(log, "as the request wants") {
-			t.Errorf("log of Caddy %s:\n%s", c.site, log)
-		}
-	})
+	}()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
 			if c.loops = c.acceptLoops(); c.loops != 2 {
-				return c, fmt.Errorf("%d servers accept connections, want the site's and the admin endpoint's", c.loops)
+				return fmt.Errorf("%d servers accept connections, want the site's and the admin endpoint's", c.loops)
 			}
-			return c, nil
+			return nil
 		}
 		select {
-		case <-read:
-			return c, errors.New("it ended")
+		case <-ended:
+			return errors.New("it ended")
 		default:
 		}
 		if time.Now().After(deadline) {
-			return c, err
+			return err
 		}
 	}
 }

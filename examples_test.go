@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -205,4 +206,140 @@ func TestExampleWithRedisCluster(t *testing.T) {
 		}
 	}
 	shareExample(t, "redis-cluster", strings.Join(nodes[:3], " "))
+}
+
+// startUsage starts a Caddy with an example that stands alone: its site is :8080, and what
+// is behind it :9000, which is another Caddy here.
+func startUsage(t *testing.T, name string) *caddyProcess {
+	t.Helper()
+	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const admin = "{\n\tadmin {$ADMIN}\n}\n"
+	config := strings.Replace(string(text), "\n:8080 {", "\n{$SITE} {", 1)
+	if front, behind, found := strings.Cut(config, "\n:9000 {"); found {
+		config = strings.ReplaceAll(front, "localhost:9000", startCaddy(t, admin+"{$SITE} {"+behind).site)
+	}
+	if before, after, global := strings.Cut(config, "\n{\n"); global {
+		config = before + "\n{\n\tadmin {$ADMIN}\n" + after
+	} else {
+		config = admin + config
+	}
+	return startCaddy(t, config)
+}
+
+// statuses asks for paths one after the other and returns what came of it.
+func statuses(t *testing.T, c *caddyProcess, method string, header []string, paths ...string) (all string) {
+	t.Helper()
+	for _, path := range paths {
+		r, err := c.do(method, "http://"+c.site+path, "", header...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += fmt.Sprint(r.StatusCode, " ")
+	}
+	return all
+}
+
+func repeat(path string, n int) []string { return slices.Repeat([]string{path}, n) }
+
+func TestExampleLogin(t *testing.T) {
+	c := startUsage(t, "login")
+	right, wrong := "/login?user=alice&password=correct", "/login?user=alice&password=guess"
+	if got := statuses(t, c, "POST", nil, repeat(right, 30)...); got != strings.Repeat("200 ", 30) {
+		t.Errorf("right passwords: %s", got)
+	}
+	if got := statuses(t, c, "POST", nil, repeat(wrong, 7)...); got != "401 401 401 401 401 429 429 " {
+		t.Errorf("wrong passwords: %s", got)
+	}
+	if got := statuses(t, c, "POST", nil, right); got != "429 " {
+		t.Errorf("the right one at last: %s", got)
+	}
+}
+
+func TestExampleAPIPlans(t *testing.T) {
+	c := startUsage(t, "api-plans")
+	for _, test := range []struct{ key, policy string }{
+		{"key-of-alice", `"api";q=200;w=1, "api/2";q=1000000;w=86400`},
+		{"key-of-anybody", `"api";q=10;w=1, "api/2";q=1000;w=86400`},
+		{"key-of-bob", `"api";q=50;w=1`},
+		{"key-of-us", ""},
+		{"", `"api";q=3;w=10`},
+	} {
+		r, err := c.do("GET", "http://"+c.site+"/api/", "", "X-Api-Key", test.key)
+		if err != nil || r.StatusCode != 200 || r.field("RateLimit-Policy") != test.policy {
+			t.Errorf("%q: %d %s, want %s", test.key, r.StatusCode, r.field("RateLimit-Policy"), test.policy)
+		}
+	}
+	if got := statuses(t, c, "GET", nil, repeat("/api/", 3)...); got != "200 200 429 " {
+		t.Errorf("without a key: %s", got)
+	}
+}
+
+func TestExampleLLMTokens(t *testing.T) {
+	c := startUsage(t, "llm-tokens")
+	for _, test := range []struct {
+		query string
+		left  int // after it
+	}{{"tokens=9000", 11000}, {"tokens=10", 10990}, {"broken=1", 10990}, {"tokens=10500", 490}} {
+		r := c.get(t, "/v1/chat?"+test.query, "Authorization", "Bearer alice")
+		if r.field("X-Tokens-Used") != "" {
+			t.Error("clients see what was used")
+		}
+		look, err := c.do("GET", "http://"+c.site+"/v1/chat?tokens=0", "", "Authorization", "Bearer alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.left < 1000 {
+			if look.StatusCode != 429 {
+				t.Errorf("after %s: %d, want too few tokens for a request", test.query, look.StatusCode)
+			}
+			continue
+		}
+		var left int
+		_, _ = fmt.Sscan(look.field("X-RateLimit-Remaining"), &left)
+		if left += 1000; left < test.left || left > test.left+500 { // time grants 167 a second
+			t.Errorf("after %s: %d left, want %d", test.query, left, test.left)
+		}
+	}
+}
+
+func TestExampleBehindACDN(t *testing.T) {
+	c := startUsage(t, "behind-a-cdn")
+	one, neighbour := []string{"X-Client-Ip", "2001:db8::1"}, []string{"X-Client-Ip", "2001:db8::2"}
+	if got := statuses(t, c, "GET", one, repeat("/search", 6)...); got != "200 200 200 200 200 429 " {
+		t.Errorf("searches: %s", got)
+	}
+	if got := statuses(t, c, "GET", neighbour, "/search", "/page"); got != "429 200 " {
+		t.Errorf("the same network: %s", got)
+	}
+	if got := statuses(t, c, "GET", []string{"X-Client-Ip", "203.0.113.7"}, "/search"); got != "200 " {
+		t.Errorf("another client: %s", got)
+	}
+}
+
+func TestExampleGradualRollout(t *testing.T) {
+	c := startUsage(t, "gradual-rollout")
+	refused := 0
+	for n := range 100 {
+		got := statuses(t, c, "POST", []string{"X-User", fmt.Sprint("user ", n)}, repeat("/", 6)...)
+		switch got {
+		case "200 200 200 200 200 429 ":
+			refused++
+		case "200 200 200 200 200 200 ":
+		default:
+			t.Errorf("user %d: %s", n, got)
+		}
+	}
+	if refused < 10 || refused > 45 {
+		t.Errorf("%d of 100 users were refused something, want about 25", refused)
+	}
+	for range 10 {
+		c.get(t, "/", "X-User", "reader")
+	}
+	if r := c.get(t, "/", "X-User", "reader"); r.StatusCode != 200 || r.body != "reads allowed: false" {
+		t.Errorf("in the shadow: %d %s", r.StatusCode, r.body)
+	}
+	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="reads"} 1`)
 }

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"strings"
 	"testing"
@@ -170,7 +169,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 	connections := func() map[string]bool {
 		ids := make(map[string]bool)
 		for line := range strings.Lines(server.Client.ClientList(t.Context()).Val()) {
-			if strings.Contains(line, "cmd=evalsha") {
+			if !strings.Contains(line, "cmd=client") { // which is this one
 				ids[strings.Fields(line)[0]] = true
 			}
 		}
@@ -182,8 +181,14 @@ func TestReloadKeepsConnections(t *testing.T) {
 		c.reload(t, config+fmt.Sprint("# ", i, "\n"))
 		c.get(t, "/").want(t, 200)
 	}
-	if after := connections(); len(before) != 1 || !maps.Equal(before, after) {
-		t.Errorf("connections before %v and after %v, want the same one", before, after)
+	after := connections() // perhaps one more: the check at the start comes at the same time as requests
+	for id := range before {
+		if !after[id] {
+			t.Errorf("connections before %v and after %v, want the same", before, after)
+		}
+	}
+	if len(before) == 0 || len(after) > 2 {
+		t.Errorf("%d connections before and %d after", len(before), len(after))
 	}
 	c.reload(t, site("zone api {\n gcra 100 1h\n}"))
 	for deadline := time.Now().Add(10 * time.Second); len(connections()) > 0; time.Sleep(10 * time.Millisecond) {

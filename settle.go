@@ -144,6 +144,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 		r := a.requests[i]
 		switch {
 		case cost == unknown:
+		case r.Shadow && !a.allowedBy(i): // with a say, it would have kept the request from its response
 		case cost < r.Cost:
 			if err := a.handler.store.Refund(ctx, []store.Request{r}, r.Cost-cost); err != nil {
 				a.handler.failed(err)

@@ -125,6 +125,15 @@ func TestShadowOutage(t *testing.T) {
 	c.get(t, "/real").want(t, 503, "Retry-After", "1")
 }
 
+// What a shadow would have refused has no response to charge for.
+func TestShadowSettles(t *testing.T) {
+	c := startCaddy(t, strings.Replace(site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),
+		"respond ok", "header X-Cost 4\nrespond \"{http.rate_limit.api.allowed} {http.rate_limit.api.remaining}\"", 1))
+	for i, want := range []string{"true 2", "false 1", "false 1"} {
+		wantText(t, fmt.Sprint("request ", i+1), c.get(t, "/").body, want)
+	}
+}
+
 // With enforce a part of the keys is refused anything; that part only grows, and is
 // the same in every instance.
 func TestEnforce(t *testing.T) {

@@ -477,7 +477,7 @@ func shuffle(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[
 // ask asks at these places, a few at a time, and keeps what the first says that knows.
 func (c *Cluster) ask(places []string) {
 	type result struct {
-		ranges []redis.ClusterSlot
+		ranges []slotRange
 		err    error
 	}
 	var failure error
@@ -505,7 +505,7 @@ func (c *Cluster) ask(places []string) {
 }
 
 // slotsBy asks a node who has which slots, over a connection of its own.
-func (c *Cluster) slotsBy(ctx context.Context, address string) ([]redis.ClusterSlot, error) {
+func (c *Cluster) slotsBy(ctx context.Context, address string) (ranges []slotRange, err error) {
 	o := c.options
 	o.Address = address
 	dial, err := o.client()
@@ -514,39 +514,72 @@ func (c *Cluster) slotsBy(ctx context.Context, address string) ([]redis.ClusterS
 	}
 	client := dial()
 	defer client.Close()
-	//lint:ignore SA1019 a Redis before 7 has no CLUSTER SHARDS
-	ranges, err := client.ClusterSlots(ctx).Result()
+	reply, err := client.Do(ctx, "cluster", "slots").Slice() // a Redis before 7 has no CLUSTER SHARDS
+	for _, one := range reply {
+		r, err := readRange(one, address)
+		if err != nil {
+			return nil, err
+		}
+		if r.master != "" {
+			ranges = append(ranges, r)
+		}
+	}
 	if err == nil && len(ranges) == 0 {
 		err = fmt.Errorf("redisstore: %s knows of no slots", address)
 	}
 	if err != nil && strings.Contains(err.Error(), "cluster support disabled") {
 		err = fmt.Errorf("%s is no node of a cluster (%w): write redis without cluster, or the address of one", address, err)
 	}
-	host, _, _ := net.SplitHostPort(address)
-	for i := range ranges {
-		for j := range ranges[i].Nodes {
-			if at := &ranges[i].Nodes[j].Addr; strings.HasPrefix(*at, ":") {
-				*at = net.JoinHostPort(host, (*at)[1:]) // wherever it was asked
-			}
-		}
-	}
 	return ranges, err
 }
 
+// slotRange are slots of one node.
+type slotRange struct {
+	first, last int64
+	master      string // its address
+}
+
+// readRange reads one element of what CLUSTER SLOTS says at an address: first and last
+// slot, and who has them, the master first, each with host and port. The client's own
+// reader knows no node without a host.
+func readRange(reply any, from string) (slotRange, error) {
+	values, _ := reply.([]any)
+	if len(values) < 2 {
+		return slotRange{}, errShort
+	}
+	if len(values) == 2 { // nobody
+		return slotRange{}, nil
+	}
+	first, isFirst := values[0].(int64)
+	last, isLast := values[1].(int64)
+	master, _ := values[2].([]any)
+	if !isFirst || !isLast || first < 0 || last >= slotCount || len(master) < 2 {
+		return slotRange{}, replyError(fmt.Sprintf("holds %.100v where slots and their nodes belong", reply))
+	}
+	host, _ := master[0].(string)
+	return slotRange{first, last, addressFrom(host, fmt.Sprint(master[1]), from)}, nil
+}
+
+// addressFrom is an address, as a node at another means it: without a host it is where
+// that one is.
+func addressFrom(host, port, from string) string {
+	if host == "" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // learned notes who has which slots, and forgets nodes that have none.
-func (c *Cluster) learned(ranges []redis.ClusterSlot) {
+func (c *Cluster) learned(ranges []slotRange) {
 	c.mu.Lock()
 	had := c.failure != nil
 	c.failure, c.known = nil, true
 	serving := make(map[*node]bool)
 	var owners [slotCount]*node
 	for _, r := range ranges {
-		if len(r.Nodes) == 0 || r.Start < 0 || r.End >= slotCount {
-			continue
-		}
-		n := c.nodeLocked(r.Nodes[0].Addr) // the master
+		n := c.nodeLocked(r.master)
 		serving[n] = true
-		for slot := r.Start; slot <= r.End; slot++ {
+		for slot := r.first; slot <= r.last; slot++ {
 			owners[slot] = n
 		}
 	}
@@ -675,13 +708,11 @@ func (r redirect) Error() string {
 	return fmt.Sprintf("redisstore: %s %s: this Redis is a node of a cluster, write cluster in the block of redis", r.kind, r.address)
 }
 
-// addressFrom is the address, as a node at another means it.
+// addressFrom is the address, as a node at another means it. IPv6 ones have no
+// brackets.
 func (r redirect) addressFrom(from string) string {
-	if port, bare := strings.CutPrefix(r.address, ":"); bare {
-		host, _, _ := net.SplitHostPort(from)
-		return net.JoinHostPort(host, port)
-	}
-	return r.address
+	at := max(strings.LastIndexByte(r.address, ':'), 0)
+	return addressFrom(r.address[:at], strings.TrimPrefix(r.address[at:], ":"), from)
 }
 
 // asRedirect returns err, read if it is a redirect.

@@ -45,6 +45,7 @@ func TestCluster(t *testing.T) {
 		"a slot moves under load":           testClusterMovesSlots,
 		"a key begins while its slot moves": testClusterAsks,
 		"settings":                          testClusterSettings,
+		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
@@ -396,6 +397,50 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		o.Cluster = true
 		if _, err := redisstore.NewCluster(o, nil, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Nodes that say of each other only a port are where the one is that says so. The test
+// needs Redis 7.
+func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
+	ctx := context.Background()
+	slot := c.Slot(t, "nowhere")
+	from := c.Owner(t, c.Nodes[0], slot)
+	to := c.Nodes[0]
+	if from == to {
+		to = c.Nodes[1]
+	}
+	const setting = "cluster-preferred-endpoint-type"
+	for _, node := range c.Nodes {
+		if err := node.Client.ConfigSet(ctx, setting, "unknown-endpoint").Err(); err != nil {
+			t.Skip(err)
+		}
+		defer node.Client.ConfigSet(ctx, setting, "ip")
+	}
+	s := openCluster(t, c, redisstore.Options{Address: c.Addrs()[4]})
+	if err := s.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	c.BeginMove(t, slot, from, to)
+	_, asked := s.Take(ctx, request(t, "nowhere"))
+	c.EndMove(t, slot, from, to)
+	if _, moved := s.Take(ctx, request(t, "nowhere")); asked != nil || moved != nil {
+		t.Error(asked, moved)
+	}
+}
+
+// Where a redirect leads to.
+func TestRedirectAddress(t *testing.T) {
+	for said, want := range map[string]string{
+		"10.0.0.1:7000":    "10.0.0.1:7000",
+		"node.example:1":   "node.example:1",
+		":7000":            "[fd00::1]:7000",
+		"fd00::2:7000":     "[fd00::2]:7000",
+		"::ffff:1.2.3.4:1": "[::ffff:1.2.3.4]:1",
+	} {
+		if got := redisstore.AddressFrom(said, "[fd00::1]:6379"); got != want {
+			t.Errorf("%s leads to %s, want %s", said, got, want)
 		}
 	}
 }

@@ -14,3 +14,6 @@ func SetFlying(n int) func() {
 	fewFlying, mostFlying = n, n
 	return func() { fewFlying, mostFlying = few, most }
 }
+
+// AddressFrom is where a redirect by a node at another address leads to.
+func AddressFrom(said, from string) string { return redirect{address: said}.addressFrom(from) }

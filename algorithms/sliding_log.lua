@@ -73,12 +73,10 @@ local function sliding_log_dead(l, key, held, edge)
 end
 
 local function sliding_log_drop(l, key, n)
-  if not l[5] or n == 0 then
-    if n > 0 then
-      redis.call('LTRIM', key, n, -1)
-    end
-  elseif n == sliding_log_held(l, key) then
-    redis.call('LTRIM', key, 1, 0)
+  if n == 0 then
+    return
+  elseif not l[5] then
+    redis.call('LTRIM', key, n, -1)
   else
     local _, first = sliding_log_triple(key, 0)
     redis.call('LTRIM', key, sliding_log_bucket(key, first + n), -1)
@@ -87,7 +85,7 @@ local function sliding_log_drop(l, key, n)
   end
 end
 
-local function sliding_log_push(l, key, stamp, n)
+local function sliding_log_push(l, key, stamp, n, live)
   if not l[5] then
     local text, texts = string.format('%.0f', stamp), {}
     for j = 1, min(n, 1000) do texts[j] = text end
@@ -97,7 +95,7 @@ local function sliding_log_push(l, key, stamp, n)
     return
   end
   local number = 0
-  if redis.call('LLEN', key) > 0 then
+  if live > 0 then
     local newest, first, after = sliding_log_triple(key, -1)
     if newest == stamp then
       redis.call('LSET', key, -1, struct.pack('<i8i8i8', stamp, first, after + n))
@@ -175,8 +173,15 @@ function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
     remaining, more, reset = 0, max(more, early), max(reset, early)
   end
   if charge > 0 then
-    sliding_log_drop(l, key, dead)
-    sliding_log_push(l, key, stamp, charge)
+    if live > 0 then
+      sliding_log_drop(l, key, dead)
+    end
+    sliding_log_push(l, key, stamp, charge, live)
+    if live == 0 and dead > 0 then
+      -- only now: a key that is empty for a moment is gone, and where its slot is on its way
+      -- to another node of a cluster, this one may not begin a new one
+      redis.call('LTRIM', key, l[5] and -1 or -charge, -1)
+    end
     redis.call('PEXPIRE', key, ttl(reset))
   end
   return charge, stamp, 0, remaining, more, reset

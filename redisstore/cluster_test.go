@@ -44,6 +44,7 @@ func TestCluster(t *testing.T) {
 		"gives back what one key refuses":   testClusterSeveralKeys,
 		"a slot moves under load":           testClusterMovesSlots,
 		"a key begins while its slot moves": testClusterAsks,
+		"a log ends while its slot moves":   testClusterMovesLogs,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,
@@ -196,6 +197,41 @@ func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != 7 {
 		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Decisions)
 	}
+}
+
+// Nor does it trouble a log that holds nothing but what counts no more.
+func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	ctx := context.Background()
+	slot := c.Slot(t, "log")
+	from := c.Owner(t, c.Nodes[0], slot)
+	to := c.Nodes[0]
+	if from == to {
+		to = c.Nodes[1]
+	}
+	var all [][]store.Request
+	for _, buckets := range []int64{0, 2} {
+		zone := fmt.Sprint(buckets)
+		limit := storetest.Limit(t, zone, algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: 1000, Buckets: buckets})
+		all = append(all, []store.Request{{Zone: zone, Key: "log", Cost: 1, Limits: []store.Limit{limit}}})
+	}
+	for _, r := range all {
+		if allowed, err := s.Take(ctx, r); !allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+	}
+	c.BeginMove(t, slot, from, to)
+	time.Sleep(5 * time.Millisecond) // events count for 1.5 ms at most, keys are there for 1 s
+	for _, r := range all {
+		if allowed, err := s.Take(ctx, r); !allowed || err != nil {
+			t.Errorf("%v: allowed %v, error %v", r[0].Limits[0], allowed, err)
+		}
+	}
+	if n := from.Client.ClusterCountKeysInSlot(ctx, slot).Val(); n != 2 {
+		t.Errorf("the old node has %d keys, want 2", n)
+	}
+	c.MoveKeys(t, slot, 2, from, to)
+	c.EndMove(t, slot, from, to)
 }
 
 // When a master dies, its replica's turn comes without anybody's doing, no request waits

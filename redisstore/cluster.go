@@ -426,9 +426,14 @@ func (n *node) Check(ctx context.Context) error {
 	const tries = 20 * slotCount
 	for i := range tries {
 		tag := fmt.Appendf(nil, "%%!%d", i)
-		if n.cluster.slots[slotOf(tag)].Load() == n {
-			return n.check(ctx, string(tag))
+		if n.cluster.slots[slotOf(tag)].Load() != n {
+			continue
 		}
+		err := n.check(ctx, string(tag))
+		if to := (redirect{}); errors.As(err, &to) && to.kind != "MOVED" {
+			continue // this slot is on its way, and may be so for long
+		}
+		return err
 	}
 	return errors.New("redisstore: the node has no slots")
 }

@@ -45,6 +45,7 @@ func TestCluster(t *testing.T) {
 		"a slot moves under load":           testClusterMovesSlots,
 		"a key begins while its slot moves": testClusterAsks,
 		"a log ends while its slot moves":   testClusterMovesLogs,
+		"is checked while a slot moves":     testClusterChecks,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,
@@ -231,6 +232,24 @@ func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 		t.Errorf("the old node has %d keys, want 2", n)
 	}
 	c.MoveKeys(t, slot, 2, from, to)
+	c.EndMove(t, slot, from, to)
+}
+
+// A node works, whether or not the slot that it is checked with is on its way: else it
+// could not come back as long as that is so.
+func testClusterChecks(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	from, to := c.Nodes[0], c.Nodes[1]
+	var slot int
+	for i := 0; ; i++ {
+		if slot = c.Slot(t, fmt.Sprint("%!", i)); c.Owner(t, from, slot) == from {
+			break
+		}
+	}
+	c.BeginMove(t, slot, from, to)
+	if err := s.Check(context.Background()); err != nil {
+		t.Error(err)
+	}
 	c.EndMove(t, slot, from, to)
 }
 

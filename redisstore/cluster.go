@@ -333,18 +333,16 @@ func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline
 			}
 			return err
 		}
-		if !time.Now().Before(deadline) {
-			return &store.Error{Reason: store.ReasonTimeout, Err: to}
-		}
-		from := n
+		address := to.addressFrom(n.options.Address)
 		n, asking = nil, to.kind == "ASK"
 		switch to.kind {
 		case "MOVED":
-			n = c.node(to.addressFrom(from.options.Address))
-			c.slots[slot].Store(n)
-			c.learn()
+			n = c.moved(slot, address)
 		case "ASK":
-			n = c.node(to.addressFrom(from.options.Address))
+			n = c.node(address)
+		}
+		if !time.Now().Before(deadline) {
+			return &store.Error{Reason: store.ReasonTimeout, Err: to}
 		}
 		if to.kind == "TRYAGAIN" || hops > 3 {
 			select {
@@ -395,6 +393,17 @@ func (c *Cluster) nodeOf(ctx context.Context, slot int, deadline time.Time) (*no
 
 // errNoNode is that of a key whose node isn't known when all others fail.
 var errNoNode = errors.New("redisstore: no node of the cluster works that could say which has a slot")
+
+// moved notes that the node at an address has a slot by now, and returns it. In one step:
+// a node that has none may be forgotten at any time.
+func (c *Cluster) moved(slot int, address string) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodeLocked(address)
+	c.slots[slot].Store(n)
+	c.learnLocked()
+	return n
+}
 
 // node returns the node at an address, known or not.
 func (c *Cluster) node(address string) *node {

@@ -328,7 +328,7 @@ func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline
 		})
 		if to == (redirect{}) {
 			var failed *store.Error
-			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && failed.Reason != store.ReasonKey {
+			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || noSlot(err)) {
 				c.learn()
 			}
 			return err

@@ -337,6 +337,47 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
+// A node that has been taken out of the cluster knows nobody who has a slot: it is asked of
+// others.
+func TestClusterStrangers(t *testing.T) {
+	c := redistest.StartCluster(t)
+	ctx := context.Background()
+	from, to := c.Nodes[0], c.Nodes[3]
+	var keys []string // of all nodes
+	for n := range 10 {
+		keys = append(keys, fmt.Sprint("key-", n))
+	}
+	old := openCluster(t, c, redisstore.Options{})
+	for _, key := range keys {
+		if _, err := old.Take(ctx, request(t, key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := to.Client.Do(ctx, "cluster", "failover", "takeover").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patient); c.Owner(t, c.Nodes[1], 0) != to || c.Owner(t, c.Nodes[2], 0) != to || c.Owner(t, from, 0) != to; {
+		if time.Now().After(deadline) {
+			t.Fatal("a replica could not take over")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := from.Client.ClusterResetHard(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
+			_, err := old.Take(ctx, request(t, key))
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v", key, err)
+			}
+		}
+	}
+}
+
 // A cluster that can't be reached is found out once, and then no request waits for it,
 // until it is there.
 func TestClusterUnreachable(t *testing.T) {

@@ -421,7 +421,7 @@ func classify(ctx context.Context, err error) error {
 		e.Reason = inScript.reason()
 	case errors.As(err, &answer) && forbidden(answer.Error()):
 		e.Reason = store.ReasonPermission
-	case redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot"): // nobody has that one
+	case noSlot(err):
 		e.Reason = store.ReasonKey
 	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
@@ -432,6 +432,9 @@ func classify(ctx context.Context, err error) error {
 	}
 	return e
 }
+
+// noSlot tells whether a node says that nobody has a key's slot, as far as it knows.
+func noSlot(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
 // scriptError is the text of an error in the middle of a script.
 type scriptError string

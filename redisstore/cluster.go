@@ -488,10 +488,13 @@ func (c *Cluster) placesLocked() (places []string) {
 
 func shuffle(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
 
-// ask asks at these places, a few at a time, and keeps what the first says that knows.
+// ask asks at these places, a few at a time, and keeps what the first of them says that
+// knows: if possible not one that doesn't work, for it may be cut off from the others and
+// not have heard who has its slots by now.
 func (c *Cluster) ask(places []string) {
 	type result struct {
 		ranges []slotRange
+		works  bool
 		err    error
 	}
 	var failure error
@@ -500,39 +503,48 @@ func (c *Cluster) ask(places []string) {
 		results := make(chan result, len(few))
 		for _, address := range few {
 			go func() {
-				ranges, err := c.slotsBy(ctx, address)
-				results <- result{ranges, err}
+				ranges, works, err := c.slotsBy(ctx, address)
+				results <- result{ranges, works, err}
 			}()
 		}
+		var known []slotRange
 		for range few {
 			r := <-results
-			if r.err == nil {
-				cancel()
-				c.learned(r.ranges)
-				return
+			if failure = cmp.Or(failure, r.err); r.err == nil {
+				known = r.ranges
 			}
-			failure = cmp.Or(failure, r.err)
+			if r.works {
+				break
+			}
 		}
 		cancel()
+		if known != nil {
+			c.learned(known)
+			return
+		}
 	}
 	c.notLearned(failure)
 }
 
-// slotsBy asks a node who has which slots, over a connection of its own.
-func (c *Cluster) slotsBy(ctx context.Context, address string) (ranges []slotRange, err error) {
+// slotsBy asks a node who has which slots, and whether it works, over a connection of its
+// own.
+func (c *Cluster) slotsBy(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
 	o := c.options
 	o.Address = address
 	dial, err := o.client()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	client := dial()
 	defer client.Close()
-	reply, err := client.Do(ctx, "cluster", "slots").Slice() // a Redis before 7 has no CLUSTER SHARDS
+	pipeline := client.Pipeline()
+	info, slots := pipeline.ClusterInfo(ctx), pipeline.Do(ctx, "cluster", "slots") // a Redis before 7 has no CLUSTER SHARDS
+	_, _ = pipeline.Exec(ctx)
+	reply, err := slots.Slice()
 	for _, one := range reply {
 		r, err := readRange(one, address)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if r.master != "" {
 			ranges = append(ranges, r)
@@ -544,7 +556,7 @@ func (c *Cluster) slotsBy(ctx context.Context, address string) (ranges []slotRan
 	if err != nil && strings.Contains(err.Error(), "cluster support disabled") {
 		err = fmt.Errorf("%s is no node of a cluster (%w): write redis without cluster, or the address of one", address, err)
 	}
-	return ranges, err
+	return ranges, err == nil && !strings.Contains(info.Val(), "cluster_state:fail"), err
 }
 
 // slotRange are slots of one node.

@@ -127,6 +127,28 @@ func (c *Cluster) Owner(t testing.TB, asked *Server, slot int) *Server {
 	return nil
 }
 
+// TakeOver makes a replica the master of its master's slots at once, and waits until others
+// know.
+func (c *Cluster) TakeOver(t testing.TB, replica *Server, others ...*Server) {
+	t.Helper()
+	if err := replica.Client.Do(context.Background(), "cluster", "failover", "takeover").Err(); err != nil {
+		t.Fatal(err)
+	}
+	slot := -1
+	waitFor(t, "a replica to take over", func() bool {
+		//lint:ignore SA1019 a Redis before 7 has no CLUSTER SHARDS
+		for _, r := range replica.Client.ClusterSlots(context.Background()).Val() {
+			if r.Nodes[0].Addr == replica.Addr {
+				slot = r.Start
+			}
+		}
+		return slot >= 0
+	})
+	for _, other := range others {
+		waitFor(t, "a node to hear of it", func() bool { return c.Owner(t, other, slot) == replica })
+	}
+}
+
 // BeginMove begins to move a slot; whoever has none of its keys is sent to the other.
 func (c *Cluster) BeginMove(t testing.TB, slot int, from, to *Server) {
 	t.Helper()

@@ -545,6 +545,22 @@ func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
+// In a cluster a batch of many keys is as many script calls. What they lack is loaded once,
+// for a new master has no scripts.
+func TestLoadsOnce(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr})
+	for _, err := range redisstore.ProbeTimes(s, 50) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stats := server.Client.Info(context.Background(), "commandstats").Val()
+	if loads := regexp.MustCompile(`cmdstat_script(?:.load)?:calls=(\d+)`).FindStringSubmatch(stats); loads == nil || loads[1] != "1" {
+		t.Errorf("loads %q, want 1", loads)
+	}
+}
+
 // Where a redirect leads to.
 func TestRedirectAddress(t *testing.T) {
 	for said, want := range map[string]string{

@@ -1,6 +1,9 @@
 package redisstore
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Pretend makes the store believe that Redis' clock showed this a moment ago.
 func Pretend(s *Store, shown time.Time) {
@@ -17,3 +20,17 @@ func SetFlying(n int) func() {
 
 // AddressFrom is where a redirect by a node at another address leads to.
 func AddressFrom(said, from string) string { return redirect{address: said}.addressFrom(from) }
+
+// ProbeTimes makes n calls of the probe script in one round trip.
+func ProbeTimes(s *Store, n int) (errs []error) {
+	conns := s.acquire()
+	defer s.release(conns)
+	commands := make([]command, n)
+	for i := range commands {
+		commands[i] = command{script: probe, keys: []string{"number", "log"}}
+	}
+	for _, r := range s.run(context.Background(), conns, false, commands...) {
+		errs = append(errs, r.err)
+	}
+	return errs
+}

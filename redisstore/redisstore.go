@@ -345,11 +345,18 @@ func (s *Store) run(ctx context.Context, conns *connections, asking bool, comman
 	send(ctx, conns, asking, commands, replies)
 	var missing []command
 	var places []int
+	loaded := make(map[*redis.Script]error)
 	for i := range replies {
 		if !redis.HasErrorPrefix(replies[i].err, "NOSCRIPT") {
 			continue
 		}
-		if replies[i].err = commands[i].script.Load(ctx, conns).Err(); replies[i].err == nil {
+		script := commands[i].script
+		err, known := loaded[script]
+		if !known {
+			err = script.Load(ctx, conns).Err()
+			loaded[script] = err
+		}
+		if replies[i].err = err; err == nil {
 			missing, places = append(missing, commands[i]), append(places, i)
 		}
 	}

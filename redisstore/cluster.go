@@ -167,6 +167,7 @@ func each(parts []*byKey, do func(*byKey)) {
 
 // takeKeys takes for requests of several keys.
 func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+	deadline := time.Now().Add(c.options.Timeout)
 	parts := split(requests)
 	for _, p := range parts { // no charge that would have to be given back at once
 		n := c.slots[c.names().slot(p.requests[0].Key)].Load()
@@ -191,7 +192,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	if !allowed {
 		each(parts, func(p *byKey) {
 			if p.allowed {
-				c.withdraw(context.WithoutCancel(ctx), now, p.requests)
+				c.withdraw(context.WithoutCancel(ctx), now, deadline, p.requests)
 			}
 		})
 	}
@@ -219,8 +220,8 @@ func receipts(requests []store.Request) []store.Request {
 }
 
 // withdraw makes requests that had room those of a request that another key had none
-// for.
-func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, requests []store.Request) {
+// for. It is done by the deadline, whether or not the charge has been given back by then.
+func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
 	var back []store.Request
 	var places []int
 	for i := range requests {
@@ -239,13 +240,29 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, requests 
 		if r.Shadow && refuses(r) {
 			continue
 		}
-		for j := range r.Decisions { // a request that is refused is not held
-			r.Decisions[j].Wait = 0
-		}
 		back, places = append(back, *r), append(places, i)
 	}
-	if !charged(back) || c.giveBack(ctx, now, back) != nil {
-		return // the charge stays, and the decisions say so
+	back = receipts(back)
+	for _, place := range places {
+		for j := range requests[place].Decisions {
+			d := &requests[place].Decisions[j]
+			d.Wait, d.Charged = 0, 0 // it is not held, and nobody else gives anything back
+		}
+	}
+	if !charged(back) {
+		return
+	}
+	given := make(chan error, 1)
+	go func() { given <- c.giveBack(ctx, now, back) }()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case err := <-given:
+		if err != nil {
+			return
+		}
+	case <-timer.C:
+		return
 	}
 	for i, place := range places {
 		requests[place].Decisions = back[i].Decisions

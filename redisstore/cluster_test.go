@@ -46,6 +46,7 @@ func TestCluster(t *testing.T) {
 		"a key begins while its slot moves": testClusterAsks,
 		"a log ends while its slot moves":   testClusterMovesLogs,
 		"is checked while a slot moves":     testClusterChecks,
+		"gives back to a node that hangs":   testClusterGivesBackLate,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,
@@ -105,6 +106,65 @@ func testClusterSeveralKeys(t *testing.T, c *redistest.Cluster) {
 				}
 			}
 		})
+	}
+}
+
+// A node that hangs when it is to give a charge back holds nobody up for longer than the
+// timeout in all. It gives back later, and nobody else does.
+func testClusterGivesBackLate(t *testing.T, c *redistest.Cluster) {
+	const timeout = 2 * time.Second
+	for _, node := range c.Nodes { // nobody is to take over
+		node.Client.ConfigSet(context.Background(), "cluster-node-timeout", "30000")
+		defer node.Client.ConfigSet(context.Background(), "cluster-node-timeout", "500")
+	}
+	s := openCluster(t, c, redisstore.Options{Timeout: timeout})
+	ctx := context.Background()
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 2, Window: 3_600_000_000})
+	var both []store.Request // one of each node
+	for n := 0; len(both) < 2; n++ {
+		key := fmt.Sprint("late-", n)
+		if c.Owner(t, c.Nodes[0], c.Slot(t, key)) == c.Nodes[len(both)] {
+			both = append(both, store.Request{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}})
+		}
+	}
+	look := func(one store.Request) algorithms.Decision {
+		r := []store.Request{{Zone: one.Zone, Key: one.Key, Limits: one.Limits}}
+		if _, err := s.Take(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+		return r[0].Decisions[0]
+	}
+	// On this node the request finds no room, and it is slow to say so.
+	both[0].Cost = 3
+	look(both[0])
+	look(both[1])
+	c.Nodes[0].Freeze(t)
+	took := make(chan time.Duration)
+	go func() {
+		began := time.Now()
+		if allowed, err := s.Take(ctx, both); allowed || err != nil {
+			t.Error(allowed, err)
+		}
+		took <- time.Since(began)
+	}()
+	began := time.Now()
+	for look(both[1]).Remaining == 2 && time.Since(began) < timeout {
+		time.Sleep(time.Millisecond)
+	}
+	c.Nodes[1].Freeze(t)
+	time.Sleep(timeout/2 - time.Since(began))
+	c.Nodes[0].Thaw(t)
+	if took := <-took; took > timeout+timeout/4 {
+		t.Errorf("it took %v", took)
+	}
+	c.Nodes[1].Thaw(t)
+	if d := both[1].Decisions[0]; d.Charged != 0 {
+		t.Errorf("%+v, want no receipt", d)
+	}
+	for deadline := time.Now().Add(patient); look(both[1]).Remaining != 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the charge is not given back")
+		}
 	}
 }
 

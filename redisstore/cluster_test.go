@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +46,7 @@ func TestCluster(t *testing.T) {
 		"gives back what one key refuses":   testClusterSeveralKeys,
 		"a slot moves under load":           testClusterMovesSlots,
 		"a key begins while its slot moves": testClusterAsks,
+		"many slots move at once":           testClusterReshards,
 		"a log ends while its slot moves":   testClusterMovesLogs,
 		"is checked while a slot moves":     testClusterChecks,
 		"gives back to a node that hangs":   testClusterGivesBackLate,
@@ -228,6 +231,113 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 	running.Wait()
 	if admitted.Load() != limit {
 		t.Errorf("admitted %d, want %d", admitted.Load(), limit)
+	}
+}
+
+// Where many slots move at once, requests of several keys and what is given back of them
+// are charged exactly, and after Close nothing is left over.
+func testClusterReshards(t *testing.T, c *redistest.Cluster) {
+	before := runtime.NumGoroutine()
+	s := openCluster(t, c, redisstore.Options{KeyPrefix: "reshards"})
+	ctx := context.Background()
+	const keys, events = 8, 30
+	var limits []store.Limit
+	for n, algorithm := range []string{"fixed_window", "token_bucket", "sliding_log"} {
+		limits = append(limits, storetest.Limit(t, fmt.Sprint(n), algorithms.Quota{Algorithm: algorithm, Events: events, Window: 36_000_000_000}))
+	}
+	request := func(zone, key int, cost int64) store.Request {
+		return store.Request{Zone: fmt.Sprint(zone), Key: fmt.Sprint("key-", key), Cost: cost, Limits: limits[zone : zone+1]}
+	}
+	var admitted [keys][3]atomic.Int64
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for g := range uint64(8) {
+		rng := rand.New(rand.NewPCG(g, 7))
+		running.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var together []store.Request
+				var counts []*atomic.Int64
+				for _, zone := range rng.Perm(3)[:1+rng.IntN(3)] {
+					key := rng.IntN(keys)
+					together = append(together, request(zone, key, 1))
+					counts = append(counts, &admitted[key][zone])
+				}
+				allowed, err := s.Take(ctx, together)
+				if allowed && err == nil && rng.IntN(3) == 0 {
+					allowed, err = false, s.Refund(ctx, together, 1)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, n := range counts {
+					if allowed {
+						n.Add(1)
+					}
+				}
+			}
+		})
+	}
+	end := sync.OnceFunc(func() {
+		close(stop)
+		running.Wait()
+	})
+	defer end()
+	type move struct {
+		slot     int
+		from, to *redistest.Server
+	}
+	owners := make(map[int]*redistest.Server) // by slot
+	for key := range keys {
+		slot := c.Slot(t, fmt.Sprint("key-", key))
+		owners[slot] = c.Owner(t, c.Nodes[0], slot)
+	}
+	for round := range 3 {
+		var moves []move
+		for slot, from := range owners {
+			if to := c.Nodes[(round+slot)%3]; to != from {
+				c.BeginMove(t, slot, from, to)
+				moves, owners[slot] = append(moves, move{slot, from, to}), to
+			}
+		}
+		for len(moves) > 0 {
+			i := rand.IntN(len(moves))
+			if m := moves[i]; c.MoveKeys(t, m.slot, 1, m.from, m.to) == 0 {
+				c.EndMove(t, m.slot, m.from, m.to)
+				moves = slices.Delete(moves, i, i+1)
+				for _, node := range c.Nodes[:3] { // else they may never agree
+					for deadline := time.Now().Add(patient); c.Owner(t, node, m.slot) != m.to; time.Sleep(time.Millisecond) {
+						if time.Now().After(deadline) {
+							t.Fatalf("slot %d has moved, and %s has not heard of it", m.slot, node.Addr)
+						}
+					}
+				}
+			}
+		}
+	}
+	end()
+	for key := range keys {
+		for zone := range limits {
+			r := []store.Request{request(zone, key, 0)}
+			if _, err := s.Take(ctx, r); err != nil {
+				t.Fatal(err)
+			}
+			charged, n := events-r[0].Decisions[0].Remaining, admitted[key][zone].Load()
+			if n > events || charged != n {
+				t.Errorf("key %d zone %d: admitted %d, charged %d, the limit is %d", key, zone, n, charged, events)
+			}
+		}
+	}
+	_ = s.Close()
+	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), before)
+		}
 	}
 }
 

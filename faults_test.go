@@ -57,7 +57,7 @@ const slack = 2 * time.Second
 // fault has gone; nothing is left behind; and what it has charged was told to a client,
 // or the answer was lost.
 func TestFaultsUnderLoad(t *testing.T) {
-	const limit, timeout = 400, 1500 * time.Millisecond
+	const limit, timeout = 1000, 1500 * time.Millisecond
 	server := redistest.Start(t)
 	user := func(rules ...string) func(*testing.T) {
 		return func(t *testing.T) {

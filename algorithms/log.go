@@ -30,8 +30,15 @@ func (g *Log) At(i int64) Micros { return g.ring[(g.head+i)%int64(len(g.ring))] 
 
 func (g *Log) set(i int64, t Micros) { g.ring[(g.head+i)%int64(len(g.ring))] = t }
 
-// cut removes n instants, from the i-th oldest on.
+// cut removes n instants, from the i-th oldest on. It moves the fewer of the others.
 func (g *Log) cut(i, n int64) {
+	if i < (g.held-n)/2 {
+		for i--; i >= 0; i-- {
+			g.set(i+n, g.At(i))
+		}
+		g.drop(n)
+		return
+	}
 	for ; i+n < g.held; i++ {
 		g.set(i, g.At(i+n))
 	}

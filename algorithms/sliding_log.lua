@@ -195,7 +195,8 @@ function sliding_log.refund(l, key, _, at, _, n)
     return
   end
   if not l[5] then
-    redis.call('LREM', key, -n, string.format('%.0f', at))
+    if low < held / 2 then n = -n end
+    redis.call('LREM', key, -n, string.format('%.0f', at)) -- from the nearer end
   else
     local _, first = sliding_log_triple(key, 0)
     sliding_log_renumber(key, sliding_log_bucket(key, first + low), n)

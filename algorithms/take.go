@@ -185,6 +185,9 @@ var takeLua string
 //go:embed refund.lua
 var refundLua string
 
+//go:embed renew.lua
+var renewLua string
+
 // Set is a set of algorithms. The zero Set is empty.
 type Set uint64
 
@@ -199,6 +202,11 @@ func (s Set) TakeScript() string { return s.compose(takeLua) }
 // RefundScript composes the Redis script that does what [Refund] does, for any
 // number of budgets. refund.lua says what it is given.
 func (s Set) RefundScript() string { return s.compose(refundLua) }
+
+// RenewScript composes the Redis script that does what [Refund] and then [Take] in mode
+// [Force] do, for any number of budgets one after the other. renew.lua says what it is
+// given and what it replies.
+func (s Set) RenewScript() string { return s.compose(renewLua) }
 
 func (s Set) compose(body string) string {
 	var b strings.Builder

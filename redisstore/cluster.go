@@ -303,6 +303,27 @@ func (c *Cluster) Refund(ctx context.Context, requests []store.Request, n int64)
 // RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of the
 // nodes.
 func (c *Cluster) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
+	return c.eachKey(ctx, requests, func(ctx context.Context, s *Store, asking bool, requests []store.Request) error {
+		return s.refund(ctx, now, asking, requests, n)
+	})
+}
+
+// Renew implements [store.Store].
+func (c *Cluster) Renew(ctx context.Context, requests []store.Request) error {
+	return c.RenewAt(ctx, 0, requests)
+}
+
+// RenewAt is Renew at an instant of the caller's choice; 0 stands for the time of the
+// nodes.
+func (c *Cluster) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
+	return c.eachKey(ctx, requests, func(ctx context.Context, s *Store, asking bool, requests []store.Request) error {
+		return s.recharge(ctx, now, asking, requests)
+	})
+}
+
+// eachKey has the nodes do something with the charges of requests, those of each key by
+// themselves. The memory of their decisions is the caller's.
+func (c *Cluster) eachKey(ctx context.Context, requests []store.Request, do func(ctx context.Context, s *Store, asking bool, requests []store.Request) error) error {
 	if !charged(requests) {
 		return nil
 	}
@@ -311,7 +332,7 @@ func (c *Cluster) RefundAt(ctx context.Context, now algorithms.Micros, requests 
 		p.err = c.at(ctx, p.requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
 			waiting, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			return classify(ctx, s.refund(waiting, now, asking, p.requests, n))
+			return classify(ctx, do(waiting, s, asking, p.requests))
 		})
 	})
 	var err error

@@ -86,6 +86,7 @@ type Store struct {
 	closed  bool
 	takes   scripts
 	refunds scripts
+	renews  scripts
 	clock   clock
 	stepped func(back time.Duration)
 	batcher batcher
@@ -138,7 +139,7 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 }
 
 func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
-	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), stepped: stepped}
+	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), renews: make(scripts), stepped: stepped}
 }
 
 func (s *Store) names() keyNames {
@@ -275,9 +276,7 @@ func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, 
 	if len(keys) == 0 {
 		return nil
 	}
-	conns := s.acquire()
-	defer s.release(conns)
-	reply := s.run(ctx, conns, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv})[0]
+	reply := s.runOne(ctx, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv})
 	if reply.err != nil {
 		return reply.err
 	}
@@ -290,6 +289,40 @@ func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, 
 		}
 	}
 	return nil
+}
+
+// Renew implements [store.Store].
+func (s *Store) Renew(ctx context.Context, requests []store.Request) error {
+	return s.RenewAt(ctx, 0, requests)
+}
+
+// RenewAt is Renew at an instant of the caller's choice; 0 stands for the time of Redis.
+func (s *Store) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	return classify(ctx, s.recharge(waiting, now, false, requests))
+}
+
+// recharge is Renew in one script call.
+func (s *Store) recharge(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request) error {
+	keys, argv := encodeRefund(s.names(), now, requests, algorithms.Forever)
+	if len(keys) == 0 {
+		return nil
+	}
+	reply := s.runOne(ctx, asking, command{s.script(s.renews, algorithms.Set.RenewScript, requests), keys, argv})
+	if reply.err != nil {
+		return reply.err
+	}
+	r := &reader{reply: reply.values}
+	failed := r.decodeRenewal(requests)
+	return cmp.Or(r.end(), failed)
+}
+
+// runOne runs one script.
+func (s *Store) runOne(ctx context.Context, asking bool, c command) reply {
+	conns := s.acquire()
+	defer s.release(conns)
+	return s.run(ctx, conns, asking, c)[0]
 }
 
 // scripts holds those made so far, by the algorithms in them.

@@ -189,6 +189,33 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 	return allowed && r.err == nil, nil
 }
 
+// decodeRenewal reads what was charged anew into the decisions of requests. A non-nil
+// failed is the error that kept some of them, and them alone, from being renewed.
+func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
+	for i := range requests {
+		for j := range requests[i].Decisions {
+			d := &requests[i].Decisions[j]
+			if d.Charged == 0 {
+				continue
+			}
+			if r.integer(1) == 0 {
+				if text, ok := r.next().(string); ok && failed == nil {
+					failed = scriptError(text)
+				} else if !ok {
+					r.fail(replyError("holds no error text where one belongs"))
+				}
+				continue
+			}
+			charged, a, b := r.integer(algorithms.Forever), r.integer(algorithms.Forever), r.integer(algorithms.Forever)
+			if r.err != nil {
+				return r.err
+			}
+			d.Charged, d.Receipt = charged, algorithms.Receipt{A: a, B: b}
+		}
+	}
+	return failed
+}
+
 // end refuses what follows the last group.
 func (r *reader) end() error {
 	if r.err == nil && len(r.reply) > 0 {

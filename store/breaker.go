@@ -151,6 +151,11 @@ func (b *Breaker) Refund(ctx context.Context, requests []Request, n int64) error
 	return b.Do(func() error { return b.store.Refund(ctx, requests, n) })
 }
 
+// Renew implements [Store].
+func (b *Breaker) Renew(ctx context.Context, requests []Request) error {
+	return b.Do(func() error { return b.store.Renew(ctx, requests) })
+}
+
 // Do calls ask, which asks the store something and returns its error, unless the
 // breaker is open.
 func (b *Breaker) Do(ask func() error) error {

@@ -199,7 +199,7 @@ func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) 
 	for i := range requests {
 		r := &requests[i]
 		for j, d := range r.Decisions {
-			if d.Allowed {
+			if d.Allowed || r.Fleeting {
 				continue
 			}
 			// The store decided after it was sent, and counts in whole microseconds.
@@ -232,6 +232,11 @@ func (c *DenyCache) Refund(ctx context.Context, requests []Request, n int64) err
 		s.mu.Unlock()
 	}
 	return err
+}
+
+// Renew implements [Store].
+func (c *DenyCache) Renew(ctx context.Context, requests []Request) error {
+	return c.store.Renew(ctx, requests)
 }
 
 // look looks what is known of a request that came at an instant. If that refuses it,

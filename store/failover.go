@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -42,12 +43,40 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 
 // Refund implements [Store].
 func (f *Failover) Refund(ctx context.Context, requests []Request, n int64) error {
-	for _, r := range requests {
-		if slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Receipt.Local }) {
-			return f.local.Refund(ctx, f.parts(requests), n)
-		}
+	if slices.ContainsFunc(requests, isLocal) {
+		return f.local.Refund(ctx, f.parts(requests), n)
 	}
 	return f.store.Refund(ctx, requests, n)
+}
+
+// Renew implements [Store]. A charge stays where it is.
+func (f *Failover) Renew(ctx context.Context, requests []Request) error {
+	var there, here []Request // the memory of their decisions is the caller's
+	for _, r := range requests {
+		if isLocal(r) {
+			here = append(here, r)
+		} else {
+			there = append(there, r)
+		}
+	}
+	var err error
+	if len(there) > 0 {
+		err = f.store.Renew(ctx, there)
+	}
+	local := f.parts(here)
+	err = errors.Join(err, f.local.Renew(ctx, local))
+	for i, r := range here {
+		for j, d := range local[i].Decisions {
+			r.Decisions[j].Charged, r.Decisions[j].Receipt = d.Charged, d.Receipt
+			r.Decisions[j].Receipt.Local = true
+		}
+	}
+	return err
+}
+
+// isLocal tells whether the store failed when the request was decided.
+func isLocal(r Request) bool {
+	return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Receipt.Local })
 }
 
 // parts returns the requests with the limits of an instance on its own.

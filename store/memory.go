@@ -170,14 +170,25 @@ func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
 // TakeAt is Take at an instant of the caller's choice; 0 stands for the store's
 // clock.
 func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
-	t := takes.Get().(*take)
+	t := b.begin(now, requests)
 	defer t.release()
+	return t.take(requests), nil
+}
+
+// begin locks what the requests need, and then looks at the clock if now is 0: what
+// expires by then may be swept before.
+func (b *Bounded) begin(now algorithms.Micros, requests []Request) *take {
+	t := takes.Get().(*take)
 	t.Bounded = b
 	t.lock(requests)
-	if now == 0 { // not before the locks are held: what expires by then may be swept by then
+	if now == 0 {
 		now = b.memory.Now()
 	}
 	t.now = now
+	return t
+}
+
+func (t *take) take(requests []Request) (allowed bool) {
 	for i := range requests {
 		r := &requests[i]
 		for n := range r.Limits {
@@ -194,7 +205,7 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Checks: checks})
 		n += len(checks)
 	}
-	allowed := algorithms.Take(t.zones, now)
+	allowed = algorithms.Take(t.zones, t.now)
 	n = 0
 	for i := range requests {
 		r := &requests[i]
@@ -202,14 +213,14 @@ func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Re
 		for i := range r.Limits {
 			d, f := t.checks[n].Decision, &t.found[n]
 			if d.Charged > 0 || f.began && f.budget().state != (algorithms.State{}) {
-				t.keep(f, now+d.ResetAfter+r.Limits[i].Linger())
+				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
 			}
 			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
 			r.Decisions = append(r.Decisions, d)
 			n++
 		}
 	}
-	return allowed, nil
+	return allowed
 }
 
 // Refund implements [Store]. It never fails.
@@ -220,20 +231,49 @@ func (b *Bounded) Refund(ctx context.Context, requests []Request, n int64) error
 // RefundAt is Refund at an instant of the caller's choice; 0 stands for the
 // store's clock.
 func (b *Bounded) RefundAt(_ context.Context, now algorithms.Micros, requests []Request, n int64) error {
-	t := takes.Get().(*take)
+	t := b.begin(now, requests)
 	defer t.release()
-	t.Bounded = b
-	t.lock(requests)
-	if now == 0 {
-		now = b.memory.Now()
+	t.refund(requests, n)
+	return nil
+}
+
+// Renew implements [Store]. It never fails.
+func (b *Bounded) Renew(ctx context.Context, requests []Request) error {
+	return b.RenewAt(ctx, 0, requests)
+}
+
+// RenewAt is Renew at an instant of the caller's choice; 0 stands for the store's clock.
+func (b *Bounded) RenewAt(_ context.Context, now algorithms.Micros, requests []Request) error {
+	for i := range requests {
+		r := &requests[i]
+		for j := range r.Decisions {
+			if d := &r.Decisions[j]; d.Charged > 0 {
+				b.renew(now, Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits[j : j+1], Mode: algorithms.Force, Cost: d.Charged}, d)
+			}
+		}
 	}
+	return nil
+}
+
+// renew is Renew for one budget.
+func (b *Bounded) renew(now algorithms.Micros, r Request, d *algorithms.Decision) {
+	one := []Request{r}
+	one[0].Decisions = []algorithms.Decision{*d}
+	t := b.begin(now, one)
+	defer t.release()
+	t.refund(one, d.Charged)
+	t.take(one)
+	d.Charged, d.Receipt = one[0].Decisions[0].Charged, one[0].Decisions[0].Receipt
+}
+
+func (t *take) refund(requests []Request, n int64) {
 	for i := range requests {
 		r := &requests[i]
 		for j, d := range r.Decisions {
 			if d.Charged == 0 {
 				continue
 			}
-			limit := b.memory.limit(r.Zone, r.Limits[j].ID)
+			limit := t.memory.limit(r.Zone, r.Limits[j].ID)
 			f := found{shard: t.shardOf[i], key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
 			if d.Receipt.Shared {
 				f = found{shard: t.lockOverflow(), key: budgetKey{limit: limit.number}}
@@ -242,21 +282,20 @@ func (b *Bounded) RefundAt(_ context.Context, now algorithms.Micros, requests []
 				continue
 			}
 			l, s := r.Limits[j].Limit, &f.budget().state
-			algorithms.Refund(l, s, now, d.Receipt, min(n, d.Charged))
+			algorithms.Refund(l, s, t.now, d.Receipt, min(n, d.Charged))
 			if l.Linger() > 0 { // then it matters how long it is known
 				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: s}}}}
-				algorithms.Take(look, now)
-				f.shard.expiresLocked(f.place, now+look[0].Checks[0].Decision.ResetAfter+l.Linger())
+				algorithms.Take(look, t.now)
+				f.shard.expiresLocked(f.place, t.now+look[0].Checks[0].Decision.ResetAfter+l.Linger())
 			}
 			if f.limit != nil {
-				b.memory.count(f.limit, f.budget().weight()-f.weight)
+				t.memory.count(f.limit, f.budget().weight()-f.weight)
 			}
 		}
 	}
-	return nil
 }
 
-// take is the working memory of one TakeAt.
+// take is the working memory of one TakeAt, RefundAt or RenewAt.
 type take struct {
 	*Bounded
 	now      algorithms.Micros

@@ -34,6 +34,16 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 	return Limit{Limit: l, ID: id}
 }
 
+// NewSlots names a limit of how many requests of a zone are under way at the same time.
+// Its budgets are the same ones when the limit changes: the requests still are under way.
+func NewSlots(zone, variant string, l *algorithms.Limit) Limit {
+	id := zone + ":c"
+	if variant != "" {
+		id += ":" + variant
+	}
+	return Limit{Limit: l, ID: id}
+}
+
 // Request asks one zone about one HTTP request.
 type Request struct {
 	// Zone is the zone's name.
@@ -51,6 +61,9 @@ type Request struct {
 	MaxWait algorithms.Micros
 	// Shadow zones only watch; see [algorithms.Request].
 	Shadow bool
+	// Fleeting tells that a refusal can end at any moment, so that it is of no use to
+	// remember it.
+	Fleeting bool
 	// Decisions receives an answer per limit, in their order. Take appends to
 	// Decisions[:0], so its memory is used again.
 	Decisions []algorithms.Decision
@@ -62,7 +75,7 @@ type Store interface {
 	// them or, if one has no room, none (but see [algorithms.Mode]), and fills
 	// in the Decisions. It reports whether all had room, shadows apart.
 	//
-	// No two requests of one call may be of the same zone.
+	// No two requests of one call may have budgets in common.
 	//
 	// A budget never charged, or whose reset-after has passed, decides like an
 	// untouched one. The clock is the store's own.
@@ -81,6 +94,16 @@ type Store interface {
 	// After an error it is not known whether anything was given back: don't
 	// repeat the call.
 	Refund(ctx context.Context, requests []Request, n int64) error
+
+	// Renew gives back what every limit of every request was charged, and charges it
+	// anew as of now, both in one step: as far as there is room, as in mode
+	// [algorithms.Force]. The requests are as Take or Renew left them, and any number of
+	// them may be of the same budget. What was charged now, and the receipt for it, is
+	// noted in their Decisions; the rest of these stays as it was.
+	//
+	// After an error, too, requests with a new receipt are renewed. Of the others it is
+	// not known whether they are.
+	Renew(ctx context.Context, requests []Request) error
 }
 
 // Error is a failure of a store to decide.

@@ -43,3 +43,14 @@ func (d *Decorated) TakeAt(ctx context.Context, now algorithms.Micros, requests 
 func (d *Decorated) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
 	return d.Inner.RefundAt(ctx, now, requests, n)
 }
+
+// Renew implements [store.Store].
+func (d *Decorated) Renew(ctx context.Context, requests []store.Request) error {
+	d.refunded.Store(true)
+	return d.Store.Renew(ctx, requests)
+}
+
+// RenewAt implements [Store].
+func (d *Decorated) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
+	return d.Inner.RenewAt(ctx, now, requests)
+}

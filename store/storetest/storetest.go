@@ -21,6 +21,8 @@ type Store interface {
 	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error)
 	// RefundAt is Refund at an instant of the caller's choice, in microseconds.
 	RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error
+	// RenewAt is Renew at an instant of the caller's choice, in microseconds.
+	RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error
 }
 
 const (
@@ -59,6 +61,11 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a budget can begin with less", testInitial},
 		{"gives back", testRefund},
 		{"gives back once dropped", testRefundOfNothing},
+		{"renews", testRenew},
+		{"renews several", testRenewSeveral},
+		{"renews by its own clock", testRenewOwnClock},
+		{"fewer slots than are taken", testFewerSlots},
+		{"slots of instances that die", testSlots},
 		{"exact under concurrency", testConcurrency},
 		{"exact under concurrency with refunds", testConcurrencyRefund},
 		{"exact under concurrency over several keys", testConcurrencySeveral},

@@ -1,0 +1,33 @@
+
+-- Give back what was charged, and charge it anew as of now as far as there is room: what
+-- refund.lua does and then, for as many events in mode force, take.lua.
+--
+-- KEYS     the budgets; one may be there several times
+-- ARGV     as of refund.lua
+-- reply    per budget either 1, charged, and the receipt's two numbers; or 0 and the text of the
+--          error
+
+local now = the_time(tonumber(ARGV[1]))
+local limits, i = read_limits(3, tonumber(ARGV[2]))
+local reply = {}
+
+local function renew(l, key, a, b, n)
+  l.refund(l, key, now, a, b, n)
+  local fits, _, A, B, C = l.decide(l, key, now, 0)
+  return l.commit(l, key, now, min(n, fits), 'granted', A, B, C)
+end
+
+for _, key in ipairs(KEYS) do
+  local l, r = limits[ARGV[i]], #reply
+  local ok, charged, a, b = pcall(renew, l, key, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
+  if not ok then
+    if type(charged) == 'table' then charged = charged.err end
+    reply[r + 1], reply[r + 2] = 0, tostring(charged)
+  else
+    if charged == 0 then a, b = 0, 0 end
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 1, charged, a, b
+  end
+  i = i + 4
+end
+
+return reply

@@ -36,7 +36,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			ipv4_prefix <bits>
 //			ipv6_prefix <bits>
 //
-//			# limits: one or more
+//			# limits: one or more, unless there is concurrency
 //			fixed_window <events> <window> {
 //				align first|clock
 //			}
@@ -63,6 +63,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			mode   binary|nary|uniform|force
 //			factor <number or placeholder>
 //			delay  <max> [<requests>]
+//			concurrency <requests>          # in flight; alone or beside limits
 //			settle {
 //				match status <code>...|header <field> <value>
 //				cost  <number or placeholder>
@@ -161,7 +162,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "delay", "override", "plan", "settle", "shadow", "enforce", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "plan", "settle", "shadow", "enforce", "status", "events", "window",
 	}, limitOptions...)
 	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions = []string{"match", "cost"}
@@ -288,6 +289,10 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		c.Cost, err = number(d, parseCost)
 	case "factor":
 		c.Factor, err = number(d, parseFactor)
+	case "concurrency":
+		if c.Concurrency, err = integer(d, "10"); err == nil {
+			err = checkConcurrency(c.Concurrency)
+		}
 	case "delay":
 		c.Delay, err = unmarshalDelay(d)
 	case "shadow":

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Delay holds requests back instead of refusing them.
@@ -83,7 +84,7 @@ func (p *places) take() bool {
 func (a *answer) takePlaces() (took bool) {
 	for i, z := range a.zones {
 		r := &a.requests[i]
-		if z.places == nil {
+		if z.places == nil || a.terms[i].ofSlots {
 			continue
 		}
 		longest := z.places.longest
@@ -141,7 +142,13 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 		a.age(wait)
 		return nil
 	case <-ctx.Done():
-		if err := h.store.Refund(context.WithoutCancel(ctx), a.requests, maxCost); err != nil {
+		var charged []store.Request
+		for i, r := range a.requests {
+			if !a.terms[i].ofSlots { // these are given back by themselves
+				charged = append(charged, r)
+			}
+		}
+		if err := h.store.Refund(context.WithoutCancel(ctx), charged, maxCost); err != nil {
 			h.failed(fmt.Errorf("giving back what a held request was charged whose client left: %w", err))
 		}
 		return errClientGone

@@ -35,6 +35,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return next.ServeHTTP(w, r)
 	}
 
+	defer a.leaveSlots(r.Context())
 	allowed, err := h.decide(r.Context(), a)
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
@@ -85,16 +86,20 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 // decide takes from the budgets of all zones, and holds the request if it has to wait.
 func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
 	began := time.Now()
-	if !a.takePlaces() {
-		allowed, err = h.store.Take(ctx, a.requests)
-	} else {
+	took := a.takePlaces()
+	if took {
 		defer a.leavePlaces()
+	}
+	if took || a.asksSlots() {
 		// If the client leaves, what was charged must be known, to be given back.
 		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
+	} else {
+		allowed, err = h.store.Take(ctx, a.requests)
 	}
 	if err != nil {
 		return false, err
 	}
+	a.holdSlots()
 	a.decided(allowed, time.Since(began))
 	if wait := a.wait(); allowed && wait > 0 {
 		err = h.hold(ctx, a, wait)
@@ -117,7 +122,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 // noteShadows reports what zones would have refused that may not.
 func (a *answer) noteShadows(r *http.Request) {
 	for i, z := range a.zones {
-		if a.requests[i].Shadow && !a.allowedBy(i) {
+		if a.isFirst(i) && a.requests[i].Shadow && !a.allowedBy(i) {
 			a.note(r, refusalKey{zone: z.name, key: a.requests[i].Key, shadow: true}, a.retryAfter(i))
 		}
 	}
@@ -138,8 +143,10 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 	if r.Context().Err() != nil { // the client has left; nobody is to blame
 		return h.respond(w, r, statusClientGone)
 	}
-	for _, z := range a.zones {
-		z.metrics.count(outcomeError)
+	for i, z := range a.zones {
+		if a.isFirst(i) {
+			z.metrics.count(outcomeError)
+		}
 	}
 	h.failed(err)
 	if h.outage.mode == "allow" || !a.enforced() {
@@ -189,10 +196,11 @@ func (h *Handler) hasErrorRoutes(r *http.Request) bool {
 // lives as long as the request, for its placeholders do.
 type answer struct {
 	handler  *Handler
-	zones    []*zone  // those the request belongs to
+	zones    []*zone  // those the request belongs to; twice in a row if limits and slots are asked of it
 	terms    []*terms // by which it does
 	requests []store.Request
-	known    bool // the requests are decided
+	slots    []*slot // that the request holds
+	known    bool    // the requests are decided
 	allowed  bool
 	exceeded string
 	userless []*zone // those whose key names a user who isn't known so far
@@ -256,21 +264,45 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 			z.metrics.count(outcomeOverridden)
 			continue
 		}
-		request := store.Request{Zone: z.name, Key: key, Limits: scaled(t.limits[alternative], factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: !z.enforces(key)}
-		if len(a.requests) == 0 {
-			request.Decisions = a.decisionRoom[:0]
+		shadow := !z.enforces(key)
+		if limits := t.limits[alternative]; len(limits) > 0 {
+			a.add(z, t, store.Request{Zone: z.name, Key: key, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow})
 		}
-		a.zones = append(a.zones, z)
-		a.terms = append(a.terms, t)
-		a.requests = append(a.requests, request)
+		if s := t.slots; s != nil {
+			a.add(z, s, store.Request{Zone: z.name, Key: key, Limits: s.limits[alternative], Cost: 1, Shadow: shadow, Fleeting: true})
+		}
 	}
 	return nil
+}
+
+func (a *answer) add(z *zone, t *terms, request store.Request) {
+	if len(a.requests) == 0 {
+		request.Decisions = a.decisionRoom[:0]
+	}
+	a.zones = append(a.zones, z)
+	a.terms = append(a.terms, t)
+	a.requests = append(a.requests, request)
+}
+
+// isFirst tells whether a request is the first of its zone.
+func (a *answer) isFirst(i int) bool { return i == 0 || a.zones[i-1] != a.zones[i] }
+
+// ofZone are the requests of the zone that i is the first of.
+func (a *answer) ofZone(i int) []store.Request {
+	end := i + 1
+	for end < len(a.zones) && !a.isFirst(end) {
+		end++
+	}
+	return a.requests[i:end]
 }
 
 // decided notes the outcome.
 func (a *answer) decided(allowed bool, took time.Duration) {
 	a.known, a.allowed = true, allowed
 	for i, z := range a.zones {
+		if !a.isFirst(i) {
+			continue
+		}
 		remembered := a.requests[i].Decisions[0].Remembered
 		said := outcomeAllowed
 		if !a.allowedBy(i) && a.requests[i].Shadow {
@@ -291,9 +323,11 @@ func (a *answer) decided(allowed bool, took time.Duration) {
 
 // allowedBy tells whether a zone had room.
 func (a *answer) allowedBy(i int) bool {
-	for _, d := range a.requests[i].Decisions {
-		if !d.Allowed {
-			return false
+	for _, r := range a.ofZone(i) {
+		for _, d := range r.Decisions {
+			if !d.Allowed {
+				return false
+			}
 		}
 	}
 	return true
@@ -301,8 +335,10 @@ func (a *answer) allowedBy(i int) bool {
 
 // retryAfter is how long until a zone has room: the longest of its limits.
 func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
-	for _, d := range a.requests[i].Decisions {
-		wait = max(wait, d.RetryAfter)
+	for _, r := range a.ofZone(i) {
+		for _, d := range r.Decisions {
+			wait = max(wait, d.RetryAfter)
+		}
 	}
 	return wait
 }
@@ -312,7 +348,7 @@ func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
 func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
 	for i := range a.zones {
-		if a.requests[i].Shadow {
+		if a.requests[i].Shadow || !a.isFirst(i) {
 			continue
 		}
 		w := a.retryAfter(i)
@@ -330,10 +366,10 @@ func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
 func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
 	first := true
 	for i := range a.zones {
-		if a.requests[i].Shadow {
+		if a.requests[i].Shadow || !a.isFirst(i) {
 			continue
 		}
-		d, q := a.nearestOf(i)
+		d, q := nearestOf(a.ofZone(i))
 		if first || nearer(d, nearest) {
 			nearest, quota, first = d, q, false
 		}
@@ -341,12 +377,13 @@ func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
 	return nearest, quota
 }
 
-// nearestOf is nearest for one zone.
-func (a *answer) nearestOf(i int) (nearest algorithms.Decision, quota int64) {
-	r := &a.requests[i]
-	for n, d := range r.Decisions {
-		if n == 0 || nearer(d, nearest) {
-			nearest, quota = d, r.Limits[n].Burst
+// nearestOf is nearest for some requests.
+func nearestOf(requests []store.Request) (nearest algorithms.Decision, quota int64) {
+	for i, r := range requests {
+		for n, d := range r.Decisions {
+			if i+n == 0 || nearer(d, nearest) {
+				nearest, quota = d, r.Limits[n].Burst
+			}
 		}
 	}
 	nearest.Remaining = min(nearest.Remaining, quota) // smooth grants one more
@@ -405,7 +442,7 @@ func (a *answer) placeholder(name string) (any, bool) {
 }
 
 func (a *answer) field(i int, field string) (any, bool) {
-	d, quota := a.nearestOf(i)
+	d, quota := nearestOf(a.ofZone(i))
 	if d.Unknown() {
 		return "", true
 	}
@@ -424,6 +461,7 @@ func (a *answer) field(i int, field string) (any, bool) {
 	case "allowed":
 		return strconv.FormatBool(a.allowedBy(i)), true
 	case "charged":
+		d, _ = nearestOf(a.requests[i : i+1]) // not the slot, if there is more to it
 		return strconv.FormatInt(d.Charged, 10), true
 	}
 	return nil, false

@@ -164,7 +164,7 @@ func (a *answer) setDraft(h http.Header) {
 // policyOf returns the items of RateLimit-Policy of one zone.
 func (a *answer) policyOf(i int) string {
 	t := a.terms[i]
-	if a.zones[i].factor.varies() {
+	if a.zones[i].factor.varies() && !t.ofSlots {
 		return policyField(t.labels, a.requests[i].Limits)
 	}
 	return t.policy

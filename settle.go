@@ -91,6 +91,9 @@ func (a *answer) settling(repl *caddy.Replacer) *settling {
 	return &settling{answer: a, repl: repl}
 }
 
+// settles tells whether a request's charges are settled.
+func (a *answer) settles(i int) bool { return a.zones[i].settle != nil && !a.terms[i].ofSlots }
+
 // note notes what a response is worth, when its header is about to be sent.
 func (s *settling) note(status int, header http.Header) {
 	s.status = status
@@ -99,7 +102,7 @@ func (s *settling) note(status int, header http.Header) {
 	for i, z := range s.answer.zones {
 		s.cost[i] = unknown
 		switch {
-		case z.settle == nil:
+		case !s.answer.settles(i):
 		case z.settle.Match != nil && !z.settle.Match.Match(status, header):
 			s.cost[i] = 0
 		default:
@@ -138,7 +141,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 	var more []store.Request
 	for i, z := range a.zones {
 		cost := s.cost[i]
-		if cost == unknown && s.trailers && z.settle != nil {
+		if cost == unknown && s.trailers && a.settles(i) {
 			cost = s.costOf(z)
 		}
 		r := a.requests[i]

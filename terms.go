@@ -46,6 +46,10 @@ type terms struct {
 	parts  []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
 	policy string              // the items of RateLimit-Policy
 	labels []string
+
+	slots   *terms            // by which slots are taken; nil: none are
+	ofSlots bool              // these are such terms,
+	roomy   *algorithms.Limit // by which slots are renewed
 }
 
 // termsOf returns what a key of a request gets.
@@ -81,8 +85,12 @@ func (z *zone) provisionTerms(c *Zone, factor int64, outage outagePolicy) error 
 			usual = c.Plan.Default
 		}
 	}
+	ready := usual.ready
+	if c.Plan == nil && c.Concurrency > 0 {
+		ready = usual.readyLimits // if there are none, slots are all there is
+	}
 	var err error
-	if z.usual, err = usual.ready(c, factor, outage); err != nil {
+	if z.usual, err = ready(c, factor, outage); err != nil {
 		return err
 	}
 	if z.overrides, err = readyTerms("override", c.Override, c, factor, outage); err != nil || c.Plan == nil {
@@ -115,6 +123,11 @@ func (t *Terms) ready(c *Zone, factor int64, outage outagePolicy) (*terms, error
 		}
 		return &terms{unlimited: true}, nil
 	}
+	return t.readyLimits(c, factor, outage)
+}
+
+// readyLimits is ready for terms that are limits.
+func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms, error) {
 	limits, err := readyLimits(t.Limits)
 	if err == nil {
 		err = c.checkTogether(limits)
@@ -141,11 +154,24 @@ func (t *Terms) ready(c *Zone, factor int64, outage outagePolicy) (*terms, error
 			made.parts = append(made.parts, part)
 		}
 	}
-	return made, nil
+	made.slots, err = readySlots(c.Concurrency, outage)
+	return made, err
 }
 
 // name names the limits of a zone, for each alternative of its key.
 func (t *terms) name(zone, variant string, alternatives int) {
+	t.nameLimits(zone, variant, alternatives, store.NewLimit)
+	t.labels = limitLabels(zone, len(t.ready)+1)
+	if s := t.slots; s != nil {
+		s.nameLimits(zone, variant, alternatives, store.NewSlots)
+		s.labels = t.labels[len(t.ready):]
+		s.policy = slotPolicy(s.labels[0], s.ready[0].Burst)
+	}
+	t.labels = t.labels[:len(t.ready)]
+	t.policy = policyField(t.labels, t.limits[0])
+}
+
+func (t *terms) nameLimits(zone, variant string, alternatives int, name func(zone, variant string, l *algorithms.Limit) store.Limit) {
 	t.limits = nil
 	for i := range alternatives {
 		alternative := variant
@@ -154,15 +180,13 @@ func (t *terms) name(zone, variant string, alternatives int) {
 		}
 		var named []store.Limit
 		for n, l := range t.ready {
-			named = append(named, store.NewLimit(zone, alternative, l))
+			named = append(named, name(zone, alternative, l))
 			if t.parts != nil {
 				named[n].Part = t.parts[n]
 			}
 		}
 		t.limits = append(t.limits, named)
 	}
-	t.labels = limitLabels(zone, len(t.ready))
-	t.policy = policyField(t.labels, t.limits[0])
 }
 
 // describe is what terms come down to, for zones of one name to be compared.

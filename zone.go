@@ -70,6 +70,10 @@ type Zone struct {
 	// (default 1). It needs limits with a burst.
 	Factor Number `json:"factor,omitempty"`
 
+	// How many requests of a key may be in flight at the same time, 1 to 1000000; a request
+	// is until its response has ended. Further ones are refused (default: any number).
+	Concurrency int64 `json:"concurrency,omitempty"`
+
 	// Hold requests back until there is room for them, instead of refusing them.
 	// It needs mode binary, and limits of the algorithms fixed_window, gcra,
 	// leaky_bucket, smooth or token_bucket (default: requests are never held).
@@ -222,8 +226,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && !c.Shadow && c.Enforce == nil
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String()}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && !c.Shadow && c.Enforce == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -256,12 +260,16 @@ func (z *zone) nameLimits(variant string) {
 
 // check judges the zone's settings except its limits.
 func (c *Zone) check(name string) error {
-	var enforce error
+	var enforce, concurrency error
 	if c.Enforce != nil {
 		enforce = checkEnforce(*c.Enforce)
 	}
+	if c.Concurrency != 0 {
+		concurrency = checkConcurrency(c.Concurrency)
+	}
 	return errors.Join(
 		enforce,
+		concurrency,
 		checkZoneName(name),
 		checkMode(c.Mode),
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
@@ -333,8 +341,12 @@ func (c *Zone) checkLimits() error {
 		if err := c.Plan.check(len(configured) > 0); err != nil {
 			return err
 		}
-	} else if len(configured) == 0 {
+	} else if len(configured) == 0 && c.Concurrency == 0 {
 		return errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
+	} else if len(configured) == 0 {
+		if err := c.checkAlone(); err != nil {
+			return err
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
 		if err := c.checkOverrideKey(key); err != nil {
@@ -414,7 +426,7 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, override, plan, mode, factor, store string }
+type identity struct{ key, prefixes, limits, override, plan, concurrency, mode, factor, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -424,6 +436,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"limits", i.limits, other.limits},
 		{"override", i.override, other.override},
 		{"plan", i.plan, other.plan},
+		{"concurrency", i.concurrency, other.concurrency},
 		{"mode", i.mode, other.mode},
 		{"factor", i.factor, other.factor},
 		{"store", i.store, other.store},

@@ -1,0 +1,413 @@
+package ratelimit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// gate is an upstream whose requests to /hold end when they are let through, or when
+// their client leaves.
+type gate struct {
+	address  string
+	pass     chan struct{}
+	mu       sync.Mutex
+	inFlight int
+	most     int
+}
+
+func startGate(t *testing.T) *gate {
+	t.Helper()
+	g := &gate{pass: make(chan struct{})}
+	s := httptest.NewServer(g)
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // first
+	g.address = s.Listener.Addr().String()
+	return g
+}
+
+func (g *gate) came(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inFlight += n
+	g.most = max(g.most, g.inFlight)
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.came(1)
+	defer g.came(-1)
+	switch {
+	case r.Header.Get("Upgrade") != "":
+		conn, stream, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		_ = stream.Flush()
+		_, _ = io.Copy(conn, stream)
+	case r.URL.Path == "/hold":
+		select {
+		case <-g.pass:
+		case <-r.Context().Done():
+		}
+	case r.URL.Path == "/short":
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// wait waits until so many requests are in flight.
+func (g *gate) wait(t *testing.T, n int) {
+	t.Helper()
+	waitUntil(t, fmt.Sprint(n, " are in flight"), func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.inFlight == n
+	})
+}
+
+func waitUntil(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never came true that %s", what)
+		}
+	}
+}
+
+// waitForSlots waits until so many slots are free, as a request that has one sees it.
+func waitForSlots(t *testing.T, c *caddyProcess, n int) {
+	t.Helper()
+	said := ""
+	waitUntil(t, fmt.Sprint(n, " slots are free"), func() bool {
+		said = c.get(t, "/").field("RateLimit")
+		return said == fmt.Sprintf(`"api";r=%d`, n-1)
+	})
+}
+
+// hold sends a request that stays in flight; what came of it arrives when it ends.
+func (c *caddyProcess) hold(ctx context.Context, path string) <-chan int {
+	done := make(chan int, 1)
+	go func() {
+		request, err := http.NewRequestWithContext(ctx, "POST", "http://"+c.site+path, nil)
+		if err != nil {
+			panic(err)
+		}
+		r, err := client.Do(request)
+		if err != nil {
+			done <- 0
+			return
+		}
+		_ = r.Body.Close()
+		done <- r.StatusCode
+	}()
+	return done
+}
+
+// gated is a site that limits requests and passes them on to a gate.
+func gated(g *gate, rateLimit string) string {
+	return strings.Replace(site(rateLimit), "respond ok", "@ready path /ready\nrespond @ready ok\ntest_hold\nreverse_proxy "+g.address+" {\n stream_close_delay 1h\n}", 1)
+}
+
+// Never more requests are in flight than may be, over all instances, and each that ends
+// makes room for another one, however it ends.
+func TestConcurrency(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n}\n"+use)
+		one := startCaddy(t, config)
+		other := one
+		if use != "" {
+			other = startCaddy(t, config)
+		}
+		var held []<-chan int
+		for i := range 3 {
+			held = append(held, []*caddyProcess{one, other}[i%2].hold(context.Background(), "/hold"))
+		}
+		g.wait(t, 3)
+		for _, c := range []*caddyProcess{one, other} {
+			c.get(t, "/").want(t, 429, "Retry-After", "1", "RateLimit-Policy", `"api";q=3;qu="concurrent-requests"`, "RateLimit", `"api";r=0;t=1`)
+		}
+		other.get(t, "/?key=another").want(t, 200, "Retry-After", "", "RateLimit", `"api";r=2`)
+		g.pass <- struct{}{}
+		waitForSlots(t, one, 1)
+		g.pass <- struct{}{}
+		g.pass <- struct{}{}
+		for _, done := range held {
+			if status := <-done; status != 200 {
+				t.Errorf("a request in flight ended with %d", status)
+			}
+		}
+		waitForSlots(t, other, 3)
+
+		// A panic, and clients that leave.
+		for range 5 {
+			<-one.hold(context.Background(), "/?panic=1")
+		}
+		waitForSlots(t, other, 3)
+		ctx, leave := context.WithCancel(context.Background())
+		for range 3 {
+			held = append(held, one.hold(ctx, "/hold"))
+		}
+		g.wait(t, 3)
+		other.get(t, "/").want(t, 429)
+		leave()
+		waitForSlots(t, other, 3)
+
+		// A connection that becomes another protocol holds its slot until it is closed.
+		conn, err := net.Dial("tcp", one.site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", one.site)
+		answer := bufio.NewReader(conn)
+		for line := ""; line != "hello\n"; {
+			if line, err = answer.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitForSlots(t, other, 2)
+		_ = conn.Close()
+		waitForSlots(t, other, 3)
+
+		// Many at once.
+		g.mu.Lock()
+		g.most = 0
+		g.mu.Unlock()
+		statuses := flood(t, 400, 16, "/short", one, other)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.most != 3 || statuses[200] < 3 || statuses[429] == 0 || statuses[200]+statuses[429] != 400 {
+			t.Errorf("%d were in flight at once, and the answers were %v", g.most, statuses)
+		}
+	})
+}
+
+// Slots and limits are taken together or not at all, and count as one zone.
+func TestConcurrencyAndLimits(t *testing.T) {
+	g := startGate(t)
+	c := startCaddy(t, gated(g, `zone api {
+		key {query.key}
+		fixed_window 5 1000h
+		token_bucket 100 1000h
+		concurrency 1
+		override free unlimited
+		settle {
+			match status 401
+		}
+	}
+	problem_json
+	headers draft x_ratelimit`))
+	const policy = `"api";q=5;w=3600000, "api/2";q=100;w=3600000, "api/3";q=1;qu="concurrent-requests"`
+	held := c.hold(context.Background(), "/hold")
+	g.wait(t, 1)
+	for range 10 { // and none of them is charged
+		r := c.get(t, "/")
+		r.want(t, 429, "Retry-After", "1", "RateLimit-Policy", policy, "RateLimit", `"api";r=4, "api/2";r=99, "api/3";r=0;t=1`, "X-RateLimit-Limit", "1", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1")
+		r.wantProblem(t, 429, "quota-exceeded", "api/3")
+		c.get(t, "/?key=free").want(t, 200, "RateLimit", "")
+	}
+	g.pass <- struct{}{}
+	<-held
+	r := c.get(t, "/?key=b")
+	if got := r.field("RateLimit"); r.StatusCode != 200 || !strings.HasPrefix(got, `"api";r=4;t=`) || !strings.HasSuffix(got, `, "api/3";r=0`) {
+		t.Errorf("%d %s", r.StatusCode, got)
+	}
+	for _, line := range []string{
+		`caddy_rate_limit_requests_total{outcome="denied",zone="api"} 10`,
+		`caddy_rate_limit_requests_total{outcome="allowed",zone="api"} 2`,
+		`caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 10`,
+	} {
+		waitForMetric(t, c, line)
+	}
+}
+
+// In the shadow a full zone lets pass, says nothing, and counts what it would refuse.
+func TestConcurrencyInTheShadow(t *testing.T) {
+	g := startGate(t)
+	c := startCaddy(t, gated(g, "zone api {\n concurrency 1\n shadow\n}"))
+	c.hold(context.Background(), "/hold")
+	g.wait(t, 1)
+	c.get(t, "/").want(t, 200, "RateLimit", "", "RateLimit-Policy", "")
+	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="api"} 1`)
+	g.pass <- struct{}{}
+}
+
+// A request that is held back holds its slot, until its client leaves.
+func TestConcurrencyAndDelay(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		c := startCaddy(t, gated(g, "zone api {\n token_bucket 1 1h 1\n delay 10h\n concurrency 1\n}\n"+use))
+		c.get(t, "/").want(t, 200)
+		for range 2 {
+			ctx, leave := context.WithCancel(context.Background())
+			var held <-chan int
+			waitUntil(t, "a request is held", func() bool {
+				held = c.hold(ctx, "/")
+				select {
+				case status := <-held:
+					if status != 429 { // until the slot of the one before is there again
+						t.Fatalf("a request to be held got %d", status)
+					}
+					return false
+				case <-time.After(time.Second):
+					return true
+				}
+			})
+			c.get(t, "/").want(t, 429, "Retry-After", "1")
+			leave()
+			<-held
+		}
+	})
+}
+
+// A request that takes longer than a slot lasts keeps its slot, and so it does over a
+// reload.
+func TestConcurrencyOfLongRequests(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
+		const expiry = 3 * time.Second
+		c := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
+		held := c.hold(context.Background(), "/hold")
+		g.wait(t, 1)
+		reloaded := false
+		for began := time.Now(); time.Since(began) < 3*expiry; time.Sleep(20 * time.Millisecond) {
+			if r := c.get(t, "/"); r.StatusCode != 429 {
+				t.Fatalf("status %d while another request is in flight for %v", r.StatusCode, time.Since(began))
+			}
+			if !reloaded && time.Since(began) > expiry/2 {
+				reloaded = true
+				c.reload(t, "# again\n"+config)
+			}
+		}
+		g.pass <- struct{}{}
+		if status := <-held; status != 200 {
+			t.Errorf("the long request ended with %d", status)
+		}
+		waitForSlots(t, c, 1)
+	})
+}
+
+// What an instance that is killed held is there for others when it has expired, and not
+// before.
+func TestConcurrencyOfTheKilled(t *testing.T) {
+	g := startGate(t)
+	const expiry = 4 * time.Second
+	config := gated(g, "zone api {\n concurrency 2\n}\nredis "+redistest.Start(t).Addr+" {\n timeout 30s\n}")
+	killed := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
+	c := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
+	killed.hold(context.Background(), "/hold")
+	killed.hold(context.Background(), "/hold")
+	g.wait(t, 2)
+	c.get(t, "/").want(t, 429)
+	began := time.Now()
+	if err := killed.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitForSlots(t, c, 2)
+	// They were renewed a third of their time ago at most, when it was killed.
+	if took := time.Since(began); took < expiry/2 {
+		t.Errorf("the slots were there again after %v", took)
+	}
+}
+
+// failingOnce is a store whose next renewals fail.
+type failingOnce struct {
+	store.Store
+	fail, renewed atomic.Int64
+}
+
+func (f *failingOnce) Renew(ctx context.Context, requests []store.Request) error {
+	if f.fail.Add(-1) >= 0 {
+		return &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
+	}
+	f.renewed.Add(int64(len(requests)))
+	return f.Store.Renew(ctx, requests)
+}
+
+// Slots are renewed as long as they are held, also when that fails once, and then nothing
+// runs any more.
+func TestSlotTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots, err := readySlots(300, outagePolicy{num: 1, den: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots.nameLimits("z", "", 1, store.NewSlots)
+		s := &failingOnce{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
+		h := &Handler{store: s}
+		h.DisableMetrics = true
+		take := func() (*answer, error) {
+			a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
+			a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
+			allowed, err := s.Take(t.Context(), a.requests)
+			if err == nil && !allowed {
+				err = errors.New("refused")
+			}
+			a.holdSlots()
+			return a, err
+		}
+		var held []*answer
+		for range 300 {
+			a, err := take()
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, a)
+			time.Sleep(time.Millisecond)
+		}
+		for i := range 100 {
+			time.Sleep(7 * time.Second)
+			a, err := take()
+			if err == nil {
+				t.Fatal("a slot was lost")
+			}
+			if d := a.requests[0].Decisions[0]; d.RetryAfter != slotRetry || len(a.slots) != 0 {
+				t.Errorf("refused as %+v", d)
+			}
+			if i%3 == 0 { // of every second turn the first call fails
+				s.fail.Store(1)
+			}
+		}
+		renewed := s.renewed.Load()
+		if renewed < 300*10 {
+			t.Errorf("renewed %d slots", renewed)
+		}
+		for i, a := range held {
+			a.leaveSlots(t.Context())
+			if i%2 == 0 {
+				if a, err := take(); err != nil {
+					t.Error(err)
+				} else {
+					a.leaveSlots(t.Context())
+				}
+			}
+		}
+		peek := []store.Request{{Zone: "z", Limits: slots.limits[0]}}
+		if _, err := s.Take(t.Context(), peek); err != nil || peek[0].Decisions[0].Remaining != 300 {
+			t.Errorf("%+v are left, %v", peek[0].Decisions, err)
+		}
+		time.Sleep(slotExpiry)
+		underWay.mu.Lock()
+		defer underWay.mu.Unlock()
+		if underWay.timer != nil || len(underWay.slots) != 0 {
+			t.Error("turns go on though no slot is held")
+		}
+	})
+}

@@ -327,6 +327,33 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 	}
 }
 
+// A Redis that loses its data is told again what is in flight. While it fails, instances
+// count for themselves.
+func TestConcurrencyInOutage(t *testing.T) {
+	g := startGate(t)
+	server := redistest.Start(t)
+	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr), slotExpiryVariable+"=3s")
+	c.hold(context.Background(), "/hold")
+	c.hold(context.Background(), "/hold")
+	g.wait(t, 2)
+	if err := server.Client.FlushAll(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "Redis knows again of what is in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
+	server.Kill(t)
+	waitForSlots(t, c, 2)
+	c.hold(context.Background(), "/hold")
+	c.hold(context.Background(), "/hold")
+	g.wait(t, 4)
+	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(50 * time.Millisecond) {
+		c.get(t, "/").want(t, 429, "Retry-After", "1")
+	}
+	for range 4 {
+		g.pass <- struct{}{}
+	}
+	waitForSlots(t, c, 2)
+}
+
 // failingOnce is a store whose next renewals fail.
 type failingOnce struct {
 	store.Store
@@ -388,6 +415,25 @@ func TestSlotTable(t *testing.T) {
 		renewed := s.renewed.Load()
 		if renewed < 300*10 {
 			t.Errorf("renewed %d slots", renewed)
+		}
+		// When nothing could be renewed for so long that others got in, all are counted.
+		s.fail.Store(1_000_000)
+		time.Sleep(slotExpiry + time.Second)
+		var others []*answer
+		for range 300 {
+			a, err := take()
+			if err != nil {
+				t.Fatal("a slot has not expired")
+			}
+			others = append(others, a)
+		}
+		s.fail.Store(0)
+		time.Sleep(slotExpiry / 3)
+		for _, a := range others {
+			a.leaveSlots(t.Context())
+		}
+		if _, err := take(); err == nil {
+			t.Error("a slot is free though as many requests are under way")
 		}
 		for i, a := range held {
 			a.leaveSlots(t.Context())

@@ -144,6 +144,35 @@ func testFewerSlots(t *testing.T, s Store) {
 	full(start + 40*second)
 }
 
+// testFrozenSlots has an instance come back after its slots have expired and others have
+// taken them: it is counted again, and there are none for anybody until enough are given
+// back.
+func testFrozenSlots(t *testing.T, s Store) {
+	const n = 3
+	hold := func(now algorithms.Micros) (held []store.Request) {
+		for range n {
+			r := ask("z", "k", 1, slots(t, n))
+			if !takeAt(t, s, now, r) {
+				t.Fatal("refused though there is room")
+			}
+			r[0].Limits = []store.Limit{slots(t, 1000)}
+			held = append(held, r...)
+		}
+		return held
+	}
+	all := hold(start)
+	all = append(all, hold(start+31*second)...)
+	renewAt(t, s, start+40*second, all)
+	for left := len(all); left > 0; left-- {
+		r := ask("z", "k", 0, slots(t, n))
+		takeAt(t, s, start+41*second, r)
+		if want := max(int64(n-left), 0); r[0].Decisions[0].Remaining != want {
+			t.Errorf("%d remain with %d requests under way, want %d", r[0].Decisions[0].Remaining, left, want)
+		}
+		refundAt(t, s, start+41*second, all[left-1:left], 1)
+	}
+}
+
 // testRenewOwnClock renews as of the store's own time, through all that wraps it.
 func testRenewOwnClock(t *testing.T, s Store) {
 	ctx := context.Background()

@@ -65,6 +65,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"renews several", testRenewSeveral},
 		{"renews by its own clock", testRenewOwnClock},
 		{"fewer slots than are taken", testFewerSlots},
+		{"slots of an instance that was frozen", testFrozenSlots},
 		{"slots of instances that die", testSlots},
 		{"exact under concurrency", testConcurrency},
 		{"exact under concurrency with refunds", testConcurrencyRefund},

@@ -208,7 +208,7 @@ func TestConcurrencyAndLimits(t *testing.T) {
 		concurrency 1
 		override free unlimited
 		settle {
-			match status 401
+			cost {query.tokens}
 		}
 	}
 	problem_json
@@ -224,13 +224,16 @@ func TestConcurrencyAndLimits(t *testing.T) {
 	}
 	g.pass <- struct{}{}
 	<-held
+	for range 3 { // what they are worth is not charged to slots
+		c.get(t, "/?key=c&tokens=2").want(t, 200)
+	}
 	r := c.get(t, "/?key=b")
 	if got := r.field("RateLimit"); r.StatusCode != 200 || !strings.HasPrefix(got, `"api";r=4;t=`) || !strings.HasSuffix(got, `, "api/3";r=0`) {
 		t.Errorf("%d %s", r.StatusCode, got)
 	}
 	for _, line := range []string{
 		`caddy_rate_limit_requests_total{outcome="denied",zone="api"} 10`,
-		`caddy_rate_limit_requests_total{outcome="allowed",zone="api"} 2`,
+		`caddy_rate_limit_requests_total{outcome="allowed",zone="api"} 5`,
 		`caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 10`,
 	} {
 		waitForMetric(t, c, line)

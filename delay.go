@@ -84,7 +84,7 @@ func (p *places) take() bool {
 func (a *answer) takePlaces() (took bool) {
 	for i, z := range a.zones {
 		r := &a.requests[i]
-		if z.places == nil || a.terms[i].ofSlots {
+		if z.places == nil {
 			continue
 		}
 		longest := z.places.longest

@@ -103,7 +103,7 @@ func TestShadowDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &answer{zones: []*zone{{places: &places{zone: t.Name(), longest: 1000, most: 1}}}, terms: []*terms{{}}, requests: []store.Request{{Shadow: true, Limits: []store.Limit{{Limit: limit}}}}}
+	a := &answer{zones: []*zone{{places: &places{zone: t.Name(), longest: 1000, most: 1}}}, requests: []store.Request{{Shadow: true, Limits: []store.Limit{{Limit: limit}}}}}
 	took := a.takePlaces()
 	a.leavePlaces()
 	if n := a.zones[0].places.taken().Load(); took || n != 0 || a.requests[0].MaxWait != 1000 {

@@ -4,16 +4,27 @@
 --
 -- KEYS     the budgets; one may be there several times
 -- ARGV     as of refund.lua
--- reply    per budget either 1, charged, and the receipt's two numbers; or 0 and the text of the
+-- reply    now in µs; per budget either 1, charged, and the receipt's two numbers; or 0 and the text of the
 --          error
 
 local now = the_time(tonumber(ARGV[1]))
 local limits, i = read_limits(3, tonumber(ARGV[2]))
-local reply = {}
+local reply = { now }
+
+local log = algorithms.sliding_log or {}
 
 local function renew(l, key, a, b, n)
-  l.refund(l, key, now, a, b, n)
   local fits, _, A, B, C = l.decide(l, key, now, 0)
+  if l.refund == log.refund and fits >= n and a - l[4] < now then
+    -- The other way round, which comes to the same unless the clock was set back: a log that is
+    -- empty for a moment is gone, and where its slot is on its way to another node of a cluster,
+    -- this one may not begin a new one.
+    local charged, stamp = l.commit(l, key, now, n, 'granted', A, B, C)
+    l.refund(l, key, now, a, b, n)
+    return charged, stamp, 0
+  end
+  l.refund(l, key, now, a, b, n)
+  fits, _, A, B, C = l.decide(l, key, now, 0)
   return l.commit(l, key, now, min(n, fits), 'granted', A, B, C)
 end
 

@@ -48,6 +48,7 @@ func TestCluster(t *testing.T) {
 		"a key begins while its slot moves": testClusterAsks,
 		"many slots move at once":           testClusterReshards,
 		"a log ends while its slot moves":   testClusterMovesLogs,
+		"renews while a slot moves":         testClusterRenews,
 		"is checked while a slot moves":     testClusterChecks,
 		"gives back to a node that hangs":   testClusterGivesBackLate,
 		"settings":                          testClusterSettings,
@@ -421,6 +422,39 @@ func testClusterChecks(t *testing.T, c *redistest.Cluster) {
 		t.Error(err)
 	}
 	c.EndMove(t, slot, from, to)
+}
+
+// A log that holds nothing but what is renewed can be renewed while its slot moves.
+func testClusterRenews(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	ctx := context.Background()
+	slot := c.Slot(t, "renewed")
+	from := c.Owner(t, c.Nodes[0], slot)
+	to := c.Nodes[0]
+	if from == to {
+		to = c.Nodes[1]
+	}
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: 3_600_000_000})
+	r := []store.Request{{Zone: "z", Key: "renewed", Cost: 1, Limits: []store.Limit{limit}}}
+	if allowed, err := s.Take(ctx, r); !allowed || err != nil {
+		t.Fatal(allowed, err)
+	}
+	renew := func(when string) {
+		t.Helper()
+		if err := s.Renew(ctx, r); err != nil || r[0].Decisions[0].Charged != 1 {
+			t.Errorf("%s: %+v, %v", when, r[0].Decisions[0], err)
+		}
+	}
+	c.BeginMove(t, slot, from, to)
+	renew("before the key moves")
+	c.MoveKeys(t, slot, 1, from, to)
+	renew("when the key has moved")
+	c.EndMove(t, slot, from, to)
+	renew("when the slot has moved")
+	peek := []store.Request{{Zone: "z", Key: "renewed", Limits: []store.Limit{limit}}}
+	if _, err := s.Take(ctx, peek); err != nil || peek[0].Decisions[0].Remaining != 1 {
+		t.Errorf("%+v, %v", peek[0].Decisions, err)
+	}
 }
 
 // When a master dies, its replica's turn comes without anybody's doing, no request waits

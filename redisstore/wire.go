@@ -192,6 +192,7 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 // decodeRenewal reads what was charged anew into the decisions of requests. A non-nil
 // failed is the error that kept some of them, and them alone, from being renewed.
 func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
+	r.integer(algorithms.Forever) // the instant
 	for i := range requests {
 		for j := range requests[i].Decisions {
 			d := &requests[i].Decisions[j]

@@ -3,11 +3,15 @@ package ratelimit
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -342,4 +346,49 @@ func TestExampleGradualRollout(t *testing.T) {
 		t.Errorf("in the shadow: %d %s", r.StatusCode, r.body)
 	}
 	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="reads"} 1`)
+}
+
+func TestExampleNoisyNeighbour(t *testing.T) {
+	var served atomic.Int64
+	release := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served.Add(1)
+		if r.Header.Get("X-Tenant") == "noisy" {
+			<-release
+		}
+	}))
+	t.Cleanup(slow.Close)
+	text, err := os.ReadFile("examples/noisy-neighbour/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, _, _ := strings.Cut(string(text), "\n:9000 {")
+	front = strings.Replace(front, "\n:8080 {", "\n{$SITE} {", 1)
+	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n"+strings.ReplaceAll(front, "localhost:9000", slow.Listener.Addr().String()))
+	began := served.Load()
+	var noisy sync.WaitGroup
+	passed := make(chan string, 3)
+	for range 3 {
+		noisy.Go(func() { passed <- statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/") })
+	}
+	for deadline := time.Now().Add(20 * time.Second); served.Load() < began+3; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("three requests don't get through")
+		}
+	}
+	r := c.get(t, "/", "X-Tenant", "noisy")
+	r.want(t, 429, "Retry-After", "1")
+	if got := statuses(t, c, "GET", []string{"X-Tenant", "quiet"}, repeat("/", 30)...); got != strings.Repeat("200 ", 30) {
+		t.Errorf("the neighbour: %s", got)
+	}
+	close(release)
+	noisy.Wait()
+	for range 3 {
+		if got := <-passed; got != "200 " {
+			t.Errorf("a slow request: %s", got)
+		}
+	}
+	if got := statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/"); got != "200 " {
+		t.Errorf("afterwards: %s", got)
+	}
 }

@@ -551,3 +551,26 @@ func BenchmarkDenyCache(b *testing.B) {
 		})
 	}
 }
+
+// A refusal that can end at any moment is not remembered.
+func TestDenyCacheForgetsFleeting(t *testing.T) {
+	s := store.NewMemory().Bound(1000, zones(1), nil)
+	c := store.NewDenyCache(s, time.Minute)
+	ctx := context.Background()
+	r := func() []store.Request {
+		return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}, Fleeting: true}}
+	}
+	first := r()
+	if ok, err := s.Take(ctx, first); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for range 2 {
+		if ok, err := c.Take(ctx, r()); ok || err != nil || c.Held() != 0 {
+			t.Errorf("taken: %v, %v; %d are remembered", ok, err, c.Held())
+		}
+	}
+	_ = s.Refund(ctx, first, 1)
+	if ok, err := c.Take(ctx, r()); !ok || err != nil {
+		t.Errorf("refused though it was given back: %v, %v", ok, err)
+	}
+}

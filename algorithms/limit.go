@@ -57,6 +57,7 @@ type Limit struct {
 	// withheld is how many events a budget lacks that nothing is known of.
 	withheld    int64
 	smooth      smoothNumbers
+	ban         Ban
 	args        []int64 // what the algorithm's script is told
 	fingerprint string
 }
@@ -279,7 +280,7 @@ func (l *Limit) Scalable() bool { return l.algorithm.Burst && l.WarmUp == 0 }
 // budget with initial lacks at first does depend on the burst.)
 func (l *Limit) Scaled(factor int64) *Limit {
 	const one = 1_000_000
-	if factor == one {
+	if factor == one || l.Bans() {
 		return l
 	}
 	scaled := *l

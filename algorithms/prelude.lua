@@ -39,7 +39,7 @@ local function read_limits(i, count)
   local limits = {}
   for n = 1, count do
     local algorithm, numbers = algorithms[ARGV[i]], tonumber(ARGV[i + 1])
-    local l = { decide = algorithm.decide, commit = algorithm.commit, refund = algorithm.refund }
+    local l = { decide = algorithm.decide, commit = algorithm.commit, refund = algorithm.refund, bans = algorithm.bans }
     for j = 1, numbers do l[j] = tonumber(ARGV[i + 1 + j]) end
     limits[tostring(n)] = l
     i = i + 2 + numbers

@@ -52,7 +52,8 @@ type Request struct {
 	// Shadow zones only watch: the request passes whatever they say. They are charged
 	// by what they say themselves, and nothing when a zone refuses that isn't a shadow.
 	Shadow bool
-	// Checks are the zone's limits, one or more.
+	// Checks are the zone's limits, one or more, and then its ban, if it has one; see
+	// [NewBan].
 	Checks []Check
 }
 
@@ -72,6 +73,10 @@ type Check struct {
 // zones alone. A shadow that refuses is charged as for a refused request, and the
 // others as if it weren't there. No two checks may share a State.
 //
+// While a zone's ban stands, the zone refuses everything, holds nothing back and charges
+// nothing, whatever its mode. Before that, its ban counts what the zone's own limits
+// refuse; if this brings about a ban, its RetryAfter says so, though it had room.
+//
 // take.lua is its other half.
 func Take(requests []Request, now Micros) (allowed bool) {
 	allowed = true
@@ -82,10 +87,14 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			c := &r.Checks[j]
 			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
 			c.Decision = Decision{Allowed: want <= c.verdict.fits, RetryAfter: c.verdict.retry}
-			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= r.MaxWait {
+			longest := r.MaxWait
+			if c.Limit.Bans() { // nobody is held until a ban ends
+				longest = 0
+			}
+			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= longest {
 				c.Decision = Decision{Allowed: true, Wait: retry}
-			} else if retry > r.MaxWait && retry < Forever {
-				c.Decision.RetryAfter = retry - r.MaxWait
+			} else if retry > longest && retry < Forever {
+				c.Decision.RetryAfter = retry - longest
 			}
 			allowed = allowed && (c.Decision.Allowed || r.Shadow)
 		}
@@ -94,10 +103,16 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		r := &requests[i]
 		passes := allowed && (!r.Shadow || r.hasRoom())
 		charge, o := r.charge(passes), r.outcome(passes)
+		if r.banned() {
+			charge, o = 0, peek
+		}
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			if r.Mode == Force && passes {
 				charge = min(r.Cost, c.verdict.fits)
+			}
+			if c.Limit.Bans() { // it comes last
+				charge, o = 0, r.counts()
 			}
 			d := &c.Decision
 			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
@@ -106,6 +121,9 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			}
 			if r.Mode == Uniform && !passes { // what was charged just now has to be waited for, too
 				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
+			}
+			if c.Limit.Bans() { // a ban may have begun just now
+				d.RetryAfter = d.MoreAfter
 			}
 		}
 	}
@@ -132,6 +150,21 @@ func (r *Request) hasRoom() bool {
 		}
 	}
 	return true
+}
+
+// banned tells whether a ban stands.
+func (r *Request) banned() bool {
+	last := &r.Checks[len(r.Checks)-1]
+	return last.Limit.Bans() && !last.Decision.Allowed
+}
+
+// counts is what became of the request as the zone's ban sees it: refused by a limit of
+// the zone, or nothing to count.
+func (r *Request) counts() outcome {
+	if r.hasRoom() || r.banned() {
+		return peek
+	}
+	return refused
 }
 
 // charge is what each of the zone's limits is charged.
@@ -215,6 +248,9 @@ func (s Set) compose(body string) string {
 		if s&a.bit != 0 {
 			b.WriteString(a.lua)
 		}
+	}
+	if s&banAlgorithm.bit != 0 {
+		b.WriteString(banLua)
 	}
 	b.WriteString(body)
 	return b.String()

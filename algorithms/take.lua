@@ -6,7 +6,7 @@
 --          number of limits; per limit: its algorithm, how many numbers follow, the numbers;
 --          number of asks, which are what zones ask; per ask: mode (or the longest wait in µs:
 --          binary, and then charged in advance), cost, number of checks (negative: a shadow), and per
---          check which limit (from 1);
+--          check which limit (from 1), a ban last;
 --          for each group, which is one HTTP request: the ask of each of its zones (from 1), that
 --          of the last one negative
 -- reply    now in µs, whether it was too late (1: then nothing follows); per group either 1 and,
@@ -47,6 +47,7 @@ local function take(count)
     for n = 1, #ask do
       c = c + 1
       local l = ask[n]
+      if l.bans then longest = 0 end
       fits[c], retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, want)
       if want <= fits[c] then
         room[c] = 1
@@ -72,15 +73,27 @@ local function take(count)
     elseif mode == 'nary' then
       for n = 1, #ask do charge = min(charge, fits[c + n]) end
     end
+    local counts = 'peek'
+    if ask[#ask].bans then
+      if room[c + #ask] == 0 then
+        charge, outcome = 0, 'peek'
+      else
+        for n = 1, #ask do
+          if room[c + n] == 0 then counts = 'refused' end
+        end
+      end
+    end
     for n = 1, #ask do
       c = c + 1
       local l, key = ask[n], KEYS[k + c]
       if mode == 'force' and passes then charge = min(cost, fits[c]) end
+      if l.bans then charge, outcome = 0, counts end
       local charged, a, b, remaining, more, reset = l.commit(l, key, now, charge, outcome, A[c], B[c], C[c])
       if mode == 'uniform' and not passes then
         local _
         _, retry[c] = l.decide(l, key, now, cost)
       end
+      if l.bans then retry[c] = more end
       if charged == 0 then a, b = 0, 0 end
       local at = r + 8 * c - 6
       reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = room[c], charged, a, b

@@ -110,6 +110,25 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 	}
 }
 
+// randomBan draws the ban of a zone with these limits.
+func randomBan(r *rand.Rand, limits []store.Limit) *algorithms.Limit {
+	window := limits[0].Window
+	b := algorithms.Ban{
+		After: pick[int64](r, 1, 1, 2, 3, 5), Window: window,
+		Duration: pick(r, 1, 1000, window, 1+r.Int64N(2*window), 1+r.Int64N(1<<r.IntN(48))),
+	}
+	b.Duration = min(b.Duration, 1<<50)
+	b.Most = min(pick(r, b.Duration, b.Duration+1, 3*b.Duration, 8*b.Duration, b.Duration<<r.IntN(40)), 1<<51)
+	if b.Most < b.Duration { // which has overflowed
+		b.Most = 1 << 51
+	}
+	l, err := algorithms.NewBan(b)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
 // newProgram draws a program and decides it in Go. What happens next is aimed at
 // the edges of what was just decided: exactly then, 1 µs before and after.
 func newProgram(seed uint64) *program {
@@ -133,6 +152,10 @@ func newProgram(seed uint64) *program {
 				continue
 			}
 			q.Limits = append(q.Limits, l)
+			p.states = append(p.states, new(algorithms.State))
+		}
+		if r.IntN(3) == 0 {
+			q.Limits = append(q.Limits, store.NewBan(q.Zone, "", randomBan(r, q.Limits)))
 			p.states = append(p.states, new(algorithms.State))
 		}
 		p.requests = append(p.requests, q)
@@ -582,6 +605,31 @@ var mutants = []struct{ name, old, new string }{
 	{"smooth: cold costs the same", "local extra = ceil(", "local extra = 0 * ceil("},
 	{"smooth: cools down", "if not warm_up then\n    used = max(used - min(back", "if true then\n    used = max(used - min(back"},
 	{"smooth: initial is full", "withheld * window, now, 1\n  end\n  if now > free", "0, now, 1\n  end\n  if now > free"},
+	{"ban: a window that has passed still counts", "if now - start >= window then\n    start, refusals", "if now - start > window then\n    start, refusals"},
+	{"ban: the window never ends", "if now - start >= window then\n    start, refusals", "if false then\n    start, refusals"},
+	{"ban: the window begins with the last refusal", "if refusals == 0 then\n      start = now", "if true then\n      start = now"},
+	{"ban: bans are never forgotten", "if level == 0 or now >= ends + most then", "if level == 0 then"},
+	{"ban: bans are forgotten 1 µs late", "now >= ends + most", "now > ends + most"},
+	{"ban: bans are forgotten when they end", "now >= ends + most", "now >= ends"},
+	{"ban: stands 1 µs too long", "if ends > now then\n    fits", "if ends >= now then\n    fits"},
+	{"ban: what costs nothing passes", "fits, retry = -1, ends - now", "fits, retry = 0, ends - now"},
+	{"ban: one refusal too many", "refusals >= after", "refusals > after"},
+	{"ban: never doubles", "duration = min(2 * duration, most)", ""},
+	{"ban: doubles without bound", "duration = min(2 * duration, most)", "duration = 2 * duration"},
+	{"ban: doubles at once", "for _ = 1, level do", "for _ = 0, level do"},
+	{"ban: refusals before a ban count after it", "start, refusals = 0, 0\n      ends", "start = 0\n      ends"},
+	{"ban: state says less than reset-after", "reset = max(reset, ends + most - now)", "reset = max(reset, ends - now)"},
+	{"ban: refusals are forgotten at once", "reset = start + window - now\n  end\n  if level", "reset = 1\n  end\n  if level"},
+	{"ban: peeks write", "if outcome == 'refused' then\n    save(key, reset, start, ends", "if true then\n    save(key, reset, start, ends"},
+	{"ban: more although it stands", "remaining, more = 0, ends - now", "more = ends - now"},
+	{"take: requests are held until a ban ends", "if l.bans then longest = 0 end", ""},
+	{"take: what a ban refuses is charged", "charge, outcome = 0, 'peek'\n      else", "outcome = 'peek'\n      else"},
+	{"take: refusals during a ban count", "      else\n        for n = 1, #ask do\n          if room", "      end\n      do\n        for n = 1, #ask do\n          if room"},
+	{"take: a ban counts what other zones refuse", "if room[c + n] == 0 then counts = 'refused' end", "if not allowed then counts = 'refused' end"},
+	{"take: a ban counts what its first limit refuses", "for n = 1, #ask do\n          if room", "for n = 1, 1 do\n          if room"},
+	{"take: a ban counts what passes", "local counts = 'peek'", "local counts = 'refused'"},
+	{"take: a ban counts charges", "if l.bans then charge, outcome = 0, counts end", ""},
+	{"take: the refusal that brings a ban doesn't say so", "if l.bans then retry[c] = more end", ""},
 }
 
 func TestParityCatchesMutants(t *testing.T) {
@@ -590,6 +638,7 @@ func TestParityCatchesMutants(t *testing.T) {
 	for _, a := range algorithms.All() {
 		every = every.With(a)
 	}
+	every = every.With(randomBan(rand.New(rand.NewPCG(1, 1)), []store.Limit{{Limit: randomLimit(rand.New(rand.NewPCG(1, 1)))}}).Algorithm())
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			if strings.Count(every.TakeScript()+every.RefundScript(), m.old) == 0 {

@@ -30,8 +30,9 @@ import (
 // is shorter, of each key.
 //
 // A request that changes something even if it is refused is always passed on: where a
-// zone's mode isn't Binary, and where a limit may not have begun to fill a budget that
-// begins with less.
+// zone's mode isn't Binary, where a limit may not have begun to fill a budget that
+// begins with less, and where a zone has a ban that counts refusals. Once its ban stands
+// nothing is counted nor charged any more, and of such a zone that alone is remembered.
 type DenyCache struct {
 	store   Store
 	timeout time.Duration
@@ -101,7 +102,7 @@ func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
 	for i := range requests {
-		if requests[i].Mode != algorithms.Binary {
+		if requests[i].Mode != algorithms.Binary && ban(&requests[i]) == nil {
 			return c.store.Take(ctx, requests)
 		}
 	}
@@ -198,8 +199,9 @@ func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) 
 	told := c.now()
 	for i := range requests {
 		r := &requests[i]
+		b := ban(r)
 		for j, d := range r.Decisions {
-			if d.Allowed || r.Fleeting {
+			if d.Allowed || r.Fleeting || b != nil && !r.Limits[j].Bans() {
 				continue
 			}
 			// The store decided after it was sent, and counts in whole microseconds.
@@ -208,10 +210,11 @@ func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) 
 				continue // it comes back faster than it can be asked about
 			}
 			d.Remembered = true
-			c.remember(r, r.Limits[j].ID, denial{
-				cost: r.Cost, burst: r.Limits[j].Burst, maxWait: r.MaxWait,
-				decision: d, told: told, until: sent + certain, far: told-sent > c.timeout/2,
-			})
+			refusal := denial{decision: d, told: told, until: sent + certain, far: told-sent > c.timeout/2}
+			if !r.Limits[j].Bans() { // a ban refuses everything
+				refusal.cost, refusal.burst, refusal.maxWait = r.Cost, r.Limits[j].Burst, r.MaxWait
+			}
+			c.remember(r, r.Limits[j].ID, refusal)
 		}
 	}
 	return false, nil
@@ -243,21 +246,26 @@ func (c *DenyCache) Renew(ctx context.Context, requests []Request) error {
 // the decisions are filled in. Otherwise q is what is being asked about the first of its
 // limits that has refused before, and mine tells that it is for this request to ask.
 func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, q *question, mine bool) {
-	stands, ended := false, -1
+	stands, unsure, ended := false, false, -1
 	for i := range requests {
 		r := &requests[i]
+		limits := r.Limits
+		if ban(r) != nil {
+			limits = limits[len(limits)-1:] // nothing else is remembered of it
+		}
 		s, key := c.shardOf(r)
 		s.mu.Lock()
-		for j := range r.Limits {
-			key.limit = r.Limits[j].ID
-			standing, over := find(s.known[key], came, r, &r.Limits[j])
+		for j := range limits {
+			key.limit = limits[j].ID
+			standing, over := find(s.known[key], came, r, &limits[j])
 			if r.Shadow { // it refuses nothing
 				standing, over = nil, nil
 			}
-			if standing == nil && r.Limits[j].Linger() > 0 {
+			if standing == nil && (limits[j].Linger() > 0 || limits[j].Bans() && over == nil) {
 				s.mu.Unlock()
-				return false, nil, false // its budget may have to begin
+				return false, nil, false // its budget may have to begin, or a refusal to be counted
 			}
+			unsure = unsure || standing == nil && limits[j].Bans()
 			stands = stands || standing != nil
 			if over != nil && ended < 0 {
 				ended = i
@@ -266,12 +274,20 @@ func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, 
 		s.mu.Unlock()
 	}
 	switch {
-	case stands:
+	case stands && !unsure:
 		return c.refuse(came, requests), nil, false
 	case ended >= 0:
 		q, mine = c.question(came, &requests[ended])
 	}
 	return false, q, mine
+}
+
+// ban returns the ban of a request's zone, or nil.
+func ban(r *Request) *Limit {
+	if last := &r.Limits[len(r.Limits)-1]; last.Bans() {
+		return last
+	}
+	return nil
 }
 
 // refuse fills in the decisions, and tells whether some refuse still.
@@ -324,11 +340,13 @@ func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine 
 func find(known []denial, at time.Duration, r *Request, l *Limit) (standing, ended *denial) {
 	for i := range known {
 		d := &known[i]
-		if r.Cost < d.cost || l.Burst > d.burst || r.MaxWait > d.maxWait {
-			continue
-		}
-		if same := r.Cost == d.cost && l.Burst == d.burst; !same && len(known) < denyKinds && !never(r, l) {
-			continue
+		if !l.Bans() { // which refuses whatever the request is
+			if r.Cost < d.cost || l.Burst > d.burst || r.MaxWait > d.maxWait {
+				continue
+			}
+			if same := r.Cost == d.cost && l.Burst == d.burst; !same && len(known) < denyKinds && !never(r, l) {
+				continue
+			}
 		}
 		if at >= d.until && !d.far {
 			ended = d
@@ -340,14 +358,16 @@ func find(known []denial, at time.Duration, r *Request, l *Limit) (standing, end
 }
 
 // never tells whether a request can't pass a limit that has refused it.
-func never(r *Request, l *Limit) bool { return r.Cost > l.Burst && !l.Algorithm().BinaryOnly }
+func never(r *Request, l *Limit) bool {
+	return r.Cost > l.Burst && !l.Algorithm().BinaryOnly && !l.Bans()
+}
 
 // tell is the decision as it stands now.
 func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decision {
 	told := d.decision
 	if never(r, l) {
 		told.RetryAfter = algorithms.Forever
-	} else if told.RetryAfter < algorithms.Forever {
+	} else if told.RetryAfter < algorithms.Forever && !l.Bans() {
 		told.RetryAfter += d.maxWait - r.MaxWait
 	}
 	told.Age((now - d.told).Microseconds())

@@ -212,7 +212,10 @@ func (t *take) take(requests []Request) (allowed bool) {
 		r.Decisions = r.Decisions[:0]
 		for i := range r.Limits {
 			d, f := t.checks[n].Decision, &t.found[n]
-			if d.Charged > 0 || f.began && f.budget().state != (algorithms.State{}) {
+			ban := r.Limits[i].Bans()
+			if ban && !f.held && !t.hasRoom(f.limit.zone) { // rather no ban than one of all that find no room
+				d = algorithms.Decision{Allowed: true, Remaining: d.Remaining}
+			} else if d.Charged > 0 || (f.began || ban) && f.budget().state != (algorithms.State{}) {
 				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
 			}
 			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
@@ -383,7 +386,7 @@ func (t *take) find(s *shard, r *Request, l *Limit) {
 	limit := t.memory.limit(r.Zone, l.ID)
 	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
 	f.look()
-	if !f.held && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
+	if !f.held && !l.Bans() && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
 		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
 		f.look()
 	}

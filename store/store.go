@@ -27,17 +27,19 @@ const formatVersion = "1"
 // NewLimit names a limit of a zone. Two limits of one zone that differ in
 // variant (may be empty) keep separate budgets.
 func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
-	id := zone + ":" + formatVersion + l.Fingerprint()
-	if variant != "" {
-		id += ":" + variant
-	}
-	return Limit{Limit: l, ID: id}
+	return named(zone, formatVersion+l.Fingerprint(), variant, l)
 }
 
 // NewSlots names a limit of how many requests of a zone are under way at the same time.
 // Its budgets are the same ones when the limit changes: the requests still are under way.
-func NewSlots(zone, variant string, l *algorithms.Limit) Limit {
-	id := zone + ":c"
+func NewSlots(zone, variant string, l *algorithms.Limit) Limit { return named(zone, "c", variant, l) }
+
+// NewBan names the ban of a zone. The name says nothing of limits, so that nobody is free
+// because they have changed.
+func NewBan(zone, variant string, l *algorithms.Limit) Limit { return named(zone, "b", variant, l) }
+
+func named(zone, what, variant string, l *algorithms.Limit) Limit {
+	id := zone + ":" + what
 	if variant != "" {
 		id += ":" + variant
 	}
@@ -50,7 +52,8 @@ type Request struct {
 	Zone string
 	// Key is whose budget it is. Every string is a key of its own, the empty one too.
 	Key string
-	// Limits are the zone's limits, no two with the same ID; at least one.
+	// Limits are the zone's limits, no two with the same ID; at least one. Its ban, if it
+	// has one, is the last and not the only one.
 	Limits []Limit
 	// Mode is what the zone grants at the edge of its limits.
 	Mode algorithms.Mode

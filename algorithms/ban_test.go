@@ -1,0 +1,239 @@
+package algorithms
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// banned is a zone with one limit, one event a day, and a ban.
+type banned struct {
+	zone Request
+	now  Micros
+}
+
+const day = 24 * 60 * minute
+
+func mustBan(t testing.TB, b Ban) *Limit {
+	t.Helper()
+	l, err := NewBan(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func newBanned(t *testing.T, b Ban) *banned {
+	limit := mustLimit(t, Quota{Algorithm: "fixed_window", Events: 1, Window: 10_000 * day})
+	return &banned{now: 1_763_640_000 * second, zone: Request{Cost: 1, Checks: []Check{
+		{Limit: limit, State: new(State)}, {Limit: mustBan(t, b), State: new(State)},
+	}}}
+}
+
+// take takes after a while, and returns whether a ban stands, when it ends and how long
+// something is remembered.
+func (z *banned) take(after Micros, others ...Request) (stood bool, rest, reset Micros) {
+	z.now += after
+	r := append([]Request{z.zone}, others...)
+	Take(r, z.now)
+	d := r[0].Checks[1].Decision
+	return !d.Allowed, d.RetryAfter, d.ResetAfter
+}
+
+func (z *banned) state() State { return *z.zone.Checks[1].State }
+
+func TestBanTimeline(t *testing.T) {
+	const hour, ms = 60 * minute, millisecond
+	for _, test := range []struct {
+		name  string
+		ban   Ban
+		steps []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}
+	}{
+		{"at once, and all as long", Ban{1, day, hour, hour}, []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}{
+			{0, false, 0}, // which the limit allows
+			{0, false, hour},
+			{1, true, hour - 1},
+			{hour - 2, true, 1},
+			{1, false, hour},
+			{hour - 1, true, 1},
+			{1, false, hour},
+		}},
+		{"after three in a window", Ban{3, minute, hour, hour}, []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}{
+			{0, false, 0},
+			{0, false, 0},
+			{minute - 1, false, 0}, // the second
+			{1, false, 0},          // the first of another window
+			{minute - 2, false, 0},
+			{1, false, hour},
+			{hour, false, 0}, // those before the ban don't count
+			{0, false, 0},
+			{0, false, hour},
+		}},
+		{"doubles up to max, and is forgotten", Ban{1, day, hour, 5 * hour}, []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}{
+			{0, false, 0},
+			{0, false, hour},
+			{hour, false, 2 * hour},
+			{2 * hour, false, 4 * hour},
+			{4 * hour, false, 5 * hour},
+			{5 * hour, false, 5 * hour},
+			{10*hour - 1, false, 5 * hour}, // as long again after its end, but for 1 µs
+			{10 * hour, false, hour},
+		}},
+		{"the clock steps back", Ban{2, minute, hour, 8 * hour}, []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}{
+			{0, false, 0},
+			{0, false, 0},
+			{-ms, false, hour},
+			{-ms, true, hour + ms}, // by as much longer
+			{hour + ms - 1, true, 1},
+			{1, false, 0},
+			{0, false, 2 * hour},
+		}},
+	} {
+		z := newBanned(t, test.ban)
+		for i, step := range test.steps {
+			stood, rest, _ := z.take(step.after)
+			if stood != step.stood || rest != step.rest {
+				t.Errorf("%s: step %d: stood %v, ends in %d; want %v, %d", test.name, i, stood, rest, step.stood, step.rest)
+			}
+		}
+	}
+}
+
+// Random bans keep what they promise: as many refusals bring one, it stands exactly as
+// long as it says, and all is forgotten exactly when reset-after says.
+func TestBanLaws(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		b := Ban{After: 1 + r.Int64N(4), Window: 1 + r.Int64N(minute), Duration: 1 + r.Int64N(minute)}
+		b.Most = b.Duration * (1 + r.Int64N(20))
+		z := newBanned(t, b)
+		z.take(0)
+		length := b.Duration
+		for range 8 {
+			for n := range b.After {
+				before := z.state()
+				z.zone.Cost = 0 // a peek
+				if stood, rest, _ := z.take(0); stood || rest != 0 || z.state() != before {
+					t.Fatalf("seed %d: %+v: a peek after %d refusals: %v %d", seed, b, n, stood, rest)
+				}
+				z.zone.Cost = 1
+				stood, rest, _ := z.take(0)
+				if want := n == b.After-1; stood || (rest > 0) != want || want && rest != length {
+					t.Fatalf("seed %d: %+v: refusal %d of %d: ends in %d, want %d", seed, b, n+1, b.After, rest, length)
+				}
+			}
+			stands := z.state()
+			for _, at := range []Micros{0, r.Int64N(length), length - 1} {
+				for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
+					z.zone.Mode, z.zone.Cost = mode, r.Int64N(3)
+					limit := *z.zone.Checks[0].State
+					if stood, rest, _ := z.take(at); !stood || rest != length-at || *z.zone.Checks[0].State != limit || z.state() != stands {
+						t.Fatalf("seed %d: %+v: %v cost %d after %d of %d: stood %v, ends in %d, or something was written", seed, b, mode, z.zone.Cost, at, length, stood, rest)
+					}
+					z.now -= at
+				}
+			}
+			z.zone.Mode, z.zone.Cost = Binary, 1
+			z.now += length
+			if length = min(2*length, b.Most); r.IntN(3) == 0 {
+				z.zone.Cost = 0
+				_, _, reset := z.take(0)
+				z.zone.Cost = 1
+				if reset != b.Most {
+					t.Fatalf("seed %d: %+v: after a ban it is remembered for %d", seed, b, reset)
+				}
+				early := r.Int64N(2)
+				z.now += reset - early
+				if early == 0 {
+					length = b.Duration
+				}
+			}
+		}
+	}
+}
+
+// Only what the zone's own limits refuse counts, shadows and all modes alike.
+func TestBanCountsItsOwnRefusals(t *testing.T) {
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	full := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	full.take(0)
+	full.zone.Checks = full.zone.Checks[:1]
+	for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
+		*z.zone.Checks[0].State, z.zone.Mode = State{}, mode
+		if _, rest, reset := z.take(0, full.zone); rest != 0 || reset != 0 {
+			t.Errorf("%v: what another zone refuses counts", mode)
+		}
+	}
+	*z.zone.Checks[0].State, z.zone.Mode, z.zone.Shadow = State{}, Binary, true
+	z.take(0)
+	if _, rest, _ := z.take(0); rest != minute {
+		t.Errorf("what a shadow would refuse doesn't count: %d", rest)
+	}
+	if r := []Request{z.zone}; !Take(r, z.now) || r[0].Checks[1].Decision.Allowed || r[0].Checks[1].Decision.RetryAfter != minute {
+		t.Errorf("the ban of a shadow refuses, or doesn't say that it would: %+v", r[0].Checks[1].Decision)
+	}
+}
+
+// A ban holds nobody back, and counts nothing while requests can be held.
+func TestBanAndDelay(t *testing.T) {
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	z.zone.Checks[0].Limit = mustLimit(t, Quota{Algorithm: "gcra", Events: 1, Window: second})
+	z.zone.MaxWait = second
+	z.take(0)
+	if _, rest, _ := z.take(0); rest != 0 {
+		t.Error("a request that is held counts as refused")
+	}
+	if _, rest, _ := z.take(0); rest != minute {
+		t.Errorf("a request that would be held too long: the ban ends in %d", rest)
+	}
+	if stood, rest, _ := z.take(minute - 1); !stood || rest != 1 {
+		t.Errorf("1 µs before the end: stood %v, ends in %d, though requests may be held for a second", stood, rest)
+	}
+}
+
+// However many bans there were, lengths stay exact.
+func TestBanManyTimes(t *testing.T) {
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: 1, Most: longest / 2})
+	z.take(0)
+	want := Micros(1)
+	for n := range 200 {
+		z.zone.Checks[1].State.B = z.now // it has ended
+		if _, rest, _ := z.take(0); rest != want {
+			t.Fatalf("ban %d ends in %d, want %d", n+1, rest, want)
+		}
+		want = min(2*want, longest/2)
+	}
+}
+
+func TestNewBan(t *testing.T) {
+	good := Ban{After: 1, Window: 1, Duration: 1, Most: 1}
+	mustBan(t, good)
+	mustBan(t, Ban{After: 1<<31 - 1, Window: longest, Duration: longest / 2, Most: longest / 2})
+	for _, b := range []Ban{{}, {0, 1, 1, 1}, {1 << 31, 1, 1, 1}, {1, 0, 1, 1}, {1, longest + 1, 1, 1}, {1, 1, 0, 1}, {1, 1, 2, 1}, {1, 1, 1, longest/2 + 1}, {1, 1, longest/2 + 1, longest/2 + 1}} {
+		if _, err := NewBan(b); err == nil {
+			t.Errorf("%+v is accepted", b)
+		}
+	}
+	if _, err := Lookup("ban"); err == nil {
+		t.Error("a ban can be configured as a limit")
+	}
+}

@@ -1,0 +1,144 @@
+package storetest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Ban makes the ban of a zone, or ends the test.
+func Ban(t testing.TB, zone string, b algorithms.Ban) store.Limit {
+	t.Helper()
+	l, err := algorithms.NewBan(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.NewBan(zone, "", l)
+}
+
+// testBan bans in every mode that can refuse, with a limit that begins with less, too.
+func testBan(t *testing.T, s Store) {
+	quotas := Quotas(2, 1000*minute)
+	initial := int64(2)
+	quotas = append(quotas, algorithms.Quota{Algorithm: "token_bucket", Events: 3, Window: 1000 * minute, Initial: &initial})
+	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Most: 2 * minute})
+	for i, q := range quotas {
+		for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform} {
+			limit := Limit(t, "z", q)
+			if limit.Algorithm().BinaryOnly && mode != algorithms.Binary {
+				continue
+			}
+			t.Run(q.Algorithm+" "+mode.String(), func(t *testing.T) {
+				key := q.Algorithm + mode.String() + string(rune('a'+i))
+				r := ask("z", key, 1, limit, ban)
+				r[0].Mode = mode
+				take := func(after algorithms.Micros, allowed, stood bool, rest algorithms.Micros) {
+					t.Helper()
+					if got := takeAt(t, s, start+after, r); got != allowed {
+						t.Errorf("after %d µs: allowed %v", after, got)
+					}
+					if d := r[0].Decisions[1]; d.Allowed == stood || d.RetryAfter != rest || d.Charged != 0 || d.Wait != 0 {
+						t.Errorf("after %d µs: %+v, want one that stands: %v, and ends in %d µs", after, d, stood, rest)
+					}
+				}
+				take(0, true, false, 0)
+				take(0, true, false, 0)
+				take(0, false, false, 0)
+				take(1, false, false, minute)
+				take(2, false, true, minute-1)
+				charged := r[0].Decisions[0]
+				for _, cost := range []int64{0, 1, 5} {
+					for _, hurry := range []algorithms.Micros{0, minute} {
+						r[0].Cost = cost
+						if mode == algorithms.Binary && limit.CheckDelay(hurry) == nil {
+							r[0].MaxWait = hurry
+						}
+						take(minute, false, true, 1)
+						if d := r[0].Decisions[0]; d.Charged != 0 || d.Remaining != charged.Remaining {
+							t.Errorf("a banned request of cost %d was charged: %+v, before %+v", cost, d, charged)
+						}
+					}
+				}
+				r[0].Cost, r[0].MaxWait = 1, 0
+				take(minute+1, false, false, 0) // nobody is banned, and none of the refusals counts
+				take(minute+1, false, false, 2*minute)
+				take(3*minute, false, true, 1)
+				take(3*minute+1, false, false, 0)
+				// The limits are others, and so is the ban.
+				r[0].Limits = []store.Limit{Limit(t, "z", Quotas(50, minute)[0]), Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Most: second})}
+				r[0].Mode = algorithms.Binary
+				take(3*minute+1, true, false, 0)
+				r[0].Cost = 51
+				take(3*minute+1, false, false, second)
+				r[0].Cost = 1
+				take(3*minute+2, false, true, second-1)
+				take(3*minute+1+second, true, false, 0)
+			})
+		}
+	}
+}
+
+// testBanOthers counts what the zone's own limits refuse, and nothing else.
+func testBanOthers(t *testing.T, s Store) {
+	one := algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute}
+	ban := algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: minute}
+	many := Limit(t, "many", Quotas(100, minute)[0])
+	r := append(ask("many", "a", 1, many, Ban(t, "many", ban)), ask("one", "b", 1, Limit(t, "one", one))...)
+	same := append(ask("many", "c", 1, many, Ban(t, "many", ban)), ask("one", "c", 1, Limit(t, "one", one))...)
+	for _, r := range [][]store.Request{r, same} {
+		for _, want := range []bool{true, false, false} {
+			if takeAt(t, s, start, r) != want {
+				t.Fatal("the other zone does not refuse the second request")
+			}
+			if d := r[0].Decisions[1]; !d.Allowed || d.RetryAfter != 0 || d.ResetAfter != 0 {
+				t.Errorf("what another zone refuses counts: %+v", d)
+			}
+		}
+		r[0].Cost = 0
+		takeAt(t, s, start, r)
+		if d := r[0].Decisions[1]; !d.Allowed || d.ResetAfter != 0 {
+			t.Errorf("a peek counts: %+v", d)
+		}
+		r[0].Cost = 101
+		if takeAt(t, s, start, r); r[0].Decisions[1].RetryAfter != minute {
+			t.Errorf("what both zones refuse doesn't count: %+v", r[0].Decisions[1])
+		}
+	}
+	// A zone of that name, or another key, is not banned.
+	for _, free := range [][]store.Request{ask("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), ask("many", "d", 1, r[0].Limits...)} {
+		if !takeAt(t, s, start, free) {
+			t.Errorf("%s %s is banned on another's account", free[0].Zone, free[0].Key)
+		}
+	}
+	shadow := ask("many", "a", 1, r[0].Limits...)
+	shadow[0].Shadow = true
+	if !takeAt(t, s, start, shadow) || shadow[0].Decisions[1].Allowed || shadow[0].Decisions[0].Charged != 0 {
+		t.Errorf("the ban of a shadow: %+v", shadow[0].Decisions)
+	}
+}
+
+// testBanConcurrency has many refused at once: as many are refused by the limit as it
+// takes, and all others by the ban, exactly.
+func testBanConcurrency(t *testing.T, s Store) {
+	limits := []store.Limit{
+		Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1000 * minute}),
+		Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Most: 1000 * minute}),
+	}
+	var passed, counted atomic.Int64
+	flood(t, 16, 20, func() error {
+		r := ask("z", "k", 1, limits...)
+		allowed, err := s.Take(context.Background(), r)
+		if allowed {
+			passed.Add(1)
+		} else if err == nil && r[0].Decisions[1].Allowed {
+			counted.Add(1)
+		}
+		return err
+	})
+	if passed.Load() != 5 || counted.Load() != 30 {
+		t.Errorf("of 320 requests %d passed and %d were refused before the ban, want 5 and 30", passed.Load(), counted.Load())
+	}
+}

@@ -70,6 +70,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			}
 //			shadow                          # never refuse
 //			enforce <percent>               # refuse only these of the keys anything
+//			ban <duration> [after <refusals>] [max <duration>]
 //
 //			override <key> unlimited        # or
 //			override <key> {
@@ -162,7 +163,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "plan", "settle", "shadow", "enforce", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
 	}, limitOptions...)
 	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions = []string{"match", "cost"}
@@ -312,6 +313,8 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		if c.Status, err = smallInteger(d, "429"); err == nil {
 			err = checkStatus(c.Status)
 		}
+	case "ban":
+		c.Ban, err = unmarshalBan(d)
 	case "override":
 		return c.unmarshalOverride(d)
 	case "settle":

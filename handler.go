@@ -112,11 +112,16 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	for _, f := range h.forms.families {
 		a.setFamily(w.Header(), f)
 	}
-	z, key, wait := a.refusing()
+	i, wait := a.refusing()
+	z, key := a.zones[i], a.requests[i].Key
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
 	a.note(r, refusalKey{zone: z.name, key: key}, wait)
-	return h.respondProblem(w, r, quotaExceeded(z.status, a.violated()))
+	why := quotaExceeded
+	if a.banned(i) {
+		why = abnormalUsage
+	}
+	return h.respondProblem(w, r, why(z.status, a.violated()))
 }
 
 // noteShadows reports what zones would have refused that may not.
@@ -287,14 +292,15 @@ func (a *answer) add(z *zone, t *terms, request store.Request) {
 // isFirst tells whether a request is the first of its zone.
 func (a *answer) isFirst(i int) bool { return i == 0 || a.zones[i-1] != a.zones[i] }
 
-// ofZone are the requests of the zone that i is the first of.
-func (a *answer) ofZone(i int) []store.Request {
-	end := i + 1
-	for end < len(a.zones) && !a.isFirst(end) {
-		end++
+// endOfZone is where the requests of the zone end that i is the first of.
+func (a *answer) endOfZone(i int) int {
+	for i++; i < len(a.zones) && !a.isFirst(i); i++ {
 	}
-	return a.requests[i:end]
+	return i
 }
+
+// ofZone are the requests of the zone that i is the first of.
+func (a *answer) ofZone(i int) []store.Request { return a.requests[i:a.endOfZone(i)] }
 
 // decided notes the outcome.
 func (a *answer) decided(allowed bool, took time.Duration) {
@@ -308,7 +314,9 @@ func (a *answer) decided(allowed bool, took time.Duration) {
 		if !a.allowedBy(i) && a.requests[i].Shadow {
 			said = outcomeShadowDenied
 		} else if !a.allowedBy(i) {
-			said = outcomeDenied
+			if said = outcomeDenied; !a.ban(i).Allowed {
+				said = outcomeBanned
+			}
 			if remembered {
 				z.metrics.remembered()
 			}
@@ -343,9 +351,9 @@ func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
 	return wait
 }
 
-// refusing returns the refusing zone with the longest wait, and the longest wait
+// refusing returns which zone refuses with the longest wait, and the longest wait
 // of all zones: a uniform zone that had room may have none any more. Shadows don't count.
-func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
+func (a *answer) refusing() (which int, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
 	for i := range a.zones {
 		if a.requests[i].Shadow || !a.isFirst(i) {
@@ -354,10 +362,10 @@ func (a *answer) refusing() (z *zone, key string, wait algorithms.Micros) {
 		w := a.retryAfter(i)
 		wait = max(wait, w)
 		if !a.allowedBy(i) && w > longest {
-			z, key, longest = a.zones[i], a.requests[i].Key, w
+			which, longest = i, w
 		}
 	}
-	return z, key, wait
+	return which, wait
 }
 
 // nearest returns the decision of the limit nearest to exhaustion, of all zones,
@@ -369,7 +377,7 @@ func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
 		if a.requests[i].Shadow || !a.isFirst(i) {
 			continue
 		}
-		d, q := nearestOf(a.ofZone(i))
+		d, q := a.nearestOf(i, a.endOfZone(i))
 		if first || nearer(d, nearest) {
 			nearest, quota, first = d, q, false
 		}
@@ -377,12 +385,12 @@ func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
 	return nearest, quota
 }
 
-// nearestOf is nearest for some requests.
-func nearestOf(requests []store.Request) (nearest algorithms.Decision, quota int64) {
-	for i, r := range requests {
-		for n, d := range r.Decisions {
-			if i+n == 0 || nearer(d, nearest) {
-				nearest, quota = d, r.Limits[n].Burst
+// nearestOf is nearest for the requests from first to before end.
+func (a *answer) nearestOf(first, end int) (nearest algorithms.Decision, quota int64) {
+	for i := first; i < end; i++ {
+		for n, d := range a.limits(i) {
+			if i == first && n == 0 || nearer(d, nearest) {
+				nearest, quota = d, a.requests[i].Limits[n].Burst
 			}
 		}
 	}
@@ -434,7 +442,7 @@ func (a *answer) placeholder(name string) (any, bool) {
 	}
 	if a.handler.app.claimed[zone] != nil {
 		switch field {
-		case "limit", "remaining", "reset", "retry_after", "allowed", "charged":
+		case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
 			return "", true
 		}
 	}
@@ -442,9 +450,9 @@ func (a *answer) placeholder(name string) (any, bool) {
 }
 
 func (a *answer) field(i int, field string) (any, bool) {
-	d, quota := nearestOf(a.ofZone(i))
-	if d.Unknown() {
-		return "", true
+	d, quota := a.nearestOf(i, a.endOfZone(i))
+	if d.Unknown() && (a.allowedBy(i) || field != "retry_after" && field != "allowed" && field != "banned") {
+		return "", true // it was not asked, or a ban refuses
 	}
 	switch field {
 	case "limit":
@@ -461,8 +469,10 @@ func (a *answer) field(i int, field string) (any, bool) {
 	case "allowed":
 		return strconv.FormatBool(a.allowedBy(i)), true
 	case "charged":
-		d, _ = nearestOf(a.requests[i : i+1]) // not the slot, if there is more to it
+		d, _ = a.nearestOf(i, i+1) // not the slot, if there is more to it
 		return strconv.FormatInt(d.Charged, 10), true
+	case "banned":
+		return strconv.FormatBool(a.banned(i)), true
 	}
 	return nil, false
 }

@@ -94,11 +94,12 @@ const mostInteger = 999_999_999_999_999
 // for what it can grant at once, w for its window in whole seconds.
 func policyField(labels []string, limits []store.Limit) string {
 	var b []byte
-	for i, l := range limits {
+	for i, label := range labels { // behind the limits there may be a ban
+		l := limits[i]
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = strconv.AppendQuote(b, labels[i]) // plain: names hold neither quotes nor backslashes
+		b = strconv.AppendQuote(b, label) // plain: names hold neither quotes nor backslashes
 		b = append(b, ";q="...)
 		b = strconv.AppendInt(b, min(l.Burst, mostInteger), 10)
 		b = append(b, ";w="...)
@@ -154,11 +155,13 @@ func (a *answer) setDraft(h http.Header) {
 			policy += ", "
 		}
 		policy += a.policyOf(i)
-		b = appendLimitItems(b, t.labels, a.requests[i].Limits, a.requests[i].Decisions, a.allowed)
+		b = appendLimitItems(b, t.labels, a.requests[i].Limits, a.limits(i), a.allowed)
 	}
 	a.fieldRoom = [2]string{policy, string(b)}
 	addField(h, policyHeader, a.fieldRoom[0:1:1])
-	addField(h, limitHeader, a.fieldRoom[1:2:2])
+	if len(b) > 0 { // else a ban refuses, and no limit was asked
+		addField(h, limitHeader, a.fieldRoom[1:2:2])
+	}
 }
 
 // policyOf returns the items of RateLimit-Policy of one zone.
@@ -195,6 +198,9 @@ func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
 // this is no denial: of two limiters the tighter one's set is sent, whole.
 func (a *answer) setFamily(h http.Header, f family) {
 	d, quota := a.nearest()
+	if d.Unknown() {
+		return // a ban refuses, and no limit was asked
+	}
 	if there := h[f.remaining]; len(there) > 0 {
 		n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64)
 		if err == nil && (n < d.Remaining || n == d.Remaining && a.allowed) {
@@ -214,7 +220,7 @@ func (a *answer) setFamily(h http.Header, f family) {
 		h[f.reset] = []string{strconv.FormatInt(seconds(time.Now().UnixMicro()+d.ResetAfter), 10)}
 	case sharkey:
 		h[f.clear] = []string{milliseconds(d.ResetAfter)}
-		if _, _, wait := a.refusing(); !a.allowed && wait < algorithms.Forever {
+		if _, wait := a.refusing(); !a.allowed && wait < algorithms.Forever {
 			h[f.reset] = []string{milliseconds(wait)}
 		}
 	}

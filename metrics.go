@@ -32,7 +32,7 @@ func newCollector() *collector {
 	}
 	return &collector{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and what the zone said: allowed, delayed, denied, shadow_denied (it would have been, but passed this zone), overridden where there was no limit, or error when the store could not decide.")),
+			"Requests, by zone and what the zone said: allowed, delayed, denied, banned (denied by a ban that stood), shadow_denied (it would have been, but passed this zone), overridden where there was no limit, or error when the store could not decide.")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -127,10 +127,11 @@ const (
 	outcomeShadowDenied
 	outcomeError
 	outcomeOverridden
+	outcomeBanned
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden"}
+var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned"}
 
 // zoneMetrics are a zone's own counters, made at its first request: what is only
 // configured, and perhaps rejected, leaves no trace.

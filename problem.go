@@ -23,21 +23,31 @@ func quotaExceeded(status int, policies []string) problem {
 	return problem{problemTypes + "quota-exceeded", "The quota for such requests has been exceeded", status, policies}
 }
 
+// abnormalUsage says that a client is banned.
+func abnormalUsage(status int, policies []string) problem {
+	return problem{problemTypes + "abnormal-usage-detected", "Too many such requests have been refused", status, policies}
+}
+
 // reducedCapacity says that requests can't be decided on at present.
 func reducedCapacity(status int) problem {
 	return problem{problemTypes + "temporary-reduced-capacity", "The server cannot take such requests at present", status, nil}
 }
 
-// violated are the names of the limits that refuse.
+// violated are the names of the limits that refuse. A zone that refuses by its ban alone
+// goes by its own name.
 func (a *answer) violated() (policies []string) {
 	for i, t := range a.terms {
 		if a.requests[i].Shadow {
 			continue
 		}
-		for j, d := range a.requests[i].Decisions {
+		before := len(policies)
+		for j, d := range a.limits(i) {
 			if !d.Allowed {
 				policies = append(policies, t.labels[j])
 			}
+		}
+		if len(policies) == before && !a.allowedBy(i) {
+			policies = append(policies, a.zones[i].name)
 		}
 	}
 	return policies

@@ -154,6 +154,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 			}
 		case cost > r.Cost:
 			r.Mode, r.Cost, r.MaxWait, r.Decisions = algorithms.Force, cost-r.Cost, 0, nil
+			r.Limits = r.Limits[:len(a.terms[i].labels)] // also if a ban has begun meanwhile
 			more = append(more, r)
 		}
 	}

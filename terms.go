@@ -44,8 +44,9 @@ type terms struct {
 	limits [][]store.Limit
 	ready  []*algorithms.Limit
 	parts  []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
+	ban    *algorithms.Limit   // stands behind the limits; nil: there is none
 	policy string              // the items of RateLimit-Policy
-	labels []string
+	labels []string            // of the limits
 
 	slots   *terms            // by which slots are taken; nil: none are
 	ofSlots bool              // these are such terms,
@@ -154,6 +155,11 @@ func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms,
 			made.parts = append(made.parts, part)
 		}
 	}
+	if c.Ban != nil {
+		if made.ban, err = c.Ban.ready(made.ready); err != nil {
+			return nil, err
+		}
+	}
 	made.slots, err = readySlots(c.Concurrency, outage)
 	return made, err
 }
@@ -184,6 +190,9 @@ func (t *terms) nameLimits(zone, variant string, alternatives int, name func(zon
 			if t.parts != nil {
 				named[n].Part = t.parts[n]
 			}
+		}
+		if t.ban != nil {
+			named = append(named, store.NewBan(zone, alternative, t.ban))
 		}
 		t.limits = append(t.limits, named)
 	}

@@ -100,6 +100,10 @@ type Zone struct {
 	// restarts alike, and stays when the share grows (default 100).
 	Enforce *float64 `json:"enforce,omitempty"`
 
+	// Refuse everything of a key for a while that the limits keep refusing (default:
+	// nobody is banned).
+	Ban *Ban `json:"ban,omitempty"`
+
 	// The status of refused requests, 400 to 599 (default 429).
 	Status int `json:"status,omitempty"`
 }
@@ -226,8 +230,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && !c.Shadow && c.Enforce == nil
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -336,6 +340,11 @@ func (c *Zone) checkLimits() error {
 	if (c.MaxEvents == 0) != (c.Window == 0) {
 		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
+	if c.Ban != nil { // also where nothing is limited
+		if _, err := c.Ban.ready([]*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}); err != nil {
+			return err
+		}
+	}
 	configured := c.allLimits()
 	if c.Plan != nil {
 		if err := c.Plan.check(len(configured) > 0); err != nil {
@@ -426,7 +435,7 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, override, plan, concurrency, mode, factor, store string }
+type identity struct{ key, prefixes, limits, override, plan, concurrency, mode, factor, ban, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -439,6 +448,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"concurrency", i.concurrency, other.concurrency},
 		{"mode", i.mode, other.mode},
 		{"factor", i.factor, other.factor},
+		{"ban", i.ban, other.ban},
 		{"store", i.store, other.store},
 	} {
 		if s[1] != s[2] {

@@ -96,9 +96,13 @@ func TestDenyCacheIsRight(t *testing.T) {
 			return
 		}
 	}
+	names := []string{"ban"}
 	for _, a := range algorithms.All() {
-		if t.Logf("%s refused from the cache %d times", a.Name, hits[a.Name]); hits[a.Name] < 500 {
-			t.Errorf("%s was refused from the cache only %d times", a.Name, hits[a.Name])
+		names = append(names, a.Name)
+	}
+	for _, name := range names {
+		if t.Logf("%s refused from the cache %d times", name, hits[name]); hits[name] < 500 {
+			t.Errorf("%s was refused from the cache only %d times", name, hits[name])
 		}
 	}
 }
@@ -115,6 +119,13 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 	for z := range limits {
 		for _, i := range rng.Perm(len(quotas))[:1+rng.IntN(2)] {
 			limits[z] = append(limits[z], storetest.Limit(t, fmt.Sprint("z", z), quotas[i]))
+		}
+	}
+	var bans [2][]store.Limit // one or none of each zone
+	for z := range bans {
+		if rng.IntN(3) == 0 {
+			length := 1 + rng.Int64N(3_000_000)
+			bans[z] = []store.Limit{storetest.Ban(t, fmt.Sprint("z", z), algorithms.Ban{After: 1 + rng.Int64N(3), Window: 5_000_000, Duration: length, Most: 4 * length})}
 		}
 	}
 	random := func() (requests []store.Request) {
@@ -134,6 +145,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 			if rng.IntN(20) == 0 && !strings.Contains(fmt.Sprint(r.Limits), "smooth") {
 				r.Mode, r.MaxWait = algorithms.Mode(rng.IntN(4)), 0
 			}
+			r.Limits = append(r.Limits, bans[z]...)
 			requests = append(requests, r)
 		}
 		return requests
@@ -157,6 +169,9 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 				t.Fatalf("seed %d: the store allows what the cache refused: %+v\nthe store: %+v", seed, requests, check)
 			}
 			for i, r := range requests {
+				if last := r.Decisions[len(r.Decisions)-1]; r.Limits[len(r.Limits)-1].Bans() && (last.Allowed || r.Shadow) {
+					t.Fatalf("seed %d: a zone with a ban that may count was not asked: %+v", seed, r)
+				}
 				for j, d := range r.Decisions {
 					is := check[i].Decisions[j]
 					if d.Unknown() {

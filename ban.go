@@ -1,0 +1,113 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Ban refuses everything of a key in its zone, for a while, once the zone's limits have
+// refused it often enough. What is refused meanwhile is charged to nothing.
+type Ban struct {
+	// How long a ban stands; at least 1µs.
+	Duration caddy.Duration `json:"duration,omitempty"`
+
+	// How many requests the zone's own limits must refuse within the longest of their
+	// windows, which begins with the first of them; the last one brings the ban (default 1).
+	After int64 `json:"after,omitempty"`
+
+	// How long a ban stands at most: each is twice as long as the one before, until so
+	// much time has passed since the end of the last one (default: duration; all bans are
+	// as long).
+	Max caddy.Duration `json:"max,omitempty"`
+}
+
+// ready makes the ban of a zone with these limits ready.
+func (b *Ban) ready(limits []*algorithms.Limit) (*algorithms.Limit, error) {
+	if b.Duration == 0 {
+		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
+	}
+	made := algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
+	for _, span := range []caddy.Duration{b.Duration, b.Max} {
+		if span := time.Duration(span); span%time.Microsecond != 0 {
+			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, wholeMicros(span))
+		}
+	}
+	if b.After == 0 {
+		made.After = 1
+	}
+	if b.Max == 0 {
+		made.Most = made.Duration
+	}
+	for _, l := range limits {
+		made.Window = max(made.Window, l.Window)
+	}
+	l, err := algorithms.NewBan(made)
+	if err != nil {
+		return nil, fmt.Errorf("ban: %w", err)
+	}
+	return l, nil
+}
+
+// describe is what a ban comes down to, for zones of one name to be compared.
+func (b *Ban) describe() string {
+	if b == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%v after %d max %v", time.Duration(b.Duration), max(b.After, 1), time.Duration(max(b.Max, b.Duration)))
+}
+
+// unmarshalBan reads ban <duration> [after <n>] [max <duration>].
+func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
+	const example = "write for example ban 1h after 5 max 24h"
+	args := d.RemainingArgs()
+	if len(args) == 0 || len(args)%2 == 0 {
+		return nil, fmt.Errorf("ban takes <duration> [after <n>] [max <duration>], but has %d of them: %s", len(args), example)
+	}
+	b := new(Ban)
+	var err error
+	b.Duration, err = parseDuration("duration", args[0], "1h")
+	if err == nil && b.Duration <= 0 {
+		err = fmt.Errorf("the duration must be above 0, not %v: %s", time.Duration(b.Duration), example)
+	}
+	for i := 1; i < len(args) && err == nil; i += 2 {
+		switch word, value := args[i], args[i+1]; {
+		case word == "after" && b.After == 0:
+			if b.After, err = parseInteger("after", value, "5"); err == nil && b.After <= 0 {
+				err = fmt.Errorf("after must be above 0, not %d: write how many refusals it takes, or leave it out for 1", b.After)
+			}
+		case word == "max" && b.Max == 0:
+			if b.Max, err = parseDuration("max", value, "24h"); err == nil && b.Max < b.Duration {
+				err = fmt.Errorf("max must be at least %v, the duration, not %v: write how long a ban stands at most, or leave it out", time.Duration(b.Duration), time.Duration(b.Max))
+			}
+		default:
+			err = fmt.Errorf("after the duration come after <n> and max <duration>, each once, not %q: %s", word, example)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ban: %w", err)
+	}
+	return b, nil
+}
+
+// limits are the decisions of a zone's limits, without that of its ban.
+func (a *answer) limits(i int) []algorithms.Decision {
+	return a.requests[i].Decisions[:len(a.terms[i].labels)]
+}
+
+// ban is the decision of a zone's ban, or of none.
+func (a *answer) ban(i int) algorithms.Decision {
+	all := a.requests[i].Decisions
+	if n := len(a.terms[i].labels); n < len(all) {
+		return all[n]
+	}
+	return algorithms.Decision{Allowed: true}
+}
+
+// banned tells whether a zone's ban stands, or has begun with this request.
+func (a *answer) banned(i int) bool { return a.ban(i).RetryAfter > 0 }

@@ -215,3 +215,45 @@ zone beside {
 		c.get(t, "/").want(t, 200, "RateLimit", `"beside";r=7;t=400`)
 	})
 }
+
+// What a response has cost is charged although a ban has begun meanwhile.
+func TestBanAndSettle(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := func(ban string) string {
+			config := site("zone api {\n fixed_window 10 1h\n cost {query.cost}\n " + ban + "\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n" + use)
+			return strings.Replace(config, "respond ok", "header X-Tokens {query.tokens}\ntest_hold\nrespond ok", 1)
+		}
+		c := startCaddy(t, config("ban 1h"))
+		held := make(chan response)
+		go func() {
+			r, _ := c.do("GET", "http://"+c.site+"/?cost=1&tokens=4&hold=2s", "")
+			held <- r
+		}()
+		c.waitForLog(t, `"held"`)
+		c.get(t, "/?cost=10").wantWait(t, 3600)
+		c.get(t, "/?cost=0").wantWait(t, 3600)
+		if r := <-held; r.Response == nil || r.StatusCode != 200 {
+			t.Fatalf("the request that passed before the ban: %+v", r)
+		}
+		c.reload(t, config(""))
+		c.get(t, "/?cost=0").want(t, 200, "RateLimit", `"api";r=6;t=3600`)
+	})
+}
+
+// Zones of one name must agree on their ban.
+func TestBanIdentity(t *testing.T) {
+	handler := func(ban string) string {
+		return `{"handler":"rate_limit","rate_limits":{"z":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]` + ban + `}}}`
+	}
+	const hour = `,"ban":{"duration":"1h"}`
+	for other, want := range map[string]string{
+		`,"ban":{"duration":"60m","after":1,"max":"1h"}`: "",
+		"":                                    "ban is 1h0m0s after 1 max 1h0m0s and none",
+		`,"ban":{"duration":"1h","max":"2h"}`: "ban is 1h0m0s after 1 max 1h0m0s and 1h0m0s after 1 max 2h0m0s",
+	} {
+		err := validate(handlerConfig(handler(hour) + "," + handler(other)))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("ban %s: %v, want %q", other, err, want)
+		}
+	}
+}

@@ -55,6 +55,50 @@ func TestDenyCacheFlood(t *testing.T) {
 	}
 }
 
+// A flood of a banned key costs one check per second, in any mode; before that each
+// refusal is counted.
+func TestDenyCacheBanFlood(t *testing.T) {
+	for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform} {
+		const after, lasts = 50, 10 * time.Second
+		denying(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+			initial := int64(0)
+			begins := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Initial: &initial})
+			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+			flood := func(cost int64) bool {
+				requests := one(cost, begins, ban)
+				requests[0].Mode = mode
+				allowed, asked := answerOf(t, c, r.failing, requests)
+				if allowed {
+					t.Errorf("%v: a request passed", mode)
+				}
+				return asked
+			}
+			for n := range after + 1 {
+				if !flood(1) {
+					t.Fatalf("%v: refusal %d was not asked about", mode, n+1)
+				}
+			}
+			first := r.asked.Load()
+			var all sync.WaitGroup
+			for n := range 20 {
+				all.Go(func() {
+					for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
+						requests := one(int64(n%3), begins, ban)
+						requests[0].Mode = mode
+						if allowed, err := c.Take(t.Context(), requests); allowed || err != nil || requests[0].Decisions[1].RetryAfter == 0 {
+							t.Errorf("%v: allowed %v, %v: %+v", mode, allowed, err, requests[0].Decisions)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if asked := r.asked.Load() - first; asked < 9 || asked > 11 {
+				t.Errorf("%v: asked %d times in %v", mode, asked, lasts)
+			}
+		})
+	}
+}
+
 // Where the store is so far away that a request can't wait for another's answer and its
 // own, it doesn't; and a refusal that is over before it is known is not remembered.
 func TestDenyCacheFarAway(t *testing.T) {

@@ -214,7 +214,7 @@ func (t *take) take(requests []Request) (allowed bool) {
 			d, f := t.checks[n].Decision, &t.found[n]
 			ban := r.Limits[i].Bans()
 			if ban && !f.held && !t.hasRoom(f.limit.zone) { // rather no ban than one of all that find no room
-				d = algorithms.Decision{Allowed: true, Remaining: d.Remaining}
+				d = algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}
 			} else if d.Charged > 0 || (f.began || ban) && f.budget().state != (algorithms.State{}) {
 				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
 			}

@@ -99,6 +99,41 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 
 // A budget with initial is forgotten one window after it is full, though nothing has
 // swept it away, and then begins anew.
+// Keys that find no room share a budget, but nobody is banned for what others of them do.
+func TestMemoryBanFindsNoRoom(t *testing.T) {
+	memory := store.NewMemory()
+	s := memory.Bound(3, zones(1), nil)
+	limits := []store.Limit{
+		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000}),
+		storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000}),
+	}
+	take := func(key string) (bool, algorithms.Decision) {
+		t.Helper()
+		r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits}}
+		allowed, err := s.Take(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return allowed, r[0].Decisions[1]
+	}
+	take("a")
+	take("a") // is banned
+	if _, d := take("a"); d.Allowed || memory.Keys() != 2 {
+		t.Fatalf("%+v with %d keys", d, memory.Keys())
+	}
+	take("b")
+	take("c") // shares a budget
+	for _, key := range []string{"b", "c", "d", "b", "c", "d"} {
+		allowed, d := take(key)
+		if want := (algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}); allowed || d != want {
+			t.Errorf("%s: allowed %v, ban %+v", key, allowed, d)
+		}
+	}
+	if _, d := take("a"); d.Allowed || memory.Keys() != 3 {
+		t.Errorf("%+v with %d keys", d, memory.Keys())
+	}
+}
+
 func TestMemoryForgetsInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory().Bound(10, zones(1), nil)

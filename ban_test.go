@@ -61,6 +61,9 @@ func TestBan(t *testing.T) {
 			r.wantWait(t, 3600)
 			r.wantProblem(t, 429, "abnormal-usage-detected", "api")
 			seen := "true false 2 0"
+			if fields, there := r.Header[limitHeader]; there && fields[0] == "" {
+				t.Error("RateLimit is there, and empty")
+			}
 			if r.field("RateLimit") == "" && n > 0 && strings.Contains(use, "redis") { // no limit was asked
 				seen = "true false"
 			}

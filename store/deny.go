@@ -261,10 +261,11 @@ func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, 
 			if r.Shadow { // it refuses nothing
 				standing, over = nil, nil
 			}
-			if standing == nil && (limits[j].Linger() > 0 || limits[j].Bans() && over == nil) {
+			if standing == nil && limits[j].Linger() > 0 {
 				s.mu.Unlock()
-				return false, nil, false // its budget may have to begin, or a refusal to be counted
+				return false, nil, false // its budget may have to begin
 			}
+			// A refusal may have to be counted.
 			unsure = unsure || standing == nil && limits[j].Bans()
 			stands = stands || standing != nil
 			if over != nil && ended < 0 {

@@ -73,7 +73,11 @@ func TestDenyCacheBanFlood(t *testing.T) {
 				}
 				return asked
 			}
+			var banned time.Time
 			for n := range after + 1 {
+				if n == after-1 {
+					banned = time.Now()
+				}
 				if !flood(1) {
 					t.Fatalf("%v: refusal %d was not asked about", mode, n+1)
 				}
@@ -84,9 +88,13 @@ func TestDenyCacheBanFlood(t *testing.T) {
 				all.Go(func() {
 					for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
 						requests := one(int64(n%3), begins, ban)
-						requests[0].Mode = mode
-						if allowed, err := c.Take(t.Context(), requests); allowed || err != nil || requests[0].Decisions[1].RetryAfter == 0 {
-							t.Errorf("%v: allowed %v, %v: %+v", mode, allowed, err, requests[0].Decisions)
+						if requests[0].Mode = mode; mode == algorithms.Binary {
+							requests[0].MaxWait = int64(n%2) * 100_000
+						}
+						allowed, err := c.Take(t.Context(), requests)
+						rest := time.Duration(requests[0].Decisions[1].RetryAfter)*time.Microsecond + time.Since(banned)
+						if allowed || err != nil || rest < time.Hour || rest > time.Hour+3*time.Millisecond {
+							t.Errorf("%v: allowed %v, %v: the ban stands for %v: %+v", mode, allowed, err, rest, requests[0].Decisions)
 						}
 					}
 				})

@@ -51,9 +51,9 @@ func window(t testing.TB, events int64, window time.Duration) store.Limit {
 	return storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: window.Microseconds()})
 }
 
-func take(t *testing.T, s store.Store, zone, key string, cost int64, limit store.Limit) bool {
+func take(t *testing.T, s store.Store, zone, key string, cost int64, limits ...store.Limit) bool {
 	t.Helper()
-	allowed, err := s.Take(context.Background(), []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: []store.Limit{limit}}})
+	allowed, err := s.Take(context.Background(), []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,6 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	})
 }
 
-// A budget with initial is forgotten one window after it is full, though nothing has
-// swept it away, and then begins anew.
 // Keys that find no room share a budget, but nobody is banned for what others of them do.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
 	memory := store.NewMemory()
@@ -134,6 +132,33 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	}
 }
 
+// A ban is held until it ends, though the refusals before it would have been forgotten.
+func TestMemoryHoldsBans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(10, zones(1), nil)
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+		for _, want := range []bool{true, false, false} {
+			if take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) != want {
+				t.Fatalf("allowed %v", !want)
+			}
+		}
+		for range 59 {
+			time.Sleep(time.Minute)
+			memory.Sweep()
+			if take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) {
+				t.Fatal("a ban was forgotten")
+			}
+		}
+		time.Sleep(time.Minute)
+		if !take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) {
+			t.Error("refused once the ban has ended")
+		}
+	})
+}
+
+// A budget with initial is forgotten one window after it is full, though nothing has
+// swept it away, and then begins anew.
 func TestMemoryForgetsInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory().Bound(10, zones(1), nil)

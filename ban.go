@@ -95,15 +95,19 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	return b, nil
 }
 
-// limits are the decisions of a zone's limits, without that of its ban.
+// limits are the decisions of a zone's limits, without that of its ban, which is last.
 func (a *answer) limits(i int) []algorithms.Decision {
-	return a.requests[i].Decisions[:len(a.terms[i].labels)]
+	r := &a.requests[i]
+	if last := len(r.Limits) - 1; r.Limits[last].Bans() {
+		return r.Decisions[:last]
+	}
+	return r.Decisions
 }
 
 // ban is the decision of a zone's ban, or of none.
 func (a *answer) ban(i int) algorithms.Decision {
 	all := a.requests[i].Decisions
-	if n := len(a.terms[i].labels); n < len(all) {
+	if n := len(a.limits(i)); n < len(all) {
 		return all[n]
 	}
 	return algorithms.Decision{Allowed: true}

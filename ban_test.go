@@ -232,7 +232,7 @@ func TestBanAndSettle(t *testing.T) {
 			r, _ := c.do("GET", "http://"+c.site+"/?cost=1&tokens=4&hold=2s", "")
 			held <- r
 		}()
-		c.waitForLog(t, `"held"`)
+		c.waitForLog(t, `"msg":"held","for":2`) // not that for /ready
 		c.get(t, "/?cost=10").wantWait(t, 3600)
 		c.get(t, "/?cost=0").wantWait(t, 3600)
 		if r := <-held; r.Response == nil || r.StatusCode != 200 {

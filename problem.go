@@ -46,7 +46,7 @@ func (a *answer) violated() (policies []string) {
 				policies = append(policies, t.labels[j])
 			}
 		}
-		if len(policies) == before && !a.allowedBy(i) {
+		if len(policies) == before && !a.ban(i).Allowed {
 			policies = append(policies, a.zones[i].name)
 		}
 	}

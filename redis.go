@@ -63,8 +63,8 @@ type Redis struct {
 	// however many come at the same time (default 128).
 	Batch *int `json:"batch,omitempty"`
 
-	// How long a request waits for Redis in all before it is answered with
-	// status 503 (default 100ms).
+	// How long a request waits for Redis in all, before on_store_error says what
+	// becomes of it (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// How long a new connection may take (default 1s).

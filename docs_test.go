@@ -1,17 +1,38 @@
 package ratelimit
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
-// Every Caddyfile in the README and in docs is adapted and provisioned.
+// fences returns what stands in the code blocks of a language, of a file.
+func fences(t *testing.T, file, language string) (found []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		found = append(found, s[1])
+	}
+	return found
+}
+
+// Every Caddyfile in the README and in docs is adapted and provisioned, and so is JSON.
 func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
 	t.Setenv("SENTINEL_PASSWORD", "secret")
@@ -21,25 +42,152 @@ func TestSnippets(t *testing.T) {
 		t.Fatal("no docs", err)
 	}
 	for _, file := range append(files, "README.md") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+		caddyfiles, inJSON := fences(t, file, "caddyfile"), fences(t, file, "json")
+		if len(caddyfiles)+len(inJSON) < 3 {
+			t.Fatalf("only %d snippets found in %s", len(caddyfiles)+len(inJSON), file)
 		}
-		snippets := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindAllStringSubmatch(string(text), -1)
-		if len(snippets) < 3 {
-			t.Fatalf("only %d snippets found in %s", len(snippets), file)
-		}
-		for i, s := range snippets {
+		for i, text := range caddyfiles {
 			t.Run(fmt.Sprint(file, " ", i+1), func(t *testing.T) {
-				config, err := adapt(t, []byte(s[1]))
+				config, err := adapt(t, []byte(text))
 				if err == nil {
 					err = validate(config)
 				}
 				if err != nil {
-					t.Errorf("%v in\n%s", err, s[1])
+					t.Errorf("%v in\n%s", err, text)
 				}
 			})
 		}
+		for i, text := range inJSON {
+			t.Run(fmt.Sprint(file, " JSON ", i+1), func(t *testing.T) {
+				if err := validateFence(text); err != nil {
+					t.Errorf("%v in\n%s", err, text)
+				}
+			})
+		}
+	}
+}
+
+// validateFence loads JSON as its first field says: a whole configuration, a handler, or
+// the body of a refusal.
+func validateFence(text string) error {
+	first := regexp.MustCompile(`^\{\s*("\w+")`).FindStringSubmatch(text)
+	config := string(caddy.RemoveMetaFields([]byte(text)))
+	switch {
+	case first == nil:
+	case first[1] == `"apps"`:
+		return validate(config)
+	case first[1] == `"handler"`:
+		return validate(handlerConfig(config))
+	case first[1] == `"type"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new(problem))
+	}
+	return errors.New("no configuration, which begins with apps, no handler, and no body of a refusal, which begins with type")
+}
+
+// rows returns the names that the rows of tables begin with, in the section of a
+// reference that has this heading; those in sections of its own don't count.
+func rows(t *testing.T, file, heading string) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^#|\z)`).FindString(string(text))
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(section, -1) {
+		for _, name := range regexp.MustCompile("`(\\w+)").FindAllStringSubmatch(row[1], -1) {
+			if !slices.Contains(names, name[1]) {
+				names = append(names, name[1])
+			}
+		}
+	}
+	return names
+}
+
+// wantRows checks that a section of a reference is about these, and about nothing else.
+func wantRows(t *testing.T, file, heading string, names []string) {
+	t.Helper()
+	got := rows(t, file, heading)
+	for _, name := range names {
+		if !slices.Contains(got, name) {
+			t.Errorf("%s: no row of %q begins with %s", file, heading, name)
+		}
+	}
+	for _, name := range got {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s: a row of %q begins with %s, which there isn't", file, heading, name)
+		}
+	}
+}
+
+// docs/caddyfile.md has every option there is, where it belongs, and no other.
+func TestCaddyfileReference(t *testing.T) {
+	const file = "docs/caddyfile.md"
+	without := func(options, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(options), func(o string) bool { return slices.Contains(others, o) })
+	}
+	var ofLimits []string
+	for _, a := range algorithms.All() {
+		ofLimits = append(ofLimits, a.Options...)
+	}
+	wantRows(t, file, "The global option", []string{"memory"})
+	wantRows(t, file, "zone", without(zoneOptions, limitOptions))
+	wantRows(t, file, "Limits", limitOptions)
+	wantRows(t, file, "Options of limits", ofLimits)
+	wantRows(t, file, "settle", settleOptions)
+	wantRows(t, file, "Options", sharedOptions)
+	wantRows(t, file, "redis", redisOptions)
+	wantRows(t, file, "tls", tlsOptions)
+}
+
+// docs/json.md has every field there is, where it belongs, and no other.
+func TestJSONReference(t *testing.T) {
+	for _, v := range []any{Handler{}, Zone{}, Limit{}, Terms{}, Plan{}, Delay{}, Settle{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
+		var fields []string
+		for f := range reflect.TypeOf(v).Fields() {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+				fields = append(fields, name)
+			}
+		}
+		wantRows(t, "docs/json.md", reflect.TypeOf(v).Name(), fields)
+	}
+}
+
+// The commands in docs/json.md change the configuration above them as they say, and no
+// budget that they don't.
+func TestCommands(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	const file = "docs/json.md"
+	configs, scripts := fences(t, file, "json"), fences(t, file, "sh")
+	config := configs[len(configs)-1]
+	c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
+	addresses := strings.NewReplacer(":8080", c.site, "localhost:2019", c.admin, "curl ", "curl -sSf ")
+	config = strings.Replace(addresses.Replace(config), "{", `{"admin":{"listen":"{$ADMIN}"},`, 1)
+	if r := c.load(t, config, "application/json"); r.StatusCode != 200 {
+		t.Fatal(r.body)
+	}
+	c.get(t, "/").want(t, 200, "RateLimit-Policy", `"burst";q=50;w=1, "day";q=10000;w=86400`)
+	var said string
+	for _, command := range strings.Split(strings.TrimSpace(addresses.Replace(strings.Join(scripts, ""))), "\n") {
+		output, err := exec.Command("sh", "-c", command).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v %s", command, err, output)
+		}
+		said = string(output)
+		c.settle(t)
+		if strings.HasSuffix(command, "/limits/0/burst") {
+			c.get(t, "/").want(t, 200, "RateLimit-Policy", `"burst";q=20;w=1, "day";q=10000;w=86400`)
+		}
+	}
+	r := c.get(t, "/")
+	r.want(t, 200, "RateLimit-Policy", `"burst";q=20;w=1, "day";q=10000;w=86400`)
+	if got := r.field("RateLimit"); !strings.HasPrefix(got, `"burst";r=19;`) || !strings.Contains(got, `"day";r=9997;`) {
+		t.Errorf("RateLimit: %s", got)
+	}
+	var day Zone
+	if err := json.Unmarshal([]byte(said), &day); err != nil || len(day.Override) != 1 || !day.Override["203.0.113.9"].Unlimited {
+		t.Errorf("%v; zone day is %s", err, said)
 	}
 }
 

@@ -141,7 +141,7 @@ func TestCaddyfileReference(t *testing.T) {
 
 // docs/json.md has every field there is, where it belongs, and no other.
 func TestJSONReference(t *testing.T) {
-	for _, v := range []any{Handler{}, Zone{}, Limit{}, Terms{}, Plan{}, Delay{}, Settle{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
+	for _, v := range []any{Handler{}, Zone{}, Limit{}, Terms{}, Plan{}, Delay{}, Settle{}, Ban{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
 		var fields []string
 		for f := range reflect.TypeOf(v).Fields() {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {

@@ -209,6 +209,17 @@ func TestExampleWithRedisCluster(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", create, err, output)
 		}
 	}
+	for _, node := range nodes { // each finds that in its own time
+		for host, port, _ := net.SplitHostPort(node); ; time.Sleep(20 * time.Millisecond) {
+			command := exec.Command("redis-cli", "-h", host, "-p", port, "cluster", "info")
+			command.Env = append(os.Environ(), "REDISCLI_AUTH=SECRET")
+			if output, _ := command.Output(); strings.Contains(string(output), "cluster_state:ok") {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s: %s", node, output)
+			}
+		}
+	}
 	shareExample(t, "redis-cluster", strings.Join(nodes[:3], " "))
 }
 

@@ -470,17 +470,21 @@ func (c *Cluster) nodeLocked(address string) *node {
 // [store.Checked].
 func (n *node) Check(ctx context.Context) error {
 	n.cluster.learn() // another one may have taken its place
-	const tries = 20 * slotCount
+	const tries, redirects = 20 * slotCount, 5
+	sent := 0
 	for i := range tries {
 		tag := fmt.Appendf(nil, "%%!%d", i)
 		if n.cluster.slots[slotOf(tag)].Load() != n {
 			continue
 		}
 		err := n.check(ctx, string(tag))
-		if to := (redirect{}); errors.As(err, &to) && to.kind != "MOVED" {
-			continue // this slot is on its way, and may be so for long
+		if to := (redirect{}); !errors.As(err, &to) {
+			return err
 		}
-		return err
+		// This slot is on its way, and may be so for long, or has gone.
+		if sent++; sent == redirects {
+			return nil // whoever sends others elsewhere works
+		}
 	}
 	return errors.New("redisstore: the node has no slots")
 }

@@ -63,9 +63,7 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 		if settling != nil {
 			settling.note(status, w.Header())
 		}
-		for _, f := range families {
-			a.setFamily(w.Header(), f)
-		}
+		a.setFamilies(w.Header(), families)
 	}}
 	if settling != nil {
 		returned := false
@@ -75,10 +73,8 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 	} else {
 		err = next.ServeHTTP(head, r)
 	}
-	if !head.done && len(families) > 0 { // nothing may be written yet, or an error be rendered past head
-		for _, f := range families {
-			a.setFamily(w.Header(), f)
-		}
+	if !head.done { // nothing may be written yet, or an error be rendered past head
+		a.setFamilies(w.Header(), families)
 	}
 	return err
 }
@@ -109,9 +105,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 
 // refuse answers a request that some zone has no room for.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
-	for _, f := range h.forms.families {
-		a.setFamily(w.Header(), f)
-	}
+	a.setFamilies(w.Header(), h.forms.families)
 	i, wait := a.refusing()
 	z, key := a.zones[i], a.requests[i].Key
 	setRetryAfter(w.Header(), wait, h.Jitter)

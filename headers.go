@@ -193,6 +193,12 @@ func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
 	h[retryAfterHeader] = []string{strconv.FormatInt(max(seconds(wait), 1), 10)}
 }
 
+func (a *answer) setFamilies(h http.Header, families []family) {
+	for _, f := range families {
+		a.setFamily(h, f)
+	}
+}
+
 // setFamily writes a family of single-valued fields for the limit nearest to
 // exhaustion, unless they are there already with less remaining, or with as much and
 // this is no denial: of two limiters the tighter one's set is sent, whole.

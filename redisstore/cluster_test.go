@@ -342,16 +342,22 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
+// ends returns the node that has a slot, and another one.
+func ends(t *testing.T, c *redistest.Cluster, slot int) (from, to *redistest.Server) {
+	t.Helper()
+	from, to = c.Owner(t, c.Nodes[0], slot), c.Nodes[0]
+	if from == to {
+		to = c.Nodes[1]
+	}
+	return from, to
+}
+
 // While a slot is on its way, a key that is on neither side yet begins on the new one.
 func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
 	slot := c.Slot(t, "new")
-	from := c.Owner(t, c.Nodes[0], slot)
-	to := c.Nodes[0]
-	if from == to {
-		to = c.Nodes[1]
-	}
+	from, to := ends(t, c, slot)
 	c.BeginMove(t, slot, from, to)
 	r := request(t, "new")
 	for want := int64(9); want >= 7; want-- {
@@ -376,11 +382,7 @@ func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
 	slot := c.Slot(t, "log")
-	from := c.Owner(t, c.Nodes[0], slot)
-	to := c.Nodes[0]
-	if from == to {
-		to = c.Nodes[1]
-	}
+	from, to := ends(t, c, slot)
 	var all [][]store.Request
 	for _, buckets := range []int64{0, 2} {
 		zone := fmt.Sprint(buckets)
@@ -429,11 +431,7 @@ func testClusterRenews(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
 	slot := c.Slot(t, "renewed")
-	from := c.Owner(t, c.Nodes[0], slot)
-	to := c.Nodes[0]
-	if from == to {
-		to = c.Nodes[1]
-	}
+	from, to := ends(t, c, slot)
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: 3_600_000_000})
 	r := []store.Request{{Zone: "z", Key: "renewed", Cost: 1, Limits: []store.Limit{limit}}}
 	if allowed, err := s.Take(ctx, r); !allowed || err != nil {
@@ -725,11 +723,7 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
 	ctx := context.Background()
 	slot := c.Slot(t, "nowhere")
-	from := c.Owner(t, c.Nodes[0], slot)
-	to := c.Nodes[0]
-	if from == to {
-		to = c.Nodes[1]
-	}
+	from, to := ends(t, c, slot)
 	const setting = "cluster-preferred-endpoint-type"
 	for _, node := range c.Nodes {
 		if err := node.Client.ConfigSet(ctx, setting, "unknown-endpoint").Err(); err != nil {

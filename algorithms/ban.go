@@ -74,6 +74,17 @@ func NewBan(b Ban) (*Limit, error) {
 // Bans tells whether this is no limit, but the ban of a zone; see [NewBan].
 func (l *Limit) Bans() bool { return l.algorithm == banAlgorithm }
 
+// BeginBan makes a ban stand from now on for span, above 0, as if it was the next to come.
+// It returns how long the state must be kept.
+//
+// change.lua is its other half.
+func BeginBan(s *State, now, span Micros, l *Limit) (reset Micros) {
+	v := banDecide(l, s, now, 0)
+	level := min(v.c%banLevels+1, banLevels-1)
+	s.A, s.B, s.C = 0, now+span, level
+	return span + l.ban.Most
+}
+
 func banDecide(l *Limit, s *State, now Micros, _ int64) verdict {
 	window, most := l.ban.Window, l.ban.Most
 	start, ends := s.A, s.B

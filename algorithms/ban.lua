@@ -20,6 +20,13 @@ function ban.decide(l, key, now)
   return fits, retry, start, ends, refusals * 64 + level
 end
 
+function ban.begin(l, key, now, span)
+  local most = l[4]
+  local _, _, _, _, counts = ban.decide(l, key, now)
+  local level = min(counts % 64 + 1, 63)
+  save(key, span + most, 0, now + span, level)
+end
+
 function ban.commit(l, key, now, charge, outcome, start, ends, counts)
   local after, window, duration, most = l[1], l[2], l[3], l[4]
   local refusals, level = floor(counts / 64), counts % 64

@@ -221,6 +221,9 @@ var refundLua string
 //go:embed renew.lua
 var renewLua string
 
+//go:embed change.lua
+var changeLua string
+
 // Set is a set of algorithms. The zero Set is empty.
 type Set uint64
 
@@ -240,6 +243,10 @@ func (s Set) RefundScript() string { return s.compose(refundLua) }
 // [Force] do, for any number of budgets one after the other. renew.lua says what it is
 // given and what it replies.
 func (s Set) RenewScript() string { return s.compose(renewLua) }
+
+// ChangeScript is the Redis script that forgets budgets, and sets bans and overrides.
+// change.lua says what it is given.
+func ChangeScript() string { return Set(0).With(banAlgorithm).compose(changeLua) }
 
 func (s Set) compose(body string) string {
 	var b strings.Builder

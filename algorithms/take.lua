@@ -1,18 +1,21 @@
 
 -- Decide all checks of a request, then charge them: see Take in take.go.
 --
--- KEYS     the budget of each check, in the order of the checks
+-- KEYS     per group, where the overrides of its zones are kept that can have one, and then the
+--          budget of each check, in the order of the checks
 -- ARGV     now in µs (0: ask Redis), the last µs at which anything may be decided (0: any),
 --          number of limits; per limit: its algorithm, how many numbers follow, the numbers;
 --          number of asks, which are what zones ask; per ask: mode (or the longest wait in µs:
 --          binary, and then charged in advance), cost, number of checks (negative: a shadow), and per
 --          check which limit (from 1), a ban last;
---          for each group, which is one HTTP request: the ask of each of its zones (from 1), that
---          of the last one negative
+--          for each group, which is one HTTP request: a '=' and the override it is asked by, for
+--          each zone that can have one; the ask of each of its zones (from 1), that of the last
+--          one negative
 -- reply    now in µs, whether it was too late (1: then nothing follows); per group either 1 and,
 --          per check, whether there was room (1, 0, or 2: there will be), charged, the receipt's
 --          two numbers, remaining, more, retry (or the wait until there is room), reset; or 0 and
---          the text of the error that kept it from being decided
+--          the text of the error that kept it from being decided; or 2 and the overrides that
+--          there are, if they aren't those it was asked by
 
 local now = the_time(tonumber(ARGV[1]))
 if tonumber(ARGV[2]) > 0 and now > tonumber(ARGV[2]) then
@@ -38,8 +41,22 @@ local reply, r, k = { now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0
 -- of the group at hand, per zone and per check
 local zones = { 0 }
 local fits, room, retry, A, B, C = { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }
+local overrides = {}
 
-local function take(count)
+-- the overrides that there are, or nothing if they are those that the group is asked by
+local function others(number)
+  local found, same = {}, true
+  for n = 1, number do
+    found[n] = redis.call('GET', KEYS[k + n]) or ''
+    same = same and found[n] == overrides[n]
+  end
+  return not same and found or nil
+end
+
+local function take(count, number)
+  local found = number > 0 and others(number)
+  if found then return found end
+  local k = k + number
   local allowed, c = true, 0
   for z = 1, count do
     local ask = zones[z]
@@ -74,7 +91,7 @@ local function take(count)
       for n = 1, #ask do charge = min(charge, fits[c + n]) end
     end
     local counts = 'peek'
-    if ask[#ask].bans then
+    if #ask > 0 and ask[#ask].bans then
       if room[c + #ask] == 0 then
         charge, outcome = 0, 'peek'
       else
@@ -102,24 +119,33 @@ local function take(count)
   end
 end
 
-local count, checks = 0, 0
+local count, checks, number = 0, 0, 0
 for w = i + 1, #ARGV do
   local ask = asks[ARGV[w]] or last_asks[ARGV[w]]
-  count, checks = count + 1, checks + #ask
-  zones[count] = ask
+  if ask then
+    count, checks = count + 1, checks + #ask
+    zones[count] = ask
+  else
+    number = number + 1
+    overrides[number] = string.sub(ARGV[w], 2)
+  end
   if last_asks[ARGV[w]] then
     reply[r + 1] = 1
-    local ok, err = pcall(take, count)
-    if ok then
-      r = r + 1 + 8 * checks
-    else
-      if type(err) == 'table' then err = err.err end
-      for at = r + 3, r + 1 + 8 * checks do reply[at] = nil end
-      reply[r + 1], reply[r + 2] = 0, tostring(err)
+    local ok, found = pcall(take, count, number)
+    if not ok then
+      if type(found) == 'table' then found = found.err end
+      reply[r + 1], reply[r + 2] = 0, tostring(found)
       r = r + 2
+    elseif found then
+      reply[r + 1] = 2
+      for n = 1, number do reply[r + 1 + n] = found[n] end
+      r = r + 1 + number
+    else
+      r = r + 1 + 8 * checks
     end
-    k, count, checks = k + checks, 0, 0
+    k, count, checks, number = k + number + checks, 0, 0, 0
   end
 end
 
+for at = #reply, r + 1, -1 do reply[at] = nil end
 return reply

@@ -112,20 +112,35 @@ func isOneKey(requests []store.Request) bool {
 }
 
 // takeKey takes for requests of one key.
+//
+// While the slot of a key is on its way from node to node, a script that names a key which
+// isn't there, as overrides usually aren't, can't run: then they are as the requests say.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
-	again := false
+	asked, again := requests, false
 	err = c.at(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
 		if now == 0 && !again {
 			// Together with others, whose keys may be what is in the way.
 			again = true
-			allowed, err = s.takeUntil(ctx, deadline, requests)
-			return err
+			allowed, err = s.takeUntil(ctx, deadline, asked)
+		} else {
+			waiting, cancel := context.WithDeadline(ctx, deadline)
+			defer cancel()
+			allowed, err = s.takeAlone(waiting, now, deadline, asking, asked)
+			err = classify(ctx, err)
 		}
-		waiting, cancel := context.WithDeadline(ctx, deadline)
-		defer cancel()
-		allowed, err = s.takeAlone(waiting, now, deadline, asking, requests)
-		return classify(ctx, err)
+		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
+			asked = slices.Clone(requests)
+			for i := range asked {
+				asked[i].Overridable = false
+			}
+		}
+		return err
 	})
+	if err == nil {
+		for i := range requests {
+			requests[i].Decisions = asked[i].Decisions
+		}
+	}
 	return allowed, err
 }
 
@@ -174,7 +189,9 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	allowed, failed := true, error(nil)
 	for _, p := range parts {
 		allowed = allowed && p.allowed
-		failed = cmp.Or(failed, p.err)
+		if !isOverridden(p.err) {
+			failed = cmp.Or(failed, p.err)
+		}
 	}
 	if failed != nil {
 		for _, p := range parts {
@@ -183,6 +200,14 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 			}
 		}
 		return false, failed
+	}
+	if err := overridden(parts, len(requests)); err != nil { // there must be room when the same are asked for again
+		each(parts, func(p *byKey) {
+			if p.err == nil && charged(p.requests) {
+				_ = c.giveBack(context.WithoutCancel(ctx), now, receipts(p.requests))
+			}
+		})
+		return false, err
 	}
 	if !allowed {
 		each(parts, func(p *byKey) {
@@ -197,6 +222,26 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 		}
 	}
 	return allowed, nil
+}
+
+// overridden returns the error of the parts that are asked for by other overrides than there
+// are, as one of all requests.
+func overridden(parts []*byKey, requests int) error {
+	all := &store.OverriddenError{Overrides: make([]string, requests)}
+	found := false
+	for _, p := range parts {
+		others, is := errors.AsType[*store.OverriddenError](p.err)
+		found = found || is
+		for i, place := range p.places {
+			if all.Overrides[place] = p.requests[i].Override; is {
+				all.Overrides[place] = others.Overrides[i]
+			}
+		}
+	}
+	if !found {
+		return nil
+	}
+	return all
 }
 
 func charged(requests []store.Request) bool {
@@ -314,6 +359,27 @@ func (c *Cluster) RenewAt(ctx context.Context, now algorithms.Micros, requests [
 	return c.eachKey(ctx, requests, func(ctx context.Context, s *Store, asking bool, requests []store.Request) error {
 		return s.recharge(ctx, now, asking, requests)
 	})
+}
+
+// Change implements [store.Store].
+func (c *Cluster) Change(ctx context.Context, change store.Change) error {
+	return c.ChangeAt(ctx, 0, change)
+}
+
+// ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of the
+// nodes.
+func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
+	for _, one := range encodeChange(c.names(), now, change) { // while their slot is on its way, each can be elsewhere
+		err := c.at(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
+			waiting, cancel := context.WithDeadline(ctx, deadline)
+			defer cancel()
+			return classify(ctx, s.runOne(waiting, asking, one).err)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // eachKey has the nodes do something with the charges of requests, those of each key by

@@ -4,6 +4,8 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // longestKey is how many bytes of a key are stored as they are. What is longer
@@ -63,6 +65,9 @@ func slotOf(tag []byte) int {
 func (n keyNames) name(key, limitID string) string {
 	return string(append(n.appendStart(nil, key), limitID...))
 }
+
+// override is the name of the override of a key in a zone.
+func (n keyNames) override(zone, key string) string { return n.name(key, store.OverrideID(zone)) }
 
 // HashedKey is what stands for a key where keys are not to be stored or shown: its
 // HMAC-SHA256 with a secret, marked so that it equals no key.

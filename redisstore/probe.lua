@@ -11,4 +11,5 @@ redis.call('LINDEX', KEYS[2], 0)
 redis.call('LSET', KEYS[2], 0, '1')
 redis.call('LREM', KEYS[2], -1, '3')
 redis.call('LTRIM', KEYS[2], 3, -1)
+redis.call('DEL', KEYS[2])
 return 1

@@ -318,6 +318,23 @@ func (s *Store) recharge(ctx context.Context, now algorithms.Micros, asking bool
 	return cmp.Or(r.end(), failed)
 }
 
+// Change implements [store.Store].
+func (s *Store) Change(ctx context.Context, c store.Change) error { return s.ChangeAt(ctx, 0, c) }
+
+// ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of Redis.
+func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error {
+	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	conns := s.acquire()
+	defer s.release(conns)
+	for _, reply := range s.run(waiting, conns, false, encodeChange(s.names(), now, c)...) {
+		if reply.err != nil {
+			return classify(ctx, reply.err)
+		}
+	}
+	return nil
+}
+
 // runOne runs one script.
 func (s *Store) runOne(ctx context.Context, asking bool, c command) reply {
 	conns := s.acquire()
@@ -447,6 +464,9 @@ func classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if isOverridden(err) {
+		return err
+	}
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
 		err = errNoMaster
 	}
@@ -471,6 +491,12 @@ func classify(ctx context.Context, err error) error {
 		e.Reason = store.ReasonTimeout
 	}
 	return e
+}
+
+// isOverridden tells whether that is not a failure, but other overrides.
+func isOverridden(err error) bool {
+	_, is := errors.AsType[*store.OverriddenError](err)
+	return is
 }
 
 // noSlot tells whether a node says that nobody has a key's slot, as far as it knows.

@@ -1,8 +1,11 @@
 package redisstore
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -17,6 +20,12 @@ func encode(names keyNames, now, last algorithms.Micros, groups ...[]store.Reque
 	var zones []any           // of all groups, by the number of what they ask
 	var name []byte
 	for _, requests := range groups {
+		for i := range requests {
+			if r := &requests[i]; r.Overridable {
+				keys = append(keys, names.override(r.Zone, r.Key))
+				zones = append(zones, "="+r.Override)
+			}
+		}
 		for i := range requests {
 			r := &requests[i]
 			ask := askNumber(&asks, r)
@@ -81,6 +90,29 @@ func encodeRefund(names keyNames, now algorithms.Micros, requests []store.Reques
 	return keys, arguments([]any{now}, limits, tail)
 }
 
+var change = redis.NewScript(algorithms.ChangeScript())
+
+// encodeChange writes a script call for each key of a change, as change.lua documents them.
+func encodeChange(names keyNames, now algorithms.Micros, c store.Change) (commands []command) {
+	one := func(limitID string, argv ...any) {
+		commands = append(commands, command{script: change, keys: []string{names.name(c.Key, limitID)}, argv: argv})
+	}
+	for _, l := range c.Forget {
+		one(l.ID, "forget")
+	}
+	for _, l := range c.Ban {
+		argv := []any{"ban", now, c.BanFor}
+		for _, n := range l.Args() {
+			argv = append(argv, n)
+		}
+		one(l.ID, argv...)
+	}
+	if c.Override != nil {
+		one(store.OverrideID(c.Zone), "override", *c.Override, c.OverrideFor)
+	}
+	return commands
+}
+
 // arguments puts the limits between the head and what refers to them.
 func arguments(head []any, limits []*algorithms.Limit, tail []any) []any {
 	argv := make([]any, 0, len(head)+1+5*len(limits)+len(tail))
@@ -142,6 +174,15 @@ func (r *reader) integer(most int64) int64 {
 	return n
 }
 
+// text reads a text.
+func (r *reader) text() string {
+	text, ok := r.next().(string)
+	if !ok {
+		r.fail(replyError("holds a number where a text belongs"))
+	}
+	return text
+}
+
 func (r *reader) fail(err error) {
 	if r.err == nil {
 		r.err = err
@@ -157,12 +198,19 @@ func (r *reader) decodeHead() (now algorithms.Micros, late bool) {
 // decodeGroup reads one group into the decisions of its requests. A non-nil
 // failed is the error that kept this group, and it alone, from being decided.
 func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed error) {
-	if r.integer(1) == 0 && r.err == nil {
-		text, ok := r.next().(string)
-		if !ok {
-			r.fail(replyError("holds no error text where one belongs"))
+	switch said := r.integer(2); {
+	case r.err != nil:
+		return false, nil
+	case said == 0:
+		return false, scriptError(r.text())
+	case said == 2:
+		overrides := make([]string, len(requests))
+		for i := range requests {
+			if requests[i].Overridable {
+				overrides[i] = r.text()
+			}
 		}
-		return false, scriptError(text)
+		return false, &store.OverriddenError{Overrides: overrides}
 	}
 	allowed = true
 	for i := range requests {
@@ -200,11 +248,7 @@ func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
 				continue
 			}
 			if r.integer(1) == 0 {
-				if text, ok := r.next().(string); ok && failed == nil {
-					failed = scriptError(text)
-				} else if !ok {
-					r.fail(replyError("holds no error text where one belongs"))
-				}
+				failed = cmp.Or(failed, error(scriptError(r.text())))
 				continue
 			}
 			charged, a, b := r.integer(algorithms.Forever), r.integer(algorithms.Forever), r.integer(algorithms.Forever)

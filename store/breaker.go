@@ -156,6 +156,11 @@ func (b *Breaker) Renew(ctx context.Context, requests []Request) error {
 	return b.Do(func() error { return b.store.Renew(ctx, requests) })
 }
 
+// Change implements [Store].
+func (b *Breaker) Change(ctx context.Context, c Change) error {
+	return b.Do(func() error { return b.store.Change(ctx, c) })
+}
+
 // Do calls ask, which asks the store something and returns its error, unless the
 // breaker is open.
 func (b *Breaker) Do(ask func() error) error {

@@ -66,7 +66,7 @@ func TestFailoverConforms(t *testing.T) {
 		b := store.NewBreaker(f, nil)
 		t.Cleanup(b.Close)
 		local := store.NewMemory().Bound(1000, zones(1), nil)
-		return &storetest.Decorated{Store: store.NewFailover(b, local, func(error) {}), Inner: local}
+		return &storetest.Decorated{Store: store.NewFailover(b, local, func(error) {}), Inner: local, Alone: true}
 	})
 }
 

@@ -242,6 +242,20 @@ func (c *DenyCache) Renew(ctx context.Context, requests []Request) error {
 	return c.store.Renew(ctx, requests)
 }
 
+// Change implements [Store]. What is refused to the key is forgotten.
+func (c *DenyCache) Change(ctx context.Context, change Change) error {
+	err := c.store.Change(ctx, change)
+	s, key := c.shardOf(&Request{Key: change.Key})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for known := range s.known {
+		if known.key == key.key && known.hashed == key.hashed && strings.HasPrefix(known.limit, change.Zone+":") {
+			c.setLocked(s, known, nil)
+		}
+	}
+	return err
+}
+
 // look looks what is known of a request that came at an instant. If that refuses it,
 // the decisions are filled in. Otherwise q is what is being asked about the first of its
 // limits that has refused before, and mine tells that it is for this request to ask.
@@ -285,8 +299,8 @@ func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, 
 
 // ban returns the ban of a request's zone, or nil.
 func ban(r *Request) *Limit {
-	if last := &r.Limits[len(r.Limits)-1]; last.Bans() {
-		return last
+	if n := len(r.Limits); n > 0 && r.Limits[n-1].Bans() {
+		return &r.Limits[n-1]
 	}
 	return nil
 }

@@ -209,6 +209,7 @@ func (s scripted) Take(_ context.Context, requests []store.Request) (bool, error
 
 func (scripted) Refund(context.Context, []store.Request, int64) error { return nil }
 func (scripted) Renew(context.Context, []store.Request) error         { return nil }
+func (scripted) Change(context.Context, store.Change) error           { return nil }
 
 // A request that waited is refused by what stood when it came, though that has ended
 // meanwhile: it does not wait again.

@@ -23,10 +23,11 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 	return &Failover{store: store, local: local, failed: failed}
 }
 
-// Take implements [Store]. It fails only if the caller has left.
+// Take implements [Store]. It fails only for overrides, or if the caller has left. While
+// store fails, nobody knows better than the caller which overrides there are.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || isOverridden(err) {
 		return allowed, err
 	}
 	f.failed(err)
@@ -74,6 +75,14 @@ func (f *Failover) Renew(ctx context.Context, requests []Request) error {
 	return err
 }
 
+// Change implements [Store]: it is of store alone.
+func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
+
+func isOverridden(err error) bool {
+	_, is := errors.AsType[*OverriddenError](err)
+	return is
+}
+
 // isLocal tells whether the store failed when the request was decided.
 func isLocal(r Request) bool {
 	return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Receipt.Local })
@@ -83,6 +92,7 @@ func isLocal(r Request) bool {
 func (f *Failover) parts(requests []Request) []Request {
 	parts := slices.Clone(requests)
 	for i := range parts {
+		parts[i].Overridable = false
 		parts[i].Decisions = slices.Clone(parts[i].Decisions)
 		parts[i].Limits = slices.Clone(parts[i].Limits)
 		for j, l := range parts[i].Limits {

@@ -162,7 +162,7 @@ func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) 
 	return &Bounded{memory: m, maxKeys: maxKeys, zones: zones, full: full}
 }
 
-// Take implements [Store]. It never fails.
+// Take implements [Store]. It fails for overrides alone.
 func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
 	return b.TakeAt(ctx, 0, requests)
 }
@@ -172,6 +172,9 @@ func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
 func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
 	t := b.begin(now, requests)
 	defer t.release()
+	if err := t.overridden(requests); err != nil {
+		return false, err
+	}
 	return t.take(requests), nil
 }
 
@@ -201,6 +204,9 @@ func (t *take) take(requests []Request) (allowed bool) {
 	n := 0
 	for i := range requests {
 		r := &requests[i]
+		if len(r.Limits) == 0 {
+			continue
+		}
 		checks := t.checks[n : n+len(r.Limits)]
 		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Checks: checks})
 		n += len(checks)

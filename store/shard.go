@@ -21,6 +21,16 @@ type shard struct {
 	places map[budgetKey]uint32
 	slab   []budget
 	free   []uint32 // places in the slab that are not in use
+
+	overrides map[overrideKey]override // nil as long as there has been none
+}
+
+type overrideKey struct{ zone, key string }
+
+// override is what an operator has set for a key.
+type override struct {
+	text    string
+	expires algorithms.Micros // 0: never
 }
 
 // budgetKey names a budget in memory. limit is a number given out by the store,
@@ -76,15 +86,56 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, we
 			earliest = min(earliest, b.expires)
 			continue
 		}
-		dropped(key.limit, b.weight())
-		delete(s.places, key)
-		*b = budget{}
-		s.free = append(s.free, place)
+		s.dropLocked(key, dropped)
+	}
+	for key, o := range s.overrides {
+		if o.expires > now {
+			earliest = min(earliest, o.expires)
+		} else if o.expires > 0 {
+			delete(s.overrides, key)
+		}
 	}
 	s.earliest.Store(earliest)
 	const small = 64
 	if len(s.slab) > small && len(s.places) < len(s.slab)/4 {
 		s.compactLocked()
+	}
+}
+
+// dropLocked drops a budget, if it is there, and tells of it.
+func (s *shard) dropLocked(key budgetKey, dropped func(limit uint32, weight int64)) {
+	place, there := s.places[key]
+	if !there {
+		return
+	}
+	b := &s.slab[place]
+	dropped(key.limit, b.weight())
+	delete(s.places, key)
+	*b = budget{}
+	s.free = append(s.free, place)
+}
+
+// overrideOf returns the text of a key's override; empty for none.
+func (s *shard) overrideOf(key overrideKey, now algorithms.Micros) string {
+	o := s.overrides[key]
+	if o.expires > 0 && o.expires <= now {
+		return ""
+	}
+	return o.text
+}
+
+// overrideLocked sets a key's override; one without a text is none.
+func (s *shard) overrideLocked(key overrideKey, o override) {
+	if o.text == "" {
+		delete(s.overrides, key)
+		return
+	}
+	if s.overrides == nil {
+		s.overrides = make(map[overrideKey]override)
+	}
+	s.overrides[overrideKey{strings.Clone(key.zone), strings.Clone(key.key)}] = o
+	if o.expires > 0 && o.expires < s.earliest.Load() {
+		s.earliest.Store(o.expires)
 	}
 }
 

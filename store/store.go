@@ -52,9 +52,15 @@ type Request struct {
 	Zone string
 	// Key is whose budget it is. Every string is a key of its own, the empty one too.
 	Key string
-	// Limits are the zone's limits, no two with the same ID; at least one. Its ban, if it
-	// has one, is the last and not the only one.
+	// Limits are the zone's limits, no two with the same ID; at least one, unless there is
+	// an Override. Its ban, if it has one, is the last and not the only one.
 	Limits []Limit
+	// Overridable tells that an operator may give the key other limits than its zone's at
+	// run time; see [Change]. Override is what the Limits were made from, empty for the
+	// zone's own. If another one is in force, Take decides nothing, charges nothing, and
+	// fails with an [OverriddenError].
+	Overridable bool
+	Override    string
 	// Mode is what the zone grants at the edge of its limits.
 	Mode algorithms.Mode
 	// Cost is how many events the request is worth, 0 to 2^31-1. 0 only looks.
@@ -107,6 +113,10 @@ type Store interface {
 	// After an error, too, requests with a new receipt are renewed. Of the others it is
 	// not known whether they are.
 	Renew(ctx context.Context, requests []Request) error
+
+	// Change makes a change at an operator's wish. After an error it is not known how much
+	// of it is made; it may be asked for again.
+	Change(ctx context.Context, c Change) error
 }
 
 // Error is a failure of a store to decide.

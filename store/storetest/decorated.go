@@ -16,6 +16,8 @@ type Decorated struct {
 	// LateRefunds tells that a decorator may notice late that something was given back:
 	// once that is so, all goes past it.
 	LateRefunds bool
+	// Alone tells that what a decorator asks fails: it knows of no changes.
+	Alone bool
 
 	refunded atomic.Bool
 }
@@ -48,6 +50,11 @@ func (d *Decorated) RefundAt(ctx context.Context, now algorithms.Micros, request
 func (d *Decorated) Renew(ctx context.Context, requests []store.Request) error {
 	d.refunded.Store(true)
 	return d.Store.Renew(ctx, requests)
+}
+
+// ChangeAt implements [Store].
+func (d *Decorated) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error {
+	return d.Inner.ChangeAt(ctx, now, c)
 }
 
 // RenewAt implements [Store].

@@ -23,6 +23,8 @@ type Store interface {
 	RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error
 	// RenewAt is Renew at an instant of the caller's choice, in microseconds.
 	RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error
+	// ChangeAt is Change at an instant of the caller's choice, in microseconds.
+	ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error
 }
 
 const (
@@ -37,6 +39,16 @@ const (
 type test struct {
 	name string
 	run  func(*testing.T, Store)
+}
+
+// changes makes a test one of what operators change.
+func changes(name string, run func(*testing.T, Store)) test {
+	return test{name, func(t *testing.T, s Store) {
+		if d, ok := s.(*Decorated); ok && d.Alone {
+			t.Skip("it has nobody to tell it of changes")
+		}
+		run(t, s)
+	}}
 }
 
 // GivesBack is a [Store] that doesn't decide several keys in one step: it charges some
@@ -70,6 +82,12 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"bans", testBan},
 		{"bans for its own refusals", testBanOthers},
 		{"bans under concurrency", testBanConcurrency},
+		changes("overrides", testOverrides),
+		changes("overrides of several keys", testOverridesSeveral),
+		changes("overrides end", testOverrideEnds),
+		changes("overrides change under concurrency", testOverrideConcurrency),
+		changes("forgets", testForget),
+		changes("bans by hand", testBanByHand),
 		{"exact under concurrency", testConcurrency},
 		{"exact under concurrency with refunds", testConcurrencyRefund},
 		{"exact under concurrency over several keys", testConcurrencySeveral},

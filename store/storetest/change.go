@@ -1,0 +1,282 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// patient is how long a test waits for what must come.
+const patient = 30 * time.Second
+
+func changeAt(t *testing.T, s Store, now algorithms.Micros, c store.Change) {
+	t.Helper()
+	if err := s.ChangeAt(context.Background(), now, c); err != nil {
+		t.Fatalf("change: %v", err)
+	}
+}
+
+// override sets the override of a key.
+func override(t *testing.T, s store.Store, zone, key, text string) {
+	t.Helper()
+	if err := s.Change(context.Background(), store.Change{Zone: zone, Key: key, Override: &text}); err != nil {
+		t.Fatalf("change: %v", err)
+	}
+}
+
+// by has requests asked by an override.
+func by(text string, requests ...store.Request) []store.Request {
+	for i := range requests {
+		requests[i].Overridable, requests[i].Override = true, text
+	}
+	return requests
+}
+
+// overridden ends the test unless requests are asked by other overrides than there are,
+// which are these.
+func overridden(t *testing.T, s Store, requests []store.Request, want ...string) {
+	t.Helper()
+	_, err := s.TakeAt(context.Background(), start, requests)
+	if others, is := errors.AsType[*store.OverriddenError](err); !is || !slices.Equal(others.Overrides, want) {
+		t.Fatalf("%v, want overrides %q", err, want)
+	}
+}
+
+func testOverrides(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
+	for _, text := range []string{"a", "0", "=1", "-1", `{"limits":[]}`, "two\r\nlines \x00 \xff {}", strings.Repeat("long ", 10_000)} {
+		name := fmt.Sprintf("%.10q", text)
+		t.Run(name, func(t *testing.T) {
+			usual, overruled := by("", ask("z", name, 1, limit)...), by(text, ask("z", name, 1, limit)...)
+			left := int64(10)
+			take := func(r []store.Request) {
+				t.Helper()
+				left--
+				if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != left {
+					t.Errorf("%+v, want %d remaining", r[0].Decisions, left)
+				}
+			}
+			take(usual)
+			overridden(t, s, overruled, "")
+			override(t, s, "z", name, text)
+			overridden(t, s, usual, text)
+			if _, err := s.Take(context.Background(), usual); err == nil {
+				t.Error("by its own clock a store finds no override")
+			}
+			overridden(t, s, by("b", ask("z", name, 1, limit)...), text)
+			take(overruled) // a limit that is still the same has still been charged
+			if r := by(text, ask("z", name, 1)...); !takeAt(t, s, start, r) || len(r[0].Decisions) != 0 {
+				t.Errorf("without limits: %+v", r[0].Decisions)
+			}
+			take(ask("z", name, 1, limit)) // which asks by none
+
+			other := Limit(t, "z2", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
+			for _, r := range [][]store.Request{by("", ask("z2", name, 1, other)...), by("", ask("z", name+"x", 1, limit)...)} {
+				if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 9 {
+					t.Errorf("another zone or key: %+v", r[0].Decisions)
+				}
+			}
+			override(t, s, "z", name, text)
+			take(overruled)
+			override(t, s, "z", name, "")
+			overridden(t, s, overruled, "")
+			take(usual)
+		})
+	}
+}
+
+func testOverridesSeveral(t *testing.T, s Store) {
+	var all []store.Request
+	for i, key := range []string{"a", "a", "b", "c"} {
+		zone := fmt.Sprint("z", i)
+		limit := Limit(t, zone, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
+		all = append(all, ask(zone, key, 1, limit)...)
+	}
+	for _, i := range []int{0, 2, 3} {
+		by("", all[i:i+1]...)
+	}
+	left := int64(10)
+	take := func() {
+		t.Helper()
+		left--
+		if !takeAt(t, s, start, all) {
+			t.Fatal("refused")
+		}
+		for _, r := range all {
+			if r.Decisions[0].Remaining != left {
+				t.Errorf("zone %s: %+v, want %d remaining", r.Zone, r.Decisions, left)
+			}
+		}
+	}
+	take()
+	for _, i := range []int{0, 2, 3} {
+		want := make([]string, len(all))
+		want[i] = "changed"
+		override(t, s, all[i].Zone, all[i].Key, "changed")
+		overridden(t, s, all, want...)
+		override(t, s, all[i].Zone, all[i].Key, "")
+		take() // nothing was charged meanwhile
+	}
+	override(t, s, "z0", "a", "one")
+	override(t, s, "z3", "c", "another")
+	overridden(t, s, all, "one", "", "", "another")
+	all[0].Override, all[3].Override = "one", "another"
+	take()
+	override(t, s, "z1", "a", "of a zone that has none")
+	take()
+}
+
+func testOverrideEnds(t *testing.T, s Store) {
+	text := "short"
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
+	set := func(span algorithms.Micros) {
+		if err := s.Change(context.Background(), store.Change{Zone: "z", Key: "k", Override: &text, OverrideFor: span}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(1000 * minute)
+	if _, err := s.Take(context.Background(), by(text, ask("z", "k", 1, limit)...)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	set(300_000)
+	for deadline := began.Add(patient); ; time.Sleep(time.Millisecond) {
+		_, err := s.Take(context.Background(), by(text, ask("z", "k", 0, limit)...))
+		if err == nil && time.Now().Before(deadline) {
+			continue
+		}
+		if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != "" {
+			t.Fatalf("%v, want it overridden by none", err)
+		}
+		break
+	}
+	if took := time.Since(began); took < 300*time.Millisecond {
+		t.Errorf("it has ended after %v, want 300ms", took)
+	}
+	set(1000) // and then for good
+	set(0)
+	time.Sleep(5 * time.Millisecond)
+	if _, err := s.Take(context.Background(), by(text, ask("z", "k", 1, limit)...)); err != nil {
+		t.Error(err)
+	}
+}
+
+// However often an override changes, no charge to a limit that stays is lost.
+func testOverrideConcurrency(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1000 * minute, Burst: 150})
+	var allowed atomic.Int64
+	var stop atomic.Bool
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for i := 0; !stop.Load(); i++ {
+			text := []string{"", "a", "b"}[i%3]
+			if err := s.Change(context.Background(), store.Change{Zone: "z", Key: "k", Override: &text}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	known := sync.Map{} // what each goroutine's requests are asked by is of no matter, as long as it follows
+	flood(t, 8, 50, func() error {
+		text, _ := known.LoadOrStore("k", "")
+		for {
+			ok, err := s.Take(context.Background(), by(text.(string), ask("z", "k", 1, limit)...))
+			if others, is := errors.AsType[*store.OverriddenError](err); is {
+				text = others.Overrides[0]
+				known.Store("k", text)
+				continue
+			}
+			if ok {
+				allowed.Add(1)
+			}
+			return err
+		}
+	})
+	stop.Store(true)
+	changing.Wait()
+	if n := allowed.Load(); n != 150 {
+		t.Errorf("%d requests were allowed, want 150", n)
+	}
+}
+
+func testForget(t *testing.T, s Store) {
+	for _, q := range Quotas(3, 1000*minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			zone := q.Algorithm
+			second := q
+			second.Window /= 2
+			limits := []store.Limit{Limit(t, zone, q), Limit(t, zone, second)}
+			r, other := ask(zone, "k", 2, limits...), ask(zone, "k2", 2, limits...)
+			for _, r := range [][]store.Request{r, other} {
+				if !takeAt(t, s, start, r) {
+					t.Fatal("refused")
+				}
+			}
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: limits[:1]})
+			look := func(key string, want ...int64) {
+				t.Helper()
+				r := ask(zone, key, 0, limits...)
+				takeAt(t, s, start, r)
+				for i, d := range r[0].Decisions {
+					if d.Remaining != want[i] || (d.ResetAfter == 0) != (want[i] == 3) {
+						t.Errorf("key %s, limit %d: %+v, want %d remaining", key, i+1, d, want[i])
+					}
+				}
+			}
+			left := other[0].Decisions[0].Remaining
+			look("k", 3, left)
+			look("k2", left, left)
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: limits})
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "nobody", Forget: limits})
+			look("k", 3, 3)
+			look("k2", left, left)
+			if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != left {
+				t.Errorf("afterwards: %+v", r[0].Decisions)
+			}
+		})
+	}
+}
+
+func testBanByHand(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	r := ask("z", "k", 1, limit, ban)
+	take := func(after algorithms.Micros, allowed bool, rest algorithms.Micros) {
+		t.Helper()
+		if got := takeAt(t, s, start+after, r); got != allowed || r[0].Decisions[1].RetryAfter != rest {
+			t.Errorf("after %d µs: allowed %v, %+v, want a ban for %d µs", after, got, r[0].Decisions, rest)
+		}
+	}
+	hour := store.Change{Zone: "z", Key: "k", Ban: []store.Limit{ban}, BanFor: 60 * minute}
+	lift := store.Change{Zone: "z", Key: "k", Forget: []store.Limit{ban}}
+	take(0, true, 0)
+	changeAt(t, s, start, hour)
+	take(1, false, 60*minute-1)
+	if d := r[0].Decisions[0]; d.Charged != 0 {
+		t.Errorf("a banned request was charged: %+v", d)
+	}
+	other := ask("z", "k2", 1, limit, ban)
+	if !takeAt(t, s, start+1, other) {
+		t.Error("another key is banned, too")
+	}
+	changeAt(t, s, start+minute, hour)
+	take(60*minute, false, minute)
+	take(61*minute, true, 0)
+	take(61*minute, false, 4*minute) // the third ban, after two by hand
+	changeAt(t, s, start+61*minute, lift)
+	take(61*minute, false, minute) // and the first of what comes after
+	changeAt(t, s, start+61*minute, lift)
+	take(63*minute, true, 0)
+	changeAt(t, s, start+63*minute, hour)
+	take(127*minute, true, 0) // it is forgotten 4 minutes after its end
+	take(127*minute, false, minute)
+}

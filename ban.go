@@ -98,7 +98,7 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 // limits are the decisions of a zone's limits, without that of its ban, which is last.
 func (a *answer) limits(i int) []algorithms.Decision {
 	r := &a.requests[i]
-	if last := len(r.Limits) - 1; r.Limits[last].Bans() {
+	if last := len(r.Limits) - 1; last >= 0 && r.Limits[last].Bans() {
 		return r.Decisions[:last]
 	}
 	return r.Decisions

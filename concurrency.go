@@ -40,6 +40,9 @@ func checkConcurrency(n int64) error {
 // checkAlone judges a zone without limits, which has concurrency alone: what is about
 // limits means nothing in it.
 func (c *Zone) checkAlone() error {
+	if c.RuntimeOverrides {
+		return nil
+	}
 	for _, t := range c.Override {
 		if t != nil && !t.Unlimited {
 			return nil

@@ -21,12 +21,22 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	a := h.newAnswer(repl)
-	err := a.ask(r, repl)
-	if errors.Is(err, errTooEarly) {
-		return h.respond(w, r, http.StatusTooEarly)
-	}
-	if err != nil {
-		return err
+	defer a.leaveSlots(r.Context())
+	var allowed bool
+	var err error
+	for try := range mostTries {
+		if err = a.ask(r, repl, try > 0); err != nil {
+			if errors.Is(err, errTooEarly) {
+				return h.respond(w, r, http.StatusTooEarly)
+			}
+			return err
+		}
+		if len(a.requests) == 0 {
+			break
+		}
+		if allowed, err = h.decide(r.Context(), a); !a.learn(err) {
+			break
+		}
 	}
 	if a.userless != nil {
 		defer a.noteLateUsers(repl)
@@ -34,9 +44,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if len(a.requests) == 0 {
 		return next.ServeHTTP(w, r)
 	}
-
-	defer a.leaveSlots(r.Context())
-	allowed, err := h.decide(r.Context(), a)
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
 	}
@@ -225,7 +232,7 @@ func (*answer) String() string { return "" }
 
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
-	a.zones, a.terms, a.requests = a.zoneRoom[:0], a.termsRoom[:0], a.requestRoom[:0]
+	a.zones, a.terms, a.requests = a.zoneRoom[:0], a.termsRoom[:0], a.requestRoom[:0] // what ask fills
 	v, _ := repl.Get(placeholderPrefix)
 	outermost, ok := v.(*answer)
 	if !ok {
@@ -236,8 +243,9 @@ func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	return a
 }
 
-// ask finds the zones the request belongs to, and what to ask about each.
-func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
+// ask finds the zones the request belongs to, and what to ask about each, perhaps again.
+func (a *answer) ask(r *http.Request, repl *caddy.Replacer, again bool) error {
+	a.zones, a.terms, a.requests, a.userless = a.zones[:0], a.terms[:0], a.requests[:0], nil
 	for _, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
@@ -258,17 +266,28 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer) error {
 		}
 		a.suspect(z, r, repl)
 		key, alternative := z.keyOf(repl)
-		t := z.termsOf(key, repl)
+		t, override := z.termsOf(key, repl)
 		if t.unlimited {
-			z.metrics.count(outcomeOverridden)
+			if z.overridable { // as long as it is
+				a.add(z, t, store.Request{Zone: z.name, Key: key, Shadow: true, Overridable: true, Override: override})
+			} else if !again {
+				z.metrics.count(outcomeOverridden)
+			}
 			continue
 		}
-		shadow := !z.enforces(key)
+		shadow, limited := !z.enforces(key), false
 		if limits := t.limits[alternative]; len(limits) > 0 {
-			a.add(z, t, store.Request{Zone: z.name, Key: key, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow})
+			limited = true
+			a.add(z, t, store.Request{
+				Zone: z.name, Key: key, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow,
+				Overridable: z.overridable, Override: override,
+			})
 		}
 		if s := t.slots; s != nil {
-			a.add(z, s, store.Request{Zone: z.name, Key: key, Limits: s.limits[alternative], Cost: 1, Shadow: shadow, Fleeting: true})
+			a.add(z, s, store.Request{
+				Zone: z.name, Key: key, Limits: s.limits[alternative], Cost: 1, Shadow: shadow, Fleeting: true,
+				Overridable: z.overridable && !limited, Override: override,
+			})
 		}
 	}
 	return nil
@@ -301,6 +320,10 @@ func (a *answer) decided(allowed bool, took time.Duration) {
 	a.known, a.allowed = true, allowed
 	for i, z := range a.zones {
 		if !a.isFirst(i) {
+			continue
+		}
+		if a.terms[i].unlimited {
+			z.metrics.decided(outcomeOverridden, took)
 			continue
 		}
 		remembered := a.requests[i].Decisions[0].Remembered
@@ -435,15 +458,24 @@ func (a *answer) placeholder(name string) (any, bool) {
 		}
 	}
 	if a.handler.app.claimed[zone] != nil {
-		switch field {
-		case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
-			return "", true
-		}
+		return fieldOfNone(field)
+	}
+	return nil, false
+}
+
+// fieldOfNone is field for a zone that limits nothing of the request.
+func fieldOfNone(field string) (any, bool) {
+	switch field {
+	case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
+		return "", true
 	}
 	return nil, false
 }
 
 func (a *answer) field(i int, field string) (any, bool) {
+	if a.terms[i].unlimited {
+		return fieldOfNone(field)
+	}
 	d, quota := a.nearestOf(i, a.endOfZone(i))
 	if d.Unknown() && (a.allowedBy(i) || field != "retry_after" && field != "allowed" && field != "banned") {
 		return "", true // it was not asked, or a ban refuses

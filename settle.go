@@ -92,7 +92,9 @@ func (a *answer) settling(repl *caddy.Replacer) *settling {
 }
 
 // settles tells whether a request's charges are settled.
-func (a *answer) settles(i int) bool { return a.zones[i].settle != nil && !a.terms[i].ofSlots }
+func (a *answer) settles(i int) bool {
+	return a.zones[i].settle != nil && !a.terms[i].ofSlots && !a.terms[i].unlimited
+}
 
 // note notes what a response is worth, when its header is about to be sent.
 func (s *settling) note(status int, header http.Header) {
@@ -155,6 +157,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 		case cost > r.Cost:
 			r.Mode, r.Cost, r.MaxWait, r.Decisions = algorithms.Force, cost-r.Cost, 0, nil
 			r.Limits = r.Limits[:len(a.terms[i].labels)] // also if a ban has begun meanwhile
+			r.Overridable = false                        // or an override been set: these are the limits it was charged to
 			more = append(more, r)
 		}
 	}

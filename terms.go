@@ -53,8 +53,20 @@ type terms struct {
 	roomy   *algorithms.Limit // by which slots are renewed
 }
 
-// termsOf returns what a key of a request gets.
-func (z *zone) termsOf(key string, repl *caddy.Replacer) *terms {
+// termsOf returns what a key of a request gets, and the override in the store that this is
+// due to, empty for none.
+func (z *zone) termsOf(key string, repl *caddy.Replacer) (t *terms, override string) {
+	if !z.overridable {
+		return z.configuredTerms(key, repl), ""
+	}
+	known := z.known.of(key)
+	if known.terms != nil {
+		return known.terms, known.text
+	}
+	return z.configuredTerms(key, repl), known.text
+}
+
+func (z *zone) configuredTerms(key string, repl *caddy.Replacer) *terms {
 	if t := z.overrides[key]; t != nil {
 		return t
 	}

@@ -83,6 +83,10 @@ type Zone struct {
 	// addresses, keys are networks such as 203.0.113.0/24 (default: none).
 	Override map[string]*Terms `json:"override,omitempty"`
 
+	// Look in the store, too, whether a key has an override that was set at run time, over
+	// the admin API; it goes before all others (default false).
+	RuntimeOverrides bool `json:"runtime_overrides,omitempty"`
+
 	// Limits by a value, such as a customer's plan; an override goes before it (default:
 	// none).
 	Plan *Plan `json:"plan,omitempty"`
@@ -160,18 +164,23 @@ type zone struct {
 	ipv6      int
 	usual     *terms            // what a key gets
 	overrides map[string]*terms // that get something else, by key
-	planBy    keyTemplate
-	plans     map[string]*terms // by what planBy gives
-	variant   string
-	mode      algorithms.Mode
-	cost      Number
-	oneCost   int64  // what every request costs, if it is the same for all
-	factor    Number // if it isn't the same for all
-	unlimited bool
-	places    *places // nil: requests are never held
-	settle    *Settle // nil: charges stay
-	enforce   float64 // the share of keys, in percent
-	status    int
+	// overridable tells that there are overrides in the store, too. known are those known of,
+	// and ready makes others ready.
+	overridable bool
+	known       knownOverrides
+	ready       func(*Terms) (*terms, error)
+	planBy      keyTemplate
+	plans       map[string]*terms // by what planBy gives
+	variant     string
+	mode        algorithms.Mode
+	cost        Number
+	oneCost     int64  // what every request costs, if it is the same for all
+	factor      Number // if it isn't the same for all
+	unlimited   bool
+	places      *places // nil: requests are never held
+	settle      *Settle // nil: charges stay
+	enforce     float64 // the share of keys, in percent
+	status      int
 
 	metrics zoneMetrics
 
@@ -230,8 +239,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if len(keys) == 0 {
 		keys = Key{""}
 	}
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
+	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
@@ -248,6 +257,14 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		return nil, err
 	}
 	z.nameLimits("")
+	z.overridable = c.RuntimeOverrides
+	z.ready = func(t *Terms) (*terms, error) {
+		made, err := t.ready(c, factor, h.outage)
+		if err == nil && !made.unlimited {
+			made.name(z.name, z.variant, len(z.keys))
+		}
+		return made, err
+	}
 	return z, nil
 }
 
@@ -435,7 +452,7 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 }
 
 // identity is what zones of one name must agree on.
-type identity struct{ key, prefixes, limits, override, plan, concurrency, mode, factor, ban, store string }
+type identity struct{ key, prefixes, limits, override, overrides, plan, concurrency, mode, factor, ban, store string }
 
 // difference names the first setting that differs, and its two values.
 func (i identity) difference(other identity) (what, one, two string) {
@@ -444,6 +461,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"prefixes", i.prefixes, other.prefixes},
 		{"limits", i.limits, other.limits},
 		{"override", i.override, other.override},
+		{"overrides", i.overrides, other.overrides},
 		{"plan", i.plan, other.plan},
 		{"concurrency", i.concurrency, other.concurrency},
 		{"mode", i.mode, other.mode},

@@ -1,0 +1,128 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A zone with overrides looks in the store, with every request and in the same round trip,
+// whether the request's key has terms of its own at present. Each instance remembers which
+// keys had some, and asks by these; where that is no longer so, the store says what there
+// is and decides nothing, and the request is asked again.
+
+// storedOverride is an override as it is kept in a store: as JSON.
+type storedOverride struct {
+	Terms
+	// Until tells when it ends, by the clock of who has set it; what counts is when the store
+	// drops it. Zero: never.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// text is the override as a store keeps it.
+func (o storedOverride) text() (string, error) {
+	b, err := json.Marshal(o)
+	return string(b), err
+}
+
+// parseOverride reads what a store keeps.
+func parseOverride(text string) (o storedOverride, err error) {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err = decoder.Decode(&o); err == nil {
+		if _, err = decoder.Token(); err == nil || !errors.Is(err, io.EOF) {
+			return o, errors.New("something follows the override")
+		}
+		err = nil
+	}
+	return o, err
+}
+
+// readOverride makes the terms that a store keeps ready.
+func (z *zone) readOverride(text string) (*terms, error) {
+	o, err := parseOverride(text)
+	if err != nil {
+		return nil, fmt.Errorf("override: %w", err)
+	}
+	return z.ready(&o.Terms)
+}
+
+// knownOverrides are those that this instance knows of. They change as requests find
+// others in the store.
+type knownOverrides struct {
+	mu    sync.RWMutex
+	byKey map[string]knownOverride
+}
+
+type knownOverride struct {
+	text  string
+	terms *terms // nil: those that there would be without it, for it can't be read
+}
+
+// mostKnownOverrides is how many overrides an instance remembers for a zone. For those of
+// further keys requests are asked twice.
+const mostKnownOverrides = 10_000
+
+func (k *knownOverrides) of(key string) knownOverride {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.byKey[key]
+}
+
+func (k *knownOverrides) set(key string, o knownOverride) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o.text == "" {
+		delete(k.byKey, key)
+		return
+	}
+	if k.byKey == nil {
+		k.byKey = make(map[string]knownOverride)
+	}
+	k.byKey[strings.Clone(key)] = o
+	for other := range k.byKey { // any
+		if len(k.byKey) <= mostKnownOverrides {
+			break
+		}
+		if other != key {
+			delete(k.byKey, other)
+		}
+	}
+}
+
+// mostTries is how often a request is asked anew at most because overrides change.
+const mostTries = 10
+
+// learn notes the overrides that there are, if that is why nothing was decided: the request
+// is to be asked again.
+func (a *answer) learn(err error) bool {
+	others, is := errors.AsType[*store.OverriddenError](err)
+	if !is {
+		return false
+	}
+	for i, text := range others.Overrides {
+		if r := &a.requests[i]; r.Overridable && text != r.Override {
+			a.zones[i].learn(r.Key, text)
+		}
+	}
+	return true
+}
+
+func (z *zone) learn(key, text string) {
+	o := knownOverride{text: text}
+	if text != "" {
+		var err error
+		if o.terms, err = z.readOverride(text); err != nil {
+			z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
+		}
+	}
+	z.known.set(key, o)
+}

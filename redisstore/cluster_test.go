@@ -51,6 +51,7 @@ func TestCluster(t *testing.T) {
 		"renews while a slot moves":         testClusterRenews,
 		"is checked while a slot moves":     testClusterChecks,
 		"gives back to a node that hangs":   testClusterGivesBackLate,
+		"moves overrides":                   testClusterMovesOverrides,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,

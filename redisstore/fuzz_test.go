@@ -54,6 +54,7 @@ func FuzzKey(f *testing.F) {
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{9, 0, 1, 1, 1, 7, 0, 4, 0, 0, 5, 2, 1, 7, 0, 0, 3, 3, 9})
 	f.Add([]byte{9, 1})
+	f.Add([]byte{9, 0, 2, 255})
 	f.Add([]byte{9, 0, 0, 255})
 	f.Add([]byte{9, 0, 1, 254, 253})
 	f.Add([]byte{})
@@ -79,7 +80,7 @@ func FuzzReply(f *testing.F) {
 				values = append(values, int64(b))
 			}
 		}
-		requests := []store.Request{{Limits: []store.Limit{{Limit: l}, {Limit: l}}}}
+		requests := []store.Request{{Overridable: true, Limits: []store.Limit{{Limit: l}, {Limit: l}}}}
 		r := reader{reply: values}
 		r.decodeHead()
 		allowed, failed := r.decodeGroup(requests)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -41,6 +42,10 @@ type program struct {
 	waits    []algorithms.Micros     // per step: MaxWait of its Binary requests
 	want     [][]algorithms.Decision // per step, all limits of all requests
 	refunds  []refund                // what is given back after each step
+	changes  []store.Change          // what is changed before each step
+	asked    [][]string              // per step: by which override each request is asked
+	others   [][]string              // per step: which there are, if these are others; then nothing is decided
+	inForce  []string                // the override of each request
 
 	startFrom *algorithms.State // what the first budget holds before the first step, or nil
 }
@@ -138,7 +143,7 @@ func newProgram(seed uint64) *program {
 		q := store.Request{
 			Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2)),
 			Mode:   pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
-			Shadow: r.IntN(4) == 0,
+			Shadow: r.IntN(4) == 0, Overridable: r.IntN(4) == 0,
 		}
 		for range pick(r, 1, 1, 2, 3) {
 			l := store.NewLimit(q.Zone, "", randomLimit(r))
@@ -158,7 +163,7 @@ func newProgram(seed uint64) *program {
 			q.Limits = append(q.Limits, store.NewBan(q.Zone, "", randomBan(r, q.Limits)))
 			p.states = append(p.states, new(algorithms.State))
 		}
-		p.requests = append(p.requests, q)
+		p.requests, p.inForce = append(p.requests, q), append(p.inForce, "")
 	}
 	now := 1_763_640_000_000_000 + r.Int64N(1_000_000_000)
 	edges := []algorithms.Micros{0}
@@ -174,8 +179,8 @@ func newProgram(seed uint64) *program {
 		}
 		now = min(now+step, latest)
 		p.step(r, now)
-		if r.IntN(4) == 0 && len(p.want) > 1 {
-			p.refund(r.IntN(len(p.want)-1), 1+r.Int64N(3))
+		if of := r.IntN(len(p.want)); r.IntN(4) == 0 && of < len(p.want)-1 && p.others[of] == nil {
+			p.refund(of, 1+r.Int64N(3))
 		}
 		edges = edges[:0]
 		for _, d := range p.want[len(p.want)-1] {
@@ -201,6 +206,25 @@ func (p *program) step(r *rand.Rand, now algorithms.Micros) {
 		l := p.requests[0].Limits[0]
 		wait = pick(r, 1, l.Window/l.Events, l.Window, 3*l.Window, r.Int64N(10*l.Window))
 	}
+	change, asked := store.Change{}, slices.Clone(p.inForce)
+	for z, q := range p.requests {
+		if !q.Overridable {
+			continue
+		}
+		if text := pick(r, "", "a", "b"); r.IntN(6) == 0 && change.Override == nil {
+			change = store.Change{Zone: q.Zone, Key: q.Key, Override: &text}
+			p.inForce[z] = text
+		}
+		if asked[z] = p.inForce[z]; r.IntN(8) == 0 {
+			asked[z] = pick(r, "", "a", "b", "=a")
+		}
+	}
+	p.changes, p.asked = append(p.changes, change), append(p.asked, asked)
+	if !slices.Equal(asked, p.inForce) {
+		p.nows, p.costs, p.want = append(p.nows, now), append(p.costs, costs), append(p.want, nil)
+		p.waits, p.refunds, p.others = append(p.waits, wait), append(p.refunds, refund{}), append(p.others, slices.Clone(p.inForce))
+		return
+	}
 	p.decide(now, costs, wait)
 }
 
@@ -224,7 +248,7 @@ func (p *program) decide(now algorithms.Micros, costs []int64, wait algorithms.M
 		}
 	}
 	p.nows, p.costs, p.want = append(p.nows, now), append(p.costs, costs), append(p.want, want)
-	p.waits, p.refunds = append(p.waits, wait), append(p.refunds, refund{})
+	p.waits, p.refunds, p.others = append(p.waits, wait), append(p.refunds, refund{}), append(p.others, nil)
 }
 
 // maxWait is how long a request may wait, if its limits can charge in advance.
@@ -290,6 +314,14 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 	for i, now := range p.nows {
 		for z := range p.requests {
 			p.requests[z].Cost, p.requests[z].MaxWait = p.costs[i][z], maxWait(p.requests[z], p.waits[i])
+			if p.asked != nil {
+				p.requests[z].Override = p.asked[i][z]
+			}
+		}
+		if p.changes != nil {
+			for _, c := range encodeChange(parityNames, now, p.changes[i]) {
+				pipe.Eval(ctx, algorithms.ChangeScript(), c.keys, c.argv...)
+			}
 		}
 		var argv []any
 		keys, argv = encode(parityNames, now, 0, p.requests)
@@ -326,6 +358,11 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 		if err := r.end(); err != nil {
 			return fmt.Sprintf("step %d: %v", i, err), nil
 		}
+		if found, is := errors.AsType[*store.OverriddenError](failed); is && slices.Equal(found.Overrides, p.others[i]) {
+			continue
+		} else if is || p.others[i] != nil {
+			return fmt.Sprintf("step %d, asked by the overrides %q: %v, want %q", i, p.asked[i], found, p.others[i]), nil
+		}
 		if failed != nil {
 			return fmt.Sprintf("step %d: %v", i, failed), nil
 		}
@@ -337,6 +374,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 			return fmt.Sprintf("step %d at %d, costs %v:\n  Go  %+v\n  Lua %+v", i, p.nows[i], p.costs[i], p.want[i], got), nil
 		}
 	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":o") }) // of overrides
 	return p.stateDifference(client, keys)
 }
 
@@ -605,6 +643,11 @@ var mutants = []struct{ name, old, new string }{
 	{"smooth: cold costs the same", "local extra = ceil(", "local extra = 0 * ceil("},
 	{"smooth: cools down", "if not warm_up then\n    used = max(used - min(back", "if true then\n    used = max(used - min(back"},
 	{"smooth: initial is full", "withheld * window, now, 1\n  end\n  if now > free", "0, now, 1\n  end\n  if now > free"},
+	{"take: the last override alone counts", "same = same and found[n] == overrides[n]", "same = found[n] == overrides[n]"},
+	{"take: overrides don't count", "return not same and found or nil", "return nil"},
+	{"take: the first budget is an override", "local k = k + number", ""},
+	{"take: what is left of another reply", "for at = #reply, r + 1, -1 do reply[at] = nil end", ""},
+	{"take: an override of nothing", "or ''", "or '='"},
 	{"ban: a window that has passed still counts", "if now - start >= window then\n    start, refusals", "if now - start > window then\n    start, refusals"},
 	{"ban: the window never ends", "if now - start >= window then\n    start, refusals", "if false then\n    start, refusals"},
 	{"ban: the window begins with the last refusal", "if refusals == 0 then\n      start = now", "if true then\n      start = now"},

@@ -36,26 +36,36 @@ func TestCallsAreShared(t *testing.T) {
 	s := open(t, redisstore.Options{Address: server.Addr})
 	poisoned := request(t, "poisoned")
 	server.Client.HSet(t.Context(), "caddy_rl:{poisoned}:"+poisoned[0].Limits[0].ID, "a", 1)
+	server.Client.HSet(t.Context(), "caddy_rl:{key 8}:"+store.OverrideID(poisoned[0].Zone), "a", 1)
 	before, _ := stats(server.Client)
 	var allowed, failed atomic.Int64
-	crowd(64, 50, func(g, _ int) {
+	crowd(64, 50, func(g, i int) {
 		r := request(t, fmt.Sprint("key ", g))
 		if g == 7 {
 			r = request(t, "poisoned")
 		}
+		poisoned := g == 7 || g == 8
+		r[0].Overridable = g%2 == 0
+		if i%5 == 0 {
+			r[0].Override = "another"
+		}
 		ok, err := s.Take(context.Background(), r)
 		var reason *store.Error
 		switch {
-		case g == 7 && errors.As(err, &reason) && reason.Reason == store.ReasonKey:
+		case poisoned && errors.As(err, &reason) && reason.Reason == store.ReasonKey:
 			failed.Add(1)
+		case r[0].Overridable && r[0].Override != "":
+			if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != "" {
+				t.Errorf("%v, want it overridden by none", err)
+			}
 		case err != nil:
 			t.Error(err)
 		case ok:
 			allowed.Add(1)
 		}
 	})
-	if allowed.Load() != 63*10 || failed.Load() != 50 {
-		t.Errorf("%d allowed and %d failed, want 63 keys of 10, and the 50 of the poisoned key", allowed.Load(), failed.Load())
+	if allowed.Load() != 62*10 || failed.Load() != 100 {
+		t.Errorf("%d allowed and %d failed, want 62 keys of 10, and the 50 of each poisoned key", allowed.Load(), failed.Load())
 	}
 	after, _ := stats(server.Client)
 	if calls := after["evalsha"] - before["evalsha"]; calls > 64*50/3 {

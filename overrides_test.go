@@ -1,0 +1,220 @@
+package ratelimit
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// setOverride sets the override of a key in zone api as any instance finds it, for a while or
+// for good.
+func setOverride(t *testing.T, server *redistest.Server, key, text string, span time.Duration) {
+	t.Helper()
+	name := "caddy_rl:{" + key + "}:api:o"
+	if text == "" {
+		server.Client.Del(t.Context(), name)
+	} else if err := server.Client.Set(t.Context(), name, text, span).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const unlimitedOverride = `{"unlimited":true}`
+
+// overridable is a site with a zone api that has overrides.
+func overridable(server *redistest.Server, options string) string {
+	config := site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 2 1h\n overrides\n %s\n}\nredis %s {\n timeout 30s\n}\n", options, server.Addr))
+	return strings.Replace(config, "respond ok", `respond "[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}]"`, 1)
+}
+
+// until asks until a response has a status, for what has been refused just now can be for
+// another second.
+func (c *caddyProcess) until(t *testing.T, status int, header ...string) response {
+	t.Helper()
+	began := time.Now()
+	for {
+		r := c.get(t, "/", header...)
+		if r.StatusCode == status {
+			return r
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("status %d, and never %d", r.StatusCode, status)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// All instances follow an override, and what was charged to a limit that stays isn't lost.
+func TestOverridesAtRunTime(t *testing.T) {
+	server := redistest.Start(t)
+	a, b := startCaddy(t, overridable(server, "")), startCaddy(t, overridable(server, ""))
+	a.get(t, "/", "Key", "k").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
+
+	const more = `"limits":[{"algorithm":"gcra","events":2,"window":3600000000000},{"algorithm":"fixed_window","events":5,"window":"1h"}]`
+	setOverride(t, server, "k", "{"+more+"}", 0)
+	for i, c := range []*caddyProcess{b, a} {
+		r := c.get(t, "/", "Key", "k")
+		policy := `"api";q=2;w=3600, "api/2";q=5;w=3600`
+		if i == 0 {
+			r.want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=1800, "api/2";r=4;t=3600`)
+			wantText(t, "placeholders", r.body, "[2 true 1]")
+		} else {
+			r.want(t, 429, "RateLimit-Policy", policy, "Retry-After", "1800")
+		}
+	}
+	setOverride(t, server, "k", unlimitedOverride, 0)
+	for _, c := range []*caddyProcess{a, b, a, b} {
+		r := c.until(t, 200, "Key", "k")
+		for name := range r.Header {
+			if strings.HasPrefix(name, "Ratelimit") {
+				t.Errorf("%s: %q", name, r.Header[name])
+			}
+		}
+		wantText(t, "placeholders of no limit", r.body, "[  ]")
+	}
+	waitForMetric(t, a, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 2`)
+	setOverride(t, server, "k", `{`+more+`,"until":"2026-01-02T03:04:05Z"}`, 0) // when it really ends, the store says
+	b.get(t, "/", "Key", "k").want(t, 429, "Retry-After", "1800")
+	a.get(t, "/", "Key", "other").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=1800`)
+
+	setOverride(t, server, "k", unlimitedOverride, 400*time.Millisecond)
+	a.until(t, 200, "Key", "k")
+	a.until(t, 429, "Key", "k").want(t, 429, "RateLimit-Policy", `"api";q=2;w=3600`)
+	b.get(t, "/", "Key", "k").want(t, 429)
+}
+
+// What is no override has no effect, and is reported; other keys have theirs.
+func TestOverridesThatCannotBeRead(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, overridable(server, "override config unlimited"))
+	for i, text := range []string{
+		"garbage", "[]", "{}", `{"limit":[]}`, `{"unlimited":true}{}`, `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`,
+		`{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, `{"limits":[{"algorithm":"magic","events":1,"window":"1s"}]}`,
+	} {
+		key := fmt.Sprint("k", i)
+		setOverride(t, server, key, text, 0)
+		for _, want := range []int{200, 200, 429} {
+			c.get(t, "/", "Key", key).want(t, want, "RateLimit-Policy", `"api";q=2;w=3600`)
+		}
+	}
+	c.waitForLog(t, "the override of a key can't be read")
+	if n := strings.Count(c.logged(), "the override of a key can't be read"); n != 8 {
+		t.Errorf("it was said %d times, want once of each", n)
+	}
+	server.Client.HSet(t.Context(), "caddy_rl:{hash}:api:o", "a", "b") // the store can't decide
+	for _, want := range []int{200, 200, 429} {
+		c.get(t, "/", "Key", "hash").want(t, want)
+	}
+	// The configuration's overrides are there where there is none in the store.
+	for range 4 {
+		c.get(t, "/", "Key", "config").want(t, 200)
+	}
+	setOverride(t, server, "config", `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, 0)
+	c.get(t, "/", "Key", "config").want(t, 200)
+	c.get(t, "/", "Key", "config").want(t, 429, "RateLimit-Policy", `"api";q=1;w=3600`)
+}
+
+// An override costs no round trip, but for the one that finds it.
+func TestOverrideRoundTrips(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, overridable(server, "shadow"))
+	for key, text := range map[string]string{"none": "", "more": `{"limits":[{"algorithm":"gcra","events":1000,"window":"1s"}]}`, "unlimited": unlimitedOverride} {
+		setOverride(t, server, key, text, 0)
+		c.get(t, "/", "Key", key).want(t, 200)
+		before := evals(t, server)
+		for range 50 {
+			c.get(t, "/", "Key", key).want(t, 200)
+		}
+		if n := evals(t, server) - before; key != "none" && n != 50 || n > 50 { // refusals of a shadow are remembered
+			t.Errorf("%s: 50 requests took %d script calls", key, n)
+		}
+	}
+}
+
+// evals counts the script calls of a Redis.
+func evals(t *testing.T, server *redistest.Server) (n int) {
+	t.Helper()
+	info := server.Client.Info(t.Context(), "commandstats").Val()
+	_, rest, _ := strings.Cut(info, "cmdstat_evalsha:calls=")
+	_, _ = fmt.Sscanf(rest, "%d", &n)
+	return n
+}
+
+// All that goes with limits goes with those of an override, and with none.
+func TestOverridesTogether(t *testing.T) {
+	const strict = `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`
+	server := redistest.Start(t)
+	c := startCaddy(t, overridable(server, ""))
+	for name, test := range map[string]struct {
+		options, override string
+		statuses          string
+	}{
+		"concurrency":            {"concurrency 1", unlimitedOverride, "200 200 200 200"},
+		"settle":                 {"settle {\n match status 500\n}", strict, "200 200 200 200"},
+		"settle unlimited":       {"settle {\n match status 200\n cost 5\n}", unlimitedOverride, "200 200 200 200"},
+		"settle costs":           {"settle {\n cost 2\n}", strict, "200 429 429 429"},
+		"ban":                    {"ban 1h after 1", strict, "200 429 429 429"},
+		"ban unlimited":          {"ban 1h after 1", unlimitedOverride, "200 200 200 200"},
+		"delay unlimited":        {"delay 1s", unlimitedOverride, "200 200 200 200"},
+		"shadow":                 {"shadow", strict, "200 200 200 200"},
+		"uniform":                {"mode uniform", strict, "200 429 429 429"},
+		"factor":                 {"factor {header.Factor}", strict, "200 429 429 429"},
+		"plan":                   {"plan {header.Plan} {\n free unlimited\n}", strict, "200 429 429 429"},
+		"plan and no override":   {"plan {header.Plan} {\n free unlimited\n}", "", "200 200 200 200"},
+		"limits and no override": {"cost 1", "", "200 200 429 429"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.reload(t, overridable(server, test.options))
+			setOverride(t, server, name, test.override, 0)
+			var statuses []string
+			for range 4 {
+				r := c.get(t, "/", "Key", name, "Plan", "free", "Factor", "1")
+				statuses = append(statuses, fmt.Sprint(r.StatusCode))
+			}
+			if got := strings.Join(statuses, " "); got != test.statuses {
+				t.Errorf("statuses %s, want %s", got, test.statuses)
+			}
+		})
+	}
+}
+
+// While Redis fails, an instance goes on by the overrides it knows of.
+func TestOverridesOutage(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, strings.Replace(overridable(server, ""), "timeout 30s", "timeout 5s", 1))
+	setOverride(t, server, "free", unlimitedOverride, 0)
+	setOverride(t, server, "strict", `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, 0)
+	for _, key := range []string{"free", "strict", "usual"} {
+		c.get(t, "/", "Key", key).want(t, 200)
+	}
+	server.Kill(t)
+	for key, statuses := range map[string][]int{"free": {200, 200, 200, 200}, "strict": {200, 429}, "usual": {200, 200, 429}} {
+		for _, status := range statuses {
+			c.get(t, "/", "Key", key).want(t, status)
+		}
+	}
+}
+
+// In a zone of requests in flight alone, an override can add limits, or leave it to nobody.
+func TestOverridesOfConcurrencyAlone(t *testing.T) {
+	server := redistest.Start(t)
+	config := strings.Replace(overridable(server, "concurrency 1"), "gcra 2 1h\n", "", 1)
+	c := startCaddy(t, strings.Replace(config, "respond", "test_hold\nrespond", 1))
+	held := make(chan error)
+	go func() {
+		_, err := c.do(http.MethodGet, "http://"+c.site+"/?hold=3s", "", "Key", "k")
+		held <- err
+	}()
+	c.waitForLog(t, `"msg":"held","for":3`)
+	c.get(t, "/", "Key", "k").want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
+	setOverride(t, server, "k", unlimitedOverride, 0)
+	c.until(t, 200, "Key", "k").want(t, 200, "RateLimit-Policy", "")
+	setOverride(t, server, "k", `{"limits":[{"algorithm":"fixed_window","events":9,"window":"1h"}]}`, 0)
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+	c.until(t, 200, "Key", "k").want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
+}

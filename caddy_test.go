@@ -50,6 +50,7 @@ func TestMain(m *testing.M) {
 type caddyProcess struct {
 	site  string // host:port, also {$SITE} in its Caddyfile
 	admin string
+	tls   string // host:port of a site over TLS; {$TLS} in a Caddyfile that has one
 	env   []string
 	file  string // its Caddyfile
 	loops int    // how many servers accept connections when none is on its way out
@@ -87,6 +88,10 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 	c := &caddyProcess{
 		site:  "127.0.0.1:" + redistest.FreePort(t),
 		admin: "127.0.0.1:" + redistest.FreePort(t),
+		loops: 2, // the site's and the admin endpoint's
+	}
+	if strings.Contains(config, "{$TLS}") {
+		c.tls, c.loops = "127.0.0.1:"+redistest.FreePort(t), 3
 	}
 	dir := t.TempDir()
 	c.env = append(env, "SITE=http://"+c.site, "ADMIN="+c.admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
@@ -134,8 +139,8 @@ func (c *caddyProcess) run(t testing.TB) error {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
-			if c.loops = c.acceptLoops(); c.loops != 2 {
-				return fmt.Errorf("%d servers accept connections, want the site's and the admin endpoint's", c.loops)
+			if loops := c.acceptLoops(); loops != c.loops {
+				return fmt.Errorf("%d servers accept connections, want %d", loops, c.loops)
 			}
 			return nil
 		}
@@ -150,9 +155,9 @@ func (c *caddyProcess) run(t testing.TB) error {
 	}
 }
 
-// expand replaces {$SITE} and {$ADMIN}, which an admin endpoint doesn't.
+// expand replaces {$SITE}, {$TLS} and {$ADMIN}, which an admin endpoint doesn't.
 func (c *caddyProcess) expand(config string) string {
-	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$ADMIN}", c.admin).Replace(config)
+	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$TLS}", "https://"+c.tls, "{$ADMIN}", c.admin).Replace(config)
 }
 
 func (c *caddyProcess) logged() string {

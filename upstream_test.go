@@ -1,0 +1,590 @@
+package ratelimit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. What it says on
+// a stream is told by the test, piece by piece.
+type talker struct {
+	address string
+	mu      sync.Mutex
+	streams map[string]*stream
+}
+
+// stream is one answer that goes on, of the request with the query parameter key.
+type stream struct {
+	say  chan string   // what the upstream says next; die: its end without an end; closed: its end
+	over chan struct{} // closed when the upstream has no more to do with it
+}
+
+func startTalker(t *testing.T) *talker {
+	t.Helper()
+	u := &talker{streams: make(map[string]*stream)}
+	s := httptest.NewUnstartedServer(u)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // first
+	u.address = s.Listener.Addr().String()
+	return u
+}
+
+func (u *talker) stream(key string) *stream {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s := u.streams[key]
+	if s == nil {
+		s = &stream{say: make(chan string), over: make(chan struct{})}
+		u.streams[key] = s
+	}
+	return s
+}
+
+// largeBody is more than any buffer on its way holds.
+var largeBody = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+
+func (u *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q, control := r.URL.Query(), http.NewResponseController(w)
+	if q.Has("early") {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+	}
+	if q.Has("tokens") {
+		w.Header().Set("X-Tokens", q.Get("tokens"))
+	}
+	if q.Has("trailer") {
+		w.Header().Set("Trailer", "X-Tokens")
+		defer w.Header().Set("X-Tokens", q.Get("trailer"))
+	}
+	w.Header().Set("Upstream-Protocol", r.Proto)
+	switch r.URL.Path {
+	case "/events":
+		s := u.stream(q.Get("key"))
+		defer close(s.over)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = control.Flush()
+		for {
+			select {
+			case text, more := <-s.say:
+				if text == "die" {
+					panic(http.ErrAbortHandler)
+				}
+				if !more {
+					return
+				}
+				fmt.Fprintf(w, "data: %s\n\n", text)
+				_ = control.Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	case "/socket":
+		s := u.stream(q.Get("key"))
+		defer close(s.over)
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.CloseNow() }()
+		heard := conn.CloseRead(r.Context())
+		for {
+			select {
+			case text, more := <-s.say:
+				switch {
+				case text == "die":
+					return
+				case !more:
+					_ = conn.Close(websocket.StatusNormalClosure, "")
+					return
+				}
+				if conn.Write(heard, websocket.MessageText, []byte(text)) != nil {
+					return
+				}
+			case <-heard.Done():
+				return
+			}
+		}
+	case "/socket/echo":
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.CloseNow() }()
+		for {
+			kind, message, err := conn.Read(r.Context())
+			if err != nil || conn.Write(r.Context(), kind, message) != nil {
+				return
+			}
+		}
+	case "/echo": // while the request still comes
+		_ = control.Flush()
+		for piece := make([]byte, 1024); ; {
+			n, err := r.Body.Read(piece)
+			_, _ = w.Write(piece[:n])
+			_ = control.Flush()
+			if err != nil {
+				return
+			}
+		}
+	case "/large":
+		_, _ = w.Write(largeBody)
+	}
+}
+
+// upstreamSite is a site, with and without TLS, whose requests go to an upstream, those
+// with the header H2c by HTTP/2.
+func upstreamSite(t *testing.T, u *talker, families, proxy, use string) string {
+	t.Helper()
+	cert := redistest.NewCertificates(t)
+	config := site(`zone slots {
+		key {query.key}
+		concurrency 4
+	}
+	zone settled {
+		key {query.key}
+		token_bucket 1 500h 1000
+		cost {query.cost}
+		settle {
+			match status 101 2xx
+			cost {http.response.header.X-Tokens}
+		}
+	}
+	zone tried {
+		shadow
+		key {query.key}
+		fixed_window 1000 1000h
+		concurrency 1
+		cost {query.cost}
+		settle {
+			match status 101 2xx
+			cost {http.response.header.X-Tokens}
+		}
+	}
+	zone delayed {
+		match query delay=*
+		key {query.key}
+		gcra 1 500ms 1
+		delay 1h
+	}
+	headers draft ` + families + "\n" + use)
+	config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tauto_https disable_redirects\n\tservers {\n\t\tprotocols h1 h2\n\t}", 1)
+	config = strings.Replace(config, "{$SITE}\n", "(all) {\n", 1) + "}\n{$SITE} {\n\timport all\n}\n{$TLS} {\n\ttls " + cert.Cert + " " + cert.Key + "\n\timport all\n}\n"
+	return strings.Replace(config, "respond ok", `handle /ready {
+	respond ok
+}
+handle /peek {
+	respond "{http.rate_limit.slots.remaining} {http.rate_limit.settled.remaining} {http.rate_limit.tried.allowed} {http.rate_limit.tried.charged}"
+}
+@h2c header H2c *
+handle @h2c {
+	reverse_proxy h2c://`+u.address+" {\n"+proxy+`
+	}
+}
+handle {
+	reverse_proxy `+u.address+" {\n"+proxy+`
+	}
+}`, 1)
+}
+
+// keepOpen keeps streams that became another protocol over a reload.
+const keepOpen = "stream_close_delay 1h"
+
+// path is a request's way to an upstream: the protocols before and behind Caddy.
+type path struct {
+	client *http.Client
+	url    string // of the site
+	h2c    bool
+	name   string
+}
+
+// pathsTo are all ways through a Caddy.
+func pathsTo(t *testing.T, c *caddyProcess) (all []path) {
+	t.Helper()
+	for _, h2 := range []bool{false, true} {
+		transport := &http.Transport{DisableCompression: true}
+		t.Cleanup(transport.CloseIdleConnections)
+		one := path{client: &http.Client{Transport: transport, Timeout: time.Minute}, url: "http://" + c.site, name: "HTTP/1.1"}
+		if h2 {
+			transport.ForceAttemptHTTP2 = true
+			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+			one.url, one.name = "https://"+c.tls, "HTTP/2"
+		}
+		for _, h2c := range []bool{false, true} {
+			one.h2c = h2c
+			all = append(all, one)
+		}
+	}
+	for i := range all {
+		if all[i].name += " to HTTP/1.1"; all[i].h2c {
+			all[i].name = strings.TrimSuffix(all[i].name, "1.1") + "2"
+		}
+	}
+	return all
+}
+
+func (p path) do(ctx context.Context, uri string, body io.Reader) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, "POST", p.url+uri, body)
+	if err != nil {
+		return nil, err
+	}
+	if p.h2c {
+		r.Header.Set("H2c", "1")
+	}
+	return p.client.Do(r)
+}
+
+// open sends a request and checks the header of the response, which must come though the
+// body has not.
+func (p path) open(t *testing.T, ctx context.Context, uri string, body io.Reader) response {
+	t.Helper()
+	r, err := p.do(ctx, uri, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Body.Close() })
+	client, upstream, _ := strings.Cut(p.name, " to ")
+	if got := strings.TrimSuffix(r.Proto, ".0"); got != client {
+		t.Errorf("Caddy answers by %s", got)
+	}
+	if got := strings.TrimSuffix(r.Header.Get("Upstream-Protocol"), ".0"); got != upstream {
+		t.Errorf("the upstream was asked by %s", got)
+	}
+	return response{Response: r}
+}
+
+// wantZones checks that a response carries the fields of the zones that enforce, and
+// none of those in the shadow.
+func (r response) wantZones(t *testing.T, families string) {
+	t.Helper()
+	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusSwitchingProtocols {
+		t.Errorf("status %d", r.StatusCode)
+	}
+	for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
+		if got := r.field(field); !strings.HasPrefix(got, `"settled";`) && !strings.HasPrefix(got, `"delayed";`) ||
+			!strings.Contains(got, `"slots";`) || strings.Contains(got, "tried") {
+			t.Errorf("%s: %s", field, got)
+		}
+	}
+	names := []string{"X-RateLimit-Remaining", "X-RateLimit-Limit", "X-RateLimit-Reset"}
+	if strings.Contains(families, "sharkey") {
+		names = []string{"X-RateLimit-Remaining", "X-RateLimit-Clear"}
+	}
+	for _, name := range names {
+		if n := len(r.Header.Values(name)); n != 1 {
+			t.Errorf("%d fields %s", n, name)
+		}
+	}
+}
+
+// budgets is what requests of a key have left, as one without cost sees it.
+func (c *caddyProcess) budgets(t *testing.T, key string) string {
+	t.Helper()
+	r := c.get(t, "/peek?cost=0&key="+key)
+	r.want(t, 200)
+	return r.body
+}
+
+// waitForBudgets waits until these are left: slots free, that of the peek not counted;
+// events of the settled zone; and whether the shadow's only slot is free.
+func (c *caddyProcess) waitForBudgets(t *testing.T, key string, slots, events int, free bool) {
+	t.Helper()
+	want, got := fmt.Sprint(slots, " ", events, " ", free, " 0"), ""
+	for deadline := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("key %s has %s left, want %s", key, got, want)
+		}
+		got = c.budgets(t, key)
+	}
+}
+
+// line reads a line of a stream, which must come soon.
+func line(t *testing.T, stream *bufio.Reader) string {
+	t.Helper()
+	type read struct {
+		line string
+		err  error
+	}
+	came := make(chan read, 1)
+	go func() {
+		text, err := stream.ReadString('\n')
+		came <- read{text, err}
+	}()
+	select {
+	case r := <-came:
+		if r.err != nil {
+			t.Fatalf("instead of a line came %q, %v", r.line, r.err)
+		}
+		return strings.TrimSuffix(r.line, "\n")
+	case <-time.After(20 * time.Second):
+		t.Fatal("what the upstream has sent did not arrive")
+	}
+	return ""
+}
+
+// tell has the upstream say something.
+func (s *stream) tell(t *testing.T, text string) {
+	t.Helper()
+	select {
+	case s.say <- text:
+	case <-s.over:
+		t.Fatal("the stream has ended at the upstream")
+	case <-time.After(20 * time.Second):
+		t.Fatal("the upstream does not listen")
+	}
+}
+
+// dial opens a WebSocket.
+func (p path) dial(t *testing.T, uri string) (*websocket.Conn, response) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	header := make(http.Header)
+	if p.h2c {
+		header.Set("H2c", "1")
+	}
+	conn, r, err := websocket.Dial(ctx, p.url+uri, &websocket.DialOptions{HTTPClient: p.client, HTTPHeader: header})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn, response{Response: r}
+}
+
+// Whatever wraps or outlives a response, it goes through piece by piece, as it would
+// without: by HTTP/1.1 and HTTP/2, before and behind Caddy.
+func TestUpstream(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		u := startTalker(t)
+		c := startCaddy(t, upstreamSite(t, u, "draft_06 x_ratelimit", "", use))
+		for _, families := range []string{"draft_06 x_ratelimit", "draft_06 sharkey"} {
+			if strings.Contains(families, "sharkey") {
+				c.reload(t, upstreamSite(t, u, families, "", use))
+			}
+			for i, p := range pathsTo(t, c) {
+				t.Run(families+" "+p.name, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					key := func(of string) string { return fmt.Sprintf("%s-%s-%d", of, families[len("draft_06 "):], i) }
+
+					// A large body with a length, after early hints.
+					var early []string
+					hinted := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+						early = append(early, fmt.Sprint(status, header.Get("Link"), header.Get("X-Ratelimit-Remaining")))
+						return nil
+					}})
+					r := p.open(t, hinted, "/large?early=1&tokens=30&cost=10&key="+key("large"), nil)
+					body, err := io.ReadAll(r.Body)
+					if err != nil || !bytes.Equal(body, largeBody) {
+						t.Errorf("%d bytes of body, %v; want %d", len(body), err, len(largeBody))
+					}
+					if len(early) != 1 || early[0] != "103</style.css>; rel=preload" {
+						t.Errorf("early hints: %q", early)
+					}
+					r.wantZones(t, families)
+					c.waitForBudgets(t, key("large"), 3, 970, true)
+
+					// Events, each when it is sent, and a trailer, which says what they cost.
+					s := u.stream(key("events"))
+					r = p.open(t, ctx, "/events?trailer=40&cost=10&key="+key("events"), nil)
+					r.wantZones(t, families)
+					events := bufio.NewReader(r.Body)
+					for n := range 3 {
+						s.tell(t, fmt.Sprint("event ", n)) // not before the one before was read
+						wantText(t, "event", line(t, events), fmt.Sprint("data: event ", n))
+						wantText(t, "after it", line(t, events), "")
+						c.waitForBudgets(t, key("events"), 2, 990, false)
+					}
+					close(s.say)
+					if rest, err := io.ReadAll(events); err != nil || len(rest) > 0 || r.Trailer.Get("X-Tokens") != "40" {
+						t.Errorf("at the end of the events: %q %v, trailer %v", rest, err, r.Trailer)
+					}
+					c.waitForBudgets(t, key("events"), 3, 960, true)
+
+					// Both ways at the same time.
+					if r.ProtoMajor == 2 && p.h2c {
+						out, in := io.Pipe()
+						r = p.open(t, ctx, "/echo?tokens=20&cost=10&key="+key("echo"), out)
+						back := bufio.NewReader(r.Body)
+						for n := range 3 {
+							fmt.Fprintf(in, "message %d\n", n)
+							wantText(t, "echo", line(t, back), fmt.Sprint("message ", n))
+						}
+						c.waitForBudgets(t, key("echo"), 2, 990, false)
+						_ = in.Close()
+						if rest, err := io.ReadAll(back); err != nil || len(rest) > 0 {
+							t.Errorf("after the echo: %q %v", rest, err)
+						}
+						c.waitForBudgets(t, key("echo"), 3, 980, true)
+					}
+
+					// A WebSocket.
+					if strings.HasPrefix(p.name, "HTTP/1.1") && !p.h2c {
+						conn, r := p.dial(t, "/socket/echo?tokens=50&cost=10&key="+key("socket"))
+						r.wantZones(t, families)
+						for _, message := range []string{"hello", strings.Repeat("long ", 5000)} {
+							if err := conn.Write(ctx, websocket.MessageText, []byte(message)); err != nil {
+								t.Fatal(err)
+							}
+							if _, got, err := conn.Read(ctx); err != nil || string(got) != message {
+								t.Fatalf("%q came back as %.20q, %v", message, got, err)
+							}
+						}
+						c.waitForBudgets(t, key("socket"), 2, 990, false)
+						if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+							t.Error(err)
+						}
+						c.waitForBudgets(t, key("socket"), 3, 950, true)
+					}
+				})
+			}
+		}
+	})
+}
+
+// A stream holds its slots while it is open, also if Caddy reloads meanwhile, and gives
+// them back however it ends; then it is charged what it is worth.
+func TestStreamsAndSlots(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		u := startTalker(t)
+		config := upstreamSite(t, u, "draft_06 x_ratelimit", keepOpen, use)
+		c := startCaddy(t, config)
+		type open struct {
+			stream *stream
+			key    string
+			left   int // of its budget, when it has ended
+			leave  func()
+			next   func(t *testing.T) string // reads what the upstream says next; empty at the end
+		}
+		// start opens a stream of every kind; some have to wait before they begin.
+		start := func(t *testing.T, name string, wait bool) (all []*open) {
+			for i, p := range pathsTo(t, c) {
+				for _, kind := range []string{"events", "socket"} {
+					if kind == "socket" && i > 0 {
+						continue
+					}
+					ctx, leave := context.WithCancel(context.Background())
+					t.Cleanup(leave)
+					o := &open{key: fmt.Sprintf("%s-%s-%d", name, kind, i), left: 930, leave: leave}
+					o.stream = u.stream(o.key)
+					uri := fmt.Sprintf("/%s?key=%s&cost=10&tokens=70", kind, o.key)
+					if wait && (kind == "socket" || p.h2c) {
+						uri += "&delay=1"
+						if _, err := c.do("GET", "http://"+c.site+strings.Replace(uri, "/"+kind, "/nothing", 1), ""); err != nil {
+							t.Fatal(err)
+						}
+						o.left -= 70
+					}
+					if kind == "socket" {
+						conn, r := p.dial(t, uri)
+						r.wantZones(t, "x_ratelimit")
+						o.leave = func() { _ = conn.CloseNow() }
+						o.next = func(t *testing.T) string {
+							ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+							defer cancel()
+							_, text, err := conn.Read(ctx)
+							if errors.Is(err, context.DeadlineExceeded) {
+								t.Fatal("what the upstream has sent did not arrive")
+							}
+							if err != nil {
+								_ = conn.CloseNow() // it is over when both sides have ended it
+							}
+							return string(text)
+						}
+					} else {
+						r := p.open(t, ctx, uri, nil)
+						r.wantZones(t, "x_ratelimit")
+						lines := bufio.NewReader(r.Body)
+						o.next = func(t *testing.T) string {
+							text, err := lines.ReadString('\n')
+							if err != nil {
+								return ""
+							}
+							_, _ = lines.ReadString('\n')
+							return strings.TrimSpace(strings.TrimPrefix(text, "data: "))
+						}
+					}
+					all = append(all, o)
+				}
+			}
+			return all
+		}
+		goesOn := func(t *testing.T, all []*open, what string) {
+			t.Helper()
+			for _, o := range all {
+				c.waitForBudgets(t, o.key, 2, o.left+60, false)
+				o.stream.tell(t, what)
+				wantText(t, o.key, o.next(t), what)
+			}
+		}
+		for end, how := range map[string]func(o *open){
+			"its end":               func(o *open) { close(o.stream.say) },
+			"a client that leaves":  func(o *open) { o.leave() },
+			"an upstream that dies": func(o *open) { o.stream.say <- "die" },
+		} {
+			for _, reload := range []bool{false, true} {
+				name := strings.ReplaceAll(end, " ", "-")
+				if reload {
+					name += "-after-a-reload"
+				}
+				t.Run(name, func(t *testing.T) {
+					all := start(t, name, reload)
+					goesOn(t, all, "one")
+					if reload {
+						c.reload(t, config+"# for "+name+"\n")
+						goesOn(t, all, "two")
+					}
+					for _, o := range all {
+						how(o)
+					}
+					for _, o := range all {
+						if text := ""; end != "a client that leaves" {
+							if text = o.next(t); text != "" {
+								t.Errorf("%s: after the end came %q", o.key, text)
+							}
+						}
+						c.waitForBudgets(t, o.key, 3, o.left, true)
+						<-o.stream.over
+					}
+				})
+			}
+		}
+		waitForMetricAbove(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="delayed"}`)
+
+		// Without stream_close_delay a reload ends WebSockets.
+		c.reload(t, upstreamSite(t, u, "draft_06 x_ratelimit", "", use))
+		conn, _ := pathsTo(t, c)[0].dial(t, "/socket?key=closed&cost=10&tokens=70")
+		c.waitForBudgets(t, "closed", 2, 990, false)
+		c.reload(t, config)
+		if _, _, err := conn.Read(t.Context()); err == nil {
+			t.Error("the WebSocket is still open")
+		}
+		c.waitForBudgets(t, "closed", 3, 930, true)
+	})
+}
+
+// waitForMetricAbove waits until a metric is above 0.
+func waitForMetricAbove(t *testing.T, c *caddyProcess, name string) {
+	t.Helper()
+	waitFor(t, name+" is above 0", func() bool { return metrics(t, c, name)[name] > 0 })
+}

@@ -93,7 +93,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	if took {
 		defer a.leavePlaces()
 	}
-	if took || a.asksSlots() {
+	if took || a.asksSlots() || a.asksToSettle() {
 		// If the client leaves, what was charged must be known, to be given back.
 		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
 	} else {

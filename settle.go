@@ -85,10 +85,15 @@ const unknown = -1
 
 // settling returns what the zones have to settle once the request has passed, or nil.
 func (a *answer) settling(repl *caddy.Replacer) *settling {
-	if !slices.ContainsFunc(a.zones, func(z *zone) bool { return z.settle != nil }) {
+	if !a.asksToSettle() {
 		return nil
 	}
 	return &settling{answer: a, repl: repl}
+}
+
+// asksToSettle tells whether the request's charges depend on its response.
+func (a *answer) asksToSettle() bool {
+	return slices.ContainsFunc(a.zones, func(z *zone) bool { return z.settle != nil })
 }
 
 // settles tells whether a request's charges are settled.

@@ -1,0 +1,423 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+var settleSeed = flag.Uint64("settle-seed", 0, "which requests TestSettleAddsUp draws (default: others each time)")
+
+func init() {
+	caddy.RegisterModule(witness{})
+	httpcaddyfile.RegisterHandlerDirective("test_witness", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) { return witness{}, nil })
+}
+
+// witness stands before and behind rate_limit in a test's Caddy. Before it, it counts the
+// requests that are not over; behind it, it notes what is answered to those that get there.
+// It tells of both on the path /witness.
+type witness struct{}
+
+// testimony is what is known of all requests so far.
+type testimony struct {
+	InFlight int
+	Seen     map[string]*sight // by the query parameter id
+}
+
+// sight is what was answered to a request.
+type sight struct {
+	Status          int    // 0: nothing
+	Tokens, Trailer string // what it costs
+}
+
+var witnessed = struct {
+	sync.Mutex
+	testimony
+}{testimony: testimony{Seen: make(map[string]*sight)}}
+
+func (witness) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.test_witness", New: func() caddy.Module { return new(witness) }}
+}
+
+func (witness) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
+	if r.URL.Path == "/witness" {
+		witnessed.Lock()
+		defer witnessed.Unlock()
+		return json.NewEncoder(w).Encode(witnessed.testimony)
+	}
+	key := caddy.CtxKey("test_witness")
+	if r.Context().Value(key) == nil { // before rate_limit
+		count := func(n int) {
+			witnessed.Lock()
+			defer witnessed.Unlock()
+			witnessed.InFlight += n
+		}
+		count(1)
+		defer count(-1)
+		return next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key, true)))
+	}
+	s, returned := new(sight), false
+	defer func() {
+		if s.Status == 0 && (!returned || err != nil) {
+			s.Status = http.StatusInternalServerError
+			if known, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+				s.Status = known.StatusCode
+			}
+		}
+		if w.Header().Get("Trailer") != "" {
+			s.Trailer = w.Header().Get("X-Tokens")
+		}
+		witnessed.Lock()
+		defer witnessed.Unlock()
+		witnessed.Seen[r.URL.Query().Get("id")] = s
+	}()
+	err = next.ServeHTTP(&witnessWriter{&caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, s}, r)
+	returned = true
+	return err
+}
+
+type witnessWriter struct {
+	*caddyhttp.ResponseWriterWrapper
+	sight *sight
+}
+
+func (w *witnessWriter) WriteHeader(status int) { // which reverse_proxy always calls
+	if w.sight.Status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		w.sight.Status, w.sight.Tokens = status, w.Header().Get("X-Tokens")
+	}
+	w.ResponseWriterWrapper.WriteHeader(status)
+}
+
+// faulty is an upstream that answers as the query of a request says, or doesn't.
+func faulty(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		q := r.URL.Query()
+		pause := func(of string) {
+			d, _ := time.ParseDuration(q.Get(of))
+			time.Sleep(d)
+		}
+		pause("think")
+		if q.Has("close") {
+			panic(http.ErrAbortHandler)
+		}
+		if q.Has("tokens") {
+			w.Header().Set("X-Tokens", q.Get("tokens"))
+		}
+		if q.Has("trailer") {
+			w.Header().Set("Trailer", "X-Tokens")
+		}
+		status, _ := strconv.Atoi(q.Get("status"))
+		w.WriteHeader(status)
+		if status == http.StatusNoContent {
+			return
+		}
+		_, _ = io.WriteString(w, "the beginning")
+		_ = http.NewResponseController(w).Flush()
+		pause("write")
+		if q.Has("abort") {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, " and the end")
+		if q.Has("trailer") {
+			w.Header().Set("X-Tokens", q.Get("trailer"))
+		}
+	}))
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // first
+	return s.Listener.Addr().String()
+}
+
+// settledZone is a zone of the test, and by what rule its responses are charged.
+type settledZone struct {
+	name    string
+	limit   string // of settledBudget, nothing of which comes back during the test
+	options string
+	charges func(status int) bool
+	tokens  bool // what the response says it costs
+}
+
+const settledBudget = 10_000
+
+func settledZones() []settledZone {
+	tokens := "\n cost {http.response.header.X-Tokens}"
+	every := func(int) bool { return true }
+	return []settledZone{
+		{"failures", "fixed_window 10000 1000d", "settle {\n match status 401 5xx\n }", func(s int) bool { return s == 401 || s/100 == 5 }, false},
+		{"spent", "token_bucket 1 50h 10000", "settle {" + tokens + "\n }", every, true},
+		{"answers", "sliding_log 10000 1000d", "settle {\n match status 2xx" + tokens + "\n }", func(s int) bool { return s/100 == 2 }, true},
+		{"errors", "gcra 1 50h 10000", "settle {\n match status 4xx 5xx" + tokens + "\n }", func(s int) bool { return s/100 == 4 || s/100 == 5 }, true},
+		{"drips", "leaky_bucket 1 50h 10000", "shadow\n settle {\n match status 200" + tokens + "\n }", func(s int) bool { return s == 200 }, true},
+		{"slides", "sliding_window 10000 1000d", "settle {\n match status 404\n }", func(s int) bool { return s == 404 }, false},
+		{"several", "fixed_window 10000 1000d\n token_bucket 1 50h 10000\n concurrency 1000", "settle {" + tokens + "\n }", every, true},
+		{"plain", "gcra 1 50h 10000", "", every, false},
+		// All of it is given back, which lifts no budget above untouched.
+		{"nothing", "token_bucket 1 50h 10000\n leaky_bucket 1 50h 10000\n gcra 1 50h 10000", "settle {\n match status 299\n }", func(int) bool { return false }, false},
+	}
+}
+
+// worth is what a response is to be charged, of a request that reserved so much.
+func (z settledZone) worth(s *sight, reserved int) int {
+	if !z.charges(s.Status) {
+		return 0
+	}
+	if z.tokens {
+		for _, said := range []string{s.Tokens, s.Trailer} {
+			if n, err := strconv.Atoi(said); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return reserved
+}
+
+// drawn is a random request.
+type drawn struct {
+	id    int
+	query url.Values
+	costs map[string]int // by the zones it belongs to
+	leave time.Duration  // when its client hangs up; 0: never
+}
+
+func draw(random *rand.Rand, id int, zones []settledZone) drawn {
+	d := drawn{id: id, query: url.Values{"id": {strconv.Itoa(id)}}, costs: make(map[string]int)}
+	for _, z := range zones {
+		if random.IntN(3) > 0 {
+			d.costs[z.name] = random.IntN(10)
+			d.query.Set(z.name, strconv.Itoa(d.costs[z.name]))
+		}
+	}
+	millis := func(most int) string { return fmt.Sprint(random.IntN(most+1), "ms") }
+	d.query.Set("status", []string{"200", "200", "201", "204", "401", "403", "404", "500", "503"}[random.IntN(9)])
+	said := []string{"0", "3", "7", "12", "20", "many", "-1", ""}[random.IntN(8)]
+	switch random.IntN(3) {
+	case 0:
+		d.query.Set("tokens", said)
+	case 1:
+		d.query.Set("trailer", said)
+	}
+	switch random.IntN(8) {
+	case 0:
+		d.query.Set("panic", "1")
+	case 1:
+		d.query.Set("close", "1")
+	case 2:
+		d.query.Set("abort", "1")
+	case 3:
+		d.query.Set("scarce", "1") // a zone that soon refuses
+	case 4, 5:
+		d.query.Set("hold", millis(5))
+		d.query.Set("think", millis(10))
+		d.query.Set("write", millis(10))
+		d.leave = time.Duration(1+random.IntN(20_000)) * time.Microsecond
+	}
+	return d
+}
+
+// send sends a request; what becomes of it, the client may not know: then status is 0.
+func (d drawn) send(c *caddyProcess) (status int) {
+	ctx := context.Background()
+	if d.leave > 0 {
+		some, cancel := context.WithTimeout(ctx, d.leave)
+		defer cancel()
+		ctx = some
+	}
+	r, err := http.NewRequestWithContext(ctx, "POST", "http://"+c.site+"/?"+d.query.Encode(), nil) // POST is not sent again
+	if err != nil {
+		panic(err)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode
+}
+
+// bounds are the least and the most that may have been charged.
+type bounds struct{ least, most int }
+
+// Whatever becomes of requests and responses, what is charged in the end is what the
+// responses add up to. Where Redis fails meanwhile, it is at least that, but for what a
+// response costs above what was reserved; and it is no more than the requests that
+// were sent have asked for at most.
+func TestSettleAddsUp(t *testing.T) {
+	seed := cmp.Or(*settleSeed, rand.Uint64())
+	t.Logf("-settle-seed %d", seed)
+	zones := settledZones()
+	config := func(use, upstream string) string {
+		config, peek := "", ""
+		for _, z := range zones {
+			config += fmt.Sprintf("zone %s {\n match query %[1]s=*\n key static\n %[2]s\n cost {query.%[1]s}\n %[3]s\n}\n", z.name, z.limit, z.options)
+			peek += fmt.Sprintf(" {http.rate_limit.%s.remaining}", z.name)
+		}
+		config += "zone scarce {\n match query scarce=1\n key static\n fixed_window 20 1000d\n}\n" + use
+		config = strings.Replace(site(config), "rate_limit @limited {", "route {\n test_witness\n rate_limit @limited {", 1)
+		return strings.Replace(config, "respond ok", fmt.Sprintf("test_witness\n test_hold\n respond /ready ok\n respond /peek \"%s\"\n reverse_proxy %s\n}", strings.TrimSpace(peek), upstream), 1)
+	}
+	// play sends requests over several connections, and returns what they may have been
+	// charged when all are over.
+	play := func(t *testing.T, c *caddyProcess, requests int, failures bool) []bounds {
+		t.Helper()
+		var all []drawn
+		random := rand.New(rand.NewPCG(seed, 1))
+		for id := range requests {
+			all = append(all, draw(random, id, zones))
+		}
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() {
+				for n := i; n < len(all); n += 12 {
+					if all[n].send(c) == http.StatusServiceUnavailable && failures {
+						time.Sleep(50 * time.Millisecond) // it may be left alone for a while
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var said testimony
+		waitUntil(t, "no request is under way", func() bool {
+			r := c.get(t, "/witness")
+			if err := json.Unmarshal([]byte(r.body), &said); err != nil {
+				t.Fatal(err, r.body)
+			}
+			return said.InFlight == 0
+		})
+		if len(said.Seen) < requests/3 && !failures {
+			t.Errorf("%d of %d requests got through", len(said.Seen), requests)
+		}
+		sums := make([]bounds, len(zones))
+		for _, d := range all {
+			for i, z := range zones {
+				reserved, asked := d.costs[z.name]
+				if !asked {
+					continue
+				}
+				s := said.Seen[strconv.Itoa(d.id)]
+				switch {
+				case s == nil && failures: // Redis may have charged, and its answer be lost
+					sums[i].most += reserved
+				case s == nil && d.leave > 0 && len(d.costs) == 1 && z.options == "":
+					sums[i].most += reserved // its client left while Redis was asked, and nothing settles
+				case s == nil: // refused, or its client left before it came
+				case failures:
+					worth := z.worth(s, reserved)
+					sums[i].least += min(worth, reserved)
+					sums[i].most += max(worth, reserved)
+				default:
+					worth := z.worth(s, reserved)
+					sums[i].least += worth
+					sums[i].most += worth
+				}
+			}
+		}
+		t.Logf("%d requests, %d got through, %+v charged", requests, len(said.Seen), sums)
+		return sums
+	}
+	all := url.Values{}
+	for _, z := range zones {
+		all.Set(z.name, "0")
+	}
+	check := func(t *testing.T, c *caddyProcess, sums []bounds) {
+		t.Helper()
+		r := c.get(t, "/peek?"+all.Encode())
+		left := strings.Fields(r.body)
+		if r.StatusCode != 200 || len(left) != len(zones) {
+			t.Fatalf("%d %s", r.StatusCode, r.body)
+		}
+		for i, z := range zones {
+			n, err := strconv.Atoi(left[i])
+			if z.name == "several" {
+				n = remainingOf(t, r, z.name) // the slots are nearer to exhaustion
+			}
+			charged := settledBudget - n
+			if err != nil || charged < sums[i].least || charged > sums[i].most {
+				t.Errorf("zone %s is charged %d, %v; want %+v (-settle-seed %d)", z.name, charged, err, sums[i], seed)
+			}
+		}
+		// What is left is all that can be taken.
+		last := slices.IndexFunc(zones, func(z settledZone) bool { return z.name == "nothing" })
+		if n, _ := strconv.Atoi(left[last]); n == settledBudget {
+			c.get(t, "/peek?nothing="+strconv.Itoa(settledBudget+1)).want(t, 429)
+			c.takeAll(t, "/peek?plain=", left[slices.IndexFunc(zones, func(z settledZone) bool { return z.name == "plain" })])
+		}
+	}
+	t.Run("memory", func(t *testing.T) {
+		c := startCaddy(t, config("", faulty(t)))
+		check(t, c, play(t, c, 800, false))
+	})
+	t.Run("redis", func(t *testing.T) {
+		link := startLink(t, redistest.Start(t).Addr)
+		c := startCaddy(t, config("redis "+link.Listen+" {\n timeout 30s\n}\n", faulty(t)))
+		link.spoil(t, "downstream", "latency", `"latency":5,"jitter":5`) // clients leave also while it is asked
+		check(t, c, play(t, c, 800, false))
+	})
+	t.Run("redis that fails", func(t *testing.T) {
+		server := redistest.Start(t)
+		link := startLink(t, server.Addr)
+		c := startCaddy(t, config("redis "+link.Listen+" {\n timeout 300ms\n}\non_store_error deny", faulty(t)))
+		var end atomic.Bool
+		var cuts sync.WaitGroup
+		cuts.Go(func() {
+			random := rand.New(rand.NewPCG(seed, 2))
+			for !end.Load() {
+				time.Sleep(time.Duration(100+random.IntN(400)) * time.Millisecond)
+				link.spoil(t, []string{"upstream", "downstream"}[random.IntN(2)], "reset_peer", fmt.Sprintf(`"timeout":%d`, random.IntN(10)))
+				time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+				link.mend(t)
+			}
+		})
+		sums := play(t, c, 1000, true)
+		end.Store(true)
+		cuts.Wait()
+		waitForMetric(t, c, "caddy_rate_limit_store_state 0")
+		check(t, c, sums)
+		if len(metrics(t, c, "caddy_rate_limit_store_errors_total")) == 0 {
+			t.Error("nothing failed")
+		}
+	})
+}
+
+// remainingOf is what a zone's first limit has left.
+func remainingOf(t *testing.T, r response, zone string) int {
+	t.Helper()
+	_, rest, _ := strings.Cut(r.field("RateLimit"), `"`+zone+`";r=`)
+	rest, _, _ = strings.Cut(rest, ",")
+	rest, _, _ = strings.Cut(rest, ";")
+	n, err := strconv.Atoi(rest)
+	if err != nil {
+		t.Fatal(r.field("RateLimit"))
+	}
+	return n
+}
+
+// takeAll takes what a budget has left at once, and finds nothing more.
+func (c *caddyProcess) takeAll(t *testing.T, path, left string) {
+	t.Helper()
+	c.get(t, path+left).want(t, 200)
+	c.get(t, path+"1").want(t, 429)
+}

@@ -46,6 +46,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"concurrency":10,"override":{"a":{"unlimited":true}},"cost":2`), "cost means nothing for concurrency alone"},
 		{zone(`"concurrency":10,"override":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},"cost":2`), ""},
 		{zone(`"concurrency":10,"override":{"a":{}}`), `override "a": it has no limit`},
+		{zone(`"override":{"a":{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},` + limit), "unlimited and limits don't go together"},
 		{zone(`"concurrency":10,"plan":{"by":"{http.vars.p}","values":{"a":{"unlimited":true}}}`), "plan has no default"},
 		{zone(`"ban":{"duration":"1h","after":5,"max":"24h"},` + limit), ""},
 		{zone(`"ban":{"duration":"1h"},"mode":"force",` + limit), ""},

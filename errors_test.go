@@ -1,0 +1,184 @@
+package ratelimit
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// goldens returns the inputs and the outcomes of all golden files.
+func goldens(t *testing.T) (inputs, outcomes string) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/adapt/*.caddyfiletest")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	for _, file := range files {
+		golden, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, outcome, _ := strings.Cut(string(golden), goldenRule)
+		inputs += input + "\n"
+		outcomes += outcome + "\n"
+	}
+	return inputs, outcomes
+}
+
+// Every option there is stands in a golden file, in the block it belongs to.
+func TestGoldenOptions(t *testing.T) {
+	inputs, _ := goldens(t)
+	there := make(map[string]bool) // "<block> <option>"; the global option's block is called global
+	var blocks []string
+	for line := range strings.Lines(inputs) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+		case words[0] == "}":
+			blocks = blocks[:max(len(blocks)-1, 0)]
+		default:
+			name := words[0]
+			if len(blocks) > 0 {
+				there[blocks[len(blocks)-1]+" "+name] = true
+			}
+			if slices.Equal(blocks, []string{"{"}) && name == "rate_limit" {
+				name = "global"
+			}
+			for _, word := range words[1:] { // such as after in ban 1h after 5
+				there[name+" "+word] = true
+			}
+			if words[len(words)-1] == "{" {
+				blocks = append(blocks, name)
+			}
+		}
+	}
+	for block, options := range map[string][]string{
+		"zone": zoneOptions, "rate_limit": handlerOptions, "global": append([]string{"memory"}, sharedOptions...), "memory": {"max_keys"},
+		"redis": redisOptions, "tls": tlsOptions, "settle": settleOptions, "ban": {"after", "max"}, "plan": {"default"}, "override": limitOptions,
+	} {
+		for _, option := range options {
+			if !there[block+" "+option] {
+				t.Errorf("in no golden file %s has the option %s", block, option)
+			}
+		}
+	}
+	for _, a := range algorithms.All() {
+		for _, option := range a.Options {
+			if !there[a.Name+" "+option] {
+				t.Errorf("in no golden file %s has the option %s", a.Name, option)
+			}
+		}
+	}
+}
+
+const (
+	whileServing = "of a request, not of a configuration"
+	onlyInJSON   = "a Caddyfile can't say it"
+	refusedFirst = "reading a Caddyfile finds it before, and says it in other words"
+	mustNotBe    = "would be a mistake of ours"
+)
+
+// notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
+// those of JSON.
+var notFromCaddyfile = map[string]string{
+	"the address of the client is not verified yet":                                        whileServing,
+	"the client left while its request was held":                                           whileServing,
+	"giving back what a held request was charged whose client left: %w":                    whileServing,
+	"giving back the slot of a request that has ended: %w":                                 whileServing,
+	"renewing the slots of requests under way: %w":                                         whileServing,
+	"key must be a string or a list of strings, not %.100s":                                onlyInJSON,
+	"a number (cost or factor) must be a number or a string with placeholders, not %.100s": onlyInJSON,
+	"on_store_error: %w": onlyInJSON,
+	"unlimited and limits don't go together: write one of the two":                                          onlyInJSON,
+	"it is null: write an object with key and limits":                                                       onlyInJSON,
+	"algorithm is missing: write one of %s":                                                                 onlyInJSON,
+	"unknown algorithm %q: write one of %s":                                                                 onlyInJSON,
+	"%s takes no burst, not %d: it admits up to events at once":                                             onlyInJSON,
+	"%s has no option %s: it belongs to %s":                                                                 onlyInJSON,
+	"ban has no duration: write how long it stands, such as 1h":                                             refusedFirst,
+	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":                    refusedFirst,
+	"delay holds at least 1 request, not %d: write for example delay 2s 100":                                refusedFirst,
+	"warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s": refusedFirst,
+	"limit %d (%s): %w":                           refusedFirst,
+	"the share of on_store_error: %w":             mustNotBe,
+	"the window of a ban must be that of a limit": mustNotBe,
+}
+
+// Every error that a Caddyfile can lead to stands in a golden file; of those that name
+// another error, only the words around it are looked for.
+func TestGoldenErrors(t *testing.T) {
+	_, outcomes := goldens(t)
+	verb := regexp.MustCompile(`%[-+#.0-9\[\]]*[a-zA-Z]`)
+	found := make(map[string]bool)
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, _ := filepath.Glob("algorithms/*.go")
+	theirs, _ := filepath.Glob("redisstore/address.go")
+	for _, file := range slices.Concat(files, ours, theirs) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			f, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || f.Sel.Name != "Errorf" && f.Sel.Name != "Err" && (f.Sel.Name != "New" || len(call.Args) != 1) {
+				return true
+			}
+			first := call.Args[0]
+			if sum, ok := first.(*ast.BinaryExpr); ok {
+				first = sum.X
+			}
+			lit, ok := first.(*ast.BasicLit)
+			if !ok {
+				return true
+			}
+			text, err := strconv.Unquote(lit.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pattern := ""
+			last := 0
+			for _, at := range verb.FindAllStringIndex(text, -1) {
+				pattern += regexp.QuoteMeta(text[last:at[0]]) + `.*`
+				last = at[1]
+			}
+			pattern += regexp.QuoteMeta(text[last:])
+			pattern = strings.ReplaceAll(pattern, "%%", "%")
+			if strings.Trim(pattern, ".*: ") == "" {
+				return true
+			}
+			found[text] = true
+			reachable := notFromCaddyfile[text] == ""
+			there := regexp.MustCompile(pattern).MatchString(outcomes)
+			if reachable && !there {
+				t.Errorf("%s: no golden file has the error %q", file, text)
+			} else if there && !reachable {
+				t.Errorf("%s: a golden file has the error %q, which is said to be %s", file, text, notFromCaddyfile[text])
+			}
+			return true
+		})
+	}
+	for text := range notFromCaddyfile {
+		if !found[text] {
+			t.Errorf("there is no such error any more: %q", text)
+		}
+	}
+}

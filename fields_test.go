@@ -2,11 +2,13 @@ package ratelimit
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -91,6 +93,12 @@ func (r response) wantFields(t *testing.T, zones ...string) {
 			}
 		}
 	}
+	r.wantFamilies(t)
+}
+
+// wantFamilies checks that the fields with one value are well-formed.
+func (r response) wantFamilies(t *testing.T) {
+	t.Helper()
 	for _, field := range []string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "X-RateLimit-Remaining", "X-RateLimit-Clear"} {
 		if item, err := httpsfv.UnmarshalItem(r.Header.Values(field)); err != nil || len(r.Header.Values(field)) != 1 {
 			t.Errorf("status %d: %s: %q %v %v", r.StatusCode, field, r.Header.Values(field), item.Value, err)
@@ -178,10 +186,11 @@ route {
 	t.Run("with error routes", check)
 }
 
-// FuzzFields: whatever zones are called and whatever is decided, the fields are
-// well-formed and say the same to a parser that isn't ours.
+// FuzzFields: whatever zones are called, whatever is decided, and whatever others send
+// under the same names, the fields are well-formed and say the same to a parser that
+// isn't ours.
 func FuzzFields(f *testing.F) {
-	for seed := range uint64(20) {
+	for seed := range uint64(50) {
 		f.Add(seed, "api v1; =,*")
 	}
 	f.Add(uint64(7), "!")
@@ -191,41 +200,177 @@ func FuzzFields(f *testing.F) {
 		}
 		r := rand.New(rand.NewPCG(seed, 1))
 		number := func() int64 { return r.Int64N(1<<r.IntN(53) + 1) }
+		up := func(m algorithms.Micros) int64 { return int64(math.Ceil(float64(m) / 1e6)) } // exact enough below 2^53
 		a := &answer{allowed: r.IntN(2) == 0}
-
-		for i := range 1 + r.IntN(3) {
-			q := store.Request{Shadow: r.IntN(4) == 0}
-			for range 1 + r.IntN(3) {
-				limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1 + number(), Window: 1 + number()})
-				if err != nil {
-					continue
+		var policies, items []string // as they are to be understood
+		known := false               // what the limit nearest to exhaustion has left
+		decision := func() algorithms.Decision {
+			d := algorithms.Decision{
+				Allowed: a.allowed || r.IntN(2) == 0, Remaining: number(), MoreAfter: number(), ResetAfter: number(), RetryAfter: []int64{0, number(), algorithms.Forever}[r.IntN(3)],
+			}
+			if d.Allowed {
+				d.RetryAfter = 0
+			}
+			return d
+		}
+		add := func(z *zone, given *terms, q store.Request) {
+			if !q.Shadow {
+				for i, d := range (&answer{requests: []store.Request{q}}).limits(0) {
+					l, label := q.Limits[i], given.labels[i]
+					policy := fmt.Sprintf("%q q=%d w=%d", label, min(l.Burst, mostInteger), up(l.Window))
+					if given.ofSlots {
+						policy = fmt.Sprintf("%q q=%d qu=concurrent-requests", label, l.Burst)
+					}
+					policies = append(policies, policy)
+					if d.Unknown() {
+						continue
+					}
+					known = true
+					item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, l.Burst, mostInteger))
+					more := d.MoreAfter
+					if !d.Allowed {
+						more = min(more, d.RetryAfter)
+					}
+					if more > 0 && (a.allowed || !d.Allowed) {
+						item += fmt.Sprintf(" t=%d", up(more))
+					}
+					items = append(items, item)
 				}
-				q.Limits = append(q.Limits, store.Limit{Limit: limit})
-				q.Decisions = append(q.Decisions, algorithms.Decision{
-					Allowed: a.allowed || r.IntN(2) == 0, Remaining: number(), MoreAfter: number(), ResetAfter: number(), RetryAfter: []int64{0, number(), algorithms.Forever}[r.IntN(3)],
-				})
 			}
-			if len(q.Limits) == 0 {
-				continue
-			}
+			a.add(z, given, q)
+			a.requests[len(a.requests)-1].Decisions = q.Decisions
+		}
+		for i := range 1 + r.IntN(3) {
 			z := &zone{name: fmt.Sprint(name, i)}
-			given := &terms{labels: limitLabels(z.name, len(q.Limits))}
-			given.policy = policyField(given.labels, q.Limits)
-			a.zones, a.terms, a.requests = append(a.zones, z), append(a.terms, given), append(a.requests, q)
+			shadow := r.IntN(4) == 0
+			given := &terms{}
+			for range r.IntN(4) {
+				bits := r.IntN(47) // not the largest integers there are, which the parser takes for too large
+				limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1 + r.Int64N(1<<bits), Window: 1 + r.Int64N(1<<(50-bits))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				given.ready = append(given.ready, limit)
+			}
+			n := len(given.ready)
+			labels := limitLabels(z.name, n+1) // the last is that of the slots, if there are any
+			if n > 0 {
+				if r.IntN(3) == 0 {
+					ban, err := algorithms.NewBan(algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Most: 1_000_000})
+					if err != nil {
+						t.Fatal(err)
+					}
+					given.ban = ban
+				}
+				given.labels = labels[:n]
+				given.nameLimits(z.name, "", 1, store.NewLimit)
+				q := store.Request{Shadow: shadow, Limits: given.limits[0]}
+				given.policy = policyField(given.labels, q.Limits)
+				stands := given.ban != nil && !a.allowed && r.IntN(2) == 0
+				for range given.ready {
+					d := decision()
+					if stands {
+						d = algorithms.Decision{Allowed: true, Remembered: true}
+					}
+					q.Decisions = append(q.Decisions, d)
+				}
+				if given.ban != nil {
+					q.Decisions = append(q.Decisions, algorithms.Decision{Allowed: !stands, RetryAfter: number()})
+				}
+				add(z, given, q)
+			}
+			if n == 0 || r.IntN(3) == 0 {
+				slots, err := readySlots(1+number()%mostConcurrency, outagePolicy{num: 1, den: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				slots.labels = labels[n:]
+				slots.nameLimits(z.name, "", 1, store.NewSlots)
+				q := store.Request{Shadow: shadow, Limits: slots.limits[0], Decisions: []algorithms.Decision{decision()}}
+				slots.policy = slotPolicy(slots.labels[0], q.Limits[0].Burst)
+				add(z, slots, q)
+			}
 		}
 		if !a.enforced() {
 			return
 		}
-		var names []string
-		for i, given := range a.terms {
-			if !a.requests[i].Shadow {
-				names = append(names, given.labels...)
+		// Others' items stand before ours, as those of an outer handler do, and behind, as
+		// those of an upstream.
+		h := make(http.Header)
+		others := func(name string) {
+			one := fmt.Sprintf("other%d", r.IntN(10))
+			addField(h, policyHeader, []string{fmt.Sprintf("%q;q=5;w=60", one)})
+			addField(h, limitHeader, []string{fmt.Sprintf("%q;r=1;t=2", one)})
+			if name == "before" {
+				policies, items = slices.Insert(policies, 0, fmt.Sprintf("%q q=5 w=60", one)), slices.Insert(items, 0, fmt.Sprintf("%q r=1 t=2", one))
+			} else {
+				policies, items = append(policies, fmt.Sprintf("%q q=5 w=60", one)), append(items, fmt.Sprintf("%q r=1 t=2", one))
 			}
 		}
-		h := make(http.Header)
+		if r.IntN(2) == 0 {
+			others("before")
+		}
 		a.setDraft(h)
+		if r.IntN(2) == 0 {
+			others("behind")
+		}
+		said := response{Response: &http.Response{Header: h}}
+		said.wantItems(t, "RateLimit-Policy", policies)
+		said.wantItems(t, "RateLimit", items)
+		if r.IntN(2) == 0 {
+			h["X-Ratelimit-Remaining"] = []string{fmt.Sprint(number())}
+			h["X-Ratelimit-Clear"] = []string{"1.000"}
+		}
 		a.setFamily(h, families["draft_06"])
 		a.setFamily(h, families["sharkey"])
-		response{Response: &http.Response{Header: h}}.wantFields(t, names...)
+		if known {
+			said.wantFamilies(t)
+		}
 	})
+}
+
+// No number is sent that is too large for a structured field.
+func TestLargestInteger(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1 << 51, Window: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := &terms{ready: []*algorithms.Limit{limit}}
+	given.name("z", "", 1)
+	a := &answer{allowed: true}
+	a.add(&zone{name: "z"}, given, store.Request{Limits: given.limits[0]})
+	a.requests[0].Decisions = []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}
+	h := make(http.Header)
+	a.setDraft(h)
+	a.setFamily(h, families["draft_06"])
+	for field, want := range map[string]string{
+		"RateLimit-Policy": `"z";q=999999999999999;w=1`, "RateLimit": `"z";r=999999999999999`,
+		"RateLimit-Limit": "999999999999999", "RateLimit-Remaining": "999999999999999",
+	} {
+		wantText(t, field, h.Get(field), want)
+	}
+}
+
+// wantItems checks that a field is a list of these items, with these parameters in this
+// order, all of which are integers or tokens.
+func (r response) wantItems(t *testing.T, field string, want []string) {
+	t.Helper()
+	list, err := httpsfv.UnmarshalList(r.Header.Values(field))
+	var got []string
+	for _, member := range list {
+		item, ok := member.(httpsfv.Item)
+		if !ok {
+			t.Errorf("%s: %+v is no item", field, member)
+			continue
+		}
+		text := fmt.Sprintf("%q", item.Value)
+		for _, name := range item.Params.Names() {
+			v, _ := item.Params.Get(name)
+			text += fmt.Sprintf(" %s=%v", name, v)
+		}
+		got = append(got, text)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%s: %q is %q, %v; want %q", field, r.Header.Values(field), got, err, want)
+	}
 }

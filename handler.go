@@ -417,6 +417,8 @@ func (a *answer) nearestOf(first, end int) (nearest algorithms.Decision, quota i
 
 func nearer(d, than algorithms.Decision) bool {
 	switch {
+	case d.Unknown() != than.Unknown():
+		return than.Unknown()
 	case d.Allowed != than.Allowed:
 		return !d.Allowed
 	case d.Remaining != than.Remaining:

@@ -207,6 +207,7 @@ func (a *answer) setFamily(h http.Header, f family) {
 	if d.Unknown() {
 		return // a ban refuses, and no limit was asked
 	}
+	d.Remaining, quota = min(d.Remaining, mostInteger), min(quota, mostInteger)
 	if there := h[f.remaining]; len(there) > 0 {
 		n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64)
 		if err == nil && (n < d.Remaining || n == d.Remaining && a.allowed) {

@@ -368,13 +368,13 @@ func TestSettleAddsUp(t *testing.T) {
 	}
 	t.Run("memory", func(t *testing.T) {
 		c := startCaddy(t, config("", faulty(t)))
-		check(t, c, play(t, c, 800, false))
+		check(t, c, play(t, c, 600, false))
 	})
 	t.Run("redis", func(t *testing.T) {
 		link := startLink(t, redistest.Start(t).Addr)
 		c := startCaddy(t, config("redis "+link.Listen+" {\n timeout 30s\n}\n", faulty(t)))
 		link.spoil(t, "downstream", "latency", `"latency":5,"jitter":5`) // clients leave also while it is asked
-		check(t, c, play(t, c, 800, false))
+		check(t, c, play(t, c, 600, false))
 	})
 	t.Run("redis that fails", func(t *testing.T) {
 		server := redistest.Start(t)
@@ -391,7 +391,7 @@ func TestSettleAddsUp(t *testing.T) {
 				link.mend(t)
 			}
 		})
-		sums := play(t, c, 1000, true)
+		sums := play(t, c, 600, true)
 		end.Store(true)
 		cuts.Wait()
 		waitForMetric(t, c, "caddy_rate_limit_store_state 0")

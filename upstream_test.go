@@ -537,10 +537,10 @@ func TestStreamsAndSlots(t *testing.T) {
 				wantText(t, o.key, o.next(t), what)
 			}
 		}
-		for end, how := range map[string]func(o *open){
-			"its end":               func(o *open) { close(o.stream.say) },
-			"a client that leaves":  func(o *open) { o.leave() },
-			"an upstream that dies": func(o *open) { o.stream.say <- "die" },
+		for end, how := range map[string]func(t *testing.T, o *open){
+			"its end":               func(_ *testing.T, o *open) { close(o.stream.say) },
+			"a client that leaves":  func(_ *testing.T, o *open) { o.leave() },
+			"an upstream that dies": func(t *testing.T, o *open) { o.stream.tell(t, "die") },
 		} {
 			for _, reload := range []bool{false, true} {
 				name := strings.ReplaceAll(end, " ", "-")
@@ -555,13 +555,11 @@ func TestStreamsAndSlots(t *testing.T) {
 						goesOn(t, all, "two")
 					}
 					for _, o := range all {
-						how(o)
+						how(t, o)
 					}
 					for _, o := range all {
-						if text := ""; end != "a client that leaves" {
-							if text = o.next(t); text != "" {
-								t.Errorf("%s: after the end came %q", o.key, text)
-							}
+						if end != "a client that leaves" {
+							wantText(t, "after the end of "+o.key, o.next(t), "")
 						}
 						c.waitForBudgets(t, o.key, 3, o.left, true)
 						<-o.stream.over

@@ -1,0 +1,92 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// errNoMaster is what Sentinels mean by answering nothing.
+var errNoMaster = errors.New("redisstore: the Sentinels know no master of this name: write master_name as in their configuration")
+
+// classify wraps an error of the client with what is known of its kind. ctx is
+// the caller's own: if that one ended, the store is not to blame.
+func classify(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if isOverridden(err) {
+		return err
+	}
+	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
+		err = errNoMaster
+	}
+	e := &store.Error{Reason: store.ReasonConnection, Err: err}
+	var timeout net.Error
+	var answer redis.Error
+	var inScript scriptError
+	var malformed replyError
+	var elsewhere redirect
+	switch {
+	case errors.As(err, &inScript):
+		e.Reason = inScript.reason()
+	case errors.As(err, &answer) && forbidden(answer.Error()):
+		e.Reason = store.ReasonPermission
+	case noSlot(err):
+		e.Reason = store.ReasonKey
+	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
+		e.Reason = store.ReasonReply
+	case errors.Is(err, errLate):
+		e.Reason = store.ReasonTimeout
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		e.Reason = store.ReasonTimeout
+	}
+	return e
+}
+
+// isOverridden tells whether that is not a failure, but other overrides.
+func isOverridden(err error) bool {
+	_, is := errors.AsType[*store.OverriddenError](err)
+	return is
+}
+
+// noSlot tells whether a node says that nobody has a key's slot, as far as it knows.
+func noSlot(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
+
+// scriptError is the text of an error in the middle of a script.
+type scriptError string
+
+func (e scriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", string(e)) }
+
+// reason tells what the error is about: Redis, which refuses a command to all, or
+// else what some program has stored under the key.
+func (e scriptError) reason() string {
+	text := string(e)
+	switch {
+	case forbidden(text):
+		return store.ReasonPermission
+	case containsAny(text, "READONLY", "OOM", "MISCONF", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "MASTERDOWN"):
+		return store.ReasonReply
+	}
+	return store.ReasonKey
+}
+
+// forbidden tells whether an answer says that this user may not do that, or may not
+// even log in. Until Redis 7.2 a script sees such an error without its code.
+func forbidden(answer string) bool {
+	return containsAny(answer, "NOPERM", "NOAUTH", "WRONGPASS", "permission", "can't run this command")
+}
+
+func containsAny(text string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+}

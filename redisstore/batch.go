@@ -238,6 +238,9 @@ func answer(calls []*call, r *reader, err error) {
 	if err == nil {
 		err = r.end()
 	}
+	if err != nil && len(calls) > 1 {
+		err = &store.SharedError{Err: err}
+	}
 	for _, c := range calls {
 		if err != nil {
 			c.allowed, c.err = false, err

@@ -34,3 +34,10 @@ func ProbeTimes(s *Store, n int) (errs []error) {
 	}
 	return errs
 }
+
+// Batches is how many requests wait for their turn, and how many script calls are under way.
+func Batches(s *Store) (queued, flying int) {
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	return len(s.batcher.queue), s.batcher.flying
+}

@@ -3,7 +3,11 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -124,5 +128,47 @@ func TestFlushedBudgets(t *testing.T) {
 			t.Errorf("%v, %+v", err, r[0].Decisions)
 		}
 		server.Client.FlushAll(t.Context())
+	}
+}
+
+// A connection that breaks is one failure, however many requests shared it.
+func TestOneBrokenCall(t *testing.T) {
+	defer redisstore.SetFlying(1)()
+	broken := make(chan struct{})
+	m := startMisbehaving(t, func(conn net.Conn) {
+		<-broken
+		_ = conn.Close()
+	})
+	s := open(t, redisstore.Options{Address: m.addr, Timeout: patient})
+	b := store.NewBreaker(s, nil)
+	defer b.Close()
+	var failed atomic.Int64
+	var all sync.WaitGroup
+	take := func() {
+		all.Go(func() {
+			if _, err := b.Take(context.Background(), request(t, "k")); err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	wait := func(what string, until func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(patient); !until(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("never %s", what)
+			}
+		}
+	}
+	take()
+	wait("a call under way", func() bool { return m.calls.Load() == 1 })
+	for range 50 {
+		take()
+	}
+	wait("50 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 50 })
+	close(broken)
+	all.Wait()
+	wait("the end of all calls", func() bool { _, flying := redisstore.Batches(s); return flying == 0 })
+	if failed.Load() != 51 || m.calls.Load() != 2 || b.Open() {
+		t.Errorf("%d requests failed in %d calls, and the store is asked no more: %v, want 51 in 2, and that it is", failed.Load(), m.calls.Load(), b.Open())
 	}
 }

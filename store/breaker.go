@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -21,7 +22,8 @@ type Checked interface {
 // ([ReasonPermission]): the next request might be charged in part.
 //
 // What fails for the sake of one key alone ([ReasonKey]), and requests whose
-// client has left, say nothing about a store.
+// client has left, say nothing about a store. A [SharedError] is one failure, of however
+// many requests it is.
 type Breaker struct {
 	store   Checked
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -53,7 +55,7 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 	b.closed, b.close = context.WithCancel(context.Background())
 	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:    breakerPause,
-		IsExcluded: func(err error) bool { return !isFailure(err) && err != nil },
+		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || isCounted(err)) },
 		IsSuccessful: func(err error) bool {
 			b.last = err
 			return err == nil
@@ -71,6 +73,23 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 		},
 	})
 	return b
+}
+
+// SharedError is why several requests failed that were asked about together.
+type SharedError struct {
+	Err     error
+	counted atomic.Bool
+}
+
+func (e *SharedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the underlying error.
+func (e *SharedError) Unwrap() error { return e.Err }
+
+// isCounted tells whether a failure has been counted before, and notes that it is now.
+func isCounted(err error) bool {
+	shared, ok := errors.AsType[*SharedError](err)
+	return ok && shared.counted.Swap(true)
 }
 
 // isFailure tells whether an error of a store is one that other requests are likely

@@ -136,6 +136,28 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
+// What fails together is one failure, however many requests it is, and failures in a row
+// are those of several.
+func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		b := store.NewBreaker(f, nil)
+		defer b.Close()
+		for together := range 5 {
+			if b.Open() {
+				t.Fatalf("open after %d failures", together)
+			}
+			f.fail(&store.Error{Reason: store.ReasonConnection, Err: &store.SharedError{Err: errGone}})
+			for range 100 {
+				_, _ = b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+			}
+		}
+		if !b.Open() {
+			t.Error("not open after five failures")
+		}
+	})
+}
+
 // One refused permission is enough, and one failed check before any request: what is
 // asked next might be charged in part. A check that was given up says nothing.
 func TestBreakerOpensAtOnce(t *testing.T) {

@@ -380,6 +380,7 @@ func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 
 // Nor does it trouble a log that holds nothing but what counts no more.
 func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
+	const hour = 3_600_000_000
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
 	slot := c.Slot(t, "log")
@@ -387,18 +388,18 @@ func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	var all [][]store.Request
 	for _, buckets := range []int64{0, 2} {
 		zone := fmt.Sprint(buckets)
-		limit := storetest.Limit(t, zone, algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: 1000, Buckets: buckets})
+		limit := storetest.Limit(t, zone, algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: hour, Buckets: buckets})
 		all = append(all, []store.Request{{Zone: zone, Key: "log", Cost: 1, Limits: []store.Limit{limit}}})
 	}
+	const now algorithms.Micros = 1_763_640_000_000_000
 	for _, r := range all {
-		if allowed, err := s.Take(ctx, r); !allowed || err != nil {
+		if allowed, err := s.TakeAt(ctx, now, r); !allowed || err != nil {
 			t.Fatal(allowed, err)
 		}
 	}
 	c.BeginMove(t, slot, from, to)
-	time.Sleep(5 * time.Millisecond) // events count for 1.5 ms at most, keys are there for 1 s
-	for _, r := range all {
-		if allowed, err := s.Take(ctx, r); !allowed || err != nil {
+	for _, r := range all { // events count for 1.5 hours at most, and keys are there for as long as that in true time
+		if allowed, err := s.TakeAt(ctx, now+2*hour, r); !allowed || err != nil {
 			t.Errorf("%v: allowed %v, error %v", r[0].Limits[0], allowed, err)
 		}
 	}
@@ -409,22 +410,34 @@ func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	c.EndMove(t, slot, from, to)
 }
 
-// A node works, whether or not the slot that it is checked with is on its way: else it
-// could not come back as long as that is so.
+// A node works, whether or not the slot that it is checked with is on its way, and what
+// another check wrote with it: else it could not come back as long as that is so.
 func testClusterChecks(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
+	ctx := context.Background()
 	from, to := c.Nodes[0], c.Nodes[1]
-	var slot int
-	for i := 0; ; i++ {
-		if slot = c.Slot(t, fmt.Sprint("%!", i)); c.Owner(t, from, slot) == from {
-			break
+	check := func() {
+		t.Helper()
+		if err := s.Check(ctx); err != nil {
+			t.Error(err)
 		}
 	}
-	c.BeginMove(t, slot, from, to)
-	if err := s.Check(context.Background()); err != nil {
-		t.Error(err)
+	for _, checked := range []bool{false, true} {
+		var slot int
+		for i := 0; ; i++ {
+			if slot = c.Slot(t, fmt.Sprint("%!", i)); c.Owner(t, from, slot) == from {
+				break
+			}
+		}
+		if checked {
+			check()
+		} else { // what checks write is gone after a second
+			redistest.WaitFor(t, "the slot to be empty", func() bool { return from.Client.ClusterCountKeysInSlot(ctx, slot).Val() == 0 })
+		}
+		c.BeginMove(t, slot, from, to)
+		check()
+		c.EndMove(t, slot, from, to)
 	}
-	c.EndMove(t, slot, from, to)
 }
 
 // A log that holds nothing but what is renewed can be renewed while its slot moves.

@@ -40,7 +40,7 @@ func StartTrio(t testing.TB, password string) *Trio {
 		trio.Sentinels = append(trio.Sentinels, trio.startSentinel(t, host, port))
 	}
 	for _, s := range trio.Sentinels {
-		waitFor(t, "the Sentinels to know each other", func() bool {
+		WaitFor(t, "the Sentinels to know each other", func() bool {
 			state := sentinelClient(t, s, password).Master(context.Background(), Master).Val()
 			return state["num-other-sentinels"] == "2" && state["num-slaves"] == "1" && state["flags"] == "master"
 		})
@@ -102,7 +102,7 @@ func (trio *Trio) Addrs() (all []string) {
 // Roles returns the master and the replica of the moment.
 func (trio *Trio) Roles(t testing.TB) (master, replica *Server) {
 	t.Helper()
-	waitFor(t, "one master and one replica", func() bool {
+	WaitFor(t, "one master and one replica", func() bool {
 		for i, s := range trio.Redis {
 			if other := trio.Redis[1-i]; isMaster(s) && other.replicates() {
 				master, replica = s, other
@@ -124,13 +124,13 @@ func (s *Server) replicates() bool {
 
 func (trio *Trio) waitForReplica(t testing.TB, s *Server) {
 	t.Helper()
-	waitFor(t, "the replica to have copied the master", s.replicates)
+	WaitFor(t, "the replica to have copied the master", s.replicates)
 }
 
 // Failover has a Sentinel make the replica master, and returns when it has begun.
 func (trio *Trio) Failover(t testing.TB) {
 	t.Helper()
-	waitFor(t, "a failover to begin", func() bool {
+	WaitFor(t, "a failover to begin", func() bool {
 		for _, s := range trio.Sentinels {
 			if sentinelClient(t, s, trio.Password).Failover(context.Background(), Master).Err() == nil {
 				return true
@@ -166,9 +166,10 @@ func sentinelClient(t testing.TB, s *Server, password string) *redis.SentinelCli
 	return c
 }
 
-func waitFor(t testing.TB, what string, done func() bool) {
+// WaitFor waits until something is done, for longer than any machine should need.
+func WaitFor(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

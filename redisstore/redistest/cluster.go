@@ -19,7 +19,7 @@ type Cluster struct {
 	Nodes [6]*Server
 }
 
-// StartCluster starts a cluster whose nodes take each other for dead after 500 ms, and
+// StartCluster starts a cluster whose nodes take each other for dead after 2 s, and
 // waits until it works; args are added to the command line of each node.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
@@ -70,7 +70,7 @@ func startNode(t testing.TB, args ...string) *Server {
 		}
 		dir := t.TempDir()
 		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: plain(dir, args, "--port", port,
-			"--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(dir, "nodes.conf"), "--cluster-node-timeout", "500",
+			"--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(dir, "nodes.conf"), "--cluster-node-timeout", "2000",
 			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")}
 		if s.start(t, &redis.Options{Addr: s.Addr}) {
 			return s
@@ -86,6 +86,17 @@ func (c *Cluster) wait(t testing.TB, what, line string) {
 		WaitFor(t, what, func() bool {
 			return strings.Contains(s.Client.ClusterInfo(context.Background()).Val(), line)
 		})
+	}
+}
+
+// KeepMasters has no node take another for dead any more, and so no replica take over by
+// itself: a busy machine, too, may make a node silent for long.
+func (c *Cluster) KeepMasters(t testing.TB) {
+	t.Helper()
+	for _, s := range c.Nodes {
+		if err := s.Client.ConfigSet(context.Background(), "cluster-node-timeout", "600000").Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -65,7 +65,12 @@ func startNode(t testing.TB, args ...string) *Server {
 	t.Helper()
 	for range 20 {
 		port := FreePort(t)
-		if n, _ := strconv.Atoi(port); n > 55_000 { // nodes talk to each other on this port plus 10000
+		const bus = 10_000 // nodes talk to each other on their port plus this
+		n, _ := strconv.Atoi(port)
+		if n+bus > 65_535 {
+			continue
+		}
+		if _, err := reserve(t, n+bus); err != nil {
 			continue
 		}
 		dir := t.TempDir()

@@ -1,0 +1,56 @@
+package redistest
+
+import (
+	"net"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// FreePort returns a TCP port that nobody listens on. On Linux nobody is given it until
+// the test ends but who asks for this very port, however often that one ends and starts
+// again: a socket that is bound to it and doesn't listen stays in nobody's way who may
+// use an address again, as servers may. Elsewhere it was free a moment ago.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	}
+	port, err := reserve(t, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(port)
+}
+
+// reserve binds a socket to a port, or to any that is free if it is 0, until the test
+// ends.
+func reserve(t testing.TB, port int) (int, error) {
+	syscall.ForkLock.RLock() // no process is to inherit it
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(socket)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return 0, err
+	}
+	t.Cleanup(func() { _ = syscall.Close(socket) })
+	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, err
+	}
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, err
+	}
+	name, err := syscall.Getsockname(socket)
+	if err != nil {
+		return 0, err
+	}
+	return name.(*syscall.SockaddrInet4).Port, nil
+}

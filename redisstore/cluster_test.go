@@ -29,7 +29,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 		o.Address = strings.Join(c.Addrs(), ",")
 	}
 	if o.Timeout == 0 {
-		o.Timeout = patient
+		o.Timeout, o.DialTimeout = patient, patient
 	}
 	s, err := redisstore.NewCluster(o, nil, nil)
 	if err != nil {

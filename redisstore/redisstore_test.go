@@ -23,7 +23,7 @@ const patient = 30 * time.Second
 func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = patient
+		o.Timeout, o.DialTimeout = patient, patient
 	}
 	s, err := redisstore.New(o, nil)
 	if err != nil {
@@ -242,7 +242,7 @@ func TestUseAfterClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = s.Close()
-		for deadline := time.Now().Add(5 * time.Second); clients() > idle; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patient); clients() > idle; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("connections stay open after Close")
 			}

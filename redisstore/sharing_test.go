@@ -95,38 +95,46 @@ func TestFlushedScripts(t *testing.T) {
 	}
 }
 
-// Callers that leave are told so, unless the store has failed them before, and leave
-// nothing behind.
+// Callers that leave are told so, and leave nothing behind.
 func TestCallersThatLeave(t *testing.T) {
-	m := startMisbehaving(t, func(net.Conn) { time.Sleep(500 * time.Millisecond) })
-	s := open(t, redisstore.Options{Address: m.addr, Timeout: 2 * time.Second})
+	const callers, flying = 200, 2
+	defer redisstore.SetFlying(flying)()
+	answers := make(chan struct{})
+	m := startMisbehaving(t, func(c net.Conn) {
+		<-answers
+		_ = c.Close()
+	})
+	s := open(t, redisstore.Options{Address: m.addr})
 	goroutines := runtime.NumGoroutine()
 	ctx, leave := context.WithCancel(context.Background())
-	var left, failed atomic.Int64
+	var came, left atomic.Int64
 	var wg sync.WaitGroup
-	for range 200 {
+	for range callers {
 		wg.Go(func() {
+			came.Add(1)
 			_, err := s.Take(ctx, request(t, "k"))
 			if errors.Is(err, context.Canceled) {
 				left.Add(1)
-			} else if err != nil {
-				failed.Add(1)
 			}
 		})
 	}
-	time.Sleep(100 * time.Millisecond)
+	redistest.WaitFor(t, "all to come", func() bool { return came.Load() == callers && m.calls.Load() == flying })
+	time.Sleep(100 * time.Millisecond) // most are in the queue by now
 	leave()
+	// Those that were sent alone are there until they are answered.
+	redistest.WaitFor(t, "all others to leave", func() bool { return left.Load() == callers-flying })
+	close(answers)
 	wg.Wait()
-	if left.Load() < 190 || left.Load()+failed.Load() != 200 { // those whose calls had all the time there is are told that
-		t.Errorf("%d of 200 callers that left were told so, %d that the store failed", left.Load(), failed.Load())
+	if left.Load() != callers {
+		t.Errorf("%d of %d callers that left were told so", left.Load(), callers)
 	}
-	if calls := m.calls.Load(); calls > 100 {
-		t.Errorf("%d calls for callers that had left", calls)
-	}
-	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > goroutines+20; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > goroutines; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), goroutines)
 		}
+	}
+	if calls := m.calls.Load(); calls != flying {
+		t.Errorf("%d calls, want %d and none for callers that had left", calls, flying)
 	}
 }
 

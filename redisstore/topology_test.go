@@ -114,7 +114,7 @@ func TestTLS(t *testing.T) {
 		{"wrong password", server.Addr, right, "SECRET", store.ReasonPermission},
 	}
 	for _, test := range tests {
-		_, err := open(t, redisstore.Options{Address: test.address, TLS: test.tls, Password: test.password, Timeout: 5 * time.Second}).Take(context.Background(), request(t, "k"))
+		_, err := open(t, redisstore.Options{Address: test.address, TLS: test.tls, Password: test.password}).Take(context.Background(), request(t, "k"))
 		if test.reason == "" && err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		} else if test.reason != "" {
@@ -164,7 +164,7 @@ func TestDemoted(t *testing.T) {
 		before := connections()
 		server.Client.ReplicaOf(ctx, host, port)
 		wantReason(t, name, call(), store.ReasonReply)
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patient); ; time.Sleep(time.Millisecond) {
 			if after := connections(); before != "" && !strings.Contains(after, before) {
 				break
 			}
@@ -321,7 +321,6 @@ func TestSentinelSettings(t *testing.T) {
 		if test.options.MasterName == "" {
 			test.options.MasterName = redistest.Master
 		}
-		test.options.Timeout = 5 * time.Second
 		s := open(t, test.options)
 		_, err := s.Take(context.Background(), request(t, "k"))
 		if test.reason == "" {
@@ -341,14 +340,15 @@ func TestSentinelSettings(t *testing.T) {
 		}
 		return n
 	}
-	o := redisstore.Options{Address: addrs, MasterName: redistest.Master, SentinelPassword: "right", Timeout: 250 * time.Millisecond}
+	o := redisstore.Options{Address: addrs, MasterName: redistest.Master, SentinelPassword: "right", Timeout: 2 * time.Second}
 	s := open(t, o)
 	if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
 		t.Fatal(err)
 	}
+	redistest.WaitFor(t, "it to be told of a new master", func() bool { return subscribed() > 0 })
 	before := subscribed()
 	_ = s.Close()
-	for deadline := time.Now().Add(5 * time.Second); subscribed() >= before; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patient); subscribed() >= before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("connections to Sentinels stay open after Close")
 		}
@@ -361,7 +361,7 @@ func TestSentinelSettings(t *testing.T) {
 		s := open(t, redisstore.Options{
 			Address: trio.Misinformed(t).Addr + "," + trio.Addrs()[0], MasterName: redistest.Master, SentinelPassword: "right", Timeout: time.Second,
 		})
-		for deadline := time.Now().Add(5 * time.Second); ; {
+		for deadline := time.Now().Add(patient); ; {
 			_, err := s.Take(context.Background(), request(t, "k"))
 			if err == nil {
 				break
@@ -382,24 +382,25 @@ func TestSentinelSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	master, _ := trio.Roles(t)
-	in := slices.IndexFunc(trio.Sentinels, func(one *redistest.Server) bool { return strings.Contains(trio.Clients(t, one), "sub=2") })
-	if in < 0 {
-		t.Fatal("no Sentinel is in use")
-	}
+	in := -1
+	redistest.WaitFor(t, "a Sentinel to be in use", func() bool {
+		in = slices.IndexFunc(trio.Sentinels, func(one *redistest.Server) bool { return strings.Contains(trio.Clients(t, one), "sub=2") })
+		return in >= 0
+	})
 	trio.Sentinels[in].Freeze(t)
 	began := time.Now()
 	master.Kill(t)
 	for {
 		asked := time.Now()
 		_, err := s.Take(context.Background(), request(t, "k"))
-		if waited := time.Since(asked); waited > time.Second {
+		if waited := time.Since(asked); waited > o.Timeout+slack {
 			t.Errorf("a request waited for %v", waited)
 		}
 		if err == nil {
 			break
 		}
 		_ = s.Check(context.Background())
-		if time.Since(began) > 15*time.Second {
+		if time.Since(began) > 2*patient {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)

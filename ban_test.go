@@ -102,7 +102,7 @@ func TestBanEnds(t *testing.T) {
 				if r.StatusCode == 200 {
 					break
 				}
-				if wait, err := strconv.Atoi(r.field("Retry-After")); err != nil || wait > seconds || time.Since(ends) > 10*time.Second {
+				if wait, err := strconv.Atoi(r.field("Retry-After")); err != nil || wait > seconds || time.Since(ends) > patient {
 					t.Fatalf("%v after the ban should have ended: Retry-After %s, in a ban of %d s", time.Since(ends), r.field("Retry-After"), seconds)
 				}
 				time.Sleep(10 * time.Millisecond)
@@ -118,7 +118,7 @@ func TestBanEnds(t *testing.T) {
 // Who is banned by one instance is by all others.
 func TestBanOverInstances(t *testing.T) {
 	server := redistest.Start(t)
-	config := site("zone api {\n key {header.Key}\n fixed_window 1 10m\n mode uniform\n ban 1h after 2\n}\nredis " + server.Addr)
+	config := site("zone api {\n key {header.Key}\n fixed_window 1 10m\n mode uniform\n ban 1h after 2\n}\nredis " + server.Addr + " {\n timeout 30s\n}")
 	one, other := startCaddy(t, config), startCaddy(t, config)
 	one.get(t, "/", "Key", "a").want(t, 200)
 	one.get(t, "/", "Key", "a").want(t, 429, "Retry-After", "600")

@@ -62,10 +62,13 @@ type caddyProcess struct {
 	log bytes.Buffer
 }
 
+// patient is a deadline no test reaches by the slowness of its machine.
+const patient = time.Minute
+
 // client keeps many connections and follows no redirects.
 var client = &http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
-	Timeout:   30 * time.Second,
+	Timeout:   patient,
 }
 
 // startCaddy starts a Caddy with a configuration, in which {$SITE} and {$ADMIN}
@@ -101,7 +104,7 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 	}
 	t.Cleanup(func() {
 		_ = c.process.Process.Signal(os.Interrupt)
-		timeout := time.AfterFunc(10*time.Second, func() { _ = c.process.Process.Kill() })
+		timeout := time.AfterFunc(patient/2, func() { _ = c.process.Process.Kill() })
 		<-c.ended
 		timeout.Stop()
 		if log := c.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") && !strings.Contains(log, "as the request wants") {
@@ -135,7 +138,7 @@ func (c *caddyProcess) run(t testing.TB) error {
 		}
 		_ = process.Wait()
 	}()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
@@ -169,7 +172,7 @@ func (c *caddyProcess) logged() string {
 // waitForLog waits until the log holds a text.
 func (c *caddyProcess) waitForLog(t testing.TB, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(c.logged(), text); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); !strings.Contains(c.logged(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log never said %q", text)
 		}
@@ -227,7 +230,7 @@ func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 // settle waits until no server accepts connections that is on its way out.
 func (c *caddyProcess) settle(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); c.acceptLoops() > c.loops; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patient); c.acceptLoops() > c.loops; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("servers of another configuration still accept connections")
 		}

@@ -92,7 +92,7 @@ https://localhost:`+port+` {
 			conn.deaf.Store(&hears)
 			sent++
 			go func() {
-				for deadline := time.Now().Add(15 * time.Second); handled() < sent && time.Now().Before(deadline); {
+				for deadline := time.Now().Add(patient); handled() < sent && time.Now().Before(deadline); {
 					time.Sleep(time.Millisecond)
 				}
 				conn.deaf.Store(nil)
@@ -113,7 +113,7 @@ https://localhost:`+port+` {
 			},
 		}
 		defer tr.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, method, "https://localhost:"+port+path, nil)
 		if err != nil {
@@ -130,7 +130,7 @@ https://localhost:`+port+` {
 		body, err := io.ReadAll(answer.Body)
 		return response{answer, string(body)}, err
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // for the certificate, and a ticket
+	for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) { // for the certificate, and a ticket
 		if r, err := request(false, "/"); err == nil && r.StatusCode == 200 {
 			sent++
 			break
@@ -228,7 +228,7 @@ route {
 			}
 			c.reload(t, config("", "", "static")+"# after "+t.Name()+"\n")
 			// When the last reload is in the log, so is all that came before.
-			for deadline := time.Now().Add(10 * time.Second); strings.Count(c.logged()[before:], `"load complete"`) < 2 && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(patient); strings.Count(c.logged()[before:], `"load complete"`) < 2 && time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond)
 			}
 			log := c.logged()[before:]

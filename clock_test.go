@@ -21,7 +21,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 	for _, name := range algorithms {
 		config += fmt.Sprintf("zone %s {\n match path /%[1]s\n %[1]s %d 1h\n}\n", name, limit)
 	}
-	config = site(config + fmt.Sprintf("redis %s {\n timeout 10s\n}\non_store_error deny", server.Addr))
+	config = site(config + fmt.Sprintf("redis %s {\n timeout 30s\n}\non_store_error deny", server.Addr))
 	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
 	var loads []*load
 	for _, name := range algorithms {

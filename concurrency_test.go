@@ -82,7 +82,7 @@ func (g *gate) wait(t *testing.T, n int) {
 
 func waitUntil(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it never came true that %s", what)
 		}
@@ -285,12 +285,12 @@ func TestConcurrencyOfLongRequests(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
-		const expiry = 3 * time.Second
+		const expiry = 5 * time.Second
 		c := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
 		held := c.hold(context.Background(), "/hold")
 		g.wait(t, 1)
 		reloaded := false
-		for began := time.Now(); time.Since(began) < 3*expiry; time.Sleep(20 * time.Millisecond) {
+		for began := time.Now(); time.Since(began) < 2*expiry; time.Sleep(20 * time.Millisecond) {
 			if r := c.get(t, "/"); r.StatusCode != 429 {
 				t.Fatalf("status %d while another request is in flight for %v", r.StatusCode, time.Since(began))
 			}
@@ -335,7 +335,7 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 func TestConcurrencyInOutage(t *testing.T) {
 	g := startGate(t)
 	server := redistest.Start(t)
-	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr), slotExpiryVariable+"=3s")
+	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr+" {\n timeout 30s\n}"), slotExpiryVariable+"=3s")
 	c.hold(context.Background(), "/hold")
 	c.hold(context.Background(), "/hold")
 	g.wait(t, 2)

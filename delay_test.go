@@ -126,7 +126,7 @@ handle {
 		// reset waits until the budget is untouched again in so many hours.
 		reset := func(hours int) {
 			t.Helper()
-			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(patient); ; time.Sleep(5 * time.Millisecond) {
 				var seconds int
 				_, _ = fmt.Sscan(c.get(t, "/reset").body, &seconds)
 				if seconds > 3600*(hours-1) && seconds <= 3600*hours {
@@ -194,7 +194,7 @@ func TestDelayPlacesAndPanics(t *testing.T) {
 // waitForMetric waits until the metrics have a line.
 func waitForMetric(t *testing.T, c *caddyProcess, line string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); ; time.Sleep(5 * time.Millisecond) {
 		metrics, err := c.do("GET", "http://"+c.admin+"/metrics", "")
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +238,7 @@ func TestDelayDuringReload(t *testing.T) {
 // A charge that can't be given back is reported, and nothing else happens.
 func TestDelayRefundFails(t *testing.T) {
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n delay 10h\n}\nredis %s", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n delay 10h\n}\nredis %s {\n timeout 30s\n}", server.Addr)))
 	c.get(t, "/").want(t, 200)
 	held, leave := context.WithCancel(context.Background())
 	done := make(chan error)

@@ -197,7 +197,7 @@ func TestExampleWithRedisCluster(t *testing.T) {
 	create = addresses.ReplaceAllStringFunc(create, func(string) string { n++; return nodes[n-1] })
 	host, port, _ := net.SplitHostPort(nodes[0])
 	create = strings.Replace(create, "-h 172.30.55.11", "-h "+host+" -p "+port, 1)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patient)
 	create = strings.TrimSuffix(strings.TrimPrefix(create, `sh -c "`), `"`)
 	for created := 0; created < 2; { // the second time finds, before long, that it is done
 		command := exec.Command("sh", "-c", create)
@@ -382,7 +382,7 @@ func TestExampleNoisyNeighbour(t *testing.T) {
 	for range 3 {
 		noisy.Go(func() { passed <- statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/") })
 	}
-	for deadline := time.Now().Add(20 * time.Second); served.Load() < began+3; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); served.Load() < began+3; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("three requests don't get through")
 		}

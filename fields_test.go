@@ -47,7 +47,7 @@ func TestSharkeyFields(t *testing.T) {
 
 	// With a wait of less than a second.
 	c.reload(t, site("zone quick {\n leaky_bucket 1 300ms 1\n}\nheaders sharkey"))
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patient); ; {
 		r := c.get(t, "/")
 		if r.StatusCode == 429 {
 			r.wantSpan(t, "X-RateLimit-Reset", 0.3)

@@ -150,7 +150,7 @@ func TestReloadDuringRequests(t *testing.T) {
 		c := startCaddy(t, config)
 		answered := make(chan map[int]int)
 		go func() { answered <- flood(t, 10, 10, "/?hold=2s", c) }()
-		for deadline := time.Now().Add(10 * time.Second); strings.Count(c.logged(), `"msg":"held","for":2`) < 10 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(patient); strings.Count(c.logged(), `"msg":"held","for":2`) < 10 && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		c.reload(t, site("zone another {\n gcra 1 1h\n}")) // without the store
@@ -191,7 +191,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 		t.Errorf("%d connections before and %d after", len(before), len(after))
 	}
 	c.reload(t, site("zone api {\n gcra 100 1h\n}"))
-	for deadline := time.Now().Add(10 * time.Second); len(connections()) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); len(connections()) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("connections stay open after the last configuration that names this Redis")
 		}

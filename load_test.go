@@ -120,7 +120,7 @@ func goroutines(t *testing.T, c *caddyProcess) (n int) {
 func waitForGoroutines(t *testing.T, c *caddyProcess, had int) {
 	t.Helper()
 	n := 0
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if n = goroutines(t, c); n <= had {
 			return
 		}
@@ -131,7 +131,7 @@ func waitForGoroutines(t *testing.T, c *caddyProcess, had int) {
 // waitFor waits until something is so.
 func waitFor(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it never came that %s", what)
 		}

@@ -67,12 +67,12 @@ func TestRedisHangs(t *testing.T) {
 		t.Errorf("while Redis hangs: %v, want a budget of this process to decide", statuses)
 	}
 	c.waitForLog(t, "Redis fails, and is not asked until it works again")
-	began := time.Now()
 	for range 50 {
+		began := time.Now()
 		c.get(t, "/").want(t, 429)
-	}
-	if took := time.Since(began); took > timeout {
-		t.Errorf("50 requests took %v: some waited for Redis", took)
+		if took := time.Since(began); took > timeout {
+			t.Errorf("a request took %v: it waited for Redis", took)
+		}
 	}
 	time.Sleep(timeout) // for what was sent and will be come to now
 	server.Thaw(t)
@@ -86,7 +86,7 @@ func TestRedisHangs(t *testing.T) {
 // A Redis that is killed and starts again without its data begins afresh.
 func TestRedisRestarts(t *testing.T) {
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	c.get(t, "/").want(t, 200)
 	c.get(t, "/").want(t, 200)
 	c.get(t, "/").want(t, 429)
@@ -96,7 +96,7 @@ func TestRedisRestarts(t *testing.T) {
 	}
 	server.Restart(t)
 	c.waitForLog(t, "Redis works again")
-	for deadline := time.Now().Add(10 * time.Second); c.get(t, "/").StatusCode != 200; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patient); c.get(t, "/").StatusCode != 200; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not begin afresh")
 		}
@@ -108,7 +108,7 @@ func TestRedisRestarts(t *testing.T) {
 func TestRedisRestartsWithData(t *testing.T) {
 	const limit = 400
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n fixed_window %[1]d 1000d\n sliding_log %[1]d 1000d\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", limit, server.Addr))
+	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n fixed_window %[1]d 1000d\n sliding_log %[1]d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, server.Addr))
 	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
 	requests := startLoad(t, 8, "/", caddys...)
 	waitFor(t, "some are admitted", func() bool { return requests.soFar().statuses[200] > limit/4 })
@@ -133,7 +133,7 @@ func TestRedisRestartsWithData(t *testing.T) {
 // While Redis loads its data it isn't asked, and then it decides by them.
 func TestRedisThatLoads(t *testing.T) {
 	server := redistest.Start(t, "--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 100 1000d\n}\nredis %s {\n timeout 2s\n}\non_store_error deny", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 100 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	if before := flood(t, 40, 8, "/", c); before[200] != 40 {
 		t.Errorf("before: %v", before)
 	}
@@ -172,7 +172,7 @@ func TestWrongPassword(t *testing.T) {
 		}
 	}
 	user("on", ">right", "~*", "+@all")
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n}\nredis %s {\n username limiter\n password {env.PASSWORD}\n timeout 2s\n}\non_store_error deny", server.Addr)), "PASSWORD=SECRET")
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n}\nredis %s {\n username limiter\n password {env.PASSWORD}\n timeout 30s\n}\non_store_error deny", server.Addr)), "PASSWORD=SECRET")
 	c.waitForLog(t, "Redis fails, and is not asked until it works again")
 	if statuses := flood(t, 100, 8, "/", c); statuses[503] != 100 {
 		t.Errorf("statuses %v", statuses)
@@ -211,7 +211,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 		}
 	}
 	user("on", ">secret", "~*", "+@all", "-rpush")
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 2s\n}\non_store_error deny", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	c.waitForLog(t, "does not do all that it is asked for")
 	waitForMetric(t, c, "caddy_rate_limit_store_state 1")
 	if statuses := flood(t, 20, 4, "/", c); statuses[503] != 20 {

@@ -157,7 +157,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("the stream begins with %q, %v", line, err)
 		}
 		leave()
-		for deadline := time.Now().Add(20 * time.Second); left("/tokens") != "50" && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(patient); left("/tokens") != "50" && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := left("/tokens"); got != "50" {
@@ -176,7 +176,7 @@ func TestSettle(t *testing.T) {
 		if text := string(answer); !strings.HasPrefix(text, "HTTP/1.1 101 ") || !strings.HasSuffix(text, "you said hello\n") {
 			t.Errorf("the upgraded connection said %q", text)
 		}
-		for deadline := time.Now().Add(20 * time.Second); left("/tokens") != "70" && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(patient); left("/tokens") != "70" && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if got := left("/tokens"); got != "70" {

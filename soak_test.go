@@ -441,7 +441,7 @@ func checkFootprints(t *testing.T, caddys []*caddyProcess, before []footprint) {
 	)
 	for i, c := range caddys {
 		after := c.footprint(t)
-		for deadline := time.Now().Add(20 * time.Second); after.goroutines > before[i].goroutines+goroutines && time.Now().Before(deadline); after = c.footprint(t) {
+		for deadline := time.Now().Add(patient); after.goroutines > before[i].goroutines+goroutines && time.Now().Before(deadline); after = c.footprint(t) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		t.Logf("Caddy %d before: %v; after: %v", i+1, before[i], after)

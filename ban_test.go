@@ -79,7 +79,11 @@ func TestBan(t *testing.T) {
 
 		// Another limit is a new budget, and frees nobody; nor does another ban.
 		c.reload(t, banSite("fixed_window 3 10m\n ban 10m after 9", use))
-		r = get("a")
+		waitFor(t, "the store is asked again", func() bool { // which a refusal that is remembered puts off by a second
+			r = get("a")
+			r.want(t, 429)
+			return r.field("RateLimit") != "" || use == ""
+		})
 		r.want(t, 429, "RateLimit", `"api";r=3`) // to which nothing is charged
 		r.wantWait(t, 3600)
 		get("b").want(t, 200, "RateLimit", `"api";r=2;t=600`)

@@ -48,7 +48,7 @@ func (c *Cluster) nodeOf(ctx context.Context, slot int, deadline time.Time) (*no
 			return n, nil
 		}
 	}
-	return nil, &store.Error{Reason: store.ReasonConnection, Err: cmp.Or(c.failure, errNoNode)}
+	return nil, classify(context.Background(), cmp.Or(c.failure, errNoNode))
 }
 
 // errNoNode is that of a key whose node isn't known when all others fail.

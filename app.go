@@ -245,6 +245,7 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		if err != nil {
 			return nil, "", err
 		}
+		h.backend = b
 		if h.outage.mode != "local" {
 			return b, b.redis.String(), nil
 		}
@@ -329,6 +330,7 @@ func (a *App) claim(z *zone) error {
 		}
 		return nil
 	}
+	z.top = known[0].top
 	for _, same := range known {
 		if same.identity == z.identity {
 			z.nameLimits(same.variant)

@@ -117,6 +117,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	z, key := a.zones[i], a.requests[i].Key
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
+	a.countRefusals()
 	a.note(r, refusalKey{zone: z.name, key: key}, wait)
 	why := quotaExceeded
 	if a.banned(i) {

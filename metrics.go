@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -132,6 +133,33 @@ const (
 )
 
 var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned"}
+
+// requestCounts are the counts of all zones by name, each by outcome. A zone that had no
+// request has none.
+func requestCounts() map[string]map[string]int64 {
+	metrics := make(chan prometheus.Metric)
+	go func() {
+		defer close(metrics)
+		collected.requests.Collect(metrics)
+	}()
+	counts := make(map[string]map[string]int64)
+	for metric := range metrics {
+		var read dto.Metric
+		if metric.Write(&read) != nil {
+			continue
+		}
+		labels := make(map[string]string)
+		for _, label := range read.GetLabel() {
+			labels[label.GetName()] = label.GetValue()
+		}
+		zone := labels["zone"]
+		if counts[zone] == nil {
+			counts[zone] = make(map[string]int64)
+		}
+		counts[zone][labels["outcome"]] = int64(read.GetCounter().GetValue())
+	}
+	return counts
+}
 
 // zoneMetrics are a zone's own counters, made at its first request: what is only
 // configured, and perhaps rejected, leaves no trace.

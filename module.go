@@ -59,9 +59,10 @@ type Handler struct {
 	// error routes (default false).
 	ReturnErrors bool `json:"return_errors,omitempty"`
 
-	app    *App
-	store  store.Store
-	outage outagePolicy
+	app     *App
+	store   store.Store
+	backend *backend // the Redis in it; nil: there is none
+	outage  outagePolicy
 	// hashKeys is the secret keys are logged with; empty if they are as they are.
 	hashKeys string
 	zones    []*zone

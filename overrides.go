@@ -35,15 +35,21 @@ func (o storedOverride) text() (string, error) {
 
 // parseOverride reads what a store keeps.
 func parseOverride(text string) (o storedOverride, err error) {
+	err = decodeStrictly(text, &o)
+	return o, err
+}
+
+// decodeStrictly decodes JSON that may hold nothing unknown and be followed by nothing.
+func decodeStrictly(text string, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err = decoder.Decode(&o); err == nil {
-		if _, err = decoder.Token(); err == nil || !errors.Is(err, io.EOF) {
-			return o, errors.New("something follows the override")
-		}
-		err = nil
+	if err := decoder.Decode(into); err != nil {
+		return err
 	}
-	return o, err
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON")
+	}
+	return nil
 }
 
 // readOverride makes the terms that a store keeps ready.

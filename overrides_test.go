@@ -34,17 +34,17 @@ func overridable(server *redistest.Server, options string) string {
 // another second.
 func (c *caddyProcess) until(t *testing.T, status int, header ...string) response {
 	t.Helper()
-	began := time.Now()
-	for {
-		r := c.get(t, "/", header...)
-		if r.StatusCode == status {
-			return r
-		}
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("status %d, and never %d", r.StatusCode, status)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	return c.untilAt(t, "/", status, header...)
+}
+
+// untilAt is until for a path.
+func (c *caddyProcess) untilAt(t *testing.T, path string, status int, header ...string) (r response) {
+	t.Helper()
+	waitUntil(t, fmt.Sprint(path, " gets ", status), func() bool {
+		r = c.get(t, path, header...)
+		return r.StatusCode == status
+	})
+	return r
 }
 
 // All instances follow an override, and what was charged to a limit that stays isn't lost.

@@ -192,10 +192,7 @@ func (t *terms) name(zone, variant string, alternatives int) {
 func (t *terms) nameLimits(zone, variant string, alternatives int, name func(zone, variant string, l *algorithms.Limit) store.Limit) {
 	t.limits = nil
 	for i := range alternatives {
-		alternative := variant
-		if i > 0 {
-			alternative = fmt.Sprint(i + 1)
-		}
+		alternative := variantOf(variant, i)
 		var named []store.Limit
 		for n, l := range t.ready {
 			named = append(named, name(zone, alternative, l))
@@ -208,6 +205,14 @@ func (t *terms) nameLimits(zone, variant string, alternatives int, name func(zon
 		}
 		t.limits = append(t.limits, named)
 	}
+}
+
+// variantOf is by what the budgets of one of the zone's keys differ from those of others.
+func variantOf(variant string, alternative int) string {
+	if alternative > 0 {
+		return fmt.Sprint(alternative + 1)
+	}
+	return variant
 }
 
 // describe is what terms come down to, for zones of one name to be compared.
@@ -238,16 +243,23 @@ func (p *Plan) describe() string {
 	return text
 }
 
-// checkOverrideKey refuses the key of an override that no request has, since the zone's
-// keys are networks.
+// checkOverrideKey refuses the key of an override that no request has.
 func (c *Zone) checkOverrideKey(key string) error {
+	if err := c.checkKey(key); err != nil {
+		return fmt.Errorf("override %w", err)
+	}
+	return nil
+}
+
+// checkKey refuses a key that no request has, since the zone's keys are networks.
+func (c *Zone) checkKey(key string) error {
 	z := zone{ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix}
 	if network := z.network(key); network != key {
-		return fmt.Errorf("override %q is an address, and the keys of the zone are networks: write %s", key, network)
+		return fmt.Errorf("%q is an address, and the keys of the zone are networks: write %s", key, network)
 	}
 	prefix, err := netip.ParsePrefix(key)
 	if err == nil && prefix.Masked() != prefix {
-		return fmt.Errorf("override %q is no network: write %s", key, prefix.Masked())
+		return fmt.Errorf("%q is no network: write %s", key, prefix.Masked())
 	}
 	return nil
 }

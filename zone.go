@@ -183,7 +183,10 @@ type zone struct {
 	status      int
 
 	metrics zoneMetrics
+	top     *top // of all zones of this name
 
+	handler  *Handler
+	config   *Zone
 	identity identity
 	plain    bool // uses only the fields other limiters have too
 
@@ -214,6 +217,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z := &zone{
 		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
+		handler: h, config: c, top: new(top),
 	}
 	if c.Shadow {
 		z.enforce = 0
@@ -358,7 +362,7 @@ func (c *Zone) checkLimits() error {
 		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
 	if c.Ban != nil { // also where nothing is limited
-		if _, err := c.Ban.ready([]*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}); err != nil {
+		if _, err := c.Ban.ready(anyLimits); err != nil {
 			return err
 		}
 	}

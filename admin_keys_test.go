@@ -1,0 +1,340 @@
+package ratelimit
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// To look charges nothing and tells all; to reset makes all as it was.
+func TestAdminKey(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site(`zone api {
+			key {query.user} {query.key}
+			token_bucket 1 1h 3
+			fixed_window 100 1h
+			plan {query.plan} {
+				pro {
+					token_bucket 1 1h 5
+					fixed_window 100 1h
+				}
+				free unlimited
+			}
+			override vip {
+				gcra 7 7h
+			}
+			override staff unlimited
+			concurrency 4
+			ban 2h after 2 max 9h
+		}
+		sweep_interval 1ms
+		`+use))
+		fresh := seenKey(t, c, "k")
+		fresh.wantRemaining(t,
+			"1 token_bucket 1 1h 3: 3", "1 fixed_window 100 1h: 100", "1 pro token_bucket 1 1h 5: 5", "1 pro fixed_window 100 1h: 100",
+			"2 token_bucket 1 1h 3: 3", "2 fixed_window 100 1h: 100", "2 pro token_bucket 1 1h 5: 5", "2 pro fixed_window 100 1h: 100")
+		if fresh.Override != nil || len(fresh.Budgets) != 2 {
+			t.Fatalf("%+v", fresh)
+		}
+		for _, b := range fresh.Budgets {
+			if *b.Ban != (banView{}) || *b.Concurrency != (concurrencyView{Limit: 4}) {
+				t.Errorf("%+v %+v", b.Ban, b.Concurrency)
+			}
+			for _, l := range b.Limits {
+				if *l.RetryAfter != 0 || l.ResetAfter != 0 {
+					t.Errorf("%+v", l)
+				}
+			}
+		}
+
+		c.get(t, "/?key=k&plan=pro").want(t, 200)
+		for range 3 {
+			c.get(t, "/?key=k").want(t, 200)
+		}
+		var v keyView
+		for range 3 { // it charges nothing
+			v = seenKey(t, c, "k")
+			v.wantRemaining(t, append(fresh.remaining()[:4],
+				"2 token_bucket 1 1h 3: 0", "2 fixed_window 100 1h: 96", "2 pro token_bucket 1 1h 5: 4", "2 pro fixed_window 100 1h: 96")...)
+		}
+		b := v.Budgets[1]
+		wantSpan(t, "retry after", *b.Limits[0].RetryAfter, 3600)
+		wantSpan(t, "reset after", b.Limits[0].ResetAfter, 3*3600)
+		wantSpan(t, "reset after", b.Limits[1].ResetAfter, 3600)
+		wantSpan(t, "reset after", b.Limits[2].ResetAfter, 3600)
+		if *b.Limits[1].RetryAfter != 0 {
+			t.Errorf("%+v", b.Limits[1])
+		}
+
+		// Refusals that are looked at in between still bring a ban.
+		c.get(t, "/?key=k").want(t, 429)
+		if seenKey(t, c, "k").Budgets[1].Ban.Banned {
+			t.Error("banned too soon")
+		}
+		time.Sleep(50 * time.Millisecond) // for what isn't to be kept to be dropped
+		c.get(t, "/?key=k").wantWait(t, 2*3600)
+		for range 2 { // even if the ban is remembered
+			c.get(t, "/?key=k").wantWait(t, 2*3600)
+			v = seenKey(t, c, "k")
+			if ban := v.Budgets[1].Ban; !ban.Banned || v.Budgets[0].Ban.Banned {
+				t.Errorf("%+v %+v", ban, v.Budgets[0].Ban)
+			}
+			wantSpan(t, "ban", v.Budgets[1].Ban.Ends, 2*3600)
+			wantSpan(t, "retry after of a limit", *v.Budgets[1].Limits[0].RetryAfter, 3600)
+		}
+
+		c.operate(t, 204, "DELETE", keyPath("k"), "")
+		if v := seenKey(t, c, "k"); !reflect.DeepEqual(v, fresh) {
+			t.Errorf("after a reset %+v, want %+v", v, fresh)
+		}
+		for range 3 {
+			c.get(t, "/?key=k").want(t, 200)
+		}
+		for range 2 {
+			c.get(t, "/?key=k").want(t, 429)
+		}
+		c.get(t, "/?key=k").wantWait(t, 2*3600) // as the first ban: that before is forgotten
+		c.operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+		r := c.get(t, "/?key=k")
+		r.want(t, 429)
+		r.wantWait(t, 3600) // by the limit, whose charges stay
+
+		// Overrides of the configuration.
+		c.get(t, "/?user=vip").want(t, 200)
+		v = seenKey(t, c, "vip")
+		v.wantRemaining(t, "1 gcra 7 7h: 6", "2 gcra 7 7h: 7")
+		if !reflect.DeepEqual(v.Override, &overrideView{From: "config", Limits: []string{"gcra 7 7h"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		c.operate(t, 204, "DELETE", keyPath("vip"), "")
+		seenKey(t, c, "vip").wantRemaining(t, "1 gcra 7 7h: 7", "2 gcra 7 7h: 7")
+		v = seenKey(t, c, "staff")
+		v.wantRemaining(t)
+		if !reflect.DeepEqual(v.Override, &overrideView{From: "config", Limits: []string{"unlimited"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		seenKey(t, c, "other").wantRemaining(t, fresh.remaining()...)
+	})
+}
+
+// How many slots are in use is told even if there are more than there may be by now, and a
+// reset gives none back.
+func TestAdminConcurrency(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n gcra 9 1h\n}\n"+use)
+		c := startCaddy(t, config)
+		for range 3 {
+			c.hold(t.Context(), "/hold?key=k")
+		}
+		g.wait(t, 3)
+		want := func(limit, inUse int64) {
+			t.Helper()
+			if got := *seenKey(t, c, "k").Budgets[0].Concurrency; got != (concurrencyView{limit, inUse}) {
+				t.Errorf("%+v, want %d in use of %d", got, inUse, limit)
+			}
+		}
+		want(3, 3)
+		c.get(t, "/?key=k").want(t, 429)
+		c.operate(t, 204, "DELETE", keyPath("k"), "")
+		seenKey(t, c, "k").wantRemaining(t, "gcra 9 1h: 9")
+		want(3, 3)
+		c.reload(t, strings.Replace(config, "concurrency 3", "concurrency 2", 1))
+		want(2, 3)
+		for range 3 {
+			g.pass <- struct{}{}
+		}
+		waitUntil(t, "all slots are free", func() bool { return seenKey(t, c, "k").Budgets[0].Concurrency.InUse == 0 })
+	})
+}
+
+// An override at run time is in force at once, for a while or for good, and its budgets are
+// reset like others.
+func TestAdminOverride(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
+		for _, status := range []int{200, 200, 429} {
+			c.get(t, "/?key=k").want(t, status)
+		}
+		const limits = `"limits":[{"algorithm":"gcra","events":2,"window":"1h"},{"algorithm":"fixed_window","events":5,"window":"1h"}]`
+		const two = `{"limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`
+		c.operate(t, 204, "PUT", keyPath("k")+"/override", two)
+		v := seenKey(t, c, "k")
+		v.wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		if !reflect.DeepEqual(v.Override, &overrideView{From: "runtime", Limits: []string{"fixed_window 2 1h"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		for _, status := range []int{200, 200, 429} {
+			c.get(t, "/?key=k").want(t, status)
+		}
+		c.operate(t, 204, "DELETE", keyPath("k"), "")
+		seenKey(t, c, "k").wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2") // the override stays
+		c.get(t, "/?key=k").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=3600`)
+		c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+		v = seenKey(t, c, "k")
+		v.wantRemaining(t, "1 gcra 2 1h: 2", "2 gcra 2 1h: 2") // by the reset: it was of all limits
+		if v.Override != nil {
+			t.Errorf("%+v", v.Override)
+		}
+		c.get(t, "/?key=k").want(t, 200)
+
+		began := time.Now()
+		c.operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h",`+limits+`}`)
+		v = seenKey(t, c, "k")
+		v.wantRemaining(t, "1 gcra 2 1h: 2", "1 fixed_window 5 1h: 5", "2 gcra 2 1h: 1", "2 fixed_window 5 1h: 5") // what stays has been charged
+		if u := v.Override.Until; u.Before(began.Add(time.Hour-time.Second)) || u.After(time.Now().Add(time.Hour)) {
+			t.Errorf("until %v", u)
+		}
+		c.operate(t, 204, "PUT", keyPath("k")+"/override", ` {"unlimited":true} `)
+		for range 9 {
+			c.get(t, "/?key=k").want(t, 200)
+		}
+		v = seenKey(t, c, "k")
+		v.wantRemaining(t)
+		if !reflect.DeepEqual(v.Override, &overrideView{From: "runtime", Limits: []string{"unlimited"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		// A ban is told of even so, and has its effect when the override is gone.
+		c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+		if v := seenKey(t, c, "k"); !v.Budgets[0].Ban.Banned || !v.Budgets[1].Ban.Banned {
+			t.Errorf("%+v", v)
+		}
+		c.get(t, "/?key=k").want(t, 200)
+		c.operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true,"ttl":"300ms"}`)
+		c.untilAt(t, "/?key=k", 429)
+		if v := seenKey(t, c, "k"); v.Override != nil {
+			t.Errorf("%+v", v.Override)
+		}
+		// It goes before those of the configuration.
+		c.operate(t, 204, "PUT", keyPath("vip")+"/override", two)
+		seenKey(t, c, "vip").wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		c.operate(t, 204, "DELETE", keyPath("vip")+"/override", "")
+		if v := seenKey(t, c, "vip"); v.Override == nil || v.Override.From != "config" {
+			t.Errorf("%+v", v.Override)
+		}
+	})
+}
+
+func TestAdminBan(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 9 1h\n ban 2h max 8h\n}\n"+use))
+		c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+		for _, by := range []string{"user", "key"} {
+			r := c.get(t, "/?"+by+"=k")
+			r.want(t, 429)
+			r.wantWait(t, 2*3600)
+		}
+		c.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"30h"}`)
+		c.untilAt(t, "/?key=k", 429).wantWait(t, 30*3600)
+		c.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"10m"}`) // a shorter one, too
+		v := seenKey(t, c, "k")
+		wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 600)
+		wantSpan(t, "ban", v.Budgets[1].Ban.Ends, 600)
+		c.get(t, "/?key=k").wantWait(t, 600)
+		c.operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+		c.get(t, "/?key=k").want(t, 200)
+		c.get(t, "/?user=k").want(t, 200)
+		c.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"300ms"}`)
+		c.get(t, "/?key=k")
+		c.untilAt(t, "/?key=k", 200)
+	})
+}
+
+// What is changed through one instance is in force on the other within a second, which is
+// how long that one remembers refusals.
+func TestAdminReachesOtherInstances(t *testing.T) {
+	server := redistest.Start(t)
+	config := site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
+	a, b := startCaddy(t, config), startCaddy(t, config)
+	// Of zone plain, b remembers what it was refused.
+	for range 3 {
+		a.get(t, "/plain?key=p")
+	}
+	for range 5 {
+		b.get(t, "/plain?key=p").want(t, 429)
+	}
+	waitForMetric(t, b, `caddy_rate_limit_deny_cache_hits_total{zone="plain"} 4`)
+	a.operate(t, 204, "DELETE", "zones/plain/keys/p", "")
+	a.operate(t, 204, "DELETE", "zones/api/keys/p", "")
+	a.get(t, "/plain?key=p").want(t, 200) // at once
+	b.untilAt(t, "/plain?key=p", 200)
+	b.untilAt(t, "/plain?key=p", 429)
+
+	a.operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true}`)
+	for range 5 {
+		b.get(t, "/?key=k").want(t, 200)
+	}
+	b.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+	for _, status := range []int{200, 200, 429} {
+		a.get(t, "/?key=k").want(t, status)
+	}
+	b.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"5h"}`)
+	a.untilAt(t, "/?key=k", 429).wantWait(t, 5*3600)
+	v := seenKey(t, a, "k") // the store is asked, though a remembers the ban
+	wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 5*3600)
+	wantSpan(t, "reset after", v.Budgets[0].Limits[0].ResetAfter, 3600)
+	b.operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+	b.operate(t, 204, "DELETE", keyPath("k"), "")
+	a.untilAt(t, "/?key=k", 200)
+	if v := seenKey(t, b, "k"); v.Budgets[0].Ban.Banned {
+		t.Errorf("%+v", v)
+	}
+}
+
+// Handlers with connections of their own to one Redis remember refusals of their own: what
+// is changed is in force at once for both, and a ban is one.
+func TestAdminSeveralHandlers(t *testing.T) {
+	server := redistest.Start(t)
+	handler := func(timeout string) string {
+		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
+	}
+	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nroute {\n handle /a {\n"+handler("30s")+"}\n handle /b {\n"+handler("31s")+"}\n respond ok\n}\n")
+	if zones := seen[[]zoneView](t, c, "zones"); len(zones) != 1 {
+		t.Errorf("%d zones, want 1", len(zones))
+	}
+	c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+	for _, path := range []string{"/a?key=k", "/b?key=k", "/a?key=k", "/b?key=k"} { // both remember it
+		c.get(t, path).wantWait(t, 3600)
+	}
+	c.operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+	c.get(t, "/a?key=k").want(t, 200)
+	c.get(t, "/b?key=k").want(t, 200)
+	for range 2 {
+		c.get(t, "/a?key=k").want(t, 429)
+		c.get(t, "/b?key=k").want(t, 429)
+	}
+	c.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"1ms"}`)
+	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans
+	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 1 {
+		t.Errorf("%q %v", state, err)
+	}
+}
+
+// An override that can't be read has no effect, and can be replaced.
+func TestAdminOverrideThatCannotBeRead(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, overridable(server, ""))
+	setOverride(t, server, "k", "garbage", 0)
+	v := seenKey(t, c, "k")
+	v.wantRemaining(t, "gcra 2 1h: 2")
+	if v.Override == nil || v.Override.Error == "" {
+		t.Errorf("%+v", v.Override)
+	}
+	c.operate(t, 204, "DELETE", keyPath("k"), "")
+	c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+	if v := seenKey(t, c, "k"); v.Override != nil {
+		t.Errorf("%+v", v.Override)
+	}
+	// What is no budget at all can be looked at no more, but reset.
+	server.Client.HSet(t.Context(), "caddy_rl:{k}:api:o", "a", "b")
+	c.operate(t, 503, "GET", keyPath("k"), "")
+	c.operate(t, 204, "PUT", keyPath("k")+"/override", unlimitedOverride)
+	if v := seenKey(t, c, "k"); v.Override == nil {
+		t.Errorf("%+v", v)
+	}
+}

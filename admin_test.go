@@ -1,0 +1,507 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// operate asks the admin API for a path after /rate_limit/, and ends the test unless it
+// answers with this status.
+func (c *caddyProcess) operate(t *testing.T, status int, method, path, body string) response {
+	t.Helper()
+	r, err := c.do(method, "http://"+c.admin+adminPath+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.StatusCode != status {
+		t.Fatalf("%s %s %s: %d %s, want %d", method, path, body, r.StatusCode, r.body, status)
+	}
+	if status == 204 && r.body != "" || status != 204 && r.field("Content-Type") != "application/json" {
+		t.Errorf("%s %s: %s %q", method, path, r.field("Content-Type"), r.body)
+	}
+	return r
+}
+
+// seen is what the admin API shows at a path.
+func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(c.operate(t, 200, "GET", path, "").body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// keyPath is the path of a key of zone api.
+func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
+
+func seenKey(t *testing.T, c *caddyProcess, key string) keyView {
+	t.Helper()
+	v := seen[keyView](t, c, keyPath(key))
+	if v.Zone != "api" || v.Key != url.PathEscape(key) {
+		t.Errorf("zone %q, key %q, want api and %q", v.Zone, v.Key, url.PathEscape(key))
+	}
+	return v
+}
+
+// remaining are what remains of the limits of a key, with their plans and alternatives.
+func (v keyView) remaining() (all []string) {
+	for _, b := range v.Budgets {
+		for _, l := range b.Limits {
+			text := fmt.Sprintf("%s: %d", l.Limit, l.Remaining)
+			if l.Plan != nil {
+				text = *l.Plan + " " + text
+			}
+			if b.Alternative > 0 {
+				text = fmt.Sprint(b.Alternative, " ", text)
+			}
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+func (v keyView) wantRemaining(t *testing.T, want ...string) {
+	t.Helper()
+	if got := v.remaining(); !slices.Equal(got, want) {
+		t.Errorf("remaining %q, want %q", got, want)
+	}
+}
+
+// wantSpan checks that a span is this, or up to a minute less.
+func wantSpan(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if got > want || got < want-60 || got < 0 || want > 0 && got == want {
+		t.Errorf("%s: %v, want %v or a little less", what, got, want)
+	}
+}
+
+// Keys are whatever they are.
+func TestAdminStrangeKeys(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n ban 1h\n}\n"+use))
+		for _, key := range []string{
+			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b", "+", "?x=1#y", "&", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
+			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001), "",
+		} {
+			path, site := keyPath(key), "/?key="+url.QueryEscape(key)
+			if key == "." || key == ".." { // which url.PathEscape leaves as they are
+				path = "zones/api/keys/" + strings.ReplaceAll(key, ".", "%2E")
+			}
+			more := path
+			if key == "" {
+				more = "zones/api"
+			}
+			c.get(t, site).want(t, 200)
+			v := seen[keyView](t, c, path)
+			v.wantRemaining(t, "fixed_window 5 1h: 4")
+			if v.Key != url.PathEscape(key) {
+				t.Errorf("%q, want %q", v.Key, url.PathEscape(key))
+			}
+			c.operate(t, 204, "DELETE", path, "")
+			seen[keyView](t, c, path).wantRemaining(t, "fixed_window 5 1h: 5")
+			c.operate(t, 204, "PUT", more+"/ban", "")
+			c.get(t, site).want(t, 429)
+			c.operate(t, 204, "DELETE", more+"/ban", "")
+			c.get(t, site).want(t, 200)
+			c.operate(t, 204, "PUT", more+"/override", `{"limits":[{"algorithm":"fixed_window","events":1,"window":"1h"}]}`)
+			c.get(t, site).want(t, 200, "RateLimit-Policy", `"api";q=1;w=3600`)
+			c.operate(t, 204, "DELETE", more+"/override", "")
+			c.get(t, site).want(t, 200, "RateLimit-Policy", `"api";q=5;w=3600`, "RateLimit", `"api";r=3;t=3600`)
+		}
+	})
+}
+
+// Zones have strange names, too, and keys may be networks.
+func TestAdminStrangeZones(t *testing.T) {
+	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n overrides\n override 198.51.100.0/24 unlimited\n}\n"))
+	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
+	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
+	c.get(t, "/?key=203.0.113.9").want(t, 200)
+	seen[keyView](t, c, "zones/net/keys/203.0.113.0%2F24").wantRemaining(t, "fixed_window 7 1h: 6")
+	seen[keyView](t, c, "zones/net/keys/nobody").wantRemaining(t, "fixed_window 7 1h: 7")
+	for key, proper := range map[string]string{"203.0.113.9": "203.0.113.0/24", "203.0.113.9/24": "203.0.113.0/24", "2001:db8::1": "2001:db8::/64"} {
+		for _, request := range []string{"GET ", "DELETE ", "PUT /override", "DELETE /override"} {
+			method, what, _ := strings.Cut(request, " ")
+			r := c.operate(t, 400, method, "zones/net/keys/"+url.PathEscape(key)+what, `{"unlimited":true}`)
+			if !strings.Contains(r.body, "write "+proper) {
+				t.Errorf("%s", r.body)
+			}
+		}
+	}
+	zones := seen[[]zoneView](t, c, "zones")
+	if len(zones) != 3 || zones[1].Name != "a b%2f..?#&" || !reflect.DeepEqual(zones[2].Override, map[string][]string{"198.51.100.0%2F24": {"unlimited"}}) {
+		t.Errorf("%+v", zones)
+	}
+}
+
+// Errors say what to write instead, and have the right status.
+func TestAdminErrors(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
+	for _, e := range []struct {
+		status             int
+		method, path, body string
+		says               string
+	}{
+		{404, "GET", "", "", "there is nothing here: there are /rate_limit/zones"},
+		{404, "GET", "nothing", "", "there is nothing here"},
+		{404, "GET", "zones/", "", "there is nothing here"},
+		{404, "GET", "zones/api", "", "there is nothing here"},
+		{404, "GET", "zones/api/", "", "there is nothing here"},
+		{404, "GET", "zones/api/keys", "", "there is nothing here"},
+		{404, "GET", "zones/api/keys/k/", "", "there is nothing here"},
+		{404, "GET", "zones/api/keys/k/top", "", "there is nothing here"},
+		{404, "DELETE", "zones/api/keys/a/b", "", "percent-encoded, / too"},
+		{404, "DELETE", "zones/api/keys/a/ban/ban", "", "there is nothing here"},
+		{404, "GET", "zones/nobody/keys/k", "", `there is no zone \"nobody\": GET /rate_limit/zones`},
+		{404, "GET", "zones/nobody/top", "", `there is no zone \"nobody\"`},
+		{404, "PUT", "zones/nobody/keys/k/ban", "", `there is no zone \"nobody\"`},
+		{404, "GET", "zones/API/keys/k", "", `there is no zone \"API\"`},
+		{405, "POST", "zones", "", "use one of GET"},
+		{405, "DELETE", "zones/api/top", "", "use one of GET"},
+		{405, "PUT", keyPath("k"), "", "use one of DELETE, GET"},
+		{405, "PATCH", keyPath("k"), "", "use one of DELETE, GET"},
+		{405, "GET", keyPath("k") + "/ban", "", "use one of DELETE, PUT"},
+		{405, "POST", "zones/api/override", "", "use one of DELETE, PUT"},
+		{409, "PUT", "zones/plain/keys/k/ban", "", `zone \"plain\" bans nobody: write for example ban 1h`},
+		{409, "DELETE", "zones/plain/ban", "", "bans nobody"},
+		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write overrides in it (runtime_overrides in JSON)"},
+		{409, "DELETE", "zones/plain/override", "", "write overrides in it"},
+		{400, "PUT", keyPath("k") + "/override", "", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "nonsense", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "null", "it has no limit"},
+		{400, "PUT", keyPath("k") + "/override", "[]", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "{}", "it has no limit"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true}{}`, "something follows"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"until":"2030-01-01T00:00:00Z"}`, "until"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"soon"}`, "write for example"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"-1h"}`, "ttl must be at least 1ms, not -1h"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, "brust"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
+		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", mostAdminBody) + "}", "at most 65536 bytes"},
+		{400, "PUT", keyPath("k") + "/ban", "{", "write for example"},
+		{400, "PUT", keyPath("k") + "/ban", `{"for":"1h"}`, "for"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it stands"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"-5s"}`, "at least 1us"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1000000h"}`, "the duration must be at most"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "whole numbers of microseconds"},
+	} {
+		r := c.operate(t, e.status, e.method, e.path, e.body)
+		var said struct{ Error string }
+		if err := json.Unmarshal([]byte(r.body), &said); err != nil || !strings.Contains(r.body, e.says) {
+			t.Errorf("%s %s %s: %s, want %q (%v)", e.method, e.path, e.body, r.body, e.says, err)
+		}
+		if allow := r.field("Allow"); (e.status == 405) != (allow != "") || !strings.HasSuffix(e.says, allow) {
+			t.Errorf("%s %s: Allow %q", e.method, e.path, allow)
+		}
+	}
+	// In part percent-encoded, as no client of Go sends it: it isn't the ban of key {.
+	conn, err := net.Dial("tcp", c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "DELETE %szones/api/keys/{%%2Fban HTTP/1.0\r\nHost: %s\r\n\r\n", adminPath, c.admin)
+	if answer, err := io.ReadAll(conn); !strings.Contains(string(answer), " 400 ") || !strings.Contains(string(answer), "not percent-encoded as a whole") {
+		t.Errorf("%s %v", answer, err)
+	}
+	seenKey(t, c, "k").wantRemaining(t, "gcra 2 1h: 2")
+	if v := seenKey(t, c, "k"); v.Override != nil || v.Budgets[0].Ban.Banned {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A configuration is only looked at and changed while it is in force.
+func TestAdminReloads(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := func(zone string) string { return site("zone " + zone + "\n" + use) }
+		const old = "api {\n key {query.key}\n fixed_window 5 1h\n}"
+		c := startCaddy(t, config(old))
+		c.get(t, "/?key=k").want(t, 200)
+		want := func(remaining string, zones ...string) {
+			t.Helper()
+			seenKey(t, c, "k").wantRemaining(t, remaining)
+			var names []string
+			for _, z := range seen[[]zoneView](t, c, "zones") {
+				names = append(names, z.Name)
+			}
+			if !slices.Equal(names, zones) {
+				t.Errorf("zones %q, want %q", names, zones)
+			}
+		}
+		want("fixed_window 5 1h: 4", "api")
+		bad := strings.Replace(config("api {\n key {query.key}\n fixed_window 9 1h\n}\nzone new {\n fixed_window 8 1h\n}"),
+			"respond ok", "reverse_proxy localhost:1 {\n transport http {\n  tls\n  tls_trust_pool file /no/such/file\n }\n}\nrespond ok", 1)
+		for range 2 {
+			if r := c.load(t, bad, "text/caddyfile"); r.StatusCode == 200 {
+				t.Fatal("a bad configuration was accepted")
+			}
+			want("fixed_window 5 1h: 4", "api")
+			c.operate(t, 204, "DELETE", keyPath("k"), "")
+			want("fixed_window 5 1h: 5", "api")
+			c.get(t, "/?key=k").want(t, 200, "RateLimit", `"api";r=4;t=3600`)
+		}
+		c.reload(t, config("api {\n key {query.key}\n fixed_window 9 1h\n}\nzone new {\n fixed_window 8 1h\n}"))
+		want("fixed_window 9 1h: 9", "api", "new")
+		c.get(t, "/?key=k").want(t, 200)
+		c.reload(t, config(old))
+		want("fixed_window 5 1h: 4", "api") // its budgets have been kept
+		c.operate(t, 404, "GET", "zones/new/keys/k", "")
+
+		c.reload(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond ok\n")
+		r := c.operate(t, 404, "GET", "zones", "")
+		if !strings.Contains(r.body, "no rate_limit") {
+			t.Error(r.body)
+		}
+		c.operate(t, 404, "DELETE", keyPath("k"), "")
+		c.reload(t, config(old))
+		want(map[bool]string{true: "fixed_window 5 1h: 5", false: "fixed_window 5 1h: 4"}[use == ""], "api") // nobody held the memory
+	})
+}
+
+// While configurations come and go, the admin API goes on.
+func TestAdminWhileReloading(t *testing.T) {
+	config := site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n")
+	c := startCaddy(t, config)
+	stop, asked := make(chan bool), make(chan int)
+	go func() {
+		n := 0
+		defer func() { asked <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r, err := c.do("GET", "http://"+c.admin+adminPath+keyPath("k"), "")
+			if err != nil {
+				continue // the endpoint was just being replaced
+			}
+			if n++; r.StatusCode != 200 || !strings.Contains(r.body, `"remaining":5`) {
+				t.Errorf("%d %s", r.StatusCode, r.body)
+			}
+		}
+	}()
+	for i := range 10 {
+		more := fmt.Sprintf("# %d\n", i)
+		if i%2 == 0 {
+			more += "nonsense\n"
+		}
+		if r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config+more), "Content-Type", "text/caddyfile"); err == nil && (r.StatusCode == 200) != (i%2 == 1) {
+			t.Errorf("%d %s", r.StatusCode, r.body)
+		}
+	}
+	close(stop)
+	if n := <-asked; n == 0 {
+		t.Error("it was never asked")
+	}
+	c.settle(t)
+}
+
+// What operators see of zones.
+func TestAdminZones(t *testing.T) {
+	server := redistest.Start(t)
+	password := func(p string) {
+		if err := server.Client.ConfigSet(t.Context(), "requirepass", p).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	password("another")
+	c := startCaddy(t, strings.Replace(site(`zone a {
+		key {query.user} {query.key}
+		ipv6_prefix 64
+		token_bucket 10 1s 20
+		fixed_window 100 1h {
+			align clock
+		}
+		plan {query.plan} {
+			pro {
+				gcra 5 1s
+			}
+			free unlimited
+		}
+		override "a/b" {
+			gcra 7 1s
+		}
+		override staff unlimited
+		overrides
+		concurrency 3
+		ban 1h after 5 max 1d
+		enforce 25
+	}
+	zone b {
+		mode nary
+		sliding_log 2 1h
+		shadow
+	}
+	redis redis://:hush-hush@`+server.Addr), "respond ok", "respond ok\nrate_limit {\n zone c {\n gcra 100 1h 400\n factor 2\n }\n store memory\n disable_metrics\n}", 1))
+	quarter, none, one := 25.0, 0, int64(1) // key of zone c, by the client of startCaddy
+	counts := func(more map[string]int64) map[string]int64 {
+		all := map[string]int64{"allowed": 0, "banned": 0, "delayed": 0, "denied": 0, "error": 0, "overridden": 0, "shadow_denied": 0}
+		for name, n := range more {
+			all[name] = n
+		}
+		return all
+	}
+	identity := fmt.Sprintf("redis %s db 0 key_prefix %q", server.Addr, "caddy_rl")
+	a := zoneView{
+		Name: "a", Key: Key{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
+		Limits:   []string{"token_bucket 10 1s 20", "fixed_window 100 1h aligned to the clock"},
+		Plan:     &planView{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
+		Override: map[string][]string{"a%2Fb": {"gcra 7 1s"}, "staff": {"unlimited"}}, Runtime: true,
+		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
+		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
+	}
+	b := zoneView{Name: "b", Key: Key{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
+	m := zoneView{Name: "c", Key: Key{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
+	want := func(want ...zoneView) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			got := seen[[]zoneView](t, c, "zones")
+			if reflect.DeepEqual(got, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				wanted, _ := json.Marshal(want)
+				found, _ := json.Marshal(got)
+				t.Fatalf("%s\nwant\n%s", found, wanted)
+			}
+		}
+	}
+	// As long as the password is another, the Redis fails.
+	failing := 1
+	a.FailingNodes, b.FailingNodes = &failing, &failing
+	want(a, b, m)
+	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, "hush") {
+		t.Errorf("a secret is there: %s", body)
+	}
+	r := c.operate(t, 503, "GET", "zones/a/keys/k", "")
+	if !strings.Contains(r.body, `the store of zone \"a\" fails`) || strings.Contains(r.body, "hush") {
+		t.Error(r.body)
+	}
+	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
+		method, what, _ := strings.Cut(request, " ")
+		c.operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
+	}
+	password("hush-hush")
+	a.FailingNodes, b.FailingNodes = &none, &none
+	want(a, b, m)
+	for range 3 {
+		c.get(t, "/?user=staff").want(t, 200)
+	}
+	a.Requests, b.Requests = counts(map[string]int64{"overridden": 3}), counts(map[string]int64{"allowed": 2, "shadow_denied": 1})
+	want(a, b, m)
+	if strings.Contains(c.metrics(t), `zone="c"`) {
+		t.Error("a zone is in the metrics that was only looked at")
+	}
+}
+
+func TestAdminTop(t *testing.T) {
+	const more = "zone shadow {\n key {query.key}\n fixed_window 1 1h\n shadow\n}\n"
+	config := site("zone api {\n key {query.key}\n fixed_window 1 1h\n}\n" + more)
+	c := startCaddy(t, config)
+	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != "[]\n" {
+		t.Errorf("%q", body)
+	}
+	long := strings.Repeat("y", 300)
+	for key, n := range map[string]int{"a": 1, "b c": 5, "": 3, long + "1": 9, long + "2": 2} {
+		for range n {
+			c.get(t, "/?key="+url.QueryEscape(key))
+		}
+	}
+	body := c.operate(t, 200, "GET", "zones/api/top", "").body
+	if want := `[{"key":"` + long[:topLongest] + `","cut":true,"refused":9,"at_least":9},{"key":"b%20c","refused":4,"at_least":4},{"key":"","refused":2,"at_least":2}]` + "\n"; body != want {
+		t.Errorf("%s\nwant %s", body, want)
+	}
+	if body := c.operate(t, 200, "GET", "zones/shadow/top", "").body; body != "[]\n" {
+		t.Errorf("of a shadow: %s", body)
+	}
+	// Two handlers are one zone.
+	c.reload(t, strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n key {query.key}\n fixed_window 1 1h\n status 418\n}\n}\nrespond ok", 1))
+	c.get(t, "/?key=a").want(t, 429)
+	c.get(t, "/ready?key=a").want(t, 418)
+	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != `[{"key":"a","refused":2,"at_least":2}]`+"\n" {
+		t.Error(body)
+	}
+}
+
+// Where keys are hashed none is shown that was not asked for; and none is in the metrics.
+func TestAdminHashedKeys(t *testing.T) {
+	const secret, key, vip = "a-secret-of-hashing", "an-address-of-somebody", "an-important-person"
+	server := redistest.Start(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
+	for range 3 {
+		c.get(t, "/?key="+key)
+	}
+	top := c.operate(t, 200, "GET", "zones/api/top", "").body
+	if want := fmt.Sprintf(`[{"hashed_key":%q,"refused":2,"at_least":2}]`, redisstore.HashedKey(secret, key)) + "\n"; top != want {
+		t.Errorf("%s, want %s", top, want)
+	}
+	zones := c.operate(t, 200, "GET", "zones", "").body
+	if !strings.Contains(zones, redisstore.HashedKey(secret, vip)) {
+		t.Error(zones)
+	}
+	seenKey(t, c, key).wantRemaining(t, "fixed_window 1 1h: 0")
+	c.operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	c.operate(t, 204, "PUT", keyPath(key)+"/ban", "")
+	c.operate(t, 204, "DELETE", keyPath(key)+"/ban", "")
+	seenKey(t, c, key).wantRemaining(t, "fixed_window 3 1h: 3")
+	c.operate(t, 204, "DELETE", keyPath(key)+"/override", "")
+	c.operate(t, 204, "DELETE", keyPath(key), "")
+	seenKey(t, c, key).wantRemaining(t, "fixed_window 1 1h: 1")
+	for name, text := range map[string]string{"top": top, "zones": zones, "metrics": c.metrics(t)} {
+		if strings.Contains(text, key) || strings.Contains(text, secret) || strings.Contains(text, vip) {
+			t.Errorf("a key or the secret is in %s: %s", name, text)
+		}
+	}
+	keys, err := server.Client.Keys(t.Context(), "*").Result()
+	if err != nil || strings.Contains(strings.Join(keys, " "), key) {
+		t.Errorf("%q %v", keys, err)
+	}
+}
+
+// To look at a key of a Redis that is away is no answer by what stands in for it.
+func TestAdminRedisAway(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n}\nzone plain {\n fixed_window 5 1h\n}\nredis %s\n", server.Addr)))
+	c.get(t, "/?key=k").want(t, 200)
+	server.Kill(t)
+	c.get(t, "/?key=k").want(t, 200) // by the one that stands in
+	c.operate(t, 503, "GET", keyPath("k"), "")
+	c.operate(t, 503, "GET", "zones/plain/keys/", "")
+	c.operate(t, 503, "DELETE", keyPath("k"), "")
+	c.operate(t, 503, "PUT", keyPath("k")+"/override", `{"unlimited":true}`)
+	c.operate(t, 200, "GET", "zones", "")
+	c.operate(t, 200, "GET", "zones/api/top", "")
+}
+
+// A Caddyfile of an older limiter may have two zones of one name.
+func TestAdminZonesThatDisagree(t *testing.T) {
+	zone := func(events int) string {
+		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n events %d\n window 1h\n }\n}\n", events)
+	}
+	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
+	c.get(t, "/?key=k").want(t, 200)
+	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
+	if zones := seen[[]zoneView](t, c, "zones"); len(zones) != 2 {
+		t.Errorf("%+v", zones)
+	}
+	c.operate(t, 204, "DELETE", keyPath("k"), "")
+	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
+}

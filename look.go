@@ -1,0 +1,350 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// zoneView is what operators see of a zone. Limits are as [algorithms.Limit] writes them,
+// or "unlimited" alone.
+type zoneView struct {
+	Name        string              `json:"name"`
+	Key         Key                 `json:"key"`
+	IPv4Prefix  int                 `json:"ipv4_prefix,omitempty"`
+	IPv6Prefix  int                 `json:"ipv6_prefix,omitempty"`
+	Limits      []string            `json:"limits"`
+	Plan        *planView           `json:"plan,omitempty"`
+	Override    map[string][]string `json:"override,omitempty"` // by key, percent-encoded or hashed
+	Runtime     bool                `json:"runtime_overrides,omitempty"`
+	Concurrency int64               `json:"concurrency,omitempty"`
+	Mode        string              `json:"mode"`
+	Factor      string              `json:"factor,omitempty"`
+	Ban         string              `json:"ban,omitempty"`
+	Shadow      bool                `json:"shadow,omitempty"`
+	Enforce     *float64            `json:"enforce,omitempty"`
+	Store       string              `json:"store"`
+	// Of memory, how many keys it holds and may hold, of all zones; of Redis, how many of its
+	// nodes fail, and what becomes of requests then.
+	Keys         *int64 `json:"keys,omitempty"`
+	MaxKeys      int64  `json:"max_keys,omitempty"`
+	FailingNodes *int   `json:"failing_nodes,omitempty"`
+	OnStoreError string `json:"on_store_error,omitempty"`
+	// Requests are the counts by outcome since the process began, of all zones of this name.
+	Requests map[string]int64 `json:"requests,omitempty"`
+}
+
+type planView struct {
+	By     string              `json:"by"`
+	Values map[string][]string `json:"values"`
+}
+
+// listZones lists the zones of the configuration, by name. Those of one name are one, as far
+// as they are the same.
+func (a *adminRequest) listZones() (any, error) {
+	counts, list := requestCounts(), []zoneView{}
+	for _, name := range slices.Sorted(maps.Keys(a.app.claimed)) {
+		first := len(list)
+		for _, z := range a.app.claimed[name] {
+			if v := z.view(counts[name]); !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
+				list = append(list, v)
+			}
+		}
+	}
+	return list, nil
+}
+
+// view is what operators see of the zone, of whose name there are these counts.
+func (z *zone) view(counts map[string]int64) zoneView {
+	c, h := z.config, z.handler
+	v := zoneView{
+		Name: z.name, Key: c.Key, IPv4Prefix: z.ipv4, IPv6Prefix: z.ipv6, Limits: z.usual.texts(), Runtime: z.overridable, Concurrency: c.Concurrency,
+		Mode: z.mode.String(), Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
+	}
+	if len(v.Key) == 0 {
+		v.Key = Key{""}
+	}
+	if c.Plan != nil {
+		v.Plan = &planView{By: c.Plan.By, Values: make(map[string][]string)}
+		for value, t := range z.plans {
+			v.Plan.Values[value] = t.texts()
+		}
+	}
+	for key, t := range z.overrides {
+		if v.Override == nil {
+			v.Override = make(map[string][]string)
+		}
+		v.Override[shownKey(h.hashKeys, key)] = t.texts()
+	}
+	if c.Ban != nil {
+		v.Ban = c.Ban.describe()
+	}
+	if h.backend != nil {
+		failing := h.backend.failing()
+		v.FailingNodes, v.OnStoreError = &failing, h.outage.mode
+	} else {
+		keys := h.app.memory.Keys()
+		v.Keys, v.MaxKeys = &keys, h.app.Memory.MaxKeys
+	}
+	if !h.DisableMetrics {
+		v.Requests = make(map[string]int64)
+		for _, outcome := range outcomeNames {
+			v.Requests[outcome] = counts[outcome]
+		}
+	}
+	return v
+}
+
+// shownKey is a key as it is shown where keys are hashed with a secret, or with none.
+func shownKey(secret, key string) string {
+	if secret != "" {
+		return redisstore.HashedKey(secret, key)
+	}
+	return url.PathEscape(key)
+}
+
+// texts are the limits as operators read them.
+func (t *terms) texts() []string {
+	if t.unlimited {
+		return []string{"unlimited"}
+	}
+	texts := []string{}
+	for _, l := range t.ready {
+		texts = append(texts, l.String())
+	}
+	return texts
+}
+
+// keyView is what operators see of a key.
+type keyView struct {
+	Zone     string        `json:"zone"`
+	Key      string        `json:"key"` // percent-encoded
+	Override *overrideView `json:"override,omitempty"`
+	Budgets  []budgetsView `json:"budgets"`
+}
+
+// overrideView is the override in force.
+type overrideView struct {
+	From   string    `json:"from"`            // config or runtime
+	Limits []string  `json:"limits"`          // as of a zoneView
+	Until  time.Time `json:"until,omitzero"`  // by the clock of who has set it
+	Error  string    `json:"error,omitempty"` // why it can't be read, and has no effect
+}
+
+// budgetsView are the budgets that a key has by one of the keys of its zone.
+type budgetsView struct {
+	Alternative int              `json:"alternative,omitempty"` // from 1, if there are several
+	Limits      []limitView      `json:"limits"`
+	Concurrency *concurrencyView `json:"concurrency,omitempty"`
+	Ban         *banView         `json:"ban,omitempty"`
+}
+
+type limitView struct {
+	Plan      *string `json:"plan,omitempty"`
+	Limit     string  `json:"limit"`
+	Remaining int64   `json:"remaining"`
+	// How long until one event fits: 0 if one does; null if none ever will.
+	RetryAfter *float64 `json:"retry_after_seconds"`
+	ResetAfter float64  `json:"reset_after_seconds"`
+}
+
+type concurrencyView struct {
+	Limit int64 `json:"limit"`
+	InUse int64 `json:"in_use"`
+}
+
+type banView struct {
+	Banned bool    `json:"banned"`
+	Ends   float64 `json:"ends_after_seconds"`
+}
+
+// look looks at a key, and charges nothing.
+func (a *adminRequest) look() (any, error) {
+	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}
+	seen := make(map[identity]bool)
+	for _, z := range a.zones {
+		if seen[z.identity] {
+			continue
+		}
+		seen[z.identity] = true
+		if err := z.look(a.ctx, a.key, v); err != nil {
+			return nil, storeFailed(z, err)
+		}
+	}
+	return v, nil
+}
+
+// look adds what there is of a key in one zone.
+func (z *zone) look(ctx context.Context, key string, v *keyView) error {
+	text := z.known.of(key).text
+	for range mostTries {
+		var inForce []namedTerms
+		v.Override, inForce = z.inForce(key, text)
+		requests := z.looks(key, text, inForce)
+		if len(requests) == 0 {
+			return nil
+		}
+		_, err := z.handler.kept().Take(ctx, requests)
+		if err == nil {
+			z.addBudgets(v, requests, inForce)
+			return nil
+		}
+		others, is := errors.AsType[*store.OverriddenError](err)
+		if !is {
+			return err
+		}
+		text = others.Overrides[0] // that there is by now
+	}
+	return errors.New("the override keeps changing")
+}
+
+// storedOverride is the override of a key in the store, empty for none.
+func (z *zone) storedOverride(ctx context.Context, key string) (string, error) {
+	if !z.overridable {
+		return "", nil
+	}
+	_, err := z.handler.kept().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Overridable: true}})
+	if others, is := errors.AsType[*store.OverriddenError](err); is {
+		return others.Overrides[0], nil
+	}
+	return "", err
+}
+
+// namedTerms are terms, and the value of a plan that they are for; nil for none.
+type namedTerms struct {
+	plan *string
+	*terms
+}
+
+// usualTerms are the terms of the zone for keys without an override.
+func (z *zone) usualTerms() []namedTerms {
+	all := []namedTerms{{nil, z.usual}}
+	for _, value := range slices.Sorted(maps.Keys(z.plans)) {
+		all = append(all, namedTerms{&value, z.plans[value]})
+	}
+	return all
+}
+
+// inForce are the terms that a key may have, with this override in the store.
+func (z *zone) inForce(key, text string) (v *overrideView, all []namedTerms) {
+	t := z.overrides[key]
+	if t != nil {
+		v = &overrideView{From: "config", Limits: t.texts()}
+	}
+	if text != "" {
+		stored, err := z.readOverride(text)
+		if err != nil {
+			v = &overrideView{From: "runtime", Limits: []string{}, Error: err.Error()}
+		} else {
+			o, _ := parseOverride(text)
+			t, v = stored, &overrideView{From: "runtime", Limits: stored.texts(), Until: o.Until}
+		}
+	}
+	if t != nil {
+		return v, []namedTerms{{nil, t}}
+	}
+	return v, z.usualTerms()
+}
+
+// limitsOf are the limits of all these terms, for one of the zone's keys, each once.
+func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
+	for _, t := range all {
+		if t.terms == nil || t.unlimited {
+			continue
+		}
+		for _, l := range t.limits[alternative] {
+			if !l.Bans() && !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
+				limits = append(limits, l)
+			}
+		}
+	}
+	return limits
+}
+
+// looks are requests that charge nothing: for each of the zone's keys one, about these
+// terms, slots, and the ban. As shadows they reach the store even if it has just refused.
+func (z *zone) looks(key, override string, all []namedTerms) (requests []store.Request) {
+	slots, _ := slotLimit(mostConcurrency) // however many there may be
+	bans := z.bans(all)
+	for i := range z.keys {
+		limits := limitsOf(all, i)
+		if z.config.Concurrency > 0 {
+			limits = append(limits, store.NewSlots(z.name, variantOf(z.variant, i), slots))
+		}
+		if bans != nil {
+			limits = append(limits, bans[i])
+		}
+		overridable := z.overridable && i == 0
+		if len(limits) > 0 || overridable {
+			requests = append(requests, store.Request{Zone: z.name, Key: key, Limits: limits, Shadow: true, Overridable: overridable, Override: override})
+		}
+	}
+	return requests
+}
+
+// anyLimits stand for limits where those of a ban are not known, and don't matter.
+var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
+
+// bans are the bans of a key in the zone, of which these terms know, one for each of the
+// zone's keys; nil if it bans nobody.
+func (z *zone) bans(of []namedTerms) (bans []store.Limit) {
+	if z.config.Ban == nil {
+		return nil
+	}
+	limits := anyLimits
+	for _, t := range of {
+		limits = append(limits, t.ready...)
+	}
+	l, _ := z.config.Ban.ready(limits) // it has been ready before
+	for i := range z.keys {
+		bans = append(bans, store.NewBan(z.name, variantOf(z.variant, i), l))
+	}
+	return bans
+}
+
+// addBudgets adds what was decided of looks.
+func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms) {
+	for i, r := range requests {
+		known := make(map[string]algorithms.Decision)
+		for j, l := range r.Limits {
+			known[l.ID] = r.Decisions[j]
+		}
+		b := budgetsView{Limits: []limitView{}}
+		if len(z.keys) > 1 {
+			b.Alternative = i + 1
+		}
+		for _, t := range all {
+			for _, l := range limitsOf([]namedTerms{t}, i) {
+				d := known[l.ID]
+				limit := limitView{Plan: t.plan, Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: exactSeconds(d.ResetAfter)}
+				if d.Remaining > 0 {
+					d.MoreAfter = 0
+				}
+				if d.MoreAfter < algorithms.Forever {
+					after := exactSeconds(d.MoreAfter)
+					limit.RetryAfter = &after
+				}
+				b.Limits = append(b.Limits, limit)
+			}
+		}
+		for _, l := range r.Limits {
+			d := known[l.ID]
+			if l.Bans() {
+				b.Ban = &banView{Banned: d.RetryAfter > 0, Ends: exactSeconds(d.RetryAfter)}
+			} else if l.ID == store.NewSlots(z.name, variantOf(z.variant, i), l.Limit).ID {
+				b.Concurrency = &concurrencyView{Limit: z.config.Concurrency, InUse: mostConcurrency - d.Remaining}
+			}
+		}
+		v.Budgets = append(v.Budgets, b)
+	}
+}
+
+func exactSeconds(m algorithms.Micros) float64 { return float64(m) / 1e6 }

@@ -184,29 +184,6 @@ type adminRequest struct {
 	body  string
 }
 
-// listTop lists the keys of a zone that this instance has refused most, lately.
-func (a *adminRequest) listTop() (any, error) {
-	type refused struct {
-		Key       *string `json:"key,omitempty"`
-		Cut       bool    `json:"cut,omitempty"`
-		HashedKey string  `json:"hashed_key,omitempty"`
-		Refused   int64   `json:"refused"`
-		AtLeast   int64   `json:"at_least"`
-	}
-	list := []refused{}
-	for _, c := range a.zones[0].top.list(time.Now()) {
-		r := refused{Cut: c.key.cut, Refused: c.count, AtLeast: c.count - c.over}
-		if c.key.hashed {
-			r.HashedKey = c.key.text
-		} else {
-			key := url.PathEscape(c.key.text)
-			r.Key = &key
-		}
-		list = append(list, r)
-	}
-	return list, nil
-}
-
 // reset makes the budgets of a key as if it had never been charged, and ends its ban.
 func (a *adminRequest) reset() (any, error) {
 	return nil, a.change(func(z *zone) (c store.Change, err error) {

@@ -67,10 +67,10 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// validateFence loads JSON as its first field says: a whole configuration, a handler, or
-// the body of a refusal.
+// validateFence loads JSON as its first field says: a whole configuration, a handler, the
+// body of a refusal, or what the admin API answers.
 func validateFence(text string) error {
-	first := regexp.MustCompile(`^\{\s*("\w+")`).FindStringSubmatch(text)
+	first := regexp.MustCompile(`^(?:\[\s*)?\{\s*("\w+")`).FindStringSubmatch(text)
 	config := string(caddy.RemoveMetaFields([]byte(text)))
 	switch {
 	case first == nil:
@@ -80,8 +80,14 @@ func validateFence(text string) error {
 		return validate(handlerConfig(config))
 	case first[1] == `"type"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(problem))
+	case first[1] == `"name"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneView))
+	case first[1] == `"key"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]refusedView))
+	case first[1] == `"zone"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new(keyView))
 	}
-	return errors.New("no configuration, which begins with apps, no handler, and no body of a refusal, which begins with type")
+	return errors.New("no configuration, which begins with apps, no handler, no body of a refusal, which begins with type, and no answer of the admin API")
 }
 
 // rows returns the names that the rows of tables begin with, in the section of a
@@ -142,13 +148,71 @@ func TestCaddyfileReference(t *testing.T) {
 // docs/json.md has every field there is, where it belongs, and no other.
 func TestJSONReference(t *testing.T) {
 	for _, v := range []any{Handler{}, Zone{}, Limit{}, Terms{}, Plan{}, Delay{}, Settle{}, Ban{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
-		var fields []string
+		wantRows(t, "docs/json.md", reflect.TypeOf(v).Name(), jsonFields(v))
+	}
+}
+
+// jsonFields are the names of the fields that structs have in JSON.
+func jsonFields(structs ...any) (fields []string) {
+	for _, v := range structs {
 		for f := range reflect.TypeOf(v).Fields() {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 				fields = append(fields, name)
 			}
 		}
-		wantRows(t, "docs/json.md", reflect.TypeOf(v).Name(), fields)
+	}
+	return fields
+}
+
+// docs/admin.md has every field that the admin API answers with.
+func TestAdminReference(t *testing.T) {
+	const file = "docs/admin.md"
+	wantRows(t, file, "Zones", jsonFields(zoneView{}))
+	wantRows(t, file, "The keys refused most", jsonFields(refusedView{}))
+	wantRows(t, file, "A key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
+}
+
+// The commands in docs/admin.md and in the README do as they say.
+func TestAdminCommands(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	const file = "docs/admin.md"
+	scripts := append(fences(t, file, "sh"), fences(t, "README.md", "sh")...)
+	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n"+strings.Replace(fences(t, file, "caddyfile")[0], ":8080 {", "{$SITE} {", 1))
+	addresses := strings.NewReplacer("localhost:2019", c.admin, "curl ", "curl -sSf ")
+	ran := make(map[string]string)
+	for _, command := range strings.Split(strings.Join(scripts, ""), "\n") {
+		if !strings.Contains(command, adminPath) {
+			continue
+		}
+		c.get(t, "/", "X-Api-Key", "customer-7")
+		output, err := exec.Command("sh", "-c", addresses.Replace(command)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v %s", command, err, output)
+		}
+		_, does, _ := strings.Cut(strings.TrimPrefix(command, "curl "), "localhost")
+		ran[command] = string(output)
+		policy, status := `"api";q=50;w=1, "api/2";q=10000;w=86400, "api/3";q=20;qu="concurrent-requests"`, 200
+		switch change := strings.Contains(command, "-X PUT"); {
+		case change && strings.HasSuffix(does, "7/override"):
+			policy = `"api";q=100;w=1, "api/2";q=20;qu="concurrent-requests"`
+		case change && strings.HasSuffix(does, "7/ban"):
+			status = 429
+		case change && strings.HasSuffix(does, "/keys/a%2Fb/ban"):
+			c.get(t, "/", "X-Api-Key", "a/b").wantWait(t, 3600)
+		case strings.Contains(command, "-X DELETE") && strings.HasSuffix(does, "/customer-7"):
+			c.get(t, "/", "X-Api-Key", "customer-7").want(t, 200, "RateLimit", `"api";r=49;t=1, "api/2";r=9999;t=86400, "api/3";r=19`)
+		}
+		c.get(t, "/", "X-Api-Key", "customer-7").want(t, status, "RateLimit-Policy", policy)
+	}
+	if len(ran) < 9 {
+		t.Errorf("only %d commands: %q", len(ran), ran)
+	}
+	for command, output := range ran {
+		if look := !strings.Contains(command, "-X"); look != (output != "") {
+			t.Errorf("%s: %s", command, output)
+		}
 	}
 }
 

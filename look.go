@@ -166,6 +166,31 @@ type banView struct {
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
+// refusedView is what operators see of a key that has been refused, lately.
+type refusedView struct {
+	Key       *string `json:"key,omitempty"` // percent-encoded; of hashed ones nil
+	Cut       bool    `json:"cut,omitempty"`
+	HashedKey string  `json:"hashed_key,omitempty"`
+	Refused   int64   `json:"refused"`
+	AtLeast   int64   `json:"at_least"`
+}
+
+// listTop lists the keys of a zone that this instance has refused most, lately.
+func (a *adminRequest) listTop() (any, error) {
+	list := []refusedView{}
+	for _, c := range a.zones[0].top.list(time.Now()) {
+		r := refusedView{Cut: c.key.cut, Refused: c.count, AtLeast: c.count - c.over}
+		if c.key.hashed {
+			r.HashedKey = c.key.text
+		} else {
+			key := url.PathEscape(c.key.text)
+			r.Key = &key
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
 // look looks at a key, and charges nothing.
 func (a *adminRequest) look() (any, error) {
 	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}

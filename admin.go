@@ -285,19 +285,18 @@ func (a *adminRequest) needBan() error {
 }
 
 // change makes a change to the key in all stores where it is kept.
-func (a *adminRequest) change(make func(*zone) (store.Change, error)) error {
+func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
 	type place struct {
 		budgets identity
 		store   store.Store
 	}
-	done := map[place]bool{}
-	known := map[identity]bool{}
+	done, known := make(map[place]bool), make(map[identity]bool)
 	for _, z := range a.zones {
 		at := place{z.identity, z.handler.kept()}
 		if done[at] {
 			continue
 		}
-		c, err := make(z)
+		c, err := made(z)
 		if err == nil {
 			c.Zone, c.Key = z.name, a.key
 			if known[z.identity] { // it is the same Redis over other connections, which remember refusals of their own

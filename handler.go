@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -225,12 +223,6 @@ type answer struct {
 	fieldRoom    [2]string
 }
 
-const placeholderPrefix = "http.rate_limit"
-
-// String makes {http.rate_limit}, by which handlers find each other's answers,
-// the empty text.
-func (*answer) String() string { return "" }
-
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
 	a.zones, a.terms, a.requests = a.zoneRoom[:0], a.termsRoom[:0], a.requestRoom[:0] // what ask fills
@@ -426,82 +418,4 @@ func nearer(d, than algorithms.Decision) bool {
 		return d.Remaining < than.Remaining
 	}
 	return d.ResetAfter > than.ResetAfter
-}
-
-// placeholder is the value of {http.rate_limit.exceeded.name} and of
-// {http.rate_limit.<zone>.<field>}, asked of the outermost answer. A zone of this
-// configuration that was not asked about the request gives the empty text. Other
-// names are not ours.
-func (a *answer) placeholder(name string) (any, bool) {
-	rest, ok := strings.CutPrefix(name, placeholderPrefix)
-	if !ok {
-		return nil, false
-	}
-	if rest == "" {
-		return a, true
-	}
-	dot := strings.LastIndexByte(rest, '.')
-	if dot < 1 || rest[0] != '.' {
-		return nil, false
-	}
-	zone, field := rest[1:dot], rest[dot+1:]
-	if zone == "exceeded" && field == "name" {
-		for one := a.innermost; one != nil; one = one.outer {
-			if one.exceeded != "" {
-				return one.exceeded, true
-			}
-		}
-		return "", true
-	}
-	for one := a.innermost; one != nil; one = one.outer {
-		for i, z := range one.zones {
-			if z.name == zone && one.known {
-				return one.field(i, field)
-			}
-		}
-	}
-	if a.handler.app.claimed[zone] != nil {
-		return fieldOfNone(field)
-	}
-	return nil, false
-}
-
-// fieldOfNone is field for a zone that limits nothing of the request.
-func fieldOfNone(field string) (any, bool) {
-	switch field {
-	case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
-		return "", true
-	}
-	return nil, false
-}
-
-func (a *answer) field(i int, field string) (any, bool) {
-	if a.terms[i].unlimited {
-		return fieldOfNone(field)
-	}
-	d, quota := a.nearestOf(i, a.endOfZone(i))
-	if d.Unknown() && (a.allowedBy(i) || field != "retry_after" && field != "allowed" && field != "banned") {
-		return "", true // it was not asked, or a ban refuses
-	}
-	switch field {
-	case "limit":
-		return strconv.FormatInt(quota, 10), true
-	case "remaining":
-		return strconv.FormatInt(d.Remaining, 10), true
-	case "reset":
-		return strconv.FormatInt(seconds(d.ResetAfter), 10), true
-	case "retry_after":
-		if wait := a.retryAfter(i); wait > 0 && wait < algorithms.Forever {
-			return strconv.FormatInt(seconds(wait), 10), true
-		}
-		return "", true
-	case "allowed":
-		return strconv.FormatBool(a.allowedBy(i)), true
-	case "charged":
-		d, _ = a.nearestOf(i, i+1) // not the slot, if there is more to it
-		return strconv.FormatInt(d.Charged, 10), true
-	case "banned":
-		return strconv.FormatBool(a.banned(i)), true
-	}
-	return nil, false
 }

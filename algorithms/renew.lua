@@ -3,13 +3,17 @@
 -- refund.lua does and then, for as many events in mode force, take.lua.
 --
 -- KEYS     the budgets; one may be there several times
--- ARGV     as of refund.lua
--- reply    now in µs; per budget either 1, charged, and the receipt's two numbers; or 0 and the text of the
---          error
+-- ARGV     now in µs (0: ask Redis), the last µs at which anything may be charged (0: any), and then
+--          as of refund.lua
+-- reply    now in µs, whether it was too late (1: then nothing follows); per budget either 1, charged,
+--          and the receipt's two numbers; or 0 and the text of the error
 
 local now = the_time(tonumber(ARGV[1]))
-local limits, i = read_limits(3, tonumber(ARGV[2]))
-local reply = { now }
+if tonumber(ARGV[2]) > 0 and now > tonumber(ARGV[2]) then
+  return { now, 1 }
+end
+local limits, i = read_limits(4, tonumber(ARGV[3]))
+local reply = { now, 0 }
 
 local log = algorithms.sliding_log or {}
 

@@ -333,7 +333,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) loa
 				q.Decisions = append(q.Decisions[:0], p.want[given.of][n:n+len(q.Limits)]...)
 				n += len(q.Limits)
 			}
-			if back, argv := encodeRefund(parityNames, now, p.requests, given.events); len(back) > 0 {
+			if back, argv := encodeRefund(parityNames, p.requests, given.events, now); len(back) > 0 {
 				refunds = append(refunds, pipe.EvalSha(ctx, load(set).refund, back, argv...))
 			}
 		}

@@ -271,7 +271,7 @@ func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []
 }
 
 func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request, n int64) error {
-	keys, argv := encodeRefund(s.names(), now, requests, n)
+	keys, argv := encodeRefund(s.names(), requests, n, now)
 	if len(keys) == 0 {
 		return nil
 	}
@@ -302,17 +302,41 @@ func (s *Store) RenewAt(ctx context.Context, now algorithms.Micros, requests []s
 	return classify(ctx, s.recharge(waiting, now, false, requests))
 }
 
-// recharge is Renew in one script call.
+// recharge is Renew in one script call, before the deadline of ctx. If it comes too late by
+// the clock of Redis that was known, it is made once more, by what is known now.
 func (s *Store) recharge(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request) error {
-	keys, argv := encodeRefund(s.names(), now, requests, algorithms.Forever)
+	err := s.rechargeOnce(ctx, now, asking, requests)
+	if errors.Is(err, errLate) && ctx.Err() == nil {
+		err = s.rechargeOnce(ctx, now, asking, requests)
+	}
+	return err
+}
+
+func (s *Store) rechargeOnce(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request) error {
+	conns := s.acquire()
+	defer s.release(conns)
+	deadline, _ := ctx.Deadline()
+	last, err := s.lastInstant(ctx, conns, now, deadline)
+	if err != nil {
+		return err
+	}
+	keys, argv := encodeRefund(s.names(), requests, algorithms.Forever, now, last)
 	if len(keys) == 0 {
 		return nil
 	}
-	reply := s.runOne(ctx, asking, command{s.script(s.renews, algorithms.Set.RenewScript, requests), keys, argv})
+	sent := time.Now()
+	reply := s.run(ctx, conns, asking, command{s.script(s.renews, algorithms.Set.RenewScript, requests), keys, argv})[0]
 	if reply.err != nil {
 		return reply.err
 	}
 	r := &reader{reply: reply.values}
+	at, late := r.decodeHead()
+	if now == 0 && r.err == nil {
+		s.watch(at, sent)
+	}
+	if late {
+		return errLate
+	}
 	failed := r.decodeRenewal(requests)
 	return cmp.Or(r.end(), failed)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -93,5 +94,40 @@ func TestRenewForeignValue(t *testing.T) {
 	wantReason(t, "renewing", err, store.ReasonKey)
 	if good[0].Decisions[0].Receipt == before {
 		t.Error("the other one was not renewed")
+	}
+}
+
+// What Redis comes to when nobody waits for it any more is not renewed: the request may have
+// ended by then. With a clock of Redis that is known too badly it is done at once.
+func TestRenewLate(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr, Timeout: 500 * time.Millisecond})
+	ctx := context.Background()
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 3_600_000_000})
+	r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+	if ok, err := s.Take(ctx, r); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := s.Renew(ctx, r); err != nil { // the script is there
+		t.Fatal(err)
+	}
+	redisstore.Pretend(s, time.Now().Add(-time.Hour))
+	before := r[0].Decisions[0].Receipt
+	if err := s.Renew(ctx, r); err != nil || r[0].Decisions[0].Receipt == before {
+		t.Errorf("when the clock of Redis was set ahead: %v, %+v", err, r[0].Decisions[0])
+	}
+	server.Freeze(t)
+	before = r[0].Decisions[0].Receipt
+	err := s.Renew(ctx, r)
+	wantReason(t, "renewing when Redis hangs", err, store.ReasonTimeout)
+	time.Sleep(200 * time.Millisecond) // past the last instant
+	server.Thaw(t)
+	patience := open(t, redisstore.Options{Address: server.Addr, Timeout: patient})
+	if err := patience.Refund(ctx, r, 1); err != nil || r[0].Decisions[0].Receipt != before {
+		t.Fatal(err, r[0].Decisions[0])
+	}
+	peek := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
+	if _, err := patience.Take(ctx, peek); err != nil || peek[0].Decisions[0].Remaining != 10 {
+		t.Errorf("%v, %d remain, want 10: it was renewed late, and its receipt is good for nothing", err, peek[0].Decisions[0].Remaining)
 	}
 }

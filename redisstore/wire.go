@@ -73,9 +73,9 @@ func askNumber(asks *[]*store.Request, r *store.Request) int {
 func sameLimit(a, b store.Limit) bool { return a.Limit == b.Limit }
 
 // encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
-// or as many as were charged, of each limit of the requests, as refund.lua documents
-// them.
-func encodeRefund(names keyNames, now algorithms.Micros, requests []store.Request, n int64) (keys []string, argv []any) {
+// or as many as were charged, of each limit of the requests, as refund.lua and renew.lua
+// document them. head is what ARGV begins with: instants.
+func encodeRefund(names keyNames, requests []store.Request, n int64, head ...any) (keys []string, argv []any) {
 	var limits []*algorithms.Limit
 	var tail []any
 	for i := range requests {
@@ -87,7 +87,7 @@ func encodeRefund(names keyNames, now algorithms.Micros, requests []store.Reques
 			}
 		}
 	}
-	return keys, arguments([]any{now}, limits, tail)
+	return keys, arguments(head, limits, tail)
 }
 
 var change = redis.NewScript(algorithms.ChangeScript())
@@ -240,7 +240,6 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 // decodeRenewal reads what was charged anew into the decisions of requests. A non-nil
 // failed is the error that kept some of them, and them alone, from being renewed.
 func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
-	r.integer(algorithms.Forever) // the instant
 	for i := range requests {
 		for j := range requests[i].Decisions {
 			d := &requests[i].Decisions[j]

@@ -20,25 +20,30 @@ import (
 type batcher struct {
 	mu     sync.Mutex
 	queue  []*call
-	flying int         // script calls under way
-	last   time.Time   // when the last one was sent
+	flying int       // script calls under way
+	last   time.Time // when the last one was sent
+	bounds flyingBounds
 	timer  *time.Timer // for the next one, if it is not to wait for an answer; or nil
 }
 
-// How many script calls are under way. On a near Redis more of them make for smaller
-// batches, which costs it more time in all; with a far one, requests would wait.
-var (
-	// fewFlying go out without waiting for anything.
-	fewFlying = 2
-	// mostFlying are under way at most.
-	mostFlying = 32
-	// flyingApart is how far apart more than few of them go out.
-	flyingApart = 250 * time.Microsecond
-)
+// flyingBounds say how many script calls are under way. On a near Redis more of them make for
+// smaller batches, which costs it more time in all; with a far one, requests would wait.
+type flyingBounds struct {
+	few  int // go out without waiting for anything
+	most int // are under way at most
+}
+
+const mostFlying = 32
+
+// flying is what stores are made with.
+var flying = flyingBounds{few: 2, most: mostFlying}
+
+// flyingApart is how far apart more than few calls go out.
+const flyingApart = 250 * time.Microsecond
 
 // mayFlyLocked tells whether another call may be sent now.
 func (b *batcher) mayFlyLocked() bool {
-	return b.flying < fewFlying || b.flying < mostFlying && time.Since(b.last) >= flyingApart
+	return b.flying < b.bounds.few || b.flying < b.bounds.most && time.Since(b.last) >= flyingApart
 }
 
 // call is a Take in the queue.
@@ -114,7 +119,7 @@ func (s *Store) wakeLocked() {
 		if calls := s.nextCallsLocked(); len(calls) > 0 {
 			go s.sendAll(calls)
 		}
-	case b.timer == nil && b.flying < mostFlying:
+	case b.timer == nil && b.flying < b.bounds.most:
 		b.timer = time.AfterFunc(flyingApart, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -137,7 +142,7 @@ func (s *Store) nextCalls() []*call {
 	b := &s.batcher
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.flying > fewFlying && time.Since(b.last) < flyingApart {
+	if b.flying > b.bounds.few && time.Since(b.last) < flyingApart {
 		b.flying--
 		s.wakeLocked()
 		return nil

@@ -10,12 +10,12 @@ func Pretend(s *Store, shown time.Time) {
 	s.clock = clock{redis: shown.UnixMicro(), seen: time.Now()}
 }
 
-// SetFlying changes how many script calls may be under way, none of them for the
-// sake of time, and returns what undoes it.
+// SetFlying changes how many script calls may be under way of stores made from now on, none
+// of them for the sake of time, and returns what undoes it.
 func SetFlying(n int) func() {
-	few, most := fewFlying, mostFlying
-	fewFlying, mostFlying = n, n
-	return func() { fewFlying, mostFlying = few, most }
+	before := flying
+	flying = flyingBounds{few: n, most: n}
+	return func() { flying = before }
 }
 
 // AddressFrom is where a redirect by a node at another address leads to.

@@ -138,7 +138,10 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 }
 
 func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
-	return &Store{options: o, dial: dial, takes: make(scripts), refunds: make(scripts), renews: make(scripts), stepped: stepped}
+	return &Store{
+		options: o, dial: dial, takes: make(scripts), refunds: make(scripts), renews: make(scripts), stepped: stepped,
+		batcher: batcher{bounds: flying},
+	}
 }
 
 func (s *Store) names() keyNames {

@@ -290,6 +290,10 @@ func TestExampleAPIPlans(t *testing.T) {
 	if got := statuses(t, c, "GET", nil, repeat("/api/", 3)...); got != "200 200 429 " {
 		t.Errorf("without a key: %s", got)
 	}
+	if r, err := c.do("PUT", "http://"+c.admin+"/rate_limit/zones/api/keys/key-of-carol/override", `{"unlimited": true, "ttl": "1h"}`); err != nil || r.StatusCode != 204 {
+		t.Errorf("an override at run time: %v %d %s", err, r.StatusCode, r.body)
+	}
+	c.get(t, "/api/", "X-Api-Key", "key-of-carol").want(t, 200, "RateLimit-Policy", "")
 }
 
 func TestExampleLLMTokens(t *testing.T) {

@@ -80,7 +80,7 @@ func TestOverridesAtRunTime(t *testing.T) {
 	b.get(t, "/", "Key", "k").want(t, 429, "Retry-After", "1800")
 	a.get(t, "/", "Key", "other").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=1800`)
 
-	setOverride(t, server, "k", unlimitedOverride, 400*time.Millisecond)
+	setOverride(t, server, "k", unlimitedOverride, 3*time.Second)
 	a.until(t, 200, "Key", "k")
 	a.until(t, 429, "Key", "k").want(t, 429, "RateLimit-Policy", `"api";q=2;w=3600`)
 	b.get(t, "/", "Key", "k").want(t, 429)
@@ -128,7 +128,8 @@ func TestOverrideRoundTrips(t *testing.T) {
 		for range 50 {
 			c.get(t, "/", "Key", key).want(t, 200)
 		}
-		if n := evals(t, server) - before; key != "none" && n != 50 || n > 50 { // refusals of a shadow are remembered
+		n := evals(t, server) - before
+		if key != "none" && n < 50 || n > 52 { // refusals of a shadow are remembered; checks of Redis are calls, too
 			t.Errorf("%s: 50 requests took %d script calls", key, n)
 		}
 	}
@@ -205,10 +206,10 @@ func TestOverridesOfConcurrencyAlone(t *testing.T) {
 	c := startCaddy(t, strings.Replace(config, "respond", "test_hold\nrespond", 1))
 	held := make(chan error)
 	go func() {
-		_, err := c.do(http.MethodGet, "http://"+c.site+"/?hold=3s", "", "Key", "k")
+		_, err := c.do(http.MethodGet, "http://"+c.site+"/?hold=6s", "", "Key", "k")
 		held <- err
 	}()
-	c.waitForLog(t, `"msg":"held","for":3`)
+	c.waitForLog(t, `"msg":"held","for":6`)
 	c.get(t, "/", "Key", "k").want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
 	setOverride(t, server, "k", unlimitedOverride, 0)
 	c.until(t, 200, "Key", "k").want(t, 200, "RateLimit-Policy", "")

@@ -3,7 +3,10 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
@@ -69,4 +72,35 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	take("after the move")
 	override("")
 	overridden("after the move", "")
+}
+
+// An answer about overrides that comes at the last moment is that answer, and no failure,
+// which others would be told of, too.
+func TestOverriddenLate(t *testing.T) {
+	server := redistest.Start(t)
+	r := request(t, "k")
+	server.Client.Set(t.Context(), "caddy_rl:{k}:"+store.OverrideID(r[0].Zone), "x", 0)
+	s := open(t, redisstore.Options{Address: server.Addr, Timeout: 300 * time.Microsecond})
+	var late atomic.Int64
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 500 {
+				r := request(t, "k")
+				r[0].Overridable = true
+				_, err := s.Take(t.Context(), r)
+				_, failed := errors.AsType[*store.Error](err)
+				_, overridden := errors.AsType[*store.OverriddenError](err)
+				if failed == overridden {
+					t.Errorf("%T: %v", err, err)
+					return
+				}
+				if failed {
+					late.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d of 8000 were too late", late.Load())
 }

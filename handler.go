@@ -23,7 +23,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	var allowed bool
 	var err error
 	for try := range mostTries {
-		if err = a.ask(r, repl, try > 0); err != nil {
+		if err = a.ask(r, repl, try); err != nil {
 			if errors.Is(err, errTooEarly) {
 				return h.respond(w, r, http.StatusTooEarly)
 			}
@@ -236,8 +236,9 @@ func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	return a
 }
 
-// ask finds the zones the request belongs to, and what to ask about each, perhaps again.
-func (a *answer) ask(r *http.Request, repl *caddy.Replacer, again bool) error {
+// ask finds the zones the request belongs to, and what to ask about each, perhaps again:
+// try is how often that was done before.
+func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 	a.zones, a.terms, a.requests, a.userless = a.zones[:0], a.terms[:0], a.requests[:0], nil
 	for _, z := range a.handler.zones {
 		matches, err := z.matches(r)
@@ -260,10 +261,11 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, again bool) error {
 		a.suspect(z, r, repl)
 		key, alternative := z.keyOf(repl)
 		t, override := z.termsOf(key, repl)
+		overridable := z.overridable && try < mostTries-1
 		if t.unlimited {
 			if z.overridable { // as long as it is
-				a.add(z, t, store.Request{Zone: z.name, Key: key, Shadow: true, Overridable: true, Override: override})
-			} else if !again {
+				a.add(z, t, store.Request{Zone: z.name, Key: key, Shadow: true, Overridable: overridable, Override: override})
+			} else if try == 0 {
 				z.metrics.count(outcomeOverridden)
 			}
 			continue
@@ -273,13 +275,13 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, again bool) error {
 			limited = true
 			a.add(z, t, store.Request{
 				Zone: z.name, Key: key, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow,
-				Overridable: z.overridable, Override: override,
+				Overridable: overridable, Override: override,
 			})
 		}
 		if s := t.slots; s != nil {
 			a.add(z, s, store.Request{
 				Zone: z.name, Key: key, Limits: s.limits[alternative], Cost: 1, Shadow: shadow, Fleeting: true,
-				Overridable: z.overridable && !limited, Override: override,
+				Overridable: overridable && !limited, Override: override,
 			})
 		}
 	}

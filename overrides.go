@@ -104,7 +104,8 @@ func (k *knownOverrides) set(key string, o knownOverride) {
 	}
 }
 
-// mostTries is how often a request is asked anew at most because overrides change.
+// mostTries is how often a request is asked at most because overrides change: the last time
+// by those that there were a moment ago.
 const mostTries = 10
 
 // learn notes the overrides that there are, if that is why nothing was decided: the request

@@ -1,9 +1,11 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -124,24 +126,15 @@ func TestOverrideRoundTrips(t *testing.T) {
 	for key, text := range map[string]string{"none": "", "more": `{"limits":[{"algorithm":"gcra","events":1000,"window":"1s"}]}`, "unlimited": unlimitedOverride} {
 		setOverride(t, server, key, text, 0)
 		c.get(t, "/", "Key", key).want(t, 200)
-		before := evals(t, server)
+		before := server.Calls(t, "evalsha")
 		for range 50 {
 			c.get(t, "/", "Key", key).want(t, 200)
 		}
-		n := evals(t, server) - before
+n := server.Calls(t, "evalsha") - before
 		if key != "none" && n < 50 || n > 52 { // refusals of a shadow are remembered; checks of Redis are calls, too
 			t.Errorf("%s: 50 requests took %d script calls", key, n)
 		}
 	}
-}
-
-// evals counts the script calls of a Redis.
-func evals(t *testing.T, server *redistest.Server) (n int) {
-	t.Helper()
-	info := server.Client.Info(t.Context(), "commandstats").Val()
-	_, rest, _ := strings.Cut(info, "cmdstat_evalsha:calls=")
-	_, _ = fmt.Sscanf(rest, "%d", &n)
-	return n
 }
 
 // All that goes with limits goes with those of an override, and with none.
@@ -218,4 +211,33 @@ func TestOverridesOfConcurrencyAlone(t *testing.T) {
 		t.Error(err)
 	}
 	c.until(t, 200, "Key", "k").want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
+}
+
+// However often an override changes, requests are decided by one that there was.
+func TestOverridesThatChangeAllTheTime(t *testing.T) {
+	server := redistest.Start(t)
+	relay := redistest.StartAudit(t, server)
+	relay.Delay(3 * time.Millisecond) // there is a change while a request is asked about
+	c := startCaddy(t, strings.Replace(overridable(server, ""), server.Addr, relay.Addr, 1))
+	change := func(n int) {
+		setOverride(t, server, "k", fmt.Sprintf(`{"limits":[{"algorithm":"gcra","events":%d,"window":"1h"}]}`, 1000+n), 0)
+	}
+	change(0)
+	ctx, stop := context.WithCancel(t.Context())
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for n := 1; ctx.Err() == nil; n++ {
+			change(n)
+		}
+	})
+	before := server.Calls(t, "evalsha")
+	const requests = 10
+	for range requests {
+		c.get(t, "/", "Key", "k").want(t, 200)
+	}
+	stop()
+	changing.Wait()
+	if calls := server.Calls(t, "evalsha") - before; calls < 2*requests {
+		t.Errorf("%d requests took %d script calls: the override has hardly changed", requests, calls)
+	}
 }

@@ -83,12 +83,16 @@ func (k *knownOverrides) of(key string) knownOverride {
 	return k.byKey[key]
 }
 
-func (k *knownOverrides) set(key string, o knownOverride) {
+// set notes an override, and tells whether that is news.
+func (k *knownOverrides) set(key string, o knownOverride) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.byKey[key].text == o.text { // another request has learned it meanwhile
+		return false
+	}
 	if o.text == "" {
 		delete(k.byKey, key)
-		return
+		return true
 	}
 	if k.byKey == nil {
 		k.byKey = make(map[string]knownOverride)
@@ -102,6 +106,7 @@ func (k *knownOverrides) set(key string, o knownOverride) {
 			delete(k.byKey, other)
 		}
 	}
+	return true
 }
 
 // mostTries is how often a request is asked at most because overrides change: the last time
@@ -124,12 +129,11 @@ func (a *answer) learn(err error) bool {
 }
 
 func (z *zone) learn(key, text string) {
-	o := knownOverride{text: text}
+	o, err := knownOverride{text: text}, error(nil)
 	if text != "" {
-		var err error
-		if o.terms, err = z.readOverride(text); err != nil {
-			z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
-		}
+		o.terms, err = z.readOverride(text)
 	}
-	z.known.set(key, o)
+	if z.known.set(key, o) && err != nil {
+		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
+	}
 }

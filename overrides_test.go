@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -16,7 +17,7 @@ import (
 // for good.
 func setOverride(t *testing.T, server *redistest.Server, key, text string, span time.Duration) {
 	t.Helper()
-	name := "caddy_rl:{" + key + "}:api:o"
+	name := "caddy_rl:{" + cmp.Or(key, "%") + "}:api:o"
 	if text == "" {
 		server.Client.Del(t.Context(), name)
 	} else if err := server.Client.Set(t.Context(), name, text, span).Err(); err != nil {
@@ -102,8 +103,11 @@ func TestOverridesThatCannotBeRead(t *testing.T) {
 			c.get(t, "/", "Key", key).want(t, want, "RateLimit-Policy", `"api";q=2;w=3600`)
 		}
 	}
+	setOverride(t, server, "", "zzz", 0)
 	c.waitForLog(t, "the override of a key can't be read")
-	if n := strings.Count(c.logged(), "the override of a key can't be read"); n != 8 {
+	flood(t, 64, 64, "/", c) // without a key
+	c.waitForLog(t, "invalid character 'z'")
+	if n := strings.Count(c.logged(), "the override of a key can't be read"); n != 9 {
 		t.Errorf("it was said %d times, want once of each", n)
 	}
 	server.Client.HSet(t.Context(), "caddy_rl:{hash}:api:o", "a", "b") // the store can't decide

@@ -134,7 +134,7 @@ func TestOverrideRoundTrips(t *testing.T) {
 		for range 50 {
 			c.get(t, "/", "Key", key).want(t, 200)
 		}
-n := server.Calls(t, "evalsha") - before
+		n := server.Calls(t, "evalsha") - before
 		if key != "none" && n < 50 || n > 52 { // refusals of a shadow are remembered; checks of Redis are calls, too
 			t.Errorf("%s: 50 requests took %d script calls", key, n)
 		}

@@ -111,7 +111,7 @@ func (k *knownOverrides) set(key string, o knownOverride) bool {
 
 // mostTries is how often a request is asked at most because overrides change: the last time
 // by those that there were a moment ago.
-const mostTries = 10
+const mostTries = 4
 
 // learn notes the overrides that there are, if that is why nothing was decided: the request
 // is to be asked again.

@@ -82,11 +82,7 @@ func (g *gate) wait(t *testing.T, n int) {
 
 func waitUntil(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patient); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came true that %s", what)
-		}
-	}
+	redistest.WaitFor(t, "the moment when "+what, done)
 }
 
 // waitForSlots waits until so many slots are free, as a request that has one sees it.

@@ -25,7 +25,7 @@ func classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if isOverridden(err) {
+	if store.IsOverridden(err) {
 		return err
 	}
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
@@ -52,12 +52,6 @@ func classify(ctx context.Context, err error) error {
 		e.Reason = store.ReasonTimeout
 	}
 	return e
-}
-
-// isOverridden tells whether that is not a failure, but other overrides.
-func isOverridden(err error) bool {
-	_, is := errors.AsType[*store.OverriddenError](err)
-	return is
 }
 
 // noSlot tells whether a node says that nobody has a key's slot, as far as it knows.

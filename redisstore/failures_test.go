@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -151,23 +150,15 @@ func TestOneBrokenCall(t *testing.T) {
 			}
 		})
 	}
-	wait := func(what string, until func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(patient); !until(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("never %s", what)
-			}
-		}
-	}
 	take()
-	wait("a call under way", func() bool { return m.calls.Load() == 1 })
+	redistest.WaitFor(t, "a call under way", func() bool { return m.calls.Load() == 1 })
 	for range 50 {
 		take()
 	}
-	wait("50 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 50 })
+	redistest.WaitFor(t, "50 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 50 })
 	close(broken)
 	all.Wait()
-	wait("the end of all calls", func() bool { _, flying := redisstore.Batches(s); return flying == 0 })
+	redistest.WaitFor(t, "the end of all calls", func() bool { _, flying := redisstore.Batches(s); return flying == 0 })
 	if failed.Load() != 51 || m.calls.Load() != 2 || b.Open() {
 		t.Errorf("%d requests failed in %d calls, and the store is asked no more: %v, want 51 in 2, and that it is", failed.Load(), m.calls.Load(), b.Open())
 	}

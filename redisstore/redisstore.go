@@ -210,7 +210,7 @@ func (s *Store) takeUntil(ctx context.Context, own time.Time, requests []store.R
 		// the time of Redis is known better now.
 		allowed, err = s.take(ctx, deadline, requests)
 	}
-	if err != nil && !isOverridden(err) && deadline.Equal(own) && !time.Now().Before(own) { // Redis had all its time, whoever has left meanwhile
+	if err != nil && !store.IsOverridden(err) && deadline.Equal(own) && !time.Now().Before(own) { // Redis had all its time, whoever has left meanwhile
 		return false, &store.Error{Reason: store.ReasonTimeout, Err: err}
 	}
 	return allowed, classify(ctx, err)

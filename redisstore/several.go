@@ -60,7 +60,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	allowed, failed := true, error(nil)
 	for _, p := range parts {
 		allowed = allowed && p.allowed
-		if !isOverridden(p.err) {
+		if !store.IsOverridden(p.err) {
 			failed = cmp.Or(failed, p.err)
 		}
 	}

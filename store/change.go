@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -32,6 +33,12 @@ type OverriddenError struct {
 }
 
 func (*OverriddenError) Error() string { return "keys have other overrides than was known" }
+
+// IsOverridden tells whether an error is an [OverriddenError].
+func IsOverridden(err error) bool {
+	_, is := errors.AsType[*OverriddenError](err)
+	return is
+}
 
 // OverrideID is to the override of a key what a [Limit]'s ID is to a budget.
 func OverrideID(zone string) string { return zone + ":o" }

@@ -27,7 +27,7 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 // store fails, nobody knows better than the caller which overrides there are.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
-	if err == nil || ctx.Err() != nil || isOverridden(err) {
+	if err == nil || ctx.Err() != nil || IsOverridden(err) {
 		return allowed, err
 	}
 	f.failed(err)
@@ -77,11 +77,6 @@ func (f *Failover) Renew(ctx context.Context, requests []Request) error {
 
 // Change implements [Store]: it is of store alone.
 func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
-
-func isOverridden(err error) bool {
-	_, is := errors.AsType[*OverriddenError](err)
-	return is
-}
 
 // isLocal tells whether the store failed when the request was decided.
 func isLocal(r Request) bool {

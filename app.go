@@ -301,7 +301,7 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
 		return newBackend(o, func(back time.Duration) {
 			collected.clockSteps.Inc()
-			logger().Warn("the clock of Redis stepped back: until it has caught up, budgets do not refill", zap.Duration("by", back))
+			logger().Warn("the clock of Redis stepped back: budgets go on from its new time, and what was used of them stays used", zap.Duration("by", back))
 		}, func(address string, failure error) {
 			if failure != nil {
 				logger().Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",

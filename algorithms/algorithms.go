@@ -34,6 +34,12 @@ const (
 	// longest is the longest span, about 142 years, that can be added to an
 	// instant of this century and stay exact.
 	longest Micros = 1 << 52
+
+	// stepBack is how far a clock can be behind the newest instant in a budget's state and
+	// hold the budget still: the clocks of two nodes differ by so much. One that is further
+	// behind has stepped back. Then the budget goes on from now, and what was used of it
+	// stays used.
+	stepBack Micros = 1_000_000
 )
 
 // State is what is remembered about one budget. The zero State is a budget never
@@ -98,8 +104,10 @@ func (d *Decision) Age(passed Micros) {
 // Receipt is what [Refund] has to know to give back a charge.
 type Receipt struct {
 	// A and B are those of the State right after the charge, or, with a log, the
-	// instant that was charged and 0. Both are 0 if nothing was.
+	// instant that was charged, by the log's own time, and 0. Both are 0 if nothing was.
 	A, B int64
+	// At is when the charge was decided; 0 if nothing was charged.
+	At Micros
 	// Shared tells that the charge went to a budget that a store shares between
 	// keys it has no room for. Only stores set it.
 	Shared bool
@@ -120,6 +128,9 @@ type Algorithm struct {
 	// BinaryOnly tells that its limits mean nothing in any mode but [Binary].
 	BinaryOnly bool
 
+	// log reports whether single charges are remembered. Then a receipt names one of
+	// them, and is good whatever the clock has done since.
+	log  bool
 	bit  Set
 	lua  string
 	args func(*Limit) []int64
@@ -142,7 +153,7 @@ type Algorithm struct {
 type outcome uint8
 
 const (
-	peek    outcome = iota // it only looked
+	peek    outcome = iota // it only looked, and nothing is saved
 	granted                // it passes, or will once it has been held
 	refused
 )
@@ -152,11 +163,13 @@ func (a *Algorithm) Takes(option string) bool { return slices.Contains(a.Options
 
 // verdict is what the first step found: how many events fit, how long the
 // request would have to wait (0 when it fits), and what the second step needs to
-// know of the state without reading it again.
+// know of the state without reading it again. d is not 0 if the state differs from
+// the stored one by more than the time that has passed, as it does after the clock
+// has stepped back: then every request but a peek saves it.
 type verdict struct {
-	fits    int64
-	retry   Micros
-	a, b, c int64
+	fits       int64
+	retry      Micros
+	a, b, c, d int64
 }
 
 var registered []*Algorithm

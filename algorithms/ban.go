@@ -18,9 +18,13 @@ var banLua string
 // what refuses, and [Take] says so with the outcome refused. While a ban stands
 // nothing is counted.
 //
-// State: A is when the first refusal was that counts, B when the last ban ends or
-// ended, C how many refusals count, times banLevels, and how many bans there were.
-// No refusals are the same as no window, and no bans the same as no last one.
+// State: A is when the first refusal was that counts, or, if there was none since, when
+// the last ban began, B when the last ban ends or ended, C how many refusals count, times
+// banLevels, and how many bans there were. No refusals are the same as no window, and no
+// bans the same as no last one.
+//
+// A is the newest instant: a ban ends ahead of it, by as much as it stands for. If the
+// clock is more than a second behind A, A becomes now, and the end moves with it.
 var banAlgorithm = &Algorithm{
 	Name: "ban",
 	bit:  1 << 63, // it isn't among those registered: nobody can configure it as a limit
@@ -81,7 +85,7 @@ func (l *Limit) Bans() bool { return l.algorithm == banAlgorithm }
 func BeginBan(s *State, now, span Micros, l *Limit) (reset Micros) {
 	v := banDecide(l, s, now, 0)
 	level := min(v.c%banLevels+1, banLevels-1)
-	s.A, s.B, s.C = 0, now+span, level
+	s.A, s.B, s.C = now, now+span, level
 	return span + l.ban.Most
 }
 
@@ -89,6 +93,10 @@ func banDecide(l *Limit, s *State, now Micros, _ int64) verdict {
 	window, most := l.ban.Window, l.ban.Most
 	start, ends := s.A, s.B
 	refusals, level := s.C/banLevels, s.C%banLevels
+	dirty := int64(0)
+	if start-now > stepBack {
+		start, ends, dirty = now, ends-start+now, 1
+	}
 	if now-start >= window {
 		start, refusals = 0, 0
 	}
@@ -99,7 +107,7 @@ func banDecide(l *Limit, s *State, now Micros, _ int64) verdict {
 	if ends > now {
 		fits, retry = -1, ends-now // what costs nothing doesn't fit either
 	}
-	return verdict{fits: fits, retry: retry, a: start, b: ends, c: refusals*banLevels + level}
+	return verdict{fits: fits, retry: retry, a: start, b: ends, c: refusals*banLevels + level, d: dirty}
 }
 
 func banCommit(l *Limit, s *State, now Micros, _ int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
@@ -115,7 +123,7 @@ func banCommit(l *Limit, s *State, now Micros, _ int64, o outcome, v verdict) (c
 			for range level {
 				duration = min(2*duration, most)
 			}
-			start, refusals = 0, 0
+			start, refusals = now, 0
 			ends, level = now+duration, min(level+1, banLevels-1)
 		}
 	}
@@ -129,7 +137,7 @@ func banCommit(l *Limit, s *State, now Micros, _ int64, o outcome, v verdict) (c
 	if level > 0 {
 		reset = max(reset, ends+most-now)
 	}
-	if o == refused {
+	if o == refused || v.d == 1 && o != peek {
 		s.A, s.B, s.C = start, ends, refusals*banLevels+level
 	}
 	return 0, 0, 0, remaining, more, reset

@@ -7,6 +7,10 @@ function ban.decide(l, key, now)
   local window, most = l[2], l[4]
   local start, ends, counts = load(key, 3)
   local refusals, level = floor(counts / 64), counts % 64
+  local dirty = 0
+  if start - now > step_back then
+    start, ends, dirty = now, ends - start + now, 1
+  end
   if now - start >= window then
     start, refusals = 0, 0
   end
@@ -17,17 +21,17 @@ function ban.decide(l, key, now)
   if ends > now then
     fits, retry = -1, ends - now
   end
-  return fits, retry, start, ends, refusals * 64 + level
+  return fits, retry, start, ends, refusals * 64 + level, dirty
 end
 
 function ban.begin(l, key, now, span)
   local most = l[4]
   local _, _, _, _, counts = ban.decide(l, key, now)
   local level = min(counts % 64 + 1, 63)
-  save(key, span + most, 0, now + span, level)
+  save(key, span + most, now, now + span, level)
 end
 
-function ban.commit(l, key, now, charge, outcome, start, ends, counts)
+function ban.commit(l, key, now, charge, outcome, start, ends, counts, dirty)
   local after, window, duration, most = l[1], l[2], l[3], l[4]
   local refusals, level = floor(counts / 64), counts % 64
   if outcome == 'refused' then
@@ -39,7 +43,7 @@ function ban.commit(l, key, now, charge, outcome, start, ends, counts)
       for _ = 1, level do
         duration = min(2 * duration, most)
       end
-      start, refusals = 0, 0
+      start, refusals = now, 0
       ends, level = now + duration, min(level + 1, 63)
     end
   end
@@ -53,7 +57,7 @@ function ban.commit(l, key, now, charge, outcome, start, ends, counts)
   if level > 0 then
     reset = max(reset, ends + most - now)
   end
-  if outcome == 'refused' then
+  if outcome == 'refused' or dirty == 1 and outcome ~= 'peek' then
     save(key, reset, start, ends, refusals * 64 + level)
   end
   return 0, 0, 0, remaining, more, reset

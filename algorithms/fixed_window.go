@@ -13,6 +13,10 @@ var fixedWindowLua string
 // State: A is the start of the window, B how many events were charged in it. No
 // events charged is the same as no window. More than events are requests that
 // were charged in advance: each later window takes events of them.
+//
+// A is the newest instant, and never ahead of the charge that wrote it: what was
+// charged in advance is in B. If the clock is more than a second behind A, the window
+// becomes one that begins now, or at the clock the one that now is in, and B stays.
 func init() {
 	register(&Algorithm{
 		Name: "fixed_window", Options: []string{"align"},
@@ -34,7 +38,7 @@ func init() {
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window := l.Events, l.Window
-	start, count := fixedWindowRoll(l, s.A, s.B, now)
+	start, count, dirty := fixedWindowRoll(l, s.A, s.B, now)
 	fits := max(events-count, 0)
 	retry := int64(0)
 	if cost > events {
@@ -42,12 +46,12 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = start + floorDiv(count+cost-1, events)*window - now
 	}
-	return verdict{fits: fits, retry: retry, a: start, b: count}
+	return verdict{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
 func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, clock := l.Events, l.Window, l.Align == "clock"
-	start, count := v.a, v.b
+	start, count, dirty := v.a, v.b, v.d
 	if o == refused && count+charge > events {
 		if clock || count > events {
 			charge = max(events-count, 0)
@@ -62,7 +66,7 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 		more = start + max(floorDiv(count, events), 1)*window - now
 		reset = start + ceilDiv(count, events)*window - now
 	}
-	if charge > 0 {
+	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = start, count
 	}
 	return charge, start, count, remaining, more, reset
@@ -70,8 +74,8 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 
 func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	events := l.Events
-	start, count := fixedWindowRoll(l, s.A, s.B, now)
-	then, left := fixedWindowRoll(l, a, b, now)
+	start, count, _ := fixedWindowRoll(l, s.A, s.B, now)
+	then, left, _ := fixedWindowRoll(l, a, b, now)
 	if count > events && count > left {
 		return // others wait behind it
 	}
@@ -80,20 +84,24 @@ func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	}
 }
 
-// fixedWindowRoll returns the window that is current now, or a later one after the
-// clock has stepped back, and what was charged in it and in later ones; start and
-// count are of an earlier window.
-func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (current Micros, left int64) {
+// fixedWindowRoll returns the window that is current now, or one that begins within a
+// second, what was charged in it and in later ones, and whether the clock has stepped
+// back, so that it must be saved; start and count are of an earlier window.
+func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (current Micros, left, dirty int64) {
 	events, window, clock := l.Events, l.Window, l.Align == "clock"
+	fresh := now
+	if clock {
+		fresh = now - now%window
+	}
+	if start-now > stepBack {
+		start, dirty = fresh, 1
+	}
 	if now-start >= window {
 		passed := min(floorDiv(now-start, window), ceilDiv(count, events))
 		start, count = start+passed*window, max(count-passed*events, 0)
 	}
 	if count == 0 {
-		start = now
-		if clock {
-			start = now - now%window
-		}
+		start = fresh
 	}
-	return start, count
+	return start, count, dirty
 }

@@ -4,24 +4,29 @@ local fixed_window = {}
 algorithms.fixed_window = fixed_window
 
 local function fixed_window_roll(l, start, count, now)
-  local events, window, clock = l[1], l[2], l[3] == 1
+  local events, window, clock, dirty = l[1], l[2], l[3] == 1, 0
+  local fresh = now
+  if clock then
+    fresh = now - now % window
+  end
+  if start - now > step_back then
+    start, dirty = fresh, 1
+  end
   if now - start >= window then
     local passed = min(floor((now - start) / window), ceil(count / events))
     start, count = start + passed * window, max(count - passed * events, 0)
   end
   if count == 0 then
-    start = now
-    if clock then
-      start = now - now % window
-    end
+    start = fresh
   end
-  return start, count
+  return start, count, dirty
 end
 
 function fixed_window.decide(l, key, now, cost)
   local events, window = l[1], l[2]
   local start, count = load(key)
-  start, count = fixed_window_roll(l, start, count, now)
+  local dirty
+  start, count, dirty = fixed_window_roll(l, start, count, now)
   local fits = max(events - count, 0)
   local retry = 0
   if cost > events then
@@ -29,10 +34,10 @@ function fixed_window.decide(l, key, now, cost)
   elseif cost > fits then
     retry = start + floor((count + cost - 1) / events) * window - now
   end
-  return fits, retry, start, count
+  return fits, retry, start, count, 0, dirty
 end
 
-function fixed_window.commit(l, key, now, charge, outcome, start, count)
+function fixed_window.commit(l, key, now, charge, outcome, start, count, _, dirty)
   local events, window, clock = l[1], l[2], l[3] == 1
   if outcome == 'refused' and count + charge > events then
     if clock or count > events then
@@ -48,7 +53,7 @@ function fixed_window.commit(l, key, now, charge, outcome, start, count)
     more = start + max(floor(count / events), 1) * window - now
     reset = start + ceil(count / events) * window - now
   end
-  if charge > 0 then
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
     save(key, reset, start, count)
   end
   return charge, start, count, remaining, more, reset

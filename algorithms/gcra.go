@@ -13,7 +13,11 @@ var gcraLua string
 //
 // State: A is the whole µs of tat, B the rest in 1/events µs, so that a spacing
 // which is no whole number of µs isn't rounded either. A tat that has passed is
-// the same as none.
+// the same as none. C is the instant of the last charge.
+//
+// C is the newest instant: tat lies ahead of it, by debt and by what waits, however
+// much that is. If the clock is more than a second behind C, C becomes now, and tat
+// moves with it.
 func init() {
 	register(&Algorithm{
 		Name: "gcra", Burst: true,
@@ -29,10 +33,7 @@ func init() {
 
 func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part := s.A, s.B
-	if tat < now {
-		tat, part = now, 0
-	}
+	tat, part, at, dirty := gcraArrival(s, now)
 	ahead := tat - now
 	fits := gcraFree(l, ahead, part)
 	retry := int64(0)
@@ -41,12 +42,12 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = ahead + ceilDiv(part+(cost-burst)*window, events)
 	}
-	return verdict{fits: fits, retry: retry, a: tat, b: part}
+	return verdict{fits: fits, retry: retry, a: tat, b: part, c: at, d: dirty}
 }
 
 func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part := v.a, v.b
+	tat, part, at, dirty := v.a, v.b, v.c, v.d
 	ahead, most := tat-now, 2*burst*window
 	if o == refused && ahead > floorDiv(most, events) {
 		charge = 0
@@ -64,16 +65,16 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdi
 		reset = ahead + ceilDiv(part, events)
 	}
 	tat = now + ahead
-	if charge > 0 {
-		s.A, s.B = tat, part
+	if charge > 0 || dirty == 1 && o != peek {
+		s.A, s.B, s.C = tat, part, at
 	}
 	return charge, tat, part, remaining, more, reset
 }
 
 func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part := s.A, s.B
-	if tat < now || a < now {
+	tat, part, at, _ := gcraArrival(s, now)
+	if tat == now && part == 0 || a < now {
 		return
 	}
 	if behind := tat > a || tat == a && part > b; behind && tat-now > floorDiv(burst*window, events) {
@@ -88,12 +89,25 @@ func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if tat < now {
 		tat, part = now, 0
 	}
-	s.A, s.B = tat, part
+	s.A, s.B, s.C = tat, part, at
+}
+
+// gcraArrival returns tat, now if it has passed, the instant of the last charge, now
+// if that is earlier, and whether the clock has stepped back, so that it must be saved.
+func gcraArrival(s *State, now Micros) (tat Micros, part int64, at Micros, dirty int64) {
+	tat, part, at = s.A, s.B, s.C
+	if at-now > stepBack {
+		tat, at, dirty = tat-at+now, now, 1
+	}
+	if tat < now {
+		tat, part = now, 0
+	}
+	return tat, part, max(now, at), dirty
 }
 
 // gcraFree is how many events fit before tat, ahead + part/events µs from now,
-// is burst spacings away. Before multiplying it asks whether any do: after the
-// clock has stepped back, tat can be any distance ahead.
+// is burst spacings away. Before multiplying it asks whether any do: with what waits,
+// tat can be far ahead.
 func gcraFree(l *Limit, ahead Micros, part int64) int64 {
 	events, window, burst := l.events, l.window, l.Burst
 	if ahead > floorDiv(burst*window, events) {

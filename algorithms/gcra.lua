@@ -1,7 +1,19 @@
 
--- gcra: see gcra.go. State: tat (whole µs), part (1/events µs).
+-- gcra: see gcra.go. State: tat (whole µs), part (1/events µs), at (µs).
 local gcra = {}
 algorithms.gcra = gcra
+
+local function gcra_arrival(key, now)
+  local tat, part, at = load(key, 3)
+  local dirty = 0
+  if at - now > step_back then
+    tat, at, dirty = tat - at + now, now, 1
+  end
+  if tat < now then
+    tat, part = now, 0
+  end
+  return tat, part, max(now, at), dirty
+end
 
 local function gcra_free(l, ahead, part)
   local events, window, burst = l[1], l[2], l[3]
@@ -13,10 +25,7 @@ end
 
 function gcra.decide(l, key, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part = load(key)
-  if tat < now then
-    tat, part = now, 0
-  end
+  local tat, part, at, dirty = gcra_arrival(key, now)
   local ahead = tat - now
   local fits = gcra_free(l, ahead, part)
   local retry = 0
@@ -25,10 +34,10 @@ function gcra.decide(l, key, now, cost)
   elseif cost > fits then
     retry = ahead + ceil((part + (cost - burst) * window) / events)
   end
-  return fits, retry, tat, part
+  return fits, retry, tat, part, at, dirty
 end
 
-function gcra.commit(l, key, now, charge, outcome, tat, part)
+function gcra.commit(l, key, now, charge, outcome, tat, part, at, dirty)
   local events, window, burst = l[1], l[2], l[3]
   local ahead, most = tat - now, 2 * burst * window
   if outcome == 'refused' and ahead > floor(most / events) then
@@ -47,16 +56,16 @@ function gcra.commit(l, key, now, charge, outcome, tat, part)
     reset = ahead + ceil(part / events)
   end
   tat = now + ahead
-  if charge > 0 then
-    save(key, reset, tat, part)
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
+    save(key, reset, tat, part, at)
   end
   return charge, tat, part, remaining, more, reset
 end
 
 function gcra.refund(l, key, now, a, b, n)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part = load(key)
-  if tat < now or a < now then
+  local tat, part, at = gcra_arrival(key, now)
+  if tat == now and part == 0 or a < now then
     return
   end
   local behind = tat > a or tat == a and part > b
@@ -72,5 +81,5 @@ function gcra.refund(l, key, now, a, b, n)
   if tat < now then
     tat, part = now, 0
   end
-  save(key, tat - now + ceil(part / events), tat, part)
+  save(key, tat - now + ceil(part / events), tat, part, at)
 end

@@ -306,20 +306,6 @@ func TestPastResetAfterIsFresh(t *testing.T) {
 	})
 }
 
-func TestClockSteppingBackAddsNothing(t *testing.T) {
-	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
-		before := h.ask(h.now, 0)
-		back := r.Int64N(2 * minute)
-		after := h.ask(h.now-back, 0)
-		if after.Remaining > before.Remaining {
-			t.Errorf("stepping back %d µs took remaining from %d to %d", back, before.Remaining, after.Remaining)
-		}
-		if before.Remaining < h.full() && after.ResetAfter < before.ResetAfter {
-			t.Errorf("stepping back %d µs took reset after from %d to %d", back, before.ResetAfter, after.ResetAfter)
-		}
-	})
-}
-
 // bounds are what the algorithms promise to grant at most in a span.
 var bounds = map[string]func(l *Limit, span Micros) int64{
 	"fixed_window":   func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },

@@ -12,6 +12,9 @@ var leakyBucketLua string
 //
 // State: A is the instant of the last drip, B the level since. A level of 0 is
 // the same as no bucket.
+//
+// A is the newest instant, and never ahead of the charge that wrote it: debt is in B.
+// If the clock is more than a second behind A, A becomes now, and B stays.
 func init() {
 	register(&Algorithm{
 		Name: "leaky_bucket", Burst: true,
@@ -35,7 +38,7 @@ func leakyBucketBound(l *Limit) error {
 
 func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.Events, l.Window, l.Burst
-	drip, level := leakyBucketLeak(l, s.A, s.B, now)
+	drip, level, dirty := leakyBucketLeak(l, s.A, s.B, now)
 	fits := max(burst-level, 0)
 	retry := int64(0)
 	if cost > burst {
@@ -43,12 +46,12 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = drip + ceilDiv(level+cost-burst, events)*window - now
 	}
-	return verdict{fits: fits, retry: retry, a: drip, b: level}
+	return verdict{fits: fits, retry: retry, a: drip, b: level, d: dirty}
 }
 
 func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.Events, l.Window, l.Burst
-	drip, level := v.a, v.b
+	drip, level, dirty := v.a, v.b, v.d
 	if o == refused {
 		charge = max(min(charge, 2*burst-level), 0)
 	}
@@ -58,7 +61,7 @@ func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 		more = drip + ceilDiv(level-burst+remaining+1, events)*window - now
 		reset = drip + ceilDiv(level, events)*window - now
 	}
-	if charge > 0 {
+	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = drip, level
 	}
 	return charge, drip, level, remaining, more, reset
@@ -66,8 +69,8 @@ func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 
 func leakyBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	burst := l.Burst
-	drip, level := leakyBucketLeak(l, s.A, s.B, now)
-	_, left := leakyBucketLeak(l, a, b, now)
+	drip, level, _ := leakyBucketLeak(l, s.A, s.B, now)
+	_, left, _ := leakyBucketLeak(l, a, b, now)
 	if level > burst && level > left {
 		return // others wait behind it
 	}
@@ -76,14 +79,17 @@ func leakyBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	}
 }
 
-// leakyBucketLeak returns the last drip until now, and what is left since of the
-// level at an earlier drip.
-func leakyBucketLeak(l *Limit, drip Micros, level int64, now Micros) (last Micros, left int64) {
+// leakyBucketLeak returns the last drip until now, what is left since of the level at
+// an earlier drip, and whether the clock has stepped back, so that it must be saved.
+func leakyBucketLeak(l *Limit, drip Micros, level int64, now Micros) (last Micros, left, dirty int64) {
 	events, window := l.Events, l.Window
+	if drip-now > stepBack {
+		drip, dirty = now, 1
+	}
 	drips := min(floorDiv(max(now, drip)-drip, window), ceilDiv(level, events))
 	drip, level = drip+drips*window, max(level-drips*events, 0)
 	if level == 0 {
 		drip = now
 	}
-	return drip, level
+	return drip, level, dirty
 }

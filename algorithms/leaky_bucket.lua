@@ -4,19 +4,23 @@ local leaky_bucket = {}
 algorithms.leaky_bucket = leaky_bucket
 
 local function leaky_bucket_leak(l, drip, level, now)
-  local events, window = l[1], l[2]
+  local events, window, dirty = l[1], l[2], 0
+  if drip - now > step_back then
+    drip, dirty = now, 1
+  end
   local drips = min(floor((max(now, drip) - drip) / window), ceil(level / events))
   drip, level = drip + drips * window, max(level - drips * events, 0)
   if level == 0 then
     drip = now
   end
-  return drip, level
+  return drip, level, dirty
 end
 
 function leaky_bucket.decide(l, key, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local drip, level = load(key)
-  drip, level = leaky_bucket_leak(l, drip, level, now)
+  local dirty
+  drip, level, dirty = leaky_bucket_leak(l, drip, level, now)
   local fits = max(burst - level, 0)
   local retry = 0
   if cost > burst then
@@ -24,10 +28,10 @@ function leaky_bucket.decide(l, key, now, cost)
   elseif cost > fits then
     retry = drip + ceil((level + cost - burst) / events) * window - now
   end
-  return fits, retry, drip, level
+  return fits, retry, drip, level, 0, dirty
 end
 
-function leaky_bucket.commit(l, key, now, charge, outcome, drip, level)
+function leaky_bucket.commit(l, key, now, charge, outcome, drip, level, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
   if outcome == 'refused' then
     charge = max(min(charge, 2 * burst - level), 0)
@@ -38,7 +42,7 @@ function leaky_bucket.commit(l, key, now, charge, outcome, drip, level)
     more = drip + ceil((level - burst + remaining + 1) / events) * window - now
     reset = drip + ceil(level / events) * window - now
   end
-  if charge > 0 then
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
     save(key, reset, drip, level)
   end
   return charge, drip, level, remaining, more, reset

@@ -2,6 +2,7 @@
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
+local step_back = 1000000 -- 1 s: see stepBack in algorithms.go
 local algorithms = {}
 
 -- expiry of a budget in ms: its reset-after, and a second to spare
@@ -39,10 +40,16 @@ local function read_limits(i, count)
   local limits = {}
   for n = 1, count do
     local algorithm, numbers = algorithms[ARGV[i]], tonumber(ARGV[i + 1])
-    local l = { decide = algorithm.decide, commit = algorithm.commit, refund = algorithm.refund, bans = algorithm.bans }
+    local l = { decide = algorithm.decide, commit = algorithm.commit, refund = algorithm.refund,
+      bans = algorithm.bans, log = algorithm.log }
     for j = 1, numbers do l[j] = tonumber(ARGV[i + 1 + j]) end
     limits[tostring(n)] = l
     i = i + 2 + numbers
   end
   return limits, i
+end
+
+-- Give back n events of a charge that was made at an instant, unless that is more than a second ahead.
+local function give_back(l, key, now, a, b, at, n)
+  if at - now <= step_back or l.log then l.refund(l, key, now, a, b, n) end
 end

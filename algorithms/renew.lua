@@ -15,26 +15,26 @@ end
 local limits, i = read_limits(4, tonumber(ARGV[3]))
 local reply = { now, 0 }
 
-local log = algorithms.sliding_log or {}
-
-local function renew(l, key, a, b, n)
-  local fits, _, A, B, C = l.decide(l, key, now, 0)
-  if l.refund == log.refund and fits >= n and a - l[4] < now then
+local function renew(l, key, a, b, at, n)
+  local fits, _, A, B, C, D = l.decide(l, key, now, 0)
+  if l.log and D == 0 and fits >= n and a - l[4] < now then
     -- The other way round, which comes to the same unless the clock was set back: a log that is
     -- empty for a moment is gone, and where its slot is on its way to another node of a cluster,
     -- this one may not begin a new one.
-    local charged, stamp = l.commit(l, key, now, n, 'granted', A, B, C)
+    local charged, stamp = l.commit(l, key, now, n, 'granted', A, B, C, D)
     l.refund(l, key, now, a, b, n)
     return charged, stamp, 0
   end
-  l.refund(l, key, now, a, b, n)
-  fits, _, A, B, C = l.decide(l, key, now, 0)
-  return l.commit(l, key, now, min(n, fits), 'granted', A, B, C)
+  give_back(l, key, now, a, b, at, n)
+  fits, _, A, B, C, D = l.decide(l, key, now, 0)
+  return l.commit(l, key, now, min(n, fits), 'granted', A, B, C, D)
 end
 
 for _, key in ipairs(KEYS) do
   local l, r = limits[ARGV[i]], #reply
-  local ok, charged, a, b = pcall(renew, l, key, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
+  local a, b, at, n = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4])
+  local ok, charged
+  ok, charged, a, b = pcall(renew, l, key, a, b, at, n)
   if not ok then
     if type(charged) == 'table' then charged = charged.err end
     reply[r + 1], reply[r + 2] = 0, tostring(charged)
@@ -42,7 +42,7 @@ for _, key in ipairs(KEYS) do
     if charged == 0 then a, b = 0, 0 end
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 1, charged, a, b
   end
-  i = i + 4
+  i = i + 5
 end
 
 return reply

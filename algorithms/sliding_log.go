@@ -18,7 +18,13 @@ var slidingLogLua string
 // State: Log holds the instants, oldest first, at most events of them; in Redis
 // it is a list. With buckets it holds, for each bucket with events in it, three
 // numbers: its end, the number of its first event, and that of the first event
-// after it. Events that no longer count stay until the next charge.
+// after it. Events that no longer count stay until the next charge. The instants are
+// those of the log's own time, which is A ahead of the clock.
+//
+// The newest instant is the last of the log, or, with buckets, the first that is rounded
+// up to it, which never is ahead of the charge. If the clock is more than a second behind
+// it, A grows, which moves all instants back, and the newest to now. When all events have
+// expired, the next charge begins a log anew, with no time of its own.
 func init() {
 	register(&Algorithm{
 		Name: "sliding_log", Options: []string{"min_interval", "buckets"},
@@ -30,6 +36,7 @@ func init() {
 			return []int64{l.Events, l.Window, l.MinInterval, slidingLogGrid(l), l.Buckets}
 		},
 		bound:  slidingLogBound,
+		log:    true,
 		decide: slidingLogDecide,
 		commit: slidingLogCommit,
 		refund: slidingLogRefund,
@@ -62,18 +69,21 @@ func slidingLogGrid(l *Limit) Micros {
 
 func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
-	held := slidingLogHeld(l, s.Log)
+	held, ahead := slidingLogHeld(l, s.Log), s.A
 	newest := -max(interval, grid)
 	if held > 0 {
-		newest = slidingLogNewest(l, s.Log)
+		newest = slidingLogNewest(l, s.Log) - ahead
+	}
+	if back := newest - grid + 1 - now; back > stepBack {
+		newest, ahead = newest-back, ahead+back
 	}
 	eff := max(now, newest-grid+1)
-	dead := slidingLogDead(l, s.Log, held, eff-window)
+	dead := slidingLogDead(l, s.Log, held, eff-window+ahead)
 	live := held - dead
 	fits := max(events-live, 0)
 	retry := int64(0)
 	if cost > fits && cost <= events {
-		retry = slidingLogAt(l, s.Log, dead+live+cost-events-1) + window - now
+		retry = slidingLogAt(l, s.Log, dead+live+cost-events-1) - ahead + window - now
 	}
 	if early := newest + interval - now; interval > 0 && early > 0 {
 		fits = 0
@@ -84,22 +94,26 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	if cost > events {
 		retry = Forever
 	}
-	return verdict{fits: fits, retry: retry, a: ceilDiv(eff, grid) * grid, b: dead, c: live}
+	return verdict{fits: fits, retry: retry, a: eff, b: dead, c: live, d: ahead}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
-	events, window, interval := l.Events, l.Window, l.MinInterval
-	stamp, dead, live := v.a, v.b, v.c
-	oldest, newest := stamp, stamp
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
+	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
+	eff, dead, live, ahead := v.a, v.b, v.c, v.d
+	if charge > 0 && live == 0 {
+		ahead = 0
+	}
+	stamp := ceilDiv(eff+ahead, grid) * grid
+	oldest, newest := stamp-ahead, stamp-ahead
 	if charge == 0 && dead+live > 0 {
-		newest = slidingLogNewest(l, s.Log)
+		newest = slidingLogNewest(l, s.Log) - ahead
 	}
 	charge = min(charge, events)
 	if over := live + charge - events; over > 0 { // the newest events of them are kept
 		dead, live = dead+over, live-over
 	}
 	if live > 0 {
-		oldest = slidingLogAt(l, s.Log, dead)
+		oldest = slidingLogAt(l, s.Log, dead) - ahead
 	}
 	remaining = max(events-live-charge, 0)
 	if live+charge > 0 {
@@ -119,10 +133,13 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v
 		slidingLogDrop(l, s.Log, dead)
 		slidingLogPush(l, s.Log, stamp, charge)
 	}
+	if o != peek {
+		s.A = ahead
+	}
 	return charge, stamp, 0, remaining, more, reset
 }
 
-// slidingLogRefund removes up to n events of the instant at.
+// slidingLogRefund removes up to n events of the instant at, by the log's own time.
 func slidingLogRefund(l *Limit, s *State, _ Micros, at, _, n int64) {
 	held := slidingLogHeld(l, s.Log)
 	low, high := slidingLogDead(l, s.Log, held, at-1), slidingLogDead(l, s.Log, held, at)
@@ -136,7 +153,7 @@ func slidingLogRefund(l *Limit, s *State, _ Micros, at, _, n int64) {
 		slidingLogRenumber(s.Log, slidingLogBucket(s.Log, low+s.Log.At(1)), n)
 	}
 	if s.Log.Len() == 0 {
-		s.Log = nil
+		*s = State{}
 	}
 }
 

@@ -1,15 +1,40 @@
 
 -- sliding_log: see sliding_log.go. State: a list of instants (µs), oldest first, or,
--- with buckets, of ends, first numbers and numbers after the last, packed by threes.
-local sliding_log = {}
+-- with buckets, of ends, first numbers and numbers after the last, packed by threes. After them
+-- stands how far the log's own time is ahead of the clock, as a text such as +600000000, if it is.
+local sliding_log = { log = true }
 algorithms.sliding_log = sliding_log
 
 local function sliding_log_triple(key, index)
   return struct.unpack('<i8i8i8', redis.call('LINDEX', key, index))
 end
 
+-- how many instants or buckets there are, how far the log's own time is ahead, and the last entry
+local function sliding_log_entries(key)
+  local length = redis.call('LLEN', key)
+  if length == 0 then
+    return 0, 0
+  end
+  local last = redis.call('LINDEX', key, -1)
+  if #last < 24 and string.sub(last, 1, 1) == '+' then
+    return length - 1, tonumber(last), redis.call('LINDEX', key, -2)
+  end
+  return length, 0, last
+end
+
+local function sliding_log_set_ahead(key, ahead)
+  local _, old = sliding_log_entries(key)
+  if old ~= ahead and old > 0 then
+    redis.call('LTRIM', key, 0, -2)
+  end
+  if old ~= ahead and ahead > 0 then
+    redis.call('RPUSH', key, string.format('+%.0f', ahead))
+  end
+  return old ~= ahead
+end
+
 local function sliding_log_bucket(key, number)
-  local low, high = 0, redis.call('LLEN', key)
+  local low, high = 0, sliding_log_entries(key)
   while high - low > 1 do
     local middle = floor((low + high) / 2)
     local _, first = sliding_log_triple(key, middle)
@@ -23,13 +48,13 @@ local function sliding_log_bucket(key, number)
 end
 
 local function sliding_log_held(l, key)
-  local length = redis.call('LLEN', key)
-  if not l[5] or length == 0 then
-    return length
+  local entries, ahead, last = sliding_log_entries(key)
+  if not l[5] or entries == 0 then
+    return entries, ahead, tonumber(last)
   end
   local _, first = sliding_log_triple(key, 0)
-  local _, _, after = sliding_log_triple(key, -1)
-  return after - first
+  local newest, _, after = struct.unpack('<i8i8i8', last)
+  return after - first, ahead, newest
 end
 
 local function sliding_log_stamp(l, key, entry)
@@ -48,7 +73,7 @@ local function sliding_log_at(l, key, event)
 end
 
 local function sliding_log_dead(l, key, held, edge)
-  local entries = l[5] and redis.call('LLEN', key) or held
+  local entries = l[5] and sliding_log_entries(key) or held
   local low, high = 0, 1
   while high <= entries and sliding_log_stamp(l, key, high - 1) <= edge do
     low, high = high, high * 2
@@ -109,7 +134,7 @@ end
 local function sliding_log_renumber(key, bucket, n)
   local stamp, first, after = sliding_log_triple(key, bucket)
   redis.call('LSET', key, bucket, struct.pack('<i8i8i8', stamp, first, after - n))
-  for i = bucket + 1, redis.call('LLEN', key) - 1 do
+  for i = bucket + 1, sliding_log_entries(key) - 1 do
     local later, from, to = sliding_log_triple(key, i)
     redis.call('LSET', key, i, struct.pack('<i8i8i8', later, from - n, to - n))
   end
@@ -120,18 +145,23 @@ end
 
 function sliding_log.decide(l, key, now, cost)
   local events, window, interval, grid = l[1], l[2], l[3], l[4]
-  local held = sliding_log_held(l, key)
-  local newest = -max(interval, grid)
+  local held, ahead, newest = sliding_log_held(l, key)
   if held > 0 then
-    newest = sliding_log_stamp(l, key, -1)
+    newest = newest - ahead
+  else
+    newest = -max(interval, grid)
+  end
+  local back = newest - grid + 1 - now
+  if back > step_back then
+    newest, ahead = newest - back, ahead + back
   end
   local eff = max(now, newest - grid + 1)
-  local dead = sliding_log_dead(l, key, held, eff - window)
+  local dead = sliding_log_dead(l, key, held, eff - window + ahead)
   local live = held - dead
   local fits = max(events - live, 0)
   local retry = 0
   if cost > fits and cost <= events then
-    retry = sliding_log_at(l, key, dead + live + cost - events - 1) + window - now
+    retry = sliding_log_at(l, key, dead + live + cost - events - 1) - ahead + window - now
   end
   local early = newest + interval - now
   if interval > 0 and early > 0 then
@@ -143,14 +173,19 @@ function sliding_log.decide(l, key, now, cost)
   if cost > events then
     retry = forever
   end
-  return fits, retry, ceil(eff / grid) * grid, dead, live
+  return fits, retry, eff, dead, live, ahead
 end
 
-function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
-  local events, window, interval = l[1], l[2], l[3]
-  local oldest, newest = stamp, stamp
+function sliding_log.commit(l, key, now, charge, outcome, eff, dead, live, ahead)
+  local events, window, interval, grid = l[1], l[2], l[3], l[4]
+  if charge > 0 and live == 0 then
+    ahead = 0
+  end
+  local stamp = ceil((eff + ahead) / grid) * grid
+  local oldest, newest = stamp - ahead, stamp - ahead
   if charge == 0 and dead + live > 0 then
-    newest = sliding_log_stamp(l, key, -1)
+    local _, _, last = sliding_log_held(l, key)
+    newest = last - ahead
   end
   charge = min(charge, events)
   local over = live + charge - events
@@ -158,7 +193,7 @@ function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
     dead, live = dead + over, live - over
   end
   if live > 0 then
-    oldest = sliding_log_at(l, key, dead)
+    oldest = sliding_log_at(l, key, dead) - ahead
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0
   if live + charge > 0 then
@@ -173,6 +208,9 @@ function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
     remaining, more, reset = 0, max(more, early), max(reset, early)
   end
   if charge > 0 then
+    if ahead > 0 then
+      sliding_log_set_ahead(key, 0)
+    end
     if live > 0 then
       sliding_log_drop(l, key, dead)
     end
@@ -182,6 +220,11 @@ function sliding_log.commit(l, key, now, charge, _, stamp, dead, live)
       -- to another node of a cluster, this one may not begin a new one
       redis.call('LTRIM', key, l[5] and -1 or -charge, -1)
     end
+    if ahead > 0 then
+      sliding_log_set_ahead(key, ahead)
+    end
+    redis.call('PEXPIRE', key, ttl(reset))
+  elseif outcome ~= 'peek' and ahead > 0 and sliding_log_set_ahead(key, ahead) then
     redis.call('PEXPIRE', key, ttl(reset))
   end
   return charge, stamp, 0, remaining, more, reset
@@ -193,8 +236,9 @@ function sliding_log.refund(l, key, _, at, _, n)
   n = min(n, high - low)
   if n == 0 then
     return
-  end
-  if not l[5] then
+  elseif n == held then
+    redis.call('DEL', key)
+  elseif not l[5] then
     if low < held / 2 then n = -n end
     redis.call('LREM', key, -n, string.format('%.0f', at)) -- from the nearer end
   else

@@ -13,6 +13,10 @@ var slidingWindowLua string
 //
 // State: A is the start of the current window, B and C are prev and cur. Both 0
 // is the same as no state.
+//
+// A is the newest instant, and never ahead of the charge that wrote it. If the clock is
+// more than a second behind A, the current window becomes the one that now is in, and
+// B and C stay.
 func init() {
 	register(&Algorithm{
 		Name:   "sliding_window",
@@ -47,7 +51,7 @@ func slidingWindowUnit(l *Limit) Micros {
 
 func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events := l.Events
-	start, prev, cur := slidingWindowRoll(l, s, now)
+	start, prev, cur, dirty := slidingWindowRoll(l, s, now)
 	fits := slidingWindowFree(l, now, start, prev, cur)
 	retry := int64(0)
 	if cost > events {
@@ -55,12 +59,12 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = slidingWindowRoom(l, start, prev, cur, cost) - now
 	}
-	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur}
+	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, _ outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window := l.Events, l.Window
-	start, prev, cur := v.a, v.b, v.c
+	start, prev, cur, dirty := v.a, v.b, v.c, v.d
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
 	remaining = slidingWindowFree(l, now, start, prev, cur)
@@ -72,7 +76,7 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, _ outcome
 	} else if prev > 0 {
 		reset = start + window - now
 	}
-	if charge > 0 {
+	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = start, prev, cur
 	}
 	return charge, start, 0, remaining, more, reset
@@ -80,7 +84,7 @@ func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, _ outcome
 
 func slidingWindowRefund(l *Limit, s *State, now Micros, at, _, n int64) {
 	window := l.Window
-	start, prev, cur := slidingWindowRoll(l, s, now)
+	start, prev, cur, _ := slidingWindowRoll(l, s, now)
 	if at == start && cur > 0 {
 		s.A, s.B, s.C = start, prev, max(cur-n, 0)
 	} else if at == start-window && prev > 0 {
@@ -88,17 +92,21 @@ func slidingWindowRefund(l *Limit, s *State, now Micros, at, _, n int64) {
 	}
 }
 
-// slidingWindowRoll returns the window that is current now, or a later one after
-// the clock has stepped back, and what it and the one before hold.
-func slidingWindowRoll(l *Limit, s *State, now Micros) (start Micros, prev, cur int64) {
+// slidingWindowRoll returns the window that is current now, or one that begins within
+// a second, what it and the one before hold, and whether the clock has stepped back, so
+// that it must be saved.
+func slidingWindowRoll(l *Limit, s *State, now Micros) (start Micros, prev, cur, dirty int64) {
 	window := l.Window
 	start, prev, cur = s.A, s.B, s.C
+	if start-now > stepBack {
+		start, dirty = now-now%window, 1
+	}
 	if now-start >= 2*window {
 		start, prev, cur = now-now%window, 0, 0
 	} else if now-start >= window {
 		start, prev, cur = start+window, cur, 0
 	}
-	return start, prev, cur
+	return start, prev, cur, dirty
 }
 
 // slidingWindowFree is how many events fit now.

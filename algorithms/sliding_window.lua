@@ -20,19 +20,22 @@ local function sliding_window_room(l, start, prev, cur, cost)
 end
 
 local function sliding_window_roll(l, key, now)
-  local window = l[2]
+  local window, dirty = l[2], 0
   local start, prev, cur = load(key, 3)
+  if start - now > step_back then
+    start, dirty = now - now % window, 1
+  end
   if now - start >= 2 * window then
     start, prev, cur = now - now % window, 0, 0
   elseif now - start >= window then
     start, prev, cur = start + window, cur, 0
   end
-  return start, prev, cur
+  return start, prev, cur, dirty
 end
 
 function sliding_window.decide(l, key, now, cost)
   local events = l[1]
-  local start, prev, cur = sliding_window_roll(l, key, now)
+  local start, prev, cur, dirty = sliding_window_roll(l, key, now)
   local fits = sliding_window_free(l, now, start, prev, cur)
   local retry = 0
   if cost > events then
@@ -40,10 +43,10 @@ function sliding_window.decide(l, key, now, cost)
   elseif cost > fits then
     retry = sliding_window_room(l, start, prev, cur, cost) - now
   end
-  return fits, retry, start, prev, cur
+  return fits, retry, start, prev, cur, dirty
 end
 
-function sliding_window.commit(l, key, now, charge, _, start, prev, cur)
+function sliding_window.commit(l, key, now, charge, outcome, start, prev, cur, dirty)
   local events, window = l[1], l[2]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
@@ -56,7 +59,7 @@ function sliding_window.commit(l, key, now, charge, _, start, prev, cur)
   elseif prev > 0 then
     reset = start + window - now
   end
-  if charge > 0 then
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
     save(key, reset, start, prev, cur)
   end
   return charge, start, 0, remaining, more, reset

@@ -19,7 +19,12 @@ var smoothLua string
 // State: A is what was used of that which is saved up, in events×µs as in a
 // token_bucket, or, with warm_up, how far the budget is from cold, in µs of
 // idleness; B is the next free instant. In both cases the zero State is a budget
-// that was idle for long, unless initial says otherwise.
+// that was idle for long, unless initial says otherwise. C is the
+// instant of the last charge.
+//
+// C is the newest instant: the next free one lies ahead of it, by whatever the last
+// requests cost. If the clock is more than a second behind C, C becomes now, and the
+// next free instant moves with it.
 func init() {
 	register(&Algorithm{
 		Name: "smooth", Burst: true, Options: []string{"warm_up", "cold_factor", "initial"}, BinaryOnly: true,
@@ -101,7 +106,7 @@ func smoothArgs(l *Limit) []int64 {
 }
 
 func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	used, free, fresh := smoothRest(l, s.A, s.B, now)
+	used, free, at, dirty := smoothRest(l, s.A, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
 	if free > now {
 		fits = 0
@@ -109,12 +114,12 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 			retry = free - now
 		}
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: free, c: fresh}
+	return verdict{fits: fits, retry: retry, a: used, b: free, c: at, d: dirty}
 }
 
 func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst, most, speed, warmUp := l.events, l.window, l.Burst, l.smooth.most, l.smooth.speed, l.WarmUp
-	used, free, fresh := v.a, v.b, v.c
+	used, free, at, dirty := v.a, v.b, v.c, v.d
 	charge = min(charge, most)
 	if warmUp > 0 {
 		cost := int64(0)
@@ -139,8 +144,8 @@ func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v ver
 		more = free - now
 	}
 	reset = free - now + ceilDiv(used, speed)
-	if charge > 0 || fresh == 1 && o != peek {
-		s.A, s.B = used, free
+	if charge > 0 || dirty == 1 && o != peek {
+		s.A, s.B, s.C = used, free, at
 	}
 	return charge, used, free, remaining, more, reset
 }
@@ -152,8 +157,8 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if s.B == 0 {
 		return
 	}
-	used, free, _ := smoothRest(l, s.A, s.B, now)
-	left, then, _ := smoothRest(l, a, b, now)
+	used, free, at, _ := smoothRest(l, s.A, s.B, s.C, now)
+	left, then, _, _ := smoothRest(l, a, b, 0, now)
 	back := min(n, most) * window
 	if free > now && (free > then || free == then && used != left) {
 		return // others wait behind it
@@ -163,21 +168,25 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if warmUp == 0 {
 		used = max(used-min(back-sooner*events, left), 0)
 	}
-	s.A, s.B = used, free
+	s.A, s.B, s.C = used, free, at
 }
 
-// smoothRest returns what is left of what was used at the next free instant, and
-// that instant, now if it has passed; fresh is as in tokenBucketRefill.
-func smoothRest(l *Limit, used int64, free, now Micros) (left int64, next Micros, fresh int64) {
+// smoothRest returns what is left of what was used at the next free instant, that
+// instant, now if it has passed, and the one of the last charge, now if it is earlier;
+// dirty is as in tokenBucketRefill.
+func smoothRest(l *Limit, used int64, free, at, now Micros) (left int64, next, last Micros, dirty int64) {
 	window, speed, withheld := l.window, l.smooth.speed, l.withheld
 	if free == 0 && withheld > 0 {
-		return withheld * window, now, 1
+		return withheld * window, now, now, 1
+	}
+	if at-now > stepBack {
+		free, at, dirty = free-at+now, now, 1
 	}
 	if now > free {
 		used = max(used-min(now-free, ceilDiv(used, speed))*speed, 0)
 		free = now
 	}
-	return used, free, 0
+	return used, free, max(now, at), dirty
 }
 
 // smoothWarm returns how far from cold a budget is after a charge, and what the

@@ -1,18 +1,21 @@
 
--- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs).
+-- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs), at (µs).
 local smooth = {}
 algorithms.smooth = smooth
 
-local function smooth_rest(l, used, free, now)
-  local window, speed, withheld = l[2], l[5], l[6] or 0
+local function smooth_rest(l, used, free, at, now)
+  local window, speed, withheld, dirty = l[2], l[5], l[6] or 0, 0
   if free == 0 and withheld > 0 then
-    return withheld * window, now, 1
+    return withheld * window, now, now, 1
+  end
+  if at - now > step_back then
+    free, at, dirty = free - at + now, now, 1
   end
   if now > free then
     used = max(used - min(now - free, ceil(used / speed)) * speed, 0)
     free = now
   end
-  return used, free, 0
+  return used, free, max(now, at), dirty
 end
 
 local function smooth_warm(l, used, charge)
@@ -27,9 +30,9 @@ local function smooth_warm(l, used, charge)
 end
 
 function smooth.decide(l, key, now, cost)
-  local used, free = load(key)
-  local fresh
-  used, free, fresh = smooth_rest(l, used, free, now)
+  local used, free, at = load(key, 3)
+  local dirty
+  used, free, at, dirty = smooth_rest(l, used, free, at, now)
   local fits, retry = forever, 0
   if free > now then
     fits = 0
@@ -37,10 +40,10 @@ function smooth.decide(l, key, now, cost)
       retry = free - now
     end
   end
-  return fits, retry, used, free, fresh
+  return fits, retry, used, free, at, dirty
 end
 
-function smooth.commit(l, key, now, charge, outcome, used, free, fresh)
+function smooth.commit(l, key, now, charge, outcome, used, free, at, dirty)
   local events, window, burst, most, speed, linger, warm_up = l[1], l[2], l[3], l[4], l[5], l[7] or 0, l[8]
   local remaining, more = 0, 0
   charge = min(charge, most)
@@ -67,20 +70,20 @@ function smooth.commit(l, key, now, charge, outcome, used, free, fresh)
     more = free - now
   end
   local reset = free - now + ceil(used / speed)
-  if charge > 0 or fresh == 1 and outcome ~= 'peek' then
-    save(key, reset + linger, used, free)
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
+    save(key, reset + linger, used, free, at)
   end
   return charge, used, free, remaining, more, reset
 end
 
 function smooth.refund(l, key, now, a, b, n)
   local events, window, most, speed, linger, warm_up = l[1], l[2], l[4], l[5], l[7] or 0, l[8]
-  local used, free = load(key)
+  local used, free, at = load(key, 3)
   if free == 0 then
     return
   end
-  used, free = smooth_rest(l, used, free, now)
-  local left, next_free = smooth_rest(l, a, b, now)
+  used, free, at = smooth_rest(l, used, free, at, now)
+  local left, next_free = smooth_rest(l, a, b, 0, now)
   local back = min(n, most) * window
   if free > now and (free > next_free or free == next_free and used ~= left) then
     return
@@ -90,5 +93,5 @@ function smooth.refund(l, key, now, a, b, n)
   if not warm_up then
     used = max(used - min(back - sooner * events, left), 0)
   end
-  save(key, free - now + ceil(used / speed) + linger, used, free)
+  save(key, free - now + ceil(used / speed) + linger, used, free, at)
 end

@@ -104,7 +104,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		passes := allowed && (!r.Shadow || r.hasRoom())
 		charge, o := r.charge(passes), r.outcome(passes)
 		if r.banned() {
-			charge, o = 0, peek
+			charge = 0
 		}
 		for j := range r.Checks {
 			c := &r.Checks[j]
@@ -116,7 +116,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			}
 			d := &c.Decision
 			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
-			if d.Charged == 0 {
+			if d.Receipt.At = now; d.Charged == 0 {
 				d.Receipt = Receipt{}
 			}
 			if r.Mode == Uniform && !passes { // what was charged just now has to be waited for, too
@@ -161,10 +161,14 @@ func (r *Request) banned() bool {
 // counts is what became of the request as the zone's ban sees it: refused by a limit of
 // the zone, or nothing to count.
 func (r *Request) counts() outcome {
-	if r.hasRoom() || r.banned() {
+	switch {
+	case !r.hasRoom() && !r.banned():
+		return refused
+	case r.Cost == 0:
 		return peek
+	default:
+		return granted
 	}
-	return refused
 }
 
 // charge is what each of the zone's limits is charged.
@@ -202,9 +206,13 @@ func (r *Request) outcome(allowed bool) outcome {
 // So no more passes than if the charge had not been made, unless refunds of others
 // come between the charge and its refund: a receipt doesn't know of them.
 //
+// A receipt that is more than a second ahead of now gives nothing back, because the
+// state was rebased, or will be, and no longer is what the receipt tells of. A log
+// finds the charge nevertheless.
+//
 // refund.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
-	if n > 0 {
+	if n > 0 && (r.At-now <= stepBack || l.algorithm.log) {
 		l.algorithm.refund(l, s, now, r.A, r.B, n)
 	}
 }

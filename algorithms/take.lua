@@ -40,7 +40,7 @@ local reply, r, k = { now, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 2, 0
 
 -- of the group at hand, per zone and per check
 local zones = { 0 }
-local fits, room, retry, A, B, C = { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }
+local fits, room, retry, A, B, C, D = { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 }
 local overrides = {}
 
 -- the overrides that there are, or nothing if they are those that the group is asked by
@@ -65,7 +65,7 @@ local function take(count, number)
       c = c + 1
       local l = ask[n]
       if l.bans then longest = 0 end
-      fits[c], retry[c], A[c], B[c], C[c] = l.decide(l, KEYS[k + c], now, want)
+      fits[c], retry[c], A[c], B[c], C[c], D[c] = l.decide(l, KEYS[k + c], now, want)
       if want <= fits[c] then
         room[c] = 1
       elseif retry[c] <= longest then
@@ -90,10 +90,10 @@ local function take(count, number)
     elseif mode == 'nary' then
       for n = 1, #ask do charge = min(charge, fits[c + n]) end
     end
-    local counts = 'peek'
+    local counts = cost == 0 and 'peek' or 'granted'
     if #ask > 0 and ask[#ask].bans then
       if room[c + #ask] == 0 then
-        charge, outcome = 0, 'peek'
+        charge = 0
       else
         for n = 1, #ask do
           if room[c + n] == 0 then counts = 'refused' end
@@ -105,7 +105,7 @@ local function take(count, number)
       local l, key = ask[n], KEYS[k + c]
       if mode == 'force' and passes then charge = min(cost, fits[c]) end
       if l.bans then charge, outcome = 0, counts end
-      local charged, a, b, remaining, more, reset = l.commit(l, key, now, charge, outcome, A[c], B[c], C[c])
+      local charged, a, b, remaining, more, reset = l.commit(l, key, now, charge, outcome, A[c], B[c], C[c], D[c])
       if mode == 'uniform' and not passes then
         local _
         _, retry[c] = l.decide(l, key, now, cost)

@@ -13,6 +13,9 @@ var tokenBucketLua string
 // State: A is what was used of the bucket, in events×µs (a token is worth
 // window, a µs refills events), B is when it was last charged. Counting in that
 // unit needs no division, so nothing is ever rounded.
+//
+// B is the newest instant, and never ahead of the charge that wrote it: debt is in A.
+// If the clock is more than a second behind B, B becomes now, and A stays.
 func init() {
 	register(&Algorithm{
 		Name: "token_bucket", Burst: true, Options: []string{"initial"},
@@ -33,7 +36,7 @@ func init() {
 
 func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.events, l.window, l.Burst
-	used, eff, fresh := tokenBucketRefill(l, s.A, s.B, now)
+	used, eff, dirty := tokenBucketRefill(l, s.A, s.B, now)
 	free := burst*window - used
 	fits := max(floorDiv(free, window), 0)
 	retry := int64(0)
@@ -42,12 +45,12 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = ceilDiv(cost*window-free, events) + eff - now
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: eff, c: fresh}
+	return verdict{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
 func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
-	used, eff, fresh := v.a, v.b, v.c
+	used, eff, dirty := v.a, v.b, v.d
 	if o == refused {
 		most := max(used, 2*burst*window)
 		charge = min(charge, ceilDiv(most-used, window))
@@ -61,7 +64,7 @@ func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 		more = ceilDiv((remaining+1)*window-free, events) + eff - now
 		reset = ceilDiv(used, events) + eff - now
 	}
-	if charge > 0 || fresh == 1 && o != peek {
+	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = used, eff
 	}
 	return charge, used, eff, remaining, more, reset
@@ -84,14 +87,17 @@ func tokenBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 }
 
 // tokenBucketRefill returns what is still used now of what was used at an instant,
-// and whether that is only because nothing is known of the bucket: then even a
-// refused request must be remembered, for it begins to refill.
-func tokenBucketRefill(l *Limit, used int64, at, now Micros) (left int64, eff Micros, fresh int64) {
+// and whether even a refused request must save it: because nothing is known of the
+// bucket, which then begins to refill, or because the clock has stepped back.
+func tokenBucketRefill(l *Limit, used int64, at, now Micros) (left int64, eff Micros, dirty int64) {
 	events, window, withheld := l.events, l.window, l.withheld
 	if at == 0 && withheld > 0 {
 		return withheld * window, now, 1
 	}
+	if at-now > stepBack {
+		at, dirty = now, 1
+	}
 	eff = max(now, at)
 	used = max(used-min(eff-at, ceilDiv(used, events))*events, 0)
-	return used, eff, 0
+	return used, eff, dirty
 }

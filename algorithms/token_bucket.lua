@@ -8,16 +8,20 @@ local function token_bucket_refill(l, used, at, now)
   if at == 0 and withheld then
     return withheld * window, now, 1
   end
+  local dirty = 0
+  if at - now > step_back then
+    at, dirty = now, 1
+  end
   local eff = max(now, at)
   used = max(used - min(eff - at, ceil(used / events)) * events, 0)
-  return used, eff, 0
+  return used, eff, dirty
 end
 
 function token_bucket.decide(l, key, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local used, at = load(key)
-  local eff, fresh
-  used, eff, fresh = token_bucket_refill(l, used, at, now)
+  local eff, dirty
+  used, eff, dirty = token_bucket_refill(l, used, at, now)
   local free = burst * window - used
   local fits = max(floor(free / window), 0)
   local retry = 0
@@ -26,10 +30,10 @@ function token_bucket.decide(l, key, now, cost)
   elseif cost > fits then
     retry = ceil((cost * window - free) / events) + eff - now
   end
-  return fits, retry, used, eff, fresh
+  return fits, retry, used, eff, 0, dirty
 end
 
-function token_bucket.commit(l, key, now, charge, outcome, used, eff, fresh)
+function token_bucket.commit(l, key, now, charge, outcome, used, eff, _, dirty)
   local events, window, burst, linger = l[1], l[2], l[3], l[5] or 0
   if outcome == 'refused' then
     local most = max(used, 2 * burst * window)
@@ -44,7 +48,7 @@ function token_bucket.commit(l, key, now, charge, outcome, used, eff, fresh)
     more = ceil(((remaining + 1) * window - free) / events) + eff - now
     reset = ceil(used / events) + eff - now
   end
-  if charge > 0 or fresh == 1 and outcome ~= 'peek' then
+  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
     save(key, reset + linger, used, eff)
   end
   return charge, used, eff, remaining, more, reset

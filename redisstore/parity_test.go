@@ -166,13 +166,18 @@ func newProgram(seed uint64) *program {
 		p.requests, p.inForce = append(p.requests, q), append(p.inForce, "")
 	}
 	now := 1_763_640_000_000_000 + r.Int64N(1_000_000_000)
-	edges := []algorithms.Micros{0}
+	edges, back := []algorithms.Micros{0}, algorithms.Micros(0)
 	for range programSteps {
 		step := pick(r, edges...) + pick[int64](r, -1, 0, 0, 1)
 		switch r.IntN(12) {
-		case 0:
-			step = -r.Int64N(pick[int64](r, 10, 2_000_000, 1_000_000_000_000)) // the clock steps back
+		case 0: // the clock steps back: a little, about as far as holds a budget still, or further
+			step = -pick(r, r.Int64N(10), 999_999+r.Int64N(4), r.Int64N(2_000_000), r.Int64N(1_000_000_000_000))
+			back = max(back-step, 0)
 		case 1:
+			if r.IntN(3) == 0 { // and goes back to where it was
+				step, back = back, 0
+				break
+			}
 			step = pick[int64](r, 0, 1, r.Int64N(1000), r.Int64N(100_000_000))
 		case 2:
 			step = 0
@@ -428,6 +433,9 @@ func (p *program) stateDifference(client *redis.Client, keys []string) (string, 
 			for n := range want.Log.Len() {
 				log = append(log, want.Log.At(n))
 			}
+			if want.A > 0 { // how far the log's own time is ahead stands last
+				log = append(log, want.A)
+			}
 			if !slices.Equal(got, log) {
 				return fmt.Sprintf("state of %s: Go %d, Lua %d", key, log, got), nil
 			}
@@ -602,7 +610,7 @@ var mutants = []struct{ name, old, new string }{
 	{"sliding_log: a stamp with 14 digits", "string.format('%.0f', stamp)", "tostring(stamp)"},
 	{"sliding_log: no expiry", "redis.call('PEXPIRE', key, ttl(reset))", ""},
 	{"sliding_log: an early bucket end is an early request", "interval > 0 and early > 0 and", "early > 0 and"},
-	{"sliding_log: buckets end early", "ceil(eff / grid) * grid", "floor(eff / grid) * grid"},
+	{"sliding_log: buckets end early", "ceil((eff + ahead) / grid) * grid", "floor((eff + ahead) / grid) * grid"},
 	{"sliding_log: events die by the end of a bucket", "newest - grid + 1)", "newest)"},
 	{"sliding_log: a bucket of each event", "if newest == stamp then", "if false then"},
 	{"sliding_log: numbers begin anew", "number = after", "number = 0"},
@@ -611,7 +619,7 @@ var mutants = []struct{ name, old, new string }{
 	{"sliding_log: gives back the oldest", "local low, high = sliding_log_dead(l, key, held, at - 1),", "local low, high = 0,"},
 	{"sliding_log: gives back more than there is", "n = min(n, high - low)", "n = high - low"},
 	{"sliding_log: gives back in another order", "redis.call('LREM', key, -n,", "redis.call('LREM', key, 0,"},
-	{"sliding_log: later buckets keep their numbers", "for i = bucket + 1, redis.call('LLEN', key) - 1 do", "for i = bucket + 2, redis.call('LLEN', key) - 1 do"},
+	{"sliding_log: later buckets keep their numbers", "for i = bucket + 1, sliding_log_entries(key) - 1 do", "for i = bucket + 2, sliding_log_entries(key) - 1 do"},
 	{"sliding_log: an empty bucket stays", "redis.call('LREM', key, 1, struct.pack", "local _ = (struct.pack"},
 	{"take: nothing is charged in advance", "elseif retry[c] <= longest then", "elseif false then"},
 	{"take: charges 1 µs too far in advance", "elseif retry[c] <= longest then", "elseif retry[c] <= longest + 1 then"},
@@ -620,7 +628,7 @@ var mutants = []struct{ name, old, new string }{
 	{"take: a receipt for nothing", "if charged == 0 then a, b = 0, 0 end", ""},
 	{"take: peeks are requests", "cost == 0 and 'peek' or", ""},
 	{"token_bucket: initial is full", "return withheld * window, now, 1", "return 0, now, 1"},
-	{"token_bucket: a refused first request is forgotten", "or fresh == 1 and outcome ~= 'peek'", ""},
+	{"token_bucket: a refused first request is forgotten", "or dirty == 1 and outcome ~= 'peek' then\n    save(key, reset + linger, used, eff)", "then\n    save(key, reset + linger, used, eff)"},
 	{"token_bucket: debt in advance is bounded, too", "if outcome == 'refused' then\n    local most = max(used, 2 * burst", "if true then\n    local most = max(used, 2 * burst"},
 	{"token_bucket: gives back what was refilled", "left = n * window\n", "left = n * window\n  else\n    left = n * window\n"},
 	{"token_bucket: gives back all", "  if n < ceil(left / window) then\n    left = n * window\n  end\n", ""},
@@ -649,7 +657,7 @@ var mutants = []struct{ name, old, new string }{
 	{"smooth: warms up too far", "idle_n / idle_per), idle)", "idle_n / idle_per), warm_up)"},
 	{"smooth: cold costs the same", "local extra = ceil(", "local extra = 0 * ceil("},
 	{"smooth: cools down", "if not warm_up then\n    used = max(used - min(back", "if true then\n    used = max(used - min(back"},
-	{"smooth: initial is full", "withheld * window, now, 1\n  end\n  if now > free", "0, now, 1\n  end\n  if now > free"},
+	{"smooth: initial is full", "withheld * window, now, now, 1", "0, now, now, 1"},
 	{"take: the last override alone counts", "same = same and found[n] == overrides[n]", "same = found[n] == overrides[n]"},
 	{"take: overrides don't count", "return not same and found or nil", "return nil"},
 	{"take: the first budget is an override", "local k = k + number", ""},
@@ -667,19 +675,85 @@ var mutants = []struct{ name, old, new string }{
 	{"ban: never doubles", "duration = min(2 * duration, most)", ""},
 	{"ban: doubles without bound", "duration = min(2 * duration, most)", "duration = 2 * duration"},
 	{"ban: doubles at once", "for _ = 1, level do", "for _ = 0, level do"},
-	{"ban: refusals before a ban count after it", "start, refusals = 0, 0\n      ends", "start = 0\n      ends"},
+	{"ban: refusals before a ban count after it", "start, refusals = now, 0\n      ends", "start = now\n      ends"},
 	{"ban: state says less than reset-after", "reset = max(reset, ends + most - now)", "reset = max(reset, ends - now)"},
 	{"ban: refusals are forgotten at once", "reset = start + window - now\n  end\n  if level", "reset = 1\n  end\n  if level"},
-	{"ban: peeks write", "if outcome == 'refused' then\n    save(key, reset, start, ends", "if true then\n    save(key, reset, start, ends"},
+	{"ban: peeks write", "if outcome == 'refused' or dirty == 1 and outcome ~= 'peek' then\n    save(key, reset, start, ends", "if true then\n    save(key, reset, start, ends"},
 	{"ban: more although it stands", "remaining, more = 0, ends - now", "more = ends - now"},
 	{"take: requests are held until a ban ends", "if l.bans then longest = 0 end", ""},
-	{"take: what a ban refuses is charged", "charge, outcome = 0, 'peek'\n      else", "outcome = 'peek'\n      else"},
+	{"take: what a ban refuses is charged", "        charge = 0\n      else", "        charge = charge\n      else"},
 	{"take: refusals during a ban count", "      else\n        for n = 1, #ask do\n          if room", "      end\n      do\n        for n = 1, #ask do\n          if room"},
 	{"take: a ban counts what other zones refuse", "if room[c + n] == 0 then counts = 'refused' end", "if not allowed then counts = 'refused' end"},
 	{"take: a ban counts what its first limit refuses", "for n = 1, #ask do\n          if room", "for n = 1, 1 do\n          if room"},
-	{"take: a ban counts what passes", "local counts = 'peek'", "local counts = 'refused'"},
+	{"take: a ban counts what passes", "local counts = cost == 0 and 'peek' or 'granted'", "local counts = 'refused'"},
 	{"take: a ban counts charges", "if l.bans then charge, outcome = 0, counts end", ""},
 	{"take: the refusal that brings a ban doesn't say so", "if l.bans then retry[c] = more end", ""},
+	{"prelude: a step back of a second and 1 µs holds", "step_back = 1000000", "step_back = 1000001"},
+	{"prelude: a step back of a second doesn't hold", "step_back = 1000000", "step_back = 999999"},
+	{"prelude: receipts ahead give back", "if at - now <= step_back or l.log then", "if true then"},
+	{"prelude: a receipt 1 s ahead gives nothing back", "if at - now <= step_back or l.log then", "if at - now < step_back or l.log then"},
+	{"prelude: a log's receipts are those of a clock", "if at - now <= step_back or l.log then", "if at - now <= step_back then"},
+	{"token_bucket: stays behind a clock that stepped back", "    at, dirty = now, 1", ""},
+	{"token_bucket: a step back gives back what was used", "    at, dirty = now, 1", "    used, at, dirty = 0, now, 1"},
+	{"token_bucket: a denied request doesn't save the step back", "    at, dirty = now, 1", "    at = now"},
+	{"token_bucket: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset + linger, used, eff)", "dirty == 1 then\n    save(key, reset + linger, used, eff)"},
+	{"leaky_bucket: stays behind a clock that stepped back", "    drip, dirty = now, 1", ""},
+	{"leaky_bucket: a step back empties it", "    drip, dirty = now, 1", "    drip, level, dirty = now, 0, 1"},
+	{"leaky_bucket: a denied request doesn't save the step back", "    drip, dirty = now, 1", "    drip = now"},
+	{"leaky_bucket: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset, drip", "dirty == 1 then\n    save(key, reset, drip"},
+	{"fixed_window: stays behind a clock that stepped back", "    start, dirty = fresh, 1", ""},
+	{"fixed_window: a step back gives back what was used", "    start, dirty = fresh, 1", "    start, count, dirty = fresh, 0, 1"},
+	{"fixed_window: a step back moves windows off the clock", "    start, dirty = fresh, 1", "    start, dirty = now, 1"},
+	{"fixed_window: a denied request doesn't save the step back", "    start, dirty = fresh, 1", "    start = fresh"},
+	{"fixed_window: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset, start, count)", "dirty == 1 then\n    save(key, reset, start, count)"},
+	{"sliding_window: stays behind a clock that stepped back", "    start, dirty = now - now % window, 1", ""},
+	{"sliding_window: a step back gives back what was used", "    start, dirty = now - now % window, 1", "    start, cur, dirty = now - now % window, 0, 1"},
+	{"sliding_window: a step back gives back the window before", "    start, dirty = now - now % window, 1", "    start, prev, dirty = now - now % window, 0, 1"},
+	{"sliding_window: a step back moves windows off the clock", "    start, dirty = now - now % window, 1", "    start, dirty = now, 1"},
+	{"sliding_window: a denied request doesn't save the step back", "    start, dirty = now - now % window, 1", "    start = now - now % window"},
+	{"sliding_window: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset, start, prev", "dirty == 1 then\n    save(key, reset, start, prev"},
+	{"gcra: stays behind a clock that stepped back", "    tat, at, dirty = tat - at + now, now, 1", ""},
+	{"gcra: a step back gives back what was used", "    tat, at, dirty = tat - at + now, now, 1", "    tat, at, dirty = now, now, 1"},
+	{"gcra: a step back leaves tat", "    tat, at, dirty = tat - at + now, now, 1", "    at, dirty = now, 1"},
+	{"gcra: forgets when the last charge was", "    tat, at, dirty = tat - at + now, now, 1", "    tat, dirty = tat - at + now, 1"},
+	{"gcra: a denied request doesn't save the step back", "    tat, at, dirty = tat - at + now, now, 1", "    tat, at = tat - at + now, now"},
+	{"gcra: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset, tat", "dirty == 1 then\n    save(key, reset, tat"},
+	{"gcra: a node behind sets the last charge back", "return tat, part, max(now, at), dirty", "return tat, part, now, dirty"},
+	{"smooth: stays behind a clock that stepped back", "    free, at, dirty = free - at + now, now, 1", ""},
+	{"smooth: a step back gives back what was used", "    free, at, dirty = free - at + now, now, 1", "    free, at, dirty = now, now, 1"},
+	{"smooth: a step back leaves the next free instant", "    free, at, dirty = free - at + now, now, 1", "    at, dirty = now, 1"},
+	{"smooth: a denied request doesn't save the step back", "    free, at, dirty = free - at + now, now, 1", "    free, at = free - at + now, now"},
+	{"smooth: a peek saves the step back", "dirty == 1 and outcome ~= 'peek' then\n    save(key, reset + linger, used, free", "dirty == 1 then\n    save(key, reset + linger, used, free"},
+	{"smooth: a node behind sets the last charge back", "return used, free, max(now, at), dirty", "return used, free, now, dirty"},
+	{"sliding_log: stays behind a clock that stepped back", "if back > step_back then", "if false then"},
+	{"sliding_log: a step back by buckets is one by their ends", "local back = newest - grid + 1 - now", "local back = newest - now"},
+	{"sliding_log: a second step back forgets the first", "newest, ahead = newest - back, ahead + back", "newest, ahead = newest - back, back"},
+	{"sliding_log: the newest instant stays", "newest, ahead = newest - back, ahead + back", "ahead = ahead + back"},
+	{"sliding_log: expires by the clock, not by its own time", "eff - window + ahead)", "eff - window)"},
+	{"sliding_log: retry by its own time", "dead + live + cost - events - 1) - ahead", "dead + live + cost - events - 1)"},
+	{"sliding_log: more by its own time", "oldest = sliding_log_at(l, key, dead) - ahead", "oldest = sliding_log_at(l, key, dead)"},
+	{"sliding_log: reset by its own time", "newest = last - ahead", "newest = last"},
+	{"sliding_log: min_interval by its own time", "    newest = newest - ahead\n", ""},
+	{"sliding_log: charges by the clock", "local stamp = ceil((eff + ahead) / grid) * grid", "local stamp = ceil(eff / grid) * grid"},
+	{"sliding_log: tells of charges by its own time", "local oldest, newest = stamp - ahead, stamp - ahead", "local oldest, newest = stamp, stamp"},
+	{"sliding_log: keeps its own time when it begins anew", "if charge > 0 and live == 0 then\n    ahead = 0", "if false then\n    ahead = 0"},
+	{"sliding_log: begins anew with a denied request", "if charge > 0 and live == 0 then\n    ahead = 0", "if live == 0 then\n    ahead = 0"},
+	{"sliding_log: a denied request doesn't save the step back", "elseif outcome ~= 'peek' and ahead > 0 and", "elseif false and"},
+	{"sliding_log: a peek saves the step back", "elseif outcome ~= 'peek' and ahead > 0 and", "elseif ahead > 0 and"},
+	{"sliding_log: a charge doesn't save the step back", "    if ahead > 0 then\n      sliding_log_set_ahead(key, ahead)\n    end\n", ""},
+	{"sliding_log: how far it is ahead stays among the events", "    if ahead > 0 then\n      sliding_log_set_ahead(key, 0)\n    end\n", ""},
+	{"sliding_log: how far it is ahead is an event", "return length - 1, tonumber(last), redis.call('LINDEX', key, -2)", "return length, tonumber(last), redis.call('LINDEX', key, -2)"},
+	{"sliding_log: how far it is ahead is the newest event", "tonumber(last), redis.call('LINDEX', key, -2)", "tonumber(last), '0'"},
+	{"sliding_log: how far it was ahead stays", "    redis.call('LTRIM', key, 0, -2)\n", ""},
+	{"sliding_log: how far it is ahead stays when all is given back", "  elseif n == held then\n    redis.call('DEL', key)\n", ""},
+	{"ban: stays behind a clock that stepped back", "    start, ends, dirty = now, ends - start + now, 1", ""},
+	{"ban: a step back ends it", "    start, ends, dirty = now, ends - start + now, 1", "    start, ends, dirty = now, now, 1"},
+	{"ban: a step back leaves its end", "    start, ends, dirty = now, ends - start + now, 1", "    start, dirty = now, 1"},
+	{"ban: a denied request doesn't save the step back", "    start, ends, dirty = now, ends - start + now, 1", "    start, ends = now, ends - start + now"},
+	{"ban: a peek saves the step back", "if outcome == 'refused' or dirty == 1 and outcome ~= 'peek' then", "if outcome == 'refused' or dirty == 1 then"},
+	{"ban: forgets when it began", "start, refusals = now, 0\n      ends", "start, refusals = 0, 0\n      ends"},
+	{"take: what a ban refuses saves no step back of it", "local counts = cost == 0 and 'peek' or 'granted'", "local counts = 'peek'"},
+	{"take: what a ban refuses saves no step back of limits", "        charge = 0\n      else", "        charge, outcome = 0, 'peek'\n      else"},
 }
 
 func TestParityCatchesMutants(t *testing.T) {

@@ -83,7 +83,7 @@ func encodeRefund(names keyNames, requests []store.Request, n int64, head ...any
 		for j, d := range r.Decisions {
 			if d.Charged > 0 {
 				keys = append(keys, names.name(r.Key, r.Limits[j].ID))
-				tail = append(tail, number(&limits, r.Limits[j].Limit), d.Receipt.A, d.Receipt.B, min(n, d.Charged))
+				tail = append(tail, number(&limits, r.Limits[j].Limit), d.Receipt.A, d.Receipt.B, d.Receipt.At, min(n, d.Charged))
 			}
 		}
 	}
@@ -148,6 +148,7 @@ const errShort = replyError("ends early")
 // reader reads the integers of a script's reply and refuses anything else.
 type reader struct {
 	reply []any
+	now   algorithms.Micros // of the decisions, once the head is decoded
 	err   error
 }
 
@@ -192,7 +193,8 @@ func (r *reader) fail(err error) {
 // decodeHead reads what precedes the groups: the instant of the decisions, and
 // whether it was too late for them; then there are none.
 func (r *reader) decodeHead() (now algorithms.Micros, late bool) {
-	return r.integer(algorithms.Forever), r.integer(1) == 1
+	r.now = r.integer(algorithms.Forever)
+	return r.now, r.integer(1) == 1
 }
 
 // decodeGroup reads one group into the decisions of its requests. A non-nil
@@ -230,6 +232,9 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 			if room == 2 {
 				d.Wait, d.RetryAfter = d.RetryAfter, 0
 			}
+			if d.Charged > 0 {
+				d.Receipt.At = r.now
+			}
 			allowed = allowed && (d.Allowed || q.Shadow)
 			q.Decisions = append(q.Decisions, d)
 		}
@@ -254,7 +259,10 @@ func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
 			if r.err != nil {
 				return r.err
 			}
-			d.Charged, d.Receipt = charged, algorithms.Receipt{A: a, B: b}
+			d.Charged, d.Receipt = charged, algorithms.Receipt{}
+			if charged > 0 {
+				d.Receipt = algorithms.Receipt{A: a, B: b, At: r.now}
+			}
 		}
 	}
 	return failed

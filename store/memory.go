@@ -199,7 +199,8 @@ func (t *take) take(requests []Request) (allowed bool) {
 		}
 	}
 	for i := range t.found { // only now, for what found and checks hold has moved as they grew
-		t.checks[i].State = &t.found[i].budget().state
+		f := &t.found[i]
+		f.was, t.checks[i].State = f.budget().state, &f.budget().state
 	}
 	n := 0
 	for i := range requests {
@@ -221,7 +222,7 @@ func (t *take) take(requests []Request) (allowed bool) {
 			ban := r.Limits[i].Bans()
 			if ban && !f.held && !t.hasRoom(f.limit.zone) { // rather no ban than one of all that find no room
 				d = algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}
-			} else if d.Charged > 0 || (f.began || ban) && f.budget().state != (algorithms.State{}) {
+			} else if d.Charged > 0 || f.budget().state != f.was {
 				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
 			}
 			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
@@ -325,7 +326,7 @@ type found struct {
 	limit  *limitRecord // nil for an overflow budget, which isn't counted
 	held   bool         // it is in the shard, at this place of the slab
 	place  uint32
-	began  bool   // nothing was known of it, or it was forgotten
+	was    algorithms.State
 	fresh  budget // if it isn't held: what keep will put there
 	weight int64  // as counted: 0 if it isn't held
 }
@@ -396,10 +397,8 @@ func (t *take) find(s *shard, r *Request, l *Limit) {
 		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
 		f.look()
 	}
-	f.began = !f.held
 	if f.held && l.Linger() > 0 && f.budget().expires <= t.now { // a budget that begins with less isn't as good as full
 		f.budget().state = algorithms.State{}
-		f.began = true
 	}
 	t.found = append(t.found, f)
 	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})

@@ -22,7 +22,7 @@ type Limit struct {
 
 // formatVersion is part of every ID. Change it when what is stored changes its
 // meaning, so that old and new instances never read each other's state.
-const formatVersion = "1"
+const formatVersion = "2"
 
 // NewLimit names a limit of a zone. Two limits of one zone that differ in
 // variant (may be empty) keep separate budgets.

@@ -102,8 +102,8 @@ type replay struct {
 
 // receipt is one of a budget.
 type receipt struct {
-	budget string
-	a, b   int64
+	budget   string
+	a, b, at int64
 }
 
 // budget is a budget in Go.
@@ -487,7 +487,7 @@ func (r *replay) group(at algorithms.Micros, limits []told, zones []ask, keys *l
 			said[i][j] = n
 		}
 		granted = granted && (said[i][0] > 0 || shadows[i])
-		r.charged[receipt{names[i], said[i][2], said[i][3]}] += said[i][1]
+		r.charged[receipt{names[i], said[i][2], said[i][3], at}] += said[i][1]
 	}
 	if granted {
 		r.Granted++
@@ -538,7 +538,7 @@ func (r *replay) refund(p *played) error {
 		return errShort
 	}
 	for i, name := range p.keys {
-		n, of := number(argv), receipt{name, number(argv), number(argv)}
+		n, of := number(argv), receipt{name, number(argv), number(argv), number(argv)}
 		events := number(argv)
 		l, err := r.limit(name, limits, n)
 		if err != nil {
@@ -555,7 +555,7 @@ func (r *replay) refund(p *played) error {
 			r.Failed++
 		} else if !r.doubtfulAt(p.keys[i:i+1], p.at) {
 			r.Refunds++
-			algorithms.Refund(l, &b.state, p.at, algorithms.Receipt{A: of.a, B: of.b}, events)
+			algorithms.Refund(l, &b.state, p.at, algorithms.Receipt{A: of.a, B: of.b, At: of.at}, events)
 		}
 	}
 	if argv.short || len(argv.values) > 0 {

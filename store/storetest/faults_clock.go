@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Faults that show at certain instants, and by certain clocks.
@@ -151,20 +152,21 @@ func testClockSkew(t *testing.T, s Store) {
 	})
 }
 
-// A clock that is set back by an hour mints nothing, however often it happens.
-func testClockSetBack(t *testing.T, s Store) {
+// A clock that is behind by up to a second mints nothing and puts nothing off, however
+// often it happens.
+func testClockBehind(t *testing.T, s Store) {
 	const hour = 60 * minute
 	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
 		r := ask("z", "k", 1, Limit(t, "z", q))
 		drain(t, s, start+hour, r)
 		retry := r[0].Decisions[0].RetryAfter
 		for i := range algorithms.Micros(5) {
-			for _, back := range []algorithms.Micros{1, minute, hour} {
-				if takeAt(t, s, start+hour-back+i, r) {
+			for _, back := range []algorithms.Micros{1, second / 2, second} {
+				if takeAt(t, s, start+hour-back, r) {
 					t.Fatalf("allowed after the clock was set back by %d µs", back)
 				}
-				if d := r[0].Decisions[0]; d.RetryAfter != retry+back-i || d.Remaining != 0 {
-					t.Errorf("set back by %d µs: %+v, want it to come back at the same instant", back, d)
+				if d := r[0].Decisions[0]; d.RetryAfter != retry+back || d.Remaining != 0 {
+					t.Errorf("set back by %d µs for time %d: %+v, want it to come back at the same instant", back, i, d)
 				}
 			}
 		}
@@ -172,6 +174,147 @@ func testClockSetBack(t *testing.T, s Store) {
 			t.Error("the clock, back where it was, does not allow from the instant first told")
 		}
 	})
+}
+
+// A clock that is set back by 10 minutes locked everybody out for as long: gcra and smooth
+// at once, even with budget left, and the others once it was used. It mints nothing, what is
+// left can be taken at once, and nobody waits longer than was told before.
+func testClockSetBack(t *testing.T, s Store) {
+	const at = start + 60*minute
+	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
+		limit := Limit(t, "z", q)
+		for _, back := range []algorithms.Micros{second + 1, minute, 10 * minute, 60 * minute} {
+			r, peek := ask("z", fmt.Sprint("left", back), 1, limit), ask("z", fmt.Sprint("left", back), 0, limit)
+			takeAt(t, s, at, r)
+			takeAt(t, s, at, peek)
+			left := peek[0].Decisions[0]
+			if takeAt(t, s, at-back, peek); peek[0].Decisions[0].Remaining != left.Remaining {
+				t.Errorf("set back by %d µs: a peek says %+v, before %+v", back, peek[0].Decisions[0], left)
+			}
+			for i := range left.Remaining {
+				if !takeAt(t, s, at-back, r) {
+					t.Errorf("set back by %d µs: refused %+v, though %d of %d remained", back, r[0].Decisions[0], left.Remaining-i, left.Remaining)
+				}
+			}
+
+			r = ask("z", fmt.Sprint("used", back), 1, limit)
+			drain(t, s, at, r)
+			told, bucket := r[0].Decisions[0], algorithms.Micros(0)
+			if q.Buckets > 0 { // the newest event counts for up to one longer, and at this instant it doesn't
+				bucket = q.Window/q.Buckets - 1
+			}
+			if takeAt(t, s, at-back, r) {
+				t.Errorf("allowed after the clock was set back by %d µs", back)
+			}
+			d := r[0].Decisions[0]
+			if d.RetryAfter > told.RetryAfter+bucket || d.ResetAfter > told.ResetAfter+bucket {
+				t.Errorf("set back by %d µs: %+v, before %+v", back, d, told)
+			}
+			if takeAt(t, s, at-back+d.RetryAfter-1, r) || !takeAt(t, s, at-back+d.RetryAfter, r) {
+				t.Errorf("set back by %d µs: does not allow from the instant told on, %d µs later", back, d.RetryAfter)
+			}
+		}
+	})
+}
+
+// What was charged before the clock was set back is given back no more: the budget is
+// another one now. A log finds it.
+func testRefundClockSetBack(t *testing.T, s Store) {
+	const at, back = start + 60*minute, 10 * minute
+	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
+		limit := Limit(t, "z", q)
+		for _, saved := range []bool{false, true} {
+			r, peek := ask("z", fmt.Sprint(saved), 1, limit), ask("z", fmt.Sprint(saved), 0, limit)
+			if takeAt(t, s, at, r); r[0].Decisions[0].Charged == 0 { // with initial nothing is there yet
+				continue
+			}
+			if saved {
+				takeAt(t, s, at-back, ask("z", "true", 4, limit))
+			}
+			takeAt(t, s, at-back, peek)
+			before := peek[0].Decisions[0]
+			refundAt(t, s, at-back, r, 1)
+			takeAt(t, s, at-back, peek)
+			if after := peek[0].Decisions[0]; q.Algorithm == "sliding_log" && after.Remaining != 3 || q.Algorithm != "sliding_log" && after != before {
+				t.Errorf("saved %v: the refund took %+v to %+v", saved, before, after)
+			}
+		}
+	})
+}
+
+// A ban by a clock that is set back stands for no longer than it was to stand.
+func testBanClockSetBack(t *testing.T, s Store) {
+	const at, back = start + 60*minute, 10 * minute
+	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	r := ask("z", "k", 1, one, ban)
+	for _, want := range []bool{true, false, false} {
+		if takeAt(t, s, at, r) != want {
+			t.Fatalf("%+v, want allowed %v", r[0].Decisions, want)
+		}
+	}
+	for _, after := range []algorithms.Micros{0, 1, minute - 1} {
+		if takeAt(t, s, at-back+after, r) || r[0].Decisions[1].RetryAfter != minute-after {
+			t.Errorf("%d µs after the clock was set back: %+v, want a ban for %d µs", after, r[0].Decisions[1], minute-after)
+		}
+	}
+	if !takeAt(t, s, at-back+minute, r) {
+		t.Errorf("refused a minute after the clock was set back: %+v", r[0].Decisions)
+	}
+	if takeAt(t, s, at-back+minute, r) || r[0].Decisions[1].RetryAfter != 2*minute {
+		t.Errorf("%+v, want a second ban, of 2 minutes", r[0].Decisions[1])
+	}
+}
+
+// So does one by hand, however long it is.
+func testBanByHandClockSetBack(t *testing.T, s Store) {
+	const at, back = start + 60*minute, 10 * minute
+	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	changeAt(t, s, at, store.Change{Zone: "z", Key: "k", Ban: []store.Limit{ban}, BanFor: 60 * minute})
+	r := ask("z", "k", 1, one, ban)
+	for _, after := range []algorithms.Micros{0, minute, 60*minute - 1} {
+		if takeAt(t, s, at-back+after, r) || r[0].Decisions[1].RetryAfter != 60*minute-after {
+			t.Errorf("%d µs after the clock was set back: %+v, want a ban for %d µs", after, r[0].Decisions[1], 60*minute-after)
+		}
+	}
+	if !takeAt(t, s, at-back+60*minute, r) {
+		t.Errorf("refused an hour after the clock was set back: %+v", r[0].Decisions)
+	}
+}
+
+// Slots by a clock that is set back are given back and renewed as before, and those of an
+// instance that was killed are lost for no longer than they last.
+func testSlotsClockSetBack(t *testing.T, s Store) {
+	const at, back = start + 60*minute, 10 * minute
+	take := func(now algorithms.Micros, want bool) []store.Request {
+		t.Helper()
+		r := ask("z", "k", 1, slots(t, 3))
+		if takeAt(t, s, now, r) != want {
+			t.Errorf("%d µs after the clock was set back: %+v, want allowed %v", now-(at-back), r[0].Decisions[0], want)
+		}
+		return r
+	}
+	one, two := take(at, true), take(at+second, true)
+	take(at+2*second, true) // by an instance that is killed
+	take(at-back, false)
+	refundAt(t, s, at-back, one, 1)
+	take(at-back, true) // by another one that is killed
+	take(at-back, false)
+	for _, after := range []algorithms.Micros{10 * second, 20 * second, 30 * second, 40 * second} {
+		renewAt(t, s, at-back+after, two)
+		if after < 30*second {
+			take(at-back+after, false)
+		}
+	}
+	three := take(at-back+40*second, true)
+	take(at-back+40*second, true)
+	take(at-back+40*second, false)
+	refundAt(t, s, at-back+40*second, three, 1)
+	refundAt(t, s, at-back+40*second, two, 1)
+	take(at-back+40*second, true)
+	take(at-back+40*second, true)
+	take(at-back+40*second, false)
 }
 
 // However requests are timed, no span holds more than the algorithm promises.

@@ -5,7 +5,7 @@ local sliding_log = {}
 algorithms.sliding_log = sliding_log
 
 local function sliding_log_triple(key, index)
-  return struct.unpack('<i8i8i8', redis.call('LINDEX', key, index))
+  return unpack_state(redis.call('LINDEX', key, index), 3)
 end
 
 local function sliding_log_bucket(key, number)
@@ -29,12 +29,15 @@ local function sliding_log_held(l, key)
   end
   local _, first = sliding_log_triple(key, 0)
   local _, _, after = sliding_log_triple(key, -1)
+  if first >= after then foreign() end
   return after - first
 end
 
 local function sliding_log_stamp(l, key, entry)
   if not l[5] then
-    return tonumber(redis.call('LINDEX', key, entry))
+    local stamp = tonumber(redis.call('LINDEX', key, entry))
+    if not stamp or not (stamp >= 0 and stamp <= forever) or stamp % 1 ~= 0 then foreign() end
+    return stamp
   end
   return (sliding_log_triple(key, entry))
 end
@@ -69,6 +72,7 @@ local function sliding_log_dead(l, key, held, edge)
   end
   local _, first = sliding_log_triple(key, 0)
   local _, number = sliding_log_triple(key, low)
+  if number < first or number - first > held then foreign() end
   return number - first
 end
 

@@ -119,8 +119,9 @@ func poisons(l *algorithms.Limit, size int, seed uint64) (all []poison) {
 	return all
 }
 
-// poisoned poisons a key of every algorithm in every way, and decides a request with it amid
-// others. It returns the first thing that isn't as it should be, or "".
+// poisoned poisons a key of every algorithm in every way, decides a request with it amid
+// others, and gives back and renews a charge of it. It returns the first thing that isn't as
+// it should be, or "".
 func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(string) string) string {
 	t.Helper()
 	ctx := context.Background()
@@ -140,8 +141,10 @@ func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(strin
 		if !ok {
 			numbers = 2
 		}
-		script := algorithms.Set(0).With(healthy.Algorithm()).With(limit.Algorithm()).TakeScript()
-		sha := client.ScriptLoad(ctx, mutate(script)).Val()
+		set := algorithms.Set(0).With(healthy.Algorithm()).With(limit.Algorithm())
+		sha := client.ScriptLoad(ctx, mutate(set.TakeScript())).Val()
+		refund := client.ScriptLoad(ctx, mutate(set.RefundScript())).Val()
+		renew := client.ScriptLoad(ctx, mutate(set.RenewScript())).Val()
 		for _, p := range poisons(limit.Limit, numbers, seed) {
 			for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Uniform} {
 				if mode == algorithms.Uniform && limit.Algorithm().BinaryOnly {
@@ -185,6 +188,23 @@ func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(strin
 				}
 				if p.certain && client.Dump(ctx, bad).Val() != before {
 					return what + ": it was written over"
+				}
+				if p.certain && !limit.Bans() {
+					charged := one("bad", limit)
+					charged[0].Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: poisonNow - 1, B: 0}}}
+					keys, argv := encodeRefund(names, charged, 1, poisonNow)
+					given, err := client.EvalSha(ctx, refund, keys, argv...).Slice()
+					if err != nil || len(given) != 2 || given[1] == int64(1) {
+						return fmt.Sprintf("%s: giving back says %v, %v", what, given, err)
+					}
+					keys, argv = encodeRefund(names, charged, 1, poisonNow, 0)
+					renewed, err := client.EvalSha(ctx, renew, keys, argv...).Slice()
+					if err != nil || len(renewed) != 4 || renewed[2] != int64(0) {
+						return fmt.Sprintf("%s: renewing says %v, %v", what, renewed, err)
+					}
+					if client.Dump(ctx, bad).Val() != before {
+						return what + ": it was written over by giving back or renewing"
+					}
 				}
 				if p.certain && client.Exists(ctx, names.name("bad", healthy.ID)).Val() != 0 {
 					return what + ": the request was charged to another limit"

@@ -21,8 +21,9 @@ xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 bench: ## compare Caddy with and without the handler, in one run
 	go run ./bench
 
-growth: ## show what a decision costs and a key weighs as budgets grow, in both stores
+growth: ## show what a decision costs and a key weighs as budgets grow, in both stores, and the longest script calls
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
+	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
 
 soak: ## three Caddys and all that can go wrong, for 3 minutes (make soak ARGS="-soak 10m -soak-seed 1")
 	go test . -run '^TestSoak$$' -count 1 -v -timeout 2h -soak 3m $(ARGS)

@@ -24,8 +24,9 @@ import (
 // change it.
 var slotExpiry = 30 * time.Second
 
-// mostConcurrency is the most requests in flight a zone can allow.
-const mostConcurrency = 1_000_000
+// mostConcurrency is the most requests in flight a zone can allow: a slot that is given back
+// has to be looked for among all others.
+const mostConcurrency = algorithms.MostLogged
 
 // slotRetry is what clients are told who find no slot: nobody knows when a request ends.
 const slotRetry algorithms.Micros = 1_000_000
@@ -96,6 +97,7 @@ func slotPolicy(label string, n int64) string {
 // slot is what a request holds in one zone.
 type slot struct {
 	handler *Handler
+	work    int64 // to renew it; see [algorithms.MostWork]
 
 	mu      sync.Mutex // held while the slot is renewed or given back
 	request store.Request
@@ -112,7 +114,7 @@ func (a *answer) holdSlots() {
 		r := a.requests[i]
 		d := &r.Decisions[0]
 		if d.Charged > 0 {
-			s := &slot{handler: a.handler, request: r}
+			s := &slot{handler: a.handler, work: r.Limits[0].BackWork(), request: r}
 			s.request.Decisions = slices.Clone(r.Decisions)
 			// It is renewed even if others have taken what it had: the request is under way.
 			s.request.Limits = []store.Limit{{Limit: t.roomy, ID: r.Limits[0].ID}}
@@ -208,7 +210,8 @@ func (t *slotTable) turn() {
 	t.timer = time.AfterFunc(max(slotExpiry/3-time.Since(began), time.Millisecond), t.turn)
 }
 
-// renewedAtOnce is how many slots are renewed in one call of a store.
+// renewedAtOnce is how many slots are renewed in one call of a store at most, if their work
+// allows it.
 const renewedAtOnce = 128
 
 // renew renews the handler's slots, the oldest first: these are at the near end of what
@@ -217,8 +220,14 @@ func (h *Handler) renew(slots []*slot) {
 	slices.SortFunc(slots, func(a, b *slot) int {
 		return cmp.Compare(a.request.Decisions[0].Receipt.A, b.request.Decisions[0].Receipt.A)
 	})
-	for some := range slices.Chunk(slots, renewedAtOnce) {
-		h.renewFew(some)
+	for len(slots) > 0 {
+		n, work := 1, slots[0].work
+		for n < min(len(slots), renewedAtOnce) && work+slots[n].work <= algorithms.MostWork {
+			work += slots[n].work
+			n++
+		}
+		h.renewFew(slots[:n])
+		slots = slots[n:]
 	}
 }
 

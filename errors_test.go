@@ -95,6 +95,7 @@ var notFromCaddyfile = map[string]string{
 	"giving back what a held request was charged whose client left: %w":                    whileServing,
 	"giving back the slot of a request that has ended: %w":                                 whileServing,
 	"renewing the slots of requests under way: %w":                                         whileServing,
+	"its limits and those of the other zones take too long to decide in one step: %s":      whileServing,
 	"key must be a string or a list of strings, not %.100s":                                onlyInJSON,
 	"a number (cost or factor) must be a number or a string with placeholders, not %.100s": onlyInJSON,
 	"on_store_error: %w": onlyInJSON,

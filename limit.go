@@ -19,7 +19,8 @@ type Limit struct {
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// How many events one window grants; above 0.
+	// How many events one window grants; above 0, and at most 50000 for a sliding_log
+	// without buckets.
 	Events int64 `json:"events,omitempty"`
 
 	// The span of time that grants so many events; at least 1µs.
@@ -33,7 +34,7 @@ type Limit struct {
 	// cost; at least 1µs (default: none).
 	MinInterval caddy.Duration `json:"min_interval,omitempty"`
 
-	// Into how many parts of a window a sliding_log divides time, 1 to 10000; it
+	// Into how many parts of a window a sliding_log divides time, 1 to 2000; it
 	// then remembers a number for each instead of every event, which counts up to
 	// one part longer (default: every event is remembered).
 	Buckets int64 `json:"buckets,omitempty"`

@@ -112,7 +112,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.zones = append(h.zones, z)
 	}
 	h.warnOfAddresses()
-	return nil
+	return boundWork(h.zones)
 }
 
 // Validate judges the settings, and whether zones shared with other handlers agree.

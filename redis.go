@@ -59,8 +59,9 @@ type Redis struct {
 	// stored as they are).
 	HashKeys string `json:"hash_keys,omitempty"`
 
-	// How many requests share one script call at most; with 0 each has its own,
-	// however many come at the same time (default 128).
+	// How many requests share one script call at most, 1 to 1000, or fewer if their limits
+	// take long to decide; with 0 each has its own, however many come at the same time
+	// (default 128).
 	Batch *int `json:"batch,omitempty"`
 
 	// How long a request waits for Redis in all, before on_store_error says what
@@ -124,7 +125,7 @@ func (c *Redis) check() error {
 }
 
 func checkBatch(n *int) error {
-	const most = 10_000
+	const most = 1000
 	if n != nil && (*n < 0 || *n > most) {
 		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d", most, *n, redisstore.DefaultBatch)
 	}

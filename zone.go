@@ -67,7 +67,7 @@ type Zone struct {
 	// (default 1). It needs limits with a burst.
 	Factor Number `json:"factor,omitempty"`
 
-	// How many requests of a key may be in flight at the same time, 1 to 1000000; a request
+	// How many requests of a key may be in flight at the same time, 1 to 50000; a request
 	// is until its response has ended. Further ones are refused (default: any number).
 	Concurrency int64 `json:"concurrency,omitempty"`
 
@@ -132,6 +132,7 @@ type zone struct {
 	factor      Number // if it isn't the same for all
 	unlimited   bool
 	places      *places // nil: requests are never held
+	mostWork    int64   // of terms; see [boundWork]
 	settle      *Settle // nil: charges stay
 	enforce     float64 // the share of keys, in percent
 	status      int
@@ -218,6 +219,9 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z.overridable = c.RuntimeOverrides
 	z.ready = func(t *Terms) (*terms, error) {
 		made, err := t.ready(c, factor, h.outage)
+		if err == nil {
+			err = z.checkWork(made)
+		}
 		if err == nil && !made.unlimited {
 			made.name(z.name, z.variant, len(z.keys))
 		}

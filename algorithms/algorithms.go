@@ -137,6 +137,8 @@ type Algorithm struct {
 	// bound refuses what can't be counted exactly, and prepares what decide and
 	// commit need.
 	bound func(*Limit) error
+	// work is how much work the limit makes for a script; nil stands for counterWork.
+	work func(*Limit) work
 	// longestDelay is the longest MaxWait whose debt can be counted exactly; nil
 	// where requests can't be charged in advance.
 	longestDelay func(*Limit) Micros

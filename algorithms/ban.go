@@ -70,7 +70,7 @@ func NewBan(b Ban) (*Limit, error) {
 	case b.Most < b.Duration || b.Most > mostMost:
 		return nil, fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most", describeDuration(b.Duration), describeDuration(mostMost), describeDuration(b.Most))
 	}
-	l := &Limit{Quota: Quota{Algorithm: "ban", Events: b.After, Window: b.Window}, algorithm: banAlgorithm, ban: b}
+	l := &Limit{Quota: Quota{Algorithm: "ban", Events: b.After, Window: b.Window}, algorithm: banAlgorithm, ban: b, work: counterWork}
 	l.args = banAlgorithm.args(l)
 	return l, nil
 }

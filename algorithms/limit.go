@@ -59,6 +59,7 @@ type Limit struct {
 	smooth      smoothNumbers
 	ban         Ban
 	args        []int64 // what the algorithm's script is told
+	work        work
 	fingerprint string
 }
 
@@ -125,6 +126,9 @@ func (l *Limit) prepare() error {
 		return err
 	}
 	l.args = l.algorithm.args(l)
+	if l.work = counterWork; l.algorithm.work != nil {
+		l.work = l.algorithm.work(l)
+	}
 	return nil
 }
 
@@ -364,7 +368,11 @@ func nearest(algorithm *Algorithm, q Quota) string {
 		return "the longest window that fits is " + describeDuration(near.Window)
 	}
 	near, _ := largest(q, func(q *Quota) *int64 { return &q.Events }, fits)
-	return fmt.Sprintf("write at most %d events and a window of at most %s", max(near.Events, 1_000_000), describeDuration(longest/1_000_000*1_000_000))
+	most := max(near.Events, 1_000_000)
+	if algorithm.Name == "sliding_log" && q.Buckets == 0 {
+		most = MostLogged
+	}
+	return fmt.Sprintf("write at most %d events and a window of at most %s", most, describeDuration(longest/1_000_000*1_000_000))
 }
 
 // largest looks for a value of one setting, below the present one, that fits

@@ -10,14 +10,21 @@ local function ttl(reset)
   return ceil(max(reset, 0) / 1000) + 1000
 end
 
+local function foreign() error('the value at a key is not a budget', 0) end
+
+-- two or three numbers that were packed, none of which may be one that no script has written
+local function unpack_state(state, count)
+  if #state ~= 8 * count then foreign() end
+  local a, b, c = struct.unpack(count == 2 and '<i8i8' or '<i8i8i8', state)
+  if min(a, b, c) < 0 or max(a, b, c) > forever then foreign() end
+  return a, b, c
+end
+
 -- the numbers kept at a key, two unless count says otherwise; 0 for a budget never charged
 local function load(key, count)
   local state = redis.call('GET', key)
   if not state then return 0, 0, 0 end
-  count = count or 2
-  if #state ~= 8 * count then error('the value at a key is not a budget') end
-  if count == 2 then return struct.unpack('<i8i8', state) end
-  return struct.unpack('<i8i8i8', state)
+  return unpack_state(state, count or 2)
 end
 
 local function save(key, reset, a, b, c)

@@ -37,21 +37,42 @@ func init() {
 		},
 		bound:  slidingLogBound,
 		log:    true,
+		work:   slidingLogWork,
 		decide: slidingLogDecide,
 		commit: slidingLogCommit,
 		refund: slidingLogRefund,
 	})
 }
 
-// mostBuckets bounds what a refund has to renumber.
-const mostBuckets = 10_000
+// The largest logs, whose work leaves room for other limits of the same request; see
+// [MostWork].
+const (
+	// MostLogged is how many events a sliding_log without buckets can hold.
+	MostLogged = 50_000
+	// mostBuckets bounds what a refund has to renumber.
+	mostBuckets = 2000
+)
 
-// slidingLogBound refuses limits nobody would want to remember every event of, and
-// instants that, rounded up, would be too far away.
+// bucketWork is how many steps it takes to renumber a bucket.
+const bucketWork = 25
+
+// slidingLogWork counts what searching the log takes, and giving back: without buckets
+// events are looked for from the nearer end on.
+func slidingLogWork(l *Limit) work {
+	if l.Buckets > 0 {
+		const take = 1300
+		return work{take: take, back: take + bucketWork*l.Buckets, most: take + bucketWork*l.Buckets}
+	}
+	const take, back = 900, 1500
+	return work{take: take, event: 1, back: back + l.Events/5, most: back + l.Events}
+}
+
+// slidingLogBound denies limits that take too much work, and instants that, rounded up,
+// would be too far away.
 func slidingLogBound(l *Limit) error {
-	const most = 10_000_000
-	if l.Events > most && l.Buckets == 0 {
-		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write buckets, or a sliding_window, which only counts them", most, l.Events)
+	if l.Events > MostLogged && l.Buckets == 0 {
+		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write the limit sliding_log %d <window> with buckets 1000, or sliding_window %d <window>",
+			MostLogged, l.Events, l.Events, l.Events)
 	}
 	if l.Buckets > 0 && l.Window+slidingLogGrid(l) > longest {
 		return errBound

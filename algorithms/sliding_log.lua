@@ -6,7 +6,14 @@ local sliding_log = { log = true }
 algorithms.sliding_log = sliding_log
 
 local function sliding_log_triple(key, index)
-  return struct.unpack('<i8i8i8', redis.call('LINDEX', key, index))
+  return unpack_state(redis.call('LINDEX', key, index), 3)
+end
+
+-- an instant or a span that is kept as a text
+local function sliding_log_number(text)
+  local n = tonumber(text)
+  if not n or not (n >= 0 and n <= forever) or n % 1 ~= 0 then foreign() end
+  return n
 end
 
 -- how many instants or buckets there are, how far the log's own time is ahead, and the last entry
@@ -17,7 +24,7 @@ local function sliding_log_entries(key)
   end
   local last = redis.call('LINDEX', key, -1)
   if #last < 24 and string.sub(last, 1, 1) == '+' then
-    return length - 1, tonumber(last), redis.call('LINDEX', key, -2)
+    return length - 1, sliding_log_number(last), redis.call('LINDEX', key, -2)
   end
   return length, 0, last
 end
@@ -49,17 +56,20 @@ end
 
 local function sliding_log_held(l, key)
   local entries, ahead, last = sliding_log_entries(key)
-  if not l[5] or entries == 0 then
-    return entries, ahead, tonumber(last)
+  if entries == 0 then
+    return 0, ahead
+  elseif not l[5] then
+    return entries, ahead, sliding_log_number(last)
   end
   local _, first = sliding_log_triple(key, 0)
-  local newest, _, after = struct.unpack('<i8i8i8', last)
+  local newest, _, after = unpack_state(last, 3)
+  if first >= after then foreign() end
   return after - first, ahead, newest
 end
 
 local function sliding_log_stamp(l, key, entry)
   if not l[5] then
-    return tonumber(redis.call('LINDEX', key, entry))
+    return sliding_log_number(redis.call('LINDEX', key, entry))
   end
   return (sliding_log_triple(key, entry))
 end
@@ -94,6 +104,7 @@ local function sliding_log_dead(l, key, held, edge)
   end
   local _, first = sliding_log_triple(key, 0)
   local _, number = sliding_log_triple(key, low)
+  if number < first or number - first > held then foreign() end
   return number - first
 end
 

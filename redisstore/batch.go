@@ -50,6 +50,7 @@ func (b *batcher) mayFlyLocked() bool {
 type call struct {
 	deadline time.Time // when its caller leaves at the latest
 	requests []store.Request
+	work     int64 // of the requests; see [algorithms.MostWork]
 	state    atomic.Int32
 	done     chan struct{} // closed when allowed and err are there
 	allowed  bool
@@ -67,9 +68,19 @@ const (
 // nothing was charged.
 var errLate = errors.New("redisstore: Redis came to it too late")
 
+func newCall(deadline time.Time, requests []store.Request) *call {
+	c := &call{deadline: deadline, requests: requests}
+	for i := range requests {
+		for _, l := range requests[i].Limits {
+			c.work += l.Work(requests[i].Cost)
+		}
+	}
+	return c
+}
+
 // take takes at the time of Redis, together with others if need be.
 func (s *Store) take(ctx context.Context, deadline time.Time, requests []store.Request) (bool, error) {
-	c := &call{deadline: deadline, requests: requests}
+	c := newCall(deadline, requests)
 	b := &s.batcher
 	b.mu.Lock()
 	if len(b.queue) == 0 && b.mayFlyLocked() || s.options.Batch < 0 {
@@ -150,15 +161,21 @@ func (s *Store) nextCalls() []*call {
 	return s.nextCallsLocked()
 }
 
-// nextCallsLocked is nextCalls, without waiting. Those whose callers have left, or are
-// about to, are dropped.
+// nextCallsLocked is nextCalls, without waiting. They are as many as one script call may be
+// for, by their number and their work. Those whose callers have left, or are about to, are
+// dropped.
 func (s *Store) nextCallsLocked() (calls []*call) {
 	b := &s.batcher
-	n, now := 0, time.Now()
+	n, work, now := 0, int64(0), time.Now()
 	for ; n < len(b.queue) && len(calls) < s.options.Batch; n++ {
-		if c := b.queue[n]; c.state.Load() == queued && c.deadline.After(now) {
-			calls = append(calls, c)
+		c := b.queue[n]
+		if c.state.Load() != queued || !c.deadline.After(now) {
+			continue
 		}
+		if work += c.work; work > algorithms.MostWork && len(calls) > 0 {
+			break
+		}
+		calls = append(calls, c)
 	}
 	if b.queue = b.queue[n:]; len(b.queue) == 0 {
 		b.queue = nil

@@ -3,6 +3,9 @@ package redisstore
 import (
 	"context"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Pretend makes the store believe that Redis' clock showed this a moment ago.
@@ -40,4 +43,20 @@ func Batches(s *Store) (queued, flying int) {
 	s.batcher.mu.Lock()
 	defer s.batcher.mu.Unlock()
 	return len(s.batcher.queue), s.batcher.flying
+}
+
+// SendOneBatch decides requests as if they had waited for their turn until now, as many of
+// them as one script call may be for, and returns how many that were.
+func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
+	for _, r := range requests {
+		s.batcher.queue = append(s.batcher.queue, newCall(time.Now().Add(time.Minute), r))
+	}
+	calls := s.nextCalls()
+	s.batcher.queue = nil
+	groups := make([][]store.Request, len(calls))
+	for i, c := range calls {
+		groups[i] = c.requests
+	}
+	s.ask(context.Background(), now, false, part{deadline: time.Now().Add(time.Minute), groups: groups})
+	return len(calls)
 }

@@ -3,13 +3,16 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -161,5 +164,57 @@ func TestOneBrokenCall(t *testing.T) {
 	redistest.WaitFor(t, "the end of all calls", func() bool { _, flying := redisstore.Batches(s); return flying == 0 })
 	if failed.Load() != 51 || m.calls.Load() != 2 || b.Open() {
 		t.Errorf("%d requests failed in %d calls, and the store is asked no more: %v, want 51 in 2, and that it is", failed.Load(), m.calls.Load(), b.Open())
+	}
+}
+
+// Keys that hold something else fail requests of these keys alone: they share script calls
+// with others, which pass, and the store goes on being asked.
+func TestPoisonedKeys(t *testing.T) {
+	defer redisstore.SetFlying(1)()
+	server := redistest.Start(t)
+	ctx := t.Context()
+	s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient})
+	b := store.NewBreaker(s, nil)
+	defer b.Close()
+	const each = 50
+	for i := range each { // text that is as long as a budget, and one that isn't
+		key := fmt.Sprintf("caddy_rl:{bad %d}:%s", i, request(t, "k")[0].Limits[0].ID)
+		server.Client.Set(ctx, key, strings.Repeat("x", 16-i%2), 0)
+	}
+	if _, err := b.Take(ctx, request(t, "k")); err != nil { // the script is there
+		t.Fatal(err)
+	}
+	server.Client.ConfigResetStat(ctx)
+	server.Freeze(t)
+	var all sync.WaitGroup
+	for i := range each {
+		all.Go(func() {
+			r := request(t, fmt.Sprint("good ", i))
+			if _, err := b.Take(ctx, r); err != nil || r[0].Decisions[0].Remaining != 9 {
+				t.Errorf("%v, %+v", err, r[0].Decisions)
+			}
+		})
+		all.Go(func() {
+			_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
+			wantReason(t, "taking from what is no budget", err, store.ReasonKey)
+		})
+	}
+	redistest.WaitFor(t, "all but one that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 2*each-1 })
+	server.Thaw(t)
+	all.Wait()
+	if calls, _ := stats(server.Client); calls["evalsha"] != 2 {
+		t.Errorf("%d script calls, want 2", calls["evalsha"])
+	}
+	for i := range each {
+		_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
+		wantReason(t, "taking from what is no budget", err, store.ReasonKey)
+	}
+	for _, give := range []func(context.Context, []store.Request) error{b.Renew, func(ctx context.Context, r []store.Request) error { return b.Refund(ctx, r, 1) }} {
+		r := request(t, "bad 0")
+		r[0].Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1, B: 1}}}
+		wantReason(t, "giving back to what is no budget", give(ctx, r), store.ReasonKey)
+	}
+	if b.Open() {
+		t.Error("the store is not asked any more")
 	}
 }

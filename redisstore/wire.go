@@ -145,11 +145,14 @@ func (e replyError) Error() string { return "redisstore: reply " + string(e) }
 
 const errShort = replyError("ends early")
 
-// reader reads the integers of a script's reply and refuses anything else.
+// reader reads the integers of a script's reply and denies anything else.
 type reader struct {
 	reply []any
 	now   algorithms.Micros // of the decisions, once the head is decoded
-	err   error
+	err   error             // the reply is not one of our scripts'
+	// foreign is why the numbers that were read last can't be those of a budget. The reply is
+	// well: what is stored under a key is none.
+	foreign error
 }
 
 func (r *reader) next() any {
@@ -169,10 +172,27 @@ func (r *reader) integer(most int64) int64 {
 	v := r.next()
 	n, ok := v.(int64)
 	if r.err == nil && (!ok || n < 0 || n > most) {
-		r.fail(replyError(fmt.Sprintf("holds %.100v where a number from 0 to %d belongs", v, most)))
+		r.fail(replyError(fmt.Sprintf("holds %.100s where a number from 0 to %d belongs", fmt.Sprint(v), most)))
 		return 0
 	}
 	return n
+}
+
+// number reads a number that was made from what a key holds: one that is not from 0 to
+// Forever is foreign.
+func (r *reader) number() int64 {
+	v := r.next()
+	n, ok := v.(int64)
+	switch {
+	case r.err != nil:
+	case !ok:
+		r.fail(replyError(fmt.Sprintf("holds %.100s where a number belongs", fmt.Sprint(v))))
+	case n < 0 || n > algorithms.Forever:
+		r.foreign = scriptError(fmt.Sprintf("the value at a key is not a budget: it gives %d", n))
+	default:
+		return n
+	}
+	return 0
 }
 
 // text reads a text.
@@ -214,7 +234,7 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 		}
 		return false, &store.OverriddenError{Overrides: overrides}
 	}
-	allowed = true
+	allowed, r.foreign = true, nil
 	for i := range requests {
 		q := &requests[i]
 		q.Decisions = q.Decisions[:0]
@@ -222,12 +242,12 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 			room := r.integer(2)
 			d := algorithms.Decision{
 				Allowed:    room > 0,
-				Charged:    r.integer(algorithms.Forever),
-				Receipt:    algorithms.Receipt{A: r.integer(algorithms.Forever), B: r.integer(algorithms.Forever)},
-				Remaining:  r.integer(algorithms.Forever),
-				MoreAfter:  r.integer(algorithms.Forever),
-				RetryAfter: r.integer(algorithms.Forever),
-				ResetAfter: r.integer(algorithms.Forever),
+				Charged:    r.number(),
+				Receipt:    algorithms.Receipt{A: r.number(), B: r.number()},
+				Remaining:  r.number(),
+				MoreAfter:  r.number(),
+				RetryAfter: r.number(),
+				ResetAfter: r.number(),
 			}
 			if room == 2 {
 				d.Wait, d.RetryAfter = d.RetryAfter, 0
@@ -239,7 +259,7 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 			q.Decisions = append(q.Decisions, d)
 		}
 	}
-	return allowed && r.err == nil, nil
+	return allowed && r.err == nil && r.foreign == nil, r.foreign
 }
 
 // decodeRenewal reads what was charged anew into the decisions of requests. A non-nil
@@ -255,9 +275,14 @@ func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
 				failed = cmp.Or(failed, error(scriptError(r.text())))
 				continue
 			}
-			charged, a, b := r.integer(algorithms.Forever), r.integer(algorithms.Forever), r.integer(algorithms.Forever)
+			r.foreign = nil
+			charged, a, b := r.number(), r.number(), r.number()
 			if r.err != nil {
 				return r.err
+			}
+			if r.foreign != nil {
+				failed = cmp.Or(failed, r.foreign)
+				continue
 			}
 			d.Charged, d.Receipt = charged, algorithms.Receipt{}
 			if charged > 0 {

@@ -1,0 +1,59 @@
+package algorithms
+
+import "testing"
+
+// Every limit that is legal leaves room in a script call for others, at any cost, and is
+// charged and given back within its worst work.
+func TestWork(t *testing.T) {
+	largest := []Quota{
+		{Algorithm: "sliding_log", Events: MostLogged, Window: minute},
+		{Algorithm: "sliding_log", Events: MostLogged, Window: minute, MinInterval: 1},
+		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: mostBuckets},
+		{Algorithm: "sliding_log", Events: 1, Window: minute},
+		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: 1},
+	}
+	for _, a := range All() {
+		largest = append(largest, Quota{Algorithm: a.Name, Events: 1000, Window: 1000})
+	}
+	for _, q := range largest {
+		l := mustLimit(t, q)
+		if l.WorstWork() > MostWork*2/3 {
+			t.Errorf("%v takes %d steps of %d", l, l.WorstWork(), MostWork)
+		}
+		for _, cost := range []int64{0, 1, 1000, MostLogged, 1<<31 - 1} {
+			if work := l.Work(cost); work < 1 || work > l.WorstWork() || l.BackWork() > l.WorstWork() {
+				t.Errorf("%v: cost %d takes %d steps, giving one back %d, and the worst %d", l, cost, work, l.BackWork(), l.WorstWork())
+			}
+		}
+	}
+	for _, q := range []Quota{
+		{Algorithm: "sliding_log", Events: MostLogged + 1, Window: minute},
+		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: mostBuckets + 1},
+	} {
+		if _, err := NewLimit(q); err == nil {
+			t.Errorf("%+v is legal", q)
+		}
+	}
+}
+
+// What is suggested instead of a limit is legal, is lighter by enough, and not by much more.
+func TestLighter(t *testing.T) {
+	for _, q := range []Quota{
+		{Algorithm: "sliding_log", Events: MostLogged, Window: minute, MinInterval: 5},
+		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: mostBuckets},
+	} {
+		l := mustLimit(t, q)
+		for _, by := range []int64{1, 26, 1000, 30_001} {
+			lighter := l.Lighter(by)
+			if lighter == nil || lighter.WorstWork() > l.WorstWork()-by || lighter.WorstWork() < l.WorstWork()-by-bucketWork || lighter.MinInterval != l.MinInterval {
+				t.Errorf("%v, lighter by %d: %v", l, by, lighter)
+			}
+		}
+		if lighter := l.Lighter(MostWork); lighter != nil {
+			t.Errorf("%v instead of %v", lighter, l)
+		}
+	}
+	if lighter := mustLimit(t, Quota{Algorithm: "gcra", Events: 5, Window: minute}).Lighter(1); lighter != nil {
+		t.Errorf("%v is lighter than one of two numbers", lighter)
+	}
+}

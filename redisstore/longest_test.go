@@ -1,0 +1,274 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+const (
+	began algorithms.Micros = 1_763_640_000_000_000
+	hour  algorithms.Micros = 3_600_000_000
+)
+
+// longest is a limit at its largest legal size.
+type longest struct {
+	name    string
+	limit   store.Limit
+	entries int64 // of a log: what it holds when it is full
+}
+
+// largest returns the largest number up to most for which a limit is legal.
+func largest(most int64, quota func(n int64) algorithms.Quota) algorithms.Quota {
+	n := int64(sort.Search(int(most), func(n int) bool {
+		_, err := algorithms.NewLimit(quota(int64(n) + 1))
+		return err != nil
+	}))
+	return quota(n)
+}
+
+// allLongest returns every algorithm at its largest legal size. The size of what isn't a log
+// makes no difference.
+func allLongest(t testing.TB) (all []longest) {
+	for _, q := range storetest.Quotas(1_000_000, hour) {
+		switch q.Algorithm {
+		case "sliding_log":
+			events := largest(1<<30, func(n int64) algorithms.Quota {
+				return algorithms.Quota{Algorithm: "sliding_log", Events: n, Window: hour}
+			})
+			buckets := largest(1<<30, func(n int64) algorithms.Quota {
+				return algorithms.Quota{Algorithm: "sliding_log", Events: 1_000_000_000, Window: hour, Buckets: n}
+			})
+			apart := events
+			apart.MinInterval = 1
+			all = append(all,
+				longest{"sliding_log", storetest.Limit(t, "z", events), events.Events},
+				longest{"sliding_log min_interval", storetest.Limit(t, "z", apart), events.Events},
+				longest{"sliding_log buckets", storetest.Limit(t, "z", buckets), buckets.Buckets},
+			)
+		case "smooth":
+			warm := q
+			warm.Burst, warm.WarmUp = 0, hour
+			all = append(all, longest{"smooth warm_up", storetest.Limit(t, "z", warm), 0})
+			fallthrough
+		default:
+			all = append(all, longest{q.Algorithm, storetest.Limit(t, "z", q), 0})
+		}
+	}
+	return all
+}
+
+// BenchmarkLongest shows how long Redis was busy with the longest script call of each
+// kind, in µs, with each algorithm at its largest legal size. No call may take longer than
+// 10 ms. The best of all runs counts: on a busy machine Redis itself has to wait.
+func BenchmarkLongest(b *testing.B) {
+	server := redistest.Start(b)
+	ctx := context.Background()
+	s := open(b, redisstore.Options{Address: server.Addr, Timeout: patient, Batch: 1 << 30})
+	measure := func(name string, prepare, call func()) {
+		b.Run(name, func(b *testing.B) {
+			var times []int
+			for b.Loop() {
+				server.Client.FlushDB(ctx)
+				prepare()
+				server.Client.ConfigResetStat(ctx)
+				call()
+				calls, usec := stats(server.Client)
+				if calls["evalsha"] != 1 {
+					b.Fatalf("%d script calls, want 1", calls["evalsha"])
+				}
+				times = append(times, usec["evalsha"])
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(slices.Min(times)), "redis-µs")
+		})
+	}
+	take := func(now algorithms.Micros, r ...store.Request) []store.Request {
+		if _, err := s.TakeAt(ctx, now, r); err != nil {
+			b.Fatal(err)
+		}
+		return r
+	}
+	ask := func(key string, cost int64, limits ...store.Limit) store.Request {
+		return store.Request{Zone: "z", Key: key, Cost: cost, Limits: limits}
+	}
+	refund := func(now algorithms.Micros, r []store.Request, n int64) {
+		if err := s.RefundAt(ctx, now, r, n); err != nil {
+			b.Fatal(err)
+		}
+	}
+	// Every script is there before it is measured.
+	for _, l := range allLongest(b) {
+		for _, limits := range [][]store.Limit{{l.limit}, {l.limit, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1})}} {
+			r := take(began, ask("k", 1, limits...))
+			refund(began, r, 1)
+			if err := s.RenewAt(ctx, began, take(began+hour, ask("k", 1, limits...))); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Forget: []store.Limit{allLongest(b)[0].limit}}); err != nil {
+		b.Fatal(err)
+	}
+	for _, l := range allLongest(b) {
+		// As many requests as make one call, each with a limit and an override of its own, and a
+		// ban.
+		var batch [][]store.Request
+		begin := func(of int64, cost int64) {
+			batch = nil
+			for work := int64(0); work <= algorithms.MostWork; work += l.limit.Work(cost) {
+				limit := l.limit
+				own := *limit.Limit
+				limit.Limit = &own
+				ban := storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Most: hour})
+				r := ask(fmt.Sprint("batch", len(batch)), cost, limit, ban)
+				r.Overridable = true
+				batch = append(batch, []store.Request{r})
+			}
+			if l.entries == 0 {
+				for _, r := range batch {
+					take(began, r...)
+				}
+				return
+			}
+			key := fillLog(b, s, l, began)
+			for _, r := range batch {
+				server.Client.Copy(ctx, key, "caddy_rl:{"+r[0].Key+"}:"+l.limit.ID, 0, true)
+			}
+		}
+		measure(l.name+"/full batch", func() { begin(0, 1) }, func() { redisstore.SendOneBatch(s, began+hour+hour/2, batch) })
+		if l.entries == 0 {
+			continue
+		}
+		name, n := l.name, min(l.limit.Events, 1<<31-1)
+		measure(name+"/full batch, large costs", func() { begin(0, n/4) }, func() { redisstore.SendOneBatch(s, began+hour+hour/2, batch) })
+		measure(name+"/take all", func() { fillLog(b, s, l, began) }, func() { take(began+3*hour, ask("full", n, l.limit)) })
+		measure(name+"/denied, uniform", func() { fillLog(b, s, l, began) }, func() {
+			r := ask("full", n, l.limit)
+			r.Mode = algorithms.Uniform
+			take(began+hour-1, r)
+		})
+		var r []store.Request
+		step := hour / l.entries
+		if l.limit.Buckets > 0 {
+			measure(name+"/give back to the oldest", func() {
+				r = take(began+1, ask("full", 10, l.limit))
+				fillLog(b, s, l, began+step)
+			}, func() { refund(began+hour, r, 10) })
+			continue
+		}
+		measure(name+"/give back all", func() { r = take(began, ask("k", n, l.limit)) }, func() { refund(began+1, r, n) })
+		measure(name+"/give back all between two", func() {
+			take(began, ask("k", 1, l.limit))
+			r = take(began+1, ask("k", n-2, l.limit))
+			take(began+2, ask("k", 1, l.limit))
+		}, func() { refund(began+3, r, n-2) })
+		measure(name+"/give back half in the middle", func() {
+			take(began, ask("k", n/4, l.limit))
+			r = take(began+1, ask("k", n/2, l.limit))
+			take(began+2, ask("k", n/4, l.limit))
+		}, func() { refund(began+3, r, n/2) })
+		measure(name+"/renew in the middle", func() {
+			take(began, ask("k", n/2-100, l.limit))
+			r = nil
+			for i := range algorithms.MostWork / l.limit.BackWork() {
+				r = append(r, take(began+1+i, ask("k", 1, l.limit))...)
+			}
+			take(began+hour/2, ask("k", n/2-100, l.limit))
+		}, func() {
+			if err := s.RenewAt(ctx, began+hour/2+1, r); err != nil {
+				b.Fatal(err)
+			}
+		})
+		measure(name+"/forget", func() { fillLog(b, s, l, began) }, func() {
+			if err := s.Change(ctx, store.Change{Zone: "z", Key: "full", Forget: []store.Limit{l.limit}}); err != nil {
+				b.Fatal(err)
+			}
+		})
+		// One request whose limits are all the work that there may be.
+		rest := l.limit.Lighter(2*l.limit.WorstWork() - algorithms.MostWork)
+		two := []store.Limit{l.limit, store.NewLimit("z", "two", rest)}
+		measure(name+"/two limits, take all", func() {
+			take(began, ask("k", n, l.limit))
+			take(began, ask("k", rest.Events, two[1]))
+		}, func() {
+			take(began+hour, store.Request{Zone: "z", Key: "k", Cost: n, Mode: algorithms.Uniform, Limits: two})
+		})
+		measure(name+"/two limits, give back all", func() {
+			r = append(take(began, ask("k", n, l.limit)), take(began, ask("k", rest.Events, two[1]))...)
+		}, func() { refund(began+1, r, n) })
+	}
+}
+
+// fillLog fills a log with charges evenly over an hour, and returns its key in Redis.
+func fillLog(t testing.TB, s *redisstore.Store, l longest, from algorithms.Micros) (key string) {
+	charges := min(l.entries, 1000)
+	if l.limit.Buckets > 0 {
+		charges = l.entries
+	}
+	for i := range charges {
+		r := []store.Request{{Zone: "z", Key: "full", Cost: max(min(l.limit.Events, 1<<30)/charges, 1), Limits: []store.Limit{l.limit}}}
+		if _, err := s.TakeAt(context.Background(), from+i*(hour/charges), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "caddy_rl:{full}:" + l.limit.ID
+}
+
+// A script call is as many requests as their work allows, one at least.
+func TestWorkPerCall(t *testing.T) {
+	defer redisstore.SetFlying(1)()
+	server := redistest.Start(t)
+	ctx := t.Context()
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: algorithms.MostLogged, Window: 3_600_000_000})
+	for _, test := range []struct {
+		cost  int64
+		batch int
+		calls int // for 20 requests after the first
+	}{
+		{1, 128, 1},
+		{algorithms.MostLogged, 128, 20},
+		{algorithms.MostLogged / 2, 128, 7},
+		{1 << 31, 128, 20},
+		{1, 10, 2},
+	} {
+		s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient, Batch: test.batch})
+		server.Client.FlushDB(ctx)
+		ask := func(key string, cost int64) []store.Request {
+			return []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}
+		}
+		if _, err := s.Take(ctx, ask("first", 1)); err != nil { // the script is there
+			t.Fatal(err)
+		}
+		server.Client.ConfigResetStat(ctx)
+		server.Freeze(t)
+		var all sync.WaitGroup
+		take := func(key string, cost int64) {
+			all.Go(func() {
+				if _, err := s.Take(ctx, ask(key, cost)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		take("first", 1)
+		redistest.WaitFor(t, "a call under way", func() bool { _, flying := redisstore.Batches(s); return flying == 1 })
+		for i := range 20 {
+			take(fmt.Sprint(i), test.cost)
+		}
+		redistest.WaitFor(t, "20 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 20 })
+		server.Thaw(t)
+		all.Wait()
+		if calls, _ := stats(server.Client); calls["evalsha"] != 1+test.calls {
+			t.Errorf("cost %d: %d script calls, want %d", test.cost, calls["evalsha"], 1+test.calls)
+		}
+	}
+}

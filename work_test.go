@@ -1,0 +1,112 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// However many limits a request meets, one script call decides them in time, or the
+// configuration is denied, and what its error says to write is legal.
+func TestBoundWork(t *testing.T) {
+	log := func(events int) string {
+		return fmt.Sprintf(`{"algorithm":"sliding_log","events":%d,"window":"1h"}`, events)
+	}
+	const buckets = `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":2000}`
+	zone := func(name string, limits ...string) string {
+		return fmt.Sprintf(`%q:{"limits":[%s]}`, name, strings.Join(limits, ","))
+	}
+	var counters []string
+	for i := range 900 {
+		counters = append(counters, fmt.Sprintf(`{"algorithm":"gcra","events":%d,"window":"1h"}`, i+1))
+	}
+	const instead = "take too long to decide in one step: write sliding_log "
+	for _, test := range []struct {
+		zones []string
+		want  string
+	}{
+		{[]string{zone("a", log(50000)), zone("b", counters[:100]...)}, ""},
+		{[]string{zone("a", log(38500), log(38499))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(20000))}, ""},
+		{[]string{zone("a", counters[:800]...)}, ""},
+		{[]string{zone("a", log(50000), log(40000))}, instead + "37000 1h, or less, instead of sliding_log 50000 1h"},
+		{[]string{zone("a", log(37000), log(40000))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1888 buckets, or less"},
+		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1888}`), zone("b", log(30000))}, ""},
+		{[]string{zone("a", counters[:801]...)}, "write fewer limits"},
+		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, "write fewer limits"},
+		{[]string{`"a":{"concurrency":50000}`, `"b":{"concurrency":50000}`, zone("c", log(50000))}, ""},
+		{[]string{zone("a", log(1)), `"b":{"concurrency":50000,"limits":[` + log(50000) + `]}`, `"c":{"concurrency":50000,"limits":[` + log(20000) + `]}`}, instead},
+		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
+		{[]string{zone("a", log(50000)), `"b":{"plan":{"by":"{http.vars.p}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
+		{[]string{`"a":{"plan":{"by":"{http.vars.p}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
+	} {
+		err := validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))
+		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%.200v: %v, want %q", test.zones, err, test.want)
+		}
+	}
+}
+
+// An override set at run time has what the zones of the handler leave.
+func TestBoundWorkOfOverrides(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n key {query.key}\n sliding_log 10000 1h\n overrides\n}\nzone all {\n sliding_log 30000 1h\n}\n"))
+	put := func(status int, limits, says string) {
+		t.Helper()
+		if r := c.operate(t, status, "PUT", keyPath("k")+"/override", `{"limits":[`+limits+`]}`); !strings.Contains(r.body, says) {
+			t.Errorf("%s, want %q", r.body, says)
+		}
+	}
+	put(204, `{"algorithm":"sliding_log","events":45000,"window":"1h"}`, "")
+	put(204, `{"algorithm":"gcra","events":45000,"window":"1h"}`, "")
+	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 47000 1h, or less, instead of sliding_log 50000 1h")
+	put(204, `{"algorithm":"sliding_log","events":47000,"window":"1h"}`, "")
+	put(400, `{"algorithm":"sliding_log","events":60000,"window":"1h"}`, "events must be at most 50000")
+}
+
+// longestRenewal is a store that notes how many slots are renewed in one call.
+type longestRenewal struct {
+	store.Store
+	most int
+}
+
+func (s *longestRenewal) Renew(ctx context.Context, requests []store.Request) error {
+	s.most = max(s.most, len(requests))
+	return s.Store.Renew(ctx, requests)
+}
+
+// The more slots a key has, the fewer are renewed in one call.
+func TestRenewalsAreShort(t *testing.T) {
+	for _, test := range []struct {
+		concurrency int64
+		most        int
+	}{{200, 51}, {10_000, 22}, {mostConcurrency, 6}} {
+		slots, err := readySlots(test.concurrency, outagePolicy{num: 1, den: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots.nameLimits("z", "", 1, store.NewSlots)
+		s := &longestRenewal{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
+		h := &Handler{store: s}
+		h.DisableMetrics = true
+		var held []*slot
+		for range 200 {
+			a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
+			a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
+			if allowed, err := s.Take(t.Context(), a.requests); !allowed || err != nil {
+				t.Fatal(allowed, err)
+			}
+			a.holdSlots()
+			held = append(held, a.slots...)
+			defer a.leaveSlots(context.WithoutCancel(t.Context()))
+		}
+		h.renew(held)
+		if s.most != test.most || int64(test.most)*slots.ready[0].BackWork() > algorithms.MostWork {
+			t.Errorf("of %d slots %d were renewed in one call, want %d", test.concurrency, s.most, test.most)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,7 +197,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
-		s := memory.Bound(1, zones(1), nil)
+		s := memory.Bound(1, zones(2), nil) // which leaves zones no share of their own
 		limit := window(t, 2, time.Minute)
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
@@ -373,9 +374,9 @@ func TestMemoryReclaimIsBounded(t *testing.T) {
 }
 
 // BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
-// charged once each, and a log of 1000 events.
+// charged once each, keys of 12,000 bytes, and a log of 1000 events.
 func BenchmarkMemoryBytesPerKey(b *testing.B) {
-	held := func(keys int, cost int64, q algorithms.Quota) float64 {
+	held := func(keys int, prefix string, cost int64, q algorithms.Quota) float64 {
 		limits := []store.Limit{storetest.Limit(b, "z", q)}
 		var before, after runtime.MemStats
 		memory := store.NewMemory()
@@ -383,7 +384,7 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		for i := range keys {
-			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: fmt.Sprintf("203.%03d.%03d.%03d", i>>16, i>>8&255, i&255), Cost: cost, Limits: limits}})
+			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: fmt.Sprintf("%s203.%03d.%03d.%03d", prefix, i>>16, i>>8&255, i&255), Cost: cost, Limits: limits}})
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
@@ -391,8 +392,9 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 		return float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
 	}
 	for b.Loop() {
-		b.ReportMetric(held(1_000_000, 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key")
-		b.ReportMetric(held(10_000, 1000, algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}), "B/log1000")
+		b.ReportMetric(held(1_000_000, "", 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key")
+		b.ReportMetric(held(20_000, strings.Repeat("x", 12_000), 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key12kB")
+		b.ReportMetric(held(10_000, "", 1000, algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}), "B/log1000")
 	}
 }
 

@@ -133,11 +133,12 @@ func TestMemoryForgetsZones(t *testing.T) {
 		kept, limit := window(t, 2, time.Hour), window(t, 2, time.Minute)
 		take(t, s, "kept", "k", 1, kept)
 		for round := range 3 {
-			r := []store.Request{{Cost: 1, Key: "k", Limits: []store.Limit{limit}}}
+			r := []store.Request{{Cost: 1, Limits: []store.Limit{limit}}}
 			bytes := allocated(func() {
 				for range 2 {
 					for i := range most {
 						r[0].Zone = fmt.Sprint("zone ", i, " of ", round)
+						r[0].Key = r[0].Zone
 						_, _ = s.Take(context.Background(), r)
 					}
 				}
@@ -145,8 +146,8 @@ func TestMemoryForgetsZones(t *testing.T) {
 			if bytes > most*1000 {
 				t.Errorf("%d zones allocated %d bytes each", most, bytes/most)
 			}
-			if memory.Zones() != 1+most {
-				t.Errorf("%d zones, want %d", memory.Zones(), 1+most)
+			if memory.Zones() != 1+most || memory.Keys() != 1+most {
+				t.Errorf("%d keys of %d zones, want %d of as many", memory.Keys(), memory.Zones(), 1+most)
 			}
 			time.Sleep(time.Minute)
 			memory.Sweep()
@@ -181,7 +182,7 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 				}
 				zone := fmt.Sprint("zone ", rand.IntN(4))
 				take(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
-				take(t, s, zone, "log", 100, log)
+				take(t, s, zone, "log", rand.Int64N(400), log)
 				switch {
 				case i%50 == 0:
 					memory.Sweep()

@@ -367,11 +367,9 @@ func (t *take) reclaim(zone *zoneCount) bool {
 		scanned++
 	}
 	m.reclaimed.Store(first + n)
-	for i := range t.found { // what was found earlier may have been dropped just now
+	for i := range t.found { // what was found earlier may have been dropped just now, or moved
 		f := &t.found[i]
-		if f.held && !f.shard.holdsLocked(f.key) {
-			f.held, f.weight = false, 0
-		}
+		f.shard.findLocked(f.key, &f.stored)
 	}
 	return t.hasRoom(zone)
 }
@@ -394,14 +392,14 @@ func (t *take) lockOverflow() *shard {
 
 // keep saves a budget, which its shard holds from now on, until it expires.
 func (t *take) keep(f *found, expires algorithms.Micros) {
-	zone := uint32(0)
-	if f.zone != nil {
-		if by := weightOf(f.state) - f.weight; by != 0 {
-			f.zone = t.memory.zones.count(f.zone, by)
-			t.memory.keys.Add(by)
+	if by := weightOf(f.state) - f.weight; by != 0 && f.zone != nil {
+		zone := f.zone
+		if f.held {
+			zone = t.memory.zones.numbered(f.zoneNumber)
 		}
-		zone = f.zone.number
+		f.zoneNumber = t.memory.zones.count(zone, by).number
+		t.memory.keys.Add(by)
 	}
 	f.expires = expires
-	f.shard.saveLocked(f.key, zone, &f.stored)
+	f.shard.saveLocked(f.key, &f.stored)
 }

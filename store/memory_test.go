@@ -251,6 +251,31 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 	})
 }
 
+// A budget that moves because a request makes room in its shard is charged where it is then.
+func TestMemoryReclaimMovesWhatIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(201, zones(1000), nil) // which leaves zones no share of their own
+		held := window(t, 10, time.Hour)
+		for i := range 200 { // all of one key are in one shard
+			take(t, s, "z", "k", 1, window(t, int64(i)+1, time.Minute))
+		}
+		take(t, s, "z", "k", 1, held)
+		time.Sleep(time.Minute)
+		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
+		r := []store.Request{
+			{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{held}},
+			{Zone: "y", Key: "new", Cost: 1, Limits: []store.Limit{other}},
+		}
+		if ok, _ := s.Take(context.Background(), r); !ok || memory.Keys() != 2 {
+			t.Fatalf("allowed %v, %d keys; want 2", ok, memory.Keys())
+		}
+		if !take(t, s, "z", "k", 8, held) || take(t, s, "z", "k", 1, held) {
+			t.Error("a budget that moved has not the 8 it had left")
+		}
+	})
+}
+
 func TestMemoryZonesKeepAShare(t *testing.T) {
 	memory := store.NewMemory()
 	s := memory.Bound(10, zones(2), nil)

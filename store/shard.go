@@ -42,11 +42,12 @@ const slabPart = 32
 
 // stored is a budget as it is in its shard, or isn't.
 type stored struct {
-	held    bool // it is in the shard, at this place
-	at      uint32
-	state   algorithms.State
-	expires algorithms.Micros
-	weight  int64 // as counted: 0 if it isn't held
+	held       bool // it is in the shard, at this place
+	at         uint32
+	zoneNumber uint32
+	state      algorithms.State
+	expires    algorithms.Micros
+	weight     int64 // as counted: 0 if it isn't held
 }
 
 // budgetHasher names budgets: by the hash of the key, which tells the shard, too, and that
@@ -86,9 +87,12 @@ func (s *shard) init() {
 // at returns the budget at a place. It stays there until the next sweep.
 func (s *shard) at(place uint32) *budget { return &s.slab[place/slabPart][place%slabPart] }
 
-func (s *shard) holdsLocked(key keyhash.Hash) bool {
-	_, held := s.places[key]
-	return held
+// findLocked notes where a budget is that loadLocked returned, or that it is gone.
+func (s *shard) findLocked(key keyhash.Hash, f *stored) {
+	p, held := s.places[key]
+	if f.held, f.at = held, p.at; !held {
+		f.weight = 0
+	}
 }
 
 // loadLocked returns a budget, or an untouched one if there is none.
@@ -98,17 +102,16 @@ func (s *shard) loadLocked(key keyhash.Hash) stored {
 		return stored{}
 	}
 	b := s.at(p.at)
-	f := stored{held: true, at: p.at, state: algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.at]}, expires: b.expires}
-	f.weight = weightOf(f.state)
-	return f
+	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.at]}
+	return stored{held: true, at: p.at, zoneNumber: p.zone, state: state, expires: b.expires, weight: weightOf(state)}
 }
 
 // saveLocked puts a budget into the shard, where loadLocked found it or, if it is new, where
 // there is room.
-func (s *shard) saveLocked(key keyhash.Hash, zone uint32, f *stored) {
+func (s *shard) saveLocked(key keyhash.Hash, f *stored) {
 	if !f.held {
 		f.held, f.at = true, s.roomLocked()
-		s.places[key] = place{f.at, zone}
+		s.places[key] = place{f.at, f.zoneNumber}
 	}
 	*s.at(f.at) = budget{f.state.A, f.state.B, f.state.C, f.expires}
 	s.logLocked(f.at, f.state.Log)
@@ -173,7 +176,7 @@ func (s *shard) dropLocked(key keyhash.Hash, dropped func(zone uint32, weight in
 	if !f.held {
 		return
 	}
-	dropped(s.places[key].zone, f.weight)
+	dropped(f.zoneNumber, f.weight)
 	delete(s.places, key)
 	s.logLocked(f.at, nil)
 	s.free = append(s.free, f.at)

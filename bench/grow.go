@@ -48,7 +48,8 @@ func grow(caddy, dir string) error {
 		}
 		stop() // at once: the next one shall have the machine for itself
 	}
-	fmt.Printf("%9s %9s %10s %9s %9s %9s %9s %8s %9s\n", "keys", "of bytes", "requests/s", "median", "p99", "p99.9", "longest", "RSS", "RSS/key")
+	fmt.Printf("%9s %9s %10s %9s %9s %9s %9s %8s %9s\n",
+		"keys", "of bytes", "requests/s", "median", "p99", "p99.9", "longest", "RSS", "RSS/key")
 	for _, g := range growths {
 		slices.Sort(g.took)
 		at := func(part float64) time.Duration {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,30 @@ func TestMemoryKeepsAllOfAState(t *testing.T) {
 	if got := strings.Join(fields, " "); got != "A B C Log" {
 		t.Errorf("a State has the fields %s, and a budget keeps A B C Log", got)
 	}
+}
+
+// Budgets hold no pointer, so that the garbage collector has as much to do with many of them
+// as with few.
+func TestMemoryHoldsNoPointers(t *testing.T) {
+	const most = 200_000
+	scannable := func() int64 {
+		runtime.GC()
+		sample := []metrics.Sample{{Name: "/gc/scan/heap:bytes"}}
+		metrics.Read(sample)
+		return int64(sample[0].Value.Uint64())
+	}
+	memory := store.NewMemory()
+	s := memory.Bound(1_000_000, zones(1), nil)
+	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}}}
+	before := scannable()
+	for i := range most {
+		r[0].Key = fmt.Sprint(i)
+		_, _ = s.Take(context.Background(), r)
+	}
+	if bytes := scannable() - before; bytes > most*10 {
+		t.Errorf("%d keys have the garbage collector look at %d bytes more", most, bytes)
+	}
+	runtime.KeepAlive(memory)
 }
 
 // allocated is how many bytes f allocates.

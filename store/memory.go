@@ -318,7 +318,10 @@ func (t *take) release() {
 	clear(t.found)
 	clear(t.checks)
 	clear(t.zones)
-	*t = take{keys: t.keys[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0], overflowed: t.overflowed[:0]}
+	*t = take{
+		keys: t.keys[:0], locked: t.locked[:0], overflowed: t.overflowed[:0],
+		found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0],
+	}
 	takes.Put(t)
 }
 

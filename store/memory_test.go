@@ -409,17 +409,20 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		for i := range keys {
-			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: fmt.Sprintf("%s203.%03d.%03d.%03d", prefix, i>>16, i>>8&255, i&255), Cost: cost, Limits: limits}})
+			key := fmt.Sprintf("%s203.%03d.%03d.%03d", prefix, i>>16, i>>8&255, i&255)
+			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: limits}})
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		runtime.KeepAlive(memory)
 		return float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
 	}
+	bucket := algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}
+	log := algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}
 	for b.Loop() {
-		b.ReportMetric(held(1_000_000, "", 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key")
-		b.ReportMetric(held(20_000, strings.Repeat("x", 12_000), 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key12kB")
-		b.ReportMetric(held(10_000, "", 1000, algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}), "B/log1000")
+		b.ReportMetric(held(1_000_000, "", 1, bucket), "B/key")
+		b.ReportMetric(held(20_000, strings.Repeat("x", 12_000), 1, bucket), "B/key12kB")
+		b.ReportMetric(held(10_000, "", 1000, log), "B/log1000")
 	}
 }
 

@@ -116,7 +116,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
 	a.countRefusals()
-	a.note(r, refusalKey{zone: z.name, key: key}, wait)
+	a.note(r, refusal{zone: z.name, key: key, wait: wait})
 	why := quotaExceeded
 	if a.banned(i) {
 		why = abnormalUsage
@@ -128,19 +128,20 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 func (a *answer) noteShadows(r *http.Request) {
 	for i, z := range a.zones {
 		if a.isFirst(i) && a.requests[i].Shadow && !a.allowedBy(i) {
-			a.note(r, refusalKey{zone: z.name, key: a.requests[i].Key, shadow: true}, a.retryAfter(i))
+			a.note(r, refusal{zone: z.name, key: a.requests[i].Key, shadow: true, wait: a.retryAfter(i)})
 		}
 	}
 }
 
-// note reports a refusal.
-func (a *answer) note(r *http.Request, k refusalKey, wait algorithms.Micros) {
+// note reports what was refused of a request.
+func (a *answer) note(r *http.Request, refused refusal) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
 	}
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	a.handler.app.refusals.note(k, refusal{handler: a.handler, wait: wait, remoteIP: remote, clientIP: client})
+	refused.handler, refused.remoteIP, refused.clientIP = a.handler, remote, client
+	a.handler.app.refusals.note(refused)
 }
 
 // undecided deals with a request the store could not decide on.

@@ -20,7 +20,7 @@ func goList(t *testing.T, args ...string) []string {
 }
 
 // Imports run one way: root → redisstore → store → algorithms → standard library;
-// store has a circuit breaker besides.
+// store has a circuit breaker and a keyed hash besides.
 func TestImportsRunOneWay(t *testing.T) {
 	standard := func(path string) bool { return !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") }
 	tests := []struct {
@@ -29,9 +29,10 @@ func TestImportsRunOneWay(t *testing.T) {
 		also string   // and packages of this kind
 	}{
 		{"algorithms", nil, ""},
-		{"store", []string{"algorithms"}, ""},
-		{"store/storetest", []string{"algorithms", "store"}, ""},
-		{"redisstore", []string{"algorithms", "store"}, "not caddy"},
+		{"internal/keyhash", nil, ""},
+		{"store", []string{"algorithms", "internal/keyhash"}, ""},
+		{"store/storetest", []string{"algorithms", "internal/keyhash", "store"}, ""},
+		{"redisstore", []string{"algorithms", "internal/keyhash", "store"}, "not caddy"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {
@@ -40,6 +41,7 @@ func TestImportsRunOneWay(t *testing.T) {
 			switch {
 			case standard(dep), ours == test.pkg, isOurs && slices.Contains(test.may, ours):
 			case dep == "github.com/sony/gobreaker/v2" && strings.HasPrefix(test.pkg, "store"):
+			case dep == "github.com/dchest/siphash" && (test.pkg == "internal/keyhash" || slices.Contains(test.may, "internal/keyhash")):
 			case test.also == "not caddy" && dep != modulePath && !isOurs && !strings.Contains(dep, "caddy"):
 			default:
 				t.Errorf("%s depends on %s", test.pkg, dep)

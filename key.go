@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
 // Key is one value or several alternatives; in JSON a string or a list of them.
@@ -106,4 +108,20 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 		return v, nil
 	})
 	return value, complete && err == nil
+}
+
+// keyHashes hashes keys where an instance remembers something of them: a client decides how
+// long a key is, and a hash is short.
+var keyHashes = keyhash.New()
+
+// longestShown is how many bytes of a key operators are shown.
+const longestShown = 256
+
+// beginning returns as much of a key as operators are shown, and whether that is not all
+// of it. It is a copy, for a key may be part of something larger.
+func beginning(key string) (shown string, cut bool) {
+	if len(key) > longestShown {
+		return strings.Clone(key[:longestShown]), true
+	}
+	return strings.Clone(key), false
 }

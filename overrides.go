@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -65,7 +66,7 @@ func (z *zone) readOverride(text string) (*terms, error) {
 // others in the store.
 type knownOverrides struct {
 	mu    sync.RWMutex
-	byKey map[string]knownOverride
+	byKey map[keyhash.Hash]knownOverride
 }
 
 type knownOverride struct {
@@ -80,29 +81,33 @@ const mostKnownOverrides = 10_000
 func (k *knownOverrides) of(key string) knownOverride {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.byKey[key]
+	if len(k.byKey) == 0 {
+		return knownOverride{}
+	}
+	return k.byKey[keyHashes.Sum(key)]
 }
 
 // set notes an override, and tells whether that is news.
 func (k *knownOverrides) set(key string, o knownOverride) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.byKey[key].text == o.text { // another request has learned it meanwhile
+	hash := keyHashes.Sum(key)
+	if k.byKey[hash].text == o.text { // another request has learned it meanwhile
 		return false
 	}
 	if o.text == "" {
-		delete(k.byKey, key)
+		delete(k.byKey, hash)
 		return true
 	}
 	if k.byKey == nil {
-		k.byKey = make(map[string]knownOverride)
+		k.byKey = make(map[keyhash.Hash]knownOverride)
 	}
-	k.byKey[strings.Clone(key)] = o
+	k.byKey[hash] = o
 	for other := range k.byKey { // any
 		if len(k.byKey) <= mostKnownOverrides {
 			break
 		}
-		if other != key {
+		if other != hash {
 			delete(k.byKey, other)
 		}
 	}

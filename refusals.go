@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -28,15 +29,18 @@ type refusals struct {
 const mostRecentRefusals = 1000
 
 type refusalKey struct {
-	zone, key string
-	shadow    bool // the requests passed
-	others    bool // all keys there is no room for
+	zone   string
+	key    keyhash.Hash
+	shadow bool // the requests passed
+	others bool // all keys there is no room for
 }
 
 // refusal is one or more refused requests of one zone and key; all but count
 // describe the latest.
 type refusal struct {
-	refusalKey
+	zone               string
+	key                string // once it is noted: as it is logged
+	shadow, others     bool   // as in refusalKey
 	handler            *Handler
 	wait               algorithms.Micros
 	remoteIP, clientIP string
@@ -48,33 +52,43 @@ func newRefusals(report func(refusal)) *refusals {
 }
 
 // note reports a refusal, now or within a second.
-func (f *refusals) note(k refusalKey, r refusal) {
-	r.refusalKey, r.count = k, 1
-	if f.isFirst(r) {
+func (f *refusals) note(r refusal) {
+	r.count = 1
+	if f.isFirst(&r) {
 		f.report(r)
 	}
 }
 
 // isFirst tells whether a refusal is to be reported at once; otherwise it is
 // added to those that wait.
-func (f *refusals) isFirst(r refusal) bool {
+func (f *refusals) isFirst(r *refusal) bool {
+	k := refusalKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	known := f.recent[k]
+	if !f.closed && known == nil && len(f.recent) >= mostRecentRefusals {
+		k = refusalKey{zone: r.zone, shadow: r.shadow, others: true}
+		known, r.others = f.recent[k], true
+	}
+	switch {
+	case r.others:
+		r.key = ""
+	case known != nil && known.handler == r.handler:
+		r.key = known.key
+	default:
+		r.key = r.handler.loggedKey(r.key)
+	}
 	if f.closed {
 		return true
 	}
-	known := f.recent[r.refusalKey]
-	if known == nil && len(f.recent) >= mostRecentRefusals {
-		r.refusalKey = refusalKey{zone: r.zone, shadow: r.shadow, others: true}
-		known = f.recent[r.refusalKey]
-	}
 	if known != nil {
 		r.count += known.count
-		*known = r
+		*known = *r
 		return false
 	}
-	r.count = 0
-	f.recent[r.refusalKey] = &r
+	first := *r
+	first.count = 0
+	f.recent[k] = &first
 	if f.timer == nil {
 		f.timer = time.AfterFunc(time.Second, f.tick)
 	}
@@ -115,6 +129,24 @@ func (f *refusals) close() {
 	f.tick()
 }
 
+func (h *Handler) logsKeys() bool { return h.LogKey != nil && *h.LogKey }
+
+// loggedKey is a key as the log has it; empty where keys are not logged. The mark of a cut
+// one makes it longer than any that is logged whole, so it equals none.
+func (h *Handler) loggedKey(key string) string {
+	if !h.logsKeys() {
+		return ""
+	}
+	if h.hashKeys != "" {
+		return redisstore.HashedKey(h.hashKeys, key)
+	}
+	shown, cut := beginning(key)
+	if cut {
+		return shown + "…"
+	}
+	return shown
+}
+
 // reportRefusal logs and emits. What only would have been refused is no event.
 func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	wait := time.Duration(r.wait) * time.Microsecond
@@ -135,12 +167,8 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 		}
 		if r.others {
 			fields = append(fields, zap.Bool("other_keys", true))
-		} else if logKey := r.handler.LogKey; logKey != nil && *logKey {
-			key := r.key
-			if secret := r.handler.hashKeys; secret != "" {
-				key = redisstore.HashedKey(secret, key)
-			}
-			fields = append(fields, zap.String("key", key))
+		} else if r.handler.logsKeys() {
+			fields = append(fields, zap.String("key", r.key))
 		}
 		c.Write(fields...)
 	}

@@ -2,14 +2,20 @@ package ratelimit
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reports, count := 0, int64(0)
+		h, reports, count := new(Handler), 0, int64(0)
 		f := newRefusals(func(r refusal) {
 			reports++
 			count += r.count
@@ -17,7 +23,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		const keys, each, seconds = 5000, 3, 4
 		for range seconds {
 			for i := range keys * each {
-				f.note(refusalKey{zone: "z", key: fmt.Sprint(i % keys)}, refusal{})
+				f.note(refusal{zone: "z", key: fmt.Sprint(i % keys), handler: h})
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -28,12 +34,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 		if len(f.recent) > mostRecentRefusals+1 {
 			t.Errorf("%d keys are remembered", len(f.recent))
 		}
-		f.note(refusalKey{zone: "z", key: "0"}, refusal{})
+		f.note(refusal{zone: "z", key: "0", handler: h})
 		f.close()
 		if want := int64(keys*each*seconds + 1); count != want {
 			t.Errorf("%d refusals are reported, want %d", count, want)
 		}
-		f.note(refusalKey{zone: "z", key: "late"}, refusal{}) // of a request that outlives its configuration
+		f.note(refusal{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
 			t.Errorf("%d refusals are reported, want %d", count, want)
 		}
@@ -44,11 +50,74 @@ func TestRefusalsForgetQuietKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newRefusals(func(refusal) {})
 		defer f.close()
-		f.note(refusalKey{zone: "z", key: "a"}, refusal{})
+		f.note(refusal{zone: "z", key: "a", handler: new(Handler)})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if len(f.recent) != 0 || f.timer != nil {
 			t.Errorf("%d keys are remembered, timer %v", len(f.recent), f.timer)
 		}
 	})
+}
+
+// What is logged of a key is bounded, and two keys that are logged alike are counted apart.
+func TestRefusalsCutKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := make(map[string]int64)
+		f := newRefusals(func(r refusal) { counts[r.key] += r.count })
+		yes := true
+		logging := &Handler{Options: Options{LogKey: &yes}}
+		hashing := &Handler{Options: Options{LogKey: &yes}, hashKeys: "pepper"}
+		long := strings.Repeat("x", 12_000)
+		whole, cut := long[:longestShown], long[:longestShown]+"…"
+		for range 3 {
+			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
+				f.note(refusal{zone: "z", key: key, handler: logging})
+			}
+			f.note(refusal{zone: "hashed", key: long, handler: hashing})
+			f.note(refusal{zone: "z", key: "hidden", handler: new(Handler)})
+		}
+		if n := len(f.recent); n != 8 {
+			t.Errorf("%d keys are counted, want 8", n)
+		}
+		f.note(refusal{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
+		f.close()
+		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, redisstore.HashedKey("pepper", long): 3, redisstore.HashedKey("pepper", "k"): 3}
+		for key, n := range want {
+			if key == "k" { // the last refusal of a second tells for all
+				n = 1
+			}
+			if counts[key] != n {
+				t.Errorf("%.300q: %d refusals, want %d", key, counts[key], n)
+			}
+		}
+		if len(counts) != len(want) {
+			t.Errorf("%d keys are reported, want %d", len(counts), len(want))
+		}
+	})
+}
+
+// Nothing of a key is kept but what operators are shown, however long it is and whatever it
+// is part of.
+func TestNothingOfAKeyIsKept(t *testing.T) {
+	yes := true
+	z := &zone{top: new(top)}
+	refusals := newRefusals(func(refusal) {})
+	defer refusals.close()
+	header := func() weak.Pointer[[12_000]byte] {
+		header := new([12_000]byte)
+		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
+			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashKeys: "pepper"}} {
+				refusals.note(refusal{zone: "z" + h.hashKeys, key: key, handler: h})
+				z.top.count(time.Now(), h.hashKeys, key)
+			}
+			z.known.set(key, knownOverride{text: "{}"})
+		}
+		return weak.Make(header)
+	}()
+	runtime.GC()
+	if header.Value() != nil {
+		t.Error("a key is kept")
+	}
+	runtime.KeepAlive(refusals)
+	runtime.KeepAlive(z)
 }

@@ -3,10 +3,10 @@ package ratelimit
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -17,9 +17,15 @@ import (
 // refusals, one in topPlaces, is always there. The zero top is empty.
 type top struct {
 	mu      sync.Mutex
-	places  map[topKey]int // in counts
+	places  map[topID]int // in counts
 	counts  []topCount
 	halving time.Time // the next one
+}
+
+// topID tells keys apart, however long they are.
+type topID struct {
+	key    keyhash.Hash
+	hashed bool // it is shown as its HMAC
 }
 
 // topKey is a key as it may be shown.
@@ -31,6 +37,7 @@ type topKey struct {
 
 // topCount says that a key was refused from count-over to count times.
 type topCount struct {
+	id          topID
 	key         topKey
 	count, over int64
 }
@@ -38,9 +45,6 @@ type topCount struct {
 const (
 	// topPlaces is how many keys are counted.
 	topPlaces = 100
-	// topLongest is how many bytes of a key are kept. Keys that begin with the same ones
-	// are counted together.
-	topLongest = 256
 	// topHalfLife is how long it takes until refusals count half as much.
 	topHalfLife = time.Minute
 )
@@ -50,7 +54,7 @@ func (a *answer) countRefusals() {
 	now := time.Now()
 	for i, z := range a.zones {
 		if a.isFirst(i) && !a.requests[i].Shadow && !a.allowedBy(i) {
-			z.top.count(now, newTopKey(a.handler.hashKeys, a.requests[i].Key))
+			z.top.count(now, a.handler.hashKeys, a.requests[i].Key)
 		}
 	}
 }
@@ -60,29 +64,27 @@ func newTopKey(secret, key string) topKey {
 	if secret != "" {
 		return topKey{text: redisstore.HashedKey(secret, key), hashed: true}
 	}
-	if len(key) > topLongest {
-		return topKey{text: key[:topLongest], cut: true}
-	}
-	return topKey{text: key}
+	shown, cut := beginning(key)
+	return topKey{text: shown, cut: cut}
 }
 
-// count counts a refusal.
-func (t *top) count(now time.Time, key topKey) {
+// count counts a refusal of a key, which is shown hashed with a secret, or with none.
+func (t *top) count(now time.Time, secret, key string) {
+	id := topID{keyHashes.Sum(key), secret != ""}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.halveLocked(now)
-	place, there := t.places[key]
+	place, there := t.places[id]
 	if !there {
-		place = t.placeLocked(key)
+		place = t.placeLocked(id, newTopKey(secret, key))
 	}
 	t.counts[place].count++
 }
 
 // placeLocked makes a place for a key that has none.
-func (t *top) placeLocked(key topKey) (place int) {
-	key.text = strings.Clone(key.text) // it may be part of something larger
+func (t *top) placeLocked(id topID, key topKey) (place int) {
 	if place = len(t.counts); place < topPlaces {
-		t.counts = append(t.counts, topCount{key: key})
+		t.counts = append(t.counts, topCount{id: id, key: key})
 	} else {
 		place = 0
 		for i := range t.counts {
@@ -91,13 +93,13 @@ func (t *top) placeLocked(key topKey) (place int) {
 			}
 		}
 		least := &t.counts[place]
-		delete(t.places, least.key)
-		least.key, least.over = key, least.count
+		delete(t.places, least.id)
+		least.id, least.key, least.over = id, key, least.count
 	}
 	if t.places == nil {
-		t.places = make(map[topKey]int, topPlaces)
+		t.places = make(map[topID]int, topPlaces)
 	}
-	t.places[key] = place
+	t.places[id] = place
 	return place
 }
 
@@ -117,7 +119,7 @@ func (t *top) halveLocked(now time.Time) {
 		t.counts = slices.DeleteFunc(t.counts, func(c topCount) bool { return c.count == 0 })
 		clear(t.places)
 		for i, c := range t.counts {
-			t.places[c.key] = i
+			t.places[c.id] = i
 		}
 	}
 	t.halving = now.Add(topHalfLife)

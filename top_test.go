@@ -21,9 +21,9 @@ func TestTopIsBounded(t *testing.T) {
 	keys := rand.NewZipf(random, 1.1, 1, 1_000_000)
 	now, s, exact := time.Now(), new(top), make(map[topKey]int64)
 	for range refusals {
-		key := newTopKey("", fmt.Sprint("key ", keys.Uint64()))
-		exact[key]++
-		s.count(now, key)
+		key := fmt.Sprint("key ", keys.Uint64())
+		exact[newTopKey("", key)]++
+		s.count(now, "", key)
 	}
 	list := s.list(now)
 	if len(list) != topPlaces || len(s.places) != topPlaces {
@@ -57,7 +57,7 @@ func TestTopForgets(t *testing.T) {
 	now, s := time.Now(), new(top)
 	count := func(key string, n int) {
 		for range n {
-			s.count(now, newTopKey("", key))
+			s.count(now, "", key)
 		}
 	}
 	want := func(want string) {
@@ -93,11 +93,12 @@ func TestTopTellsHowFarOff(t *testing.T) {
 	now, s := time.Now(), new(top)
 	for i := range topPlaces {
 		for range 5 {
-			s.count(now, newTopKey("", fmt.Sprint(i)))
+			s.count(now, "", fmt.Sprint(i))
 		}
 	}
-	s.count(now, newTopKey("", "new"))
-	for i, want := range []topCount{{topKey{text: "new"}, 6, 5}, {topKey{text: "new"}, 3, 3}, {topKey{text: "new"}, 1, 1}} {
+	s.count(now, "", "new")
+	id, key := topID{key: keyHashes.Sum("new")}, topKey{text: "new"}
+	for i, want := range []topCount{{id, key, 6, 5}, {id, key, 3, 3}, {id, key, 1, 1}} {
 		list := s.list(now.Add(time.Duration(i) * topHalfLife))
 		if n := slices.IndexFunc(list, func(c topCount) bool { return c.key == want.key }); n < 0 || list[n] != want {
 			t.Errorf("%+v, want %+v", list, want)
@@ -106,7 +107,7 @@ func TestTopTellsHowFarOff(t *testing.T) {
 }
 
 func TestTopKeys(t *testing.T) {
-	long := strings.Repeat("x", topLongest)
+	long := strings.Repeat("x", longestShown)
 	for _, c := range []struct {
 		secret, key string
 		want        topKey
@@ -122,13 +123,28 @@ func TestTopKeys(t *testing.T) {
 	}
 }
 
+// Keys that begin alike are counted apart, however long they are, and shown cut.
+func TestTopCountsLongKeysApart(t *testing.T) {
+	now, s, long := time.Now(), new(top), strings.Repeat("x", 12_000)
+	for range 3 {
+		s.count(now, "", long+"a")
+	}
+	s.count(now, "", long+"b")
+	s.count(now, "", long[:longestShown])
+	shown := topKey{text: long[:longestShown], cut: true}
+	list := s.list(now)
+	if len(list) != 3 || list[0].key != shown || list[0].count != 3 || list[1].count != 1 || list[2].count != 1 {
+		t.Errorf("%+v", list)
+	}
+}
+
 func TestTopAtOnce(t *testing.T) {
 	now, s := time.Now(), new(top)
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
 			for i := range 1000 {
-				s.count(now, newTopKey("", fmt.Sprint(i%10)))
+				s.count(now, "", fmt.Sprint(i%10))
 				if i%100 == 0 {
 					s.list(now)
 				}

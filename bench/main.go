@@ -5,6 +5,9 @@
 // Absolute numbers say little, since the load comes from the same machine.
 //
 // It starts Caddy from this checkout, and redis-server if it is installed.
+//
+// With -grow it measures instead how long requests take, and how much memory a key costs, as
+// the keys in memory grow in number and length. Linux only.
 package main
 
 import (
@@ -30,18 +33,22 @@ var (
 	rounds   = flag.Int("rounds", 15, "how often each configuration takes its turn")
 	duration = flag.Duration("duration", time.Second, "how long a turn lasts")
 	keys     = flag.Int("keys", 100_000, "how many keys the requests are spread over")
+	growing  = flag.Bool("grow", false, "measure latency and memory as the keys in memory grow")
+	binary   = flag.String("caddy", "", "a Caddy to measure instead of one from this checkout")
 )
 
 // setup is one configuration under load.
 type setup struct {
 	name        string
 	directive   string // the rate_limit directive
+	options     string // further global options
 	keys        int
 	connections int
 	reference   string // the name of the setup it is compared with
 	status      string // what responses must be
 
 	addr  string
+	pid   int
 	rates []float64
 }
 
@@ -63,11 +70,17 @@ func run() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	caddy := filepath.Join(dir, "caddy")
-	build := exec.Command("go", "build", "-o", caddy, "./cmd/caddy")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		return err
+	caddy := *binary
+	if caddy == "" {
+		caddy = filepath.Join(dir, "caddy")
+		build := exec.Command("go", "build", "-o", caddy, "./cmd/caddy")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return err
+		}
+	}
+	if *growing {
+		return grow(caddy, dir)
 	}
 
 	setups := []*setup{
@@ -84,7 +97,7 @@ func run() error {
 		},
 	}
 	if path, err := exec.LookPath("redis-server"); err == nil {
-		redis, stop, err := start(path, func(addr string) []string {
+		redis, _, stop, err := start(path, func(addr string) []string {
 			_, port, _ := net.SplitHostPort(addr)
 			return []string{"--port", port, "--save", "", "--dir", dir}
 		}, nil)
@@ -150,10 +163,10 @@ func quantile(values []float64, quarter int) float64 {
 }
 
 // start starts a server on a free port and waits until it listens.
-func start(path string, args func(addr string) []string, env []string) (addr string, stop func(), err error) {
+func start(path string, args func(addr string) []string, env []string) (addr string, pid int, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	addr = l.Addr().String()
 	_ = l.Close()
@@ -162,7 +175,7 @@ func start(path string, args func(addr string) []string, env []string) (addr str
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, &output
 	if err := process.Start(); err != nil {
-		return "", nil, err
+		return "", 0, nil, err
 	}
 	stop = func() {
 		_ = process.Process.Kill()
@@ -171,18 +184,18 @@ func start(path string, args func(addr string) []string, env []string) (addr str
 	for range 500 {
 		if conn, err := net.Dial("tcp", addr); err == nil {
 			_ = conn.Close()
-			return addr, stop, nil
+			return addr, process.Process.Pid, stop, nil
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	stop()
-	return "", nil, fmt.Errorf("%s does not listen: %s", path, output.String())
+	return "", 0, nil, fmt.Errorf("%s does not listen: %s", path, output.String())
 }
 
 func (s *setup) start(caddy, dir string) (stop func(), err error) {
 	file := filepath.Join(dir, "Caddyfile")
-	s.addr, stop, err = start(caddy, func(addr string) []string {
-		config := fmt.Sprintf("{\n\tadmin off\n\tlog {\n\t\tlevel ERROR\n\t}\n}\nhttp://%s {\n%srespond ok\n}\n", addr, s.directive)
+	s.addr, s.pid, stop, err = start(caddy, func(addr string) []string {
+		config := fmt.Sprintf("{\n\tadmin off\n\tlog {\n\t\tlevel ERROR\n\t}\n%s}\nhttp://%s {\n%srespond ok\n}\n", s.options, addr, s.directive)
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			log.Print(err)
 		}

@@ -51,15 +51,14 @@ func (b *Bounded) ChangeAt(_ context.Context, now algorithms.Micros, c Change) e
 	requests := []Request{{Zone: c.Zone, Key: c.Key}}
 	t := b.begin(now, requests)
 	defer t.release()
-	s := t.shardOf[0]
+	s := t.shard(0)
 	for _, l := range c.Forget {
-		limit := t.memory.limit(c.Zone, l.ID)
-		s.dropLocked(budgetKey{limit: limit.number, key: c.Key}, t.memory.dropped)
+		s.dropLocked(t.memory.hashes.budget(t.keys[0], l.ID), t.memory.dropped)
 	}
 	for i := range c.Ban {
-		t.find(s, &requests[0], &c.Ban[i])
+		t.find(0, &requests[0], &c.Ban[i])
 		f := &t.found[len(t.found)-1]
-		reset := algorithms.BeginBan(&f.budget().state, t.now, c.BanFor, c.Ban[i].Limit)
+		reset := algorithms.BeginBan(&f.state, t.now, c.BanFor, c.Ban[i].Limit)
 		t.keep(f, t.now+reset)
 	}
 	if c.Override != nil {
@@ -77,7 +76,7 @@ func (t *take) overridden(requests []Request) error {
 	same := true
 	for i := range requests {
 		if r := &requests[i]; r.Overridable {
-			same = same && t.shardOf[i].overrideOf(overrideKey{r.Zone, r.Key}, t.now) == r.Override
+			same = same && t.shard(i).overrideOf(overrideKey{r.Zone, r.Key}, t.now) == r.Override
 		}
 	}
 	if same {
@@ -86,7 +85,7 @@ func (t *take) overridden(requests []Request) error {
 	found := make([]string, len(requests))
 	for i := range requests {
 		if r := &requests[i]; r.Overridable {
-			found[i] = t.shardOf[i].overrideOf(overrideKey{r.Zone, r.Key}, t.now)
+			found[i] = t.shard(i).overrideOf(overrideKey{r.Zone, r.Key}, t.now)
 		}
 	}
 	return &OverriddenError{Overrides: found}

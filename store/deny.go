@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
 // DenyCache is a [Store] that remembers what another one refused, and refuses it
@@ -37,7 +36,7 @@ type DenyCache struct {
 	store   Store
 	timeout time.Duration
 	start   time.Time
-	seed    maphash.Seed
+	hashes  keyhash.Hasher
 	held    atomic.Int64
 	shards  [denyShards]denyShard
 }
@@ -64,8 +63,8 @@ type denyShard struct {
 }
 
 type denialKey struct {
-	limit, key string
-	hashed     bool // key is a hash
+	limit string
+	key   keyhash.Hash // which bounds the memory, however long keys are
 }
 
 // denial is a refusal. Instants are times since the start of the cache.
@@ -90,7 +89,7 @@ type question struct {
 // NewDenyCache returns a cache before a store. A request waits for what another one is
 // told, and then for what itself is, no longer than timeout, all together.
 func NewDenyCache(store Store, timeout time.Duration) *DenyCache {
-	c := &DenyCache{store: store, timeout: timeout, start: time.Now(), seed: maphash.MakeSeed()}
+	c := &DenyCache{store: store, timeout: timeout, start: time.Now(), hashes: keyhash.New()}
 	for i := range c.shards {
 		c.shards[i].known = make(map[denialKey][]denial)
 	}
@@ -249,7 +248,7 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for known := range s.known {
-		if known.key == key.key && known.hashed == key.hashed && strings.HasPrefix(known.limit, change.Zone+":") {
+		if known.key == key.key && strings.HasPrefix(known.limit, change.Zone+":") {
 			c.setLocked(s, known, nil)
 		}
 	}
@@ -340,7 +339,6 @@ func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine 
 			if ended.asked != nil {
 				return ended.asked, false
 			}
-			key.key = strings.Clone(key.key)
 			ended.asked = &question{key: key, shard: s, answered: make(chan struct{})}
 			return ended.asked, true
 		}
@@ -392,7 +390,7 @@ func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decisi
 // remember remembers a refusal, unless one says as much already or there is no room.
 func (c *DenyCache) remember(r *Request, limit string, d denial) {
 	s, key := c.shardOf(r)
-	key.limit, key.key = limit, strings.Clone(key.key) // which may be part of something larger
+	key.limit = limit
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	room := c.roomLocked(s, d.told)
@@ -450,13 +448,8 @@ func (c *DenyCache) setLocked(s *denyShard, key denialKey, known []denial) {
 }
 
 // shardOf returns the shard of a request's key, and what the refusals in it are
-// remembered under, but for the limit. Long keys are hashed: they bound the memory.
+// remembered under, but for the limit.
 func (c *DenyCache) shardOf(r *Request) (*denyShard, denialKey) {
-	const long = 128
-	key := denialKey{key: r.Key}
-	if len(r.Key) > long {
-		sum := sha256.Sum256([]byte(r.Key))
-		key.key, key.hashed = string(sum[:]), true
-	}
-	return &c.shards[maphash.String(c.seed, r.Key)%denyShards], key
+	key := c.hashes.Sum(r.Key)
+	return &c.shards[key[0]%denyShards], denialKey{key: key}
 }

@@ -2,3 +2,26 @@ package store
 
 // Held is how many refusals are remembered.
 func (c *DenyCache) Held() int64 { return c.held.Load() }
+
+// Zones is how many zones there are records of, and ZoneKeys what all of them hold.
+func (m *Memory) Zones() int {
+	m.zones.mu.Lock()
+	defer m.zones.mu.Unlock()
+	return len(m.zones.byName)
+}
+
+func (m *Memory) ZoneKeys() (sum int64) {
+	m.zones.mu.Lock()
+	defer m.zones.mu.Unlock()
+	for _, z := range m.zones.byName {
+		sum += z.keys.Load()
+	}
+	return sum
+}
+
+// ZoneNumbers is how many numbers of zones have ever been in use at the same time.
+func (m *Memory) ZoneNumbers() int {
+	m.zones.mu.Lock()
+	defer m.zones.mu.Unlock()
+	return len(m.zones.byNumber)
+}

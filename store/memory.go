@@ -2,14 +2,13 @@ package store
 
 import (
 	"context"
-	"hash/maphash"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
 // Memory keeps budgets in this process. It is exact under concurrency, and it
@@ -19,23 +18,25 @@ import (
 // Its clock starts as the wall clock and then runs on the monotonic one, so
 // that setting the wall clock neither mints nor freezes budgets.
 //
+// A key is kept as its hash: however long keys are, their budgets weigh the same. So does
+// a limit, and limits need no table.
+//
 // The budgets of one key are all in one shard, so a request of one key takes one
 // lock. Expired budgets are dropped a shard at a time: by [Memory.Sweep], and
 // when a new key finds no room.
 type Memory struct {
-	seed  maphash.Seed
-	start time.Time
+	hashes budgetHasher
+	start  time.Time
 
 	shards [shardCount]struct {
 		shard
-		_ [56]byte // fills two cache lines: neighbours' locks don't slow each other
+		_ [32]byte // fills two cache lines: neighbours' locks don't slow each other
 	}
 	keys      atomic.Int64
 	reclaimed atomic.Int64 // where reclaim goes on
 
-	limits     atomic.Pointer[limitTable]
-	limitsMu   sync.Mutex // for changes of limits
-	overflow   shard      // the budgets shared by keys that found no room; locked after all others
+	zones      *zoneTable
+	overflow   shard // the budgets shared by keys that found no room; locked after all others
 	overflowed atomic.Int64
 }
 
@@ -44,28 +45,9 @@ type Memory struct {
 // for a new key in a full store, for a few.
 const shardCount = 1024
 
-// limitTable is what the store knows of the limits it was asked about. It is
-// replaced as a whole.
-type limitTable struct {
-	byID     map[string]*limitRecord
-	byNumber []*limitRecord
-}
-
-type limitRecord struct {
-	number uint32
-	zone   *zoneCount
-}
-
-// zoneCount is how much of the store one zone holds.
-type zoneCount struct {
-	name string
-	keys atomic.Int64
-}
-
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	m := &Memory{seed: maphash.MakeSeed(), start: time.Now()}
-	m.limits.Store(new(limitTable))
+	m := &Memory{hashes: newBudgetHasher(), start: time.Now(), zones: newZoneTable()}
 	for i := range m.shards {
 		m.shards[i].init()
 	}
@@ -96,6 +78,7 @@ func (m *Memory) Sweep() {
 			s.mu.Unlock()
 		}
 	}
+	m.zones.sweep()
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	// A request reads the clock before it locks this shard: what has expired only
@@ -103,45 +86,10 @@ func (m *Memory) Sweep() {
 	m.overflow.sweepLocked(now-1_000_000, func(uint32, int64) {})
 }
 
-func (m *Memory) dropped(limit uint32, weight int64) {
-	m.count(m.limits.Load().byNumber[limit], -weight)
-}
-
-// count notes that the budgets of a limit weigh more, or less.
-func (m *Memory) count(l *limitRecord, by int64) {
-	if by != 0 {
-		l.zone.keys.Add(by)
-		m.keys.Add(by)
-	}
-}
-
-// limit returns the record of a limit, made when it is first asked about.
-func (m *Memory) limit(zone, id string) *limitRecord {
-	if l := m.limits.Load().byID[id]; l != nil {
-		return l
-	}
-	m.limitsMu.Lock()
-	defer m.limitsMu.Unlock()
-	known := m.limits.Load()
-	if l := known.byID[id]; l != nil {
-		return l
-	}
-	l := &limitRecord{number: uint32(len(known.byNumber))}
-	for _, other := range known.byNumber {
-		if other.zone.name == zone {
-			l.zone = other.zone
-		}
-	}
-	if l.zone == nil {
-		l.zone = &zoneCount{name: zone}
-	}
-	next := &limitTable{byID: maps.Clone(known.byID), byNumber: append(slices.Clone(known.byNumber), l)}
-	if next.byID == nil {
-		next.byID = make(map[string]*limitRecord)
-	}
-	next.byID[id] = l
-	m.limits.Store(next)
-	return l
+// dropped notes that a budget of a zone is gone.
+func (m *Memory) dropped(zone uint32, weight int64) {
+	m.zones.count(m.zones.numbered(zone), -weight)
+	m.keys.Add(-weight)
 }
 
 // Bounded is a [Memory] as one configuration sees it: a [Store].
@@ -195,12 +143,12 @@ func (t *take) take(requests []Request) (allowed bool) {
 	for i := range requests {
 		r := &requests[i]
 		for n := range r.Limits {
-			t.find(t.shardOf[i], r, &r.Limits[n])
+			t.find(i, r, &r.Limits[n])
 		}
 	}
-	for i := range t.found { // only now, for what found and checks hold has moved as they grew
+	for i := range t.found { // only now, for found and checks have moved as they grew
 		f := &t.found[i]
-		f.was, t.checks[i].State = f.budget().state, &f.budget().state
+		f.was, t.checks[i].State = f.state, &f.state
 	}
 	n := 0
 	for i := range requests {
@@ -220,12 +168,12 @@ func (t *take) take(requests []Request) (allowed bool) {
 		for i := range r.Limits {
 			d, f := t.checks[n].Decision, &t.found[n]
 			ban := r.Limits[i].Bans()
-			if ban && !f.held && !t.hasRoom(f.limit.zone) { // rather no ban than one of all that find no room
+			if ban && !f.held && !t.hasRoom(f.zone) { // rather no ban than one of all that find no room
 				d = algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}
-			} else if d.Charged > 0 || f.budget().state != f.was {
+			} else if d.Charged > 0 || f.state != f.was {
 				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
 			}
-			d.Receipt.Shared = d.Charged > 0 && f.limit == nil
+			d.Receipt.Shared = d.Charged > 0 && f.zone == nil
 			r.Decisions = append(r.Decisions, d)
 			n++
 		}
@@ -283,24 +231,22 @@ func (t *take) refund(requests []Request, n int64) {
 			if d.Charged == 0 {
 				continue
 			}
-			limit := t.memory.limit(r.Zone, r.Limits[j].ID)
-			f := found{shard: t.shardOf[i], key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
+			id := r.Limits[j].ID
+			f := look(t.shard(i), t.memory.hashes.budget(t.keys[i], id), t.memory.zones.of(r.Zone))
 			if d.Receipt.Shared {
-				f = found{shard: t.lockOverflow(), key: budgetKey{limit: limit.number}}
+				f = look(t.lockOverflow(), t.memory.hashes.shared(id), nil)
 			}
-			if f.look(); !f.held {
+			if !f.held {
 				continue
 			}
-			l, s := r.Limits[j].Limit, &f.budget().state
-			algorithms.Refund(l, s, t.now, d.Receipt, min(n, d.Charged))
+			l, expires := r.Limits[j].Limit, f.expires
+			algorithms.Refund(l, &f.state, t.now, d.Receipt, min(n, d.Charged))
 			if l.Linger() > 0 { // then it matters how long it is known
-				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: s}}}}
+				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: &f.state}}}}
 				algorithms.Take(look, t.now)
-				f.shard.expiresLocked(f.place, t.now+look[0].Checks[0].Decision.ResetAfter+l.Linger())
+				expires = t.now + look[0].Checks[0].Decision.ResetAfter + l.Linger()
 			}
-			if f.limit != nil {
-				t.memory.count(f.limit, f.budget().weight()-f.weight)
-			}
+			t.keep(&f, expires)
 		}
 	}
 }
@@ -309,9 +255,9 @@ func (t *take) refund(requests []Request, n int64) {
 type take struct {
 	*Bounded
 	now      algorithms.Micros
-	shardOf  []*shard // of each request
-	locked   []uint16 // the shards locked, ascending
-	overflow bool     // the overflow shard is locked too
+	keys     []keyhash.Hash // of each request's key
+	locked   []uint16       // the shards locked, ascending
+	overflow bool           // the overflow shard is locked too
 	// overflowed are the zones that found no room, to be told of without locks.
 	overflowed []string
 	found      []found // for each check
@@ -319,34 +265,18 @@ type take struct {
 	zones      []algorithms.Request
 }
 
-// found is the budget of one check and where it belongs.
+// found is the budget of one check, and where it belongs.
 type found struct {
-	shard  *shard
-	key    budgetKey
-	limit  *limitRecord // nil for an overflow budget, which isn't counted
-	held   bool         // it is in the shard, at this place of the slab
-	place  uint32
-	was    algorithms.State
-	fresh  budget // if it isn't held: what keep will put there
-	weight int64  // as counted: 0 if it isn't held
+	shard *shard
+	key   keyhash.Hash
+	zone  *zoneCount // nil for an overflow budget, which isn't counted
+	was   algorithms.State
+	stored
 }
 
-// budget returns where the budget is now; the next one put into the shard may
-// move it.
-func (f *found) budget() *budget {
-	if f.held {
-		return &f.shard.slab[f.place]
-	}
-	return &f.fresh
-}
-
-// look looks whether the budget is in its shard.
-func (f *found) look() {
-	if f.place, f.held = f.shard.places[f.key]; f.held {
-		f.weight = f.budget().weight()
-	} else {
-		f.weight = 0
-	}
+// look looks for a budget in the shard it belongs to.
+func look(s *shard, key keyhash.Hash, zone *zoneCount) found {
+	return found{shard: s, key: key, zone: zone, stored: s.loadLocked(key)}
 }
 
 var takes = sync.Pool{New: func() any { return new(take) }}
@@ -354,9 +284,9 @@ var takes = sync.Pool{New: func() any { return new(take) }}
 // lock locks the shards of all requests' keys, in ascending order.
 func (t *take) lock(requests []Request) {
 	for i := range requests {
-		s := uint16(maphash.String(t.memory.seed, requests[i].Key) % shardCount)
-		t.shardOf = append(t.shardOf, &t.memory.shards[s].shard)
-		t.locked = append(t.locked, s)
+		key := t.memory.hashes.key(requests[i].Key)
+		t.keys = append(t.keys, key)
+		t.locked = append(t.locked, shardOf(key))
 	}
 	slices.Sort(t.locked)
 	t.locked = slices.Compact(t.locked)
@@ -364,6 +294,12 @@ func (t *take) lock(requests []Request) {
 		t.memory.shards[s].mu.Lock()
 	}
 }
+
+// shardOf is the number of the shard that all budgets of a key are in.
+func shardOf(key keyhash.Hash) uint16 { return uint16(key[0] % shardCount) }
+
+// shard is the shard of a request's key.
+func (t *take) shard(request int) *shard { return &t.memory.shards[shardOf(t.keys[request])].shard }
 
 func (t *take) release() {
 	if t.overflow {
@@ -377,28 +313,28 @@ func (t *take) release() {
 			t.full(zone)
 		}
 	}
-	clear(t.shardOf)
 	clear(t.overflowed)
 	clear(t.found)
 	clear(t.checks)
 	clear(t.zones)
-	*t = take{shardOf: t.shardOf[:0], locked: t.locked[:0], found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0], overflowed: t.overflowed[:0]}
+	*t = take{
+		keys: t.keys[:0], locked: t.locked[:0], overflowed: t.overflowed[:0],
+		found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0],
+	}
 	takes.Put(t)
 }
 
-// find finds the budget of a key: the one held, or a fresh one, which keep puts
-// into its shard once something is charged, or the one shared by the keys that
-// found no room.
-func (t *take) find(s *shard, r *Request, l *Limit) {
-	limit := t.memory.limit(r.Zone, l.ID)
-	f := found{shard: s, key: budgetKey{limit: limit.number, key: r.Key}, limit: limit}
-	f.look()
-	if !f.held && !l.Bans() && !t.hasRoom(limit.zone) && !t.reclaim(limit.zone) {
-		f = found{shard: t.overflowShard(r.Zone), key: budgetKey{limit: limit.number}}
-		f.look()
+// find finds the budget of a request's key: the one held, or a fresh one, which keep puts
+// into its shard once something is charged, or the one shared by the keys that found no
+// room.
+func (t *take) find(request int, r *Request, l *Limit) {
+	zone := t.memory.zones.of(r.Zone)
+	f := look(t.shard(request), t.memory.hashes.budget(t.keys[request], l.ID), zone)
+	if !f.held && !l.Bans() && !t.hasRoom(zone) && !t.reclaim(zone) {
+		f = look(t.overflowShard(r.Zone), t.memory.hashes.shared(l.ID), nil)
 	}
-	if f.held && l.Linger() > 0 && f.budget().expires <= t.now { // a budget that begins with less isn't as good as full
-		f.budget().state = algorithms.State{}
+	if f.held && l.Linger() > 0 && f.expires <= t.now { // a budget that begins with less isn't as good as full
+		f.state = algorithms.State{}
 	}
 	t.found = append(t.found, f)
 	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})
@@ -431,8 +367,9 @@ func (t *take) reclaim(zone *zoneCount) bool {
 		scanned++
 	}
 	m.reclaimed.Store(first + n)
-	for i := range t.found { // what was found earlier may have been dropped just now
-		t.found[i].look()
+	for i := range t.found { // what was found earlier may have been dropped just now, or moved
+		f := &t.found[i]
+		f.shard.findLocked(f.key, &f.stored)
 	}
 	return t.hasRoom(zone)
 }
@@ -453,13 +390,16 @@ func (t *take) lockOverflow() *shard {
 	return &t.memory.overflow
 }
 
-// keep notes that a budget was charged, and puts it into its shard if it is new.
+// keep saves a budget, which its shard holds from now on, until it expires.
 func (t *take) keep(f *found, expires algorithms.Micros) {
-	if !f.held {
-		f.place, f.held = f.shard.putLocked(f.key, f.fresh), true
+	if by := weightOf(f.state) - f.weight; by != 0 && f.zone != nil {
+		zone := f.zone
+		if f.held {
+			zone = t.memory.zones.numbered(f.zoneNumber)
+		}
+		f.zoneNumber = t.memory.zones.count(zone, by).number
+		t.memory.keys.Add(by)
 	}
-	f.shard.expiresLocked(f.place, expires)
-	if f.limit != nil {
-		t.memory.count(f.limit, f.budget().weight()-f.weight)
-	}
+	f.expires = expires
+	f.shard.saveLocked(f.key, &f.stored)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,7 +197,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewMemory()
-		s := memory.Bound(1, zones(1), nil)
+		s := memory.Bound(1, zones(2), nil) // which leaves zones no share of their own
 		limit := window(t, 2, time.Minute)
 		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
@@ -246,6 +247,31 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 		memory.Sweep()
 		if got := ask(held)[0].Remaining; got != 998 {
 			t.Errorf("%d remaining, want 998: the new window was swept as if it were the old one", got)
+		}
+	})
+}
+
+// A budget that moves because a request makes room in its shard is charged where it is then.
+func TestMemoryReclaimMovesWhatIsInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(201, zones(1000), nil) // which leaves zones no share of their own
+		held := window(t, 10, time.Hour)
+		for i := range 200 { // all of one key are in one shard
+			take(t, s, "z", "k", 1, window(t, int64(i)+1, time.Minute))
+		}
+		take(t, s, "z", "k", 1, held)
+		time.Sleep(time.Minute)
+		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
+		r := []store.Request{
+			{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{held}},
+			{Zone: "y", Key: "new", Cost: 1, Limits: []store.Limit{other}},
+		}
+		if ok, _ := s.Take(context.Background(), r); !ok || memory.Keys() != 2 {
+			t.Fatalf("allowed %v, %d keys; want 2", ok, memory.Keys())
+		}
+		if !take(t, s, "z", "k", 8, held) || take(t, s, "z", "k", 1, held) {
+			t.Error("a budget that moved has not the 8 it had left")
 		}
 	})
 }
@@ -373,9 +399,9 @@ func TestMemoryReclaimIsBounded(t *testing.T) {
 }
 
 // BenchmarkMemoryBytesPerKey reports how much a million keys of 15 bytes hold,
-// charged once each, and a log of 1000 events.
+// charged once each, keys of 12,000 bytes, and a log of 1000 events.
 func BenchmarkMemoryBytesPerKey(b *testing.B) {
-	held := func(keys int, cost int64, q algorithms.Quota) float64 {
+	held := func(keys int, prefix string, cost int64, q algorithms.Quota) float64 {
 		limits := []store.Limit{storetest.Limit(b, "z", q)}
 		var before, after runtime.MemStats
 		memory := store.NewMemory()
@@ -383,16 +409,20 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		for i := range keys {
-			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: fmt.Sprintf("203.%03d.%03d.%03d", i>>16, i>>8&255, i&255), Cost: cost, Limits: limits}})
+			key := fmt.Sprintf("%s203.%03d.%03d.%03d", prefix, i>>16, i>>8&255, i&255)
+			_, _ = s.Take(context.Background(), []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: limits}})
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		runtime.KeepAlive(memory)
 		return float64(after.HeapAlloc-before.HeapAlloc) / float64(keys)
 	}
+	bucket := algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}
+	log := algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}
 	for b.Loop() {
-		b.ReportMetric(held(1_000_000, 1, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3600_000_000}), "B/key")
-		b.ReportMetric(held(10_000, 1000, algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 3600_000_000}), "B/log1000")
+		b.ReportMetric(held(1_000_000, "", 1, bucket), "B/key")
+		b.ReportMetric(held(20_000, strings.Repeat("x", 12_000), 1, bucket), "B/key12kB")
+		b.ReportMetric(held(10_000, "", 1000, log), "B/log1000")
 	}
 }
 

@@ -7,23 +7,65 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// shard is a part of a [Memory]: a map to places in a slab. Budgets lie next to
-// each other and hold no pointer but to a log, which leaves the garbage collector
-// next to nothing to do, however many there are.
+// shard is a part of a [Memory]: a map to places in a slab. Neither holds a pointer, so
+// the garbage collector has nothing to scan, however many budgets there are. Logs, which
+// are pointers, are beside them.
 type shard struct {
 	// earliest is no later than the first expiry in the shard, so a shard with
 	// nothing to drop is passed over without a scan. Written under mu.
 	earliest atomic.Int64
 
 	mu     sync.Mutex
-	places map[budgetKey]uint32
-	slab   []budget
-	free   []uint32 // places in the slab that are not in use
+	places map[keyhash.Hash]place
+	slab   []*[slabPart]budget        // in parts, so that nothing is copied when it grows
+	next   uint32                     // the first place that has never been in use
+	free   []uint32                   // places before it that are not in use
+	logs   map[uint32]*algorithms.Log // by place, of the budgets that have one; nil at first
 
 	overrides map[overrideKey]override // nil as long as there has been none
 }
+
+// place says where a budget is, and whose.
+type place struct{ at, zone uint32 }
+
+// budget is an [algorithms.State] without its log.
+type budget struct {
+	a, b, c int64
+	expires algorithms.Micros
+}
+
+// slabPart is how many budgets are allocated together: 1 kB.
+const slabPart = 32
+
+// stored is a budget as it is in its shard, or isn't.
+type stored struct {
+	held       bool // it is in the shard, at this place
+	at         uint32
+	zoneNumber uint32
+	state      algorithms.State
+	expires    algorithms.Micros
+	weight     int64 // as counted: 0 if it isn't held
+}
+
+// budgetHasher names budgets: by the hash of the key, which tells the shard, too, and that
+// of the limit's ID. The two are hashed with different secrets, so that no key can undo
+// a limit.
+type budgetHasher struct{ keys, limits keyhash.Hasher }
+
+func newBudgetHasher() budgetHasher { return budgetHasher{keyhash.New(), keyhash.New()} }
+
+func (h *budgetHasher) key(key string) keyhash.Hash { return h.keys.Sum(key) }
+
+// budget names the budget that a key, by its hash, has of a limit.
+func (h *budgetHasher) budget(key keyhash.Hash, limitID string) keyhash.Hash {
+	return key.Xor(h.limits.Sum(limitID))
+}
+
+// shared names the budget that keys which found no room share.
+func (h *budgetHasher) shared(limitID string) keyhash.Hash { return h.limits.Sum(limitID) }
 
 type overrideKey struct{ zone, key string }
 
@@ -33,57 +75,84 @@ type override struct {
 	expires algorithms.Micros // 0: never
 }
 
-// budgetKey names a budget in memory. limit is a number given out by the store,
-// and not a string, because that is a pointer less for each budget.
-type budgetKey struct {
-	limit uint32
-	key   string
-}
-
-type budget struct {
-	state   algorithms.State
-	expires algorithms.Micros
-}
-
-// weight is how much a budget counts against the bound: 1, and 1 more for every
-// 64 events its log has room for.
-func (b *budget) weight() int64 { return 1 + b.state.Log.Cap()/64 }
+// weightOf is how much a budget counts against the bound: 1, and 1 more for every 64 events
+// its log has room for.
+func weightOf(s algorithms.State) int64 { return 1 + s.Log.Cap()/64 }
 
 func (s *shard) init() {
-	s.places = make(map[budgetKey]uint32)
+	s.places = make(map[keyhash.Hash]place)
 	s.earliest.Store(math.MaxInt64)
 }
 
-// putLocked adds a budget that isn't there, and returns its place in the slab. The
-// slab may move, so pointers into it are no longer good.
-func (s *shard) putLocked(key budgetKey, b budget) (place uint32) {
-	if n := len(s.free); n > 0 {
-		place, s.free = s.free[n-1], s.free[:n-1]
-		s.slab[place] = b
-	} else {
-		place = uint32(len(s.slab))
-		s.slab = append(s.slab, b)
+// at returns the budget at a place. It stays there until the next sweep.
+func (s *shard) at(place uint32) *budget { return &s.slab[place/slabPart][place%slabPart] }
+
+// findLocked notes where a budget is that loadLocked returned, or that it is gone.
+func (s *shard) findLocked(key keyhash.Hash, f *stored) {
+	p, held := s.places[key]
+	if f.held, f.at = held, p.at; !held {
+		f.weight = 0
 	}
-	key.key = strings.Clone(key.key) // the caller's may be part of something larger
-	s.places[key] = place
-	return place
 }
 
-// expiresLocked notes when a budget of the shard expires.
-func (s *shard) expiresLocked(place uint32, at algorithms.Micros) {
-	s.slab[place].expires = at
-	if at < s.earliest.Load() {
-		s.earliest.Store(at)
+// loadLocked returns a budget, or an untouched one if there is none.
+func (s *shard) loadLocked(key keyhash.Hash) stored {
+	p, held := s.places[key]
+	if !held {
+		return stored{}
+	}
+	b := s.at(p.at)
+	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.at]}
+	return stored{held: true, at: p.at, zoneNumber: p.zone, state: state, expires: b.expires, weight: weightOf(state)}
+}
+
+// saveLocked puts a budget into the shard, where loadLocked found it or, if it is new, where
+// there is room.
+func (s *shard) saveLocked(key keyhash.Hash, f *stored) {
+	if !f.held {
+		f.held, f.at = true, s.roomLocked()
+		s.places[key] = place{f.at, f.zoneNumber}
+	}
+	*s.at(f.at) = budget{f.state.A, f.state.B, f.state.C, f.expires}
+	s.logLocked(f.at, f.state.Log)
+	if f.expires < s.earliest.Load() {
+		s.earliest.Store(f.expires)
+	}
+}
+
+// roomLocked returns a place that is not in use.
+func (s *shard) roomLocked() (at uint32) {
+	if n := len(s.free); n > 0 {
+		at, s.free = s.free[n-1], s.free[:n-1]
+		return at
+	}
+	if at = s.next; at%slabPart == 0 {
+		s.slab = append(s.slab, new([slabPart]budget))
+	}
+	s.next++
+	return at
+}
+
+// logLocked notes the log of the budget at a place, nil for none.
+func (s *shard) logLocked(at uint32, log *algorithms.Log) {
+	switch {
+	case s.logs[at] == log:
+	case log == nil:
+		delete(s.logs, at)
+	default:
+		if s.logs == nil {
+			s.logs = make(map[uint32]*algorithms.Log)
+		}
+		s.logs[at] = log
 	}
 }
 
 // sweepLocked drops what has expired, and tells of each. Places may change.
-func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, weight int64)) {
+func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zone uint32, weight int64)) {
 	earliest := int64(math.MaxInt64)
-	for key, place := range s.places {
-		b := &s.slab[place]
-		if b.expires > now {
-			earliest = min(earliest, b.expires)
+	for key, p := range s.places {
+		if expires := s.at(p.at).expires; expires > now {
+			earliest = min(earliest, expires)
 			continue
 		}
 		s.dropLocked(key, dropped)
@@ -96,23 +165,21 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(limit uint32, we
 		}
 	}
 	s.earliest.Store(earliest)
-	const small = 64
-	if len(s.slab) > small && len(s.places) < len(s.slab)/4 {
+	if s.next > slabPart && len(s.places) < int(s.next)/4 {
 		s.compactLocked()
 	}
 }
 
 // dropLocked drops a budget, if it is there, and tells of it.
-func (s *shard) dropLocked(key budgetKey, dropped func(limit uint32, weight int64)) {
-	place, there := s.places[key]
-	if !there {
+func (s *shard) dropLocked(key keyhash.Hash, dropped func(zone uint32, weight int64)) {
+	f := s.loadLocked(key)
+	if !f.held {
 		return
 	}
-	b := &s.slab[place]
-	dropped(key.limit, b.weight())
+	dropped(f.zoneNumber, f.weight)
 	delete(s.places, key)
-	*b = budget{}
-	s.free = append(s.free, place)
+	s.logLocked(f.at, nil)
+	s.free = append(s.free, f.at)
 }
 
 // overrideOf returns the text of a key's override; empty for none.
@@ -141,10 +208,13 @@ func (s *shard) overrideLocked(key overrideKey, o override) {
 
 // compactLocked gives back the room that a flood left behind. Places change.
 func (s *shard) compactLocked() {
-	places, slab := make(map[budgetKey]uint32, len(s.places)), make([]budget, 0, len(s.places))
-	for key, place := range s.places {
-		places[key] = uint32(len(slab))
-		slab = append(slab, s.slab[place])
+	places, slab, logs := s.places, s.slab, s.logs
+	s.places = make(map[keyhash.Hash]place, len(places))
+	s.slab, s.next, s.free, s.logs = nil, 0, nil, nil
+	for key, p := range places {
+		at := s.roomLocked()
+		s.places[key] = place{at, p.zone}
+		*s.at(at) = slab[p.at/slabPart][p.at%slabPart]
+		s.logLocked(at, logs[p.at])
 	}
-	s.places, s.slab, s.free = places, slab, nil
 }

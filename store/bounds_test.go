@@ -1,0 +1,253 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"runtime/metrics"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// isKept reports whether anything keeps a key, or the text it is part of, after use.
+func isKept(use func(key string)) bool {
+	header := func() weak.Pointer[[12_000]byte] {
+		header := new([12_000]byte)
+		copy(header[:], "user=")
+		use(unsafe.String(&header[5], 7_000))
+		use(unsafe.String(&header[5], 20)) // short ones are parts of something larger, too
+		return weak.Make(header)
+	}()
+	runtime.GC()
+	return header.Value() != nil
+}
+
+// However long a key is, and whatever it is part of, a store keeps nothing of it.
+func TestNothingOfAKeyIsKept(t *testing.T) {
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+	for name, open := range map[string]func() store.Store{
+		"memory":      func() store.Store { return store.NewMemory().Bound(1000, zones(1), func(string) {}) },
+		"full memory": func() store.Store { return store.NewMemory().Bound(1, zones(2), func(string) {}) },
+		"deny cache":  func() store.Store { return store.NewDenyCache(newFailing(), redisTimeout) },
+	} {
+		for _, q := range storetest.Variants(2, 3_600_000_000) {
+			s := open()
+			kept := isKept(func(key string) {
+				r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
+				for range 3 {
+					if _, err := s.Take(t.Context(), r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_ = s.Renew(t.Context(), r)
+				banned := []store.Request{{Zone: "z", Key: key, Cost: 3, Limits: []store.Limit{r[0].Limits[0], ban}}}
+				for range 4 {
+					_, _ = s.Take(t.Context(), banned)
+				}
+				_ = s.Refund(t.Context(), r, 1)
+			})
+			if kept {
+				t.Errorf("%s, %s: a key is kept", name, q.Algorithm)
+			}
+			runtime.KeepAlive(s)
+		}
+	}
+}
+
+// Keys and limits are hashed by different secrets: a key that is a limit's ID is a key as any
+// other.
+func TestMemoryKeyLikeALimit(t *testing.T) {
+	s := store.NewMemory().Bound(1000, zones(1), nil)
+	for i := range 300 { // so many that some are in the same shard
+		l := window(t, 1, time.Duration(i+1)*time.Hour)
+		if !take(t, s, "z", l.ID, 1, l) || take(t, s, "z", l.ID, 1, l) {
+			t.Fatalf("key %q has not 1", l.ID)
+		}
+	}
+}
+
+// A budget is kept in fields of the shard's own: this fails when a State has another one,
+// which loadLocked and saveLocked must know of.
+func TestMemoryKeepsAllOfAState(t *testing.T) {
+	var fields []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[algorithms.State]()) {
+		fields = append(fields, f.Name)
+	}
+	if got := strings.Join(fields, " "); got != "A B C Log" {
+		t.Errorf("a State has the fields %s, and a budget keeps A B C Log", got)
+	}
+}
+
+// Budgets hold no pointer, so that the garbage collector has as much to do with many of them
+// as with few.
+func TestMemoryHoldsNoPointers(t *testing.T) {
+	const most = 200_000
+	scannable := func() int64 {
+		runtime.GC()
+		sample := []metrics.Sample{{Name: "/gc/scan/heap:bytes"}}
+		metrics.Read(sample)
+		return int64(sample[0].Value.Uint64())
+	}
+	memory := store.NewMemory()
+	s := memory.Bound(1_000_000, zones(1), nil)
+	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}}}
+	before := scannable()
+	for i := range most {
+		r[0].Key = fmt.Sprint(i)
+		_, _ = s.Take(context.Background(), r)
+	}
+	if bytes := scannable() - before; bytes > most*10 {
+		t.Errorf("%d keys have the garbage collector look at %d bytes more", most, bytes)
+	}
+	runtime.KeepAlive(memory)
+}
+
+// allocated is how many bytes f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// Each of many overrides has limits of its own: the first request to one costs no more than
+// to any other.
+func TestMemoryLimitsCostNothing(t *testing.T) {
+	const most = 16_000
+	memory := store.NewMemory()
+	s := memory.Bound(1_000_000, zones(1), nil)
+	limits := make([]store.Limit, most)
+	for i := range limits {
+		limits[i] = window(t, int64(i)+1, time.Hour)
+	}
+	r := []store.Request{{Zone: "z", Cost: 1, Limits: make([]store.Limit, 1)}}
+	bytes := allocated(func() {
+		for i, l := range limits {
+			r[0].Key, r[0].Limits[0] = fmt.Sprint(i), l
+			_, _ = s.Take(context.Background(), r)
+		}
+	})
+	if bytes > most*500 {
+		t.Errorf("the first charges of %d limits allocated %d bytes each", most, bytes/most)
+	}
+	if memory.Keys() != most || memory.Zones() != 1 {
+		t.Errorf("%d keys of %d zones are held, want %d of 1", memory.Keys(), memory.Zones(), most)
+	}
+}
+
+// Zones come and go with configurations. A new one costs the same however many there are, and
+// what nobody uses any more is forgotten.
+func TestMemoryForgetsZones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 16_000
+		memory := store.NewMemory()
+		s := memory.Bound(1_000_000, zones(1), nil)
+		kept, limit := window(t, 2, time.Hour), window(t, 2, time.Minute)
+		take(t, s, "kept", "k", 1, kept)
+		for round := range 3 {
+			r := []store.Request{{Cost: 1, Limits: []store.Limit{limit}}}
+			bytes := allocated(func() {
+				for range 2 {
+					for i := range most {
+						r[0].Zone = fmt.Sprint("zone ", i, " of ", round)
+						r[0].Key = r[0].Zone
+						_, _ = s.Take(context.Background(), r)
+					}
+				}
+			})
+			if bytes > most*1000 {
+				t.Errorf("%d zones allocated %d bytes each", most, bytes/most)
+			}
+			if memory.Zones() != 1+most || memory.Keys() != 1+most {
+				t.Errorf("%d keys of %d zones, want %d of as many", memory.Keys(), memory.Zones(), 1+most)
+			}
+			time.Sleep(time.Minute)
+			memory.Sweep()
+			if memory.Zones() != 1 || memory.Keys() != 1 {
+				t.Errorf("%d keys of %d zones after a sweep, want 1 of 1", memory.Keys(), memory.Zones())
+			}
+		}
+		if memory.ZoneNumbers() > 1+most {
+			t.Errorf("%d numbers of zones in use, want %d: they are not used again", memory.ZoneNumbers(), 1+most)
+		}
+		if !take(t, s, "kept", "k", 1, kept) || take(t, s, "kept", "k", 1, kept) {
+			t.Error("a budget changed with the zones around it")
+		}
+	})
+}
+
+// Zones appear and vanish under requests, changes and sweeps: budgets stay exact, and what
+// the zones hold is what the store holds.
+func TestMemoryZonesAtOnce(t *testing.T) {
+	const clients, each, events = 8, 2000, 5000
+	memory := store.NewMemory()
+	s := memory.Bound(1_000_000, zones(1), nil)
+	exact, short := window(t, events, time.Hour), window(t, 1, time.Microsecond)
+	log := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 1})
+	var passed atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for i := range each {
+				if take(t, s, "exact", "k", 1, exact) {
+					passed.Add(1)
+				}
+				zone := fmt.Sprint("zone ", rand.IntN(4))
+				take(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
+				take(t, s, zone, "log", rand.Int64N(400), log)
+				switch {
+				case i%50 == 0:
+					memory.Sweep()
+				case i%7 == 0:
+					_ = s.Change(t.Context(), store.Change{Zone: zone, Key: fmt.Sprint(rand.IntN(8)), Forget: []store.Limit{short}})
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if passed.Load() != events {
+		t.Errorf("%d requests passed a limit of %d", passed.Load(), events)
+	}
+	if memory.Keys() != memory.ZoneKeys() {
+		t.Errorf("%d keys are held, and the zones hold %d", memory.Keys(), memory.ZoneKeys())
+	}
+	time.Sleep(time.Millisecond)
+	memory.Sweep()
+	if memory.Keys() != 1 || memory.ZoneKeys() != 1 || memory.Zones() != 1 {
+		t.Errorf("%d keys of %d zones, which hold %d; want 1 of 1, which holds 1", memory.Keys(), memory.Zones(), memory.ZoneKeys())
+	}
+}
+
+// A request has the clock of a moment before it finds that there is no room: what a sweep
+// drops meanwhile of the shared budgets must not be in force any more for it.
+func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(1, zones(2), nil)
+		limit := window(t, 1, time.Minute)
+		take(t, s, "z", "held", 1, window(t, 1, time.Hour))
+		began := memory.Now()
+		if !take(t, s, "z", "a", 1, limit) {
+			t.Fatal("the shared budget is used already")
+		}
+		time.Sleep(time.Minute + time.Second - time.Microsecond)
+		memory.Sweep()
+		r := []store.Request{{Zone: "z", Key: "b", Cost: 1, Limits: []store.Limit{limit}}}
+		if allowed, _ := s.TakeAt(t.Context(), began+time.Minute.Microseconds()-1, r); allowed {
+			t.Error("a sweep dropped a shared budget that was in force for a request under way")
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"maps"
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// zoneTable counts how much of a [Memory] each zone holds. A zone has a record as long as
+// it holds anything; one that holds nothing goes with the next sweep. A budget knows its
+// zone by number.
+type zoneTable struct {
+	// known is a copy of byName as it was, to be read without a lock. A zone that is missing
+	// there is looked up under mu. A new copy is made once that has happened as often as
+	// there are zones: so a zone costs the same however many there are.
+	known atomic.Pointer[map[string]*zoneCount]
+
+	mu       sync.Mutex // locked after any shard
+	byName   map[string]*zoneCount
+	byNumber []*zoneCount // nil where a number is free
+	free     []uint32
+	missed   int
+}
+
+// zoneCount is how much of the store one zone holds.
+type zoneCount struct {
+	name   string
+	number uint32
+	// keys is what the zone holds, and below 0 once the record is dropped.
+	keys atomic.Int64
+}
+
+// droppedZone is far below any sum of weights.
+const droppedZone = math.MinInt64 / 2
+
+func newZoneTable() *zoneTable {
+	t := &zoneTable{byName: make(map[string]*zoneCount)}
+	t.known.Store(new(map[string]*zoneCount))
+	return t
+}
+
+// of returns the record of a zone, made when there is none.
+func (t *zoneTable) of(name string) *zoneCount {
+	if z := (*t.known.Load())[name]; z != nil && z.keys.Load() >= 0 {
+		return z
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	z := t.byName[name]
+	if z == nil {
+		z = &zoneCount{name: name, number: uint32(len(t.byNumber))}
+		if n := len(t.free); n > 0 {
+			z.number, t.free = t.free[n-1], t.free[:n-1]
+			t.byNumber[z.number] = z
+		} else {
+			t.byNumber = append(t.byNumber, z)
+		}
+		t.byName[name] = z
+	}
+	if t.missed++; t.missed >= len(t.byName) {
+		t.publishLocked()
+	}
+	return z
+}
+
+// count notes that a zone holds more, or less. It returns the zone's record: another one
+// if z was dropped since it was looked up.
+func (t *zoneTable) count(z *zoneCount, by int64) *zoneCount {
+	for z.keys.Add(by) < 0 {
+		z = t.of(z.name)
+	}
+	return z
+}
+
+// numbered returns the record of a zone that holds something.
+func (t *zoneTable) numbered(n uint32) *zoneCount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byNumber[n]
+}
+
+// sweep drops the records of zones that hold nothing.
+func (t *zoneTable) sweep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := len(t.byName)
+	for name, z := range t.byName {
+		// A request may have looked z up just now. If it has counted something, z stays;
+		// if it does so later, count notices.
+		if z.keys.CompareAndSwap(0, droppedZone) {
+			delete(t.byName, name)
+			t.byNumber[z.number] = nil
+			t.free = append(t.free, z.number)
+		}
+	}
+	if len(t.byName) < before {
+		t.publishLocked()
+	}
+}
+
+func (t *zoneTable) publishLocked() {
+	known := maps.Clone(t.byName)
+	t.known.Store(&known)
+	t.missed = 0
+}

@@ -48,6 +48,53 @@ func TestReloadInOutage(t *testing.T) {
 	})
 }
 
+// What a response cost more is charged where the request was charged; and to the local
+// budgets, if Redis, which had charged it, fails by then.
+func TestSettleInOutage(t *testing.T) {
+	g, server := startGate(t), redistest.Start(t)
+	c := startCaddy(t, gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n fixed_window 200 1000h\n settle {\n cost 30\n }\n}\nredis %s {\n timeout 30s\n}", server.Addr)))
+	local := func(bucket, window int) {
+		t.Helper()
+		want := fmt.Sprintf("[token_bucket 1 1000h 100: %d fixed_window 200 1000h: %d]", bucket, window)
+		waitUntil(t, "the local budgets are "+want, func() bool {
+			v := seenKey(t, c, "")
+			return v.Store == "local" && fmt.Sprint(v.remaining()) == want
+		})
+	}
+	outage := 0
+	fail := func() {
+		t.Helper()
+		outage++
+		server.Kill(t)
+		waitUntil(t, "Redis fails", func() bool {
+			c.operate(t, 503, "DELETE", keyPath(""), "") // which decides on nothing
+			return strings.Count(c.logged(), `"Redis fails`) == outage
+		})
+	}
+	fail()
+	held := c.hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	local(90, 190)
+	server.Restart(t)
+	c.waitForLog(t, "Redis works again")
+	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	g.pass <- struct{}{}
+	<-held
+	fail()
+	local(70, 170)
+
+	server.Restart(t)
+	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	seenKey(t, c, "").wantRemaining(t, "token_bucket 1 1000h 100: 100", "fixed_window 200 1000h: 200")
+	held = c.hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	seenKey(t, c, "").wantRemaining(t, "token_bucket 1 1000h 100: 90", "fixed_window 200 1000h: 190")
+	fail()
+	g.pass <- struct{}{}
+	<-held
+	local(50, 150)
+}
+
 // The log says what becomes of requests while Redis fails, and afterwards how long that was
 // and what became of how many.
 func TestOutageIsLogged(t *testing.T) {

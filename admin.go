@@ -305,15 +305,21 @@ func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
 			err = at.store.Change(a.ctx, c)
 		}
 		if err != nil {
-			return storeFailed(z, err)
+			return changeFailed(z, len(done) > 0, err)
 		}
 		done[at], known[z.identity] = true, true
 	}
 	return nil
 }
 
-func storeFailed(z *zone, err error) error {
-	return adminError(http.StatusServiceUnavailable, "the store of zone %q fails: %w; ask again when it works, for it is not known what has been done", z.name, err)
+// changeFailed is the error of a change of a key in a zone's store. A single Redis that
+// fails already isn't asked, so that nothing has changed there.
+func changeFailed(z *zone, others bool, err error) error {
+	done := "it may not be made, or only in part"
+	if b := z.handler.backend; !others && b != nil && b.breaker != nil && errors.Is(err, store.ErrOpen) {
+		done = "nothing has changed"
+	}
+	return adminError(http.StatusServiceUnavailable, "the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, done)
 }
 
 // kept is the store itself, without what stands in for it.

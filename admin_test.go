@@ -391,13 +391,15 @@ func TestAdminZones(t *testing.T) {
 	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, "hush") {
 		t.Errorf("a secret is there: %s", body)
 	}
-	r := c.operate(t, 503, "GET", "zones/a/keys/k", "")
-	if !strings.Contains(r.body, `the store of zone \"a\" fails`) || strings.Contains(r.body, "hush") {
-		t.Error(r.body)
+	if v := seen[keyView](t, c, "zones/a/keys/k"); v.Store != "local" {
+		t.Errorf("%+v, want what the local budgets hold", v)
 	}
 	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
 		method, what, _ := strings.Cut(request, " ")
-		c.operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
+		r := c.operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
+		if !strings.Contains(r.body, `the store of zone \"a\" fails (open: `) || !strings.Contains(r.body, "): nothing has changed; make the change again") || strings.Contains(r.body, "hush") {
+			t.Error(r.body)
+		}
 	}
 	password("hush-hush")
 	a.FailingNodes, b.FailingNodes = &none, &none
@@ -477,19 +479,55 @@ func TestAdminHashedKeys(t *testing.T) {
 	}
 }
 
-// To look at a key of a Redis that is away is no answer by what stands in for it.
+// While Redis is away, a key is looked at in the local budgets, if these decide, and nothing
+// can be changed.
 func TestAdminRedisAway(t *testing.T) {
-	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n}\nzone plain {\n fixed_window 5 1h\n}\nredis %s\n", server.Addr)))
-	c.get(t, "/?key=k").want(t, 200)
+	server, g := redistest.Start(t), startGate(t)
+	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n overrides\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
+	c := startCaddy(t, config)
+	c.operate(t, 204, "PUT", keyPath("vip")+"/override", `{"limits":[{"algorithm":"gcra","events":8,"window":"1h"}]}`)
+	for _, key := range []string{"k", "k", "vip"} {
+		c.get(t, "/?key="+key).want(t, 200)
+	}
+	if v := seenKey(t, c, "k"); v.Store != "" {
+		t.Errorf("%+v, want what Redis holds", v)
+	}
 	server.Kill(t)
-	c.get(t, "/?key=k").want(t, 200) // by the one that stands in
-	c.operate(t, 503, "GET", keyPath("k"), "")
-	c.operate(t, 503, "GET", "zones/plain/keys/", "")
-	c.operate(t, 503, "DELETE", keyPath("k"), "")
-	c.operate(t, 503, "PUT", keyPath("k")+"/override", `{"unlimited":true}`)
+	c.hold(t.Context(), "/hold?key=k")
+	g.wait(t, 1)
+	waitUntil(t, "Redis fails", func() bool {
+		c.get(t, "/?key=another")
+		return strings.Contains(c.logged(), "Redis fails")
+	})
+	v := seenKey(t, c, "k")
+	v.wantRemaining(t, "fixed_window 4 1h: 3")
+	if slots := *v.Budgets[0].Concurrency; v.Store != "local" || slots != (concurrencyView{2, 1}) {
+		t.Errorf("%+v, slots %+v, want what the local budgets hold", v, slots)
+	}
+	v = seenKey(t, c, "vip")
+	v.wantRemaining(t, "gcra 4 1h: 4")
+	if v.Override == nil || v.Override.From != "runtime" || v.Override.Limits[0] != "gcra 8 1h" {
+		t.Errorf("override %+v, want what this instance knows", v.Override)
+	}
+	change := func(method, what, body, says string) {
+		t.Helper()
+		if r := c.operate(t, 503, method, keyPath("k")+what, body); !strings.Contains(r.body, says) {
+			t.Errorf("%s %s: %s, want %q", method, what, r.body, says)
+		}
+	}
+	change("DELETE", "", "", "nothing has changed")
+	change("PUT", "/override", `{"unlimited":true}`, "nothing has changed")
 	c.operate(t, 200, "GET", "zones", "")
 	c.operate(t, 200, "GET", "zones/api/top", "")
+	g.pass <- struct{}{}
+
+	c.reload(t, strings.Replace(config, "local 1/2", "deny", 1))
+	change("GET", "", "", "it says nothing of the key; ask again when it works")
+	server.Restart(t)
+	c.waitForLog(t, "Redis works again")
+	if v := seenKey(t, c, "k"); v.Store != "" {
+		t.Errorf("%+v, want what Redis holds", v)
+	}
 }
 
 // A Caddyfile of an older limiter may have two zones of one name.

@@ -78,53 +78,6 @@ const (
 	standInMemory memoryKey = "stand-in"
 )
 
-// backend is a Redis, with what keeps requests from waiting for it in vain.
-type backend struct {
-	*store.DenyCache
-	redis interface {
-		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
-		Address() string
-		String() string
-		Close() error
-	}
-	// check says whether it works. From a failure on requests don't ask it until it does.
-	check func(context.Context) error
-	// failing is how many of its nodes have failed and aren't asked at present.
-	failing func() int
-	breaker *store.Breaker // nil where every node has one
-}
-
-// newBackend makes a backend, which opens no connection yet. changed is called with the
-// address of what fails, and when it works again with nil.
-func newBackend(o redisstore.Options, stepped func(back time.Duration), changed func(address string, failure error)) (*backend, error) {
-	if o.Cluster {
-		c, err := redisstore.NewCluster(o, stepped, changed)
-		if err != nil {
-			return nil, err
-		}
-		return &backend{DenyCache: store.NewDenyCache(c, o.Timeout), redis: c, check: c.Check, failing: c.Failing}, nil
-	}
-	s, err := redisstore.New(o, stepped)
-	if err != nil {
-		return nil, err
-	}
-	b := store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
-	return &backend{DenyCache: store.NewDenyCache(b, o.Timeout), redis: s, check: b.Check, breaker: b, failing: func() int {
-		if b.Open() {
-			return 1
-		}
-		return 0
-	}}, nil
-}
-
-// Destruct closes the backend, once no request is under way.
-func (b *backend) Destruct() error {
-	if b.breaker != nil {
-		b.breaker.Close()
-	}
-	return b.redis.Close()
-}
-
 // CaddyModule returns the Caddy module information.
 func (App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
@@ -176,9 +129,23 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.redis {
+		b.outages.set(a, a.outageModes(b))
 		go a.lookFor(b)
 	}
 	return nil
+}
+
+// outageModes are the modes of on_store_error that handlers with a Redis have.
+func (a *App) outageModes(b *backend) map[string]bool {
+	modes := make(map[string]bool)
+	for _, zones := range a.claimed {
+		for _, z := range zones {
+			if z.handler.backend == b {
+				modes[z.handler.outage.mode] = true
+			}
+		}
+	}
+	return modes
 }
 
 // Stop does nothing: requests may still be under way.
@@ -188,6 +155,9 @@ func (a *App) Stop() error { return nil }
 func (a *App) Cleanup() error {
 	if a.refusals != nil {
 		a.refusals.close()
+	}
+	for _, b := range a.redis {
+		b.outages.set(a, nil)
 	}
 	var errs []error
 	for _, key := range a.acquired {
@@ -215,13 +185,13 @@ func (a *App) sweep() {
 	}
 }
 
-// lookFor warns if a Redis doesn't answer; then no request asks it until it does. The
-// configuration is in force all the same: the Redis may come back.
+// lookFor warns if a Redis doesn't pass the check; then no request asks it until it does.
+// The configuration is in force all the same: the Redis may come back.
 func (a *App) lookFor(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := b.check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis does not answer, or does not do all that it is asked for: until it does, on_store_error says what becomes of requests",
+		a.logger.Warn("Redis did not pass the check at the start: until it does, "+withoutRedis(a.outageModes(b)),
 			zap.String("address", b.redis.Address()), zap.Error(err))
 		return
 	}
@@ -301,17 +271,7 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	// The store outlives this configuration, and so may not use its logger.
 	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
 	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
-		return newBackend(o, func(back time.Duration) {
-			collected.clockSteps.Inc()
-			logger().Warn("the clock of Redis stepped back: budgets go on from its new time, and what was used of them stays used", zap.Duration("by", back))
-		}, func(address string, failure error) {
-			if failure != nil {
-				logger().Warn("Redis fails, and is not asked until it works again: on_store_error says what becomes of requests",
-					zap.String("address", address), zap.Error(failure))
-			} else {
-				logger().Warn("Redis works again", zap.String("address", address))
-			}
-		})
+		return newBackend(o, logger)
 	})
 	if err != nil {
 		return nil, err

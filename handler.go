@@ -19,7 +19,7 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	a := h.newAnswer(repl)
-	defer a.leaveSlots(r.Context())
+	defer a.end(r.Context())
 	var allowed bool
 	var err error
 	for try := range mostTries {
@@ -93,6 +93,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	}
 	if took || a.asksSlots() || a.asksToSettle() {
 		// If the client leaves, what was charged must be known, to be given back.
+		a.useBackend()
 		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
 	} else {
 		allowed, err = h.store.Take(ctx, a.requests)
@@ -101,6 +102,9 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 		return false, err
 	}
 	a.holdSlots()
+	if h.backend != nil && a.isLocal() {
+		h.backend.outages.local.Add(1)
+	}
 	a.decided(allowed, time.Since(began))
 	if wait := a.wait(); allowed && wait > 0 {
 		err = h.hold(ctx, a, wait)
@@ -155,7 +159,13 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 	}
 	h.failed(err)
-	if h.outage.mode == "allow" || !a.enforced() {
+	allow := h.outage.mode == "allow" || !a.enforced()
+	if b := h.backend; b != nil && allow {
+		b.outages.allowed.Add(1)
+	} else if b != nil {
+		b.outages.denied.Add(1)
+	}
+	if allow {
 		return next.ServeHTTP(w, r)
 	}
 	w.Header()[retryAfterHeader] = []string{"1"}
@@ -168,7 +178,7 @@ func (h *Handler) failed(err error) {
 		countFailure(err)
 	}
 	if !errors.Is(err, store.ErrOpen) {
-		h.app.reportFailure("Redis did not do as it was asked", err)
+		h.app.reportFailure("a call to Redis failed", err)
 	}
 }
 
@@ -208,6 +218,7 @@ type answer struct {
 	slots    []*slot // that the request holds
 	known    bool    // the requests are decided
 	allowed  bool
+	using    bool // the handler's backend, which stays open until the request ends
 	exceeded string
 	userless []*zone // those whose key names a user who isn't known so far
 
@@ -296,6 +307,36 @@ func (a *answer) add(z *zone, t *terms, request store.Request) {
 	a.zones = append(a.zones, z)
 	a.terms = append(a.terms, t)
 	a.requests = append(a.requests, request)
+}
+
+// useBackend keeps the handler's Redis at work, also after a reload, until end: what the
+// request holds can be renewed and given back.
+func (a *answer) useBackend() {
+	if b := a.handler.backend; b != nil && !a.using {
+		a.using = true
+		b.use()
+	}
+}
+
+// end gives back the slots that the request holds, and lets the handler's Redis go.
+func (a *answer) end(ctx context.Context) {
+	a.leaveSlots(ctx)
+	if !a.using {
+		return
+	}
+	if err := a.handler.backend.leave(); err != nil {
+		a.handler.failed(err)
+	}
+}
+
+// isLocal reports whether local budgets decided, because Redis failed.
+func (a *answer) isLocal() bool {
+	for _, r := range a.requests {
+		if len(r.Decisions) > 0 {
+			return r.Decisions[0].Receipt.Local
+		}
+	}
+	return false
 }
 
 // isFirst tells whether a request is the first of its zone.

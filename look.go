@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"net/url"
 	"reflect"
 	"slices"
@@ -126,7 +127,8 @@ func (t *terms) texts() []string {
 // keyView is what operators see of a key.
 type keyView struct {
 	Zone     string        `json:"zone"`
-	Key      string        `json:"key"` // percent-encoded
+	Key      string        `json:"key"`             // percent-encoded
+	Store    string        `json:"store,omitempty"` // local: Redis fails, and the local budgets answer
 	Override *overrideView `json:"override,omitempty"`
 	Budgets  []budgetsView `json:"budgets"`
 }
@@ -200,8 +202,12 @@ func (a *adminRequest) look() (any, error) {
 			continue
 		}
 		seen[z.identity] = true
-		if err := z.look(a.ctx, a.key, v); err != nil {
-			return nil, storeFailed(z, err)
+		err := z.look(a.ctx, a.key, v)
+		if isForeign(err) {
+			return nil, adminError(http.StatusServiceUnavailable, "the store of zone %q holds something of the key that is no budget (%w): reset the key, or its override", z.name, err)
+		}
+		if err != nil {
+			return nil, adminError(http.StatusServiceUnavailable, "the store of zone %q fails (%w): it says nothing of the key; ask again when it works", z.name, err)
 		}
 	}
 	return v, nil
@@ -224,11 +230,38 @@ func (z *zone) look(ctx context.Context, key string, v *keyView) error {
 		}
 		others, is := errors.AsType[*store.OverriddenError](err)
 		if !is {
-			return err
+			return z.lookLocally(ctx, key, v, err)
 		}
 		text = others.Overrides[0] // that there is by now
 	}
 	return errors.New("the override keeps changing")
+}
+
+// lookLocally adds what the local budgets hold of a key, by which requests are decided while
+// the store fails as it does now. If there are none, it returns the failure.
+func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure error) error {
+	if z.handler.backend == nil || z.handler.outage.mode != "local" || isForeign(failure) || ctx.Err() != nil {
+		return failure
+	}
+	v.Store = "local"
+	text := z.known.of(key).text
+	var inForce []namedTerms
+	v.Override, inForce = z.inForce(key, text)
+	requests := z.looks(key, text, inForce)
+	for i := range requests {
+		requests[i].Local = true
+	}
+	_, err := z.handler.store.Take(ctx, requests)
+	if err == nil {
+		z.addBudgets(v, requests, inForce)
+	}
+	return err
+}
+
+// isForeign reports whether an error is about one key, at which something else is stored.
+func isForeign(err error) bool {
+	failed, is := errors.AsType[*store.Error](err)
+	return is && failed.Reason == store.ReasonKey
 }
 
 // storedOverride is the override of a key in the store, empty for none.
@@ -348,8 +381,11 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms
 		}
 		for _, t := range all {
 			for _, l := range limitsOf([]namedTerms{t}, i) {
-				d := known[l.ID]
-				limit := limitView{Plan: t.plan, Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: exactSeconds(d.ResetAfter)}
+				d, granted := known[l.ID], l.Limit
+				if v.Store == "local" && l.Part != nil {
+					granted = l.Part
+				}
+				limit := limitView{Plan: t.plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: exactSeconds(d.ResetAfter)}
 				if d.Remaining > 0 {
 					d.MoreAfter = 0
 				}
@@ -366,6 +402,9 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms
 				b.Ban = &banView{Banned: d.RetryAfter > 0, Ends: exactSeconds(d.RetryAfter)}
 			} else if l.ID == store.NewSlots(z.name, variantOf(z.variant, i), l.Limit).ID {
 				b.Concurrency = &concurrencyView{Limit: z.config.Concurrency, InUse: mostConcurrency - d.Remaining}
+				if v.Store == "local" {
+					b.Concurrency.Limit = z.handler.outage.slots(z.config.Concurrency)
+				}
 			}
 		}
 		v.Budgets = append(v.Budgets, b)

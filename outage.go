@@ -53,6 +53,9 @@ type outagePolicy struct {
 	num, den int64 // the share
 }
 
+// slots returns how many of n slots the local budgets grant.
+func (p outagePolicy) slots(n int64) int64 { return max(n*p.num/p.den, 1) }
+
 const onStoreErrorForm = "local [<share>], allow or deny"
 
 func (o *OnStoreError) ready() (outagePolicy, error) {

@@ -16,7 +16,7 @@ func TestOnStoreError(t *testing.T) {
 		return site(fmt.Sprintf("zone %s {\n token_bucket 1 1h 5\n}\nredis redis://user:SECRET@%s\n%s", zone, address, option))
 	}
 	c := startCaddy(t, config("first", ""))
-	c.waitForLog(t, "Redis does not answer")
+	c.waitForLog(t, "Redis did not pass the check at the start: until it does, requests are decided by local budgets")
 	for _, test := range []struct {
 		zone, option string
 		statuses     string // of seven requests
@@ -181,7 +181,7 @@ func TestWrongPassword(t *testing.T) {
 	if err != nil || strings.Contains(shown.body, "SECRET") || !strings.Contains(shown.body, `"password":"{env.PASSWORD}"`) {
 		t.Errorf("%v, the admin API shows %s", err, shown.body)
 	}
-	for _, once := range []string{"Redis does not answer", "Redis fails", "WRONGPASS"} {
+	for _, once := range []string{"Redis did not pass the check", "Redis fails", "WRONGPASS"} {
 		want := 1
 		if once == "WRONGPASS" { // in each of these
 			want = 2
@@ -212,7 +212,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 	}
 	user("on", ">secret", "~*", "+@all", "-rpush")
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 30s\n}\non_store_error deny", server.Addr)))
-	c.waitForLog(t, "does not do all that it is asked for")
+	c.waitForLog(t, "Redis did not pass the check at the start: until it does, requests are denied with 503")
 	waitForMetric(t, c, "caddy_rate_limit_store_state 1")
 	if statuses := flood(t, 20, 4, "/", c); statuses[503] != 20 {
 		t.Errorf("statuses %v", statuses)

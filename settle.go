@@ -160,6 +160,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 				a.handler.failed(err)
 			}
 		case cost > r.Cost:
+			r.Local = a.isLocal() // the rest is charged where the reserved cost was
 			r.Mode, r.Cost, r.MaxWait, r.Decisions = algorithms.Force, cost-r.Cost, 0, nil
 			r.Limits = r.Limits[:len(a.terms[i].labels)] // also if a ban has begun meanwhile
 			r.Overridable = false                        // or an override been set: these are the limits it was charged to

@@ -196,3 +196,21 @@ func TestSettleReserves(t *testing.T) {
 		c.get(t, "/").want(t, 200)
 	}
 }
+
+// What a response cost more is charged to the limits that the request was charged to, also
+// if its key gets an override meanwhile.
+func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		c := startCaddy(t, gated(g, "zone api {\n key {query.key}\n cost 10\n token_bucket 1 1000h 100\n overrides\n settle {\n cost 30\n }\n}\n"+use))
+		held := c.hold(t.Context(), "/hold?key=k")
+		g.wait(t, 1)
+		c.operate(t, 204, "PUT", keyPath("k")+"/override", `{"limits":[{"algorithm":"gcra","events":500,"window":"1000h"}]}`)
+		c.get(t, "/?key=k").want(t, 200, "RateLimit-Policy", `"api";q=500;w=3600000`) // this instance knows of it
+		g.pass <- struct{}{}
+		<-held
+		waitUntil(t, "the override is charged what another request cost", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 470 })
+		c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+		waitUntil(t, "the request has cost 30", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 70 })
+	})
+}

@@ -52,6 +52,7 @@ func TestCluster(t *testing.T) {
 		"renews while a slot moves":         testClusterRenews,
 		"is checked while a slot moves":     testClusterChecks,
 		"gives back to a node that hangs":   testClusterGivesBackLate,
+		"asks nobody beside a failed node":  testClusterBesideFailed,
 		"moves overrides":                   testClusterMovesOverrides,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
@@ -167,6 +168,40 @@ func testClusterGivesBackLate(t *testing.T, c *redistest.Cluster) {
 		if time.Now().After(deadline) {
 			t.Fatal("the charge is not given back")
 		}
+	}
+}
+
+// Nothing is charged at one node for a request that another node, which isn't asked at
+// present, has to decide, too: it would have to be given back at once.
+func testClusterBesideFailed(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	ctx := context.Background()
+	var both []store.Request // one of each node
+	for n := 0; len(both) < 2; n++ {
+		r := endless(t, fmt.Sprint("beside-", n))
+		if c.Owner(t, c.Nodes[0], c.Slot(t, r.Key)) == c.Nodes[len(both)] {
+			both = append(both, r)
+		}
+	}
+	if allowed, err := s.Take(ctx, both); !allowed || err != nil {
+		t.Fatal(allowed, err)
+	}
+	c.Nodes[0].Freeze(t)
+	defer c.Nodes[0].Thaw(t)
+	redistest.WaitFor(t, "the check to fail", func() bool { // it may run out of time at another node
+		checking, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_ = s.Check(checking)
+		return s.Failing() > 0
+	})
+	calls := c.Nodes[1].Calls(t, "evalsha")
+	for range 10 {
+		if _, err := s.Take(ctx, both); !errors.Is(err, store.ErrOpen) {
+			t.Errorf("error %v, want that the node isn't asked", err)
+		}
+	}
+	if more := c.Nodes[1].Calls(t, "evalsha") - calls; more != 0 {
+		t.Errorf("the other node was asked %d times", more)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
@@ -38,8 +39,14 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 	return f.Store.Take(ctx, requests)
 }
 
-func (f *failing) Check(context.Context) error {
+// checking is the key of what a check calls first, if its context has one.
+type checking struct{}
+
+func (f *failing) Check(ctx context.Context) error {
 	f.checks.Add(1)
+	if first, ok := ctx.Value(checking{}).(context.CancelFunc); ok {
+		first()
+	}
 	return f.failure()
 }
 
@@ -180,6 +187,11 @@ func TestBreakerOpensAtOnce(t *testing.T) {
 			cancel()
 			return b.Check(ctx)
 		}, false},
+		{"a check that is given up while it is under way", context.Canceled, func(t *testing.T, b *store.Breaker) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			return b.Check(context.WithValue(ctx, checking{}, cancel))
+		}, false},
 		{"a check without time", context.DeadlineExceeded, func(t *testing.T, b *store.Breaker) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 0)
 			defer cancel()
@@ -266,6 +278,12 @@ func TestFailover(t *testing.T) {
 	remaining(4)
 	if len(failures) != 4 {
 		t.Errorf("%d failures told, want 4", len(failures))
+	}
+	// What adds to a local charge is local, whether or not the store fails.
+	asked := f.asked.Load()
+	more := []store.Request{{Zone: "z", Key: "k", Cost: 1, Mode: algorithms.Force, Limits: []store.Limit{limit}, Local: true}}
+	if _, err := s.Take(t.Context(), more); err != nil || f.asked.Load() != asked || !more[0].Decisions[0].Receipt.Local {
+		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, more[0].Decisions)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -52,6 +52,9 @@ const (
 	// too short.
 	denyKinds  = 4
 	denyShards = 64
+	// denyCells is how many instants of changes a shard keeps. Keys that share one are taken
+	// to have changed together, so that a denial may be asked about again.
+	denyCells = 64
 )
 
 // denyShard is a part of a [DenyCache]: all refusals of a key are in the same.
@@ -60,6 +63,10 @@ type denyShard struct {
 	known map[denialKey][]denial
 	held  int
 	swept time.Duration
+	// changed holds, by a hash of the key, when events were given back last, or a change
+	// was made, through this cache. The store may have decided before that about a request
+	// that was sent before.
+	changed [denyCells]time.Duration
 }
 
 type denialKey struct {
@@ -213,7 +220,7 @@ func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) 
 			if !r.Limits[j].Bans() { // a ban refuses everything
 				refusal.cost, refusal.burst, refusal.maxWait = r.Cost, r.Limits[j].Burst, r.MaxWait
 			}
-			c.remember(r, r.Limits[j].ID, refusal)
+			c.remember(r, r.Limits[j].ID, sent, refusal)
 		}
 	}
 	return false, nil
@@ -229,11 +236,17 @@ func (c *DenyCache) Refund(ctx context.Context, requests []Request, n int64) err
 		for j, d := range r.Decisions {
 			if key.limit = r.Limits[j].ID; d.Charged > 0 {
 				c.setLocked(s, key, nil)
+				*s.changedLocked(key) = c.now() + 1
 			}
 		}
 		s.mu.Unlock()
 	}
 	return err
+}
+
+// changedLocked returns where a shard keeps the first instant after the last change of a key.
+func (s *denyShard) changedLocked(key denialKey) *time.Duration {
+	return &s.changed[key.key[1]%denyCells]
 }
 
 // Renew implements [Store].
@@ -247,6 +260,7 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	s, key := c.shardOf(&Request{Key: change.Key})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	*s.changedLocked(key) = c.now() + 1
 	for known := range s.known {
 		if known.key == key.key && strings.HasPrefix(known.limit, change.Zone+":") {
 			c.setLocked(s, known, nil)
@@ -387,12 +401,16 @@ func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decisi
 	return told
 }
 
-// remember remembers a refusal, unless one says as much already or there is no room.
-func (c *DenyCache) remember(r *Request, limit string, d denial) {
+// remember remembers a denial of a request that was sent at an instant. It doesn't if the
+// key has changed since, if a denial says as much already, or if there is no room.
+func (c *DenyCache) remember(r *Request, limit string, sent time.Duration, d denial) {
 	s, key := c.shardOf(r)
 	key.limit = limit
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if *s.changedLocked(key) > sent {
+		return
+	}
 	room := c.roomLocked(s, d.told)
 	known := s.known[key]
 	for i := range known {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -463,6 +465,7 @@ func TestDenyCacheRefund(t *testing.T) {
 		if allowed, _ := answerOf(t, c, r.failing, there); !allowed {
 			t.Error("refused although it was given back")
 		}
+		time.Sleep(time.Nanosecond)     // what is asked at the instant of a refund may have been decided before
 		answerOf(t, c, r.failing, here) // refused
 		if err := r.Refund(t.Context(), there, 1); err != nil {
 			t.Fatal(err)
@@ -476,6 +479,89 @@ func TestDenyCacheRefund(t *testing.T) {
 			t.Error("refused more than a second after it was given back")
 		}
 	})
+}
+
+// heldBack is a store whose next answers to takes arrive when they are let through.
+type heldBack struct {
+	store.Store
+	hold    atomic.Bool
+	decided chan struct{}
+	pass    chan struct{}
+}
+
+func (h *heldBack) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	allowed, err := h.Store.Take(ctx, requests)
+	if h.hold.Load() {
+		h.decided <- struct{}{}
+		<-h.pass
+	}
+	return allowed, err
+}
+
+// Nothing is remembered of a take that the store may have decided before events of its key
+// were given back, or the key was changed, through the same cache.
+func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
+	limit := window(t, 1, time.Hour)
+	ask := func(key string) []store.Request {
+		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+	}
+	forget := store.Change{Zone: "z", Key: "k", Forget: []store.Limit{limit}}
+	tests := []struct {
+		name string
+		free func(t *testing.T, c *store.DenyCache, charged []store.Request) error
+	}{
+		{"refund", func(t *testing.T, c *store.DenyCache, charged []store.Request) error {
+			return c.Refund(t.Context(), charged, 1)
+		}},
+		{"change", func(t *testing.T, c *store.DenyCache, _ []store.Request) error { return c.Change(t.Context(), forget) }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFailing()
+				h := &heldBack{Store: f, decided: make(chan struct{}), pass: make(chan struct{})}
+				c := store.NewDenyCache(h, redisTimeout)
+				charged, others := ask("k"), []string{"a", "b", "c"} // by chance one may be taken to have changed, too
+				answerOf(t, c, f, charged)
+				for _, key := range others {
+					answerOf(t, c, f, ask(key))
+				}
+				h.hold.Store(true)
+				var late sync.WaitGroup
+				for _, key := range append(others, "k") {
+					late.Go(func() {
+						if allowed, err := c.Take(t.Context(), ask(key)); allowed || err != nil {
+							t.Errorf("key %s: allowed %v, error %v", key, allowed, err)
+						}
+					})
+					<-h.decided
+				}
+				h.hold.Store(false)
+				if err := test.free(t, c, charged); err != nil {
+					t.Fatal(err)
+				}
+				close(h.pass) // the denials arrive now
+				late.Wait()
+				if allowed, asked := answerOf(t, c, f, ask("k")); !allowed || !asked {
+					t.Errorf("once it is free: allowed %v, asked %v", allowed, asked)
+				}
+				remembered := 0
+				for _, key := range others {
+					if allowed, asked := answerOf(t, c, f, ask(key)); !allowed && !asked {
+						remembered++
+					}
+				}
+				if remembered == 0 {
+					t.Error("the denials of other keys are not remembered")
+				}
+				time.Sleep(time.Millisecond)
+				answerOf(t, c, f, ask("k"))
+				if allowed, asked := answerOf(t, c, f, ask("k")); allowed || asked {
+					t.Errorf("a later denial is not remembered: allowed %v, asked %v", allowed, asked)
+				}
+			})
+		})
+	}
 }
 
 // However many keys are refused, so many are remembered and no more, and those that

@@ -24,15 +24,18 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 }
 
 // Take implements [Store]. It fails only for overrides, or if the caller has left. While
-// store fails, nobody knows better than the caller which overrides there are.
+// store fails, nobody knows better than the caller which overrides there are. If a request
+// is Local, store isn't asked.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
-	allowed, err := f.store.Take(ctx, requests)
-	if err == nil || ctx.Err() != nil || IsOverridden(err) {
-		return allowed, err
+	if !slices.ContainsFunc(requests, func(r Request) bool { return r.Local }) {
+		allowed, err := f.store.Take(ctx, requests)
+		if err == nil || ctx.Err() != nil || IsOverridden(err) {
+			return allowed, err
+		}
+		f.failed(err)
 	}
-	f.failed(err)
 	local := f.parts(requests)
-	allowed, err = f.local.Take(ctx, local)
+	allowed, err := f.local.Take(ctx, local)
 	for i := range requests {
 		requests[i].Decisions = append(requests[i].Decisions[:0], local[i].Decisions...)
 		for j := range requests[i].Decisions {

@@ -73,6 +73,9 @@ type Request struct {
 	// Fleeting tells that a refusal can end at any moment, so that it is of no use to
 	// remember it.
 	Fleeting bool
+	// Local reports that the request adds to one that local budgets were charged for: a
+	// [Failover] charges these, and no other store reads it.
+	Local bool
 	// Decisions receives an answer per limit, in their order. Take appends to
 	// Decisions[:0], so its memory is used again.
 	Decisions []algorithms.Decision

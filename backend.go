@@ -1,0 +1,164 @@
+package ratelimit
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// backend is a Redis, with what keeps requests from waiting for it in vain. It lives as long
+// as a configuration has it, or a request is under way that may still renew or give back
+// what it holds.
+type backend struct {
+	*store.DenyCache
+	redis interface {
+		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
+		Address() string
+		String() string
+		Close() error
+	}
+	// check says whether it works. From a failure on requests don't ask it until it does.
+	check func(context.Context) error
+	// failing is how many of its nodes have failed and aren't asked at present.
+	failing func() int
+	breaker *store.Breaker // nil where every node has one
+	outages outages
+
+	uses atomic.Int64 // how many such requests there are, and 1 for all configurations
+}
+
+// newBackend makes a backend, which opens no connection yet. It logs to what logger returns.
+func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, error) {
+	b := new(backend)
+	b.uses.Store(1)
+	stepped := func(back time.Duration) {
+		collected.clockSteps.Inc()
+		logger().Warn("the clock of Redis stepped back: budgets go on from its new time, and what was used of them stays used", zap.Duration("by", back))
+	}
+	changed := func(address string, failure error) { b.outages.log(logger(), address, failure) }
+	if o.Cluster {
+		c, err := redisstore.NewCluster(o, stepped, changed)
+		if err != nil {
+			return nil, err
+		}
+		b.DenyCache, b.redis, b.check, b.failing = store.NewDenyCache(c, o.Timeout), c, c.Check, c.Failing
+		return b, nil
+	}
+	s, err := redisstore.New(o, stepped)
+	if err != nil {
+		return nil, err
+	}
+	b.breaker = store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
+	b.DenyCache, b.redis, b.check = store.NewDenyCache(b.breaker, o.Timeout), s, b.breaker.Check
+	b.failing = func() int {
+		if b.breaker.Open() {
+			return 1
+		}
+		return 0
+	}
+	return b, nil
+}
+
+// use keeps the backend from closing until leave is called.
+func (b *backend) use() { b.uses.Add(1) }
+
+// leave closes the backend if nobody else uses it.
+func (b *backend) leave() error {
+	if b.uses.Add(-1) > 0 {
+		return nil
+	}
+	if b.breaker != nil {
+		b.breaker.Close()
+	}
+	return b.redis.Close()
+}
+
+// Destruct implements [caddy.Destructor]: no configuration has the backend any more.
+func (b *backend) Destruct() error { return b.leave() }
+
+// outages knows what becomes of requests while a Redis fails, for the log.
+type outages struct {
+	// How many requests have been decided without Redis, since the process began.
+	local, allowed, denied atomic.Int64
+
+	mu    sync.Mutex
+	modes map[*App]map[string]bool // of on_store_error, by configuration in force
+	began map[string]outage        // those that last, by address
+}
+
+// outage is when an outage began, and how many requests had been decided without Redis then.
+type outage struct {
+	at                     time.Time
+	local, allowed, denied int64
+}
+
+// set notes the modes of on_store_error that a configuration has; nil: it is over.
+func (o *outages) set(a *App, modes map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if modes == nil {
+		delete(o.modes, a)
+		return
+	}
+	if o.modes == nil {
+		o.modes = make(map[*App]map[string]bool)
+	}
+	o.modes[a] = modes
+}
+
+// log logs that the Redis at an address fails or, if failure is nil, works again.
+func (o *outages) log(logger *zap.Logger, address string, failure error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := outage{time.Now(), o.local.Load(), o.allowed.Load(), o.denied.Load()}
+	if failure != nil {
+		if o.began == nil {
+			o.began = make(map[string]outage)
+		}
+		o.began[address] = now
+		modes := make(map[string]bool)
+		for _, some := range o.modes {
+			maps.Copy(modes, some)
+		}
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+withoutRedis(modes),
+			zap.String("address", address), zap.Error(failure))
+		return
+	}
+	began, known := o.began[address]
+	if !known {
+		began = now
+	}
+	delete(o.began, address)
+	logger.Warn("Redis works again", zap.String("address", address),
+		zap.Duration("outage", now.at.Sub(began.at)),
+		zap.Int64("requests_decided_locally", now.local-began.local),
+		zap.Int64("requests_allowed", now.allowed-began.allowed),
+		zap.Int64("requests_denied", now.denied-began.denied))
+}
+
+// withoutRedis says what becomes of requests while Redis fails, by the modes of
+// on_store_error that there are.
+func withoutRedis(modes map[string]bool) string {
+	var all []string
+	for _, m := range []struct{ mode, words string }{{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"}} {
+		if modes[m.mode] {
+			all = append(all, m.words)
+		}
+	}
+	switch n := len(all); n {
+	case 0:
+		return "on_store_error decides on requests that are under way"
+	case 1:
+		return "requests are " + all[0]
+	default:
+		return "requests are " + strings.Join(all[:n-1], ", ") + " or " + all[n-1] + ", as on_store_error of their handler says"
+	}
+}

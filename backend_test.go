@@ -1,0 +1,136 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// waitForOutages waits until the log says so many times that Redis fails.
+func (c *caddyProcess) waitForOutages(t *testing.T, n int) {
+	t.Helper()
+	waitUntil(t, fmt.Sprint("Redis has failed ", n, " times"), func() bool {
+		return strings.Count(c.logged(), `"Redis fails, and is not asked until it works again`) == n
+	})
+}
+
+// Requests under way keep what they hold in Redis, and give it back there, though meanwhile
+// other options of Redis were loaded and Redis failed for a while.
+func TestReloadInOutage(t *testing.T) {
+	g, server := startGate(t), redistest.Start(t)
+	config := func(timeout string) string {
+		return gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n concurrency 1\n settle {\n match status 401\n }\n}\nredis %s {\n timeout %s\n}", server.Addr, timeout))
+	}
+	c := startCaddy(t, config("2s"), slotExpiryVariable+"=3s")
+	held := c.hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	server.Freeze(t)
+	flood(t, 8, 8, "/", c)
+	c.waitForOutages(t, 1)
+	c.reload(t, config("3s"))
+	c.waitForOutages(t, 2)
+	server.Thaw(t)
+	waitUntil(t, "Redis knows again of the request in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
+	g.pass <- struct{}{}
+	if status := <-held; status != 200 {
+		t.Errorf("the request in flight ended with %d", status)
+	}
+	waitUntil(t, "all is given back", func() bool {
+		v := seenKey(t, c, "").Budgets[0]
+		return v.Limits[0].Remaining == 100 && v.Concurrency.InUse == 0
+	})
+	c.reload(t, site("zone api {\n gcra 1 1h\n}"))
+	waitUntil(t, "no connection is left open", func() bool {
+		return strings.Count(server.Client.ClientList(t.Context()).Val(), "\n") == 1 // this one
+	})
+}
+
+// What a response cost more is charged where the request was charged; and to the local
+// budgets, if Redis, which had charged it, fails by then.
+func TestSettleInOutage(t *testing.T) {
+	g, server := startGate(t), redistest.Start(t)
+	c := startCaddy(t, gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n fixed_window 200 1000h\n settle {\n cost 30\n }\n}\nredis %s {\n timeout 30s\n}", server.Addr)))
+	local := func(bucket, window int) {
+		t.Helper()
+		want := fmt.Sprintf("[token_bucket 1 1000h 100: %d fixed_window 200 1000h: %d]", bucket, window)
+		waitUntil(t, "the local budgets are "+want, func() bool {
+			v := seenKey(t, c, "")
+			return v.Store == "local" && fmt.Sprint(v.remaining()) == want
+		})
+	}
+	outage := 0
+	fail := func() {
+		t.Helper()
+		outage++
+		server.Kill(t)
+		waitUntil(t, "Redis fails", func() bool {
+			c.operate(t, 503, "DELETE", keyPath(""), "") // which decides on nothing
+			return strings.Count(c.logged(), `"Redis fails`) == outage
+		})
+	}
+	fail()
+	held := c.hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	local(90, 190)
+	server.Restart(t)
+	c.waitForLog(t, "Redis works again")
+	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	g.pass <- struct{}{}
+	<-held
+	fail()
+	local(70, 170)
+
+	server.Restart(t)
+	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	seenKey(t, c, "").wantRemaining(t, "token_bucket 1 1000h 100: 100", "fixed_window 200 1000h: 200")
+	held = c.hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	seenKey(t, c, "").wantRemaining(t, "token_bucket 1 1000h 100: 90", "fixed_window 200 1000h: 190")
+	fail()
+	g.pass <- struct{}{}
+	<-held
+	local(50, 150)
+}
+
+// The log says what becomes of requests while Redis fails, and afterwards how long that was
+// and what became of how many.
+func TestOutageIsLogged(t *testing.T) {
+	server := redistest.Start(t)
+	handler := "rate_limit /%s {\n zone %[1]s {\n  gcra 100 1h\n }\n redis %s {\n  timeout 30s\n }\n on_store_error %[1]s\n}\n"
+	config := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"
+	for _, mode := range []string{"local", "allow", "deny"} {
+		config += fmt.Sprintf(handler, mode, server.Addr)
+	}
+	c := startCaddy(t, config+"respond ok\n")
+	server.Kill(t)
+	flood(t, 20, 4, "/local", c)
+	c.waitForLog(t, `"Redis fails, and is not asked until it works again: meanwhile requests are decided by local budgets, allowed or denied with 503, as on_store_error of their handler says"`)
+	for path, n := range map[string]int{"/local": 3, "/allow": 4, "/deny": 5} {
+		flood(t, n, 1, path, c)
+	}
+	c.reload(t, strings.Replace(fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+handler, "deny", server.Addr), "zone", "# another\n zone", 1)+"respond ok\n")
+	c.waitForLog(t, `"Redis did not pass the check at the start: until it does, requests are denied with 503"`)
+	server.Restart(t)
+	c.waitForLog(t, "Redis works again")
+	_, line, _ := strings.Cut(c.logged(), `"msg":"Redis works again"`)
+	line, _, _ = strings.Cut(line, "\n")
+	var said struct {
+		Address string
+		Outage  float64
+		Local   int `json:"requests_decided_locally"`
+		Allowed int `json:"requests_allowed"`
+		Denied  int `json:"requests_denied"`
+	}
+	if err := json.Unmarshal([]byte(`{"msg":""`+line), &said); err != nil {
+		t.Fatal(err)
+	}
+	if said.Address != server.Addr || said.Outage <= 0 || said.Local < 3 || said.Local > 20+3 || said.Allowed != 4 || said.Denied != 5 {
+		t.Errorf("%+v", said)
+	}
+	server.Kill(t)
+	flood(t, 8, 1, "/deny", c)
+	c.waitForLog(t, `"Redis fails, and is not asked until it works again: meanwhile requests are denied with 503"`)
+}

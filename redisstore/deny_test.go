@@ -1,0 +1,54 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// slowToTell is a store that does something after each denial, before it tells of it.
+type slowToTell struct {
+	*redisstore.Store
+	meanwhile func()
+}
+
+func (s *slowToTell) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	allowed, err := s.Store.Take(ctx, requests)
+	if !allowed && s.meanwhile != nil {
+		s.meanwhile()
+	}
+	return allowed, err
+}
+
+// Events that were given back are there at once, although Redis denied a request before,
+// and tells of it later.
+func TestDenialThatIsOvertakenByRefund(t *testing.T) {
+	s := &slowToTell{Store: open(t, redisstore.Options{Address: redistest.Start(t).Addr, Timeout: patient})}
+	cache := store.NewDenyCache(s, patient)
+	take := func(requests []store.Request, want bool) {
+		t.Helper()
+		if allowed, err := cache.Take(t.Context(), requests); err != nil || allowed != want {
+			t.Fatalf("allowed %v, error %v, want %v", allowed, err, want)
+		}
+	}
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
+	ask := func() []store.Request {
+		return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+	}
+	charged := ask()
+	take(charged, true)
+	s.meanwhile = func() {
+		s.meanwhile = nil
+		if err := cache.Refund(t.Context(), charged, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	take(ask(), false)
+	take(ask(), true)
+	take(ask(), false)
+}

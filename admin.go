@@ -319,7 +319,8 @@ func changeFailed(z *zone, others bool, err error) error {
 	if b := z.handler.backend; !others && b != nil && b.breaker != nil && errors.Is(err, store.ErrOpen) {
 		done = "nothing has changed"
 	}
-	return adminError(http.StatusServiceUnavailable, "the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, done)
+	return adminError(http.StatusServiceUnavailable,
+		"the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, done)
 }
 
 // kept is the store itself, without what stands in for it.

@@ -148,7 +148,9 @@ func (o *outages) log(logger *zap.Logger, address string, failure error) {
 // on_store_error that there are.
 func withoutRedis(modes map[string]bool) string {
 	var all []string
-	for _, m := range []struct{ mode, words string }{{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"}} {
+	for _, m := range []struct{ mode, words string }{
+		{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"},
+	} {
 		if modes[m.mode] {
 			all = append(all, m.words)
 		}

@@ -204,10 +204,12 @@ func (a *adminRequest) look() (any, error) {
 		seen[z.identity] = true
 		err := z.look(a.ctx, a.key, v)
 		if isForeign(err) {
-			return nil, adminError(http.StatusServiceUnavailable, "the store of zone %q holds something of the key that is no budget (%w): reset the key, or its override", z.name, err)
+			return nil, adminError(http.StatusServiceUnavailable,
+				"the store of zone %q holds something of the key that is no budget (%w): reset the key, or its override", z.name, err)
 		}
 		if err != nil {
-			return nil, adminError(http.StatusServiceUnavailable, "the store of zone %q fails (%w): it says nothing of the key; ask again when it works", z.name, err)
+			return nil, adminError(http.StatusServiceUnavailable,
+				"the store of zone %q fails (%w): it says nothing of the key; ask again when it works", z.name, err)
 		}
 	}
 	return v, nil
@@ -385,7 +387,9 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms
 				if v.Store == "local" && l.Part != nil {
 					granted = l.Part
 				}
-				limit := limitView{Plan: t.plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: exactSeconds(d.ResetAfter)}
+				limit := limitView{
+					Plan: t.plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: exactSeconds(d.ResetAfter),
+				}
 				if d.Remaining > 0 {
 					d.MoreAfter = 0
 				}

@@ -29,17 +29,17 @@ func TestBoundWork(t *testing.T) {
 		zones []string
 		want  string
 	}{
-		{[]string{zone("a", log(50000)), zone("b", counters[:100]...)}, ""},
-		{[]string{zone("a", log(38500), log(38499))}, ""},
-		{[]string{zone("a", buckets), zone("b", log(20000))}, ""},
-		{[]string{zone("a", counters[:800]...)}, ""},
-		{[]string{zone("a", log(50000), log(40000))}, instead + "37000 1h, or less, instead of sliding_log 50000 1h"},
-		{[]string{zone("a", log(37000), log(40000))}, ""},
-		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1888 buckets, or less"},
-		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1888}`), zone("b", log(30000))}, ""},
-		{[]string{zone("a", counters[:801]...)}, "write fewer limits"},
+		{[]string{zone("a", log(50000)), zone("b", counters[:80]...)}, ""},
+		{[]string{zone("a", log(28500), log(28499))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(7000))}, ""},
+		{[]string{zone("a", counters[:600]...)}, ""},
+		{[]string{zone("a", log(50000), log(40000))}, instead + "17000 1h, or less, instead of sliding_log 50000 1h"},
+		{[]string{zone("a", log(17000), log(40000))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1088 buckets, or less"},
+		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1088}`), zone("b", log(30000))}, ""},
+		{[]string{zone("a", counters[:601]...)}, "write fewer limits"},
 		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, "write fewer limits"},
-		{[]string{`"a":{"concurrency":50000}`, `"b":{"concurrency":50000}`, zone("c", log(50000))}, ""},
+		{[]string{`"a":{"concurrency":50000}`, `"b":{"concurrency":50000}`, zone("c", log(30000))}, ""},
 		{[]string{zone("a", log(1)), `"b":{"concurrency":50000,"limits":[` + log(50000) + `]}`, `"c":{"concurrency":50000,"limits":[` + log(20000) + `]}`}, instead},
 		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
 		{[]string{zone("a", log(50000)), `"b":{"plan":{"by":"{http.vars.p}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
@@ -61,10 +61,10 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 			t.Errorf("%s, want %q", r.body, says)
 		}
 	}
-	put(204, `{"algorithm":"sliding_log","events":45000,"window":"1h"}`, "")
+	put(204, `{"algorithm":"sliding_log","events":25000,"window":"1h"}`, "")
 	put(204, `{"algorithm":"gcra","events":45000,"window":"1h"}`, "")
-	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 47000 1h, or less, instead of sliding_log 50000 1h")
-	put(204, `{"algorithm":"sliding_log","events":47000,"window":"1h"}`, "")
+	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 27000 1h, or less, instead of sliding_log 50000 1h")
+	put(204, `{"algorithm":"sliding_log","events":27000,"window":"1h"}`, "")
 	put(400, `{"algorithm":"sliding_log","events":60000,"window":"1h"}`, "events must be at most 50000")
 }
 
@@ -84,7 +84,7 @@ func TestRenewalsAreShort(t *testing.T) {
 	for _, test := range []struct {
 		concurrency int64
 		most        int
-	}{{200, 51}, {10_000, 22}, {mostConcurrency, 6}} {
+	}{{200, 38}, {10_000, 17}, {mostConcurrency, 5}} {
 		slots, err := readySlots(test.concurrency, outagePolicy{num: 1, den: 1})
 		if err != nil {
 			t.Fatal(err)

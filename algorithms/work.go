@@ -4,8 +4,9 @@ package algorithms
 // its work, counted in steps of about 0.1 µs on one core: a log takes one step for each of
 // its events that is charged or given back.
 
-// MostWork is the most steps of one script call, about 8 ms.
-const MostWork = 80_000
+// MostWork is the most steps of one script call, about 6 ms. On a slower or busier core it
+// is still less than 10.
+const MostWork = 60_000
 
 // work is how many steps a limit takes. The numbers were measured with BenchmarkLongest of
 // package redisstore, and are rounded up.

@@ -17,7 +17,7 @@ func TestWork(t *testing.T) {
 	}
 	for _, q := range largest {
 		l := mustLimit(t, q)
-		if l.WorstWork() > MostWork*2/3 {
+		if l.WorstWork() > MostWork*9/10 {
 			t.Errorf("%v takes %d steps of %d", l, l.WorstWork(), MostWork)
 		}
 		for _, cost := range []int64{0, 1, 1000, MostLogged, 1<<31 - 1} {

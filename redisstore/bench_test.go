@@ -101,13 +101,19 @@ func cpuTime(servers []*redistest.Server) (all time.Duration) {
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own)
 	all = time.Duration(own.Utime.Nano() + own.Stime.Nano())
 	for _, server := range servers {
-		info := server.Client.Info(context.Background(), "cpu").Val()
-		for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
-			_, after, _ := strings.Cut(info, name)
-			text, _, _ := strings.Cut(after, "\r")
-			seconds, _ := strconv.ParseFloat(text, 64)
-			all += time.Duration(seconds * float64(time.Second))
-		}
+		all += redisTime(server)
+	}
+	return all
+}
+
+// redisTime is how much CPU time a server has used.
+func redisTime(server *redistest.Server) (all time.Duration) {
+	info := server.Client.Info(context.Background(), "cpu").Val()
+	for _, name := range []string{"used_cpu_user:", "used_cpu_sys:"} {
+		_, after, _ := strings.Cut(info, name)
+		text, _, _ := strings.Cut(after, "\r")
+		seconds, _ := strconv.ParseFloat(text, 64)
+		all += time.Duration(seconds * float64(time.Second))
 	}
 	return all
 }

@@ -241,10 +241,10 @@ func TestPoisonCatchesMutants(t *testing.T) {
 		{"numbers that go back", "if first >= after then foreign() end", ""},
 		{"a bucket before the first", "if number < first or number - first > held then foreign() end", ""},
 		{"a bucket behind the last", "number < first or number - first > held", "number < first"},
-		{"negative stamps", "stamp >= 0 and ", ""},
-		{"stamps that are too large", " and stamp <= forever)", ")"},
-		{"parts of a stamp", " or stamp % 1 ~= 0 then", " then"},
-		{"no number is one", "(stamp >= 0 and stamp <= forever)", "(stamp < 0 or stamp > forever)"},
+		{"negative stamps", "n >= 0 and ", ""},
+		{"stamps that are too large", " and n <= forever)", ")"},
+		{"parts of a stamp", " or n % 1 ~= 0 then", " then"},
+		{"no number is one", "(n >= 0 and n <= forever)", "(n < 0 or n > forever)"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			if !strings.Contains(all.String(), m.old) {

@@ -52,9 +52,11 @@ func TestKeysOfAddresses(t *testing.T) {
 			t.Errorf("%q of %q (ipv4_prefix %d, ipv6_prefix %d): %q and network %q, want %q and %q",
 				test.value, test.zone.Key, test.zone.IPv4Prefix, test.zone.IPv6Prefix, text, got, test.want, test.network)
 		}
-		again, _ := templates[0].key(text)
-		if again != text {
+		if again, _ := templates[0].key(text); again != text {
 			t.Errorf("%q becomes %q, and that %q", test.value, text, again)
+		}
+		if err := (&zone{keys: templates}).checkKey(text, false); err != nil {
+			t.Errorf("the admin API denies a key that a request has: %v", err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,7 +87,7 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if what != "zones" && what != "top" {
-		if err := a.zones[0].config.checkKey(key); err != nil {
+		if err := a.checkKey(what == "override" && r.Method == http.MethodPut); err != nil {
 			return adminError(http.StatusBadRequest, "key %w (in a path percent-encoded)", err)
 		}
 	}
@@ -184,11 +185,56 @@ type adminRequest struct {
 	body  string
 }
 
+// checkKey denies a key that no request has, or one that an override is not looked up for.
+func (a *adminRequest) checkKey(override bool) (err error) {
+	for _, z := range a.zones {
+		if err = z.checkKey(a.key, override); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// checkKey denies a key that is an address, but not as the zone writes it.
+func (z *zone) checkKey(key string, override bool) error {
+	network, ok := parseNetwork(key)
+	if !ok {
+		return nil
+	}
+	proper := ""
+	for i := range z.keys {
+		t := &z.keys[i]
+		var text string
+		switch {
+		case t.address:
+			text, _ = t.written(network.Addr(), key)
+		case !override:
+			text, _ = t.key(key)
+		default:
+			continue
+		}
+		if text == key {
+			return nil
+		}
+		proper = cmp.Or(proper, text)
+	}
+	if proper == "" {
+		return fmt.Errorf("%q is for addresses, and no value of the zone's key is an address placeholder alone, "+
+			"so no request would look such an override up: write {client_ip} as a value of key in the configuration", key)
+	}
+	if p, _ := parseNetwork(proper); network.Bits() < p.Bits() {
+		return fmt.Errorf("%q is wider than the keys of the zone: write one of them, such as %s; "+
+			"overrides in the configuration can be for wider networks", key, proper)
+	}
+	return fmt.Errorf("%q is not as the zone writes its keys: write %s", key, proper)
+}
+
 // reset makes the budgets of a key as if it had never been charged, and ends its ban.
 func (a *adminRequest) reset() (any, error) {
 	return nil, a.change(func(z *zone) (c store.Change, err error) {
 		text, err := z.storedOverride(a.ctx, a.key)
-		all := append(z.usualTerms(), namedTerms{terms: z.overrides[a.key]})
+		network, _ := parseNetwork(a.key)
+		all := append(z.usualTerms(), namedTerms{terms: z.overrides.of(a.key, network)})
 		if text != "" {
 			t, _ := z.readOverride(text) // one that can't be read has no effect
 			all = append(all, namedTerms{terms: t})

@@ -126,13 +126,13 @@ func TestAdminStrangeKeys(t *testing.T) {
 
 // Zones have strange names, too, and keys may be networks.
 func TestAdminStrangeZones(t *testing.T) {
-	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n overrides\n override 198.51.100.0/24 unlimited\n}\n"))
+	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n overrides\n override 198.51.100.0/24 unlimited\n}\n"))
 	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
 	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
 	c.get(t, "/?key=203.0.113.9").want(t, 200)
-	seen[keyView](t, c, "zones/net/keys/203.0.113.0%2F24").wantRemaining(t, "fixed_window 7 1h: 6")
-	seen[keyView](t, c, "zones/net/keys/nobody").wantRemaining(t, "fixed_window 7 1h: 7")
-	for key, proper := range map[string]string{"203.0.113.9": "203.0.113.0/24", "203.0.113.9/24": "203.0.113.0/24", "2001:db8::1": "2001:db8::/64"} {
+	seen[keyView](t, c, "zones/net/keys/203.0.113.0%2F24").wantRemaining(t, "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
+	seen[keyView](t, c, "zones/net/keys/nobody").wantRemaining(t, "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+	for key, proper := range map[string]string{"203.0.113.9": "203.0.113.0/24", "2001:DB8::1": "2001:db8::/64", "::ffff:203.0.113.9": "203.0.113.0/24"} {
 		for _, request := range []string{"GET ", "DELETE ", "PUT /override", "DELETE /override"} {
 			method, what, _ := strings.Cut(request, " ")
 			r := c.operate(t, 400, method, "zones/net/keys/"+url.PathEscape(key)+what, `{"unlimited":true}`)

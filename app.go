@@ -295,16 +295,11 @@ func (a *App) claim(z *zone) error {
 	z.top = known[0].top
 	for _, same := range known {
 		if same.identity == z.identity {
-			z.nameLimits(same.variant)
 			return nil
 		}
 	}
 	what, one, other := known[0].identity.difference(z.identity)
 	if known[0].plain && z.plain {
-		// All of them, for which comes first is chance where there are several servers.
-		for _, zone := range a.claimed[z.name] {
-			zone.nameLimits(zone.identity.digest())
-		}
 		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
 			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
 		return nil

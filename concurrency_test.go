@@ -375,7 +375,7 @@ func TestSlotTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slots.nameLimits("z", "", 1, store.NewSlots)
+		slots.nameLimits("z", make([]keyTemplate, 1), newSlots)
 		s := &failingOnce{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
 		h := &Handler{store: s}
 		h.DisableMetrics = true

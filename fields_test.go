@@ -262,10 +262,8 @@ func FuzzFields(f *testing.F) {
 					}
 					given.ban = ban
 				}
-				given.labels = labels[:n]
-				given.nameLimits(z.name, "", 1, store.NewLimit)
+				given.name(z.name, make([]keyTemplate, 1))
 				q := store.Request{Shadow: shadow, Limits: given.limits[0]}
-				given.policy = policyField(given.labels, q.Limits)
 				stands := given.ban != nil && !a.allowed && r.IntN(2) == 0
 				for range given.ready {
 					d := decision()
@@ -285,7 +283,7 @@ func FuzzFields(f *testing.F) {
 					t.Fatal(err)
 				}
 				slots.labels = labels[n:]
-				slots.nameLimits(z.name, "", 1, store.NewSlots)
+				slots.nameLimits(z.name, make([]keyTemplate, 1), newSlots)
 				q := store.Request{Shadow: shadow, Limits: slots.limits[0], Decisions: []algorithms.Decision{decision()}}
 				slots.policy = slotPolicy(slots.labels[0], q.Limits[0].Burst)
 				add(z, slots, q)
@@ -336,7 +334,7 @@ func TestLargestInteger(t *testing.T) {
 		t.Fatal(err)
 	}
 	given := &terms{ready: []*algorithms.Limit{limit}}
-	given.name("z", "", 1)
+	given.name("z", make([]keyTemplate, 1))
 	a := &answer{allowed: true}
 	a.add(&zone{name: "z"}, given, store.Request{Limits: given.limits[0]})
 	a.requests[0].Decisions = []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}

@@ -271,28 +271,29 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 			return errTooEarly
 		}
 		a.suspect(z, r, repl)
-		key, alternative := z.keyOf(repl)
+		key := z.keyOf(repl)
 		t, override := z.termsOf(key, repl)
-		overridable := z.overridable && try < mostTries-1
+		looksUp := z.looksUp(key)
+		overridable := looksUp && try < mostTries-1
 		if t.unlimited {
-			if z.overridable { // as long as it is
-				a.add(z, t, store.Request{Zone: z.name, Key: key, Shadow: true, Overridable: overridable, Override: override})
+			if looksUp { // as long as it is
+				a.add(z, t, store.Request{Zone: z.name, Key: key.text, Shadow: true, Overridable: overridable, Override: override})
 			} else if try == 0 {
 				z.metrics.count(outcomeOverridden)
 			}
 			continue
 		}
-		shadow, limited := !z.enforces(key), false
-		if limits := t.limits[alternative]; len(limits) > 0 {
+		shadow, limited := !z.enforces(key.text), false
+		if limits := t.limits[key.alternative]; len(limits) > 0 {
 			limited = true
 			a.add(z, t, store.Request{
-				Zone: z.name, Key: key, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow,
+				Zone: z.name, Key: key.text, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow,
 				Overridable: overridable, Override: override,
 			})
 		}
 		if s := t.slots; s != nil {
 			a.add(z, s, store.Request{
-				Zone: z.name, Key: key, Limits: s.limits[alternative], Cost: 1, Shadow: shadow, Fleeting: true,
+				Zone: z.name, Key: key.text, Limits: s.limits[key.alternative], Cost: 1, Shadow: shadow, Fleeting: true,
 				Overridable: overridable && !limited, Override: override,
 			})
 		}

@@ -518,6 +518,23 @@ func TestHashKeys(t *testing.T) {
 	}
 }
 
+// With hash_keys neither a log line nor an event has an address in clear.
+func TestHashKeysHidesAddresses(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n}"),
+		"servers {", "events {\n on rate_limit_exceeded test_record\n }\n servers {", 1), "RATE_LIMIT_SECRET=pepper")
+	for _, status := range []int{200, 429} {
+		c.get(t, "/", "X-Forwarded-For", "203.0.113.99").want(t, status)
+	}
+	c.waitForLog(t, `"name":"rate_limit_exceeded"`)
+	c.waitForLog(t, "rate limit exceeded")
+	for line := range strings.Lines(c.logged()) {
+		if strings.Contains(line, "203.0.113.99") || strings.Contains(line, "rate limit exceeded") && strings.Contains(line, "_ip") {
+			t.Error(line)
+		}
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	config := site(`
 zone api {

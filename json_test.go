@@ -47,6 +47,15 @@ func TestJSON(t *testing.T) {
 		{zone(`"concurrency":10,"override":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},"cost":2`), ""},
 		{zone(`"concurrency":10,"override":{"a":{}}`), `override "a": it has no limit`},
 		{zone(`"override":{"a":{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},` + limit), "unlimited and limits don't go together"},
+		{zone(`"key":"{http.vars.client_ip}","override":{"203.0.113.7":{"unlimited":true},"10.0.0.0/8":{"unlimited":true}},` + limit), ""},
+		{zone(`"override":{"203.0.113.7":{"unlimited":true}},` + limit), "no value of key is an address placeholder alone"},
+		{zone(`"key":"{http.vars.client_ip}|a","override":{"203.0.113.7":{"unlimited":true}},` + limit), "match not client_ip 203.0.113.7"},
+		{zone(`"key":["{http.vars.client_ip}","{http.request.remote.host/24,64}"],"ipv6_prefix":56,"override":{"2001:db8::/64":{"unlimited":true}},` + limit), ""},
+		{
+			zone(`"key":["{http.vars.client_ip}","{http.request.remote.host/24,64}"],"ipv6_prefix":56,"override":{"2001:db8::/65":{"unlimited":true}},` + limit),
+			`"2001:db8::/65" is narrower than the keys of the zone, which are networks: write 2001:db8::/64`,
+		},
+		{zone(`"key":"{http.request.remote.host/24}","override":{"203.0.113.7":{"unlimited":true}},` + limit), "write 203.0.113.0/24"},
 		{zone(`"concurrency":10,"plan":{"by":"{http.vars.p}","values":{"a":{"unlimited":true}}}`), "plan has no default"},
 		{zone(`"ban":{"duration":"1h","after":5,"max":"24h"},` + limit), ""},
 		{zone(`"ban":{"duration":"1h"},"mode":"force",` + limit), ""},
@@ -135,6 +144,12 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
 		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
 		{zone(limit) + `,"redis":{}`, "redis takes an address"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":null}`, ""},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":"{env.TEST_SECRET}"}`, ""},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":""}`, "the secret of hash_keys is empty: write for example {env.RATE_LIMIT_SECRET}"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":" "}`, "the secret of hash_keys is empty"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":"{env.TEST_EMPTY}"}`, "hash_keys of redis holds a placeholder that is empty or unknown"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":"{env.TEST_BLANK}"}`, "the secret of hash_keys is empty"},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"ca":"CERTIFICATES/ca.pem","cert":"{env.TEST_DIRECTORY}/cert.pem","key":"{file.CERTIFICATES/key.pem}","server_name":"redis.internal","insecure_skip_verify":true}}`, ""},
 		{zone(limit) + `,"redis":{"address":["h:1"],"tls":{"cert":"CERTIFICATES/cert.pem"}}`, "cert and key of tls go together"},
@@ -160,6 +175,8 @@ func TestJSON(t *testing.T) {
 	t.Setenv("TEST_DIRECTORY", directory)
 	t.Setenv("TEST_SECRET", "SECRET")
 	t.Setenv("TEST_HOST", "nowhere")
+	t.Setenv("TEST_EMPTY", "")
+	t.Setenv("TEST_BLANK", " ")
 	for _, test := range tests {
 		err := validate(handlerConfig(`{"handler":"rate_limit",` + strings.ReplaceAll(test.settings, "CERTIFICATES/", directory+"/") + `}`))
 		test.want = strings.ReplaceAll(test.want, "CERTIFICATES/", directory+"/")

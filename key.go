@@ -37,40 +37,27 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string(k))
 }
 
-// keyOf returns whose budget a request is charged to, and by which alternative.
-func (z *zone) keyOf(repl *caddy.Replacer) (key string, alternative int) {
-	last := len(z.keys) - 1
-	for i := range z.keys {
-		value, complete := z.keys[i].expand(repl)
-		if complete || i == last {
-			return z.network(value), i
-		}
-	}
-	return "", 0
+// requestKey is whose budget a request is charged to.
+type requestKey struct {
+	text        string
+	alternative int // which of the zone's keys it is made by
+	// network is the address or network that the text is, if it comes from an address
+	// placeholder. Otherwise it is not valid, whatever the text looks like.
+	network netip.Prefix
 }
 
-// network shortens a key that is an address to the zone's prefix.
-func (z *zone) network(key string) string {
-	if z.ipv4 == 0 && z.ipv6 == 0 {
-		return key
+// keyOf returns whose budget a request is charged to.
+func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
+	last := len(z.keys) - 1
+	for i := range z.keys {
+		t := &z.keys[i]
+		value, complete := t.expand(repl)
+		if complete || i == last {
+			text, network := t.key(value)
+			return requestKey{text, i, network}
+		}
 	}
-	addr, err := netip.ParseAddr(key)
-	if err != nil {
-		return key
-	}
-	addr = addr.Unmap()
-	bits := z.ipv6
-	if addr.Is4() {
-		bits = z.ipv4
-	}
-	if bits == 0 {
-		return key
-	}
-	network, err := addr.Prefix(bits)
-	if err != nil {
-		return key
-	}
-	return network.String()
+	return requestKey{}
 }
 
 // keyTemplate is text with placeholders.
@@ -80,6 +67,11 @@ type keyTemplate struct {
 	// just one: the usual case, which needs no building of strings.
 	single string
 	plain  bool // without placeholders
+
+	// Of the keys of a zone:
+	address    bool // single is an address placeholder,
+	masked     bool // of the form that gives networks
+	ipv4, ipv6 int  // the prefixes of addresses; 0 for addresses as they are
 }
 
 func newKeyTemplate(text string) keyTemplate {

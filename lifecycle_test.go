@@ -230,6 +230,43 @@ func TestPlainZonesOfOneName(t *testing.T) {
 	c.get(t, "/b").want(t, 200, "RateLimit", `"api";r=0;t=3600`)
 }
 
+// A zone keeps its budgets when another of its name and with other settings comes or goes,
+// whichever stands first, and neither spends those of the other.
+func TestPlainZonesKeepTheirBudgets(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		zone := func(path, key string, events int, more string) string {
+			return fmt.Sprintf("rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n  %s\n }\n%s}\n", path, key, events, more, use)
+		}
+		config := func(handlers ...string) string {
+			return "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nroute {\n" + strings.Join(handlers, "") + "respond ok\n}\n"
+		}
+		a, key, limit := zone("/a", "static", 5, ""), zone("/key", "{header.Key}", 5, ""), zone("/limit", "static", 6, "")
+		prefix := zone("/prefix", "static", 5, "ipv6_prefix 64")
+		c := startCaddy(t, config(a))
+		left := func(path string, want int) {
+			t.Helper()
+			c.get(t, path, "Key", "static").want(t, 200, "RateLimit", fmt.Sprintf(`"api";r=%d;t=3600`, want))
+		}
+		left("/a", 4)
+		c.reload(t, config(a, key, limit, prefix))
+		c.waitForLog(t, "a zone is defined twice with different settings")
+		left("/a", 3)
+		left("/key", 4)
+		left("/limit", 5)
+		left("/prefix", 4)
+		c.reload(t, config(prefix, limit, key, a))
+		left("/a", 2)
+		left("/key", 3)
+		left("/limit", 4)
+		left("/prefix", 3)
+		c.reload(t, config(zone("/a", "static", 5, "match method GET")))
+		left("/a", 1)
+		// Nor does it matter that it can't have such others any more.
+		c.reload(t, config(zone("/a", "{header.Other} static", 5, "status 403")))
+		left("/a", 0)
+	})
+}
+
 // What a handler doesn't say itself it has from the global option; what it says
 // replaces that whole.
 func TestInheritance(t *testing.T) {

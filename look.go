@@ -79,7 +79,7 @@ func (z *zone) view(counts map[string]int64) zoneView {
 			v.Plan.Values[value] = t.texts()
 		}
 	}
-	for key, t := range z.overrides {
+	for key, t := range z.overrides.all {
 		if v.Override == nil {
 			v.Override = make(map[string][]string)
 		}
@@ -219,15 +219,15 @@ func (a *adminRequest) look() (any, error) {
 func (z *zone) look(ctx context.Context, key string, v *keyView) error {
 	text := z.known.of(key).text
 	for range mostTries {
-		var inForce []namedTerms
+		var inForce [][]namedTerms
 		v.Override, inForce = z.inForce(key, text)
-		requests := z.looks(key, text, inForce)
+		requests, alternatives := z.looks(key, text, inForce)
 		if len(requests) == 0 {
 			return nil
 		}
 		_, err := z.handler.kept().Take(ctx, requests)
 		if err == nil {
-			z.addBudgets(v, requests, inForce)
+			z.addBudgets(v, requests, alternatives, inForce)
 			return nil
 		}
 		others, is := errors.AsType[*store.OverriddenError](err)
@@ -247,15 +247,15 @@ func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure 
 	}
 	v.Store = "local"
 	text := z.known.of(key).text
-	var inForce []namedTerms
+	var inForce [][]namedTerms
 	v.Override, inForce = z.inForce(key, text)
-	requests := z.looks(key, text, inForce)
+	requests, alternatives := z.looks(key, text, inForce)
 	for i := range requests {
 		requests[i].Local = true
 	}
 	_, err := z.handler.store.Take(ctx, requests)
 	if err == nil {
-		z.addBudgets(v, requests, inForce)
+		z.addBudgets(v, requests, alternatives, inForce)
 	}
 	return err
 }
@@ -293,9 +293,11 @@ func (z *zone) usualTerms() []namedTerms {
 	return all
 }
 
-// inForce are the terms that a key may have, with this override in the store.
-func (z *zone) inForce(key, text string) (v *overrideView, all []namedTerms) {
-	t := z.overrides[key]
+// inForce are the terms that a key may have by each of the zone's keys, with this override in
+// the store. An override of an address is for what comes from an address placeholder.
+func (z *zone) inForce(key, text string) (v *overrideView, all [][]namedTerms) {
+	network, isNetwork := parseNetwork(key)
+	t := z.overrides.of(key, network)
 	if t != nil {
 		v = &overrideView{From: "config", Limits: t.texts()}
 	}
@@ -308,10 +310,14 @@ func (z *zone) inForce(key, text string) (v *overrideView, all []namedTerms) {
 			t, v = stored, &overrideView{From: "runtime", Limits: stored.texts(), Until: o.Until}
 		}
 	}
-	if t != nil {
-		return v, []namedTerms{{nil, t}}
+	for i := range z.keys {
+		if t != nil && z.keys[i].overridable(isNetwork) {
+			all = append(all, []namedTerms{{nil, t}})
+		} else {
+			all = append(all, z.usualTerms())
+		}
 	}
-	return v, z.usualTerms()
+	return v, all
 }
 
 // limitsOf are the limits of all these terms, for one of the zone's keys, each once.
@@ -330,24 +336,26 @@ func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
 }
 
 // looks are requests that charge nothing: for each of the zone's keys one, about these
-// terms, slots, and the ban. As shadows they reach the store even if it has just refused.
-func (z *zone) looks(key, override string, all []namedTerms) (requests []store.Request) {
+// terms, slots, and the ban, unless there is nothing to ask. As shadows they reach the store
+// even if it has just refused.
+func (z *zone) looks(key, override string, all [][]namedTerms) (requests []store.Request, alternatives []int) {
 	slots, _ := slotLimit(mostConcurrency) // however many there may be
-	bans := z.bans(all)
+	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(looksLikeAddress(key)) })
 	for i := range z.keys {
-		limits := limitsOf(all, i)
+		limits := limitsOf(all[i], i)
 		if z.config.Concurrency > 0 {
-			limits = append(limits, store.NewSlots(z.name, variantOf(z.variant, i), slots))
+			limits = append(limits, newSlots(z.name, i, slots))
 		}
-		if bans != nil {
+		if bans := z.bans(all[i]); bans != nil {
 			limits = append(limits, bans[i])
 		}
-		overridable := z.overridable && i == 0
+		overridable := looksUp && i == 0
 		if len(limits) > 0 || overridable {
+			alternatives = append(alternatives, i)
 			requests = append(requests, store.Request{Zone: z.name, Key: key, Limits: limits, Shadow: true, Overridable: overridable, Override: override})
 		}
 	}
-	return requests
+	return requests, alternatives
 }
 
 // anyLimits stand for limits where those of a ban are not known, and don't matter.
@@ -365,14 +373,15 @@ func (z *zone) bans(of []namedTerms) (bans []store.Limit) {
 	}
 	l, _ := z.config.Ban.ready(limits) // it has been ready before
 	for i := range z.keys {
-		bans = append(bans, store.NewBan(z.name, variantOf(z.variant, i), l))
+		bans = append(bans, store.NewBan(z.name, variantOf(i), l))
 	}
 	return bans
 }
 
 // addBudgets adds what was decided of looks.
-func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms) {
-	for i, r := range requests {
+func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, all [][]namedTerms) {
+	for n, r := range requests {
+		i := alternatives[n]
 		known := make(map[string]algorithms.Decision)
 		for j, l := range r.Limits {
 			known[l.ID] = r.Decisions[j]
@@ -381,7 +390,7 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms
 		if len(z.keys) > 1 {
 			b.Alternative = i + 1
 		}
-		for _, t := range all {
+		for _, t := range all[i] {
 			for _, l := range limitsOf([]namedTerms{t}, i) {
 				d, granted := known[l.ID], l.Limit
 				if v.Store == "local" && l.Part != nil {
@@ -404,7 +413,7 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, all []namedTerms
 			d := known[l.ID]
 			if l.Bans() {
 				b.Ban = &banView{Banned: d.RetryAfter > 0, Ends: exactSeconds(d.RetryAfter)}
-			} else if l.ID == store.NewSlots(z.name, variantOf(z.variant, i), l.Limit).ID {
+			} else if l.ID == newSlots(z.name, i, l.Limit).ID {
 				b.Concurrency = &concurrencyView{Limit: z.config.Concurrency, InUse: mostConcurrency - d.Remaining}
 				if v.Store == "local" {
 					b.Concurrency.Limit = z.handler.outage.slots(z.config.Concurrency)

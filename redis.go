@@ -55,9 +55,9 @@ type Redis struct {
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
 	// A secret: keys, which can be addresses or API keys, are stored as their HMAC
-	// with it, and logged so. Another secret means other budgets (default: keys are
-	// stored as they are).
-	HashKeys string `json:"hash_keys,omitempty"`
+	// with it, and logged so, without the addresses of clients. Another secret means
+	// other budgets (default: keys are stored as they are).
+	HashKeys *string `json:"hash_keys,omitempty"`
 
 	// How many requests share one script call at most, 1 to 1000, or fewer if their limits
 	// take long to decide; with 0 each has its own, however many come at the same time
@@ -113,6 +113,11 @@ func (c *Redis) check() error {
 	if err := checkBatch(c.Batch); err != nil {
 		return err
 	}
+	if c.HashKeys != nil {
+		if err := checkHashKeys(*c.HashKeys); err != nil {
+			return err
+		}
+	}
 	o := c.unexpanded()
 	if strings.Contains(o.Address, "{") {
 		o.Address = "unknown:1"
@@ -122,6 +127,14 @@ func (c *Redis) check() error {
 	}
 	_, err := o.Normal()
 	return err
+}
+
+// checkHashKeys denies an empty secret: keys would be stored as they are.
+func checkHashKeys(secret string) error {
+	if strings.TrimSpace(secret) == "" {
+		return errors.New("the secret of hash_keys is empty: write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are")
+	}
+	return nil
 }
 
 func checkBatch(n *int) error {
@@ -136,10 +149,12 @@ func checkBatch(n *int) error {
 func (c *Redis) unexpanded() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
-		HashKeys:   c.HashKeys,
 		Cluster:    c.Cluster,
 		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
 		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
+	}
+	if c.HashKeys != nil {
+		o.HashKeys = *c.HashKeys
 	}
 	if c.Batch != nil {
 		o.Batch = *c.Batch
@@ -162,7 +177,7 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 	if literal(c.Password) || literal(c.SentinelPassword) || literal(urlPassword(c.Address[0])) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
-	if literal(c.HashKeys) {
+	if literal(o.HashKeys) {
 		logger.Warn("the secret of hash_keys is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
 	if c.TLS != nil && isPEM(c.TLS.Key) {
@@ -183,6 +198,11 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 		{"server_name of tls", &o.TLS.ServerName},
 	} {
 		if err := expand(s.name, s.value); err != nil {
+			return o, err
+		}
+	}
+	if c.HashKeys != nil {
+		if err := checkHashKeys(o.HashKeys); err != nil {
 			return o, err
 		}
 	}
@@ -286,7 +306,9 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "timeout":
 			c.Timeout, err = positiveDuration(d, "100ms")
 		case "hash_keys":
-			c.HashKeys, err = value(d, "{env.RATE_LIMIT_SECRET}")
+			var secret string
+			secret, err = value(d, "{env.RATE_LIMIT_SECRET}")
+			c.HashKeys = &secret
 		case "batch":
 			var n int
 			n, err = smallInteger(d, "128")

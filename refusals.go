@@ -157,14 +157,13 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	if r.shadow { // another message, for who reads that one bans clients
 		message = "rate limit would be exceeded"
 	}
+	secret := r.handler.hashKeys
 	if c := r.handler.logger.Check(zap.InfoLevel, message); c != nil {
-		fields := []zap.Field{
-			zap.String("zone", r.zone),
-			zap.Duration("wait", wait),
-			zap.String("remote_ip", r.remoteIP),
-			zap.String("client_ip", r.clientIP),
-			zap.Int64("count", r.count),
+		fields := []zap.Field{zap.String("zone", r.zone), zap.Duration("wait", wait)}
+		if secret == "" { // else an address would undo the hash of a key
+			fields = append(fields, zap.String("remote_ip", r.remoteIP), zap.String("client_ip", r.clientIP))
 		}
+		fields = append(fields, zap.Int64("count", r.count))
 		if r.others {
 			fields = append(fields, zap.Bool("other_keys", true))
 		} else if r.handler.logsKeys() {
@@ -175,11 +174,9 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	if r.shadow {
 		return
 	}
-	events.Emit(a.ctx, "rate_limit_exceeded", map[string]any{
-		"zone":      r.zone,
-		"wait":      wait,
-		"remote_ip": r.remoteIP,
-		"client_ip": r.clientIP,
-		"count":     r.count,
-	})
+	data := map[string]any{"zone": r.zone, "wait": wait, "count": r.count}
+	if secret == "" {
+		data["remote_ip"], data["client_ip"] = r.remoteIP, r.clientIP
+	}
+	events.Emit(a.ctx, "rate_limit_exceeded", data)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -55,19 +54,19 @@ type terms struct {
 
 // termsOf returns what a key of a request gets, and the override in the store that this is
 // due to, empty for none.
-func (z *zone) termsOf(key string, repl *caddy.Replacer) (t *terms, override string) {
-	if !z.overridable {
+func (z *zone) termsOf(key requestKey, repl *caddy.Replacer) (t *terms, override string) {
+	if !z.looksUp(key) {
 		return z.configuredTerms(key, repl), ""
 	}
-	known := z.known.of(key)
+	known := z.known.of(key.text)
 	if known.terms != nil {
 		return known.terms, known.text
 	}
 	return z.configuredTerms(key, repl), known.text
 }
 
-func (z *zone) configuredTerms(key string, repl *caddy.Replacer) *terms {
-	if t := z.overrides[key]; t != nil {
+func (z *zone) configuredTerms(key requestKey, repl *caddy.Replacer) *terms {
+	if t := z.overrides.of(key.text, key.network); t != nil {
 		return t
 	}
 	if z.plans != nil {
@@ -82,7 +81,7 @@ func (z *zone) configuredTerms(key string, repl *caddy.Replacer) *terms {
 // allTerms calls do for all terms of the zone.
 func (z *zone) allTerms(do func(*terms)) {
 	do(z.usual)
-	for _, set := range []map[string]*terms{z.overrides, z.plans} {
+	for _, set := range []map[string]*terms{z.overrides.all, z.plans} {
 		for _, t := range set {
 			do(t)
 		}
@@ -106,8 +105,13 @@ func (z *zone) provisionTerms(c *Zone, factor int64, outage outagePolicy) error 
 	if z.usual, err = ready(c, factor, outage); err != nil {
 		return err
 	}
-	if z.overrides, err = readyTerms("override", c.Override, c, factor, outage); err != nil || c.Plan == nil {
+	all, err := readyTerms("override", c.Override, c, factor, outage)
+	if err != nil {
 		return err
+	}
+	z.overrides = newOverrides(all)
+	if c.Plan == nil {
+		return nil
 	}
 	z.plans, err = readyTerms("plan", c.Plan.Values, c, factor, outage)
 	return err
@@ -176,12 +180,14 @@ func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms,
 	return made, err
 }
 
-// name names the limits of a zone, for each alternative of its key.
-func (t *terms) name(zone, variant string, alternatives int) {
-	t.nameLimits(zone, variant, alternatives, store.NewLimit)
+// name names the limits of a zone, for each of its keys.
+func (t *terms) name(zone string, keys []keyTemplate) {
+	t.nameLimits(zone, keys, func(zone string, i int, l *algorithms.Limit) store.Limit {
+		return store.NewLimit(zone, keys[i].describe(), l)
+	})
 	t.labels = limitLabels(zone, len(t.ready)+1)
 	if s := t.slots; s != nil {
-		s.nameLimits(zone, variant, alternatives, store.NewSlots)
+		s.nameLimits(zone, keys, newSlots)
 		s.labels = t.labels[len(t.ready):]
 		s.policy = slotPolicy(s.labels[0], s.ready[0].Burst)
 	}
@@ -189,30 +195,35 @@ func (t *terms) name(zone, variant string, alternatives int) {
 	t.policy = policyField(t.labels, t.limits[0])
 }
 
-func (t *terms) nameLimits(zone, variant string, alternatives int, name func(zone, variant string, l *algorithms.Limit) store.Limit) {
+func (t *terms) nameLimits(zone string, keys []keyTemplate, name func(zone string, alternative int, l *algorithms.Limit) store.Limit) {
 	t.limits = nil
-	for i := range alternatives {
-		alternative := variantOf(variant, i)
+	for i := range keys {
 		var named []store.Limit
 		for n, l := range t.ready {
-			named = append(named, name(zone, alternative, l))
+			named = append(named, name(zone, i, l))
 			if t.parts != nil {
 				named[n].Part = t.parts[n]
 			}
 		}
 		if t.ban != nil {
-			named = append(named, store.NewBan(zone, alternative, t.ban))
+			named = append(named, store.NewBan(zone, variantOf(i), t.ban))
 		}
 		t.limits = append(t.limits, named)
 	}
 }
 
-// variantOf is by what the budgets of one of the zone's keys differ from those of others.
-func variantOf(variant string, alternative int) string {
-	if alternative > 0 {
-		return fmt.Sprint(alternative + 1)
+// newSlots names the slots of one of a zone's keys.
+func newSlots(zone string, alternative int, l *algorithms.Limit) store.Limit {
+	return store.NewSlots(zone, variantOf(alternative), l)
+}
+
+// variantOf is by what the slots and bans of one of the zone's keys differ from those of
+// others. It is not what the key says, so that nobody is free because that has changed.
+func variantOf(alternative int) string {
+	if alternative == 0 {
+		return ""
 	}
-	return variant
+	return fmt.Sprint(alternative + 1)
 }
 
 // describe is what terms come down to, for zones of one name to be compared.
@@ -241,27 +252,6 @@ func (p *Plan) describe() string {
 		text += " default " + p.Default.describe()
 	}
 	return text
-}
-
-// checkOverrideKey refuses the key of an override that no request has.
-func (c *Zone) checkOverrideKey(key string) error {
-	if err := c.checkKey(key); err != nil {
-		return fmt.Errorf("override %w", err)
-	}
-	return nil
-}
-
-// checkKey refuses a key that no request has, since the zone's keys are networks.
-func (c *Zone) checkKey(key string) error {
-	z := zone{ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix}
-	if network := z.network(key); network != key {
-		return fmt.Errorf("%q is an address, and the keys of the zone are networks: write %s", key, network)
-	}
-	prefix, err := netip.ParsePrefix(key)
-	if err == nil && prefix.Masked() != prefix {
-		return fmt.Errorf("%q is no network: write %s", key, prefix.Masked())
-	}
-	return nil
 }
 
 // check judges a plan as a whole.

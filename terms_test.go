@@ -58,13 +58,3 @@ func TestOverridesAndPlans(t *testing.T) {
 		ask("big", "", "200 200 429", `"api";q=2;w=3600`)
 	})
 }
-
-// Keys of a zone with prefixes are networks, and so are those of its overrides.
-func TestOverrideOfNetwork(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {header.X-Key}\n ipv4_prefix 24\n gcra 1 1h\n override 203.0.113.0/24 unlimited\n}"))
-	for _, key := range []string{"203.0.113.7", "203.0.113.9", "203.0.113.9"} {
-		if r, err := c.do("GET", "http://"+c.site+"/", "", "X-Key", key); err != nil || r.StatusCode != 200 {
-			t.Errorf("%s: %v %v", key, r, err)
-		}
-	}
-}

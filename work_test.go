@@ -89,7 +89,7 @@ func TestRenewalsAreShort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slots.nameLimits("z", "", 1, store.NewSlots)
+		slots.nameLimits("z", []keyTemplate{newKeyTemplate("")}, newSlots)
 		s := &longestRenewal{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
 		h := &Handler{store: s}
 		h.DisableMetrics = true

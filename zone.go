@@ -2,13 +2,9 @@ package ratelimit
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -28,7 +24,9 @@ type Zone struct {
 
 	// Whose budget a request is charged to: text with placeholders, such as
 	// {http.vars.client_ip}. Of several values the first counts in which no
-	// placeholder is empty, or else the last (default "": one budget for all).
+	// placeholder is empty, or else the last. An address from an address placeholder is
+	// written in one way, 198.51.100.1 for ::ffff:198.51.100.1 (default "": one budget
+	// for all).
 	Key Key `json:"key,omitempty"`
 
 	// How many bits of a key that is an IPv4 address count, 1 to 32, so that a
@@ -76,8 +74,10 @@ type Zone struct {
 	// leaky_bucket, smooth or token_bucket (default: requests are never held).
 	Delay *Delay `json:"delay,omitempty"`
 
-	// What some keys get instead of the limits, by key. Where a prefix makes networks of
-	// addresses, keys are networks such as 203.0.113.0/24 (default: none).
+	// What some keys get instead of the limits, by key. An address or a network, such as
+	// 203.0.113.0/24, is for all addresses in it that come from an address placeholder:
+	// {http.vars.client_ip}, {http.request.remote.host} or {http.request.remote.host/24,64}.
+	// The smallest network counts (default: none).
 	Override map[string]*Terms `json:"override,omitempty"`
 
 	// Look in the store, too, whether a key has an override that was set at run time, over
@@ -116,8 +116,8 @@ type zone struct {
 	keys      []keyTemplate
 	ipv4      int
 	ipv6      int
-	usual     *terms            // what a key gets
-	overrides map[string]*terms // that get something else, by key
+	usual     *terms    // what a key gets
+	overrides overrides // for those that get something else
 	// overridable tells that there are overrides in the store, too. known are those known of,
 	// and ready makes others ready.
 	overridable bool
@@ -125,7 +125,6 @@ type zone struct {
 	ready       func(*Terms) (*terms, error)
 	planBy      keyTemplate
 	plans       map[string]*terms // by what planBy gives
-	variant     string
 	mode        algorithms.Mode
 	cost        Number
 	oneCost     int64  // what every request costs, if it is the same for all
@@ -194,15 +193,10 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if c.Delay != nil {
 		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld)}
 	}
-	keys := c.Key
-	if len(keys) == 0 {
-		keys = Key{""}
-	}
+	keys := c.keys()
 	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
-	for _, key := range keys {
-		z.keys = append(z.keys, newKeyTemplate(key))
-	}
+	z.keys = c.keyTemplates()
 	z.judgeKeys()
 	factor := int64(sameFactor)
 	if c.Factor.varies() {
@@ -215,7 +209,11 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err := z.provisionTerms(c, factor, h.outage); err != nil {
 		return nil, err
 	}
-	z.nameLimits("")
+	z.allTerms(func(t *terms) {
+		if !t.unlimited {
+			t.name(z.name, z.keys)
+		}
+	})
 	z.overridable = c.RuntimeOverrides
 	z.ready = func(t *Terms) (*terms, error) {
 		made, err := t.ready(c, factor, h.outage)
@@ -223,22 +221,11 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 			err = z.checkWork(made)
 		}
 		if err == nil && !made.unlimited {
-			made.name(z.name, z.variant, len(z.keys))
+			made.name(z.name, z.keys)
 		}
 		return made, err
 	}
 	return z, nil
-}
-
-// nameLimits names the limits. Zones of one name that are to have budgets of their own
-// differ in variant.
-func (z *zone) nameLimits(variant string) {
-	z.variant = variant
-	z.allTerms(func(t *terms) {
-		if !t.unlimited {
-			t.name(z.name, variant, len(z.keys))
-		}
-	})
 }
 
 // check judges the zone's settings except its limits.
@@ -324,10 +311,8 @@ func (c *Zone) checkLimits() error {
 			return err
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
-		if err := c.checkOverrideKey(key); err != nil {
-			return err
-		}
+	if err := c.checkOverrideKeys(); err != nil {
+		return err
 	}
 	return new(zone).provisionTerms(c, sameFactor, outagePolicy{num: 1, den: 1})
 }
@@ -386,12 +371,6 @@ func (i identity) difference(other identity) (what, one, two string) {
 		}
 	}
 	return "", "", ""
-}
-
-// digest is a short name for all of it.
-func (i identity) digest() string {
-	sum := sha256.Sum256([]byte(fmt.Sprint(i)))
-	return base64.RawURLEncoding.EncodeToString(sum[:8])
 }
 
 // matches tells whether a request belongs to the zone.

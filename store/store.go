@@ -4,6 +4,8 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -13,7 +15,7 @@ import (
 type Limit struct {
 	*algorithms.Limit
 	// ID names the zone and the limit, and differs where two limits must not
-	// share budgets: "<zone>:<format version and fingerprint>". [NewLimit] makes it.
+	// share budgets: "<zone>:<format version and a hash>". [NewLimit] makes it.
 	ID string
 	// Part is what of the limit an instance grants that is on its own; nil stands
 	// for all of it. See [Failover].
@@ -27,7 +29,12 @@ const formatVersion = "2"
 // NewLimit names a limit of a zone. Two limits of one zone that differ in
 // variant (may be empty) keep separate budgets.
 func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
-	return named(zone, formatVersion+l.Fingerprint(), variant, l)
+	hash := l.Fingerprint()
+	if variant != "" { // hashed with it, so that the names of budgets don't grow
+		sum := sha256.Sum256([]byte(hash + " " + variant))
+		hash = base64.RawURLEncoding.EncodeToString(sum[:8])
+	}
+	return named(zone, formatVersion+hash, "", l)
 }
 
 // NewSlots names a limit of how many requests of a zone are under way at the same time.

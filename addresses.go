@@ -1,0 +1,250 @@
+package ratelimit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Keys that are addresses. Only an address placeholder gives an address that a client can't
+// make up, so overrides of addresses apply to its values alone. Text that merely looks like
+// an address is a key like any other.
+
+// keys are the zone's keys, at least one.
+func (c *Zone) keys() Key {
+	if len(c.Key) == 0 {
+		return Key{""}
+	}
+	return c.Key
+}
+
+// keyTemplates are the zone's keys made ready.
+func (c *Zone) keyTemplates() (templates []keyTemplate) {
+	for _, key := range c.keys() {
+		t := newKeyTemplate(key)
+		t.ipv4, t.ipv6 = c.IPv4Prefix, c.IPv6Prefix
+		bits, masked := strings.CutPrefix(t.single, remoteHost+"/")
+		t.address = masked || t.single == remoteHost || t.single == clientAddress
+		if t.masked = masked; masked { // Caddy shortens it, and gives nothing where it can't
+			ipv4, ipv6, two := strings.Cut(bits, ",")
+			if !two {
+				ipv6 = ipv4
+			}
+			t.ipv4, _ = strconv.Atoi(ipv4)
+			t.ipv6, _ = strconv.Atoi(ipv6)
+		}
+		templates = append(templates, t)
+	}
+	return templates
+}
+
+// describe says what tells the budgets of this key of a zone from those of another.
+func (t *keyTemplate) describe() string {
+	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
+}
+
+// key returns the key that a value makes. Addresses are written in one way each, and as
+// networks if they have a prefix; network is set if the value comes from an address
+// placeholder.
+func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
+	if !t.address && t.ipv4 == 0 && t.ipv6 == 0 || !maybeAddress(value) {
+		return value, netip.Prefix{}
+	}
+	if t.masked {
+		network, _ = netip.ParsePrefix(value)
+		return value, network
+	}
+	addr, err := netip.ParseAddr(value)
+	if err != nil {
+		return value, netip.Prefix{}
+	}
+	if addr.Is4() && t.ipv4 == 0 { // the usual case: there is only one way to write it
+		text, network = value, netip.PrefixFrom(addr, addr.BitLen())
+	} else {
+		text, network = t.written(addr, value)
+	}
+	if !t.address {
+		return text, netip.Prefix{}
+	}
+	return text, network
+}
+
+// written returns the key of an address, which is the network that it is in. If the key is
+// the same as like, no memory is allocated.
+func (t *keyTemplate) written(addr netip.Addr, like string) (text string, network netip.Prefix) {
+	var room [64]byte
+	b := room[:0]
+	addr = addr.Unmap().WithZone("")
+	if bits := t.prefix(addr); bits == 0 {
+		network = netip.PrefixFrom(addr, addr.BitLen())
+		b = addr.AppendTo(b)
+	} else {
+		network, _ = addr.Prefix(bits)
+		b = network.AppendTo(b)
+	}
+	if string(b) == like {
+		return like, network
+	}
+	return string(b), network
+}
+
+// prefix is that of keys that are such addresses; 0 for none.
+func (t *keyTemplate) prefix(addr netip.Addr) int {
+	if addr.Is4() {
+		return t.ipv4
+	}
+	return t.ipv6
+}
+
+// maybeAddress reports whether a text may be an address or a network. It is cheaper than an
+// error that says why it is none.
+func maybeAddress(text string) bool {
+	for i := range min(len(text), 5) {
+		switch c := text[i]; {
+		case c == '.' || c == ':':
+			return true
+		case '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F':
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// parseNetwork reads an address or a network, however it is written. An address is the
+// network of itself.
+func parseNetwork(text string) (network netip.Prefix, ok bool) {
+	if !maybeAddress(text) {
+		return netip.Prefix{}, false
+	}
+	if !strings.Contains(text, "/") {
+		addr, err := netip.ParseAddr(text)
+		addr = addr.Unmap().WithZone("")
+		return netip.PrefixFrom(addr, addr.BitLen()), err == nil
+	}
+	network, err := netip.ParsePrefix(text)
+	if addr := network.Addr(); addr.Is4In6() && network.Bits() >= 96 {
+		network = netip.PrefixFrom(addr.Unmap(), network.Bits()-96)
+	}
+	return network, err == nil
+}
+
+// overrides are those of the configuration.
+type overrides struct {
+	all       map[string]*terms // as configured
+	byText    map[string]*terms
+	byNetwork map[netip.Prefix]*terms
+	// The lengths of the prefixes in byNetwork, the longest first.
+	ipv4, ipv6 []int
+}
+
+func newOverrides(all map[string]*terms) overrides {
+	o := overrides{all: all, byText: make(map[string]*terms), byNetwork: make(map[netip.Prefix]*terms)}
+	for key, t := range all {
+		network, ok := parseNetwork(key)
+		if !ok {
+			o.byText[key] = t
+			continue
+		}
+		o.byNetwork[network] = t
+		lengths := o.lengths(network)
+		if !slices.Contains(*lengths, network.Bits()) {
+			*lengths = append(*lengths, network.Bits())
+		}
+	}
+	for _, lengths := range [][]int{o.ipv4, o.ipv6} {
+		slices.SortFunc(lengths, func(a, b int) int { return cmp.Compare(b, a) })
+	}
+	return o
+}
+
+func (o *overrides) lengths(network netip.Prefix) *[]int {
+	if network.Addr().Is4() {
+		return &o.ipv4
+	}
+	return &o.ipv6
+}
+
+// of returns the terms of a key, nil for none: for an address or a network those of the
+// smallest network around it.
+func (o *overrides) of(text string, network netip.Prefix) *terms {
+	if !network.IsValid() {
+		return o.byText[text]
+	}
+	for _, bits := range *o.lengths(network) {
+		if bits > network.Bits() {
+			continue
+		}
+		around, _ := network.Addr().Prefix(bits)
+		if t := o.byNetwork[around]; t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// overridable reports whether an override of a key, which is an address or isn't, applies to
+// what this template makes.
+func (t *keyTemplate) overridable(address bool) bool { return t.address || !address }
+
+// looksUp reports whether an override that was set at run time may apply to a key.
+func (z *zone) looksUp(key requestKey) bool {
+	return z.overridable && (key.network.IsValid() || !looksLikeAddress(key.text))
+}
+
+func looksLikeAddress(text string) bool {
+	_, ok := parseNetwork(text)
+	return ok
+}
+
+// checkOverrideKeys judges the keys of the zone's overrides.
+func (c *Zone) checkOverrideKeys() error {
+	known := make(map[netip.Prefix]string)
+	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
+		network, ok := parseNetwork(key)
+		if !ok {
+			continue
+		}
+		if err := c.checkOverrideNetwork(key, network); err != nil {
+			return fmt.Errorf("override %w", err)
+		}
+		if other, there := known[network]; there {
+			return fmt.Errorf("override %q and override %q are for the same address: write one of them", other, key)
+		}
+		known[network] = key
+	}
+	return nil
+}
+
+// checkOverrideNetwork judges an override of an address or a network.
+func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
+	if proper := network.Masked(); proper != network {
+		return fmt.Errorf("%q is no network: write %s", key, proper)
+	}
+	proper := network.String()
+	if addr := network.Addr().String(); network.IsSingleIP() && !strings.Contains(key, "/") {
+		proper = addr
+	}
+	if key != proper {
+		return fmt.Errorf("%q is not the usual form of this address: write %s", key, proper)
+	}
+	longest, found := 0, false
+	for _, t := range c.keyTemplates() {
+		if t.address {
+			longest, found = max(longest, cmp.Or(t.prefix(network.Addr()), network.Addr().BitLen())), true
+		}
+	}
+	if !found {
+		return fmt.Errorf("%q is for addresses, and no value of key is an address placeholder alone: write {client_ip} as a value of key, "+
+			"or leave these requests out of the zone with match not client_ip %s", key, key)
+	}
+	if network.Bits() > longest {
+		around, _ := network.Addr().Prefix(longest)
+		return fmt.Errorf("%q is narrower than the keys of the zone, which are networks: write %s", key, around)
+	}
+	return nil
+}

@@ -230,7 +230,7 @@ func (a *adminRequest) removeOverride() (any, error) { return nil, a.changeOverr
 func (a *adminRequest) changeOverride(text string, span time.Duration) error {
 	for _, z := range a.zones {
 		if !z.overridable {
-			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write overrides in it (runtime_overrides in JSON)", z.name)
+			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.name)
 		}
 		if text == "" {
 			continue

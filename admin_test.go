@@ -91,7 +91,7 @@ func wantSpan(t *testing.T, what string, got, want float64) {
 // Keys are whatever they are.
 func TestAdminStrangeKeys(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
-		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n ban 1h\n}\n"+use))
+		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"+use))
 		for _, key := range []string{
 			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b", "+", "?x=1#y", "&", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
 			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001), "",
@@ -126,7 +126,7 @@ func TestAdminStrangeKeys(t *testing.T) {
 
 // Zones have strange names, too, and keys may be networks.
 func TestAdminStrangeZones(t *testing.T) {
-	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n overrides\n override 198.51.100.0/24 unlimited\n}\n"))
+	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
 	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
 	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
 	c.get(t, "/?key=203.0.113.9").want(t, 200)
@@ -149,7 +149,7 @@ func TestAdminStrangeZones(t *testing.T) {
 
 // Errors say what to write instead, and have the right status.
 func TestAdminErrors(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
+	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
 	for _, e := range []struct {
 		status             int
 		method, path, body string
@@ -178,7 +178,7 @@ func TestAdminErrors(t *testing.T) {
 		{409, "PUT", "zones/plain/keys/k/ban", "", `zone \"plain\" bans nobody: write for example ban 1h`},
 		{409, "DELETE", "zones/plain/ban", "", "bans nobody"},
 		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write overrides in it (runtime_overrides in JSON)"},
-		{409, "DELETE", "zones/plain/override", "", "write overrides in it"},
+		{409, "DELETE", "zones/plain/override", "", "write runtime_overrides in it"},
 		{400, "PUT", keyPath("k") + "/override", "", "write for example"},
 		{400, "PUT", keyPath("k") + "/override", "nonsense", "write for example"},
 		{400, "PUT", keyPath("k") + "/override", "null", "it has no limit"},
@@ -445,7 +445,7 @@ func TestAdminTop(t *testing.T) {
 func TestAdminHashedKeys(t *testing.T) {
 	const secret, key, vip = "a-secret-of-hashing", "an-address-of-somebody", "an-important-person"
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
 	for range 3 {
 		c.get(t, "/?key="+key)
 	}
@@ -479,7 +479,7 @@ func TestAdminHashedKeys(t *testing.T) {
 // To look at a key of a Redis that is away is no answer by what stands in for it.
 func TestAdminRedisAway(t *testing.T) {
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n}\nzone plain {\n fixed_window 5 1h\n}\nredis %s\n", server.Addr)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n}\nzone plain {\n fixed_window 5 1h\n}\nredis %s\n", server.Addr)))
 	c.get(t, "/?key=k").want(t, 200)
 	server.Kill(t)
 	c.get(t, "/?key=k").want(t, 200) // by the one that stands in

@@ -76,7 +76,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			override <key> {
 //				<limits>
 //			}
-//			overrides                       # those set at run time, too
+//			runtime_overrides               # those set at run time, too
 //			plan <placeholder> {
 //				<value> unlimited           # or
 //				<value> {
@@ -164,7 +164,7 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "overrides", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "runtime_overrides", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
 	}, limitOptions...)
 	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions = []string{"match", "cost"}
@@ -318,7 +318,7 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		c.Ban, err = unmarshalBan(d)
 	case "override":
 		return c.unmarshalOverride(d)
-	case "overrides":
+	case "runtime_overrides":
 		c.RuntimeOverrides = true
 		err = noValue(d)
 	case "settle":

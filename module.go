@@ -249,7 +249,7 @@ func checkStore(name string, redis bool) error {
 	case name != "" && name != "memory" && name != "redis":
 		return fmt.Errorf("store must be memory or redis, not %q", name)
 	case name == "redis" && !redis:
-		return errors.New("store is redis, but no Redis is named: write redis <host:port>, here or in the global option rate_limit")
+		return errors.New("store is redis, but no Redis is named: write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
 	}
 	return nil
 }

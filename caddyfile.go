@@ -374,7 +374,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		form, most = "events, window and perhaps a burst", 3
 	}
 	args := d.RemainingArgs()
-	if err := checkLimitValues(name, args); err != nil {
+	if err := checkLimitValues(name, args, most); err != nil {
 		return l, err
 	}
 	if len(args) < 2 || len(args) > most {

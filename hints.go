@@ -20,7 +20,9 @@ import (
 // that were probably meant. The first that the block has is suggested.
 var otherWords = map[string][]string{
 	"bucket":          {"token_bucket"},
+	"algorithm":       {"token_bucket"},
 	"limit":           {"token_bucket", "limits"},
+	"limits":          {"token_bucket"},
 	"limit_req":       {"gcra", "limits"},
 	"qps":             {"token_bucket", "limits"},
 	"rate":            {"token_bucket", "limits"},
@@ -75,6 +77,11 @@ func meant(name string, names []string) string {
 		return ""
 	}
 	bare := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
+	for _, other := range names { // fixed is fixed_window
+		if len(name) >= 4 && strings.HasPrefix(other, strings.ToLower(name)+"_") {
+			return other
+		}
+	}
 	best, least := "", min((len(name)+1)/3, 3)+1
 	for _, other := range names {
 		if d := distance(bare(name), bare(other)); d < least {
@@ -212,6 +219,7 @@ var (
 	spanUnits = map[string]string{
 		"": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
 		"hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "msec": "ms", "millis": "ms", "milliseconds": "ms",
+		"ms": "ms", "s": "s", "m": "m", "h": "h", "d": "d",
 	}
 )
 
@@ -229,7 +237,8 @@ func readRate(text string) (events, window string, ok bool) {
 	return parts[1], window, ok
 }
 
-// meantDuration returns the duration that a text was probably meant to be: of 1min 1m.
+// meantDuration returns the duration that a text was probably meant to be: of 1min 1m, and
+// of 60 60s.
 func meantDuration(text string) (span string, ok bool) {
 	if len(text) > 40 {
 		return "", false
@@ -256,28 +265,51 @@ func meantInteger(text string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// checkLimitValues judges the values of a limit that can't be events and window, but say
-// what these were to be.
-func checkLimitValues(name string, args []string) error {
-	if len(args) == 0 {
+// checkLimitValues judges values of a limit that can't be read, but say what was meant. most
+// is how many values the limit takes.
+func checkLimitValues(name string, args []string, most int) error {
+	meant := meantValues(args)
+	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !isInteger(meant[0]) {
 		return nil
 	}
-	if len(args) == 3 && spanUnits[strings.ToLower(args[2])] != "" { // 10 1 minute, or 10 per minute
-		if span, ok := meantDuration(strings.Replace(args[1], "per", "1", 1) + args[2]); ok {
-			return fmt.Errorf("%s: the window %q is one value: write %[1]s %[3]s %[4]s", name, args[1]+" "+args[2], args[0], span)
+	meant = meant[:min(len(meant), most)]
+	if _, err := caddy.ParseDuration(meant[1]); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is not how events and window are written: write %[1]s %[3]s",
+		name, strings.Join(args, " "), strings.Join(meant, " "))
+}
+
+// meantValues returns events, window and burst that were probably meant: 10 1s 20 of
+// 10r/s burst=20, 10 1m of 10 per minute, 10 1 minute, or 1m 10.
+func meantValues(args []string) (meant []string) {
+	for i, arg := range args {
+		before := ""
+		if i > 0 {
+			before = args[i-1]
+		}
+		for _, name := range []string{"rate", "events", "window", "burst"} {
+			arg = strings.TrimPrefix(arg, name+"=")
+		}
+		events, window, isRate := readRate(arg)
+		isUnit := arg != "" && spanUnits[strings.ToLower(arg)] != ""
+		switch span, _ := meantDuration(before + arg); {
+		case isRate:
+			meant = append(meant, events, window)
+		case isUnit && isInteger(before) && len(meant) > 1:
+			meant[len(meant)-1] = span
+		case isUnit && before == "per":
+			span, _ = meantDuration("1" + arg)
+			meant = append(meant, span)
+		case arg == "per" || arg == "rate" || arg == "burst":
+		default:
+			meant = append(meant, arg)
 		}
 	}
-	if events, window, ok := readRate(args[0]); ok {
-		meant := strings.Join(append([]string{name, events, window}, args[1:min(len(args), 2)]...), " ")
-		return fmt.Errorf("%s: %q is events and window in one: write %s", name, args[0], meant)
+	if len(meant) == 2 && isInteger(meant[1]) && !isInteger(meant[0]) {
+		slices.Reverse(meant)
 	}
-	if len(args) == 1 || !isInteger(args[1]) || isInteger(args[0]) {
-		return nil
-	}
-	if _, err := caddy.ParseDuration(args[0]); err != nil {
-		return nil
-	}
-	return fmt.Errorf("%[1]s: events come first, and window second: write %[1]s %[2]s %[3]s", name, args[1], args[0])
+	return meant
 }
 
 func isInteger(text string) bool {

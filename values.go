@@ -135,7 +135,11 @@ func parseInteger(what, text, example string) (int64, error) {
 func parseDuration(what, text, example string) (caddy.Duration, error) {
 	n, err := caddy.ParseDuration(text)
 	if err != nil {
-		if meant, ok := meantDuration(text); ok {
+		withUnit := text
+		if isInteger(text) && strings.HasSuffix(example, "ms") {
+			withUnit += "ms"
+		}
+		if meant, ok := meantDuration(withUnit); ok {
 			return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write %s", what, text, meant)
 		}
 		return 0, fmt.Errorf("%s must be a duration, not %q: write for example %s", what, text, example)

@@ -160,7 +160,7 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 		c := startCaddy(t, addressed(`key {header.Authorization} {client_ip}
 			ipv6_prefix 64
 			gcra 1 1h
-			overrides
+			runtime_overrides
 			ban 1h after 100
 			override 203.0.113.7/32 unlimited
 			override 198.51.100.0/24 unlimited
@@ -279,7 +279,7 @@ func TestOneAddressHasOneBudget(t *testing.T) {
 // The admin API takes every key that a request can have, and says how the zone writes others.
 func TestAdminKeysOfAddresses(t *testing.T) {
 	zone := func(name, key string) string {
-		return fmt.Sprintf("zone %s {\n match path /%s\n key %s\n gcra 2 1h\n overrides\n ban 1h\n}\n", name, name, key)
+		return fmt.Sprintf("zone %s {\n match path /%s\n key %s\n gcra 2 1h\n runtime_overrides\n ban 1h\n}\n", name, name, key)
 	}
 	c := startCaddy(t, site(zone("text", "{query.key}")+zone("both", "{query.key} {client_ip}")+
 		zone("prefixed", "{query.key}\nipv4_prefix 24")+zone("api", "{client_ip}\nipv6_prefix 64")))

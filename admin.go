@@ -104,13 +104,22 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	body, err := json.Marshal(answer)
+	body, err := readableJSON(answer)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(body, '\n')) // who has left needs no body
 	return nil
+}
+
+// readableJSON is JSON in which < > and & are as they are.
+func readableJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 func adminError(status int, format string, args ...any) error {
@@ -156,7 +165,7 @@ func readAdminPath(u *url.URL) (what, zone, key string, err error) {
 	case err != nil:
 		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
 	case what == "":
-		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/<zone>/ top, keys/<key>, keys/<key>/override, keys/<key>/ban, "+
+		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/{zone}/ top, keys/{key}, keys/{key}/override, keys/{key}/ban, "+
 			"and override and ban of the empty key; zone and key are percent-encoded, / too", adminPath)
 	}
 	return what, zone, key, nil
@@ -253,7 +262,7 @@ func (a *adminRequest) setOverride() (any, error) {
 		Terms
 		TTL *caddy.Duration `json:"ttl"`
 	}
-	if err := decodeStrictly(a.body, &body); err != nil {
+	if err := decodeStrictly([]byte(a.body), &body); err != nil {
 		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"unlimited":true,"ttl":"1h"}, or limits as in the configuration`, err)
 	}
 	o, span := storedOverride{Terms: body.Terms}, time.Duration(0)
@@ -276,7 +285,7 @@ func (a *adminRequest) removeOverride() (any, error) { return nil, a.changeOverr
 func (a *adminRequest) changeOverride(text string, span time.Duration) error {
 	for _, z := range a.zones {
 		if !z.overridable {
-			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write overrides in it (runtime_overrides in JSON)", z.name)
+			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.name)
 		}
 		if text == "" {
 			continue
@@ -299,7 +308,7 @@ func (a *adminRequest) ban() (any, error) {
 		Duration *caddy.Duration `json:"duration"`
 	}
 	if a.body != "" {
-		if err := decodeStrictly(a.body, &body); err != nil {
+		if err := decodeStrictly([]byte(a.body), &body); err != nil {
 			return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"duration":"1h"}, or no body for the duration of the zone's bans`, err)
 		}
 	}

@@ -157,7 +157,7 @@ func TestAdminConcurrency(t *testing.T) {
 // reset like others.
 func TestAdminOverride(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
-		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
+		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n runtime_overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
 		for _, status := range []int{200, 200, 429} {
 			c.get(t, "/?key=k").want(t, status)
 		}
@@ -249,7 +249,7 @@ func TestAdminBan(t *testing.T) {
 // how long that one remembers refusals.
 func TestAdminReachesOtherInstances(t *testing.T) {
 	server := redistest.Start(t)
-	config := site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
+	config := site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n runtime_overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	a, b := startCaddy(t, config), startCaddy(t, config)
 	// Of zone plain, b remembers what it was refused.
 	for range 3 {
@@ -289,7 +289,7 @@ func TestAdminReachesOtherInstances(t *testing.T) {
 // In a cluster, too, whichever node a key is on.
 func TestAdminInCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n overrides\n ban 1h after 2\n}\nredis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " "))))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n runtime_overrides\n ban 1h after 2\n}\nredis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " "))))
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
 		for _, status := range []int{200, 200, 429, 429} {
 			c.get(t, "/?key="+key).want(t, status)

@@ -91,7 +91,7 @@ func wantSpan(t *testing.T, what string, got, want float64) {
 // Keys are whatever they are.
 func TestAdminStrangeKeys(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
-		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n overrides\n ban 1h\n}\n"+use))
+		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"+use))
 		for _, key := range []string{
 			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b", "+", "?x=1#y", "&", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
 			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001), "",
@@ -126,7 +126,7 @@ func TestAdminStrangeKeys(t *testing.T) {
 
 // Zones have strange names, too, and keys may be networks.
 func TestAdminStrangeZones(t *testing.T) {
-	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n overrides\n override 198.51.100.0/24 unlimited\n}\n"))
+	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n key <none>\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
 	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
 	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
 	c.get(t, "/?key=203.0.113.9").want(t, 200)
@@ -141,6 +141,9 @@ func TestAdminStrangeZones(t *testing.T) {
 			}
 		}
 	}
+	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, `\u00`) {
+		t.Errorf("%s", body)
+	}
 	zones := seen[[]zoneView](t, c, "zones")
 	if len(zones) != 3 || zones[1].Name != "a b%2f..?#&" || !reflect.DeepEqual(zones[2].Override, map[string][]string{"198.51.100.0%2F24": {"unlimited"}}) {
 		t.Errorf("%+v", zones)
@@ -149,7 +152,7 @@ func TestAdminStrangeZones(t *testing.T) {
 
 // Errors say what to write instead, and have the right status.
 func TestAdminErrors(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
+	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
 	for _, e := range []struct {
 		status             int
 		method, path, body string
@@ -177,8 +180,8 @@ func TestAdminErrors(t *testing.T) {
 		{405, "POST", "zones/api/override", "", "use one of DELETE, PUT"},
 		{409, "PUT", "zones/plain/keys/k/ban", "", `zone \"plain\" bans nobody: write for example ban 1h`},
 		{409, "DELETE", "zones/plain/ban", "", "bans nobody"},
-		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write overrides in it (runtime_overrides in JSON)"},
-		{409, "DELETE", "zones/plain/override", "", "write overrides in it"},
+		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write runtime_overrides in it"},
+		{409, "DELETE", "zones/plain/override", "", "write runtime_overrides in it"},
 		{400, "PUT", keyPath("k") + "/override", "", "write for example"},
 		{400, "PUT", keyPath("k") + "/override", "nonsense", "write for example"},
 		{400, "PUT", keyPath("k") + "/override", "null", "it has no limit"},
@@ -190,7 +193,8 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},
 		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"-1h"}`, "ttl must be at least 1ms, not -1h"},
 		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
-		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, "brust"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, `limits[0]: unknown field \"brust\" (did you mean burst?)`},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":"1","window":"1s"}]}`, `limits[0].events must be a whole number, not \"1\": write 1`},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
@@ -206,6 +210,9 @@ func TestAdminErrors(t *testing.T) {
 		var said struct{ Error string }
 		if err := json.Unmarshal([]byte(r.body), &said); err != nil || !strings.Contains(r.body, e.says) {
 			t.Errorf("%s %s %s: %s, want %q (%v)", e.method, e.path, e.body, r.body, e.says, err)
+		}
+		if strings.Contains(r.body, `\u00`) {
+			t.Errorf("%s %s: %s", e.method, e.path, r.body)
 		}
 		if allow := r.field("Allow"); (e.status == 405) != (allow != "") || !strings.HasSuffix(e.says, allow) {
 			t.Errorf("%s %s: Allow %q", e.method, e.path, allow)
@@ -340,7 +347,7 @@ func TestAdminZones(t *testing.T) {
 			gcra 7 1s
 		}
 		override staff unlimited
-		overrides
+		runtime_overrides
 		concurrency 3
 		ban 1h after 5 max 1d
 		enforce 25
@@ -448,7 +455,7 @@ func TestAdminTop(t *testing.T) {
 func TestAdminHashedKeys(t *testing.T) {
 	const secret, key, vip = "a-secret-of-hashing", "an-address-of-somebody", "an-important-person"
 	server := redistest.Start(t)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
 	for range 3 {
 		c.get(t, "/?key="+key)
 	}
@@ -483,7 +490,7 @@ func TestAdminHashedKeys(t *testing.T) {
 // can be changed.
 func TestAdminRedisAway(t *testing.T) {
 	server, g := redistest.Start(t), startGate(t)
-	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n overrides\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
+	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n runtime_overrides\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
 	c := startCaddy(t, config)
 	c.operate(t, 204, "PUT", keyPath("vip")+"/override", `{"limits":[{"algorithm":"gcra","events":8,"window":"1h"}]}`)
 	for _, key := range []string{"k", "k", "vip"} {

@@ -67,7 +67,7 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	const example = "write for example ban 1h after 5 max 24h"
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args)%2 == 0 {
-		return nil, fmt.Errorf("ban takes <duration> [after <n>] [max <duration>], but has %d of them: %s", len(args), example)
+		return nil, fmt.Errorf("ban takes a duration, and perhaps after and max with a value each, but has %d values: %s", len(args), example)
 	}
 	b := new(Ban)
 	var err error
@@ -86,7 +86,7 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 				err = fmt.Errorf("max must be at least %v, the duration, not %v: write how long a ban stands at most, or leave it out", time.Duration(b.Duration), time.Duration(b.Max))
 			}
 		default:
-			err = fmt.Errorf("after the duration come after <n> and max <duration>, each once, not %q: %s", word, example)
+			err = fmt.Errorf("only after and max stand behind the duration, each once and with a value, not %q: %s", word, example)
 		}
 	}
 	if err != nil {

@@ -76,7 +76,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			override <key> {
 //				<limits>
 //			}
-//			overrides                       # those set at run time, too
+//			runtime_overrides               # those set at run time, too
 //			plan <placeholder> {
 //				<value> unlimited           # or
 //				<value> {
@@ -126,6 +126,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	}
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return placed(d, fmt.Errorf("rate_limit takes no value %.100q here: write\n%s", shortPlaceholder(args[0]), exampleZone(args)+"\ninstead"))
+	}
 	return block(d, "rate_limit", handlerOptions, func(option string) error {
 		if option == "zone" {
 			return h.unmarshalZone(d)
@@ -164,14 +167,15 @@ var (
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "overrides", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
+		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "runtime_overrides", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
 	}, limitOptions...)
 	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions = []string{"match", "cost"}
 	redisOptions  = []string{
 		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
-	tlsOptions = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
+	memoryOptions = []string{"max_keys"}
+	tlsOptions    = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
 )
 
 func algorithmNames() (names []string) {
@@ -228,7 +232,7 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 
 func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 	a.Memory = new(MemoryOptions)
-	return block(d, "memory", []string{"max_keys"}, func(string) (err error) {
+	return block(d, "memory", memoryOptions, func(string) (err error) {
 		if a.Memory.MaxKeys, err = integer(d, "1000000"); err == nil {
 			err = checkMaxKeys(a.Memory.MaxKeys)
 		}
@@ -318,7 +322,7 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 		c.Ban, err = unmarshalBan(d)
 	case "override":
 		return c.unmarshalOverride(d)
-	case "overrides":
+	case "runtime_overrides":
 		c.RuntimeOverrides = true
 		err = noValue(d)
 	case "settle":
@@ -335,6 +339,9 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if name, ok := unknownMatcher(err); ok {
+		return noMatcher(name)
+	}
 	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
 		return placedError{err} // Caddy's own matchers say where they are
 	}
@@ -362,11 +369,14 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	form, most := "<events> <window>", 2
+	form, most := "events and window", 2
 	if algorithm.Burst {
-		form, most = "<events> <window> [<burst>]", 3
+		form, most = "events, window and perhaps a burst", 3
 	}
 	args := d.RemainingArgs()
+	if err := checkLimitValues(name, args, most); err != nil {
+		return l, err
+	}
 	if len(args) < 2 || len(args) > most {
 		return l, fmt.Errorf("%s takes %s, but has %d of them: write for example %s 10 1s", name, form, len(args), name)
 	}
@@ -418,7 +428,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
-		return l, fmt.Errorf("legacy takes <max> <duration> [<min_interval>], but has %d of them: write for example legacy 10 5s 1s", len(args))
+		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d of them: write for example legacy 10 5s 1s", len(args))
 	}
 	calls, err := parseInteger("max", args[0], "10")
 	duration, err2 := parseDuration("duration", args[1], "5s")
@@ -453,10 +463,8 @@ func block(d *caddyfile.Dispenser, of string, options []string, read func(option
 		option := d.Val()
 		var err error
 		switch {
-		case len(options) == 0:
-			err = fmt.Errorf("unknown option %q of %s: it has none", option, of)
 		case !slices.Contains(options, option):
-			err = fmt.Errorf("unknown option %q of %s: write one of %s", option, of, strings.Join(options, ", "))
+			err = unknownOption(option, of, options)
 		case seen[option] && !slices.Contains(mayRepeat, option):
 			err = fmt.Errorf("%s is there twice: write it once", option)
 		default:

@@ -67,6 +67,36 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
+// No example gives every single IPv6 address a budget of its own: one customer has many.
+func TestExamplesHavePrefixes(t *testing.T) {
+	files, _ := filepath.Glob("docs/*.md")
+	examples, _ := filepath.Glob("examples/*/Caddyfile")
+	texts := make(map[string]string)
+	for _, file := range append(files, "README.md") {
+		texts[file] = strings.Join(fences(t, file, "caddyfile"), "")
+	}
+	for _, file := range append(examples, "Caddyfile.example") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[file] = string(text)
+	}
+	address := regexp.MustCompile(`(?m)^\t+key .*\{(client_ip|remote_host)\}\n(.*\n)?(.*)$`)
+	found := 0
+	for file, text := range texts {
+		for _, lines := range address.FindAllString(text, -1) {
+			found++
+			if !strings.Contains(lines, "ipv6_prefix") {
+				t.Errorf("%s: no ipv6_prefix in the two lines after\n%s", file, lines)
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("only %d keys found", found)
+	}
+}
+
 // validateFence loads JSON as its first field says: a whole configuration, a handler, the
 // body of a refusal, or what the admin API answers.
 func validateFence(text string) error {

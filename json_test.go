@@ -104,10 +104,29 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"smooth","events":1,"window":"1s","cold_factor":2}]`), "cold_factor means nothing without warm_up"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","warm_up":"1s"}]`), "gcra has no option warm_up: it belongs to smooth"},
 		{zone(`"mode":"force","limits":[{"algorithm":"smooth","events":1,"window":"1s"}]`), "smooth and mode force don't go together"},
-		{zone(`"key":5,` + limit), "key must be a string or a list of strings, not 5"},
+		{zone(`"key":5,` + limit), "rate_limits.z.key must be a string or a list of strings, not 5"},
 		{zone(`"cost":"much",` + limit), `cost must be a number from 0 or a placeholder, not "much"`},
 		{zone(`"cost":-1,` + limit), `cost must be a number from 0 or a placeholder, not "-1"`},
-		{zone(`"cost":[1],` + limit), "a number (cost or factor) must be a number or a string with placeholders, not [1]"},
+		{zone(`"cost":[1],` + limit), "rate_limits.z.cost must be a number or a string with placeholders, not [1]"},
+		{zone(`"max_events":"10","window":"1m"`), `rate_limits.z.max_events must be a whole number, not "10": write 10`},
+		{zone(`"max_events":1.5,"window":"1m"`), "rate_limits.z.max_events must be a whole number, not 1.5"},
+		{zone(`"max_events":"ten","window":"1m"`), "rate_limits.z.max_events must be a whole number, not a string"},
+		{zone(`"max_events":10,"window":"1min"`), `rate_limits.z.window must be a duration, not "1min": write "1m"`},
+		{zone(`"max_events":10,"window":true`), `rate_limits.z.window must be a duration, not true: write for example "1m"`},
+		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":[],"window":"1s"}]`), "rate_limits.z.limits[1].events must be a whole number, not a list"},
+		{zone(`"limits":{"algorithm":"gcra"}`), "rate_limits.z.limits must be a list, not an object"},
+		{zone(`"shadow":"yes",` + limit), "rate_limits.z.shadow must be true or false, not a string"},
+		{zone(`"enforce":"25",` + limit), `rate_limits.z.enforce must be a number, not "25": write 25`},
+		{zone(`"settle":{"match":{"status_code":[401,"403"]}},` + limit), `rate_limits.z.settle.match.status_code[1] must be a whole number, not "403": write 403`},
+		{zone(`"override":{"a":{"limits":[{"algorithm":"gcra","burst":{}}]}},` + limit), "rate_limits.z.override.a.limits[0].burst must be a whole number, not an object"},
+		{zone(`"events":10,"window":"1m"`), `rate_limits.z: unknown field "events" (did you mean max_events?)`},
+		{zone(`"overrides":true,` + limit), `rate_limits.z: unknown field "overrides" (did you mean runtime_overrides?)`},
+		{zone(`"frobnicate":true,` + limit), `rate_limits.z: unknown field "frobnicate": write one of ban, `},
+		{zone(limit) + `,"redis":"h:1"`, "redis must be an object, not a string"},
+		{zone(limit) + `,"redis":{"address":"h:1"}`, "redis.address must be a list, not a string: write it in brackets"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"password":12345}`, "redis.password must be a string, not a number"},
+		{zone(limit) + `,"on_store_error":5`, `on_store_error must be a string or an object, such as "allow"`},
+		{zone(limit) + `,"on_store_error":{"mode":5}`, "on_store_error.mode must be a string, not a number"},
 		{zone(`"status":200,` + limit), "status must be from 400 to 599, not 200"},
 		{zone(`"ipv4_prefix":33,` + limit), "ipv4_prefix must be from 1 to 32, not 33"},
 		{zone(`"ipv6_prefix":-1,` + limit), "ipv6_prefix must be from 1 to 128, not -1"},
@@ -130,10 +149,10 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"on_store_error":"allow"`, ""},
 		{zone(limit) + `,"on_store_error":{"mode":"local","share":"1/3"}`, ""},
 		{zone(limit) + `,"on_store_error":{"share":"0.25"}`, ""},
-		{zone(limit) + `,"on_store_error":{}`, "on_store_error is empty: write local [<share>], allow or deny"},
+		{zone(limit) + `,"on_store_error":{}`, "on_store_error is empty: write local, local with a share as in local 1/3, allow or deny"},
 		{zone(limit) + `,"on_store_error":{"mode":"allow","share":"1/3"}`, "on_store_error allow takes no share"},
 		{zone(limit) + `,"on_store_error":{"shares":"1/3"}`, `unknown field "shares"`},
-		{zone(limit) + `,"on_store_error":"open"`, `on_store_error must be local [<share>], allow or deny, not "open"`},
+		{zone(limit) + `,"on_store_error":"open"`, `on_store_error must be local, local with a share as in local 1/3, allow or deny, not "open"`},
 		{zone(limit) + `,"on_store_error":{"mode":"local","share":"2"}`, `must be above 0 and at most 1, not "2"`},
 		{zone(limit) + `,"on_store_error":{"mode":"local","share":"0/3"}`, `must be above 0 and at most 1, not "0/3"`},
 		{zone(limit) + `,"on_store_error":{"mode":"local","share":"1/0"}`, `must be above 0 and at most 1, not "1/0"`},
@@ -167,9 +186,9 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"redis":{"address":["a:1","b:2"],"master_name":"m","sentinel_username":"u","sentinel_password":"{env.TEST_SECRET}","tls":{}}`, ""},
 		{zone(limit) + `,"redis":{"address":["a:1","b:2"]}`, "redis takes one address, not 2"},
 		{zone(limit) + `,"redis":{"address":["a:1","{env.TEST_HOST}"],"master_name":"m"}`, `with master_name each redis address is host:port of a Sentinel, and "nowhere" is not`},
-		{zone(limit) + `,"redis":{"address":["a:1"],"master_name":"m","sentinel_password":"{env.NO_SUCH_VARIABLE}"}`, "sentinel_password of redis holds a placeholder that is empty or unknown"},
+		{zone(limit) + `,"redis":{"address":["a:1"],"master_name":"m","sentinel_password":"{env.NO_SUCH_VARIABLE}"}`, `sentinel_password of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},
 		{zone(limit) + `,"redis":{"address":["a:1"],"sentinel_username":"u"}`, "sentinel_username and sentinel_password need master_name"},
-		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, "address of redis holds a placeholder that is empty or unknown"},
+		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, `address of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},
 	}
 	directory := filepath.Dir(redistest.NewCertificates(t).CA)
 	t.Setenv("TEST_DIRECTORY", directory)
@@ -183,13 +202,17 @@ func TestJSON(t *testing.T) {
 		switch {
 		case test.want == "" && err != nil:
 			t.Errorf("%s: %v", test.settings, err)
+		case err != nil && strings.Contains(err.Error(), "Go "):
+			t.Errorf("%s: error %v names a type of Go", test.settings, err)
 		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 			t.Errorf("%s: error %v, want %q", test.settings, err, test.want)
 		}
 	}
-	err := validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":-5}}}}`)
-	if err == nil || !strings.Contains(err.Error(), "max_keys must be above 0, not -5") {
-		t.Errorf("max_keys -5: %v", err)
+	for value, want := range map[string]string{"-5": "max_keys must be above 0, not -5", `"5"`: `rate_limit: memory.max_keys must be a whole number, not "5": write 5`} {
+		err := validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":` + value + `}}}}`)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("max_keys %s: %v", value, err)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ func (k *Key) UnmarshalJSON(data []byte) error {
 	}
 	var several []string
 	if json.Unmarshal(data, &several) != nil {
-		return fmt.Errorf("key must be a string or a list of strings, not %.100s", data)
+		return fmt.Errorf("must be a string or a list of strings, not %.100s", data)
 	}
 	*k = several
 	return nil
@@ -32,9 +32,9 @@ func (k *Key) UnmarshalJSON(data []byte) error {
 // MarshalJSON implements [json.Marshaler].
 func (k Key) MarshalJSON() ([]byte, error) {
 	if len(k) == 1 {
-		return json.Marshal(k[0])
+		return readableJSON(k[0])
 	}
-	return json.Marshal([]string(k))
+	return readableJSON([]string(k))
 }
 
 // requestKey is whose budget a request is charged to.

@@ -36,7 +36,8 @@ func init() {
 // The module has the ID and the directive of two older limiters, so it is built
 // into Caddy instead of them.
 //
-// Placeholders, for every zone of the handler, empty for a request outside of it:
+// Placeholders, for every zone of the configuration. They are empty for a request that the zone
+// does not limit:
 //
 // Placeholder | Value
 // ------------|---------------
@@ -46,7 +47,8 @@ func init() {
 // `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is, or never will be
 // `{http.rate_limit.<zone>.allowed}` | Whether the zone had room: true or false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
-// `{http.rate_limit.exceeded.name}` | The zone that refused the request, the one with the longest wait if several did
+// `{http.rate_limit.<zone>.banned}` | Whether a ban of the key stands, or began with this request: true or false
+// `{http.rate_limit.exceeded.name}` | The zone that denied the request, the one with the longest wait if several did; empty if none did
 type Handler struct {
 	// The zones, by name: 1 to 64 printable ASCII characters without { } " \ /.
 	// Zones of one name in several handlers are one and must agree.
@@ -172,8 +174,8 @@ type Options struct {
 	// Leave this handler's requests out of the metrics (default false).
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// How often expired budgets are dropped from memory; the shortest interval
-	// of all handlers counts (default 1m).
+	// How often expired budgets are dropped from memory. The shortest interval of
+	// all handlers that keep budgets in memory counts (default 1m).
 	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
 
 	// Accepted, with a warning, for configurations written for another limiter:
@@ -250,7 +252,7 @@ func checkStore(name string, redis bool) error {
 	case name != "" && name != "memory" && name != "redis":
 		return fmt.Errorf("store must be memory or redis, not %q", name)
 	case name == "redis" && !redis:
-		return errors.New("store is redis, but no Redis is named: write redis <host:port>, here or in the global option rate_limit")
+		return errors.New("store is redis, but no Redis is named: write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
 	}
 	return nil
 }

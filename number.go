@@ -26,7 +26,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 	}
 	var text string
 	if json.Unmarshal(data, &text) != nil {
-		return fmt.Errorf("a number (cost or factor) must be a number or a string with placeholders, not %.100s", data)
+		return fmt.Errorf("must be a number or a string with placeholders, not %.100s", data)
 	}
 	*n = Number(text)
 	return nil

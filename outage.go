@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,13 +28,11 @@ func (o *OnStoreError) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '"' {
 		return json.Unmarshal(data, &o.Mode)
 	}
-	type plain OnStoreError
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields() // the outer decoder doesn't look in here
-	if err := decoder.Decode((*plain)(o)); err != nil {
-		return fmt.Errorf("on_store_error: %w", err)
+	if len(data) > 0 && data[0] != '{' {
+		return errors.New("must be a string or an object, such as \"allow\"")
 	}
-	return nil
+	type plain OnStoreError
+	return decodeStrictly(data, (*plain)(o))
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -56,7 +53,7 @@ type outagePolicy struct {
 // slots returns how many of n slots the local budgets grant.
 func (p outagePolicy) slots(n int64) int64 { return max(n*p.num/p.den, 1) }
 
-const onStoreErrorForm = "local [<share>], allow or deny"
+const onStoreErrorForm = "local, local with a share as in local 1/3, allow or deny"
 
 func (o *OnStoreError) ready() (outagePolicy, error) {
 	policy := outagePolicy{mode: "local", num: 1, den: 1}

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,21 +34,8 @@ func (o storedOverride) text() (string, error) {
 
 // parseOverride reads what a store keeps.
 func parseOverride(text string) (o storedOverride, err error) {
-	err = decodeStrictly(text, &o)
+	err = decodeStrictly([]byte(text), &o)
 	return o, err
-}
-
-// decodeStrictly decodes JSON that may hold nothing unknown and be followed by nothing.
-func decodeStrictly(text string, into any) error {
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON")
-	}
-	return nil
 }
 
 // readOverride makes the terms that a store keeps ready.

@@ -29,7 +29,7 @@ const unlimitedOverride = `{"unlimited":true}`
 
 // overridable is a site with a zone api that has overrides.
 func overridable(server *redistest.Server, options string) string {
-	config := site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 2 1h\n overrides\n %s\n}\nredis %s {\n timeout 30s\n}\n", options, server.Addr))
+	config := site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 2 1h\n runtime_overrides\n %s\n}\nredis %s {\n timeout 30s\n}\n", options, server.Addr))
 	return strings.Replace(config, "respond ok", `respond "[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}]"`, 1)
 }
 

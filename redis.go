@@ -232,12 +232,29 @@ func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
 
 // expand expands the placeholders of an option.
 func expand(name string, value *string) error {
-	expanded, err := caddy.NewReplacer().ReplaceOrErr(*value, true, true)
+	expanded, err := caddy.NewReplacer().ReplaceFunc(*value, func(placeholder string, replacement any) (any, error) {
+		if caddy.ToString(replacement) == "" {
+			return nil, emptyPlaceholder(placeholder)
+		}
+		return replacement, nil
+	})
 	if err != nil {
-		return fmt.Errorf("%s of redis holds a placeholder that is empty or unknown: write {env.NAME} of a variable that is set, or {file./absolute/path} of a file that is not empty", name)
+		return fmt.Errorf("%s of redis: %w", name, err)
 	}
 	*value = expanded
 	return nil
+}
+
+// emptyPlaceholder is the error for a placeholder without a value. What else is in braces may
+// be part of a password, and is not shown.
+func emptyPlaceholder(placeholder string) error {
+	if variable, ok := strings.CutPrefix(placeholder, "env."); ok {
+		return fmt.Errorf("the environment variable %q is not set, or empty: set it where Caddy runs", variable)
+	}
+	if file, ok := strings.CutPrefix(placeholder, "file."); ok {
+		return fmt.Errorf("the file %q can't be read, or is empty: write an absolute path, as in {file./absolute/path}", file)
+	}
+	return errors.New("it holds a placeholder that is empty or unknown: write {env.NAME} or {file./absolute/path}")
 }
 
 // readPEM reads the file that an option of tls names, unless a placeholder in it

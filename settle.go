@@ -56,11 +56,11 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 		}
 		matchers := make(map[string]caddyhttp.ResponseMatcher)
 		if err := caddyhttp.ParseNamedResponseMatcher(d.NewFromNextSegment(), matchers); err != nil {
-			return fmt.Errorf("match of settle takes status <code>... or header <field> <value>, in a line or a block: %w", err)
+			return fmt.Errorf("match of settle takes status or header, such as status 401 403 or header X-Failed true: %w", err)
 		}
 		matcher := matchers["match"]
 		if matcher.StatusCode == nil && matcher.Headers == nil {
-			return errors.New("match of settle takes status <code>... or header <field> <value>: write for example match status 401 403")
+			return errors.New("match of settle takes status or header: write for example match status 401 403 or match header X-Failed true")
 		}
 		s.Match = &matcher
 		return nil

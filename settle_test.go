@@ -202,7 +202,7 @@ func TestSettleReserves(t *testing.T) {
 func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
-		c := startCaddy(t, gated(g, "zone api {\n key {query.key}\n cost 10\n token_bucket 1 1000h 100\n overrides\n settle {\n cost 30\n }\n}\n"+use))
+		c := startCaddy(t, gated(g, "zone api {\n key {query.key}\n cost 10\n token_bucket 1 1000h 100\n runtime_overrides\n settle {\n cost 30\n }\n}\n"+use))
 		held := c.hold(t.Context(), "/hold?key=k")
 		g.wait(t, 1)
 		c.operate(t, 204, "PUT", keyPath("k")+"/override", `{"limits":[{"algorithm":"gcra","events":500,"window":"1000h"}]}`)

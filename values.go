@@ -121,6 +121,12 @@ func parseInteger(what, text, example string) (int64, error) {
 		return 0, fmt.Errorf("%s is out of range with %.40s: write for example %s", what, text, example)
 	}
 	if err != nil {
+		if events, window, ok := readRate(text); ok {
+			return 0, fmt.Errorf("%s must be a whole number, not %q: write %s, and the window, %s, by itself", what, text, events, window)
+		}
+		if meant, ok := meantInteger(text); ok {
+			return 0, fmt.Errorf("%s must be a whole number in digits alone, not %q: write %d", what, text, meant)
+		}
 		return 0, fmt.Errorf("%s must be a whole number, not %q: write for example %s", what, text, example)
 	}
 	return n, nil
@@ -129,6 +135,13 @@ func parseInteger(what, text, example string) (int64, error) {
 func parseDuration(what, text, example string) (caddy.Duration, error) {
 	n, err := caddy.ParseDuration(text)
 	if err != nil {
+		withUnit := text
+		if isInteger(text) && strings.HasSuffix(example, "ms") {
+			withUnit += "ms"
+		}
+		if meant, ok := meantDuration(withUnit); ok {
+			return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write %s", what, text, meant)
+		}
 		return 0, fmt.Errorf("%s must be a duration, not %q: write for example %s", what, text, example)
 	}
 	return caddy.Duration(n), nil

@@ -54,7 +54,7 @@ func TestBoundWork(t *testing.T) {
 
 // An override set at run time has what the zones of the handler leave.
 func TestBoundWorkOfOverrides(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {query.key}\n sliding_log 10000 1h\n overrides\n}\nzone all {\n sliding_log 30000 1h\n}\n"))
+	c := startCaddy(t, site("zone api {\n key {query.key}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n sliding_log 30000 1h\n}\n"))
 	put := func(status int, limits, says string) {
 		t.Helper()
 		if r := c.operate(t, status, "PUT", keyPath("k")+"/override", `{"limits":[`+limits+`]}`); !strings.Contains(r.body, says) {

@@ -358,7 +358,7 @@ func (i identity) difference(other identity) (what, one, two string) {
 		{"prefixes", i.prefixes, other.prefixes},
 		{"limits", i.limits, other.limits},
 		{"override", i.override, other.override},
-		{"overrides", i.overrides, other.overrides},
+		{"runtime_overrides", i.overrides, other.overrides},
 		{"plan", i.plan, other.plan},
 		{"concurrency", i.concurrency, other.concurrency},
 		{"mode", i.mode, other.mode},

@@ -1,0 +1,196 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// UnmarshalJSON implements [json.Unmarshaler], for errors that name the place and say what
+// belongs there. Unknown fields are errors, as they are without it.
+func (h *Handler) UnmarshalJSON(data []byte) error {
+	type plain Handler
+	return decodeStrictly(data, (*plain)(h))
+}
+
+// UnmarshalJSON implements [json.Unmarshaler], as that of [Handler] does.
+func (a *App) UnmarshalJSON(data []byte) error {
+	type plain App
+	return decodeStrictly(data, (*plain)(a))
+}
+
+// decodeStrictly decodes JSON that may hold nothing unknown and be followed by nothing. Its
+// errors name the place in the JSON and what belongs there, and no types of Go.
+func decodeStrictly(data []byte, into any) error {
+	decoder := json.NewDecoder(strings.NewReader(string(data)))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if err == nil {
+		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+			return errors.New("something follows the JSON")
+		}
+		return nil
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the JSON ends too early")
+	}
+	if _, malformed := errors.AsType[*json.SyntaxError](err); malformed {
+		return fmt.Errorf("it is no JSON: %w", err)
+	}
+	return misplaced("", data, reflect.TypeOf(into).Elem(), err)
+}
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// misplaced finds the value in the JSON that can't be decoded into a t because of err, by
+// decoding the parts of it one by one, and returns an error that names its place.
+func misplaced(place string, data []byte, t reflect.Type, err error) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	decodes := func(data []byte, t reflect.Type) error {
+		decoder := json.NewDecoder(strings.NewReader(string(data)))
+		decoder.DisallowUnknownFields()
+		return decoder.Decode(reflect.New(t).Interface())
+	}
+	kind := t.Kind()
+	if reflect.PointerTo(t).Implements(unmarshaler) && data[0] != '{' {
+		kind = reflect.Invalid // it decodes itself
+	}
+	switch kind {
+	case reflect.Struct, reflect.Map:
+		var object map[string]json.RawMessage
+		if json.Unmarshal(data, &object) != nil {
+			break
+		}
+		fields := jsonTypes(t)
+		for _, name := range slices.Sorted(maps.Keys(object)) {
+			of, there := fieldType(t, fields, name)
+			if !there {
+				return unknownField(place, name, slices.Sorted(maps.Keys(fields)))
+			}
+			if err := decodes(object[name], of); err != nil {
+				return misplaced(strings.TrimPrefix(place+"."+name, "."), object[name], of, err)
+			}
+		}
+	case reflect.Slice:
+		var list []json.RawMessage
+		if json.Unmarshal(data, &list) != nil {
+			break
+		}
+		for i, element := range list {
+			if err := decodes(element, t.Elem()); err != nil {
+				return misplaced(fmt.Sprintf("%s[%d]", place, i), element, t.Elem(), err)
+			}
+		}
+	}
+	return wrongValue(place, data, t, err)
+}
+
+// jsonTypes are the types of the fields that a struct has in JSON, by name.
+func jsonTypes(t reflect.Type) map[string]reflect.Type {
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	types := make(map[string]reflect.Type)
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			types[name] = f.Type
+		}
+	}
+	return types
+}
+
+// fieldType is the type of what an object has under a name, in any case of letters.
+func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (of reflect.Type, there bool) {
+	if t.Kind() == reflect.Map {
+		return t.Elem(), true
+	}
+	for field, of := range fields {
+		if strings.EqualFold(field, name) {
+			return of, true
+		}
+	}
+	return nil, false
+}
+
+func unknownField(place, name string, fields []string) error {
+	if place != "" {
+		place += ": "
+	}
+	if other := meant(name, fields); other != "" {
+		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
+	}
+	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(fields, ", "))
+}
+
+// wrongValue is the error for a value that is not what belongs in its place. It shows the
+// value only where a number or a duration belongs: others may be secrets.
+func wrongValue(place string, data []byte, t reflect.Type, err error) error {
+	if place == "" {
+		place = "it"
+	}
+	var text string
+	isText := json.Unmarshal(data, &text) == nil
+	switch {
+	case t == reflect.TypeFor[caddy.Duration]():
+		if span, ok := meantDuration(text); ok {
+			return fmt.Errorf("%s must be a duration, not %.100s: write %q", place, data, span)
+		}
+		return fmt.Errorf(`%s must be a duration, not %.100s: write for example "1m"`, place, data)
+	case reflect.PointerTo(t).Implements(unmarshaler):
+		return fmt.Errorf("%s %w", place, err)
+	}
+	wanted := ""
+	switch t.Kind() {
+	case reflect.Bool:
+		wanted = "true or false"
+	case reflect.Int, reflect.Int64:
+		if isText && json.Unmarshal([]byte(text), new(int64)) == nil {
+			return fmt.Errorf("%s must be a whole number, not %.100s: write %s", place, data, text)
+		}
+		if data[0] == '-' || data[0] >= '0' && data[0] <= '9' {
+			return fmt.Errorf("%s must be a whole number, not %.100s", place, data)
+		}
+		wanted = "a whole number"
+	case reflect.Float64:
+		if isText && json.Unmarshal([]byte(text), new(float64)) == nil {
+			return fmt.Errorf("%s must be a number, not %.100s: write %s", place, data, text)
+		}
+		wanted = "a number"
+	case reflect.String:
+		wanted = "a string"
+	case reflect.Slice:
+		if isText {
+			return fmt.Errorf("%s must be a list, not a string: write it in brackets", place)
+		}
+		wanted = "a list"
+	case reflect.Struct, reflect.Map:
+		wanted = "an object"
+	default:
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	return fmt.Errorf("%s must be %s, not %s", place, wanted, jsonKind(data))
+}
+
+// jsonKind names what a JSON value is.
+func jsonKind(data []byte) string {
+	switch data[0] {
+	case '"':
+		return "a string"
+	case '[':
+		return "a list"
+	case '{':
+		return "an object"
+	case 't', 'f', 'n':
+		return string(data)
+	}
+	return "a number"
+}

@@ -1,0 +1,369 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Errors about mistakes that are likely say what to write instead. No error text of ours
+// holds < > or &: Caddy's admin API sends errors as JSON, which would show them as \u003c.
+
+// otherWords are words of other limiters, and of the JSON configuration, with the options
+// that were probably meant. The first that the block has is suggested.
+var otherWords = map[string][]string{
+	"bucket":          {"token_bucket"},
+	"algorithm":       {"token_bucket"},
+	"limit":           {"token_bucket", "limits"},
+	"limits":          {"token_bucket"},
+	"limit_req":       {"gcra", "limits"},
+	"qps":             {"token_bucket", "limits"},
+	"rate":            {"token_bucket", "limits"},
+	"requests":        {"token_bucket", "limits"},
+	"rps":             {"token_bucket", "limits"},
+	"conn_limit":      {"concurrency"},
+	"connections":     {"concurrency"},
+	"in_flight":       {"concurrency"},
+	"limit_conn":      {"concurrency"},
+	"max_concurrent":  {"concurrency"},
+	"max_connections": {"concurrency"},
+	"max_in_flight":   {"concurrency"},
+	"parallel":        {"concurrency"},
+	"client_ip":       {"key"},
+	"ip":              {"key"},
+	"remote_ip":       {"key"},
+	"source":          {"key"},
+	"interval":        {"window"},
+	"period":          {"window"},
+	"events":          {"max_events"},
+	"max_events":      {"events"},
+	"burst":           {"limits"},
+	"overrides":       {"runtime_overrides"},
+	"allowlist":       {"override"},
+	"whitelist":       {"override"},
+	"dry_run":         {"shadow"},
+	"log_only":        {"shadow"},
+	"nodelay":         {"delay"},
+	"queue":           {"delay"},
+	"weight":          {"cost"},
+	"code":            {"status"},
+	"reject_status":   {"status"},
+	"status_code":     {"status"},
+	"rate_limits":     {"zone"},
+	"zones":           {"zone", "rate_limits"},
+	"addr":            {"address"},
+	"host":            {"address"},
+	"url":             {"address"},
+	"database":        {"db"},
+	"user":            {"username"},
+	"prefix":          {"key_prefix"},
+}
+
+// meant returns the one of names that a name was probably meant to be, or "".
+func meant(name string, names []string) string {
+	for _, other := range otherWords[strings.ToLower(name)] {
+		if slices.Contains(names, other) {
+			return other
+		}
+	}
+	if len(name) > 40 { // no misspelling of anything
+		return ""
+	}
+	bare := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
+	for _, other := range names { // fixed is fixed_window
+		if len(name) >= 4 && strings.HasPrefix(other, strings.ToLower(name)+"_") {
+			return other
+		}
+	}
+	best, least := "", min((len(name)+1)/3, 3)+1
+	for _, other := range names {
+		if d := distance(bare(name), bare(other)); d < least {
+			best, least = other, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters have to be inserted, left out, replaced, or swapped with
+// the next one to make one text of the other.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			switch {
+			case i == 0 || j == 0:
+				rows[i][j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				rows[i][j] = rows[i-1][j-1]
+			default:
+				rows[i][j] = 1 + min(rows[i-1][j], rows[i][j-1], rows[i-1][j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
+
+// homes says to which blocks options belong.
+var homes = []struct {
+	block   string
+	options []string
+}{
+	{"the global option rate_limit", []string{"memory"}},
+	{"the memory block of the global option rate_limit", memoryOptions},
+	{"the directive rate_limit", []string{"zone"}},
+	{"the directive rate_limit or its global option", sharedOptions},
+	{"a zone, as in zone api { ... }", zoneOptions},
+	{"a redis block", redisOptions},
+	{"the tls block of redis", tlsOptions},
+}
+
+// homeOf returns the block that an option belongs in, or "" if there is none.
+func homeOf(option, of string) string {
+	if of == "redis" && slices.Contains(tlsOptions, option) { // key is an option of zones, too
+		return "the tls block of redis"
+	}
+	for _, home := range homes {
+		if slices.Contains(home.options, option) {
+			return home.block
+		}
+	}
+	var limits []string
+	for _, a := range algorithms.All() {
+		if slices.Contains(a.Options, option) {
+			limits = append(limits, a.Name)
+		}
+	}
+	if limits == nil {
+		return ""
+	}
+	return "the block of " + strings.Join(limits, " or ")
+}
+
+// unknownOption is the error for an option that a block doesn't have.
+func unknownOption(option, of string, options []string) error {
+	unknown := fmt.Sprintf("unknown option %.100q of %s", option, of)
+	if option == "burst" && of != "the global option rate_limit" && of != "redis" {
+		return burstOption(unknown, of)
+	}
+	if option == "status" && of == "settle" {
+		return errors.New(unknown + ": write for example match status 401 403")
+	}
+	if home := homeOf(option, of); home != "" {
+		return fmt.Errorf("%s: it belongs in %s", unknown, home)
+	}
+	if name := meant(option, options); name != "" {
+		return fmt.Errorf("%s (did you mean %s?)%s", unknown, name, exampleOf(name))
+	}
+	if _, err := caddy.GetModule("http.matchers." + option); err == nil && slices.Contains(options, "match") {
+		return fmt.Errorf("%s (did you mean match %s?)", unknown, option)
+	}
+	var elsewhere []string
+	for _, home := range homes {
+		elsewhere = append(elsewhere, home.options...)
+	}
+	if name := meant(option, elsewhere); name != "" {
+		return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, name, homeOf(name, of))
+	}
+	if len(options) == 0 {
+		return errors.New(unknown + ": it has none")
+	}
+	return fmt.Errorf("%s: write one of %s", unknown, strings.Join(options, ", "))
+}
+
+// burstOption is the error for a burst that is written as an option.
+func burstOption(unknown, of string) error {
+	name := of
+	a, err := algorithms.Lookup(of)
+	if err != nil {
+		name = "token_bucket"
+	} else if !a.Burst {
+		return fmt.Errorf("%s: %s admits up to events at once; write a limit with a burst, such as token_bucket 10 1s 20", unknown, of)
+	}
+	return fmt.Errorf("%s: burst is the third argument of a limit, as in %s 10 1s 20", unknown, name)
+}
+
+// exampleOf shows how some options are written.
+func exampleOf(option string) string {
+	switch option {
+	case "key":
+		return ": write for example key {client_ip}"
+	case "concurrency":
+		return ": write for example concurrency 10"
+	case "override":
+		return ": write for example override 203.0.113.7 unlimited"
+	}
+	if slices.Contains(algorithmNames(), option) {
+		return fmt.Sprintf(": write for example %s 10 1s", option)
+	}
+	return ""
+}
+
+var (
+	rateForm        = regexp.MustCompile(`^([0-9]+)(?:r|req|requests)?/([0-9]*)([a-zA-Z]+)$`)
+	placeholderForm = regexp.MustCompile(`^\{[^{}\s"]{1,100}\}$`)
+	spanForm        = regexp.MustCompile(`([0-9.]+)[ _-]?([a-zA-Zµ]*)`)
+	groupedForm     = regexp.MustCompile(`^[0-9]{1,3}([_,' ][0-9]{3})+$|^[0-9]+[kK]$`) // 10_000, or 10k
+
+	spanUnits = map[string]string{
+		"": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
+		"hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "msec": "ms", "millis": "ms", "milliseconds": "ms",
+		"ms": "ms", "s": "s", "m": "m", "h": "h", "d": "d",
+	}
+)
+
+// readRate reads events and window out of a text such as 10r/s.
+func readRate(text string) (events, window string, ok bool) {
+	parts := rateForm.FindStringSubmatch(text)
+	if parts == nil {
+		return "", "", false
+	}
+	count := parts[2]
+	if count == "" {
+		count = "1"
+	}
+	window, ok = meantDuration(count + parts[3])
+	return parts[1], window, ok
+}
+
+// meantDuration returns the duration that a text was probably meant to be: of 1min 1m, and
+// of 60 60s.
+func meantDuration(text string) (span string, ok bool) {
+	if len(text) > 40 {
+		return "", false
+	}
+	span = spanForm.ReplaceAllStringFunc(strings.TrimSpace(text), func(part string) string {
+		s := spanForm.FindStringSubmatch(part)
+		unit := strings.ToLower(s[2])
+		if short, ok := spanUnits[unit]; ok {
+			unit = short
+		}
+		return s[1] + unit
+	})
+	d, err := caddy.ParseDuration(span)
+	return span, err == nil && d > 0
+}
+
+// meantInteger returns the whole number that a text was probably meant to be: of 10_000 10000.
+func meantInteger(text string) (n int64, ok bool) {
+	if !groupedForm.MatchString(text) {
+		return 0, false
+	}
+	digits := strings.NewReplacer("_", "", ",", "", "'", "", " ", "", "k", "000", "K", "000").Replace(text)
+	n, err := strconv.ParseInt(digits, 10, 64)
+	return n, err == nil
+}
+
+// checkLimitValues judges values of a limit that can't be read, but say what was meant. most
+// is how many values the limit takes.
+func checkLimitValues(name string, args []string, most int) error {
+	meant := meantValues(args)
+	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !isInteger(meant[0]) {
+		return nil
+	}
+	meant = meant[:min(len(meant), most)]
+	if _, err := caddy.ParseDuration(meant[1]); err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is not how events and window are written: write %[1]s %[3]s",
+		name, strings.Join(args, " "), strings.Join(meant, " "))
+}
+
+// meantValues returns events, window and burst that were probably meant: 10 1s 20 of
+// 10r/s burst=20, 10 1m of 10 per minute, 10 1 minute, or 1m 10.
+func meantValues(args []string) (meant []string) {
+	for i, arg := range args {
+		before := ""
+		if i > 0 {
+			before = args[i-1]
+		}
+		for _, name := range []string{"rate", "events", "window", "burst"} {
+			arg = strings.TrimPrefix(arg, name+"=")
+		}
+		events, window, isRate := readRate(arg)
+		isUnit := arg != "" && spanUnits[strings.ToLower(arg)] != ""
+		switch span, _ := meantDuration(before + arg); {
+		case isRate:
+			meant = append(meant, events, window)
+		case isUnit && isInteger(before) && len(meant) > 1:
+			meant[len(meant)-1] = span
+		case isUnit && before == "per":
+			span, _ = meantDuration("1" + arg)
+			meant = append(meant, span)
+		case arg == "per" || arg == "rate" || arg == "burst":
+		default:
+			meant = append(meant, arg)
+		}
+	}
+	if len(meant) == 2 && isInteger(meant[1]) && !isInteger(meant[0]) {
+		slices.Reverse(meant)
+	}
+	return meant
+}
+
+func isInteger(text string) bool {
+	_, err := strconv.ParseInt(text, 10, 64)
+	return err == nil
+}
+
+var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
+
+// unknownMatcher returns the name of the request matcher that Caddy doesn't know, if that
+// is the error.
+func unknownMatcher(err error) (name string, ok bool) {
+	if err == nil {
+		return "", false
+	}
+	parts := matcherMissing.FindStringSubmatch(err.Error())
+	if parts == nil {
+		return "", false
+	}
+	return parts[1], true
+}
+
+// noMatcher is the error for text in match that is no request matcher.
+func noMatcher(name string) error {
+	switch {
+	case strings.HasPrefix(name, "@"):
+		return fmt.Errorf("match takes matchers themselves, and not %s, the name of some: write for example\n"+
+			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
+	case strings.HasPrefix(name, "/"):
+		return fmt.Errorf("match takes matchers with their names, not %q: write match path %[1]s", name)
+	}
+	return fmt.Errorf("match has no matcher %q: write one of Caddy's request matchers, for example match path /api/*", name)
+}
+
+// exampleZone is a directive to copy, with one zone. Its key and limit are those of a line
+// like rate_limit {client_ip} 10r/s, as far as they can be read.
+func exampleZone(args []string) string {
+	key, limit := "{http.vars.client_ip}", "token_bucket 10 1s"
+	for _, arg := range args {
+		if events, window, ok := readRate(arg); ok {
+			limit = fmt.Sprintf("token_bucket %s %s", events, window)
+		} else if placeholderForm.MatchString(arg) {
+			key = arg
+		}
+	}
+	if key = shortPlaceholder(key); key == "{client_ip}" || key == "{remote_host}" {
+		key += "\n\t\tipv6_prefix 64"
+	}
+	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s\n\t}\n}", key, limit)
+}
+
+// shortPlaceholder writes a placeholder as Caddyfiles do: Caddy has replaced the short form
+// before we see it.
+func shortPlaceholder(text string) string {
+	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
+		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.").Replace(text)
+}

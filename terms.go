@@ -245,6 +245,9 @@ func (p *Plan) describe() string {
 
 // checkOverrideKey refuses the key of an override that no request has.
 func (c *Zone) checkOverrideKey(key string) error {
+	if err := checkLiteral(key); err != nil {
+		return err
+	}
 	if err := c.checkKey(key); err != nil {
 		return fmt.Errorf("override %w", err)
 	}
@@ -269,6 +272,8 @@ func (p *Plan) check(limits bool) error {
 	switch {
 	case p.By == "":
 		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
+	case !strings.Contains(p.By, "{"):
+		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: write for example plan {http.auth.user.plan}", p.By)
 	case len(p.Values) == 0:
 		return errors.New("plan has no values: write at least one with its limits, such as free { token_bucket 10 1s }")
 	case limits && p.Default != nil:
@@ -276,7 +281,7 @@ func (p *Plan) check(limits bool) error {
 	case !limits && p.Default == nil:
 		return errors.New("plan has no default, and the zone no limits: write default { <limits> } or default unlimited, for all other values")
 	}
-	return nil
+	return checkBraces("plan", p.By)
 }
 
 // unmarshalOverride reads override <key> unlimited, or override <key> { <limits> }.

@@ -167,6 +167,9 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err := c.checkLimits(); err != nil {
 		return nil, err
 	}
+	if err := c.checkPlaceholders(name, h.app.configNames(ctx), h.logger); err != nil {
+		return nil, err
+	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
 		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
@@ -254,6 +257,7 @@ func (c *Zone) check(name string) error {
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
 		checkPrefix("ipv6_prefix", c.IPv6Prefix, 128),
 		checkStatus(cmp.Or(c.Status, http.StatusTooManyRequests)),
+		c.Key.check(),
 		c.Cost.check("cost", parseCost),
 		c.Factor.check("factor", parseFactor),
 	)

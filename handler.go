@@ -36,8 +36,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			break
 		}
 	}
-	if a.userless != nil {
-		defer a.noteLateUsers(repl)
+	if a.early != nil {
+		next = a.watch(next, repl)
 	}
 	if len(a.requests) == 0 {
 		return next.ServeHTTP(w, r)
@@ -208,7 +208,7 @@ type answer struct {
 	known    bool    // the requests are decided
 	allowed  bool
 	exceeded string
-	userless []*zone // those whose key names a user who isn't known so far
+	early    []early // what later handlers may set
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
@@ -239,7 +239,7 @@ func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 // ask finds the zones the request belongs to, and what to ask about each, perhaps again:
 // try is how often that was done before.
 func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
-	a.zones, a.terms, a.requests, a.userless = a.zones[:0], a.terms[:0], a.requests[:0], nil
+	a.zones, a.terms, a.requests, a.early = a.zones[:0], a.terms[:0], a.requests[:0], nil
 	for _, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
@@ -260,6 +260,9 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 		}
 		a.suspect(z, r, repl)
 		key, alternative := z.keyOf(repl)
+		if try == 0 {
+			z.noteKey(key, alternative)
+		}
 		t, override := z.termsOf(key, repl)
 		overridable := z.overridable && try < mostTries-1
 		if t.unlimited {

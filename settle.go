@@ -129,7 +129,9 @@ func (s *settling) note(status int, header http.Header) {
 		case z.settle.Match != nil && !z.settle.Match.Match(status, header):
 			s.cost[i] = 0
 		default:
-			s.cost[i] = s.costOf(z)
+			if s.cost[i] = s.costOf(z); s.cost[i] != unknown || !s.trailers {
+				z.noteSettled(s.cost[i])
+			}
 		}
 	}
 }
@@ -166,6 +168,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 		cost := s.cost[i]
 		if cost == unknown && s.trailers && a.settles(i) {
 			cost = s.costOf(z)
+			z.noteSettled(cost)
 		}
 		r := a.requests[i]
 		switch {

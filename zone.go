@@ -144,16 +144,10 @@ type zone struct {
 	identity identity
 	plain    bool // uses only the fields other limiters have too
 
-	addressKey bool   // keys may be addresses,
-	remoteKey  bool   // those of connections
-	manyKeys   bool   // one client has many
-	userKey    string // the placeholder that names the user in keys; "" for none
-
-	badCost    atomic.Bool
-	badFactor  atomic.Bool
-	saidRemote atomic.Bool
-	saidUser   atomic.Bool
-	logger     *zap.Logger
+	cautions
+	badCost   atomic.Bool
+	badFactor atomic.Bool
+	logger    *zap.Logger
 }
 
 // provision makes the zone ready. Its errors don't repeat the zone's name.
@@ -205,7 +199,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
 	}
-	z.judgeKeys()
+	z.judge(c)
 	factor := int64(sameFactor)
 	if c.Factor.varies() {
 		z.factor = c.Factor

@@ -66,11 +66,11 @@ type Redis struct {
 	// however many come at the same time (default 128).
 	Batch *int `json:"batch,omitempty"`
 
-	// How long a request waits for Redis in all, before on_store_error says what
-	// becomes of it (default 100ms).
+	// How long a request waits for Redis in all, at least 1ms, before on_store_error
+	// says what becomes of it (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// How long a new connection may take (default 1s).
+	// How long a new connection may take, at least 1ms (default 1s).
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 }
 

@@ -27,7 +27,8 @@ type Zone struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// Whose budget a request is charged to: text with placeholders, such as
-	// {http.vars.client_ip}. Of several values the first counts in which no
+	// {http.vars.client_ip}, by their full names; one that nothing provides is an error,
+	// or a warning where a plugin may. Of several values the first counts in which no
 	// placeholder is empty, or else the last (default "": one budget for all).
 	Key Key `json:"key,omitempty"`
 

@@ -124,16 +124,14 @@ func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 	return false
 }
 
-// suspect looks whether what decides about a request is what it is meant to be.
-func (a *answer) suspect(z *zone, r *http.Request, repl *caddy.Replacer) {
+// suspect looks, for the handler's zone i, whether what decides about a request is what it is meant to be.
+func (a *answer) suspect(i int, r *http.Request) {
+	z := a.handler.zones[i]
 	if z.addressKey && z.peers.Load() > 0 {
 		z.suspectPeer(r)
 	}
 	if z.late != nil && z.settled.Load() > 0 {
-		for i := range z.late {
-			value, _ := repl.GetString(z.late[i].text)
-			a.early = append(a.early, early{z, &z.late[i], value})
-		}
+		a.watched |= 1 << i // none from the 65th on
 	}
 }
 
@@ -162,25 +160,39 @@ func (z *zone) suspectPeer(r *http.Request) {
 	}
 }
 
-// early is the value of a placeholder by which a request was decided.
+// early is the value of a placeholder before later handlers.
 type early struct {
 	zone  *zone
 	from  *template
 	value string
 }
 
-// watch calls noteLate after the later handlers.
+// watch lets the later handlers be watched for what they set. Denied requests never come
+// to them.
 func (a *answer) watch(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
+	if a.watched == 0 {
+		return next
+	}
+	var before []early
+	for i, z := range a.handler.zones {
+		if a.watched>>i&1 == 0 {
+			continue
+		}
+		for n := range z.late {
+			value, _ := repl.GetString(z.late[n].text)
+			before = append(before, early{z, &z.late[n], value})
+		}
+	}
 	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-		defer a.noteLate(repl)
+		defer noteLate(before, repl)
 		return next.ServeHTTP(w, r)
 	})
 }
 
 // noteLate warns of zones that decide by a placeholder which a later handler has set. A
 // handler that removes a header field is no reason to: credentials are often removed.
-func (a *answer) noteLate(repl *caddy.Replacer) {
-	for _, e := range a.early {
+func noteLate(before []early, repl *caddy.Replacer) {
+	for _, e := range before {
 		z, name := e.zone, e.from.text
 		value, _ := repl.GetString(name)
 		switch {

@@ -302,6 +302,7 @@ route {
 		{"", "key {header.X-User} {header.X-Plan}", set, "3", "key"},
 		{"", "cost {header.X-Plan}", set, "3", "cost"},
 		{"", "factor {header.X-Plan}", set, "3", "factor"},
+		{"", "factor {header.X-Plan}", set, "0", "factor"}, // which is unlimited
 		{"", plan, set, "2", ""}, // the same
 		{"", plan, "", "3", ""},
 		{"", plan, "request_header -X-Plan", "3", ""}, // credentials are removed, too

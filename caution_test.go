@@ -303,7 +303,7 @@ route {
 		{"", "cost {header.X-Plan}", set, "3", "cost"},
 		{"", "factor {header.X-Plan}", set, "3", "factor"},
 		{"", "factor {header.X-Plan}", set, "0", "factor"}, // which is unlimited
-		{"", plan, set, "2", ""}, // the same
+		{"", plan, set, "2", ""},                           // the same
 		{"", plan, "", "3", ""},
 		{"", plan, "request_header -X-Plan", "3", ""}, // credentials are removed, too
 		{"", plan, "request_header X-Other 2", "3", ""},

@@ -205,6 +205,9 @@ func looksLikeAddress(text string) bool {
 func (c *Zone) checkOverrideKeys() error {
 	known := make(map[netip.Prefix]string)
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
+		if err := checkLiteral(key); err != nil {
+			return err
+		}
 		network, ok := parseNetwork(key)
 		if !ok {
 			continue

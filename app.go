@@ -40,6 +40,7 @@ type App struct {
 	standIn     *store.Bounded // local as this configuration sees it
 	memoryZones int
 	sweepEvery  time.Duration
+	names       *configNames       // nil until a handler asks
 	claimed     map[string][]*zone // the zones of this configuration, by name; usually one of each
 
 	refusals *refusals
@@ -268,6 +269,7 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	if known := a.redis[o]; known != nil {
 		return known, nil
 	}
+	warnOfConnection(o, a.logger)
 	// The store outlives this configuration, and so may not use its logger.
 	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
 	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {

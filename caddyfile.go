@@ -274,6 +274,8 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error
 	case "key":
 		if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
 			err = errors.New("key takes at least one value: write for example key {client_ip}")
+		} else {
+			err = c.Key.check()
 		}
 	case "ipv4_prefix":
 		if c.IPv4Prefix, err = smallInteger(d, "24"); err == nil {

@@ -3,10 +3,12 @@ package ratelimit
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,9 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
@@ -165,6 +170,7 @@ https://localhost:`+port+` {
 func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
+	const untrusted = "the address of a proxy that is not trusted"
 	const user = "names the user, who is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{
@@ -192,20 +198,23 @@ route {
 	c := startCaddy(t, config("", "", "static"))
 	for _, test := range []struct {
 		global, order, key string
-		want               string // one of the warnings, or ""
+		want               string // the warnings
 	}{
-		{"", "", "{client_ip}", many},
-		{"", "", "{remote_host}", many},
-		{"", "", "{header.Api-Key} {client_ip}", many},
-		{"", "", "{client_ip}\nipv6_prefix 128", ""},
-		{"", "", `"{client_ip}|{path}"`, ""},
+		{"", "", "{client_ip}", many + untrusted},
+		{"", "", "{remote_host}", many + untrusted},
+		{"", "", "{header.Api-Key} {client_ip}", many + untrusted},
+		{"", "", "{client_ip}\nipv6_prefix 128", untrusted},
+		{"", "", `"{client_ip}|{path}"`, untrusted},
 		{trusted, "", "{remote_host}\nipv6_prefix 64", proxy},
 		{trusted, "", `"{remote_host}|{path}"`, proxy},
 		{trusted, "", "{client_ip}\nipv6_prefix 64", ""},
-		{"", "", "{remote_host}\nipv6_prefix 64", ""},
+		{"", "", "{remote_host}\nipv6_prefix 64", untrusted},
+		{"servers {\n trusted_proxies static 192.0.2.1\n }", "", "{client_ip}\nipv6_prefix 64", untrusted},
 		{"", "", "{http.auth.user.id}", user},
 		{"", "", "{http.auth.user.id} {path}", user},
 		{"", "", "{http.auth.user.email}", ""}, // which nobody sets
+		{"", "", "static\nplan {http.auth.user.id} {\n bob unlimited\n}", user},
+		{"", "", "static\ncost {http.auth.user.id}", user},
 		{"", "basic_auth /nobody {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}", "{http.auth.user.id}", user},
 		{"", "basic_auth {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}", "{http.auth.user.id}", ""},
 	} {
@@ -232,9 +241,9 @@ route {
 				time.Sleep(time.Millisecond)
 			}
 			log := c.logged()[before:]
-			for _, warning := range []string{many, proxy, user} {
+			for _, warning := range []string{many, proxy, untrusted, user} {
 				want := 0
-				if warning == test.want {
+				if strings.Contains(test.want, warning) {
 					want = 1
 				}
 				if n := strings.Count(log, warning); n != want {
@@ -242,5 +251,245 @@ route {
 				}
 			}
 		})
+	}
+}
+
+// times returns how often the log says something, once it holds all that came before.
+func (c *caddyProcess) times(t *testing.T, text string) int {
+	t.Helper()
+	mark := fmt.Sprintf("mark %d of the log", len(c.logged()))
+	if r := c.load(t, `{"`+mark+`": true}`, "application/json"); r.StatusCode == 200 {
+		t.Fatal("this is no configuration")
+	}
+	c.waitForLog(t, mark)
+	return strings.Count(c.logged(), text)
+}
+
+const theirChoice = "so clients can choose its value themselves"
+
+// A client's own header must not choose its plan: the right order is written in the log.
+func TestWarningOfLateFields(t *testing.T) {
+	config := func(before, zone, behind string) string {
+		return fmt.Sprintf(`{
+	admin {$ADMIN}
+}
+{$SITE}
+respond /ready ok
+route {
+	%s
+	rate_limit {
+		zone late {
+			%s
+			gcra 1000 1h
+		}
+	}
+	%s
+	respond "{header.X-Plan}"
+}
+`, before, zone, behind)
+	}
+	const plan = "plan {header.X-Plan} {\n 3 unlimited\n}"
+	const set = "request_header X-Plan 2"
+	c := startCaddy(t, config("", "key static", ""))
+	for _, test := range []struct {
+		before, zone, behind, client string
+		want                         string // the option that is warned of
+	}{
+		{"", plan, set, "3", "plan"},
+		{"", plan, set, "", "plan"},
+		{"", "key {header.X-Plan}", set, "3", "key"},
+		{"", "key \"{http.request.header.x-plan}|{path}\"", set, "3", "key"},
+		{"", "key {header.X-User} {header.X-Plan}", set, "3", "key"},
+		{"", "cost {header.X-Plan}", set, "3", "cost"},
+		{"", "factor {header.X-Plan}", set, "3", "factor"},
+		{"", "factor {header.X-Plan}", set, "0", "factor"}, // which is unlimited
+		{"", plan, set, "2", ""},                           // the same
+		{"", plan, "", "3", ""},
+		{"", plan, "request_header -X-Plan", "3", ""}, // credentials are removed, too
+		{"", plan, "request_header X-Other 2", "3", ""},
+		{set, plan, "", "3", ""},                                 // the right order
+		{"", "settle {\n cost {header.X-Plan}\n}", set, "3", ""}, // decided afterwards
+	} {
+		t.Run(fmt.Sprintf("%s, %s, %s, %s", test.before, test.zone, test.behind, test.client), func(t *testing.T) {
+			before := len(c.logged())
+			c.reload(t, config(test.before, test.zone, test.behind)+"# "+t.Name()+"\n")
+			for range 3 {
+				var header []string
+				if test.client != "" {
+					header = []string{"X-Plan", test.client}
+				}
+				c.get(t, "/", header...).want(t, 200)
+			}
+			c.times(t, "")
+			log, want := c.logged()[before:], 0
+			if test.want != "" {
+				want = 1
+			}
+			if strings.Count(log, theirChoice) != want || want > 0 && (!strings.Contains(log, `"option":"`+test.want+`"`) || !strings.Contains(log, "write order rate_limit after forward_auth")) {
+				t.Error(log)
+			}
+		})
+	}
+	t.Run("denied before", func(t *testing.T) { // such requests say nothing of the later handlers
+		before := c.times(t, theirChoice)
+		c.reload(t, config("", "key {header.X-Key}\nfixed_window 1 1h", "request_header X-Key changed"))
+		c.get(t, "/", "X-Key", "changed").want(t, 200)
+		for range settledToSee + 10 {
+			c.get(t, "/", "X-Key", "changed").want(t, 429)
+		}
+		c.get(t, "/", "X-Key", "another").want(t, 200)
+		if got := c.times(t, theirChoice) - before; got != 1 {
+			t.Errorf("warned %d times", got)
+		}
+	})
+}
+
+func TestWarningOfEmptyKeys(t *testing.T) {
+	for zone, empty := range map[string][]string{
+		"key {header.X-Key}":                            nil,
+		"key {header.X-Key} {header.X-User}":            nil,
+		`key "user {header.X-Key}|{header.X-User}"`:     nil,
+		"key \\{{header.X-Key}\\}":                      nil,
+		"key {header.X-Key}\nipv6_prefix 64\noverrides": nil,
+		"key {header.X-Key} everybody":                  {"not warned of"},
+		"key everybody":                                 {"not warned of"},
+		"":                                              {"not warned of"},
+	} {
+		t.Run(zone, func(t *testing.T) {
+			c := startCaddy(t, site("zone a {\n"+zone+"\n gcra 10000 1h\n}"))
+			const warning = "the key of a zone was empty for 100 requests in a row"
+			ask := func(n int, header ...string) {
+				for range n {
+					c.get(t, "/", header...).want(t, 200)
+				}
+			}
+			ask(99)
+			ask(1, "X-Key", "k")
+			ask(99)
+			if got := c.times(t, warning); got != 0 {
+				t.Fatalf("warned %d times of 99 in a row", got)
+			}
+			ask(1)
+			ask(1, "X-Key", "k")
+			ask(110)
+			want := 1
+			if empty != nil {
+				want = 0
+			}
+			if got := c.times(t, warning); got != want {
+				t.Errorf("warned %d times, want %d", got, want)
+			}
+		})
+	}
+}
+
+func TestWarningOfUncountedCosts(t *testing.T) {
+	const warning = "the cost of settle was no number for 100 responses in a row"
+	c := startCaddy(t, strings.Replace(site(`zone a {
+	gcra 100000 1h
+	settle {
+		match status 200
+		cost {http.response.header.X-Cost}
+	}
+}`), "respond ok", `header X-Cost {query.cost}
+	respond /missing 404
+	respond ok`, 1))
+	ask := func(n int, path string) {
+		for range n {
+			c.get(t, path)
+		}
+	}
+	ask(99, "/")
+	ask(1, "/?cost=2")
+	ask(99, "/?cost=much")
+	ask(5, "/missing") // which does not match
+	if got := c.times(t, warning); got != 0 {
+		t.Fatalf("warned %d times of 99 in a row", got)
+	}
+	ask(1, "/?cost=-1")
+	ask(1, "/?cost=0")
+	ask(110, "/")
+	if got := c.times(t, warning); got != 1 {
+		t.Errorf("warned %d times", got)
+	}
+}
+
+// A trailer that says what a request cost comes after the header, which does not.
+func TestWarningOfUncountedTrailers(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Cost")
+		fmt.Fprint(w, "ok")
+		w.Header().Set("X-Cost", r.URL.Query().Get("cost"))
+	}))
+	t.Cleanup(upstream.Close)
+	c := startCaddy(t, strings.Replace(site(`zone a {
+	gcra 100000 1h
+	settle {
+		cost {http.response.header.X-Cost}
+	}
+}`), "respond ok", "respond /ready ok\nreverse_proxy "+upstream.Listener.Addr().String(), 1))
+	for _, path := range []string{"/?cost=3", "/?cost=much"} {
+		for range 90 {
+			c.get(t, path)
+		}
+		if got := c.times(t, "the cost of settle was no number"); got != 0 {
+			t.Errorf("%s: warned %d times", path, got)
+		}
+	}
+}
+
+func TestWarningsOfConnections(t *testing.T) {
+	const insecure, plain = "insecure_skip_verify accepts any certificate", "the password of Redis goes to another host unencrypted"
+	for config, want := range map[string]string{
+		"127.0.0.1:6379 {\n password {env.SECRET}\n}":      "",
+		"localhost:6379 {\n password {env.SECRET}\n}":      "",
+		"[::1]:6379 {\n password {env.SECRET}\n}":          "",
+		"/run/redis.sock {\n password {env.SECRET}\n}":     "",
+		"unix://:{env.SECRET}@/run/redis.sock":             "",
+		"rediss://:{env.SECRET}@redis.internal":            "",
+		"10.0.0.1:6379 {\n password {env.SECRET}\n tls\n}": "",
+		"10.0.0.1:6379": "",
+		"10.0.0.1:6379 {\n password {env.SECRET}\n}":                                                    plain,
+		"redis://:{env.SECRET}@redis.internal":                                                          plain,
+		"127.0.0.1:6379 10.0.0.1:6379 {\n password {env.SECRET}\n cluster\n}":                           plain,
+		"10.0.0.1:26379 {\n sentinel_password {env.SECRET}\n master_name m\n}":                          plain,
+		"127.0.0.1:26379 {\n sentinel_password {env.SECRET}\n password {env.SECRET}\n master_name m\n}": "",
+		"127.0.0.1:6379 {\n tls {\n  insecure_skip_verify\n }\n}":                                       insecure,
+		"10.0.0.1:6379 {\n password {env.SECRET}\n tls {\n  insecure_skip_verify\n }\n}":                insecure,
+	} {
+		t.Run(config, func(t *testing.T) {
+			t.Setenv("SECRET", "hush")
+			text, err := adapt(t, []byte(":80\nrate_limit {\nzone a {\ngcra 1 1s\n}\nredis "+config+"\n}\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var whole struct {
+				Apps struct {
+					HTTP struct {
+						Servers map[string]struct{ Routes []struct{ Handle []Handler } }
+					}
+				}
+			}
+			if err := json.Unmarshal([]byte(text), &whole); err != nil {
+				t.Fatal(err)
+			}
+			core, logs := observer.New(zapcore.WarnLevel)
+			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.options(zap.NewNop())
+			if err == nil {
+				o, err = o.Normal()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			warnOfConnection(o, zap.New(core))
+			said := fmt.Sprint(logs.All())
+			if (want == "") != (logs.Len() == 0) || !strings.Contains(said, want) || logs.Len() > 1 || strings.Contains(said, "hush") {
+				t.Errorf("%s, want %q", said, want)
+			}
+		})
+	}
+	c := startCaddy(t, site("zone a {\n gcra 1 1s\n}\nredis 192.0.2.1:6379 {\n password {env.SECRET}\n}\non_store_error allow"), "SECRET=hush")
+	if got := c.times(t, plain); got != 1 {
+		t.Errorf("a Caddy warned %d times", got)
 	}
 }

@@ -99,6 +99,7 @@ var notFromCaddyfile = map[string]string{
 	"must be a string or a list of strings, not %.100s":                                                     onlyInJSON,
 	"must be a number or a string with placeholders, not %.100s":                                            onlyInJSON,
 	"must be a string or an object, such as \"allow\"":                                                      onlyInJSON,
+	"%s: {%s} is known in a Caddyfile alone, and empty in JSON: write {%s}":                                 onlyInJSON,
 	"unlimited and limits don't go together: write one of the two":                                          onlyInJSON,
 	"it is null: write an object with key and limits":                                                       onlyInJSON,
 	"algorithm is missing: write one of %s":                                                                 onlyInJSON,

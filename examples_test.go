@@ -296,6 +296,31 @@ func TestExampleAPIPlans(t *testing.T) {
 	c.get(t, "/api/", "X-Api-Key", "key-of-carol").want(t, 200, "RateLimit-Policy", "")
 }
 
+func TestExampleForwardAuth(t *testing.T) {
+	c := startUsage(t, "forward-auth")
+	const rich, poor = `"api";q=100;w=1`, `"api";q=5;w=3600`
+	for _, test := range []struct{ token, claimed, policy, body string }{
+		{"alices-token", "", rich, "alice enterprise"},
+		{"alices-token", "free", rich, "alice enterprise"},
+		{"bobs-token", "", poor, "bob free"},
+		{"bobs-token", "enterprise", poor, "bob free"},
+	} {
+		r := c.get(t, "/", "Authorization", "Bearer "+test.token, "X-Plan", test.claimed, "X-User", test.claimed)
+		if r.want(t, 200, "RateLimit-Policy", test.policy); r.body != test.body {
+			t.Errorf("%+v: %q", test, r.body)
+		}
+	}
+	// What bob claims to be changes neither his plan nor whose budget he uses.
+	for i, want := range []int{200, 200, 200, 429, 429} {
+		if r := c.get(t, "/", "Authorization", "Bearer bobs-token", "X-Plan", "enterprise", "X-User", fmt.Sprint("bob", i)); r.StatusCode != want {
+			t.Errorf("request %d of bob: %d, want %d", i+3, r.StatusCode, want)
+		}
+	}
+	if got := statuses(t, c, "GET", []string{"X-User", "alice", "X-Plan", "enterprise"}, "/"); got != "401 " {
+		t.Errorf("without a token: %s", got)
+	}
+}
+
 func TestExampleLLMTokens(t *testing.T) {
 	c := startUsage(t, "llm-tokens")
 	for _, test := range []struct {

@@ -36,11 +36,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			break
 		}
 	}
-	if a.userless != nil {
-		defer a.noteLateUsers(repl)
-	}
 	if len(a.requests) == 0 {
-		return next.ServeHTTP(w, r)
+		return a.watch(next, repl).ServeHTTP(w, r)
 	}
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
@@ -52,7 +49,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !allowed {
 		return h.refuse(w, r, a)
 	}
-	return a.pass(w, r, repl, next)
+	return a.pass(w, r, repl, a.watch(next, repl))
 }
 
 // pass passes a request on, and does what is to be done when its response is known.
@@ -220,7 +217,7 @@ type answer struct {
 	allowed  bool
 	using    bool // the handler's backend, which stays open until the request ends
 	exceeded string
-	userless []*zone // those whose key names a user who isn't known so far
+	watched  uint64 // bit i: the handler's zone i uses what later handlers may set
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
@@ -251,8 +248,8 @@ func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 // ask finds the zones the request belongs to, and what to ask about each, perhaps again:
 // try is how often that was done before.
 func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
-	a.zones, a.terms, a.requests, a.userless = a.zones[:0], a.terms[:0], a.requests[:0], nil
-	for _, z := range a.handler.zones {
+	a.zones, a.terms, a.requests, a.watched = a.zones[:0], a.terms[:0], a.requests[:0], 0
+	for i, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
 			return err
@@ -260,6 +257,7 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 		if !matches {
 			continue
 		}
+		a.suspect(i, r)
 		factor := z.factorOf(repl)
 		if factor == 0 {
 			continue // unlimited
@@ -270,8 +268,10 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 			}
 			return errTooEarly
 		}
-		a.suspect(z, r, repl)
 		key := z.keyOf(repl)
+		if try == 0 {
+			z.noteKey(key)
+		}
 		t, override := z.termsOf(key, repl)
 		looksUp := z.looksUp(key)
 		overridable := looksUp && try < mostTries-1

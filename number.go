@@ -46,7 +46,7 @@ func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 // check judges a number that is the same for all requests.
 func (n Number) check(what string, parse func(string) (int64, error)) error {
 	if n == "" || n.varies() {
-		return nil
+		return checkBraces(what, string(n))
 	}
 	_, err := parse(string(n))
 	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {

@@ -3,7 +3,10 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,11 +67,11 @@ type Redis struct {
 	// (default 128).
 	Batch *int `json:"batch,omitempty"`
 
-	// How long a request waits for Redis in all, before on_store_error says what
-	// becomes of it (default 100ms).
+	// How long a request waits for Redis in all, at least 1ms, before on_store_error
+	// says what becomes of it (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// How long a new connection may take (default 1s).
+	// How long a new connection may take, at least 1ms (default 1s).
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 }
 
@@ -118,6 +121,9 @@ func (c *Redis) check() error {
 			return err
 		}
 	}
+	if err := errors.Join(checkTimeout("timeout", c.Timeout, "100ms"), checkTimeout("dial_timeout", c.DialTimeout, "1s")); err != nil {
+		return err
+	}
 	o := c.unexpanded()
 	if strings.Contains(o.Address, "{") {
 		o.Address = "unknown:1"
@@ -143,6 +149,36 @@ func checkBatch(n *int) error {
 		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d", most, *n, redisstore.DefaultBatch)
 	}
 	return nil
+}
+
+// checkTimeout judges a timeout that is above 0; others are judged elsewhere.
+func checkTimeout(option string, timeout caddy.Duration, example string) error {
+	if timeout > 0 && timeout < caddy.Duration(time.Millisecond) {
+		return fmt.Errorf("%s of redis must be at least 1ms, not %v: write for example %s", option, time.Duration(timeout), example)
+	}
+	return nil
+}
+
+// warnOfConnection warns of connections that others can listen in on.
+func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
+	if o.TLS.InsecureSkipVerify {
+		logger.Warn("insecure_skip_verify accepts any certificate, so whoever can redirect the connection to Redis can read and change all of it: write ca <file> in its place",
+			zap.String("address", o.Address))
+	}
+	if (o.Password != "" || o.SentinelPassword != "") && !o.TLS.On && slices.ContainsFunc(strings.Split(o.Address, ","), isElsewhere) {
+		logger.Warn("the password of Redis goes to another host unencrypted, where others on the way can read it: write tls in the block of redis",
+			zap.String("address", o.Address))
+	}
+}
+
+// isElsewhere reports whether an address is neither this host nor a unix socket.
+func isElsewhere(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "localhost" {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return err != nil || !addr.Unmap().IsLoopback()
 }
 
 // unexpanded are the options without what is in files.

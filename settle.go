@@ -35,6 +35,9 @@ func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	if s.Match == nil && s.Cost == "" {
 		return errors.New("settle has neither match nor cost: write which responses are charged, such as match status 401, or what they are worth, such as cost {http.response.header.X-Tokens}")
 	}
+	if err := s.checkStatus(); err != nil {
+		return err
+	}
 	if mode != algorithms.Binary {
 		return fmt.Errorf("settle and mode %v don't go together: what is given back is what was charged, which is mode binary", mode)
 	}
@@ -44,6 +47,19 @@ func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 		}
 	}
 	return s.Cost.check("cost of settle", parseCost)
+}
+
+// checkStatus judges the statuses of match.
+func (s *Settle) checkStatus() error {
+	if s.Match == nil {
+		return nil
+	}
+	for _, code := range s.Match.StatusCode {
+		if (code < 1 || code > 5) && (code < 100 || code > 599) {
+			return fmt.Errorf("match of settle: no response has status %d: write one from 100 to 599, or a class such as 4xx (in JSON 4)", code)
+		}
+	}
+	return nil
 }
 
 // unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
@@ -63,7 +79,7 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 			return errors.New("match of settle takes status or header: write for example match status 401 403 or match header X-Failed true")
 		}
 		s.Match = &matcher
-		return nil
+		return s.checkStatus()
 	})
 	if err == nil && s.Match == nil && s.Cost == "" {
 		err = s.check(algorithms.Binary, nil)
@@ -113,7 +129,9 @@ func (s *settling) note(status int, header http.Header) {
 		case z.settle.Match != nil && !z.settle.Match.Match(status, header):
 			s.cost[i] = 0
 		default:
-			s.cost[i] = s.costOf(z)
+			if s.cost[i] = s.costOf(z); s.cost[i] != unknown || !s.trailers {
+				z.noteSettled(s.cost[i])
+			}
 		}
 	}
 }
@@ -150,6 +168,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 		cost := s.cost[i]
 		if cost == unknown && s.trailers && a.settles(i) {
 			cost = s.costOf(z)
+			z.noteSettled(cost)
 		}
 		r := a.requests[i]
 		switch {

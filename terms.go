@@ -259,6 +259,8 @@ func (p *Plan) check(limits bool) error {
 	switch {
 	case p.By == "":
 		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
+	case !strings.Contains(p.By, "{"):
+		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: write for example plan {http.auth.user.plan}", p.By)
 	case len(p.Values) == 0:
 		return errors.New("plan has no values: write at least one in its block, with limits in braces or as in free unlimited")
 	case limits && p.Default != nil:
@@ -266,7 +268,7 @@ func (p *Plan) check(limits bool) error {
 	case !limits && p.Default == nil:
 		return errors.New("plan has no default, and the zone no limits: write default with limits in braces, or default unlimited, for all other values")
 	}
-	return nil
+	return checkBraces("plan", p.By)
 }
 
 // unmarshalOverride reads override <key> unlimited, or override <key> { <limits> }.

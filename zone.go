@@ -23,7 +23,8 @@ type Zone struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// Whose budget a request is charged to: text with placeholders, such as
-	// {http.vars.client_ip}. Of several values the first counts in which no
+	// {http.vars.client_ip}, by their full names; one that nothing provides is an error,
+	// or a warning where a plugin may. Of several values the first counts in which no
 	// placeholder is empty, or else the last. An address from an address placeholder is
 	// written in one way, 198.51.100.1 for ::ffff:198.51.100.1 (default "": one budget
 	// for all).
@@ -144,16 +145,10 @@ type zone struct {
 	identity identity
 	plain    bool // uses only the fields other limiters have too
 
-	addressKey bool   // keys may be addresses,
-	remoteKey  bool   // those of connections
-	manyKeys   bool   // one client has many
-	userKey    string // the placeholder that names the user in keys; "" for none
-
-	badCost    atomic.Bool
-	badFactor  atomic.Bool
-	saidRemote atomic.Bool
-	saidUser   atomic.Bool
-	logger     *zap.Logger
+	cautions
+	badCost   atomic.Bool
+	badFactor atomic.Bool
+	logger    *zap.Logger
 }
 
 // provision makes the zone ready. Its errors don't repeat the zone's name.
@@ -165,6 +160,9 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		return nil, err
 	}
 	if err := c.checkLimits(); err != nil {
+		return nil, err
+	}
+	if err := c.checkPlaceholders(name, h.app.configNames(ctx), h.logger); err != nil {
 		return nil, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
@@ -197,7 +195,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	z.keys = c.keyTemplates()
-	z.judgeKeys()
+	z.judge(c)
 	factor := int64(sameFactor)
 	if c.Factor.varies() {
 		z.factor = c.Factor
@@ -245,6 +243,7 @@ func (c *Zone) check(name string) error {
 		checkPrefix("ipv4_prefix", c.IPv4Prefix, 32),
 		checkPrefix("ipv6_prefix", c.IPv6Prefix, 128),
 		checkStatus(cmp.Or(c.Status, http.StatusTooManyRequests)),
+		c.Key.check(),
 		c.Cost.check("cost", parseCost),
 		c.Factor.check("factor", parseFactor),
 	)

@@ -1,0 +1,294 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+// Placeholders that nothing provides. Caddy replaces them by nothing, so that a key made
+// of one is the same for every client.
+
+// template is the text of an option of a zone, in which placeholders may stand.
+type template struct{ option, text string }
+
+// deciding are the templates that a request is decided by.
+func (c *Zone) deciding() []template {
+	var all []template
+	for _, key := range c.Key {
+		all = append(all, template{"key", key})
+	}
+	if c.Plan != nil {
+		all = append(all, template{"plan", c.Plan.By})
+	}
+	return append(all, template{"cost", string(c.Cost)}, template{"factor", string(c.Factor)})
+}
+
+// placeholderNames returns the names of the placeholders in a text, as a [caddy.Replacer]
+// finds them.
+func placeholderNames(text string) (names []string, err error) {
+	begin := -1 // of a name
+	for i := 0; i < len(text) && err == nil; i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text) && (text[i+1] == '{' || text[i+1] == '}'):
+			i++ // an escaped brace
+		case text[i] == '{' && begin < 0:
+			begin = i + 1
+		case text[i] == '}' && begin >= 0:
+			names, begin = append(names, text[begin:i]), -1
+		case text[i] == '{' || text[i] == '}':
+			err = errBraces
+		}
+	}
+	if begin >= 0 {
+		err = errBraces
+	}
+	return names, err
+}
+
+var errBraces = errors.New(`has a brace without its counterpart: write placeholders as {name}, and a brace itself as \{`)
+
+// checkBraces returns an error if the braces of an option's text don't match.
+func checkBraces(option, text string) error {
+	if _, err := placeholderNames(text); err != nil {
+		return fmt.Errorf("%s %q %w", option, text, err)
+	}
+	return nil
+}
+
+// checkKeyText judges an alternative of a key.
+func checkKeyText(text string) error {
+	if strings.ContainsAny(text, "{}") {
+		return checkBraces("key", text)
+	}
+	if _, short := shorthand(text); short || strings.HasPrefix(text, "http.") {
+		return fmt.Errorf("key %q is the name of a placeholder, and without braces the same for all requests: write {%s}", text, text)
+	}
+	return nil
+}
+
+func (k Key) check() error {
+	var errs []error
+	for _, text := range k {
+		errs = append(errs, checkKeyText(text))
+	}
+	return errors.Join(errs...)
+}
+
+// checkLiteral returns an error for the key of an override in which a placeholder stands.
+func checkLiteral(key string) error {
+	if open := strings.IndexByte(key, '{'); open >= 0 && strings.IndexByte(key[open:], '}') > 0 {
+		return fmt.Errorf("override %q has a placeholder, which is not replaced here: write one key as it is, such as 203.0.113.7", key)
+	}
+	return nil
+}
+
+var shorthands = sync.OnceValue(httpcaddyfile.NewShorthandReplacer)
+
+// shorthand returns the name that a placeholder's name is short for in a Caddyfile.
+func shorthand(name string) (long string, ok bool) {
+	braced := "{" + name + "}"
+	tokens := caddyfile.Segment{{Text: braced}}
+	shorthands().ApplyToSegment(&tokens)
+	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
+}
+
+// openNames are the beginnings of names that end in what users choose.
+var openNames = []struct {
+	prefix string
+	header bool // it ends in the name of a header field
+}{
+	{"http.request.header.", true},
+	{"http.response.header.", true},
+	{"http.reverse_proxy.header.", true},
+	{"http.intercept.header.", true},
+	{"http.request.cookie.", false},
+	{"http.request.uri.query.", false},
+	{"http.auth.", false},
+	{"http.url_pattern.", false},
+	{"http.rate_limit.", false},
+	{"env.", false},
+	{"file.", false},
+}
+
+// setNames are the names that Caddy's handlers and matchers set while a request is
+// handled. Those that its requests have from the beginning Caddy knows itself.
+var setNames = strings.Fields(`
+	http.error http.error.status_code http.error.status_text http.error.message http.error.trace http.error.id
+	http.intercept.status_code
+	http.matchers.file.relative http.matchers.file.absolute http.matchers.file.remainder http.matchers.file.type
+	http.response.status http.response.size http.response.duration http.response.duration_ms
+	http.reverse_proxy.duration http.reverse_proxy.duration_ms http.reverse_proxy.retries http.reverse_proxy.is_transport_error
+	http.reverse_proxy.status_code http.reverse_proxy.status_text
+	http.reverse_proxy.upstream.address http.reverse_proxy.upstream.hostport http.reverse_proxy.upstream.host
+	http.reverse_proxy.upstream.port http.reverse_proxy.upstream.requests http.reverse_proxy.upstream.max_requests
+	http.reverse_proxy.upstream.fails http.reverse_proxy.upstream.latency http.reverse_proxy.upstream.latency_ms
+	http.reverse_proxy.upstream.duration http.reverse_proxy.upstream.duration_ms
+	http.vars.client_ip http.vars.trusted_proxy http.vars.start_time http.vars.uuid http.vars.trace_id http.vars.span_id
+	http.vars.matchers.error http.vars.access_logger_names`)
+
+// caddysOwn are the beginnings of names that plugins leave to Caddy.
+var caddysOwn = []string{
+	"http.request.", "http.response.", "http.vars.", "http.regexp.", "http.matchers.file.", "http.error.", "http.intercept.", "system.", "time.",
+}
+
+// caddysReplacer knows the placeholders that every request has.
+func caddysReplacer() *caddy.Replacer {
+	repl := caddy.NewReplacer()
+	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, new(net.TCPAddr))
+	r := (&http.Request{URL: new(url.URL), Header: make(http.Header)}).WithContext(ctx)
+	caddyhttp.PrepareRequest(r, repl, nil, new(caddyhttp.Server))
+	return repl
+}
+
+// provides reports whether Caddy or the configuration provides a placeholder.
+func (n *configNames) provides(name string) bool {
+	for _, open := range openNames {
+		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
+			return rest != "" && (!open.header || isFieldName(rest))
+		}
+	}
+	if n.names[name] || slices.Contains(setNames, name) {
+		return true
+	}
+	if strings.HasPrefix(name, "http.vars.") { // of which a replacer knows any
+		return n.anyVariable
+	}
+	_, known := n.caddys.Get(name)
+	return known
+}
+
+// isFieldName reports whether a header field can have this name.
+func isFieldName(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) })
+}
+
+// pluginMay reports whether a plugin may provide a placeholder that Caddy doesn't.
+func (n *configNames) pluginMay(name string) bool {
+	_, short := shorthand(name)
+	if n.unseen || short {
+		return n.unseen
+	}
+	if n.plugins || n.expressions && strings.HasPrefix(name, "http.regexp.") {
+		return true
+	}
+	namespace, _, dotted := strings.Cut(name, ".")
+	_, short = shorthand(namespace + ".x")
+	return dotted && !short && !slices.ContainsFunc(caddysOwn, func(own string) bool { return strings.HasPrefix(name, own) })
+}
+
+// checkPlaceholders returns an error for a placeholder of the zone that nothing provides, and
+// warns of those that only a plugin may provide.
+func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger) error {
+	all := c.deciding()
+	if c.Settle != nil {
+		all = append(all, template{"cost of settle", string(c.Settle.Cost)})
+	}
+	for _, t := range all {
+		names, err := placeholderNames(t.text)
+		if err != nil {
+			return fmt.Errorf("%s %q %w", t.option, t.text, err)
+		}
+		for _, name := range names {
+			long, short := shorthand(name)
+			switch {
+			case n.provides(name):
+			case n.pluginMay(name):
+				logger.Warn("neither Caddy nor this configuration provides a placeholder of a zone: unless a plugin does, it is always empty"+n.suggestion(name),
+					zap.String("zone", zone), zap.String("option", t.option), zap.String("placeholder", "{"+name+"}"))
+			case short:
+				return fmt.Errorf("%s: {%s} is known in a Caddyfile alone, and empty in JSON: write {%s}", t.option, name, long)
+			default:
+				return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s", t.option, name, n.suggestion(name))
+			}
+		}
+	}
+	return nil
+}
+
+// commonNames are placeholders that keys, plans, costs and factors are made of.
+var commonNames = strings.Fields(`
+	client_ip remote_host remote host hostport method path uri query scheme dir file uuid labels.0 path.0
+	tls_client_fingerprint tls_client_issuer tls_client_serial tls_client_subject tls_version
+	http.auth.user.id http.auth.user.plan`)
+
+// suggestion returns what may be meant by a placeholder that nothing provides, as the end
+// of a sentence.
+func (n *configNames) suggestion(name string) string {
+	for _, open := range openNames {
+		if strings.HasPrefix(name, open.prefix) {
+			return ": nothing has such a name"
+		}
+	}
+	namespace, rest, _ := strings.Cut(name, ".")
+	if long, short := shorthand(namespace + ".x"); short && rest != "" {
+		return ": did you mean {" + strings.TrimSuffix(long, "x") + rest + "}?"
+	}
+	candidates := slices.Clone(commonNames)
+	for _, common := range commonNames {
+		if long, short := shorthand(common); short {
+			candidates = append(candidates, long)
+		}
+	}
+	for known := range n.names {
+		candidates = append(candidates, known)
+	}
+	slices.Sort(candidates[len(commonNames):])
+	best, least := "", min(len(name)/3, 2)+1
+	for _, candidate := range candidates {
+		if e := edits(name, candidate); e < least && candidate[0] == name[0] {
+			best, least = candidate, e
+		}
+	}
+	if best == "" {
+		words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return c == '_' || c == '.' || c == '-' })
+		switch {
+		case slices.ContainsFunc(words, func(word string) bool { return slices.Contains(addressWords, word) }):
+			best = "client_ip"
+		case slices.Contains(words, "user") && words[0] != "http":
+			best = "http.auth.user.id"
+		default:
+			return ": write a placeholder of Caddy, or one that map or vars defines"
+		}
+	}
+	if long, short := shorthand(best); short {
+		return fmt.Sprintf(": did you mean {%s} (in JSON {%s})?", best, long)
+	}
+	return ": did you mean {" + best + "}?"
+}
+
+var addressWords = []string{"ip", "ipaddr", "addr", "address", "client", "remoteip", "realip", "clientip"}
+
+// edits is how many letters must be inserted, left out or replaced to make one text of the
+// other.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

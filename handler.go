@@ -88,8 +88,13 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
 	began := time.Now()
 	took := a.takePlaces()
+	held := false
 	if took {
-		defer a.leavePlaces()
+		defer func() {
+			if !held { // else it has given them up by then
+				a.leavePlaces()
+			}
+		}()
 	}
 	if took || a.asksSlots() || a.asksToSettle() {
 		// If the client leaves, what was charged must be known, to be given back.
@@ -103,6 +108,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	a.holdSlots()
 	a.decided(allowed, time.Since(began))
 	if wait := a.wait(); allowed && wait > 0 {
+		held = true
 		err = h.hold(ctx, a, wait)
 	}
 	return allowed, err

@@ -191,7 +191,6 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
 	}
 	if c.Delay != nil {
-		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld)}
 	}
 	keys := c.Key
 	if len(keys) == 0 {
@@ -201,6 +200,10 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	for _, key := range keys {
 		z.keys = append(z.keys, newKeyTemplate(key))
+	}
+	if c.Delay != nil {
+		oneKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
+		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld), oneKey: oneKey}
 	}
 	z.judgeKeys()
 	factor := int64(sameFactor)

@@ -45,7 +45,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
 	}
-	a.noteShadows(r)
+	a.noteDenials(r)
 	if h.forms.draft && a.enforced() {
 		a.setDraft(w.Header())
 	}
@@ -118,11 +118,11 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
 	a.setFamilies(w.Header(), h.forms.families)
 	i, wait := a.refusing()
-	z, key := a.zones[i], a.requests[i].Key
+	z := a.zones[i]
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
 	a.countRefusals()
-	a.note(r, refusalKey{zone: z.name, key: key}, wait)
+	a.note(r, i, refusalKey{}, wait)
 	why := quotaExceeded
 	if a.banned(i) {
 		why = abnormalUsage
@@ -130,23 +130,40 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	return h.respondProblem(w, r, why(z.status, a.violated()))
 }
 
-// noteShadows reports what zones would have refused that may not.
-func (a *answer) noteShadows(r *http.Request) {
-	for i, z := range a.zones {
-		if a.isFirst(i) && a.requests[i].Shadow && !a.allowedBy(i) {
-			a.note(r, refusalKey{zone: z.name, key: a.requests[i].Key, shadow: true}, a.retryAfter(i))
+// noteDenials reports what zones would have denied that may not, and the bans that begin
+// with this request.
+func (a *answer) noteDenials(r *http.Request) {
+	for i := range a.zones {
+		if !a.isFirst(i) || a.allowedBy(i) {
+			continue
+		}
+		shadow := a.requests[i].Shadow
+		if shadow {
+			a.note(r, i, refusalKey{shadow: true}, a.retryAfter(i))
+		}
+		if a.banBegins(i) {
+			a.note(r, i, refusalKey{shadow: shadow, ban: true}, a.ban(i).RetryAfter)
 		}
 	}
 }
 
-// note reports a refusal.
-func (a *answer) note(r *http.Request, k refusalKey, wait algorithms.Micros) {
+// note reports a denial by the zone that i is the first request of.
+func (a *answer) note(r *http.Request, i int, k refusalKey, wait algorithms.Micros) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
 	}
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	a.handler.app.refusals.note(k, refusal{handler: a.handler, wait: wait, remoteIP: remote, clientIP: client})
+	path := r.URL.Path
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
+		path = original.URL.Path
+	}
+	k.zone, k.key = a.zones[i].name, a.requests[i].Key
+	reason, limit := a.denier(i)
+	a.handler.app.refusals.note(k, refusal{
+		handler: a.handler, wait: wait, reason: reason, limit: limit, remoteIP: remote, clientIP: client,
+		method: clip(r.Method), host: clip(r.Host), path: clip(path),
+	})
 }
 
 // undecided deals with a request the store could not decide on.
@@ -357,6 +374,34 @@ func (a *answer) allowedBy(i int) bool {
 		}
 	}
 	return true
+}
+
+// The reasons of denials.
+const (
+	reasonLimit       = "limit"
+	reasonConcurrency = "concurrency"
+	reasonBan         = "ban"
+)
+
+// denier returns why a zone denies a request, and the limit that does, of several the one
+// with the longest wait; a ban is none.
+func (a *answer) denier(i int) (reason string, limit *algorithms.Limit) {
+	if !a.ban(i).Allowed {
+		return reasonBan, nil
+	}
+	longest := algorithms.Micros(-1)
+	for j := i; j < a.endOfZone(i); j++ {
+		for n, d := range a.limits(j) {
+			if d.Allowed || d.RetryAfter <= longest {
+				continue
+			}
+			longest, reason, limit = d.RetryAfter, reasonLimit, a.terms[j].ready[n]
+			if a.terms[j].ofSlots {
+				reason = reasonConcurrency
+			}
+		}
+	}
+	return reason, limit
 }
 
 // retryAfter is how long until a zone has room: the longest of its limits.

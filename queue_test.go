@@ -61,6 +61,9 @@ func TestPlacesAreShared(t *testing.T) {
 		}
 	}
 	p.room().wantEmpty(t)
+	if n := testing.AllocsPerRun(1000, func() { p.take("a"); p.room().leave("a") }); n > 0 {
+		t.Errorf("a place costs %v allocations", n)
+	}
 }
 
 func (w *waitingRoom) wantEmpty(t *testing.T) {

@@ -66,6 +66,35 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 }
 
+// A key that has half of the places leaves the others to other keys.
+func TestPlacesOfKeys(t *testing.T) {
+	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 1 1h 1\n delay 10h 4\n}"))
+	clients, leave := context.WithCancel(t.Context())
+	var ended []<-chan int
+	held := 0
+	hold := func(key string) {
+		t.Helper()
+		held++
+		ended = append(ended, c.hold(clients, "/?key="+key))
+		waitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="delayed",zone="api"} %d`, held))
+	}
+	c.get(t, "/?key=a").want(t, 200)
+	hold("a")
+	hold("a")
+	c.get(t, "/?key=a").want(t, 429)
+	c.get(t, "/?key=b").want(t, 200)
+	hold("b")
+	c.get(t, "/?key=b").want(t, 429)
+	c.get(t, "/?key=c").want(t, 200)
+	hold("c")
+	leave()
+	for _, status := range ended {
+		if status := <-status; status != 0 {
+			t.Errorf("a request that was to be held got %d", status)
+		}
+	}
+}
+
 func (w *waitingRoom) wantEmpty(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -143,7 +172,8 @@ func inMemory() store.Store { return store.NewMemory().Bound(1000, func() int { 
 // nothing is given back while a request may be charged behind.
 func TestQueueOrder(t *testing.T) {
 	for _, limit := range []string{
-		"gcra 3 3600000000 1", "token_bucket 3 3600000000 1", "leaky_bucket 1 3600000000 1", "smooth 7 3600000000 1", "fixed_window 1 3600000000 0",
+		"gcra 3 3600000000 1", "token_bucket 3 3600000000 1", "leaky_bucket 1 3600000000 1", "smooth 7 3600000000 1",
+		"fixed_window 1 3600000000 0",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueueTest(t, inMemory(), limit, limit, 100)
@@ -229,7 +259,8 @@ func TestQueueLaws(t *testing.T) {
 				}
 			}
 			last := time.Duration(passed[len(passed)-1])*time.Microsecond - time.Since(began)
-			if left, most := instances[0].reset(t), last+time.Duration(burst*second/events+2)*time.Microsecond; len(instances) == 1 && left > max(most, 0) {
+			most := max(last+time.Duration(burst*second/events+2)*time.Microsecond, 0)
+			if left := instances[0].reset(t); len(instances) == 1 && left > most {
 				t.Errorf("seed %d, %s: all have left, and the budget is untouched after %v, want at most %v", seed, limit, left, most)
 			}
 			for _, q := range instances {
@@ -255,8 +286,9 @@ func TestWholeQueueLeaves(t *testing.T) {
 			held += zone + "delay 1000h 60\n}\n"
 			reset += "{http.rate_limit." + name + ".reset}" // of other zones it is empty
 		}
-		c := startCaddy(t, fmt.Sprintf("{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\n"+
-			"handle /reset/* {\n rate_limit {\n%s%s\n}\nrespond \"%s\"\n}\nhandle {\n rate_limit {\n%s%s\n}\nrespond ok\n}\n", asked, use, reset, held, use))
+		c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\n"+
+			fmt.Sprintf("handle /reset/* {\n rate_limit {\n%s%s\n}\nrespond \"%s\"\n}\n", asked, use, reset)+
+			fmt.Sprintf("handle {\n rate_limit {\n%s%s\n}\nrespond ok\n}\n", held, use))
 		for _, limit := range limits {
 			name, _, _ := strings.Cut(limit, " ")
 			t.Run(name, func(t *testing.T) { testWholeQueueLeaves(t, c, name) })

@@ -113,5 +113,11 @@ func (a *answer) ban(i int) algorithms.Decision {
 	return algorithms.Decision{Allowed: true}
 }
 
+// banBegins reports whether a zone's ban begins with this request.
+func (a *answer) banBegins(i int) bool {
+	d := a.ban(i)
+	return d.Allowed && d.RetryAfter > 0
+}
+
 // banned tells whether a zone's ban stands, or has begun with this request.
 func (a *answer) banned(i int) bool { return a.ban(i).RetryAfter > 0 }

@@ -138,6 +138,7 @@ func TestConcurrency(t *testing.T) {
 		for _, c := range []*caddyProcess{one, other} {
 			c.get(t, "/").want(t, 429, "Retry-After", "1", "RateLimit-Policy", `"api";q=3;qu="concurrent-requests"`, "RateLimit", `"api";r=0;t=1`)
 		}
+		one.waitForLog(t, `"reason":"concurrency","limit":"concurrency 3"`)
 		other.get(t, "/?key=another").want(t, 200, "Retry-After", "", "RateLimit", `"api";r=2`)
 		g.pass <- struct{}{}
 		waitForSlots(t, one, 1)

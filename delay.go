@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -22,7 +20,9 @@ type Delay struct {
 	Max caddy.Duration `json:"max,omitempty"`
 
 	// How many requests of the zone this instance holds, or decides on, at a time;
-	// further ones pass only if they fit at once (default 1000).
+	// further ones pass only if they fit at once. No key gets more of these places than
+	// it leaves free: half of them if it is the only one. Where the key has no
+	// placeholder, it gets all (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
@@ -51,32 +51,27 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	return nil
 }
 
-// places are those in which a zone's requests are held.
+// places are where a zone holds requests.
 type places struct {
 	zone    string
 	longest algorithms.Micros
 	most    int64
+	oneKey  bool // all requests of the zone have the same key
 }
 
-// taken counts the places that are taken in this process, by zone: like the
-// requests in them it outlives configurations.
-var taken sync.Map // zone → *atomic.Int64
-
-func (p *places) taken() *atomic.Int64 {
-	n, ok := taken.Load(p.zone)
-	if !ok {
-		n, _ = taken.LoadOrStore(p.zone, new(atomic.Int64))
-	}
-	return n.(*atomic.Int64)
-}
-
-// take takes a place, if there is one.
-func (p *places) take() bool {
-	n := p.taken()
-	if n.Add(1) > p.most {
-		n.Add(-1)
+// take takes a place for a request of a key, if there is one for it. A key that has
+// places gets another one only while more are free than it has, so that it leaves some
+// for others: half of them if it is alone, a third each if there are two.
+func (p *places) take(key string) bool {
+	w := p.room()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	free := p.most - w.taken
+	if free <= 0 || w.takenBy[key] >= free && !p.oneKey {
 		return false
 	}
+	w.taken++
+	w.takenBy[key]++
 	return true
 }
 
@@ -95,18 +90,21 @@ func (a *answer) takePlaces() (took bool) {
 		case longest <= 0:
 		case r.Shadow: // charged in advance as it would be, but not held
 			r.MaxWait = longest
-		case z.places.take():
+		case z.places.take(r.Key):
 			r.MaxWait, took = longest, true
 		}
 	}
 	return took
 }
 
-// leavePlaces gives back the places that the request took.
+// hasPlace reports whether the request took a place in a zone.
+func (a *answer) hasPlace(i int) bool { return a.requests[i].MaxWait > 0 && !a.requests[i].Shadow }
+
+// leavePlaces gives back the places of a request that isn't held.
 func (a *answer) leavePlaces() {
 	for i, z := range a.zones {
-		if r := &a.requests[i]; r.MaxWait > 0 && !r.Shadow {
-			z.places.taken().Add(-1)
+		if a.hasPlace(i) {
+			z.places.room().leave(a.requests[i].Key)
 		}
 	}
 }
@@ -137,21 +135,37 @@ var errClientGone = errors.New("the client left while its request was held")
 func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) error {
 	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
 	defer timer.Stop()
+	var turns []*turn
+	var charged []store.Request // where nobody queues up
+	for i, z := range a.zones {
+		if a.hasPlace(i) {
+			turns = append(turns, z.places.room().join(h, a.requests[i]))
+		} else if !a.terms[i].ofSlots { // these are given back by themselves
+			charged = append(charged, a.requests[i])
+		}
+	}
 	select {
 	case <-timer.C:
+		for _, t := range turns {
+			t.pass()
+		}
 		a.age(wait)
 		return nil
 	case <-ctx.Done():
-		var charged []store.Request
-		for i, r := range a.requests {
-			if !a.terms[i].ofSlots { // these are given back by themselves
-				charged = append(charged, r)
-			}
+		if len(charged) > 0 {
+			h.giveBack(charged)
 		}
-		if err := h.store.Refund(context.WithoutCancel(ctx), charged, maxCost); err != nil {
-			h.failed(fmt.Errorf("giving back what a held request was charged whose client left: %w", err))
+		for _, t := range turns {
+			t.abandon()
 		}
 		return errClientGone
+	}
+}
+
+// giveBack gives back what held requests were charged whose clients have left.
+func (h *Handler) giveBack(charged []store.Request) {
+	if err := h.store.Refund(context.Background(), charged, maxCost); err != nil {
+		h.failed(fmt.Errorf("giving back what a held request was charged whose client left: %w", err))
 	}
 }
 

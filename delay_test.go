@@ -164,7 +164,7 @@ handle {
 				reset(1 + i)
 			}
 		}
-		// Who leaves while others wait behind leaves his place, but not his time.
+		// The charge of a client that leaves stays while others wait behind it.
 		first := hold()
 		reset(2)
 		last := hold()
@@ -173,7 +173,7 @@ handle {
 		c.waitForLog(t, `"status":499`)
 		reset(3)
 		last()
-		reset(2)
+		reset(1)
 		clients.Wait()
 		if log := c.logged(); !strings.Contains(log, "rate limit exceeded") || strings.Contains(log, `"level":"error"`) {
 			t.Errorf("log: %s", log)

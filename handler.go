@@ -42,7 +42,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return h.undecided(w, r, next, a, err)
 	}
-	a.noteShadows(r)
+	a.noteDenials(r)
 	if h.forms.draft && a.enforced() {
 		a.setDraft(w.Header())
 	}
@@ -85,8 +85,13 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
 	began := time.Now()
 	took := a.takePlaces()
+	held := false
 	if took {
-		defer a.leavePlaces()
+		defer func() {
+			if !held { // else it has given them up by then
+				a.leavePlaces()
+			}
+		}()
 	}
 	if took || a.asksSlots() || a.asksToSettle() {
 		// If the client leaves, what was charged must be known, to be given back.
@@ -104,6 +109,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	}
 	a.decided(allowed, time.Since(began))
 	if wait := a.wait(); allowed && wait > 0 {
+		held = true
 		err = h.hold(ctx, a, wait)
 	}
 	return allowed, err
@@ -113,11 +119,11 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
 	a.setFamilies(w.Header(), h.forms.families)
 	i, wait := a.refusing()
-	z, key := a.zones[i], a.requests[i].Key
+	z := a.zones[i]
 	setRetryAfter(w.Header(), wait, h.Jitter)
 	a.exceeded = z.name
 	a.countRefusals()
-	a.note(r, refusal{zone: z.name, key: key, wait: wait})
+	a.note(r, i, refusal{wait: wait})
 	why := quotaExceeded
 	if a.banned(i) {
 		why = abnormalUsage
@@ -125,24 +131,39 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 	return h.respondProblem(w, r, why(z.status, a.violated()))
 }
 
-// noteShadows reports what zones would have refused that may not.
-func (a *answer) noteShadows(r *http.Request) {
-	for i, z := range a.zones {
-		if a.isFirst(i) && a.requests[i].Shadow && !a.allowedBy(i) {
-			a.note(r, refusal{zone: z.name, key: a.requests[i].Key, shadow: true, wait: a.retryAfter(i)})
+// noteDenials reports what zones would have denied that may not, and the bans that begin
+// with this request.
+func (a *answer) noteDenials(r *http.Request) {
+	for i := range a.zones {
+		if !a.isFirst(i) || a.allowedBy(i) {
+			continue
+		}
+		shadow := a.requests[i].Shadow
+		if shadow {
+			a.note(r, i, refusal{shadow: true, wait: a.retryAfter(i)})
+		}
+		if a.banBegins(i) {
+			a.note(r, i, refusal{shadow: shadow, ban: true, wait: a.ban(i).RetryAfter})
 		}
 	}
 }
 
-// note reports what was refused of a request.
-func (a *answer) note(r *http.Request, refused refusal) {
+// note reports a denial by the zone that i is the first request of.
+func (a *answer) note(r *http.Request, i int, denied refusal) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
 	}
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	refused.handler, refused.remoteIP, refused.clientIP = a.handler, remote, client
-	a.handler.app.refusals.note(refused)
+	path := r.URL.Path
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
+		path = original.URL.Path
+	}
+	denied.zone, denied.key, denied.handler = a.zones[i].name, a.requests[i].Key, a.handler
+	denied.reason, denied.limit = a.denier(i)
+	denied.remoteIP, denied.clientIP = remote, client
+	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
+	a.handler.app.refusals.note(denied)
 }
 
 // undecided deals with a request the store could not decide on.
@@ -394,6 +415,34 @@ func (a *answer) allowedBy(i int) bool {
 		}
 	}
 	return true
+}
+
+// The reasons of denials.
+const (
+	reasonLimit       = "limit"
+	reasonConcurrency = "concurrency"
+	reasonBan         = "ban"
+)
+
+// denier returns why a zone denies a request, and the limit that does, of several the one
+// with the longest wait; a ban is none.
+func (a *answer) denier(i int) (reason string, limit *algorithms.Limit) {
+	if !a.ban(i).Allowed {
+		return reasonBan, nil
+	}
+	longest := algorithms.Micros(-1)
+	for j := i; j < a.endOfZone(i); j++ {
+		for n, d := range a.limits(j) {
+			if d.Allowed || d.RetryAfter <= longest {
+				continue
+			}
+			longest, reason, limit = d.RetryAfter, reasonLimit, a.terms[j].ready[n]
+			if a.terms[j].ofSlots {
+				reason = reasonConcurrency
+			}
+		}
+	}
+	return reason, limit
 }
 
 // retryAfter is how long until a zone has room: the longest of its limits.

@@ -464,7 +464,7 @@ rate_limit {
 respond ok
 `)
 	for range 21 {
-		c.get(t, "/x", "Key", "secret")
+		c.get(t, "/x?token=query", "Key", "secret")
 	}
 	counted := func() (sum int) {
 		for _, m := range regexp.MustCompile(`"msg":"rate limit exceeded".*"count":(\d+)`).FindAllStringSubmatch(c.logged(), -1) {
@@ -482,12 +482,15 @@ respond ok
 	log := c.logged()
 	for _, want := range []string{
 		`"logger":"http.handlers.rate_limit","msg":"rate limit exceeded","zone":"api","wait":`,
-		`"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":1,"key":"secret"`,
-		`"msg":"recorded event","name":"rate_limit_exceeded","data":{"client_ip":"127.0.0.1","count":1,"remote_ip":"127.0.0.1","wait":`,
+		`"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":1,"reason":"limit","limit":"gcra 1 1h","method":"GET","host":"` + c.site + `","path":"/x","key":"secret"}`,
+		`"msg":"recorded event","name":"rate_limit_exceeded","data":{"client_ip":"127.0.0.1","count":1,"host":"` + c.site + `","limit":"gcra 1 1h","method":"GET","path":"/x","reason":"limit","remote_ip":"127.0.0.1","wait":`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s", want)
 		}
+	}
+	if strings.Contains(log, "token=query") {
+		t.Error("a query is logged")
 	}
 	if n := strings.Count(log, "rate limit exceeded"); n > 5 {
 		t.Errorf("20 refusals in about a second are %d lines, want 2", n)
@@ -495,7 +498,7 @@ respond ok
 	c.reload(t, site("zone api {\n key {header.Key}\n gcra 1 1h\n}"))
 	c.get(t, "/", "Key", "hidden")
 	c.get(t, "/", "Key", "hidden")
-	c.waitForLog(t, `"count":1}`)
+	c.waitForLog(t, `"path":"/"}`)
 	if strings.Contains(c.logged(), "hidden") {
 		t.Error("a key is logged without log_key")
 	}
@@ -512,6 +515,11 @@ func TestHashKeys(t *testing.T) {
 	hashed := redisstore.HashedKey("pepper", "sesame")
 	if log := c.logged(); !strings.Contains(log, hashed) || strings.Contains(log, "sesame") || strings.Contains(log, "pepper") {
 		t.Errorf("the log lacks %s, or has the key or the secret", hashed)
+	}
+	for line := range strings.Lines(c.logged()) { // keys can be made of them
+		if strings.Contains(line, "rate limit exceeded") && (strings.Contains(line, `"path"`) || strings.Contains(line, `"host"`)) {
+			t.Errorf("the log says host or path: %s", line)
+		}
 	}
 	if names := server.Client.Keys(t.Context(), "caddy_rl:{*}:api:*").Val(); len(names) != 1 || !strings.Contains(names[0], hashed) {
 		t.Errorf("budgets in Redis: %q", names)

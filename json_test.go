@@ -297,19 +297,3 @@ func TestRedisPlaceholders(t *testing.T) {
 		logs.TakeAll()
 	}
 }
-
-// What has no effect, or nothing to do, says so.
-func TestWarnings(t *testing.T) {
-	for settings, want := range map[string]string{
-		`"distributed":{}`: "distributed has no effect: write redis",
-		`"storage":"x"`:    "storage has no effect: budgets are kept in memory",
-		`"rate_limits":{}`: "no zones are configured",
-	} {
-		c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
-		config := strings.Replace(handlerConfig(`{"handler":"rate_limit",`+settings+`}`), `"disabled":true`, `"listen":"{$ADMIN}"`, 1)
-		if r := c.load(t, config, "application/json"); r.StatusCode != 200 {
-			t.Errorf("%s: %d %s", settings, r.StatusCode, r.body)
-		}
-		c.waitForLog(t, want)
-	}
-}

@@ -198,23 +198,6 @@ func TestReloadKeepsConnections(t *testing.T) {
 	}
 }
 
-// Whatever a configuration acquires, it gives back: accepted or not.
-func TestNothingIsLeftAcquired(t *testing.T) {
-	limit := `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
-	for _, handlers := range []string{
-		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}}`,
-		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"rate_limit","rate_limits":{"b":{` + limit + `}},"redis":{"address":["h:2"]}}`,
-		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}},{"handler":"rate_limit","rate_limits":{"a":{}}}`,
-		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"no_such_handler"}`,
-	} {
-		_ = validate(handlerConfig(handlers))
-		shared.Range(func(key, _ any) bool {
-			t.Errorf("%T is still acquired after %s", key, handlers)
-			return true
-		})
-	}
-}
-
 // Zones written for another limiter may share a name and nothing else. What each
 // is charged does not depend on which of them comes first.
 func TestPlainZonesOfOneName(t *testing.T) {
@@ -265,42 +248,6 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 		c.reload(t, config(zone("/a", "{header.Other} static", 5, "status 403")))
 		left("/a", 0)
 	})
-}
-
-// What a handler doesn't say itself it has from the global option; what it says
-// replaces that whole.
-func TestInheritance(t *testing.T) {
-	server := redistest.Start(t)
-	c := startCaddy(t, fmt.Sprintf(`{
-	admin {$ADMIN}
-	rate_limit {
-		redis %s {
-			timeout 30s
-		}
-		headers draft_06 x_ratelimit
-	}
-}
-{$SITE}
-rate_limit /a {
-	zone a {
-		gcra 5 1h
-	}
-}
-rate_limit /b {
-	zone b {
-		gcra 5 1h
-	}
-	store memory
-	headers draft
-}
-respond ok
-`, server.Addr))
-	c.get(t, "/a").want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
-	c.get(t, "/b").want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
-	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
-	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:1") {
-		t.Errorf("keys in Redis: %q, want one of zone a", keys)
-	}
 }
 
 // The bound of the store in memory is the configuration's.

@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,19 +34,66 @@ type refusalKey struct {
 	zone   string
 	key    keyhash.Hash
 	shadow bool // the requests passed
+	ban    bool // bans began with them
 	others bool // all keys there is no room for
 }
 
 // refusal is one or more refused requests of one zone and key; all but count
 // describe the latest.
 type refusal struct {
-	zone               string
-	key                string // once it is noted: as it is logged
-	shadow, others     bool   // as in refusalKey
-	handler            *Handler
-	wait               algorithms.Micros
-	remoteIP, clientIP string
-	count              int64
+	zone                string
+	key                 string // once it is noted: as it is logged
+	shadow, ban, others bool   // as in refusalKey
+	handler             *Handler
+	wait                algorithms.Micros // of a ban, how long it stands
+	reason              string
+	limit               *algorithms.Limit // nil: a ban
+	remoteIP, clientIP  string
+	method, host, path  string // clipped
+	count               int64
+}
+
+// mostLogged bounds what is logged of a text that clients send, in bytes.
+const mostLogged = 256
+
+func clip(text string) string { return text[:min(len(text), mostLogged)] }
+
+// keep makes the texts ones of their own, so that nothing of the request is kept. Those
+// that are the same as before are there already.
+func (r *refusal) keep(before *refusal) {
+	for _, text := range [][2]*string{{&r.method, &before.method}, {&r.host, &before.host}, {&r.path, &before.path}} {
+		if *text[0] == *text[1] {
+			*text[0] = *text[1]
+		} else {
+			*text[0] = strings.Clone(*text[0])
+		}
+	}
+}
+
+// message is what the log says. Tools that ban clients look for that of a denial.
+func (r *refusal) message() string {
+	switch {
+	case r.ban && r.shadow:
+		return "key would be banned"
+	case r.ban:
+		return "key banned"
+	case r.shadow:
+		return "rate limit would be exceeded"
+	default:
+		return "rate limit exceeded"
+	}
+}
+
+// denier names the limit.
+func (r *refusal) denier() string {
+	switch r.reason {
+	case reasonLimit:
+		return r.limit.String()
+	case reasonConcurrency:
+		return fmt.Sprint("concurrency ", r.limit.Events)
+	default:
+		return r.reason
+	}
 }
 
 func newRefusals(report func(refusal)) *refusals {
@@ -62,12 +111,12 @@ func (f *refusals) note(r refusal) {
 // isFirst tells whether a refusal is to be reported at once; otherwise it is
 // added to those that wait.
 func (f *refusals) isFirst(r *refusal) bool {
-	k := refusalKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow}
+	k := refusalKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow, ban: r.ban}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.recent[k]
 	if !f.closed && known == nil && len(f.recent) >= mostRecentRefusals {
-		k = refusalKey{zone: r.zone, shadow: r.shadow, others: true}
+		k = refusalKey{zone: r.zone, shadow: r.shadow, ban: r.ban, others: true}
 		known, r.others = f.recent[k], true
 	}
 	switch {
@@ -83,11 +132,13 @@ func (f *refusals) isFirst(r *refusal) bool {
 	}
 	if known != nil {
 		r.count += known.count
+		r.keep(known)
 		*known = *r
 		return false
 	}
-	first := *r
+	first := *r // only this one is kept
 	first.count = 0
+	first.keep(&refusal{})
 	f.recent[k] = &first
 	if f.timer == nil {
 		f.timer = time.AfterFunc(time.Second, f.tick)
@@ -147,23 +198,29 @@ func (h *Handler) loggedKey(key string) string {
 	return shown
 }
 
-// reportRefusal logs and emits. What only would have been refused is no event.
+// reportRefusal logs and emits. What only would have been refused is no event, and the
+// beginning of a ban is none of its own.
 func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	wait := time.Duration(r.wait) * time.Microsecond
 	if r.wait == algorithms.Forever {
 		wait = 0 // it is no use to wait
 	}
-	message := "rate limit exceeded"
-	if r.shadow { // another message, for who reads that one bans clients
-		message = "rate limit would be exceeded"
-	}
-	secret := r.handler.hashKeys
-	if c := r.handler.logger.Check(zap.InfoLevel, message); c != nil {
-		fields := []zap.Field{zap.String("zone", r.zone), zap.Duration("wait", wait)}
-		if secret == "" { // else an address would undo the hash of a key
+	hashed := r.handler.hashKeys != "" // then nothing is logged that a key can be made of
+	if c := r.handler.logger.Check(zap.InfoLevel, r.message()); c != nil {
+		fields := []zap.Field{zap.String("zone", r.zone)}
+		if r.ban {
+			fields = append(fields, zap.String("until", time.Now().Add(wait).UTC().Format(time.RFC3339)), zap.Duration("duration", wait))
+		} else {
+			fields = append(fields, zap.Duration("wait", wait))
+		}
+		if !hashed {
 			fields = append(fields, zap.String("remote_ip", r.remoteIP), zap.String("client_ip", r.clientIP))
 		}
-		fields = append(fields, zap.Int64("count", r.count))
+		fields = append(fields, zap.Int64("count", r.count),
+			zap.String("reason", r.reason), zap.String("limit", r.denier()), zap.String("method", r.method))
+		if !hashed {
+			fields = append(fields, zap.String("host", r.host), zap.String("path", r.path))
+		}
 		if r.others {
 			fields = append(fields, zap.Bool("other_keys", true))
 		} else if r.handler.logsKeys() {
@@ -171,12 +228,20 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 		}
 		c.Write(fields...)
 	}
-	if r.shadow {
+	if r.shadow || r.ban {
 		return
 	}
-	data := map[string]any{"zone": r.zone, "wait": wait, "count": r.count}
-	if secret == "" {
+	data := map[string]any{
+		"zone":   r.zone,
+		"wait":   wait,
+		"count":  r.count,
+		"reason": r.reason,
+		"limit":  r.denier(),
+		"method": r.method,
+	}
+	if !hashed {
 		data["remote_ip"], data["client_ip"] = r.remoteIP, r.clientIP
+		data["host"], data["path"] = r.host, r.path
 	}
 	events.Emit(a.ctx, "rate_limit_exceeded", data)
 }

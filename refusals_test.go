@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -120,4 +121,57 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	}
 	runtime.KeepAlive(refusals)
 	runtime.KeepAlive(z)
+}
+
+// What is kept of a request is bounded, and costs nothing anew while it is the same.
+func TestRefusalsKeepLittle(t *testing.T) {
+	var last refusal
+	f := newRefusals(func(r refusal) { last = r })
+	defer f.close()
+	long := strings.Repeat("x", 100_000)
+	k := refusalKey{zone: "z", key: keyHashes.Sum("a")}
+	note := func(path string) {
+		f.note(refusal{zone: "z", key: "a", handler: new(Handler), method: clip("GET"), host: clip(long), path: clip(path)})
+	}
+	note(long)
+	if known := f.recent[k]; len(known.host) != mostLogged || len(known.path) != mostLogged || len(last.path) != mostLogged {
+		t.Errorf("%d bytes of a host and %d of a path are kept", len(known.host), len(known.path))
+	}
+	if n := testing.AllocsPerRun(100, func() { note(long) }); n > 0 {
+		t.Errorf("%v allocations for a request like the last one", n)
+	}
+	note("/other")
+	if path := f.recent[k].path; path != "/other" {
+		t.Errorf("the path is %.20s, want that of the latest request", path)
+	}
+}
+
+// A ban is logged once, where it begins, and denials say what denies.
+func TestDenialsSayWhy(t *testing.T) {
+	eachStore(t, func(t *testing.T, use string) {
+		config := func(options, use string) string {
+			return strings.Replace(site("zone api {\n key {header.Key}\n gcra 1 1h\n token_bucket 100 1h\n"+options+"\n}\nlog_key\n"+use), "rate_limit @limited", "uri @limited strip_prefix /shown\nrate_limit @limited", 1)
+		}
+		c := startCaddy(t, config("ban 1h after 2", use))
+		for range 6 {
+			c.get(t, "/shown/path?secret", "Key", "a")
+		}
+		const who = `"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":\d+`
+		const what = `"method":"GET","host":"127.0.0.1:\d+","path":"/shown/path"`
+		wantLine := func(pattern string) {
+			t.Helper()
+			waitFor(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(c.logged()) })
+		}
+		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":[0-9.]+,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)
+		wantLine(`"msg":"key banned","zone":"api","until":"20[0-9TZ:-]+","duration":3600,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)
+		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":3[0-9.]+,` + who + `,"reason":"ban","limit":"ban",` + what + `,"key":"a"}`)
+		if n := strings.Count(c.logged(), `"key banned"`); n != 1 {
+			t.Errorf("a ban is logged %d times, want once", n)
+		}
+		c.reload(t, config("shadow\n ban 1h", use))
+		for range 3 {
+			c.get(t, "/shown/path", "Key", "b").want(t, 200)
+		}
+		wantLine(`"msg":"key would be banned","zone":"api"`)
+	})
 }

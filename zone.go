@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -188,13 +189,14 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if c.Cost != "" && !c.Cost.varies() {
 		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
 	}
-	if c.Delay != nil {
-		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld)}
-	}
 	keys := c.keys()
 	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
 	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	z.keys = c.keyTemplates()
+	if c.Delay != nil {
+		oneKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
+		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld), oneKey: oneKey}
+	}
 	z.judge(c)
 	factor := int64(sameFactor)
 	if c.Factor.varies() {

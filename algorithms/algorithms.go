@@ -116,6 +116,18 @@ type Receipt struct {
 	Local bool
 }
 
+// Later reports whether a charge was made after another one of the same budget, of
+// which it has the receipt. Both were made in advance (see [Request].MaxWait), and
+// neither has been given back.
+func (l *Limit) Later(r, other Receipt) bool {
+	if l.algorithm.queued == nil {
+		return false
+	}
+	until, rest := l.algorithm.queued(l, r.A, r.B)
+	before, otherRest := l.algorithm.queued(l, other.A, other.B)
+	return until > before || until == before && rest > otherRest
+}
+
 // Algorithm describes one algorithm to those that configure, compose or list it.
 type Algorithm struct {
 	// Name is the word for it in configurations and in scripts.
@@ -142,7 +154,10 @@ type Algorithm struct {
 	// longestDelay is the longest MaxWait whose debt can be counted exactly; nil
 	// where requests can't be charged in advance.
 	longestDelay func(*Limit) Micros
-	decide       func(l *Limit, s *State, now Micros, cost int64) verdict
+	// queued returns up to when the charges of a budget are spread that had the receipt
+	// a and b last, and a rest: of two charges in advance the later one's is greater.
+	queued func(l *Limit, a, b int64) (until Micros, rest int64)
+	decide func(l *Limit, s *State, now Micros, cost int64) verdict
 	// commit charges, within the bound of debt if the request was refused, and
 	// answers as it stands then; a and b are those of a Receipt.
 	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros)

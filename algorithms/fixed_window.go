@@ -30,9 +30,12 @@ func init() {
 		},
 		bound:        func(*Limit) error { return nil },
 		longestDelay: windowsDelay,
-		decide:       fixedWindowDecide,
-		commit:       fixedWindowCommit,
-		refund:       fixedWindowRefund,
+		queued: func(l *Limit, start Micros, count int64) (Micros, int64) {
+			return start + count/l.Events*l.Window, count % l.Events
+		},
+		decide: fixedWindowDecide,
+		commit: fixedWindowCommit,
+		refund: fixedWindowRefund,
 	})
 }
 

@@ -25,6 +25,7 @@ func init() {
 		args:         func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
 		bound:        productBound,
 		longestDelay: productDelay,
+		queued:       func(_ *Limit, tat Micros, part int64) (Micros, int64) { return tat, part },
 		decide:       gcraDecide,
 		commit:       gcraCommit,
 		refund:       gcraRefund,

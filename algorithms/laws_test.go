@@ -52,7 +52,11 @@ func (h *history) refund(r *rand.Rand) {
 		return
 	}
 	c := &h.charges[r.IntN(len(h.charges))]
-	if n := min(1+r.Int64N(3), c.events); c.receipt != (Receipt{}) {
+	n := min(1+r.Int64N(3), c.events)
+	if h.limit.algorithm.BinaryOnly { // what was charged is given back whole
+		n = c.events
+	}
+	if c.receipt != (Receipt{}) {
 		Refund(h.limit, h.state, h.now, c.receipt, n)
 		c.events -= n
 		for i := range h.charges {

@@ -22,9 +22,12 @@ func init() {
 		args:         func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
 		bound:        leakyBucketBound,
 		longestDelay: windowsDelay,
-		decide:       leakyBucketDecide,
-		commit:       leakyBucketCommit,
-		refund:       leakyBucketRefund,
+		queued: func(l *Limit, drip Micros, level int64) (Micros, int64) {
+			return drip + level/l.Events*l.Window, level % l.Events
+		},
+		decide: leakyBucketDecide,
+		commit: leakyBucketCommit,
+		refund: leakyBucketRefund,
 	})
 }
 

@@ -32,6 +32,7 @@ func init() {
 		args:         smoothArgs,
 		bound:        smoothBound,
 		longestDelay: func(*Limit) Micros { return longest / 4 },
+		queued:       func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
 		decide:       smoothDecide,
 		commit:       smoothCommit,
 		refund:       smoothRefund,
@@ -163,10 +164,10 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if free > now && (free > then || free == then && used != left) {
 		return // others wait behind it
 	}
-	sooner := min(floorDiv(back, events), free-now)
+	sooner := min(ceilDiv(back, events), free-now) // as much as was charged, where nothing was saved up
 	free -= sooner
 	if warmUp == 0 {
-		used = max(used-min(back-sooner*events, left), 0)
+		used = max(used-min(max(back-sooner*events, 0), left), 0)
 	}
 	s.A, s.B, s.C = used, free, at
 }

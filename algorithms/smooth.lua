@@ -88,10 +88,10 @@ function smooth.refund(l, key, now, a, b, n)
   if free > now and (free > next_free or free == next_free and used ~= left) then
     return
   end
-  local sooner = min(floor(back / events), free - now)
+  local sooner = min(ceil(back / events), free - now)
   free = free - sooner
   if not warm_up then
-    used = max(used - min(back - sooner * events, left), 0)
+    used = max(used - min(max(back - sooner * events, 0), left), 0)
   end
   save(key, free - now + ceil(used / speed) + linger, used, free, at)
 end

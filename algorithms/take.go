@@ -197,7 +197,8 @@ func (r *Request) outcome(allowed bool) outcome {
 }
 
 // Refund gives back n events, at most the Charged of the decision the receipt is
-// from, which granted them; a receipt is good for one refund. What time has given back already, or may
+// from, which granted them, and all of these where the algorithm is BinaryOnly; a
+// receipt is good for one refund. What time has given back already, or may
 // have if nothing else was charged since, isn't given back again. Nor is what
 // requests that were charged in advance have queued up behind: they keep the time
 // they were told, and nobody may come to pass together with them. State that has been

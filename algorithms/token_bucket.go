@@ -28,6 +28,7 @@ func init() {
 		},
 		bound:        productBound,
 		longestDelay: productDelay,
+		queued:       func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
 		decide:       tokenBucketDecide,
 		commit:       tokenBucketCommit,
 		refund:       tokenBucketRefund,

@@ -292,3 +292,28 @@ func TestFailover(t *testing.T) {
 		t.Errorf("a caller that has left: %v, %d failures", err, len(failures))
 	}
 }
+
+// What was charged in one call may come from both: the store, and what stands in for it.
+func TestFailoverGivesBackWhereItCharged(t *testing.T) {
+	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
+	limit := window(t, 5, time.Hour)
+	s := store.NewFailover(f, here, func(error) {})
+	var charged []store.Request
+	for _, failure := range []error{nil, errGone, nil} {
+		f.fail(failure)
+		one := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
+		if allowed, err := s.Take(t.Context(), one); !allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		charged = append(charged, one[0])
+	}
+	if err := s.Refund(t.Context(), charged, 1); err != nil {
+		t.Fatal(err)
+	}
+	for name, budgets := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
+		look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
+		if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Decisions[0].Remaining != 5 {
+			t.Errorf("in %s remain %d, %v; want 5", name, look[0].Decisions[0].Remaining, err)
+		}
+	}
+}

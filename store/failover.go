@@ -45,12 +45,17 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	return allowed, err
 }
 
-// Refund implements [Store].
+// Refund implements [Store]. It gives back where the charge went.
 func (f *Failover) Refund(ctx context.Context, requests []Request, n int64) error {
-	if slices.ContainsFunc(requests, isLocal) {
-		return f.local.Refund(ctx, f.parts(requests), n)
+	if !slices.ContainsFunc(requests, isLocal) {
+		return f.store.Refund(ctx, requests, n)
 	}
-	return f.store.Refund(ctx, requests, n)
+	here := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return !isLocal(r) })
+	err := f.local.Refund(ctx, f.parts(here), n)
+	if there := slices.DeleteFunc(slices.Clone(requests), isLocal); len(there) > 0 {
+		err = errors.Join(err, f.store.Refund(ctx, there, n))
+	}
+	return err
 }
 
 // Renew implements [Store]. A charge stays where it is.

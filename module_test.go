@@ -1,0 +1,269 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+)
+
+// Caddy finds the modules by their IDs, makes new ones each time, and sees what they can do.
+func TestModules(t *testing.T) {
+	for id, want := range map[string]caddy.Module{"http.handlers.rate_limit": new(Handler), "rate_limit": new(App)} {
+		info, err := caddy.GetModule(id)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		one, other := info.New(), info.New()
+		if info.ID != caddy.ModuleID(id) || one.CaddyModule().ID != info.ID || reflect.TypeOf(one) != reflect.TypeOf(want) || one == other {
+			t.Errorf("module %s: ID %s, new modules %T and %T, the same: %v", id, info.ID, one, other, one == other)
+		}
+	}
+	handler, app := any(new(Handler)), any(new(App))
+	for name, ok := range map[string]bool{
+		"handler is provisioned":          is[caddy.Provisioner](handler),
+		"handler is validated":            is[caddy.Validator](handler),
+		"handler is a middleware":         is[caddyhttp.MiddlewareHandler](handler),
+		"handler is read from Caddyfiles": is[caddyfile.Unmarshaler](handler),
+		"app is an app":                   is[caddy.App](app),
+		"app is provisioned":              is[caddy.Provisioner](app),
+		"app is validated":                is[caddy.Validator](app),
+		"app is cleaned up":               is[caddy.CleanerUpper](app),
+	} {
+		if !ok {
+			t.Errorf("not so: the %s", name)
+		}
+	}
+}
+
+func is[T any](v any) bool {
+	_, ok := v.(T)
+	return ok
+}
+
+// provision loads a handler as Caddy does. end ends its configuration.
+func provision(t *testing.T, handler string) (h *Handler, end func(), err error) {
+	t.Helper()
+	outer, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := caddy.NewContext(outer)
+	m, err := ctx.LoadModuleByID("http.handlers.rate_limit", json.RawMessage(handler))
+	h, _ = m.(*Handler)
+	return h, end, err
+}
+
+// Provision makes the zones ready and opens no connection. Each configuration refers to
+// what it uses once, however many of its handlers do, and ends only its own references.
+func TestProvisionAndCleanup(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	zones := `{"rate_limits":{"b":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]},"a":{"max_events":1,"window":"1m"}}`
+	inRedis := zones + `,"redis":{"address":["` + listener.Addr().String() + `"]}}`
+	references := func() (redis, memory, standIn int) {
+		shared.Range(func(key, _ any) bool {
+			n, _ := shared.References(key)
+			switch key := key.(type) {
+			case redisstore.Options:
+				redis += n
+			case memoryKey:
+				if key == ownMemory {
+					memory += n
+				} else {
+					standIn += n
+				}
+			}
+			return true
+		})
+		return redis, memory, standIn
+	}
+	want := func(redis, memory, standIn int) {
+		t.Helper()
+		if r, m, s := references(); r != redis || m != memory || s != standIn {
+			t.Errorf("%d references to Redis, %d to the memory, %d to the stand-in; want %d, %d, %d", r, m, s, redis, memory, standIn)
+		}
+	}
+	want(0, 0, 0)
+	h, endFirst, err := provision(t, inRedis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.zones) != 2 || h.zones[0].name != "a" || h.zones[1].name != "b" || h.store == nil {
+		t.Errorf("zones %+v", h.zones)
+	}
+	want(1, 0, 1)
+	_, endSecond, err := provision(t, inRedis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, endThird, err := provision(t, zones+"}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(2, 1, 2)
+	endFirst()
+	want(1, 1, 1)
+	endSecond()
+	want(0, 1, 0)
+	endThird()
+	want(0, 0, 0)
+	_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond))
+	if c, err := listener.Accept(); err == nil {
+		_ = c.Close()
+		t.Error("a connection was opened")
+	}
+}
+
+// Validate judges the options, and zones of one name together.
+func TestValidate(t *testing.T) {
+	zone := func(events int, options string) string {
+		return fmt.Sprintf(`{"rate_limits":{"a":{"key":"static","limits":[{"algorithm":"gcra","events":%d,"window":"1s"}]}}%s}`, events, options)
+	}
+	for handlers, want := range map[string]string{
+		zone(1, `,"jitter":-1`):           "jitter must be a fraction from 0 to 1000, not -1",
+		zone(1, `,"sweep_interval":1`):    "sweep_interval must be at least 1ms, not 1ns",
+		zone(1, "") + "," + zone(1, ""):   "",
+		zone(1, "") + "," + zone(2, ""):   `zone "a": defined twice with different settings: limits`,
+		zone(1, `,"headers":["unheard"]`): "unheard",
+	} {
+		err := validate(handlerConfig(strings.ReplaceAll(handlers, `{"rate_limits"`, `{"handler":"rate_limit","rate_limits"`)))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", handlers, err, want)
+		}
+	}
+}
+
+// Whatever a configuration acquires, it gives back: accepted or not.
+func TestNothingIsLeftAcquired(t *testing.T) {
+	limit := `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
+	for _, handlers := range []string{
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"rate_limit","rate_limits":{"b":{` + limit + `}},"redis":{"address":["h:2"]}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}},{"handler":"rate_limit","rate_limits":{"a":{}}}`,
+		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"no_such_handler"}`,
+	} {
+		_ = validate(handlerConfig(handlers))
+		shared.Range(func(key, _ any) bool {
+			t.Errorf("%T is still acquired after %s", key, handlers)
+			return true
+		})
+	}
+}
+
+// An option of a handler replaces the default whole, and one that isn't set is the default.
+func TestInherit(t *testing.T) {
+	yes, no := true, false
+	samples := map[string][2]any{ // the handler's, and the default
+		"Redis":          {&Redis{Address: []string{"own:1"}}, &Redis{Address: []string{"default:1"}, Password: "x"}},
+		"Store":          {"memory", "redis"},
+		"OnStoreError":   {&OnStoreError{Mode: "deny"}, &OnStoreError{Mode: "local", Share: "1/3"}},
+		"Headers":        {[]string{"draft"}, []string{"draft_06", "x_ratelimit"}},
+		"ProblemJSON":    {&no, &yes},
+		"Jitter":         {0.1, 0.2},
+		"LogKey":         {&no, &yes},
+		"DisableMetrics": {true, true},
+		"SweepInterval":  {caddy.Duration(1), caddy.Duration(2)},
+	}
+	kind := reflect.TypeFor[Options]()
+	for i := range kind.NumField() {
+		name := kind.Field(i).Name
+		if name == "Distributed" || name == "Storage" { // which have no effect
+			continue
+		}
+		sample, there := samples[name]
+		if !there {
+			t.Errorf("no samples of option %s: add two", name)
+			continue
+		}
+		field := func(o *Options) reflect.Value { return reflect.ValueOf(o).Elem().Field(i) }
+		for _, own := range []bool{true, false} {
+			var o, defaults Options
+			field(&defaults).Set(reflect.ValueOf(sample[1]))
+			want := sample[1]
+			if own {
+				field(&o).Set(reflect.ValueOf(sample[0]))
+				want = sample[0]
+			}
+			o.inherit(defaults)
+			if got := field(&o).Interface(); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s of its own: %v; it is %+v, want %+v", name, own, got, want)
+			}
+		}
+	}
+	var o Options
+	o.inherit(Options{})
+	if len(o.Headers) != 1 || o.Headers[0] != "draft" {
+		t.Errorf("headers %q by default, want draft", o.Headers)
+	}
+	o = Options{Redis: new(Redis)}
+	if o.inherit(Options{Store: "memory"}); o.Store != "" {
+		t.Errorf("a handler with a Redis of its own keeps its budgets in %s", o.Store)
+	}
+}
+
+// What a handler doesn't say itself it has from the global option; what it says
+// replaces that whole.
+func TestInheritance(t *testing.T) {
+	server := redistest.Start(t)
+	c := startCaddy(t, fmt.Sprintf(`{
+	admin {$ADMIN}
+	rate_limit {
+		redis %s {
+			timeout 30s
+		}
+		headers draft_06 x_ratelimit
+	}
+}
+{$SITE}
+rate_limit /a {
+	zone a {
+		gcra 5 1h
+	}
+}
+rate_limit /b {
+	zone b {
+		gcra 5 1h
+	}
+	store memory
+	headers draft
+}
+respond ok
+`, server.Addr))
+	c.get(t, "/a").want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
+	c.get(t, "/b").want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
+	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
+	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:1") {
+		t.Errorf("keys in Redis: %q, want one of zone a", keys)
+	}
+}
+
+// What has no effect, or nothing to do, says so.
+func TestWarnings(t *testing.T) {
+	for settings, want := range map[string]string{
+		`"distributed":{}`: "distributed has no effect: write redis",
+		`"storage":"x"`:    "storage has no effect: budgets are kept in memory",
+		`"rate_limits":{}`: "no zones are configured",
+	} {
+		c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
+		config := strings.Replace(handlerConfig(`{"handler":"rate_limit",`+settings+`}`), `"disabled":true`, `"listen":"{$ADMIN}"`, 1)
+		if r := c.load(t, config, "application/json"); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", settings, r.StatusCode, r.body)
+		}
+		c.waitForLog(t, want)
+	}
+}

@@ -222,7 +222,7 @@ func TestOverrideOfNetwork(t *testing.T) {
 	for _, zone := range []string{
 		"key {client_ip}" + overrides,
 		"key {client_ip}\nipv4_prefix 24\nipv6_prefix 64" + overrides,
-		"key {client_ip}\nipv6_prefix 128" + overrides + "\noverride 203.0.113.77 {\n gcra 4 1h\n}\noverrides",
+		"key {client_ip}\nipv6_prefix 128" + overrides + "\noverride 203.0.113.77 {\n gcra 4 1h\n}\nruntime_overrides",
 	} {
 		c.reload(t, addressed(zone, "# "+t.Name()))
 		want := map[string]int{"203.0.113.1": 2, "::ffff:203.0.1.1": 5, "198.51.100.1": 3, "2001:db8::1": 5, "2001:db9::1": 1}

@@ -346,14 +346,14 @@ route {
 
 func TestWarningOfEmptyKeys(t *testing.T) {
 	for zone, empty := range map[string][]string{
-		"key {header.X-Key}":                            nil,
-		"key {header.X-Key} {header.X-User}":            nil,
-		`key "user {header.X-Key}|{header.X-User}"`:     nil,
-		"key \\{{header.X-Key}\\}":                      nil,
-		"key {header.X-Key}\nipv6_prefix 64\noverrides": nil,
-		"key {header.X-Key} everybody":                  {"not warned of"},
-		"key everybody":                                 {"not warned of"},
-		"":                                              {"not warned of"},
+		"key {header.X-Key}":                                    nil,
+		"key {header.X-Key} {header.X-User}":                    nil,
+		`key "user {header.X-Key}|{header.X-User}"`:             nil,
+		"key \\{{header.X-Key}\\}":                              nil,
+		"key {header.X-Key}\nipv6_prefix 64\nruntime_overrides": nil,
+		"key {header.X-Key} everybody":                          {"not warned of"},
+		"key everybody":                                         {"not warned of"},
+		"":                                                      {"not warned of"},
 	} {
 		t.Run(zone, func(t *testing.T) {
 			c := startCaddy(t, site("zone a {\n"+zone+"\n gcra 10000 1h\n}"))
@@ -466,7 +466,9 @@ func TestWarningsOfConnections(t *testing.T) {
 			var whole struct {
 				Apps struct {
 					HTTP struct {
-						Servers map[string]struct{ Routes []struct{ Handle []Handler } }
+						Servers map[string]struct {
+							Routes []struct{ Handle []struct{ Redis *Redis } }
+						}
 					}
 				}
 			}

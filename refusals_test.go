@@ -128,10 +128,10 @@ func TestRefusalsKeepLittle(t *testing.T) {
 	var last refusal
 	f := newRefusals(func(r refusal) { last = r })
 	defer f.close()
-	long := strings.Repeat("x", 100_000)
+	h, long := new(Handler), strings.Repeat("x", 100_000)
 	k := refusalKey{zone: "z", key: keyHashes.Sum("a")}
 	note := func(path string) {
-		f.note(refusal{zone: "z", key: "a", handler: new(Handler), method: clip("GET"), host: clip(long), path: clip(path)})
+		f.note(refusal{zone: "z", key: "a", handler: h, method: clip("GET"), host: clip(long), path: clip(path)})
 	}
 	note(long)
 	if known := f.recent[k]; len(known.host) != mostLogged || len(known.path) != mostLogged || len(last.path) != mostLogged {

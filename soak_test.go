@@ -90,7 +90,8 @@ func soakConfig(t *testing.T, redis string) (config string, limits []store.Limit
 		if err != nil {
 			t.Fatal(err)
 		}
-		return store.NewLimit(zone, "", l)
+		key := newKeyTemplate("{http.request.header.X-Key}")
+		return store.NewLimit(zone, key.describe(), l)
 	}
 	config = fmt.Sprintf("{\n admin {$ADMIN}\n log {\n  level WARN\n }\n rate_limit {\n  redis %s {\n   timeout 200ms\n  }\n }\n}\n{$SITE}\n", redis)
 	for _, mode := range []string{"deny", "local"} {

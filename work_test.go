@@ -42,8 +42,8 @@ func TestBoundWork(t *testing.T) {
 		{[]string{`"a":{"concurrency":50000}`, `"b":{"concurrency":50000}`, zone("c", log(30000))}, ""},
 		{[]string{zone("a", log(1)), `"b":{"concurrency":50000,"limits":[` + log(50000) + `]}`, `"c":{"concurrency":50000,"limits":[` + log(20000) + `]}`}, instead},
 		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
-		{[]string{zone("a", log(50000)), `"b":{"plan":{"by":"{http.vars.p}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
-		{[]string{`"a":{"plan":{"by":"{http.vars.p}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
+		{[]string{zone("a", log(50000)), `"b":{"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
+		{[]string{`"a":{"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
 	} {
 		err := validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))
 		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {

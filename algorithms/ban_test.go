@@ -42,7 +42,7 @@ func (z *banned) take(after Micros, others ...Request) (stood bool, rest, reset 
 func (z *banned) state() State { return *z.zone.Checks[1].State }
 
 func TestBanTimeline(t *testing.T) {
-	const hour, ms = 60 * minute, millisecond
+	const hour, half, ms = 60 * minute, 30 * minute, millisecond
 	for _, test := range []struct {
 		name  string
 		ban   Ban
@@ -106,6 +106,23 @@ func TestBanTimeline(t *testing.T) {
 			{hour + ms - 1, true, 1},
 			{1, false, 0},
 			{0, false, 2 * hour},
+		}},
+		{"the clock steps back by more than a second", Ban{2, minute, hour, 8 * hour}, []struct {
+			after Micros
+			stood bool
+			rest  Micros
+		}{
+			{0, false, 0},
+			{0, false, 0},
+			{0, false, hour},
+			{half, true, half},
+			{-half - second, true, hour + second}, // a second before it began
+			{-1, true, hour},
+			{half, true, half}, // the step is saved
+			{half, false, 0},
+			{-hour - half, false, 2 * hour}, // the refusal before counts, too
+			{2*hour - 1, true, 1},
+			{1, false, 0},
 		}},
 	} {
 		z := newBanned(t, test.ban)

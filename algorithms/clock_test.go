@@ -29,18 +29,23 @@ func (h *history) aligned() bool {
 	return h.limit.Align == "clock" || h.limit.algorithm.Name == "sliding_window"
 }
 
-// A clock that is behind by up to a second adds nothing, and everything comes at the
-// instant that was told.
+// A clock that is behind by up to a second adds nothing and takes nothing, and everything
+// comes at the instant that was told.
 func TestClockSlightlyBehindHoldsStill(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		before := h.ask(h.now, 0)
-		back := r.Int64N(stepBack + 1)
+		back := r.Int64N(second + 1)
 		after := h.ask(h.now-back, 0)
 		if after.Remaining > before.Remaining {
 			t.Errorf("stepping back %d µs took remaining from %d to %d", back, before.Remaining, after.Remaining)
 		}
 		if before.Remaining < h.full() && after.ResetAfter < before.ResetAfter {
 			t.Errorf("stepping back %d µs took reset after from %d to %d", back, before.ResetAfter, after.ResetAfter)
+		}
+		if h.newest() > 0 {
+			if held, newest := h.ask(h.newest()-back, 0).Remaining, h.ask(h.newest(), 0).Remaining; held != newest {
+				t.Errorf("%d remain %d µs before the newest instant, and there %d", held, back, newest)
+			}
 		}
 		h.mode = Binary
 		if d := h.ask(h.now, 1); !d.Allowed {
@@ -59,8 +64,14 @@ func TestClockSteppingBackGoesOn(t *testing.T) {
 		if h.newest() == 0 { // nothing was charged
 			return
 		}
+		for range r.IntN(3) { // it is not the first step
+			h.now = h.newest() - second - 1 - r.Int64N(minute)
+			h.take(h.now, 1)
+			h.now += r.Int64N(h.limit.Window)
+			h.take(h.now, 1)
+		}
 		before, newest := h.ask(h.now, 0), h.ask(h.newest(), 0)
-		now := h.newest() - stepBack - 1 - []Micros{0, 1, r.Int64N(1000), r.Int64N(10 * minute), r.Int64N(1e15)}[r.IntN(5)]
+		now := h.newest() - second - 1 - []Micros{0, 1, r.Int64N(1000), r.Int64N(10 * minute), r.Int64N(1e15)}[r.IntN(5)]
 		was := h.text()
 		after := h.take(now, 0)
 		if h.text() != was {
@@ -94,7 +105,7 @@ func TestClockSteppingBackIsSaved(t *testing.T) {
 		if h.newest() == 0 {
 			return
 		}
-		now := h.newest() - stepBack - 1 - r.Int64N(1e15)
+		now := h.newest() - second - 1 - r.Int64N(1e15)
 		cost := 1 + r.Int64N(2)
 		if h.mode != Uniform && r.IntN(2) == 0 { // denied for good, or it would be charged
 			h.mode, cost = Binary, exact/4
@@ -103,11 +114,22 @@ func TestClockSteppingBackIsSaved(t *testing.T) {
 		if d.Charged == 0 && h.limit.Initial == nil && h.newest() > now {
 			t.Fatalf("%+v by a clock that stepped back left the newest instant %d µs ahead", d, h.newest()-now)
 		}
-		if e := h.ask(now+d.ResetAfter, 0); e.Remaining != h.full() || e.ResetAfter != 0 {
-			t.Errorf("%+v, and at its reset after %+v", d, e)
-		}
 		if e := h.ask(now, 0); e.Remaining != d.Remaining || e.ResetAfter != d.ResetAfter {
 			t.Errorf("%+v, and right afterwards %+v", d, e)
+		}
+		if h.aligned() && h.newest()%h.limit.Window != 0 {
+			t.Errorf("a window begins at %d, which is no multiple of %d", h.newest(), h.limit.Window)
+		}
+		now += d.ResetAfter
+		if e := h.ask(now, 0); e.Remaining != h.full() || e.ResetAfter != 0 {
+			t.Errorf("%+v, and at its reset after %+v", d, e)
+		}
+		fresh := &history{limit: h.limit, mode: h.mode, state: new(State)}
+		for range 10 {
+			if got, want := h.take(now, 1), fresh.take(now, 1); got != want && h.limit.Initial == nil {
+				t.Fatalf("at its reset after %+v, and a fresh one %+v", got, want)
+			}
+			now += 1 + r.Int64N(h.limit.Window)
 		}
 	})
 }
@@ -127,7 +149,7 @@ func TestGrantedStaysWithinTheBoundByAnyClock(t *testing.T) {
 		for range 60 {
 			switch {
 			case r.IntN(6) == 0:
-				ahead -= stepBack + 1 + r.Int64N(2*minute)
+				ahead -= second + 1 + r.Int64N(2*minute)
 				if h.aligned() {
 					jumps++
 				}
@@ -168,7 +190,7 @@ func TestRefundAfterTheClockSteppedBack(t *testing.T) {
 		if d.Charged == 0 {
 			return
 		}
-		was, back := h.text(), stepBack+1+r.Int64N(10*minute)
+		was, back := h.text(), second+1+r.Int64N(10*minute)
 		if r.IntN(2) == 0 {
 			h.take(h.now-back, 0)
 		}
@@ -190,4 +212,89 @@ func TestRefundAfterTheClockSteppedBack(t *testing.T) {
 			t.Errorf("the log holds %d events of %d after %d were given back", slidingLogHeld(h.limit, h.state.Log), held, again.Charged)
 		}
 	})
+}
+
+// backwards are timelines by a clock that steps back by 10 minutes, from an instant at which
+// something is left, and then from one at which nothing is.
+var backwards = []timeline{
+	{"the clock steps back: token bucket", Quota{Algorithm: "token_bucket", Events: 2, Window: minute}, Binary, []step{
+		{601_000, 1, 1, 1, 0, 30_000},
+		{1000, 1, 1, 0, 0, 60_000},
+		{16_000, 1, -1, 0, 15_000, 45_000},
+		{-584_000, 1, -1, 0, 30_000, 60_000}, // as right after the last charge
+		{-554_000, 1, 1, 0, 0, 60_000},
+	}},
+	{"the clock steps back: gcra", Quota{Algorithm: "gcra", Events: 2, Window: minute}, Binary, []step{
+		{601_000, 1, 1, 1, 0, 30_000},
+		{1000, 1, 1, 0, 0, 60_000},
+		{16_000, 1, -1, 0, 15_000, 45_000},
+		{-584_000, 1, -1, 0, 30_000, 60_000},
+		{-554_000, 1, 1, 0, 0, 60_000},
+	}},
+	{"the clock steps back: gcra in debt", Quota{Algorithm: "gcra", Events: 1, Window: minute}, Uniform, []step{
+		{600_000, 1, 1, 0, 0, 60_000},
+		{600_000, 1, -1, 0, 120_000, 120_000}, // and that is no step of the clock
+		{630_000, 0, 0, 0, 0, 90_000},
+		{30_000, 0, 0, 0, 0, 120_000},
+	}},
+	{"the clock steps back: gcra, little by little", Quota{Algorithm: "gcra", Events: 2, Window: minute}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 30_000},
+		{599_100, 1, 1, 0, 0, 60_900},
+		{598_200, 1, -1, 0, 30_000, 60_000},
+	}},
+	{"the clock steps back: smooth, little by little", Quota{Algorithm: "smooth", Events: 2, Window: minute, Burst: 1}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 30_000},
+		{600_000, 1, 1, 0, 0, 60_000},
+		{599_100, 1, -1, 0, 30_900, 60_900},
+		{598_200, 1, -1, 0, 30_000, 60_000},
+	}},
+	{"the clock steps back: smooth", Quota{Algorithm: "smooth", Events: 2, Window: minute, Burst: 1}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 30_000},
+		{0, 1, 1, 0, 0, 60_000}, // which the next one pays for
+		{15_000, 1, -1, 0, 15_000, 45_000},
+		{-585_000, 1, -1, 0, 30_000, 60_000},
+		{-555_000, 1, 1, 0, 0, 60_000},
+	}},
+	{"the clock steps back: leaky bucket", Quota{Algorithm: "leaky_bucket", Events: 2, Window: minute, Burst: 3}, Binary, []step{
+		{600_000, 2, 2, 1, 0, 60_000},
+		{0, 1, 1, 0, 0, 120_000},
+		{30_000, 1, -1, 0, 30_000, 90_000},
+		{-570_000, 1, -1, 0, 60_000, 120_000},
+		{-510_000, 1, 1, 1, 0, 60_000},
+	}},
+	{"the clock steps back: fixed window", Quota{Algorithm: "fixed_window", Events: 2, Window: minute}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 60_000},
+		{0, 1, 1, 0, 0, 60_000},
+		{30_000, 1, -1, 0, 30_000, 30_000},
+		{-570_000, 1, -1, 0, 60_000, 60_000},
+		{-510_000, 1, 1, 1, 0, 60_000},
+	}},
+	{"the clock steps back: fixed window at the clock", Quota{Algorithm: "fixed_window", Events: 2, Window: minute, Align: "clock"}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 60_000},
+		{10_000, 1, 1, 0, 0, 50_000},
+		{-570_000, 1, -1, 0, 30_000, 30_000}, // in the middle of a window
+		{-540_000, 1, 1, 1, 0, 60_000},
+	}},
+	{"the clock steps back: sliding window", Quota{Algorithm: "sliding_window", Events: 2, Window: minute}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 120_000},
+		{30_000, 1, 1, 0, 0, 90_000},
+		{-570_000, 1, -1, 0, 60_000, 90_000}, // in the middle of a window
+		{-510_000, 1, 1, 0, 0, 90_000},
+	}},
+	{"the clock steps back: sliding log", Quota{Algorithm: "sliding_log", Events: 2, Window: minute}, Binary, []step{
+		{600_000, 1, 1, 1, 0, 60_000},
+		{610_000, 0, 0, 1, 0, 50_000},
+		{10_000, 1, 1, 0, 0, 60_000},
+		{59_999, 1, -1, 0, 10_001, 10_001},
+		{-540_000, 1, -1, 0, 60_000, 60_000},
+		{-480_000, 1, 1, 1, 0, 60_000},
+	}},
+	{"the clock steps back: sliding log with gaps", Quota{Algorithm: "sliding_log", Events: 3, Window: minute, MinInterval: 10 * second}, Binary, []step{
+		{600_000, 1, 1, 0, 0, 60_000},
+		{608_000, 1, -1, 0, 2000, 52_000},
+		{8000, 1, -1, 0, 10_000, 60_000},
+		{18_000, 1, 1, 0, 0, 60_000},
+		{28_000, 1, 1, 0, 0, 60_000},
+		{38_000, 1, -1, 0, 30_000, 50_000},
+	}},
 }

@@ -34,25 +34,23 @@ func init() {
 
 func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part, at, dirty := gcraArrival(s, now)
-	ahead := tat - now
+	tat, part, eff, dirty := gcraArrival(s, now)
+	ahead := tat - eff
 	fits := gcraFree(l, ahead, part)
 	retry := int64(0)
 	if cost > burst {
 		retry = Forever
 	} else if cost > fits {
-		retry = ahead + ceilDiv(part+(cost-burst)*window, events)
+		retry = ahead + ceilDiv(part+(cost-burst)*window, events) + eff - now
 	}
-	return verdict{fits: fits, retry: retry, a: tat, b: part, c: at, d: dirty}
+	return verdict{fits: fits, retry: retry, a: tat, b: part, c: eff, d: dirty}
 }
 
 func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part, at, dirty := v.a, v.b, v.c, v.d
-	ahead, most := tat-now, 2*burst*window
-	if o == refused && ahead > floorDiv(most, events) {
-		charge = 0
-	} else if o == refused {
+	tat, part, eff, dirty := v.a, v.b, v.c, v.d
+	ahead, most := tat-eff, 2*burst*window
+	if o == refused {
 		charge = max(min(charge, ceilDiv(most-ahead*events-part, window)), 0)
 	}
 	part += charge * window
@@ -62,51 +60,52 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdi
 	}
 	remaining = gcraFree(l, ahead, part)
 	if remaining < burst {
-		more = ahead + ceilDiv(part+(remaining+1-burst)*window, events)
-		reset = ahead + ceilDiv(part, events)
+		more = ahead + ceilDiv(part+(remaining+1-burst)*window, events) + eff - now
+		reset = ahead + ceilDiv(part, events) + eff - now
 	}
-	tat = now + ahead
+	tat = eff + ahead
 	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = tat, part, at
+		s.A, s.B, s.C = tat, part, eff
 	}
 	return charge, tat, part, remaining, more, reset
 }
 
 func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	events, window, burst := l.events, l.window, l.Burst
-	tat, part, at, _ := gcraArrival(s, now)
-	if tat == now && part == 0 || a < now {
+	tat, part, eff, _ := gcraArrival(s, now)
+	if tat == eff && part == 0 || a < eff {
 		return
 	}
-	if behind := tat > a || tat == a && part > b; behind && tat-now > floorDiv(burst*window, events) {
+	if behind := tat > a || tat == a && part > b; behind && tat-eff > floorDiv(burst*window, events) {
 		return // others wait behind it
 	}
 	back := min(n, 2*burst) * window
-	if a-now <= floorDiv(back, events) {
-		back = min(back, (a-now)*events+b)
+	if a-eff <= floorDiv(back, events) {
+		back = min(back, (a-eff)*events+b)
 	}
 	part -= back
 	tat, part = tat+floorDiv(part, events), part-floorDiv(part, events)*events
-	if tat < now {
-		tat, part = now, 0
+	if tat < eff {
+		tat, part = eff, 0
 	}
-	s.A, s.B, s.C = tat, part, at
+	s.A, s.B, s.C = tat, part, eff
 }
 
-// gcraArrival returns tat, now if it has passed, the instant of the last charge, now
-// if that is earlier, and whether the clock has stepped back, so that it must be saved.
-func gcraArrival(s *State, now Micros) (tat Micros, part int64, at Micros, dirty int64) {
-	tat, part, at = s.A, s.B, s.C
+// gcraArrival returns tat as of eff, which is now or the instant of the last charge, if
+// that is later; and whether the clock has stepped back, so that it must be saved.
+func gcraArrival(s *State, now Micros) (tat Micros, part int64, eff Micros, dirty int64) {
+	tat, part, at := s.A, s.B, s.C
 	if at-now > stepBack {
 		tat, at, dirty = tat-at+now, now, 1
 	}
-	if tat < now {
-		tat, part = now, 0
+	eff = max(now, at)
+	if tat < eff {
+		tat, part = eff, 0
 	}
-	return tat, part, max(now, at), dirty
+	return tat, part, eff, dirty
 }
 
-// gcraFree is how many events fit before tat, ahead + part/events µs from now,
+// gcraFree is how many events fit before tat, ahead + part/events µs from eff,
 // is burst spacings away. Before multiplying it asks whether any do: with what waits,
 // tat can be far ahead.
 func gcraFree(l *Limit, ahead Micros, part int64) int64 {

@@ -9,10 +9,11 @@ local function gcra_arrival(key, now)
   if at - now > step_back then
     tat, at, dirty = tat - at + now, now, 1
   end
-  if tat < now then
-    tat, part = now, 0
+  local eff = max(now, at)
+  if tat < eff then
+    tat, part = eff, 0
   end
-  return tat, part, max(now, at), dirty
+  return tat, part, eff, dirty
 end
 
 local function gcra_free(l, ahead, part)
@@ -25,24 +26,22 @@ end
 
 function gcra.decide(l, key, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, at, dirty = gcra_arrival(key, now)
-  local ahead = tat - now
+  local tat, part, eff, dirty = gcra_arrival(key, now)
+  local ahead = tat - eff
   local fits = gcra_free(l, ahead, part)
   local retry = 0
   if cost > burst then
     retry = forever
   elseif cost > fits then
-    retry = ahead + ceil((part + (cost - burst) * window) / events)
+    retry = ahead + ceil((part + (cost - burst) * window) / events) + eff - now
   end
-  return fits, retry, tat, part, at, dirty
+  return fits, retry, tat, part, eff, dirty
 end
 
-function gcra.commit(l, key, now, charge, outcome, tat, part, at, dirty)
+function gcra.commit(l, key, now, charge, outcome, tat, part, eff, dirty)
   local events, window, burst = l[1], l[2], l[3]
-  local ahead, most = tat - now, 2 * burst * window
-  if outcome == 'refused' and ahead > floor(most / events) then
-    charge = 0
-  elseif outcome == 'refused' then
+  local ahead, most = tat - eff, 2 * burst * window
+  if outcome == 'refused' then
     charge = max(min(charge, ceil((most - ahead * events - part) / window)), 0)
   end
   part = part + charge * window
@@ -52,34 +51,34 @@ function gcra.commit(l, key, now, charge, outcome, tat, part, at, dirty)
   end
   local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
   if remaining < burst then
-    more = ahead + ceil((part + (remaining + 1 - burst) * window) / events)
-    reset = ahead + ceil(part / events)
+    more = ahead + ceil((part + (remaining + 1 - burst) * window) / events) + eff - now
+    reset = ahead + ceil(part / events) + eff - now
   end
-  tat = now + ahead
+  tat = eff + ahead
   if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, tat, part, at)
+    save(key, reset, tat, part, eff)
   end
   return charge, tat, part, remaining, more, reset
 end
 
 function gcra.refund(l, key, now, a, b, n)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, at = gcra_arrival(key, now)
-  if tat == now and part == 0 or a < now then
+  local tat, part, eff = gcra_arrival(key, now)
+  if tat == eff and part == 0 or a < eff then
     return
   end
   local behind = tat > a or tat == a and part > b
-  if behind and tat - now > floor(burst * window / events) then
+  if behind and tat - eff > floor(burst * window / events) then
     return
   end
   local back = min(n, 2 * burst) * window
-  if a - now <= floor(back / events) then
-    back = min(back, (a - now) * events + b)
+  if a - eff <= floor(back / events) then
+    back = min(back, (a - eff) * events + b)
   end
   part = part - back
   tat, part = tat + floor(part / events), part - floor(part / events) * events
-  if tat < now then
-    tat, part = now, 0
+  if tat < eff then
+    tat, part = eff, 0
   end
-  save(key, tat - now + ceil(part / events), tat, part, at)
+  save(key, tat - now + ceil(part / events), tat, part, eff)
 end

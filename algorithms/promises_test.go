@@ -249,7 +249,7 @@ func TestAsNginx(t *testing.T) {
 // time, than is promised for that span and the difference.
 func TestSkewedClocksAddNothing(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
-		skew := 1 + r.Int64N(min(2*h.limit.Window, stepBack))
+		skew := 1 + r.Int64N(min(2*h.limit.Window, second))
 		h.charges = h.charges[:0]
 		for range 40 {
 			shown := h.now + skew*r.Int64N(2)

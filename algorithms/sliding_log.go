@@ -71,8 +71,8 @@ func slidingLogWork(l *Limit) work {
 // would be too far away.
 func slidingLogBound(l *Limit) error {
 	if l.Events > MostLogged && l.Buckets == 0 {
-		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write the limit sliding_log %d <window> with buckets 1000, or sliding_window %d <window>",
-			MostLogged, l.Events, l.Events, l.Events)
+		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write sliding_log %d %s with buckets 1000, or sliding_window %d %s",
+			MostLogged, l.Events, l.Events, describeDuration(l.Window), l.Events, describeDuration(l.Window))
 	}
 	if l.Buckets > 0 && l.Window+slidingLogGrid(l) > longest {
 		return errBound

@@ -107,26 +107,26 @@ func smoothArgs(l *Limit) []int64 {
 }
 
 func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	used, free, at, dirty := smoothRest(l, s.A, s.B, s.C, now)
+	used, free, eff, dirty := smoothRest(l, s.A, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
-	if free > now {
+	if free > eff {
 		fits = 0
 		if cost > 0 {
 			retry = free - now
 		}
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: free, c: at, d: dirty}
+	return verdict{fits: fits, retry: retry, a: used, b: free, c: eff, d: dirty}
 }
 
 func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst, most, speed, warmUp := l.events, l.window, l.Burst, l.smooth.most, l.smooth.speed, l.WarmUp
-	used, free, at, dirty := v.a, v.b, v.c, v.d
+	used, free, eff, dirty := v.a, v.b, v.c, v.d
 	charge = min(charge, most)
 	if warmUp > 0 {
 		cost := int64(0)
 		used, cost = smoothWarm(l, used, charge)
 		free += cost
-		if free <= now {
+		if free <= eff {
 			remaining = 1
 		}
 	} else {
@@ -134,19 +134,19 @@ func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v ver
 		used += spent
 		free += ceilDiv(charge*window-spent, events)
 		saved := max(floorDiv(burst*window-used, window), 0)
-		if free <= now {
+		if free <= eff {
 			remaining = saved + 1
 		}
 		if used > 0 {
-			more = ceilDiv((saved+1)*window-(burst*window-used), events)
+			more = ceilDiv((saved+1)*window-(burst*window-used), events) + eff - now
 		}
 	}
-	if free > now {
+	if free > eff {
 		more = free - now
 	}
 	reset = free - now + ceilDiv(used, speed)
 	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = used, free, at
+		s.A, s.B, s.C = used, free, eff
 	}
 	return charge, used, free, remaining, more, reset
 }
@@ -158,24 +158,24 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if s.B == 0 {
 		return
 	}
-	used, free, at, _ := smoothRest(l, s.A, s.B, s.C, now)
+	used, free, eff, _ := smoothRest(l, s.A, s.B, s.C, now)
 	left, then, _, _ := smoothRest(l, a, b, 0, now)
 	back := min(n, most) * window
-	if free > now && (free > then || free == then && used != left) {
+	if free > eff && (free > then || free == then && used != left) {
 		return // others wait behind it
 	}
-	sooner := min(ceilDiv(back, events), free-now) // as much as was charged, where nothing was saved up
+	sooner := min(ceilDiv(back, events), free-eff) // as much as was charged, where nothing was saved up
 	free -= sooner
 	if warmUp == 0 {
 		used = max(used-min(max(back-sooner*events, 0), left), 0)
 	}
-	s.A, s.B, s.C = used, free, at
+	s.A, s.B, s.C = used, free, eff
 }
 
 // smoothRest returns what is left of what was used at the next free instant, that
-// instant, now if it has passed, and the one of the last charge, now if it is earlier;
-// dirty is as in tokenBucketRefill.
-func smoothRest(l *Limit, used int64, free, at, now Micros) (left int64, next, last Micros, dirty int64) {
+// instant, now if it has passed, and eff, which is now or the instant of the last charge,
+// if that is later; dirty is as in tokenBucketRefill.
+func smoothRest(l *Limit, used int64, free, at, now Micros) (left int64, next, eff Micros, dirty int64) {
 	window, speed, withheld := l.window, l.smooth.speed, l.withheld
 	if free == 0 && withheld > 0 {
 		return withheld * window, now, now, 1

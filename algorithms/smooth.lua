@@ -31,19 +31,19 @@ end
 
 function smooth.decide(l, key, now, cost)
   local used, free, at = load(key, 3)
-  local dirty
-  used, free, at, dirty = smooth_rest(l, used, free, at, now)
+  local eff, dirty
+  used, free, eff, dirty = smooth_rest(l, used, free, at, now)
   local fits, retry = forever, 0
-  if free > now then
+  if free > eff then
     fits = 0
     if cost > 0 then
       retry = free - now
     end
   end
-  return fits, retry, used, free, at, dirty
+  return fits, retry, used, free, eff, dirty
 end
 
-function smooth.commit(l, key, now, charge, outcome, used, free, at, dirty)
+function smooth.commit(l, key, now, charge, outcome, used, free, eff, dirty)
   local events, window, burst, most, speed, linger, warm_up = l[1], l[2], l[3], l[4], l[5], l[7] or 0, l[8]
   local remaining, more = 0, 0
   charge = min(charge, most)
@@ -51,7 +51,7 @@ function smooth.commit(l, key, now, charge, outcome, used, free, at, dirty)
     local cost
     used, cost = smooth_warm(l, used, charge)
     free = free + cost
-    if free <= now then
+    if free <= eff then
       remaining = 1
     end
   else
@@ -59,19 +59,19 @@ function smooth.commit(l, key, now, charge, outcome, used, free, at, dirty)
     used = used + spent
     free = free + ceil((charge * window - spent) / events)
     local saved = max(floor((burst * window - used) / window), 0)
-    if free <= now then
+    if free <= eff then
       remaining = saved + 1
     end
     if used > 0 then
-      more = ceil(((saved + 1) * window - (burst * window - used)) / events)
+      more = ceil(((saved + 1) * window - (burst * window - used)) / events) + eff - now
     end
   end
-  if free > now then
+  if free > eff then
     more = free - now
   end
   local reset = free - now + ceil(used / speed)
   if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset + linger, used, free, at)
+    save(key, reset + linger, used, free, eff)
   end
   return charge, used, free, remaining, more, reset
 end
@@ -82,16 +82,17 @@ function smooth.refund(l, key, now, a, b, n)
   if free == 0 then
     return
   end
-  used, free, at = smooth_rest(l, used, free, at, now)
+  local eff
+  used, free, eff = smooth_rest(l, used, free, at, now)
   local left, next_free = smooth_rest(l, a, b, 0, now)
   local back = min(n, most) * window
-  if free > now and (free > next_free or free == next_free and used ~= left) then
+  if free > eff and (free > next_free or free == next_free and used ~= left) then
     return
   end
-  local sooner = min(ceil(back / events), free - now)
+  local sooner = min(ceil(back / events), free - eff)
   free = free - sooner
   if not warm_up then
     used = max(used - min(max(back - sooner * events, 0), left), 0)
   end
-  save(key, free - now + ceil(used / speed) + linger, used, free, at)
+  save(key, free - now + ceil(used / speed) + linger, used, free, eff)
 end

@@ -12,17 +12,19 @@ type step struct {
 	reset     Micros // ms
 }
 
+type timeline struct {
+	name  string
+	quota Quota
+	mode  Mode
+	steps []step
+}
+
 // start is a whole number of hours since the epoch.
 const start = 1_763_640_000 * second
 
 func TestTimelines(t *testing.T) {
 	const ms = millisecond
-	tests := []struct {
-		name  string
-		quota Quota
-		mode  Mode
-		steps []step
-	}{
+	tests := []timeline{
 		{"token bucket: 3 at once, then one every 1.5 s", Quota{Algorithm: "token_bucket", Events: 2, Window: 3 * second, Burst: 3}, Binary, []step{
 			{0, 1, 1, 2, 0, 1500},
 			{0, 2, 2, 0, 0, 4500},
@@ -114,6 +116,7 @@ func TestTimelines(t *testing.T) {
 			{4700, 1, 1, 3, 0, 1000}, // and begins anew when the bucket was empty
 		}},
 	}
+	tests = append(tests, backwards...)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			h := &history{limit: mustLimit(t, test.quota), mode: test.mode, state: new(State)}

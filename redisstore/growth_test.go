@@ -79,7 +79,10 @@ func TestWorkPerDecision(t *testing.T) {
 			if g.Entries > 0 {
 				decide("half has expired", (g.First+g.Last)/2+g.Limit.Window, 1, true)
 				decide("almost all has expired", g.Last+g.Limit.Window-1, 1, true)
+				most += 4 // how far the log is ahead is an entry of its own, looked for and written
 			}
+			decide("refused, after the clock has stepped back", g.Last-3_600_000_000, 1, false)
+			decide("peek, after the clock has stepped back", g.Last-3_600_000_000, 0, true)
 		})
 	}
 }

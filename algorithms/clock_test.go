@@ -211,6 +211,12 @@ func TestRefundAfterTheClockSteppedBack(t *testing.T) {
 		if Refund(h.limit, h.state, h.now-back, again.Receipt, again.Charged); slidingLogHeld(h.limit, h.state.Log) != held-again.Charged {
 			t.Errorf("the log holds %d events of %d after %d were given back", slidingLogHeld(h.limit, h.state.Log), held, again.Charged)
 		}
+		alone := &history{limit: h.limit, state: new(State)}
+		only := alone.take(h.now, 1)
+		alone.take(h.now-back, exact/4)
+		if Refund(h.limit, alone.state, h.now-back, only.Receipt, 1); *alone.state != (State{}) {
+			t.Errorf("of a log that was given back as a whole %+v is left", alone.state)
+		}
 	})
 }
 

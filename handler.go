@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"time"
 
@@ -129,41 +128,6 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) erro
 		why = abnormalUsage
 	}
 	return h.respondProblem(w, r, why(z.status, a.violated()))
-}
-
-// noteDenials reports what zones would have denied that may not, and the bans that begin
-// with this request.
-func (a *answer) noteDenials(r *http.Request) {
-	for i := range a.zones {
-		if !a.isFirst(i) || a.allowedBy(i) {
-			continue
-		}
-		shadow := a.requests[i].Shadow
-		if shadow {
-			a.note(r, i, refusal{shadow: true, wait: a.retryAfter(i)})
-		}
-		if a.banBegins(i) {
-			a.note(r, i, refusal{shadow: shadow, ban: true, wait: a.ban(i).RetryAfter})
-		}
-	}
-}
-
-// note reports a denial by the zone that i is the first request of.
-func (a *answer) note(r *http.Request, i int, denied refusal) {
-	remote, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		remote = r.RemoteAddr
-	}
-	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	path := r.URL.Path
-	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
-		path = original.URL.Path
-	}
-	denied.zone, denied.key, denied.handler = a.zones[i].name, a.requests[i].Key, a.handler
-	denied.reason, denied.limit = a.denier(i)
-	denied.remoteIP, denied.clientIP = remote, client
-	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
-	a.handler.app.refusals.note(denied)
 }
 
 // undecided deals with a request the store could not decide on.

@@ -76,16 +76,29 @@ func meant(name string, names []string) string {
 	if len(name) > 40 { // no misspelling of anything
 		return ""
 	}
-	bare := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
 	for _, other := range names { // fixed is fixed_window
 		if len(name) >= 4 && strings.HasPrefix(other, strings.ToLower(name)+"_") {
 			return other
 		}
 	}
-	best, least := "", min((len(name)+1)/3, 3)+1
-	for _, other := range names {
-		if d := distance(bare(name), bare(other)); d < least {
-			best, least = other, d
+	letters := strings.NewReplacer("_", "", "-", "")
+	bare := make([]string, len(names))
+	for i, other := range names {
+		bare[i] = letters.Replace(other)
+	}
+	if i := closest(letters.Replace(strings.ToLower(name)), bare, min((len(name)+1)/3, 3)); i >= 0 {
+		return names[i]
+	}
+	return ""
+}
+
+// closest returns the index of the name that is fewest letters away, or -1 if all are more
+// than most away.
+func closest(name string, names []string, most int) int {
+	best := -1
+	for i, other := range names {
+		if d := distance(name, other); d <= most {
+			best, most = i, d-1
 		}
 	}
 	return best

@@ -246,13 +246,11 @@ func (n *configNames) suggestion(name string) string {
 		candidates = append(candidates, known)
 	}
 	slices.Sort(candidates[len(commonNames):])
-	best, least := "", min(len(name)/3, 2)+1
-	for _, candidate := range candidates {
-		if e := edits(name, candidate); e < least && candidate[0] == name[0] {
-			best, least = candidate, e
-		}
-	}
-	if best == "" {
+	candidates = slices.DeleteFunc(candidates, func(candidate string) bool { return !strings.HasPrefix(candidate, name[:min(len(name), 1)]) })
+	best := ""
+	if i := closest(name, candidates, min(len(name)/3, 2)); i >= 0 {
+		best = candidates[i]
+	} else {
 		words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return c == '_' || c == '.' || c == '-' })
 		switch {
 		case slices.ContainsFunc(words, func(word string) bool { return slices.Contains(addressWords, word) }):
@@ -270,25 +268,3 @@ func (n *configNames) suggestion(name string) string {
 }
 
 var addressWords = []string{"ip", "ipaddr", "addr", "address", "client", "remoteip", "realip", "clientip"}
-
-// edits is how many letters must be inserted, left out or replaced to make one text of the
-// other.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}

@@ -2,11 +2,14 @@ package ratelimit
 
 import (
 	"fmt"
+	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -94,6 +97,41 @@ func (r *refusal) denier() string {
 	default:
 		return r.reason
 	}
+}
+
+// noteDenials reports what zones would have denied that may not, and the bans that begin
+// with this request.
+func (a *answer) noteDenials(r *http.Request) {
+	for i := range a.zones {
+		if !a.isFirst(i) || a.allowedBy(i) {
+			continue
+		}
+		shadow := a.requests[i].Shadow
+		if shadow {
+			a.note(r, i, refusal{shadow: true, wait: a.retryAfter(i)})
+		}
+		if a.banBegins(i) {
+			a.note(r, i, refusal{shadow: shadow, ban: true, wait: a.ban(i).RetryAfter})
+		}
+	}
+}
+
+// note reports a denial by the zone that i is the first request of.
+func (a *answer) note(r *http.Request, i int, denied refusal) {
+	remote, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		remote = r.RemoteAddr
+	}
+	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	path := r.URL.Path
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
+		path = original.URL.Path
+	}
+	denied.zone, denied.key, denied.handler = a.zones[i].name, a.requests[i].Key, a.handler
+	denied.reason, denied.limit = a.denier(i)
+	denied.remoteIP, denied.clientIP = remote, client
+	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
+	a.handler.app.refusals.note(denied)
 }
 
 func newRefusals(report func(refusal)) *refusals {

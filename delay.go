@@ -183,7 +183,7 @@ func (a *answer) age(passed algorithms.Micros) {
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	args := d.RemainingArgs()
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d values: write for example delay 2s 100", len(args))
+		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100", len(args))
 	}
 	longest, err := parseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {

@@ -18,10 +18,10 @@ format: ## format the code
 xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 	./scripts/xcaddy.sh
 
-bench: ## compare Caddy with and without the handler, in one run (ARGS=-grow: latency and memory by keys)
+bench: ## compare Caddy with and without the handler, in one run (ARGS=-grow: latency and memory by number of keys)
 	go run ./bench $(ARGS)
 
-growth: ## show what a decision costs and a key weighs as budgets grow, in both stores, and the longest script calls
+growth: ## show the cost of decisions and keys as budgets grow, in both stores, and the longest script calls
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
 	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
 

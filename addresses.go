@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// Keys that are addresses. Only an address placeholder gives an address that a client can't
-// make up, so overrides of addresses apply to its values alone. Text that merely looks like
-// an address is a key like any other.
+// This file handles keys that are addresses. Clients can't choose the value of an address
+// placeholder, so overrides of addresses apply only to its values. Other text that looks
+// like an address is a key like any other.
 
-// keys are the zone's keys, at least one.
+// keys returns the zone's keys, at least one.
 func (c *Zone) keys() Key {
 	if len(c.Key) == 0 {
 		return Key{""}
@@ -22,14 +22,14 @@ func (c *Zone) keys() Key {
 	return c.Key
 }
 
-// keyTemplates are the zone's keys made ready.
+// keyTemplates returns the zone's keys, ready to be evaluated.
 func (c *Zone) keyTemplates() (templates []keyTemplate) {
 	for _, key := range c.keys() {
 		t := newKeyTemplate(key)
 		t.ipv4, t.ipv6 = c.IPv4Prefix, c.IPv6Prefix
 		bits, masked := strings.CutPrefix(t.single, remoteHost+"/")
 		t.address = masked || t.single == remoteHost || t.single == clientAddress
-		if t.masked = masked; masked { // Caddy shortens it, and gives nothing where it can't
+		if t.masked = masked; masked { // Caddy masks the address itself, and gives nothing where it can't
 			ipv4, ipv6, two := strings.Cut(bits, ",")
 			if !two {
 				ipv6 = ipv4
@@ -42,14 +42,13 @@ func (c *Zone) keyTemplates() (templates []keyTemplate) {
 	return templates
 }
 
-// describe says what tells the budgets of this key of a zone from those of another.
+// describe returns a text that differs for keys of a zone with separate budgets.
 func (t *keyTemplate) describe() string {
 	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
 }
 
-// key returns the key that a value makes. Addresses are written in one way each, and as
-// networks if they have a prefix; network is set if the value comes from an address
-// placeholder.
+// key returns the key for a value. Each address is written in one way, and as a network if
+// it has a prefix. network is set if the value comes from an address placeholder.
 func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
 	if !t.address && t.ipv4 == 0 && t.ipv6 == 0 || !maybeAddress(value) {
 		return value, netip.Prefix{}
@@ -62,7 +61,7 @@ func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
 	if err != nil {
 		return value, netip.Prefix{}
 	}
-	if addr.Is4() && t.ipv4 == 0 { // the usual case: there is only one way to write it
+	if addr.Is4() && t.ipv4 == 0 { // the usual case: an IPv4 address is written in one way only
 		text, network = value, netip.PrefixFrom(addr, addr.BitLen())
 	} else {
 		text, network = t.written(addr, value)
@@ -73,8 +72,8 @@ func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
 	return text, network
 }
 
-// written returns the key of an address, which is the network that it is in. If the key is
-// the same as like, no memory is allocated.
+// written returns the key of an address: the address, or the network that it is in. If the
+// key equals like, written allocates no memory.
 func (t *keyTemplate) written(addr netip.Addr, like string) (text string, network netip.Prefix) {
 	var room [64]byte
 	b := room[:0]
@@ -92,7 +91,7 @@ func (t *keyTemplate) written(addr netip.Addr, like string) (text string, networ
 	return string(b), network
 }
 
-// prefix is that of keys that are such addresses; 0 for none.
+// prefix returns the prefix of keys for addresses of this family; 0 for none.
 func (t *keyTemplate) prefix(addr netip.Addr) int {
 	if addr.Is4() {
 		return t.ipv4
@@ -100,8 +99,8 @@ func (t *keyTemplate) prefix(addr netip.Addr) int {
 	return t.ipv6
 }
 
-// maybeAddress reports whether a text may be an address or a network. It is cheaper than an
-// error that says why it is none.
+// maybeAddress reports whether a text may be an address or a network. It is cheaper than the
+// error of a failed parse.
 func maybeAddress(text string) bool {
 	for i := range min(len(text), 5) {
 		switch c := text[i]; {
@@ -115,8 +114,8 @@ func maybeAddress(text string) bool {
 	return false
 }
 
-// parseNetwork reads an address or a network, however it is written. An address is the
-// network of itself.
+// parseNetwork reads an address or a network, however it is written. It returns an address
+// as a network of one address.
 func parseNetwork(text string) (network netip.Prefix, ok bool) {
 	if !maybeAddress(text) {
 		return netip.Prefix{}, false
@@ -133,7 +132,7 @@ func parseNetwork(text string) (network netip.Prefix, ok bool) {
 	return network, err == nil
 }
 
-// overrides are those of the configuration.
+// overrides are the overrides of the configuration.
 type overrides struct {
 	all       map[string]*terms // as configured
 	byText    map[string]*terms
@@ -169,8 +168,8 @@ func (o *overrides) lengths(network netip.Prefix) *[]int {
 	return &o.ipv6
 }
 
-// of returns the terms of a key, nil for none: for an address or a network those of the
-// smallest network around it.
+// of returns the terms of a key, nil for none. For an address or a network these are the
+// terms of the smallest network around it.
 func (o *overrides) of(text string, network netip.Prefix) *terms {
 	if !network.IsValid() {
 		return o.byText[text]
@@ -187,11 +186,11 @@ func (o *overrides) of(text string, network netip.Prefix) *terms {
 	return nil
 }
 
-// overridable reports whether an override of a key, which is an address or isn't, applies to
-// what this template makes.
+// overridable reports whether an override applies to the keys of this template; address is
+// set if the override is for an address.
 func (t *keyTemplate) overridable(address bool) bool { return t.address || !address }
 
-// looksUp reports whether an override that was set at run time may apply to a key.
+// looksUp reports whether an override set at run time may apply to a key.
 func (z *zone) looksUp(key requestKey) bool {
 	return z.overridable && (key.network.IsValid() || !looksLikeAddress(key.text))
 }
@@ -201,7 +200,7 @@ func looksLikeAddress(text string) bool {
 	return ok
 }
 
-// checkOverrideKeys judges the keys of the zone's overrides.
+// checkOverrideKeys checks the keys of the zone's overrides.
 func (c *Zone) checkOverrideKeys() error {
 	known := make(map[netip.Prefix]string)
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
@@ -223,7 +222,7 @@ func (c *Zone) checkOverrideKeys() error {
 	return nil
 }
 
-// checkOverrideNetwork judges an override of an address or a network.
+// checkOverrideNetwork checks an override of an address or a network.
 func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
 	if proper := network.Masked(); proper != network {
 		return fmt.Errorf("%q is no network: write %s", key, proper)

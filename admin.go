@@ -113,7 +113,7 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// readableJSON is JSON in which < > and & are as they are.
+// readableJSON returns JSON in which < > and & are not escaped.
 func readableJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -194,7 +194,8 @@ type adminRequest struct {
 	body  string
 }
 
-// checkKey denies a key that no request has, or one that an override is not looked up for.
+// checkKey denies a key that no request has. With override it also denies a key that no
+// request looks up an override for.
 func (a *adminRequest) checkKey(override bool) (err error) {
 	for _, z := range a.zones {
 		if err = z.checkKey(a.key, override); err == nil {
@@ -204,7 +205,7 @@ func (a *adminRequest) checkKey(override bool) (err error) {
 	return err
 }
 
-// checkKey denies a key that is an address, but not as the zone writes it.
+// checkKey denies a key that is an address in another form than the zone's.
 func (z *zone) checkKey(key string, override bool) error {
 	network, ok := parseNetwork(key)
 	if !ok {
@@ -367,10 +368,11 @@ func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
 	return nil
 }
 
-// changeFailed is the error of a change of a key in a zone's store. A single Redis that
-// fails already isn't asked, so that nothing has changed there.
+// changeFailed returns the error for a failed change of a key; others reports whether other
+// zones were changed before. A single Redis that already fails isn't asked, so nothing has
+// changed there.
 func changeFailed(z *zone, others bool, err error) error {
-	done := "it may not be made, or only in part"
+	done := "the change may be missing, or made in part"
 	if b := z.handler.backend; !others && b != nil && b.breaker != nil && errors.Is(err, store.ErrOpen) {
 		done = "nothing has changed"
 	}

@@ -56,8 +56,7 @@ type MemoryOptions struct {
 	// How many keys are held at most, over all zones; a sliding log counts as
 	// one more for every 64 events it has room for. When that many are held and none
 	// has expired, new keys share one budget per limit (default 1000000). 1000000 keys
-	// cost about 200 MB of memory, however long they are, and at most 1.4 GB with sliding
-	// logs.
+	// of any length cost about 200 MB of memory, and at most 1.4 GB with sliding logs.
 	MaxKeys int64 `json:"max_keys,omitempty"`
 }
 
@@ -136,7 +135,7 @@ func (a *App) Start() error {
 	return nil
 }
 
-// outageModes are the modes of on_store_error that handlers with a Redis have.
+// outageModes returns the modes of on_store_error of the handlers that use a Redis.
 func (a *App) outageModes(b *backend) map[string]bool {
 	modes := make(map[string]bool)
 	for _, zones := range a.claimed {
@@ -186,7 +185,7 @@ func (a *App) sweep() {
 	}
 }
 
-// lookFor warns if a Redis doesn't pass the check; then no request asks it until it does.
+// lookFor warns if a Redis doesn't pass the check. Then no request asks it until it does.
 // The configuration is in force all the same: the Redis may come back.
 func (a *App) lookFor(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)

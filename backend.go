@@ -14,9 +14,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// backend is a Redis, with what keeps requests from waiting for it in vain. It lives as long
-// as a configuration has it, or a request is under way that may still renew or give back
-// what it holds.
+// backend is a Redis, with a breaker and caches that keep requests from waiting for it in
+// vain. It stays open while a configuration has it, or while a request is under way that may
+// still renew or give back its charges.
 type backend struct {
 	*store.DenyCache
 	redis interface {
@@ -25,23 +25,23 @@ type backend struct {
 		String() string
 		Close() error
 	}
-	// check says whether it works. From a failure on requests don't ask it until it does.
+	// check returns an error if Redis fails. After that no request asks Redis until it works.
 	check func(context.Context) error
-	// failing is how many of its nodes have failed and aren't asked at present.
+	// failing returns how many nodes have failed and aren't asked at present.
 	failing func() int
 	breaker *store.Breaker // nil where every node has one
 	outages outages
 
-	uses atomic.Int64 // how many such requests there are, and 1 for all configurations
+	uses atomic.Int64 // the number of such requests, and 1 more while a configuration has the backend
 }
 
-// newBackend makes a backend, which opens no connection yet. It logs to what logger returns.
+// newBackend returns a backend, which opens no connection yet and logs to logger().
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, error) {
 	b := new(backend)
 	b.uses.Store(1)
 	stepped := func(back time.Duration) {
 		collected.clockSteps.Inc()
-		logger().Warn("the clock of Redis stepped back: budgets go on from its new time, and what was used of them stays used", zap.Duration("by", back))
+		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 	}
 	changed := func(address string, failure error) { b.outages.log(logger(), address, failure) }
 	if o.Cluster {
@@ -84,23 +84,24 @@ func (b *backend) leave() error {
 // Destruct implements [caddy.Destructor]: no configuration has the backend any more.
 func (b *backend) Destruct() error { return b.leave() }
 
-// outages knows what becomes of requests while a Redis fails, for the log.
+// outages counts the requests that are decided while a Redis fails, for the log.
 type outages struct {
-	// How many requests have been decided without Redis, since the process began.
+	// The requests decided without Redis since the process began.
 	local, allowed, denied atomic.Int64
 
 	mu    sync.Mutex
 	modes map[*App]map[string]bool // of on_store_error, by configuration in force
-	began map[string]outage        // those that last, by address
+	began map[string]outage        // the outages that last, by address
 }
 
-// outage is when an outage began, and how many requests had been decided without Redis then.
+// outage holds the beginning of an outage, and the counts of [outages] at that time.
 type outage struct {
 	at                     time.Time
 	local, allowed, denied int64
 }
 
-// set notes the modes of on_store_error that a configuration has; nil: it is over.
+// set notes the modes of on_store_error of a configuration; with nil it forgets the
+// configuration.
 func (o *outages) set(a *App, modes map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,8 +145,8 @@ func (o *outages) log(logger *zap.Logger, address string, failure error) {
 		zap.Int64("requests_denied", now.denied-began.denied))
 }
 
-// withoutRedis says what becomes of requests while Redis fails, by the modes of
-// on_store_error that there are.
+// withoutRedis returns the words for how requests are treated while Redis fails, given the
+// modes of on_store_error in use.
 func withoutRedis(modes map[string]bool) string {
 	var all []string
 	for _, m := range []struct{ mode, words string }{

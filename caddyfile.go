@@ -76,7 +76,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			override <key> {
 //				<limits>
 //			}
-//			runtime_overrides               # those set at run time, too
+//			runtime_overrides               # also look up those set at run time
 //			plan <placeholder> {
 //				<value> unlimited           # or
 //				<value> {
@@ -380,7 +380,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		return l, err
 	}
 	if len(args) < 2 || len(args) > most {
-		return l, fmt.Errorf("%s takes %s, but has %d of them: write for example %s 10 1s", name, form, len(args), name)
+		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s 10 1s", name, form, len(args), name)
 	}
 	l.Algorithm = name
 	events, err1 := parseInteger("events", args[0], "10")
@@ -430,7 +430,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
-		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d of them: write for example legacy 10 5s 1s", len(args))
+		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d value(s): write for example legacy 10 5s 1s", len(args))
 	}
 	calls, err := parseInteger("max", args[0], "10")
 	duration, err2 := parseDuration("duration", args[1], "5s")

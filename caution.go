@@ -24,37 +24,37 @@ const (
 	clientAddress = "http.vars.client_ip"
 )
 
-// What later handlers can set: the first by authentication, the second for example by
-// forward_auth.
+// The prefixes of placeholders that later handlers can set: authentication sets the first,
+// forward_auth for example the second.
 const (
 	userPrefix  = "http.auth."
 	fieldPrefix = "http.request.header."
 )
 
-// cautions are what a zone is watched for while it is in use. Each is warned of once.
+// cautions is the state behind the warnings about a zone in use. Each warning is given once.
 type cautions struct {
-	addressKey bool // keys may be addresses,
-	remoteKey  bool // those of connections
-	manyKeys   bool // one client has many
-	// late are the placeholders that decide about a request and that later handlers can set.
+	addressKey bool // keys may be addresses
+	remoteKey  bool // keys may be the addresses of connections
+	manyKeys   bool // one client has many keys
+	// late are the placeholders that a request is decided by and that later handlers can set.
 	late []template
-	// hollow are, for each alternative of the key, the keys whose placeholders are all empty;
-	// nil where an alternative has none.
+	// hollow holds, for each alternative of the key, the key that comes out if all its
+	// placeholders are empty. It is nil if an alternative has no placeholder.
 	hollow []string
 
-	peers     atomic.Int32 // how many more peers are looked at
-	settled   atomic.Int32 // how many more late placeholders are looked at that did not change
+	peers     atomic.Int32 // how many more peers to look at
+	settled   atomic.Int32 // how many more unchanged late placeholders to look at
 	empty     atomic.Int32 // how many keys in a row were empty
-	uncounted atomic.Int32 // how many responses in a row did not say what they cost
+	uncounted atomic.Int32 // how many responses in a row gave no cost
 }
 
 const (
-	// peersToSee is more than enough for a proxy in front to be seen: almost all requests
+	// peersToSee is more than enough to see a proxy in front, because almost all requests
 	// come through it.
 	peersToSee = 10_000
-	// settledToSee counts only where a later handler may have set a value, and has not.
+	// settledToSee bounds the look at placeholders that later handlers leave unchanged.
 	settledToSee = 1000
-	// inARow is when a warning no longer is about some odd requests.
+	// inARow is enough requests to rule out a few odd ones.
 	inARow = 100
 )
 
@@ -66,7 +66,7 @@ func (t *keyTemplate) usesAddress() bool {
 	return t.usesRemote() || strings.Contains(t.text, "{"+clientAddress+"}")
 }
 
-// judge notes what the zone is watched for.
+// judge prepares the cautions of the zone.
 func (z *zone) judge(c *Zone) {
 	z.peers.Store(peersToSee)
 	z.settled.Store(settledToSee)
@@ -124,14 +124,14 @@ func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 	return false
 }
 
-// suspect looks, for the handler's zone i, whether what decides about a request is what it is meant to be.
+// suspect checks the key of a request in the handler's zone i, and marks the zone for watch.
 func (a *answer) suspect(i int, r *http.Request) {
 	z := a.handler.zones[i]
 	if z.addressKey && z.peers.Load() > 0 {
 		z.suspectPeer(r)
 	}
 	if z.late != nil && z.settled.Load() > 0 {
-		a.watched |= 1 << i // none from the 65th on
+		a.watched |= 1 << i // from the 65th zone on a no-op
 	}
 }
 
@@ -160,15 +160,15 @@ func (z *zone) suspectPeer(r *http.Request) {
 	}
 }
 
-// early is the value of a placeholder before later handlers.
+// early is the value of a placeholder before the later handlers run.
 type early struct {
 	zone  *zone
 	from  *template
 	value string
 }
 
-// watch lets the later handlers be watched for what they set. Denied requests never come
-// to them.
+// watch returns next, wrapped to compare the late placeholders before and after it. Denied
+// requests never reach next.
 func (a *answer) watch(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
 	if a.watched == 0 {
 		return next
@@ -189,8 +189,8 @@ func (a *answer) watch(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.H
 	})
 }
 
-// noteLate warns of zones that decide by a placeholder which a later handler has set. A
-// handler that removes a header field is no reason to: credentials are often removed.
+// noteLate warns of zones that decide by a placeholder which a later handler has set. It
+// doesn't warn if a handler removes a header field, because credentials are often removed.
 func noteLate(before []early, repl *caddy.Replacer) {
 	for _, e := range before {
 		z, name := e.zone, e.from.text
@@ -201,10 +201,10 @@ func noteLate(before []early, repl *caddy.Replacer) {
 			z.settled.Add(-1)
 		case z.settled.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
-			z.logger.Warn("a zone names the user, who is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, or put that directive and then rate_limit into a route block (said once)",
+			z.logger.Warn("a zone uses the name of the user, which is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
 		default:
-			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value themselves: write order rate_limit after forward_auth (or after the directive that sets it) in the global options, or put that directive and then rate_limit into a route block (said once)",
+			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
 		}
 	}
@@ -217,27 +217,27 @@ func (z *zone) noteKey(key requestKey) {
 	case key.text != z.hollow[key.alternative]:
 		again(&z.empty)
 	case reaches(&z.empty):
-		z.logger.Warn("the key of a zone was empty for 100 requests in a row, and all of them share one budget: look whether something sets its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
+		z.logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
 			zap.String("zone", z.name), zap.Strings("key", z.config.Key))
 	}
 }
 
-// noteSettled warns of a zone whose responses don't say what they cost.
+// noteSettled warns of a zone whose responses give no cost.
 func (z *zone) noteSettled(cost int64) {
 	switch {
 	case z.settle.Cost == "":
 	case cost != unknown:
 		again(&z.uncounted)
 	case reaches(&z.uncounted):
-		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed as they were: look whether the response has it, spelled so, as a number from 0, or exclude responses without it with match (said once)",
+		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: check that responses have it as a number from 0, or exclude the others with match (said once)",
 			zap.String("zone", z.name), zap.String("cost", string(z.settle.Cost)))
 	}
 }
 
-// reaches counts, and reports whether something has now happened inARow.
+// reaches counts up, and reports whether the count has just reached inARow.
 func reaches(n *atomic.Int32) bool { return n.Load() < inARow && n.Add(1) == inARow }
 
-// again begins to count anew, unless it was said.
+// again resets the count, unless it has reached inARow.
 func again(n *atomic.Int32) {
 	if had := n.Load(); had > 0 && had < inARow {
 		n.Store(0)

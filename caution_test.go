@@ -171,7 +171,7 @@ func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
 	const untrusted = "the address of a proxy that is not trusted"
-	const user = "names the user, who is not known yet"
+	const user = "uses the name of the user, which is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -265,7 +265,7 @@ func (c *caddyProcess) times(t *testing.T, text string) int {
 	return strings.Count(c.logged(), text)
 }
 
-const theirChoice = "so clients can choose its value themselves"
+const theirChoice = "so clients can choose its value"
 
 // A client's own header must not choose its plan: the right order is written in the log.
 func TestWarningOfLateFields(t *testing.T) {

@@ -24,8 +24,8 @@ import (
 // change it.
 var slotExpiry = 30 * time.Second
 
-// mostConcurrency is the most requests in flight a zone can allow: a slot that is given back
-// has to be looked for among all others.
+// mostConcurrency is the most requests in flight that a zone can allow. It bounds the search
+// for a slot that is given back.
 const mostConcurrency = algorithms.MostLogged
 
 // slotRetry is what clients are told who find no slot: nobody knows when a request ends.
@@ -210,8 +210,8 @@ func (t *slotTable) turn() {
 	t.timer = time.AfterFunc(max(slotExpiry/3-time.Since(began), time.Millisecond), t.turn)
 }
 
-// renewedAtOnce is how many slots are renewed in one call of a store at most, if their work
-// allows it.
+// renewedAtOnce is the most slots renewed in one call of a store. Their work can make it
+// fewer.
 const renewedAtOnce = 128
 
 // renew renews the handler's slots, the oldest first: these are at the near end of what

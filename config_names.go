@@ -12,21 +12,21 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 )
 
-// configNames are the placeholders that the routes of a configuration define: destinations
+// configNames holds the placeholders that the routes of a configuration define: destinations
 // of map, variables of vars, and captures of regular expressions.
 type configNames struct {
 	names       map[string]bool
-	anyVariable bool // the name of a variable holds a placeholder itself
+	anyVariable bool // a variable has a placeholder in its name
 	expressions bool // there are CEL expressions with regular expressions
-	plugins     bool // there are handlers or matchers that are not Caddy's: they may set any
+	plugins     bool // there are handlers or matchers that are not Caddy's: they may set any placeholder
 	unseen      bool // the routes could not be seen
 	caddys      *caddy.Replacer
 }
 
-// configNames returns the placeholders that the configuration defines. While the first
-// handler asks, the http app is still loading its routes. It keeps the JSON of a route until
-// all of its handlers are loaded, so each route is there to be read, whole: as JSON, or as
-// modules if it came before. Names count whatever server or route defines them.
+// configNames returns the placeholders that the configuration defines, in any server or
+// route. When the first handler asks, the http app is still loading its routes. The app keeps
+// the JSON of a route until all handlers of the route are loaded. So each route can be read
+// whole: as JSON, or as modules if it was loaded before.
 func (a *App) configNames(ctx caddy.Context) *configNames {
 	if a.names != nil {
 		return a.names
@@ -80,13 +80,13 @@ func (n *configNames) matcherSets(sets caddyhttp.MatcherSets) {
 	}
 }
 
-// module reads a handler or a matcher that is loaded.
+// module reads a loaded handler or matcher.
 func (n *configNames) module(module any) {
 	v := reflect.Indirect(reflect.ValueOf(module))
 	n.plugins = n.plugins || !isCaddys(v.Type())
 	switch m := module.(type) {
 	case *maphandler.Handler:
-		for _, destination := range m.Destinations { // no longer in braces
+		for _, destination := range m.Destinations { // map has removed the braces
 			n.names[destination] = true
 		}
 	case *caddyhttp.VarsMiddleware:
@@ -102,8 +102,8 @@ func (n *configNames) module(module any) {
 	}
 }
 
-// settings reads what a module is configured with: fields that stand in JSON. Others may
-// change while they are read.
+// settings reads the fields of a module that are part of its JSON. Other fields may change
+// while they are read.
 func (n *configNames) settings(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -140,7 +140,7 @@ func (n *configNames) settings(v reflect.Value) {
 	}
 }
 
-// json reads JSON in which handlers may stand.
+// json reads JSON that may hold handlers.
 func (n *configNames) json(raw json.RawMessage) {
 	var value any
 	if json.Unmarshal(raw, &value) == nil {
@@ -249,8 +249,8 @@ func (n *configNames) expression(text string) {
 	n.expressions = n.expressions || strings.Contains(text, "regexp(")
 }
 
-// captures notes what a regular expression captures: by number and by name, with the name
-// of the expression and without it.
+// captures notes the captures of a regular expression, by number and by name, with and
+// without the name of the expression.
 func (n *configNames) captures(name, pattern string) {
 	expression, err := regexp.Compile(pattern)
 	if err != nil {

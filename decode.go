@@ -13,21 +13,21 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// UnmarshalJSON implements [json.Unmarshaler], for errors that name the place and say what
-// belongs there. Unknown fields are errors, as they are without it.
+// UnmarshalJSON implements [json.Unmarshaler]. Its errors name the place and the correction.
+// Unknown fields are errors, as they are without it.
 func (h *Handler) UnmarshalJSON(data []byte) error {
 	type plain Handler
 	return decodeStrictly(data, (*plain)(h))
 }
 
-// UnmarshalJSON implements [json.Unmarshaler], as that of [Handler] does.
+// UnmarshalJSON implements [json.Unmarshaler], like the method of [Handler].
 func (a *App) UnmarshalJSON(data []byte) error {
 	type plain App
 	return decodeStrictly(data, (*plain)(a))
 }
 
-// decodeStrictly decodes JSON that may hold nothing unknown and be followed by nothing. Its
-// errors name the place in the JSON and what belongs there, and no types of Go.
+// decodeStrictly decodes JSON without unknown fields or trailing text. Its errors name the
+// place in the JSON and the correction, and no types of Go.
 func decodeStrictly(data []byte, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.DisallowUnknownFields()
@@ -42,15 +42,15 @@ func decodeStrictly(data []byte, into any) error {
 		return errors.New("the JSON ends too early")
 	}
 	if _, malformed := errors.AsType[*json.SyntaxError](err); malformed {
-		return fmt.Errorf("it is no JSON: %w", err)
+		return fmt.Errorf("not valid JSON: %w", err)
 	}
 	return misplaced("", data, reflect.TypeOf(into).Elem(), err)
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// misplaced finds the value in the JSON that can't be decoded into a t because of err, by
-// decoding the parts of it one by one, and returns an error that names its place.
+// misplaced returns an error that names the place of the value that can't be decoded into a
+// t because of err. It decodes the parts of the JSON one by one to find that value.
 func misplaced(place string, data []byte, t reflect.Type, err error) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -62,7 +62,7 @@ func misplaced(place string, data []byte, t reflect.Type, err error) error {
 	}
 	kind := t.Kind()
 	if reflect.PointerTo(t).Implements(unmarshaler) && data[0] != '{' {
-		kind = reflect.Invalid // it decodes itself
+		kind = reflect.Invalid // the type decodes itself
 	}
 	switch kind {
 	case reflect.Struct, reflect.Map:
@@ -94,7 +94,7 @@ func misplaced(place string, data []byte, t reflect.Type, err error) error {
 	return wrongValue(place, data, t, err)
 }
 
-// jsonTypes are the types of the fields that a struct has in JSON, by name.
+// jsonTypes returns the types of a struct's fields by their JSON names.
 func jsonTypes(t reflect.Type) map[string]reflect.Type {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -108,7 +108,7 @@ func jsonTypes(t reflect.Type) map[string]reflect.Type {
 	return types
 }
 
-// fieldType is the type of what an object has under a name, in any case of letters.
+// fieldType returns the type of an object's field; the case of the name doesn't matter.
 func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (of reflect.Type, there bool) {
 	if t.Kind() == reflect.Map {
 		return t.Elem(), true
@@ -131,8 +131,8 @@ func unknownField(place, name string, fields []string) error {
 	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(fields, ", "))
 }
 
-// wrongValue is the error for a value that is not what belongs in its place. It shows the
-// value only where a number or a duration belongs: others may be secrets.
+// wrongValue returns the error for a value of the wrong kind. The error shows the value only
+// where a number or a duration belongs, because other values may be secrets.
 func wrongValue(place string, data []byte, t reflect.Type, err error) error {
 	if place == "" {
 		place = "it"
@@ -180,7 +180,7 @@ func wrongValue(place string, data []byte, t reflect.Type, err error) error {
 	return fmt.Errorf("%s must be %s, not %s", place, wanted, jsonKind(data))
 }
 
-// jsonKind names what a JSON value is.
+// jsonKind returns the kind of a JSON value in words.
 func jsonKind(data []byte) string {
 	switch data[0] {
 	case '"':

@@ -21,8 +21,8 @@ type Delay struct {
 
 	// How many requests of the zone this instance holds, or decides on, at a time;
 	// further ones pass only if they fit at once. No key gets more of these places than
-	// it leaves free: half of them if it is the only one. Where the key has no
-	// placeholder, it gets all (default 1000).
+	// it leaves free: half of them if it is the only one. A key without a placeholder
+	// gets all (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
@@ -51,7 +51,7 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	return nil
 }
 
-// places are where a zone holds requests.
+// places describes the places in which a zone holds requests.
 type places struct {
 	zone    string
 	longest algorithms.Micros
@@ -59,9 +59,9 @@ type places struct {
 	oneKey  bool // all requests of the zone have the same key
 }
 
-// take takes a place for a request of a key, if there is one for it. A key that has
-// places gets another one only while more are free than it has, so that it leaves some
-// for others: half of them if it is alone, a third each if there are two.
+// take takes a place for a request of a key, and reports whether there was one. A key gets
+// another place only while more are free than it has, so that it leaves some for others:
+// one key alone gets half of the places, two keys get a third each.
 func (p *places) take(key string) bool {
 	w := p.room()
 	w.mu.Lock()
@@ -136,11 +136,11 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
 	defer timer.Stop()
 	var turns []*turn
-	var charged []store.Request // where nobody queues up
+	var charged []store.Request // in zones without delay
 	for i, z := range a.zones {
 		if a.hasPlace(i) {
 			turns = append(turns, z.places.room().join(h, a.requests[i]))
-		} else if !a.terms[i].ofSlots { // these are given back by themselves
+		} else if !a.terms[i].ofSlots { // slots are given back separately
 			charged = append(charged, a.requests[i])
 		}
 	}
@@ -162,10 +162,10 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 	}
 }
 
-// giveBack gives back what held requests were charged whose clients have left.
+// giveBack gives back the charges of held requests whose clients have left.
 func (h *Handler) giveBack(charged []store.Request) {
 	if err := h.store.Refund(context.Background(), charged, maxCost); err != nil {
-		h.failed(fmt.Errorf("giving back what a held request was charged whose client left: %w", err))
+		h.failed(fmt.Errorf("giving back the charge of a held request whose client left: %w", err))
 	}
 }
 
@@ -183,7 +183,7 @@ func (a *answer) age(passed algorithms.Micros) {
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	args := d.RemainingArgs()
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d of them: write for example delay 2s 100", len(args))
+		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100", len(args))
 	}
 	longest, err := parseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {

@@ -87,7 +87,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	held := false
 	if took {
 		defer func() {
-			if !held { // else it has given them up by then
+			if !held { // a held request has turns in place of its places
 				a.leavePlaces()
 			}
 		}()
@@ -200,9 +200,9 @@ type answer struct {
 	slots    []*slot // that the request holds
 	known    bool    // the requests are decided
 	allowed  bool
-	using    bool // the handler's backend, which stays open until the request ends
+	using    bool // the request uses the handler's backend, which stays open until end
 	exceeded string
-	watched  uint64 // bit i: the handler's zone i uses what later handlers may set
+	watched  uint64 // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
@@ -261,7 +261,7 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 		looksUp := z.looksUp(key)
 		overridable := looksUp && try < mostTries-1
 		if t.unlimited {
-			if looksUp { // as long as it is
+			if looksUp { // an override at run time may end this
 				a.add(z, t, store.Request{Zone: z.name, Key: key.text, Shadow: true, Overridable: overridable, Override: override})
 			} else if try == 0 {
 				z.metrics.count(outcomeOverridden)
@@ -295,8 +295,8 @@ func (a *answer) add(z *zone, t *terms, request store.Request) {
 	a.requests = append(a.requests, request)
 }
 
-// useBackend keeps the handler's Redis at work, also after a reload, until end: what the
-// request holds can be renewed and given back.
+// useBackend keeps the handler's backend open until end, also after a reload, so that the
+// charges of the request can be renewed and given back.
 func (a *answer) useBackend() {
 	if b := a.handler.backend; b != nil && !a.using {
 		a.using = true
@@ -304,7 +304,7 @@ func (a *answer) useBackend() {
 	}
 }
 
-// end gives back the slots that the request holds, and lets the handler's Redis go.
+// end gives back the slots of the request, and leaves the handler's backend.
 func (a *answer) end(ctx context.Context) {
 	a.leaveSlots(ctx)
 	if !a.using {
@@ -388,8 +388,8 @@ const (
 	reasonBan         = "ban"
 )
 
-// denier returns why a zone denies a request, and the limit that does, of several the one
-// with the longest wait; a ban is none.
+// denier returns the reason why a zone denies a request, and the limit that denies it. Of
+// several limits it returns the one with the longest wait, and nil for a ban.
 func (a *answer) denier(i int) (reason string, limit *algorithms.Limit) {
 	if !a.ban(i).Allowed {
 		return reasonBan, nil

@@ -13,11 +13,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Errors about mistakes that are likely say what to write instead. No error text of ours
-// holds < > or &: Caddy's admin API sends errors as JSON, which would show them as \u003c.
+// This file makes errors about likely mistakes, with the correction. No error text of the
+// module holds < > or &, because Caddy's admin API sends errors as JSON with < as \u003c.
 
-// otherWords are words of other limiters, and of the JSON configuration, with the options
-// that were probably meant. The first that the block has is suggested.
+// otherWords maps words of other limiters, and of the JSON configuration, to the options
+// that were probably meant. The first option that the block has is suggested.
 var otherWords = map[string][]string{
 	"bucket":          {"token_bucket"},
 	"algorithm":       {"token_bucket"},
@@ -66,14 +66,14 @@ var otherWords = map[string][]string{
 	"prefix":          {"key_prefix"},
 }
 
-// meant returns the one of names that a name was probably meant to be, or "".
+// meant returns the name in names that was probably meant, or "".
 func meant(name string, names []string) string {
 	for _, other := range otherWords[strings.ToLower(name)] {
 		if slices.Contains(names, other) {
 			return other
 		}
 	}
-	if len(name) > 40 { // no misspelling of anything
+	if len(name) > 40 { // too long to be a misspelling
 		return ""
 	}
 	for _, other := range names { // fixed is fixed_window
@@ -104,8 +104,8 @@ func closest(name string, names []string, most int) int {
 	return best
 }
 
-// distance is how many letters have to be inserted, left out, replaced, or swapped with
-// the next one to make one text of the other.
+// distance returns the edit distance of two texts: how many letters have to be inserted, left
+// out, replaced, or swapped with the next one.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
@@ -128,7 +128,7 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// homes says to which blocks options belong.
+// homes lists the options of each block.
 var homes = []struct {
 	block   string
 	options []string
@@ -142,7 +142,7 @@ var homes = []struct {
 	{"the tls block of redis", tlsOptions},
 }
 
-// homeOf returns the block that an option belongs in, or "" if there is none.
+// homeOf returns the block that an option belongs in, or "" for none.
 func homeOf(option, of string) string {
 	if of == "redis" && slices.Contains(tlsOptions, option) { // key is an option of zones, too
 		return "the tls block of redis"
@@ -164,7 +164,7 @@ func homeOf(option, of string) string {
 	return "the block of " + strings.Join(limits, " or ")
 }
 
-// unknownOption is the error for an option that a block doesn't have.
+// unknownOption returns the error for an option that a block doesn't have.
 func unknownOption(option, of string, options []string) error {
 	unknown := fmt.Sprintf("unknown option %.100q of %s", option, of)
 	if option == "burst" && of != "the global option rate_limit" && of != "redis" {
@@ -195,7 +195,7 @@ func unknownOption(option, of string, options []string) error {
 	return fmt.Errorf("%s: write one of %s", unknown, strings.Join(options, ", "))
 }
 
-// burstOption is the error for a burst that is written as an option.
+// burstOption returns the error for a burst that is written as an option.
 func burstOption(unknown, of string) error {
 	name := of
 	a, err := algorithms.Lookup(of)
@@ -207,7 +207,7 @@ func burstOption(unknown, of string) error {
 	return fmt.Errorf("%s: burst is the third argument of a limit, as in %s 10 1s 20", unknown, name)
 }
 
-// exampleOf shows how some options are written.
+// exampleOf returns an example of an option, or "" for none.
 func exampleOf(option string) string {
 	switch option {
 	case "key":
@@ -250,8 +250,8 @@ func readRate(text string) (events, window string, ok bool) {
 	return parts[1], window, ok
 }
 
-// meantDuration returns the duration that a text was probably meant to be: of 1min 1m, and
-// of 60 60s.
+// meantDuration returns the duration that was probably meant by a text: 1m for 1min, and
+// 60s for 60.
 func meantDuration(text string) (span string, ok bool) {
 	if len(text) > 40 {
 		return "", false
@@ -268,7 +268,7 @@ func meantDuration(text string) (span string, ok bool) {
 	return span, err == nil && d > 0
 }
 
-// meantInteger returns the whole number that a text was probably meant to be: of 10_000 10000.
+// meantInteger returns the whole number that was probably meant by a text: 10000 for 10_000.
 func meantInteger(text string) (n int64, ok bool) {
 	if !groupedForm.MatchString(text) {
 		return 0, false
@@ -278,8 +278,8 @@ func meantInteger(text string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// checkLimitValues judges values of a limit that can't be read, but say what was meant. most
-// is how many values the limit takes.
+// checkLimitValues returns an error with the correction if the values of a limit can't be
+// read but their meaning is clear. most is how many values the limit takes.
 func checkLimitValues(name string, args []string, most int) error {
 	meant := meantValues(args)
 	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !isInteger(meant[0]) {
@@ -293,8 +293,8 @@ func checkLimitValues(name string, args []string, most int) error {
 		name, strings.Join(args, " "), strings.Join(meant, " "))
 }
 
-// meantValues returns events, window and burst that were probably meant: 10 1s 20 of
-// 10r/s burst=20, 10 1m of 10 per minute, 10 1 minute, or 1m 10.
+// meantValues returns the events, window and burst that were probably meant: 10 1s 20 for
+// 10r/s burst=20, and 10 1m for 10 per minute, 10 1 minute, or 1m 10.
 func meantValues(args []string) (meant []string) {
 	for i, arg := range args {
 		before := ""
@@ -332,8 +332,8 @@ func isInteger(text string) bool {
 
 var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
 
-// unknownMatcher returns the name of the request matcher that Caddy doesn't know, if that
-// is the error.
+// unknownMatcher returns the name of the request matcher, if the error is that Caddy doesn't
+// know it.
 func unknownMatcher(err error) (name string, ok bool) {
 	if err == nil {
 		return "", false
@@ -345,11 +345,11 @@ func unknownMatcher(err error) (name string, ok bool) {
 	return parts[1], true
 }
 
-// noMatcher is the error for text in match that is no request matcher.
+// noMatcher returns the error for text in match that is no request matcher.
 func noMatcher(name string) error {
 	switch {
 	case strings.HasPrefix(name, "@"):
-		return fmt.Errorf("match takes matchers themselves, and not %s, the name of some: write for example\n"+
+		return fmt.Errorf("match takes matchers, not the matcher name %s: write for example\n"+
 			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
 	case strings.HasPrefix(name, "/"):
 		return fmt.Errorf("match takes matchers with their names, not %q: write match path %[1]s", name)
@@ -357,8 +357,8 @@ func noMatcher(name string) error {
 	return fmt.Errorf("match has no matcher %q: write one of Caddy's request matchers, for example match path /api/*", name)
 }
 
-// exampleZone is a directive to copy, with one zone. Its key and limit are those of a line
-// like rate_limit {client_ip} 10r/s, as far as they can be read.
+// exampleZone returns a directive to copy, with one zone. It takes the key and the limit from
+// a line such as rate_limit {client_ip} 10r/s, as far as it can read them.
 func exampleZone(args []string) string {
 	key, limit := "{http.vars.client_ip}", "token_bucket 10 1s"
 	for _, arg := range args {
@@ -374,8 +374,8 @@ func exampleZone(args []string) string {
 	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s\n\t}\n}", key, limit)
 }
 
-// shortPlaceholder writes a placeholder as Caddyfiles do: Caddy has replaced the short form
-// before we see it.
+// shortPlaceholder returns the short form of placeholders, as in a Caddyfile. Caddy replaces
+// the short form before it calls this module.
 func shortPlaceholder(text string) string {
 	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
 		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.").Replace(text)

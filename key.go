@@ -37,16 +37,16 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return readableJSON([]string(k))
 }
 
-// requestKey is whose budget a request is charged to.
+// requestKey is the key of a request in a zone: the owner of the budget that it is charged to.
 type requestKey struct {
 	text        string
-	alternative int // which of the zone's keys it is made by
-	// network is the address or network that the text is, if it comes from an address
-	// placeholder. Otherwise it is not valid, whatever the text looks like.
+	alternative int // the index of the zone's key that made the text
+	// network is the text as a network, if the text comes from an address placeholder.
+	// Otherwise network is not valid, even if the text looks like an address.
 	network netip.Prefix
 }
 
-// keyOf returns whose budget a request is charged to.
+// keyOf returns the key of a request.
 func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 	last := len(z.keys) - 1
 	for i := range z.keys {
@@ -69,9 +69,9 @@ type keyTemplate struct {
 	plain  bool // without placeholders
 
 	// Of the keys of a zone:
-	address    bool // single is an address placeholder,
-	masked     bool // of the form that gives networks
-	ipv4, ipv6 int  // the prefixes of addresses; 0 for addresses as they are
+	address    bool // single is an address placeholder
+	masked     bool // the address placeholder gives networks
+	ipv4, ipv6 int  // the prefixes of addresses; 0 for whole addresses
 }
 
 func newKeyTemplate(text string) keyTemplate {
@@ -102,15 +102,15 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 	return value, complete && err == nil
 }
 
-// keyHashes hashes keys where an instance remembers something of them: a client decides how
-// long a key is, and a hash is short.
+// keyHashes hashes the keys that an instance remembers, because clients can make keys long
+// and a hash is short.
 var keyHashes = keyhash.New()
 
-// longestShown is how many bytes of a key operators are shown.
+// longestShown is how many bytes of a key operators see.
 const longestShown = 256
 
-// beginning returns as much of a key as operators are shown, and whether that is not all
-// of it. It is a copy, for a key may be part of something larger.
+// beginning returns the part of a key that operators see, and whether the rest is cut. The
+// part is a copy, because the key may be part of a larger text.
 func beginning(key string) (shown string, cut bool) {
 	if len(key) > longestShown {
 		return strings.Clone(key[:longestShown]), true

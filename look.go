@@ -205,11 +205,11 @@ func (a *adminRequest) look() (any, error) {
 		err := z.look(a.ctx, a.key, v)
 		if isForeign(err) {
 			return nil, adminError(http.StatusServiceUnavailable,
-				"the store of zone %q holds something of the key that is no budget (%w): reset the key, or its override", z.name, err)
+				"the store of zone %q holds a value for the key that is no budget (%w): reset the key, or remove its override", z.name, err)
 		}
 		if err != nil {
 			return nil, adminError(http.StatusServiceUnavailable,
-				"the store of zone %q fails (%w): it says nothing of the key; ask again when it works", z.name, err)
+				"the store of zone %q fails (%w): ask again when it works", z.name, err)
 		}
 	}
 	return v, nil
@@ -239,8 +239,8 @@ func (z *zone) look(ctx context.Context, key string, v *keyView) error {
 	return errors.New("the override keeps changing")
 }
 
-// lookLocally adds what the local budgets hold of a key, by which requests are decided while
-// the store fails as it does now. If there are none, it returns the failure.
+// lookLocally adds the local budgets of a key, which decide requests while the store fails.
+// If the zone has no local budgets, it returns the failure.
 func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure error) error {
 	if z.handler.backend == nil || z.handler.outage.mode != "local" || isForeign(failure) || ctx.Err() != nil {
 		return failure
@@ -260,7 +260,7 @@ func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure 
 	return err
 }
 
-// isForeign reports whether an error is about one key, at which something else is stored.
+// isForeign reports whether an error is about a key at which another program stored a value.
 func isForeign(err error) bool {
 	failed, is := errors.AsType[*store.Error](err)
 	return is && failed.Reason == store.ReasonKey
@@ -293,8 +293,8 @@ func (z *zone) usualTerms() []namedTerms {
 	return all
 }
 
-// inForce are the terms that a key may have by each of the zone's keys, with this override in
-// the store. An override of an address is for what comes from an address placeholder.
+// inForce returns the terms that a key may have under each of the zone's keys, with this
+// override in the store. An override of an address applies only under an address placeholder.
 func (z *zone) inForce(key, text string) (v *overrideView, all [][]namedTerms) {
 	network, isNetwork := parseNetwork(key)
 	t := z.overrides.of(key, network)
@@ -337,7 +337,7 @@ func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
 
 // looks are requests that charge nothing: for each of the zone's keys one, about these
 // terms, slots, and the ban, unless there is nothing to ask. As shadows they reach the store
-// even if it has just refused.
+// even if it has just denied the key.
 func (z *zone) looks(key, override string, all [][]namedTerms) (requests []store.Request, alternatives []int) {
 	slots, _ := slotLimit(mostConcurrency) // however many there may be
 	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(looksLikeAddress(key)) })

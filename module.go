@@ -167,7 +167,7 @@ type Options struct {
 	// (default 0: nothing).
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// Log the key of refused requests (default false: keys can be secrets). A key of
+	// Log the key of denied requests (default false: keys can be secrets). A key of
 	// more than 256 bytes is logged as its first 256 bytes and "…".
 	LogKey *bool `json:"log_key,omitempty"`
 

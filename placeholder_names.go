@@ -18,13 +18,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// Placeholders that nothing provides. Caddy replaces them by nothing, so that a key made
-// of one is the same for every client.
+// This file finds placeholders that nothing provides. Caddy replaces such a placeholder by
+// an empty text, so a key made of one is the same for every client.
 
-// template is the text of an option of a zone, in which placeholders may stand.
+// template is the text of a zone's option, which may hold placeholders.
 type template struct{ option, text string }
 
-// deciding are the templates that a request is decided by.
+// deciding returns the templates that a request is decided by.
 func (c *Zone) deciding() []template {
 	var all []template
 	for _, key := range c.Key {
@@ -60,7 +60,7 @@ func placeholderNames(text string) (names []string, err error) {
 
 var errBraces = errors.New(`has a brace without its counterpart: write placeholders as {name}, and a brace itself as \{`)
 
-// checkBraces returns an error if the braces of an option's text don't match.
+// checkBraces returns an error if the braces in an option's text don't match.
 func checkBraces(option, text string) error {
 	if _, err := placeholderNames(text); err != nil {
 		return fmt.Errorf("%s %q %w", option, text, err)
@@ -68,7 +68,7 @@ func checkBraces(option, text string) error {
 	return nil
 }
 
-// checkKeyText judges an alternative of a key.
+// checkKeyText checks an alternative of a key.
 func checkKeyText(text string) error {
 	if strings.ContainsAny(text, "{}") {
 		return checkBraces("key", text)
@@ -87,7 +87,7 @@ func (k Key) check() error {
 	return errors.Join(errs...)
 }
 
-// checkLiteral returns an error for the key of an override in which a placeholder stands.
+// checkLiteral returns an error if the key of an override has a placeholder.
 func checkLiteral(key string) error {
 	if open := strings.IndexByte(key, '{'); open >= 0 && strings.IndexByte(key[open:], '}') > 0 {
 		return fmt.Errorf("override %q has a placeholder, which is not replaced here: write one key as it is, such as 203.0.113.7", key)
@@ -97,7 +97,8 @@ func checkLiteral(key string) error {
 
 var shorthands = sync.OnceValue(httpcaddyfile.NewShorthandReplacer)
 
-// shorthand returns the name that a placeholder's name is short for in a Caddyfile.
+// shorthand returns the full name of a placeholder that is short in a Caddyfile, and whether
+// it is.
 func shorthand(name string) (long string, ok bool) {
 	braced := "{" + name + "}"
 	tokens := caddyfile.Segment{{Text: braced}}
@@ -105,10 +106,10 @@ func shorthand(name string) (long string, ok bool) {
 	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
 }
 
-// openNames are the beginnings of names that end in what users choose.
+// openNames are the prefixes of names that end in a text of the user's choice.
 var openNames = []struct {
 	prefix string
-	header bool // it ends in the name of a header field
+	header bool // the name ends in a header field
 }{
 	{"http.request.header.", true},
 	{"http.response.header.", true},
@@ -123,8 +124,8 @@ var openNames = []struct {
 	{"file.", false},
 }
 
-// setNames are the names that Caddy's handlers and matchers set while a request is
-// handled. Those that its requests have from the beginning Caddy knows itself.
+// setNames are the names that Caddy's handlers and matchers set while they handle a request.
+// caddysReplacer knows the names that every request has from the beginning.
 var setNames = strings.Fields(`
 	http.error http.error.status_code http.error.status_text http.error.message http.error.trace http.error.id
 	http.intercept.status_code
@@ -139,12 +140,12 @@ var setNames = strings.Fields(`
 	http.vars.client_ip http.vars.trusted_proxy http.vars.start_time http.vars.uuid http.vars.trace_id http.vars.span_id
 	http.vars.matchers.error http.vars.access_logger_names`)
 
-// caddysOwn are the beginnings of names that plugins leave to Caddy.
+// caddysOwn are the prefixes of names that plugins leave to Caddy.
 var caddysOwn = []string{
 	"http.request.", "http.response.", "http.vars.", "http.regexp.", "http.matchers.file.", "http.error.", "http.intercept.", "system.", "time.",
 }
 
-// caddysReplacer knows the placeholders that every request has.
+// caddysReplacer returns a replacer with the placeholders that every request has.
 func caddysReplacer() *caddy.Replacer {
 	repl := caddy.NewReplacer()
 	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, new(net.TCPAddr))
@@ -163,7 +164,7 @@ func (n *configNames) provides(name string) bool {
 	if n.names[name] || slices.Contains(setNames, name) {
 		return true
 	}
-	if strings.HasPrefix(name, "http.vars.") { // of which a replacer knows any
+	if strings.HasPrefix(name, "http.vars.") { // a replacer takes any such name for known
 		return n.anyVariable
 	}
 	_, known := n.caddys.Get(name)
@@ -189,8 +190,8 @@ func (n *configNames) pluginMay(name string) bool {
 	return dotted && !short && !slices.ContainsFunc(caddysOwn, func(own string) bool { return strings.HasPrefix(name, own) })
 }
 
-// checkPlaceholders returns an error for a placeholder of the zone that nothing provides, and
-// warns of those that only a plugin may provide.
+// checkPlaceholders returns an error for a placeholder of the zone that nothing provides. It
+// warns of a placeholder that only a plugin may provide.
 func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger) error {
 	all := c.deciding()
 	if c.Settle != nil {
@@ -206,10 +207,10 @@ func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger
 			switch {
 			case n.provides(name):
 			case n.pluginMay(name):
-				logger.Warn("neither Caddy nor this configuration provides a placeholder of a zone: unless a plugin does, it is always empty"+n.suggestion(name),
+				logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: unless a plugin provides it, it is always empty"+n.suggestion(name),
 					zap.String("zone", zone), zap.String("option", t.option), zap.String("placeholder", "{"+name+"}"))
 			case short:
-				return fmt.Errorf("%s: {%s} is known in a Caddyfile alone, and empty in JSON: write {%s}", t.option, name, long)
+				return fmt.Errorf("%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}", t.option, name, long)
 			default:
 				return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s", t.option, name, n.suggestion(name))
 			}
@@ -218,14 +219,14 @@ func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger
 	return nil
 }
 
-// commonNames are placeholders that keys, plans, costs and factors are made of.
+// commonNames are the usual placeholders of keys, plans, costs and factors.
 var commonNames = strings.Fields(`
 	client_ip remote_host remote host hostport method path uri query scheme dir file uuid labels.0 path.0
 	tls_client_fingerprint tls_client_issuer tls_client_serial tls_client_subject tls_version
 	http.auth.user.id http.auth.user.plan`)
 
-// suggestion returns what may be meant by a placeholder that nothing provides, as the end
-// of a sentence.
+// suggestion returns the placeholder that was probably meant by one that nothing provides, as
+// the end of a sentence.
 func (n *configNames) suggestion(name string) string {
 	for _, open := range openNames {
 		if strings.HasPrefix(name, open.prefix) {

@@ -7,22 +7,22 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// waitingRoom is where this process holds the requests of a zone. Like the requests it
-// outlives configurations. A held request has a turn in the queue of its key. A client
-// that leaves can't be given back its charge while later ones of the queue wait behind
-// it. So its turn stays, and keeps its place, until those have left too or one of them
-// passes. What is remembered is bounded by the number of places.
+// waitingRoom holds the requests of a zone in this process. Like the requests, it outlives
+// configurations. A held request has a turn in the queue of its key. If its client leaves,
+// the charge can't be given back while later requests wait behind it. So the turn stays and
+// keeps its place, until those have left too or one of them passes. The number of places
+// bounds the memory.
 type waitingRoom struct {
 	mu      sync.Mutex
-	taken   int64             // places: those of turns, and of requests being decided
-	takenBy map[string]int64  // by key, where there are any
-	queues  map[string]*queue // by key, where there are turns
+	taken   int64             // places of turns, and of requests being decided
+	takenBy map[string]int64  // the same, by key; never 0
+	queues  map[string]*queue // by key; never empty
 }
 
-// queue is the turns of one key, in the order they were charged.
+// queue holds the turns of one key, in the order of their charges.
 type queue struct {
 	turns      []*turn
-	givingBack bool // somebody does, and nobody else may: the order counts
+	givingBack bool // one goroutine gives back; a second one could mix up the order
 }
 
 // turn is the charge of a held request.
@@ -30,7 +30,7 @@ type turn struct {
 	room    *waitingRoom
 	handler *Handler
 	request store.Request
-	left    bool // its client has
+	left    bool // its client has left
 }
 
 var waitingRooms sync.Map // zone → *waitingRoom
@@ -43,7 +43,7 @@ func (p *places) room() *waitingRoom {
 	return w.(*waitingRoom)
 }
 
-// leave gives back the place of a request that was decided and isn't held.
+// leave gives back the place of a request that is decided and isn't held.
 func (w *waitingRoom) leave(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,8 +51,8 @@ func (w *waitingRoom) leave(key string) {
 	w.giveBackLocked(key)
 }
 
-// join makes a place a turn. Answers of the store can overtake each other, so the
-// receipts say where in the queue it is.
+// join turns a place into a turn in the queue. Answers of the store can overtake each other,
+// so the receipts decide where in the queue the turn is.
 func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
 	t := &turn{room: w, handler: h, request: r}
 	w.mu.Lock()
@@ -71,16 +71,16 @@ func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
 	return t
 }
 
-// isBehind reports whether t was charged after another one of its key. Of different
-// limits, as after a change of plan, the order in which they came is good enough: in a
-// wrong order less is given back, never more.
+// isBehind reports whether t was charged after another turn of its key. Turns of different
+// limits, as after a change of plan, stay in the order in which they came: in a wrong order
+// less is given back, never more.
 func (t *turn) isBehind(other *turn) bool {
 	limit := t.request.Limits[0]
 	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Decisions[0].Receipt, other.request.Decisions[0].Receipt)
 }
 
-// pass ends a turn whose time has come, and those before it whose clients have left:
-// time has given back what they were charged.
+// pass ends a turn whose time has come, and the turns before it whose clients have left:
+// time has given back their charges.
 func (t *turn) pass() {
 	w, key := t.room, t.request.Key
 	w.mu.Lock()
@@ -88,7 +88,7 @@ func (t *turn) pass() {
 	q := w.queues[key]
 	end := slices.Index(q.turns, t) + 1
 	t.left = true
-	stay := slices.DeleteFunc(slices.Clone(q.turns[:end]), func(t *turn) bool { return t.left }) // some wait for another limit
+	stay := slices.DeleteFunc(slices.Clone(q.turns[:end]), func(t *turn) bool { return t.left }) // the others wait for another limit
 	q.turns = slices.Replace(q.turns, 0, end, stay...)
 	w.freeLocked(key, end-len(stay))
 	w.giveBackLocked(key)
@@ -100,17 +100,17 @@ func (t *turn) abandon() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.left = true
-	t.request.Decisions = slices.Clone(t.request.Decisions) // they are part of the answer, which ends
+	t.request.Decisions = slices.Clone(t.request.Decisions) // the answer, which owns them, ends
 	w.giveBackLocked(t.request.Key)
 }
 
-// givenBackAtOnce is how many turns are given back in one call of a store.
+// givenBackAtOnce is the most turns given back in one call of a store.
 const givenBackAtOnce = 100
 
-// giveBackLocked gives back the charges at the end of a key's queue whose clients have
-// left, the newest first, so that each finds its budget as it left it. While a request is
-// being decided that waits: the request may be charged behind them. The lock is not held
-// while the store is asked.
+// giveBackLocked gives back the charges at the end of a key's queue whose clients have left,
+// the newest first, so that each charge finds its budget as it left it. It does nothing while
+// a request of the key is being decided, because that request may be charged behind them.
+// It unlocks the room for each call of the store.
 func (w *waitingRoom) giveBackLocked(key string) {
 	q := w.queues[key]
 	if q == nil || q.givingBack {
@@ -135,8 +135,8 @@ func (w *waitingRoom) giveBackLocked(key string) {
 	}
 }
 
-// takeLeft takes turns off the end of the queue whose clients have left, and returns their
-// charges, the newest first, and whose they are.
+// takeLeft takes turns off the end of the queue whose clients have left. It returns their
+// charges, the newest first, and the handler that they belong to.
 func (q *queue) takeLeft() (h *Handler, charged []store.Request) {
 	n := len(q.turns)
 	for n > 0 && q.turns[n-1].left && len(charged) < givenBackAtOnce && (h == nil || h == q.turns[n-1].handler) {
@@ -148,7 +148,7 @@ func (q *queue) takeLeft() (h *Handler, charged []store.Request) {
 	return h, charged
 }
 
-// freeLocked gives back places of a key.
+// freeLocked frees n places of a key.
 func (w *waitingRoom) freeLocked(key string, n int) {
 	w.taken -= int64(n)
 	if w.takenBy[key] -= int64(n); w.takenBy[key] == 0 {

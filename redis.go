@@ -58,7 +58,7 @@ type Redis struct {
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
 	// A secret: keys, which can be addresses or API keys, are stored as their HMAC
-	// with it, and logged so, without the addresses of clients. Another secret means
+	// with it and logged so, and no client addresses are logged. Another secret means
 	// other budgets (default: keys are stored as they are).
 	HashKeys *string `json:"hash_keys,omitempty"`
 
@@ -68,7 +68,7 @@ type Redis struct {
 	Batch *int `json:"batch,omitempty"`
 
 	// How long a request waits for Redis in all, at least 1ms, before on_store_error
-	// says what becomes of it (default 100ms).
+	// decides on it (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// How long a new connection may take, at least 1ms (default 1s).
@@ -135,7 +135,7 @@ func (c *Redis) check() error {
 	return err
 }
 
-// checkHashKeys denies an empty secret: keys would be stored as they are.
+// checkHashKeys denies an empty secret, with which keys would be stored as they are.
 func checkHashKeys(secret string) error {
 	if strings.TrimSpace(secret) == "" {
 		return errors.New("the secret of hash_keys is empty: write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are")
@@ -151,7 +151,7 @@ func checkBatch(n *int) error {
 	return nil
 }
 
-// checkTimeout judges a timeout that is above 0; others are judged elsewhere.
+// checkTimeout denies a timeout between 0 and 1ms. Normal checks the others.
 func checkTimeout(option string, timeout caddy.Duration, example string) error {
 	if timeout > 0 && timeout < caddy.Duration(time.Millisecond) {
 		return fmt.Errorf("%s of redis must be at least 1ms, not %v: write for example %s", option, time.Duration(timeout), example)
@@ -159,14 +159,14 @@ func checkTimeout(option string, timeout caddy.Duration, example string) error {
 	return nil
 }
 
-// warnOfConnection warns of connections that others can listen in on.
+// warnOfConnection warns of connections that others can read or change.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 	if o.TLS.InsecureSkipVerify {
-		logger.Warn("insecure_skip_verify accepts any certificate, so whoever can redirect the connection to Redis can read and change all of it: write ca <file> in its place",
+		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: write ca and a file of certificates instead",
 			zap.String("address", o.Address))
 	}
 	if (o.Password != "" || o.SentinelPassword != "") && !o.TLS.On && slices.ContainsFunc(strings.Split(o.Address, ","), isElsewhere) {
-		logger.Warn("the password of Redis goes to another host unencrypted, where others on the way can read it: write tls in the block of redis",
+		logger.Warn("the password of Redis goes to another host unencrypted: write tls in the redis block",
 			zap.String("address", o.Address))
 	}
 }
@@ -281,8 +281,8 @@ func expand(name string, value *string) error {
 	return nil
 }
 
-// emptyPlaceholder is the error for a placeholder without a value. What else is in braces may
-// be part of a password, and is not shown.
+// emptyPlaceholder returns the error for a placeholder without a value. It doesn't show other
+// text in braces, which may be part of a password.
 func emptyPlaceholder(placeholder string) error {
 	if variable, ok := strings.CutPrefix(placeholder, "env."); ok {
 		return fmt.Errorf("the environment variable %q is not set, or empty: set it where Caddy runs", variable)

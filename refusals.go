@@ -38,31 +38,31 @@ type refusalKey struct {
 	key    keyhash.Hash
 	shadow bool // the requests passed
 	ban    bool // bans began with them
-	others bool // all keys there is no room for
+	others bool // all keys without room in the table
 }
 
 // refusal is one or more refused requests of one zone and key; all but count
 // describe the latest.
 type refusal struct {
 	zone                string
-	key                 string // once it is noted: as it is logged
+	key                 string // once noted: in the form of the log
 	shadow, ban, others bool   // as in refusalKey
 	handler             *Handler
-	wait                algorithms.Micros // of a ban, how long it stands
+	wait                algorithms.Micros // for a ban, its duration
 	reason              string
-	limit               *algorithms.Limit // nil: a ban
+	limit               *algorithms.Limit // nil for a ban
 	remoteIP, clientIP  string
 	method, host, path  string // clipped
 	count               int64
 }
 
-// mostLogged bounds what is logged of a text that clients send, in bytes.
+// mostLogged is how many bytes are logged of a text that clients send.
 const mostLogged = 256
 
 func clip(text string) string { return text[:min(len(text), mostLogged)] }
 
-// keep makes the texts ones of their own, so that nothing of the request is kept. Those
-// that are the same as before are there already.
+// keep copies the texts, so that the refusal doesn't keep the memory of the request. Texts
+// that are the same as before are shared with before.
 func (r *refusal) keep(before *refusal) {
 	for _, text := range [][2]*string{{&r.method, &before.method}, {&r.host, &before.host}, {&r.path, &before.path}} {
 		if *text[0] == *text[1] {
@@ -73,7 +73,7 @@ func (r *refusal) keep(before *refusal) {
 	}
 }
 
-// message is what the log says. Tools that ban clients look for that of a denial.
+// message returns the log message. Tools that ban clients look for "rate limit exceeded".
 func (r *refusal) message() string {
 	switch {
 	case r.ban && r.shadow:
@@ -87,7 +87,7 @@ func (r *refusal) message() string {
 	}
 }
 
-// denier names the limit.
+// denier returns the limit that denied, in words.
 func (r *refusal) denier() string {
 	switch r.reason {
 	case reasonLimit:
@@ -99,8 +99,8 @@ func (r *refusal) denier() string {
 	}
 }
 
-// noteDenials reports what zones would have denied that may not, and the bans that begin
-// with this request.
+// noteDenials reports the denials of zones in shadow mode, and the bans that begin with this
+// request.
 func (a *answer) noteDenials(r *http.Request) {
 	for i := range a.zones {
 		if !a.isFirst(i) || a.allowedBy(i) {
@@ -116,7 +116,7 @@ func (a *answer) noteDenials(r *http.Request) {
 	}
 }
 
-// note reports a denial by the zone that i is the first request of.
+// note reports a denial by a zone; i is the zone's first request.
 func (a *answer) note(r *http.Request, i int, denied refusal) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -174,7 +174,7 @@ func (f *refusals) isFirst(r *refusal) bool {
 		*known = *r
 		return false
 	}
-	first := *r // only this one is kept
+	first := *r // the table keeps this copy
 	first.count = 0
 	first.keep(&refusal{})
 	f.recent[k] = &first
@@ -220,8 +220,8 @@ func (f *refusals) close() {
 
 func (h *Handler) logsKeys() bool { return h.LogKey != nil && *h.LogKey }
 
-// loggedKey is a key as the log has it; empty where keys are not logged. The mark of a cut
-// one makes it longer than any that is logged whole, so it equals none.
+// loggedKey returns a key in the form of the log; "" if keys are not logged. The mark of a
+// cut key makes it longer than any key logged whole, so the two can't be confused.
 func (h *Handler) loggedKey(key string) string {
 	if !h.logsKeys() {
 		return ""
@@ -236,14 +236,14 @@ func (h *Handler) loggedKey(key string) string {
 	return shown
 }
 
-// reportRefusal logs and emits. What only would have been refused is no event, and the
-// beginning of a ban is none of its own.
+// reportRefusal logs a denial or a ban, and emits the event of a denial. A denial in shadow
+// mode and a ban have no event.
 func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 	wait := time.Duration(r.wait) * time.Microsecond
 	if r.wait == algorithms.Forever {
 		wait = 0 // it is no use to wait
 	}
-	hashed := r.handler.hashKeys != "" // then nothing is logged that a key can be made of
+	hashed := r.handler.hashKeys != "" // then leave out all that a key can be made of
 	if c := r.handler.logger.Check(zap.InfoLevel, r.message()); c != nil {
 		fields := []zap.Field{zap.String("zone", r.zone)}
 		if r.ban {

@@ -49,7 +49,7 @@ func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	return s.Cost.check("cost of settle", parseCost)
 }
 
-// checkStatus judges the statuses of match.
+// checkStatus checks the statuses of match.
 func (s *Settle) checkStatus() error {
 	if s.Match == nil {
 		return nil
@@ -179,7 +179,7 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 				a.handler.failed(err)
 			}
 		case cost > r.Cost:
-			r.Local = a.isLocal() // the rest is charged where the reserved cost was
+			r.Local = a.isLocal() // charged to the store that admitted the request
 			r.Mode, r.Cost, r.MaxWait, r.Decisions = algorithms.Force, cost-r.Cost, 0, nil
 			r.Limits = r.Limits[:len(a.terms[i].labels)] // also if a ban has begun meanwhile
 			r.Overridable = false                        // or an override been set: these are the limits it was charged to

@@ -217,8 +217,8 @@ func newSlots(zone string, alternative int, l *algorithms.Limit) store.Limit {
 	return store.NewSlots(zone, variantOf(alternative), l)
 }
 
-// variantOf is by what the slots and bans of one of the zone's keys differ from those of
-// others. It is not what the key says, so that nobody is free because that has changed.
+// variantOf returns the variant of the slots and bans of one of the zone's keys. It is the
+// place of the key, not its text, so that a change of the text frees no slot and ends no ban.
 func variantOf(alternative int) string {
 	if alternative == 0 {
 		return ""

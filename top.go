@@ -68,7 +68,8 @@ func newTopKey(secret, key string) topKey {
 	return topKey{text: shown, cut: cut}
 }
 
-// count counts a refusal of a key, which is shown hashed with a secret, or with none.
+// count counts a denial of a key. The key is shown as its HMAC with the secret, or as it is
+// if there is no secret.
 func (t *top) count(now time.Time, secret, key string) {
 	id := topID{keyHashes.Sum(key), secret != ""}
 	t.mu.Lock()

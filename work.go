@@ -6,12 +6,12 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// A request is decided by one script call, whatever number of zones it belongs to. So the
-// limits of all zones of a handler together have a bound: see [algorithms.MostWork]. It is
-// the same in memory, so that a zone means the same in every store.
+// One script call decides a request, even if the request belongs to several zones. So the
+// limits of all zones of a handler together have a bound: see [algorithms.MostWork]. The
+// bound also holds in memory, so that a zone means the same in every store.
 
-// work is the most work that a request makes that these terms are for. heaviest is the
-// limit that makes the most of it; nil if there is none.
+// work returns the most work of a request under these terms, and the limit with the largest
+// part of it; nil if there is none.
 func (t *terms) work() (work int64, heaviest *algorithms.Limit) {
 	for _, l := range t.ready {
 		work, heaviest = work+l.WorstWork(), heavier(heaviest, l)
@@ -19,14 +19,14 @@ func (t *terms) work() (work int64, heaviest *algorithms.Limit) {
 	if t.ban != nil {
 		work += t.ban.WorstWork()
 	}
-	if t.slots != nil { // they are given back one at a time
+	if t.slots != nil { // slots are given back one at a time
 		work += t.slots.ready[0].BackWork()
 	}
 	return work, heaviest
 }
 
-// boundWork denies zones that are too much work for one request, and shares among zones
-// with overrides at run time what there still may be.
+// boundWork denies zones that are too much work for one request. It divides the rest of the
+// bound among the zones with overrides at run time.
 func boundWork(zones []*zone) error {
 	all, overridable := int64(0), int64(0)
 	var heaviest *algorithms.Limit
@@ -41,7 +41,7 @@ func boundWork(zones []*zone) error {
 		}
 	}
 	if over := all - algorithms.MostWork; over > 0 {
-		return fmt.Errorf("the limits of all zones together take too long to decide in one step: %s", lighten(heaviest, over))
+		return fmt.Errorf("the limits of all zones together take too long to decide in one call: %s", lighten(heaviest, over))
 	}
 	for _, z := range zones {
 		if z.overridable {
@@ -51,15 +51,15 @@ func boundWork(zones []*zone) error {
 	return nil
 }
 
-// checkWork denies terms of an override at run time that are too much work.
+// checkWork denies an override at run time that is too much work.
 func (z *zone) checkWork(t *terms) error {
 	if work, heaviest := t.work(); work > z.mostWork {
-		return fmt.Errorf("its limits and those of the other zones take too long to decide in one step: %s", lighten(heaviest, work-z.mostWork))
+		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", lighten(heaviest, work-z.mostWork))
 	}
 	return nil
 }
 
-// heavier returns the limit that is more work; a nil one is none.
+// heavier returns the limit that is more work; nil is less than any.
 func heavier(a, b *algorithms.Limit) *algorithms.Limit {
 	if a == nil || b != nil && b.WorstWork() > a.WorstWork() {
 		return b
@@ -67,7 +67,7 @@ func heavier(a, b *algorithms.Limit) *algorithms.Limit {
 	return a
 }
 
-// lighten says what to write so that there is less work.
+// lighten returns the advice to write limits with less work.
 func lighten(heaviest *algorithms.Limit, over int64) string {
 	if heaviest != nil {
 		if lighter := heaviest.Lighter(over); lighter != nil {

@@ -24,7 +24,7 @@ func TestBoundWork(t *testing.T) {
 	for i := range 900 {
 		counters = append(counters, fmt.Sprintf(`{"algorithm":"gcra","events":%d,"window":"1h"}`, i+1))
 	}
-	const instead = "take too long to decide in one step: write sliding_log "
+	const instead = "take too long to decide in one call: write sliding_log "
 	for _, test := range []struct {
 		zones []string
 		want  string

@@ -24,11 +24,11 @@ type Zone struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// Whose budget a request is charged to: text with placeholders, such as
-	// {http.vars.client_ip}, by their full names; one that nothing provides is an error,
-	// or a warning where a plugin may. Of several values the first counts in which no
-	// placeholder is empty, or else the last. An address from an address placeholder is
-	// written in one way, 198.51.100.1 for ::ffff:198.51.100.1 (default "": one budget
-	// for all).
+	// {http.vars.client_ip}, by their full names. A placeholder that nothing provides is an
+	// error, or a warning where a plugin may provide it. Of several values the first counts
+	// in which no placeholder is empty, or else the last. An address from an address
+	// placeholder is written in one way, 198.51.100.1 for ::ffff:198.51.100.1 (default "":
+	// one budget for all).
 	Key Key `json:"key,omitempty"`
 
 	// How many bits of a key that is an IPv4 address count, 1 to 32, so that a
@@ -76,10 +76,10 @@ type Zone struct {
 	// leaky_bucket, smooth or token_bucket (default: requests are never held).
 	Delay *Delay `json:"delay,omitempty"`
 
-	// What some keys get instead of the limits, by key. An address or a network, such as
+	// Other limits for some keys, by key. An override of an address or a network, such as
 	// 203.0.113.0/24, is for all addresses in it that come from an address placeholder:
 	// {http.vars.client_ip}, {http.request.remote.host} or {http.request.remote.host/24,64}.
-	// The smallest network counts (default: none).
+	// Of several networks the smallest counts (default: none).
 	Override map[string]*Terms `json:"override,omitempty"`
 
 	// Look in the store, too, whether a key has an override that was set at run time, over
@@ -119,7 +119,7 @@ type zone struct {
 	ipv4      int
 	ipv6      int
 	usual     *terms    // what a key gets
-	overrides overrides // for those that get something else
+	overrides overrides // for keys that get something else
 	// overridable tells that there are overrides in the store, too. known are those known of,
 	// and ready makes others ready.
 	overridable bool
@@ -133,7 +133,7 @@ type zone struct {
 	factor      Number // if it isn't the same for all
 	unlimited   bool
 	places      *places // nil: requests are never held
-	mostWork    int64   // of terms; see [boundWork]
+	mostWork    int64   // the most work of its terms; see [boundWork]
 	settle      *Settle // nil: charges stay
 	enforce     float64 // the share of keys, in percent
 	status      int

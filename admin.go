@@ -269,7 +269,7 @@ func (a *adminRequest) setOverride() (any, error) {
 	o, span := storedOverride{Terms: body.Terms}, time.Duration(0)
 	if body.TTL != nil {
 		if span = time.Duration(*body.TTL); span < time.Millisecond {
-			return nil, adminError(http.StatusBadRequest, "ttl must be at least 1ms, not %v: write for example 1h, or leave it out for good", span)
+			return nil, adminError(http.StatusBadRequest, `ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for good`, span)
 		}
 		o.Until = time.Now().Add(span).UTC().Truncate(time.Millisecond)
 	}

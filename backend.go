@@ -141,8 +141,8 @@ func (o *outages) log(logger *zap.Logger, address string, failure error) {
 	logger.Warn("Redis works again", zap.String("address", address),
 		zap.Duration("outage", now.at.Sub(began.at)),
 		zap.Int64("requests_decided_locally", now.local-began.local),
-		zap.Int64("requests_allowed", now.allowed-began.allowed),
-		zap.Int64("requests_denied", now.denied-began.denied))
+		zap.Int64("requests_passed_unlimited", now.allowed-began.allowed),
+		zap.Int64("requests_answered_503", now.denied-began.denied))
 }
 
 // withoutRedis returns the words for how requests are treated while Redis fails, given the

@@ -121,8 +121,8 @@ func TestOutageIsLogged(t *testing.T) {
 		Address string
 		Outage  float64
 		Local   int `json:"requests_decided_locally"`
-		Allowed int `json:"requests_allowed"`
-		Denied  int `json:"requests_denied"`
+		Allowed int `json:"requests_passed_unlimited"`
+		Denied  int `json:"requests_answered_503"`
 	}
 	if err := json.Unmarshal([]byte(`{"msg":""`+line), &said); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ const (
 type cautions struct {
 	addressKey bool // keys may be addresses
 	remoteKey  bool // keys may be the addresses of connections
+	clientKey  bool // keys may be what Caddy takes for the address of the client
 	manyKeys   bool // one client has many keys
 	// late are the placeholders that a request is decided by and that later handlers can set.
 	late []template
@@ -75,6 +76,7 @@ func (z *zone) judge(c *Zone) {
 		t := &z.keys[i]
 		z.addressKey = z.addressKey || t.usesAddress()
 		z.remoteKey = z.remoteKey || t.usesRemote()
+		z.clientKey = z.clientKey || strings.Contains(t.text, "{"+clientAddress+"}")
 		z.manyKeys = z.manyKeys || z.ipv6 == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
 			z.hollow = append(z.hollow, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
@@ -135,29 +137,41 @@ func (a *answer) suspect(i int, r *http.Request) {
 	}
 }
 
-// suspectPeer warns of a key that is the address of a proxy.
+// suspectPeer warns of a key that is the address of a proxy, or that clients can make up.
 func (z *zone) suspectPeer(r *http.Request) {
 	z.peers.Add(-1)
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return
 	}
+	forwarded := r.Header["X-Forwarded-For"]
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-		if z.remoteKey && client != host && z.peers.Swap(0) > 0 {
-			z.logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, so all clients behind it share a budget: write {client_ip} instead of {remote_host} (said once)",
-				zap.String("zone", z.name))
+		switch {
+		case z.remoteKey && client != host && z.peers.Swap(0) > 0:
+			z.logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, so all clients behind it share a budget: "+
+				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.name))
+		case z.clientKey && takesFirst(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peers.Swap(0) > 0:
+			z.logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy appends to this field: "+
+				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.name))
 		}
 		return
 	}
-	if len(r.Header["X-Forwarded-For"]) == 0 {
+	if len(forwarded) == 0 {
 		return
 	}
 	addr, err := netip.ParseAddr(host)
 	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peers.Swap(0) > 0 {
-		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: write {client_ip} as the key, and in the global options the three lines `servers {` and `trusted_proxies static private_ranges` and `}` (said once)",
-			zap.String("zone", z.name))
+		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: use {client_ip} in key, and write in the global options "+
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}` (said once)", zap.String("zone", z.name))
 	}
+}
+
+// takesFirst reports whether Caddy takes the first address that a trusted proxy forwards for
+// that of the client. With trusted_proxies_strict it takes the last one that is not a proxy's.
+func takesFirst(r *http.Request) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return ok && server.TrustedProxiesStrict == 0
 }
 
 // early is the value of a placeholder before the later handlers run.

@@ -171,6 +171,7 @@ func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
 	const untrusted = "the address of a proxy that is not trusted"
+	const forged = "the first address in X-Forwarded-For, which clients can make up"
 	const user = "uses the name of the user, which is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{
@@ -207,7 +208,10 @@ route {
 		{"", "", `"{client_ip}|{path}"`, untrusted},
 		{trusted, "", "{remote_host}\nipv6_prefix 64", proxy},
 		{trusted, "", `"{remote_host}|{path}"`, proxy},
-		{trusted, "", "{client_ip}\nipv6_prefix 64", ""},
+		{trusted, "", "{client_ip}\nipv6_prefix 64", forged},
+		{trusted, "", `"{client_ip}|{path}"`, forged},
+		{strings.Replace(trusted, "}", " trusted_proxies_strict\n }", 1), "", "{client_ip}\nipv6_prefix 64", ""},
+		{strings.Replace(trusted, "}", " client_ip_headers X-Real-Ip\n }", 1), "", "{client_ip}\nipv6_prefix 64", ""},
 		{"", "", "{remote_host}\nipv6_prefix 64", untrusted},
 		{"servers {\n trusted_proxies static 192.0.2.1\n }", "", "{client_ip}\nipv6_prefix 64", untrusted},
 		{"", "", "{http.auth.user.id}", user},
@@ -224,7 +228,7 @@ route {
 			for i := range 3 {
 				request, _ := http.NewRequest("GET", "http://"+c.site+"/", nil)
 				request.SetBasicAuth("bob", "secret")
-				request.Header.Set("X-Forwarded-For", fmt.Sprint("203.0.113.", i))
+				request.Header.Set("X-Forwarded-For", fmt.Sprint("203.0.113.", i, ", 198.51.100.1"))
 				r, err := client.Do(request)
 				if err != nil {
 					t.Fatal(err)
@@ -241,7 +245,7 @@ route {
 				time.Sleep(time.Millisecond)
 			}
 			log := c.logged()[before:]
-			for _, warning := range []string{many, proxy, untrusted, user} {
+			for _, warning := range []string{many, proxy, untrusted, forged, user} {
 				want := 0
 				if strings.Contains(test.want, warning) {
 					want = 1

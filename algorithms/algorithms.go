@@ -36,9 +36,9 @@ const (
 	longest Micros = 1 << 52
 
 	// stepBack is how far a clock can be behind the newest instant in a budget's state and
-	// hold the budget still: the clocks of two nodes differ by so much. One that is further
-	// behind has stepped back. Then the budget goes on from now, and what was used of it
-	// stays used.
+	// hold the budget still, because the clocks of two nodes can differ by so much. A clock
+	// that is further behind has stepped back. Then the budget goes on from now, and used
+	// events stay used.
 	stepBack Micros = 1_000_000
 )
 
@@ -106,7 +106,7 @@ type Receipt struct {
 	// A and B are those of the State right after the charge, or, with a log, the
 	// instant that was charged, by the log's own time, and 0. Both are 0 if nothing was.
 	A, B int64
-	// At is when the charge was decided; 0 if nothing was charged.
+	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
 	// Shared tells that the charge went to a budget that a store shares between
 	// keys it has no room for. Only stores set it.
@@ -116,9 +116,8 @@ type Receipt struct {
 	Local bool
 }
 
-// Later reports whether a charge was made after another one of the same budget, of
-// which it has the receipt. Both were made in advance (see [Request].MaxWait), and
-// neither has been given back.
+// Later reports whether the charge of r was made after the charge of other, to the same
+// budget. Both charges must be in advance (see [Request].MaxWait) and not given back.
 func (l *Limit) Later(r, other Receipt) bool {
 	if l.algorithm.queued == nil {
 		return false
@@ -140,8 +139,8 @@ type Algorithm struct {
 	// BinaryOnly tells that its limits mean nothing in any mode but [Binary].
 	BinaryOnly bool
 
-	// log reports whether single charges are remembered. Then a receipt names one of
-	// them, and is good whatever the clock has done since.
+	// log reports whether the state holds single charges. Then a receipt names one of
+	// them, and stays valid when the clock steps back.
 	log  bool
 	bit  Set
 	lua  string
@@ -149,13 +148,14 @@ type Algorithm struct {
 	// bound refuses what can't be counted exactly, and prepares what decide and
 	// commit need.
 	bound func(*Limit) error
-	// work is how much work the limit makes for a script; nil stands for counterWork.
+	// work returns the work of a limit for a script; nil stands for counterWork.
 	work func(*Limit) work
 	// longestDelay is the longest MaxWait whose debt can be counted exactly; nil
 	// where requests can't be charged in advance.
 	longestDelay func(*Limit) Micros
-	// queued returns up to when the charges of a budget are spread that had the receipt
-	// a and b last, and a rest: of two charges in advance the later one's is greater.
+	// queued returns the instant until which a budget is charged in advance, and a rest,
+	// given its last receipt a and b. Of two charges in advance the later one has the
+	// later instant or, at the same instant, the greater rest.
 	queued func(l *Limit, a, b int64) (until Micros, rest int64)
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
 	// commit charges, within the bound of debt if the request was refused, and
@@ -170,7 +170,7 @@ type Algorithm struct {
 type outcome uint8
 
 const (
-	peek    outcome = iota // it only looked, and nothing is saved
+	peek    outcome = iota // the request only looked, and nothing is saved
 	granted                // it passes, or will once it has been held
 	refused
 )
@@ -181,8 +181,8 @@ func (a *Algorithm) Takes(option string) bool { return slices.Contains(a.Options
 // verdict is what the first step found: how many events fit, how long the
 // request would have to wait (0 when it fits), and what the second step needs to
 // know of the state without reading it again. d is not 0 if the state differs from
-// the stored one by more than the time that has passed, as it does after the clock
-// has stepped back: then every request but a peek saves it.
+// the stored one by more than the passed time, as after the clock has stepped back.
+// Then every request but a peek saves it.
 type verdict struct {
 	fits       int64
 	retry      Micros

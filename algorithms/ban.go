@@ -18,13 +18,13 @@ var banLua string
 // what refuses, and [Take] says so with the outcome refused. While a ban stands
 // nothing is counted.
 //
-// State: A is when the first refusal was that counts, or, if there was none since, when
-// the last ban began, B when the last ban ends or ended, C how many refusals count, times
-// banLevels, and how many bans there were. No refusals are the same as no window, and no
-// bans the same as no last one.
+// State: A is the instant of the first denial that counts or, if there was none since, of
+// the beginning of the last ban. B is when the last ban ends or ended. C is the number of
+// denials that count, times banLevels, plus the number of bans. Without denials there is
+// no window, and without bans no last one.
 //
-// A is the newest instant: a ban ends ahead of it, by as much as it stands for. If the
-// clock is more than a second behind A, A becomes now, and the end moves with it.
+// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
+// more than a second behind A, A becomes now, and B moves with it.
 var banAlgorithm = &Algorithm{
 	Name: "ban",
 	bit:  1 << 63, // it isn't among those registered: nobody can configure it as a limit

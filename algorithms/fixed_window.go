@@ -14,9 +14,9 @@ var fixedWindowLua string
 // events charged is the same as no window. More than events are requests that
 // were charged in advance: each later window takes events of them.
 //
-// A is the newest instant, and never ahead of the charge that wrote it: what was
-// charged in advance is in B. If the clock is more than a second behind A, the window
-// becomes one that begins now, or at the clock the one that now is in, and B stays.
+// A is the newest instant, and never ahead of the charge that wrote it, because charges
+// in advance are in B. If the clock is more than a second behind A, a window begins now,
+// or with align clock at the last multiple of the window, and B stays.
 func init() {
 	register(&Algorithm{
 		Name: "fixed_window", Options: []string{"align"},
@@ -87,9 +87,9 @@ func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	}
 }
 
-// fixedWindowRoll returns the window that is current now, or one that begins within a
-// second, what was charged in it and in later ones, and whether the clock has stepped
-// back, so that it must be saved; start and count are of an earlier window.
+// fixedWindowRoll returns the start of the current window, or of one that begins within a
+// second, and the events charged in it and in later ones; start and count are of an
+// earlier window. dirty is 1 if the clock has stepped back and the state must be saved.
 func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (current Micros, left, dirty int64) {
 	events, window, clock := l.Events, l.Window, l.Align == "clock"
 	fresh := now

@@ -15,9 +15,9 @@ var gcraLua string
 // which is no whole number of µs isn't rounded either. A tat that has passed is
 // the same as none. C is the instant of the last charge.
 //
-// C is the newest instant: tat lies ahead of it, by debt and by what waits, however
-// much that is. If the clock is more than a second behind C, C becomes now, and tat
-// moves with it.
+// C is the newest instant; tat is ahead of it by debt and by charges in advance, without
+// a bound. If the clock is more than a second behind C, C becomes now, and tat moves
+// with it.
 func init() {
 	register(&Algorithm{
 		Name: "gcra", Burst: true,
@@ -91,8 +91,8 @@ func gcraRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	s.A, s.B, s.C = tat, part, eff
 }
 
-// gcraArrival returns tat as of eff, which is now or the instant of the last charge, if
-// that is later; and whether the clock has stepped back, so that it must be saved.
+// gcraArrival returns tat as of eff, which is the later of now and the last charge. dirty
+// is 1 if the clock has stepped back and the state must be saved.
 func gcraArrival(s *State, now Micros) (tat Micros, part int64, eff Micros, dirty int64) {
 	tat, part, at := s.A, s.B, s.C
 	if at-now > stepBack {
@@ -105,9 +105,9 @@ func gcraArrival(s *State, now Micros) (tat Micros, part int64, eff Micros, dirt
 	return tat, part, eff, dirty
 }
 
-// gcraFree is how many events fit before tat, ahead + part/events µs from eff,
-// is burst spacings away. Before multiplying it asks whether any do: with what waits,
-// tat can be far ahead.
+// gcraFree returns how many events fit before tat is burst spacings away; tat is now
+// ahead + part/events µs from eff. It multiplies only if any fit, because charges in
+// advance can put tat far ahead.
 func gcraFree(l *Limit, ahead Micros, part int64) int64 {
 	events, window, burst := l.events, l.window, l.Burst
 	if ahead > floorDiv(burst*window, events) {

@@ -82,8 +82,8 @@ func leakyBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	}
 }
 
-// leakyBucketLeak returns the last drip until now, what is left since of the level at
-// an earlier drip, and whether the clock has stepped back, so that it must be saved.
+// leakyBucketLeak returns the last drip until now, and the rest of the level at an earlier
+// drip. dirty is 1 if the clock has stepped back and the state must be saved.
 func leakyBucketLeak(l *Limit, drip Micros, level int64, now Micros) (last Micros, left, dirty int64) {
 	events, window := l.Events, l.Window
 	if drip-now > stepBack {

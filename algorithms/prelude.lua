@@ -12,7 +12,7 @@ end
 
 local function foreign() error('the value at a key is not a budget', 0) end
 
--- two or three numbers that were packed, none of which may be one that no script has written
+-- two or three packed numbers; numbers that no script writes are an error
 local function unpack_state(state, count)
   if #state ~= 8 * count then foreign() end
   local a, b, c = struct.unpack(count == 2 and '<i8i8' or '<i8i8i8', state)
@@ -56,7 +56,7 @@ local function read_limits(i, count)
   return limits, i
 end
 
--- Give back n events of a charge that was made at an instant, unless that is more than a second ahead.
+-- Give back n events of a charge, unless its instant is more than a second ahead of now.
 local function give_back(l, key, now, a, b, at, n)
   if at - now <= step_back or l.log then l.refund(l, key, now, a, b, n) end
 end

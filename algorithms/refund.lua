@@ -3,7 +3,7 @@
 --
 -- KEYS     the budgets
 -- ARGV     now in µs (0: ask Redis), number of limits; per limit as in take.lua;
---          per budget: which limit (from 1), the receipt's two numbers and its instant, how many events
+--          per budget: number of the limit (from 1), the receipt's two numbers and its instant, how many events
 -- reply    now in µs; per budget 1, or the text of the error that kept it as it was
 
 local now = the_time(tonumber(ARGV[1]))

@@ -18,13 +18,14 @@ var slidingLogLua string
 // State: Log holds the instants, oldest first, at most events of them; in Redis
 // it is a list. With buckets it holds, for each bucket with events in it, three
 // numbers: its end, the number of its first event, and that of the first event
-// after it. Events that no longer count stay until the next charge. The instants are
-// those of the log's own time, which is A ahead of the clock.
+// after it. Events that no longer count stay until the next charge. Instants are in the
+// log's own time, which is A ahead of the clock.
 //
-// The newest instant is the last of the log, or, with buckets, the first that is rounded
-// up to it, which never is ahead of the charge. If the clock is more than a second behind
-// it, A grows, which moves all instants back, and the newest to now. When all events have
-// expired, the next charge begins a log anew, with no time of its own.
+// The newest instant is the last of the log or, with buckets, the first instant that is
+// rounded up to it, which is never ahead of the charge. If the clock is more than a second
+// behind the newest instant, A grows until the newest instant is now, which moves all
+// others back as well. When all events have expired, the next charge begins a new log
+// with A = 0.
 func init() {
 	register(&Algorithm{
 		Name: "sliding_log", Options: []string{"min_interval", "buckets"},
@@ -44,20 +45,20 @@ func init() {
 	})
 }
 
-// The largest logs, whose work leaves room for other limits of the same request; see
+// The largest logs. Their work leaves room for other limits of the same request; see
 // [MostWork].
 const (
 	// MostLogged is how many events a sliding_log without buckets can hold.
 	MostLogged = 50_000
-	// mostBuckets bounds what a refund has to renumber.
+	// mostBuckets bounds the buckets that a refund has to renumber.
 	mostBuckets = 2000
 )
 
-// bucketWork is how many steps it takes to renumber a bucket.
+// bucketWork is the number of steps to renumber a bucket.
 const bucketWork = 25
 
-// slidingLogWork counts what searching the log takes, and giving back: without buckets
-// events are looked for from the nearer end on.
+// slidingLogWork returns the work of searching the log and of giving back. Without buckets
+// the search begins at the nearer end.
 func slidingLogWork(l *Limit) work {
 	if l.Buckets > 0 {
 		const take = 1300
@@ -67,8 +68,8 @@ func slidingLogWork(l *Limit) work {
 	return work{take: take, event: 1, back: back + l.Events/5, most: back + l.Events}
 }
 
-// slidingLogBound denies limits that take too much work, and instants that, rounded up,
-// would be too far away.
+// slidingLogBound denies limits that take too much work, and limits whose instants, rounded
+// up, would be too far away.
 func slidingLogBound(l *Limit) error {
 	if l.Events > MostLogged && l.Buckets == 0 {
 		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write sliding_log %d %s with buckets 1000, or sliding_window %d %s",

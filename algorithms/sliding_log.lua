@@ -1,7 +1,7 @@
 
 -- sliding_log: see sliding_log.go. State: a list of instants (µs), oldest first, or,
--- with buckets, of ends, first numbers and numbers after the last, packed by threes. After them
--- stands how far the log's own time is ahead of the clock, as a text such as +600000000, if it is.
+-- with buckets, of ends, first numbers and numbers after the last, packed by threes. If the log's
+-- own time is ahead of the clock, the last entry says by how much, as a text such as +600000000.
 local sliding_log = { log = true }
 algorithms.sliding_log = sliding_log
 
@@ -9,14 +9,14 @@ local function sliding_log_triple(key, index)
   return unpack_state(redis.call('LINDEX', key, index), 3)
 end
 
--- an instant or a span that is kept as a text
+-- an instant or a span kept as text
 local function sliding_log_number(text)
   local n = tonumber(text)
   if not n or not (n >= 0 and n <= forever) or n % 1 ~= 0 then foreign() end
   return n
 end
 
--- how many instants or buckets there are, how far the log's own time is ahead, and the last entry
+-- the number of instants or buckets, how far the log's own time is ahead, and the last entry
 local function sliding_log_entries(key)
   local length = redis.call('LLEN', key)
   if length == 0 then

@@ -15,8 +15,8 @@ var slidingWindowLua string
 // is the same as no state.
 //
 // A is the newest instant, and never ahead of the charge that wrote it. If the clock is
-// more than a second behind A, the current window becomes the one that now is in, and
-// B and C stay.
+// more than a second behind A, A becomes the start of the window of now, and B and C
+// stay.
 func init() {
 	register(&Algorithm{
 		Name:   "sliding_window",
@@ -92,9 +92,9 @@ func slidingWindowRefund(l *Limit, s *State, now Micros, at, _, n int64) {
 	}
 }
 
-// slidingWindowRoll returns the window that is current now, or one that begins within
-// a second, what it and the one before hold, and whether the clock has stepped back, so
-// that it must be saved.
+// slidingWindowRoll returns the start of the current window, or of one that begins within
+// a second, and the events of this window and the one before. dirty is 1 if the clock has
+// stepped back and the state must be saved.
 func slidingWindowRoll(l *Limit, s *State, now Micros) (start Micros, prev, cur, dirty int64) {
 	window := l.Window
 	start, prev, cur = s.A, s.B, s.C

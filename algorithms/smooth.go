@@ -22,9 +22,9 @@ var smoothLua string
 // that was idle for long, unless initial says otherwise. C is the
 // instant of the last charge.
 //
-// C is the newest instant: the next free one lies ahead of it, by whatever the last
-// requests cost. If the clock is more than a second behind C, C becomes now, and the
-// next free instant moves with it.
+// C is the newest instant; the next free instant is ahead of it by the cost of the last
+// requests. If the clock is more than a second behind C, C becomes now, and the next free
+// instant moves with it.
 func init() {
 	register(&Algorithm{
 		Name: "smooth", Burst: true, Options: []string{"warm_up", "cold_factor", "initial"}, BinaryOnly: true,
@@ -164,7 +164,7 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	if free > eff && (free > then || free == then && used != left) {
 		return // others wait behind it
 	}
-	sooner := min(ceilDiv(back, events), free-eff) // as much as was charged, where nothing was saved up
+	sooner := min(ceilDiv(back, events), free-eff) // the whole charge, if nothing was saved up
 	free -= sooner
 	if warmUp == 0 {
 		used = max(used-min(max(back-sooner*events, 0), left), 0)
@@ -172,9 +172,8 @@ func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	s.A, s.B, s.C = used, free, eff
 }
 
-// smoothRest returns what is left of what was used at the next free instant, that
-// instant, now if it has passed, and eff, which is now or the instant of the last charge,
-// if that is later; dirty is as in tokenBucketRefill.
+// smoothRest returns how much is still used, the next free instant (now, if it has passed),
+// and eff, which is the later of now and the last charge. dirty is as in tokenBucketRefill.
 func smoothRest(l *Limit, used int64, free, at, now Micros) (left int64, next, eff Micros, dirty int64) {
 	window, speed, withheld := l.window, l.smooth.speed, l.withheld
 	if free == 0 && withheld > 0 {

@@ -196,9 +196,9 @@ func (r *Request) outcome(allowed bool) outcome {
 	}
 }
 
-// Refund gives back n events, at most the Charged of the decision the receipt is
-// from, which granted them, and all of these where the algorithm is BinaryOnly; a
-// receipt is good for one refund. What time has given back already, or may
+// Refund gives back n events, at most the Charged of the decision that granted them and
+// gave the receipt. If the algorithm is BinaryOnly, n must be all of them. A receipt is
+// good for one refund. What time has given back already, or may
 // have if nothing else was charged since, isn't given back again. Nor is what
 // requests that were charged in advance have queued up behind: they keep the time
 // they were told, and nobody may come to pass together with them. State that has been
@@ -207,9 +207,8 @@ func (r *Request) outcome(allowed bool) outcome {
 // So no more passes than if the charge had not been made, unless refunds of others
 // come between the charge and its refund: a receipt doesn't know of them.
 //
-// A receipt that is more than a second ahead of now gives nothing back, because the
-// state was rebased, or will be, and no longer is what the receipt tells of. A log
-// finds the charge nevertheless.
+// A receipt that is more than a second ahead of now gives nothing back, because a step
+// back of the clock has changed the state since, or will. A log still finds the charge.
 //
 // refund.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {

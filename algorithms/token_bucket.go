@@ -87,9 +87,9 @@ func tokenBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
 	s.A, s.B = max(used-left, 0), eff
 }
 
-// tokenBucketRefill returns what is still used now of what was used at an instant,
-// and whether even a refused request must save it: because nothing is known of the
-// bucket, which then begins to refill, or because the clock has stepped back.
+// tokenBucketRefill returns how much is still used at eff, given the use at an earlier
+// instant. dirty is 1 if even a denied request must save it: the bucket is new and begins
+// to refill, or the clock has stepped back.
 func tokenBucketRefill(l *Limit, used int64, at, now Micros) (left int64, eff Micros, dirty int64) {
 	events, window, withheld := l.events, l.window, l.withheld
 	if at == 0 && withheld > 0 {

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// growth is one number of keys in memory, and what it costs.
+// growth is the cost of a number of keys in memory.
 type growth struct {
 	setup
 	keyBytes int
 	before   int64 // resident bytes without keys
-	grown    int64 // and with them
+	grown    int64 // resident bytes with them
 	took     []time.Duration
 }
 
 const growthLimit = "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\tfixed_window 1000000 24h\n\t}\n}\n"
 
-// grow measures how long requests take under full load, and how much memory a key costs, as
-// the number and the length of keys in memory grow.
+// grow measures latency under full load and the memory of a key, as the number and the
+// length of keys in memory grow.
 func grow(caddy, dir string) error {
 	growths := []*growth{
 		{setup: setup{keys: 20_000}, keyBytes: 12_000},
@@ -46,7 +46,7 @@ func grow(caddy, dir string) error {
 			stop()
 			return err
 		}
-		stop() // at once: the next one shall have the machine for itself
+		stop() // at once, so that the next server has the machine for itself
 	}
 	fmt.Printf("%9s %9s %10s %9s %9s %9s %9s %8s %9s\n",
 		"keys", "of bytes", "requests/s", "median", "p99", "p99.9", "longest", "RSS", "RSS/key")
@@ -61,7 +61,7 @@ func grow(caddy, dir string) error {
 	return nil
 }
 
-// measure brings in all keys, and then has requests for them take turns.
+// measure sends a request for each key, and then measures requests for random keys.
 func (g *growth) measure() error {
 	err := g.each(func(i int, conn net.Conn) error { return g.fill(conn, 0, 100) }) // warms up
 	if err == nil {
@@ -97,7 +97,7 @@ func (g *growth) measure() error {
 	return nil
 }
 
-// each calls f with every connection at once, and returns an error of one of them.
+// each calls f with all connections in parallel, and returns the first error of them.
 func (g *growth) each(f func(i int, conn net.Conn) error) error {
 	errs := make([]error, g.connections)
 	var wg sync.WaitGroup
@@ -130,7 +130,7 @@ func (g *growth) appendRequest(b []byte, key int) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// fill asks for the keys from first to before last, some at a time.
+// fill sends requests for the keys from first to before last, several at a time.
 func (g *growth) fill(conn net.Conn, first, last int) error {
 	in := bufio.NewReader(conn)
 	for at := first; at < last; {
@@ -161,7 +161,7 @@ func (g *growth) answer(in *bufio.Reader) error {
 	return err
 }
 
-// time asks for one key after another until the deadline, and returns how long each took.
+// time sends one request after another until the deadline, and returns how long each took.
 func (g *growth) time(conn net.Conn, deadline time.Time) (took []time.Duration, err error) {
 	in := bufio.NewReader(conn)
 	var request []byte
@@ -179,7 +179,7 @@ func (g *growth) time(conn net.Conn, deadline time.Time) (took []time.Duration, 
 	return took, nil
 }
 
-// resident is how much memory the server has, as Linux sees it.
+// resident returns the resident memory of the server, as Linux counts it.
 func (g *growth) resident() (int64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(g.pid), "status"))
 	if err != nil {

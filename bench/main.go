@@ -6,8 +6,8 @@
 //
 // It starts Caddy from this checkout, and redis-server if it is installed.
 //
-// With -grow it measures instead how long requests take, and how much memory a key costs, as
-// the keys in memory grow in number and length. Linux only.
+// With -grow it measures latency and the memory of a key instead, as the keys in memory grow
+// in number and length. Linux only.
 package main
 
 import (

@@ -161,9 +161,9 @@ func (s *Store) nextCalls() []*call {
 	return s.nextCallsLocked()
 }
 
-// nextCallsLocked is nextCalls, without waiting. They are as many as one script call may be
-// for, by their number and their work. Those whose callers have left, or are about to, are
-// dropped.
+// nextCallsLocked is nextCalls, without waiting. It returns as many calls as one script call
+// may decide, by their number and their work. It drops calls whose callers have left, or are
+// about to.
 func (s *Store) nextCallsLocked() (calls []*call) {
 	b := &s.batcher
 	n, work, now := 0, int64(0), time.Now()

@@ -123,8 +123,8 @@ func (o Options) Normal() (Options, error) {
 }
 
 // New makes a store. It opens no connection. stepped, if not nil, is called when
-// the clock of Redis was seen to step back by more than a second; budgets then go
-// on from its new time.
+// the clock of Redis was seen to step back by more than a second. Budgets then go
+// on from the new time.
 func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 	o, err := o.Normal()
 	if err != nil {

@@ -148,10 +148,10 @@ const errShort = replyError("ends early")
 // reader reads the integers of a script's reply and denies anything else.
 type reader struct {
 	reply []any
-	now   algorithms.Micros // of the decisions, once the head is decoded
-	err   error             // the reply is not one of our scripts'
-	// foreign is why the numbers that were read last can't be those of a budget. The reply is
-	// well: what is stored under a key is none.
+	now   algorithms.Micros // the instant of the decisions, once the head is decoded
+	err   error             // set if no script of this package can have sent the reply
+	// foreign is set if the numbers read last can't come from a budget. The reply itself is
+	// valid, but another program has stored the value at the key.
 	foreign error
 }
 
@@ -178,7 +178,7 @@ func (r *reader) integer(most int64) int64 {
 	return n
 }
 
-// number reads a number that was made from what a key holds: one that is not from 0 to
+// number reads a number computed from the value at a key. A number that is not from 0 to
 // Forever is foreign.
 func (r *reader) number() int64 {
 	v := r.next()

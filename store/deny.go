@@ -52,8 +52,8 @@ const (
 	// too short.
 	denyKinds  = 4
 	denyShards = 64
-	// denyCells is how many instants of changes a shard keeps. Keys that share one are taken
-	// to have changed together, so that a denial may be asked about again.
+	// denyCells is how many instants of changes a shard keeps. Keys that share an instant
+	// count as changed together, which costs at most another question to the store.
 	denyCells = 64
 )
 
@@ -63,15 +63,14 @@ type denyShard struct {
 	known map[denialKey][]denial
 	held  int
 	swept time.Duration
-	// changed holds, by a hash of the key, when events were given back last, or a change
-	// was made, through this cache. The store may have decided before that about a request
-	// that was sent before.
+	// changed holds, by a hash of the key, the instant of the last refund or change through
+	// this cache. A denial of a request sent before it may be outdated.
 	changed [denyCells]time.Duration
 }
 
 type denialKey struct {
 	limit string
-	key   keyhash.Hash // which bounds the memory, however long keys are
+	key   keyhash.Hash // bounds the memory of long keys
 }
 
 // denial is a refusal. Instants are times since the start of the cache.
@@ -401,8 +400,8 @@ func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decisi
 	return told
 }
 
-// remember remembers a denial of a request that was sent at an instant. It doesn't if the
-// key has changed since, if a denial says as much already, or if there is no room.
+// remember remembers a denial of a request that was sent at an instant. It does nothing if
+// the key has changed since, if a known denial says as much, or if there is no room.
 func (c *DenyCache) remember(r *Request, limit string, sent time.Duration, d denial) {
 	s, key := c.shardOf(r)
 	key.limit = limit

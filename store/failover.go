@@ -24,8 +24,7 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 }
 
 // Take implements [Store]. It fails only for overrides, or if the caller has left. While
-// store fails, nobody knows better than the caller which overrides there are. If a request
-// is Local, store isn't asked.
+// store fails, the caller's overrides count. If a request is Local, store isn't asked.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	if !slices.ContainsFunc(requests, func(r Request) bool { return r.Local }) {
 		allowed, err := f.store.Take(ctx, requests)

@@ -18,8 +18,8 @@ import (
 // Its clock starts as the wall clock and then runs on the monotonic one, so
 // that setting the wall clock neither mints nor freezes budgets.
 //
-// A key is kept as its hash: however long keys are, their budgets weigh the same. So does
-// a limit, and limits need no table.
+// A budget is kept under a hash of its key and its limit. So long keys weigh no more than
+// short ones, and limits need no table.
 //
 // The budgets of one key are all in one shard, so a request of one key takes one
 // lock. Expired budgets are dropped a shard at a time: by [Memory.Sweep], and
@@ -86,7 +86,7 @@ func (m *Memory) Sweep() {
 	m.overflow.sweepLocked(now-1_000_000, func(uint32, int64) {})
 }
 
-// dropped notes that a budget of a zone is gone.
+// dropped subtracts the weight of a dropped budget of a zone.
 func (m *Memory) dropped(zone uint32, weight int64) {
 	m.zones.count(m.zones.numbered(zone), -weight)
 	m.keys.Add(-weight)
@@ -146,7 +146,7 @@ func (t *take) take(requests []Request) (allowed bool) {
 			t.find(i, r, &r.Limits[n])
 		}
 	}
-	for i := range t.found { // only now, for found and checks have moved as they grew
+	for i := range t.found { // only now, because found and checks move while they grow
 		f := &t.found[i]
 		f.was, t.checks[i].State = f.state, &f.state
 	}
@@ -265,7 +265,7 @@ type take struct {
 	zones      []algorithms.Request
 }
 
-// found is the budget of one check, and where it belongs.
+// found is the budget of one check, and its place.
 type found struct {
 	shard *shard
 	key   keyhash.Hash
@@ -274,7 +274,7 @@ type found struct {
 	stored
 }
 
-// look looks for a budget in the shard it belongs to.
+// look looks for a budget in its shard.
 func look(s *shard, key keyhash.Hash, zone *zoneCount) found {
 	return found{shard: s, key: key, zone: zone, stored: s.loadLocked(key)}
 }
@@ -295,10 +295,10 @@ func (t *take) lock(requests []Request) {
 	}
 }
 
-// shardOf is the number of the shard that all budgets of a key are in.
+// shardOf returns the number of the shard with all budgets of a key.
 func shardOf(key keyhash.Hash) uint16 { return uint16(key[0] % shardCount) }
 
-// shard is the shard of a request's key.
+// shard returns the shard of a request's key.
 func (t *take) shard(request int) *shard { return &t.memory.shards[shardOf(t.keys[request])].shard }
 
 func (t *take) release() {
@@ -324,9 +324,9 @@ func (t *take) release() {
 	takes.Put(t)
 }
 
-// find finds the budget of a request's key: the one held, or a fresh one, which keep puts
-// into its shard once something is charged, or the one shared by the keys that found no
-// room.
+// find finds the budget of a request's key. That is the one held, or a fresh one, which keep
+// puts into the shard once something is charged. If there is no room, it is the one that
+// keys without room share.
 func (t *take) find(request int, r *Request, l *Limit) {
 	zone := t.memory.zones.of(r.Zone)
 	f := look(t.shard(request), t.memory.hashes.budget(t.keys[request], l.ID), zone)
@@ -367,7 +367,7 @@ func (t *take) reclaim(zone *zoneCount) bool {
 		scanned++
 	}
 	m.reclaimed.Store(first + n)
-	for i := range t.found { // what was found earlier may have been dropped just now, or moved
+	for i := range t.found { // budgets found earlier may be dropped or moved by now
 		f := &t.found[i]
 		f.shard.findLocked(f.key, &f.stored)
 	}
@@ -390,7 +390,7 @@ func (t *take) lockOverflow() *shard {
 	return &t.memory.overflow
 }
 
-// keep saves a budget, which its shard holds from now on, until it expires.
+// keep saves a budget in its shard until it expires.
 func (t *take) keep(f *found, expires algorithms.Micros) {
 	if by := weightOf(f.state) - f.weight; by != 0 && f.zone != nil {
 		zone := f.zone

@@ -10,9 +10,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// shard is a part of a [Memory]: a map to places in a slab. Neither holds a pointer, so
-// the garbage collector has nothing to scan, however many budgets there are. Logs, which
-// are pointers, are beside them.
+// shard is a part of a [Memory]: a map to places in a slab. Neither budgets nor places hold
+// pointers, so the garbage collector doesn't scan them. Logs are pointers, and are kept
+// apart.
 type shard struct {
 	// earliest is no later than the first expiry in the shard, so a shard with
 	// nothing to drop is passed over without a scan. Written under mu.
@@ -20,7 +20,7 @@ type shard struct {
 
 	mu     sync.Mutex
 	places map[keyhash.Hash]place
-	slab   []*[slabPart]budget        // in parts, so that nothing is copied when it grows
+	slab   []*[slabPart]budget        // in parts, so that it grows without copying
 	next   uint32                     // the first place that has never been in use
 	free   []uint32                   // places before it that are not in use
 	logs   map[uint32]*algorithms.Log // by place, of the budgets that have one; nil at first
@@ -28,7 +28,7 @@ type shard struct {
 	overrides map[overrideKey]override // nil as long as there has been none
 }
 
-// place says where a budget is, and whose.
+// place is the index of a budget in the slab, and the number of its zone.
 type place struct{ at, zone uint32 }
 
 // budget is an [algorithms.State] without its log.
@@ -40,9 +40,9 @@ type budget struct {
 // slabPart is how many budgets are allocated together: 1 kB.
 const slabPart = 32
 
-// stored is a budget as it is in its shard, or isn't.
+// stored is a copy of a budget in a shard, or of an untouched one.
 type stored struct {
-	held       bool // it is in the shard, at this place
+	held       bool // the shard holds the budget, at this place
 	at         uint32
 	zoneNumber uint32
 	state      algorithms.State
@@ -50,21 +50,21 @@ type stored struct {
 	weight     int64 // as counted: 0 if it isn't held
 }
 
-// budgetHasher names budgets: by the hash of the key, which tells the shard, too, and that
-// of the limit's ID. The two are hashed with different secrets, so that no key can undo
-// a limit.
+// budgetHasher names budgets by the hash of the key and the hash of the limit's ID. The hash
+// of the key also selects the shard. The two hashes have different secrets, so that no key
+// can cancel out a limit.
 type budgetHasher struct{ keys, limits keyhash.Hasher }
 
 func newBudgetHasher() budgetHasher { return budgetHasher{keyhash.New(), keyhash.New()} }
 
 func (h *budgetHasher) key(key string) keyhash.Hash { return h.keys.Sum(key) }
 
-// budget names the budget that a key, by its hash, has of a limit.
+// budget returns the name of a key's budget of a limit.
 func (h *budgetHasher) budget(key keyhash.Hash, limitID string) keyhash.Hash {
 	return key.Xor(h.limits.Sum(limitID))
 }
 
-// shared names the budget that keys which found no room share.
+// shared returns the name of the budget that keys without room share.
 func (h *budgetHasher) shared(limitID string) keyhash.Hash { return h.limits.Sum(limitID) }
 
 type overrideKey struct{ zone, key string }
@@ -75,8 +75,8 @@ type override struct {
 	expires algorithms.Micros // 0: never
 }
 
-// weightOf is how much a budget counts against the bound: 1, and 1 more for every 64 events
-// its log has room for.
+// weightOf returns how much a budget counts against the bound: 1, and 1 more for every 64
+// events that its log has room for.
 func weightOf(s algorithms.State) int64 { return 1 + s.Log.Cap()/64 }
 
 func (s *shard) init() {
@@ -84,10 +84,10 @@ func (s *shard) init() {
 	s.earliest.Store(math.MaxInt64)
 }
 
-// at returns the budget at a place. It stays there until the next sweep.
+// at returns the budget at a place. The budget stays there until the next sweep.
 func (s *shard) at(place uint32) *budget { return &s.slab[place/slabPart][place%slabPart] }
 
-// findLocked notes where a budget is that loadLocked returned, or that it is gone.
+// findLocked looks up again the place of a budget that loadLocked returned; it may be gone.
 func (s *shard) findLocked(key keyhash.Hash, f *stored) {
 	p, held := s.places[key]
 	if f.held, f.at = held, p.at; !held {
@@ -106,8 +106,7 @@ func (s *shard) loadLocked(key keyhash.Hash) stored {
 	return stored{held: true, at: p.at, zoneNumber: p.zone, state: state, expires: b.expires, weight: weightOf(state)}
 }
 
-// saveLocked puts a budget into the shard, where loadLocked found it or, if it is new, where
-// there is room.
+// saveLocked saves a budget at its place, or at a free one if it is new.
 func (s *shard) saveLocked(key keyhash.Hash, f *stored) {
 	if !f.held {
 		f.held, f.at = true, s.roomLocked()
@@ -133,7 +132,7 @@ func (s *shard) roomLocked() (at uint32) {
 	return at
 }
 
-// logLocked notes the log of the budget at a place, nil for none.
+// logLocked sets the log of the budget at a place; nil for none.
 func (s *shard) logLocked(at uint32, log *algorithms.Log) {
 	switch {
 	case s.logs[at] == log:

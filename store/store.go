@@ -30,7 +30,7 @@ const formatVersion = "2"
 // variant (may be empty) keep separate budgets.
 func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 	hash := l.Fingerprint()
-	if variant != "" { // hashed with it, so that the names of budgets don't grow
+	if variant != "" { // hashed in, so that the names of budgets don't grow
 		sum := sha256.Sum256([]byte(hash + " " + variant))
 		hash = base64.RawURLEncoding.EncodeToString(sum[:8])
 	}
@@ -80,8 +80,8 @@ type Request struct {
 	// Fleeting tells that a refusal can end at any moment, so that it is of no use to
 	// remember it.
 	Fleeting bool
-	// Local reports that the request adds to one that local budgets were charged for: a
-	// [Failover] charges these, and no other store reads it.
+	// Local reports whether the request adds to one that local budgets were charged for.
+	// A [Failover] then charges these again. No other store reads it.
 	Local bool
 	// Decisions receives an answer per limit, in their order. Take appends to
 	// Decisions[:0], so its memory is used again.

@@ -7,13 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// zoneTable counts how much of a [Memory] each zone holds. A zone has a record as long as
-// it holds anything; one that holds nothing goes with the next sweep. A budget knows its
-// zone by number.
+// zoneTable counts how much of a [Memory] each zone holds. The next sweep drops the record of
+// a zone that holds nothing. A budget knows its zone by number.
 type zoneTable struct {
-	// known is a copy of byName as it was, to be read without a lock. A zone that is missing
-	// there is looked up under mu. A new copy is made once that has happened as often as
-	// there are zones: so a zone costs the same however many there are.
+	// known is an earlier copy of byName, to be read without a lock. A zone missing in the
+	// copy is looked up under mu. After as many such look-ups as there are zones, a new copy
+	// is made. So the cost per zone doesn't grow with their number.
 	known atomic.Pointer[map[string]*zoneCount]
 
 	mu       sync.Mutex // locked after any shard
@@ -27,7 +26,7 @@ type zoneTable struct {
 type zoneCount struct {
 	name   string
 	number uint32
-	// keys is what the zone holds, and below 0 once the record is dropped.
+	// keys is the weight that the zone holds; below 0 once the record is dropped.
 	keys atomic.Int64
 }
 
@@ -40,7 +39,7 @@ func newZoneTable() *zoneTable {
 	return t
 }
 
-// of returns the record of a zone, made when there is none.
+// of returns the record of a zone, and makes one if there is none.
 func (t *zoneTable) of(name string) *zoneCount {
 	if z := (*t.known.Load())[name]; z != nil && z.keys.Load() >= 0 {
 		return z
@@ -64,8 +63,8 @@ func (t *zoneTable) of(name string) *zoneCount {
 	return z
 }
 
-// count notes that a zone holds more, or less. It returns the zone's record: another one
-// if z was dropped since it was looked up.
+// count adds to the weight that a zone holds. It returns the zone's record, which is a new
+// one if z has been dropped.
 func (t *zoneTable) count(z *zoneCount, by int64) *zoneCount {
 	for z.keys.Add(by) < 0 {
 		z = t.of(z.name)

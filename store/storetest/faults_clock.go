@@ -152,8 +152,8 @@ func testClockSkew(t *testing.T, s Store) {
 	})
 }
 
-// A clock that is behind by up to a second mints nothing and puts nothing off, however
-// often it happens.
+// A clock that is behind by up to a second, even repeatedly, mints nothing and puts nothing
+// off.
 func testClockBehind(t *testing.T, s Store) {
 	const hour = 60 * minute
 	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
@@ -176,9 +176,9 @@ func testClockBehind(t *testing.T, s Store) {
 	})
 }
 
-// A clock that is set back by 10 minutes locked everybody out for as long: gcra and smooth
-// at once, even with budget left, and the others once it was used. It mints nothing, what is
-// left can be taken at once, and nobody waits longer than was told before.
+// A clock that is set back by 10 minutes once locked everybody out for as long: gcra and
+// smooth at once, even with budget left, and the others once it was used. Now a step back
+// mints nothing, the rest of a budget can be taken at once, and no wait grows.
 func testClockSetBack(t *testing.T, s Store) {
 	const at = start + 60*minute
 	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
@@ -217,8 +217,8 @@ func testClockSetBack(t *testing.T, s Store) {
 	})
 }
 
-// What was charged before the clock was set back is given back no more: the budget is
-// another one now. A log finds it.
+// A charge from before the clock was set back isn't given back any more, except by a log,
+// because the state has changed.
 func testRefundClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
@@ -242,7 +242,7 @@ func testRefundClockSetBack(t *testing.T, s Store) {
 	})
 }
 
-// A ban by a clock that is set back stands for no longer than it was to stand.
+// A ban lasts no longer than it was to last if the clock is set back.
 func testBanClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
@@ -266,7 +266,7 @@ func testBanClockSetBack(t *testing.T, s Store) {
 	}
 }
 
-// So does one by hand, however long it is.
+// The same holds for a ban by hand, even a long one.
 func testBanByHandClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
@@ -283,8 +283,8 @@ func testBanByHandClockSetBack(t *testing.T, s Store) {
 	}
 }
 
-// Slots by a clock that is set back are given back and renewed as before, and those of an
-// instance that was killed are lost for no longer than they last.
+// If the clock is set back, slots are given back and renewed as before. The slots of a killed
+// instance end when they would have ended.
 func testSlotsClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	take := func(now algorithms.Micros, want bool) []store.Request {

@@ -31,7 +31,7 @@ type Growth struct {
 }
 
 // Growths returns every algorithm, and the options that change what is remembered,
-// with n from 10 to 100,000, as far as they go.
+// with n from 10 to 100,000 or the largest legal n.
 func Growths(t testing.TB) []Growth {
 	t.Helper()
 	var all []Growth

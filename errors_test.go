@@ -110,9 +110,8 @@ var notFromCaddyfile = map[string]string{
 	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":                    refusedFirst,
 	"delay holds at least 1 request, not %d: write for example delay 2s 100":                                refusedFirst,
 	"warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s": refusedFirst,
-	"limit %d (%s): %w":                           refusedFirst,
-	"the share of on_store_error: %w":             mustNotBe,
-	"the window of a ban must be that of a limit": mustNotBe,
+	"the share of on_store_error: %w":                                                                       mustNotBe,
+	"the window of a ban must be that of a limit":                                                           mustNotBe,
 }
 
 // notOfCaddyfiles are the files whose errors are about JSON, or about what operators ask of

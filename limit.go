@@ -97,8 +97,9 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 
 // checkEvents and checkWindow judge max_events and window where they come one at
 // a time.
+// checkEvents checks what can be said of events without their window.
 func checkEvents(events int64) error {
-	_, err := Limit{Algorithm: "sliding_log", Events: events, Window: caddy.Duration(time.Second)}.ready()
+	_, err := Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}.ready()
 	return err
 }
 

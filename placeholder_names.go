@@ -81,8 +81,11 @@ func checkKeyText(text string) error {
 
 func (k Key) check() error {
 	var errs []error
-	for _, text := range k {
+	for i, text := range k {
 		errs = append(errs, checkKeyText(text))
+		if i < len(k)-1 && strings.HasSuffix(text, ",") {
+			errs = append(errs, fmt.Errorf("key %q ends in a comma: write a space alone between alternatives, or one text that combines values, as in \"{client_ip}|{path}\"", text))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -24,16 +24,17 @@ import (
 // template is the text of a zone's option, which may hold placeholders.
 type template struct{ option, text string }
 
-// deciding returns the templates that a request is decided by.
+// deciding returns the templates that a request is decided by, first those that say how much
+// it gets.
 func (c *Zone) deciding() []template {
-	var all []template
+	all := []template{{"cost", string(c.Cost)}, {"factor", string(c.Factor)}}
+	if c.Plan != nil {
+		all = append([]template{{"plan", c.Plan.By}}, all...)
+	}
 	for _, key := range c.Key {
 		all = append(all, template{"key", key})
 	}
-	if c.Plan != nil {
-		all = append(all, template{"plan", c.Plan.By})
-	}
-	return append(all, template{"cost", string(c.Cost)}, template{"factor", string(c.Factor)})
+	return all
 }
 
 // placeholderNames returns the names of the placeholders in a text, as a [caddy.Replacer]

@@ -246,7 +246,7 @@ func (n *configNames) variable(name string) {
 }
 
 func (n *configNames) expression(text string) {
-	n.expressions = n.expressions || strings.Contains(text, "regexp(")
+	n.expressions = n.expressions || strings.Contains(text, "regexp")
 }
 
 // captures notes what a regular expression captures: by number and by name, with the name

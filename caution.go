@@ -155,7 +155,7 @@ func (z *zone) suspectPeer(r *http.Request) {
 	}
 	addr, err := netip.ParseAddr(host)
 	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peers.Swap(0) > 0 {
-		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: write {client_ip} as the key, and in the global options the three lines `servers {` and `trusted_proxies static private_ranges` and `}` (said once)",
+		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: write {client_ip} as the key, and in the global options the three lines `servers {` and `trusted_proxies static private_ranges` and `}`; if there is no proxy, clients choose X-Forwarded-For themselves, so leave all as it is (said once)",
 			zap.String("zone", z.name))
 	}
 }

@@ -170,7 +170,7 @@ https://localhost:`+port+` {
 func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
-	const untrusted = "the address of a proxy that is not trusted"
+	const untrusted = "if there is no proxy, clients choose X-Forwarded-For themselves"
 	const user = "names the user, who is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{

@@ -203,11 +203,16 @@ func looksLikeAddress(text string) bool {
 // checkOverrideKeys checks the keys of the zone's overrides.
 func (c *Zone) checkOverrideKeys() error {
 	known := make(map[netip.Prefix]string)
+	all := !slices.ContainsFunc(c.keyTemplates(), func(t keyTemplate) bool { return !t.address })
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
 		if err := checkLiteral(key); err != nil {
 			return err
 		}
 		network, ok := parseNetwork(key)
+		if !ok && all && !isSocket(key) {
+			return fmt.Errorf("override %q is no address, and the keys of the zone are addresses alone, so it would never apply: "+
+				"write an address or a network, such as 203.0.113.0/24", key)
+		}
 		if !ok {
 			continue
 		}
@@ -221,6 +226,10 @@ func (c *Zone) checkOverrideKeys() error {
 	}
 	return nil
 }
+
+// isSocket reports whether a key may be what address placeholders give for the clients of a
+// unix socket, which have no address.
+func isSocket(key string) bool { return key == "" || key[0] == '@' || key[0] == '/' }
 
 // checkOverrideNetwork checks an override of an address or a network.
 func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {

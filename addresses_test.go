@@ -338,3 +338,28 @@ func TestAdminKeysOfAddresses(t *testing.T) {
 		c.operate(t, 204, "PUT", "zones/"+zone+"/keys/"+url.PathEscape(key)+"/override", unlimitedOverride)
 	}
 }
+
+// An override that no key of the zone can have is an error. Clients of a unix socket have no
+// address.
+func TestOverrideThatNeverApplies(t *testing.T) {
+	for _, test := range []struct {
+		key, override string
+		ok            bool
+	}{
+		{"{http.vars.client_ip}", "private_ranges", false},
+		{"{http.vars.client_ip}", "192.0.2.0/33", false},
+		{"{http.vars.client_ip}", "192.0.2.1-192.0.2.9", false},
+		{"{http.request.remote.host/24,64}", "fe80::1%eth0/64", false},
+		{"{http.vars.client_ip}", "", true},
+		{"{http.request.remote.host}", "@", true},
+		{"{http.request.remote.host}", "/run/caddy.sock", true},
+		{"{http.request.header.Api-Key}", "private_ranges", true},
+		{"{http.vars.client_ip}|{http.request.uri.path}", "192.0.2.1|/", true},
+	} {
+		err := validate(handlerConfig(fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"a":{"key":%q,"max_events":1,"window":"1s","override":{%q:{"unlimited":true}}}}}`,
+			test.key, test.override)))
+		if test.ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "so it would never apply") {
+			t.Errorf("%s, override %q: %v", test.key, test.override, err)
+		}
+	}
+}

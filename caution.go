@@ -163,7 +163,7 @@ func (z *zone) suspectPeer(r *http.Request) {
 	addr, err := netip.ParseAddr(host)
 	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peers.Swap(0) > 0 {
 		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: use {client_ip} in key, and write in the global options "+
-			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}` (said once)", zap.String("zone", z.name))
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.name))
 	}
 }
 

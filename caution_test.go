@@ -170,7 +170,7 @@ https://localhost:`+port+` {
 func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
-	const untrusted = "the address of a proxy that is not trusted"
+	const untrusted = "if there is no proxy, clients write X-Forwarded-For themselves"
 	const forged = "the first address in X-Forwarded-For, which clients can make up"
 	const user = "uses the name of the user, which is not known yet"
 	config := func(global, order, key string) string {

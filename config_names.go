@@ -246,7 +246,7 @@ func (n *configNames) variable(name string) {
 }
 
 func (n *configNames) expression(text string) {
-	n.expressions = n.expressions || strings.Contains(text, "regexp(")
+	n.expressions = n.expressions || strings.Contains(text, "regexp")
 }
 
 // captures notes the captures of a regular expression, by number and by name, with and

@@ -140,3 +140,28 @@ func TestSuggestions(t *testing.T) {
 		}
 	}
 }
+
+// Caddy gives nothing for an address that has fewer bits than it is to be masked by, so all
+// such addresses would share one key.
+func TestMasks(t *testing.T) {
+	for bits, ok := range map[string]bool{
+		"24,64": true, "32,128": true, "0,0": true, "24": true, "32": true,
+		"64": false, "33,64": false, "24,129": false, "-1": false, "24,-1": false, "x": false, "": false, "24,": false, "24, 64": false, "24,64,64": false,
+	} {
+		err := validate(handlerConfig(fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"a":{"key":"{http.request.remote.host/%s}","max_events":1,"window":"1s"}}}`, bits)))
+		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), "such as {http.request.remote.host/24,64}")) {
+			t.Errorf("%q: %v", bits, err)
+		}
+	}
+}
+
+// Captures of CEL expressions are not looked for, so none is said to be missing.
+func TestNamesOfExpressions(t *testing.T) {
+	for _, text := range []string{`path_regexp('q', '(.)')`, `vars_regexp ("q", "{vars.x}", "(.)")`} {
+		n := &configNames{names: make(map[string]bool), caddys: caddysReplacer()}
+		n.expression(text)
+		if !n.provides("http.regexp.q.1") || n.provides("http.vars.q") {
+			t.Errorf("%s: only its captures may be known", text)
+		}
+	}
+}

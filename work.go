@@ -74,5 +74,5 @@ func lighten(heaviest *algorithms.Limit, over int64) string {
 			return fmt.Sprintf("write %v, or less, instead of %v, or sliding_window, which only counts", lighter, heaviest)
 		}
 	}
-	return "write fewer limits, less concurrency, sliding_log with fewer events or buckets, or sliding_window, which only counts"
+	return "write fewer limits, less concurrency, sliding_log with fewer events or buckets, or sliding_window, which only counts; or divide the zones among several rate_limit handlers, each of which has steps of its own"
 }

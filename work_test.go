@@ -168,3 +168,32 @@ func TestRenewalsOverlap(t *testing.T) {
 	close(s.answer)
 	<-done
 }
+
+// The more limits a zone has, the fewer charges of clients that left are given back in one call.
+func TestGivingBackIsShort(t *testing.T) {
+	for _, test := range []struct{ limits, most int }{{1, givenBackAtOnce}, {20, 30}, {400, 1}} {
+		r := store.Request{Zone: "z"}
+		for n := range test.limits {
+			l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: int64(n + 1), Window: 3_600_000_000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Limits = append(r.Limits, store.NewLimit("z", "", l))
+		}
+		q, h := new(queue), new(Handler)
+		for range 2*givenBackAtOnce + 1 {
+			q.turns = append(q.turns, &turn{handler: h, request: r, left: true})
+		}
+		given := 0
+		for len(q.turns) > 0 {
+			_, charged := q.takeLeft()
+			if len(charged) == 0 || len(charged) > test.most {
+				t.Fatalf("of %d limits %d charges are given back in one call, want 1 to %d", test.limits, len(charged), test.most)
+			}
+			given += len(charged)
+		}
+		if given != 2*givenBackAtOnce+1 {
+			t.Errorf("%d charges were given back", given)
+		}
+	}
+}

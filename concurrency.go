@@ -214,21 +214,33 @@ func (t *slotTable) turn() {
 // fewer.
 const renewedAtOnce = 128
 
+// renewalsAtATime is how many such calls are under way at the same time: a Redis that is far away
+// is waited for, and slots may not expire meanwhile.
+const renewalsAtATime = 4
+
 // renew renews the handler's slots, the oldest first: these are at the near end of what
 // the store holds.
 func (h *Handler) renew(slots []*slot) {
 	slices.SortFunc(slots, func(a, b *slot) int {
 		return cmp.Compare(a.request.Decisions[0].Receipt.A, b.request.Decisions[0].Receipt.A)
 	})
+	var calls sync.WaitGroup
+	room := make(chan struct{}, renewalsAtATime)
 	for len(slots) > 0 {
 		n, work := 1, slots[0].work
 		for n < min(len(slots), renewedAtOnce) && work+slots[n].work <= algorithms.MostWork {
 			work += slots[n].work
 			n++
 		}
-		h.renewFew(slots[:n])
+		few := slots[:n]
 		slots = slots[n:]
+		room <- struct{}{}
+		calls.Go(func() {
+			h.renewFew(few)
+			<-room
+		})
 	}
+	calls.Wait()
 }
 
 func (h *Handler) renewFew(slots []*slot) {

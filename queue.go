@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -104,7 +105,7 @@ func (t *turn) abandon() {
 	w.giveBackLocked(t.request.Key)
 }
 
-// givenBackAtOnce is the most turns given back in one call of a store.
+// givenBackAtOnce is the most turns given back in one call of a store, if their work allows it.
 const givenBackAtOnce = 100
 
 // giveBackLocked gives back the charges at the end of a key's queue whose clients have left,
@@ -138,14 +139,26 @@ func (w *waitingRoom) giveBackLocked(key string) {
 // takeLeft takes turns off the end of the queue whose clients have left. It returns their
 // charges, the newest first, and the handler that they belong to.
 func (q *queue) takeLeft() (h *Handler, charged []store.Request) {
-	n := len(q.turns)
+	n, work := len(q.turns), int64(0)
 	for n > 0 && q.turns[n-1].left && len(charged) < givenBackAtOnce && (h == nil || h == q.turns[n-1].handler) {
+		t := q.turns[n-1]
+		if work += t.backWork(); work > algorithms.MostWork && len(charged) > 0 {
+			break
+		}
 		n--
-		h = q.turns[n].handler
-		charged = append(charged, q.turns[n].request)
+		h = t.handler
+		charged = append(charged, t.request)
 	}
 	q.turns = slices.Delete(q.turns, n, len(q.turns))
 	return h, charged
+}
+
+// backWork is how many steps it takes to give the charge back; see [algorithms.MostWork].
+func (t *turn) backWork() (work int64) {
+	for _, l := range t.request.Limits {
+		work += l.BackWork()
+	}
+	return work
 }
 
 // freeLocked frees n places of a key.

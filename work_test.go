@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -71,11 +73,14 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 // longestRenewal is a store that notes how many slots are renewed in one call.
 type longestRenewal struct {
 	store.Store
+	mu   sync.Mutex
 	most int
 }
 
 func (s *longestRenewal) Renew(ctx context.Context, requests []store.Request) error {
+	s.mu.Lock()
 	s.most = max(s.most, len(requests))
+	s.mu.Unlock()
 	return s.Store.Renew(ctx, requests)
 }
 
@@ -107,6 +112,88 @@ func TestRenewalsAreShort(t *testing.T) {
 		h.renew(held)
 		if s.most != test.most || int64(test.most)*slots.ready[0].BackWork() > algorithms.MostWork {
 			t.Errorf("of %d slots %d were renewed in one call, want %d", test.concurrency, s.most, test.most)
+		}
+	}
+}
+
+// distantRenewal is a store that answers a call only once several are under way.
+type distantRenewal struct {
+	store.Store
+	calls, answer chan struct{}
+}
+
+func (s *distantRenewal) Renew(ctx context.Context, requests []store.Request) error {
+	select {
+	case s.calls <- struct{}{}:
+		<-s.answer
+	case <-s.answer:
+	}
+	return s.Store.Renew(ctx, requests)
+}
+
+// Calls that renew many slots don't wait for one another, or where Redis is far away slots
+// would expire before their turn comes.
+func TestRenewalsOverlap(t *testing.T) {
+	slots, err := readySlots(mostConcurrency, outagePolicy{num: 1, den: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots.nameLimits("z", []keyTemplate{newKeyTemplate("")}, newSlots)
+	s := &distantRenewal{store.NewMemory().Bound(10_000, func() int { return 1 }, nil), make(chan struct{}), make(chan struct{})}
+	h := &Handler{store: s}
+	var held []*slot
+	for range 100 {
+		a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
+		a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
+		if allowed, err := s.Take(t.Context(), a.requests); !allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		a.holdSlots()
+		held = append(held, a.slots...)
+		defer a.leaveSlots(context.WithoutCancel(t.Context()))
+	}
+	done := make(chan struct{})
+	go func() {
+		h.renew(held)
+		close(done)
+	}()
+	for i := range renewalsAtATime {
+		select {
+		case <-s.calls:
+		case <-time.After(10 * time.Second):
+			close(s.answer)
+			t.Fatalf("%d calls are under way at the same time, want %d", i, renewalsAtATime)
+		}
+	}
+	close(s.answer)
+	<-done
+}
+
+// The more limits a zone has, the fewer charges of clients that left are given back in one call.
+func TestGivingBackIsShort(t *testing.T) {
+	for _, test := range []struct{ limits, most int }{{1, givenBackAtOnce}, {20, 30}, {400, 1}} {
+		r := store.Request{Zone: "z"}
+		for n := range test.limits {
+			l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: int64(n + 1), Window: 3_600_000_000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Limits = append(r.Limits, store.NewLimit("z", "", l))
+		}
+		q, h := new(queue), new(Handler)
+		for range 2*givenBackAtOnce + 1 {
+			q.turns = append(q.turns, &turn{handler: h, request: r, left: true})
+		}
+		given := 0
+		for len(q.turns) > 0 {
+			_, charged := q.takeLeft()
+			if len(charged) == 0 || len(charged) > test.most {
+				t.Fatalf("of %d limits %d charges are given back in one call, want 1 to %d", test.limits, len(charged), test.most)
+			}
+			given += len(charged)
+		}
+		if given != 2*givenBackAtOnce+1 {
+			t.Errorf("%d charges were given back", given)
 		}
 	}
 }

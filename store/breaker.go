@@ -153,8 +153,21 @@ func (b *Breaker) probe(changed func(error), failure error) {
 // Open tells whether the store is not asked at present.
 func (b *Breaker) Open() bool { return b.breaker.State() != gobreaker.StateClosed }
 
-// Close ends the checks. The breaker can still be asked.
+// Close ends the checks. The breaker can still be asked: if it is open then, what it is asked
+// makes it check the store now and then.
 func (b *Breaker) Close() { b.close() }
+
+// revive checks the store if nobody else does any more, and the last failure is long enough ago.
+func (b *Breaker) revive() {
+	if b.closed.Err() == nil || b.breaker.State() != gobreaker.StateHalfOpen {
+		return
+	}
+	go func() { // nobody waits for a store that doesn't answer
+		ctx, cancel := context.WithTimeout(context.Background(), breakerCheck)
+		defer cancel()
+		_ = b.Check(ctx)
+	}()
+}
 
 // Take implements [Store].
 func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, err error) {
@@ -184,6 +197,7 @@ func (b *Breaker) Change(ctx context.Context, c Change) error {
 // breaker is open.
 func (b *Breaker) Do(ask func() error) error {
 	if b.Open() { // half open is for checks
+		b.revive()
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
 	done, err := b.breaker.Allow()

@@ -143,6 +143,44 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
+// A breaker that was closed, and is asked all the same by a request that came late, opens and
+// closes as before, though it checks its store only when it is asked.
+func TestBreakerAskedOnceClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		b := store.NewBreaker(f, nil)
+		b.Close()
+		take := func() error {
+			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+			return err
+		}
+		f.fail(errGone)
+		for range 5 {
+			_ = take()
+		}
+		time.Sleep(time.Minute)
+		if checks := f.checks.Load(); checks != 0 || !b.Open() {
+			t.Errorf("%d checks, open %v", checks, b.Open())
+		}
+		for range 10 {
+			if err := take(); !errors.Is(err, store.ErrOpen) {
+				t.Errorf("a request was asked of a store that fails: %v", err)
+			}
+		}
+		synctest.Wait()
+		if checks := f.checks.Load(); checks != 1 {
+			t.Errorf("%d checks by 10 requests at the same time", checks)
+		}
+		f.fail(nil)
+		time.Sleep(time.Second)
+		_ = take()
+		synctest.Wait()
+		if err := take(); err != nil || b.Open() {
+			t.Errorf("once it works again: %v, open %v", err, b.Open())
+		}
+	})
+}
+
 // What fails together is one failure, however many requests it is, and failures in a row
 // are those of several.
 func TestBreakerCountsSharedErrorsOnce(t *testing.T) {

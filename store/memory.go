@@ -236,10 +236,10 @@ func (t *take) refund(requests []Request, n int64) {
 			if d.Receipt.Shared {
 				f = look(t.lockOverflow(), t.memory.hashes.shared(id), nil)
 			}
-			if !f.held {
+			l, expires := r.Limits[j].Limit, f.expires
+			if !f.held || l.Linger() > 0 && expires <= t.now { // it would be known to be full once more
 				continue
 			}
-			l, expires := r.Limits[j].Limit, f.expires
 			algorithms.Refund(l, &f.state, t.now, d.Receipt, min(n, d.Charged))
 			if l.Linger() > 0 { // then it matters how long it is known
 				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: &f.state}}}}

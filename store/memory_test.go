@@ -193,6 +193,34 @@ func TestMemoryForgetsInitial(t *testing.T) {
 	})
 }
 
+// A charge that is given back once its budget has been forgotten doesn't make that one known
+// to be full again.
+func TestMemoryRefundForgetsInitial(t *testing.T) {
+	for _, algorithm := range []string{"token_bucket", "smooth"} {
+		initial, ctx := int64(1), t.Context()
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: algorithm, Events: 10, Window: 1_000_000, Initial: &initial})
+		b := store.NewMemory().Bound(100, zones(1), nil)
+		request := func() []store.Request {
+			return []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
+		}
+		const at, later = 1_763_640_000_000_000, 1_763_640_000_000_000 + 60_000_000
+		early := request()
+		if allowed, _ := b.TakeAt(ctx, at, early); !allowed {
+			t.Fatal("the first request is denied")
+		}
+		_ = b.RefundAt(ctx, later, early, 1)
+		got, want := request(), request()
+		want[0].Key = "never seen"
+		for i := range 5 {
+			_, _ = b.TakeAt(ctx, later, got)
+			_, _ = b.TakeAt(ctx, later, want)
+			if g, w := got[0].Decisions[0], want[0].Decisions[0]; g != w {
+				t.Fatalf("%s, request %d: %+v, want %+v as of a key never seen", algorithm, i, g, w)
+			}
+		}
+	}
+}
+
 // What expires during a request that holds it already is not lost.
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -171,7 +171,7 @@ func TestWarningsOfKeys(t *testing.T) {
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
 	const untrusted = "the address of a proxy that is not trusted"
-	const user = "uses the name of the user, which is not known yet"
+	const user = "uses a placeholder of the user, who is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{
 	admin {$ADMIN}

@@ -354,7 +354,7 @@ func TestAdminOverrideThatCannotBeRead(t *testing.T) {
 	}
 	// What is no budget at all can be looked at no more, but reset.
 	server.Client.HSet(t.Context(), "caddy_rl:{k}:api:o", "a", "b")
-	if r := c.operate(t, 503, "GET", keyPath("k"), ""); !strings.Contains(r.body, "reset the key, or its override") {
+	if r := c.operate(t, 503, "GET", keyPath("k"), ""); !strings.Contains(r.body, "reset the key, or remove its override") {
 		t.Error(r.body)
 	}
 	c.operate(t, 204, "PUT", keyPath("k")+"/override", unlimitedOverride)

@@ -215,7 +215,7 @@ func noteLate(before []early, repl *caddy.Replacer) {
 			z.settled.Add(-1)
 		case z.settled.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
-			z.logger.Warn("a zone uses the name of the user, which is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
+			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
 		default:
 			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",

@@ -172,7 +172,7 @@ func TestWarningsOfKeys(t *testing.T) {
 	const proxy = "that of a trusted proxy"
 	const untrusted = "if there is no proxy, clients write X-Forwarded-For themselves"
 	const forged = "the first address in X-Forwarded-For, which clients can make up"
-	const user = "uses the name of the user, which is not known yet"
+	const user = "uses a placeholder of the user, who is not known yet"
 	config := func(global, order, key string) string {
 		return fmt.Sprintf(`{
 	admin {$ADMIN}

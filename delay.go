@@ -60,8 +60,8 @@ type places struct {
 }
 
 // take takes a place for a request of a key, and reports whether there was one. A key gets
-// another place only while more are free than it has, so that it leaves some for others:
-// one key alone gets half of the places, two keys get a third each.
+// another place only while more are free than it has, so that it leaves some for others.
+// One key alone gets half of the places, two keys get a third each.
 func (p *places) take(key string) bool {
 	w := p.room()
 	w.mu.Lock()

@@ -73,8 +73,8 @@ func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
 }
 
 // isBehind reports whether t was charged after another turn of its key. Turns of different
-// limits, as after a change of plan, stay in the order in which they came: in a wrong order
-// less is given back, never more.
+// limits, as after a change of plan, stay in the order in which they came. In a wrong
+// order less is given back, never more.
 func (t *turn) isBehind(other *turn) bool {
 	limit := t.request.Limits[0]
 	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Decisions[0].Receipt, other.request.Decisions[0].Receipt)
@@ -108,10 +108,10 @@ func (t *turn) abandon() {
 // givenBackAtOnce is the most turns given back in one call of a store, if their work allows it.
 const givenBackAtOnce = 100
 
-// giveBackLocked gives back the charges at the end of a key's queue whose clients have left,
-// the newest first, so that each charge finds its budget as it left it. It does nothing while
-// a request of the key is being decided, because that request may be charged behind them.
-// It unlocks the room for each call of the store.
+// giveBackLocked gives back the charges at the end of a key's queue whose clients have left.
+// The newest goes first, so that it finds its budget as it left it. giveBackLocked does
+// nothing while a request of the key is being decided, because that request may be charged
+// behind them. It unlocks the room for each call of the store.
 func (w *waitingRoom) giveBackLocked(key string) {
 	q := w.queues[key]
 	if q == nil || q.givingBack {

@@ -63,8 +63,7 @@ type Redis struct {
 	HashKeys *string `json:"hash_keys,omitempty"`
 
 	// How many requests share one script call at most, 1 to 1000, or fewer if their limits
-	// take long to decide; with 0 each has its own, however many come at the same time
-	// (default 128).
+	// take long to decide. With 0 each request has its own call (default 128).
 	Batch *int `json:"batch,omitempty"`
 
 	// How long a request waits for Redis in all, at least 1ms, before on_store_error

@@ -61,7 +61,7 @@ const mostLogged = 256
 
 func clip(text string) string { return text[:min(len(text), mostLogged)] }
 
-// keep copies the texts, so that the refusal doesn't keep the memory of the request. Texts
+// keep copies the texts, so that r doesn't keep the memory of the request. Texts
 // that are the same as before are shared with before.
 func (r *refusal) keep(before *refusal) {
 	for _, text := range [][2]*string{{&r.method, &before.method}, {&r.host, &before.host}, {&r.path, &before.path}} {

@@ -19,7 +19,10 @@ type clock struct {
 func (s *Store) watch(now algorithms.Micros, sent time.Time) {
 	s.mu.Lock()
 	last := s.clock
-	if now > last.redis || sent.After(last.seen) {
+	// A reply from before a step back can come after one from behind it. Then it is ahead by more
+	// than the time between them, and not the latest reading.
+	ahead := time.Duration(now-last.redis)*time.Microsecond - time.Since(last.seen)
+	if sent.After(last.seen) || now > last.redis && ahead < time.Second {
 		s.clock = clock{redis: now, seen: time.Now()}
 	}
 	s.mu.Unlock()

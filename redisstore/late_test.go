@@ -41,3 +41,22 @@ func TestCallsPastTheirDeadline(t *testing.T) {
 		t.Errorf("%d calls are queued, and %d under way", len(b.queue), b.flying)
 	}
 }
+
+// A reply that was sent before the clock stepped back, and comes after one that was sent behind
+// the step, is no second step.
+func TestRepliesThatOvertakeAStep(t *testing.T) {
+	steps := 0
+	s := newStore(Options{}, nil, func(time.Duration) { steps++ })
+	const before, after algorithms.Micros = 1_790_000_000_000_000, 1_789_000_000_000_000
+	sent := time.Now()
+	s.watch(before, sent)
+	s.watch(after, time.Now())
+	s.watch(before+1000, sent)
+	s.watch(after+2000, time.Now())
+	if steps != 1 {
+		t.Errorf("%d steps are told of, want 1", steps)
+	}
+	if s.clock.redis != after+2000 {
+		t.Errorf("the clock shows %+d µs, want 2000", s.clock.redis-after)
+	}
+}

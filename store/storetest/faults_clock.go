@@ -176,9 +176,9 @@ func testClockBehind(t *testing.T, s Store) {
 	})
 }
 
-// A clock that is set back by 10 minutes once locked everybody out for as long: gcra and
-// smooth at once, even with budget left, and the others once it was used. Now a step back
-// mints nothing, the rest of a budget can be taken at once, and no wait grows.
+// A clock that was set back by 10 minutes locked everybody out for as long. Limits gcra and
+// smooth did so even with budget left. Now a step back mints nothing, the rest of a budget
+// can be taken at once, and no wait grows.
 func testClockSetBack(t *testing.T, s Store) {
 	const at = start + 60*minute
 	each(t, Variants(3, minute), func(t *testing.T, q algorithms.Quota) {
@@ -193,7 +193,7 @@ func testClockSetBack(t *testing.T, s Store) {
 			}
 			for i := range left.Remaining {
 				if !takeAt(t, s, at-back, r) {
-					t.Errorf("set back by %d µs: refused %+v, though %d of %d remained", back, r[0].Decisions[0], left.Remaining-i, left.Remaining)
+					t.Errorf("set back by %d µs: denied %+v, though %d of %d remained", back, r[0].Decisions[0], left.Remaining-i, left.Remaining)
 				}
 			}
 
@@ -259,7 +259,7 @@ func testBanClockSetBack(t *testing.T, s Store) {
 		}
 	}
 	if !takeAt(t, s, at-back+minute, r) {
-		t.Errorf("refused a minute after the clock was set back: %+v", r[0].Decisions)
+		t.Errorf("denied a minute after the clock was set back: %+v", r[0].Decisions)
 	}
 	if takeAt(t, s, at-back+minute, r) || r[0].Decisions[1].RetryAfter != 2*minute {
 		t.Errorf("%+v, want a second ban, of 2 minutes", r[0].Decisions[1])
@@ -279,7 +279,7 @@ func testBanByHandClockSetBack(t *testing.T, s Store) {
 		}
 	}
 	if !takeAt(t, s, at-back+60*minute, r) {
-		t.Errorf("refused an hour after the clock was set back: %+v", r[0].Decisions)
+		t.Errorf("denied an hour after the clock was set back: %+v", r[0].Decisions)
 	}
 }
 

@@ -10,38 +10,47 @@ import (
 // limits of all zones of a handler together have a bound: see [algorithms.MostWork]. The
 // bound also holds in memory, so that a zone means the same in every store.
 
-// work returns the most work of a request under these terms, and the limit with the largest
-// part of it; nil if there is none.
-func (t *terms) work() (work int64, heaviest *algorithms.Limit) {
+// worstCost returns the most events that a limit of the zone can be charged at a time.
+func (z *zone) worstCost() int64 {
+	if z.cost.varies() || z.settle != nil && z.settle.Cost != "" {
+		return maxCost
+	}
+	return z.oneCost
+}
+
+// work returns the most work of a request of up to that cost under these terms, and the limit
+// with the largest part of it; nil if there is none.
+func (t *terms) work(cost int64) (work int64, largest heaviest) {
 	for _, l := range t.ready {
-		work, heaviest = work+l.WorstWork(), heavier(heaviest, l)
+		work += l.WorstWork(cost)
+		largest = largest.or(heaviest{l, cost})
 	}
 	if t.ban != nil {
-		work += t.ban.WorstWork()
+		work += t.ban.WorstWork(cost)
 	}
 	if t.slots != nil { // slots are given back one at a time
 		work += t.slots.ready[0].BackWork()
 	}
-	return work, heaviest
+	return work, largest
 }
 
 // boundWork denies zones that are too much work for one request. It divides the rest of the
 // bound among the zones with overrides at run time.
 func boundWork(zones []*zone) error {
 	all, overridable := int64(0), int64(0)
-	var heaviest *algorithms.Limit
+	var largest heaviest
 	for _, z := range zones {
 		z.mostWork = 0
 		z.allTerms(func(t *terms) {
-			work, limit := t.work()
-			z.mostWork, heaviest = max(z.mostWork, work), heavier(heaviest, limit)
+			work, limit := t.work(z.worstCost())
+			z.mostWork, largest = max(z.mostWork, work), largest.or(limit)
 		})
 		if all += z.mostWork; z.overridable {
 			overridable++
 		}
 	}
 	if over := all - algorithms.MostWork; over > 0 {
-		return fmt.Errorf("the limits of all zones together take too long to decide in one call: %s", lighten(heaviest, over))
+		return fmt.Errorf("the limits of all zones together take too long to decide in one call: %s", largest.lighten(over))
 	}
 	for _, z := range zones {
 		if z.overridable {
@@ -53,26 +62,40 @@ func boundWork(zones []*zone) error {
 
 // checkWork denies an override at run time that is too much work.
 func (z *zone) checkWork(t *terms) error {
-	if work, heaviest := t.work(); work > z.mostWork {
-		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", lighten(heaviest, work-z.mostWork))
+	if work, largest := t.work(z.worstCost()); work > z.mostWork {
+		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", largest.lighten(work-z.mostWork))
 	}
 	return nil
 }
 
-// heavier returns the limit that is more work; nil is less than any.
-func heavier(a, b *algorithms.Limit) *algorithms.Limit {
-	if a == nil || b != nil && b.WorstWork() > a.WorstWork() {
-		return b
+// heaviest is the limit with the most work so far, for requests of up to a cost; the zero value
+// is none.
+type heaviest struct {
+	limit *algorithms.Limit
+	cost  int64
+}
+
+func (h heaviest) work() int64 {
+	if h.limit == nil {
+		return 0
 	}
-	return a
+	return h.limit.WorstWork(h.cost)
+}
+
+func (h heaviest) or(other heaviest) heaviest {
+	if other.work() > h.work() {
+		return other
+	}
+	return h
 }
 
 // lighten returns the advice to write limits with less work.
-func lighten(heaviest *algorithms.Limit, over int64) string {
-	if heaviest != nil {
-		if lighter := heaviest.Lighter(over); lighter != nil {
-			return fmt.Sprintf("write %v, or less, instead of %v, or sliding_window, which only counts", lighter, heaviest)
+func (h heaviest) lighten(over int64) string {
+	if h.limit != nil {
+		if lighter := h.limit.Lighter(h.cost, over); lighter != nil {
+			return fmt.Sprintf("write %v, or less, instead of %v, or sliding_window, which only counts", lighter, h.limit)
 		}
 	}
-	return "write fewer limits, less concurrency, sliding_log with fewer events or buckets, or sliding_window, which only counts; or divide the zones among several rate_limit handlers, each of which has steps of its own"
+	return "write fewer limits, less concurrency, sliding_log with fewer events or buckets, or sliding_window, which only counts; " +
+		"or divide the zones among several rate_limit handlers, each of which has steps of its own"
 }

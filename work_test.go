@@ -19,8 +19,13 @@ func TestBoundWork(t *testing.T) {
 		return fmt.Sprintf(`{"algorithm":"sliding_log","events":%d,"window":"1h"}`, events)
 	}
 	const buckets = `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":2000}`
+	const anyCost = `"cost":"{http.request.header.Cost}"`
 	zone := func(name string, limits ...string) string {
-		return fmt.Sprintf(`%q:{"limits":[%s]}`, name, strings.Join(limits, ","))
+		return fmt.Sprintf(`%q:{"limits":[%s],%s}`, name, strings.Join(limits, ","), anyCost)
+	}
+	var small []string // at the usual cost, with all of them in one handler
+	for i := range 80 {
+		small = append(small, fmt.Sprintf(`"z%d":{"max_events":60,"window":"1m"}`, i))
 	}
 	var counters []string
 	for i := range 900 {
@@ -35,17 +40,20 @@ func TestBoundWork(t *testing.T) {
 		{[]string{zone("a", log(28500), log(28499))}, ""},
 		{[]string{zone("a", buckets), zone("b", log(7000))}, ""},
 		{[]string{zone("a", counters[:600]...)}, ""},
-		{[]string{zone("a", log(50000), log(40000))}, instead + "17000 1h, or less, instead of sliding_log 50000 1h"},
-		{[]string{zone("a", log(17000), log(40000))}, ""},
-		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1088 buckets, or less"},
-		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1088}`), zone("b", log(30000))}, ""},
+		{small, ""},
+		{append(small[:40:40], `"a":{"limits":[`+log(50000)+`,`+log(49999)+`]}`), ""},
+		{append(small[:40:40], `"a":{"limits":[`+log(50000)+`],"settle":{"cost":"{http.response.header.Cost}"}}`), instead},
+		{[]string{zone("a", log(50000), log(40000))}, instead + "17081 1h, or less, instead of sliding_log 50000 1h"},
+		{[]string{zone("a", log(17081), log(40000))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1090 buckets, or less"},
+		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1090}`), zone("b", log(30000))}, ""},
 		{[]string{zone("a", counters[:601]...)}, "write fewer limits"},
 		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, "write fewer limits"},
 		{[]string{`"a":{"concurrency":50000}`, `"b":{"concurrency":50000}`, zone("c", log(30000))}, ""},
-		{[]string{zone("a", log(1)), `"b":{"concurrency":50000,"limits":[` + log(50000) + `]}`, `"c":{"concurrency":50000,"limits":[` + log(20000) + `]}`}, instead},
-		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
-		{[]string{zone("a", log(50000)), `"b":{"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
-		{[]string{`"a":{"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
+		{[]string{zone("a", log(1)), `"b":{"concurrency":50000,"limits":[` + log(50000) + `],` + anyCost + `}`, `"c":{"concurrency":50000,"limits":[` + log(20000) + `],` + anyCost + `}`}, instead},
+		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],` + anyCost + `,"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
+		{[]string{zone("a", log(50000)), `"b":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
+		{[]string{`"a":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
 	} {
 		err := validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))
 		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -56,7 +64,7 @@ func TestBoundWork(t *testing.T) {
 
 // An override set at run time has what the zones of the handler leave.
 func TestBoundWorkOfOverrides(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {query.key}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n sliding_log 30000 1h\n}\n"))
+	c := startCaddy(t, site("zone api {\n key {query.key}\n cost {header.Cost}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n cost {header.Cost}\n sliding_log 30000 1h\n}\n"))
 	put := func(status int, limits, says string) {
 		t.Helper()
 		if r := c.operate(t, status, "PUT", keyPath("k")+"/override", `{"limits":[`+limits+`]}`); !strings.Contains(r.body, says) {
@@ -65,8 +73,8 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 	}
 	put(204, `{"algorithm":"sliding_log","events":25000,"window":"1h"}`, "")
 	put(204, `{"algorithm":"gcra","events":45000,"window":"1h"}`, "")
-	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 27000 1h, or less, instead of sliding_log 50000 1h")
-	put(204, `{"algorithm":"sliding_log","events":27000,"window":"1h"}`, "")
+	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 27161 1h, or less, instead of sliding_log 50000 1h")
+	put(204, `{"algorithm":"sliding_log","events":27161,"window":"1h"}`, "")
 	put(400, `{"algorithm":"sliding_log","events":60000,"window":"1h"}`, "events must be at most 50000")
 }
 
@@ -89,7 +97,7 @@ func TestRenewalsAreShort(t *testing.T) {
 	for _, test := range []struct {
 		concurrency int64
 		most        int
-	}{{200, 38}, {10_000, 17}, {mostConcurrency, 5}} {
+	}{{200, 66}, {10_000, 17}, {mostConcurrency, 5}} {
 		slots, err := readySlots(test.concurrency, outagePolicy{num: 1, den: 1})
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package algorithms
 import (
 	_ "embed"
 	"fmt"
+	"math/bits"
 )
 
 //go:embed sliding_log.lua
@@ -57,16 +58,19 @@ const (
 // bucketWork is the number of steps to renumber a bucket.
 const bucketWork = 25
 
-// slidingLogWork returns the work of searching the log and of giving back. Without buckets
-// the search begins at the nearer end.
+// slidingLogWork returns the work of the limit. To charge, its log is searched once, and to
+// give back twice; each search looks at some entries for every doubling of the log. Without
+// buckets, giving back then goes on from the nearer end of the log to the events.
 func slidingLogWork(l *Limit) work {
 	if l.Buckets > 0 {
-		const take = 1300
-		return work{take: take, back: take + bucketWork*l.Buckets, most: take + bucketWork*l.Buckets}
+		take := 100 + 110*doublings(l.Buckets)
+		return work{take: take, back: take + bucketWork*l.Buckets}
 	}
-	const take, back = 900, 1500
-	return work{take: take, event: 1, back: back + l.Events/5, most: back + l.Events}
+	doublings := doublings(l.Events)
+	return work{take: 100 + 50*doublings, event: 1, back: 220 + 80*doublings + l.Events/5}
 }
+
+func doublings(n int64) int64 { return int64(bits.Len64(uint64(n))) }
 
 // slidingLogBound denies limits that take too much work, and limits whose instants, rounded
 // up, would be too far away.

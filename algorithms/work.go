@@ -12,14 +12,13 @@ const MostWork = 60_000
 // package redisstore, and rounded up.
 type work struct {
 	take  int64 // to decide and charge
-	event int64 // to decide and charge, further steps per event of the cost
+	event int64 // further steps per event that is charged or given back
 	back  int64 // to give back one event, or to renew it
-	most  int64 // to decide, charge or give back any legal request
 }
 
 // counterWork is the work of a ban, or of a limit whose state is a few numbers. It includes
 // reading the limit and an override.
-var counterWork = work{take: 100, back: 100, most: 100}
+var counterWork = work{take: 100, back: 100}
 
 // Work returns the most steps to decide and charge a request of that cost.
 func (l *Limit) Work(cost int64) int64 { return l.work.take + l.work.event*min(cost, l.Events) }
@@ -27,26 +26,35 @@ func (l *Limit) Work(cost int64) int64 { return l.work.take + l.work.event*min(c
 // BackWork returns the most steps to give back one event, or to renew it.
 func (l *Limit) BackWork() int64 { return l.work.back }
 
-// WorstWork returns the most steps to decide, charge or give back a request of any cost.
-func (l *Limit) WorstWork() int64 { return l.work.most }
+// WorstWork returns the most steps to decide, charge or give back a request of up to that
+// cost. Giving back passes over the other events, at a fifth of a step each, which are part of
+// BackWork. It doesn't pass over those it gives back.
+func (l *Limit) WorstWork(cost int64) int64 {
+	return max(l.Work(cost), l.work.back+l.work.event*min(cost, l.Events)*4/5)
+}
 
 // Lighter returns the nearest limit whose WorstWork is less by at least that many steps, or
 // nil if there is none.
-func (l *Limit) Lighter(steps int64) *Limit {
+func (l *Limit) Lighter(cost, steps int64) *Limit {
+	if l.work == counterWork {
+		return nil
+	}
 	q := l.Quota
 	q.Burst = 0
-	switch {
-	case l.work == counterWork:
-		return nil
-	case q.Buckets > 0:
-		if q.Buckets -= ceilDiv(steps, bucketWork); q.Buckets < 1 {
-			return nil
-		}
-	default:
-		q.Events -= steps
+	size := func(q *Quota) *int64 { return &q.Events }
+	if q.Buckets > 0 {
+		size = func(q *Quota) *int64 { return &q.Buckets }
 	}
-	lighter, err := NewLimit(q)
-	if err != nil {
+	var lighter *Limit
+	_, ok := largest(q, size, func(q Quota) bool {
+		smaller, err := NewLimit(q)
+		if err != nil || smaller.WorstWork(cost) > l.WorstWork(cost)-steps {
+			return false
+		}
+		lighter = smaller
+		return true
+	})
+	if !ok {
 		return nil
 	}
 	return lighter

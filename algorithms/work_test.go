@@ -17,12 +17,13 @@ func TestWork(t *testing.T) {
 	}
 	for _, q := range largest {
 		l := mustLimit(t, q)
-		if l.WorstWork() > MostWork*9/10 {
-			t.Errorf("%v takes %d steps of %d", l, l.WorstWork(), MostWork)
+		if worst := l.WorstWork(1<<31 - 1); worst > MostWork*9/10 {
+			t.Errorf("%v takes %d steps of %d", l, worst, MostWork)
 		}
 		for _, cost := range []int64{0, 1, 1000, MostLogged, 1<<31 - 1} {
-			if work := l.Work(cost); work < 1 || work > l.WorstWork() || l.BackWork() > l.WorstWork() {
-				t.Errorf("%v: cost %d takes %d steps, giving one back %d, and the worst %d", l, cost, work, l.BackWork(), l.WorstWork())
+			worst := l.WorstWork(cost)
+			if work := l.Work(cost); work < 1 || work > worst || l.BackWork() > worst || worst > l.WorstWork(cost+1) {
+				t.Errorf("%v: cost %d takes %d steps, giving one back %d, and the worst %d", l, cost, work, l.BackWork(), worst)
 			}
 		}
 	}
@@ -44,16 +45,23 @@ func TestLighter(t *testing.T) {
 	} {
 		l := mustLimit(t, q)
 		for _, by := range []int64{1, 26, 1000, 30_001} {
-			lighter := l.Lighter(by)
-			if lighter == nil || lighter.WorstWork() > l.WorstWork()-by || lighter.WorstWork() < l.WorstWork()-by-bucketWork || lighter.MinInterval != l.MinInterval {
-				t.Errorf("%v, lighter by %d: %v", l, by, lighter)
+			for _, cost := range []int64{1, MostLogged} {
+				const jump = 150 // where a log has one doubling less
+				want := l.WorstWork(cost) - by
+				lighter := l.Lighter(cost, by)
+				if want < 1000 {
+					continue // no log is so light
+				}
+				if lighter == nil || lighter.WorstWork(cost) > want || lighter.WorstWork(cost) < want-jump || lighter.MinInterval != l.MinInterval {
+					t.Errorf("%v, lighter by %d at cost %d: %v", l, by, cost, lighter)
+				}
 			}
 		}
-		if lighter := l.Lighter(MostWork); lighter != nil {
+		if lighter := l.Lighter(1, MostWork); lighter != nil {
 			t.Errorf("%v instead of %v", lighter, l)
 		}
 	}
-	if lighter := mustLimit(t, Quota{Algorithm: "gcra", Events: 5, Window: minute}).Lighter(1); lighter != nil {
+	if lighter := mustLimit(t, Quota{Algorithm: "gcra", Events: 5, Window: minute}).Lighter(1, 1); lighter != nil {
 		t.Errorf("%v is lighter than one of two numbers", lighter)
 	}
 }

@@ -37,8 +37,8 @@ func largest(most int64, quota func(n int64) algorithms.Quota) algorithms.Quota 
 	return quota(n)
 }
 
-// allLongest returns every algorithm at its largest legal size. The size of what isn't a log
-// makes no difference.
+// allLongest returns every algorithm at its largest legal size, and logs of smaller ones. The
+// size of what isn't a log makes no difference.
 func allLongest(t testing.TB) (all []longest) {
 	for _, q := range storetest.Quotas(1_000_000, hour) {
 		switch q.Algorithm {
@@ -56,6 +56,11 @@ func allLongest(t testing.TB) (all []longest) {
 				longest{"sliding_log min_interval", storetest.Limit(t, "z", apart), events.Events},
 				longest{"sliding_log buckets", storetest.Limit(t, "z", buckets), buckets.Buckets},
 			)
+			for _, n := range []int64{10, 1000} { // more of these are decided in one call
+				small := events
+				small.Events = n
+				all = append(all, longest{fmt.Sprint("sliding_log of ", n), storetest.Limit(t, "z", small), n})
+			}
 		case "smooth":
 			warm := q
 			warm.Burst, warm.WarmUp = 0, hour
@@ -179,12 +184,12 @@ func BenchmarkLongest(b *testing.B) {
 			take(began+2, ask("k", n/4, l.limit))
 		}, func() { refund(began+3, r, n/2) })
 		measure(name+"/renew in the middle", func() {
-			take(began, ask("k", n/2-100, l.limit))
+			take(began, ask("k", max(n/2-100, 1), l.limit))
 			r = nil
 			for i := range algorithms.MostWork / l.limit.BackWork() {
 				r = append(r, take(began+1+i, ask("k", 1, l.limit))...)
 			}
-			take(began+hour/2, ask("k", n/2-100, l.limit))
+			take(began+hour/2, ask("k", max(n/2-100, 1), l.limit))
 		}, func() {
 			if err := s.RenewAt(ctx, began+hour/2+1, r); err != nil {
 				b.Fatal(err)
@@ -196,7 +201,7 @@ func BenchmarkLongest(b *testing.B) {
 			}
 		})
 		// One request whose limits are all the work that there may be.
-		rest := l.limit.Lighter(2*l.limit.WorstWork() - algorithms.MostWork)
+		rest := l.limit.Lighter(1<<31, 2*l.limit.WorstWork(1<<31)-algorithms.MostWork)
 		two := []store.Limit{l.limit, store.NewLimit("z", "two", rest)}
 		measure(name+"/two limits, take all", func() {
 			take(began, ask("k", n, l.limit))

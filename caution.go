@@ -53,8 +53,11 @@ const (
 	// peersToSee is more than enough to see a proxy in front, because almost all requests
 	// come through it.
 	peersToSee = 10_000
-	// settledToSee bounds the look at placeholders that later handlers leave unchanged.
-	settledToSee = 1000
+	// settledToSee bounds the look at placeholders that later handlers leave unchanged. One that
+	// stays empty says less, because a later handler may set it for few requests only.
+	settledToSee = 1000 * emptyToSettled
+	// emptyToSettled is how many that stay empty count as one that stays as it was.
+	emptyToSettled = 100
 	// inARow is enough requests to rule out a few odd ones.
 	inARow = 100
 )
@@ -210,9 +213,11 @@ func noteLate(before []early, repl *caddy.Replacer) {
 		z, name := e.zone, e.from.text
 		value, _ := repl.GetString(name)
 		switch {
-		case value == "" || z.settled.Load() <= 0:
-		case value == e.value:
+		case z.settled.Load() <= 0:
+		case value == "":
 			z.settled.Add(-1)
+		case value == e.value:
+			z.settled.Add(-emptyToSettled)
 		case z.settled.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
 			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",

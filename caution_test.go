@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 	"go.uber.org/zap"
@@ -338,7 +339,7 @@ route {
 		before := c.times(t, theirChoice)
 		c.reload(t, config("", "key {header.X-Key}\nfixed_window 1 1h", "request_header X-Key changed"))
 		c.get(t, "/", "X-Key", "changed").want(t, 200)
-		for range settledToSee + 10 {
+		for range settledToSee/emptyToSettled + 10 {
 			c.get(t, "/", "X-Key", "changed").want(t, 429)
 		}
 		c.get(t, "/", "X-Key", "another").want(t, 200)
@@ -497,5 +498,22 @@ func TestWarningsOfConnections(t *testing.T) {
 	c := startCaddy(t, site("zone a {\n gcra 1 1s\n}\nredis 192.0.2.1:6379 {\n password {env.SECRET}\n}\non_store_error allow"), "SECRET=hush")
 	if got := c.times(t, plain); got != 1 {
 		t.Errorf("a Caddy warned %d times", got)
+	}
+}
+
+// Values that later handlers leave as they are, or empty, are not looked at for ever.
+func TestWatchEnds(t *testing.T) {
+	for value, most := range map[string]int{"": settledToSee, "same": settledToSee / emptyToSettled} {
+		z := new(zone)
+		z.settled.Store(settledToSee)
+		repl := caddy.NewEmptyReplacer()
+		repl.Set("http.request.header.X-Key", value)
+		looks := 0
+		for ; z.settled.Load() > 0 && looks <= most; looks++ {
+			noteLate([]early{{z, &template{"key", "http.request.header.X-Key"}, value}}, repl)
+		}
+		if looks != most {
+			t.Errorf("%q is looked at %d times, want %d", value, looks, most)
+		}
 	}
 }

@@ -92,33 +92,39 @@ func (s *longestRenewal) Renew(ctx context.Context, requests []store.Request) er
 	return s.Store.Renew(ctx, requests)
 }
 
+// holdSlots holds n slots of a zone with concurrency until the test ends.
+func holdSlots(t *testing.T, h *Handler, concurrency int64, n int) (held []*slot) {
+	t.Helper()
+	h.DisableMetrics = true
+	slots, err := readySlots(concurrency, outagePolicy{num: 1, den: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots.nameLimits("z", []keyTemplate{newKeyTemplate("")}, newSlots)
+	for range n {
+		a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
+		a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
+		if allowed, err := h.store.Take(t.Context(), a.requests); !allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		a.holdSlots()
+		held = append(held, a.slots...)
+		t.Cleanup(func() { a.leaveSlots(context.WithoutCancel(t.Context())) })
+	}
+	return held
+}
+
 // The more slots a key has, the fewer are renewed in one call.
 func TestRenewalsAreShort(t *testing.T) {
 	for _, test := range []struct {
 		concurrency int64
 		most        int
 	}{{200, 66}, {10_000, 17}, {mostConcurrency, 5}} {
-		slots, err := readySlots(test.concurrency, outagePolicy{num: 1, den: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		slots.nameLimits("z", []keyTemplate{newKeyTemplate("")}, newSlots)
 		s := &longestRenewal{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
 		h := &Handler{store: s}
-		h.DisableMetrics = true
-		var held []*slot
-		for range 200 {
-			a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
-			a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
-			if allowed, err := s.Take(t.Context(), a.requests); !allowed || err != nil {
-				t.Fatal(allowed, err)
-			}
-			a.holdSlots()
-			held = append(held, a.slots...)
-			defer a.leaveSlots(context.WithoutCancel(t.Context()))
-		}
+		held := holdSlots(t, h, test.concurrency, 200)
 		h.renew(held)
-		if s.most != test.most || int64(test.most)*slots.ready[0].BackWork() > algorithms.MostWork {
+		if s.most != test.most || int64(test.most)*held[0].work > algorithms.MostWork {
 			t.Errorf("of %d slots %d were renewed in one call, want %d", test.concurrency, s.most, test.most)
 		}
 	}
@@ -142,24 +148,9 @@ func (s *distantRenewal) Renew(ctx context.Context, requests []store.Request) er
 // Calls that renew many slots don't wait for one another, or where Redis is far away slots
 // would expire before their turn comes.
 func TestRenewalsOverlap(t *testing.T) {
-	slots, err := readySlots(mostConcurrency, outagePolicy{num: 1, den: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slots.nameLimits("z", []keyTemplate{newKeyTemplate("")}, newSlots)
 	s := &distantRenewal{store.NewMemory().Bound(10_000, func() int { return 1 }, nil), make(chan struct{}), make(chan struct{})}
 	h := &Handler{store: s}
-	var held []*slot
-	for range 100 {
-		a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
-		a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
-		if allowed, err := s.Take(t.Context(), a.requests); !allowed || err != nil {
-			t.Fatal(allowed, err)
-		}
-		a.holdSlots()
-		held = append(held, a.slots...)
-		defer a.leaveSlots(context.WithoutCancel(t.Context()))
-	}
+	held := holdSlots(t, h, mostConcurrency, 100)
 	done := make(chan struct{})
 	go func() {
 		h.renew(held)

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -27,20 +28,38 @@ func (c *Zone) keyTemplates() (templates []keyTemplate) {
 	for _, key := range c.keys() {
 		t := newKeyTemplate(key)
 		t.ipv4, t.ipv6 = c.IPv4Prefix, c.IPv6Prefix
-		bits, masked := strings.CutPrefix(t.single, remoteHost+"/")
+		ipv4, ipv6, masked, _ := maskOf(t.single) // checkPlaceholders reports the error
 		t.address = masked || t.single == remoteHost || t.single == clientAddress
 		if t.masked = masked; masked { // Caddy masks the address itself, and gives nothing where it can't
-			ipv4, ipv6, two := strings.Cut(bits, ",")
-			if !two {
-				ipv6 = ipv4
-			}
-			t.ipv4, _ = strconv.Atoi(ipv4)
-			t.ipv6, _ = strconv.Atoi(ipv6)
+			t.ipv4, t.ipv6 = ipv4, ipv6
 		}
 		templates = append(templates, t)
 	}
 	return templates
 }
+
+// maskOf returns the bits of IPv4 and IPv6 addresses that count in a placeholder such as
+// http.request.remote.host/24,64, and whether it is such a placeholder. Bits that the addresses
+// don't have are an error: Caddy gives nothing for such addresses, so all of them share one key.
+func maskOf(placeholder string) (ipv4, ipv6 int, masked bool, err error) {
+	bits, masked := strings.CutPrefix(placeholder, remoteHost+"/")
+	if !masked {
+		return 0, 0, false, nil
+	}
+	four, six, two := strings.Cut(bits, ",")
+	if !two {
+		six = four
+	}
+	ipv4, err4 := strconv.Atoi(four)
+	ipv6, err6 := strconv.Atoi(six)
+	if err4 != nil || err6 != nil || ipv4 < 0 || ipv4 > 32 || ipv6 < 0 || ipv6 > 128 {
+		err = errMask
+	}
+	return ipv4, ipv6, true, err
+}
+
+var errMask = errors.New("is empty for some addresses: write how many bits count of IPv4, up to 32, and of IPv6, up to 128, " +
+	"such as {http.request.remote.host/24,64}")
 
 // describe returns a text that differs for keys of a zone with separate budgets.
 func (t *keyTemplate) describe() string {

@@ -80,7 +80,7 @@ func (z *zone) judge(c *Zone) {
 		z.addressKey = z.addressKey || t.usesAddress()
 		z.remoteKey = z.remoteKey || t.usesRemote()
 		z.clientKey = z.clientKey || strings.Contains(t.text, "{"+clientAddress+"}")
-		z.manyKeys = z.manyKeys || z.ipv6 == 0 && (t.single == remoteHost || t.single == clientAddress)
+		z.manyKeys = z.manyKeys || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
 			z.hollow = append(z.hollow, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
 		}

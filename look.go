@@ -67,7 +67,7 @@ func (a *adminRequest) listZones() (any, error) {
 func (z *zone) view(counts map[string]int64) zoneView {
 	c, h := z.config, z.handler
 	v := zoneView{
-		Name: z.name, Key: c.Key, IPv4Prefix: z.ipv4, IPv6Prefix: z.ipv6, Limits: z.usual.texts(), Runtime: z.overridable, Concurrency: c.Concurrency,
+		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, Limits: z.usual.texts(), Runtime: z.overridable, Concurrency: c.Concurrency,
 		Mode: z.mode.String(), Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
 	}
 	if len(v.Key) == 0 {

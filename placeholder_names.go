@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -211,7 +210,7 @@ func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger
 			return fmt.Errorf("%s %q %w", t.option, t.text, err)
 		}
 		for _, name := range names {
-			if err := checkMask(name); err != nil {
+			if _, _, _, err := maskOf(name); err != nil {
 				return fmt.Errorf("%s: {%s} %w", t.option, name, err)
 			}
 			long, short := shorthand(name)
@@ -229,28 +228,6 @@ func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger
 	}
 	return nil
 }
-
-// checkMask returns an error for a placeholder that masks addresses by bits they don't have:
-// Caddy gives nothing for such addresses, so that all of them share one key.
-func checkMask(name string) error {
-	bits, masked := strings.CutPrefix(name, remoteHost+"/")
-	if !masked {
-		return nil
-	}
-	ipv4, ipv6, two := strings.Cut(bits, ",")
-	if !two {
-		ipv6 = ipv4
-	}
-	four, err4 := strconv.Atoi(ipv4)
-	six, err6 := strconv.Atoi(ipv6)
-	if err4 != nil || err6 != nil || four < 0 || four > 32 || six < 0 || six > 128 {
-		return errMask
-	}
-	return nil
-}
-
-var errMask = errors.New("is empty for some addresses: write how many bits count of IPv4, up to 32, and of IPv6, up to 128, " +
-	"such as {http.request.remote.host/24,64}")
 
 // commonNames are the usual placeholders of keys, plans, costs and factors.
 var commonNames = strings.Fields(`

@@ -116,8 +116,6 @@ type zone struct {
 	name      string
 	matchers  caddyhttp.MatcherSets
 	keys      []keyTemplate
-	ipv4      int
-	ipv6      int
 	usual     *terms    // what a key gets
 	overrides overrides // for keys that get something else
 	// overridable tells that there are overrides in the store, too. known are those known of,
@@ -168,7 +166,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
-		name: name, mode: mode, ipv4: c.IPv4Prefix, ipv6: c.IPv6Prefix, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
+		name: name, mode: mode, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
 		handler: h, config: c, top: new(top),
 	}

@@ -145,7 +145,7 @@ func (e replyError) Error() string { return "redisstore: reply " + string(e) }
 
 const errShort = replyError("ends early")
 
-// reader reads the integers of a script's reply and denies anything else.
+// reader reads the integers of a script's reply. Anything else is an error.
 type reader struct {
 	reply []any
 	now   algorithms.Micros // the instant of the decisions, once the head is decoded

@@ -1,60 +1,31 @@
-// Command bench measures how many requests a second Caddy answers with the rate
-// limiter in front, as a part of how many it answers without it, in one run on
-// one machine: configurations take turns, each turn is compared with the
-// reference's turn of the same round, and the median of these ratios counts.
-// Absolute numbers say little, since the load comes from the same machine.
+// Command bench measures Caddy with the rate limiter beside Caddy without it, and beside other
+// limiters: requests a second, processor time, latency and memory. It builds each Caddy, starts
+// it and redis-server, and loads them. Setups take turns, since absolute numbers say little
+// where the load comes from the same machine. Linux only.
 //
-// It starts Caddy from this checkout, and redis-server if it is installed.
-//
-// With -grow it measures latency and the memory of a key instead, as the keys in memory grow
-// in number and length. Linux only.
+// A whole run takes less than ten minutes and writes ../docs/performance.md. A run of a part,
+// or a quick one, only prints. A server that does not answer as it should is a failure.
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
+	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
 )
 
 var (
-	rounds   = flag.Int("rounds", 15, "how often each configuration takes its turn")
-	duration = flag.Duration("duration", time.Second, "how long a turn lasts")
-	keys     = flag.Int("keys", 100_000, "how many keys the requests are spread over")
-	growing  = flag.Bool("grow", false, "measure latency and memory as the keys in memory grow")
-	binary   = flag.String("caddy", "", "a Caddy to measure instead of one from this checkout")
+	only        = flag.String("only", "", "the `parts` to run, separated by commas: memory, redis, redis256, far, crowd, keys")
+	quick       = flag.Bool("quick", false, "run a short trial")
+	caddyBinary = flag.String("caddy", "", "a Caddy `program` to measure instead of one from this checkout")
+	mholtBinary = flag.String("mholt", "", "also measure this Caddy `program`, built with github.com/mholt/caddy-ratelimit")
 )
-
-// setup is one configuration under load.
-type setup struct {
-	name        string
-	directive   string // the rate_limit directive
-	options     string // further global options
-	keys        int
-	connections int
-	reference   string // the name of the setup it is compared with
-	status      string // what responses must be
-
-	addr  string
-	pid   int
-	rates []float64
-}
-
-const limitByKey = "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\ttoken_bucket 1000000 1s\n\t}\n%s}\n"
-
-const denied = "rate_limit {\n\tzone bench {\n\t\tkey {header.X-Key}\n\t\tgcra 1 365d\n\t}\n%s}\n"
 
 func main() {
 	log.SetFlags(0)
@@ -70,221 +41,160 @@ func run() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	caddy := *binary
-	if caddy == "" {
-		caddy = filepath.Join(dir, "caddy")
-		build := exec.Command("go", "build", "-o", caddy, "./cmd/caddy")
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			return err
+
+	all, growths := parts(), growths()
+	names := []string{"keys"}
+	for _, p := range all {
+		names = append(names, p.name)
+	}
+	chosen := strings.Split(*only, ",")
+	if *only == "" {
+		chosen = names
+	}
+	for _, name := range chosen {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("no part is called %q; parts are %s", name, strings.Join(names, ", "))
 		}
 	}
-	if *growing {
-		return grow(caddy, dir)
+	all = slices.DeleteFunc(all, func(p *part) bool { return !slices.Contains(chosen, p.name) })
+	if !slices.Contains(chosen, "keys") {
+		growths = nil
+	}
+	for _, p := range all {
+		left += p.planned()
+	}
+	for _, g := range growths {
+		left += g.planned()
 	}
 
-	setups := []*setup{
-		{name: "no limiter, 64", connections: 64, keys: *keys, status: "200"},
-		{name: "memory, 64", directive: fmt.Sprintf(limitByKey, ""), connections: 64, keys: *keys, reference: "no limiter, 64", status: "200"},
-		{
-			name: "memory, no fields, 64", directive: fmt.Sprintf(limitByKey, "\theaders off\n"),
-			connections: 64, keys: *keys, reference: "no limiter, 64", status: "200",
-		},
-		{
-			name:        "memory, denied, 64",
-			directive:   fmt.Sprintf(denied, ""),
-			connections: 64, keys: 1, reference: "no limiter, 64", status: "429",
-		},
+	b := &bench{dir: dir, programs: map[string]string{mholt: *mholtBinary}}
+	if err := b.build(); err != nil {
+		return err
 	}
-	if path, err := exec.LookPath("redis-server"); err == nil {
-		redis, _, stop, err := start(path, func(addr string) []string {
-			_, port, _ := net.SplitHostPort(addr)
-			return []string{"--port", port, "--save", "", "--dir", dir}
-		}, nil)
-		if err != nil {
-			return err
+	for _, p := range all {
+		if err := b.measure(p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		defer stop()
-		option := "\tredis " + redis + " {\n\t\ttimeout 10s\n\t}\n"
-		directive := fmt.Sprintf(limitByKey, option)
-		setups = append(setups,
-			&setup{name: "redis, 64", directive: directive, connections: 64, keys: *keys, reference: "no limiter, 64", status: "200"},
-			&setup{name: "redis, denied, 64", directive: fmt.Sprintf(denied, option), connections: 64, keys: 1, reference: "no limiter, 64", status: "429"},
-			&setup{name: "no limiter, 256", connections: 256, keys: *keys, status: "200"},
-			&setup{name: "redis, 256", directive: directive, connections: 256, keys: *keys, reference: "no limiter, 256", status: "200"},
-		)
-	} else {
-		log.Print("redis-server is not installed: without Redis")
 	}
+	for _, g := range growths {
+		if err := b.grow(g); err != nil {
+			return fmt.Errorf("%s with many keys: %w", g.program, err)
+		}
+	}
+	return publish(all, growths)
+}
 
-	for _, s := range setups {
-		stop, err := s.start(caddy, dir)
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
-	for round := range *rounds + 1 {
-		for _, s := range setups {
-			rate, err := s.load()
-			if err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-			if round > 0 { // the first one warms up
-				s.rates = append(s.rates, rate)
+// publish prints the report, and writes it into the documentation if the run was a whole one
+// and all servers answered as they should.
+func publish(all []*part, growths []*growth) error {
+	text := report(all, growths)
+	fmt.Print(text)
+	failed := 0
+	for _, p := range all {
+		for _, s := range p.setups {
+			if s.fault != nil {
+				failed++
 			}
 		}
 	}
-	report(setups)
+	if failed > 0 {
+		return fmt.Errorf("%d setups failed: their servers did not answer as they should", failed)
+	}
+	if *quick || *only != "" {
+		return nil
+	}
+	return writeDocs("../docs", text, plot(all))
+}
+
+// bench runs parts.
+type bench struct {
+	dir      string
+	programs map[string]string
+}
+
+// build makes the programs that are measured.
+func (b *bench) build() error {
+	step(0, "building two Caddys")
+	build := exec.Command("go", "build", "-o", b.dir, "./"+ours, "./"+references)
+	build.Stderr = os.Stderr
+	b.programs[ours] = filepath.Join(b.dir, ours)
+	b.programs[references] = filepath.Join(b.dir, references)
+	if *caddyBinary != "" {
+		b.programs[ours] = *caddyBinary
+	}
+	return build.Run()
+}
+
+var left time.Duration // that the steps to come are planned to take
+
+// step says on standard error what is done next.
+func step(planned time.Duration, format string, args ...any) {
+	log.Printf("%s; about %v left", fmt.Sprintf(format, args...), left.Round(time.Second))
+	left -= planned
+}
+
+func (p *part) round() time.Duration {
+	return time.Duration(len(p.setups)) * (p.turn + 20*time.Millisecond)
+}
+
+func (p *part) planned() time.Duration { return time.Duration(p.rounds+1) * p.round() }
+
+// measure starts the servers of a part and lets them take turns. A setup whose server does not
+// answer as it should has no further turn.
+func (b *bench) measure(p *part) error {
+	near, err := startRedis(b.dir)
+	if err != nil {
+		return err
+	}
+	defer near.stop()
+	redis := map[string][]*server{"near": {near}, "far": {near}}
+	addrs := map[string][]string{"near": {near.addr}}
+	if slices.ContainsFunc(p.setups, func(s *setup) bool { return s.redis == "far" }) {
+		relay, err := startRelay(near.addr)
+		if err != nil {
+			return err
+		}
+		defer relay.Close()
+		addrs["far"] = []string{relay.Addr().String()}
+	}
+	if slices.ContainsFunc(p.setups, func(s *setup) bool { return s.redis == "cluster" }) {
+		nodes, err := startCluster(context.Background(), b.dir)
+		for _, node := range nodes {
+			defer node.stop()
+			addrs["cluster"] = append(addrs["cluster"], node.addr)
+		}
+		if err != nil {
+			return err
+		}
+		redis["cluster"] = nodes
+	}
+
+	running := make([]*running, len(p.setups))
+	for i, s := range p.setups {
+		caddy, err := startCaddy(b.programs[s.program], b.dir, func(addr string) string {
+			return s.caddyfile(addr, addrs[s.redis], p.timeout)
+		}, "BENCH_REDIS="+near.addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer caddy.stop()
+		client, err := dial(caddy.addr, p.connections, 1, s.keys, s.fields)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer client.close()
+		running[i] = newRunning(s, caddy, redis[s.redis], client)
+	}
+	for round := range p.rounds + 1 {
+		step(p.round(), "%s, round %d of %d", p.name, round, p.rounds) // round 0 warms up
+		for _, r := range running {
+			if r.fault != nil {
+				continue
+			}
+			if r.fault = r.turn(p.turn, round == 0); r.fault != nil {
+				log.Printf("%s, %s failed: %v", p.name, r.name, r.fault)
+			}
+		}
+	}
 	return nil
-}
-
-func report(setups []*setup) {
-	byName := make(map[string]*setup)
-	fmt.Printf("%-24s %12s %8s %20s\n", "setup, connections", "requests/s", "ratio", "quartiles of ratio")
-	for _, s := range setups {
-		byName[s.name] = s
-		fmt.Printf("%-24s %12.0f", s.name, quantile(s.rates, 2))
-		if reference := byName[s.reference]; reference != nil {
-			var ratios []float64
-			for i := range s.rates {
-				ratios = append(ratios, s.rates[i]/reference.rates[i])
-			}
-			fmt.Printf(" %8.2f %13.2f to %.2f", quantile(ratios, 2), quantile(ratios, 1), quantile(ratios, 3))
-		}
-		fmt.Println()
-	}
-}
-
-// quantile returns the quarter-th quartile; the second one is the median.
-func quantile(values []float64, quarter int) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[(len(sorted)-1)*quarter/4]
-}
-
-// start starts a server on a free port and waits until it listens.
-func start(path string, args func(addr string) []string, env []string) (addr string, pid int, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", 0, nil, err
-	}
-	addr = l.Addr().String()
-	_ = l.Close()
-	process := exec.Command(path, args(addr)...)
-	process.Env = append(os.Environ(), env...)
-	var output bytes.Buffer
-	process.Stdout, process.Stderr = &output, &output
-	if err := process.Start(); err != nil {
-		return "", 0, nil, err
-	}
-	stop = func() {
-		_ = process.Process.Kill()
-		_ = process.Wait()
-	}
-	for range 500 {
-		if conn, err := net.Dial("tcp", addr); err == nil {
-			_ = conn.Close()
-			return addr, process.Process.Pid, stop, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	stop()
-	return "", 0, nil, fmt.Errorf("%s does not listen: %s", path, output.String())
-}
-
-func (s *setup) start(caddy, dir string) (stop func(), err error) {
-	file := filepath.Join(dir, "Caddyfile")
-	s.addr, s.pid, stop, err = start(caddy, func(addr string) []string {
-		config := fmt.Sprintf("{\n\tadmin off\n\tlog {\n\t\tlevel ERROR\n\t}\n%s}\nhttp://%s {\n%srespond ok\n}\n", s.options, addr, s.directive)
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-			log.Print(err)
-		}
-		return []string{"run", "--config", file}
-	}, []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir})
-	return stop, err
-}
-
-// load sends requests over all connections for a while and returns how many were
-// answered per second.
-func (s *setup) load() (float64, error) {
-	var answered atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, s.connections)
-	began := time.Now()
-	deadline := began.Add(*duration)
-	for i := range s.connections {
-		wg.Go(func() {
-			n, err := s.connection(i, deadline)
-			answered.Add(n)
-			if err != nil {
-				errs <- err
-			}
-		})
-	}
-	wg.Wait()
-	took := time.Since(began)
-	select {
-	case err := <-errs:
-		return 0, err
-	default:
-		return float64(answered.Load()) / took.Seconds(), nil
-	}
-}
-
-// connection sends one request after another. It reads just enough of HTTP to
-// leave the processor to the server.
-func (s *setup) connection(i int, deadline time.Time) (answered int64, err error) {
-	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	in := bufio.NewReader(conn)
-	var request []byte
-	for n := i; time.Now().Before(deadline); n += s.connections {
-		request = append(request[:0], "GET / HTTP/1.1\r\nHost: "...)
-		request = append(request, s.addr...)
-		request = append(request, "\r\nX-Key: key-"...)
-		request = strconv.AppendInt(request, int64(n%s.keys), 10)
-		request = append(request, "\r\n\r\n"...)
-		if _, err := conn.Write(request); err != nil {
-			return answered, err
-		}
-		status, err := readResponse(in)
-		if err != nil {
-			return answered, err
-		}
-		if status != s.status && answered > 0 { // the first one of a key is always allowed
-			return answered, fmt.Errorf("status %s, want %s", status, s.status)
-		}
-		answered++
-	}
-	return answered, nil
-}
-
-func readResponse(in *bufio.Reader) (status string, err error) {
-	length := 0
-	for first := true; ; first = false {
-		line, err := in.ReadSlice('\n')
-		if err != nil {
-			return "", err
-		}
-		switch {
-		case first:
-			if len(line) < 12 {
-				return "", errors.New("no status line")
-			}
-			status = string(line[9:12])
-		case len(line) <= 2:
-			_, err := in.Discard(length)
-			return status, err
-		case bytes.HasPrefix(line, []byte("Content-Length: ")):
-			if length, err = strconv.Atoi(string(bytes.TrimSpace(line[16:]))); err != nil {
-				return "", err
-			}
-		}
-		if err == io.EOF {
-			return "", err
-		}
-	}
 }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// part is a set of setups that take turns: what disturbs the machine disturbs all of them, so
+// their ratios hold.
+type part struct {
+	name, title string
+	connections int
+	rounds      int
+	turn        time.Duration
+	timeout     string // of Redis; empty is the default
+	setups      []*setup
+}
+
+// setup is a Caddy and the load on it. Where a field says nothing, complete sets it.
+type setup struct {
+	name      string
+	reference string // the setup of the same part that it is compared with, if any
+	program   string // ours, references or mholt
+	redis     string // near, far, cluster or none
+	directive string
+	keys      int      // that requests are spread over
+	status    int      // of all responses
+	fields    []string // of all responses
+
+	results
+}
+
+const (
+	ours       = "ours"
+	references = "references"
+	mholt      = "mholt" // see the flag
+
+	bare     = "bare Caddy"
+	manyKeys = 100_000
+	patient  = "10s" // a time-out that a stall of the machine does not reach
+
+	bucket  = "token_bucket 1000000 1s\n"
+	drained = "gcra 1 365d\n"
+	slots   = "concurrency 1000\n"
+	settled = "cost 2\nsettle {\ncost 1\n}\n" // each response gives half of the charge back
+)
+
+// zone returns a directive with a zone of these lines. Each request has a key in X-Key, and
+// one of a thousand numbers in X-Plan.
+func zone(lines ...string) string {
+	return "rate_limit {\nzone bench {\nkey {header.X-Key}\n" + strings.Join(lines, "") + "}\n}\n"
+}
+
+// plans returns an option with a plan for each value of X-Plan, and ten kinds of limits.
+func plans() string {
+	var b strings.Builder
+	b.WriteString("plan {header.X-Plan} {\ndefault unlimited\n")
+	for i := range planValues {
+		fmt.Fprintf(&b, "%0*d {\ntoken_bucket %d 1s\n}\n", planDigits, i+1, 1_000_000+i%10)
+	}
+	return b.String() + "}\n"
+}
+
+func parts() []*part {
+	all := []*part{
+		{name: "memory", title: "Budgets in memory, 64 connections", connections: 64, rounds: 12, turn: 700 * time.Millisecond, setups: []*setup{
+			{name: bare, program: references},
+			{name: "memory", reference: bare, directive: zone(bucket)},
+			{name: "memory, one key", reference: "memory", directive: zone(bucket), keys: 1},
+			{name: "memory, denied", reference: bare, directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
+		}},
+		{name: "redis", title: "Budgets in Redis, 64 connections", connections: 64, rounds: 12, turn: 700 * time.Millisecond, timeout: patient, setups: []*setup{
+			{name: bare, program: references},
+			{name: "redis_rate", reference: bare, program: references, redis: "near", directive: "redis_rate\n"},
+			{name: "floor", reference: bare, program: references, redis: "near", directive: "floor\n"},
+			{name: "redis", reference: bare, redis: "near", directive: zone(bucket)},
+			{name: "redis, one key", reference: "redis", redis: "near", directive: zone(bucket), keys: 1},
+			{name: "redis, denied", reference: bare, redis: "near", directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
+			{name: "three limits", reference: "redis", redis: "near", directive: zone(bucket, "token_bucket 60000000 1m\n", "gcra 2000000 1s\n")},
+			{name: "factor", reference: "redis", redis: "near", directive: zone(bucket, "factor {header.X-Plan}\n")},
+			{name: "plans", reference: "redis", redis: "near", directive: zone(plans())},
+			{name: "concurrency", reference: "redis", redis: "near", directive: zone(bucket, slots)},
+			{name: "settle", reference: "redis", redis: "near", directive: zone(bucket, settled)},
+			{name: "cluster", reference: "redis", redis: "cluster", directive: zone(bucket)},
+		}},
+		{name: "redis256", title: "Budgets in Redis, 256 connections", connections: 256, rounds: 12, turn: 700 * time.Millisecond, timeout: patient, setups: []*setup{
+			{name: bare, program: references},
+			{name: "redis_rate", reference: bare, program: references, redis: "near", directive: "redis_rate\n"},
+			{name: "floor", reference: bare, program: references, redis: "near", directive: "floor\n"},
+			{name: "redis", reference: bare, redis: "near", directive: zone(bucket)},
+		}},
+		{name: "far", title: "Redis 10 ms away, 600 connections", connections: 600, rounds: 6, turn: time.Second, setups: []*setup{
+			{name: "plain", redis: "far", directive: zone(bucket)},
+			{name: "concurrency", reference: "plain", redis: "far", directive: zone(bucket, slots)},
+			{name: "settle", reference: "plain", redis: "far", directive: zone(bucket, settled)},
+			{name: "plain, one key", redis: "far", directive: zone(bucket), keys: 1},
+			{name: "concurrency, one key", reference: "plain, one key", redis: "far", directive: zone(bucket, slots), keys: 1},
+			{name: "settle, one key", reference: "plain, one key", redis: "far", directive: zone(bucket, settled), keys: 1},
+		}},
+		{name: "crowd", title: "4000 connections", connections: 4000, rounds: 5, turn: 2 * time.Second, setups: []*setup{
+			{name: "memory", directive: zone(bucket)},
+			{name: "redis", reference: "memory", redis: "near", directive: zone(bucket)},
+		}},
+		// The processor time of Redis for a check alone, by algorithm, in script calls of 9
+		// and of 32 checks, belongs here: it takes no Caddy, only a connection to Redis.
+	}
+	if *mholtBinary != "" {
+		all[0].setups = append(all[0].setups, &setup{
+			name: mholt, reference: bare, program: mholt, fields: []string{"Server: "},
+			directive: "rate_limit {\nzone bench {\nkey {header.X-Key}\nevents 100\nwindow 1s\n}\n}\n",
+		})
+	}
+	for _, p := range all {
+		for _, s := range p.setups {
+			s.complete()
+		}
+		if *quick {
+			p.rounds, p.turn = 2, p.turn/3
+		}
+	}
+	return all
+}
+
+func (s *setup) complete() {
+	if s.program == "" {
+		s.program = ours
+	}
+	if s.keys == 0 {
+		s.keys = manyKeys
+	}
+	if s.status == 0 {
+		s.status = http.StatusOK
+	}
+	switch {
+	case s.fields != nil || s.directive == "":
+	case s.status != http.StatusOK:
+		s.fields = []string{"\r\nRatelimit: ", "\r\nRetry-After: "}
+	default:
+		s.fields = []string{"\r\nRatelimit: "}
+	}
+}
+
+// caddyfile returns the configuration of the setup, at an address, with a Redis.
+func (s *setup) caddyfile(addr string, redis []string, timeout string) string {
+	options := "admin off\nlog {\nlevel ERROR\n}\n"
+	if s.program == ours && redis != nil {
+		options += "rate_limit {\non_store_error deny\nredis " + strings.Join(redis, " ") + " {\n"
+		if timeout != "" {
+			options += "timeout " + timeout + "\n"
+		}
+		if len(redis) > 1 {
+			options += "cluster\n"
+		}
+		options += "}\n}\n"
+	}
+	if s.program == ours && redis == nil {
+		options += "rate_limit {\nmemory {\nmax_keys 10000000\n}\n}\n"
+	}
+	return "{\n" + options + "}\nhttp://" + addr + " {\n" + s.directive + "respond ok\n}\n"
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// running is a setup under load.
+type running struct {
+	*setup
+	caddy  int   // the process
+	redis  []int // the processes
+	client *client
+}
+
+// results is what was measured of a setup.
+type results struct {
+	rates            []float64 // requests a second, of each round
+	requests         int
+	inCaddy, inRedis time.Duration // processor time for all requests
+	inClient         time.Duration
+	waits            []time.Duration
+	fault            error // how the server answered other than it should
+}
+
+func newRunning(s *setup, caddy *server, redis []*server, c *client) *running {
+	r := &running{setup: s, caddy: caddy.pid, client: c}
+	for _, server := range redis {
+		r.redis = append(r.redis, server.pid)
+	}
+	return r
+}
+
+// turn loads the server for a while. A warming one is not measured, and the budgets of a setup
+// whose requests are denied have been used up after it.
+func (r *running) turn(d time.Duration, warming bool) error {
+	before, err := r.times()
+	if err != nil {
+		return err
+	}
+	t, err := r.client.load(d)
+	if err != nil {
+		return err
+	}
+	after, err := r.times()
+	if err != nil || warming {
+		return err
+	}
+	if err := r.check(t); err != nil {
+		return err
+	}
+	r.rates = append(r.rates, t.rate)
+	r.requests += len(t.waits)
+	r.waits = append(r.waits, t.waits...)
+	r.inCaddy += after[0] - before[0]
+	r.inRedis += after[1] - before[1]
+	r.inClient += after[2] - before[2]
+	return nil
+}
+
+// times returns the processor time that Caddy, Redis and this process have taken.
+func (r *running) times() (times [3]time.Duration, err error) {
+	if times[0], err = cpuTime(r.caddy); err != nil {
+		return times, err
+	}
+	if times[1], err = cpuTime(r.redis...); err != nil {
+		return times, err
+	}
+	var usage syscall.Rusage
+	err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	times[2] = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	return times, err
+}
+
+const fewest = 100 // responses of a turn
+
+// check returns an error if the server did not answer as it should.
+func (s *setup) check(t turn) error {
+	if t.statuses[s.status] < len(t.waits) {
+		var counts []string
+		for _, status := range slices.Sorted(maps.Keys(t.statuses)) {
+			counts = append(counts, fmt.Sprintf("%d to %d", status, t.statuses[status]))
+		}
+		return fmt.Errorf("status %s of %d requests, want %d to all", strings.Join(counts, ", "), len(t.waits), s.status)
+	}
+	if t.lacking > 0 {
+		return fmt.Errorf("%d of %d responses lack one of the fields %q", t.lacking, len(t.waits), s.fields)
+	}
+	if len(t.waits) < fewest {
+		return fmt.Errorf("only %d responses, want at least %d", len(t.waits), fewest)
+	}
+	return nil
+}

@@ -18,8 +18,8 @@ format: ## format the code
 xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 	./scripts/xcaddy.sh
 
-bench: ## compare Caddy with and without the handler, in one run (ARGS=-grow: latency and memory by number of keys)
-	go run ./bench $(ARGS)
+bench: ## measure Caddy with and without the handler, and write docs/performance.md (ARGS="-only redis": one part, -quick)
+	cd bench && go run . $(ARGS)
 
 growth: ## show the cost of decisions and keys as budgets grow, in both stores, and the longest script calls
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore

@@ -34,4 +34,7 @@ if ((${#missing[@]})); then
 	fi
 fi
 
+if (($# == 0)) && [[ $(go env GOOS) == linux ]]; then
+	(cd bench && go test -race ./...) # a module of its own
+fi
 exec go test -race -timeout 30m "$@" ./...

@@ -7,9 +7,8 @@ import (
 
 // growth is a Caddy whose memory fills with keys.
 type growth struct {
-	program, directive string
-	fields             []string
-	stages             []*stage
+	setup
+	stages []*stage
 }
 
 // stage is a number of keys, and what they cost.
@@ -26,18 +25,19 @@ const fillRate = 50_000
 
 func growths() []*growth {
 	all := []*growth{{
-		program: ours, directive: zone("fixed_window 1000000 24h\n"), fields: []string{"\r\nRatelimit: "},
+		setup:  setup{program: ours, directive: zone("fixed_window 1000000 24h\n")},
 		stages: []*stage{{keys: 10_000, load: 8 * time.Second}, {keys: 1_000_000}, {keys: 5_000_000, load: 8 * time.Second}},
 	}}
 	if *mholtBinary != "" {
 		all = append(all, &growth{
-			program: mholt, directive: "rate_limit {\nzone bench {\nkey {header.X-Key}\nevents 10\nwindow 24h\n}\n}\n",
+			setup:  setup{program: mholt, directive: zone("events 10\nwindow 24h\n")},
 			stages: []*stage{{keys: 10_000}, {keys: 1_000_000}},
 		})
 	}
-	if *quick {
-		for _, g := range all {
-			for _, s := range g.stages {
+	for _, g := range all {
+		g.complete()
+		for _, s := range g.stages {
+			if *quick {
 				s.keys, s.load = s.keys/5, s.load/8
 			}
 		}
@@ -60,8 +60,7 @@ func (s *stage) planned(before int) time.Duration {
 
 // grow measures the memory that keys take and the latency that they cost.
 func (b *bench) grow(g *growth) error {
-	as := &setup{program: g.program, directive: g.directive, status: 200}
-	caddy, err := startCaddy(b.programs[g.program], b.dir, func(addr string) string { return as.caddyfile(addr, nil, "") })
+	caddy, err := startCaddy(b.programs[g.program], b.dir, func(addr string) string { return g.caddyfile(addr, nil, "") })
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func (b *bench) grow(g *growth) error {
 		filled = s.keys
 		t, err := filling.fill(s.keys)
 		if err == nil {
-			err = as.check(t)
+			err = g.check(t)
 		}
 		if err != nil {
 			return fmt.Errorf("%d keys: %w", s.keys, err)
@@ -105,7 +104,7 @@ func (b *bench) grow(g *growth) error {
 		t, err = loading.load(s.load)
 		loading.close()
 		if err == nil {
-			err = as.check(t)
+			err = g.check(t)
 		}
 		if err != nil {
 			return fmt.Errorf("%d keys: %w", s.keys, err)

@@ -8,7 +8,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"log"
@@ -98,7 +97,7 @@ func publish(all []*part, growths []*growth) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d setups failed: their servers did not answer as they should", failed)
+		return fmt.Errorf("servers did not answer as they should: setups that failed: %d", failed)
 	}
 	if *quick || *only != "" {
 		return nil
@@ -142,52 +141,18 @@ func (p *part) planned() time.Duration { return time.Duration(p.rounds+1) * p.ro
 // measure starts the servers of a part and lets them take turns. A setup whose server does not
 // answer as it should has no further turn.
 func (b *bench) measure(p *part) error {
-	near, err := startRedis(b.dir)
-	if err != nil {
-		return err
-	}
-	defer near.stop()
-	redis := map[string][]*server{"near": {near}, "far": {near}}
-	addrs := map[string][]string{"near": {near.addr}}
-	if slices.ContainsFunc(p.setups, func(s *setup) bool { return s.redis == "far" }) {
-		relay, err := startRelay(near.addr)
-		if err != nil {
-			return err
-		}
-		defer relay.Close()
-		addrs["far"] = []string{relay.Addr().String()}
-	}
-	if slices.ContainsFunc(p.setups, func(s *setup) bool { return s.redis == "cluster" }) {
-		nodes, err := startCluster(context.Background(), b.dir)
-		for _, node := range nodes {
-			defer node.stop()
-			addrs["cluster"] = append(addrs["cluster"], node.addr)
-		}
-		if err != nil {
-			return err
-		}
-		redis["cluster"] = nodes
-	}
-
-	running := make([]*running, len(p.setups))
-	for i, s := range p.setups {
-		caddy, err := startCaddy(b.programs[s.program], b.dir, func(addr string) string {
-			return s.caddyfile(addr, addrs[s.redis], p.timeout)
-		}, "BENCH_REDIS="+near.addr)
-		if err != nil {
+	var all []*running
+	for _, s := range p.setups {
+		r := &running{setup: s}
+		defer r.stop()
+		if err := r.start(b, p); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		defer caddy.stop()
-		client, err := dial(caddy.addr, p.connections, 1, s.keys, s.fields)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		defer client.close()
-		running[i] = newRunning(s, caddy, redis[s.redis], client)
+		all = append(all, r)
 	}
 	for round := range p.rounds + 1 {
 		step(p.round(), "%s, round %d of %d", p.name, round, p.rounds) // round 0 warms up
-		for _, r := range running {
+		for _, r := range all {
 			if r.fault != nil {
 				continue
 			}

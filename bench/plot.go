@@ -37,7 +37,8 @@ func draw(title string, bars []bar) []byte {
 	height := top + len(bars)*row + 30
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" role="img">`+"\n", left+width+right, height)
+	const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" role="img">` + "\n"
+	fmt.Fprintf(&b, svg, left+width+right, height)
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(title))
 	b.WriteString("<style>text{font:12px system-ui,sans-serif;fill:#1f2328}.end{text-anchor:end}.mid{text-anchor:middle}" +
 		".caddy{fill:#1b5fc1}.redis{fill:#b7cdf0}.grid{stroke:#d8dee4}</style>\n")

@@ -174,7 +174,8 @@ func (g *growth) summarize(b *strings.Builder) {
 
 func (p *part) report(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s\n\n", p.title)
-	b.WriteString("| | requests/s | compared with | ratio | its quartiles | µs in Caddy | µs in Redis | p99 |\n|---|--:|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| | requests/s | compared with | ratio | its quartiles | µs in Caddy | µs in Redis | p99 |\n" +
+		"|---|--:|---|--:|--:|--:|--:|--:|\n")
 	byName := make(map[string]*setup)
 	for _, s := range p.setups {
 		byName[s.name] = s

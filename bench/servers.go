@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,6 +38,7 @@ func start(program string, args func(addr string) ([]string, error), env ...stri
 	process.Env = append(os.Environ(), env...)
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, &output
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // so that none is left over
 	if err := process.Start(); err != nil {
 		return nil, err
 	}
@@ -85,7 +87,7 @@ func startRedis(dir string, more ...string) (*server, error) {
 	return start("redis-server", func(addr string) ([]string, error) {
 		_, port, err := net.SplitHostPort(addr)
 		dir := filepath.Join(dir, port)
-		err = errors.Join(err, os.Mkdir(dir, 0o700))
+		err = errors.Join(err, os.MkdirAll(dir, 0o700))
 		return append([]string{"--port", port, "--save", "", "--dir", dir}, more...), err
 	})
 }
@@ -127,10 +129,10 @@ func startCluster(ctx context.Context, dir string) (nodes []*server, err error) 
 	return nodes, errors.New("the nodes do not become a cluster")
 }
 
-// cpuTime returns the processor time that processes have taken, their own and the system's.
-func cpuTime(pids ...int) (total time.Duration, err error) {
-	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// cpuTime returns the processor time that servers have taken, their own and the system's.
+func cpuTime(servers ...*server) (total time.Duration, err error) {
+	for _, s := range servers {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
 		if err != nil {
 			return 0, err
 		}

@@ -1,20 +1,73 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// running is a setup under load.
+// running is a setup under load. Each has a Redis of its own, so that no keys of others expire
+// in its turns.
 type running struct {
 	*setup
-	caddy  int   // the process
-	redis  []int // the processes
+	caddy  *server
+	redis  []*server
+	relay  net.Listener
 	client *client
+}
+
+// start starts the servers of the setup, and connects to Caddy.
+func (r *running) start(b *bench, p *part) (err error) {
+	switch r.setup.redis {
+	case "near", "far":
+		var redis *server
+		if redis, err = startRedis(b.dir); err == nil {
+			r.redis = []*server{redis}
+		}
+	case "cluster":
+		r.redis, err = startCluster(context.Background(), b.dir)
+	}
+	if err != nil {
+		return err
+	}
+	var addrs []string
+	for _, server := range r.redis {
+		addrs = append(addrs, server.addr)
+	}
+	if r.setup.redis == "far" {
+		if r.relay, err = startRelay(addrs[0]); err != nil {
+			return err
+		}
+		addrs[0] = r.relay.Addr().String()
+	}
+	config := func(addr string) string { return r.caddyfile(addr, addrs, p.timeout) }
+	r.caddy, err = startCaddy(b.programs[r.program], b.dir, config, "BENCH_REDIS="+strings.Join(addrs, ","))
+	if err != nil {
+		return err
+	}
+	r.client, err = dial(r.caddy.addr, p.connections, 1, r.keys, r.fields)
+	return err
+}
+
+// stop stops all that start started.
+func (r *running) stop() {
+	if r.client != nil {
+		r.client.close()
+	}
+	if r.caddy != nil {
+		r.caddy.stop()
+	}
+	if r.relay != nil {
+		_ = r.relay.Close()
+	}
+	for _, server := range r.redis {
+		server.stop()
+	}
 }
 
 // results is what was measured of a setup.
@@ -25,14 +78,6 @@ type results struct {
 	inClient         time.Duration
 	waits            []time.Duration
 	fault            error // how the server answered other than it should
-}
-
-func newRunning(s *setup, caddy *server, redis []*server, c *client) *running {
-	r := &running{setup: s, caddy: caddy.pid, client: c}
-	for _, server := range redis {
-		r.redis = append(r.redis, server.pid)
-	}
-	return r
 }
 
 // turn loads the server for a while. A warming one is not measured, and the budgets of a setup

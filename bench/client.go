@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -21,7 +22,8 @@ type client struct {
 	depth    int      // how many requests are sent at once
 	fields   []string // that each response must have
 	keys     int      // how many there are
-	requests int      // how many were sent: the next key
+	random   bool     // one of them for each request, or one after the other
+	requests int      // how many were sent
 	key      int      // where it stands in a request
 	plan     int      // the same
 }
@@ -99,14 +101,16 @@ func (c *client) close() {
 	_ = syscall.Close(c.epoll)
 }
 
-// load sends requests for a while.
+// load sends requests for random keys for a while.
 func (c *client) load(d time.Duration) (turn, error) {
+	c.random = true
 	deadline := time.Now().Add(d)
 	return c.send(func() bool { return time.Now().Before(deadline) })
 }
 
 // fill sends a request for each key that had none, up to last.
 func (c *client) fill(last int) (turn, error) {
+	c.random = false
 	return c.send(func() bool { return c.requests < last })
 }
 
@@ -163,7 +167,10 @@ func (c *client) send(more func() bool) (t turn, err error) {
 func (c *client) next(conn *conn) error {
 	size := len(conn.out) / c.depth
 	for request := range slices.Chunk(conn.out, size) {
-		key := c.requests % c.keys
+		key := c.requests
+		if c.random {
+			key = rand.IntN(c.keys)
+		}
 		c.requests++
 		putDigits(request[c.key:][:keyDigits], key)
 		putDigits(request[c.plan:][:planDigits], key%planValues+1)

@@ -72,13 +72,13 @@ func run() error {
 	}
 	for _, p := range all {
 		if err := b.measure(p); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			for _, s := range p.setups {
+				s.fault = err
+			}
 		}
 	}
 	for _, g := range growths {
-		if err := b.grow(g); err != nil {
-			return fmt.Errorf("%s with many keys: %w", g.program, err)
-		}
+		g.fault = b.grow(g)
 	}
 	return publish(all, growths)
 }
@@ -88,16 +88,21 @@ func run() error {
 func publish(all []*part, growths []*growth) error {
 	text := report(all, growths)
 	fmt.Print(text)
-	failed := 0
+	var failed []string
 	for _, p := range all {
 		for _, s := range p.setups {
 			if s.fault != nil {
-				failed++
+				failed = append(failed, fmt.Sprintf("%s, %s: %v", p.name, s.name, s.fault))
 			}
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("servers did not answer as they should: setups that failed: %d", failed)
+	for _, g := range growths {
+		if g.fault != nil {
+			failed = append(failed, fmt.Sprintf("keys, %s: %v", g.program, g.fault))
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("these did not answer as they should:\n%s", strings.Join(failed, "\n"))
 	}
 	if *quick || *only != "" {
 		return nil

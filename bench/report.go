@@ -136,6 +136,7 @@ func report(all []*part, growths []*growth) string {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.what, r.reference, value, r.goal)
 		}
 	}
+	growths = slices.DeleteFunc(slices.Clone(growths), func(g *growth) bool { return g.fault != nil })
 	for _, g := range growths {
 		g.summarize(&b)
 	}

@@ -250,9 +250,13 @@ func (a *adminRequest) reset() (any, error) {
 			all = append(all, namedTerms{terms: t})
 		}
 		for i := range z.keys {
-			c.Forget = append(c.Forget, limitsOf(all, i)...)
+			for _, l := range limitsOf(all, i) {
+				c.Forget = append(c.Forget, l.ID)
+			}
 		}
-		c.Forget = append(c.Forget, z.bans(nil)...)
+		for _, b := range z.bans(nil) {
+			c.Forget = append(c.Forget, b.ID)
+		}
 		return c, err
 	})
 }
@@ -330,7 +334,12 @@ func (a *adminRequest) unban() (any, error) {
 	if err := a.needBan(); err != nil {
 		return nil, err
 	}
-	return nil, a.change(func(z *zone) (store.Change, error) { return store.Change{Forget: z.bans(nil)}, nil })
+	return nil, a.change(func(z *zone) (c store.Change, _ error) {
+		for _, b := range z.bans(nil) {
+			c.Forget = append(c.Forget, b.ID)
+		}
+		return c, nil
+	})
 }
 
 func (a *adminRequest) needBan() error {

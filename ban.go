@@ -28,11 +28,11 @@ type Ban struct {
 }
 
 // ready makes the ban of a zone with these limits ready.
-func (b *Ban) ready(limits []*algorithms.Limit) (*algorithms.Limit, error) {
+func (b *Ban) ready(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
 	}
-	made := algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
+	made := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
 		if span := time.Duration(span); span%time.Microsecond != 0 {
 			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, wholeMicros(span))
@@ -47,11 +47,10 @@ func (b *Ban) ready(limits []*algorithms.Limit) (*algorithms.Limit, error) {
 	for _, l := range limits {
 		made.Window = max(made.Window, l.Window)
 	}
-	l, err := algorithms.NewBan(made)
-	if err != nil {
+	if err := made.Check(); err != nil {
 		return nil, fmt.Errorf("ban: %w", err)
 	}
-	return l, nil
+	return made, nil
 }
 
 // describe is what a ban comes down to, for zones of one name to be compared.
@@ -95,29 +94,5 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	return b, nil
 }
 
-// limits are the decisions of a zone's limits, without that of its ban, which is last.
-func (a *answer) limits(i int) []algorithms.Decision {
-	r := &a.requests[i]
-	if last := len(r.Limits) - 1; last >= 0 && r.Limits[last].Bans() {
-		return r.Decisions[:last]
-	}
-	return r.Decisions
-}
-
-// ban is the decision of a zone's ban, or of none.
-func (a *answer) ban(i int) algorithms.Decision {
-	all := a.requests[i].Decisions
-	if n := len(a.limits(i)); n < len(all) {
-		return all[n]
-	}
-	return algorithms.Decision{Allowed: true}
-}
-
-// banBegins reports whether a zone's ban begins with this request.
-func (a *answer) banBegins(i int) bool {
-	d := a.ban(i)
-	return d.Allowed && d.RetryAfter > 0
-}
-
-// banned tells whether a zone's ban stands, or has begun with this request.
-func (a *answer) banned(i int) bool { return a.ban(i).RetryAfter > 0 }
+// banned reports whether the zone's ban stands, or has begun with this request.
+func (e *entry) banned() bool { return e.Outcome.Ban.EndsAfter > 0 }

@@ -9,40 +9,85 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
+// loadHandler returns a handler with the store in memory and these zones, until the test ends.
+func loadHandler(tb testing.TB, zones string) *Handler {
+	tb.Helper()
+	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := caddy.NewContext(provisioned)
+	tb.Cleanup(cancel)
+	h, err := ctx.LoadModuleByID("http.handlers.rate_limit", []byte(`{"rate_limits":{`+zones+`}}`))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return h.(*Handler)
+}
+
+// benchHandlers returns handlers by what they do.
+func benchHandlers(tb testing.TB) map[string]caddyhttp.MiddlewareHandler {
+	tb.Helper()
+	const key, limit = `"key":"{http.request.header.X-Key}"`, `"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]`
+	handlers := map[string]caddyhttp.MiddlewareHandler{"nothing": passOn{}}
+	for name, zones := range map[string]string{
+		"one limit":   `"z":{` + key + `,` + limit + `}`,
+		"denied":      `"d":{` + key + `,"limits":[{"algorithm":"gcra","events":1,"window":"100h"}]}`,
+		"two zones":   `"a":{` + key + `,` + limit + `},"b":{"limits":[{"algorithm":"gcra","events":1000000,"window":"1s"}]}`,
+		"concurrency": `"c":{` + key + `,` + limit + `,"concurrency":10}`,
+		"ban":         `"e":{` + key + `,` + limit + `,"ban":{"duration":"1h"}}`,
+		"settle":      `"s":{` + key + `,` + limit + `,"settle":{"match":{"status_code":[401]}}}`,
+	} {
+		handlers[name] = loadHandler(tb, zones)
+	}
+	return handlers
+}
+
+// benchRequest returns a function that has a handler serve a request.
+func benchRequest(h caddyhttp.MiddlewareHandler) func() {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Key", "somebody")
+	w := httptest.NewRecorder()
+	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+	return func() {
+		repl := caddy.NewReplacer()
+		request := caddyhttp.PrepareRequest(r, repl, w, nil)
+		clear(w.Header())
+		_ = h.ServeHTTP(w, request, next)
+	}
+}
+
 // BenchmarkServeHTTP is the handler alone, with the store in memory. What the
 // request costs without it (a replacer, a response writer) is subtracted by
 // comparing with "nothing".
 func BenchmarkServeHTTP(b *testing.B) {
-	ctx, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
-	handlers := map[string]caddyhttp.MiddlewareHandler{"nothing": passOn{}}
-	for name, config := range map[string]string{
-		"one limit": `{"rate_limits":{"z":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}}}`,
-		"denied":    `{"rate_limits":{"d":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":1,"window":"100h"}]}}}`,
-		"two zones": `{"rate_limits":{"a":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]},"b":{"limits":[{"algorithm":"gcra","events":1000000,"window":"1s"}]}}}`,
-	} {
-		h, err := ctx.LoadModuleByID("http.handlers.rate_limit", []byte(config))
-		if err != nil {
-			b.Fatal(err)
-		}
-		handlers[name] = h.(*Handler)
-	}
-	for name, h := range handlers {
+	for name, h := range benchHandlers(b) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			r := httptest.NewRequest("GET", "/", nil)
-			r.Header.Set("X-Key", "somebody")
-			w := httptest.NewRecorder()
+			serve := benchRequest(h)
 			for b.Loop() {
-				repl := caddy.NewReplacer()
-				request := caddyhttp.PrepareRequest(r, repl, w, nil)
-				clear(w.Header())
-				_ = h.ServeHTTP(w, request, next)
+				serve()
 			}
 		})
+	}
+}
+
+// The handler allocates the answer, a placeholder for it, and two header fields with their
+// values. Denials, further zones, and responses that are looked at cost a little more.
+func TestServeHTTPAllocates(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations can't be counted")
+	}
+	handlers := benchHandlers(t)
+	nothing := testing.AllocsPerRun(1000, benchRequest(handlers["nothing"]))
+	for name, want := range map[string]float64{"one limit": 4, "denied": 7, "two zones": 9, "concurrency": 5, "ban": 4, "settle": 11} {
+		serve := benchRequest(handlers[name])
+		for range 2000 { // the key is watched at first
+			serve()
+		}
+		if got := testing.AllocsPerRun(1000, serve) - nothing; got > want {
+			t.Errorf("%s: %v allocations, want %v", name, got, want)
+		}
 	}
 }
 

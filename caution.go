@@ -241,11 +241,12 @@ func (z *zone) noteKey(key requestKey) {
 	}
 }
 
-// noteSettled warns of a zone whose responses give no cost.
-func (z *zone) noteSettled(cost int64) {
+// noteSettled warns of a zone whose responses give no cost. known reports whether this one
+// does.
+func (z *zone) noteSettled(known bool) {
 	switch {
 	case z.settle.Cost == "":
-	case cost != unknown:
+	case known:
 		again(&z.uncounted)
 	case reaches(&z.uncounted):
 		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: check that responses have it as a number from 0, or exclude the others with match (said once)",

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,13 +10,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // gate is an upstream whose requests to /hold end when they are let through, or when
@@ -352,109 +348,4 @@ func TestConcurrencyInOutage(t *testing.T) {
 		g.pass <- struct{}{}
 	}
 	waitForSlots(t, c, 2)
-}
-
-// failingOnce is a store whose next renewals fail.
-type failingOnce struct {
-	store.Store
-	fail, renewed atomic.Int64
-}
-
-func (f *failingOnce) Renew(ctx context.Context, requests []store.Request) error {
-	if f.fail.Add(-1) >= 0 {
-		return &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
-	}
-	f.renewed.Add(int64(len(requests)))
-	return f.Store.Renew(ctx, requests)
-}
-
-// Slots are renewed as long as they are held, also when that fails once, and then nothing
-// runs any more.
-func TestSlotTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots, err := readySlots(300, outagePolicy{num: 1, den: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		slots.nameLimits("z", make([]keyTemplate, 1), newSlots)
-		s := &failingOnce{Store: store.NewMemory().Bound(10_000, func() int { return 1 }, nil)}
-		h := &Handler{store: s}
-		h.DisableMetrics = true
-		take := func() (*answer, error) {
-			a := &answer{handler: h, zones: []*zone{nil}, terms: []*terms{slots}}
-			a.requests = []store.Request{{Zone: "z", Limits: slots.limits[0], Cost: 1, Fleeting: true}}
-			allowed, err := s.Take(t.Context(), a.requests)
-			if err == nil && !allowed {
-				err = errors.New("refused")
-			}
-			a.holdSlots()
-			return a, err
-		}
-		var held []*answer
-		for range 300 {
-			a, err := take()
-			if err != nil {
-				t.Fatal(err)
-			}
-			held = append(held, a)
-			time.Sleep(time.Millisecond)
-		}
-		for i := range 100 {
-			time.Sleep(7 * time.Second)
-			a, err := take()
-			if err == nil {
-				t.Fatal("a slot was lost")
-			}
-			if d := a.requests[0].Decisions[0]; d.RetryAfter != slotRetry || len(a.slots) != 0 {
-				t.Errorf("refused as %+v", d)
-			}
-			if i%3 == 0 { // of every second turn the first call fails
-				s.fail.Store(1)
-			}
-		}
-		renewed := s.renewed.Load()
-		if renewed < 300*10 {
-			t.Errorf("renewed %d slots", renewed)
-		}
-		// When nothing could be renewed for so long that others got in, all are counted.
-		s.fail.Store(1_000_000)
-		time.Sleep(slotExpiry + time.Second)
-		var others []*answer
-		for range 300 {
-			a, err := take()
-			if err != nil {
-				t.Fatal("a slot has not expired")
-			}
-			others = append(others, a)
-		}
-		s.fail.Store(0)
-		time.Sleep(slotExpiry / 3)
-		for _, a := range others {
-			a.leaveSlots(t.Context())
-		}
-		if _, err := take(); err == nil {
-			t.Error("a slot is free though as many requests are under way")
-		}
-		for i, a := range held {
-			a.leaveSlots(t.Context())
-			h.renew(a.slots) // a turn that began before comes to them
-			if i%2 == 0 {
-				if a, err := take(); err != nil {
-					t.Error(err)
-				} else {
-					a.leaveSlots(t.Context())
-				}
-			}
-		}
-		peek := []store.Request{{Zone: "z", Limits: slots.limits[0]}}
-		if _, err := s.Take(t.Context(), peek); err != nil || peek[0].Decisions[0].Remaining != 300 {
-			t.Errorf("%+v are left, %v", peek[0].Decisions, err)
-		}
-		time.Sleep(slotExpiry)
-		underWay.mu.Lock()
-		defer underWay.mu.Unlock()
-		if underWay.timer != nil || len(underWay.slots) != 0 {
-			t.Error("turns go on though no slot is held")
-		}
-	})
 }

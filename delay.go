@@ -10,7 +10,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Delay holds requests back instead of refusing them.
@@ -77,52 +76,52 @@ func (p *places) take(key string) bool {
 
 // takePlaces takes a place in each zone that may hold the request, if there is one.
 func (a *answer) takePlaces() (took bool) {
-	for i, z := range a.zones {
-		r := &a.requests[i]
-		if z.places == nil {
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.zone.places == nil || len(e.Limits) == 0 {
 			continue
 		}
-		longest := z.places.longest
-		for _, l := range r.Limits { // bursts are larger with a small factor, and leave less room for debt
+		longest := e.zone.places.longest
+		for _, l := range e.Limits { // bursts are larger with a small factor, and leave less room for debt
 			longest = min(longest, l.LongestDelay())
 		}
 		switch {
 		case longest <= 0:
-		case r.Shadow: // charged in advance as it would be, but not held
-			r.MaxWait = longest
-		case z.places.take(r.Key):
-			r.MaxWait, took = longest, true
+		case e.Shadow: // charged in advance as it would be, but not held
+			e.MaxWait = longest
+		case e.zone.places.take(e.Key):
+			e.MaxWait, took = longest, true
 		}
 	}
 	return took
 }
 
-// hasPlace reports whether the request took a place in a zone.
-func (a *answer) hasPlace(i int) bool { return a.requests[i].MaxWait > 0 && !a.requests[i].Shadow }
+// hasPlace reports whether the request took a place in the zone.
+func (e *entry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
 
 // leavePlaces gives back the places of a request that isn't held.
 func (a *answer) leavePlaces() {
-	for i, z := range a.zones {
-		if a.hasPlace(i) {
-			z.places.room().leave(a.requests[i].Key)
+	for i := range a.entries {
+		if e := &a.entries[i]; e.hasPlace() {
+			e.zone.places.room().leave(e.Key)
 		}
 	}
 }
 
 // wait is how long the request has to be held: the longest of all its limits.
 func (a *answer) wait() (wait algorithms.Micros) {
-	for i := range a.requests {
-		wait = max(wait, a.waitOf(i))
+	for i := range a.entries {
+		wait = max(wait, a.entries[i].wait())
 	}
 	return wait
 }
 
-// waitOf is wait for one zone.
-func (a *answer) waitOf(i int) (wait algorithms.Micros) {
-	if a.requests[i].Shadow {
+// wait is wait for one zone.
+func (e *entry) wait() (wait algorithms.Micros) {
+	if e.Shadow {
 		return 0
 	}
-	for _, d := range a.requests[i].Decisions {
+	for _, d := range e.Outcome.Decisions {
 		wait = max(wait, d.Wait)
 	}
 	return wait
@@ -136,12 +135,9 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
 	defer timer.Stop()
 	var turns []*turn
-	var charged []store.Request // in zones without delay
-	for i, z := range a.zones {
-		if a.hasPlace(i) {
-			turns = append(turns, z.places.room().join(h, a.requests[i]))
-		} else if !a.terms[i].ofSlots { // slots are given back separately
-			charged = append(charged, a.requests[i])
+	for i := range a.entries {
+		if e := &a.entries[i]; e.hasPlace() {
+			turns = append(turns, e.zone.places.room().join(h, *e.Request))
 		}
 	}
 	select {
@@ -152,8 +148,9 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 		a.age(wait)
 		return nil
 	case <-ctx.Done():
-		if len(charged) > 0 {
-			h.giveBack(charged)
+		for i := range a.entries { // zones without delay give back at the end of the request
+			e := &a.entries[i]
+			e.worth, e.settled = 0, !e.hasPlace()
 		}
 		for _, t := range turns {
 			t.abandon()
@@ -162,19 +159,12 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 	}
 }
 
-// giveBack gives back the charges of held requests whose clients have left.
-func (h *Handler) giveBack(charged []store.Request) {
-	if err := h.store.Refund(context.Background(), charged, maxCost); err != nil {
-		h.failed(fmt.Errorf("giving back the charge of a held request whose client left: %w", err))
-	}
-}
-
 // age makes the decisions those of a moment later, when nothing has changed but the
 // time.
 func (a *answer) age(passed algorithms.Micros) {
 	for i := range a.requests {
-		for j := range a.requests[i].Decisions {
-			a.requests[i].Decisions[j].Age(passed)
+		for j := range a.requests[i].Outcome.Decisions {
+			a.requests[i].Outcome.Decisions[j].Age(passed)
 		}
 	}
 }

@@ -255,5 +255,5 @@ func TestDelayRefundFails(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the request was answered")
 	}
-	c.waitForLog(t, "giving back the charge of a held request whose client left")
+	c.waitForLog(t, "correcting what a request was charged, or giving back its slot")
 }

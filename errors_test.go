@@ -92,9 +92,7 @@ const (
 var notFromCaddyfile = map[string]string{
 	"the address of the client is not verified yet":                                                         whileServing,
 	"the client left while its request was held":                                                            whileServing,
-	"giving back the charge of a held request whose client left: %w":                                        whileServing,
-	"giving back the slot of a request that has ended: %w":                                                  whileServing,
-	"renewing the slots of requests under way: %w":                                                          whileServing,
+	"correcting what a request was charged, or giving back its slot: %w":                                    whileServing,
 	"its limits and those of the other zones take too long to decide in one call: %s":                       whileServing,
 	"must be a string or a list of strings, not %.100s":                                                     onlyInJSON,
 	"must be a number or a string with placeholders, not %.100s":                                            onlyInJSON,

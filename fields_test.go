@@ -213,36 +213,20 @@ func FuzzFields(f *testing.F) {
 			}
 			return d
 		}
-		add := func(z *zone, given *terms, q store.Request) {
-			if !q.Shadow {
-				for i, d := range (&answer{requests: []store.Request{q}}).limits(0) {
-					l, label := q.Limits[i], given.labels[i]
-					policy := fmt.Sprintf("%q q=%d w=%d", label, min(l.Burst, mostInteger), up(l.Window))
-					if given.ofSlots {
-						policy = fmt.Sprintf("%q q=%d qu=concurrent-requests", label, l.Burst)
-					}
-					policies = append(policies, policy)
-					if d.Unknown() {
-						continue
-					}
-					known = true
-					item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, l.Burst, mostInteger))
-					more := d.MoreAfter
-					if !d.Allowed {
-						more = min(more, d.RetryAfter)
-					}
-					if more > 0 && (a.allowed || !d.Allowed) {
-						item += fmt.Sprintf(" t=%d", up(more))
-					}
-					items = append(items, item)
-				}
+		item := func(label string, d algorithms.Decision, quota int64) {
+			known = true
+			item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, quota, mostInteger))
+			more := d.MoreAfter
+			if !d.Allowed {
+				more = min(more, d.RetryAfter)
 			}
-			a.add(z, given, q)
-			a.requests[len(a.requests)-1].Decisions = q.Decisions
+			if more > 0 && (a.allowed || !d.Allowed) {
+				item += fmt.Sprintf(" t=%d", up(more))
+			}
+			items = append(items, item)
 		}
 		for i := range 1 + r.IntN(3) {
 			z := &zone{name: fmt.Sprint(name, i)}
-			shadow := r.IntN(4) == 0
 			given := &terms{}
 			for range r.IntN(4) {
 				bits := r.IntN(47) // not the largest integers there are, which the parser takes for too large
@@ -253,41 +237,55 @@ func FuzzFields(f *testing.F) {
 				given.ready = append(given.ready, limit)
 			}
 			n := len(given.ready)
-			labels := limitLabels(z.name, n+1) // the last is that of the slots, if there are any
-			if n > 0 {
-				if r.IntN(3) == 0 {
-					ban, err := algorithms.NewBan(algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Most: 1_000_000})
-					if err != nil {
-						t.Fatal(err)
-					}
-					given.ban = ban
-				}
-				given.name(z.name, make([]keyTemplate, 1))
-				q := store.Request{Shadow: shadow, Limits: given.limits[0]}
-				stands := given.ban != nil && !a.allowed && r.IntN(2) == 0
-				for range given.ready {
-					d := decision()
-					if stands {
-						d = algorithms.Decision{Allowed: true, Remembered: true}
-					}
-					q.Decisions = append(q.Decisions, d)
-				}
-				if given.ban != nil {
-					q.Decisions = append(q.Decisions, algorithms.Decision{Allowed: !stands, RetryAfter: number()})
-				}
-				add(z, given, q)
-			}
 			if n == 0 || r.IntN(3) == 0 {
-				slots, err := readySlots(1+number()%mostConcurrency, outagePolicy{num: 1, den: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
-				slots.labels = labels[n:]
-				slots.nameLimits(z.name, make([]keyTemplate, 1), newSlots)
-				q := store.Request{Shadow: shadow, Limits: slots.limits[0], Decisions: []algorithms.Decision{decision()}}
-				slots.policy = slotPolicy(slots.labels[0], q.Limits[0].Burst)
-				add(z, slots, q)
+				given.slots = &store.Slots{Limit: 1 + number()%mostConcurrency}
 			}
+			if n > 0 && r.IntN(3) == 0 {
+				given.ban = &algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Most: 1_000_000}
+			}
+			given.name(z.name, make([]keyTemplate, 1))
+			labels := limitLabels(z.name, n+1) // the last is that of the slots, if there are any
+			b := given.budgets[0]
+			q := store.Request{Shadow: r.IntN(4) == 0, Limits: b.limits, Slots: b.slots, Ban: b.ban}
+			stands := given.ban != nil && !a.allowed && r.IntN(2) == 0
+			for i, l := range q.Limits {
+				d := decision()
+				if stands {
+					d = algorithms.Decision{NotAsked: true}
+				}
+				q.Outcome.Decisions = append(q.Outcome.Decisions, d)
+				if q.Shadow {
+					continue
+				}
+				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, mostInteger), up(l.Window)))
+				if !stands {
+					item(labels[i], d, l.Burst)
+				}
+			}
+			if s := q.Slots; s != nil {
+				o := &q.Outcome.Slots
+				o.InFlight = s.Limit
+				d := algorithms.Decision{MoreAfter: slotRetry, RetryAfter: slotRetry}
+				if o.Taken, o.Free = a.allowed, a.allowed || r.IntN(2) == 0; o.Free {
+					o.InFlight = min(number(), s.Limit)
+					d = algorithms.Decision{Allowed: true, Remaining: s.Limit - o.InFlight}
+				}
+				if !q.Shadow {
+					policies = append(policies, fmt.Sprintf("%q q=%d qu=concurrent-requests", labels[n], s.Limit))
+					if !stands {
+						item(labels[n], d, s.Limit)
+					}
+				}
+			}
+			if q.Outcome.SetVerdict(); stands {
+				q.Outcome.Ban = store.BanOutcome{Stands: true, EndsAfter: number()}
+				q.Outcome.Verdict, q.Outcome.Cached = store.Banned, true
+			}
+			a.requests = append(a.requests, q)
+			a.entries = append(a.entries, entry{zone: z, terms: given})
+		}
+		for i := range a.entries {
+			a.entries[i].Request = &a.requests[i]
 		}
 		if !a.enforced() {
 			return
@@ -335,9 +333,10 @@ func TestLargestInteger(t *testing.T) {
 	}
 	given := &terms{ready: []*algorithms.Limit{limit}}
 	given.name("z", make([]keyTemplate, 1))
-	a := &answer{allowed: true}
-	a.add(&zone{name: "z"}, given, store.Request{Limits: given.limits[0]})
-	a.requests[0].Decisions = []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}
+	a := answerOf(nil, &zone{name: "z"}, given, store.Request{
+		Limits: given.budgets[0].limits, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}},
+	})
+	a.allowed = true
 	h := make(http.Header)
 	a.setDraft(h)
 	a.setFamily(h, families["draft_06"])

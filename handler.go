@@ -18,7 +18,7 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	a := h.newAnswer(repl)
-	defer a.end(r.Context())
+	defer a.end()
 	var allowed bool
 	var err error
 	for try := range mostTries {
@@ -51,7 +51,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return a.pass(w, r, repl, a.watch(next, repl))
 }
 
-// pass passes a request on, and does what is to be done when its response is known.
+// pass passes a request on. When the header of its response is known, pass adds the families
+// of fields to it, and reads what the request is worth.
 func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
 	families, settling := a.handler.forms.families, a.settling(repl)
 	if !a.enforced() {
@@ -68,7 +69,7 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 	}}
 	if settling != nil {
 		returned := false
-		defer func() { settling.settle(r.Context(), w, returned, err) }() // also after a panic
+		defer func() { settling.finish(w.Header(), returned, err) }() // also after a panic
 		err = next.ServeHTTP(head, r)
 		returned = true
 	} else {
@@ -92,7 +93,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 			}
 		}()
 	}
-	if took || a.asksSlots() || a.asksToSettle() {
+	if took || a.mayCorrect() {
 		// If the client leaves, what was charged must be known, to be given back.
 		a.useBackend()
 		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
@@ -102,8 +103,7 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 	if err != nil {
 		return false, err
 	}
-	a.holdSlots()
-	if h.backend != nil && a.isLocal() {
+	if h.backend != nil && a.requests[0].Outcome.Local {
 		h.backend.outages.local.Add(1)
 	}
 	a.decided(allowed, time.Since(began))
@@ -117,17 +117,16 @@ func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err erro
 // refuse answers a request that some zone has no room for.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
 	a.setFamilies(w.Header(), h.forms.families)
-	i, wait := a.refusing()
-	z := a.zones[i]
+	e, wait := a.refusing()
 	setRetryAfter(w.Header(), wait, h.Jitter)
-	a.exceeded = z.name
+	a.exceeded = e.zone.name
 	a.countRefusals()
-	a.note(r, i, refusal{wait: wait})
+	a.note(r, e, refusal{wait: wait})
 	why := quotaExceeded
-	if a.banned(i) {
+	if e.banned() {
 		why = abnormalUsage
 	}
-	return h.respondProblem(w, r, why(z.status, a.violated()))
+	return h.respondProblem(w, r, why(e.zone.status, a.violated()))
 }
 
 // undecided deals with a request the store could not decide on.
@@ -135,10 +134,8 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 	if r.Context().Err() != nil { // the client has left; nobody is to blame
 		return h.respond(w, r, statusClientGone)
 	}
-	for i, z := range a.zones {
-		if a.isFirst(i) {
-			z.metrics.count(outcomeError)
-		}
+	for i := range a.entries {
+		a.entries[i].zone.metrics.count(outcomeError)
 	}
 	h.failed(err)
 	allow := h.outage.mode == "allow" || !a.enforced()
@@ -193,16 +190,15 @@ func (h *Handler) hasErrorRoutes(r *http.Request) bool {
 // answer is what one handler asked about one request and what came of it. It
 // lives as long as the request, for its placeholders do.
 type answer struct {
-	handler  *Handler
-	zones    []*zone  // those the request belongs to; twice in a row if limits and slots are asked of it
-	terms    []*terms // by which it does
-	requests []store.Request
-	slots    []*slot // that the request holds
-	known    bool    // the requests are decided
-	allowed  bool
-	using    bool // the request uses the handler's backend, which stays open until end
-	exceeded string
-	watched  uint64 // bit i: the handler's zone i has placeholders that later handlers may set
+	handler   *Handler
+	entries   []entry         // one per zone that the request belongs to
+	requests  []store.Request // what the store is asked: one per entry
+	known     bool            // the requests are decided
+	allowed   bool
+	corrected bool // the charges of the request are final, and its slots given back
+	using     bool // the request uses the handler's backend, which stays open until end
+	exceeded  string
+	watched   uint64 // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
@@ -210,16 +206,26 @@ type answer struct {
 	innermost *answer // of the last handler so far; set in the outermost answer
 
 	// Room for the usual case, so that all this is one allocation.
-	zoneRoom     [1]*zone
-	termsRoom    [1]*terms
-	requestRoom  [1]store.Request
-	decisionRoom [2]algorithms.Decision
-	fieldRoom    [2]string
+	entryRoom      [1]entry
+	requestRoom    [1]store.Request
+	correctionRoom [1]store.Correction
+	decisionRoom   [2]algorithms.Decision
+	fieldRoom      [2]string
+}
+
+// entry is one zone that a request belongs to.
+type entry struct {
+	zone  *zone
+	terms *terms // by which the request belongs to it
+	*store.Request
+	// worth is what the response says that the request is worth, if settled; see [Settle].
+	worth   int64
+	settled bool
 }
 
 func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 	a := &answer{handler: h}
-	a.zones, a.terms, a.requests = a.zoneRoom[:0], a.termsRoom[:0], a.requestRoom[:0] // what ask fills
+	a.entries, a.requests = a.entryRoom[:0], a.requestRoom[:0] // what ask fills
 	v, _ := repl.Get(placeholderPrefix)
 	outermost, ok := v.(*answer)
 	if !ok {
@@ -233,7 +239,7 @@ func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
 // ask finds the zones the request belongs to, and what to ask about each, perhaps again:
 // try is how often that was done before.
 func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
-	a.zones, a.terms, a.requests, a.watched = a.zones[:0], a.terms[:0], a.requests[:0], 0
+	a.entries, a.requests, a.watched = a.entries[:0], a.requests[:0], 0
 	for i, z := range a.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
@@ -258,45 +264,37 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 			z.noteKey(key)
 		}
 		t, override := z.termsOf(key, repl)
-		looksUp := z.looksUp(key)
-		overridable := looksUp && try < mostTries-1
-		if t.unlimited {
-			if looksUp { // an override at run time may end this
-				a.add(z, t, store.Request{Zone: z.name, Key: key.text, Shadow: true, Overridable: overridable, Override: override})
-			} else if try == 0 {
+		if try == mostTries-1 {
+			override = nil
+		}
+		request := store.Request{Zone: z.name, Key: key.text, Override: override}
+		switch {
+		case !t.unlimited:
+			b := &t.budgets[key.alternative]
+			request.Limits, request.Slots, request.Ban = scaled(b.limits, factor), b.slots, b.ban
+			request.Mode, request.Cost, request.Shadow = z.mode, z.costOf(repl), !z.enforces(key.text)
+		case z.looksUp(key): // an override at run time may end this
+			request.Shadow = true
+		default:
+			if try == 0 {
 				z.metrics.count(outcomeOverridden)
 			}
 			continue
 		}
-		shadow, limited := !z.enforces(key.text), false
-		if limits := t.limits[key.alternative]; len(limits) > 0 {
-			limited = true
-			a.add(z, t, store.Request{
-				Zone: z.name, Key: key.text, Limits: scaled(limits, factor), Mode: z.mode, Cost: z.costOf(repl), Shadow: shadow,
-				Overridable: overridable, Override: override,
-			})
-		}
-		if s := t.slots; s != nil {
-			a.add(z, s, store.Request{
-				Zone: z.name, Key: key.text, Limits: s.limits[key.alternative], Cost: 1, Shadow: shadow, Fleeting: true,
-				Overridable: overridable && !limited, Override: override,
-			})
-		}
+		a.entries = append(a.entries, entry{zone: z, terms: t})
+		a.requests = append(a.requests, request)
+	}
+	for i := range a.entries {
+		a.entries[i].Request = &a.requests[i]
+	}
+	if len(a.requests) > 0 {
+		a.requests[0].Outcome.Decisions = a.decisionRoom[:0]
 	}
 	return nil
 }
 
-func (a *answer) add(z *zone, t *terms, request store.Request) {
-	if len(a.requests) == 0 {
-		request.Decisions = a.decisionRoom[:0]
-	}
-	a.zones = append(a.zones, z)
-	a.terms = append(a.terms, t)
-	a.requests = append(a.requests, request)
-}
-
 // useBackend keeps the handler's backend open until end, also after a reload, so that the
-// charges of the request can be renewed and given back.
+// charges of the request can be corrected.
 func (a *answer) useBackend() {
 	if b := a.handler.backend; b != nil && !a.using {
 		a.using = true
@@ -304,9 +302,9 @@ func (a *answer) useBackend() {
 	}
 }
 
-// end gives back the slots of the request, and leaves the handler's backend.
-func (a *answer) end(ctx context.Context) {
-	a.leaveSlots(ctx)
+// end ends the request.
+func (a *answer) end() {
+	a.correct()
 	if !a.using {
 		return
 	}
@@ -315,70 +313,76 @@ func (a *answer) end(ctx context.Context) {
 	}
 }
 
-// isLocal reports whether local budgets decided, because Redis failed.
-func (a *answer) isLocal() bool {
-	for _, r := range a.requests {
-		if len(r.Decisions) > 0 {
-			return r.Decisions[0].Receipt.Local
+// mayCorrect reports whether there may be something to correct once the request has ended.
+func (a *answer) mayCorrect() bool {
+	for i := range a.entries {
+		if e := &a.entries[i]; e.Slots != nil || e.zone.settle != nil {
+			return true
 		}
 	}
 	return false
 }
 
-// isFirst tells whether a request is the first of its zone.
-func (a *answer) isFirst(i int) bool { return i == 0 || a.zones[i-1] != a.zones[i] }
-
-// endOfZone is where the requests of the zone end that i is the first of.
-func (a *answer) endOfZone(i int) int {
-	for i++; i < len(a.zones) && !a.isFirst(i); i++ {
+// correct corrects the charges of the request by its response, and gives its slots back, in
+// one call of the store. Only the first call does anything.
+func (a *answer) correct() {
+	if !a.known || a.corrected {
+		return
 	}
-	return i
+	a.corrected = true
+	corrections := a.correctionRoom[:0]
+	for i := range a.entries {
+		e := &a.entries[i]
+		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
+		if e.settled {
+			c.Refund, c.Charge = max(e.Cost-e.worth, 0), max(e.worth-e.Cost, 0)
+		}
+		if c.Leave || c.Refund > 0 || c.Charge > 0 {
+			corrections = append(corrections, c)
+		}
+	}
+	if len(corrections) > 0 {
+		a.handler.store.Correct(corrections, a.handler.lost)
+	}
 }
-
-// ofZone are the requests of the zone that i is the first of.
-func (a *answer) ofZone(i int) []store.Request { return a.requests[i:a.endOfZone(i)] }
 
 // decided notes the outcome.
 func (a *answer) decided(allowed bool, took time.Duration) {
 	a.known, a.allowed = true, allowed
-	for i, z := range a.zones {
-		if !a.isFirst(i) {
-			continue
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.Outcome.Cached && !e.Shadow {
+			e.zone.metrics.cached()
 		}
-		if a.terms[i].unlimited {
-			z.metrics.decided(outcomeOverridden, took)
-			continue
+		if said, asked := e.said(allowed); asked {
+			e.zone.metrics.decided(said, took)
 		}
-		remembered := a.requests[i].Decisions[0].Remembered
-		said := outcomeAllowed
-		if !a.allowedBy(i) && a.requests[i].Shadow {
-			said = outcomeShadowDenied
-		} else if !a.allowedBy(i) {
-			if said = outcomeDenied; !a.ban(i).Allowed {
-				said = outcomeBanned
-			}
-			if remembered {
-				z.metrics.remembered()
-			}
-		} else if remembered {
-			continue // it was not asked
-		} else if allowed && a.waitOf(i) > 0 {
-			said = outcomeDelayed
-		}
-		z.metrics.decided(said, took)
 	}
 }
 
-// allowedBy tells whether a zone had room.
-func (a *answer) allowedBy(i int) bool {
-	for _, r := range a.ofZone(i) {
-		for _, d := range r.Decisions {
-			if !d.Allowed {
-				return false
-			}
-		}
+// said returns the outcome for metrics. asked reports whether the zone was asked.
+func (e *entry) said(allowed bool) (said outcome, asked bool) {
+	switch verdict := e.Outcome.Verdict; {
+	case e.terms.unlimited:
+		return outcomeOverridden, true
+	case verdict == store.NotAsked:
+		return 0, false
+	case e.denies() && e.Shadow:
+		return outcomeShadowDenied, true
+	case verdict == store.Banned:
+		return outcomeBanned, true
+	case verdict == store.Denied:
+		return outcomeDenied, true
+	case allowed && e.wait() > 0:
+		return outcomeDelayed, true
+	default:
+		return outcomeAllowed, true
 	}
-	return true
+}
+
+// denies reports whether the zone denies the request, or would if it weren't a shadow.
+func (e *entry) denies() bool {
+	return e.Outcome.Verdict == store.Denied || e.Outcome.Verdict == store.Banned
 }
 
 // The reasons of denials.
@@ -388,92 +392,53 @@ const (
 	reasonBan         = "ban"
 )
 
-// denier returns the reason why a zone denies a request, and the limit that denies it. Of
-// several limits it returns the one with the longest wait, and nil for a ban.
-func (a *answer) denier(i int) (reason string, limit *algorithms.Limit) {
-	if !a.ban(i).Allowed {
+// denier returns the reason why the zone denies the request and, if it is a limit, which one:
+// of several the one with the longest wait.
+func (e *entry) denier() (reason string, limit *algorithms.Limit) {
+	if e.Outcome.Verdict == store.Banned {
 		return reasonBan, nil
 	}
 	longest := algorithms.Micros(-1)
-	for j := i; j < a.endOfZone(i); j++ {
-		for n, d := range a.limits(j) {
-			if d.Allowed || d.RetryAfter <= longest {
-				continue
-			}
-			longest, reason, limit = d.RetryAfter, reasonLimit, a.terms[j].ready[n]
-			if a.terms[j].ofSlots {
-				reason = reasonConcurrency
-			}
+	for n, d := range e.Outcome.Decisions {
+		if denies(d) && d.RetryAfter > longest {
+			longest, reason, limit = d.RetryAfter, reasonLimit, e.terms.ready[n]
 		}
+	}
+	if e.lacksSlot() && slotRetry > longest {
+		return reasonConcurrency, nil
 	}
 	return reason, limit
 }
 
-// retryAfter is how long until a zone has room: the longest of its limits.
-func (a *answer) retryAfter(i int) (wait algorithms.Micros) {
-	for _, r := range a.ofZone(i) {
-		for _, d := range r.Decisions {
-			wait = max(wait, d.RetryAfter)
-		}
+// denies reports whether a limit denies a request.
+func denies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
+
+// retryAfter is how long until the zone has room, as far as is known.
+func (e *entry) retryAfter() algorithms.Micros {
+	wait := e.Outcome.Ban.EndsAfter
+	for _, d := range e.Outcome.Decisions {
+		wait = max(wait, d.RetryAfter)
+	}
+	if e.lacksSlot() {
+		wait = max(wait, slotRetry)
 	}
 	return wait
 }
 
-// refusing returns which zone refuses with the longest wait, and the longest wait
+// refusing returns the zone that denies with the longest wait, and the longest wait
 // of all zones: a uniform zone that had room may have none any more. Shadows don't count.
-func (a *answer) refusing() (which int, wait algorithms.Micros) {
+func (a *answer) refusing() (which *entry, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
-	for i := range a.zones {
-		if a.requests[i].Shadow || !a.isFirst(i) {
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.Shadow {
 			continue
 		}
-		w := a.retryAfter(i)
+		w := e.retryAfter()
 		wait = max(wait, w)
-		if !a.allowedBy(i) && w > longest {
-			which, longest = i, w
+		if e.denies() && w > longest {
+			which, longest = e, w
 		}
 	}
 	return which, wait
-}
-
-// nearest returns the decision of the limit nearest to exhaustion, of all zones,
-// and how much that limit grants at once: of those that refuse, or else of all,
-// the one with the least remaining, or else the longest reset. Shadows don't count.
-func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
-	first := true
-	for i := range a.zones {
-		if a.requests[i].Shadow || !a.isFirst(i) {
-			continue
-		}
-		d, q := a.nearestOf(i, a.endOfZone(i))
-		if first || nearer(d, nearest) {
-			nearest, quota, first = d, q, false
-		}
-	}
-	return nearest, quota
-}
-
-// nearestOf is nearest for the requests from first to before end.
-func (a *answer) nearestOf(first, end int) (nearest algorithms.Decision, quota int64) {
-	for i := first; i < end; i++ {
-		for n, d := range a.limits(i) {
-			if i == first && n == 0 || nearer(d, nearest) {
-				nearest, quota = d, a.requests[i].Limits[n].Burst
-			}
-		}
-	}
-	nearest.Remaining = min(nearest.Remaining, quota) // smooth grants one more
-	return nearest, quota
-}
-
-func nearer(d, than algorithms.Decision) bool {
-	switch {
-	case d.Unknown() != than.Unknown():
-		return than.Unknown()
-	case d.Allowed != than.Allowed:
-		return !d.Allowed
-	case d.Remaining != than.Remaining:
-		return d.Remaining < than.Remaining
-	}
-	return d.ResetAfter > than.ResetAfter
 }

@@ -90,47 +90,60 @@ func newHeaderForms(names []string) (f headerForms) {
 // mostInteger is the largest integer a structured field can hold (RFC 9651).
 const mostInteger = 999_999_999_999_999
 
-// policyField returns a zone's items of RateLimit-Policy: per limit its name, q
-// for what it can grant at once, w for its window in whole seconds.
-func policyField(labels []string, limits []store.Limit) string {
+// policyField returns the items of RateLimit-Policy for these limits and the slots: per limit
+// its name, q for what it can grant at once, w for its window in whole seconds.
+func (t *terms) policyField(limits []store.Limit) string {
 	var b []byte
-	for i, label := range labels { // behind the limits there may be a ban
-		l := limits[i]
-		if i > 0 {
-			b = append(b, ", "...)
-		}
-		b = strconv.AppendQuote(b, label) // plain: names hold neither quotes nor backslashes
+	for i, l := range limits {
+		b = appendItem(b, t.labels[i])
 		b = append(b, ";q="...)
 		b = strconv.AppendInt(b, min(l.Burst, mostInteger), 10)
 		b = append(b, ";w="...)
 		b = strconv.AppendInt(b, seconds(l.Window), 10)
 	}
+	if t.slots != nil {
+		b = appendSlotPolicy(b, t.slotLabel, t.slots.Limit)
+	}
 	return string(b)
 }
 
-// appendLimitItems appends the answers of a zone as items of RateLimit: r for
-// what remains, t for the seconds until there is more. On a denial only refusing
-// limits carry t, so that Retry-After is never earlier. Limits that were not asked are
-// left out.
-func appendLimitItems(b []byte, labels []string, limits []store.Limit, decisions []algorithms.Decision, allowed bool) []byte {
-	for i, d := range decisions {
-		if d.Unknown() {
-			continue
+// appendItem appends the beginning of an item to a list of them.
+func appendItem(b []byte, label string) []byte {
+	if len(b) > 0 {
+		b = append(b, ", "...)
+	}
+	return strconv.AppendQuote(b, label) // plain: names hold neither quotes nor backslashes
+}
+
+// appendItems appends the answers of a zone as items of RateLimit. Limits and slots that were
+// not asked are left out.
+func (e *entry) appendItems(b []byte, allowed bool) []byte {
+	for i, d := range e.Outcome.Decisions {
+		if !d.NotAsked {
+			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
+			b = appendDecision(b, e.terms.labels[i], d, allowed)
 		}
-		if len(b) > 0 {
-			b = append(b, ", "...)
-		}
-		b = strconv.AppendQuote(b, labels[i])
-		b = append(b, ";r="...)
-		b = strconv.AppendInt(b, min(d.Remaining, limits[i].Burst, mostInteger), 10)
-		more := d.MoreAfter
-		if !d.Allowed {
-			more = min(more, d.RetryAfter) // it may come back sooner, to be held
-		}
-		if more > 0 && (allowed || !d.Allowed) {
-			b = append(b, ";t="...)
-			b = strconv.AppendInt(b, seconds(more), 10)
-		}
+	}
+	if e.asksSlots() {
+		b = appendDecision(b, e.terms.slotLabel, e.slotsDecision(), allowed)
+	}
+	return b
+}
+
+// appendDecision appends a decision as an item of RateLimit: r for what remains, t for the
+// seconds until there is more. On a denial only those that deny carry t, so that Retry-After is
+// never earlier.
+func appendDecision(b []byte, label string, d algorithms.Decision, allowed bool) []byte {
+	b = appendItem(b, label)
+	b = append(b, ";r="...)
+	b = strconv.AppendInt(b, min(d.Remaining, mostInteger), 10)
+	more := d.MoreAfter
+	if !d.Allowed {
+		more = min(more, d.RetryAfter) // it may come back sooner, to be held
+	}
+	if more > 0 && (allowed || !d.Allowed) {
+		b = append(b, ";t="...)
+		b = strconv.AppendInt(b, seconds(more), 10)
 	}
 	return b
 }
@@ -147,30 +160,26 @@ func (a *answer) setDraft(h http.Header) {
 	policy := ""
 	var room [96]byte
 	b := room[:0]
-	for i, t := range a.terms {
-		if a.requests[i].Shadow {
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.Shadow {
 			continue
 		}
 		if policy != "" {
 			policy += ", "
 		}
-		policy += a.policyOf(i)
-		b = appendLimitItems(b, t.labels, a.requests[i].Limits, a.limits(i), a.allowed)
+		if e.zone.factor.varies() {
+			policy += e.terms.policyField(e.Limits)
+		} else {
+			policy += e.terms.policy
+		}
+		b = e.appendItems(b, a.allowed)
 	}
 	a.fieldRoom = [2]string{policy, string(b)}
 	addField(h, policyHeader, a.fieldRoom[0:1:1])
 	if len(b) > 0 { // else a ban refuses, and no limit was asked
 		addField(h, limitHeader, a.fieldRoom[1:2:2])
 	}
-}
-
-// policyOf returns the items of RateLimit-Policy of one zone.
-func (a *answer) policyOf(i int) string {
-	t := a.terms[i]
-	if a.zones[i].factor.varies() && !t.ofSlots {
-		return policyField(t.labels, a.requests[i].Limits)
-	}
-	return t.policy
 }
 
 // addField adds a value; the slice becomes the header's.
@@ -204,8 +213,8 @@ func (a *answer) setFamilies(h http.Header, families []family) {
 // this is no denial: of two limiters the tighter one's set is sent, whole.
 func (a *answer) setFamily(h http.Header, f family) {
 	d, quota := a.nearest()
-	if d.Unknown() {
-		return // a ban refuses, and no limit was asked
+	if d.NotAsked {
+		return // a ban denies, and no limit was asked
 	}
 	d.Remaining, quota = min(d.Remaining, mostInteger), min(quota, mostInteger)
 	if there := h[f.remaining]; len(there) > 0 {
@@ -231,6 +240,57 @@ func (a *answer) setFamily(h http.Header, f family) {
 			h[f.reset] = []string{milliseconds(wait)}
 		}
 	}
+}
+
+// nearest returns the decision of the limit nearest to exhaustion, of all zones,
+// and how much that limit grants at once: of those that deny, or else of all,
+// the one with the least remaining, or else the longest reset. Slots count as a limit, and
+// shadows don't count. If no limit was asked, neither was the decision.
+func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
+	nearest.NotAsked = true
+	for i := range a.entries {
+		if e := &a.entries[i]; !e.Shadow {
+			if d, q := e.nearest(); nearer(d, nearest) {
+				nearest, quota = d, q
+			}
+		}
+	}
+	return nearest, quota
+}
+
+// nearest is nearest for one zone.
+func (e *entry) nearest() (nearest algorithms.Decision, quota int64) {
+	nearest, quota = e.nearestLimit()
+	if e.asksSlots() {
+		if d := e.slotsDecision(); nearer(d, nearest) {
+			nearest, quota = d, e.Slots.Limit
+		}
+	}
+	return nearest, quota
+}
+
+// nearestLimit is nearest without slots.
+func (e *entry) nearestLimit() (nearest algorithms.Decision, quota int64) {
+	nearest.NotAsked = true
+	for n, d := range e.Outcome.Decisions {
+		if nearer(d, nearest) {
+			nearest, quota = d, e.Limits[n].Burst
+		}
+	}
+	nearest.Remaining = min(nearest.Remaining, quota) // smooth grants one more
+	return nearest, quota
+}
+
+func nearer(d, than algorithms.Decision) bool {
+	switch {
+	case d.NotAsked || than.NotAsked:
+		return !d.NotAsked
+	case d.Allowed != than.Allowed:
+		return !d.Allowed
+	case d.Remaining != than.Remaining:
+		return d.Remaining < than.Remaining
+	}
+	return d.ResetAfter > than.ResetAfter
 }
 
 // milliseconds writes seconds with three decimals, rounded up.

@@ -12,6 +12,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
+// answerOf returns an answer for a request to a handler that belongs to one zone.
+func answerOf(h *Handler, z *zone, t *terms, r store.Request) *answer {
+	a := &answer{handler: h, requests: []store.Request{r}}
+	a.entries = []entry{{zone: z, terms: t, Request: &a.requests[0]}}
+	return a
+}
+
 // The families are set when the header is sent, whichever way that happens, and
 // not before.
 func TestFamilyWriter(t *testing.T) {
@@ -19,10 +26,9 @@ func TestFamilyWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &answer{
-		zones:    []*zone{{name: "z"}},
-		requests: []store.Request{{Limits: []store.Limit{{Limit: limit}}, Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}}},
-	}
+	a := answerOf(nil, &zone{name: "z"}, nil, store.Request{
+		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
+	})
 	for name, send := range map[string]func(w http.ResponseWriter){
 		"WriteHeader": func(w http.ResponseWriter) { w.WriteHeader(204) },
 		"Write":       func(w http.ResponseWriter) { _, _ = w.Write([]byte("x")) },

@@ -217,7 +217,7 @@ func (a *adminRequest) look() (any, error) {
 
 // look adds what there is of a key in one zone.
 func (z *zone) look(ctx context.Context, key string, v *keyView) error {
-	text := z.known.of(key).text
+	text := z.known.of(key).Text
 	for range mostTries {
 		var inForce [][]namedTerms
 		v.Override, inForce = z.inForce(key, text)
@@ -242,18 +242,16 @@ func (z *zone) look(ctx context.Context, key string, v *keyView) error {
 // lookLocally adds the local budgets of a key, which decide requests while the store fails.
 // If the zone has no local budgets, it returns the failure.
 func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure error) error {
-	if z.handler.backend == nil || z.handler.outage.mode != "local" || isForeign(failure) || ctx.Err() != nil {
+	failover, ok := z.handler.store.(*store.Failover)
+	if !ok || isForeign(failure) || ctx.Err() != nil {
 		return failure
 	}
 	v.Store = "local"
-	text := z.known.of(key).text
+	text := z.known.of(key).Text
 	var inForce [][]namedTerms
 	v.Override, inForce = z.inForce(key, text)
 	requests, alternatives := z.looks(key, text, inForce)
-	for i := range requests {
-		requests[i].Local = true
-	}
-	_, err := z.handler.store.Take(ctx, requests)
+	_, err := failover.Local().Take(ctx, requests)
 	if err == nil {
 		z.addBudgets(v, requests, alternatives, inForce)
 	}
@@ -271,7 +269,7 @@ func (z *zone) storedOverride(ctx context.Context, key string) (string, error) {
 	if !z.overridable {
 		return "", nil
 	}
-	_, err := z.handler.kept().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Overridable: true}})
+	_, err := z.handler.kept().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
 	if others, is := errors.AsType[*store.OverriddenError](err); is {
 		return others.Overrides[0], nil
 	}
@@ -326,8 +324,8 @@ func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
 		if t.terms == nil || t.unlimited {
 			continue
 		}
-		for _, l := range t.limits[alternative] {
-			if !l.Bans() && !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
+		for _, l := range t.budgets[alternative].limits {
+			if !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
 				limits = append(limits, l)
 			}
 		}
@@ -339,20 +337,21 @@ func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
 // terms, slots, and the ban, unless there is nothing to ask. As shadows they reach the store
 // even if it has just denied the key.
 func (z *zone) looks(key, override string, all [][]namedTerms) (requests []store.Request, alternatives []int) {
-	slots, _ := slotLimit(mostConcurrency) // however many there may be
 	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(looksLikeAddress(key)) })
 	for i := range z.keys {
-		limits := limitsOf(all[i], i)
-		if z.config.Concurrency > 0 {
-			limits = append(limits, newSlots(z.name, i, slots))
+		r := store.Request{Zone: z.name, Key: key, Limits: limitsOf(all[i], i), Peek: true, Shadow: true}
+		if n := z.config.Concurrency; n > 0 {
+			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Part: z.handler.outage.slots(n)}
 		}
 		if bans := z.bans(all[i]); bans != nil {
-			limits = append(limits, bans[i])
+			r.Ban = bans[i]
 		}
-		overridable := looksUp && i == 0
-		if len(limits) > 0 || overridable {
+		if looksUp && i == 0 {
+			r.Override = &store.Override{Text: override}
+		}
+		if len(r.Limits) > 0 || r.Slots != nil || r.Ban != nil || r.Override != nil {
 			alternatives = append(alternatives, i)
-			requests = append(requests, store.Request{Zone: z.name, Key: key, Limits: limits, Shadow: true, Overridable: overridable, Override: override})
+			requests = append(requests, r)
 		}
 	}
 	return requests, alternatives
@@ -363,7 +362,7 @@ var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 
 // bans are the bans of a key in the zone, of which these terms know, one for each of the
 // zone's keys; nil if it bans nobody.
-func (z *zone) bans(of []namedTerms) (bans []store.Limit) {
+func (z *zone) bans(of []namedTerms) (bans []*store.Ban) {
 	if z.config.Ban == nil {
 		return nil
 	}
@@ -371,9 +370,9 @@ func (z *zone) bans(of []namedTerms) (bans []store.Limit) {
 	for _, t := range of {
 		limits = append(limits, t.ready...)
 	}
-	l, _ := z.config.Ban.ready(limits) // it has been ready before
+	ban, _ := z.config.Ban.ready(limits) // it has been ready before
 	for i := range z.keys {
-		bans = append(bans, store.NewBan(z.name, variantOf(i), l))
+		bans = append(bans, &store.Ban{Ban: ban, ID: store.BanID(z.name, variantOf(i))})
 	}
 	return bans
 }
@@ -384,7 +383,7 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 		i := alternatives[n]
 		known := make(map[string]algorithms.Decision)
 		for j, l := range r.Limits {
-			known[l.ID] = r.Decisions[j]
+			known[l.ID] = r.Outcome.Decisions[j]
 		}
 		b := budgetsView{Limits: []limitView{}}
 		if len(z.keys) > 1 {
@@ -409,16 +408,14 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 				b.Limits = append(b.Limits, limit)
 			}
 		}
-		for _, l := range r.Limits {
-			d := known[l.ID]
-			if l.Bans() {
-				b.Ban = &banView{Banned: d.RetryAfter > 0, Ends: exactSeconds(d.RetryAfter)}
-			} else if l.ID == newSlots(z.name, i, l.Limit).ID {
-				b.Concurrency = &concurrencyView{Limit: z.config.Concurrency, InUse: mostConcurrency - d.Remaining}
-				if v.Store == "local" {
-					b.Concurrency.Limit = z.handler.outage.slots(z.config.Concurrency)
-				}
+		if r.Slots != nil {
+			b.Concurrency = &concurrencyView{Limit: r.Slots.Limit, InUse: r.Outcome.Slots.InFlight}
+			if v.Store == "local" {
+				b.Concurrency.Limit = r.Slots.Part
 			}
+		}
+		if r.Ban != nil {
+			b.Ban = &banView{Banned: r.Outcome.Ban.Stands, Ends: exactSeconds(r.Outcome.Ban.EndsAfter)}
 		}
 		v.Budgets = append(v.Budgets, b)
 	}

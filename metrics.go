@@ -203,8 +203,8 @@ func (m *zoneMetrics) count(o outcome) {
 	}
 }
 
-// remembered counts a request that was refused without asking Redis.
-func (m *zoneMetrics) remembered() {
+// cached counts a request that was denied without asking Redis.
+func (m *zoneMetrics) cached() {
 	if !m.disabled {
 		m.counters().hits.Inc()
 	}

@@ -63,7 +63,8 @@ type Handler struct {
 
 	app     *App
 	store   store.Store
-	backend *backend // the Redis in it; nil: there is none
+	lost    func(error) // is told of failures after which corrections may be lost
+	backend *backend    // the Redis in it; nil: there is none
 	outage  outagePolicy
 	// hashKeys is the secret keys are logged with; empty if they are as they are.
 	hashKeys string
@@ -100,6 +101,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	var storeID string
 	if h.outage, err = h.OnStoreError.ready(); err != nil {
 		return err
+	}
+	h.lost = func(err error) {
+		h.failed(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
 	}
 	h.store, storeID, err = h.app.storeFor(ctx, h)
 	if err != nil {

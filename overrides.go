@@ -55,9 +55,12 @@ type knownOverrides struct {
 }
 
 type knownOverride struct {
-	text  string
+	*store.Override
 	terms *terms // nil: those that there would be without it, for it can't be read
 }
+
+// noOverride is known of keys without an override.
+var noOverride = &store.Override{}
 
 // mostKnownOverrides is how many overrides an instance remembers for a zone. For those of
 // further keys requests are asked twice.
@@ -66,10 +69,12 @@ const mostKnownOverrides = 10_000
 func (k *knownOverrides) of(key string) knownOverride {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	if len(k.byKey) == 0 {
-		return knownOverride{}
+	if len(k.byKey) > 0 {
+		if known, ok := k.byKey[keyHashes.Sum(key)]; ok {
+			return known
+		}
 	}
-	return k.byKey[keyHashes.Sum(key)]
+	return knownOverride{Override: noOverride}
 }
 
 // set notes an override, and tells whether that is news.
@@ -77,10 +82,14 @@ func (k *knownOverrides) set(key string, o knownOverride) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	hash := keyHashes.Sum(key)
-	if k.byKey[hash].text == o.text { // another request has learned it meanwhile
+	known, ok := k.byKey[hash]
+	if !ok {
+		known.Override = noOverride
+	}
+	if known.Text == o.Text { // another request has learned it meanwhile
 		return false
 	}
-	if o.text == "" {
+	if o.Text == "" {
 		delete(k.byKey, hash)
 		return true
 	}
@@ -111,15 +120,15 @@ func (a *answer) learn(err error) bool {
 		return false
 	}
 	for i, text := range others.Overrides {
-		if r := &a.requests[i]; r.Overridable && text != r.Override {
-			a.zones[i].learn(r.Key, text)
+		if e := &a.entries[i]; e.Override != nil && text != e.Override.Text {
+			e.zone.learn(e.Key, text)
 		}
 	}
 	return true
 }
 
 func (z *zone) learn(key, text string) {
-	o, err := knownOverride{text: text}, error(nil)
+	o, err := knownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
 		o.terms, err = z.readOverride(text)
 	}

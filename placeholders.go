@@ -39,9 +39,9 @@ func (a *answer) placeholder(name string) (any, bool) {
 		return "", true
 	}
 	for one := a.innermost; one != nil; one = one.outer {
-		for i, z := range one.zones {
-			if z.name == zone && one.known {
-				return one.field(i, field)
+		for i := range one.entries {
+			if e := &one.entries[i]; e.zone.name == zone && one.known {
+				return e.field(field)
 			}
 		}
 	}
@@ -60,13 +60,13 @@ func fieldOfNone(field string) (any, bool) {
 	return nil, false
 }
 
-func (a *answer) field(i int, field string) (any, bool) {
-	if a.terms[i].unlimited {
+func (e *entry) field(field string) (any, bool) {
+	if e.terms.unlimited {
 		return fieldOfNone(field)
 	}
-	d, quota := a.nearestOf(i, a.endOfZone(i))
-	if d.Unknown() && (a.allowedBy(i) || field != "retry_after" && field != "allowed" && field != "banned") {
-		return "", true // it was not asked, or a ban refuses
+	d, quota := e.nearest()
+	if d.NotAsked && (!e.denies() || field != "retry_after" && field != "allowed" && field != "banned") {
+		return "", true // it was not asked, or a ban denies
 	}
 	switch field {
 	case "limit":
@@ -76,17 +76,19 @@ func (a *answer) field(i int, field string) (any, bool) {
 	case "reset":
 		return strconv.FormatInt(seconds(d.ResetAfter), 10), true
 	case "retry_after":
-		if wait := a.retryAfter(i); wait > 0 && wait < algorithms.Forever {
+		if wait := e.retryAfter(); wait > 0 && wait < algorithms.Forever {
 			return strconv.FormatInt(seconds(wait), 10), true
 		}
 		return "", true
 	case "allowed":
-		return strconv.FormatBool(a.allowedBy(i)), true
+		return strconv.FormatBool(!e.denies()), true
 	case "charged":
-		d, _ = a.nearestOf(i, i+1) // not the slot, if there is more to it
+		if len(e.Limits) > 0 { // else the slot
+			d, _ = e.nearestLimit()
+		}
 		return strconv.FormatInt(d.Charged, 10), true
 	case "banned":
-		return strconv.FormatBool(a.banned(i)), true
+		return strconv.FormatBool(e.banned()), true
 	}
 	return nil, false
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // problem is the body of a response that refuses a request, as RFC 9457 has it. Its
@@ -33,21 +35,25 @@ func reducedCapacity(status int) problem {
 	return problem{problemTypes + "temporary-reduced-capacity", "The server cannot take such requests at present", status, nil}
 }
 
-// violated are the names of the limits that refuse. A zone that refuses by its ban alone
+// violated are the names of the limits that deny. A zone that denies by its ban alone
 // goes by its own name.
 func (a *answer) violated() (policies []string) {
-	for i, t := range a.terms {
-		if a.requests[i].Shadow {
+	for i := range a.entries {
+		e := &a.entries[i]
+		if e.Shadow {
 			continue
 		}
 		before := len(policies)
-		for j, d := range a.limits(i) {
-			if !d.Allowed {
-				policies = append(policies, t.labels[j])
+		for j, d := range e.Outcome.Decisions {
+			if denies(d) {
+				policies = append(policies, e.terms.labels[j])
 			}
 		}
-		if len(policies) == before && !a.ban(i).Allowed {
-			policies = append(policies, a.zones[i].name)
+		if e.lacksSlot() {
+			policies = append(policies, e.terms.slotLabel)
+		}
+		if len(policies) == before && e.Outcome.Verdict == store.Banned {
+			policies = append(policies, e.zone.name)
 		}
 	}
 	return policies

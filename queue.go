@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -15,15 +14,9 @@ import (
 // bounds the memory.
 type waitingRoom struct {
 	mu      sync.Mutex
-	taken   int64             // places of turns, and of requests being decided
-	takenBy map[string]int64  // the same, by key; never 0
-	queues  map[string]*queue // by key; never empty
-}
-
-// queue holds the turns of one key, in the order of their charges.
-type queue struct {
-	turns      []*turn
-	givingBack bool // one goroutine gives back; a second one could mix up the order
+	taken   int64              // places of turns, and of requests being decided
+	takenBy map[string]int64   // the same, by key; never 0
+	queues  map[string][]*turn // by key, in the order of their charges; never empty
 }
 
 // turn is the charge of a held request.
@@ -39,7 +32,7 @@ var waitingRooms sync.Map // zone → *waitingRoom
 func (p *places) room() *waitingRoom {
 	w, ok := waitingRooms.Load(p.zone)
 	if !ok {
-		w, _ = waitingRooms.LoadOrStore(p.zone, &waitingRoom{takenBy: make(map[string]int64), queues: make(map[string]*queue)})
+		w, _ = waitingRooms.LoadOrStore(p.zone, &waitingRoom{takenBy: make(map[string]int64), queues: make(map[string][]*turn)})
 	}
 	return w.(*waitingRoom)
 }
@@ -59,15 +52,11 @@ func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.queues[r.Key]
-	if q == nil {
-		q = new(queue)
-		w.queues[r.Key] = q
-	}
-	at := len(q.turns)
-	for at > 0 && q.turns[at-1].isBehind(t) {
+	at := len(q)
+	for at > 0 && q[at-1].isBehind(t) {
 		at--
 	}
-	q.turns = slices.Insert(q.turns, at, t)
+	w.queues[r.Key] = slices.Insert(q, at, t)
 	w.giveBackLocked(r.Key)
 	return t
 }
@@ -77,7 +66,7 @@ func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
 // order less is given back, never more.
 func (t *turn) isBehind(other *turn) bool {
 	limit := t.request.Limits[0]
-	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Decisions[0].Receipt, other.request.Decisions[0].Receipt)
+	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt)
 }
 
 // pass ends a turn whose time has come, and the turns before it whose clients have left:
@@ -87,10 +76,10 @@ func (t *turn) pass() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.queues[key]
-	end := slices.Index(q.turns, t) + 1
+	end := slices.Index(q, t) + 1
 	t.left = true
-	stay := slices.DeleteFunc(slices.Clone(q.turns[:end]), func(t *turn) bool { return t.left }) // the others wait for another limit
-	q.turns = slices.Replace(q.turns, 0, end, stay...)
+	stay := slices.DeleteFunc(slices.Clone(q[:end]), func(t *turn) bool { return t.left }) // the others wait for another limit
+	w.queues[key] = slices.Replace(q, 0, end, stay...)
 	w.freeLocked(key, end-len(stay))
 	w.giveBackLocked(key)
 }
@@ -101,64 +90,35 @@ func (t *turn) abandon() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.left = true
-	t.request.Decisions = slices.Clone(t.request.Decisions) // the answer, which owns them, ends
+	t.request.Outcome.Decisions = slices.Clone(t.request.Outcome.Decisions) // the answer, which owns them, ends
 	w.giveBackLocked(t.request.Key)
 }
-
-// givenBackAtOnce is the most turns given back in one call of a store, if their work allows it.
-const givenBackAtOnce = 100
 
 // giveBackLocked gives back the charges at the end of a key's queue whose clients have left.
 // The newest goes first, so that it finds its budget as it left it. giveBackLocked does
 // nothing while a request of the key is being decided, because that request may be charged
-// behind them. It unlocks the room for each call of the store.
+// behind them.
 func (w *waitingRoom) giveBackLocked(key string) {
 	q := w.queues[key]
-	if q == nil || q.givingBack {
+	if w.takenBy[key] != int64(len(q)) {
 		return
 	}
-	q.givingBack = true
-	for w.takenBy[key] == int64(len(q.turns)) {
-		h, charged := q.takeLeft()
-		if len(charged) == 0 {
-			break
+	for n := len(q); n > 0 && q[n-1].left; n = len(q) {
+		h := q[n-1].handler
+		var corrections []store.Correction
+		for n > 0 && q[n-1].left && q[n-1].handler == h {
+			n--
+			corrections = append(corrections, store.Correction{Request: &q[n].request, Refund: maxCost})
 		}
-		func() {
-			w.mu.Unlock()
-			defer w.mu.Lock()
-			h.giveBack(charged)
-		}()
-		w.freeLocked(key, len(charged))
+		h.store.Correct(corrections, h.lost)
+		q = slices.Delete(q, n, len(q))
+		w.freeLocked(key, len(corrections))
 	}
-	q.givingBack = false
-	if len(q.turns) == 0 {
+	if len(q) > 0 {
+		w.queues[key] = q
+	} else {
 		delete(w.queues, key)
 	}
-}
-
-// takeLeft takes turns off the end of the queue whose clients have left. It returns their
-// charges, the newest first, and the handler that they belong to.
-func (q *queue) takeLeft() (h *Handler, charged []store.Request) {
-	n, work := len(q.turns), int64(0)
-	for n > 0 && q.turns[n-1].left && len(charged) < givenBackAtOnce && (h == nil || h == q.turns[n-1].handler) {
-		t := q.turns[n-1]
-		if work += t.backWork(); work > algorithms.MostWork && len(charged) > 0 {
-			break
-		}
-		n--
-		h = t.handler
-		charged = append(charged, t.request)
-	}
-	q.turns = slices.Delete(q.turns, n, len(q.turns))
-	return h, charged
-}
-
-// backWork is how many steps it takes to give the charge back; see [algorithms.MostWork].
-func (t *turn) backWork() (work int64) {
-	for _, l := range t.request.Limits {
-		work += l.BackWork()
-	}
-	return work
 }
 
 // freeLocked frees n places of a key.

@@ -137,7 +137,8 @@ func (q *queueTest) request(cost int64) store.Request {
 
 // ask has a request decided, and held if need be.
 func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
-	a := &answer{handler: q.handler, zones: []*zone{q.zone}, terms: []*terms{{}}, requests: []store.Request{q.request(cost)}}
+	a := answerOf(q.handler, q.zone, &terms{}, q.request(cost))
+	defer a.end()
 	allowed, err := q.handler.decide(ctx, a)
 	return allowed && err == nil
 }
@@ -163,7 +164,7 @@ func (q *queueTest) reset(t *testing.T) time.Duration {
 	if _, err := q.handler.store.Take(t.Context(), look); err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(look[0].Decisions[0].ResetAfter) * time.Microsecond
+	return time.Duration(look[0].Outcome.Decisions[0].ResetAfter) * time.Microsecond
 }
 
 func inMemory() store.Store { return store.NewMemory().Bound(1000, func() int { return 1 }, nil) }

@@ -50,7 +50,8 @@ type refusal struct {
 	handler             *Handler
 	wait                algorithms.Micros // for a ban, its duration
 	reason              string
-	limit               *algorithms.Limit // nil for a ban
+	limit               *algorithms.Limit // the reason is limit
+	slots               int64             // how many there are; the reason is concurrency
 	remoteIP, clientIP  string
 	method, host, path  string // clipped
 	count               int64
@@ -93,7 +94,7 @@ func (r *refusal) denier() string {
 	case reasonLimit:
 		return r.limit.String()
 	case reasonConcurrency:
-		return fmt.Sprint("concurrency ", r.limit.Events)
+		return fmt.Sprint("concurrency ", r.slots)
 	default:
 		return r.reason
 	}
@@ -102,22 +103,22 @@ func (r *refusal) denier() string {
 // noteDenials reports the denials of zones in shadow mode, and the bans that begin with this
 // request.
 func (a *answer) noteDenials(r *http.Request) {
-	for i := range a.zones {
-		if !a.isFirst(i) || a.allowedBy(i) {
+	for i := range a.entries {
+		e := &a.entries[i]
+		if !e.denies() {
 			continue
 		}
-		shadow := a.requests[i].Shadow
-		if shadow {
-			a.note(r, i, refusal{shadow: true, wait: a.retryAfter(i)})
+		if e.Shadow {
+			a.note(r, e, refusal{shadow: true, wait: e.retryAfter()})
 		}
-		if a.banBegins(i) {
-			a.note(r, i, refusal{shadow: shadow, ban: true, wait: a.ban(i).RetryAfter})
+		if e.Outcome.Ban.Began {
+			a.note(r, e, refusal{shadow: e.Shadow, ban: true, wait: e.Outcome.Ban.EndsAfter})
 		}
 	}
 }
 
-// note reports a denial by a zone; i is the zone's first request.
-func (a *answer) note(r *http.Request, i int, denied refusal) {
+// note reports a denial by a zone.
+func (a *answer) note(r *http.Request, e *entry, denied refusal) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
@@ -127,8 +128,10 @@ func (a *answer) note(r *http.Request, i int, denied refusal) {
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
 		path = original.URL.Path
 	}
-	denied.zone, denied.key, denied.handler = a.zones[i].name, a.requests[i].Key, a.handler
-	denied.reason, denied.limit = a.denier(i)
+	denied.zone, denied.key, denied.handler = e.zone.name, e.Key, a.handler
+	if denied.reason, denied.limit = e.denier(); denied.reason == reasonConcurrency {
+		denied.slots = e.Slots.Limit
+	}
 	denied.remoteIP, denied.clientIP = remote, client
 	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
 	a.handler.app.refusals.note(denied)

@@ -12,6 +12,7 @@ import (
 	"weak"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func TestRefusalsAreBounded(t *testing.T) {
@@ -111,7 +112,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 				refusals.note(refusal{zone: "z" + h.hashKeys, key: key, handler: h})
 				z.top.count(time.Now(), h.hashKeys, key)
 			}
-			z.known.set(key, knownOverride{text: "{}"})
+			z.known.set(key, knownOverride{Override: &store.Override{Text: "{}"}})
 		}
 		return weak.Make(header)
 	}()

@@ -1,11 +1,9 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -13,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Settle corrects what a request was charged once its response is known. Until then it
@@ -87,69 +84,61 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	return s, err
 }
 
-// settling are a request's zones that settle, and what its response says of them.
+// settling reads what the response of a request says that the request is worth.
 type settling struct {
-	answer *answer
-	repl   *caddy.Replacer
-	status int // 0: nothing is written yet
-	// cost is, for each zone, what the response is worth; unknown where it doesn't say.
-	cost     []int64
+	answer   *answer
+	repl     *caddy.Replacer
+	status   int  // 0: nothing is written yet
 	trailers bool // the response has announced some
 }
 
-const unknown = -1
-
-// settling returns what the zones have to settle once the request has passed, or nil.
+// settling returns nil if no zone of the request settles.
 func (a *answer) settling(repl *caddy.Replacer) *settling {
-	if !a.asksToSettle() {
-		return nil
+	for i := range a.entries {
+		if a.entries[i].settles() {
+			return &settling{answer: a, repl: repl}
+		}
 	}
-	return &settling{answer: a, repl: repl}
+	return nil
 }
 
-// asksToSettle tells whether the request's charges depend on its response.
-func (a *answer) asksToSettle() bool {
-	return slices.ContainsFunc(a.zones, func(z *zone) bool { return z.settle != nil })
-}
-
-// settles tells whether a request's charges are settled.
-func (a *answer) settles(i int) bool {
-	return a.zones[i].settle != nil && !a.terms[i].ofSlots && !a.terms[i].unlimited
+// settles reports whether the zone's charges depend on the response. Those of a shadow that
+// denies the request don't: with a say, it would have kept the request from its response.
+func (e *entry) settles() bool {
+	return e.zone.settle != nil && len(e.Limits) > 0 && !(e.Shadow && e.denies())
 }
 
 // note notes what a response is worth, when its header is about to be sent.
 func (s *settling) note(status int, header http.Header) {
 	s.status = status
 	s.trailers = len(header["Trailer"]) > 0
-	s.cost = make([]int64, len(s.answer.zones))
-	for i, z := range s.answer.zones {
-		s.cost[i] = unknown
+	for i := range s.answer.entries {
+		e := &s.answer.entries[i]
 		switch {
-		case !s.answer.settles(i):
-		case z.settle.Match != nil && !z.settle.Match.Match(status, header):
-			s.cost[i] = 0
+		case !e.settles():
+		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
+			e.worth, e.settled = 0, true
 		default:
-			if s.cost[i] = s.costOf(z); s.cost[i] != unknown || !s.trailers {
-				z.noteSettled(s.cost[i])
-			}
+			s.read(e, !s.trailers)
 		}
 	}
 }
 
-func (s *settling) costOf(z *zone) int64 {
-	if z.settle.Cost == "" {
-		return unknown
+// read reads the worth of a request in one zone. last reports whether it isn't read again.
+func (s *settling) read(e *entry, last bool) {
+	if cost := e.zone.settle.Cost; cost != "" {
+		var err error
+		e.worth, err = parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(cost), "")))
+		e.settled = err == nil
 	}
-	cost, err := parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(z.settle.Cost), "")))
-	if err != nil {
-		return unknown
+	if e.settled || last {
+		e.zone.noteSettled(e.settled)
 	}
-	return cost
 }
 
-// settle charges the rest, or gives it back. err is what the handlers behind have
-// returned, if they have.
-func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned bool, err error) {
+// finish notes what is known of the response when the handlers behind have ended. err is what
+// they have returned, if they have.
+func (s *settling) finish(header http.Header, returned bool, err error) {
 	if s.status == 0 { // nothing was written: others will write it
 		status := http.StatusOK
 		var known caddyhttp.HandlerError
@@ -159,36 +148,11 @@ func (s *settling) settle(ctx context.Context, w http.ResponseWriter, returned b
 		if errors.As(err, &known) && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
-		s.note(status, w.Header())
+		s.note(status, header)
 	}
-	a := s.answer
-	ctx = context.WithoutCancel(ctx)
-	var more []store.Request
-	for i, z := range a.zones {
-		cost := s.cost[i]
-		if cost == unknown && s.trailers && a.settles(i) {
-			cost = s.costOf(z)
-			z.noteSettled(cost)
-		}
-		r := a.requests[i]
-		switch {
-		case cost == unknown:
-		case r.Shadow && !a.allowedBy(i): // with a say, it would have kept the request from its response
-		case cost < r.Cost:
-			if err := a.handler.store.Refund(ctx, []store.Request{r}, r.Cost-cost); err != nil {
-				a.handler.failed(err)
-			}
-		case cost > r.Cost:
-			r.Local = a.isLocal() // charged to the store that admitted the request
-			r.Mode, r.Cost, r.MaxWait, r.Decisions = algorithms.Force, cost-r.Cost, 0, nil
-			r.Limits = r.Limits[:len(a.terms[i].labels)] // also if a ban has begun meanwhile
-			r.Overridable = false                        // or an override been set: these are the limits it was charged to
-			more = append(more, r)
-		}
-	}
-	if len(more) > 0 {
-		if _, err := a.handler.store.Take(ctx, more); err != nil {
-			a.handler.failed(err)
+	for i := range s.answer.entries {
+		if e := &s.answer.entries[i]; s.trailers && e.settles() && !e.settled {
+			s.read(e, true)
 		}
 	}
 }

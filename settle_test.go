@@ -12,6 +12,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // answering is an upstream that answers as the query of a request says.
@@ -213,4 +218,61 @@ func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 		c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
 		waitUntil(t, "the request has cost 30", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 70 })
 	})
+}
+
+// correcting is a store that notes the calls of Correct.
+type correcting struct {
+	store.Store
+	calls [][]string
+}
+
+func (s *correcting) Correct(corrections []store.Correction, failed func(error)) {
+	var call []string
+	for _, c := range corrections {
+		call = append(call, fmt.Sprintf("%s refund %d charge %d leave %v", c.Request.Zone, c.Refund, c.Charge, c.Leave))
+	}
+	s.calls = append(s.calls, call)
+	s.Store.Correct(corrections, failed)
+}
+
+// All that a request gives back or is charged in addition goes to the store in one call, and
+// nothing if there is no such thing.
+func TestCorrectsOnce(t *testing.T) {
+	const limit = `"limits":[{"algorithm":"token_bucket","events":100,"window":"1h"}]`
+	h := loadHandler(t, `
+		"a":{`+limit+`,"concurrency":5,"settle":{"cost":"{http.response.header.Cost}"}},
+		"b":{`+limit+`,"settle":{"match":{"status_code":[401]}}},
+		"c":{`+limit+`,"mode":"force","cost":2},
+		"d":{`+limit+`,"match":[{"path":["/slot"]}],"concurrency":1}
+	`)
+	for _, test := range []struct {
+		path, cost string
+		status     int
+		want       string
+	}{
+		{"/", "3", 200, "[[a refund 0 charge 2 leave true b refund 1 charge 0 leave false]]"},
+		{"/", "0", 401, "[[a refund 1 charge 0 leave true]]"},
+		{"/slot", "1", 401, "[[a refund 0 charge 0 leave true d refund 0 charge 0 leave true]]"},
+		{"/", "no number", 401, "[[a refund 0 charge 0 leave true]]"},
+	} {
+		noted := &correcting{Store: h.store}
+		h.store = noted
+		next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			if len(noted.calls) > 0 {
+				t.Errorf("%v while the request is in flight", noted.calls)
+			}
+			w.Header().Set("Cost", test.cost)
+			w.WriteHeader(test.status)
+			return nil
+		})
+		w, repl := httptest.NewRecorder(), caddy.NewReplacer()
+		r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", test.path, nil), repl, w, nil)
+		if err := h.ServeHTTP(w, r, next); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(noted.calls); got != test.want {
+			t.Errorf("%s, cost %q: %s, want %s", test.path, test.cost, got, test.want)
+		}
+		h.store = noted.Store
+	}
 }

@@ -35,8 +35,8 @@ func (z *zone) enforces(key string) bool {
 
 // enforced tells whether any zone the request belongs to may refuse it.
 func (a *answer) enforced() bool {
-	for i := range a.requests {
-		if !a.requests[i].Shadow {
+	for i := range a.entries {
+		if !a.entries[i].Shadow {
 			return true
 		}
 	}

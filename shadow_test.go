@@ -103,10 +103,10 @@ func TestShadowDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &answer{zones: []*zone{{places: &places{zone: t.Name(), longest: 1000, most: 1}}}, requests: []store.Request{{Shadow: true, Limits: []store.Limit{{Limit: limit}}}}}
+	a := answerOf(nil, &zone{places: &places{zone: t.Name(), longest: 1000, most: 1}}, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
 	took := a.takePlaces()
 	a.leavePlaces()
-	if n := a.zones[0].places.room().taken; took || n != 0 || a.requests[0].MaxWait != 1000 {
+	if n := a.entries[0].zone.places.room().taken; took || n != 0 || a.requests[0].MaxWait != 1000 {
 		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, a.requests[0].MaxWait)
 	}
 	// Another zone holds the request all the same.

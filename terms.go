@@ -38,31 +38,35 @@ type Plan struct {
 // terms are Terms made ready.
 type terms struct {
 	unlimited bool
-	// limits holds, for each of the zone's keys, the limits: what one alternative
-	// grants can't be spent through another.
-	limits [][]store.Limit
-	ready  []*algorithms.Limit
-	parts  []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
-	ban    *algorithms.Limit   // stands behind the limits; nil: there is none
-	policy string              // the items of RateLimit-Policy
-	labels []string            // of the limits
+	ready     []*algorithms.Limit
+	parts     []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
+	slots     *store.Slots        // without a name; nil: any number of requests may be in flight
+	ban       *algorithms.Ban     // nil: there is none
+	budgets   []budgets           // for each of the zone's keys
+	labels    []string            // of the limits
+	slotLabel string
+	policy    string // the items of RateLimit-Policy
+}
 
-	slots   *terms            // by which slots are taken; nil: none are
-	ofSlots bool              // these are such terms,
-	roomy   *algorithms.Limit // by which slots are renewed
+// budgets are what a store is asked about for one of a zone's keys. Each key has its own:
+// what one alternative grants can't be spent through another.
+type budgets struct {
+	limits []store.Limit
+	slots  *store.Slots
+	ban    *store.Ban
 }
 
 // termsOf returns what a key of a request gets, and the override in the store that this is
-// due to, empty for none.
-func (z *zone) termsOf(key requestKey, repl *caddy.Replacer) (t *terms, override string) {
+// due to; nil if the store isn't to be asked for one.
+func (z *zone) termsOf(key requestKey, repl *caddy.Replacer) (*terms, *store.Override) {
 	if !z.looksUp(key) {
-		return z.configuredTerms(key, repl), ""
+		return z.configuredTerms(key, repl), nil
 	}
 	known := z.known.of(key.text)
 	if known.terms != nil {
-		return known.terms, known.text
+		return known.terms, known.Override
 	}
-	return z.configuredTerms(key, repl), known.text
+	return z.configuredTerms(key, repl), known.Override
 }
 
 func (z *zone) configuredTerms(key requestKey, repl *caddy.Replacer) *terms {
@@ -176,45 +180,34 @@ func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms,
 			return nil, err
 		}
 	}
-	made.slots, err = readySlots(c.Concurrency, outage)
-	return made, err
-}
-
-// name names the limits of a zone, for each of its keys.
-func (t *terms) name(zone string, keys []keyTemplate) {
-	t.nameLimits(zone, keys, func(zone string, i int, l *algorithms.Limit) store.Limit {
-		return store.NewLimit(zone, keys[i].describe(), l)
-	})
-	t.labels = limitLabels(zone, len(t.ready)+1)
-	if s := t.slots; s != nil {
-		s.nameLimits(zone, keys, newSlots)
-		s.labels = t.labels[len(t.ready):]
-		s.policy = slotPolicy(s.labels[0], s.ready[0].Burst)
+	if c.Concurrency > 0 {
+		made.slots = &store.Slots{Limit: c.Concurrency, Part: outage.slots(c.Concurrency)}
 	}
-	t.labels = t.labels[:len(t.ready)]
-	t.policy = policyField(t.labels, t.limits[0])
+	return made, nil
 }
 
-func (t *terms) nameLimits(zone string, keys []keyTemplate, name func(zone string, alternative int, l *algorithms.Limit) store.Limit) {
-	t.limits = nil
+// name names the limits, slots and ban of a zone, for each of its keys.
+func (t *terms) name(zone string, keys []keyTemplate) {
+	t.budgets = nil
 	for i := range keys {
-		var named []store.Limit
+		var b budgets
 		for n, l := range t.ready {
-			named = append(named, name(zone, i, l))
+			b.limits = append(b.limits, store.NewLimit(zone, keys[i].describe(), l))
 			if t.parts != nil {
-				named[n].Part = t.parts[n]
+				b.limits[n].Part = t.parts[n]
 			}
 		}
-		if t.ban != nil {
-			named = append(named, store.NewBan(zone, variantOf(i), t.ban))
+		if t.slots != nil {
+			b.slots = &store.Slots{ID: store.SlotsID(zone, variantOf(i)), Limit: t.slots.Limit, Part: t.slots.Part}
 		}
-		t.limits = append(t.limits, named)
+		if t.ban != nil {
+			b.ban = &store.Ban{Ban: t.ban, ID: store.BanID(zone, variantOf(i))}
+		}
+		t.budgets = append(t.budgets, b)
 	}
-}
-
-// newSlots names the slots of one of a zone's keys.
-func newSlots(zone string, alternative int, l *algorithms.Limit) store.Limit {
-	return store.NewSlots(zone, variantOf(alternative), l)
+	labels := limitLabels(zone, len(t.ready)+1)
+	t.labels, t.slotLabel = labels[:len(t.ready)], labels[len(t.ready)]
+	t.policy = t.policyField(t.budgets[0].limits)
 }
 
 // variantOf returns the variant of the slots and bans of one of the zone's keys. It is the

@@ -52,9 +52,9 @@ const (
 // countRefusals counts a refused request for the keys that were refused.
 func (a *answer) countRefusals() {
 	now := time.Now()
-	for i, z := range a.zones {
-		if a.isFirst(i) && !a.requests[i].Shadow && !a.allowedBy(i) {
-			z.top.count(now, a.handler.hashKeys, a.requests[i].Key)
+	for i := range a.entries {
+		if e := &a.entries[i]; !e.Shadow && e.denies() {
+			e.zone.top.count(now, a.handler.hashKeys, e.Key)
 		}
 	}
 }

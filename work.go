@@ -26,10 +26,10 @@ func (t *terms) work(cost int64) (work int64, largest heaviest) {
 		largest = largest.or(heaviest{l, cost})
 	}
 	if t.ban != nil {
-		work += t.ban.WorstWork(cost)
+		work += algorithms.CounterWork
 	}
-	if t.slots != nil { // slots are given back one at a time
-		work += t.slots.ready[0].BackWork()
+	if t.slots != nil {
+		work += algorithms.CounterWork
 	}
 	return work, largest
 }
@@ -96,6 +96,6 @@ func (h heaviest) lighten(over int64) string {
 			return fmt.Sprintf("write %v, or less, instead of %v, or sliding_window, which only counts", lighter, h.limit)
 		}
 	}
-	return "write fewer limits, less concurrency, sliding_log with fewer events or buckets, or sliding_window, which only counts; " +
+	return "write fewer limits, sliding_log with fewer events or buckets, or sliding_window, which only counts; " +
 		"or divide the zones among several rate_limit handlers, each of which has steps of its own"
 }

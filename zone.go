@@ -67,7 +67,7 @@ type Zone struct {
 	// (default 1). It needs limits with a burst.
 	Factor Number `json:"factor,omitempty"`
 
-	// How many requests of a key may be in flight at the same time, 1 to 50000; a request
+	// How many requests of a key may be in flight at the same time, 1 to 10000000; a request
 	// is until its response has ended. Further ones are refused (default: any number).
 	Concurrency int64 `json:"concurrency,omitempty"`
 

@@ -61,10 +61,9 @@ type Decision struct {
 	// Allowed tells whether this limit had room for the request. The request
 	// passes only where all its limits had.
 	Allowed bool
-	// Remembered tells that the request was not decided: it was refused because the
-	// limits that don't allow it had refused one like it just before. Of those that
-	// do nothing is known; see [Decision.Unknown]. Only stores set it.
-	Remembered bool
+	// NotAsked reports whether the limit was not asked, because another one was known to
+	// deny the request. Then the rest of the decision means nothing. Only stores set it.
+	NotAsked bool
 	// Charged is how many events were taken from this budget.
 	Charged int64
 	// Remaining is how many events of cost 1 could be taken right now.
@@ -87,10 +86,6 @@ type Decision struct {
 	Receipt Receipt
 }
 
-// Unknown tells that this limit was not asked, because others were known to refuse.
-// The rest of the decision means nothing.
-func (d Decision) Unknown() bool { return d.Remembered && d.Allowed }
-
 // Age makes the decision that of a moment later, when nothing has changed but the
 // time.
 func (d *Decision) Age(passed Micros) {
@@ -111,9 +106,6 @@ type Receipt struct {
 	// Shared tells that the charge went to a budget that a store shares between
 	// keys it has no room for. Only stores set it.
 	Shared bool
-	// Local tells that the charge went to the budgets that stand in for a store
-	// which failed. Only stores set it.
-	Local bool
 }
 
 // Later reports whether the charge of r was made after the charge of other, to the same

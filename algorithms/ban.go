@@ -9,42 +9,13 @@ import (
 //go:embed ban.lua
 var banLua string
 
-// ban: no limit, but what becomes of those whom a zone's limits refuse again and
-// again: after so many refusals within a window, everything is refused for a while.
-// Each further ban is twice as long as the one before, up to most; once most has
-// passed since the end of the last one, it is forgotten.
+// Ban denies everything of a key for a while, after the limits of its zone have denied so
+// many requests within a window. Each further ban is twice as long as the one before, up to
+// Most. Once Most has passed since the end of the last one, it is forgotten.
 //
-// Nothing is ever charged. Commit counts a refusal when the zone's own limits are
-// what refuses, and [Take] says so with the outcome refused. While a ban stands
-// nothing is counted.
-//
-// State: A is the instant of the first denial that counts or, if there was none since, of
-// the beginning of the last ban. B is when the last ban ends or ended. C is the number of
-// denials that count, times banLevels, plus the number of bans. Without denials there is
-// no window, and without bans no last one.
-//
-// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
-// more than a second behind A, A becomes now, and B moves with it.
-var banAlgorithm = &Algorithm{
-	Name: "ban",
-	bit:  1 << 63, // it isn't among those registered: nobody can configure it as a limit
-	lua:  banLua,
-	args: func(l *Limit) []int64 { return []int64{l.ban.After, l.ban.Window, l.ban.Duration, l.ban.Most} },
-	longestDelay: func(*Limit) Micros {
-		return longest // other limits hold requests back, a ban doesn't
-	},
-	decide: banDecide,
-	commit: banCommit,
-	refund: func(*Limit, *State, Micros, int64, int64, int64) {},
-}
-
-// banLevels is above the number of bans that are told apart; lengths don't double
-// more often.
-const banLevels = 64
-
-// Ban says who is banned from a zone, and for how long.
+// While a ban stands nothing is counted.
 type Ban struct {
-	// After is how many refusals within Window it takes; above 0.
+	// After is how many denials within Window it takes; above 0.
 	After int64
 	// Window is a span in microseconds; above 0.
 	Window Micros
@@ -54,91 +25,119 @@ type Ban struct {
 	Most Micros
 }
 
-// NewBan makes a ban ready: what stands as the last of a zone's Checks. Its errors
-// name the setting, its value and what to write instead.
-func NewBan(b Ban) (*Limit, error) {
+// banLevels is above the number of bans that are told apart; lengths don't double
+// more often.
+const banLevels = 64
+
+// Check returns an error if the ban can't be counted. The error names the setting, its value
+// and what to write instead.
+func (b *Ban) Check() error {
 	const mostAfter, mostMost = 1<<31 - 1, longest / 2
 	switch {
 	case b.After < 1 || b.After > mostAfter:
-		return nil, fmt.Errorf("after must be from 1 to %d, not %d: write how many refusals it takes", int64(mostAfter), b.After)
+		return fmt.Errorf("after must be from 1 to %d, not %d: write how many denials it takes", int64(mostAfter), b.After)
 	case b.Window < 1 || b.Window > longest:
-		return nil, errors.New("the window of a ban must be that of a limit")
+		return errors.New("the window of a ban must be that of a limit")
 	case b.Duration < 1:
-		return nil, fmt.Errorf("the duration must be at least 1us, not %s: write how long a ban stands, such as 1h", describeDuration(b.Duration))
+		return fmt.Errorf("the duration must be at least 1us, not %s: write how long a ban stands, such as 1h", describeDuration(b.Duration))
 	case b.Duration > mostMost:
-		return nil, fmt.Errorf("the duration must be at most %s, not %s", describeDuration(mostMost), describeDuration(b.Duration))
+		return fmt.Errorf("the duration must be at most %s, not %s", describeDuration(mostMost), describeDuration(b.Duration))
 	case b.Most < b.Duration || b.Most > mostMost:
-		return nil, fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most", describeDuration(b.Duration), describeDuration(mostMost), describeDuration(b.Most))
+		return fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most", describeDuration(b.Duration), describeDuration(mostMost), describeDuration(b.Most))
 	}
-	l := &Limit{Quota: Quota{Algorithm: "ban", Events: b.After, Window: b.Window}, algorithm: banAlgorithm, ban: b, work: counterWork}
-	l.args = banAlgorithm.args(l)
-	return l, nil
+	return nil
 }
 
-// Bans tells whether this is no limit, but the ban of a zone; see [NewBan].
-func (l *Limit) Bans() bool { return l.algorithm == banAlgorithm }
+// BanCheck asks whether a ban stands, and counts a denial.
+type BanCheck struct {
+	Ban *Ban
+	// State: A is the instant of the first denial that counts or, if there was none since, of
+	// the beginning of the last ban. B is when the last ban ends or ended. C is the number of
+	// denials that count, times banLevels, plus the number of bans. Without denials there is
+	// no window, and without bans no last one.
+	//
+	// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
+	// more than a second behind A, A becomes now, and B moves with it.
+	State *State
+	// Decision is filled in by [Take].
+	Decision BanDecision
 
-// BeginBan makes a ban stand from now on for span, above 0, as if it was the next to come.
-// It returns how long the state must be kept.
-//
-// change.lua is its other half.
-func BeginBan(s *State, now, span Micros, l *Limit) (reset Micros) {
-	v := banDecide(l, s, now, 0)
-	level := min(v.c%banLevels+1, banLevels-1)
-	s.A, s.B, s.C = now, now+span, level
-	return span + l.ban.Most
+	start, ends    Micros
+	denials, level int64
+	steppedBack    bool
 }
 
-func banDecide(l *Limit, s *State, now Micros, _ int64) verdict {
-	window, most := l.ban.Window, l.ban.Most
-	start, ends := s.A, s.B
-	refusals, level := s.C/banLevels, s.C%banLevels
-	dirty := int64(0)
-	if start-now > stepBack {
-		start, ends, dirty = now, ends-start+now, 1
+// BanDecision is what a ban says of one request, as it stands afterwards.
+type BanDecision struct {
+	// Stands reports whether the ban stood before the request.
+	Stands bool
+	// Began reports whether the request brought it about.
+	Began bool
+	// EndsAfter is how long until the ban ends; 0 if there is none.
+	EndsAfter Micros
+	// ResetAfter is how long the state must be kept.
+	ResetAfter Micros
+}
+
+func (c *BanCheck) stands() bool { return c != nil && c.Decision.Stands }
+
+func (c *BanCheck) decide(now Micros) {
+	window, most := c.Ban.Window, c.Ban.Most
+	start, ends := c.State.A, c.State.B
+	denials, level := c.State.C/banLevels, c.State.C%banLevels
+	c.steppedBack = start-now > stepBack
+	if c.steppedBack {
+		start, ends = now, ends-start+now
 	}
 	if now-start >= window {
-		start, refusals = 0, 0
+		start, denials = 0, 0
 	}
 	if level == 0 || now >= ends+most {
 		ends, level = 0, 0
 	}
-	fits, retry := Forever, int64(0)
-	if ends > now {
-		fits, retry = -1, ends-now // what costs nothing doesn't fit either
-	}
-	return verdict{fits: fits, retry: retry, a: start, b: ends, c: refusals*banLevels + level, d: dirty}
+	c.start, c.ends, c.denials, c.level = start, ends, denials, level
+	c.Decision = BanDecision{Stands: ends > now}
 }
 
-func banCommit(l *Limit, s *State, now Micros, _ int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
-	after, window, duration, most := l.ban.After, l.ban.Window, l.ban.Duration, l.ban.Most
-	start, ends := v.a, v.b
-	refusals, level := v.c/banLevels, v.c%banLevels
-	if o == refused {
-		if refusals == 0 {
-			start = now
+// commit counts a denial by the zone's limits. A peek saves nothing else.
+func (c *BanCheck) commit(now Micros, denied, peek bool) {
+	after, window, duration, most := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Most
+	counts := denied && !c.Decision.Stands
+	if counts {
+		if c.denials == 0 {
+			c.start = now
 		}
-		refusals++
-		if refusals >= after {
-			for range level {
+		c.denials++
+		if c.denials >= after {
+			for range c.level {
 				duration = min(2*duration, most)
 			}
-			start, refusals = now, 0
-			ends, level = now+duration, min(level+1, banLevels-1)
+			c.start, c.denials = now, 0
+			c.ends, c.level = now+duration, min(c.level+1, banLevels-1)
+			c.Decision.Began = true
 		}
 	}
-	remaining = Forever
-	if ends > now {
-		remaining, more = 0, ends-now
+	if c.ends > now {
+		c.Decision.EndsAfter = c.ends - now
 	}
-	if refusals > 0 {
-		reset = start + window - now
+	if c.denials > 0 {
+		c.Decision.ResetAfter = c.start + window - now
 	}
-	if level > 0 {
-		reset = max(reset, ends+most-now)
+	if c.level > 0 {
+		c.Decision.ResetAfter = max(c.Decision.ResetAfter, c.ends+most-now)
 	}
-	if o == refused || v.d == 1 && o != peek {
-		s.A, s.B, s.C = start, ends, refusals*banLevels+level
+	if counts || c.steppedBack && !peek {
+		*c.State = State{A: c.start, B: c.ends, C: c.denials*banLevels + c.level}
 	}
-	return 0, 0, 0, remaining, more, reset
+}
+
+// Begin makes a ban stand from now on for span, above 0, as if it was the next to come.
+// It returns how long the state must be kept.
+//
+// change.lua is its other half.
+func (b *Ban) Begin(s *State, now, span Micros) (reset Micros) {
+	c := BanCheck{Ban: b, State: s}
+	c.decide(now)
+	s.A, s.B, s.C = now, now+span, min(c.level+1, banLevels-1)
+	return span + b.Most
 }

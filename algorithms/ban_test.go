@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -13,33 +14,30 @@ type banned struct {
 
 const day = 24 * 60 * minute
 
-func mustBan(t testing.TB, b Ban) *Limit {
+func newBanned(t *testing.T, b Ban) *banned {
 	t.Helper()
-	l, err := NewBan(b)
-	if err != nil {
+	if err := b.Check(); err != nil {
 		t.Fatal(err)
 	}
-	return l
-}
-
-func newBanned(t *testing.T, b Ban) *banned {
 	limit := mustLimit(t, Quota{Algorithm: "fixed_window", Events: 1, Window: 10_000 * day})
-	return &banned{now: 1_763_640_000 * second, zone: Request{Cost: 1, Checks: []Check{
-		{Limit: limit, State: new(State)}, {Limit: mustBan(t, b), State: new(State)},
-	}}}
+	return &banned{now: 1_763_640_000 * second, zone: Request{
+		Cost: 1, Checks: []Check{{Limit: limit, State: new(State)}}, Ban: &BanCheck{Ban: &b, State: new(State)},
+	}}
 }
 
 // take takes after a while, and returns whether a ban stands, when it ends and how long
 // something is remembered.
 func (z *banned) take(after Micros, others ...Request) (stood bool, rest, reset Micros) {
 	z.now += after
-	r := append([]Request{z.zone}, others...)
-	Take(r, z.now)
-	d := r[0].Checks[1].Decision
-	return !d.Allowed, d.RetryAfter, d.ResetAfter
+	Take(append([]Request{z.zone}, others...), z.now)
+	d := z.zone.Ban.Decision
+	if d.Began != (!d.Stands && d.EndsAfter > 0) {
+		panic(fmt.Sprintf("%+v: a ban neither stood nor began", d))
+	}
+	return d.Stands, d.EndsAfter, d.ResetAfter
 }
 
-func (z *banned) state() State { return *z.zone.Checks[1].State }
+func (z *banned) state() State { return *z.zone.Ban.State }
 
 func TestBanTimeline(t *testing.T) {
 	const hour, half, ms = 60 * minute, 30 * minute, millisecond
@@ -164,7 +162,8 @@ func TestBanLaws(t *testing.T) {
 					z.zone.Mode, z.zone.Cost = mode, r.Int64N(3)
 					limit := *z.zone.Checks[0].State
 					if stood, rest, _ := z.take(at); !stood || rest != length-at || *z.zone.Checks[0].State != limit || z.state() != stands {
-						t.Fatalf("seed %d: %+v: %v cost %d after %d of %d: stood %v, ends in %d, or something was written", seed, b, mode, z.zone.Cost, at, length, stood, rest)
+						t.Fatalf("seed %d: %+v: %v cost %d after %d of %d: stood %v, ends in %d, or something was written",
+							seed, b, mode, z.zone.Cost, at, length, stood, rest)
 					}
 					z.now -= at
 				}
@@ -193,7 +192,7 @@ func TestBanCountsItsOwnRefusals(t *testing.T) {
 	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
 	full := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
 	full.take(0)
-	full.zone.Checks = full.zone.Checks[:1]
+	full.zone.Ban = nil
 	for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
 		*z.zone.Checks[0].State, z.zone.Mode = State{}, mode
 		if _, rest, reset := z.take(0, full.zone); rest != 0 || reset != 0 {
@@ -205,8 +204,8 @@ func TestBanCountsItsOwnRefusals(t *testing.T) {
 	if _, rest, _ := z.take(0); rest != minute {
 		t.Errorf("what a shadow would refuse doesn't count: %d", rest)
 	}
-	if r := []Request{z.zone}; !Take(r, z.now) || r[0].Checks[1].Decision.Allowed || r[0].Checks[1].Decision.RetryAfter != minute {
-		t.Errorf("the ban of a shadow refuses, or doesn't say that it would: %+v", r[0].Checks[1].Decision)
+	if r := []Request{z.zone}; !Take(r, z.now) || !z.zone.Ban.Decision.Stands || z.zone.Ban.Decision.EndsAfter != minute {
+		t.Errorf("the ban of a shadow refuses, or doesn't say that it would: %+v", z.zone.Ban.Decision)
 	}
 }
 
@@ -233,7 +232,7 @@ func TestBanManyTimes(t *testing.T) {
 	z.take(0)
 	want := Micros(1)
 	for n := range 200 {
-		z.zone.Checks[1].State.B = z.now // it has ended
+		z.zone.Ban.State.B = z.now // it has ended
 		if _, rest, _ := z.take(0); rest != want {
 			t.Fatalf("ban %d ends in %d, want %d", n+1, rest, want)
 		}
@@ -241,12 +240,65 @@ func TestBanManyTimes(t *testing.T) {
 	}
 }
 
-func TestNewBan(t *testing.T) {
-	good := Ban{After: 1, Window: 1, Duration: 1, Most: 1}
-	mustBan(t, good)
-	mustBan(t, Ban{After: 1<<31 - 1, Window: longest, Duration: longest / 2, Most: longest / 2})
-	for _, b := range []Ban{{}, {0, 1, 1, 1}, {1 << 31, 1, 1, 1}, {1, 0, 1, 1}, {1, longest + 1, 1, 1}, {1, 1, 0, 1}, {1, 1, 2, 1}, {1, 1, 1, longest/2 + 1}, {1, 1, longest/2 + 1, longest/2 + 1}} {
-		if _, err := NewBan(b); err == nil {
+// The lack of a slot doesn't count, and nothing takes a slot while a ban stands.
+func TestBanAndSlots(t *testing.T) {
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	slots := &SlotsCheck{Limit: 1}
+	z.zone.Slots = slots
+	z.take(0)
+	if !slots.Taken || slots.InFlight != 1 {
+		t.Errorf("%+v, want a slot taken", slots)
+	}
+	*z.zone.Checks[0].State = State{}
+	for range 3 {
+		if _, rest, reset := z.take(0); rest != 0 || reset != 0 || slots.Taken || slots.InFlight != 1 {
+			t.Errorf("a ban for %d after the lack of a slot, %+v", rest, slots)
+		}
+	}
+	slots.InFlight = 0
+	z.take(0)
+	slots.InFlight = 0
+	if _, rest, _ := z.take(0); rest != minute || slots.Taken || slots.InFlight != 0 {
+		t.Errorf("a ban for %d after a denial by a limit, %+v", rest, slots)
+	}
+	*z.zone.Checks[0].State = State{}
+	if stood, _, _ := z.take(1); !stood || slots.Taken || slots.InFlight != 0 {
+		t.Errorf("stood %v, %+v, want no slot taken during a ban", stood, slots)
+	}
+}
+
+// A request takes a slot of every zone or of none; shadows have no vote.
+func TestSlots(t *testing.T) {
+	for limit := range int64(4) {
+		for inFlight := range int64(5) {
+			for _, shadow := range []bool{false, true} {
+				for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
+					one, other := &SlotsCheck{Limit: limit, InFlight: inFlight}, &SlotsCheck{Limit: 2, InFlight: 1}
+					free := inFlight < limit
+					allowed := Take([]Request{{Slots: one, Shadow: shadow, Mode: mode, Cost: limit}, {Slots: other}}, second)
+					if allowed != (free || shadow) || one.Taken != free || other.Taken != allowed {
+						t.Errorf("%d of %d in flight, shadow %v: allowed %v, %+v, %+v", inFlight, limit, shadow, allowed, one, other)
+					}
+					if one.Taken != (one.InFlight == inFlight+1) || other.Taken != (other.InFlight == 2) {
+						t.Errorf("%d of %d in flight: counted as %+v, %+v", inFlight, limit, one, other)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestBanCheck(t *testing.T) {
+	for _, good := range []Ban{{1, 1, 1, 1}, {1<<31 - 1, longest, longest / 2, longest / 2}} {
+		if err := good.Check(); err != nil {
+			t.Errorf("%+v: %v", good, err)
+		}
+	}
+	for _, b := range []Ban{
+		{}, {0, 1, 1, 1}, {1 << 31, 1, 1, 1}, {1, 0, 1, 1}, {1, longest + 1, 1, 1}, {1, 1, 0, 1},
+		{1, 1, 2, 1}, {1, 1, 1, longest/2 + 1}, {1, 1, longest/2 + 1, longest/2 + 1},
+	} {
+		if err := b.Check(); err == nil {
 			t.Errorf("%+v is accepted", b)
 		}
 	}

@@ -57,7 +57,6 @@ type Limit struct {
 	// withheld is how many events a budget lacks that nothing is known of.
 	withheld    int64
 	smooth      smoothNumbers
-	ban         Ban
 	args        []int64 // what the algorithm's script is told
 	work        work
 	fingerprint string
@@ -284,7 +283,7 @@ func (l *Limit) Scalable() bool { return l.algorithm.Burst && l.WarmUp == 0 }
 // budget with initial lacks at first does depend on the burst.)
 func (l *Limit) Scaled(factor int64) *Limit {
 	const one = 1_000_000
-	if factor == one || l.Bans() {
+	if factor == one {
 		return l
 	}
 	scaled := *l

@@ -52,30 +52,46 @@ type Request struct {
 	// Shadow zones only watch: the request passes whatever they say. They are charged
 	// by what they say themselves, and nothing when a zone refuses that isn't a shadow.
 	Shadow bool
-	// Checks are the zone's limits, one or more, and then its ban, if it has one; see
-	// [NewBan].
+	// Checks are the zone's limits; there may be none.
 	Checks []Check
+	// Slots is nil if the zone doesn't bound how many requests are in flight.
+	Slots *SlotsCheck
+	// Ban is nil if the zone never bans.
+	Ban *BanCheck
 }
 
 // Check asks one limit whether the budget in State has room.
 type Check struct {
 	Limit *Limit
 	State *State
-	// Decision is the answer, filled in by [Take].
+	// Decision is filled in by [Take].
 	Decision Decision
 
 	verdict verdict
 }
 
-// Take decides all checks of all zones one HTTP request belongs to as of now, and
-// reports whether it is allowed: it is when no zone refuses, shadows apart. Then it
-// charges all limits by their zones' modes or, if a zone refused, those of Uniform
-// zones alone. A shadow that refuses is charged as for a refused request, and the
-// others as if it weren't there. No two checks may share a State.
+// SlotsCheck asks whether one more request of a key may be in flight.
+type SlotsCheck struct {
+	// Limit is how many may be, and InFlight how many are.
+	Limit, InFlight int64
+	// Peek makes Take leave InFlight as it is.
+	Peek bool
+	// Taken is filled in by [Take]: whether the request is one more.
+	Taken bool
+}
+
+// Free reports whether one more request may be in flight.
+func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
+
+// Take decides all zones that one HTTP request belongs to as of now, and reports whether the
+// request is allowed: it is when no zone denies it, shadows apart. Then it charges all limits
+// by their zones' modes, and takes all slots. If a zone denied the request, it charges the
+// limits of Uniform zones alone. A shadow that denies is charged as for a denied request, and
+// the others as if it weren't there. No two checks may share a State.
 //
-// While a zone's ban stands, the zone refuses everything, holds nothing back and charges
+// While a zone's ban stands, the zone denies everything, holds nothing back and charges
 // nothing, whatever its mode. Before that, its ban counts what the zone's own limits
-// refuse; if this brings about a ban, its RetryAfter says so, though it had room.
+// deny. The lack of a free slot doesn't count.
 //
 // take.lua is its other half.
 func Take(requests []Request, now Micros) (allowed bool) {
@@ -87,32 +103,25 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			c := &r.Checks[j]
 			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
 			c.Decision = Decision{Allowed: want <= c.verdict.fits, RetryAfter: c.verdict.retry}
-			longest := r.MaxWait
-			if c.Limit.Bans() { // nobody is held until a ban ends
-				longest = 0
-			}
-			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= longest {
+			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= r.MaxWait {
 				c.Decision = Decision{Allowed: true, Wait: retry}
-			} else if retry > longest && retry < Forever {
-				c.Decision.RetryAfter = retry - longest
+			} else if retry > r.MaxWait && retry < Forever {
+				c.Decision.RetryAfter = retry - r.MaxWait
 			}
-			allowed = allowed && (c.Decision.Allowed || r.Shadow)
 		}
+		if r.Ban != nil {
+			r.Ban.decide(now)
+		}
+		allowed = allowed && (r.Shadow || r.hasRoom())
 	}
 	for i := range requests {
 		r := &requests[i]
 		passes := allowed && (!r.Shadow || r.hasRoom())
 		charge, o := r.charge(passes), r.outcome(passes)
-		if r.banned() {
-			charge = 0
-		}
 		for j := range r.Checks {
 			c := &r.Checks[j]
 			if r.Mode == Force && passes {
 				charge = min(r.Cost, c.verdict.fits)
-			}
-			if c.Limit.Bans() { // it comes last
-				charge, o = 0, r.counts()
 			}
 			d := &c.Decision
 			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
@@ -122,9 +131,14 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			if r.Mode == Uniform && !passes { // what was charged just now has to be waited for, too
 				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
-			if c.Limit.Bans() { // a ban may have begun just now
-				d.RetryAfter = d.MoreAfter
+		}
+		if r.Slots != nil {
+			if r.Slots.Taken = passes && !r.Slots.Peek; r.Slots.Taken {
+				r.Slots.InFlight++
 			}
+		}
+		if r.Ban != nil {
+			r.Ban.commit(now, !r.limitsHaveRoom(), r.Cost == 0)
 		}
 	}
 	return allowed
@@ -142,8 +156,11 @@ func (r *Request) want() int64 {
 	}
 }
 
-// hasRoom tells whether all of the zone's limits have room.
-func (r *Request) hasRoom() bool {
+// hasRoom reports whether the zone has room: its limits do, a slot is free, and no ban stands.
+func (r *Request) hasRoom() bool { return r.limitsHaveRoom() && r.Slots.Free() && !r.Ban.stands() }
+
+// limitsHaveRoom reports whether all of the zone's limits have room.
+func (r *Request) limitsHaveRoom() bool {
 	for j := range r.Checks {
 		if !r.Checks[j].Decision.Allowed {
 			return false
@@ -152,29 +169,10 @@ func (r *Request) hasRoom() bool {
 	return true
 }
 
-// banned tells whether a ban stands.
-func (r *Request) banned() bool {
-	last := &r.Checks[len(r.Checks)-1]
-	return last.Limit.Bans() && !last.Decision.Allowed
-}
-
-// counts is what became of the request as the zone's ban sees it: refused by a limit of
-// the zone, or nothing to count.
-func (r *Request) counts() outcome {
-	switch {
-	case !r.hasRoom() && !r.banned():
-		return refused
-	case r.Cost == 0:
-		return peek
-	default:
-		return granted
-	}
-}
-
 // charge is what each of the zone's limits is charged.
 func (r *Request) charge(allowed bool) int64 {
 	charge := r.Cost
-	if !allowed && r.Mode != Uniform {
+	if !allowed && r.Mode != Uniform || r.Ban.stands() {
 		return 0
 	}
 	if r.Mode == Nary {
@@ -238,6 +236,12 @@ type Set uint64
 // With returns the set with one more algorithm in it.
 func (s Set) With(a *Algorithm) Set { return s | a.bit }
 
+// banBit stands for bans in a Set.
+const banBit Set = 1 << 63
+
+// WithBan returns the set with bans in it.
+func (s Set) WithBan() Set { return s | banBit }
+
 // TakeScript composes the Redis script that does what [Take] does, for any number
 // of requests, with the algorithms of this set in it. take.lua says what it is
 // given and what it replies.
@@ -254,7 +258,7 @@ func (s Set) RenewScript() string { return s.compose(renewLua) }
 
 // ChangeScript is the Redis script that forgets budgets, and sets bans and overrides.
 // change.lua says what it is given.
-func ChangeScript() string { return Set(0).With(banAlgorithm).compose(changeLua) }
+func ChangeScript() string { return Set(0).WithBan().compose(changeLua) }
 
 func (s Set) compose(body string) string {
 	var b strings.Builder
@@ -264,7 +268,7 @@ func (s Set) compose(body string) string {
 			b.WriteString(a.lua)
 		}
 	}
-	if s&banAlgorithm.bit != 0 {
+	if s&banBit != 0 {
 		b.WriteString(banLua)
 	}
 	b.WriteString(body)

@@ -6,16 +6,16 @@
 -- ARGV     now in µs (0: ask Redis), the last µs at which anything may be decided (0: any),
 --          number of limits; per limit: its algorithm, how many numbers follow, the numbers;
 --          number of asks, which are what zones ask; per ask: mode (or the longest wait in µs:
---          binary, and then charged in advance), cost, number of checks (negative: a shadow), and per
---          check which limit (from 1), a ban last;
+--          binary, and then charged in advance; or slots), cost, number of checks (negative: a shadow),
+--          and per check which limit (from 1), a ban last;
 --          for each group, which is one HTTP request: a '=' and the override it is asked by, for
 --          each zone that can have one; the ask of each of its zones (from 1), that of the last
---          one negative
+--          one negative. The slots of a zone are an ask of their own, right after the other one.
 -- reply    now in µs, whether it was too late (1: then nothing follows); per group either 1 and,
 --          per check, whether there was room (1, 0, or 2: there will be), charged, the receipt's
---          two numbers, remaining, more, retry (or the wait until there is room), reset; or 0 and
---          the text of the error that kept it from being decided; or 2 and the overrides that
---          there are, if they aren't those it was asked by
+--          two numbers, remaining (of slots: how many are taken), more, retry (or the wait until there
+--          is room), reset; or 0 and the text of the error that kept it from being decided; or 2 and
+--          the overrides that there are, if they aren't those it was asked by
 
 local now = the_time(tonumber(ARGV[1]))
 if tonumber(ARGV[2]) > 0 and now > tonumber(ARGV[2]) then
@@ -27,7 +27,8 @@ local limits, i = read_limits(4, tonumber(ARGV[3]))
 local asks, last_asks = {}, {}
 for n = 1, tonumber(ARGV[i]) do
   local mode, cost, checks = ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local ask = { mode = mode, cost = cost, want = cost, longest = tonumber(mode) or 0, shadow = checks < 0 }
+  local ask = { mode = mode, cost = cost, want = cost, longest = tonumber(mode) or 0, shadow = checks < 0,
+    slots = mode == 'slots' }
   checks = math.abs(checks)
   if mode == 'nary' then ask.want = min(cost, 1) elseif mode == 'force' then ask.want = 0 end
   for j = 1, checks do ask[j] = limits[ARGV[i + 3 + j]] end
@@ -82,7 +83,13 @@ local function take(count, number)
     local ask = zones[z]
     local mode, cost, passes = ask.mode, ask.cost, allowed
     if ask.shadow then
-      for n = 1, #ask do passes = passes and room[c + n] > 0 end
+      local first, last = 1, #ask
+      if ask.slots then
+        first = 1 - #zones[z - 1]
+      elseif z < count and zones[z + 1].slots then
+        last = #ask + 1
+      end
+      for n = first, last do passes = passes and room[c + n] > 0 end
     end
     local charge, outcome = cost, cost == 0 and 'peek' or passes and 'granted' or 'refused'
     if not passes and mode ~= 'uniform' then
@@ -111,6 +118,7 @@ local function take(count, number)
         _, retry[c] = l.decide(l, key, now, cost)
       end
       if l.bans then retry[c] = more end
+      if ask.slots then remaining = C[c] + charged end
       if charged == 0 then a, b = 0, 0 end
       local at = r + 8 * c - 6
       reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = room[c], charged, a, b

@@ -16,9 +16,11 @@ type work struct {
 	back  int64 // to give back one event, or to renew it
 }
 
-// counterWork is the work of a ban, or of a limit whose state is a few numbers. It includes
-// reading the limit and an override.
-var counterWork = work{take: 100, back: 100}
+// CounterWork is the most steps of a ban, of slots, or of a limit whose state is a few numbers.
+// It includes reading the limit and an override.
+const CounterWork = 100
+
+var counterWork = work{take: CounterWork, back: CounterWork}
 
 // Work returns the most steps to decide and charge a request of that cost.
 func (l *Limit) Work(cost int64) int64 { return l.work.take + l.work.event*min(cost, l.Events) }

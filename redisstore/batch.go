@@ -60,7 +60,7 @@ type call struct {
 // The states of a call.
 const (
 	queued    = iota // or sent: its caller may still leave
-	answering        // allowed, err and the Decisions are being written
+	answering        // allowed, err and the Outcomes are being written
 	left             // its caller has left: nobody reads them
 )
 
@@ -71,8 +71,15 @@ var errLate = errors.New("redisstore: Redis came to it too late")
 func newCall(deadline time.Time, requests []store.Request) *call {
 	c := &call{deadline: deadline, requests: requests}
 	for i := range requests {
-		for _, l := range requests[i].Limits {
-			c.work += l.Work(requests[i].Cost)
+		r := &requests[i]
+		for _, l := range r.Limits {
+			c.work += l.Work(r.Cost)
+		}
+		if r.Ban != nil {
+			c.work += banWork
+		}
+		if r.Slots != nil {
+			c.work += slotWork(r.Slots)
 		}
 	}
 	return c
@@ -233,24 +240,29 @@ func (s *Store) sendParts(ctx context.Context, parts [][]*call) {
 		}
 	}
 	for i, a := range s.ask(ctx, 0, false, asked...) {
-		answer(parts[i], a.reader, a.err)
+		s.answer(parts[i], a.reader, a.err)
 	}
 }
 
 // answer tells calls what a script call, or else an error, has to say of them.
-func answer(calls []*call, r *reader, err error) {
+func (s *Store) answer(calls []*call, r *reader, err error) {
 	for _, c := range calls {
 		answered := c.done == nil || c.state.CompareAndSwap(queued, answering)
 		requests := c.requests
 		if !answered { // what it is told must go somewhere
 			requests = make([]store.Request, len(c.requests))
 			for i := range requests {
-				requests[i].Limits = c.requests[i].Limits
+				r := &c.requests[i]
+				requests[i] = store.Request{Limits: r.Limits, Slots: r.Slots, Ban: r.Ban, Override: r.Override}
 			}
 		}
 		allowed, failed := false, err
 		if err == nil {
+			before := len(r.taken)
 			allowed, failed = r.decodeGroup(requests)
+			if !answered {
+				r.taken = r.taken[:before] // nobody gives it back: it expires
+			}
 		}
 		if !answered {
 			continue
@@ -258,7 +270,9 @@ func answer(calls []*call, r *reader, err error) {
 		c.allowed, c.err = allowed, failed
 	}
 	if err == nil {
-		err = r.end()
+		if err = r.end(); err == nil {
+			s.slots.hold(r.taken, false)
+		}
 	}
 	if err != nil && len(calls) > 1 {
 		err = &store.SharedError{Err: err}
@@ -300,8 +314,8 @@ func (s *Store) ask(ctx context.Context, now algorithms.Micros, asking bool, par
 			}
 			return answers
 		}
-		commands[i].script = s.script(s.takes, algorithms.Set.TakeScript, p.groups...)
-		commands[i].keys, commands[i].argv = encode(s.names(), now, last, p.groups...)
+		commands[i].script = s.script(s.takes, algorithms.Set.TakeScript, algorithmsOf(p.groups...))
+		commands[i].keys, commands[i].argv = s.format().encode(now, last, p.groups...)
 	}
 	sent := time.Now()
 	for i, reply := range s.run(ctx, conns, asking, commands...) {

@@ -27,7 +27,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 // runGroups runs one script call for all groups and passes on what became of each.
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
-	keys, argv := encode(keyNames{prefix: "p"}, 0, 0, groups...)
+	keys, argv := format{keyNames: keyNames{prefix: "p"}}.encode(0, 0, groups...)
 	values, err := script.Run(context.Background(), client, keys, argv...).Slice()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestGroups(t *testing.T) {
 				if (failed != nil) != poisoned(g) || allowed == poisoned(g) {
 					t.Errorf("group %d of size %d: allowed %v, error %v", g, size, allowed, failed)
 				}
-				if failed == nil && (requests[0].Decisions[0].Remaining != 8 || requests[1].Decisions[0].Remaining != 9) {
+				if failed == nil && (requests[0].Outcome.Decisions[0].Remaining != 8 || requests[1].Outcome.Decisions[0].Remaining != 9) {
 					t.Errorf("group %d of size %d: %+v", g, size, requests)
 				}
 			})
@@ -125,8 +125,8 @@ func TestGroupsInTheShadow(t *testing.T) {
 		watched := full
 		watched.Shadow = true
 		runGroups(t, client, script, [][]store.Request{{full, other}, {watched, other}, {full, other}}, func(g int, requests []store.Request, allowed bool, failed error) {
-			if failed != nil || allowed != (g == 1) || requests[1].Decisions[0].Charged != map[bool]int64{true: 1}[allowed] {
-				t.Errorf("%s, group %d: allowed %v, %v, %+v", limit.Algorithm().Name, g, allowed, failed, requests[1].Decisions)
+			if failed != nil || allowed != (g == 1) || requests[1].Outcome.Decisions[0].Charged != map[bool]int64{true: 1}[allowed] {
+				t.Errorf("%s, group %d: allowed %v, %v, %+v", limit.Algorithm().Name, g, allowed, failed, requests[1].Outcome.Decisions)
 			}
 		})
 	}

@@ -27,6 +27,7 @@ type Cluster struct {
 	changed func(address string, failure error)
 
 	slots [slotCount]atomic.Pointer[node] // nil where it isn't known
+	held  *slotTable                      // of requests
 
 	mu      sync.Mutex
 	nodes   map[string]*node // by address
@@ -74,7 +75,9 @@ func NewCluster(o Options, stepped func(back time.Duration), changed func(addres
 	if changed == nil {
 		changed = func(string, error) {}
 	}
-	return &Cluster{options: o, stepped: stepped, changed: changed, nodes: make(map[string]*node)}, nil
+	c := &Cluster{options: o, stepped: stepped, changed: changed, nodes: make(map[string]*node)}
+	c.held = newSlotTable(o.SlotExpiry, c.renewSlots)
+	return c, nil
 }
 
 // Take implements [store.Store].
@@ -131,43 +134,51 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
 			asked = slices.Clone(requests)
 			for i := range asked {
-				asked[i].Overridable = false
+				asked[i].Override = nil
 			}
 		}
 		return err
 	})
 	if err == nil {
 		for i := range requests {
-			requests[i].Decisions = asked[i].Decisions
+			requests[i].Outcome = asked[i].Outcome
 		}
 	}
 	return allowed, err
 }
 
-// Refund implements [store.Store].
-func (c *Cluster) Refund(ctx context.Context, requests []store.Request, n int64) error {
-	return c.RefundAt(ctx, 0, requests, n)
+// Correct implements [store.Store].
+func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
+	if err := c.CorrectAt(context.Background(), 0, corrections); err != nil && failed != nil {
+		failed(err)
+	}
 }
 
-// RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of the
+// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of the
 // nodes.
-func (c *Cluster) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
-	return c.eachKey(ctx, requests, func(ctx context.Context, s *Store, asking bool, requests []store.Request) error {
-		return s.refund(ctx, now, asking, requests, n)
+func (c *Cluster) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
+	return c.held.correct(corrections, func(credits []credit) error {
+		return c.refund(ctx, now, credits)
+	}, func(more []store.Request) error {
+		_, err := c.takeKey(ctx, now, more)
+		return err
 	})
 }
 
-// Renew implements [store.Store].
-func (c *Cluster) Renew(ctx context.Context, requests []store.Request) error {
-	return c.RenewAt(ctx, 0, requests)
-}
-
-// RenewAt is Renew at an instant of the caller's choice; 0 stands for the time of the
-// nodes.
-func (c *Cluster) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
-	return c.eachKey(ctx, requests, func(ctx context.Context, s *Store, asking bool, requests []store.Request) error {
-		return s.recharge(ctx, now, asking, requests)
-	})
+// refund gives back credits, those of each key by themselves.
+func (c *Cluster) refund(ctx context.Context, now algorithms.Micros, credits []credit) (err error) {
+	byKey := make(map[string][]credit)
+	for _, one := range credits {
+		byKey[one.key] = append(byKey[one.key], one)
+	}
+	errs := make(chan error, len(byKey))
+	for key := range byKey { // a node that hangs holds up nobody else's
+		go func() { errs <- c.giveBack(ctx, now, key, byKey[key], nil) }()
+	}
+	for range byKey {
+		err = cmp.Or(err, <-errs)
+	}
+	return err
 }
 
 // Change implements [store.Store].
@@ -178,7 +189,7 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 // ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of the
 // nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
-	for _, one := range encodeChange(c.names(), now, change) { // while their slot is on its way, each can be elsewhere
+	for _, one := range c.format().encodeChange(now, change) { // while their slot is on its way, each can be elsewhere
 		err := c.at(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
 			waiting, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
@@ -189,27 +200,6 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 		}
 	}
 	return nil
-}
-
-// eachKey has the nodes do something with the charges of requests, those of each key by
-// themselves. The memory of their decisions is the caller's.
-func (c *Cluster) eachKey(ctx context.Context, requests []store.Request, do func(ctx context.Context, s *Store, asking bool, requests []store.Request) error) error {
-	if !charged(requests) {
-		return nil
-	}
-	parts := split(requests)
-	each(parts, func(p *byKey) {
-		p.err = c.at(ctx, p.requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
-			waiting, cancel := context.WithDeadline(ctx, deadline)
-			defer cancel()
-			return classify(ctx, do(waiting, s, asking, p.requests))
-		})
-	})
-	var err error
-	for _, p := range parts {
-		err = cmp.Or(err, p.err)
-	}
-	return err
 }
 
 // at has the node do something that has a key's slot, within the timeout. A node that
@@ -262,9 +252,9 @@ func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline
 	}
 }
 
-func (c *Cluster) names() keyNames {
-	return keyNames{prefix: c.options.KeyPrefix, secret: c.options.HashKeys}
-}
+func (c *Cluster) names() keyNames { return c.options.names() }
+
+func (c *Cluster) format() format { return c.options.format() }
 
 // Failing is how many nodes aren't asked at present because they have failed.
 func (c *Cluster) Failing() (n int) {

@@ -35,7 +35,10 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(func() {
+		redisstore.ForgetSlots(s)
+		_ = s.Close()
+	})
 	return s
 }
 
@@ -103,12 +106,12 @@ func testClusterSeveralKeys(t *testing.T, c *redistest.Cluster) {
 					want = 3
 				}
 				for _, one := range r[:2] {
-					d := one.Decisions[0]
+					d := one.Outcome.Decisions[0]
 					if !d.Allowed || d.Charged != 0 || d.Remaining != want || d.RetryAfter != 0 || want == 5 && d.ResetAfter > 1000 {
 						t.Errorf("key %s: %+v, want %d remaining and nothing charged", one.Key, d, want)
 					}
 				}
-				if d := r[2].Decisions[0]; d.Allowed || d.RetryAfter == 0 {
+				if d := r[2].Outcome.Decisions[0]; d.Allowed || d.RetryAfter == 0 {
 					t.Errorf("the refusing key: %+v", d)
 				}
 			}
@@ -135,7 +138,7 @@ func testClusterGivesBackLate(t *testing.T, c *redistest.Cluster) {
 		if _, err := s.Take(ctx, r); err != nil {
 			t.Fatal(err)
 		}
-		return r[0].Decisions[0]
+		return r[0].Outcome.Decisions[0]
 	}
 	// On this node the request finds no room, and it is slow to say so.
 	both[0].Cost = 3
@@ -161,7 +164,7 @@ func testClusterGivesBackLate(t *testing.T, c *redistest.Cluster) {
 		t.Errorf("it took %v", took)
 	}
 	c.Nodes[1].Thaw(t)
-	if d := both[1].Decisions[0]; d.Charged != 0 {
+	if d := both[1].Outcome.Decisions[0]; d.Charged != 0 {
 		t.Errorf("%+v, want no receipt", d)
 	}
 	for deadline := time.Now().Add(patient); look(both[1]).Remaining != 2; time.Sleep(time.Millisecond) {
@@ -227,7 +230,7 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 				default:
 				}
 				one := []store.Request{several[0]}
-				one[0].Decisions = nil
+				one[0].Outcome.Decisions = nil
 				switch allowed, err := s.Take(ctx, one); {
 				case err != nil:
 					failed.Add(1)
@@ -303,7 +306,7 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 				}
 				allowed, err := s.Take(ctx, together)
 				if allowed && err == nil && rng.IntN(3) == 0 {
-					allowed, err = false, s.Refund(ctx, together, 1)
+					allowed, err = false, refund(s, together, 1)
 				}
 				if err != nil {
 					t.Error(err)
@@ -361,7 +364,7 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 			if _, err := s.Take(ctx, r); err != nil {
 				t.Fatal(err)
 			}
-			charged, n := events-r[0].Decisions[0].Remaining, admitted[key][zone].Load()
+			charged, n := events-r[0].Outcome.Decisions[0].Remaining, admitted[key][zone].Load()
 			if n > events || charged != n {
 				t.Errorf("key %d zone %d: admitted %d, charged %d, the limit is %d", key, zone, n, charged, events)
 			}
@@ -394,19 +397,19 @@ func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	c.BeginMove(t, slot, from, to)
 	r := request(t, "new")
 	for want := int64(9); want >= 7; want-- {
-		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != want {
-			t.Fatalf("allowed %v, error %v, %+v, want %d remaining", allowed, err, r[0].Decisions, want)
+		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != want {
+			t.Fatalf("allowed %v, error %v, %+v, want %d remaining", allowed, err, r[0].Outcome.Decisions, want)
 		}
 	}
-	if err := s.Refund(ctx, r, 1); err != nil {
+	if err := refund(s, r, 1); err != nil {
 		t.Fatal(err)
 	}
 	if n := to.Client.ClusterCountKeysInSlot(ctx, slot).Val(); n != 1 {
 		t.Errorf("the new node has %d keys of the slot, want 1", n)
 	}
 	c.EndMove(t, slot, from, to)
-	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != 7 {
-		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Decisions)
+	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != 7 {
+		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Outcome.Decisions)
 	}
 }
 
@@ -472,32 +475,32 @@ func testClusterChecks(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
-// A log that holds nothing but what is renewed can be renewed while its slot moves.
+// A slot is renewed while the slot of the cluster that its key is in moves.
 func testClusterRenews(t *testing.T, c *redistest.Cluster) {
-	s := openCluster(t, c, redisstore.Options{})
-	ctx := context.Background()
+	const expiry = 2 * time.Second
+	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	slot := c.Slot(t, "renewed")
 	from, to := ends(t, c, slot)
-	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 2, Window: 3_600_000_000})
-	r := []store.Request{{Zone: "z", Key: "renewed", Cost: 1, Limits: []store.Limit{limit}}}
-	if allowed, err := s.Take(ctx, r); !allowed || err != nil {
-		t.Fatal(allowed, err)
-	}
-	renew := func(when string) {
+	first, second := takeSlot(t, s, "renewed", 3), takeSlot(t, s, "renewed", 3)
+	held := func(when string) {
 		t.Helper()
-		if err := s.Renew(ctx, r); err != nil || r[0].Decisions[0].Charged != 1 {
-			t.Errorf("%s: %+v, %v", when, r[0].Decisions[0], err)
+		time.Sleep(3 * expiry / 2)
+		third := takeSlot(t, s, "renewed", 3)
+		if third.Outcome.Slots.InFlight != 3 {
+			t.Errorf("%s: %+v, want 3 in flight", when, third.Outcome.Slots)
 		}
+		leaveSlot(t, s, third)
 	}
 	c.BeginMove(t, slot, from, to)
-	renew("before the key moves")
+	held("before the key moves")
 	c.MoveKeys(t, slot, 1, from, to)
-	renew("when the key has moved")
+	held("when the key has moved")
 	c.EndMove(t, slot, from, to)
-	renew("when the slot has moved")
-	peek := []store.Request{{Zone: "z", Key: "renewed", Limits: []store.Limit{limit}}}
-	if _, err := s.Take(ctx, peek); err != nil || peek[0].Decisions[0].Remaining != 1 {
-		t.Errorf("%+v, %v", peek[0].Decisions, err)
+	held("when the slot has moved")
+	leaveSlot(t, s, first)
+	leaveSlot(t, s, second)
+	if n := takeSlot(t, s, "renewed", 3).Outcome.Slots.InFlight; n != 1 {
+		t.Errorf("%d in flight, want 1", n)
 	}
 }
 
@@ -550,15 +553,15 @@ func TestClusterFailover(t *testing.T) {
 		}
 		looked := []store.Request{together[1]}
 		for deadline := time.Now().Add(patient); ; time.Sleep(time.Millisecond) {
-			looked[0].Cost, looked[0].Decisions = 0, nil
+			looked[0].Cost, looked[0].Outcome.Decisions = 0, nil
 			if _, err := s.Take(context.Background(), looked); err != nil {
 				t.Fatal(err)
 			}
-			if looked[0].Decisions[0].Remaining == 10 {
+			if looked[0].Outcome.Decisions[0].Remaining == 10 {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%+v: it keeps a charge", looked[0].Decisions[0])
+				t.Fatalf("%+v: it keeps a charge", looked[0].Outcome.Decisions[0])
 			}
 		}
 	}
@@ -858,7 +861,7 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 			}
 			want, _ := memory.TakeAt(context.Background(), now, other)
 			for i := range one {
-				got, d := one[i].Decisions[0], other[i].Decisions[0]
+				got, d := one[i].Outcome.Decisions[0], other[i].Outcome.Decisions[0]
 				got.Receipt, d.Receipt = algorithms.Receipt{}, algorithms.Receipt{}
 				if one[i].Mode == algorithms.Uniform && got.Allowed && d.RetryAfter > 0 && got.RetryAfter > d.RetryAfter {
 					got.RetryAfter = d.RetryAfter // it may be told to wait for longer

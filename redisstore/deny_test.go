@@ -44,7 +44,7 @@ func TestDenialThatIsOvertakenByRefund(t *testing.T) {
 	take(charged, true)
 	s.meanwhile = func() {
 		s.meanwhile = nil
-		if err := cache.Refund(t.Context(), charged, 1); err != nil {
+		if err := refund(cache, charged, 1); err != nil {
 			t.Error(err)
 		}
 	}

@@ -60,3 +60,18 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	s.ask(context.Background(), now, false, part{deadline: time.Now().Add(time.Minute), groups: groups})
 	return len(calls)
 }
+
+// ForgetSlots makes the store renew no slot that was taken until now, as if its instance was
+// killed.
+func ForgetSlots(s store.Store) {
+	var t *slotTable
+	switch s := s.(type) {
+	case *Store:
+		t = s.slots
+	case *Cluster:
+		t = s.held
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.slots)
+}

@@ -73,7 +73,7 @@ func TestRefusingRedis(t *testing.T) {
 				if err != nil {
 					return 0, err
 				}
-				return r[0].Decisions[0].Remaining, nil
+				return r[0].Outcome.Decisions[0].Remaining, nil
 			}
 			if left, err := take(); left != 9 || err != nil {
 				t.Fatal(left, err)
@@ -126,8 +126,8 @@ func TestFlushedBudgets(t *testing.T) {
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for range 3 {
 		r := request(t, "k")
-		if _, err := s.Take(t.Context(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
-			t.Errorf("%v, %+v", err, r[0].Decisions)
+		if _, err := s.Take(t.Context(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
+			t.Errorf("%v, %+v", err, r[0].Outcome.Decisions)
 		}
 		server.Client.FlushAll(t.Context())
 	}
@@ -190,8 +190,8 @@ func TestPoisonedKeys(t *testing.T) {
 	for i := range each {
 		all.Go(func() {
 			r := request(t, fmt.Sprint("good ", i))
-			if _, err := b.Take(ctx, r); err != nil || r[0].Decisions[0].Remaining != 9 {
-				t.Errorf("%v, %+v", err, r[0].Decisions)
+			if _, err := b.Take(ctx, r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
+				t.Errorf("%v, %+v", err, r[0].Outcome.Decisions)
 			}
 		})
 		all.Go(func() {
@@ -209,11 +209,10 @@ func TestPoisonedKeys(t *testing.T) {
 		_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
 		wantReason(t, "taking from what is no budget", err, store.ReasonKey)
 	}
-	for _, give := range []func(context.Context, []store.Request) error{b.Renew, func(ctx context.Context, r []store.Request) error { return b.Refund(ctx, r, 1) }} {
-		r := request(t, "bad 0")
-		r[0].Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1, B: 1}}}
-		wantReason(t, "giving back to what is no budget", give(ctx, r), store.ReasonKey)
-	}
+	r := request(t, "bad 0")
+	r[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1, B: 1}}}
+	wantReason(t, "giving back to what is no budget", refund(b, r, 1), store.ReasonKey)
+	wantReason(t, "charging what is no budget", correct(b, store.Correction{Request: &r[0], Charge: 1}), store.ReasonKey)
 	if b.Open() {
 		t.Error("the store is not asked any more")
 	}

@@ -67,14 +67,14 @@ func TestFaultImmortalKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			did := fmt.Sprintf("%v of cost %d, max wait %d", r.Mode, r.Cost, r.MaxWait)
-			most := one[0].Decisions[0].ResetAfter + limit.Linger()
+			most := one[0].Outcome.Decisions[0].ResetAfter + limit.Linger()
 			if allowed && r.Cost > 0 {
 				charged = append(charged, one[0])
 			}
 			if len(charged) > 0 && rng.IntN(3) == 0 {
 				did += " and a refund"
 				i := rng.IntN(len(charged))
-				if err := s.Refund(ctx, charged[i:i+1], 1+rng.Int64N(3)); err != nil {
+				if err := refund(s, charged[i:i+1], 1+rng.Int64N(3)); err != nil {
 					t.Fatal(err)
 				}
 				charged = append(charged[:i], charged[i+1:]...)

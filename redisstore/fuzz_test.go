@@ -80,7 +80,7 @@ func FuzzReply(f *testing.F) {
 				values = append(values, int64(b))
 			}
 		}
-		requests := []store.Request{{Overridable: true, Limits: []store.Limit{{Limit: l}, {Limit: l}}}}
+		requests := []store.Request{{Override: new(store.Override), Limits: []store.Limit{{Limit: l}, {Limit: l}}}}
 		r := reader{reply: values}
 		r.decodeHead()
 		allowed, failed := r.decodeGroup(requests)
@@ -89,18 +89,18 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("allowed, and failed with %v", failed)
 		}
 		if err == nil && failed == nil {
-			if len(values) != 19 || len(requests[0].Decisions) != 2 {
+			if len(values) != 19 || len(requests[0].Outcome.Decisions) != 2 {
 				t.Fatalf("accepted %v", values)
 			}
 			all := true
-			for _, d := range requests[0].Decisions {
+			for _, d := range requests[0].Outcome.Decisions {
 				all = all && d.Allowed
 				if d.Remaining < 0 || d.RetryAfter > algorithms.Forever {
 					t.Fatalf("decision %+v", d)
 				}
 			}
 			if allowed != all {
-				t.Fatalf("allowed is %v with decisions %+v", allowed, requests[0].Decisions)
+				t.Fatalf("allowed is %v with decisions %+v", allowed, requests[0].Outcome.Decisions)
 			}
 		}
 	})

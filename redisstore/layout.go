@@ -80,6 +80,7 @@ func (c *Cluster) nodeLocked(address string) *node {
 	o.Address = address
 	dial, _ := o.client() // it has made one of these settings before
 	n := &node{cluster: c, Store: newStore(o, dial, c.stepped)}
+	n.slots = c.held
 	n.breaker = store.NewBreaker(n, func(failure error) { c.changed(address, failure) })
 	c.nodes[address] = n
 	if c.closed {

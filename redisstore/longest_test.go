@@ -108,21 +108,23 @@ func BenchmarkLongest(b *testing.B) {
 		return store.Request{Zone: "z", Key: key, Cost: cost, Limits: limits}
 	}
 	refund := func(now algorithms.Micros, r []store.Request, n int64) {
-		if err := s.RefundAt(ctx, now, r, n); err != nil {
+		var corrections []store.Correction
+		for i := range r {
+			corrections = append(corrections, store.Correction{Request: &r[i], Refund: n})
+		}
+		if err := s.CorrectAt(ctx, now, corrections); err != nil {
 			b.Fatal(err)
 		}
 	}
 	// Every script is there before it is measured.
 	for _, l := range allLongest(b) {
-		for _, limits := range [][]store.Limit{{l.limit}, {l.limit, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1})}} {
-			r := take(began, ask("k", 1, limits...))
-			refund(began, r, 1)
-			if err := s.RenewAt(ctx, began, take(began+hour, ask("k", 1, limits...))); err != nil {
-				b.Fatal(err)
-			}
+		for _, ban := range []*store.Ban{nil, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1})} {
+			r := ask("k", 1, l.limit)
+			r.Ban = ban
+			refund(began, take(began, r), 1)
 		}
 	}
-	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Forget: []store.Limit{allLongest(b)[0].limit}}); err != nil {
+	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Forget: []string{allLongest(b)[0].limit.ID}}); err != nil {
 		b.Fatal(err)
 	}
 	for _, l := range allLongest(b) {
@@ -135,9 +137,9 @@ func BenchmarkLongest(b *testing.B) {
 				limit := l.limit
 				own := *limit.Limit
 				limit.Limit = &own
-				ban := storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Most: hour})
-				r := ask(fmt.Sprint("batch", len(batch)), cost, limit, ban)
-				r.Overridable = true
+				r := ask(fmt.Sprint("batch", len(batch)), cost, limit)
+				r.Ban = storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Most: hour})
+				r.Override = new(store.Override)
 				batch = append(batch, []store.Request{r})
 			}
 			if l.entries == 0 {
@@ -183,20 +185,8 @@ func BenchmarkLongest(b *testing.B) {
 			r = take(began+1, ask("k", n/2, l.limit))
 			take(began+2, ask("k", n/4, l.limit))
 		}, func() { refund(began+3, r, n/2) })
-		measure(name+"/renew in the middle", func() {
-			take(began, ask("k", max(n/2-100, 1), l.limit))
-			r = nil
-			for i := range algorithms.MostWork / l.limit.BackWork() {
-				r = append(r, take(began+1+i, ask("k", 1, l.limit))...)
-			}
-			take(began+hour/2, ask("k", max(n/2-100, 1), l.limit))
-		}, func() {
-			if err := s.RenewAt(ctx, began+hour/2+1, r); err != nil {
-				b.Fatal(err)
-			}
-		})
 		measure(name+"/forget", func() { fillLog(b, s, l, began) }, func() {
-			if err := s.Change(ctx, store.Change{Zone: "z", Key: "full", Forget: []store.Limit{l.limit}}); err != nil {
+			if err := s.Change(ctx, store.Change{Zone: "z", Key: "full", Forget: []string{l.limit.ID}}); err != nil {
 				b.Fatal(err)
 			}
 		})

@@ -141,9 +141,9 @@ func TestChargedAtMostOnce(t *testing.T) {
 				t.Errorf("Take = %v, %v", allowed, err)
 			}
 			charged := request(t, "k")
-			charged[0].Decisions = []algorithms.Decision{{Charged: 1}}
-			if err := s.Refund(context.Background(), charged, 1); err == nil {
-				t.Error("Refund returned no error")
+			charged[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
+			if err := refund(s, charged, 1); err == nil {
+				t.Error("Correct reported no failure")
 			}
 			time.Sleep(50 * time.Millisecond) // for a second call that should not come
 			if got := m.calls.Load(); got != 2*test.calls {
@@ -175,7 +175,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	go func() {
 		r := request(t, "k")
 		allowed, err := s.Take(context.Background(), r)
-		if err == nil && (!allowed || r[0].Decisions[0].Remaining != 9) {
+		if err == nil && (!allowed || r[0].Outcome.Decisions[0].Remaining != 9) {
 			err = errors.New("a wrong decision")
 		}
 		done <- err

@@ -21,13 +21,13 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	slot := c.Slot(t, "overridden")
 	from, to := ends(t, c, slot)
 	r := request(t, "overridden")
-	r[0].Overridable = true
+	r[0].Override = new(store.Override)
 	left := int64(10)
 	take := func(when string) {
 		t.Helper()
 		left--
-		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Decisions[0].Remaining != left {
-			t.Fatalf("%s: allowed %v, error %v, %+v, want %d remaining", when, allowed, err, r[0].Decisions, left)
+		if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != left {
+			t.Fatalf("%s: allowed %v, error %v, %+v, want %d remaining", when, allowed, err, r[0].Outcome.Decisions, left)
 		}
 	}
 	override := func(text string) {
@@ -42,7 +42,7 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 		if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != want {
 			t.Fatalf("%s: %v, want it overridden by %q", when, err, want)
 		}
-		r[0].Override = want
+		r[0].Override = &store.Override{Text: want}
 	}
 	moveAll := func() {
 		for c.MoveKeys(t, slot, 10, from, to) > 0 {
@@ -87,7 +87,7 @@ func TestOverriddenLate(t *testing.T) {
 		all.Go(func() {
 			for range 500 {
 				r := request(t, "k")
-				r[0].Overridable = true
+				r[0].Override = new(store.Override)
 				_, err := s.Take(t.Context(), r)
 				_, failed := errors.AsType[*store.Error](err)
 				_, overridden := errors.AsType[*store.OverriddenError](err)

@@ -52,7 +52,7 @@ func packed(numbers ...int64) string {
 }
 
 // poisons returns what a limit's key may hold, drawn by a seed: of size numbers, or, if that
-// is 0, a log.
+// is 0, a log. Without a limit it is that of slots.
 func poisons(l *algorithms.Limit, size int, seed uint64) (all []poison) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	all = append(all,
@@ -98,7 +98,7 @@ func poisons(l *algorithms.Limit, size int, seed uint64) (all []poison) {
 		return all
 	}
 	all = append(all, text("numbers", packed(1, 2), true), list(true, "hello"), list(true, ""), list(true, random(23)), list(true, random(24), random(24)))
-	if l.Buckets == 0 {
+	if l == nil || l.Buckets == 0 {
 		return append(all,
 			list(true, "nan"), list(true, "inf"), list(true, "-1"), list(true, "1e300"), list(true, "1.5"), list(true, fmt.Sprint(poisonNow-1, ".25")),
 			list(true, fmt.Sprint(poisonNow-1), "x"), list(true, packed(poisonNow, 0, 1)), list(true, fmt.Sprint(int64(-poisonNow))),
@@ -125,43 +125,66 @@ func poisons(l *algorithms.Limit, size int, seed uint64) (all []poison) {
 func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(string) string) string {
 	t.Helper()
 	ctx := context.Background()
-	names := keyNames{prefix: "p"}
+	names := format{keyNames{prefix: "p"}, 60_000_000}
 	healthy := storetest.Limit(t, "h", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000})
 	quotas := append(storetest.Quotas(10, 60_000_000),
 		algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 60_000_000, Buckets: 6},
 		algorithms.Quota{Algorithm: "smooth", Events: 10, Window: 60_000_000, WarmUp: 60_000_000})
-	var limits []store.Limit
-	for _, q := range quotas {
-		limits = append(limits, storetest.Limit(t, "z", q))
+	type budget struct {
+		limit store.Limit
+		slots *store.Slots
+		ban   *store.Ban
+		id    string
+		size  int // how many numbers it is; 0 is a log
 	}
-	limits = append(limits, storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 60_000_000, Duration: 60_000_000, Most: 60_000_000}))
-	for _, limit := range limits {
-		size := map[string]int{"sliding_log": 0, "sliding_window": 3, "ban": 3}
-		numbers, ok := size[limit.Algorithm().Name]
-		if !ok {
-			numbers = 2
+	var budgets []budget
+	for _, q := range quotas {
+		limit := storetest.Limit(t, "z", q)
+		size := 2
+		switch q.Algorithm {
+		case "sliding_log":
+			size = 0
+		case "sliding_window":
+			size = 3
 		}
-		set := algorithms.Set(0).With(healthy.Algorithm()).With(limit.Algorithm())
+		budgets = append(budgets, budget{limit: limit, id: limit.ID, size: size})
+	}
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10}
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 60_000_000, Duration: 60_000_000, Most: 60_000_000})
+	budgets = append(budgets, budget{slots: slots, id: slots.ID}, budget{ban: ban, id: ban.ID, size: 3})
+	for _, of := range budgets {
+		limits := []store.Limit{healthy}
+		var refunds []credit
+		if of.limit.Limit != nil {
+			limits = append(limits, of.limit)
+			refunds = []credit{{"bad", of.id, of.limit.Limit, algorithms.Receipt{A: poisonNow - 1}, 1}}
+		} else if of.slots != nil {
+			refunds = []credit{{"bad", of.id, slotLimit(10), algorithms.Receipt{A: poisonNow - 1}, 1}}
+		}
+		one := func(key string, mode algorithms.Mode) []store.Request {
+			return []store.Request{{Zone: "z", Key: key, Cost: 1, Mode: mode, Limits: []store.Limit{healthy}}}
+		}
+		bad := one("bad", algorithms.Binary)
+		bad[0].Limits, bad[0].Slots, bad[0].Ban = limits, of.slots, of.ban
+		set := algorithmsOf(bad)
 		sha := client.ScriptLoad(ctx, mutate(set.TakeScript())).Val()
 		refund := client.ScriptLoad(ctx, mutate(set.RefundScript())).Val()
 		renew := client.ScriptLoad(ctx, mutate(set.RenewScript())).Val()
-		for _, p := range poisons(limit.Limit, numbers, seed) {
+		for _, p := range poisons(of.limit.Limit, of.size, seed) {
 			for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Uniform} {
-				if mode == algorithms.Uniform && limit.Algorithm().BinaryOnly {
+				if mode == algorithms.Uniform && of.limit.Limit != nil && of.limit.Algorithm().BinaryOnly {
 					continue
 				}
-				what := fmt.Sprintf("%v in mode %v, seed %d, poisoned by %s", limit.Limit, mode, seed, p.name)
+				what := fmt.Sprintf("%s in mode %v, seed %d, poisoned by %s", of.id, mode, seed, p.name)
 				client.FlushDB(ctx)
-				bad := names.name("bad", limit.ID)
-				if err := p.put(client, bad); err != nil {
+				key := names.name("bad", of.id)
+				if err := p.put(client, key); err != nil {
 					t.Fatal(err)
 				}
-				before := client.Dump(ctx, bad).Val()
-				one := func(key string, limits ...store.Limit) []store.Request {
-					return []store.Request{{Zone: "z", Key: key, Cost: 1, Mode: mode, Limits: limits}}
-				}
-				groups := [][]store.Request{one("first", healthy), one("bad", healthy, limit), one("last", healthy)}
-				keys, argv := encode(names, poisonNow, 0, groups...)
+				before := client.Dump(ctx, key).Val()
+				bad[0].Mode = mode
+				groups := [][]store.Request{one("first", mode), bad, one("last", mode)}
+				keys, argv := names.encode(poisonNow, 0, groups...)
 				values, err := client.EvalSha(ctx, sha, keys, argv...).Slice()
 				if err != nil {
 					return fmt.Sprintf("%s: the call fails: %v", what, err)
@@ -176,33 +199,31 @@ func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(strin
 					return fmt.Sprintf("%s: the reply is bad: %v", what, err)
 				}
 				for _, i := range []int{0, 2} {
-					if failed[i] != nil || groups[i][0].Decisions[0].Remaining != 9 {
-						return fmt.Sprintf("%s: another request: %v, %+v", what, failed[i], groups[i][0].Decisions)
+					if failed[i] != nil || groups[i][0].Outcome.Decisions[0].Remaining != 9 {
+						return fmt.Sprintf("%s: another request: %v, %+v", what, failed[i], groups[i][0].Outcome.Decisions)
 					}
 				}
 				if failed[1] == nil && p.certain {
-					return fmt.Sprintf("%s: decided as %+v", what, groups[1][0].Decisions)
+					return fmt.Sprintf("%s: decided as %+v", what, groups[1][0].Outcome.Decisions)
 				}
 				if e, ok := classify(ctx, failed[1]).(*store.Error); failed[1] != nil && (!ok || e.Reason != store.ReasonKey) {
 					return fmt.Sprintf("%s: %v, want an error of the key", what, failed[1])
 				}
-				if p.certain && client.Dump(ctx, bad).Val() != before {
+				if p.certain && client.Dump(ctx, key).Val() != before {
 					return what + ": it was written over"
 				}
-				if p.certain && !limit.Bans() {
-					charged := one("bad", limit)
-					charged[0].Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: poisonNow - 1, B: 0}}}
-					keys, argv := encodeRefund(names, charged, 1, poisonNow)
+				if p.certain && of.ban == nil {
+					keys, argv := names.encodeRefund(refunds, poisonNow)
 					given, err := client.EvalSha(ctx, refund, keys, argv...).Slice()
 					if err != nil || len(given) != 2 || given[1] == int64(1) {
 						return fmt.Sprintf("%s: giving back says %v, %v", what, given, err)
 					}
-					keys, argv = encodeRefund(names, charged, 1, poisonNow, 0)
+					keys, argv = names.encodeRefund(refunds, poisonNow, 0)
 					renewed, err := client.EvalSha(ctx, renew, keys, argv...).Slice()
 					if err != nil || len(renewed) != 4 || renewed[2] != int64(0) {
 						return fmt.Sprintf("%s: renewing says %v, %v", what, renewed, err)
 					}
-					if client.Dump(ctx, bad).Val() != before {
+					if client.Dump(ctx, key).Val() != before {
 						return what + ": it was written over by giving back or renewing"
 					}
 				}

@@ -56,6 +56,9 @@ type Options struct {
 	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
+	// SlotExpiry is how long a slot is held that an instance neither gives back nor renews
+	// (default 30 s).
+	SlotExpiry time.Duration
 }
 
 func init() {
@@ -89,6 +92,7 @@ type Store struct {
 	clock   clock
 	stepped func(back time.Duration)
 	batcher batcher
+	slots   *slotTable
 }
 
 // Normal returns the options with defaults filled in and a URL taken apart, so
@@ -99,6 +103,7 @@ func (o Options) Normal() (Options, error) {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
 	o.Batch = cmp.Or(o.Batch, DefaultBatch)
+	o.SlotExpiry = cmp.Or(o.SlotExpiry, DefaultSlotExpiry)
 	for _, c := range []byte(o.KeyPrefix) {
 		if c < ' ' || c > '~' || c == '{' || c == '}' {
 			return o, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
@@ -138,15 +143,19 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 }
 
 func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
-	return &Store{
+	s := &Store{
 		options: o, dial: dial, takes: make(scripts), refunds: make(scripts), renews: make(scripts), stepped: stepped,
 		batcher: batcher{bounds: flying},
 	}
+	s.slots = newSlotTable(o.SlotExpiry, s.renewSlots)
+	return s
 }
 
-func (s *Store) names() keyNames {
-	return keyNames{prefix: s.options.KeyPrefix, secret: s.options.HashKeys}
-}
+func (s *Store) format() format { return s.options.format() }
+
+func (o Options) names() keyNames { return keyNames{prefix: o.KeyPrefix, secret: o.HashKeys} }
+
+func (o Options) format() format { return format{o.names(), o.SlotExpiry.Microseconds()} }
 
 // Destruct lets a [Store] live in a pool of shared values. It is Close.
 func (s *Store) Destruct() error { return s.Close() }
@@ -235,28 +244,46 @@ func (s *Store) takeAlone(ctx context.Context, now algorithms.Micros, deadline t
 		return false, a.err
 	}
 	allowed, failed := a.reader.decodeGroup(requests)
-	return allowed, errors.Join(failed, a.reader.end())
+	if err := errors.Join(failed, a.reader.end()); err != nil {
+		return false, err
+	}
+	s.slots.hold(a.reader.taken, now != 0)
+	return allowed, nil
 }
 
-// Refund implements [store.Store].
-func (s *Store) Refund(ctx context.Context, requests []store.Request, n int64) error {
-	return s.RefundAt(ctx, 0, requests, n)
+// Correct implements [store.Store].
+func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
+	if err := s.CorrectAt(context.Background(), 0, corrections); err != nil && failed != nil {
+		failed(err)
+	}
 }
 
-// RefundAt is Refund at an instant of the caller's choice; 0 stands for the time of
-// Redis.
-func (s *Store) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
-	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
+// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of Redis.
+func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
+	deadline := time.Now().Add(s.options.Timeout)
+	waiting, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	return classify(ctx, s.refund(waiting, now, false, requests, n))
+	refund := func(credits []credit) error { return classify(ctx, s.refund(waiting, now, false, credits)) }
+	return s.slots.correct(corrections, refund, func(more []store.Request) (err error) {
+		if now == 0 {
+			_, err = s.takeUntil(ctx, deadline, more)
+		} else {
+			_, err = s.TakeAt(ctx, now, more)
+		}
+		return err
+	})
 }
 
-func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request, n int64) error {
-	keys, argv := encodeRefund(s.names(), requests, n, now)
-	if len(keys) == 0 {
+func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, credits []credit) error {
+	if len(credits) == 0 {
 		return nil
 	}
-	reply := s.runOne(ctx, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, requests), keys, argv})
+	var set algorithms.Set
+	for _, c := range credits {
+		set = set.With(algorithmOf(c.of))
+	}
+	keys, argv := s.format().encodeRefund(credits, now)
+	reply := s.runOne(ctx, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, set), keys, argv})
 	if reply.err != nil {
 		return reply.err
 	}
@@ -271,57 +298,6 @@ func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, 
 	return nil
 }
 
-// Renew implements [store.Store].
-func (s *Store) Renew(ctx context.Context, requests []store.Request) error {
-	return s.RenewAt(ctx, 0, requests)
-}
-
-// RenewAt is Renew at an instant of the caller's choice; 0 stands for the time of Redis.
-func (s *Store) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
-	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
-	defer cancel()
-	return classify(ctx, s.recharge(waiting, now, false, requests))
-}
-
-// recharge is Renew in one script call, before the deadline of ctx. If it comes too late by
-// the clock of Redis that was known, it is made once more, by what is known now.
-func (s *Store) recharge(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request) error {
-	err := s.rechargeOnce(ctx, now, asking, requests)
-	if errors.Is(err, errLate) && ctx.Err() == nil {
-		err = s.rechargeOnce(ctx, now, asking, requests)
-	}
-	return err
-}
-
-func (s *Store) rechargeOnce(ctx context.Context, now algorithms.Micros, asking bool, requests []store.Request) error {
-	conns := s.acquire()
-	defer s.release(conns)
-	deadline, _ := ctx.Deadline()
-	last, err := s.lastInstant(ctx, conns, now, deadline)
-	if err != nil {
-		return err
-	}
-	keys, argv := encodeRefund(s.names(), requests, algorithms.Forever, now, last)
-	if len(keys) == 0 {
-		return nil
-	}
-	sent := time.Now()
-	reply := s.run(ctx, conns, asking, command{s.script(s.renews, algorithms.Set.RenewScript, requests), keys, argv})[0]
-	if reply.err != nil {
-		return reply.err
-	}
-	r := &reader{reply: reply.values}
-	at, late := r.decodeHead()
-	if now == 0 && r.err == nil {
-		s.watch(at, sent)
-	}
-	if late {
-		return errLate
-	}
-	failed := r.decodeRenewal(requests)
-	return cmp.Or(r.end(), failed)
-}
-
 // Change implements [store.Store].
 func (s *Store) Change(ctx context.Context, c store.Change) error { return s.ChangeAt(ctx, 0, c) }
 
@@ -331,7 +307,7 @@ func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Cha
 	defer cancel()
 	conns := s.acquire()
 	defer s.release(conns)
-	for _, reply := range s.run(waiting, conns, false, encodeChange(s.names(), now, c)...) {
+	for _, reply := range s.run(waiting, conns, false, s.format().encodeChange(now, c)...) {
 		if reply.err != nil {
 			return classify(ctx, reply.err)
 		}
@@ -349,16 +325,8 @@ func (s *Store) runOne(ctx context.Context, asking bool, c command) reply {
 // scripts holds those made so far, by the algorithms in them.
 type scripts map[algorithms.Set]*redis.Script
 
-// script returns the script for the algorithms of these groups of requests.
-func (s *Store) script(made scripts, compose func(algorithms.Set) string, groups ...[]store.Request) *redis.Script {
-	var set algorithms.Set
-	for _, requests := range groups {
-		for i := range requests {
-			for _, l := range requests[i].Limits {
-				set = set.With(l.Algorithm())
-			}
-		}
-	}
+// script returns the script for a set of algorithms.
+func (s *Store) script(made scripts, compose func(algorithms.Set) string, set algorithms.Set) *redis.Script {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := made[set]
@@ -367,6 +335,25 @@ func (s *Store) script(made scripts, compose func(algorithms.Set) string, groups
 		made[set] = known
 	}
 	return known
+}
+
+// algorithmsOf returns what is needed to decide groups of requests.
+func algorithmsOf(groups ...[]store.Request) (set algorithms.Set) {
+	for _, requests := range groups {
+		for i := range requests {
+			r := &requests[i]
+			for _, l := range r.Limits {
+				set = set.With(l.Algorithm())
+			}
+			if r.Ban != nil {
+				set = set.WithBan()
+			}
+			if r.Slots != nil {
+				set = set.With(slotAlgorithm)
+			}
+		}
+	}
+	return set
 }
 
 // charge is a command that must run at most once. Once it may have been written,

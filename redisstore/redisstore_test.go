@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,10 @@ func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(func() {
+		redisstore.ForgetSlots(s)
+		_ = s.Close()
+	})
 	return s
 }
 
@@ -73,6 +77,21 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
+// correct makes corrections, and returns the first failure.
+func correct(s store.Store, corrections ...store.Correction) (err error) {
+	s.Correct(corrections, func(failure error) { err = cmp.Or(err, failure) })
+	return err
+}
+
+// refund gives back n events of each limit of requests.
+func refund(s store.Store, requests []store.Request, n int64) error {
+	var corrections []store.Correction
+	for i := range requests {
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: n})
+	}
+	return correct(s, corrections...)
+}
+
 func request(t testing.TB, key string) []store.Request {
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
 	return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
@@ -96,7 +115,7 @@ func TestKeysAndExpiry(t *testing.T) {
 		defer conn.Close()
 		conn.Select(context.Background(), 3)
 		ttl := conn.PTTL(context.Background(), name).Val()
-		want := time.Duration(r[0].Decisions[0].ResetAfter)*time.Microsecond + time.Second
+		want := time.Duration(r[0].Outcome.Decisions[0].ResetAfter)*time.Microsecond + time.Second
 		if q.Initial != nil {
 			want += time.Minute // for so long it is known to be full
 		}
@@ -115,14 +134,14 @@ func TestHashedKeys(t *testing.T) {
 	for _, key := range []string{"203.0.113.7", "", "{x}", strings.Repeat("k", 1000), redisstore.HashedKey("secret", "203.0.113.7")} {
 		for _, one := range []*redisstore.Store{s, other} {
 			r := request(t, key)
-			if _, err := one.Take(context.Background(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
-				t.Errorf("key %.40q: %v, %+v", key, err, r[0].Decisions)
+			if _, err := one.Take(context.Background(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
+				t.Errorf("key %.40q: %v, %+v", key, err, r[0].Outcome.Decisions)
 			}
-			if err := one.Refund(context.Background(), r, 1); err != nil {
+			if err := refund(one, r, 1); err != nil {
 				t.Error(err)
 			}
-			if _, err := one.Take(context.Background(), r); err != nil || r[0].Decisions[0].Remaining != 9 {
-				t.Errorf("key %.40q after a refund: %v, %+v", key, err, r[0].Decisions)
+			if _, err := one.Take(context.Background(), r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
+				t.Errorf("key %.40q after a refund: %v, %+v", key, err, r[0].Outcome.Decisions)
 			}
 		}
 	}
@@ -169,7 +188,7 @@ func TestScriptFlushedIsLoadedAgain(t *testing.T) {
 		if _, err := s.Take(context.Background(), r); err != nil {
 			t.Fatal(err)
 		}
-		if got := r[0].Decisions[0].Remaining; got != 9-i {
+		if got := r[0].Outcome.Decisions[0].Remaining; got != 9-i {
 			t.Errorf("%d remaining after %d requests of 10: charged other than once", got, i+1)
 		}
 	}

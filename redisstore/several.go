@@ -66,16 +66,17 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	}
 	if failed != nil {
 		for _, p := range parts {
-			if p.err == nil && charged(p.requests) {
-				go c.giveBack(context.WithoutCancel(ctx), now, receipts(p.requests))
+			if p.err == nil {
+				credits := c.credits(p.requests)
+				go c.giveBack(context.WithoutCancel(ctx), now, p.requests[0].Key, credits, nil)
 			}
 		}
 		return false, failed
 	}
 	if err := overridden(parts, len(requests)); err != nil { // there must be room when the same are asked for again
 		each(parts, func(p *byKey) {
-			if p.err == nil && charged(p.requests) {
-				_ = c.giveBack(context.WithoutCancel(ctx), now, receipts(p.requests))
+			if p.err == nil {
+				_ = c.giveBack(context.WithoutCancel(ctx), now, p.requests[0].Key, c.credits(p.requests), nil)
 			}
 		})
 		return false, err
@@ -89,7 +90,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	}
 	for _, p := range parts {
 		for i, place := range p.places {
-			requests[place].Decisions = p.requests[i].Decisions
+			requests[place].Outcome = p.requests[i].Outcome
 		}
 	}
 	return allowed, nil
@@ -104,8 +105,10 @@ func overridden(parts []*byKey, requests int) error {
 		others, is := errors.AsType[*store.OverriddenError](p.err)
 		found = found || is
 		for i, place := range p.places {
-			if all.Overrides[place] = p.requests[i].Override; is {
+			if is {
 				all.Overrides[place] = others.Overrides[i]
+			} else if o := p.requests[i].Override; o != nil {
+				all.Overrides[place] = o.Text
 			}
 		}
 	}
@@ -115,56 +118,56 @@ func overridden(parts []*byKey, requests int) error {
 	return all
 }
 
-func charged(requests []store.Request) bool {
-	return slices.ContainsFunc(requests, func(r store.Request) bool {
-		return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Charged > 0 })
-	})
-}
-
-// receipts copies requests that nobody else may read any more.
-func receipts(requests []store.Request) []store.Request {
-	copies := slices.Clone(requests)
-	for i := range copies {
-		copies[i].Decisions = slices.Clone(copies[i].Decisions)
+// credits returns all that requests were charged and what slots they took.
+func (c *Cluster) credits(requests []store.Request) (credits []credit) {
+	for i := range requests {
+		credits = append(credits, c.held.refunds(store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})...)
 	}
-	return copies
+	return credits
 }
 
 // withdraw makes requests that had room those of a request that another key had none
 // for. It is done by the deadline, whether or not the charge has been given back by then.
 func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
-	var back []store.Request
+	var credits []credit
+	var looks []store.Request
 	var places []int
 	for i := range requests {
 		r := &requests[i]
-		if r.Mode == algorithms.Uniform { // refused requests are charged, too
-			for j := range r.Decisions {
-				d := &r.Decisions[j]
+		back := store.Correction{Request: r, Refund: algorithms.Forever, Leave: true}
+		if r.Mode == algorithms.Uniform { // denied requests are charged, too
+			back.Refund = 0
+			for j := range r.Outcome.Decisions {
+				d := &r.Outcome.Decisions[j]
 				if d.Remaining == r.Cost-1 {
 					d.RetryAfter = d.MoreAfter
 				} else if d.Remaining < r.Cost {
 					d.RetryAfter = d.ResetAfter // it fits by then, and maybe sooner
 				}
 			}
-			continue
+		} else if r.Outcome.Verdict == store.Allowed {
+			looks, places = append(looks, store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}), append(places, i)
 		}
-		if r.Shadow && refuses(r) {
-			continue
-		}
-		back, places = append(back, *r), append(places, i)
+		credits = append(credits, c.held.refunds(back)...)
 	}
-	back = receipts(back)
+	for i := range requests {
+		o := &requests[i].Outcome
+		if o.Slots.Taken {
+			o.Slots.Taken = false
+			o.Slots.InFlight--
+		}
+	}
 	for _, place := range places {
-		for j := range requests[place].Decisions {
-			d := &requests[place].Decisions[j]
+		for j := range requests[place].Outcome.Decisions {
+			d := &requests[place].Outcome.Decisions[j]
 			d.Wait, d.Charged = 0, 0 // it is not held, and nobody else gives anything back
 		}
 	}
-	if !charged(back) {
+	if len(credits) == 0 {
 		return
 	}
 	given := make(chan error, 1)
-	go func() { given <- c.giveBack(ctx, now, back) }()
+	go func() { given <- c.giveBack(ctx, now, requests[0].Key, credits, looks) }()
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -176,32 +179,29 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline 
 		return
 	}
 	for i, place := range places {
-		requests[place].Decisions = back[i].Decisions
+		requests[place].Outcome.Decisions = looks[i].Outcome.Decisions
 	}
 }
 
-// refuses tells whether a request has no room in its own zone.
-func refuses(r *store.Request) bool {
-	return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return !d.Allowed })
-}
-
-// giveBack gives back what was charged to requests of one key, and then has their
-// decisions say how their budgets stand.
-func (c *Cluster) giveBack(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
+// giveBack gives back credits of one key, and then looks how its budgets stand.
+func (c *Cluster) giveBack(ctx context.Context, now algorithms.Micros, key string, credits []credit, looks []store.Request) error {
+	if len(credits) == 0 {
+		return nil
+	}
 	given := false
-	return c.at(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
+	return c.at(ctx, key, func(s *Store, deadline time.Time, asking bool) error {
 		waiting, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 		if !given {
-			if err := s.refund(waiting, now, asking, requests, algorithms.Forever); err != nil {
+			if err := s.refund(waiting, now, asking, credits); err != nil {
 				return classify(ctx, err)
 			}
 			given = true
-			for i := range requests {
-				requests[i].Cost, requests[i].MaxWait = 0, 0
-			}
 		}
-		_, err := s.takeAlone(waiting, now, deadline, asking, requests)
+		if len(looks) == 0 {
+			return nil
+		}
+		_, err := s.takeAlone(waiting, now, deadline, asking, looks)
 		return classify(ctx, err)
 	})
 }

@@ -45,16 +45,19 @@ func TestCallsAreShared(t *testing.T) {
 			r = request(t, "poisoned")
 		}
 		poisoned := g == 7 || g == 8
-		r[0].Overridable = g%2 == 0
-		if i%5 == 0 {
-			r[0].Override = "another"
+		another := i%5 == 0 && g%2 == 0
+		switch {
+		case another:
+			r[0].Override = &store.Override{Text: "another"}
+		case g%2 == 0:
+			r[0].Override = new(store.Override)
 		}
 		ok, err := s.Take(context.Background(), r)
 		var reason *store.Error
 		switch {
 		case poisoned && errors.As(err, &reason) && reason.Reason == store.ReasonKey:
 			failed.Add(1)
-		case r[0].Overridable && r[0].Override != "":
+		case another:
 			if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != "" {
 				t.Errorf("%v, want it overridden by none", err)
 			}
@@ -146,8 +149,8 @@ func TestClockSetAhead(t *testing.T) {
 	redisstore.Pretend(s, time.Now().Add(-time.Hour))
 	before, _ := stats(server.Client)
 	r := request(t, "k")
-	if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Decisions[0].Remaining != 9 {
-		t.Errorf("Take: %v, %v, %+v", ok, err, r[0].Decisions)
+	if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Outcome.Decisions[0].Remaining != 9 {
+		t.Errorf("Take: %v, %v, %+v", ok, err, r[0].Outcome.Decisions)
 	}
 	after, _ := stats(server.Client)
 	if calls := after["evalsha"] - before["evalsha"]; calls != 3 { // one of them to find out that there is no script

@@ -154,7 +154,7 @@ func TestDemoted(t *testing.T) {
 	host, port, _ := net.SplitHostPort(master.Addr)
 	for name, call := range map[string]func() error{
 		"take":   func() error { _, err := s.Take(ctx, request(t, "k")); return err },
-		"refund": func() error { return s.Refund(ctx, charged, 1) },
+		"refund": func() error { return refund(s, charged, 1) },
 		"check":  func() error { return s.Check(ctx) },
 	} {
 		server.Client.ReplicaOf(ctx, "no", "one")

@@ -352,7 +352,7 @@ func TestVectors(t *testing.T) {
 func (r replay) play(t *testing.T, v vector) *program {
 	t.Helper()
 	request := store.Request{Zone: "z", Key: "k", Mode: r.mode}
-	p := &program{}
+	p := &program{format: format{keyNames: parityNames}}
 	for i, q := range r.limits {
 		l, err := algorithms.NewLimit(q)
 		if err != nil {
@@ -362,9 +362,9 @@ func (r replay) play(t *testing.T, v vector) *program {
 			l = l.Scaled(r.factor)
 		}
 		request.Limits = append(request.Limits, store.NewLimit("z", fmt.Sprint(i), l))
-		p.states = append(p.states, new(algorithms.State))
 	}
 	p.requests = []store.Request{request}
+	p.states = []zoneState{{budgets: make([]algorithms.State, len(request.Limits))}}
 	start := func() *algorithms.State {
 		s := r.start
 		if r.stamp != 0 {
@@ -373,8 +373,8 @@ func (r replay) play(t *testing.T, v vector) *program {
 		}
 		return &s
 	}
-	p.states[0] = start()
-	if *p.states[0] != (algorithms.State{}) {
+	p.states[0].budgets[0] = *start()
+	if p.states[0].budgets[0] != (algorithms.State{}) {
 		p.startFrom = start()
 	}
 	otherwise := false
@@ -390,8 +390,8 @@ func (r replay) play(t *testing.T, v vector) *program {
 		case "try_acquire":
 			wait = int64(max(s.Timeout, 0) * ms)
 		}
-		p.decide(origin+int64(math.Round(s.T*ms)), []int64{cost}, wait)
-		d := worst(p.want[i])
+		p.decide(step{now: origin + int64(math.Round(s.T*ms)), costs: []int64{cost}, slots: []int64{0}, wait: wait})
+		d := worst(p.steps[i].want[0].Decisions)
 		var diffs []string
 		if s.Op == "peek" {
 			if (d.Remaining > 0) != s.Allowed {

@@ -11,101 +11,154 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
+// format is how requests are written for the scripts.
+type format struct {
+	keyNames
+	expiry algorithms.Micros // of a slot
+}
+
+// ask is what a zone asks: about its limits and its ban, or about its slots.
+type ask struct {
+	*store.Request
+	slots bool
+}
+
+// slotLimit stands among limits for slots, so many of them.
+type slotLimit int64
+
 // encode writes the KEYS and ARGV of a script call for several groups, each of
 // them the requests of one Take, as take.lua documents them. last is the last instant
 // at which they may be decided; 0 is any.
-func encode(names keyNames, now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
-	var limits []*algorithms.Limit
-	var asks []*store.Request // no two that ask the same
-	var zones []any           // of all groups, by the number of what they ask
+func (f format) encode(now, last algorithms.Micros, groups ...[]store.Request) (keys []string, argv []any) {
+	var limits []any
+	var asks []ask  // no two that ask the same
+	var zones []any // of all groups, by the number of what they ask
 	var name []byte
 	for _, requests := range groups {
 		for i := range requests {
-			if r := &requests[i]; r.Overridable {
-				keys = append(keys, names.override(r.Zone, r.Key))
-				zones = append(zones, "="+r.Override)
+			if r := &requests[i]; r.Override != nil {
+				keys = append(keys, f.override(r.Zone, r.Key))
+				zones = append(zones, "="+r.Override.Text)
 			}
 		}
 		for i := range requests {
 			r := &requests[i]
-			ask := askNumber(&asks, r)
-			if i == len(requests)-1 {
-				ask = -ask
-			}
-			zones = append(zones, ask)
-			name = names.appendStart(name[:0], r.Key)
+			last := i == len(requests)-1
+			zones = append(zones, askNumber(&asks, ask{r, false}, last && r.Slots == nil))
+			name = f.appendStart(name[:0], r.Key)
 			for _, l := range r.Limits {
 				keys = append(keys, string(append(name, l.ID...)))
+			}
+			if r.Ban != nil {
+				keys = append(keys, string(append(name, r.Ban.ID...)))
+			}
+			if r.Slots != nil {
+				zones = append(zones, askNumber(&asks, ask{r, true}, last))
+				keys = append(keys, string(append(name, r.Slots.ID...)))
 			}
 		}
 	}
 	tail := make([]any, 0, 1+4*len(asks)+len(zones))
 	tail = append(tail, len(asks))
-	for _, r := range asks {
-		var mode any = r.Mode.String()
-		if r.MaxWait > 0 {
-			mode = r.MaxWait
+	for _, a := range asks {
+		var mode, cost any = a.Mode.String(), a.Cost
+		checks := len(a.Limits)
+		switch {
+		case a.slots:
+			mode, cost, checks = "slots", 1, 1
+			if a.Peek {
+				cost = 0
+			}
+		case a.MaxWait > 0:
+			mode = a.MaxWait
 		}
-		checks := len(r.Limits)
-		if r.Shadow {
+		if a.Ban != nil && !a.slots {
+			checks++
+		}
+		if a.Shadow {
 			checks = -checks
 		}
-		tail = append(tail, mode, r.Cost, checks)
-		for _, l := range r.Limits {
+		tail = append(tail, mode, cost, checks)
+		if a.slots {
+			tail = append(tail, number(&limits, slotLimit(a.Slots.Limit)))
+			continue
+		}
+		for _, l := range a.Limits {
 			tail = append(tail, number(&limits, l.Limit))
 		}
-	}
-	return keys, arguments([]any{now, last}, limits, append(tail, zones...))
-}
-
-// askNumber returns the place in the list of a request that asks the same, from 1,
-// and adds this one if there is none.
-func askNumber(asks *[]*store.Request, r *store.Request) int {
-	for i, known := range *asks {
-		if known.Mode == r.Mode && known.Cost == r.Cost && known.MaxWait == r.MaxWait && known.Shadow == r.Shadow && slices.EqualFunc(known.Limits, r.Limits, sameLimit) {
-			return i + 1
+		if a.Ban != nil {
+			tail = append(tail, number(&limits, a.Ban.Ban))
 		}
 	}
-	*asks = append(*asks, r)
-	return len(*asks)
+	return keys, f.arguments([]any{now, last}, limits, append(tail, zones...))
 }
 
-func sameLimit(a, b store.Limit) bool { return a.Limit == b.Limit }
-
-// encodeRefund writes the KEYS and ARGV of a script call that gives back n events,
-// or as many as were charged, of each limit of the requests, as refund.lua and renew.lua
-// document them. head is what ARGV begins with: instants.
-func encodeRefund(names keyNames, requests []store.Request, n int64, head ...any) (keys []string, argv []any) {
-	var limits []*algorithms.Limit
-	var tail []any
-	for i := range requests {
-		r := &requests[i]
-		for j, d := range r.Decisions {
-			if d.Charged > 0 {
-				keys = append(keys, names.name(r.Key, r.Limits[j].ID))
-				tail = append(tail, number(&limits, r.Limits[j].Limit), d.Receipt.A, d.Receipt.B, d.Receipt.At, min(n, d.Charged))
-			}
-		}
+// askNumber returns the place in the list of an ask that is the same, from 1, and adds
+// this one if there is none. That of the last ask of a group is negative.
+func askNumber(asks *[]ask, a ask, last bool) int {
+	n := slices.IndexFunc(*asks, a.is) + 1
+	if n == 0 {
+		*asks = append(*asks, a)
+		n = len(*asks)
 	}
-	return keys, arguments(head, limits, tail)
+	if last {
+		return -n
+	}
+	return n
+}
+
+// is reports whether two asks are the same.
+func (a ask) is(b ask) bool {
+	if a.slots || b.slots {
+		return a.slots == b.slots && a.Shadow == b.Shadow && a.Peek == b.Peek && a.Slots.Limit == b.Slots.Limit
+	}
+	return a.Mode == b.Mode && a.Cost == b.Cost && a.MaxWait == b.MaxWait && a.Shadow == b.Shadow && a.ban() == b.ban() &&
+		slices.EqualFunc(a.Limits, b.Limits, func(a, b store.Limit) bool { return a.Limit == b.Limit })
+}
+
+func (a ask) ban() *algorithms.Ban {
+	if a.Ban == nil {
+		return nil
+	}
+	return a.Ban.Ban
+}
+
+// credit is what was charged to one budget, or a slot that was taken, and can be given back.
+type credit struct {
+	key, id string
+	of      any // a *algorithms.Limit or a slotLimit
+	receipt algorithms.Receipt
+	events  int64
+}
+
+// encodeRefund writes the KEYS and ARGV of a script call that gives credits back, as
+// refund.lua and renew.lua document them. head is what ARGV begins with: instants.
+func (f format) encodeRefund(credits []credit, head ...any) (keys []string, argv []any) {
+	var limits, tail []any
+	for _, c := range credits {
+		keys = append(keys, f.name(c.key, c.id))
+		tail = append(tail, number(&limits, c.of), c.receipt.A, c.receipt.B, c.receipt.At, c.events)
+	}
+	return keys, f.arguments(head, limits, tail)
 }
 
 var change = redis.NewScript(algorithms.ChangeScript())
 
 // encodeChange writes a script call for each key of a change, as change.lua documents them.
-func encodeChange(names keyNames, now algorithms.Micros, c store.Change) (commands []command) {
-	one := func(limitID string, argv ...any) {
-		commands = append(commands, command{script: change, keys: []string{names.name(c.Key, limitID)}, argv: argv})
+func (f format) encodeChange(now algorithms.Micros, c store.Change) (commands []command) {
+	one := func(id string, argv ...any) {
+		commands = append(commands, command{script: change, keys: []string{f.name(c.Key, id)}, argv: argv})
 	}
-	for _, l := range c.Forget {
-		one(l.ID, "forget")
+	for _, id := range c.Forget {
+		one(id, "forget")
 	}
-	for _, l := range c.Ban {
+	for _, b := range c.Ban {
+		_, args := f.spell(b.Ban)
 		argv := []any{"ban", now, c.BanFor}
-		for _, n := range l.Args() {
+		for _, n := range args {
 			argv = append(argv, n)
 		}
-		one(l.ID, argv...)
+		one(b.ID, argv...)
 	}
 	if c.Override != nil {
 		one(store.OverrideID(c.Zone), "override", *c.Override, c.OverrideFor)
@@ -113,13 +166,26 @@ func encodeChange(names keyNames, now algorithms.Micros, c store.Change) (comman
 	return commands
 }
 
+// spell returns the algorithm of a limit, a ban or slots, and the numbers that scripts are told.
+func (f format) spell(of any) (algorithm string, args []int64) {
+	switch of := of.(type) {
+	case *algorithms.Ban:
+		return "ban", []int64{of.After, of.Window, of.Duration, of.Most}
+	case slotLimit:
+		return "sliding_log", []int64{int64(of), f.expiry, 0, 1}
+	default:
+		l := of.(*algorithms.Limit)
+		return l.Algorithm().Name, l.Args()
+	}
+}
+
 // arguments puts the limits between the head and what refers to them.
-func arguments(head []any, limits []*algorithms.Limit, tail []any) []any {
+func (f format) arguments(head, limits, tail []any) []any {
 	argv := make([]any, 0, len(head)+1+5*len(limits)+len(tail))
 	argv = append(append(argv, head...), len(limits))
 	for _, l := range limits {
-		args := l.Args()
-		argv = append(argv, l.Algorithm().Name, len(args))
+		algorithm, args := f.spell(l)
+		argv = append(argv, algorithm, len(args))
 		for _, n := range args {
 			argv = append(argv, n)
 		}
@@ -127,15 +193,15 @@ func arguments(head []any, limits []*algorithms.Limit, tail []any) []any {
 	return append(argv, tail...)
 }
 
-// number returns the place of a limit in the list, from 1, and adds it if need be.
-func number(limits *[]*algorithms.Limit, l *algorithms.Limit) int {
-	for i, known := range *limits {
-		if known == l {
-			return i + 1
-		}
+// number returns the place of a limit, a ban or slots in the list, from 1, and adds it if
+// need be.
+func number(limits *[]any, l any) int {
+	n := slices.Index(*limits, l) + 1
+	if n == 0 {
+		*limits = append(*limits, l)
+		n = len(*limits)
 	}
-	*limits = append(*limits, l)
-	return len(*limits)
+	return n
 }
 
 // replyError says in what a reply is not one of our scripts'.
@@ -149,6 +215,7 @@ const errShort = replyError("ends early")
 type reader struct {
 	reply []any
 	now   algorithms.Micros // the instant of the decisions, once the head is decoded
+	taken []credit          // the slots of the groups decoded so far
 	err   error             // set if no script of this package can have sent the reply
 	// foreign is set if the numbers read last can't come from a budget. The reply itself is
 	// valid, but another program has stored the value at the key.
@@ -217,7 +284,7 @@ func (r *reader) decodeHead() (now algorithms.Micros, late bool) {
 	return r.now, r.integer(1) == 1
 }
 
-// decodeGroup reads one group into the decisions of its requests. A non-nil
+// decodeGroup reads one group into the outcomes of its requests. A non-nil
 // failed is the error that kept this group, and it alone, from being decided.
 func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed error) {
 	switch said := r.integer(2); {
@@ -228,67 +295,80 @@ func (r *reader) decodeGroup(requests []store.Request) (allowed bool, failed err
 	case said == 2:
 		overrides := make([]string, len(requests))
 		for i := range requests {
-			if requests[i].Overridable {
+			if requests[i].Override != nil {
 				overrides[i] = r.text()
 			}
 		}
 		return false, &store.OverriddenError{Overrides: overrides}
 	}
 	allowed, r.foreign = true, nil
+	before := len(r.taken)
 	for i := range requests {
 		q := &requests[i]
-		q.Decisions = q.Decisions[:0]
+		o := &q.Outcome
+		*o = store.Outcome{Decisions: o.Decisions[:0], Slots: store.SlotsOutcome{Free: true}}
 		for range q.Limits {
-			room := r.integer(2)
-			d := algorithms.Decision{
-				Allowed:    room > 0,
-				Charged:    r.number(),
-				Receipt:    algorithms.Receipt{A: r.number(), B: r.number()},
-				Remaining:  r.number(),
-				MoreAfter:  r.number(),
-				RetryAfter: r.number(),
-				ResetAfter: r.number(),
-			}
-			if room == 2 {
-				d.Wait, d.RetryAfter = d.RetryAfter, 0
-			}
-			if d.Charged > 0 {
-				d.Receipt.At = r.now
-			}
-			allowed = allowed && (d.Allowed || q.Shadow)
-			q.Decisions = append(q.Decisions, d)
+			o.Decisions = append(o.Decisions, r.decision())
 		}
+		if q.Ban != nil {
+			d := r.decision()
+			o.Ban = store.BanOutcome{Stands: !d.Allowed, Began: d.Allowed && d.MoreAfter > 0, EndsAfter: d.MoreAfter}
+		}
+		if q.Slots != nil {
+			d := r.decision()
+			o.Slots = store.SlotsOutcome{Free: d.Allowed && d.Remaining-d.Charged < q.Slots.Limit, Taken: d.Charged > 0, InFlight: d.Remaining}
+			if o.Slots.Taken {
+				r.taken = append(r.taken, credit{q.Key, q.Slots.ID, slotLimit(q.Slots.Limit), d.Receipt, 1})
+			}
+		}
+		o.SetVerdict()
+		allowed = allowed && (o.Verdict == store.Allowed || q.Shadow)
+	}
+	if r.err != nil || r.foreign != nil {
+		r.taken = r.taken[:before]
 	}
 	return allowed && r.err == nil && r.foreign == nil, r.foreign
 }
 
-// decodeRenewal reads what was charged anew into the decisions of requests. A non-nil
-// failed is the error that kept some of them, and them alone, from being renewed.
-func (r *reader) decodeRenewal(requests []store.Request) (failed error) {
-	for i := range requests {
-		for j := range requests[i].Decisions {
-			d := &requests[i].Decisions[j]
-			if d.Charged == 0 {
-				continue
-			}
-			if r.integer(1) == 0 {
-				failed = cmp.Or(failed, error(scriptError(r.text())))
-				continue
-			}
-			r.foreign = nil
-			charged, a, b := r.number(), r.number(), r.number()
-			if r.err != nil {
-				return r.err
-			}
-			if r.foreign != nil {
-				failed = cmp.Or(failed, r.foreign)
-				continue
-			}
-			d.Charged, d.Receipt = charged, algorithms.Receipt{}
-			if charged > 0 {
-				d.Receipt = algorithms.Receipt{A: a, B: b, At: r.now}
-			}
+// decision reads what is said of one check.
+func (r *reader) decision() algorithms.Decision {
+	room := r.integer(2)
+	d := algorithms.Decision{
+		Allowed:    room > 0,
+		Charged:    r.number(),
+		Receipt:    algorithms.Receipt{A: r.number(), B: r.number()},
+		Remaining:  r.number(),
+		MoreAfter:  r.number(),
+		RetryAfter: r.number(),
+		ResetAfter: r.number(),
+	}
+	if room == 2 {
+		d.Wait, d.RetryAfter = d.RetryAfter, 0
+	}
+	if d.Charged > 0 {
+		d.Receipt.At = r.now
+	}
+	return d
+}
+
+// decodeRenewal notes the new receipts of slots. A non-nil failed is the error that kept some
+// of them, and them alone, from being renewed.
+func (r *reader) decodeRenewal(slots []*slot) (failed error) {
+	for _, s := range slots {
+		if r.integer(1) == 0 {
+			failed = cmp.Or(failed, error(scriptError(r.text())))
+			continue
 		}
+		r.foreign = nil
+		charged, a, b := r.number(), r.number(), r.number()
+		if r.err != nil {
+			return r.err
+		}
+		if r.foreign != nil {
+			failed = cmp.Or(failed, r.foreign)
+			continue
+		}
+		s.events, s.receipt = charged, algorithms.Receipt{A: a, B: b, At: r.now}
 	}
 	return failed
 }

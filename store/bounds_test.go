@@ -51,12 +51,15 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				_ = s.Renew(t.Context(), r)
-				banned := []store.Request{{Zone: "z", Key: key, Cost: 3, Limits: []store.Limit{r[0].Limits[0], ban}}}
+				banned := []store.Request{{Zone: "z", Key: key, Cost: 3, Limits: r[0].Limits, Ban: ban}}
 				for range 4 {
 					_, _ = s.Take(t.Context(), banned)
 				}
-				_ = s.Refund(t.Context(), r, 1)
+				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
+				if _, err := s.Take(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+				s.Correct([]store.Correction{{Request: &r[0], Refund: 1, Charge: 1, Leave: true}}, nil)
 			})
 			if kept {
 				t.Errorf("%s, %s: a key is kept", name, q.Algorithm)
@@ -212,7 +215,7 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 				case i%50 == 0:
 					memory.Sweep()
 				case i%7 == 0:
-					_ = s.Change(t.Context(), store.Change{Zone: zone, Key: fmt.Sprint(rand.IntN(8)), Forget: []store.Limit{short}})
+					_ = s.Change(t.Context(), store.Change{Zone: zone, Key: fmt.Sprint(rand.IntN(8)), Forget: []string{short.ID}})
 				}
 			}
 		})

@@ -178,14 +178,32 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 	return allowed, err
 }
 
-// Refund implements [Store].
-func (b *Breaker) Refund(ctx context.Context, requests []Request, n int64) error {
-	return b.Do(func() error { return b.store.Refund(ctx, requests, n) })
+// leaver is a [Store] that renews slots. It must hear of slots that are left even while it
+// isn't asked, or it would renew them forever.
+type leaver interface {
+	Left(corrections []Correction)
 }
 
-// Renew implements [Store].
-func (b *Breaker) Renew(ctx context.Context, requests []Request) error {
-	return b.Do(func() error { return b.store.Renew(ctx, requests) })
+// Correct implements [Store]. While the breaker is open, all corrections are lost.
+func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
+	lost := func(err error) {
+		if failed != nil {
+			failed(err)
+		}
+	}
+	if b.Open() {
+		if s, ok := b.store.(leaver); ok {
+			s.Left(corrections)
+		}
+		lost(&Error{Reason: ReasonOpen, Err: ErrOpen})
+		return
+	}
+	b.store.Correct(corrections, func(err error) {
+		if done, open := b.breaker.Allow(); open == nil {
+			done(err)
+		}
+		lost(err)
+	})
 }
 
 // Change implements [Store].

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
@@ -37,6 +36,14 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 		return false, err
 	}
 	return f.Store.Take(ctx, requests)
+}
+
+func (f *failing) Correct(corrections []store.Correction, failed func(error)) {
+	if err := f.failure(); err != nil {
+		failed(err)
+		return
+	}
+	f.Store.Correct(corrections, failed)
 }
 
 // checking is the key of what a check calls first, if its context has one.
@@ -270,88 +277,45 @@ func TestBreakerOpensAtOnce(t *testing.T) {
 	}
 }
 
-// A failover decides by its own budgets while the store fails, by a part of the limits
-// if they have one, and gives back to the store that charged.
-func TestFailover(t *testing.T) {
-	f := newFailing()
-	var failures []error
-	s := store.NewFailover(f, store.NewMemory().Bound(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
-	limit := window(t, 6, time.Hour)
-	part, err := limit.Limit.Part(1, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit.Part = part
-	ask := func() []store.Request {
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
-		if _, err := s.Take(t.Context(), r); err != nil {
-			t.Fatal(err)
+// Corrections that fail count as failures. While the breaker is open, corrections are lost.
+func TestBreakerCorrects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailing()
+		b := store.NewBreaker(f, nil)
+		defer b.Close()
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 10, time.Hour)}}}
+		for range 6 {
+			if _, err := b.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return r
-	}
-	remaining := func(want int64) []store.Request {
-		t.Helper()
-		r := ask()
-		if got := r[0].Decisions[0].Remaining; got != want {
-			t.Errorf("%d remaining, want %d", got, want)
+		remaining := func() int64 {
+			look := []store.Request{{Zone: "z", Key: "k", Limits: r[0].Limits}}
+			if _, err := f.Store.Take(t.Context(), look); err != nil {
+				t.Fatal(err)
+			}
+			return look[0].Outcome.Decisions[0].Remaining
 		}
-		return r
-	}
-	charged := remaining(5)
-	f.fail(errGone)
-	local := remaining(1)
-	remaining(0)
-	if r := ask(); r[0].Decisions[0].Allowed {
-		t.Errorf("allowed past the part: %+v", r[0].Decisions)
-	}
-	if err := s.Refund(t.Context(), local, 1); err != nil {
-		t.Fatal(err)
-	}
-	remaining(0)
-	f.fail(nil)
-	remaining(4)
-	if err := s.Refund(t.Context(), charged, 1); err != nil {
-		t.Fatal(err)
-	}
-	remaining(4)
-	if len(failures) != 4 {
-		t.Errorf("%d failures told, want 4", len(failures))
-	}
-	// What adds to a local charge is local, whether or not the store fails.
-	asked := f.asked.Load()
-	more := []store.Request{{Zone: "z", Key: "k", Cost: 1, Mode: algorithms.Force, Limits: []store.Limit{limit}, Local: true}}
-	if _, err := s.Take(t.Context(), more); err != nil || f.asked.Load() != asked || !more[0].Decisions[0].Receipt.Local {
-		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, more[0].Decisions)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	f.fail(context.Canceled)
-	if _, err := s.Take(ctx, charged); !errors.Is(err, context.Canceled) || len(failures) != 4 {
-		t.Errorf("a caller that has left: %v, %d failures", err, len(failures))
-	}
-}
-
-// What was charged in one call may come from both: the store, and what stands in for it.
-func TestFailoverGivesBackWhereItCharged(t *testing.T) {
-	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
-	limit := window(t, 5, time.Hour)
-	s := store.NewFailover(f, here, func(error) {})
-	var charged []store.Request
-	for _, failure := range []error{nil, errGone, nil} {
-		f.fail(failure)
-		one := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
-		if allowed, err := s.Take(t.Context(), one); !allowed || err != nil {
-			t.Fatal(allowed, err)
+		b.Correct(storetest.Refunds(r, 1), func(err error) { t.Errorf("correct: %v", err) })
+		if got := remaining(); got != 5 {
+			t.Errorf("%d remaining, want 5", got)
 		}
-		charged = append(charged, one[0])
-	}
-	if err := s.Refund(t.Context(), charged, 1); err != nil {
-		t.Fatal(err)
-	}
-	for name, budgets := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
-		look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}}}
-		if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Decisions[0].Remaining != 5 {
-			t.Errorf("in %s remain %d, %v; want 5", name, look[0].Decisions[0].Remaining, err)
+		f.fail(errGone)
+		var errs []error
+		for range 5 {
+			b.Correct(storetest.Refunds(r, 1), func(err error) { errs = append(errs, err) })
+			b.Correct(nil, nil)
 		}
-	}
+		if !b.Open() || len(errs) == 0 || !errors.Is(errs[0], errGone) {
+			t.Errorf("open %v after %v", b.Open(), errs)
+		}
+		f.fail(nil)
+		var lost error
+		b.Correct(storetest.Refunds(r, 1), func(err error) { lost = err })
+		b.Correct(storetest.Refunds(r, 1), nil)
+		var failed *store.Error
+		if !errors.As(lost, &failed) || failed.Reason != store.ReasonOpen || remaining() != 5 {
+			t.Errorf("while it is open: %v, %d remaining", lost, remaining())
+		}
+	})
 }

@@ -10,12 +10,11 @@ import (
 // Change is what an operator changes by hand about a key of a zone.
 type Change struct {
 	Zone, Key string
-	// Forget are limits whose budgets shall be as if never charged, and bans that shall end
-	// and be forgotten.
-	Forget []Limit
-	// Ban are bans that shall stand from now on, and for BanFor (above 0), whatever they
-	// were before.
-	Ban    []Limit
+	// Forget holds IDs of limits whose budgets become as if never charged, and of bans that
+	// end and are forgotten.
+	Forget []string
+	// Ban holds bans that stand from now on for BanFor (above 0), whatever they were before.
+	Ban    []*Ban
 	BanFor algorithms.Micros
 	// Override, if not nil, is a text that shall be the key's override, for OverrideFor, or
 	// for good if that is 0; the empty text is none. The text means nothing to a store. No
@@ -40,26 +39,23 @@ func IsOverridden(err error) bool {
 	return is
 }
 
-// OverrideID is to the override of a key what a [Limit]'s ID is to a budget.
-func OverrideID(zone string) string { return zone + ":o" }
-
 // Change implements [Store]. It never fails.
 func (b *Bounded) Change(ctx context.Context, c Change) error { return b.ChangeAt(ctx, 0, c) }
 
 // ChangeAt is Change at an instant of the caller's choice; 0 stands for the store's clock.
 func (b *Bounded) ChangeAt(_ context.Context, now algorithms.Micros, c Change) error {
-	requests := []Request{{Zone: c.Zone, Key: c.Key}}
-	t := b.begin(now, requests)
+	t := b.take()
 	defer t.release()
+	t.add(c.Key)
+	t.lock(now)
 	s := t.shard(0)
-	for _, l := range c.Forget {
-		s.dropLocked(t.memory.hashes.budget(t.keys[0], l.ID), t.memory.dropped)
+	for _, id := range c.Forget {
+		s.dropLocked(t.memory.hashes.budget(t.keys[0], id), t.memory.dropped)
 	}
-	for i := range c.Ban {
-		t.find(0, &requests[0], &c.Ban[i])
-		f := &t.found[len(t.found)-1]
-		reset := algorithms.BeginBan(&f.state, t.now, c.BanFor, c.Ban[i].Limit)
-		t.keep(f, t.now+reset)
+	for _, ban := range c.Ban {
+		f := look(s, t.memory.hashes.budget(t.keys[0], ban.ID), t.memory.zones.of(c.Zone))
+		reset := ban.Begin(&f.state, t.now, c.BanFor)
+		t.keep(&f, t.now+reset)
 	}
 	if c.Override != nil {
 		expires := algorithms.Micros(0)
@@ -73,10 +69,13 @@ func (b *Bounded) ChangeAt(_ context.Context, now algorithms.Micros, c Change) e
 
 // overridden returns an error if requests were made by other overrides than there are.
 func (t *take) overridden(requests []Request) error {
+	inForce := func(i int) string {
+		return t.shard(i).overrideOf(overrideKey{requests[i].Zone, requests[i].Key}, t.now)
+	}
 	same := true
 	for i := range requests {
-		if r := &requests[i]; r.Overridable {
-			same = same && t.shard(i).overrideOf(overrideKey{r.Zone, r.Key}, t.now) == r.Override
+		if o := requests[i].Override; o != nil {
+			same = same && inForce(i) == o.Text
 		}
 	}
 	if same {
@@ -84,8 +83,8 @@ func (t *take) overridden(requests []Request) error {
 	}
 	found := make([]string, len(requests))
 	for i := range requests {
-		if r := &requests[i]; r.Overridable {
-			found[i] = t.shard(i).overrideOf(overrideKey{r.Zone, r.Key}, t.now)
+		if requests[i].Override != nil {
+			found[i] = inForce(i)
 		}
 	}
 	return &OverriddenError{Overrides: found}

@@ -13,25 +13,24 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// DenyCache is a [Store] that remembers what another one refused, and refuses it
-// again without asking, for as long as that was certain then, and a second at most.
-// It never admits anything by itself. For up to that second it can refuse what the
-// store would by then allow, because somebody has given events back or forgotten a
-// budget, or its clock was set ahead.
+// DenyCache is a [Store] that remembers the denials of another one, and denies again without
+// asking it, for as long as that was certain then, and a second at most. It never admits
+// anything by itself. For up to that second it can deny a request that the store would by
+// then allow, because somebody has given events back or forgotten a budget, or the clock of
+// the store was set ahead.
 //
-// A refusal by a limit holds for requests of the same key that cost as much or more,
-// have the same burst or less, and may be held as long or shorter: whatever others
-// take meanwhile, to these the limit would say the same, though those that cost more or
-// have less burst can have longer to wait: a few kinds of them are remembered by
-// themselves first, so that they are told exactly. When a refusal has ended, one
-// request asks the store, and those that come meanwhile wait for what it is told. So a
-// flood of refused requests costs one check per second, or per retry-after where that
-// is shorter, of each key.
+// A denial by a limit holds for requests of the same key that cost as much or more, have the
+// same burst or less, and may be held as long or shorter: whatever others take meanwhile, the
+// limit would deny these as well. Those that cost more or have less burst can have longer to
+// wait. A few kinds of them are remembered by themselves first, so that they are told exactly.
+// When a denial has ended, one request asks the store, and those that come meanwhile wait for
+// its answer. So a flood of denied requests costs one check per second, or per retry-after
+// where that is shorter, of each key.
 //
-// A request that changes something even if it is refused is always passed on: where a
-// zone's mode isn't Binary, where a limit may not have begun to fill a budget that
-// begins with less, and where a zone has a ban that counts refusals. Once its ban stands
-// nothing is counted nor charged any more, and of such a zone that alone is remembered.
+// Requests are always passed on that change something even if they are denied: where the mode
+// isn't Binary, where a limit may not have begun to fill a budget that begins with less, and
+// where a ban counts denials. Once a ban stands nothing is counted nor charged any more, and
+// of a zone with a ban it alone is remembered. Of a zone with slots nothing else is.
 type DenyCache struct {
 	store   Store
 	timeout time.Duration
@@ -42,14 +41,13 @@ type DenyCache struct {
 }
 
 const (
-	// denyLongest is how long a refusal is remembered at most.
+	// denyLongest is how long a denial is remembered at most.
 	denyLongest = time.Second
-	// denyMost is how many refusals are remembered at most. When there are as many,
-	// those that have ended make room, and none that stands does.
+	// denyMost is how many denials are remembered at most. When there are as many, only
+	// those that have ended make room.
 	denyMost = 1 << 16
-	// denyKinds is how many refusals of one limit and key are, by cost, burst and wait.
-	// Further requests that these cover are told the longest wait of theirs, which may be
-	// too short.
+	// denyKinds is how many denials of one limit and key are remembered, by kind. Further
+	// requests that these cover are told the longest wait of theirs, which may be too short.
 	denyKinds  = 4
 	denyShards = 64
 	// denyCells is how many instants of changes a shard keeps. Keys that share an instant
@@ -57,7 +55,7 @@ const (
 	denyCells = 64
 )
 
-// denyShard is a part of a [DenyCache]: all refusals of a key are in the same.
+// denyShard is a part of a [DenyCache]: all denials of a key are in the same.
 type denyShard struct {
 	mu    sync.Mutex
 	known map[denialKey][]denial
@@ -69,19 +67,57 @@ type denyShard struct {
 }
 
 type denialKey struct {
-	limit string
-	key   keyhash.Hash // bounds the memory of long keys
+	id  string       // of the limit or the ban
+	key keyhash.Hash // bounds the memory of long keys
 }
 
-// denial is a refusal. Instants are times since the start of the cache.
-type denial struct {
+// kind is what of a request a limit denies it by. The denials of bans are of the zero kind,
+// because they deny every request.
+type kind struct {
 	cost, burst int64
 	maxWait     algorithms.Micros
-	decision    algorithms.Decision
-	told        time.Duration // when the answer came
-	until       time.Duration // the request is refused before that
-	far         bool          // the answer took so long that there is no time to wait for another's, too
-	asked       *question     // what is being asked of the store since it has ended; or nil
+}
+
+// covers reports whether a limit that denies requests of one kind also denies those of another.
+func (k kind) covers(other kind) bool {
+	return other.cost >= k.cost && other.burst <= k.burst && other.maxWait <= k.maxWait
+}
+
+// denial is a denial by a limit, or a ban. Instants are times since the start of the cache.
+type denial struct {
+	kind
+	decision algorithms.Decision // of a ban: RetryAfter is when it ends
+	told     time.Duration       // when the answer came
+	until    time.Duration       // the request is denied before that
+	far      bool                // the answer took so long that there is no time to wait for another's, too
+	asked    *question           // what is being asked of the store since it has ended; or nil
+}
+
+// subject is a limit or a ban of a request, by which the request can be denied again.
+type subject struct {
+	id string
+	kind
+	limit *Limit // nil for a ban
+}
+
+// subjects returns how many limits or bans of a request can deny it without being asked.
+func subjects(r *Request) int {
+	switch {
+	case r.Ban != nil:
+		return 1
+	case r.Slots != nil || r.Mode != algorithms.Binary:
+		return 0
+	}
+	return len(r.Limits)
+}
+
+// subjectOf returns one of them.
+func subjectOf(r *Request, i int) subject {
+	if r.Ban != nil {
+		return subject{id: r.Ban.ID}
+	}
+	l := &r.Limits[i]
+	return subject{l.ID, kind{r.Cost, l.Burst, r.MaxWait}, l}
 }
 
 // question is what one request asks the store while others wait.
@@ -107,7 +143,7 @@ func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
 	for i := range requests {
-		if requests[i].Mode != algorithms.Binary && ban(&requests[i]) == nil {
+		if requests[i].Mode != algorithms.Binary && requests[i].Ban == nil {
 			return c.store.Take(ctx, requests)
 		}
 	}
@@ -115,9 +151,9 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 		return c.take(ctx, requests)
 	}
 	came := c.now()
-	refused, q, mine := c.look(came, requests)
+	denied, q, mine := c.look(came, requests)
 	switch {
-	case refused:
+	case denied:
 		return false, nil
 	case q != nil && !mine:
 		return c.takeAfter(ctx, came, q, requests)
@@ -125,9 +161,9 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 	return c.ask(ctx, q, requests)
 }
 
-// takeAfter is Take once others know what they asked. A request that came before a
-// refusal ended is refused by it, for the store would have refused it when it came: so
-// nobody waits for more than the question under way and its own.
+// takeAfter is Take once another request has its answer. A request that came before a denial
+// ended is denied by it, because the store would have denied it when it came: so nobody waits
+// for more than the question under way and its own.
 func (c *DenyCache) takeAfter(ctx context.Context, came time.Duration, q *question, requests []Request) (bool, error) {
 	waiting, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -140,8 +176,8 @@ func (c *DenyCache) takeAfter(ctx context.Context, came time.Duration, q *questi
 		if q.failure != nil {
 			return false, q.failure
 		}
-		var refused bool
-		if refused, q, mine = c.look(came, requests); refused {
+		var denied bool
+		if denied, q, mine = c.look(came, requests); denied {
 			return false, nil
 		}
 	}
@@ -194,7 +230,7 @@ func (c *DenyCache) answer(q *question, over bool) {
 	close(q.answered)
 }
 
-// take asks the store, and remembers what it refuses.
+// take asks the store, and remembers its denials.
 func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) {
 	sent := c.now()
 	allowed, err := c.store.Take(ctx, requests)
@@ -204,43 +240,43 @@ func (c *DenyCache) take(ctx context.Context, requests []Request) (bool, error) 
 	told := c.now()
 	for i := range requests {
 		r := &requests[i]
-		b := ban(r)
-		for j, d := range r.Decisions {
-			if d.Allowed || r.Fleeting || b != nil && !r.Limits[j].Bans() {
-				continue
+		for j := range subjects(r) {
+			s, o := subjectOf(r, j), &r.Outcome
+			var d algorithms.Decision
+			if s.limit == nil {
+				d = algorithms.Decision{Allowed: o.Ban.EndsAfter == 0, RetryAfter: o.Ban.EndsAfter}
+			} else {
+				d = o.Decisions[j]
 			}
 			// The store decided after it was sent, and counts in whole microseconds.
 			certain := time.Duration(min(d.RetryAfter-1, denyLongest.Microseconds())) * time.Microsecond
-			if sent+certain <= told {
+			if d.Allowed || sent+certain <= told {
 				continue // it comes back faster than it can be asked about
 			}
-			d.Remembered = true
-			refusal := denial{decision: d, told: told, until: sent + certain, far: told-sent > c.timeout/2}
-			if !r.Limits[j].Bans() { // a ban refuses everything
-				refusal.cost, refusal.burst, refusal.maxWait = r.Cost, r.Limits[j].Burst, r.MaxWait
-			}
-			c.remember(r, r.Limits[j].ID, sent, refusal)
+			c.remember(r, s.id, sent, denial{kind: s.kind, decision: d, told: told, until: sent + certain, far: told-sent > c.timeout/2})
 		}
 	}
 	return false, nil
 }
 
-// Refund implements [Store]. What is refused because of the charge is forgotten.
-func (c *DenyCache) Refund(ctx context.Context, requests []Request, n int64) error {
-	err := c.store.Refund(ctx, requests, n)
-	for i := range requests {
-		r := &requests[i]
+// Correct implements [Store]. Denials because of a charge that is given back are forgotten.
+func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {
+	c.store.Correct(corrections, failed)
+	for i := range corrections {
+		r := corrections[i].Request
+		if corrections[i].Refund == 0 {
+			continue
+		}
 		s, key := c.shardOf(r)
 		s.mu.Lock()
-		for j, d := range r.Decisions {
-			if key.limit = r.Limits[j].ID; d.Charged > 0 {
+		for j, d := range r.Outcome.Decisions {
+			if key.id = r.Limits[j].ID; d.Charged > 0 {
 				c.setLocked(s, key, nil)
 				*s.changedLocked(key) = c.now() + 1
 			}
 		}
 		s.mu.Unlock()
 	}
-	return err
 }
 
 // changedLocked returns where a shard keeps the first instant after the last change of a key.
@@ -248,12 +284,7 @@ func (s *denyShard) changedLocked(key denialKey) *time.Duration {
 	return &s.changed[key.key[1]%denyCells]
 }
 
-// Renew implements [Store].
-func (c *DenyCache) Renew(ctx context.Context, requests []Request) error {
-	return c.store.Renew(ctx, requests)
-}
-
-// Change implements [Store]. What is refused to the key is forgotten.
+// Change implements [Store]. The denials of the key are forgotten.
 func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	err := c.store.Change(ctx, change)
 	s, key := c.shardOf(&Request{Key: change.Key})
@@ -261,118 +292,111 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	defer s.mu.Unlock()
 	*s.changedLocked(key) = c.now() + 1
 	for known := range s.known {
-		if known.key == key.key && strings.HasPrefix(known.limit, change.Zone+":") {
+		if known.key == key.key && strings.HasPrefix(known.id, change.Zone+":") {
 			c.setLocked(s, known, nil)
 		}
 	}
 	return err
 }
 
-// look looks what is known of a request that came at an instant. If that refuses it,
-// the decisions are filled in. Otherwise q is what is being asked about the first of its
-// limits that has refused before, and mine tells that it is for this request to ask.
-func (c *DenyCache) look(came time.Duration, requests []Request) (refused bool, q *question, mine bool) {
-	stands, unsure, ended := false, false, -1
+// look looks up the known denials of a request that came at an instant. If they deny it, the
+// outcomes are filled in. Otherwise q is the question about the first of its denials that has
+// ended, and mine reports whether this request is the one to ask it.
+func (c *DenyCache) look(came time.Duration, requests []Request) (denied bool, q *question, mine bool) {
+	stands, counts, ended := false, false, -1
 	for i := range requests {
 		r := &requests[i]
-		limits := r.Limits
-		if ban(r) != nil {
-			limits = limits[len(limits)-1:] // nothing else is remembered of it
-		}
-		s, key := c.shardOf(r)
-		s.mu.Lock()
-		for j := range limits {
-			key.limit = limits[j].ID
-			standing, over := find(s.known[key], came, r, &limits[j])
-			if r.Shadow { // it refuses nothing
+		known, key := c.shardOf(r)
+		known.mu.Lock()
+		for j := range subjects(r) {
+			s := subjectOf(r, j)
+			key.id = s.id
+			standing, over := find(known.known[key], came, s)
+			if r.Shadow { // it denies nothing
 				standing, over = nil, nil
 			}
-			if standing == nil && limits[j].Linger() > 0 {
-				s.mu.Unlock()
+			if standing == nil && s.limit != nil && s.limit.Linger() > 0 {
+				known.mu.Unlock()
 				return false, nil, false // its budget may have to begin
 			}
-			// A refusal may have to be counted.
-			unsure = unsure || standing == nil && limits[j].Bans()
+			counts = counts || standing == nil && s.limit == nil
 			stands = stands || standing != nil
 			if over != nil && ended < 0 {
 				ended = i
 			}
 		}
-		s.mu.Unlock()
+		known.mu.Unlock()
 	}
 	switch {
-	case stands && !unsure:
-		return c.refuse(came, requests), nil, false
+	case stands && !counts: // else a denial may have to be counted by a ban
+		return c.deny(came, requests), nil, false
 	case ended >= 0:
 		q, mine = c.question(came, &requests[ended])
 	}
 	return false, q, mine
 }
 
-// ban returns the ban of a request's zone, or nil.
-func ban(r *Request) *Limit {
-	if n := len(r.Limits); n > 0 && r.Limits[n-1].Bans() {
-		return &r.Limits[n-1]
-	}
-	return nil
-}
-
-// refuse fills in the decisions, and tells whether some refuse still.
-func (c *DenyCache) refuse(came time.Duration, requests []Request) (refused bool) {
+// deny fills in the outcomes, and reports whether a zone still denies the request.
+func (c *DenyCache) deny(came time.Duration, requests []Request) (denied bool) {
 	now := c.now()
 	for i := range requests {
-		r := &requests[i]
-		r.Decisions = r.Decisions[:0]
-		s, key := c.shardOf(r)
-		s.mu.Lock()
-		for j := range r.Limits {
-			key.limit = r.Limits[j].ID
-			d := algorithms.Decision{Allowed: true, Remembered: true}
-			if standing, _ := find(s.known[key], came, r, &r.Limits[j]); standing != nil {
-				d = standing.tell(now, r, &r.Limits[j])
-				refused = refused || !r.Shadow
-			}
-			r.Decisions = append(r.Decisions, d)
+		r, o := &requests[i], &requests[i].Outcome
+		*o = Outcome{Decisions: o.Decisions[:0]}
+		for range r.Limits {
+			o.Decisions = append(o.Decisions, algorithms.Decision{NotAsked: true})
 		}
-		s.mu.Unlock()
+		known, key := c.shardOf(r)
+		known.mu.Lock()
+		for j := range subjects(r) {
+			s := subjectOf(r, j)
+			key.id = s.id
+			standing, _ := find(known.known[key], came, s)
+			if standing == nil {
+				continue
+			}
+			d := standing.tell(now, s)
+			if o.Cached = true; s.limit != nil {
+				o.Verdict, o.Decisions[j] = Denied, d
+			} else {
+				o.Verdict, o.Ban = Banned, BanOutcome{Stands: true, EndsAfter: d.RetryAfter}
+			}
+			denied = denied || !r.Shadow
+		}
+		known.mu.Unlock()
 	}
-	return refused
+	return denied
 }
 
-// question returns what is being asked about the first limit of a request that has
-// refused before, and whether it is for this request to ask. If that has been answered
-// just now, it is nil.
+// question returns the question about the first denial of a request that has ended, and
+// whether this request is the one to ask it. If it has been answered just now, it is nil.
 func (c *DenyCache) question(came time.Duration, r *Request) (q *question, mine bool) {
-	s, key := c.shardOf(r)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for j := range r.Limits {
-		key.limit = r.Limits[j].ID
-		if _, ended := find(s.known[key], came, r, &r.Limits[j]); ended != nil {
+	known, key := c.shardOf(r)
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	for j := range subjects(r) {
+		s := subjectOf(r, j)
+		key.id = s.id
+		if _, ended := find(known.known[key], came, s); ended != nil {
 			if ended.asked != nil {
 				return ended.asked, false
 			}
-			ended.asked = &question{key: key, shard: s, answered: make(chan struct{})}
+			ended.asked = &question{key: key, shard: known, answered: make(chan struct{})}
 			return ended.asked, true
 		}
 	}
 	return nil, false
 }
 
-// find returns, of the refusals that are about such a request, one that stood at an
-// instant, that with the longest wait, and one that had ended and can be waited for.
-// Those of requests with another cost or burst say that this one is refused, but not for
-// how long: they count once no more kinds are remembered.
-func find(known []denial, at time.Duration, r *Request, l *Limit) (standing, ended *denial) {
+// find returns, of the denials that cover a subject, the one with the longest wait of those
+// that stood at an instant, and one that had ended and can be waited for. Denials of another
+// cost or burst say that this request is denied, but not for how long: they count once no more
+// kinds are remembered.
+func find(known []denial, at time.Duration, s subject) (standing, ended *denial) {
 	for i := range known {
 		d := &known[i]
-		if !l.Bans() { // which refuses whatever the request is
-			if r.Cost < d.cost || l.Burst > d.burst || r.MaxWait > d.maxWait {
-				continue
-			}
-			if same := r.Cost == d.cost && l.Burst == d.burst; !same && len(known) < denyKinds && !never(r, l) {
-				continue
-			}
+		same := s.cost == d.cost && s.burst == d.burst
+		if !d.covers(s.kind) || !same && len(known) < denyKinds && !s.never() {
+			continue
 		}
 		if at >= d.until && !d.far {
 			ended = d
@@ -383,18 +407,18 @@ func find(known []denial, at time.Duration, r *Request, l *Limit) (standing, end
 	return standing, ended
 }
 
-// never tells whether a request can't pass a limit that has refused it.
-func never(r *Request, l *Limit) bool {
-	return r.Cost > l.Burst && !l.Algorithm().BinaryOnly && !l.Bans()
+// never reports whether the request can't ever pass the limit, now that it was denied.
+func (s subject) never() bool {
+	return s.limit != nil && s.cost > s.burst && !s.limit.Algorithm().BinaryOnly
 }
 
-// tell is the decision as it stands now.
-func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decision {
+// tell returns the decision as it stands now.
+func (d *denial) tell(now time.Duration, s subject) algorithms.Decision {
 	told := d.decision
-	if never(r, l) {
+	if s.never() {
 		told.RetryAfter = algorithms.Forever
-	} else if told.RetryAfter < algorithms.Forever && !l.Bans() {
-		told.RetryAfter += d.maxWait - r.MaxWait
+	} else if told.RetryAfter < algorithms.Forever {
+		told.RetryAfter += d.maxWait - s.maxWait
 	}
 	told.Age((now - d.told).Microseconds())
 	return told
@@ -402,9 +426,9 @@ func (d *denial) tell(now time.Duration, r *Request, l *Limit) algorithms.Decisi
 
 // remember remembers a denial of a request that was sent at an instant. It does nothing if
 // the key has changed since, if a known denial says as much, or if there is no room.
-func (c *DenyCache) remember(r *Request, limit string, sent time.Duration, d denial) {
+func (c *DenyCache) remember(r *Request, id string, sent time.Duration, d denial) {
 	s, key := c.shardOf(r)
-	key.limit = limit
+	key.id = id
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if *s.changedLocked(key) > sent {
@@ -426,16 +450,16 @@ func (c *DenyCache) remember(r *Request, limit string, sent time.Duration, d den
 	c.setLocked(s, key, left)
 }
 
-// replaces tells whether d says all that another refusal does: of the same cost and
-// burst, and for as long.
+// replaces reports whether d says all that another denial does: of the same cost and burst,
+// and for as long.
 func (d *denial) replaces(other *denial) bool {
 	return d.cost == other.cost && d.burst == other.burst && d.maxWait >= other.maxWait && d.until >= other.until
 }
 
-// idle tells whether d has ended, and nobody asks about it.
+// idle reports whether d has ended, and nobody asks about it.
 func (d *denial) idle(now time.Duration) bool { return d.until <= now && d.asked == nil }
 
-// roomLocked tells whether a shard has room. Now and then, and more often when there is
+// roomLocked reports whether a shard has room. Now and then, and more often when there is
 // none, it drops what has ended.
 func (c *DenyCache) roomLocked(s *denyShard, now time.Duration) bool {
 	const most = denyMost / denyShards
@@ -464,8 +488,8 @@ func (c *DenyCache) setLocked(s *denyShard, key denialKey, known []denial) {
 	c.held.Add(int64(grown))
 }
 
-// shardOf returns the shard of a request's key, and what the refusals in it are
-// remembered under, but for the limit.
+// shardOf returns the shard of a request's key, and the key of its denials there, but for the
+// ID.
 func (c *DenyCache) shardOf(r *Request) (*denyShard, denialKey) {
 	key := c.hashes.Sum(r.Key)
 	return &c.shards[key[0]%denyShards], denialKey{key: key}

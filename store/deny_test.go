@@ -3,8 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,111 +86,6 @@ func TestDenyCacheConforms(t *testing.T) {
 	})
 }
 
-// Whatever the cache refuses, the store refuses at that instant, too, by the same
-// limits, and for at least as long; whatever it does not refuse, the store has decided.
-func TestDenyCacheIsRight(t *testing.T) {
-	hits := make(map[string]int)
-	for seed := range uint64(400) {
-		synctest.Test(t, func(t *testing.T) { checkDenyCache(t, seed, hits) })
-		if t.Failed() {
-			return
-		}
-	}
-	names := []string{"ban"}
-	for _, a := range algorithms.All() {
-		names = append(names, a.Name)
-	}
-	for _, name := range names {
-		if t.Logf("%s refused from the cache %d times", name, hits[name]); hits[name] < 500 {
-			t.Errorf("%s was refused from the cache only %d times", name, hits[name])
-		}
-	}
-}
-
-// checkDenyCache runs a random program: requests of one or two zones through the cache,
-// and others past it, as from another instance.
-func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
-	rng := rand.New(rand.NewPCG(seed, 7))
-	f := newFailing()
-	c := store.NewDenyCache(remote{f, time.Duration(rng.IntN(3)) * time.Millisecond}, time.Minute)
-	windows := []algorithms.Micros{1_000, 50_000, 700_003, 3_000_000, 100_000_000}
-	quotas := storetest.Variants(1+rng.Int64N(6), windows[rng.IntN(len(windows))])
-	var limits [2][]store.Limit
-	for z := range limits {
-		for _, i := range rng.Perm(len(quotas))[:1+rng.IntN(2)] {
-			limits[z] = append(limits[z], storetest.Limit(t, fmt.Sprint("z", z), quotas[i]))
-		}
-	}
-	var bans [2][]store.Limit // one or none of each zone
-	for z := range bans {
-		if rng.IntN(3) == 0 {
-			length := 1 + rng.Int64N(3_000_000)
-			bans[z] = []store.Limit{storetest.Ban(t, fmt.Sprint("z", z), algorithms.Ban{After: 1 + rng.Int64N(3), Window: 5_000_000, Duration: length, Most: 4 * length})}
-		}
-	}
-	random := func() (requests []store.Request) {
-		for z := range 1 + rng.IntN(2) {
-			r := store.Request{Zone: fmt.Sprint("z", z), Key: fmt.Sprint(rng.IntN(2)), Cost: rng.Int64N(5), Shadow: rng.IntN(8) == 0}
-			factor, wait := int64(1+rng.IntN(3))*500_000, rng.Int64N(2)*rng.Int64N(200_000)
-			for _, l := range limits[z] {
-				if l.Scalable() && l.Initial == nil {
-					l.Limit = l.Scaled(factor)
-				}
-				if l.CheckDelay(wait) != nil {
-					wait = 0
-				}
-				r.Limits = append(r.Limits, l)
-			}
-			r.MaxWait = wait
-			if rng.IntN(20) == 0 && !strings.Contains(fmt.Sprint(r.Limits), "smooth") {
-				r.Mode, r.MaxWait = algorithms.Mode(rng.IntN(4)), 0
-			}
-			r.Limits = append(r.Limits, bans[z]...)
-			requests = append(requests, r)
-		}
-		return requests
-	}
-	for range 200 {
-		requests := random()
-		if rng.IntN(8) == 0 { // another instance
-			_, _ = f.Take(t.Context(), requests)
-			continue
-		}
-		allowed, asked := answerOf(t, c, f, requests)
-		if remembered := requests[0].Decisions[0].Remembered; remembered == asked || remembered && allowed {
-			t.Fatalf("seed %d: asked %v, allowed %v: %+v", seed, asked, allowed, requests)
-		}
-		if !asked {
-			check := append([]store.Request(nil), requests...)
-			for i := range check {
-				check[i].Decisions = nil
-			}
-			if allowed, _ := f.Take(t.Context(), check); allowed {
-				t.Fatalf("seed %d: the store allows what the cache refused: %+v\nthe store: %+v", seed, requests, check)
-			}
-			for i, r := range requests {
-				if last := r.Decisions[len(r.Decisions)-1]; r.Limits[len(r.Limits)-1].Bans() && (last.Allowed || r.Shadow) {
-					t.Fatalf("seed %d: a zone with a ban that may count was not asked: %+v", seed, r)
-				}
-				for j, d := range r.Decisions {
-					is := check[i].Decisions[j]
-					if d.Unknown() {
-						continue
-					}
-					if hits[r.Limits[j].Quota.Algorithm]++; is.Allowed || d.Charged != 0 || d.Receipt != (algorithms.Receipt{}) {
-						t.Fatalf("seed %d: %v does not refuse: %+v, remembered %+v", seed, r.Limits[j].Limit, is, d)
-					}
-					const trip = 2000 // at most: decisions age from when the answer came
-					if d.RetryAfter > is.RetryAfter+trip {
-						t.Fatalf("seed %d: %v: retry after %d µs, remembered %d µs", seed, r.Limits[j].Limit, is.RetryAfter, d.RetryAfter)
-					}
-				}
-			}
-		}
-		time.Sleep(time.Duration(rng.Int64N(2)*rng.Int64N(rng.Int64N(400_000)+1)) * time.Microsecond)
-	}
-}
-
 // A refusal is remembered from before it was asked for, as long as its retry-after, and
 // a second at most; a request that never passes, a second.
 func TestDenyCacheUntil(t *testing.T) {
@@ -215,7 +108,7 @@ func TestDenyCacheUntil(t *testing.T) {
 				if _, asked := answerOf(t, c, r.failing, requests); !asked {
 					t.Fatal("the store was not asked at first")
 				}
-				told := requests[0].Decisions[0]
+				told := requests[0].Outcome.Decisions[0]
 				if until := time.Duration(told.RetryAfter-1) * time.Microsecond; test.until < time.Second && until != test.until {
 					t.Fatalf("remembered for %v, want %v", until, test.until)
 				}
@@ -224,12 +117,13 @@ func TestDenyCacheUntil(t *testing.T) {
 				if _, asked := answerOf(t, c, r.failing, requests); asked {
 					t.Error("the store was asked before the refusal ended")
 				}
-				d, since := requests[0].Decisions[0], time.Since(came).Microseconds()
+				d, since := requests[0].Outcome.Decisions[0], time.Since(came).Microseconds()
 				if told.RetryAfter == algorithms.Forever {
 					if d.RetryAfter != algorithms.Forever {
 						t.Errorf("retry after %d µs, want never", d.RetryAfter)
 					}
-				} else if d.RetryAfter != told.RetryAfter-since || d.ResetAfter != told.ResetAfter-since || d.MoreAfter != told.MoreAfter-since || d.Remaining != told.Remaining {
+				} else if d.RetryAfter != told.RetryAfter-since ||
+					d.ResetAfter != told.ResetAfter-since || d.MoreAfter != told.MoreAfter-since || d.Remaining != told.Remaining {
 					t.Errorf("%d µs later %+v, told was %+v", since, d, told)
 				}
 				time.Sleep(time.Nanosecond)
@@ -288,9 +182,9 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 				continue
 			}
 			is := append([]store.Request(nil), test.requests...)
-			is[0].Decisions = nil
+			is[0].Outcome.Decisions = nil
 			_, _ = r.failing.Take(t.Context(), is)
-			got, want := test.requests[0].Decisions[0].RetryAfter, is[0].Decisions[0].RetryAfter
+			got, want := test.requests[0].Outcome.Decisions[0].RetryAfter, is[0].Outcome.Decisions[0].RetryAfter
 			if got != want {
 				t.Errorf("%s: retry after %d µs, the store says %d µs", test.what, got, want)
 			}
@@ -326,8 +220,8 @@ func TestDenyCacheKinds(t *testing.T) {
 			}
 		}
 		fifth := one(5, large) // these are all that are remembered, and cover it
-		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Decisions[0].RetryAfter != 10_000_000_000 {
-			t.Errorf("the fifth kind: asked %v, %+v", asked, fifth[0].Decisions)
+		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Outcome.Decisions[0].RetryAfter != 10_000_000_000 {
+			t.Errorf("the fifth kind: asked %v, %+v", asked, fifth[0].Outcome.Decisions)
 		}
 		if _, asked := answerOf(t, c, r.failing, one(1, large)); !asked {
 			t.Error("refused because something that costs more was")
@@ -395,25 +289,28 @@ func TestDenyCacheDecisions(t *testing.T) {
 		tight, loose := window(t, 1, time.Hour), window(t, 100, time.Hour)
 		exhaust(t, c, one(1, loose, tight))
 		requests := append(one(1, loose, tight), store.Request{Zone: "y", Key: "other", Cost: 1, Limits: []store.Limit{loose}})
-		requests[0].Decisions = make([]algorithms.Decision, 5)
-		kept := &requests[0].Decisions[0]
+		requests[0].Outcome.Decisions = make([]algorithms.Decision, 5)
+		kept := &requests[0].Outcome.Decisions[0]
 		if allowed, asked := answerOf(t, c, r.failing, requests); allowed || asked {
 			t.Fatalf("allowed %v, asked %v", allowed, asked)
 		}
-		if len(requests[0].Decisions) != 2 || &requests[0].Decisions[0] != kept || len(requests[1].Decisions) != 1 {
+		if len(requests[0].Outcome.Decisions) != 2 || &requests[0].Outcome.Decisions[0] != kept || len(requests[1].Outcome.Decisions) != 1 {
 			t.Fatalf("decisions %+v", requests)
 		}
-		for _, d := range []algorithms.Decision{requests[0].Decisions[0], requests[1].Decisions[0]} {
-			if !d.Unknown() || d.RetryAfter != 0 || d.Charged != 0 {
+		for _, d := range []algorithms.Decision{requests[0].Outcome.Decisions[0], requests[1].Outcome.Decisions[0]} {
+			if d != (algorithms.Decision{NotAsked: true}) {
 				t.Errorf("a limit that was not asked: %+v", d)
 			}
 		}
-		if d := requests[0].Decisions[1]; d.Unknown() || d.Allowed || d.RetryAfter != 3_600_000_000 || d.Remaining != 0 {
+		if d := requests[0].Outcome.Decisions[1]; d.NotAsked || d.Allowed || d.RetryAfter != 3_600_000_000 || d.Remaining != 0 {
 			t.Errorf("the limit that refuses: %+v", d)
 		}
-		if err := c.Refund(t.Context(), requests, 1); err != nil { // nothing was charged
-			t.Error(err)
+		for i, want := range []store.Verdict{store.Denied, store.NotAsked} {
+			if o := requests[i].Outcome; o.Verdict != want || o.Cached != (want == store.Denied) {
+				t.Errorf("zone %s: verdict %d, cached %v, want %d", requests[i].Zone, o.Verdict, o.Cached, want)
+			}
 		}
+		c.Correct(storetest.Refunds(requests, 1), nil) // nothing was charged
 		if allowed, asked := answerOf(t, c, r.failing, requests); allowed || asked {
 			t.Errorf("after giving back nothing: allowed %v, asked %v", allowed, asked)
 		}
@@ -440,12 +337,12 @@ func TestDenyCacheInOutage(t *testing.T) {
 		t.Fatal("the breaker is closed")
 	}
 	requests := one(1, known)
-	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || !requests[0].Decisions[0].Remembered {
-		t.Errorf("refused before: allowed %v, asked %v, %+v", allowed, asked, requests[0].Decisions)
+	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || !requests[0].Outcome.Cached || requests[0].Outcome.Local {
+		t.Errorf("refused before: allowed %v, asked %v, %+v", allowed, asked, requests[0].Outcome)
 	}
 	requests = one(1, unknown)
-	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || requests[0].Decisions[0].Remembered {
-		t.Errorf("refused by what stands in: allowed %v, asked %v, %+v", allowed, asked, requests[0].Decisions)
+	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || requests[0].Outcome.Cached || !requests[0].Outcome.Local {
+		t.Errorf("refused by what stands in: allowed %v, asked %v, %+v", allowed, asked, requests[0].Outcome.Decisions)
 	}
 }
 
@@ -459,17 +356,13 @@ func TestDenyCacheRefund(t *testing.T) {
 		if allowed, _ := answerOf(t, c, r.failing, there); allowed {
 			t.Fatal("allowed twice")
 		}
-		if err := c.Refund(t.Context(), here, 1); err != nil {
-			t.Fatal(err)
-		}
+		c.Correct(storetest.Refunds(here, 1), nil)
 		if allowed, _ := answerOf(t, c, r.failing, there); !allowed {
 			t.Error("refused although it was given back")
 		}
 		time.Sleep(time.Nanosecond)     // what is asked at the instant of a refund may have been decided before
 		answerOf(t, c, r.failing, here) // refused
-		if err := r.Refund(t.Context(), there, 1); err != nil {
-			t.Fatal(err)
-		}
+		r.Correct(storetest.Refunds(there, 1), nil)
 		time.Sleep(time.Second - 1)
 		if allowed, _ := answerOf(t, c, r.failing, here); allowed {
 			t.Error("the cache does not remember")
@@ -505,13 +398,14 @@ func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
 	ask := func(key string) []store.Request {
 		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
 	}
-	forget := store.Change{Zone: "z", Key: "k", Forget: []store.Limit{limit}}
+	forget := store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}
 	tests := []struct {
 		name string
 		free func(t *testing.T, c *store.DenyCache, charged []store.Request) error
 	}{
 		{"refund", func(t *testing.T, c *store.DenyCache, charged []store.Request) error {
-			return c.Refund(t.Context(), charged, 1)
+			c.Correct(storetest.Refunds(charged, 1), nil)
+			return nil
 		}},
 		{"change", func(t *testing.T, c *store.DenyCache, _ []store.Request) error { return c.Change(t.Context(), forget) }},
 	}
@@ -564,55 +458,6 @@ func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
 	}
 }
 
-// However many keys are refused, so many are remembered and no more, and those that
-// stand stay; what has ended makes room.
-func TestDenyCacheIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &failing{Store: store.NewMemory().Bound(1_000_000, zones(1), nil)}
-		c := store.NewDenyCache(f, redisTimeout)
-		limit := window(t, 1, time.Hour)
-		ask := func(key string) bool {
-			_, asked := answerOf(t, c, f, []store.Request{{Zone: "z", Key: key, Cost: 2, Limits: []store.Limit{limit}}})
-			return asked
-		}
-		ask("early")
-		long := strings.Repeat("long", 100)
-		ask(long)
-		for i := range 100_000 {
-			if ask(fmt.Sprint(i)); i%20_000 == 0 {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		if n := c.Held(); n > 1<<16 || n < 60_000 {
-			t.Errorf("%d refusals are remembered", n)
-		}
-		if ask("early") || ask(long) {
-			t.Error("a flood of keys displaced a refusal that stands")
-		}
-		for i := range 200 {
-			if !ask(fmt.Sprint(long, i)) {
-				t.Fatal("a long key is mistaken for another")
-			}
-		}
-		time.Sleep(time.Second)
-		for i := range 1000 {
-			if key := fmt.Sprint("late ", i); !ask(key) || ask(key) {
-				t.Fatal("what has ended makes no room")
-			}
-		}
-		if n := c.Held(); n > 1<<16 {
-			t.Errorf("%d refusals are remembered", n)
-		}
-		time.Sleep(3 * time.Second)
-		for i := range 2000 {
-			ask(fmt.Sprint("last ", i))
-		}
-		if n := c.Held(); n > 2000 {
-			t.Errorf("%d refusals are remembered, though all but 2000 ended long ago", n)
-		}
-	})
-}
-
 // A decision from the cache, and one past it, allocates nothing.
 func TestDenyCacheAllocatesNothing(t *testing.T) {
 	f := newFailing()
@@ -650,28 +495,5 @@ func BenchmarkDenyCache(b *testing.B) {
 				_, _ = test.store.Take(context.Background(), test.requests)
 			}
 		})
-	}
-}
-
-// A refusal that can end at any moment is not remembered.
-func TestDenyCacheForgetsFleeting(t *testing.T) {
-	s := store.NewMemory().Bound(1000, zones(1), nil)
-	c := store.NewDenyCache(s, time.Minute)
-	ctx := context.Background()
-	r := func() []store.Request {
-		return []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}, Fleeting: true}}
-	}
-	first := r()
-	if ok, err := s.Take(ctx, first); !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	for range 2 {
-		if ok, err := c.Take(ctx, r()); ok || err != nil || c.Held() != 0 {
-			t.Errorf("taken: %v, %v; %d are remembered", ok, err, c.Held())
-		}
-	}
-	_ = s.Refund(ctx, first, 1)
-	if ok, err := c.Take(ctx, r()); !ok || err != nil {
-		t.Errorf("refused though it was given back: %v, %v", ok, err)
 	}
 }

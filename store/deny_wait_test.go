@@ -64,9 +64,13 @@ func TestDenyCacheBanFlood(t *testing.T) {
 			initial := int64(0)
 			begins := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Initial: &initial})
 			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+			ask := func(cost int64) []store.Request {
+				requests := one(cost, begins)
+				requests[0].Mode, requests[0].Ban = mode, ban
+				return requests
+			}
 			flood := func(cost int64) bool {
-				requests := one(cost, begins, ban)
-				requests[0].Mode = mode
+				requests := ask(cost)
 				allowed, asked := answerOf(t, c, r.failing, requests)
 				if allowed {
 					t.Errorf("%v: a request passed", mode)
@@ -74,27 +78,28 @@ func TestDenyCacheBanFlood(t *testing.T) {
 				return asked
 			}
 			var banned time.Time
-			for n := range after + 1 {
-				if n == after-1 {
-					banned = time.Now()
-				}
+			for n := range after {
+				banned = time.Now()
 				if !flood(1) {
-					t.Fatalf("%v: refusal %d was not asked about", mode, n+1)
+					t.Fatalf("%v: denial %d was not asked about", mode, n+1)
 				}
+			}
+			if flood(1) {
+				t.Errorf("%v: the store was asked about a ban that is known to stand", mode)
 			}
 			first := r.asked.Load()
 			var all sync.WaitGroup
 			for n := range 20 {
 				all.Go(func() {
 					for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
-						requests := one(int64(n%3), begins, ban)
-						if requests[0].Mode = mode; mode == algorithms.Binary {
+						requests := ask(int64(n % 3))
+						if mode == algorithms.Binary {
 							requests[0].MaxWait = int64(n%2) * 100_000
 						}
 						allowed, err := c.Take(t.Context(), requests)
-						rest := time.Duration(requests[0].Decisions[1].RetryAfter)*time.Microsecond + time.Since(banned)
+						rest := time.Duration(requests[0].Outcome.Ban.EndsAfter)*time.Microsecond + time.Since(banned)
 						if allowed || err != nil || rest < time.Hour || rest > time.Hour+3*time.Millisecond {
-							t.Errorf("%v: allowed %v, %v: the ban stands for %v: %+v", mode, allowed, err, rest, requests[0].Decisions)
+							t.Errorf("%v: allowed %v, %v: the ban stands for %v: %+v", mode, allowed, err, rest, requests[0].Outcome)
 						}
 					}
 				})
@@ -200,16 +205,15 @@ func (s scripted) Take(_ context.Context, requests []store.Request) (bool, error
 	r := &requests[0]
 	after, retry := s(len(r.Limits), r.Limits[0].ID)
 	time.Sleep(after)
-	r.Decisions = r.Decisions[:0]
+	r.Outcome.Decisions = r.Outcome.Decisions[:0]
 	for range r.Limits {
-		r.Decisions = append(r.Decisions, algorithms.Decision{Allowed: retry == 0, RetryAfter: retry.Microseconds()})
+		r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{Allowed: retry == 0, RetryAfter: retry.Microseconds()})
 	}
 	return retry == 0, nil
 }
 
-func (scripted) Refund(context.Context, []store.Request, int64) error { return nil }
-func (scripted) Renew(context.Context, []store.Request) error         { return nil }
-func (scripted) Change(context.Context, store.Change) error           { return nil }
+func (scripted) Correct([]store.Correction, func(error))    {}
+func (scripted) Change(context.Context, store.Change) error { return nil }
 
 // A request that waited is refused by what stood when it came, though that has ended
 // meanwhile: it does not wait again.

@@ -1,6 +1,6 @@
 package store
 
-// Held is how many refusals are remembered.
+// Held is how many denials are remembered.
 func (c *DenyCache) Held() int64 { return c.held.Load() }
 
 // Zones is how many zones there are records of, and ZoneKeys what all of them hold.
@@ -24,4 +24,11 @@ func (m *Memory) ZoneNumbers() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	return len(m.zones.byNumber)
+}
+
+// Shared is how many budgets are shared between keys that found no room.
+func (m *Memory) Shared() int {
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	return len(m.overflow.places)
 }

@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
 	"slices"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"sync"
 )
 
 // Failover is a [Store] that decides by budgets of this process while the store it
@@ -13,95 +11,116 @@ import (
 // later ones; nothing of them is charged to the store when it is back.
 type Failover struct {
 	store  Store
-	local  Store
+	local  localStore
 	failed func(error)
 }
 
 // NewFailover returns a store that asks local when store fails, and then calls
-// failed with the reason. It asks for the Part of limits that have one.
+// failed with the reason. It asks for the Part of limits and slots that have one.
 func NewFailover(store, local Store, failed func(error)) *Failover {
-	return &Failover{store: store, local: local, failed: failed}
+	return &Failover{store: store, local: localStore{local}, failed: failed}
 }
+
+// Local returns the store with the budgets of this process.
+func (f *Failover) Local() Store { return f.local }
 
 // Take implements [Store]. It fails only for overrides, or if the caller has left. While
-// store fails, the caller's overrides count. If a request is Local, store isn't asked.
+// store fails, the caller's overrides count.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
-	if !slices.ContainsFunc(requests, func(r Request) bool { return r.Local }) {
-		allowed, err := f.store.Take(ctx, requests)
-		if err == nil || ctx.Err() != nil || IsOverridden(err) {
-			return allowed, err
-		}
-		f.failed(err)
+	allowed, err := f.store.Take(ctx, requests)
+	if err == nil || ctx.Err() != nil || IsOverridden(err) {
+		return allowed, err
 	}
-	local := f.parts(requests)
-	allowed, err := f.local.Take(ctx, local)
-	for i := range requests {
-		requests[i].Decisions = append(requests[i].Decisions[:0], local[i].Decisions...)
-		for j := range requests[i].Decisions {
-			requests[i].Decisions[j].Receipt.Local = true
-		}
-	}
-	return allowed, err
+	f.failed(err)
+	return f.local.Take(ctx, requests)
 }
 
-// Refund implements [Store]. It gives back where the charge went.
-func (f *Failover) Refund(ctx context.Context, requests []Request, n int64) error {
-	if !slices.ContainsFunc(requests, isLocal) {
-		return f.store.Refund(ctx, requests, n)
+// Correct implements [Store]. It corrects where Take charged. A Charge that store may have
+// lost is charged to the local budgets.
+func (f *Failover) Correct(corrections []Correction, failed func(error)) {
+	isLocal := func(c Correction) bool { return c.Request.Outcome.Local }
+	if !slices.ContainsFunc(corrections, isLocal) {
+		f.store.Correct(corrections, f.orLocally(corrections, failed))
+		return
 	}
-	here := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return !isLocal(r) })
-	err := f.local.Refund(ctx, f.parts(here), n)
-	if there := slices.DeleteFunc(slices.Clone(requests), isLocal); len(there) > 0 {
-		err = errors.Join(err, f.store.Refund(ctx, there, n))
-	}
-	return err
-}
-
-// Renew implements [Store]. A charge stays where it is.
-func (f *Failover) Renew(ctx context.Context, requests []Request) error {
-	var there, here []Request // the memory of their decisions is the caller's
-	for _, r := range requests {
-		if isLocal(r) {
-			here = append(here, r)
+	var here, there []Correction
+	for _, c := range corrections {
+		if isLocal(c) {
+			here = append(here, c)
 		} else {
-			there = append(there, r)
+			there = append(there, c)
 		}
 	}
-	var err error
+	f.local.Correct(here, failed)
 	if len(there) > 0 {
-		err = f.store.Renew(ctx, there)
+		f.store.Correct(there, f.orLocally(there, failed))
 	}
-	local := f.parts(here)
-	err = errors.Join(err, f.local.Renew(ctx, local))
-	for i, r := range here {
-		for j, d := range local[i].Decisions {
-			r.Decisions[j].Charged, r.Decisions[j].Receipt = d.Charged, d.Receipt
-			r.Decisions[j].Receipt.Local = true
+}
+
+// orLocally returns failed, made to charge locally what the corrections charge in addition.
+func (f *Failover) orLocally(corrections []Correction, failed func(error)) func(error) {
+	var charges []Correction
+	for _, c := range corrections {
+		if c.Charge > 0 {
+			r := *c.Request // which belongs to the caller
+			r.Outcome = Outcome{}
+			charges = append(charges, Correction{Request: &r, Charge: c.Charge})
 		}
 	}
-	return err
+	if len(charges) == 0 {
+		return failed
+	}
+	var once sync.Once
+	return func(err error) {
+		once.Do(func() { f.local.Correct(charges, nil) })
+		if failed != nil {
+			failed(err)
+		}
+	}
 }
 
 // Change implements [Store]: it is of store alone.
 func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
 
-// isLocal tells whether the store failed when the request was decided.
-func isLocal(r Request) bool {
-	return slices.ContainsFunc(r.Decisions, func(d algorithms.Decision) bool { return d.Receipt.Local })
+// localStore is a [Store] that asks another one for the part of an instance on its own.
+type localStore struct{ Store }
+
+// Take implements [Store]. It asks about no overrides.
+func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
+	parts := make([]Request, len(requests))
+	for i := range requests {
+		parts[i] = part(&requests[i])
+	}
+	allowed, err := s.Store.Take(ctx, parts)
+	for i := range requests {
+		requests[i].Outcome = parts[i].Outcome
+		requests[i].Outcome.Local = true
+	}
+	return allowed, err
 }
 
-// parts returns the requests with the limits of an instance on its own.
-func (f *Failover) parts(requests []Request) []Request {
-	parts := slices.Clone(requests)
-	for i := range parts {
-		parts[i].Overridable = false
-		parts[i].Decisions = slices.Clone(parts[i].Decisions)
-		parts[i].Limits = slices.Clone(parts[i].Limits)
-		for j, l := range parts[i].Limits {
-			if l.Part != nil {
-				parts[i].Limits[j].Limit = l.Part
-			}
+// Correct implements [Store].
+func (s localStore) Correct(corrections []Correction, failed func(error)) {
+	corrections = slices.Clone(corrections)
+	for i := range corrections {
+		p := part(corrections[i].Request)
+		corrections[i].Request = &p
+	}
+	s.Store.Correct(corrections, failed)
+}
+
+// part returns the request with the limits and slots of an instance on its own.
+func part(r *Request) Request {
+	p := *r
+	p.Override = nil
+	p.Limits = slices.Clone(r.Limits)
+	for i, l := range p.Limits {
+		if l.Part != nil {
+			p.Limits[i].Limit = l.Part
 		}
 	}
-	return parts
+	if s := r.Slots; s != nil && s.Part > 0 {
+		p.Slots = &Slots{ID: s.ID, Limit: s.Part}
+	}
+	return p
 }

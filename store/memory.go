@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -83,8 +84,11 @@ func (m *Memory) Sweep() {
 	defer m.overflow.mu.Unlock()
 	// A request reads the clock before it locks this shard: what has expired only
 	// just may still be in force for it.
-	m.overflow.sweepLocked(now-1_000_000, func(uint32, int64) {})
+	m.overflow.sweepLocked(now-1_000_000, uncounted)
 }
+
+// uncounted is for budgets that the bound doesn't count.
+func uncounted(uint32, int64) {}
 
 // dropped subtracts the weight of a dropped budget of a zone.
 func (m *Memory) dropped(zone uint32, weight int64) {
@@ -104,8 +108,11 @@ type Bounded struct {
 // while the store holds fewer than maxKeys, or the key's zone fewer than an equal
 // share of them, by the number of zones. New keys that find no room share one
 // ordinary budget per limit, so that a flood of keys gets nobody a fresh one;
-// full, if not nil, is called with their zone. What is held already stays until
-// it expires, and logs may grow.
+// full, if not nil, is called with their zone. They share their slots in the same way,
+// and are not banned. What is held already stays until it expires, and logs may grow.
+//
+// The slots of a key are a count, which stays as long as it is above 0. A slot that is
+// taken from the shared count is given back to it, whatever the key has by then.
 func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) *Bounded {
 	return &Bounded{memory: m, maxKeys: maxKeys, zones: zones, full: full}
 }
@@ -118,140 +125,102 @@ func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
 // TakeAt is Take at an instant of the caller's choice; 0 stands for the store's
 // clock.
 func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
-	t := b.begin(now, requests)
+	t := b.take()
 	defer t.release()
+	for i := range requests {
+		t.add(requests[i].Key)
+	}
+	t.lock(now)
 	if err := t.overridden(requests); err != nil {
 		return false, err
 	}
-	return t.take(requests), nil
+	return t.decide(0, requests), nil
 }
 
-// begin locks what the requests need, and then looks at the clock if now is 0: what
-// expires by then may be swept before.
-func (b *Bounded) begin(now algorithms.Micros, requests []Request) *take {
-	t := takes.Get().(*take)
-	t.Bounded = b
-	t.lock(requests)
-	if now == 0 {
-		now = b.memory.Now()
-	}
-	t.now = now
-	return t
-}
-
-func (t *take) take(requests []Request) (allowed bool) {
+// decide decides requests, the keys of which begin at first, and charges them.
+func (t *take) decide(first int, requests []Request) (allowed bool) {
 	for i := range requests {
-		r := &requests[i]
-		for n := range r.Limits {
-			t.find(i, r, &r.Limits[n])
-		}
+		t.find(first+i, &requests[i])
 	}
-	for i := range t.found { // only now, because found and checks move while they grow
-		f := &t.found[i]
-		f.was, t.checks[i].State = f.state, &f.state
-	}
-	n := 0
-	for i := range requests {
-		r := &requests[i]
-		if len(r.Limits) == 0 {
-			continue
-		}
-		checks := t.checks[n : n+len(r.Limits)]
-		t.zones = append(t.zones, algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Checks: checks})
-		n += len(checks)
-	}
+	t.ready(requests)
 	allowed = algorithms.Take(t.zones, t.now)
-	n = 0
+	found := t.found
 	for i := range requests {
-		r := &requests[i]
-		r.Decisions = r.Decisions[:0]
-		for i := range r.Limits {
-			d, f := t.checks[n].Decision, &t.found[n]
-			ban := r.Limits[i].Bans()
-			if ban && !f.held && !t.hasRoom(f.zone) { // rather no ban than one of all that find no room
-				d = algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}
-			} else if d.Charged > 0 || f.state != f.was {
-				t.keep(f, t.now+d.ResetAfter+r.Limits[i].Linger())
-			}
-			d.Receipt.Shared = d.Charged > 0 && f.zone == nil
-			r.Decisions = append(r.Decisions, d)
-			n++
-		}
+		found = found[t.answer(&requests[i], &t.zones[i], found):]
 	}
 	return allowed
 }
 
-// Refund implements [Store]. It never fails.
-func (b *Bounded) Refund(ctx context.Context, requests []Request, n int64) error {
-	return b.RefundAt(ctx, 0, requests, n)
-}
-
-// RefundAt is Refund at an instant of the caller's choice; 0 stands for the
-// store's clock.
-func (b *Bounded) RefundAt(_ context.Context, now algorithms.Micros, requests []Request, n int64) error {
-	t := b.begin(now, requests)
-	defer t.release()
-	t.refund(requests, n)
-	return nil
-}
-
-// Renew implements [Store]. It never fails.
-func (b *Bounded) Renew(ctx context.Context, requests []Request) error {
-	return b.RenewAt(ctx, 0, requests)
-}
-
-// RenewAt is Renew at an instant of the caller's choice; 0 stands for the store's clock.
-func (b *Bounded) RenewAt(_ context.Context, now algorithms.Micros, requests []Request) error {
+// ready makes the zones ready to be decided.
+func (t *take) ready(requests []Request) {
+	// Only now, because found, checks, slots and bans move while they grow.
+	found, checks, slots, bans := t.found, t.checks, t.slots, t.bans
 	for i := range requests {
 		r := &requests[i]
-		for j := range r.Decisions {
-			if d := &r.Decisions[j]; d.Charged > 0 {
-				b.renew(now, Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits[j : j+1], Mode: algorithms.Force, Cost: d.Charged}, d)
-			}
+		z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow}
+		z.Checks, checks = checks[:len(r.Limits)], checks[len(r.Limits):]
+		for j := range z.Checks {
+			z.Checks[j].State = &found[j].state
+			found[j].was = found[j].state
 		}
-	}
-	return nil
-}
-
-// renew is Renew for one budget.
-func (b *Bounded) renew(now algorithms.Micros, r Request, d *algorithms.Decision) {
-	one := []Request{r}
-	one[0].Decisions = []algorithms.Decision{*d}
-	t := b.begin(now, one)
-	defer t.release()
-	t.refund(one, d.Charged)
-	t.take(one)
-	d.Charged, d.Receipt = one[0].Decisions[0].Charged, one[0].Decisions[0].Receipt
-}
-
-func (t *take) refund(requests []Request, n int64) {
-	for i := range requests {
-		r := &requests[i]
-		for j, d := range r.Decisions {
-			if d.Charged == 0 {
-				continue
-			}
-			id := r.Limits[j].ID
-			f := look(t.shard(i), t.memory.hashes.budget(t.keys[i], id), t.memory.zones.of(r.Zone))
-			if d.Receipt.Shared {
-				f = look(t.lockOverflow(), t.memory.hashes.shared(id), nil)
-			}
-			l, expires := r.Limits[j].Limit, f.expires
-			if !f.held || l.Linger() > 0 && expires <= t.now { // it would be known to be full once more
-				continue
-			}
-			algorithms.Refund(l, &f.state, t.now, d.Receipt, min(n, d.Charged))
-			if l.Linger() > 0 { // then it matters how long it is known
-				look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l, State: &f.state}}}}
-				algorithms.Take(look, t.now)
-				expires = t.now + look[0].Checks[0].Decision.ResetAfter + l.Linger()
-			}
-			t.keep(&f, expires)
+		found = found[len(r.Limits):]
+		if r.Slots != nil {
+			z.Slots, slots = &slots[0], slots[1:]
+			z.Slots.InFlight, z.Slots.Peek = found[0].state.A, r.Peek
+			found = found[1:]
 		}
+		if r.Ban != nil {
+			z.Ban, bans = &bans[0], bans[1:]
+			z.Ban.State = &found[0].state
+			found[0].was = found[0].state
+			found = found[1:]
+		}
+		t.zones = append(t.zones, z)
 	}
 }
 
-// take is the working memory of one TakeAt, RefundAt or RenewAt.
+// answer fills in the outcome of a request, the first of whose budgets is the first of found,
+// and keeps what has changed. It returns how many budgets the request has.
+func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) {
+	o := &r.Outcome
+	*o = Outcome{Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
+	for j := range z.Checks {
+		d, f := z.Checks[j].Decision, &found[n]
+		n++
+		if d.Charged > 0 || f.state != f.was {
+			t.keep(f, t.now+d.ResetAfter+r.Limits[j].Linger())
+		}
+		d.Receipt.Shared = d.Charged > 0 && f.zone == nil
+		o.Decisions = append(o.Decisions, d)
+	}
+	if s := z.Slots; s != nil {
+		f := &found[n]
+		n++
+		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: f.zone == nil}
+		if s.Taken {
+			f.state.A = s.InFlight
+			t.keep(f, never)
+		}
+	}
+	if z.Ban != nil {
+		d, f := z.Ban.Decision, &found[n]
+		n++
+		// Rather no ban than one of all keys that find no room.
+		if f.held || f.state == f.was || t.hasRoom(f.zone) {
+			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
+			if f.state != f.was {
+				t.keep(f, t.now+d.ResetAfter)
+			}
+		}
+	}
+	o.SetVerdict()
+	return n
+}
+
+// never is when a count of slots above 0 expires.
+const never algorithms.Micros = math.MaxInt64
+
+// take is the working memory of one TakeAt, CorrectAt or ChangeAt.
 type take struct {
 	*Bounded
 	now      algorithms.Micros
@@ -260,12 +229,15 @@ type take struct {
 	overflow bool           // the overflow shard is locked too
 	// overflowed are the zones that found no room, to be told of without locks.
 	overflowed []string
-	found      []found // for each check
+	found      []found // of each request: for its limits, its slots and its ban
 	checks     []algorithms.Check
+	slots      []algorithms.SlotsCheck
+	bans       []algorithms.BanCheck
 	zones      []algorithms.Request
+	charges    [1]Request // see [take.charge]
 }
 
-// found is the budget of one check, and its place.
+// found is a budget, or slots or a ban, and its place.
 type found struct {
 	shard *shard
 	key   keyhash.Hash
@@ -281,18 +253,31 @@ func look(s *shard, key keyhash.Hash, zone *zoneCount) found {
 
 var takes = sync.Pool{New: func() any { return new(take) }}
 
-// lock locks the shards of all requests' keys, in ascending order.
-func (t *take) lock(requests []Request) {
-	for i := range requests {
-		key := t.memory.hashes.key(requests[i].Key)
-		t.keys = append(t.keys, key)
-		t.locked = append(t.locked, shardOf(key))
-	}
+func (b *Bounded) take() *take {
+	t := takes.Get().(*take)
+	t.Bounded = b
+	return t
+}
+
+// add adds a key to those that lock locks.
+func (t *take) add(key string) {
+	hash := t.memory.hashes.key(key)
+	t.keys = append(t.keys, hash)
+	t.locked = append(t.locked, shardOf(hash))
+}
+
+// lock locks the shards of all keys, in ascending order, and then looks at the clock if now
+// is 0: what expires by then may be swept before.
+func (t *take) lock(now algorithms.Micros) {
 	slices.Sort(t.locked)
 	t.locked = slices.Compact(t.locked)
 	for _, s := range t.locked {
 		t.memory.shards[s].mu.Lock()
 	}
+	if now == 0 {
+		now = t.memory.Now()
+	}
+	t.now = now
 }
 
 // shardOf returns the number of the shard with all budgets of a key.
@@ -314,30 +299,59 @@ func (t *take) release() {
 		}
 	}
 	clear(t.overflowed)
-	clear(t.found)
-	clear(t.checks)
-	clear(t.zones)
+	t.forgetFound()
+	decisions := t.charges[0].Outcome.Decisions
 	*t = take{
 		keys: t.keys[:0], locked: t.locked[:0], overflowed: t.overflowed[:0],
-		found: t.found[:0], checks: t.checks[:0], zones: t.zones[:0],
+		found: t.found, checks: t.checks, slots: t.slots, bans: t.bans, zones: t.zones,
 	}
+	t.charges[0].Outcome.Decisions = decisions
 	takes.Put(t)
 }
 
-// find finds the budget of a request's key. That is the one held, or a fresh one, which keep
-// puts into the shard once something is charged. If there is no room, it is the one that
-// keys without room share.
-func (t *take) find(request int, r *Request, l *Limit) {
+// forgetFound empties the working memory of decide.
+func (t *take) forgetFound() {
+	clear(t.found)
+	clear(t.checks)
+	clear(t.bans)
+	clear(t.zones)
+	t.found, t.checks, t.slots, t.bans, t.zones = t.found[:0], t.checks[:0], t.slots[:0], t.bans[:0], t.zones[:0]
+}
+
+// find finds the budgets of a request, its slots and its ban.
+func (t *take) find(request int, r *Request) {
+	if len(r.Limits) == 0 && r.Slots == nil && r.Ban == nil {
+		return
+	}
 	zone := t.memory.zones.of(r.Zone)
-	f := look(t.shard(request), t.memory.hashes.budget(t.keys[request], l.ID), zone)
-	if !f.held && !l.Bans() && !t.hasRoom(zone) && !t.reclaim(zone) {
-		f = look(t.overflowShard(r.Zone), t.memory.hashes.shared(l.ID), nil)
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		f := t.findOrShare(request, zone, l.ID)
+		if f.held && l.Linger() > 0 && f.expires <= t.now { // a budget that begins with less isn't as good as full
+			f.state = algorithms.State{}
+		}
+		t.found = append(t.found, f)
+		t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})
 	}
-	if f.held && l.Linger() > 0 && f.expires <= t.now { // a budget that begins with less isn't as good as full
-		f.state = algorithms.State{}
+	if s := r.Slots; s != nil {
+		t.found = append(t.found, t.findOrShare(request, zone, s.ID))
+		t.slots = append(t.slots, algorithms.SlotsCheck{Limit: s.Limit})
 	}
-	t.found = append(t.found, f)
-	t.checks = append(t.checks, algorithms.Check{Limit: l.Limit})
+	if b := r.Ban; b != nil {
+		t.found = append(t.found, look(t.shard(request), t.memory.hashes.budget(t.keys[request], b.ID), zone))
+		t.bans = append(t.bans, algorithms.BanCheck{Ban: b.Ban})
+	}
+}
+
+// findOrShare finds the budget of a request's key. That is the one held, or a fresh one, which
+// keep puts into the shard once something is charged. If there is no room, it is the one that
+// keys without room share.
+func (t *take) findOrShare(request int, zone *zoneCount, id string) found {
+	f := look(t.shard(request), t.memory.hashes.budget(t.keys[request], id), zone)
+	if !f.held && !t.hasRoom(zone) && !t.reclaim(zone) {
+		return look(t.overflowShard(zone.name), t.memory.hashes.shared(id), nil)
+	}
+	return f
 }
 
 // hasRoom tells whether a zone may take in a new key.

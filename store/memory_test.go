@@ -98,66 +98,6 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	})
 }
 
-// Keys that find no room share a budget, but nobody is banned for what others of them do.
-func TestMemoryBanFindsNoRoom(t *testing.T) {
-	memory := store.NewMemory()
-	s := memory.Bound(3, zones(1), nil)
-	limits := []store.Limit{
-		storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000}),
-		storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000}),
-	}
-	take := func(key string) (bool, algorithms.Decision) {
-		t.Helper()
-		r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits}}
-		allowed, err := s.Take(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return allowed, r[0].Decisions[1]
-	}
-	take("a")
-	take("a") // is banned
-	if _, d := take("a"); d.Allowed || memory.Keys() != 2 {
-		t.Fatalf("%+v with %d keys", d, memory.Keys())
-	}
-	take("b")
-	take("c") // shares a budget
-	for _, key := range []string{"b", "c", "d", "b", "c", "d"} {
-		allowed, d := take(key)
-		if want := (algorithms.Decision{Allowed: true, Remaining: algorithms.Forever}); allowed || d != want {
-			t.Errorf("%s: allowed %v, ban %+v", key, allowed, d)
-		}
-	}
-	if _, d := take("a"); d.Allowed || memory.Keys() != 3 {
-		t.Errorf("%+v with %d keys", d, memory.Keys())
-	}
-}
-
-// A ban is held until it ends, though the refusals before it would have been forgotten.
-func TestMemoryHoldsBans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(10, zones(1), nil)
-		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
-		for _, want := range []bool{true, false, false} {
-			if take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) != want {
-				t.Fatalf("allowed %v", !want)
-			}
-		}
-		for range 59 {
-			time.Sleep(time.Minute)
-			memory.Sweep()
-			if take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) {
-				t.Fatal("a ban was forgotten")
-			}
-		}
-		time.Sleep(time.Minute)
-		if !take(t, s, "z", "k", 1, window(t, 1, time.Minute), ban) {
-			t.Error("refused once the ban has ended")
-		}
-	})
-}
-
 // A budget with initial is forgotten one window after it is full, though nothing has
 // swept it away, and then begins anew.
 func TestMemoryForgetsInitial(t *testing.T) {
@@ -170,7 +110,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 			if _, err := s.Take(context.Background(), r); err != nil {
 				t.Fatal(err)
 			}
-			return r[0].Decisions[0].Remaining
+			return r[0].Outcome.Decisions[0].Remaining
 		}
 		if !take(t, s, "z", "k", 1, limit) || take(t, s, "z", "k", 1, limit) {
 			t.Error("a new budget does not hold 1")
@@ -208,13 +148,13 @@ func TestMemoryRefundForgetsInitial(t *testing.T) {
 		if allowed, _ := b.TakeAt(ctx, at, early); !allowed {
 			t.Fatal("the first request is denied")
 		}
-		_ = b.RefundAt(ctx, later, early, 1)
+		_ = b.CorrectAt(ctx, later, storetest.Refunds(early, 1))
 		got, want := request(), request()
 		want[0].Key = "never seen"
 		for i := range 5 {
 			_, _ = b.TakeAt(ctx, later, got)
 			_, _ = b.TakeAt(ctx, later, want)
-			if g, w := got[0].Decisions[0], want[0].Decisions[0]; g != w {
+			if g, w := got[0].Outcome.Decisions[0], want[0].Outcome.Decisions[0]; g != w {
 				t.Fatalf("%s, request %d: %+v, want %+v as of a key never seen", algorithm, i, g, w)
 			}
 		}
@@ -258,7 +198,7 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 			if ok, _ := s.Take(context.Background(), r); !ok {
 				t.Fatal("refused")
 			}
-			return r[0].Decisions
+			return r[0].Outcome.Decisions
 		}
 		ask(held)
 		time.Sleep(50 * time.Second)
@@ -394,15 +334,24 @@ func TestMemoryCountsLongLogs(t *testing.T) {
 // The target is no allocation at all beyond the key, which is the caller's.
 func TestMemoryTakeAllocatesNothing(t *testing.T) {
 	s := store.NewMemory().Bound(1_000_000, zones(1), nil)
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 100, Window: 1_000_000, Duration: 1000, Most: 1000})
 	for _, q := range storetest.Quotas(1000, 1000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}
-			take := func() { _, _ = s.Take(context.Background(), r) }
-			for range 2000 { // until a log has grown to its full size
-				take()
+			r[0].Slots, r[0].Ban, r[0].Override = &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}, ban, &store.Override{}
+			corrections := []store.Correction{{Request: &r[0], Charge: 1, Leave: true}}
+			if r[0].Limits[0].Algorithm().BinaryOnly {
+				corrections[0].Charge = 0
 			}
-			if n := testing.AllocsPerRun(1000, take); n != 0 && !raceEnabled {
-				t.Errorf("%v allocations per decision", n)
+			take := func() { _, _ = s.Take(context.Background(), r) }
+			both := func() { take(); s.Correct(corrections, nil) }
+			for range 2000 { // until a log has grown to its full size
+				both()
+			}
+			for name, f := range map[string]func(){"decision": take, "decision and correction": both} {
+				if n := testing.AllocsPerRun(1000, f); n != 0 && !raceEnabled {
+					t.Errorf("%v allocations per %s", n, name)
+				}
 			}
 		})
 	}

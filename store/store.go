@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -17,9 +18,36 @@ type Limit struct {
 	// ID names the zone and the limit, and differs where two limits must not
 	// share budgets: "<zone>:<format version and a hash>". [NewLimit] makes it.
 	ID string
-	// Part is what of the limit an instance grants that is on its own; nil stands
-	// for all of it. See [Failover].
+	// Part is the part of the limit that an instance grants while the store fails; nil: all
+	// of it. See [Failover].
 	Part *algorithms.Limit
+}
+
+// Slots bounds how many requests of a key are in flight in a zone. It is immutable.
+type Slots struct {
+	// ID names the zone. It is the same for every Limit, because a changed limit frees no
+	// slot. [SlotsID] makes it.
+	ID string
+	// Limit is how many requests may be in flight; above 0.
+	Limit int64
+	// Part is how many of them an instance grants while the store fails, at most Limit; 0: all
+	// of them. See [Failover].
+	Part int64
+}
+
+// Ban is the ban of a zone. It is immutable.
+type Ban struct {
+	*algorithms.Ban
+	// ID names the zone. It is the same for every ban, because a changed ban frees nobody.
+	// [BanID] makes it.
+	ID string
+}
+
+// Override names the run-time override that the Limits, Slots and Ban of a [Request] were made
+// from. See [Change].
+type Override struct {
+	// Text is the text of the override; empty: none is in force.
+	Text string
 }
 
 // formatVersion is part of every ID. Change it when what is stored changes its
@@ -34,95 +62,168 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 		sum := sha256.Sum256([]byte(hash + " " + variant))
 		hash = base64.RawURLEncoding.EncodeToString(sum[:8])
 	}
-	return named(zone, formatVersion+hash, "", l)
+	return Limit{Limit: l, ID: named(zone, formatVersion+hash, "")}
 }
 
-// NewSlots names a limit of how many requests of a zone are under way at the same time.
-// Its budgets are the same ones when the limit changes: the requests still are under way.
-func NewSlots(zone, variant string, l *algorithms.Limit) Limit { return named(zone, "c", variant, l) }
+// SlotsID returns the ID of the slots of a zone. Keys of different variants (may be empty)
+// have slots of their own.
+func SlotsID(zone, variant string) string { return named(zone, "c", variant) }
 
-// NewBan names the ban of a zone. The name says nothing of limits, so that nobody is free
-// because they have changed.
-func NewBan(zone, variant string, l *algorithms.Limit) Limit { return named(zone, "b", variant, l) }
+// BanID returns the ID of the ban of a zone. Keys of different variants (may be empty) are
+// banned separately.
+func BanID(zone, variant string) string { return named(zone, "b", variant) }
 
-func named(zone, what, variant string, l *algorithms.Limit) Limit {
+// OverrideID returns the ID of the run-time overrides of a zone.
+func OverrideID(zone string) string { return named(zone, "o", "") }
+
+func named(zone, what, variant string) string {
 	id := zone + ":" + what
 	if variant != "" {
 		id += ":" + variant
 	}
-	return Limit{Limit: l, ID: id}
+	return id
 }
 
 // Request asks one zone about one HTTP request.
 type Request struct {
 	// Zone is the zone's name.
 	Zone string
-	// Key is whose budget it is. Every string is a key of its own, the empty one too.
+	// Key says whose budgets are asked about. Every string is a key of its own, the empty
+	// one too.
 	Key string
-	// Limits are the zone's limits, no two with the same ID; at least one, unless there is
-	// an Override. Its ban, if it has one, is the last and not the only one.
+	// Limits are the zone's rate limits, no two with the same ID; empty where only Slots, a
+	// Ban or an Override is asked about.
 	Limits []Limit
-	// Overridable tells that an operator may give the key other limits than its zone's at
-	// run time; see [Change]. Override is what the Limits were made from, empty for the
-	// zone's own. If another one is in force, Take decides nothing, charges nothing, and
-	// fails with an [OverriddenError].
-	Overridable bool
-	Override    string
-	// Mode is what the zone grants at the edge of its limits.
+	// Slots says how many requests of the key may be in flight; nil: any number.
+	Slots *Slots
+	// Ban bans the key after repeated denials; nil: the zone never bans.
+	Ban *Ban
+	// Override, if not nil, makes Take look up the key's run-time override. If another one
+	// than this is in force, Take decides nothing, charges nothing, and fails with an
+	// [OverriddenError].
+	Override *Override
+	// Mode says what the zone grants at the edge of its limits.
 	Mode algorithms.Mode
-	// Cost is how many events the request is worth, 0 to 2^31-1. 0 only looks.
+	// Cost is how many events the request is worth, 0 to 2^31-1. With 0 it charges nothing.
+	// It takes a slot at any cost.
 	Cost int64
-	// MaxWait is how long the request may be held if it doesn't fit now; see
-	// [algorithms.Request].
+	// Peek makes Take decide as always, but change nothing: it charges no limit, takes no slot
+	// and counts no denial for the ban. It goes with Cost 0. The Outcome shows the state as it
+	// is; InFlight is without this request.
+	Peek bool
+	// MaxWait is how long the request may be held, in microseconds; see [algorithms.Request].
 	MaxWait algorithms.Micros
-	// Shadow zones only watch; see [algorithms.Request].
+	// Shadow zones deny nothing; see [algorithms.Request].
 	Shadow bool
-	// Fleeting tells that a refusal can end at any moment, so that it is of no use to
-	// remember it.
-	Fleeting bool
-	// Local reports whether the request adds to one that local budgets were charged for.
-	// A [Failover] then charges these again. No other store reads it.
+	// Outcome is filled in by Take.
+	Outcome Outcome
+}
+
+// Outcome is what a zone decided about a request.
+type Outcome struct {
+	// Verdict is the zone's own: a shadow that says Denied denies nothing, and a zone that
+	// says Allowed is not charged if another one denies the request.
+	Verdict Verdict
+	// Cached reports whether the verdict is Denied or Banned and comes from a [DenyCache].
+	// Then only the Decisions and the Ban that deny the request have a meaning.
+	Cached bool
+	// Local reports whether the store failed, and local budgets decided. See [Failover].
 	Local bool
-	// Decisions receives an answer per limit, in their order. Take appends to
-	// Decisions[:0], so its memory is used again.
+	// Decisions has one decision per limit, in their order. Take appends to Decisions[:0],
+	// so its memory is used again.
 	Decisions []algorithms.Decision
+	Slots     SlotsOutcome
+	Ban       BanOutcome
+}
+
+// SetVerdict sets the Verdict by the Decisions, the Slots and the Ban.
+func (o *Outcome) SetVerdict() {
+	switch {
+	case o.Ban.Stands:
+		o.Verdict = Banned
+	case !o.Slots.Free || slices.ContainsFunc(o.Decisions, func(d algorithms.Decision) bool { return !d.Allowed }):
+		o.Verdict = Denied
+	default:
+		o.Verdict = Allowed
+	}
+}
+
+// Verdict is what a zone says of a request.
+type Verdict uint8
+
+// The verdicts. NotAsked is the zero Verdict.
+const (
+	// NotAsked: another zone was known to deny the request, so this one was not asked.
+	NotAsked Verdict = iota
+	// Allowed: the zone has room. Also a request that must be held first is allowed.
+	Allowed
+	// Denied: a limit has no room, or no slot is free.
+	Denied
+	// Banned: the key is banned, and nothing else was asked.
+	Banned
+)
+
+// SlotsOutcome is the outcome of [Slots].
+type SlotsOutcome struct {
+	// Free reports whether a slot was free. Without Slots it is true.
+	Free bool
+	// Taken reports whether the request holds a slot. Give it back with [Store.Correct].
+	Taken bool
+	// InFlight is how many requests of the key hold a slot, with this one if Taken.
+	InFlight int64
+	// Shared reports whether the slots are of all keys that a store has no room for. Only
+	// stores read it.
+	Shared bool
+}
+
+// BanOutcome is the outcome of a [Ban].
+type BanOutcome struct {
+	// Stands reports whether the key was banned before the request.
+	Stands bool
+	// Began reports whether the denial of the request brought a ban about.
+	Began bool
+	// EndsAfter is how long until the ban ends; 0 if none stands or began.
+	EndsAfter algorithms.Micros
+}
+
+// Correction says what a request that Take allowed gives back, or is charged in addition,
+// once more is known of it. The zero Correction does nothing.
+type Correction struct {
+	// Request is as Take left it: its Outcome holds the receipts. The store reads it no more
+	// when Correct has returned.
+	Request *Request
+	// Refund is how many events each limit is given back, or as many as it was charged.
+	// [algorithms.Refund] says how much that changes.
+	Refund int64
+	// Charge is how many events each limit is charged in addition, as far as there is room,
+	// as in mode [algorithms.Force]. It can't be given back.
+	Charge int64
+	// Leave gives back the slot, if the request took one: it is no longer in flight.
+	Leave bool
 }
 
 // Store keeps budgets. All methods are safe for concurrent use.
 type Store interface {
-	// Take decides every limit of every request on one instant, charges all of
-	// them or, if one has no room, none (but see [algorithms.Mode]), and fills
-	// in the Decisions. It reports whether all had room, shadows apart.
+	// Take decides every limit, slot and ban of every request on one instant. If all zones
+	// but shadows have room, it charges all limits and takes all slots; else none (but see
+	// [algorithms.Mode]). It fills in the Outcomes, and reports whether all had room, shadows
+	// apart.
 	//
 	// No two requests of one call may have budgets in common.
 	//
 	// A budget never charged, or whose reset-after has passed, decides like an
 	// untouched one. The clock is the store's own.
 	//
-	// After an error the Decisions mean nothing and, unless the error says
+	// After an error the Outcomes mean nothing and, unless the error says
 	// otherwise, it is not known whether anything was charged: don't repeat
-	// the call. The store may still be reading the requests, except their
-	// Decisions: don't change them any more.
+	// the call.
 	Take(ctx context.Context, requests []Request) (allowed bool, err error)
 
-	// Refund gives back n events, or as many as were charged, to every limit of
-	// every request, which are as Take left them: their Decisions are the
-	// receipt. [algorithms.Refund] says how much that changes. Call it once at most
-	// for what one Take has charged.
-	//
-	// After an error it is not known whether anything was given back: don't
-	// repeat the call.
-	Refund(ctx context.Context, requests []Request, n int64) error
-
-	// Renew gives back what every limit of every request was charged, and charges it
-	// anew as of now, both in one step: as far as there is room, as in mode
-	// [algorithms.Force]. The requests are as Take or Renew left them, and any number of
-	// them may be of the same budget. What was charged now, and the receipt for it, is
-	// noted in their Decisions; the rest of these stays as it was.
-	//
-	// After an error, too, requests with a new receipt are renewed. Of the others it is
-	// not known whether they are.
-	Renew(ctx context.Context, requests []Request) error
+	// Correct makes corrections, each at most once, to the budgets that Take charged. A
+	// later Take of the same key through the same store finds them made. Correct doesn't
+	// wait for a store elsewhere. failed, if not nil, is called for every failure after which
+	// corrections may be lost; they must not be repeated.
+	Correct(corrections []Correction, failed func(error))
 
 	// Change makes a change at an operator's wish. After an error it is not known how much
 	// of it is made; it may be asked for again.

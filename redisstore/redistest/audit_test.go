@@ -166,7 +166,7 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 		t.Error(err)
 	}
 	for _, r := range requests { // what Redis was told is what was asked
-		for _, d := range r.Decisions {
+		for _, d := range r.Outcome.Decisions {
 			if err == nil && allowed && r.Mode == algorithms.Binary && !r.Shadow && d.Charged != r.Cost {
 				t.Errorf("%d of %d charged", d.Charged, r.Cost)
 			}
@@ -174,8 +174,17 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 	}
 	if err == nil && allowed && rand.IntN(4) == 0 {
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-		_ = s.Refund(context.Background(), requests, 1+rand.Int64N(3))
+		_ = refund(s, requests, 1+rand.Int64N(3))
 	}
+}
+
+// refund gives back n events of each limit of requests.
+func refund(s *redisstore.Store, requests []store.Request, n int64) error {
+	var corrections []store.Correction
+	for i := range requests {
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: n})
+	}
+	return s.CorrectAt(context.Background(), 0, corrections)
 }
 
 // A wrong number, and anything that should not have happened, is found.
@@ -195,7 +204,7 @@ func TestAuditCanFail(t *testing.T) {
 	}
 	give := func(r []store.Request) {
 		t.Helper()
-		if err := s.Refund(t.Context(), r, 1); err != nil {
+		if err := refund(s, r, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -285,7 +294,7 @@ func TestAuditCanFail(t *testing.T) {
 		"a charge given back twice": func(_ *Audit, s *redisstore.Store, _ *redis.Client) {
 			r := take(s, 1, limit)
 			for range 2 {
-				if err := s.Refund(t.Context(), r, 1); err != nil {
+				if err := refund(s, r, 1); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -10,13 +10,19 @@ import (
 )
 
 // Ban makes the ban of a zone, or ends the test.
-func Ban(t testing.TB, zone string, b algorithms.Ban) store.Limit {
+func Ban(t testing.TB, zone string, b algorithms.Ban) *store.Ban {
 	t.Helper()
-	l, err := algorithms.NewBan(b)
-	if err != nil {
+	if err := b.Check(); err != nil {
 		t.Fatal(err)
 	}
-	return store.NewBan(zone, "", l)
+	return &store.Ban{Ban: &b, ID: store.BanID(zone, "")}
+}
+
+// askBanned is ask, of a zone with a ban.
+func askBanned(zone, key string, cost int64, limit store.Limit, ban *store.Ban) []store.Request {
+	r := ask(zone, key, cost, limit)
+	r[0].Ban = ban
+	return r
 }
 
 // testBan bans in every mode that can refuse, with a limit that begins with less, too.
@@ -33,15 +39,25 @@ func testBan(t *testing.T, s Store) {
 			}
 			t.Run(q.Algorithm+" "+mode.String(), func(t *testing.T) {
 				key := q.Algorithm + mode.String() + string(rune('a'+i))
-				r := ask("z", key, 1, limit, ban)
+				r := askBanned("z", key, 1, limit, ban)
 				r[0].Mode = mode
 				take := func(after algorithms.Micros, allowed, stood bool, rest algorithms.Micros) {
 					t.Helper()
 					if got := takeAt(t, s, start+after, r); got != allowed {
 						t.Errorf("after %d µs: allowed %v", after, got)
 					}
-					if d := r[0].Decisions[1]; d.Allowed == stood || d.RetryAfter != rest || d.Charged != 0 || d.Wait != 0 {
-						t.Errorf("after %d µs: %+v, want one that stands: %v, and ends in %d µs", after, d, stood, rest)
+					began := !stood && rest > 0
+					if got, want := r[0].Outcome.Ban, (store.BanOutcome{Stands: stood, Began: began, EndsAfter: rest}); got != want {
+						t.Errorf("after %d µs: %+v, want %+v", after, got, want)
+					}
+					verdict := store.Denied
+					if stood {
+						verdict = store.Banned
+					} else if allowed {
+						verdict = store.Allowed
+					}
+					if got := r[0].Outcome.Verdict; got != verdict {
+						t.Errorf("after %d µs: verdict %d, want %d", after, got, verdict)
 					}
 				}
 				take(0, true, false, 0)
@@ -49,7 +65,7 @@ func testBan(t *testing.T, s Store) {
 				take(0, false, false, 0)
 				take(1, false, false, minute)
 				take(2, false, true, minute-1)
-				charged := r[0].Decisions[0]
+				charged := r[0].Outcome.Decisions[0]
 				for _, cost := range []int64{0, 1, 5} {
 					for _, hurry := range []algorithms.Micros{0, minute} {
 						r[0].Cost = cost
@@ -57,7 +73,7 @@ func testBan(t *testing.T, s Store) {
 							r[0].MaxWait = hurry
 						}
 						take(minute, false, true, 1)
-						if d := r[0].Decisions[0]; d.Charged != 0 || d.Remaining != charged.Remaining {
+						if d := r[0].Outcome.Decisions[0]; d.Charged != 0 || d.Remaining != charged.Remaining {
 							t.Errorf("a banned request of cost %d was charged: %+v, before %+v", cost, d, charged)
 						}
 					}
@@ -68,7 +84,8 @@ func testBan(t *testing.T, s Store) {
 				take(3*minute, false, true, 1)
 				take(3*minute+1, false, false, 0)
 				// The limits are others, and so is the ban.
-				r[0].Limits = []store.Limit{Limit(t, "z", Quotas(50, minute)[0]), Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Most: second})}
+				r[0].Limits = []store.Limit{Limit(t, "z", Quotas(50, minute)[0])}
+				r[0].Ban = Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Most: second})
 				r[0].Mode = algorithms.Binary
 				take(3*minute+1, true, false, 0)
 				r[0].Cost = 51
@@ -86,54 +103,54 @@ func testBanOthers(t *testing.T, s Store) {
 	one := algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute}
 	ban := algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: minute}
 	many := Limit(t, "many", Quotas(100, minute)[0])
-	r := append(ask("many", "a", 1, many, Ban(t, "many", ban)), ask("one", "b", 1, Limit(t, "one", one))...)
-	same := append(ask("many", "c", 1, many, Ban(t, "many", ban)), ask("one", "c", 1, Limit(t, "one", one))...)
+	r := append(askBanned("many", "a", 1, many, Ban(t, "many", ban)), ask("one", "b", 1, Limit(t, "one", one))...)
+	same := append(askBanned("many", "c", 1, many, Ban(t, "many", ban)), ask("one", "c", 1, Limit(t, "one", one))...)
 	for _, r := range [][]store.Request{r, same} {
 		for _, want := range []bool{true, false, false} {
 			if takeAt(t, s, start, r) != want {
 				t.Fatal("the other zone does not refuse the second request")
 			}
-			if d := r[0].Decisions[1]; !d.Allowed || d.RetryAfter != 0 || d.ResetAfter != 0 {
-				t.Errorf("what another zone refuses counts: %+v", d)
+			if b := r[0].Outcome.Ban; b != (store.BanOutcome{}) {
+				t.Errorf("a denial by another zone counts: %+v", b)
 			}
 		}
 		r[0].Cost = 0
 		takeAt(t, s, start, r)
-		if d := r[0].Decisions[1]; !d.Allowed || d.ResetAfter != 0 {
-			t.Errorf("a peek counts: %+v", d)
+		if b := r[0].Outcome.Ban; b != (store.BanOutcome{}) {
+			t.Errorf("a peek counts: %+v", b)
 		}
 		r[0].Cost = 101
-		if takeAt(t, s, start, r); r[0].Decisions[1].RetryAfter != minute {
-			t.Errorf("what both zones refuse doesn't count: %+v", r[0].Decisions[1])
+		if takeAt(t, s, start, r); !r[0].Outcome.Ban.Began || r[0].Outcome.Ban.EndsAfter != minute {
+			t.Errorf("what both zones refuse doesn't count: %+v", r[0].Outcome.Ban)
 		}
 	}
 	// A zone of that name, or another key, is not banned.
-	for _, free := range [][]store.Request{ask("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), ask("many", "d", 1, r[0].Limits...)} {
+	for _, free := range [][]store.Request{
+		askBanned("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), askBanned("many", "d", 1, many, r[0].Ban),
+	} {
 		if !takeAt(t, s, start, free) {
 			t.Errorf("%s %s is banned on another's account", free[0].Zone, free[0].Key)
 		}
 	}
-	shadow := ask("many", "a", 1, r[0].Limits...)
+	shadow := askBanned("many", "a", 1, many, r[0].Ban)
 	shadow[0].Shadow = true
-	if !takeAt(t, s, start, shadow) || shadow[0].Decisions[1].Allowed || shadow[0].Decisions[0].Charged != 0 {
-		t.Errorf("the ban of a shadow: %+v", shadow[0].Decisions)
+	if !takeAt(t, s, start, shadow) || !shadow[0].Outcome.Ban.Stands || shadow[0].Outcome.Decisions[0].Charged != 0 {
+		t.Errorf("the ban of a shadow: %+v", shadow[0].Outcome)
 	}
 }
 
 // testBanConcurrency has many refused at once: as many are refused by the limit as it
 // takes, and all others by the ban, exactly.
 func testBanConcurrency(t *testing.T, s Store) {
-	limits := []store.Limit{
-		Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1000 * minute}),
-		Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Most: 1000 * minute}),
-	}
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1000 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Most: 1000 * minute})
 	var passed, counted atomic.Int64
 	flood(t, 16, 20, func() error {
-		r := ask("z", "k", 1, limits...)
+		r := askBanned("z", "k", 1, limit, ban)
 		allowed, err := s.Take(context.Background(), r)
 		if allowed {
 			passed.Add(1)
-		} else if err == nil && r[0].Decisions[1].Allowed {
+		} else if err == nil && !r[0].Outcome.Ban.Stands {
 			counted.Add(1)
 		}
 		return err

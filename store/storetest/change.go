@@ -36,7 +36,7 @@ func override(t *testing.T, s store.Store, zone, key, text string) {
 // by has requests asked by an override.
 func by(text string, requests ...store.Request) []store.Request {
 	for i := range requests {
-		requests[i].Overridable, requests[i].Override = true, text
+		requests[i].Override = &store.Override{Text: text}
 	}
 	return requests
 }
@@ -61,8 +61,8 @@ func testOverrides(t *testing.T, s Store) {
 			take := func(r []store.Request) {
 				t.Helper()
 				left--
-				if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != left {
-					t.Errorf("%+v, want %d remaining", r[0].Decisions, left)
+				if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != left {
+					t.Errorf("%+v, want %d remaining", r[0].Outcome.Decisions, left)
 				}
 			}
 			take(usual)
@@ -74,15 +74,15 @@ func testOverrides(t *testing.T, s Store) {
 			}
 			overridden(t, s, by("b", ask("z", name, 1, limit)...), text)
 			take(overruled) // a limit that is still the same has still been charged
-			if r := by(text, ask("z", name, 1)...); !takeAt(t, s, start, r) || len(r[0].Decisions) != 0 {
-				t.Errorf("without limits: %+v", r[0].Decisions)
+			if r := by(text, ask("z", name, 1)...); !takeAt(t, s, start, r) || len(r[0].Outcome.Decisions) != 0 {
+				t.Errorf("without limits: %+v", r[0].Outcome.Decisions)
 			}
 			take(ask("z", name, 1, limit)) // which asks by none
 
 			other := Limit(t, "z2", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
 			for _, r := range [][]store.Request{by("", ask("z2", name, 1, other)...), by("", ask("z", name+"x", 1, limit)...)} {
-				if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 9 {
-					t.Errorf("another zone or key: %+v", r[0].Decisions)
+				if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 9 {
+					t.Errorf("another zone or key: %+v", r[0].Outcome.Decisions)
 				}
 			}
 			override(t, s, "z", name, text)
@@ -112,8 +112,8 @@ func testOverridesSeveral(t *testing.T, s Store) {
 			t.Fatal("refused")
 		}
 		for _, r := range all {
-			if r.Decisions[0].Remaining != left {
-				t.Errorf("zone %s: %+v, want %d remaining", r.Zone, r.Decisions, left)
+			if r.Outcome.Decisions[0].Remaining != left {
+				t.Errorf("zone %s: %+v, want %d remaining", r.Zone, r.Outcome.Decisions, left)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func testOverridesSeveral(t *testing.T, s Store) {
 	override(t, s, "z0", "a", "one")
 	override(t, s, "z3", "c", "another")
 	overridden(t, s, all, "one", "", "", "another")
-	all[0].Override, all[3].Override = "one", "another"
+	all[0].Override, all[3].Override = &store.Override{Text: "one"}, &store.Override{Text: "another"}
 	take()
 	override(t, s, "z1", "a", "of a zone that has none")
 	take()
@@ -221,26 +221,26 @@ func testForget(t *testing.T, s Store) {
 					t.Fatal("refused")
 				}
 			}
-			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: limits[:1]})
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: []string{limits[0].ID}})
 			look := func(key string, want ...int64) {
 				t.Helper()
 				r := ask(zone, key, 0, limits...)
 				takeAt(t, s, start, r)
-				for i, d := range r[0].Decisions {
+				for i, d := range r[0].Outcome.Decisions {
 					if d.Remaining != want[i] || (d.ResetAfter == 0) != (want[i] == 3) {
 						t.Errorf("key %s, limit %d: %+v, want %d remaining", key, i+1, d, want[i])
 					}
 				}
 			}
-			left := other[0].Decisions[0].Remaining
+			left := other[0].Outcome.Decisions[0].Remaining
 			look("k", 3, left)
 			look("k2", left, left)
-			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: limits})
-			changeAt(t, s, start, store.Change{Zone: zone, Key: "nobody", Forget: limits})
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: []string{limits[0].ID, limits[1].ID}})
+			changeAt(t, s, start, store.Change{Zone: zone, Key: "nobody", Forget: []string{limits[0].ID, limits[1].ID}})
 			look("k", 3, 3)
 			look("k2", left, left)
-			if !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != left {
-				t.Errorf("afterwards: %+v", r[0].Decisions)
+			if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != left {
+				t.Errorf("afterwards: %+v", r[0].Outcome.Decisions)
 			}
 		})
 	}
@@ -249,22 +249,22 @@ func testForget(t *testing.T, s Store) {
 func testBanByHand(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
-	r := ask("z", "k", 1, limit, ban)
+	r := askBanned("z", "k", 1, limit, ban)
 	take := func(after algorithms.Micros, allowed bool, rest algorithms.Micros) {
 		t.Helper()
-		if got := takeAt(t, s, start+after, r); got != allowed || r[0].Decisions[1].RetryAfter != rest {
-			t.Errorf("after %d µs: allowed %v, %+v, want a ban for %d µs", after, got, r[0].Decisions, rest)
+		if got := takeAt(t, s, start+after, r); got != allowed || r[0].Outcome.Ban.EndsAfter != rest {
+			t.Errorf("after %d µs: allowed %v, %+v, want a ban for %d µs", after, got, r[0].Outcome.Ban, rest)
 		}
 	}
-	hour := store.Change{Zone: "z", Key: "k", Ban: []store.Limit{ban}, BanFor: 60 * minute}
-	lift := store.Change{Zone: "z", Key: "k", Forget: []store.Limit{ban}}
+	hour := store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 60 * minute}
+	lift := store.Change{Zone: "z", Key: "k", Forget: []string{ban.ID}}
 	take(0, true, 0)
 	changeAt(t, s, start, hour)
 	take(1, false, 60*minute-1)
-	if d := r[0].Decisions[0]; d.Charged != 0 {
+	if d := r[0].Outcome.Decisions[0]; d.Charged != 0 {
 		t.Errorf("a banned request was charged: %+v", d)
 	}
-	other := ask("z", "k2", 1, limit, ban)
+	other := askBanned("z", "k2", 1, limit, ban)
 	if !takeAt(t, s, start+1, other) {
 		t.Error("another key is banned, too")
 	}

@@ -46,7 +46,8 @@ func testConcurrencyRefund(t *testing.T, s Store) {
 					return err
 				}
 				if taken.Add(1)%2 == 0 {
-					return s.Refund(context.Background(), r, 1)
+					s.Correct(Refunds(r, 1), func(err error) { t.Errorf("refund: %v", err) })
+					return nil
 				}
 				kept.Add(1)
 				return nil
@@ -99,7 +100,7 @@ func testConcurrencySeveral(t *testing.T, s Store) {
 					if _, err := s.Take(context.Background(), r); err != nil {
 						t.Fatal(err)
 					}
-					d := r[0].Decisions[0]
+					d := r[0].Outcome.Decisions[0]
 					if _, ok := s.(GivesBack); ok && q.Algorithm == "smooth" && charged[z][i].Load()+d.Remaining < 50 {
 						continue
 					}

@@ -13,10 +13,10 @@ import (
 type Decorated struct {
 	store.Store
 	Inner Store
-	// LateRefunds tells that a decorator may notice late that something was given back:
-	// once that is so, all goes past it.
+	// LateRefunds says that a decorator may notice late that something was given back. Then
+	// all requests after the first correction go past it.
 	LateRefunds bool
-	// Alone tells that what a decorator asks fails: it knows of no changes.
+	// Alone says that the store behind a decorator fails: it knows of no changes.
 	Alone bool
 
 	refunded atomic.Bool
@@ -30,10 +30,10 @@ func (d *Decorated) Take(ctx context.Context, requests []store.Request) (bool, e
 	return d.Store.Take(ctx, requests)
 }
 
-// Refund implements [store.Store].
-func (d *Decorated) Refund(ctx context.Context, requests []store.Request, n int64) error {
+// Correct implements [store.Store].
+func (d *Decorated) Correct(corrections []store.Correction, failed func(error)) {
 	d.refunded.Store(true)
-	return d.Store.Refund(ctx, requests, n)
+	d.Store.Correct(corrections, failed)
 }
 
 // TakeAt implements [Store].
@@ -41,23 +41,12 @@ func (d *Decorated) TakeAt(ctx context.Context, now algorithms.Micros, requests 
 	return d.Inner.TakeAt(ctx, now, requests)
 }
 
-// RefundAt implements [Store].
-func (d *Decorated) RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error {
-	return d.Inner.RefundAt(ctx, now, requests, n)
-}
-
-// Renew implements [store.Store].
-func (d *Decorated) Renew(ctx context.Context, requests []store.Request) error {
-	d.refunded.Store(true)
-	return d.Store.Renew(ctx, requests)
+// CorrectAt implements [Store].
+func (d *Decorated) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
+	return d.Inner.CorrectAt(ctx, now, corrections)
 }
 
 // ChangeAt implements [Store].
 func (d *Decorated) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error {
 	return d.Inner.ChangeAt(ctx, now, c)
-}
-
-// RenewAt implements [Store].
-func (d *Decorated) RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error {
-	return d.Inner.RenewAt(ctx, now, requests)
 }

@@ -138,10 +138,10 @@ func testHammering(t *testing.T, s Store) {
 			r := ask("z", mode.String(), 1, Limit(t, "z", q))
 			r[0].Mode = mode
 			drain(t, s, start+5, r)
-			at := start + 5 + r[0].Decisions[0].RetryAfter
+			at := start + 5 + r[0].Outcome.Decisions[0].RetryAfter
 			for now := algorithms.Micros(start + 5); now < at; now += second {
-				if takeAt(t, s, now, r) || now+r[0].Decisions[0].RetryAfter != at {
-					t.Fatalf("%v: asking again after %d µs changed the retry-after: %+v", mode, now-start, r[0].Decisions)
+				if takeAt(t, s, now, r) || now+r[0].Outcome.Decisions[0].RetryAfter != at {
+					t.Fatalf("%v: asking again after %d µs changed the retry-after: %+v", mode, now-start, r[0].Outcome.Decisions)
 				}
 			}
 			if takeAt(t, s, at-1, r) || !takeAt(t, s, at, r) {
@@ -173,7 +173,7 @@ func testLockOut(t *testing.T, s Store) {
 		}
 		r[0].Cost = 1
 		takeAt(t, s, now, r)
-		if d := r[0].Decisions[0]; d.RetryAfter > 2*minute || d.ResetAfter > 3*minute {
+		if d := r[0].Outcome.Decisions[0]; d.RetryAfter > 2*minute || d.ResetAfter > 3*minute {
 			t.Fatalf("%+v: locked out for more than two windows", d)
 		} else if now += d.RetryAfter; !takeAt(t, s, now, r) {
 			t.Error("refused although it paused as long as it was told")
@@ -199,7 +199,7 @@ func Indebted(t *testing.T, s Store, now algorithms.Micros, key string, l store.
 	if takeAt(t, s, now, r) {
 		t.Fatal("allowed in spite of its debt")
 	}
-	return r[0].Decisions[0].RetryAfter
+	return r[0].Outcome.Decisions[0].RetryAfter
 }
 
 // Debts are the ways a limit can be made to owe: see [Indebted].
@@ -230,7 +230,7 @@ func testExpiryShorterThanDebt(t *testing.T, s Store) {
 				if takeAt(t, s, start+at, r) {
 					t.Fatalf("in advance %v: the debt is forgotten after %d of %d µs", inAdvance, at, retry)
 				}
-				if d := r[0].Decisions[0]; at+d.RetryAfter != retry || d.ResetAfter < d.RetryAfter {
+				if d := r[0].Outcome.Decisions[0]; at+d.RetryAfter != retry || d.ResetAfter < d.RetryAfter {
 					t.Errorf("in advance %v: after %d of %d µs: %+v", inAdvance, at, retry, d)
 				}
 			}
@@ -251,7 +251,7 @@ func testExpiryOverflows(t *testing.T, s Store) {
 			limit := Limit(t, "z", q)
 			r := ask("z", "k", 1, limit)
 			drain(t, s, start, r)
-			if retry := r[0].Decisions[0].RetryAfter; retry < 50*year {
+			if retry := r[0].Outcome.Decisions[0].RetryAfter; retry < 50*year {
 				t.Errorf("1 in 70 years comes back after %d µs", retry)
 			}
 			for _, at := range []algorithms.Micros{0, 1, second, year, 15 * year} {
@@ -283,7 +283,7 @@ func testRefusedWeights(t *testing.T, s Store) {
 				state := func() algorithms.Decision { // as anyone else sees it, who costs 1
 					peek := ask("z", key, 0, limit)
 					takeAt(t, s, now, peek)
-					return peek[0].Decisions[0]
+					return peek[0].Outcome.Decisions[0]
 				}
 				before := state()
 				r[0].Mode = mode
@@ -329,10 +329,10 @@ func testWeightOvershoots(t *testing.T, s Store) {
 			r[0].Mode = mode
 			peek := ask("z", mode.String(), 0, limit)
 			takeAt(t, s, now, peek)
-			left := peek[0].Decisions[0].Remaining
+			left := peek[0].Outcome.Decisions[0].Remaining
 			r[0].Cost = left + 1
 			allowed := takeAt(t, s, now, r)
-			d := r[0].Decisions[0]
+			d := r[0].Outcome.Decisions[0]
 			if want := mode == algorithms.Nary || mode == algorithms.Force; allowed != want {
 				t.Errorf("%v: cost %d with %d remaining: allowed %v", mode, left+1, left, allowed)
 			}
@@ -390,7 +390,7 @@ func testLoosestFirst(t *testing.T, s Store) {
 					}
 					decided := 0
 					for _, request := range r {
-						for _, d := range request.Decisions {
+						for _, d := range request.Outcome.Decisions {
 							if want := order[decided].events - 2; d.Remaining != want || d.Charged != 0 {
 								t.Errorf("%v %v: %s has %d remaining, want %d", order, mode, order[decided].zone, d.Remaining, want)
 							}
@@ -424,10 +424,10 @@ func testNeverHasATime(t *testing.T, s Store) {
 		for _, used := range []bool{false, true} {
 			for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Uniform} {
 				r := ask(mode, used)
-				if takeAt(t, s, start, r) || r[0].Decisions[1].RetryAfter != algorithms.Forever {
-					t.Errorf("%v: cost 6 of 5: %+v", mode, r[0].Decisions[1])
+				if takeAt(t, s, start, r) || r[0].Outcome.Decisions[1].RetryAfter != algorithms.Forever {
+					t.Errorf("%v: cost 6 of 5: %+v", mode, r[0].Outcome.Decisions[1])
 				}
-				if wait := r[0].Decisions[0].RetryAfter; wait != 0 {
+				if wait := r[0].Outcome.Decisions[0].RetryAfter; wait != 0 {
 					t.Errorf("%v: the limit that had room is waited for %d µs", mode, wait)
 				}
 			}
@@ -435,8 +435,8 @@ func testNeverHasATime(t *testing.T, s Store) {
 				r := ask(algorithms.Binary, used)
 				r[0].Limits = r[0].Limits[1:]
 				r[0].MaxWait = 60 * minute
-				if takeAt(t, s, start, r) || r[0].Decisions[0].RetryAfter != algorithms.Forever || r[0].Decisions[0].Wait != 0 {
-					t.Errorf("held: cost 6 of 5: %+v", r[0].Decisions[0])
+				if takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].RetryAfter != algorithms.Forever || r[0].Outcome.Decisions[0].Wait != 0 {
+					t.Errorf("held: cost 6 of 5: %+v", r[0].Outcome.Decisions[0])
 				}
 			}
 		}
@@ -485,7 +485,7 @@ func testRetryAfterIsKept(t *testing.T, s Store) {
 			refusals++
 			retry := algorithms.Micros(0)
 			for _, q := range r {
-				for _, d := range q.Decisions {
+				for _, d := range q.Outcome.Decisions {
 					retry = max(retry, d.RetryAfter)
 				}
 			}
@@ -505,7 +505,7 @@ func testRetryAfterIsKept(t *testing.T, s Store) {
 func describe(r []store.Request) string {
 	var b strings.Builder
 	for _, q := range r {
-		for i, d := range q.Decisions {
+		for i, d := range q.Outcome.Decisions {
 			fmt.Fprintf(&b, "\n  %s %v max wait %d cost %d, %v: %+v", q.Zone, q.Mode, q.MaxWait, q.Cost, q.Limits[i].Limit, d)
 		}
 	}

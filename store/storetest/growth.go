@@ -120,5 +120,5 @@ func (g *Growth) Fill(t testing.TB, s Store, key string) (passes algorithms.Micr
 	}
 	r[0].Cost = 1
 	take(g.Last, r, false)
-	return g.Last + r[0].Decisions[0].RetryAfter
+	return g.Last + r[0].Outcome.Decisions[0].RetryAfter
 }

@@ -2,271 +2,318 @@ package storetest
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// expiry is how long a slot of the tests lasts unless it is renewed.
-const expiry = 30 * second
-
-// slots is a limit of how many requests are under way.
-func slots(t testing.TB, n int64) store.Limit {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "sliding_log", Events: n, Window: expiry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store.NewSlots("z", "", l)
+// askSlots asks a zone for one of n slots.
+func askSlots(zone, key string, n int64) []store.Request {
+	return []store.Request{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
 }
 
-func renewAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) {
+// Leaves are the corrections that give back the slots of requests.
+func Leaves(requests []store.Request) []store.Correction {
+	corrections := make([]store.Correction, len(requests))
+	for i := range requests {
+		corrections[i] = store.Correction{Request: &requests[i], Leave: true}
+	}
+	return corrections
+}
+
+func leaveAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) {
 	t.Helper()
-	if err := s.RenewAt(context.Background(), now, requests); err != nil {
-		t.Fatalf("renew: %v", err)
+	correctAt(t, s, now, Leaves(requests)...)
+}
+
+// takesSlot takes, and checks all that is said of the slots of the first request.
+func takesSlot(t *testing.T, s Store, now algorithms.Micros, r []store.Request, want store.SlotsOutcome) {
+	t.Helper()
+	if allowed := takeAt(t, s, now, r); allowed != want.Taken {
+		t.Errorf("allowed %v, want %v", allowed, want.Taken)
+	}
+	saysOfSlots(t, &r[0], want)
+}
+
+// saysOfSlots checks all that is said of the slots of a request whose limits have room.
+func saysOfSlots(t *testing.T, r *store.Request, want store.SlotsOutcome) {
+	t.Helper()
+	if got := r.Outcome.Slots; got != want {
+		t.Errorf("zone %s: %+v, want %+v", r.Zone, got, want)
+	}
+	verdict := store.Allowed
+	if !want.Free {
+		verdict = store.Denied
+	}
+	if got := r.Outcome.Verdict; got != verdict {
+		t.Errorf("zone %s: verdict %d, want %d", r.Zone, got, verdict)
 	}
 }
 
-func testRenew(t *testing.T, s Store) {
-	one, two := ask("z", "k", 1, slots(t, 2)), ask("z", "k", 1, slots(t, 2))
-	check := func(now algorithms.Micros, want int64) {
-		t.Helper()
-		r := ask("z", "k", 0, slots(t, 2))
-		takeAt(t, s, now, r)
-		if got := r[0].Decisions[0].Remaining; got != want {
-			t.Errorf("%d remain, want %d", got, want)
-		}
+var (
+	freed = func(inFlight int64) store.SlotsOutcome {
+		return store.SlotsOutcome{Free: true, Taken: true, InFlight: inFlight}
 	}
-	takeAt(t, s, start, one)
-	takeAt(t, s, start+second, two)
-	before := one[0].Decisions[0]
-	renewAt(t, s, start+20*second, one)
-	after := one[0].Decisions[0]
-	if after.Charged != 1 || after.Receipt == before.Receipt {
-		t.Errorf("renewed from %+v to %+v", before, after)
-	}
-	if after.Receipt = before.Receipt; after != before {
-		t.Errorf("renewing makes %+v of %+v", after, before)
-	}
-	check(start+20*second, 0)
-	check(start+31*second, 1) // the other one has expired
-	check(start+49_999_999, 1)
-	check(start+50*second, 2)
+	roomy = func(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{Free: true, InFlight: inFlight} }
+	full  = func(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{InFlight: inFlight} }
+)
 
-	// What has expired is charged again as far as there is room, and given back.
-	renewAt(t, s, start+60*second, append(one, two...))
-	check(start+60*second, 0)
-	refundAt(t, s, start+61*second, one, 1)
-	check(start+61*second, 1)
-	refused := ask("z", "k", 2, slots(t, 2))
-	takeAt(t, s, start+61*second, refused)
-	renewAt(t, s, start+61*second, refused)
-	check(start+61*second, 1)
-	takeAt(t, s, start+100*second, ask("z", "k", 2, slots(t, 2)))
-	renewAt(t, s, start+100*second, two)
-	if d := two[0].Decisions[0]; d.Charged != 0 || d.Receipt != (algorithms.Receipt{}) {
-		t.Errorf("charged anew without room: %+v", d)
-	}
-	check(start+100*second, 0)
-}
-
-// testRenewSeveral renews many charges in one call, some of the same budget.
-func testRenewSeveral(t *testing.T, s Store) {
-	for _, q := range Quotas(6, minute) {
-		if q.Algorithm == "smooth" { // which gives back only what nothing has followed
-			continue
-		}
-		t.Run(q.Algorithm, func(t *testing.T) {
-			limit := Limit(t, "z", q)
-			var all []store.Request
-			for i := range 6 {
-				r := ask("z", fmt.Sprint(i%3), 2, limit)
-				if !takeAt(t, s, start, r) {
-					t.Fatal("refused")
-				}
-				all = append(all, r...)
-			}
-			renewAt(t, s, start, all)
-			for i := range all {
-				if d := all[i].Decisions[0]; d.Charged != 2 {
-					t.Errorf("charge %d was renewed as %+v", i, d)
-				}
-			}
-			refundAt(t, s, start, all[:3], 2)
-			for i := range 3 {
-				r := ask("z", fmt.Sprint(i), 0, limit)
-				takeAt(t, s, start, r)
-				if d := r[0].Decisions[0]; d.Remaining != 4 {
-					t.Errorf("%+v, want 4 to remain", d)
-				}
-			}
-		})
-	}
-}
-
-// testFewerSlots lowers a limit while more are taken: nobody loses one, and there is none
-// for others until enough are given back. Renewed with a limit that has room, all stay.
-func testFewerSlots(t *testing.T, s Store) {
-	var held [][]store.Request
-	for i := range 5 {
-		r := ask("z", "k", 1, slots(t, 5))
-		takeAt(t, s, start+algorithms.Micros(i), r)
-		held = append(held, r)
-	}
-	full := func(now algorithms.Micros) {
-		t.Helper()
-		for range 3 {
-			r := ask("z", "k", 1, slots(t, 3))
-			if takeAt(t, s, now, r) {
-				t.Errorf("allowed while more are taken: %+v", r[0].Decisions[0])
-			}
-		}
-	}
-	full(start + second)
-	for _, r := range held {
-		r[0].Limits = []store.Limit{slots(t, 1000)}
-	}
-	renewAt(t, s, start+20*second, held[0])
-	for _, r := range held[1:] {
-		renewAt(t, s, start+20*second, r)
-	}
-	full(start + 40*second)
-	for _, r := range held[:2] {
-		refundAt(t, s, start+40*second, r, 1)
-		full(start + 40*second)
-	}
-	refundAt(t, s, start+40*second, held[2], 1)
-	if !takeAt(t, s, start+40*second, ask("z", "k", 1, slots(t, 3))) {
-		t.Error("refused though 2 of 3 are taken")
-	}
-	full(start + 40*second)
-}
-
-// testFrozenSlots has an instance come back after its slots have expired and others have
-// taken them: it is counted again, and there are none for anybody until enough are given
-// back.
-func testFrozenSlots(t *testing.T, s Store) {
-	const n = 3
-	hold := func(now algorithms.Micros) (held []store.Request) {
-		for range n {
-			r := ask("z", "k", 1, slots(t, n))
-			if !takeAt(t, s, now, r) {
-				t.Fatal("refused though there is room")
-			}
-			r[0].Limits = []store.Limit{slots(t, 1000)}
-			held = append(held, r...)
-		}
-		return held
-	}
-	all := hold(start)
-	all = append(all, hold(start+31*second)...)
-	renewAt(t, s, start+40*second, all)
-	for left := len(all); left > 0; left-- {
-		r := ask("z", "k", 0, slots(t, n))
-		takeAt(t, s, start+41*second, r)
-		if want := max(int64(n-left), 0); r[0].Decisions[0].Remaining != want {
-			t.Errorf("%d remain with %d requests under way, want %d", r[0].Decisions[0].Remaining, left, want)
-		}
-		refundAt(t, s, start+41*second, all[left-1:left], 1)
-	}
-}
-
-// testRenewOwnClock renews as of the store's own time, through all that wraps it.
-func testRenewOwnClock(t *testing.T, s Store) {
-	ctx := context.Background()
-	r := ask("z", "k", 1, slots(t, 1))
-	if ok, err := s.Take(ctx, r); !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	before := r[0].Decisions[0].Receipt
-	for r[0].Decisions[0].Receipt == before { // within one microsecond it is the same
-		if err := s.Renew(ctx, r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if after := r[0].Decisions[0]; after.Charged != 1 || after.Receipt.A <= before.A || after.Receipt.Local != before.Local {
-		t.Errorf("renewed from %+v to %+v", before, after)
-	}
-	if ok, err := s.Take(ctx, ask("z", "k", 1, slots(t, 1))); ok || err != nil {
-		t.Errorf("taken twice: %v, %v", ok, err)
-	}
-	if err := s.Refund(ctx, r, 1); err != nil {
-		t.Fatal(err)
-	}
-	fleeting := ask("z", "k", 1, slots(t, 1))
-	fleeting[0].Fleeting = true
-	if ok, err := s.Take(ctx, fleeting); !ok || err != nil {
-		t.Errorf("refused after it was given back: %v, %v", ok, err)
-	}
-}
-
-// testSlots has instances begin and end requests at random, renew them in time, and be
-// killed: never are more under way than there are slots, and what a killed instance held
-// is there again once the slots of it have expired.
+// testSlots begins and ends requests at random: they pass exactly while a slot is free.
 func testSlots(t *testing.T, s Store) {
 	const n = 7
-	r := rand.New(rand.NewPCG(1, 2))
-	limit, roomy := slots(t, n), slots(t, 1000)
-	type instance struct {
-		held    [][]store.Request
-		renewed algorithms.Micros
-	}
-	instances := make([]instance, 3)
-	type lost struct {
-		slots int
-		until algorithms.Micros
-	}
-	var killed []lost
-	now, refused, peak := algorithms.Micros(start), 0, 0
-	for range 1500 {
-		now += r.Int64N(second)
-		inFlight, missing := 0, 0
-		for i := range instances {
-			in := &instances[i]
-			if now-in.renewed >= expiry/3 {
-				in.renewed = now
-				var all []store.Request
-				for _, h := range in.held {
-					all = append(all, h...) // their decisions are shared
-				}
-				renewAt(t, s, now, all)
+	rng := rand.New(rand.NewPCG(1, 2))
+	held, denied, emptied := map[string][][]store.Request{}, 0, 0
+	now := algorithms.Micros(start)
+	for range 600 {
+		now += rng.Int64N(second / 100)
+		key := []string{"a", "b"}[rng.IntN(2)]
+		count := int64(len(held[key]))
+		if count > 0 && rng.IntN(100) < 45 {
+			i := rng.IntN(len(held[key]))
+			leaveAt(t, s, now, held[key][i])
+			if held[key] = slices.Delete(held[key], i, i+1); count == 1 {
+				emptied++
 			}
-			inFlight += len(in.held)
+			continue
 		}
-		for _, l := range killed {
-			if l.until > now {
-				missing += l.slots
-			}
+		r := askSlots("z", key, n)
+		r[0].Cost = rng.Int64N(3) // whatever it costs
+		if count < n {
+			takesSlot(t, s, now, r, freed(count+1))
+			held[key] = append(held[key], r)
+			continue
 		}
-		in := &instances[r.IntN(len(instances))]
-		switch dice := r.IntN(100); {
-		case dice == 0: // it is killed: what it renewed last lasts longest
-			killed = append(killed, lost{len(in.held), now + expiry})
-			in.held = nil
-		case dice < 40 && len(in.held) > 0:
-			i := r.IntN(len(in.held))
-			refundAt(t, s, now, in.held[i], 1)
-			in.held = append(in.held[:i], in.held[i+1:]...)
-		default:
-			r := ask("z", "k", 1, limit)
-			allowed := takeAt(t, s, now, r)
-			switch {
-			case allowed && inFlight >= n:
-				t.Fatalf("%d requests are under way, and another one passes", inFlight)
-			case !allowed && inFlight+missing < n:
-				t.Fatalf("refused while %d are under way and %d slots may still be lost", inFlight, missing)
-			case !allowed:
-				refused++
-			default:
-				peak = max(peak, inFlight+1)
-				r[0].Limits = []store.Limit{roomy}
-				in.held = append(in.held, r)
-			}
+		denied++
+		takesSlot(t, s, now, r, full(n))
+		leaveAt(t, s, now, r) // it has none to give back
+	}
+	if denied < 10 || emptied < 3 {
+		t.Errorf("%d requests were denied, and %d times none was left: the test tests too little", denied, emptied)
+	}
+}
+
+// testSlotsSeveral asks several zones: a request takes a slot of each, or none.
+func testSlotsSeveral(t *testing.T, s Store) {
+	ask := func() []store.Request {
+		return slices.Concat(askSlots("x", "a", 2), askSlots("y", "a", 3), askSlots("y", "b", 1))
+	}
+	one := ask()
+	takesSlot(t, s, start, one, freed(1))
+	saysOfSlots(t, &one[1], freed(1))
+	saysOfSlots(t, &one[2], freed(1))
+	for range 3 { // a denied request takes none
+		two := ask()
+		if takeAt(t, s, start, two) {
+			t.Fatal("allowed though all slots of a zone are taken")
+		}
+		saysOfSlots(t, &two[0], roomy(1))
+		saysOfSlots(t, &two[1], roomy(1))
+		saysOfSlots(t, &two[2], full(1))
+		leaveAt(t, s, start, two)
+	}
+	leaveAt(t, s, start, one[2:])
+	two := ask()
+	takesSlot(t, s, start, two, freed(2))
+	saysOfSlots(t, &two[1], freed(2))
+	saysOfSlots(t, &two[2], freed(1))
+	leaveAt(t, s, start, append(one[:2], two...))
+
+	// Shadows deny nothing, and take none when they would deny, or when another zone denies.
+	shadow := func() []store.Request {
+		r := ask()
+		r[0].Shadow = true
+		return r
+	}
+	leaveAt(t, s, start, shadow()) // which was never asked
+	first := shadow()
+	takesSlot(t, s, start, first, freed(1))
+	second := shadow()
+	if takeAt(t, s, start, second) {
+		t.Fatal("allowed though all slots of a zone are taken")
+	}
+	saysOfSlots(t, &second[0], roomy(1))
+	takesSlot(t, s, start, askSlots("x", "a", 2), freed(2))
+	leaveAt(t, s, start, first[2:])
+	if third := shadow(); !takeAt(t, s, start, third) {
+		t.Error("a shadow denies")
+	} else {
+		saysOfSlots(t, &third[0], full(2))
+		saysOfSlots(t, &third[1], freed(2))
+		saysOfSlots(t, &third[2], freed(1))
+		leaveAt(t, s, start, third)
+	}
+	takesSlot(t, s, start, askSlots("x", "a", 3), freed(3))
+	takesSlot(t, s, start, askSlots("y", "a", 3), freed(2))
+	takesSlot(t, s, start, askSlots("y", "b", 3), freed(1))
+}
+
+// testSlotsBeside has slots beside limits and a ban: each holds for itself.
+func testSlotsBeside(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 1000 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Most: minute})
+	ask := func(mode algorithms.Mode) []store.Request {
+		r := askSlots("z", "k", 2)
+		r[0].Limits, r[0].Ban, r[0].Mode = []store.Limit{limit}, ban, mode
+		return r
+	}
+	check := func(r []store.Request, remaining, charged int64, want store.BanOutcome) {
+		t.Helper()
+		if d := r[0].Outcome.Decisions[0]; d.Remaining != remaining || d.Charged != charged {
+			t.Errorf("%+v, want %d remaining and %d charged", d, remaining, charged)
+		}
+		if got := r[0].Outcome.Ban; got != want {
+			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
-	if refused == 0 || peak != n || len(killed) == 0 {
-		t.Errorf("%d refused, at most %d under way, %d killed: the test tests too little", refused, peak, len(killed))
+	none := store.BanOutcome{}
+	var held [][]store.Request
+	for i := range int64(2) {
+		r := ask(algorithms.Binary)
+		takesSlot(t, s, start, r, freed(i+1))
+		check(r, 3-i, 1, none)
+		held = append(held, r)
+	}
+	for range 3 { // the lack of a slot charges nothing, and doesn't count
+		r := ask(algorithms.Binary)
+		takesSlot(t, s, start, r, full(2))
+		check(r, 2, 0, none)
+	}
+	r := ask(algorithms.Uniform) // which charges what it denies
+	takesSlot(t, s, start, r, full(2))
+	check(r, 1, 1, none)
+	leaveAt(t, s, start, held[0])
+	r = ask(algorithms.Binary)
+	r[0].Cost = 2
+	for i := range 2 { // the limit denies, and no slot is taken
+		if takeAt(t, s, start, r) || r[0].Outcome.Verdict != store.Denied || r[0].Outcome.Slots != roomy(1) {
+			t.Errorf("%+v, want it denied by its limit", r[0].Outcome)
+		}
+		check(r, 1, 0, []store.BanOutcome{none, {Began: true, EndsAfter: minute}}[i])
+	}
+	r = ask(algorithms.Binary)
+	if takeAt(t, s, start+1, r) || r[0].Outcome.Verdict != store.Banned || r[0].Outcome.Slots != roomy(1) {
+		t.Errorf("%+v, want it banned", r[0].Outcome)
+	}
+	check(r, 1, 0, store.BanOutcome{Stands: true, EndsAfter: minute - 1})
+	leaveAt(t, s, start+1, r)
+	leaveAt(t, s, start+1, held[1]) // a request of before the ban
+	if takeAt(t, s, start+1, r); r[0].Outcome.Slots != roomy(0) {
+		t.Errorf("%+v, want none in flight", r[0].Outcome.Slots)
+	}
+}
+
+// testChangedSlots lowers and raises how many slots there are while some are taken: nobody
+// loses one, and there is none for others until fewer are taken than there are.
+func testChangedSlots(t *testing.T, s Store) {
+	var held [][]store.Request
+	take := func(n int64, want store.SlotsOutcome) {
+		t.Helper()
+		r := askSlots("z", "k", n)
+		takesSlot(t, s, start+int64(len(held)), r, want)
+		if want.Taken {
+			held = append(held, r)
+		}
+	}
+	leave := func() {
+		leaveAt(t, s, start+second, held[0])
+		held = held[1:]
+	}
+	for i := range int64(5) {
+		take(5, freed(i+1))
+	}
+	take(5, full(5))
+	take(3, full(5))
+	take(7, freed(6))
+	take(5, full(6))
+	for i := range int64(4) {
+		take(3, full(6-i))
+		if i < 3 {
+			leave()
+		}
+	}
+	leave()
+	take(3, freed(3))
+	take(3, full(3))
+	take(4, freed(4))
+	take(1, full(4))
+	for len(held) > 0 {
+		leave()
+	}
+	take(1, freed(1))
+	take(1, full(1))
+}
+
+// testManySlots has as many slots as can be configured.
+func testManySlots(t *testing.T, s Store) {
+	const n = 10_000_000
+	all := make([][]store.Request, 200)
+	for i := range all {
+		all[i] = askSlots("z", "k", n)
+		takesSlot(t, s, start, all[i], freed(int64(i+1)))
+	}
+	for _, r := range all {
+		leaveAt(t, s, start, r)
+	}
+	takesSlot(t, s, start, askSlots("z", "k", n), freed(1))
+}
+
+// testSlotsConcurrency has many requests begin and end at once: never are more in flight than
+// there are slots, and none is lost.
+func testSlotsConcurrency(t *testing.T, s Store) {
+	const n = 5
+	var inFlight, passed, denied atomic.Int64
+	flood(t, 16, 50, func() error {
+		r := askSlots("z", "k", n)
+		ok, err := s.Take(context.Background(), r)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			denied.Add(1)
+			return nil
+		}
+		passed.Add(1)
+		if now := inFlight.Add(1); now > n {
+			t.Errorf("%d are in flight", now)
+		}
+		time.Sleep(100 * time.Microsecond)
+		inFlight.Add(-1)
+		s.Correct(Leaves(r), func(err error) { t.Errorf("leave: %v", err) })
+		return nil
+	})
+	if passed.Load() < n || denied.Load() < n {
+		t.Errorf("%d passed, and %d were denied: the test tests too little", passed.Load(), denied.Load())
+	}
+	for i := range int64(n) {
+		r := askSlots("z", "k", n)
+		if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Outcome.Slots.InFlight != i+1 {
+			t.Errorf("afterwards: %v, %v, %+v, want %d in flight", ok, err, r[0].Outcome.Slots, i+1)
+		}
+	}
+	if ok, err := s.Take(context.Background(), askSlots("z", "k", n)); ok || err != nil {
+		t.Errorf("one too many: %v, %v", ok, err)
+	}
+}
+
+// testSlotsPeek peeks at slots and at a limit, with and without a free slot.
+func testSlotsPeek(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 60_000_000})
+	peek := askSlots("z", "k", 2)
+	peek[0].Limits, peek[0].Peek, peek[0].Cost, peek[0].Shadow = []store.Limit{limit}, true, 0, true
+	for n := range int64(3) {
+		for range 3 {
+			takeAt(t, s, 1_000_000, peek)
+			if o := peek[0].Outcome; o.Slots.Taken || o.Slots.InFlight != n || o.Slots.Free != (n < 2) || o.Decisions[0].Remaining != 5 {
+				t.Fatalf("%d in flight: a peek says %+v", n, o)
+			}
+		}
+		if n < 2 {
+			takesSlot(t, s, 1_000_000, askSlots("z", "k", 2), freed(n+1))
+		}
 	}
 }

@@ -5,6 +5,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -16,10 +17,9 @@ type Store interface {
 	store.Store
 	// TakeAt is Take at an instant of the caller's choice, in microseconds.
 	TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error)
-	// RefundAt is Refund at an instant of the caller's choice, in microseconds.
-	RefundAt(ctx context.Context, now algorithms.Micros, requests []store.Request, n int64) error
-	// RenewAt is Renew at an instant of the caller's choice, in microseconds.
-	RenewAt(ctx context.Context, now algorithms.Micros, requests []store.Request) error
+	// CorrectAt is Correct at an instant of the caller's choice, in microseconds. It returns
+	// once the corrections are made.
+	CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error
 	// ChangeAt is Change at an instant of the caller's choice, in microseconds.
 	ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error
 }
@@ -70,12 +70,16 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"a budget can begin with less", testInitial},
 		{"gives back", testRefund},
 		{"gives back once dropped", testRefundOfNothing},
-		{"renews", testRenew},
-		{"renews several", testRenewSeveral},
-		{"renews by its own clock", testRenewOwnClock},
-		{"fewer slots than are taken", testFewerSlots},
-		{"slots of an instance that was frozen", testFrozenSlots},
-		{"slots of instances that die", testSlots},
+		{"charges in addition", testCharge},
+		{"corrects several", testCorrectSeveral},
+		{"corrects by its own clock", testCorrectOwnClock},
+		{"slots", testSlots},
+		{"slots of several zones", testSlotsSeveral},
+		{"slots beside limits and bans", testSlotsBeside},
+		{"a changed number of slots", testChangedSlots},
+		{"many slots", testManySlots},
+		{"peeks take no slot", testSlotsPeek},
+		{"slots under concurrency", testSlotsConcurrency},
 		{"bans", testBan},
 		{"bans for its own refusals", testBanOthers},
 		{"bans under concurrency", testBanConcurrency},
@@ -121,8 +125,24 @@ func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
 	return quotas
 }
 
+// stale is the outcome of an earlier request, of which nothing may be left.
+var stale = store.Outcome{
+	Verdict: store.Banned, Cached: true, Local: true,
+	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Shared: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
+}
+
 func ask(zone, key string, cost int64, limits ...store.Limit) []store.Request {
-	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits}}
+	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits, Outcome: stale}}
+}
+
+// says checks the outcome of a request of a plain zone, apart from its decisions.
+func says(t *testing.T, r *store.Request, verdict store.Verdict) {
+	t.Helper()
+	o := r.Outcome
+	o.Decisions, o.Local = nil, false
+	if want := (store.Outcome{Verdict: verdict, Slots: store.SlotsOutcome{Free: true}}); !reflect.DeepEqual(o, want) {
+		t.Errorf("%+v, want %+v", o, want)
+	}
 }
 
 // takeAt takes as of an instant and ends the test if the store fails.
@@ -141,16 +161,18 @@ func testDecides(t *testing.T, s Store) {
 			r := ask("z", "alice", 1, Limit(t, "z", q))
 			for i := range int64(3) {
 				if !takeAt(t, s, start, r) {
-					t.Fatalf("request %d of 3 was refused: %+v", i+1, r[0].Decisions)
+					t.Fatalf("request %d of 3 was refused: %+v", i+1, r[0].Outcome.Decisions)
 				}
-				if d := r[0].Decisions[0]; !d.Allowed || d.Charged != 1 || d.Remaining != 2-i || d.RetryAfter != 0 {
+				says(t, &r[0], store.Allowed)
+				if d := r[0].Outcome.Decisions[0]; !d.Allowed || d.Charged != 1 || d.Remaining != 2-i || d.RetryAfter != 0 {
 					t.Errorf("request %d: %+v, want it allowed and charged with %d remaining", i+1, d, 2-i)
 				}
 			}
 			if takeAt(t, s, start, r) {
-				t.Fatalf("the fourth request was allowed: %+v", r[0].Decisions)
+				t.Fatalf("the fourth request was allowed: %+v", r[0].Outcome.Decisions)
 			}
-			d := r[0].Decisions[0]
+			says(t, &r[0], store.Denied)
+			d := r[0].Outcome.Decisions[0]
 			if d.Allowed || d.Charged != 0 || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > 2*minute {
 				t.Errorf("the fourth request: %+v", d)
 			}
@@ -180,17 +202,19 @@ func testAllOrNone(t *testing.T, s Store) {
 			if takeAt(t, s, start, r) {
 				t.Fatal("allowed although one of three limits was exhausted")
 			}
-			if d := r[1].Decisions[0]; d.Allowed || d.RetryAfter == 0 {
+			says(t, &r[0], store.Allowed)
+			says(t, &r[1], store.Denied)
+			if d := r[1].Outcome.Decisions[0]; d.Allowed || d.RetryAfter == 0 {
 				t.Errorf("the refusing limit: %+v", d)
 			}
 			for i, want := range []int64{9, 1} {
-				if d := r[0].Decisions[i]; !d.Allowed || d.Charged != 0 || d.Remaining != want {
+				if d := r[0].Outcome.Decisions[i]; !d.Allowed || d.Charged != 0 || d.Remaining != want {
 					t.Errorf("limit %d had room and should not be charged, with %d remaining: %+v", i, want, d)
 				}
 			}
 			peek := ask("wide", "a", 0, wide, second)
 			takeAt(t, s, start, peek)
-			if got := peek[0].Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
+			if got := peek[0].Outcome.Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
 				t.Errorf("a refused request was charged: %+v", got)
 			}
 		})
@@ -217,19 +241,23 @@ func testShadow(t *testing.T, s Store) {
 				{false, [4]int64{0, 0, 0, 0}},
 			} {
 				allowed := takeAt(t, s, start, r)
-				charged := [4]int64{r[0].Decisions[0].Charged, r[0].Decisions[1].Charged, r[1].Decisions[0].Charged, r[2].Decisions[0].Charged}
+				s1, z, s2 := r[0].Outcome.Decisions, r[1].Outcome.Decisions, r[2].Outcome.Decisions
+				charged := [4]int64{s1[0].Charged, s1[1].Charged, z[0].Charged, s2[0].Charged}
 				if allowed != want.allowed || charged != want.charged {
 					t.Errorf("request %d: allowed %v, charged %d, want %+v", n+1, allowed, charged, want)
 				}
 			}
-			if d := r[0].Decisions; !d[0].Allowed || d[1].Allowed || d[1].RetryAfter == 0 || r[2].Decisions[0].Allowed {
-				t.Errorf("the shadows don't say what they would: %+v %+v", d, r[2].Decisions)
+			if d := r[0].Outcome.Decisions; !d[0].Allowed || d[1].Allowed || d[1].RetryAfter == 0 || r[2].Outcome.Decisions[0].Allowed {
+				t.Errorf("the shadows don't say what they would: %+v %+v", d, r[2].Outcome.Decisions)
+			}
+			for i := range r {
+				says(t, &r[i], store.Denied)
 			}
 			other := ask("s2", "c", 1, r[2].Limits[0])
 			other[0].Shadow = true
 			// What z refuses is not charged to a shadow with room.
-			if takeAt(t, s, start, []store.Request{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Decisions[0].Remaining != 1 {
-				t.Errorf("a shadow was charged for what another zone refused: %+v", other[0].Decisions)
+			if takeAt(t, s, start, []store.Request{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
+				t.Errorf("a shadow was charged for what another zone refused: %+v", other[0].Outcome.Decisions)
 			}
 			// A shadow says what it would, also where another key's zone refuses.
 			beside := ask("z3", "a", 1, Limit(t, "z3", many))[0]
@@ -238,7 +266,7 @@ func testShadow(t *testing.T, s Store) {
 				refusing = r[1]
 			}
 			three := []store.Request{r[0], beside, refusing}
-			if takeAt(t, s, start, three) || three[0].Decisions[1].Allowed || three[1].Decisions[0].Charged != 0 {
+			if takeAt(t, s, start, three) || three[0].Outcome.Decisions[1].Allowed || three[1].Outcome.Decisions[0].Charged != 0 {
 				t.Errorf("a shadow that refuses, one with room, and one of another key that refuses: %+v", three)
 			}
 			// A uniform shadow charges what it refuses, to nobody but itself.
@@ -247,7 +275,7 @@ func testShadow(t *testing.T, s Store) {
 			}
 			both := append(ask("s3", "a", 2, Limit(t, "s3", fewer)), ask("z2", "a", 1, Limit(t, "z2", many))...)
 			both[0].Shadow, both[0].Mode = true, algorithms.Uniform
-			if !takeAt(t, s, start, both) || both[0].Decisions[0].Charged == 0 || both[1].Decisions[0].Charged != 1 {
+			if !takeAt(t, s, start, both) || both[0].Outcome.Decisions[0].Charged == 0 || both[1].Outcome.Decisions[0].Charged != 1 {
 				t.Errorf("a uniform shadow: %+v", both)
 			}
 		})
@@ -262,13 +290,13 @@ func testPeek(t *testing.T, s Store) {
 			if !takeAt(t, s, start, peek) {
 				t.Errorf("%s: a peek was refused", q.Algorithm)
 			}
-			if d := peek[0].Decisions[0]; d.Remaining != 5 || d.ResetAfter != 0 || d.MoreAfter != 0 || d.Charged != 0 {
+			if d := peek[0].Outcome.Decisions[0]; d.Remaining != 5 || d.ResetAfter != 0 || d.MoreAfter != 0 || d.Charged != 0 {
 				t.Errorf("%s: peek at an untouched budget: %+v", q.Algorithm, d)
 			}
 		}
 		takeAt(t, s, start, ask("z", "k", 5, limit))
-		if !takeAt(t, s, start, peek) || peek[0].Decisions[0].Remaining != 0 {
-			t.Errorf("%s: peek at an empty budget: %+v", q.Algorithm, peek[0].Decisions)
+		if !takeAt(t, s, start, peek) || peek[0].Outcome.Decisions[0].Remaining != 0 {
+			t.Errorf("%s: peek at an empty budget: %+v", q.Algorithm, peek[0].Outcome.Decisions)
 		}
 	}
 }
@@ -283,7 +311,7 @@ func testNever(t *testing.T, s Store) {
 			if takeAt(t, s, start, r) {
 				t.Errorf("%s: cost %d of 5 was allowed", q.Algorithm, cost)
 			}
-			if d := r[0].Decisions[0]; d.RetryAfter != algorithms.Forever || d.Remaining != 5 {
+			if d := r[0].Outcome.Decisions[0]; d.RetryAfter != algorithms.Forever || d.Remaining != 5 {
 				t.Errorf("%s: cost %d of 5: %+v", q.Algorithm, cost, d)
 			}
 		}
@@ -294,8 +322,8 @@ func testChangedLimit(t *testing.T, s Store) {
 	for i, q := range Quotas(1, minute) {
 		before := ask("z", "k", 1, Limit(t, "z", q))
 		takeAt(t, s, start, before)
-		if r := ask("z", "k", 1, Limit(t, "z", Quotas(2, minute)[i])); !takeAt(t, s, start, r) || r[0].Decisions[0].Remaining != 1 {
-			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Decisions)
+		if r := ask("z", "k", 1, Limit(t, "z", Quotas(2, minute)[i])); !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 1 {
+			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Outcome.Decisions)
 		}
 		if takeAt(t, s, start, before) {
 			t.Errorf("%s: the unchanged limit forgot its charge", q.Algorithm)
@@ -338,11 +366,11 @@ func testStrangeKeys(t *testing.T, s Store) {
 func testDecisionsMemory(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: minute})
 	r := ask("z", "k", 1, limit)
-	r[0].Decisions = make([]algorithms.Decision, 3, 4)
-	kept := &r[0].Decisions[0]
+	r[0].Outcome.Decisions = make([]algorithms.Decision, 3, 4)
+	kept := &r[0].Outcome.Decisions[0]
 	takeAt(t, s, start, r)
-	if len(r[0].Decisions) != 1 || &r[0].Decisions[0] != kept {
-		t.Errorf("Decisions has %d entries, or not the caller's memory", len(r[0].Decisions))
+	if len(r[0].Outcome.Decisions) != 1 || &r[0].Outcome.Decisions[0] != kept {
+		t.Errorf("Decisions has %d entries, or not the caller's memory", len(r[0].Outcome.Decisions))
 	}
 }
 
@@ -363,12 +391,12 @@ func testInAdvance(t *testing.T, s Store) {
 			r[0].MaxWait = minute
 			var waits []algorithms.Micros
 			for len(waits) < 10 && takeAt(t, s, start, r) {
-				waits = append(waits, r[0].Decisions[0].Wait)
+				waits = append(waits, r[0].Outcome.Decisions[0].Wait)
 			}
 			if len(waits) != 4 || waits[0] != 0 || waits[1] != 0 || waits[2] == 0 || waits[3] != minute {
 				t.Fatalf("requests wait for %v", waits)
 			}
-			d := r[0].Decisions[0]
+			d := r[0].Outcome.Decisions[0]
 			if d.Wait != 0 || d.Charged != 0 || d.RetryAfter <= 0 || d.RetryAfter > minute {
 				t.Errorf("past the longest wait: %+v", d)
 			}
@@ -396,65 +424,6 @@ func testInitial(t *testing.T, s Store) {
 	}
 }
 
-func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request, n int64) {
-	t.Helper()
-	if err := s.RefundAt(context.Background(), now, requests, n); err != nil {
-		t.Fatalf("refund: %v", err)
-	}
-}
-
-func testRefund(t *testing.T, s Store) {
-	for i, q := range Quotas(5, minute) {
-		t.Run(q.Algorithm, func(t *testing.T) {
-			r := append(ask("z", "a", 3, Limit(t, "z", q)), ask("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
-			remaining := func() (n []int64) {
-				peek := append(ask("z", "a", 0, r[0].Limits...), ask("y", "b", 0, r[1].Limits...)...)
-				takeAt(t, s, start, peek)
-				for _, p := range peek {
-					for _, d := range p.Decisions {
-						n = append(n, d.Remaining)
-					}
-				}
-				return n
-			}
-			check := func(want ...int64) {
-				t.Helper()
-				if got := remaining(); fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("%v remaining, want %v", got, want)
-				}
-			}
-			takeAt(t, s, start, r)
-			check(2, 3, 2)
-			refundAt(t, s, start, r, 1)
-			check(3, 4, 3)
-			takeAt(t, s, start, r)
-			check(0, 2, 1)
-			refundAt(t, s, start, r, 1000) // which is all that was charged
-			check(3, 4, 3)
-			if takeAt(t, s, start, ask("z", "a", 6, r[0].Limits...)) != (q.Algorithm == "smooth") {
-				t.Error("a cost of 6 is decided otherwise after a refund")
-			}
-			refused := append(ask("z", "c", 1, r[0].Limits...), ask("y", "d", 5, r[1].Limits...)...)
-			if takeAt(t, s, start, refused) == (q.Algorithm == "smooth") {
-				refundAt(t, s, start, refused, 5) // nothing was charged
-			}
-		})
-	}
-}
-
-func testRefundOfNothing(t *testing.T, s Store) {
-	for _, q := range Quotas(5, minute) {
-		r := ask("z", "k", 2, Limit(t, "z", q))
-		takeAt(t, s, start, r)
-		d := r[0].Decisions[0]
-		later := start + d.ResetAfter
-		refundAt(t, s, later, r, 2)
-		if !takeAt(t, s, later, r) || r[0].Decisions[0].Remaining != d.Remaining {
-			t.Errorf("%s: a refund after reset-after makes %+v of %+v", q.Algorithm, r[0].Decisions[0], d)
-		}
-	}
-}
-
 func testOwnClock(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute})
 	r := ask("z", "k", 1, limit)
@@ -463,7 +432,7 @@ func testOwnClock(t *testing.T, s Store) {
 			t.Fatalf("Take = %v, %v; want %v", ok, err, want)
 		}
 	}
-	if d := r[0].Decisions[0]; d.RetryAfter <= 0 || d.RetryAfter > 2*minute {
+	if d := r[0].Outcome.Decisions[0]; d.RetryAfter <= 0 || d.RetryAfter > 2*minute {
 		t.Errorf("retry after %d µs, want up to a minute", d.RetryAfter)
 	}
 }

@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Correct implements [Store]. It never fails.
+func (b *Bounded) Correct(corrections []Correction, _ func(error)) {
+	_ = b.CorrectAt(context.Background(), 0, corrections)
+}
+
+// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the store's
+// clock.
+func (b *Bounded) CorrectAt(_ context.Context, now algorithms.Micros, corrections []Correction) error {
+	t := b.take()
+	defer t.release()
+	for i := range corrections {
+		t.add(corrections[i].Request.Key)
+	}
+	t.lock(now)
+	for i := range corrections {
+		c := &corrections[i]
+		if c.Refund > 0 {
+			t.refund(i, c.Request, c.Refund)
+		}
+		if c.Charge > 0 {
+			t.charge(i, c.Request, c.Charge)
+		}
+		if c.Leave && c.Request.Outcome.Slots.Taken {
+			t.leave(i, c.Request)
+		}
+	}
+	return nil
+}
+
+// refund gives back n events of what a request was charged.
+func (t *take) refund(i int, r *Request, n int64) {
+	for j, d := range r.Outcome.Decisions {
+		if d.Charged == 0 {
+			continue
+		}
+		l := r.Limits[j]
+		f := t.charged(i, r.Zone, l.ID, d.Receipt.Shared)
+		expires := f.expires
+		if !f.held || l.Linger() > 0 && expires <= t.now { // it would be known to be full once more
+			continue
+		}
+		algorithms.Refund(l.Limit, &f.state, t.now, d.Receipt, min(n, d.Charged))
+		if l.Linger() > 0 { // then it matters how long it is known
+			look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l.Limit, State: &f.state}}}}
+			algorithms.Take(look, t.now)
+			expires = t.now + look[0].Checks[0].Decision.ResetAfter + l.Linger()
+		}
+		t.keep(&f, expires)
+	}
+}
+
+// charge charges the limits of a request n events, as far as there is room.
+func (t *take) charge(i int, r *Request, n int64) {
+	t.forgetFound()
+	c := &t.charges[0]
+	*c = Request{
+		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: algorithms.Force, Cost: n,
+		Outcome: Outcome{Decisions: c.Outcome.Decisions},
+	}
+	t.decide(i, t.charges[:])
+}
+
+// leave gives back the slot of a request.
+func (t *take) leave(i int, r *Request) {
+	shared := r.Outcome.Slots.Shared
+	f := t.charged(i, r.Zone, r.Slots.ID, shared)
+	switch {
+	case f.state.A > 1:
+		f.state.A--
+		t.keep(&f, never)
+	case shared:
+		f.shard.dropLocked(f.key, uncounted)
+	default:
+		f.shard.dropLocked(f.key, t.memory.dropped)
+	}
+}
+
+// charged returns the budget that a request was charged to.
+func (t *take) charged(request int, zone, id string, shared bool) found {
+	if shared {
+		return look(t.lockOverflow(), t.memory.hashes.shared(id), nil)
+	}
+	return look(t.shard(request), t.memory.hashes.budget(t.keys[request], id), t.memory.zones.of(zone))
+}

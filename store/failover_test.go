@@ -1,0 +1,106 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// A failover decides by its own budgets while the store fails, by a part of the limits
+// if they have one, and gives back to the store that charged.
+func TestFailover(t *testing.T) {
+	f := newFailing()
+	var failures []error
+	s := store.NewFailover(f, store.NewMemory().Bound(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
+	limit := window(t, 6, time.Hour)
+	part, err := limit.Limit.Part(1, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit.Part = part
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Part: 2}
+	ask := func() []store.Request {
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
+		if _, err := s.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	remaining := func(want int64) []store.Request {
+		t.Helper()
+		r := ask()
+		if got := r[0].Outcome.Decisions[0].Remaining; got != want {
+			t.Errorf("%d remaining, want %d", got, want)
+		}
+		return r
+	}
+	inFlight := func(r []store.Request, want int64, local bool) []store.Request {
+		t.Helper()
+		if o := r[0].Outcome; o.Local != local || o.Slots.InFlight != want || r[0].Slots != slots || r[0].Override == nil {
+			t.Errorf("%+v, want %d in flight, local %v", o, want, local)
+		}
+		return r
+	}
+	back := func(r []store.Request) {
+		s.Correct([]store.Correction{{Request: &r[0], Refund: 1, Leave: true}}, func(err error) { t.Error(err) })
+	}
+	charged := inFlight(remaining(5), 1, false)
+	f.fail(errGone)
+	local := inFlight(remaining(1), 1, true)
+	inFlight(remaining(0), 2, true)
+	if o := ask()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || o.Slots.Free || !o.Local {
+		t.Errorf("allowed past the part: %+v", o)
+	}
+	s.Correct([]store.Correction{{Request: &local[0], Charge: 10}}, func(err error) { t.Error(err) }) // there is no room
+	back(local)
+	inFlight(remaining(0), 2, true)
+	f.fail(nil)
+	inFlight(remaining(4), 2, false)
+	back(charged)
+	inFlight(remaining(4), 2, false)
+	if len(failures) != 4 {
+		t.Errorf("%d failures told, want 4", len(failures))
+	}
+	// The local budgets can be asked whether or not the store fails.
+	asked := f.asked.Load()
+	look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Override: &store.Override{Text: "another"}}}
+	_, err = s.Local().Take(t.Context(), look)
+	if o := look[0].Outcome; err != nil || f.asked.Load() != asked || !o.Local || o.Decisions[0].Remaining != 0 {
+		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, look[0].Outcome)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.fail(context.Canceled)
+	if _, err := s.Take(ctx, charged); !errors.Is(err, context.Canceled) || len(failures) != 4 {
+		t.Errorf("a caller that has left: %v, %d failures", err, len(failures))
+	}
+}
+
+// What was charged in one call may come from both: the store, and what stands in for it.
+func TestFailoverGivesBackWhereItCharged(t *testing.T) {
+	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
+	limit := window(t, 5, time.Hour)
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
+	s := store.NewFailover(f, here, func(error) {})
+	var charged []store.Request
+	for _, failure := range []error{nil, errGone, nil} {
+		f.fail(failure)
+		one := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots, Cost: 1}}
+		if allowed, err := s.Take(t.Context(), one); !allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		charged = append(charged, one[0])
+	}
+	s.Correct(append(storetest.Refunds(charged, 1), storetest.Leaves(charged)...), func(err error) { t.Error(err) })
+	for name, budgets := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
+		look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots}}
+		_, err := budgets.Take(t.Context(), look)
+		if o := look[0].Outcome; err != nil || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 5 {
+			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// Slots and bans in memory.
+
+// Keys that find no room share a budget, but nobody is banned for what others of them do.
+func TestMemoryBanFindsNoRoom(t *testing.T) {
+	memory := store.NewMemory()
+	s := memory.Bound(3, zones(1), nil)
+	limits := []store.Limit{window(t, 1, time.Hour)}
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+	take := func(key string) (bool, store.BanOutcome) {
+		t.Helper()
+		r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
+		allowed, err := s.Take(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return allowed, r[0].Outcome.Ban
+	}
+	take("a")
+	take("a") // is banned
+	if _, b := take("a"); !b.Stands || memory.Keys() != 2 {
+		t.Fatalf("%+v with %d keys", b, memory.Keys())
+	}
+	take("b")
+	take("c") // shares a budget
+	for _, key := range []string{"b", "c", "d", "b", "c", "d"} {
+		if allowed, b := take(key); allowed || b != (store.BanOutcome{}) {
+			t.Errorf("%s: allowed %v, ban %+v", key, allowed, b)
+		}
+	}
+	if _, b := take("a"); !b.Stands || memory.Keys() != 3 {
+		t.Errorf("%+v with %d keys", b, memory.Keys())
+	}
+}
+
+// A ban is held until it ends, though the refusals before it would have been forgotten.
+func TestMemoryHoldsBans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(10, zones(1), nil)
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+		take := func() bool {
+			t.Helper()
+			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1, time.Minute)}, Ban: ban}}
+			allowed, err := s.Take(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return allowed
+		}
+		for _, want := range []bool{true, false, false} {
+			if take() != want {
+				t.Fatalf("allowed %v", !want)
+			}
+		}
+		for range 59 {
+			time.Sleep(time.Minute)
+			memory.Sweep()
+			if take() {
+				t.Fatal("a ban was forgotten")
+			}
+		}
+		time.Sleep(time.Minute)
+		if !take() {
+			t.Error("refused once the ban has ended")
+		}
+	})
+}
+
+// A ban by hand is known when it has ended, so that the next ban is longer.
+func TestMemoryHoldsBansByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(10, zones(1), nil)
+		const minute = 60_000_000
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Most: 3 * minute})
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{window(t, 1, time.Minute)}, Ban: ban}}
+		for _, test := range []struct {
+			after time.Duration // the end of the ban by hand
+			next  algorithms.Micros
+		}{{3*time.Minute - time.Microsecond, 2 * minute}, {3 * time.Minute, minute}} {
+			_ = s.Change(t.Context(), store.Change{Zone: "z", Key: "k", Forget: []string{ban.ID}})
+			_ = s.Change(t.Context(), store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: minute})
+			time.Sleep(time.Minute + test.after)
+			memory.Sweep()
+			if _, _ = s.Take(t.Context(), r); r[0].Outcome.Ban.EndsAfter != test.next {
+				t.Errorf("%v after the end: %+v, want a ban for %d µs", test.after, r[0].Outcome.Ban, test.next)
+			}
+		}
+		time.Sleep(time.Hour)
+		if memory.Sweep(); memory.Keys() != 0 {
+			t.Errorf("%d keys are held in the end", memory.Keys())
+		}
+	})
+}
+
+// takeSlot asks for one of n slots.
+func takeSlot(t *testing.T, s store.Store, zone, key string, n int64) []store.Request {
+	t.Helper()
+	r := []store.Request{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
+	if allowed, err := s.Take(t.Context(), r); err != nil || allowed != r[0].Outcome.Slots.Taken {
+		t.Fatalf("allowed %v, %v, %+v", allowed, err, r[0].Outcome.Slots)
+	}
+	return r
+}
+
+func leave(s store.Store, r []store.Request) { s.Correct(storetest.Leaves(r), nil) }
+
+// A request in flight counts for as long as it takes, and then nothing of it is kept.
+func TestMemorySlotsOutliveAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		s := memory.Bound(2, zones(1), nil)
+		one, two := takeSlot(t, s, "z", "k", 2), takeSlot(t, s, "z", "k", 2)
+		for range 50 {
+			time.Sleep(365 * 24 * time.Hour)
+			memory.Sweep()
+			take(t, s, "z", fmt.Sprint(time.Now()), 1, window(t, 1, time.Hour)) // the store is full
+			take(t, s, "z", fmt.Sprint(time.Now(), "+"), 1, window(t, 1, time.Hour))
+			if o := takeSlot(t, s, "z", "k", 2)[0].Outcome.Slots; o.Taken || o.InFlight != 2 {
+				t.Fatalf("%+v, want 2 in flight", o)
+			}
+		}
+		leave(s, one)
+		if r := takeSlot(t, s, "z", "k", 2); r[0].Outcome.Slots.InFlight != 2 {
+			t.Errorf("%+v, want 2 in flight", r[0].Outcome.Slots)
+		} else {
+			leave(s, r)
+		}
+		leave(s, two)
+		time.Sleep(time.Hour)
+		memory.Sweep()
+		if memory.Keys() != 0 || memory.ZoneKeys() != 0 {
+			t.Errorf("%d keys are held, %d by zones, with nothing in flight", memory.Keys(), memory.ZoneKeys())
+		}
+	})
+}
+
+// Keys that find no room share the slots of one key, and give them back to where they were
+// taken from, even if there is room by then.
+func TestMemorySlotsFindNoRoom(t *testing.T) {
+	memory := store.NewMemory()
+	full := 0
+	s := memory.Bound(2, zones(1), func(string) { full++ })
+	take := func(key string, taken, shared bool, inFlight int64) []store.Request {
+		t.Helper()
+		r := takeSlot(t, s, "z", key, 2)
+		if got, want := r[0].Outcome.Slots, (store.SlotsOutcome{Free: taken, Taken: taken, InFlight: inFlight, Shared: shared}); got != want {
+			t.Errorf("%s: %+v, want %+v", key, got, want)
+		}
+		return r
+	}
+	a, b := take("a", true, false, 1), take("b", true, false, 1)
+	c, d := take("c", true, true, 1), take("d", true, true, 2)
+	take("e", false, true, 2)
+	a2 := take("a", true, false, 2)
+	take("a", false, false, 2)
+	memory.Sweep()
+	leave(s, c)
+	take("c", true, true, 2) // stays in flight
+	leave(s, b)
+	take("b", true, false, 1)
+	leave(s, a)
+	leave(s, a2)
+	d2 := take("d", true, false, 1) // which has room of its own now
+	take("d", true, false, 2)
+	take("d", false, false, 2)
+	if memory.Keys() != 2 || full != 4 || memory.Overflowed() != 4 {
+		t.Errorf("%d keys, full called %d times, %d overflowed; want 2, 4, 4", memory.Keys(), full, memory.Overflowed())
+	}
+	leave(s, d)
+	take("d", false, false, 2)
+	leave(s, d2)
+	take("d", true, false, 2)
+	take("f", true, true, 2) // c and f
+	take("f", false, true, 2)
+}
+
+// However requests begin and end at random, in a store that is mostly full: no slot is lost,
+// none is free too many, and nothing is held in the end.
+func TestMemorySlotsNeverLeak(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		memory := store.NewMemory()
+		s := memory.Bound(1+rng.Int64N(10), zones(2), nil)
+		const n = 3
+		type place struct{ zone, key string } // without a key: the shared slots
+		held, inFlight := [][]store.Request{}, map[place]int64{}
+		placeOf := func(r []store.Request) place {
+			if r[0].Outcome.Slots.Shared {
+				return place{r[0].Zone, ""}
+			}
+			return place{r[0].Zone, r[0].Key}
+		}
+		for range 2000 {
+			if len(held) > 0 && rng.IntN(100) < 48 {
+				i := rng.IntN(len(held))
+				leave(s, held[i])
+				inFlight[placeOf(held[i])]--
+				held[i] = held[len(held)-1]
+				held = held[:len(held)-1]
+				continue
+			}
+			r := takeSlot(t, s, fmt.Sprint("z", rng.IntN(3)), fmt.Sprint("k", rng.IntN(5)), n)
+			o, p := r[0].Outcome.Slots, placeOf(r)
+			if o.Taken != (inFlight[p] < n) {
+				t.Fatalf("seed %d: %+v with %d in flight of %v", seed, o, inFlight[p], p)
+			}
+			if o.Taken {
+				inFlight[p]++
+				held = append(held, r)
+			}
+			if o.InFlight != inFlight[p] {
+				t.Fatalf("seed %d: %+v, want %d in flight of %v", seed, o, inFlight[p], p)
+			}
+			memory.Sweep()
+		}
+		for _, r := range held {
+			leave(s, r)
+		}
+		memory.Sweep()
+		if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.Shared() != 0 {
+			t.Errorf("seed %d: %d keys are held, %d by zones, and %d shared budgets", seed, memory.Keys(), memory.ZoneKeys(), memory.Shared())
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Refunds are the corrections that give back n events of each request.
+func Refunds(requests []store.Request, n int64) []store.Correction {
+	corrections := make([]store.Correction, len(requests))
+	for i := range requests {
+		corrections[i] = store.Correction{Request: &requests[i], Refund: n}
+	}
+	return corrections
+}
+
+func correctAt(t *testing.T, s Store, now algorithms.Micros, corrections ...store.Correction) {
+	t.Helper()
+	if err := s.CorrectAt(context.Background(), now, corrections); err != nil {
+		t.Fatalf("correct: %v", err)
+	}
+}
+
+func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request, n int64) {
+	t.Helper()
+	correctAt(t, s, now, Refunds(requests, n)...)
+}
+
+func testRefund(t *testing.T, s Store) {
+	for i, q := range Quotas(5, minute) {
+		t.Run(q.Algorithm, func(t *testing.T) {
+			r := append(ask("z", "a", 3, Limit(t, "z", q)), ask("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
+			remaining := func() (n []int64) {
+				peek := append(ask("z", "a", 0, r[0].Limits...), ask("y", "b", 0, r[1].Limits...)...)
+				takeAt(t, s, start, peek)
+				for _, p := range peek {
+					for _, d := range p.Outcome.Decisions {
+						n = append(n, d.Remaining)
+					}
+				}
+				return n
+			}
+			check := func(want ...int64) {
+				t.Helper()
+				if got := remaining(); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%v remaining, want %v", got, want)
+				}
+			}
+			takeAt(t, s, start, r)
+			check(2, 3, 2)
+			refundAt(t, s, start, r, 1)
+			check(3, 4, 3)
+			takeAt(t, s, start, r)
+			check(0, 2, 1)
+			refundAt(t, s, start, r, 1000) // which is all that was charged
+			check(3, 4, 3)
+			if takeAt(t, s, start, ask("z", "a", 6, r[0].Limits...)) != (q.Algorithm == "smooth") {
+				t.Error("a cost of 6 is decided otherwise after a refund")
+			}
+			refused := append(ask("z", "c", 1, r[0].Limits...), ask("y", "d", 5, r[1].Limits...)...)
+			if takeAt(t, s, start, refused) == (q.Algorithm == "smooth") {
+				refundAt(t, s, start, refused, 5) // nothing was charged
+			}
+		})
+	}
+}
+
+func testRefundOfNothing(t *testing.T, s Store) {
+	for _, q := range Quotas(5, minute) {
+		r := ask("z", "k", 2, Limit(t, "z", q))
+		takeAt(t, s, start, r)
+		d := r[0].Outcome.Decisions[0]
+		later := start + d.ResetAfter
+		refundAt(t, s, later, r, 2)
+		if !takeAt(t, s, later, r) || r[0].Outcome.Decisions[0].Remaining != d.Remaining {
+			t.Errorf("%s: a refund after reset-after makes %+v of %+v", q.Algorithm, r[0].Outcome.Decisions[0], d)
+		}
+	}
+}
+
+// remainingAt returns how many events remain to a key.
+func remainingAt(t *testing.T, s Store, now algorithms.Micros, zone, key string, limits ...store.Limit) (n []int64) {
+	t.Helper()
+	r := ask(zone, key, 0, limits...)
+	takeAt(t, s, now, r)
+	for _, d := range r[0].Outcome.Decisions {
+		n = append(n, d.Remaining)
+	}
+	return n
+}
+
+func remains(t *testing.T, got []int64, want ...int64) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v remaining, want %v", got, want)
+	}
+}
+
+// testCharge charges more than the request was worth: each limit as much as it has room for.
+func testCharge(t *testing.T, s Store) {
+	for i, q := range Quotas(6, 1000*minute) {
+		limits := []store.Limit{Limit(t, "z", q), Limit(t, "z", Quotas(4, 1000*minute)[i])}
+		if limits[0].Algorithm().BinaryOnly {
+			continue
+		}
+		t.Run(q.Algorithm, func(t *testing.T) {
+			for _, mode := range modesOf(q) {
+				key := q.Algorithm + mode.String()
+				r := ask("z", key, 1, limits...)
+				r[0].Mode = mode
+				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
+				charge := func(n int64, want ...int64) {
+					t.Helper()
+					correctAt(t, s, start, store.Correction{Request: &r[0], Charge: n})
+					remains(t, remainingAt(t, s, start, "z", key, limits...), want...)
+				}
+				takeAt(t, s, start, r)
+				before := r[0].Outcome.Decisions[0]
+				charge(0, 5, 3)
+				charge(2, 3, 1)
+				charge(2, 1, 0)
+				charge(1<<31-1, 0, 0)
+				charge(1, 0, 0)
+				if after := r[0].Outcome.Decisions[0]; after != before {
+					t.Errorf("the charge made %+v of %+v", after, before)
+				}
+				correctAt(t, s, start, store.Correction{Request: &r[0], Refund: 1})
+				remains(t, remainingAt(t, s, start, "z", key, limits...), 1, 1)
+				if other := askSlots("z", key, 2); !takeAt(t, s, start, other) || other[0].Outcome.Slots.InFlight != 2 {
+					t.Errorf("a charge and a refund leave 1 in flight, not %d", other[0].Outcome.Slots.InFlight-1)
+				}
+			}
+		})
+	}
+}
+
+// testCorrectSeveral makes many corrections in one call, some of the same budget, in their
+// order.
+func testCorrectSeveral(t *testing.T, s Store) {
+	for _, q := range Quotas(6, 1000*minute) {
+		limit := Limit(t, "z", q)
+		if limit.Algorithm().BinaryOnly { // which gives back only what nothing has followed
+			continue
+		}
+		t.Run(q.Algorithm, func(t *testing.T) {
+			var all []store.Request
+			for i := range 6 {
+				r := ask("z", fmt.Sprint(q.Algorithm, i%3), 3, limit)
+				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
+				if !takeAt(t, s, start, r) {
+					t.Fatal("denied")
+				}
+				all = append(all, r...)
+			}
+			correctAt(t, s, start,
+				store.Correction{Request: &all[0], Refund: 2, Leave: true}, // and what is there again is charged
+				store.Correction{Request: &all[3], Charge: 2},
+				store.Correction{Request: &all[1], Charge: 2}, // nothing is left
+				store.Correction{Request: &all[4], Refund: 2},
+				store.Correction{Request: &all[2]},
+				store.Correction{Request: &all[5], Refund: 2, Leave: true},
+				store.Correction{Request: &all[5], Charge: 1},
+				store.Correction{Request: &all[2], Leave: true},
+			)
+			inFlight := []int64{1, 2, 0}
+			for i, want := range []int64{0, 2, 1} {
+				key := fmt.Sprint(q.Algorithm, i)
+				remains(t, remainingAt(t, s, start, "z", key, limit), want)
+				r := askSlots("z", key, 3)
+				takesSlot(t, s, start, r, freed(inFlight[i]+1))
+			}
+			correctAt(t, s, start) // none at all
+		})
+	}
+}
+
+// testCorrectOwnClock corrects as of the store's own time, through all that wraps it: the
+// next request finds it made.
+func testCorrectOwnClock(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1000 * minute, Burst: 5})
+	ask := func() []store.Request {
+		r := ask("z", "k", 4, limit)
+		r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
+		return r
+	}
+	take := func(r []store.Request, want bool) {
+		t.Helper()
+		if ok, err := s.Take(context.Background(), r); err != nil || ok != want {
+			t.Errorf("Take = %v, %v, %+v; want %v", ok, err, r[0].Outcome, want)
+		}
+	}
+	correct := func(c store.Correction) {
+		s.Correct([]store.Correction{c}, func(err error) { t.Errorf("correct: %v", err) })
+	}
+	r := ask()
+	take(r, true)
+	for range 20 {
+		other := ask()
+		take(other, false)
+		other[0].Limits = nil
+		take(other, false)
+		correct(store.Correction{Request: &r[0], Leave: true, Refund: 4})
+		take(r, true)
+	}
+	correct(store.Correction{Request: &r[0], Charge: 1, Leave: true})
+	other := ask()
+	other[0].Cost = 1
+	take(other, false)
+	other[0].Limits = nil
+	take(other, true)
+	s.Correct([]store.Correction{{Request: &r[0], Refund: 4}, {Request: &other[0], Leave: true}}, nil)
+	other = ask()
+	take(other, true)
+	if d := other[0].Outcome.Decisions[0]; d.Remaining != 0 {
+		t.Errorf("%+v, want that a charge in addition stays", d)
+	}
+}

@@ -21,15 +21,17 @@ xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 bench: ## measure Caddy with and without the handler, and write docs/performance.md (ARGS="-only redis": one part, -quick)
 	cd bench && go run . $(ARGS)
 
-growth: ## show the cost of decisions and keys as budgets grow, in both stores, and the longest script calls
+growth: ## show the cost of decisions and keys as budgets grow, in both stores, the longest script calls, and what a check costs Redis
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore
 	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
+	go test -run '^$$' -bench Script -benchtime 50000x ./redisstore
 
-soak: ## three Caddys and all that can go wrong, for 3 minutes (make soak ARGS="-soak 10m -soak-seed 1")
-	go test . -run '^TestSoak$$' -count 1 -v -timeout 2h -soak 3m $(ARGS)
+soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
+	go test . -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
-fuzz: ## fuzz for a minute each: the Caddyfile, keys, replies, parity
+fuzz: ## fuzz for a minute each: the Caddyfile, keys, messages, replies, parity
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
-	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./redisstore
-	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./redisstore
+	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./redisstore/internal/wire
+	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./redisstore/internal/wire
+	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./redisstore/internal/wire
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

@@ -382,7 +382,7 @@ func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
 // changed there.
 func changeFailed(z *zone, others bool, err error) error {
 	done := "the change may be missing, or made in part"
-	if b := z.handler.backend; !others && b != nil && b.breaker != nil && errors.Is(err, store.ErrOpen) {
+	if b := z.handler.backend; !others && b != nil && !b.isCluster() && errors.Is(err, store.ErrOpen) {
 		done = "nothing has changed"
 	}
 	return adminError(http.StatusServiceUnavailable,

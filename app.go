@@ -190,7 +190,7 @@ func (a *App) sweep() {
 func (a *App) lookFor(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
-	if err := b.check(ctx); err != nil && a.ctx.Err() == nil {
+	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Warn("Redis did not pass the check at the start: until it does, "+withoutRedis(a.outageModes(b)),
 			zap.String("address", b.redis.Address()), zap.Error(err))
 		return

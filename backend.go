@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"context"
 	"maps"
 	"strings"
 	"sync"
@@ -16,20 +15,10 @@ import (
 
 // backend is a Redis, with a breaker and caches that keep requests from waiting for it in
 // vain. It stays open while a configuration has it, or while a request is under way that may
-// still renew or give back its charges.
+// still give back its charges.
 type backend struct {
 	*store.DenyCache
-	redis interface {
-		EvictionPolicy(context.Context) (policy string, bounded bool, err error)
-		Address() string
-		String() string
-		Close() error
-	}
-	// check returns an error if Redis fails. After that no request asks Redis until it works.
-	check func(context.Context) error
-	// failing returns how many nodes have failed and aren't asked at present.
-	failing func() int
-	breaker *store.Breaker // nil where every node has one
+	redis   redisstore.Redis
 	outages outages
 
 	uses atomic.Int64 // the number of such requests, and 1 more while a configuration has the backend
@@ -44,27 +33,17 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, erro
 		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 	}
 	changed := func(address string, failure error) { b.outages.log(logger(), address, failure) }
-	if o.Cluster {
-		c, err := redisstore.NewCluster(o, stepped, changed)
-		if err != nil {
-			return nil, err
-		}
-		b.DenyCache, b.redis, b.check, b.failing = store.NewDenyCache(c, o.Timeout), c, c.Check, c.Failing
-		return b, nil
-	}
-	s, err := redisstore.New(o, stepped)
-	if err != nil {
+	var err error
+	if b.redis, err = redisstore.Open(o, stepped, changed); err != nil {
 		return nil, err
 	}
-	b.breaker = store.NewBreaker(s, func(failure error) { changed(s.Address(), failure) })
-	b.DenyCache, b.redis, b.check = store.NewDenyCache(b.breaker, o.Timeout), s, b.breaker.Check
-	b.failing = func() int {
-		if b.breaker.Open() {
-			return 1
-		}
-		return 0
-	}
+	b.DenyCache = store.NewDenyCache(b.redis)
 	return b, nil
+}
+
+func (b *backend) isCluster() bool {
+	_, is := b.redis.(*redisstore.Cluster)
+	return is
 }
 
 // use keeps the backend from closing until leave is called.
@@ -74,9 +53,6 @@ func (b *backend) use() { b.uses.Add(1) }
 func (b *backend) leave() error {
 	if b.uses.Add(-1) > 0 {
 		return nil
-	}
-	if b.breaker != nil {
-		b.breaker.Close()
 	}
 	return b.redis.Close()
 }

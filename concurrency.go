@@ -48,7 +48,7 @@ func (c *Zone) checkAlone() error {
 }
 
 // lacksSlot reports whether the zone denies the request because no slot is free.
-func (e *entry) lacksSlot() bool { return e.asksSlots() && !e.Outcome.Slots.Free }
+func (e *entry) lacksSlot() bool { return e.Slots != nil && !e.Outcome.Slots.Free }
 
 // asksSlots reports whether the request was asked to take a slot.
 func (e *entry) asksSlots() bool {

@@ -90,6 +90,8 @@ const (
 // notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
 // those of JSON.
 var notFromCaddyfile = map[string]string{
+	"slots of %d bytes: want a multiple of %d":                                                              whileServing,
+	"slots of an instance: count %d until %d: want at most %d until %d":                                     whileServing,
 	"the address of the client is not verified yet":                                                         whileServing,
 	"the client left while its request was held":                                                            whileServing,
 	"correcting what a request was charged, or giving back its slot: %w":                                    whileServing,

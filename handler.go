@@ -51,36 +51,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return a.pass(w, r, repl, a.watch(next, repl))
 }
 
-// pass passes a request on. When the header of its response is known, pass adds the families
-// of fields to it, and reads what the request is worth.
-func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
-	families, settling := a.handler.forms.families, a.settling(repl)
-	if !a.enforced() {
-		families = nil
-	}
-	if len(families) == 0 && settling == nil {
-		return next.ServeHTTP(w, r)
-	}
-	head := &headWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, before: func(status int) {
-		if settling != nil {
-			settling.note(status, w.Header())
-		}
-		a.setFamilies(w.Header(), families)
-	}}
-	if settling != nil {
-		returned := false
-		defer func() { settling.finish(w.Header(), returned, err) }() // also after a panic
-		err = next.ServeHTTP(head, r)
-		returned = true
-	} else {
-		err = next.ServeHTTP(head, r)
-	}
-	if !head.done { // nothing may be written yet, or an error be rendered past head
-		a.setFamilies(w.Header(), families)
-	}
-	return err
-}
-
 // decide takes from the budgets of all zones, and holds the request if it has to wait.
 func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
 	began := time.Now()
@@ -139,10 +109,12 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	h.failed(err)
 	allow := h.outage.mode == "allow" || !a.enforced()
-	if b := h.backend; b != nil && allow {
-		b.outages.allowed.Add(1)
-	} else if b != nil {
-		b.outages.denied.Add(1)
+	if b := h.backend; b != nil && !store.IsBusy(err) {
+		if allow {
+			b.outages.allowed.Add(1)
+		} else {
+			b.outages.denied.Add(1)
+		}
 	}
 	if allow {
 		return next.ServeHTTP(w, r)
@@ -156,7 +128,10 @@ func (h *Handler) failed(err error) {
 	if !h.DisableMetrics {
 		countFailure(err)
 	}
-	if !errors.Is(err, store.ErrOpen) {
+	switch {
+	case store.IsBusy(err): // Redis has not failed
+		h.app.reportFailure("requests were shed", err)
+	case !errors.Is(err, store.ErrOpen):
 		h.app.reportFailure("a call to Redis failed", err)
 	}
 }
@@ -192,7 +167,7 @@ func (h *Handler) hasErrorRoutes(r *http.Request) bool {
 type answer struct {
 	handler   *Handler
 	entries   []entry         // one per zone that the request belongs to
-	requests  []store.Request // what the store is asked: one per entry
+	requests  []store.Request // to the store: one per entry
 	known     bool            // the requests are decided
 	allowed   bool
 	corrected bool // the charges of the request are final, and its slots given back
@@ -218,7 +193,7 @@ type entry struct {
 	zone  *zone
 	terms *terms // by which the request belongs to it
 	*store.Request
-	// worth is what the response says that the request is worth, if settled; see [Settle].
+	// worth is how many events the request is worth by its response, if settled; see [Settle].
 	worth   int64
 	settled bool
 }
@@ -313,7 +288,7 @@ func (a *answer) end() {
 	}
 }
 
-// mayCorrect reports whether there may be something to correct once the request has ended.
+// mayCorrect reports whether the request may need corrections when it has ended.
 func (a *answer) mayCorrect() bool {
 	for i := range a.entries {
 		if e := &a.entries[i]; e.Slots != nil || e.zone.settle != nil {
@@ -392,8 +367,8 @@ const (
 	reasonBan         = "ban"
 )
 
-// denier returns the reason why the zone denies the request and, if it is a limit, which one:
-// of several the one with the longest wait.
+// denier returns the reason why the zone denies the request. If limits deny it, denier also returns
+// the limit with the longest wait.
 func (e *entry) denier() (reason string, limit *algorithms.Limit) {
 	if e.Outcome.Verdict == store.Banned {
 		return reasonBan, nil
@@ -413,7 +388,7 @@ func (e *entry) denier() (reason string, limit *algorithms.Limit) {
 // denies reports whether a limit denies a request.
 func denies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
 
-// retryAfter is how long until the zone has room, as far as is known.
+// retryAfter returns how long it takes until the zone has room, as far as is known.
 func (e *entry) retryAfter() algorithms.Micros {
 	wait := e.Outcome.Ban.EndsAfter
 	for _, d := range e.Outcome.Decisions {
@@ -425,8 +400,9 @@ func (e *entry) retryAfter() algorithms.Micros {
 	return wait
 }
 
-// refusing returns the zone that denies with the longest wait, and the longest wait
-// of all zones: a uniform zone that had room may have none any more. Shadows don't count.
+// refusing returns the zone that denies with the longest wait, and the longest wait of all zones.
+// The latter can be that of a uniform zone that had room, but has none after the charge. Shadows
+// don't count.
 func (a *answer) refusing() (which *entry, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
 	for i := range a.entries {

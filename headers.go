@@ -2,15 +2,12 @@ package ratelimit
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -298,46 +295,4 @@ func milliseconds(m algorithms.Micros) string {
 	const milli = 1000
 	ms := m/milli + min(m%milli, 1)
 	return fmt.Sprintf("%d.%03d", ms/1000, ms%1000)
-}
-
-// headWriter does something once the header of a response is known and about to be
-// sent: only then it is known what the handlers behind have to say.
-type headWriter struct {
-	*caddyhttp.ResponseWriterWrapper
-	before func(status int)
-	done   bool
-}
-
-func (w *headWriter) send(status int) {
-	if !w.done {
-		w.done = true
-		w.before(status)
-	}
-}
-
-// WriteHeader implements [http.ResponseWriter].
-func (w *headWriter) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.send(status)
-	}
-	w.ResponseWriterWrapper.WriteHeader(status)
-}
-
-// Write implements [http.ResponseWriter].
-func (w *headWriter) Write(b []byte) (int, error) {
-	w.send(http.StatusOK)
-	return w.ResponseWriterWrapper.Write(b)
-}
-
-// ReadFrom implements [io.ReaderFrom].
-func (w *headWriter) ReadFrom(r io.Reader) (int64, error) {
-	w.send(http.StatusOK)
-	return w.ResponseWriterWrapper.ReadFrom(r)
-}
-
-// FlushError sends the header, too, if it isn't sent yet; see
-// [http.ResponseController].
-func (w *headWriter) FlushError() error {
-	w.send(http.StatusOK)
-	return http.NewResponseController(w.ResponseWriter).Flush()
 }

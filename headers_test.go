@@ -32,14 +32,14 @@ func TestFamilyWriter(t *testing.T) {
 	for name, send := range map[string]func(w http.ResponseWriter){
 		"WriteHeader": func(w http.ResponseWriter) { w.WriteHeader(204) },
 		"Write":       func(w http.ResponseWriter) { _, _ = w.Write([]byte("x")) },
-		"ReadFrom":    func(w http.ResponseWriter) { _, _ = w.(*headWriter).ReadFrom(strings.NewReader("x")) },
+		"ReadFrom":    func(w http.ResponseWriter) { _, _ = w.(*responseWriter).ReadFrom(strings.NewReader("x")) },
 		"Flush":       func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
 		"upgrade":     func(w http.ResponseWriter) { w.WriteHeader(101) },
 	} {
 		recorder := httptest.NewRecorder()
-		w := &headWriter{
-			ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: recorder},
-			before:                func(int) { a.setFamily(recorder.Header(), families["x_ratelimit"]) },
+		w := &responseWriter{
+			ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: recorder},
+			answer:                a, families: []family{families["x_ratelimit"]},
 		}
 		w.WriteHeader(103) // early hints
 		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "" {

@@ -32,7 +32,9 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"internal/keyhash", nil, ""},
 		{"store", []string{"algorithms", "internal/keyhash"}, ""},
 		{"store/storetest", []string{"algorithms", "internal/keyhash", "store"}, ""},
-		{"redisstore", []string{"algorithms", "internal/keyhash", "store"}, "not caddy"},
+		{"redisstore/internal/slots", []string{"algorithms"}, ""},
+		{"redisstore/internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
+		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "redisstore/internal/wire", "store"}, "not caddy"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {
@@ -40,7 +42,7 @@ func TestImportsRunOneWay(t *testing.T) {
 			ours, isOurs := strings.CutPrefix(dep, modulePath+"/")
 			switch {
 			case standard(dep), ours == test.pkg, isOurs && slices.Contains(test.may, ours):
-			case dep == "github.com/sony/gobreaker/v2" && strings.HasPrefix(test.pkg, "store"):
+			case dep == "github.com/sony/gobreaker/v2" && (strings.HasPrefix(test.pkg, "store") || slices.Contains(test.may, "store")):
 			case dep == "github.com/dchest/siphash" && (test.pkg == "internal/keyhash" || slices.Contains(test.may, "internal/keyhash")):
 			case test.also == "not caddy" && dep != modulePath && !isOurs && !strings.Contains(dep, "caddy"):
 			default:
@@ -57,6 +59,11 @@ func TestImportsRunOneWay(t *testing.T) {
 			if strings.HasPrefix(path, "github.com/redis/") {
 				t.Errorf("%s imports %s: only redisstore may", pkg, path)
 			}
+		}
+	}
+	for _, dep := range goList(t, "-deps", "./...") {
+		if strings.HasPrefix(dep, "github.com/anishathalye/") {
+			t.Errorf("%s is for tests, and part of a build", dep)
 		}
 	}
 	for _, dep := range goList(t, "-deps", "./cmd/caddy") {

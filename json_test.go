@@ -76,7 +76,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"max_events":0,"window":"1m"`), "max_events (events in a Caddyfile) and window go together"},
 		{zone(`"max_events":-1,"window":"1m"`), "events must be above 0, not -1"},
 		{zone(`"max_events":1,"window":"-1m"`), "window must be above 0, not -1m"},
-		{zone(`"limits":[{"algorithm":"sliding_log","events":50001,"window":"1s"}]`), "sliding_log remembers every event, so events must be at most 50000, not 50001: write sliding_log 50001 1s with buckets 1000, or sliding_window 50001 1s"},
+		{zone(`"limits":[{"algorithm":"sliding_log","events":200001,"window":"1s"}]`), "sliding_log remembers every event, so events must be at most 200000, not 200001: write sliding_log 200001 1s with buckets 1000, or sliding_window 200001 1s"},
 		{zone(`"limits":[{"algorithm":"leaky","events":1,"window":"1s"}]`), `limit 1 (leaky): unknown algorithm "leaky": write one of fixed_window, gcra, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket`},
 		{zone(`"limits":[{"events":1,"window":"1s"}]`), "algorithm is missing: write one of"},
 		{zone(`"limits":[{"algorithm":"gcra","window":"1s"}]`), "events must be above 0, not 0"},

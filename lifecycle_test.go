@@ -181,13 +181,13 @@ func TestReloadKeepsConnections(t *testing.T) {
 		c.reload(t, config+fmt.Sprint("# ", i, "\n"))
 		c.get(t, "/").want(t, 200)
 	}
-	after := connections() // perhaps one more: the check at the start comes at the same time as requests
+	after := connections() // perhaps two more: the check at the start comes at the same time as requests, and the client dials ahead
 	for id := range before {
 		if !after[id] {
 			t.Errorf("connections before %v and after %v, want the same", before, after)
 		}
 	}
-	if len(before) == 0 || len(after) > 2 {
+	if len(before) == 0 || len(after) > 3 {
 		t.Errorf("%d connections before and %d after", len(before), len(after))
 	}
 	c.reload(t, site("zone api {\n gcra 100 1h\n}"))

@@ -19,7 +19,7 @@ type Limit struct {
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// How many events one window grants; above 0, and at most 50000 for a sliding_log
+	// How many events one window grants; above 0, and at most 200000 for a sliding_log
 	// without buckets.
 	Events int64 `json:"events,omitempty"`
 

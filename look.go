@@ -89,7 +89,7 @@ func (z *zone) view(counts map[string]int64) zoneView {
 		v.Ban = c.Ban.describe()
 	}
 	if h.backend != nil {
-		failing := h.backend.failing()
+		failing := h.backend.redis.Failing()
 		v.FailingNodes, v.OnStoreError = &failing, h.outage.mode
 	} else {
 		keys := h.app.memory.Keys()

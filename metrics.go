@@ -41,7 +41,7 @@ func newCollector() *collector {
 			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
 		}, []string{"zone"}),
 		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
-			"Requests the store could not decide on, by reason: timeout, connection, permission, reply, key or open.")),
+			"Requests the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, open, or busy (shed, though Redis works).")),
 			[]string{"reason"}),
 		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
 			"Requests refused without asking Redis, because it had just refused others like them, by the zone that refused.")),
@@ -74,7 +74,7 @@ func fromMemory(read func(*store.Memory) int64) (n float64) {
 func failingStores() (n float64) {
 	shared.Range(func(_, value any) bool {
 		if b, ok := value.(*backend); ok {
-			n += float64(b.failing())
+			n += float64(b.redis.Failing())
 		}
 		return true
 	})

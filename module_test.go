@@ -247,7 +247,7 @@ respond ok
 	c.get(t, "/a").want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
 	c.get(t, "/b").want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
 	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
-	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:2") {
+	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:3") {
 		t.Errorf("keys in Redis: %q, want one of zone a", keys)
 	}
 }

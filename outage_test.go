@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,7 +212,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	user("on", ">secret", "~*", "+@all", "-rpush")
+	user("on", ">secret", "~*", "+@all", "-setrange")
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 5 1h\n sliding_log 5 1h\n}\nredis %s {\n username limiter\n password secret\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	c.waitForLog(t, "Redis did not pass the check at the start: until it does, requests are denied with 503")
 	waitForMetric(t, c, "caddy_rate_limit_store_state 1")
@@ -220,7 +222,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 	if keys := server.Client.Keys(t.Context(), "*:api:*").Val(); len(keys) > 0 {
 		t.Errorf("charged: %q", keys)
 	}
-	user("+rpush")
+	user("+setrange")
 	c.waitForLog(t, "Redis works again")
 	if statuses := flood(t, 10, 2, "/", c); statuses[200] != 5 || statuses[429] != 5 {
 		t.Errorf("afterwards: %v", statuses)
@@ -231,4 +233,68 @@ func TestRedisThatEvicts(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n}\nredis %s", server.Addr)))
 	c.waitForLog(t, "set maxmemory-policy noeviction")
+}
+
+// Requests that wait too long to be sent to a Redis that works are shed: on_store_error allow
+// lets them pass, and all others get 503. Nothing else grants them anything, and nothing says
+// that Redis fails.
+func TestBusy(t *testing.T) {
+	relay := redistest.StartAudit(t, redistest.Start(t))
+	config := func(zone, option string) string {
+		return site(fmt.Sprintf("zone %s {\n fixed_window 100000 1000h\n}\nredis %s {\n batch 1\n timeout 30s\n}\n%s", zone, relay.Addr, option))
+	}
+	c := startCaddy(t, config("first", ""))
+	const busy = `caddy_rate_limit_store_errors_total{reason="busy"}`
+	for _, test := range []struct {
+		zone, option string
+		passes       bool
+	}{
+		{"default", "", false},
+		{"local", "on_store_error local 1/3", false},
+		{"deny", "on_store_error deny", false},
+		{"allow", "on_store_error allow", true},
+	} {
+		t.Run(test.zone, func(t *testing.T) {
+			c.reload(t, config(test.zone, test.option))
+			flood(t, 64, 64, "/", c) // which opens connections
+			before := metrics(t, c, busy)[busy]
+			relay.Delay(700 * time.Millisecond)
+			defer relay.Delay(0)
+			const requests = 200
+			var decided, passed, denied atomic.Int64
+			var wg sync.WaitGroup
+			for range requests {
+				wg.Go(func() {
+					switch r, err := c.do("GET", "http://"+c.site+"/", ""); {
+					case err != nil:
+						t.Error(err)
+					case r.StatusCode == 200 && r.field("RateLimit") != "":
+						decided.Add(1)
+					case r.StatusCode == 200:
+						passed.Add(1)
+					case r.StatusCode == 503 && r.Header.Get("Retry-After") == "1":
+						denied.Add(1)
+					default:
+						t.Errorf("status %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
+					}
+				})
+			}
+			wg.Wait()
+			shed := int64(metrics(t, c, busy)[busy] - before)
+			wantPassed, wantDenied := int64(0), shed
+			if test.passes {
+				wantPassed, wantDenied = shed, 0
+			}
+			if shed == 0 || shed == requests || decided.Load() != requests-shed || passed.Load() != wantPassed || denied.Load() != wantDenied {
+				t.Errorf("%d were shed: %d were decided, %d passed, and %d were denied", shed, decided.Load(), passed.Load(), denied.Load())
+			}
+		})
+	}
+	waitForMetric(t, c, "caddy_rate_limit_store_state 0")
+	c.waitForLog(t, `"msg":"requests were shed"`)
+	for _, text := range []string{"a call to Redis failed", "Redis fails"} {
+		if strings.Contains(c.logged(), text) {
+			t.Errorf("the log says %q", text)
+		}
+	}
 }

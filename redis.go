@@ -66,8 +66,8 @@ type Redis struct {
 	// take long to decide. With 0 each request has its own call (default 128).
 	Batch *int `json:"batch,omitempty"`
 
-	// How long a request waits for Redis in all, at least 1ms, before on_store_error
-	// decides on it (default 100ms).
+	// How long Redis may take for a reply, including the time for a new connection; at least
+	// 1ms. Then on_store_error decides (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// How long a new connection may take, at least 1ms (default 1s).

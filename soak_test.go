@@ -17,107 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 var (
 	soakFor  = flag.Duration("soak", 5*time.Second, "how long TestSoak lets things go wrong, at least once each")
 	soakSeed = flag.Uint64("soak-seed", 0, "which faults TestSoak draws (default: others each time)")
 )
-
-// soakZone is a zone, as it is configured and as the limits are that its calls speak of.
-type soakZone struct {
-	name    string
-	options string
-	limits  map[string]algorithms.Quota // by what the Caddyfile says
-	factors []string                    // of requests; none is 1
-}
-
-const (
-	soakMilli  = 1000
-	soakSecond = 1_000_000
-
-	// soakKilled is which of the three Caddys is killed; those before it are reloaded.
-	soakKilled = 2
-)
-
-// soakLog is what is checked by counting, too.
-var soakLog = algorithms.Quota{Algorithm: "sliding_log", Events: 20, Window: 2 * soakSecond}
-
-func soakZones() []soakZone {
-	type limits = map[string]algorithms.Quota
-	quota := func(algorithm string, events, window, burst int64) algorithms.Quota {
-		return algorithms.Quota{Algorithm: algorithm, Events: events, Window: window, Burst: burst}
-	}
-	clock, buckets, apart := quota("fixed_window", 30, soakSecond, 0), quota("sliding_log", 30, soakSecond, 0), quota("sliding_log", 50, soakSecond, 0)
-	clock.Align, buckets.Buckets, apart.MinInterval = "clock", 10, 10*soakMilli
-	initial, cold, five := quota("token_bucket", 36_000, 3600*soakSecond, 20), quota("smooth", 50, soakSecond, 0), int64(5)
-	initial.Initial, cold.WarmUp = &five, 2*soakSecond
-	return []soakZone{
-		{name: "token_bucket", limits: limits{"token_bucket 20 1s 40": quota("token_bucket", 20, soakSecond, 40)}},
-		{name: "gcra", limits: limits{"gcra 20 1s 30": quota("gcra", 20, soakSecond, 30)}},
-		{name: "leaky_bucket", limits: limits{"leaky_bucket 5 250ms 20": quota("leaky_bucket", 5, 250*soakMilli, 20)}},
-		{name: "fixed_window", limits: limits{"fixed_window 30 1s": quota("fixed_window", 30, soakSecond, 0)}},
-		{name: "clock", limits: limits{"fixed_window 30 1s {\n align clock\n}": clock}},
-		{name: "log", limits: limits{"sliding_log 20 2s": soakLog}},
-		{name: "buckets", limits: limits{"sliding_log 30 1s {\n buckets 10\n}": buckets}},
-		{name: "apart", limits: limits{"sliding_log 50 1s {\n min_interval 10ms\n}": apart}},
-		{name: "window", limits: limits{"sliding_window 30 1s": quota("sliding_window", 30, soakSecond, 0)}},
-		{name: "smooth", limits: limits{"smooth 30 1s 10": quota("smooth", 30, soakSecond, 10)}},
-		{name: "cold", limits: limits{"smooth 50 1s {\n warm_up 2s\n}": cold}},
-		{name: "initial", limits: limits{"token_bucket 36000 1h 20 {\n initial 5\n}": initial}},
-		{name: "two", limits: limits{"gcra 20 1s 30": quota("gcra", 20, soakSecond, 30), "sliding_log 100 10s": quota("sliding_log", 100, 10*soakSecond, 0)}},
-		{name: "nary", options: "mode nary", limits: limits{"token_bucket 20 1s": quota("token_bucket", 20, soakSecond, 0)}},
-		{name: "uniform", options: "mode uniform", limits: limits{"leaky_bucket 20 1s": quota("leaky_bucket", 20, soakSecond, 0)}},
-		{name: "force", options: "mode force", limits: limits{"fixed_window 20 1s": quota("fixed_window", 20, soakSecond, 0)}},
-		{name: "delay", options: "delay 300ms", limits: limits{"gcra 20 1s 5": quota("gcra", 20, soakSecond, 5)}},
-		{
-			name: "factor", options: "factor {header.X-Factor}", factors: []string{"0.5", "2", "1"},
-			limits: limits{"gcra 20 1s 8": quota("gcra", 20, soakSecond, 8)},
-		},
-	}
-}
-
-// soakConfig is a site with all zones twice, of which requests are refused or
-// decided locally where Redis fails, and one more that belongs to all requests of
-// the first kind. It returns the limits, too.
-func soakConfig(t *testing.T, redis string) (config string, limits []store.Limit) {
-	t.Helper()
-	limit := func(zone string, q algorithms.Quota) store.Limit {
-		l, err := algorithms.NewLimit(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key := newKeyTemplate("{http.request.header.X-Key}")
-		return store.NewLimit(zone, key.describe(), l)
-	}
-	config = fmt.Sprintf("{\n admin {$ADMIN}\n log {\n  level WARN\n }\n rate_limit {\n  redis %s {\n   timeout 200ms\n  }\n }\n}\n{$SITE}\n", redis)
-	for _, mode := range []string{"deny", "local"} {
-		config += fmt.Sprintf("rate_limit /%s/* {\n on_store_error %s\n", mode, mode)
-		for _, z := range soakZones() {
-			name := mode + "-" + z.name
-			config += fmt.Sprintf("zone %s {\n match path /%s/%s\n key {header.X-Key}\n cost {header.X-Cost}\n %s\n", name, mode, z.name, z.options)
-			for text, q := range z.limits {
-				config += text + "\n"
-				l := limit(name, q)
-				limits = append(limits, l)
-				for _, factor := range z.factors {
-					f, _ := strconv.ParseFloat(factor, 64)
-					limits = append(limits, store.Limit{Limit: l.Scaled(int64(f * 1_000_000)), ID: l.ID})
-				}
-			}
-			config += "}\n"
-		}
-		if mode == "deny" {
-			config += "zone deny-all {\n key {header.X-Key}\n token_bucket 200 1s\n}\n"
-			limits = append(limits, limit("deny-all", algorithms.Quota{Algorithm: "token_bucket", Events: 200, Window: soakSecond}))
-		}
-		config += "}\n"
-	}
-	return config + "respond ok\n", limits
-}
 
 // soakLoad is what clients send, and what they have seen.
 type soakLoad struct {
@@ -152,8 +58,42 @@ func startSoakLoad(t *testing.T, caddys []*caddyProcess) *soakLoad {
 			}
 		})
 	}
+	l.workers.Go(func() {
+		for ctx.Err() == nil {
+			l.operate(zones[rand.IntN(len(zones))])
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		}
+	})
 	t.Cleanup(l.end)
 	return l
+}
+
+// operate makes a change by the admin API of one of the Caddys.
+func (l *soakLoad) operate(z soakZone) {
+	method, body := "DELETE", ""
+	path := fmt.Sprintf("zones/%s-%s/keys/k%d", []string{"deny", "local"}[rand.IntN(2)], z.name, rand.IntN(4))
+	switch n := rand.IntN(4); {
+	case z.ban != nil && n < 3:
+		if path += "/ban"; n == 0 {
+			method, body = "PUT", `{"duration":"150ms"}`
+		}
+	case z.overrides != nil && n < 3:
+		if path += "/override"; n > 0 {
+			which := slices.Sorted(maps.Keys(z.overrides))
+			method, body = "PUT", fmt.Sprintf(`{%s,"ttl":"%dms"}`, which[rand.IntN(len(which))], 1+rand.IntN(500))
+		}
+	case n < 3, z.name == "log": // which is checked by counting
+		return
+	}
+	c := l.caddys[rand.IntN(len(l.caddys))]
+	r, err := c.do(method, "http://"+c.admin+adminPath+path, body)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.statuses["operator, connection broken"]++
+	} else {
+		l.statuses[fmt.Sprint("operator ", r.StatusCode)]++
+	}
 }
 
 func (l *soakLoad) end() {
@@ -189,6 +129,11 @@ func (l *soakLoad) send(t *testing.T, z soakZone) {
 	}
 	request.Header.Set("X-Key", key)
 	request.Header.Set("X-Cost", fmt.Sprint(1+rand.IntN(3)))
+	request.Header.Set("X-Tokens", fmt.Sprint(rand.IntN(6)))
+	missing := z.name == "settle" && rand.IntN(3) == 0
+	if missing {
+		request.Header.Set("X-Missing", "yes")
+	}
 	if len(z.factors) > 0 {
 		request.Header.Set("X-Factor", z.factors[rand.IntN(len(z.factors))])
 	}
@@ -218,9 +163,12 @@ func (l *soakLoad) send(t *testing.T, z soakZone) {
 	}
 	l.statuses[fmt.Sprint(mode, " ", r.StatusCode)]++
 	switch {
-	case r.StatusCode == 200 && mode == "deny":
-		l.passed["deny-"+z.name+" "+key]++
+	case (r.StatusCode == 200 || r.StatusCode == 404 && missing) && mode == "deny":
+		if !z.uncharged {
+			l.passed["deny-"+z.name+" "+key]++
+		}
 		l.passed["deny-all "+key]++
+	case r.StatusCode == 404 && missing:
 	case r.StatusCode == 200, r.StatusCode == 429, r.StatusCode == 503 && mode == "deny":
 	default:
 		t.Errorf("status %d of zone %s-%s", r.StatusCode, mode, z.name)
@@ -266,7 +214,13 @@ func (c *caddyProcess) footprint(t *testing.T) (f footprint) {
 // Over-admission is zero, nothing leaks and nothing panics, whatever goes wrong with
 // Redis, the way to it, and the Caddys: three of them, on one Redis, with all that
 // zones can be. make soak lets it go on for minutes.
-func TestSoak(t *testing.T) {
+func TestSoak(t *testing.T) { soak(t, startSoakRedis(t)) }
+
+// The same holds in a cluster. A node that is killed forgets where its audit is, so none is.
+func TestSoakCluster(t *testing.T) { soak(t, startSoakCluster(t)) }
+
+func soak(t *testing.T, on *soakRedis) {
+	t.Helper()
 	seed := cmp.Or(*soakSeed, rand.Uint64())
 	t.Logf("-soak %v -soak-seed %d", *soakFor, seed)
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -274,9 +228,7 @@ func TestSoak(t *testing.T) {
 		return least + time.Duration(random.Int64N(int64(most-least)))
 	}
 
-	server := redistest.Start(t)
-	audit := redistest.StartAudit(t, server)
-	config, limits := soakConfig(t, audit.Addr)
+	config, known := soakConfig(t, on.config)
 	var caddys []*caddyProcess
 	for range 3 {
 		caddys = append(caddys, startCaddy(t, config))
@@ -294,39 +246,34 @@ func TestSoak(t *testing.T) {
 
 	type fault struct {
 		name string
-		do   func()
+		do   func(audit *redistest.Audit, server *redistest.Server)
 	}
 	faults := []fault{
-		{"Redis killed", func() {
-			audit.Kill(t)
-			time.Sleep(span(0, time.Second))
-			server.Restart(t)
-		}},
-		{"Redis frozen", func() {
+		{"Redis frozen", func(_ *redistest.Audit, server *redistest.Server) {
 			server.Freeze(t)
 			time.Sleep(span(100*time.Millisecond, 3*time.Second))
 			server.Thaw(t)
 		}},
-		{"connections cut", audit.Cut},
-		{"calls in trouble", func() {
+		{"connections cut", func(audit *redistest.Audit, _ *redistest.Server) { audit.Cut() }},
+		{"calls in trouble", func(audit *redistest.Audit, _ *redistest.Server) {
 			audit.Trouble(0.05)
 			time.Sleep(span(100*time.Millisecond, time.Second))
 			audit.Trouble(0)
 		}},
-		{"Redis far away", func() {
+		{"Redis far away", func(audit *redistest.Audit, _ *redistest.Server) {
 			audit.Delay(span(time.Millisecond, 60*time.Millisecond))
 			time.Sleep(span(100*time.Millisecond, time.Second))
 			audit.Delay(0)
 		}},
-		{"SCRIPT FLUSH", func() { server.Client.ScriptFlush(t.Context()) }},
-		{"FLUSHALL", func() { audit.Flush(t) }},
-		{"reload", func() {
+		{"SCRIPT FLUSH", func(_ *redistest.Audit, server *redistest.Server) { server.Client.ScriptFlush(t.Context()) }},
+		{"FLUSHALL", func(audit *redistest.Audit, _ *redistest.Server) { audit.Flush(t) }},
+		{"reload", func(*redistest.Audit, *redistest.Server) {
 			c := caddys[random.IntN(soakKilled)]
 			load.reload(c)
 			c.reload(t, config+"# the same\n")
 			load.reload(c)
 		}},
-		{"Caddy killed", func() {
+		{"Caddy killed", func(*redistest.Audit, *redistest.Server) {
 			c := caddys[soakKilled]
 			_ = c.process.Process.Kill()
 			<-c.ended
@@ -334,6 +281,13 @@ func TestSoak(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+	}
+	if !on.cluster {
+		faults = append(faults, fault{"Redis killed", func(audit *redistest.Audit, server *redistest.Server) {
+			audit.Kill(t)
+			time.Sleep(span(0, time.Second))
+			server.Restart(t)
+		}})
 	}
 	counts := make(map[string]int)
 	began := time.Now()
@@ -343,7 +297,8 @@ func TestSoak(t *testing.T) {
 			if time.Sleep(span(0, min(*soakFor/6, 3*time.Second))); round > 0 && time.Since(began) > *soakFor {
 				break
 			}
-			f.do()
+			n := random.IntN(len(on.audits))
+			f.do(on.audits[n], on.servers[n])
 			counts[f.name]++
 		}
 	}
@@ -353,7 +308,7 @@ func TestSoak(t *testing.T) {
 	took := time.Since(began)
 	load.end()
 
-	report := audit.Replay(limits...)
+	report := on.replay(known)
 	var sum strings.Builder
 	fmt.Fprintf(&sum, "%v with faults\n", took.Round(time.Second))
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
@@ -370,10 +325,13 @@ func TestSoak(t *testing.T) {
 	if report.Different > 0 {
 		t.Errorf("%d differences from the functions, the first ones:\n%s", report.Different, strings.Join(report.Differences, "\n"))
 	}
+	if report.Slots == 0 || report.Sets == 0 || report.Bans == 0 || report.Overridden == 0 || report.Refunds == 0 || report.Changes == 0 {
+		t.Error("too little of something happened to learn from")
+	}
 	if report.Failed > 0 {
 		t.Errorf("%d requests failed in the script", report.Failed)
 	}
-	if want := 1 + counts["Redis killed"] + counts["FLUSHALL"]; report.Eras != want {
+	if want := len(on.audits) + counts["Redis killed"] + counts["FLUSHALL"]; report.Eras != want {
 		t.Errorf("%d eras, want %d", report.Eras, want)
 	}
 	if most := 10 * time.Second; load.slowest > most {

@@ -18,7 +18,7 @@ func TestBoundWork(t *testing.T) {
 		return fmt.Sprintf(`%q:{"limits":[%s],%s}`, name, strings.Join(limits, ","), anyCost)
 	}
 	var small []string // at the usual cost, with all of them in one handler
-	for i := range 80 {
+	for i := range 193 {
 		small = append(small, fmt.Sprintf(`"z%d":{"max_events":60,"window":"1m"}`, i))
 	}
 	var counters []string
@@ -30,26 +30,27 @@ func TestBoundWork(t *testing.T) {
 		zones []string
 		want  string
 	}{
-		{[]string{zone("a", log(50000)), zone("b", counters[:80]...)}, ""},
-		{[]string{zone("a", log(28500), log(28499))}, ""},
-		{[]string{zone("a", buckets), zone("b", log(7000))}, ""},
+		{[]string{zone("a", log(200000)), zone("b", counters[:130]...)}, ""},
+		{[]string{zone("a", log(127000), log(126999))}, ""},
+		{[]string{zone("a", buckets), zone("b", log(160000))}, ""},
 		{[]string{zone("a", counters[:600]...)}, ""},
 		{small, ""},
-		{append(small[:40:40], `"a":{"limits":[`+log(50000)+`,`+log(49999)+`]}`), ""},
-		{append(small[:40:40], `"a":{"limits":[`+log(50000)+`],"settle":{"cost":"{http.response.header.Cost}"}}`), instead},
-		{[]string{zone("a", log(50000), log(40000))}, instead + "17081 1h, or less, instead of sliding_log 50000 1h"},
-		{[]string{zone("a", log(17081), log(40000))}, ""},
-		{[]string{zone("a", buckets), zone("b", log(30000))}, instead + "1000000 1h in 1090 buckets, or less"},
-		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1090}`), zone("b", log(30000))}, ""},
+		{append(small[:40:40], `"a":{"limits":[`+log(200000)+`,`+log(80000)+`]}`), ""},
+		{append(small[:45:45], `"a":{"limits":[`+log(200000)+`]}`), ""},
+		{append(small[:45:45], `"a":{"limits":[`+log(200000)+`],"settle":{"cost":"{http.response.header.Cost}"}}`), instead},
+		{[]string{zone("a", log(200000), log(100000))}, instead + "154574 1h, or less, instead of sliding_log 200000 1h"},
+		{[]string{zone("a", log(154574), log(100000))}, ""},
+		{[]string{zone("a", buckets), zone("b", buckets), zone("c", log(80000))}, instead + "1000000 1h in 1983 buckets, or less"},
+		{[]string{zone("a", `{"algorithm":"sliding_log","events":1000000,"window":"1h","buckets":1983}`), zone("b", buckets), zone("c", log(80000))}, ""},
 		{[]string{zone("a", counters[:601]...)}, "write fewer limits"},
 		{[]string{zone("a", counters[:500]...), zone("b", counters[:500]...)}, "write fewer limits"},
 		{[]string{zone("a", counters[:598]...), `"b":{"concurrency":10000000,"ban":{"duration":"1h"},"limits":[` + counters[0] + `]}`}, "write fewer limits"},
 		{[]string{zone("a", counters[:597]...), `"b":{"concurrency":10000000,"ban":{"duration":"1h"},"limits":[` + counters[0] + `]}`}, ""},
-		{[]string{`"a":{"concurrency":10000000}`, `"b":{"concurrency":10000000}`, zone("c", log(30000))}, ""},
-		{[]string{zone("a", log(1)), `"b":{"concurrency":10000000,"limits":[` + log(50000) + `],` + anyCost + `}`, `"c":{"concurrency":10000000,"limits":[` + log(20000) + `],` + anyCost + `}`}, instead},
-		{[]string{zone("a", log(50000)), `"b":{"limits":[` + log(1) + `],` + anyCost + `,"override":{"x":{"limits":[` + log(40000) + `]}}}`}, instead},
-		{[]string{zone("a", log(50000)), `"b":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]}},"default":{"unlimited":true}}}`}, instead},
-		{[]string{`"a":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(40000) + `]},"y":{"limits":[` + log(40001) + `]}},"default":{"unlimited":true}}}`}, ""},
+		{[]string{`"a":{"concurrency":10000000}`, `"b":{"concurrency":10000000}`, zone("c", log(200000))}, ""},
+		{[]string{zone("a", log(1)), `"b":{"concurrency":10000000,"limits":[` + log(200000) + `],` + anyCost + `}`, `"c":{"concurrency":10000000,"limits":[` + log(60000) + `],` + anyCost + `}`}, instead},
+		{[]string{zone("a", log(200000)), `"b":{"limits":[` + log(1) + `],` + anyCost + `,"override":{"x":{"limits":[` + log(100000) + `]}}}`}, instead},
+		{[]string{zone("a", log(200000)), `"b":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(100000) + `]}},"default":{"unlimited":true}}}`}, instead},
+		{[]string{`"a":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(199999) + `]},"y":{"limits":[` + log(200000) + `]}},"default":{"unlimited":true}}}`}, ""},
 	} {
 		err := validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))
 		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -60,16 +61,16 @@ func TestBoundWork(t *testing.T) {
 
 // An override set at run time has what the zones of the handler leave.
 func TestBoundWorkOfOverrides(t *testing.T) {
-	c := startCaddy(t, site("zone api {\n key {query.key}\n cost {header.Cost}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n cost {header.Cost}\n sliding_log 30000 1h\n}\n"))
+	c := startCaddy(t, site("zone api {\n key {query.key}\n cost {header.Cost}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n cost {header.Cost}\n sliding_log 150000 1h\n}\n"))
 	put := func(status int, limits, says string) {
 		t.Helper()
 		if r := c.operate(t, status, "PUT", keyPath("k")+"/override", `{"limits":[`+limits+`]}`); !strings.Contains(r.body, says) {
 			t.Errorf("%s, want %q", r.body, says)
 		}
 	}
-	put(204, `{"algorithm":"sliding_log","events":25000,"window":"1h"}`, "")
+	put(204, `{"algorithm":"sliding_log","events":100000,"window":"1h"}`, "")
 	put(204, `{"algorithm":"gcra","events":45000,"window":"1h"}`, "")
-	put(400, `{"algorithm":"sliding_log","events":50000,"window":"1h"}`, "write sliding_log 27161 1h, or less, instead of sliding_log 50000 1h")
-	put(204, `{"algorithm":"sliding_log","events":27161,"window":"1h"}`, "")
-	put(400, `{"algorithm":"sliding_log","events":60000,"window":"1h"}`, "events must be at most 50000")
+	put(400, `{"algorithm":"sliding_log","events":200000,"window":"1h"}`, "write sliding_log 104574 1h, or less, instead of sliding_log 200000 1h")
+	put(204, `{"algorithm":"sliding_log","events":104574,"window":"1h"}`, "")
+	put(400, `{"algorithm":"sliding_log","events":200001,"window":"1h"}`, "events must be at most 200000")
 }

@@ -80,7 +80,7 @@ type Decision struct {
 	// that another zone refused, have none.
 	RetryAfter Micros
 	// ResetAfter is how long until the budget is as good as untouched. State
-	// must be kept this long, and [Limit.Linger] longer.
+	// must be kept at least until then; see [Limit.Expires].
 	ResetAfter Micros
 	// Receipt says where the charge went.
 	Receipt Receipt
@@ -133,10 +133,16 @@ type Algorithm struct {
 
 	// log reports whether the state holds single charges. Then a receipt names one of
 	// them, and stays valid when the clock steps back.
-	log  bool
-	bit  Set
-	lua  string
-	args func(*Limit) []int64
+	log bool
+	bit Set
+	lua string
+	// number stands for the algorithm in messages to scripts.
+	number int
+	// numbers returns what the algorithm's script is told of a limit, apart from its quantum.
+	numbers func(*Limit) []int64
+	// untouched returns the instant at which a state is as good as the zero State and can be
+	// dropped.
+	untouched func(*Limit, *State) Micros
 	// bound refuses what can't be counted exactly, and prepares what decide and
 	// commit need.
 	bound func(*Limit) error
@@ -157,6 +163,10 @@ type Algorithm struct {
 	// as far as time has not given them back already.
 	refund func(l *Limit, s *State, now Micros, a, b, n int64)
 }
+
+// IsLog reports whether states of the algorithm hold single charges. In Redis such a state isn't
+// read as a whole.
+func (a *Algorithm) IsLog() bool { return a.log }
 
 // outcome is what became of the request that a commit is for.
 type outcome uint8
@@ -187,6 +197,14 @@ func register(a *Algorithm) {
 	a.bit = 1 << len(registered)
 	registered = append(registered, a)
 	slices.SortFunc(registered, func(a, b *Algorithm) int { return strings.Compare(a.Name, b.Name) })
+	for i, a := range registered {
+		a.number = i + 1
+	}
+}
+
+// script returns the algorithm in Lua, known to scripts by its number.
+func (a *Algorithm) script() string {
+	return a.lua + fmt.Sprintf("algorithms[%d] = %s\n", a.number, a.Name)
 }
 
 // All returns every algorithm, sorted by name.

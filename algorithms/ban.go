@@ -1,21 +1,17 @@
 package algorithms
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 )
 
-//go:embed ban.lua
-var banLua string
-
-// Ban denies everything of a key for a while, after the limits of its zone have denied so
-// many requests within a window. Each further ban is twice as long as the one before, up to
-// Most. Once Most has passed since the end of the last one, it is forgotten.
+// Ban denies everything of a key for a while, after the limits of its zone have denied a number
+// of requests within a window. Each further ban is twice as long as the one before, up to Most.
+// Bans are forgotten when Most has passed since the end of the last one.
 //
 // While a ban stands nothing is counted.
 type Ban struct {
-	// After is how many denials within Window it takes; above 0.
+	// After is how many denials within Window begin a ban; above 0.
 	After int64
 	// Window is a span in microseconds; above 0.
 	Window Micros
@@ -48,13 +44,18 @@ func (b *Ban) Check() error {
 	return nil
 }
 
+// AppendMessage appends the numbers of the ban, as ban.lua reads them.
+func (b *Ban) AppendMessage(message []byte) []byte {
+	return appendNumbers(message, b.After, b.Window, b.Duration, b.Most)
+}
+
 // BanCheck asks whether a ban stands, and counts a denial.
 type BanCheck struct {
 	Ban *Ban
-	// State: A is the instant of the first denial that counts or, if there was none since, of
-	// the beginning of the last ban. B is when the last ban ends or ended. C is the number of
-	// denials that count, times banLevels, plus the number of bans. Without denials there is
-	// no window, and without bans no last one.
+	// State: A is the instant of the first denial that counts. If no denial has counted since
+	// the last ban began, A is the instant of that beginning. B is when the last ban ends or
+	// ended. C is the number of denials that count, times banLevels, plus the number of bans.
+	// Without denials A begins no window, and without bans B means nothing.
 	//
 	// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
 	// more than a second behind A, A becomes now, and B moves with it.
@@ -67,11 +68,11 @@ type BanCheck struct {
 	steppedBack    bool
 }
 
-// BanDecision is what a ban says of one request, as it stands afterwards.
+// BanDecision is the decision of a ban about one request.
 type BanDecision struct {
 	// Stands reports whether the ban stood before the request.
 	Stands bool
-	// Began reports whether the request brought it about.
+	// Began reports whether the request began a ban.
 	Began bool
 	// EndsAfter is how long until the ban ends; 0 if there is none.
 	EndsAfter Micros
@@ -80,6 +81,21 @@ type BanDecision struct {
 }
 
 func (c *BanCheck) stands() bool { return c != nil && c.Decision.Stands }
+
+// banUntouched returns the instant from which on neither denials nor bans count.
+func banUntouched(b *Ban, s *State) Micros {
+	window, most := b.Window, b.Most
+	start, ends := s.A, s.B
+	denials, level := s.C/banLevels, s.C%banLevels
+	untouched := start
+	if denials > 0 {
+		untouched = start + window
+	}
+	if level > 0 {
+		untouched = max(untouched, ends+most)
+	}
+	return untouched
+}
 
 func (c *BanCheck) decide(now Micros) {
 	window, most := c.Ban.Window, c.Ban.Most
@@ -99,7 +115,7 @@ func (c *BanCheck) decide(now Micros) {
 	c.Decision = BanDecision{Stands: ends > now}
 }
 
-// commit counts a denial by the zone's limits. A peek saves nothing else.
+// commit counts a denial by the zone's limits. A peek saves nothing unless a denial counts.
 func (c *BanCheck) commit(now Micros, denied, peek bool) {
 	after, window, duration, most := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Most
 	counts := denied && !c.Decision.Stands
@@ -131,7 +147,7 @@ func (c *BanCheck) commit(now Micros, denied, peek bool) {
 	}
 }
 
-// Begin makes a ban stand from now on for span, above 0, as if it was the next to come.
+// Begin makes a ban stand from now on for span, above 0. It counts as the next ban.
 // It returns how long the state must be kept.
 //
 // change.lua is its other half.

@@ -1,64 +1,75 @@
 
--- ban: see ban.go. State: start (µs), ends (µs), refusals times 64 and level.
-local ban = { bans = true }
-algorithms.ban = ban
+-- ban: see ban.go. State: start (µs), ends (µs), denials times 64 and level.
+local ban = {}
 
-function ban.decide(l, key, now)
+local function ban_untouched(l, start, ends, counts)
   local window, most = l[2], l[4]
-  local start, ends, counts = load(key, 3)
-  local refusals, level = floor(counts / 64), counts % 64
-  local dirty = 0
-  if start - now > step_back then
-    start, ends, dirty = now, ends - start + now, 1
+  local untouched = start
+  if counts >= 64 then
+    untouched = start + window
+  end
+  if counts % 64 > 0 then
+    untouched = max(untouched, ends + most)
+  end
+  return untouched
+end
+
+function ban.read(l, message, at)
+  l[1], l[2], l[3], l[4], at = unpack_numbers('<dddd', message, at)
+  l.untouched, l.quantum = ban_untouched, 1000000
+  return at
+end
+
+-- whether a ban stands
+function ban.decide(l, k, now)
+  local window, most = l[2], l[4]
+  local start, ends, counts = load(l, k, 3)
+  local denials, level = floor(counts / 64), counts % 64
+  l.stepped_back = start - now > step_back
+  if l.stepped_back then
+    start, ends = now, ends - start + now
   end
   if now - start >= window then
-    start, refusals = 0, 0
+    start, denials = 0, 0
   end
   if level == 0 or now >= ends + most then
     ends, level = 0, 0
   end
-  local fits, retry = forever, 0
-  if ends > now then
-    fits, retry = -1, ends - now
-  end
-  return fits, retry, start, ends, refusals * 64 + level, dirty
+  l.start, l.ends, l.denials, l.level, l.stands = start, ends, denials, level, ends > now
+  return l.stands
 end
 
-function ban.begin(l, key, now, span)
-  local most = l[4]
-  local _, _, _, _, counts = ban.decide(l, key, now)
-  local level = min(counts % 64 + 1, 63)
-  save(key, span + most, now, now + span, level)
+local function ban_save(l, k, start, ends, counts)
+  save(l, k, ban_untouched(l, start, ends, counts), start, ends, counts)
 end
 
-function ban.commit(l, key, now, charge, outcome, start, ends, counts, dirty)
-  local after, window, duration, most = l[1], l[2], l[3], l[4]
-  local refusals, level = floor(counts / 64), counts % 64
-  if outcome == 'refused' then
-    if refusals == 0 then
-      start = now
+-- whether the ban began, and how long until it ends
+function ban.commit(l, k, now, denied, peeks)
+  local after, duration, most = l[1], l[3], l[4]
+  local counts, began = denied and not l.stands, 0
+  if counts then
+    if l.denials == 0 then
+      l.start = now
     end
-    refusals = refusals + 1
-    if refusals >= after then
-      for _ = 1, level do
+    l.denials = l.denials + 1
+    if l.denials >= after then
+      for _ = 1, l.level do
         duration = min(2 * duration, most)
       end
-      start, refusals = now, 0
-      ends, level = now + duration, min(level + 1, 63)
+      l.start, l.denials = now, 0
+      l.ends, l.level = now + duration, min(l.level + 1, 63)
+      began = 1
     end
   end
-  local remaining, more, reset = forever, 0, 0
-  if ends > now then
-    remaining, more = 0, ends - now
+  local ends_after = max(l.ends - now, 0)
+  if counts or l.stepped_back and not peeks then
+    ban_save(l, k, l.start, l.ends, l.denials * 64 + l.level)
   end
-  if refusals > 0 then
-    reset = start + window - now
-  end
-  if level > 0 then
-    reset = max(reset, ends + most - now)
-  end
-  if outcome == 'refused' or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, start, ends, refusals * 64 + level)
-  end
-  return 0, 0, 0, remaining, more, reset
+  return began, ends_after
+end
+
+-- Begin a ban that stands from now on for span.
+function ban.begin(l, k, now, span)
+  ban.decide(l, k, now)
+  ban_save(l, k, now, now + span, min(l.level + 1, 63))
 end

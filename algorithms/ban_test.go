@@ -295,8 +295,15 @@ func TestBanCheck(t *testing.T) {
 		}
 	}
 	for _, b := range []Ban{
-		{}, {0, 1, 1, 1}, {1 << 31, 1, 1, 1}, {1, 0, 1, 1}, {1, longest + 1, 1, 1}, {1, 1, 0, 1},
-		{1, 1, 2, 1}, {1, 1, 1, longest/2 + 1}, {1, 1, longest/2 + 1, longest/2 + 1},
+		{},
+		{0, 1, 1, 1},
+		{1 << 31, 1, 1, 1},
+		{1, 0, 1, 1},
+		{1, longest + 1, 1, 1},
+		{1, 1, 0, 1},
+		{1, 1, 2, 1},
+		{1, 1, 1, longest/2 + 1},
+		{1, 1, longest/2 + 1, longest/2 + 1},
 	} {
 		if err := b.Check(); err == nil {
 			t.Errorf("%+v is accepted", b)

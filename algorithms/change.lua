@@ -1,18 +1,21 @@
 
--- Change what is kept at one key, at an operator's wish: see Change in the package store.
+-- Change the value at one key for an operator: see Change in package store.
 --
 -- KEYS     the key
--- ARGV     what is to be done, and with what:
+-- ARGV     the change, and its arguments:
 --          'forget'
---          'ban', now in µs (0: ask Redis), how long it stands in µs, the numbers of the ban as in take.lua
+--          'ban', now in µs (0: ask Redis), how long it stands in µs, the numbers of the ban, packed
 --          'override', its text (empty: none), how long it is in force in µs (0: for good)
--- reply    1
+-- reply    now in µs
 
 local key, what = KEYS[1], ARGV[1]
+now = the_time(what == 'ban' and tonumber(ARGV[2]) or 0)
 if what == 'ban' then
   local l = {}
-  for i = 4, #ARGV do l[i - 3] = tonumber(ARGV[i]) end
-  algorithms.ban.begin(l, key, the_time(tonumber(ARGV[2])), tonumber(ARGV[3]))
+  stored = { redis.call('GET', key) }
+  ban.read(l, ARGV[4], 1)
+  ban.begin(l, 1, now, tonumber(ARGV[3]))
+  write_changes()
 elseif what == 'forget' or ARGV[2] == '' then
   redis.call('DEL', key)
 elseif ARGV[3] == '0' then
@@ -20,4 +23,4 @@ elseif ARGV[3] == '0' then
 else
   redis.call('SET', key, ARGV[2], 'PX', ceil(tonumber(ARGV[3]) / 1000))
 end
-return 1
+return now

@@ -21,7 +21,7 @@ func init() {
 	register(&Algorithm{
 		Name: "fixed_window", Options: []string{"align"},
 		lua: fixedWindowLua,
-		args: func(l *Limit) []int64 {
+		numbers: func(l *Limit) []int64 {
 			clock := int64(0)
 			if l.Align == "clock" {
 				clock = 1
@@ -33,11 +33,14 @@ func init() {
 		queued: func(l *Limit, start Micros, count int64) (Micros, int64) {
 			return start + count/l.Events*l.Window, count % l.Events
 		},
-		decide: fixedWindowDecide,
-		commit: fixedWindowCommit,
-		refund: fixedWindowRefund,
+		untouched: fixedWindowUntouched,
+		decide:    fixedWindowDecide,
+		commit:    fixedWindowCommit,
+		refund:    fixedWindowRefund,
 	})
 }
+
+func fixedWindowUntouched(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window := l.Events, l.Window

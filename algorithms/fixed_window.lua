@@ -1,7 +1,14 @@
 
 -- fixed_window: see fixed_window.go. State: start (µs), count.
 local fixed_window = {}
-algorithms.fixed_window = fixed_window
+
+local function fixed_window_untouched(l, start, count) return start + ceil(count / l[1]) * l[2] end
+
+function fixed_window.read(l, message, at)
+  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
+  l.untouched = fixed_window_untouched
+  return at
+end
 
 local function fixed_window_roll(l, start, count, now)
   local events, window, clock, dirty = l[1], l[2], l[3] == 1, 0
@@ -22,9 +29,9 @@ local function fixed_window_roll(l, start, count, now)
   return start, count, dirty
 end
 
-function fixed_window.decide(l, key, now, cost)
+function fixed_window.decide(l, k, now, cost)
   local events, window = l[1], l[2]
-  local start, count = load(key)
+  local start, count = load(l, k, 2)
   local dirty
   start, count, dirty = fixed_window_roll(l, start, count, now)
   local fits = max(events - count, 0)
@@ -37,9 +44,9 @@ function fixed_window.decide(l, key, now, cost)
   return fits, retry, start, count, 0, dirty
 end
 
-function fixed_window.commit(l, key, now, charge, outcome, start, count, _, dirty)
+function fixed_window.commit(l, k, now, charge, outcome, start, count, _, dirty)
   local events, window, clock = l[1], l[2], l[3] == 1
-  if outcome == 'refused' and count + charge > events then
+  if outcome == denied and count + charge > events then
     if clock or count > events then
       charge = max(events - count, 0)
     else
@@ -48,28 +55,29 @@ function fixed_window.commit(l, key, now, charge, outcome, start, count, _, dirt
     end
   end
   count = count + charge
+  local untouched = start + ceil(count / events) * window
   local remaining, more, reset = max(events - count, 0), 0, 0
   if count > 0 then
     more = start + max(floor(count / events), 1) * window - now
-    reset = start + ceil(count / events) * window - now
+    reset = untouched - now
   end
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, start, count)
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, untouched, start, count)
   end
   return charge, start, count, remaining, more, reset
 end
 
-function fixed_window.refund(l, key, now, a, b, n)
-  local events, window = l[1], l[2]
-  local start, count = load(key)
+function fixed_window.refund(l, k, now, a, b, n)
+  local events = l[1]
+  local start, count = load(l, k, 2)
   start, count = fixed_window_roll(l, start, count, now)
-  local current, left = fixed_window_roll(l, a, b, now)
+  local then_start, left = fixed_window_roll(l, a, b, now)
   if count > events and count > left then
     return
   end
   n = min(n, left)
-  if n > 0 and count > 0 and start == current then
+  if n > 0 and count > 0 and start == then_start then
     count = max(count - n, 0)
-    save(key, start + ceil(count / events) * window - now, start, count)
+    save(l, k, fixed_window_untouched(l, start, count), start, count)
   end
 end

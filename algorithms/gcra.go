@@ -22,15 +22,18 @@ func init() {
 	register(&Algorithm{
 		Name: "gcra", Burst: true,
 		lua:          gcraLua,
-		args:         func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
+		numbers:      func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
 		bound:        productBound,
 		longestDelay: productDelay,
 		queued:       func(_ *Limit, tat Micros, part int64) (Micros, int64) { return tat, part },
+		untouched:    gcraUntouched,
 		decide:       gcraDecide,
 		commit:       gcraCommit,
 		refund:       gcraRefund,
 	})
 }
+
+func gcraUntouched(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.events) }
 
 func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.events, l.window, l.Burst

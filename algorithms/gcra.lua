@@ -1,10 +1,17 @@
 
 -- gcra: see gcra.go. State: tat (whole µs), part (1/events µs), at (µs).
 local gcra = {}
-algorithms.gcra = gcra
 
-local function gcra_arrival(key, now)
-  local tat, part, at = load(key, 3)
+local function gcra_untouched(l, tat, part) return tat + ceil(part / l[1]) end
+
+function gcra.read(l, message, at)
+  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
+  l.untouched = gcra_untouched
+  return at
+end
+
+local function gcra_arrival(l, k, now)
+  local tat, part, at = load(l, k, 3)
   local dirty = 0
   if at - now > step_back then
     tat, at, dirty = tat - at + now, now, 1
@@ -24,9 +31,9 @@ local function gcra_free(l, ahead, part)
   return max(floor((burst * window - ahead * events - part) / window), 0)
 end
 
-function gcra.decide(l, key, now, cost)
+function gcra.decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, eff, dirty = gcra_arrival(key, now)
+  local tat, part, eff, dirty = gcra_arrival(l, k, now)
   local ahead = tat - eff
   local fits = gcra_free(l, ahead, part)
   local retry = 0
@@ -38,32 +45,33 @@ function gcra.decide(l, key, now, cost)
   return fits, retry, tat, part, eff, dirty
 end
 
-function gcra.commit(l, key, now, charge, outcome, tat, part, eff, dirty)
+function gcra.commit(l, k, now, charge, outcome, tat, part, eff, dirty)
   local events, window, burst = l[1], l[2], l[3]
   local ahead, most = tat - eff, 2 * burst * window
-  if outcome == 'refused' then
+  if outcome == denied then
     charge = max(min(charge, ceil((most - ahead * events - part) / window)), 0)
   end
   part = part + charge * window
   ahead, part = ahead + floor(part / events), part % events
-  if outcome == 'refused' and charge > 0 and ahead * events + part > most then
+  if outcome == denied and charge > 0 and ahead * events + part > most then
     ahead, part = floor(most / events), most % events
   end
+  tat = eff + ahead
+  local untouched = tat + ceil(part / events)
   local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
   if remaining < burst then
     more = ahead + ceil((part + (remaining + 1 - burst) * window) / events) + eff - now
-    reset = ahead + ceil(part / events) + eff - now
+    reset = untouched - now
   end
-  tat = eff + ahead
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, tat, part, eff)
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, untouched, tat, part, eff)
   end
   return charge, tat, part, remaining, more, reset
 end
 
-function gcra.refund(l, key, now, a, b, n)
+function gcra.refund(l, k, now, a, b, n)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, eff = gcra_arrival(key, now)
+  local tat, part, eff = gcra_arrival(l, k, now)
   if tat == eff and part == 0 or a < eff then
     return
   end
@@ -80,5 +88,5 @@ function gcra.refund(l, key, now, a, b, n)
   if tat < eff then
     tat, part = eff, 0
   end
-  save(key, tat - now + ceil(part / events), tat, part, eff)
+  save(l, k, gcra_untouched(l, tat, part), tat, part, eff)
 end

@@ -19,15 +19,16 @@ func init() {
 	register(&Algorithm{
 		Name: "leaky_bucket", Burst: true,
 		lua:          leakyBucketLua,
-		args:         func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
+		numbers:      func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.Burst} },
 		bound:        leakyBucketBound,
 		longestDelay: windowsDelay,
 		queued: func(l *Limit, drip Micros, level int64) (Micros, int64) {
 			return drip + level/l.Events*l.Window, level % l.Events
 		},
-		decide: leakyBucketDecide,
-		commit: leakyBucketCommit,
-		refund: leakyBucketRefund,
+		untouched: leakyBucketUntouched,
+		decide:    leakyBucketDecide,
+		commit:    leakyBucketCommit,
+		refund:    leakyBucketRefund,
 	})
 }
 
@@ -38,6 +39,8 @@ func leakyBucketBound(l *Limit) error {
 	}
 	return nil
 }
+
+func leakyBucketUntouched(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
 
 func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window, burst := l.Events, l.Window, l.Burst

@@ -1,7 +1,14 @@
 
 -- leaky_bucket: see leaky_bucket.go. State: drip (µs), level.
 local leaky_bucket = {}
-algorithms.leaky_bucket = leaky_bucket
+
+local function leaky_bucket_untouched(l, drip, level) return drip + ceil(level / l[1]) * l[2] end
+
+function leaky_bucket.read(l, message, at)
+  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
+  l.untouched = leaky_bucket_untouched
+  return at
+end
 
 local function leaky_bucket_leak(l, drip, level, now)
   local events, window, dirty = l[1], l[2], 0
@@ -16,9 +23,9 @@ local function leaky_bucket_leak(l, drip, level, now)
   return drip, level, dirty
 end
 
-function leaky_bucket.decide(l, key, now, cost)
+function leaky_bucket.decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local drip, level = load(key)
+  local drip, level = load(l, k, 2)
   local dirty
   drip, level, dirty = leaky_bucket_leak(l, drip, level, now)
   local fits = max(burst - level, 0)
@@ -31,26 +38,27 @@ function leaky_bucket.decide(l, key, now, cost)
   return fits, retry, drip, level, 0, dirty
 end
 
-function leaky_bucket.commit(l, key, now, charge, outcome, drip, level, _, dirty)
+function leaky_bucket.commit(l, k, now, charge, outcome, drip, level, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
-  if outcome == 'refused' then
+  if outcome == denied then
     charge = max(min(charge, 2 * burst - level), 0)
   end
   level = level + charge
+  local untouched = drip + ceil(level / events) * window
   local remaining, more, reset = max(burst - level, 0), 0, 0
   if level > 0 then
     more = drip + ceil((level - burst + remaining + 1) / events) * window - now
-    reset = drip + ceil(level / events) * window - now
+    reset = untouched - now
   end
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, drip, level)
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, untouched, drip, level)
   end
   return charge, drip, level, remaining, more, reset
 end
 
-function leaky_bucket.refund(l, key, now, a, b, n)
-  local events, window, burst = l[1], l[2], l[3]
-  local drip, level = load(key)
+function leaky_bucket.refund(l, k, now, a, b, n)
+  local burst = l[3]
+  local drip, level = load(l, k, 2)
   drip, level = leaky_bucket_leak(l, drip, level, now)
   local _, left = leaky_bucket_leak(l, a, b, now)
   if level > burst and level > left then
@@ -59,6 +67,6 @@ function leaky_bucket.refund(l, key, now, a, b, n)
   n = min(n, left)
   if n > 0 and level > 0 then
     level = max(level - n, 0)
-    save(key, drip + ceil(level / events) * window - now, drip, level)
+    save(l, k, leaky_bucket_untouched(l, drip, level), drip, level)
   end
 end

@@ -57,7 +57,8 @@ type Limit struct {
 	// withheld is how many events a budget lacks that nothing is known of.
 	withheld    int64
 	smooth      smoothNumbers
-	args        []int64 // what the algorithm's script is told
+	quantum     Micros // see Expires
+	message     []byte
 	work        work
 	fingerprint string
 }
@@ -108,6 +109,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	}
 	d := gcd(q.Events, q.Window)
 	l.events, l.window = q.Events/d, q.Window/d
+	l.quantum = quantumOf(l)
 	l.fingerprint = l.describeForKeys()
 	if err := l.prepare(); err != nil {
 		return nil, err
@@ -124,7 +126,7 @@ func (l *Limit) prepare() error {
 	if err := l.algorithm.bound(l); err != nil {
 		return err
 	}
-	l.args = l.algorithm.args(l)
+	l.message = appendNumbers([]byte{byte(l.algorithm.number)}, append(l.algorithm.numbers(l), l.quantum)...)
 	if l.work = counterWork; l.algorithm.work != nil {
 		l.work = l.algorithm.work(l)
 	}
@@ -175,8 +177,10 @@ func checkOptions(algorithm *Algorithm, q Quota) error {
 // Algorithm returns the limit's algorithm.
 func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 
-// Args returns what the algorithm's script is told of this limit. Don't change it.
-func (l *Limit) Args() []int64 { return l.args }
+// Message returns the limit as scripts are told of it: the number of its algorithm, one byte,
+// and then numbers as little-endian doubles, in the order in which the algorithm's script reads
+// them. Don't change it.
+func (l *Limit) Message() []byte { return l.message }
 
 // Part returns the limit of somebody who has num/den of it, 0 < num ≤ den: events
 // and burst are that part, rounded down to at least 1.
@@ -228,15 +232,6 @@ func (l *Limit) describeForKeys() string {
 	}
 	sum := sha256.Sum256([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
-}
-
-// Linger is how long state must be kept after its ResetAfter: until then the
-// budget is known to be full, and afterwards it is one that nothing is known of.
-func (l *Limit) Linger() Micros {
-	if l.withheld == 0 {
-		return 0
-	}
-	return l.Window
 }
 
 // CheckDelay judges whether requests can be charged up to longest in advance, as

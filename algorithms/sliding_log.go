@@ -3,7 +3,6 @@ package algorithms
 import (
 	_ "embed"
 	"fmt"
-	"math/bits"
 )
 
 //go:embed sliding_log.lua
@@ -16,8 +15,8 @@ var slidingLogLua string
 // buckets, instants are rounded up to the end of a bucket, so an event counts up
 // to one bucket longer, and what is remembered is bounded.
 //
-// State: Log holds the instants, oldest first, at most events of them; in Redis
-// it is a list. With buckets it holds, for each bucket with events in it, three
+// State: Log holds the instants, oldest first, at most events of them. In Redis it is a ring as
+// well; see sliding_log.lua. With buckets it holds, for each bucket with events in it, three
 // numbers: its end, the number of its first event, and that of the first event
 // after it. Events that no longer count stay until the next charge. Instants are in the
 // log's own time, which is A ahead of the clock.
@@ -31,18 +30,16 @@ func init() {
 	register(&Algorithm{
 		Name: "sliding_log", Options: []string{"min_interval", "buckets"},
 		lua: slidingLogLua,
-		args: func(l *Limit) []int64 {
-			if l.Buckets == 0 {
-				return []int64{l.Events, l.Window, l.MinInterval, 1}
-			}
+		numbers: func(l *Limit) []int64 {
 			return []int64{l.Events, l.Window, l.MinInterval, slidingLogGrid(l), l.Buckets}
 		},
-		bound:  slidingLogBound,
-		log:    true,
-		work:   slidingLogWork,
-		decide: slidingLogDecide,
-		commit: slidingLogCommit,
-		refund: slidingLogRefund,
+		bound:     slidingLogBound,
+		log:       true,
+		work:      slidingLogWork,
+		untouched: slidingLogUntouched,
+		decide:    slidingLogDecide,
+		commit:    slidingLogCommit,
+		refund:    slidingLogRefund,
 	})
 }
 
@@ -50,27 +47,22 @@ func init() {
 // [MostWork].
 const (
 	// MostLogged is how many events a sliding_log without buckets can hold.
-	MostLogged = 50_000
+	MostLogged = 200_000
 	// mostBuckets bounds the buckets that a refund has to renumber.
 	mostBuckets = 2000
 )
 
-// bucketWork is the number of steps to renumber a bucket.
-const bucketWork = 25
-
-// slidingLogWork returns the work of the limit. To charge, its log is searched once, and to
-// give back twice; each search looks at some entries for every doubling of the log. Without
-// buckets, giving back then goes on from the nearer end of the log to the events.
+// slidingLogWork returns the work of the limit. Its log is searched in large pieces. To charge,
+// it may have to grow, and to give back, the events on the nearer side move, or with buckets
+// all behind are renumbered.
 func slidingLogWork(l *Limit) work {
 	if l.Buckets > 0 {
-		take := 100 + 110*doublings(l.Buckets)
-		return work{take: take, back: take + bucketWork*l.Buckets}
+		take := 600 + 2*l.Buckets
+		return work{take: take, back: take + 8*l.Buckets}
 	}
-	doublings := doublings(l.Events)
-	return work{take: 100 + 50*doublings, event: 1, back: 220 + 80*doublings + l.Events/5}
+	take := 300 + l.Events/15
+	return work{take: take, perStep: 6, back: take + l.Events/10}
 }
-
-func doublings(n int64) int64 { return int64(bits.Len64(uint64(n))) }
 
 // slidingLogBound denies limits that take too much work, and limits whose instants, rounded
 // up, would be too far away.
@@ -91,6 +83,13 @@ func slidingLogGrid(l *Limit) Micros {
 		return 1
 	}
 	return ceilDiv(l.Window, l.Buckets)
+}
+
+func slidingLogUntouched(l *Limit, s *State) Micros {
+	if slidingLogHeld(l, s.Log) == 0 {
+		return 0
+	}
+	return slidingLogNewest(l, s.Log) - s.A + max(l.Window, l.MinInterval)
 }
 
 func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {

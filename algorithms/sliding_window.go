@@ -19,13 +19,14 @@ var slidingWindowLua string
 // stay.
 func init() {
 	register(&Algorithm{
-		Name:   "sliding_window",
-		lua:    slidingWindowLua,
-		args:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.unit} },
-		bound:  slidingWindowBound,
-		decide: slidingWindowDecide,
-		commit: slidingWindowCommit,
-		refund: slidingWindowRefund,
+		Name:      "sliding_window",
+		lua:       slidingWindowLua,
+		numbers:   func(l *Limit) []int64 { return []int64{l.Events, l.Window, l.unit} },
+		bound:     slidingWindowBound,
+		untouched: slidingWindowUntouched,
+		decide:    slidingWindowDecide,
+		commit:    slidingWindowCommit,
+		refund:    slidingWindowRefund,
 	})
 }
 
@@ -47,6 +48,16 @@ func slidingWindowUnit(l *Limit) Micros {
 		unit *= 10
 	}
 	return unit
+}
+
+func slidingWindowUntouched(l *Limit, s *State) Micros {
+	window := l.Window
+	if s.C > 0 {
+		return s.A + 2*window
+	} else if s.B > 0 {
+		return s.A + window
+	}
+	return s.A
 }
 
 func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {

@@ -1,7 +1,22 @@
 
 -- sliding_window: see sliding_window.go. State: start (µs), prev, cur.
 local sliding_window = {}
-algorithms.sliding_window = sliding_window
+
+local function sliding_window_untouched(l, start, prev, cur)
+  local window = l[2]
+  if cur > 0 then
+    return start + 2 * window
+  elseif prev > 0 then
+    return start + window
+  end
+  return start
+end
+
+function sliding_window.read(l, message, at)
+  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
+  l.untouched = sliding_window_untouched
+  return at
+end
 
 local function sliding_window_free(l, now, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
@@ -19,9 +34,9 @@ local function sliding_window_room(l, start, prev, cur, cost)
   return start + min(into * unit, window)
 end
 
-local function sliding_window_roll(l, key, now)
+local function sliding_window_roll(l, k, now)
   local window, dirty = l[2], 0
-  local start, prev, cur = load(key, 3)
+  local start, prev, cur = load(l, k, 3)
   if start - now > step_back then
     start, dirty = now - now % window, 1
   end
@@ -33,9 +48,9 @@ local function sliding_window_roll(l, key, now)
   return start, prev, cur, dirty
 end
 
-function sliding_window.decide(l, key, now, cost)
+function sliding_window.decide(l, k, now, cost)
   local events = l[1]
-  local start, prev, cur, dirty = sliding_window_roll(l, key, now)
+  local start, prev, cur, dirty = sliding_window_roll(l, k, now)
   local fits = sliding_window_free(l, now, start, prev, cur)
   local retry = 0
   if cost > events then
@@ -46,31 +61,33 @@ function sliding_window.decide(l, key, now, cost)
   return fits, retry, start, prev, cur, dirty
 end
 
-function sliding_window.commit(l, key, now, charge, outcome, start, prev, cur, dirty)
-  local events, window = l[1], l[2]
+function sliding_window.commit(l, k, now, charge, outcome, start, prev, cur, dirty)
+  local events = l[1]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
+  local untouched = sliding_window_untouched(l, start, prev, cur)
   local remaining, more, reset = sliding_window_free(l, now, start, prev, cur), 0, 0
   if remaining < events then
     more = sliding_window_room(l, start, prev, cur, remaining + 1) - now
   end
-  if cur > 0 then
-    reset = start + 2 * window - now
-  elseif prev > 0 then
-    reset = start + window - now
+  if cur > 0 or prev > 0 then
+    reset = untouched - now
   end
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset, start, prev, cur)
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, untouched, start, prev, cur)
   end
   return charge, start, 0, remaining, more, reset
 end
 
-function sliding_window.refund(l, key, now, at, _, n)
+function sliding_window.refund(l, k, now, at, _, n)
   local window = l[2]
-  local start, prev, cur = sliding_window_roll(l, key, now)
+  local start, prev, cur = sliding_window_roll(l, k, now)
   if at == start and cur > 0 then
-    save(key, start + 2 * window - now, start, prev, max(cur - n, 0))
+    cur = max(cur - n, 0)
   elseif at == start - window and prev > 0 then
-    save(key, start + 2 * window - now, start, max(prev - n, 0), cur)
+    prev = max(prev - n, 0)
+  else
+    return
   end
+  save(l, k, sliding_window_untouched(l, start, prev, cur), start, prev, cur)
 end

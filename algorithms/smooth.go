@@ -29,10 +29,11 @@ func init() {
 	register(&Algorithm{
 		Name: "smooth", Burst: true, Options: []string{"warm_up", "cold_factor", "initial"}, BinaryOnly: true,
 		lua:          smoothLua,
-		args:         smoothArgs,
+		numbers:      smoothNumbersOf,
 		bound:        smoothBound,
 		longestDelay: func(*Limit) Micros { return longest / 4 },
 		queued:       func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
+		untouched:    smoothUntouched,
 		decide:       smoothDecide,
 		commit:       smoothCommit,
 		refund:       smoothRefund,
@@ -92,18 +93,18 @@ func smoothBound(l *Limit) error {
 	return nil
 }
 
-func smoothArgs(l *Limit) []int64 {
+func smoothNumbersOf(l *Limit) []int64 {
 	n := &l.smooth
+	numbers := []int64{l.events, l.window, l.Burst, n.most, n.speed, l.withheld, l.linger(), l.WarmUp}
 	if l.WarmUp > 0 {
-		return []int64{
-			l.events, l.window, 0, n.most, n.speed, 0, 0,
-			l.WarmUp, n.idle, n.idlePer, n.enough, n.threshold, n.unit, n.span, n.steep, n.steepPer, n.ratio, n.ratioPer,
-		}
+		numbers = append(numbers,
+			n.idle, n.idlePer, n.enough, n.threshold, n.unit, n.span, n.steep, n.steepPer, n.ratio, n.ratioPer)
 	}
-	if l.withheld > 0 {
-		return []int64{l.events, l.window, l.Burst, n.most, n.speed, l.withheld, l.Linger()}
-	}
-	return []int64{l.events, l.window, l.Burst, n.most, n.speed}
+	return numbers
+}
+
+func smoothUntouched(l *Limit, s *State) Micros {
+	return s.B + ceilDiv(s.A, l.smooth.speed) + l.linger()
 }
 
 func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {

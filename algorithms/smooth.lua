@@ -1,10 +1,21 @@
 
 -- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs), at (µs).
 local smooth = {}
-algorithms.smooth = smooth
+
+local function smooth_untouched(l, used, free) return free + ceil(used / l[5]) + l[7] end
+
+function smooth.read(l, message, at)
+  l[1], l[2], l[3], l[4], l[5], l[6], l[7], l[8], at = unpack_numbers('<dddddddd', message, at)
+  if l[8] > 0 then
+    l[9], l[10], l[11], l[12], l[13], l[14], l[15], l[16], l[17], l[18], at = unpack_numbers('<dddddddddd', message, at)
+  end
+  l.quantum, at = unpack_numbers('<d', message, at)
+  l.untouched = smooth_untouched
+  return at
+end
 
 local function smooth_rest(l, used, free, at, now)
-  local window, speed, withheld, dirty = l[2], l[5], l[6] or 0, 0
+  local window, speed, withheld, dirty = l[2], l[5], l[6], 0
   if free == 0 and withheld > 0 then
     return withheld * window, now, now, 1
   end
@@ -29,8 +40,8 @@ local function smooth_warm(l, used, charge)
   return used + dx, ceil(charge * window / events) + ceil(extra * ratio / ratio_per)
 end
 
-function smooth.decide(l, key, now, cost)
-  local used, free, at = load(key, 3)
+function smooth.decide(l, k, now, cost)
+  local used, free, at = load(l, k, 3)
   local eff, dirty
   used, free, eff, dirty = smooth_rest(l, used, free, at, now)
   local fits, retry = forever, 0
@@ -43,11 +54,11 @@ function smooth.decide(l, key, now, cost)
   return fits, retry, used, free, eff, dirty
 end
 
-function smooth.commit(l, key, now, charge, outcome, used, free, eff, dirty)
-  local events, window, burst, most, speed, linger, warm_up = l[1], l[2], l[3], l[4], l[5], l[7] or 0, l[8]
+function smooth.commit(l, k, now, charge, outcome, used, free, eff, dirty)
+  local events, window, burst, most, speed, warm_up = l[1], l[2], l[3], l[4], l[5], l[8]
   local remaining, more = 0, 0
   charge = min(charge, most)
-  if warm_up then
+  if warm_up > 0 then
     local cost
     used, cost = smooth_warm(l, used, charge)
     free = free + cost
@@ -69,16 +80,17 @@ function smooth.commit(l, key, now, charge, outcome, used, free, eff, dirty)
   if free > eff then
     more = free - now
   end
-  local reset = free - now + ceil(used / speed)
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset + linger, used, free, eff)
+  local full = free + ceil(used / speed)
+  local reset = full - now
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, full + l[7], used, free, eff)
   end
   return charge, used, free, remaining, more, reset
 end
 
-function smooth.refund(l, key, now, a, b, n)
-  local events, window, most, speed, linger, warm_up = l[1], l[2], l[4], l[5], l[7] or 0, l[8]
-  local used, free, at = load(key, 3)
+function smooth.refund(l, k, now, a, b, n)
+  local events, window, most, warm_up = l[1], l[2], l[4], l[8]
+  local used, free, at = load(l, k, 3)
   if free == 0 then
     return
   end
@@ -91,8 +103,8 @@ function smooth.refund(l, key, now, a, b, n)
   end
   local sooner = min(ceil(back / events), free - eff)
   free = free - sooner
-  if not warm_up then
+  if warm_up == 0 then
     used = max(used - min(max(back - sooner * events, 0), left), 0)
   end
-  save(key, free - now + ceil(used / speed) + linger, used, free, eff)
+  save(l, k, smooth_untouched(l, used, free), used, free, eff)
 end

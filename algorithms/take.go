@@ -1,10 +1,8 @@
 package algorithms
 
 import (
-	_ "embed"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Mode says what a zone grants at the edge of its limits, and what that costs.
@@ -72,28 +70,28 @@ type Check struct {
 
 // SlotsCheck asks whether one more request of a key may be in flight.
 type SlotsCheck struct {
-	// Limit is how many may be, and InFlight how many are.
+	// Limit is how many may be in flight, and InFlight how many are.
 	Limit, InFlight int64
 	// Peek makes Take leave InFlight as it is.
 	Peek bool
-	// Taken is filled in by [Take]: whether the request is one more.
+	// Taken is filled in by [Take]. It reports whether the request takes a slot.
 	Taken bool
 }
 
 // Free reports whether one more request may be in flight.
 func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
 
-// Take decides all zones that one HTTP request belongs to as of now, and reports whether the
-// request is allowed: it is when no zone denies it, shadows apart. Then it charges all limits
-// by their zones' modes, and takes all slots. If a zone denied the request, it charges the
-// limits of Uniform zones alone. A shadow that denies is charged as for a denied request, and
-// the others as if it weren't there. No two checks may share a State.
+// Take decides all zones of one HTTP request as of now, and reports whether the request is
+// allowed. A request is allowed if no zone except shadows denies it. Then Take charges all limits
+// by their zones' modes, and takes all slots. If a zone denies the request, Take charges only the
+// limits of Uniform zones. A shadow that denies is charged as for a denied request. The other zones
+// are charged as if that shadow weren't there. No two checks may share a State.
 //
 // While a zone's ban stands, the zone denies everything, holds nothing back and charges
 // nothing, whatever its mode. Before that, its ban counts what the zone's own limits
 // deny. The lack of a free slot doesn't count.
 //
-// take.lua is its other half.
+// operations.lua is its other half.
 func Take(requests []Request, now Micros) (allowed bool) {
 	allowed = true
 	for i := range requests {
@@ -208,69 +206,9 @@ func (r *Request) outcome(allowed bool) outcome {
 // A receipt that is more than a second ahead of now gives nothing back, because a step
 // back of the clock has changed the state since, or will. A log still finds the charge.
 //
-// refund.lua is its other half.
+// operations.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	if n > 0 && (r.At-now <= stepBack || l.algorithm.log) {
 		l.algorithm.refund(l, s, now, r.A, r.B, n)
 	}
-}
-
-//go:embed prelude.lua
-var preludeLua string
-
-//go:embed take.lua
-var takeLua string
-
-//go:embed refund.lua
-var refundLua string
-
-//go:embed renew.lua
-var renewLua string
-
-//go:embed change.lua
-var changeLua string
-
-// Set is a set of algorithms. The zero Set is empty.
-type Set uint64
-
-// With returns the set with one more algorithm in it.
-func (s Set) With(a *Algorithm) Set { return s | a.bit }
-
-// banBit stands for bans in a Set.
-const banBit Set = 1 << 63
-
-// WithBan returns the set with bans in it.
-func (s Set) WithBan() Set { return s | banBit }
-
-// TakeScript composes the Redis script that does what [Take] does, for any number
-// of requests, with the algorithms of this set in it. take.lua says what it is
-// given and what it replies.
-func (s Set) TakeScript() string { return s.compose(takeLua) }
-
-// RefundScript composes the Redis script that does what [Refund] does, for any
-// number of budgets. refund.lua says what it is given.
-func (s Set) RefundScript() string { return s.compose(refundLua) }
-
-// RenewScript composes the Redis script that does what [Refund] and then [Take] in mode
-// [Force] do, for any number of budgets one after the other. renew.lua says what it is
-// given and what it replies.
-func (s Set) RenewScript() string { return s.compose(renewLua) }
-
-// ChangeScript is the Redis script that forgets budgets, and sets bans and overrides.
-// change.lua says what it is given.
-func ChangeScript() string { return Set(0).WithBan().compose(changeLua) }
-
-func (s Set) compose(body string) string {
-	var b strings.Builder
-	b.WriteString(preludeLua)
-	for _, a := range registered {
-		if s&a.bit != 0 {
-			b.WriteString(a.lua)
-		}
-	}
-	if s&banBit != 0 {
-		b.WriteString(banLua)
-	}
-	b.WriteString(body)
-	return b.String()
 }

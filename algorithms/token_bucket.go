@@ -20,19 +20,21 @@ func init() {
 	register(&Algorithm{
 		Name: "token_bucket", Burst: true, Options: []string{"initial"},
 		lua: tokenBucketLua,
-		args: func(l *Limit) []int64 {
-			if l.withheld == 0 {
-				return []int64{l.events, l.window, l.Burst}
-			}
-			return []int64{l.events, l.window, l.Burst, l.withheld, l.Linger()}
+		numbers: func(l *Limit) []int64 {
+			return []int64{l.events, l.window, l.Burst, l.withheld, l.linger()}
 		},
 		bound:        productBound,
 		longestDelay: productDelay,
 		queued:       func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
+		untouched:    tokenBucketUntouched,
 		decide:       tokenBucketDecide,
 		commit:       tokenBucketCommit,
 		refund:       tokenBucketRefund,
 	})
+}
+
+func tokenBucketUntouched(l *Limit, s *State) Micros {
+	return s.B + ceilDiv(s.A, l.events) + l.linger()
 }
 
 func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {

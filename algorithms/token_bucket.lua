@@ -1,11 +1,18 @@
 
 -- token_bucket: see token_bucket.go. State: used (events×µs), at (µs).
 local token_bucket = {}
-algorithms.token_bucket = token_bucket
+
+local function token_bucket_untouched(l, used, at) return at + ceil(used / l[1]) + l[5] end
+
+function token_bucket.read(l, message, at)
+  l[1], l[2], l[3], l[4], l[5], l.quantum, at = unpack_numbers('<dddddd', message, at)
+  l.untouched = token_bucket_untouched
+  return at
+end
 
 local function token_bucket_refill(l, used, at, now)
   local events, window, withheld = l[1], l[2], l[4]
-  if at == 0 and withheld then
+  if at == 0 and withheld > 0 then
     return withheld * window, now, 1
   end
   local dirty = 0
@@ -17,9 +24,9 @@ local function token_bucket_refill(l, used, at, now)
   return used, eff, dirty
 end
 
-function token_bucket.decide(l, key, now, cost)
+function token_bucket.decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local used, at = load(key)
+  local used, at = load(l, k, 2)
   local eff, dirty
   used, eff, dirty = token_bucket_refill(l, used, at, now)
   local free = burst * window - used
@@ -33,9 +40,9 @@ function token_bucket.decide(l, key, now, cost)
   return fits, retry, used, eff, 0, dirty
 end
 
-function token_bucket.commit(l, key, now, charge, outcome, used, eff, _, dirty)
-  local events, window, burst, linger = l[1], l[2], l[3], l[5] or 0
-  if outcome == 'refused' then
+function token_bucket.commit(l, k, now, charge, outcome, used, eff, _, dirty)
+  local events, window, burst = l[1], l[2], l[3]
+  if outcome == denied then
     local most = max(used, 2 * burst * window)
     charge = min(charge, ceil((most - used) / window))
     used = min(used + charge * window, most)
@@ -43,20 +50,21 @@ function token_bucket.commit(l, key, now, charge, outcome, used, eff, _, dirty)
     used = used + charge * window
   end
   local free = burst * window - used
+  local full = eff + ceil(used / events)
   local remaining, more, reset = max(floor(free / window), 0), 0, 0
   if used > 0 then
     more = ceil(((remaining + 1) * window - free) / events) + eff - now
-    reset = ceil(used / events) + eff - now
+    reset = full - now
   end
-  if charge > 0 or dirty == 1 and outcome ~= 'peek' then
-    save(key, reset + linger, used, eff)
+  if charge > 0 or dirty == 1 and outcome ~= peek then
+    save(l, k, full + l[5], used, eff)
   end
   return charge, used, eff, remaining, more, reset
 end
 
-function token_bucket.refund(l, key, now, a, b, n)
-  local events, window, burst, linger = l[1], l[2], l[3], l[5] or 0
-  local used, at = load(key)
+function token_bucket.refund(l, k, now, a, b, n)
+  local events, window, burst = l[1], l[2], l[3]
+  local used, at = load(l, k, 2)
   if at == 0 then
     return
   end
@@ -70,5 +78,5 @@ function token_bucket.refund(l, key, now, a, b, n)
     left = n * window
   end
   used = max(used - left, 0)
-  save(key, ceil(used / events) + eff - now + linger, used, eff)
+  save(l, k, token_bucket_untouched(l, used, eff), used, eff)
 end

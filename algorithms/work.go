@@ -1,8 +1,7 @@
 package algorithms
 
 // Redis does nothing else while a script runs. So the work of one script call is bounded. It
-// is counted in steps of about 0.1 µs on one core: a log takes one step for each of its
-// events that is charged or given back.
+// is counted in steps of about 0.1 µs on one core.
 
 // MostWork is the most steps of one script call, about 6 ms. On a slower or busier core this
 // is still less than 10 ms.
@@ -11,9 +10,9 @@ const MostWork = 60_000
 // work is the number of steps of a limit. The numbers are measured with BenchmarkLongest of
 // package redisstore, and rounded up.
 type work struct {
-	take  int64 // to decide and charge
-	event int64 // further steps per event that is charged or given back
-	back  int64 // to give back one event, or to renew it
+	take    int64 // to decide and charge
+	perStep int64 // how many events are charged in each further step; 0 if all at once
+	back    int64 // to give back
 }
 
 // CounterWork is the most steps of a ban, of slots, or of a limit whose state is a few numbers.
@@ -23,17 +22,19 @@ const CounterWork = 100
 var counterWork = work{take: CounterWork, back: CounterWork}
 
 // Work returns the most steps to decide and charge a request of that cost.
-func (l *Limit) Work(cost int64) int64 { return l.work.take + l.work.event*min(cost, l.Events) }
+func (l *Limit) Work(cost int64) int64 {
+	if l.work.perStep == 0 {
+		return l.work.take
+	}
+	return l.work.take + ceilDiv(min(cost, l.Events), l.work.perStep)
+}
 
-// BackWork returns the most steps to give back one event, or to renew it.
+// BackWork returns the most steps to give back a charge.
 func (l *Limit) BackWork() int64 { return l.work.back }
 
 // WorstWork returns the most steps to decide, charge or give back a request of up to that
-// cost. Giving back passes over the other events, at a fifth of a step each, which are part of
-// BackWork. It doesn't pass over those it gives back.
-func (l *Limit) WorstWork(cost int64) int64 {
-	return max(l.Work(cost), l.work.back+l.work.event*min(cost, l.Events)*4/5)
-}
+// cost.
+func (l *Limit) WorstWork(cost int64) int64 { return max(l.Work(cost), l.work.back) }
 
 // Lighter returns the nearest limit whose WorstWork is less by at least that many steps, or
 // nil if there is none.

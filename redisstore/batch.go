@@ -1,337 +1,249 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The checks of concurrent requests travel together: a few script calls are under
-// way at once, and requests that come meanwhile queue up and make the next call.
-// Where Redis is far away, further calls go out now and then, so that nobody waits
-// for long. A request that has nothing to wait for is sent at once, alone.
-
-// batcher is the queue of a [Store].
-type batcher struct {
-	mu     sync.Mutex
-	queue  []*call
-	flying int       // script calls under way
-	last   time.Time // when the last one was sent
-	bounds flyingBounds
-	timer  *time.Timer // for the next one, if it is not to wait for an answer; or nil
+// batch holds the calls that are sent together, in one message. In a cluster there is one message
+// for each slot, because a script can reach only one. Scripts that don't name their keys can
+// reach all slots of a node, but were seen to lose a charge while slots move.
+type batch struct {
+	calls []*call
+	sets  []slotsOp // of all keys
+	parts []*part
 }
 
-// flyingBounds say how many script calls are under way. On a near Redis more of them make for
-// smaller batches, which costs it more time in all; with a far one, requests would wait.
-type flyingBounds struct {
-	few  int // go out without waiting for anything
-	most int // are under way at most
+// part is a message, and the calls and sets in it.
+type part struct {
+	wire.Message
+	calls []*call
+	sets  []*slotsOp
+
+	keys    []string
+	args    []any
+	payload payload
+	command once
+	reply   wire.Reply
+	err     error // why there is no valid reply
+	found   []int64
 }
 
-const mostFlying = 32
+var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// flying is what stores are made with.
-var flying = flyingBounds{few: 2, most: mostFlying}
+func (b *batch) alone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
-// flyingApart is how far apart more than few calls go out.
-const flyingApart = 250 * time.Microsecond
-
-// mayFlyLocked tells whether another call may be sent now.
-func (b *batcher) mayFlyLocked() bool {
-	return b.flying < b.bounds.few || b.flying < b.bounds.most && time.Since(b.last) >= flyingApart
+func (b *batch) release() {
+	b.reset()
+	batches.Put(b)
 }
 
-// call is a Take in the queue.
-type call struct {
-	deadline time.Time // when its caller leaves at the latest
-	requests []store.Request
-	work     int64 // of the requests; see [algorithms.MostWork]
-	state    atomic.Int32
-	done     chan struct{} // closed when allowed and err are there
-	allowed  bool
-	err      error
+func (b *batch) reset() {
+	clear(b.calls)
+	clear(b.sets)
+	b.calls, b.sets = b.calls[:0], b.sets[:0]
+	for _, p := range b.parts {
+		clear(p.calls)
+		clear(p.sets)
+		p.payload = payload{}
+		p.calls, p.sets = p.calls[:0], p.sets[:0]
+	}
 }
 
-// The states of a call.
-const (
-	queued    = iota // or sent: its caller may still leave
-	answering        // allowed, err and the Outcomes are being written
-	left             // its caller has left: nobody reads them
-)
+// part returns the n-th part. It makes the part if there are only n.
+func (b *batch) part(n int) *part {
+	if n == len(b.parts) {
+		b.parts = append(b.parts, new(part))
+	}
+	return b.parts[n]
+}
 
-// errLate is that of a call that Redis came to when nobody waited for it any more:
-// nothing was charged.
-var errLate = errors.New("redisstore: Redis came to it too late")
+// divide divides the batch into its parts, and returns the number of parts.
+func (b *batch) divide(names wire.Names, bySlot bool) int {
+	if !bySlot {
+		p := b.part(0)
+		p.calls = append(p.calls, b.calls...)
+		for i := range b.sets {
+			p.sets = append(p.sets, &b.sets[i])
+		}
+		return 1
+	}
+	places := make(map[int]int, len(b.calls))
+	place := func(slot int) *part {
+		n, known := places[slot]
+		if !known {
+			n = len(places)
+			places[slot] = n
+		}
+		return b.part(n)
+	}
+	for _, c := range b.calls {
+		if c.slots == "" {
+			p := place(names.Slot(c.key))
+			p.calls = append(p.calls, c)
+		} else if slices.ContainsFunc(b.sets, func(op slotsOp) bool { return op.name == c.slots }) {
+			p := place(wire.SlotOfName(c.slots))
+			p.calls = append(p.calls, c)
+		}
+	}
+	for i := range b.sets {
+		p := place(wire.SlotOfName(b.sets[i].name))
+		p.sets = append(p.sets, &b.sets[i])
+	}
+	return len(places)
+}
 
-func newCall(deadline time.Time, requests []store.Request) *call {
-	c := &call{deadline: deadline, requests: requests}
+// write writes the message of the part.
+func (p *part) write(names wire.Names, h wire.Head) (set algorithms.Set) {
+	p.Reset(names, h)
+	for _, op := range p.sets {
+		set = set.WithSlots()
+		if op.Set {
+			p.Set(op.name, op.Count)
+		}
+	}
+	for _, c := range p.calls {
+		if c.requests != nil {
+			p.Take(c.requests)
+			set |= setOf(c.requests)
+		}
+		for _, one := range c.corrections {
+			for _, l := range one.Request.Limits {
+				set = set.With(l.Algorithm())
+			}
+			if one.Refund > 0 {
+				p.Refund(one.Request, one.Refund)
+			}
+			if one.Charge > 0 {
+				p.Charge(one.Request, one.Charge)
+			}
+		}
+	}
+	return set
+}
+
+// setOf returns the set that a script needs to decide requests.
+func setOf(requests []store.Request) (set algorithms.Set) {
 	for i := range requests {
 		r := &requests[i]
-		for _, l := range r.Limits {
-			c.work += l.Work(r.Cost)
+		for j := range r.Limits {
+			set = set.With(r.Limits[j].Algorithm())
 		}
 		if r.Ban != nil {
-			c.work += banWork
+			set = set.WithBan()
 		}
 		if r.Slots != nil {
-			c.work += slotWork(r.Slots)
+			set = set.WithSlots()
 		}
 	}
-	return c
+	return set
 }
 
-// take takes at the time of Redis, together with others if need be.
-func (s *Store) take(ctx context.Context, deadline time.Time, requests []store.Request) (bool, error) {
-	c := newCall(deadline, requests)
-	b := &s.batcher
-	b.mu.Lock()
-	if len(b.queue) == 0 && b.mayFlyLocked() || s.options.Batch < 0 {
-		b.flying++
-		b.last = time.Now()
-		b.mu.Unlock()
-		s.send([]*call{c})
-		if calls := s.nextCalls(); len(calls) > 0 {
-			go s.sendAll(calls)
+// read reads the reply to the message. The calls receive the errors that are theirs alone.
+func (p *part) read(text string) error {
+	r := &p.reply
+	if err := r.Read(text); err != nil || r.Late {
+		return cmp.Or(err, errLate)
+	}
+	for _, op := range p.sets {
+		if op.Set {
+			op.had, op.err = r.Set()
+			op.seen = true
 		}
-		return c.allowed, c.err
 	}
-	c.done = make(chan struct{})
-	b.queue = append(b.queue, c)
-	s.wakeLocked()
-	b.mu.Unlock()
-	timer := timers.Get().(*time.Timer)
-	timer.Reset(time.Until(deadline))
-	defer func() {
-		timer.Stop()
-		timers.Put(timer)
-	}()
-	err := context.DeadlineExceeded
-	select {
-	case <-c.done:
-		return c.allowed, c.err
-	case <-timer.C:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if c.state.CompareAndSwap(queued, left) {
-		return false, err
-	}
-	<-c.done
-	return c.allowed, c.err
-}
-
-var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
-
-// wakeLocked sees to it that what is in the queue is sent before long.
-func (s *Store) wakeLocked() {
-	b := &s.batcher
-	switch {
-	case len(b.queue) == 0:
-	case b.mayFlyLocked():
-		b.flying++
-		if calls := s.nextCallsLocked(); len(calls) > 0 {
-			go s.sendAll(calls)
+	for _, c := range p.calls {
+		c.err = nil
+		if c.requests != nil {
+			p.found = p.found[:0]
+			c.allowed, p.found, c.err = r.Take(c.requests, p.found)
+			if c.err == nil {
+				p.note(c, p.found)
+			}
 		}
-	case b.timer == nil && b.flying < b.bounds.most:
-		b.timer = time.AfterFunc(flyingApart, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.timer = nil
-			s.wakeLocked()
-		})
+		for _, one := range c.corrections {
+			if one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
+				c.err = cmp.Or(c.err, r.Done())
+			}
+			if one.Charge > 0 {
+				limits := store.Request{Limits: one.Request.Limits}
+				_, _, err := r.Take([]store.Request{limits}, nil)
+				c.err = cmp.Or(c.err, err)
+			}
+		}
 	}
+	return r.End()
 }
 
-// sendAll sends calls, and then what has queued up meanwhile.
-func (s *Store) sendAll(calls []*call) {
-	for ; len(calls) > 0; calls = s.nextCalls() {
-		s.send(calls)
-	}
-}
+func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
-// nextCalls takes the next calls out of the queue for a script call whose answer is
-// there, or notes that one call less is under way.
-func (s *Store) nextCalls() []*call {
-	b := &s.batcher
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.flying > b.bounds.few && time.Since(b.last) < flyingApart {
-		b.flying--
-		s.wakeLocked()
-		return nil
-	}
-	return s.nextCallsLocked()
-}
-
-// nextCallsLocked is nextCalls, without waiting. It returns as many calls as one script call
-// may decide, by their number and their work. It drops calls whose callers have left, or are
-// about to.
-func (s *Store) nextCallsLocked() (calls []*call) {
-	b := &s.batcher
-	n, work, now := 0, int64(0), time.Now()
-	for ; n < len(b.queue) && len(calls) < s.options.Batch; n++ {
-		c := b.queue[n]
-		if c.state.Load() != queued || !c.deadline.After(now) {
+// note notes how many slots a take found and took.
+func (p *part) note(c *call, found []int64) {
+	n := 0
+	for i := range c.requests {
+		r := &c.requests[i]
+		if r.Slots == nil {
 			continue
 		}
-		if work += c.work; work > algorithms.MostWork && len(calls) > 0 {
-			break
-		}
-		calls = append(calls, c)
-	}
-	if b.queue = b.queue[n:]; len(b.queue) == 0 {
-		b.queue = nil
-	}
-	if len(calls) == 0 {
-		b.flying--
-	} else {
-		b.last = now
-	}
-	return calls
-}
-
-// send makes one round trip for all calls, and answers each. In a cluster it is a
-// script call for each key, for a script can reach one slot alone.
-func (s *Store) send(calls []*call) {
-	last := calls[0].deadline
-	for _, c := range calls[1:] {
-		if c.deadline.After(last) {
-			last = c.deadline
-		}
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), last)
-	defer cancel()
-	if !s.options.Cluster {
-		one := [1][]*call{calls}
-		s.sendParts(ctx, one[:])
-		return
-	}
-	var parts [][]*call
-	places := make(map[string]int, len(calls))
-	for _, c := range calls {
-		key := c.requests[0].Key // that of all its requests
-		i, known := places[key]
-		if !known {
-			i = len(parts)
-			places[key] = i
-			parts = append(parts, nil)
-		}
-		parts[i] = append(parts[i], c)
-	}
-	s.sendParts(ctx, parts)
-}
-
-// sendParts makes a script call for each part, all in one round trip.
-func (s *Store) sendParts(ctx context.Context, parts [][]*call) {
-	asked := make([]part, len(parts))
-	for i, calls := range parts {
-		asked[i].deadline = calls[0].deadline
-		asked[i].groups = make([][]store.Request, len(calls))
-		for j, c := range calls {
-			if c.deadline.Before(asked[i].deadline) {
-				asked[i].deadline = c.deadline
+		if !r.Peek {
+			op := p.op(c.names[n])
+			if !op.seen {
+				op.had, op.seen = found[n], true
 			}
-			asked[i].groups[j] = c.requests
-		}
-	}
-	for i, a := range s.ask(ctx, 0, false, asked...) {
-		s.answer(parts[i], a.reader, a.err)
-	}
-}
-
-// answer tells calls what a script call, or else an error, has to say of them.
-func (s *Store) answer(calls []*call, r *reader, err error) {
-	for _, c := range calls {
-		answered := c.done == nil || c.state.CompareAndSwap(queued, answering)
-		requests := c.requests
-		if !answered { // what it is told must go somewhere
-			requests = make([]store.Request, len(c.requests))
-			for i := range requests {
-				r := &c.requests[i]
-				requests[i] = store.Request{Limits: r.Limits, Slots: r.Slots, Ban: r.Ban, Override: r.Override}
+			if r.Outcome.Slots.Taken {
+				op.taken++
 			}
 		}
-		allowed, failed := false, err
-		if err == nil {
-			before := len(r.taken)
-			allowed, failed = r.decodeGroup(requests)
-			if !answered {
-				r.taken = r.taken[:before] // nobody gives it back: it expires
-			}
-		}
-		if !answered {
-			continue
-		}
-		c.allowed, c.err = allowed, failed
-	}
-	if err == nil {
-		if err = r.end(); err == nil {
-			s.slots.hold(r.taken, false)
-		}
-	}
-	if err != nil && len(calls) > 1 {
-		err = &store.SharedError{Err: err}
-	}
-	for _, c := range calls {
-		if err != nil {
-			c.allowed, c.err = false, err
-		}
-		if c.done != nil && c.state.Load() == answering {
-			close(c.done)
-		}
+		n++
 	}
 }
 
-// part is what one script call decides: groups, each the requests of one Take, until
-// a deadline.
-type part struct {
-	deadline time.Time
-	groups   [][]store.Request
-}
-
-// answered is what a script call had to say of its groups, or why it didn't.
-type answered struct {
-	reader *reader
-	err    error
-}
-
-// ask makes a script call for each part, all in one round trip.
-func (s *Store) ask(ctx context.Context, now algorithms.Micros, asking bool, parts ...part) []answered {
-	answers := make([]answered, len(parts))
-	conns := s.acquire()
-	defer s.release(conns)
-	commands := make([]command, len(parts))
-	for i, p := range parts {
-		last, err := s.lastInstant(ctx, conns, now, p.deadline)
-		if err != nil {
-			for i := range answers {
-				answers[i].err = err
-			}
-			return answers
-		}
-		commands[i].script = s.script(s.takes, algorithms.Set.TakeScript, algorithmsOf(p.groups...))
-		commands[i].keys, commands[i].argv = s.format().encode(now, last, p.groups...)
-	}
-	sent := time.Now()
-	for i, reply := range s.run(ctx, conns, asking, commands...) {
-		answers[i].err = reply.err
-		if reply.err != nil {
-			continue
-		}
-		r := &reader{reply: reply.values}
-		at, late := r.decodeHead()
-		if now == 0 && r.err == nil {
-			s.watch(at, sent)
-		}
-		answers[i].reader, answers[i].err = r, r.err
-		if late {
-			answers[i].err = errLate
+// op returns the operation of the part on the slots of a name, or nil if the part only looks at
+// them.
+func (p *part) op(name string) *slotsOp {
+	for _, op := range p.sets {
+		if op.name == name {
+			return op
 		}
 	}
-	return answers
+	return nil
 }
+
+// payload is the argument of the script. sent reports whether the client has asked for its bytes.
+// Before the client does, nothing is sent.
+type payload struct {
+	bytes []byte
+	sent  bool
+}
+
+// MarshalBinary implements [encoding.BinaryMarshaler].
+func (p *payload) MarshalBinary() ([]byte, error) {
+	p.sent = true
+	return p.bytes, nil
+}
+
+// make makes the script call of the part.
+func (p *part) make(ctx context.Context, script *redis.Script) {
+	p.keys = p.AppendKeys(p.keys[:0])
+	p.payload = payload{bytes: p.Argument()}
+	p.args = append(p.args[:0], "evalsha", script.Hash(), len(p.keys))
+	for i := range p.keys {
+		p.args = append(p.args, &p.keys[i])
+	}
+	p.args = append(p.args, &p.payload)
+	p.command = once{redis.NewStringCmd(ctx, p.args...)}
+}
+
+// once is a command that must run at most once. The client never sends it again, whatever happens,
+// once it may have been written. MaxRetries alone doesn't ensure that everywhere.
+type once struct{ *redis.StringCmd }
+
+// NoRetry implements [redis.Cmder].
+func (once) NoRetry() bool { return true }

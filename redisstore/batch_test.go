@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
@@ -21,24 +22,30 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 		limits = append(limits, storetest.Limit(t, "z", q))
 		set = set.With(limits[len(limits)-1].Algorithm())
 	}
-	return limits, redis.NewScript(set.TakeScript())
+	return limits, redis.NewScript(set.Script())
 }
 
 // runGroups runs one script call for all groups and passes on what became of each.
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
-	keys, argv := format{keyNames: keyNames{prefix: "p"}}.encode(0, 0, groups...)
-	values, err := script.Run(context.Background(), client, keys, argv...).Slice()
+	var m wire.Message
+	m.Reset(wire.Names{Prefix: "p"}, wire.Head{})
+	for _, requests := range groups {
+		m.Take(requests)
+	}
+	text, err := script.Run(context.Background(), client, m.AppendKeys(nil), m.Argument()).Text()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := reader{reply: values}
-	r.decodeHead()
+	r, err := wire.ReadReply(text)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for g, requests := range groups {
-		allowed, failed := r.decodeGroup(requests)
+		allowed, _, failed := r.Take(requests, nil)
 		check(g, requests, allowed, failed)
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		t.Error(err)
 	}
 }
@@ -61,7 +68,7 @@ func TestGroups(t *testing.T) {
 					{Zone: "y", Key: "y " + key, Cost: 1, Limits: limits[:size]},
 				})
 				if poisoned(g) && client == server.Client { // the last limit of the first zone
-					server.Client.HSet(ctx, keyNames{prefix: "p"}.name(key, of[len(of)-1].ID), "a", 1)
+					server.Client.HSet(ctx, wire.Names{Prefix: "p"}.Name(key, of[len(of)-1].ID), "a", 1)
 				}
 			}
 			runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
@@ -85,7 +92,7 @@ func TestGroups(t *testing.T) {
 func TestGroupsWithRefusedWrites(t *testing.T) {
 	server := redistest.Start(t)
 	ctx := context.Background()
-	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-rpush")
+	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-setrange", "-bitop")
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, Username: "limited", Password: "x"})
 	defer client.Close()
 	limits, script := oneOfEach(t)
@@ -98,6 +105,7 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 			}
 			groups = append(groups, []store.Request{{Zone: "z", Key: fmt.Sprint(bad, "/", g), Cost: 1, Limits: of}})
 		}
+		runGroups(t, server.Client, script, groups, func(int, []store.Request, bool, error) {}) // it writes new logs as a whole
 		runGroups(t, client, script, groups, func(g int, requests []store.Request, allowed bool, failed error) {
 			hasLog := false
 			for _, l := range requests[0].Limits {

@@ -119,7 +119,7 @@ func redisTime(server *redistest.Server) (all time.Duration) {
 }
 
 // farAway returns an address through which everything takes so much longer, each way.
-func farAway(b *testing.B, addr string, oneWay time.Duration) string {
+func farAway(b testing.TB, addr string, oneWay time.Duration) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -26,8 +27,8 @@ type Cluster struct {
 	stepped func(back time.Duration)
 	changed func(address string, failure error)
 
-	slots [slotCount]atomic.Pointer[node] // nil where it isn't known
-	held  *slotTable                      // of requests
+	slots    [wire.SlotCount]atomic.Pointer[node] // nil where it isn't known
+	inFlight *inFlight
 
 	mu      sync.Mutex
 	nodes   map[string]*node // by address
@@ -76,7 +77,8 @@ func NewCluster(o Options, stepped func(back time.Duration), changed func(addres
 		changed = func(string, error) {}
 	}
 	c := &Cluster{options: o, stepped: stepped, changed: changed, nodes: make(map[string]*node)}
-	c.held = newSlotTable(o.SlotExpiry, c.renewSlots)
+	c.inFlight = newInFlight(o.names(), o.SlotExpiry, c.storeOf)
+	c.inFlight.wander = c.setSlots
 	return c, nil
 }
 
@@ -114,6 +116,24 @@ func isOneKey(requests []store.Request) bool {
 	return true
 }
 
+// storeOf returns the store of the node that has a name, or nil if none is known that works.
+func (c *Cluster) storeOf(name string) *Store {
+	n := c.slots[wire.SlotOfName(name)].Load()
+	if n == nil || n.breaker.Open() {
+		return nil
+	}
+	return n.Store
+}
+
+// setSlots sets the count of a name at the node that has it.
+func (c *Cluster) setSlots(name string) {
+	_ = c.atSlot(context.Background(), wire.SlotOfName(name), func(s *Store, deadline time.Time, asking bool) error {
+		set := newSet(name)
+		set.done = make(chan struct{}, 1)
+		return classify(context.Background(), s.askAlone(set, deadline, asking))
+	})
+}
+
 // takeKey takes for requests of one key.
 //
 // While the slot of a key is on its way from node to node, a script that names a key which
@@ -121,15 +141,15 @@ func isOneKey(requests []store.Request) bool {
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
 	asked, again := requests, false
 	err = c.at(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
-		if now == 0 && !again {
-			// Together with others, whose keys may be what is in the way.
+		call := s.newTake(ctx, now, asked)
+		if again {
+			err = s.askAlone(call, deadline, asking)
+			allowed = call.allowed
+			call.release()
+		} else { // together with others, whose keys may be what is in the way
 			again = true
-			allowed, err = s.takeUntil(ctx, deadline, asked)
-		} else {
-			waiting, cancel := context.WithDeadline(ctx, deadline)
-			defer cancel()
-			allowed, err = s.takeAlone(waiting, now, deadline, asking, asked)
-			err = classify(ctx, err)
+			s.ask(call, true)
+			allowed, err = s.await(call)
 		}
 		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
 			asked = slices.Clone(requests)
@@ -137,7 +157,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 				asked[i].Override = nil
 			}
 		}
-		return err
+		return classify(ctx, err)
 	})
 	if err == nil {
 		for i := range requests {
@@ -149,36 +169,71 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 
 // Correct implements [store.Store].
 func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
-	if err := c.CorrectAt(context.Background(), 0, corrections); err != nil && failed != nil {
-		failed(err)
-	}
-}
-
-// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of the
-// nodes.
-func (c *Cluster) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	return c.held.correct(corrections, func(credits []credit) error {
-		return c.refund(ctx, now, credits)
-	}, func(more []store.Request) error {
-		_, err := c.takeKey(ctx, now, more)
-		return err
+	c.inFlight.leave(corrections, true)
+	c.correct(0, corrections, func(err error) {
+		if err != nil && failed != nil {
+			failed(err)
+		}
 	})
 }
 
-// refund gives back credits, those of each key by themselves.
-func (c *Cluster) refund(ctx context.Context, now algorithms.Micros, credits []credit) (err error) {
-	byKey := make(map[string][]credit)
-	for _, one := range credits {
-		byKey[one.key] = append(byKey[one.key], one)
-	}
-	errs := make(chan error, len(byKey))
-	for key := range byKey { // a node that hangs holds up nobody else's
-		go func() { errs <- c.giveBack(ctx, now, key, byKey[key], nil) }()
-	}
-	for range byKey {
-		err = cmp.Or(err, <-errs)
+// Left notes that requests hold their slots no more. It asks no node.
+func (c *Cluster) Left(corrections []store.Correction) { c.inFlight.leave(corrections, false) }
+
+// Hold counts slots that another store has granted.
+func (c *Cluster) Hold(requests []store.Request) { c.inFlight.hold(requests) }
+
+// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of the nodes. It
+// returns when the corrections are made.
+func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
+	c.inFlight.leave(corrections, true)
+	results := make(chan error, len(corrections))
+	for range c.correct(now, corrections, func(err error) { results <- err }) {
+		err = cmp.Or(err, <-results)
 	}
 	return err
+}
+
+// correct makes refunds and charges, those of each key by themselves. It returns for how many keys;
+// ended is called for each.
+func (c *Cluster) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
+	for _, made := range callsOf(now, corrections) {
+		n++
+		c.correctKey(made, ended)
+	}
+	return n
+}
+
+// correctKey makes the corrections of one key. It queues them at once if it is known where, and goes
+// on in the background if that node says otherwise.
+func (c *Cluster) correctKey(made *call, ended func(error)) {
+	wander := func() {
+		err := c.at(context.Background(), made.key, func(s *Store, deadline time.Time, asking bool) error {
+			again := &call{
+				corrections: made.corrections, key: made.key, now: made.now, alone: true, work: made.work,
+				queued: time.Now(), done: make(chan struct{}, 1),
+			}
+			return classify(context.Background(), s.askAlone(again, deadline, asking))
+		})
+		ended(err)
+	}
+	n := c.slots[c.names().Slot(made.key)].Load()
+	if n == nil {
+		go wander()
+		return
+	}
+	if n.breaker.Open() {
+		ended(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
+		return
+	}
+	made.ended = func(made *call) {
+		if to := (redirect{}); errors.As(made.err, &to) {
+			go wander()
+			return
+		}
+		ended(classify(context.Background(), made.err))
+	}
+	n.ask(made, false)
 }
 
 // Change implements [store.Store].
@@ -189,11 +244,11 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 // ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of the
 // nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
-	for _, one := range c.format().encodeChange(now, change) { // while their slot is on its way, each can be elsewhere
+	for _, one := range changesOf(c.names(), now, change) { // while their slot is on its way, each can be elsewhere
 		err := c.at(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
 			waiting, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			return classify(ctx, s.runOne(waiting, asking, one).err)
+			return classify(ctx, s.change(waiting, asking, one))
 		})
 		if err != nil {
 			return err
@@ -205,8 +260,11 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 // at has the node do something that has a key's slot, within the timeout. A node that
 // doesn't have it, or not all of it, does nothing and says who does.
 func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline time.Time, asking bool) error) error {
+	return c.atSlot(ctx, c.names().Slot(key), do)
+}
+
+func (c *Cluster) atSlot(ctx context.Context, slot int, do func(s *Store, deadline time.Time, asking bool) error) error {
 	deadline := time.Now().Add(c.options.Timeout)
-	slot := c.names().slot(key)
 	var n *node
 	asking := false
 	for hops := 1; ; hops++ {
@@ -252,9 +310,7 @@ func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline
 	}
 }
 
-func (c *Cluster) names() keyNames { return c.options.names() }
-
-func (c *Cluster) format() format { return c.options.format() }
+func (c *Cluster) names() wire.Names { return c.options.names() }
 
 // Failing is how many nodes aren't asked at present because they have failed.
 func (c *Cluster) Failing() (n int) {

@@ -36,7 +36,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		redisstore.ForgetSlots(s)
+		redisstore.Kill(s)
 		_ = s.Close()
 	})
 	return s
@@ -53,6 +53,7 @@ func TestCluster(t *testing.T) {
 		"many slots move at once":           testClusterReshards,
 		"a log ends while its slot moves":   testClusterMovesLogs,
 		"renews while a slot moves":         testClusterRenews,
+		"sets counts elsewhere":             testClusterSetsMovedSlots,
 		"is checked while a slot moves":     testClusterChecks,
 		"gives back to a node that hangs":   testClusterGivesBackLate,
 		"asks nobody beside a failed node":  testClusterBesideFailed,
@@ -799,10 +800,17 @@ func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
 func TestLoadsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
-	for _, err := range redisstore.ProbeTimes(s, 50) {
+	var requests [][]store.Request
+	for n := range 50 {
+		requests = append(requests, request(t, fmt.Sprint(n)))
+	}
+	for _, err := range redisstore.SendApart(s, requests) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	if n := server.Calls(t, "evalsha"); n != 100 { // the first 50 prove that nothing ran
+		t.Errorf("%d calls, want 100", n)
 	}
 	stats := server.Client.Info(context.Background(), "commandstats").Val()
 	if loads := regexp.MustCompile(`cmdstat_script(?:.load)?:calls=(\d+)`).FindStringSubmatch(stats); loads == nil || loads[1] != "1" {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -56,7 +55,7 @@ func (t TLS) Config() (*tls.Config, error) {
 
 // poolSize is how many connections there are at most: enough for all script calls
 // that may be under way, and for requests that have one each.
-func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*mostFlying) }
+func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*mostInFlight) }
 
 // client returns what makes clients for these options, which are normal.
 func (o Options) client() (func() *redis.Client, error) {
@@ -67,12 +66,12 @@ func (o Options) client() (func() *redis.Client, error) {
 	if o.MasterName == "" {
 		return func() *redis.Client {
 			return redis.NewClient(&redis.Options{
-				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: config.Clone(),
-				DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
+				Dialer: dialer(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 				// Take has a deadline of its own, which comes first.
 				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 				ContextTimeoutEnabled: true,
-				// A command that charges is never sent twice: see [charge].
+				// A command that charges is never sent twice: see [once].
 				MaxRetries:               -1,
 				DialerRetries:            1, // the next request is the next try
 				DisableIdentity:          true,
@@ -83,8 +82,8 @@ func (o Options) client() (func() *redis.Client, error) {
 	return func() *redis.Client { // with the settings above; it has no maintenance notifications
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-			Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: config.Clone(),
-			DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+			Username: o.Username, Password: o.Password, DB: o.DB,
+			Dialer: dialer(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 			ContextTimeoutEnabled: true,
 			MaxRetries:            -1,
@@ -178,19 +177,4 @@ func (s *Store) closeIdleLocked(c *connections) {
 		s.conns = nil
 	}
 	go c.Client.Close() // it may wait for a dial, and requests for the mutex
-}
-
-// demoted tells whether this is the answer of a replica: it was a master until a
-// moment ago, or a name stands for another Redis by now. The client closes a
-// connection on such an error, but not on one in a script.
-func demoted(r reply) bool {
-	says := func(text string) bool {
-		return strings.Contains(text, "READONLY") || strings.Contains(text, "MASTERDOWN")
-	}
-	for _, v := range r.values {
-		if text, ok := v.(string); ok && says(text) {
-			return true
-		}
-	}
-	return r.err != nil && says(r.err.Error())
 }

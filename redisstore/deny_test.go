@@ -29,7 +29,7 @@ func (s *slowToTell) Take(ctx context.Context, requests []store.Request) (bool, 
 // and tells of it later.
 func TestDenialThatIsOvertakenByRefund(t *testing.T) {
 	s := &slowToTell{Store: open(t, redisstore.Options{Address: redistest.Start(t).Addr, Timeout: patient})}
-	cache := store.NewDenyCache(s, patient)
+	cache := store.NewDenyCache(s)
 	take := func(requests []store.Request, want bool) {
 		t.Helper()
 		if allowed, err := cache.Take(t.Context(), requests); err != nil || allowed != want {

@@ -3,13 +3,13 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -28,18 +28,20 @@ func classify(ctx context.Context, err error) error {
 	if store.IsOverridden(err) {
 		return err
 	}
+	if _, known := errors.AsType[*store.Error](err); known { // of the queue
+		return err
+	}
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
 		err = errNoMaster
 	}
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
-	var timeout net.Error
 	var answer redis.Error
-	var inScript scriptError
-	var malformed replyError
+	var inScript wire.ScriptError
+	var malformed wire.ReplyError
 	var elsewhere redirect
 	switch {
 	case errors.As(err, &inScript):
-		e.Reason = inScript.reason()
+		e.Reason = reasonOf(inScript)
 	case errors.As(err, &answer) && forbidden(answer.Error()):
 		e.Reason = store.ReasonPermission
 	case noSlot(err):
@@ -48,23 +50,27 @@ func classify(ctx context.Context, err error) error {
 		e.Reason = store.ReasonReply
 	case errors.Is(err, errLate):
 		e.Reason = store.ReasonTimeout
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case isTimeout(err):
 		e.Reason = store.ReasonTimeout
 	}
 	return e
 }
 
+// isTimeout reports whether an error says that no reply came in time.
+func isTimeout(err error) bool {
+	if err == nil {
+		return false
+	}
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
 // noSlot tells whether a node says that nobody has a key's slot, as far as it knows.
 func noSlot(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
-// scriptError is the text of an error in the middle of a script.
-type scriptError string
-
-func (e scriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", string(e)) }
-
-// reason tells what the error is about: Redis, which refuses a command to all, or
-// else what some program has stored under the key.
-func (e scriptError) reason() string {
+// reasonOf returns the reason of an error in the middle of a script: Redis denies a command to all,
+// or else some program has stored something else under the key.
+func reasonOf(e wire.ScriptError) string {
 	text := string(e)
 	switch {
 	case forbidden(text):

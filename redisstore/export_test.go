@@ -13,65 +13,71 @@ func Pretend(s *Store, shown time.Time) {
 	s.clock = clock{redis: shown.UnixMicro(), seen: time.Now()}
 }
 
-// SetFlying changes how many script calls may be under way of stores made from now on, none
+// SetFlying changes how many messages may be in flight of stores made from now on, none
 // of them for the sake of time, and returns what undoes it.
 func SetFlying(n int) func() {
-	before := flying
-	flying = flyingBounds{few: n, most: n}
-	return func() { flying = before }
+	before := defaultBounds
+	defaultBounds = flightBounds{few: n, most: n}
+	return func() { defaultBounds = before }
 }
 
 // AddressFrom is where a redirect by a node at another address leads to.
 func AddressFrom(said, from string) string { return redirect{address: said}.addressFrom(from) }
 
-// ProbeTimes makes n calls of the probe script in one round trip.
-func ProbeTimes(s *Store, n int) (errs []error) {
-	conns := s.acquire()
-	defer s.release(conns)
-	commands := make([]command, n)
-	for i := range commands {
-		commands[i] = command{script: probe, keys: []string{"number", "log"}}
+// Batches returns how many calls are queued, and how many messages are in flight.
+func Batches(s *Store) (queued, flying int) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return len(s.queue.calls), s.queue.inFlight
+}
+
+// SendOneBatch decides requests as if they had been queued until now, as many of them as one
+// message may be for, and returns how many that were.
+func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
+	q := &s.queue
+	q.mu.Lock()
+	for _, r := range requests {
+		c := s.newTake(context.Background(), 0, r)
+		c.now, c.ended = now, func(*call) {}
+		q.calls = append(q.calls, c)
 	}
-	for _, r := range s.run(context.Background(), conns, false, commands...) {
-		errs = append(errs, r.err)
+	q.inFlight++
+	b := s.nextLocked()
+	q.calls = nil
+	q.mu.Unlock()
+	n := len(b.calls)
+	s.send(b, false)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inFlight--
+	return n
+}
+
+// SendApart sends a message for each of some takes, all in one round trip as in a cluster, and
+// returns their errors.
+func SendApart(s *Store, requests [][]store.Request) (errs []error) {
+	s.options.Cluster = true
+	defer func() { s.options.Cluster = false }()
+	b := new(batch)
+	for _, r := range requests {
+		c := s.newTake(context.Background(), 0, r)
+		c.ended = func(c *call) { errs = append(errs, c.err) }
+		b.calls = append(b.calls, c)
 	}
+	s.send(b, false)
 	return errs
 }
 
-// Batches is how many requests wait for their turn, and how many script calls are under way.
-func Batches(s *Store) (queued, flying int) {
-	s.batcher.mu.Lock()
-	defer s.batcher.mu.Unlock()
-	return len(s.batcher.queue), s.batcher.flying
-}
-
-// SendOneBatch decides requests as if they had waited for their turn until now, as many of
-// them as one script call may be for, and returns how many that were.
-func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
-	for _, r := range requests {
-		s.batcher.queue = append(s.batcher.queue, newCall(time.Now().Add(time.Minute), r))
-	}
-	calls := s.nextCalls()
-	s.batcher.queue = nil
-	groups := make([][]store.Request, len(calls))
-	for i, c := range calls {
-		groups[i] = c.requests
-	}
-	s.ask(context.Background(), now, false, part{deadline: time.Now().Add(time.Minute), groups: groups})
-	return len(calls)
-}
-
-// ForgetSlots makes the store renew no slot that was taken until now, as if its instance was
-// killed.
-func ForgetSlots(s store.Store) {
-	var t *slotTable
+// Kill makes a store act as if its instance was killed: it sets no count any more.
+func Kill(s store.Store) {
+	var f *inFlight
 	switch s := s.(type) {
 	case *Store:
-		t = s.slots
+		f = s.inFlight
 	case *Cluster:
-		t = s.held
+		f = s.inFlight
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	clear(t.slots)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.route = func(string) *Store { return nil }
 }

@@ -1,11 +1,14 @@
 package redisstore
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // A deadline in the time of Redis is no later than the deadline is: from when the time of
@@ -22,23 +25,43 @@ func TestLastInstant(t *testing.T) {
 	}
 }
 
-// A queued call isn't sent once its deadline has passed, though its caller may not have
-// noticed yet.
-func TestCallsPastTheirDeadline(t *testing.T) {
+// A queued call is not sent once it has waited for too long, or its caller has left. Those get
+// their errors.
+func TestCallsNotWorthSending(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, nil)
-	in := func(d time.Duration) *call { return &call{deadline: time.Now().Add(d)} }
-	gone := in(time.Hour)
-	gone.state.Store(left)
-	first, second, third := in(time.Hour), in(time.Hour), in(time.Hour)
-	s.batcher.queue = []*call{in(-time.Microsecond), first, gone, in(-time.Hour), second, third, in(-time.Second)}
-	s.batcher.flying = 1
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	asked := func(ctx context.Context, waited time.Duration) *call {
+		c := s.newTake(ctx, 0, []store.Request{{Key: "k"}})
+		c.queued = time.Now().Add(-waited)
+		return c
+	}
+	late := asked(t.Context(), LongestQueued+time.Millisecond)
+	left := asked(gone, 0)
+	first, second, third := asked(t.Context(), LongestQueued/2), asked(t.Context(), 0), asked(t.Context(), 0)
+	s.queue.calls = []*call{late, first, left, asked(t.Context(), time.Hour), second, third, asked(t.Context(), time.Minute)}
+	s.queue.inFlight = 1
 	for i, want := range [][]*call{{first, second}, {third}, nil} {
-		if calls := s.nextCalls(); !slices.Equal(calls, want) {
-			t.Errorf("%d: %d calls are sent, want %d others", i+1, len(calls), len(want))
+		b := s.nextLocked()
+		if b == nil {
+			b = new(batch)
+		}
+		if !slices.Equal(b.calls, want) {
+			t.Errorf("%d: %d calls are sent, want %d others", i+1, len(b.calls), len(want))
 		}
 	}
-	if b := &s.batcher; len(b.queue) != 0 || b.flying != 0 {
-		t.Errorf("%d calls are queued, and %d under way", len(b.queue), b.flying)
+	if q := &s.queue; len(q.calls) != 0 || q.inFlight != 0 {
+		t.Errorf("%d calls are queued, and %d messages in flight", len(q.calls), q.inFlight)
+	}
+	for c, want := range map[*call]error{late: errBusy, left: context.Canceled} {
+		select {
+		case <-c.done:
+			if !errors.Is(c.err, want) || c.allowed {
+				t.Errorf("allowed %v, error %v, want %v", c.allowed, c.err, want)
+			}
+		default:
+			t.Errorf("a call did not end, want %v", want)
+		}
 	}
 }
 

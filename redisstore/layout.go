@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -79,8 +80,7 @@ func (c *Cluster) nodeLocked(address string) *node {
 	o := c.options
 	o.Address = address
 	dial, _ := o.client() // it has made one of these settings before
-	n := &node{cluster: c, Store: newStore(o, dial, c.stepped)}
-	n.slots = c.held
+	n := &node{cluster: c, Store: newNode(o, dial, c.stepped, c.inFlight)}
 	n.breaker = store.NewBreaker(n, func(failure error) { c.changed(address, failure) })
 	c.nodes[address] = n
 	if c.closed {
@@ -93,11 +93,11 @@ func (c *Cluster) nodeLocked(address string) *node {
 // [store.Checked].
 func (n *node) Check(ctx context.Context) error {
 	n.cluster.learn() // another one may have taken its place
-	const tries, redirects = 20 * slotCount, 5
+	const tries, redirects = 20 * wire.SlotCount, 5
 	sent := 0
 	for i := range tries {
 		tag := fmt.Appendf(nil, "%%!%d", i)
-		if n.cluster.slots[slotOf(tag)].Load() != n {
+		if n.cluster.slots[wire.SlotOf(tag)].Load() != n {
 			continue
 		}
 		err := n.check(ctx, string(tag))
@@ -236,7 +236,7 @@ type slotRange struct {
 func readRange(reply any, from string) (slotRange, error) {
 	values, _ := reply.([]any)
 	if len(values) < 2 {
-		return slotRange{}, errShort
+		return slotRange{}, wire.ReplyError("ends early")
 	}
 	if len(values) == 2 { // nobody
 		return slotRange{}, nil
@@ -244,8 +244,8 @@ func readRange(reply any, from string) (slotRange, error) {
 	first, isFirst := values[0].(int64)
 	last, isLast := values[1].(int64)
 	master, _ := values[2].([]any)
-	if !isFirst || !isLast || first < 0 || last >= slotCount || len(master) < 2 {
-		return slotRange{}, replyError(fmt.Sprintf("holds %.100v where slots and their nodes belong", reply))
+	if !isFirst || !isLast || first < 0 || last >= wire.SlotCount || len(master) < 2 {
+		return slotRange{}, wire.ReplyError(fmt.Sprintf("holds %.100v where slots and their nodes belong", reply))
 	}
 	host, _ := master[0].(string)
 	return slotRange{first, last, addressFrom(host, fmt.Sprint(master[1]), from)}, nil
@@ -266,7 +266,7 @@ func (c *Cluster) learned(ranges []slotRange) {
 	had := c.failure != nil
 	c.failure, c.known = nil, true
 	serving := make(map[*node]bool)
-	var owners [slotCount]*node
+	var owners [wire.SlotCount]*node
 	for _, r := range ranges {
 		n := c.nodeLocked(r.master)
 		serving[n] = true

@@ -199,9 +199,11 @@ func BenchmarkLongest(b *testing.B) {
 		}, func() {
 			take(began+hour, store.Request{Zone: "z", Key: "k", Cost: n, Mode: algorithms.Uniform, Limits: two})
 		})
-		measure(name+"/two limits, give back all", func() {
-			r = append(take(began, ask("k", n, l.limit)), take(began, ask("k", rest.Events, two[1]))...)
-		}, func() { refund(began+1, r, n) })
+		measure(name+"/two limits, give back half in the middle", func() {
+			take(began, ask("k", n/4, l.limit))
+			r = take(began+1, store.Request{Zone: "z", Key: "k", Cost: n / 2, Mode: algorithms.Force, Limits: two})
+			take(began+2, ask("k", n/4, l.limit))
+		}, func() { refund(began+3, r, n/2) })
 	}
 }
 
@@ -225,19 +227,21 @@ func TestWorkPerCall(t *testing.T) {
 	defer redisstore.SetFlying(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
-	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: algorithms.MostLogged, Window: 3_600_000_000})
+	const most = algorithms.MostLogged
 	for _, test := range []struct {
-		cost  int64
-		batch int
-		calls int // for 20 requests after the first
+		events int64
+		cost   int64
+		batch  int
+		calls  int // for 20 requests after the first
 	}{
-		{1, 128, 1},
-		{algorithms.MostLogged, 128, 20},
-		{algorithms.MostLogged / 2, 128, 10},
-		{algorithms.MostLogged / 3, 128, 7},
-		{1 << 31, 128, 20},
-		{1, 10, 2},
+		{1000, 1, 128, 1},
+		{1000, 1, 10, 2},
+		{most, 1, 128, 5},
+		{most, most / 3, 128, 10},
+		{most, most, 128, 20},
+		{most, 1 << 31, 128, 20},
 	} {
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: test.events, Window: 3_600_000_000})
 		s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient, Batch: test.batch})
 		server.Client.FlushDB(ctx)
 		ask := func(key string, cost int64) []store.Request {
@@ -265,7 +269,7 @@ func TestWorkPerCall(t *testing.T) {
 		server.Thaw(t)
 		all.Wait()
 		if calls, _ := stats(server.Client); calls["evalsha"] != 1+test.calls {
-			t.Errorf("cost %d: %d script calls, want %d", test.cost, calls["evalsha"], 1+test.calls)
+			t.Errorf("cost %d of %d: %d script calls, want %d", test.cost, test.events, calls["evalsha"], 1+test.calls)
 		}
 	}
 }

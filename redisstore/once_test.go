@@ -3,8 +3,11 @@ package redisstore_test
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -101,33 +104,50 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 	return command, nil
 }
 
-// Whatever happens after a script call that charges or gives back was sent, it is
-// sent once.
+// replyTo returns a reply to a take for one limit: that the request is allowed, and these numbers.
+func replyTo(charged, remaining float64) string {
+	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(1_763_640_000_000_000))
+	b = append(b, 0, 1, 1)
+	for _, n := range []float64{charged, 7, 0, remaining, 6, 0, 6} {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
+	}
+	return string(b)
+}
+
+func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
+
+// After a script call that may have charged or given back something, whatever happens, it is not
+// sent again. A call that gives back and certainly did not run is, once.
 func TestChargedAtMostOnce(t *testing.T) {
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 	}
+	valid := replyTo(1, 9)
 	tests := []struct {
-		name   string
-		behave func(net.Conn)
-		calls  int64
+		name         string
+		behave       func(net.Conn)
+		takes, backs int64
 	}{
-		{"closes", func(c net.Conn) { _ = c.Close() }, 1},
-		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1},
-		{"stalls", func(net.Conn) { time.Sleep(5 * time.Second) }, 1},
-		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, "*11\r\n:1\r\n"); _ = c.Close() }, 1},
-		{"garbage", reply("!what\r\n"), 1},
-		{"nothing", reply("*0\r\n"), 1},
-		{"too short", reply("*3\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"too long", reply("*12\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n"), 1},
-		{"negative", reply("*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:-1\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"not numbers", reply("*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n$1\r\na\r\n:1\r\n:0\r\n:1\r\n"), 1},
-		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1},
-		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1},
-		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1},
-		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1},
-		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1},
-		{"NOSCRIPT proves that nothing ran: once more", reply("-NOSCRIPT No matching script.\r\n"), 2},
+		{"closes", func(c net.Conn) { _ = c.Close() }, 1, 1},
+		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1, 1},
+		{"stalls", func(net.Conn) { time.Sleep(5 * time.Second) }, 1, 1},
+		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, bulk(valid)[:40]); _ = c.Close() }, 1, 1},
+		{"garbage", reply("!what\r\n"), 1, 1},
+		{"another type", reply("*0\r\n"), 1, 1},
+		{"null", reply("$-1\r\n"), 1, 1},
+		{"nothing", reply(bulk("")), 1, 1},
+		{"too short", reply(bulk(valid[:len(valid)-1])), 1, 1},
+		{"too long", reply(bulk(valid + "\x00")), 1, 1},
+		{"negative", reply(bulk(replyTo(1, -1))), 1, 1},
+		{"not a number", reply(bulk(replyTo(1, math.NaN()))), 1, 1},
+		{"half an event", reply(bulk(replyTo(1, 0.5))), 1, 1},
+		{"an unknown status", reply(bulk(valid[:9] + "\x03" + valid[10:])), 1, 1},
+		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1, 2},
+		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1, 2},
+		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1, 2},
+		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1, 2},
+		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1, 1},
+		{"NOSCRIPT proves that nothing ran: once more", reply("-NOSCRIPT No matching script.\r\n"), 2, 4},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -137,17 +157,23 @@ func TestChargedAtMostOnce(t *testing.T) {
 				timeout = 2 * time.Second
 			}
 			s := open(t, redisstore.Options{Address: m.addr, Timeout: timeout})
+			settled := func() int64 {
+				time.Sleep(50 * time.Millisecond) // for a call that should not come
+				return m.calls.Swap(0)
+			}
 			if allowed, err := s.Take(context.Background(), request(t, "k")); err == nil || allowed {
 				t.Errorf("Take = %v, %v", allowed, err)
+			}
+			if got := settled(); got != test.takes {
+				t.Errorf("Take called the script %d times, want %d", got, test.takes)
 			}
 			charged := request(t, "k")
 			charged[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
 			if err := refund(s, charged, 1); err == nil {
 				t.Error("Correct reported no failure")
 			}
-			time.Sleep(50 * time.Millisecond) // for a second call that should not come
-			if got := m.calls.Load(); got != 2*test.calls {
-				t.Errorf("the scripts were called %d times, want %d", got, 2*test.calls)
+			if got := settled(); got != test.backs {
+				t.Errorf("Correct called the script %d times, want %d", got, test.backs)
 			}
 		})
 	}
@@ -168,7 +194,7 @@ func TestDeadline(t *testing.T) {
 func TestCloseWaitsForCalls(t *testing.T) {
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond)
-		_, _ = io.WriteString(c, "*11\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n:7\r\n:0\r\n:9\r\n:6\r\n:0\r\n:6\r\n")
+		_, _ = io.WriteString(c, bulk(replyTo(1, 9)))
 	})
 	s := open(t, redisstore.Options{Address: m.addr})
 	done := make(chan error)

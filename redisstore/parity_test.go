@@ -2,12 +2,10 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,247 +13,251 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // The parity test plays the same seeded program (some limits, 40 requests on a
 // timeline) through the Go functions and through the composed Lua script on a
-// real Redis. Every decision, and the state at the end, must be the same.
+// real Redis. Every decision, the state at the end and when it expires must be the same.
 
-const programSteps = 40
+var parityNames = wire.Names{Prefix: "parity"}
 
-var parityNames = keyNames{prefix: "parity"}
+// message is some steps that travel together.
+type message struct {
+	wire.Message
+	steps []step
+}
 
-// ready makes the requests those of a step.
-func (p *program) ready(s step) {
-	for z := range p.requests {
-		q := &p.requests[z]
-		q.Cost, q.MaxWait = s.costs[z], maxWait(*q, s.wait)
-		if q.Override != nil {
-			q.Override = &store.Override{Text: s.asked[z]}
+// messages divides the steps into messages, and writes these.
+func (p *program) messages() (messages []*message) {
+	for _, s := range p.steps {
+		if !s.joined {
+			m := new(message)
+			m.Reset(parityNames, wire.Head{Now: s.now, Instance: s.instance, SlotsExpiry: p.expiry})
+			messages = append(messages, m)
 		}
-		if q.Slots != nil {
-			q.Slots = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}
+		p.write(messages[len(messages)-1], s)
+	}
+	return messages
+}
+
+// write appends a step to a message.
+func (p *program) write(m *message, s step) {
+	m.steps = append(m.steps, s)
+	if s.poison != nil {
+		m.Take(p.poisonedRequests(s))
+	}
+	m.Take(p.asks(s, s.zones))
+	c := s.correction
+	if c.left == nil {
+		return
+	}
+	for _, z := range p.steps[c.of].zones {
+		q := p.requests[z]
+		if q.Outcome = p.steps[c.of].want[z]; c.refund > 0 {
+			m.Refund(&q, c.refund)
+		}
+		if p.chargesAnew(z, c.charge) {
+			m.Charge(&q, c.charge)
+		}
+		if set, sets := c.left[z]; sets {
+			m.Set(parityNames.Name(q.Key, q.Slots.ID), set.left)
 		}
 	}
 }
 
+// set returns what the script has to decide.
+func (p *program) set() algorithms.Set {
+	set := setOf(p.requests)
+	for _, s := range p.steps {
+		if s.poison != nil {
+			set |= setOf(p.poisonedRequests(s))
+		}
+	}
+	return set
+}
+
 // difference replays the program on Redis in one pipeline and returns the first
 // thing that isn't as in Go, or "".
-func (p *program) difference(client *redis.Client, load func(algorithms.Set) loaded) (string, error) {
+func (p *program) difference(client *redis.Client, load func(algorithms.Set) string) (string, error) {
 	ctx := context.Background()
-	set := algorithmsOf(p.requests)
+	script := load(p.set())
 	if p.startFrom != nil {
 		if err := putState(client, p.requests[0], *p.startFrom); err != nil {
 			return "", err
 		}
 	}
+	for z, state := range p.startBans {
+		q := p.requests[z]
+		if err := putNumbers(client, parityNames.Name(q.Key, q.Ban.ID), banExpiry(q.Ban, state), state.A, state.B, state.C); err != nil {
+			return "", err
+		}
+	}
+	messages := p.messages()
 	pipe := client.Pipeline()
-	var replies, refunds []*redis.Cmd
-	for _, s := range p.steps {
-		p.ready(s)
-		for _, c := range p.format.encodeChange(s.now, s.change) {
-			pipe.Eval(ctx, algorithms.ChangeScript(), c.keys, c.argv...)
+	for n, key := range p.poisons {
+		if name := p.poisonedName(n); key.isList {
+			pipe.RPush(ctx, name, "1")
+		} else {
+			pipe.Set(ctx, name, key.value, 0)
 		}
-		keys, argv := p.format.encode(s.now, 0, p.requests)
-		replies = append(replies, pipe.EvalSha(ctx, load(set).take, keys, argv...))
-		if s.refund.events > 0 {
-			if credits := p.credits(s.refund); len(credits) > 0 {
-				back, argv := p.format.encodeRefund(credits, s.now)
-				refunds = append(refunds, pipe.EvalSha(ctx, load(set).refund, back, argv...))
-			}
+	}
+	var replies, late []*redis.Cmd
+	for i, m := range messages {
+		now := m.steps[0].now
+		for _, c := range changesOf(parityNames, now, m.steps[0].change) {
+			pipe.Eval(ctx, algorithms.ChangeScript(), []string{c.key}, c.args...)
 		}
+		if i%5 == 0 { // which changes nothing
+			m.SetNotAfter(now - 1)
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), slices.Clone(m.Argument())))
+			m.SetNotAfter(now)
+		}
+		replies = append(replies, pipe.EvalSha(ctx, script, m.AppendKeys(nil), m.Argument()))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return "", err
 	}
-	for _, reply := range refunds {
-		values, err := reply.Slice()
-		if err != nil || slices.ContainsFunc(values[1:], func(v any) bool { return v != int64(1) }) {
-			return fmt.Sprintf("a refund: %v", values), err
-		}
-	}
 	for i, reply := range replies {
-		values, err := reply.Slice()
+		text, err := reply.Text()
 		if err != nil {
 			return "", err
 		}
-		if diff := p.differs(p.steps[i], values); diff != "" {
-			return fmt.Sprintf("step %d at %d: %s", i, p.steps[i].now, diff), nil
+		if diff := p.differs(messages[i], text); diff != "" {
+			return fmt.Sprintf("message %d at %d: %s", i, messages[i].steps[0].now, diff), nil
 		}
 	}
-	for z, q := range p.requests {
-		if len(p.states) == 0 {
-			break
-		}
-		of := p.states[z]
-		want := map[string]algorithms.State{}
-		for n, l := range q.Limits {
-			want[l.ID] = of.budgets[n]
-		}
-		if q.Ban != nil {
-			want[q.Ban.ID] = of.ban
-		}
-		if q.Slots != nil {
-			want[q.Slots.ID] = of.slots
-		}
-		for id, state := range want {
-			if diff, err := stateDifference(client, p.format.name(q.Key, id), state); err != nil || diff != "" {
-				return diff, err
-			}
+	for _, reply := range late {
+		if text, err := reply.Text(); err != nil {
+			return "", err
+		} else if r, err := wire.ReadReply(text); err != nil || !r.Late || r.End() != nil {
+			return fmt.Sprintf("a late message: %+v, %v", r, err), nil
 		}
 	}
-	return "", nil
+	return p.statesDiffer(client)
 }
 
-// differs compares the reply to a step.
-func (p *program) differs(s step, values []any) string {
-	p.ready(s)
-	r := reader{reply: values}
-	now, _ := r.decodeHead()
-	_, failed := r.decodeGroup(p.requests)
-	if err := r.end(); err != nil {
+func (p *program) poisonedName(n int) string {
+	r := p.poisons[n].request
+	switch {
+	case r.Slots != nil:
+		return parityNames.Name(r.Key, r.Slots.ID)
+	case r.Ban != nil:
+		return parityNames.Name(r.Key, r.Ban.ID)
+	}
+	return parityNames.Name(r.Key, r.Limits[0].ID)
+}
+
+// differs compares the reply to a message.
+func (p *program) differs(m *message, text string) string {
+	r, err := wire.ReadReply(text)
+	if err != nil {
 		return err.Error()
 	}
-	if found, is := errors.AsType[*store.OverriddenError](failed); is && slices.Equal(found.Overrides, s.others) {
+	if want := m.steps[0].now; r.Now != want || r.Late {
+		return fmt.Sprintf("is of %d, want %d; late %v", r.Now, want, r.Late)
+	}
+	for i, s := range m.steps {
+		if diff := p.stepDiffers(s, r); diff != "" {
+			return fmt.Sprintf("step %d: %s", i, diff)
+		}
+	}
+	if err := r.End(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func (p *program) stepDiffers(s step, r *wire.Reply) string {
+	if s.poison != nil {
+		var inScript wire.ScriptError
+		requests := p.poisonedRequests(s)
+		if _, _, err := r.Take(requests, nil); !errors.As(err, &inScript) {
+			return fmt.Sprintf("with poisoned key %d: %+v, %v, want a failure of the key", s.poison.key, requests, err)
+		}
+	}
+	requests := p.asks(s, s.zones)
+	_, found, failed := r.Take(requests, nil)
+	if diff := p.correctionDiffers(s.correction, r); diff != "" {
+		return diff
+	}
+	if found, is := errors.AsType[*store.OverriddenError](failed); is && s.overridden && slices.Equal(found.Overrides, s.others) {
 		return ""
-	} else if is || s.others != nil {
+	} else if is || s.overridden {
 		return fmt.Sprintf("asked by the overrides %q: %v, want %q", s.asked, found, s.others)
 	}
 	if failed != nil {
 		return failed.Error()
 	}
-	at, taken := 3, r.taken
-	for z, q := range p.requests {
-		got, want := q.Outcome, s.want[z]
-		at += 8 * len(q.Limits)
-		var ban [8]int64
-		if q.Ban != nil {
-			for n := range ban {
-				ban[n] = values[at+n].(int64)
-			}
-			at += 8
-		}
-		if q.Slots != nil {
-			at += 8
-		}
-		var receipt algorithms.Receipt
-		if got.Slots.Taken {
-			receipt, taken = taken[0].receipt, taken[1:]
-		}
-		if now != s.now || !reflect.DeepEqual(got, want) || ban != s.bans[z] || receipt != s.receipts[z] {
-			return fmt.Sprintf("cost %d, %d slots:\n  Go  %+v %v %+v\n  Lua %+v %v %+v", s.costs[z], s.slots[z], want, s.bans[z], s.receipts[z], got, ban, receipt)
+	if !slices.Equal(found, s.found) {
+		return fmt.Sprintf("slots of the instance: Go %d, Lua %d", s.found, found)
+	}
+	for i, z := range s.zones {
+		if got, want := requests[i].Outcome, s.want[z]; !reflect.DeepEqual(got, want) {
+			return fmt.Sprintf("zone %d, cost %d, %d slots:\n  Go  %+v\n  Lua %+v", z, s.costs[z], s.slots[z], want, got)
 		}
 	}
 	return ""
 }
 
-// putState writes the state of a request's first limit into Redis.
-func putState(client *redis.Client, r store.Request, s algorithms.State) error {
-	key := parityNames.name(r.Key, r.Limits[0].ID)
-	if s.Log != nil {
-		for i := range s.Log.Len() {
-			if err := client.RPush(context.Background(), key, s.Log.At(i)).Err(); err != nil {
-				return err
+func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
+	if c.left == nil {
+		return ""
+	}
+	for _, z := range p.steps[c.of].zones {
+		if c.refund > 0 && slices.ContainsFunc(p.steps[c.of].want[z].Decisions, isCharged) {
+			if err := r.Done(); err != nil {
+				return "a refund: " + err.Error()
 			}
 		}
-		return client.Expire(context.Background(), key, time.Hour).Err()
+		if p.chargesAnew(z, c.charge) {
+			requests := []store.Request{{Limits: p.requests[z].Limits}}
+			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed {
+				return fmt.Sprintf("a charge: %v, %v", allowed, err)
+			}
+		}
+		if set, sets := c.left[z]; sets {
+			if found, err := r.Set(); err != nil || found != set.found {
+				return fmt.Sprintf("a slot: Go finds %d, Lua %d, %v", set.found, found, err)
+			}
+		}
 	}
-	state := binary.LittleEndian.AppendUint64(nil, uint64(s.A))
-	state = binary.LittleEndian.AppendUint64(state, uint64(s.B))
-	return client.Set(context.Background(), key, state, time.Hour).Err()
+	return ""
 }
 
-func stateDifference(client *redis.Client, key string, want algorithms.State) (string, error) {
-	ctx := context.Background()
-	kind, err := client.Type(ctx, key).Result()
-	if err != nil {
-		return "", err
-	}
-	switch kind {
-	case "string":
-		state, err := client.Get(ctx, key).Bytes()
-		if err != nil {
-			return "", err
-		}
-		var got algorithms.State
-		for n, field := range []*int64{&got.A, &got.B, &got.C}[:len(state)/8] {
-			*field = int64(binary.LittleEndian.Uint64(state[8*n:]))
-		}
-		if got != want {
-			return fmt.Sprintf("state of %s: Go %+v, Lua %+v", key, want, got), nil
-		}
-	case "list":
-		entries, err := client.LRange(ctx, key, 0, -1).Result()
-		if err != nil {
-			return "", err
-		}
-		var got, log []int64
-		for _, entry := range entries {
-			got = append(got, logEntry(entry)...)
-		}
-		for n := range want.Log.Len() {
-			log = append(log, want.Log.At(n))
-		}
-		if want.A > 0 { // how far the log's own time is ahead stands last
-			log = append(log, want.A)
-		}
-		if !slices.Equal(got, log) {
-			return fmt.Sprintf("state of %s: Go %d, Lua %d", key, log, got), nil
-		}
-	default: // none
-		if want != (algorithms.State{}) {
-			return fmt.Sprintf("state of %s: Go %+v, Lua none", key, want), nil
-		}
-		return "", nil
-	}
-	if ttl := client.PTTL(ctx, key).Val(); ttl < 0 || ttl == 0 {
-		return fmt.Sprintf("%s has no expiry", key), nil
-	}
-	return "", nil
-}
+// In these tests the TTL of a key tells the quantum of its expiry: spareMS for each, of the last so
+// many. Redis forgets in true time, of which a busy machine may take seconds where a program
+// takes a microsecond.
+const (
+	spareMS    = 1_000_000
+	someQuanta = 1_000_000
+)
 
-// logEntry reads an entry of a log: an instant, or three packed numbers.
-func logEntry(entry string) (numbers []int64) {
-	if len(entry) == 24 {
-		for n := range 3 {
-			numbers = append(numbers, int64(binary.LittleEndian.Uint64([]byte(entry[8*n:]))))
-		}
-		return numbers
-	}
-	stamp, _ := strconv.ParseInt(entry, 10, 64)
-	return []int64{stamp}
-}
-
-// loaded are the hashes of the two scripts of a set.
-type loaded struct{ take, refund string }
-
-// loader loads each composed script once, changed by mutate. Keys are there for an hour
-// longer than they need to be: Redis forgets in true time, of which a busy machine may
-// take seconds where a program takes a microsecond.
-func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Set) loaded {
+// loader loads each composed script once, changed by mutate, and returns its hash.
+func loader(t testing.TB, client *redis.Client, mutate func(string) string) func(algorithms.Set) string {
 	t.Helper()
-	known := make(map[algorithms.Set]loaded)
+	known := make(map[algorithms.Set]string)
 	load := func(script string) string {
-		const spare = "/ 1000) + 1000\n"
-		if strings.Count(script, spare) != 1 {
-			t.Fatalf("the script no longer holds %q", spare)
+		const lifetime = "return max(ceil(((expiry + 2) * quantum - now) / 1000), 1)\n"
+		if strings.Count(script, lifetime) != 1 {
+			t.Fatalf("the script no longer holds %q", lifetime)
 		}
-		lasting := strings.Replace(mutate(script), spare, "/ 1000) + 3600000\n", 1)
+		lasting := strings.Replace(mutate(script), lifetime, fmt.Sprintf("return (expiry %% %d + 1) * %d\n", someQuanta, spareMS), 1)
 		hash, err := client.ScriptLoad(context.Background(), lasting).Result()
 		if err != nil {
 			t.Fatalf("load: %v", err)
 		}
 		return hash
 	}
-	return func(set algorithms.Set) loaded {
-		l, ok := known[set]
+	return func(set algorithms.Set) string {
+		hash, ok := known[set]
 		if !ok {
-			l = loaded{take: load(set.TakeScript()), refund: load(set.RefundScript())}
-			known[set] = l
+			hash = load(set.Script())
+			known[set] = hash
 		}
-		return l
+		return hash
 	}
 }
 

@@ -3,7 +3,9 @@ package redisstore
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
@@ -26,21 +29,23 @@ type poison struct {
 	// certain tells that no budget ever holds this. What one might hold may be decided by,
 	// if only the decision is in range.
 	certain bool
+	// late tells that a script finds out only when it writes: what else the request is charged
+	// stays charged.
+	late bool
 }
 
 func text(name, value string, certain bool) poison {
-	return poison{name, func(c *redis.Client, key string) error { return c.Set(context.Background(), key, value, 0).Err() }, certain}
+	put := func(c *redis.Client, key string) error { return c.Set(context.Background(), key, value, 0).Err() }
+	return poison{name: name, put: put, certain: certain}
 }
 
-func list(certain bool, elements ...string) poison {
-	return poison{fmt.Sprintf("list %.60q", elements), func(c *redis.Client, key string) error {
-		for _, e := range elements {
-			if err := c.RPush(context.Background(), key, e).Err(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, certain}
+// notAString returns poisons that MGET shows as absent.
+func notAString(late bool) []poison {
+	ctx := context.Background()
+	return []poison{
+		{"a hash", func(c *redis.Client, key string) error { return c.HSet(ctx, key, "a", "1").Err() }, true, late},
+		{"a list", func(c *redis.Client, key string) error { return c.RPush(ctx, key, "1").Err() }, true, late},
+	}
 }
 
 func packed(numbers ...int64) string {
@@ -51,184 +56,200 @@ func packed(numbers ...int64) string {
 	return string(b)
 }
 
-// poisons returns what a limit's key may hold, drawn by a seed: of size numbers, or, if that
-// is 0, a log. Without a limit it is that of slots.
-func poisons(l *algorithms.Limit, size int, seed uint64) (all []poison) {
-	r := rand.New(rand.NewPCG(seed, 0))
-	all = append(all,
+func packedDoubles(numbers ...float64) string {
+	var b []byte
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
+	}
+	return string(b)
+}
+
+// extremes are numbers beside and far beyond those of a budget.
+var extremes = []int64{
+	-1, -1 << 53, -1 << 62, -1 << 63, 1<<53 + 2, 1 << 62, 1<<63 - 1,
+	1 << 53, 1<<53 - 1, 1 << 52, 0, poisonNow, poisonNow - 1, poisonNow + 3_600_000_000,
+}
+
+func isCertain(numbers ...int64) bool {
+	for _, n := range numbers {
+		if n < 0 || n > 1<<53 {
+			return true
+		}
+	}
+	return false
+}
+
+func draw(r *rand.Rand, n int) (numbers []int64) {
+	for range n {
+		numbers = append(numbers, pick(r, extremes...))
+	}
+	return numbers
+}
+
+// random returns n bytes; of two such numbers in a row none is in range.
+func random(r *rand.Rand, n int) string {
+	var b []byte
+	for range n {
+		b = append(b, byte('!'+r.IntN(94)))
+	}
+	return string(b)
+}
+
+// poisonedNumbers returns poisons of a budget that is so many numbers.
+func poisonedNumbers(r *rand.Rand, size int, late bool) []poison {
+	all := append(notAString(late),
 		text("text", "hello", true),
 		text("nothing", "", true),
-		poison{"a hash", func(c *redis.Client, key string) error { return c.HSet(context.Background(), key, "a", "1").Err() }, true},
-	)
-	extremes := []int64{-1, -1 << 53, -1 << 62, -1 << 63, 1<<53 + 2, 1 << 62, 1<<63 - 1, 1 << 53, 1<<53 - 1, 1 << 52, 0, poisonNow, poisonNow - 1, poisonNow + 3_600_000_000}
-	certain := func(numbers ...int64) bool {
-		for _, n := range numbers {
-			if n < 0 || n > 1<<53 {
-				return true
-			}
-		}
-		return false
-	}
-	draw := func(n int) (numbers []int64) {
-		for range n {
-			numbers = append(numbers, pick(r, extremes...))
-		}
-		return numbers
-	}
-	random := func(n int) string {
-		var b []byte
-		for range n {
-			b = append(b, byte('!'+r.IntN(94))) // of two such strings in a row, no number is in range
-		}
-		return string(b)
-	}
-	if size > 0 {
-		all = append(all, list(true, "1"), text("random", random(8*size), true), text("too long", packed(draw(5-size)...), true))
-		for range 20 {
-			numbers := draw(size)
-			all = append(all, text(fmt.Sprint(numbers), packed(numbers...), certain(numbers...)))
-		}
-		for i := range size { // each number alone out of range
-			for _, bad := range []int64{-1, 1 << 62} {
-				numbers := []int64{0, 0, 0}[:size]
-				numbers[i] = bad
-				all = append(all, text(fmt.Sprint(numbers), packed(numbers...), true))
-			}
-		}
-		return all
-	}
-	all = append(all, text("numbers", packed(1, 2), true), list(true, "hello"), list(true, ""), list(true, random(23)), list(true, random(24), random(24)))
-	if l == nil || l.Buckets == 0 {
-		return append(all,
-			list(true, "nan"), list(true, "inf"), list(true, "-1"), list(true, "1e300"), list(true, "1.5"), list(true, fmt.Sprint(poisonNow-1, ".25")),
-			list(true, fmt.Sprint(poisonNow-1), "x"), list(true, packed(poisonNow, 0, 1)), list(true, fmt.Sprint(int64(-poisonNow))),
-			list(false, fmt.Sprint(int64(1)<<53)), list(false, "5", "3"), list(false, fmt.Sprint(poisonNow), "0"))
-	}
-	all = append(all,
-		list(true, fmt.Sprint(poisonNow-1)), list(true, packed(poisonNow, 0)), list(true, packed(poisonNow, 0, 1)+"x"),
-		list(true, packed(poisonNow, 5, 5)), list(true, packed(poisonNow, 7, 5)), list(true, packed(poisonNow, 0, 1<<62)),
-		// The numbers of neighbours do not go on.
-		list(true, packed(1, 5, 6), packed(poisonNow, 1, 2)),
-		list(true, packed(1, 5, 6), packed(poisonNow, 0, 9)),
-		list(true, packed(1, 5, 6), packed(poisonNow, 90, 91), packed(poisonNow, 6, 7)),
-		list(false, packed(1<<53, 0, 1)), list(false, packed(poisonNow, 0, 1<<53)))
+		text("random", random(r, 8*size), true),
+		text("too long", packed(draw(r, 5-size)...), true),
+		text("one number", packed(5), true),
+		text("four numbers", packed(0, 0, 0, 0), true))
 	for range 20 {
-		numbers := draw(3)
-		all = append(all, list(certain(numbers...) || numbers[1] >= numbers[2], packed(numbers...)))
+		numbers := draw(r, size)
+		all = append(all, text(fmt.Sprint(numbers), packed(numbers...), isCertain(numbers...)))
+	}
+	for i := range size { // each number alone out of range
+		for _, bad := range []int64{-1, 1 << 62, 1<<53 + 2} {
+			numbers := []int64{0, 0, 0}[:size]
+			numbers[i] = bad
+			all = append(all, text(fmt.Sprint(numbers), packed(numbers...), true))
+		}
 	}
 	return all
 }
 
-// poisoned poisons a key of every algorithm in every way, decides a request with it amid
-// others, and gives back and renews a charge of it. It returns the first thing that isn't as
-// it should be, or "".
-func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(string) string) string {
+// poisonedSlots returns poisons of slots.
+func poisonedSlots(r *rand.Rand) []poison {
+	one := func(count, expires int64) string { return strings.Repeat("i", 16) + packed(count, expires) }
+	return append(notAString(true),
+		text("text", "hello", true),
+		text("random", random(r, 32), true),
+		text("too long", one(1, poisonNow)+"x", true),
+		text("a half", one(1, poisonNow)+strings.Repeat("i", 16), true),
+		text("a negative count", one(-1, poisonNow+1), true),
+		text("too large a count", one(1<<31, poisonNow+1), true),
+		text("a negative expiry", one(1, -1), true),
+		text("too late an expiry", one(1, 1<<53+2), true),
+		text("a second one that is bad", one(1, poisonNow+1)+one(-1, poisonNow+1), true),
+		text("the largest count", one(1<<31-1, 1<<53), false),
+		text("another instance", one(3, poisonNow+1), false),
+		text("the same one twice", one(3, poisonNow+1)+one(3, poisonNow+1), false))
+}
+
+// poisonedLogs returns poisons of a log. What it is are doubles: head, entries, ahead, newest, first,
+// after, and places.
+func poisonedLogs(r *rand.Rand, l *algorithms.Limit) []poison {
+	nan, inf, now := math.NaN(), math.Inf(1), float64(poisonNow)
+	log := func(certain bool, numbers ...float64) poison {
+		return text(fmt.Sprintf("log %.60v", numbers), packedDoubles(numbers...), certain)
+	}
+	all := append(notAString(false),
+		text("text", "hello", true),
+		text("nothing", "", true),
+		text("random", random(r, 48), true),
+		text("random, longer", random(r, 96), true),
+		text("half a header", packedDoubles(0, 0, 0), true),
+		text("half a place", packedDoubles(0, 0, 0, 0, 0, 0)+"four", true))
+	healthy := []float64{2, 2, 0, now - 1, 0, 0, now - 1, 5, now - 2} // instants that go on
+	if l.Buckets > 0 {                                                // and buckets, of which one has expired
+		healthy = []float64{2, 2, 0, now - 1, 7, 12, now - 1, 9, 12, 0, 0, 0, now - 70_000_000, 6, 9}
+	}
+	all = append(all, log(false, healthy...))
+	change := func(certain bool, at int, bad float64) {
+		numbers := append([]float64(nil), healthy...)
+		numbers[at] = bad
+		all = append(all, log(certain, numbers...))
+	}
+	for at := range 6 {
+		for _, bad := range []float64{nan, inf, -1, 0.5, 1e300} {
+			change(l.Buckets > 0 || at < 4 || bad != 0.5, at, bad) // the last two are of buckets
+		}
+	}
+	change(true, 0, 3) // a place that is none
+	change(true, 1, 4) // more entries than places
+	if l.Buckets == 0 {
+		for _, bad := range []float64{nan, inf, 1e300, now - 0.5, -1, 0.5} {
+			change(false, 6, bad)
+			expired := bad < 1 // of which nobody asks more
+			all = append(all, log(!expired, 0, 1, 0, now, 0, 0, bad, 0))
+		}
+		return all
+	}
+	change(true, 4, 13) // the first event behind the last
+	change(true, 4, 11) // less events than entries
+	all = append(all, log(true, 2, 2, 0, now-1, 11, 12, now-1, 9, 12, 0, 0, 0, now-2, 6, 9))
+	change(true, 1, 0)  // events without entries
+	change(true, 7, 5)  // a bucket before the first
+	change(true, 7, 14) // a bucket behind the last
+	for range 20 {
+		numbers := draw(r, 6)
+		of := make([]float64, 6)
+		for i, n := range numbers {
+			of[i] = float64(n)
+		}
+		all = append(all, log(isCertain(numbers...) || numbers[1] > 0 || numbers[5] > numbers[4] || numbers[0] > 0, of...))
+	}
+	return all
+}
+
+// poisonable is a kind of key that may be poisoned.
+type poisonable struct {
+	id      string
+	limit   *store.Limit
+	slots   *store.Slots
+	ban     *store.Ban
+	poisons func(r *rand.Rand) []poison
+}
+
+func (p *poisonable) request(key string, mode algorithms.Mode, limits ...store.Limit) []store.Request {
+	if p.limit != nil {
+		limits = append(limits, *p.limit)
+	}
+	cost := int64(1)
+	if p.ban != nil { // one that is denied: what is absent is found out when a denial is counted
+		cost = 11
+	}
+	return []store.Request{{Zone: "z", Key: key, Cost: cost, Mode: mode, Limits: limits, Slots: p.slots, Ban: p.ban}}
+}
+
+func poisonables(t testing.TB) (all []poisonable) {
 	t.Helper()
-	ctx := context.Background()
-	names := format{keyNames{prefix: "p"}, 60_000_000}
-	healthy := storetest.Limit(t, "h", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000})
 	quotas := append(storetest.Quotas(10, 60_000_000),
 		algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 60_000_000, Buckets: 6},
 		algorithms.Quota{Algorithm: "smooth", Events: 10, Window: 60_000_000, WarmUp: 60_000_000})
-	type budget struct {
-		limit store.Limit
-		slots *store.Slots
-		ban   *store.Ban
-		id    string
-		size  int // how many numbers it is; 0 is a log
-	}
-	var budgets []budget
 	for _, q := range quotas {
 		limit := storetest.Limit(t, "z", q)
-		size := 2
-		switch q.Algorithm {
-		case "sliding_log":
-			size = 0
-		case "sliding_window":
-			size = 3
+		poisons := func(r *rand.Rand) []poison { return poisonedNumbers(r, sizeOf(limit.Limit), true) }
+		if q.Algorithm == "sliding_log" {
+			poisons = func(r *rand.Rand) []poison { return poisonedLogs(r, limit.Limit) }
 		}
-		budgets = append(budgets, budget{limit: limit, id: limit.ID, size: size})
+		all = append(all, poisonable{id: limit.ID, limit: &limit, poisons: poisons})
 	}
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10}
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 60_000_000, Duration: 60_000_000, Most: 60_000_000})
-	budgets = append(budgets, budget{slots: slots, id: slots.ID}, budget{ban: ban, id: ban.ID, size: 3})
-	for _, of := range budgets {
-		limits := []store.Limit{healthy}
-		var refunds []credit
-		if of.limit.Limit != nil {
-			limits = append(limits, of.limit)
-			refunds = []credit{{"bad", of.id, of.limit.Limit, algorithms.Receipt{A: poisonNow - 1}, 1}}
-		} else if of.slots != nil {
-			refunds = []credit{{"bad", of.id, slotLimit(10), algorithms.Receipt{A: poisonNow - 1}, 1}}
-		}
-		one := func(key string, mode algorithms.Mode) []store.Request {
-			return []store.Request{{Zone: "z", Key: key, Cost: 1, Mode: mode, Limits: []store.Limit{healthy}}}
-		}
-		bad := one("bad", algorithms.Binary)
-		bad[0].Limits, bad[0].Slots, bad[0].Ban = limits, of.slots, of.ban
-		set := algorithmsOf(bad)
-		sha := client.ScriptLoad(ctx, mutate(set.TakeScript())).Val()
-		refund := client.ScriptLoad(ctx, mutate(set.RefundScript())).Val()
-		renew := client.ScriptLoad(ctx, mutate(set.RenewScript())).Val()
-		for _, p := range poisons(of.limit.Limit, of.size, seed) {
+	return append(all,
+		poisonable{id: slots.ID, slots: slots, poisons: poisonedSlots},
+		poisonable{id: ban.ID, limit: all[0].limit, ban: ban, poisons: func(r *rand.Rand) []poison {
+			return poisonedNumbers(r, 3, false) // denied requests charge nothing
+		}})
+}
+
+// poisoned poisons keys of every kind in every way, decides requests with them amid others, and
+// corrects them. It returns the first thing that isn't as it should be, or "".
+func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(string) string) string {
+	t.Helper()
+	healthy := storetest.Limit(t, "h", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000})
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, of := range poisonables(t) {
+		for _, p := range of.poisons(r) {
 			for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Uniform} {
-				if mode == algorithms.Uniform && of.limit.Limit != nil && of.limit.Algorithm().BinaryOnly {
+				if mode == algorithms.Uniform && (of.ban != nil || of.limit != nil && of.limit.Algorithm().BinaryOnly) {
 					continue
 				}
-				what := fmt.Sprintf("%s in mode %v, seed %d, poisoned by %s", of.id, mode, seed, p.name)
-				client.FlushDB(ctx)
-				key := names.name("bad", of.id)
-				if err := p.put(client, key); err != nil {
-					t.Fatal(err)
-				}
-				before := client.Dump(ctx, key).Val()
-				bad[0].Mode = mode
-				groups := [][]store.Request{one("first", mode), bad, one("last", mode)}
-				keys, argv := names.encode(poisonNow, 0, groups...)
-				values, err := client.EvalSha(ctx, sha, keys, argv...).Slice()
-				if err != nil {
-					return fmt.Sprintf("%s: the call fails: %v", what, err)
-				}
-				r := reader{reply: values}
-				r.decodeHead()
-				var failed [3]error
-				for i := range groups {
-					_, failed[i] = r.decodeGroup(groups[i])
-				}
-				if err := r.end(); err != nil {
-					return fmt.Sprintf("%s: the reply is bad: %v", what, err)
-				}
-				for _, i := range []int{0, 2} {
-					if failed[i] != nil || groups[i][0].Outcome.Decisions[0].Remaining != 9 {
-						return fmt.Sprintf("%s: another request: %v, %+v", what, failed[i], groups[i][0].Outcome.Decisions)
-					}
-				}
-				if failed[1] == nil && p.certain {
-					return fmt.Sprintf("%s: decided as %+v", what, groups[1][0].Outcome.Decisions)
-				}
-				if e, ok := classify(ctx, failed[1]).(*store.Error); failed[1] != nil && (!ok || e.Reason != store.ReasonKey) {
-					return fmt.Sprintf("%s: %v, want an error of the key", what, failed[1])
-				}
-				if p.certain && client.Dump(ctx, key).Val() != before {
-					return what + ": it was written over"
-				}
-				if p.certain && of.ban == nil {
-					keys, argv := names.encodeRefund(refunds, poisonNow)
-					given, err := client.EvalSha(ctx, refund, keys, argv...).Slice()
-					if err != nil || len(given) != 2 || given[1] == int64(1) {
-						return fmt.Sprintf("%s: giving back says %v, %v", what, given, err)
-					}
-					keys, argv = names.encodeRefund(refunds, poisonNow, 0)
-					renewed, err := client.EvalSha(ctx, renew, keys, argv...).Slice()
-					if err != nil || len(renewed) != 4 || renewed[2] != int64(0) {
-						return fmt.Sprintf("%s: renewing says %v, %v", what, renewed, err)
-					}
-					if client.Dump(ctx, key).Val() != before {
-						return what + ": it was written over by giving back or renewing"
-					}
-				}
-				if p.certain && client.Exists(ctx, names.name("bad", healthy.ID)).Val() != 0 {
-					return what + ": the request was charged to another limit"
+				client.FlushDB(context.Background())
+				c := poisonCase{client: client, of: of, poison: p, mode: mode, healthy: healthy, mutate: mutate}
+				if wrong := c.play(); wrong != "" {
+					return fmt.Sprintf("%s in mode %v, seed %d, poisoned by %s: %s", of.id, mode, seed, p.name, wrong)
 				}
 			}
 		}
@@ -236,12 +257,170 @@ func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(strin
 	return ""
 }
 
-// Whatever another program has stored at a key fails the requests of that key, and charges
+// poisonCase is one way to poison one key.
+type poisonCase struct {
+	client  *redis.Client
+	of      poisonable
+	poison  poison
+	mode    algorithms.Mode
+	healthy store.Limit
+	mutate  func(string) string
+}
+
+var poisonNames = wire.Names{Prefix: "p"}
+
+func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
+	var m wire.Message
+	instance := algorithms.Instance{1}
+	m.Reset(poisonNames, wire.Head{Now: poisonNow, Instance: instance, SlotsExpiry: 30_000_000})
+	write(&m)
+	set := setOf(c.of.request("bad", c.mode, c.healthy)).WithSlots()
+	reply, err := c.client.Eval(context.Background(), c.mutate(set.Script()), m.AppendKeys(nil), m.Argument()).Text()
+	if err != nil {
+		return nil, err
+	}
+	return wire.ReadReply(reply)
+}
+
+// isOfTheKey reports whether an error says that a key holds something else.
+func isOfTheKey(err error) bool {
+	e, is := errors.AsType[*store.Error](classify(context.Background(), err))
+	return is && e.Reason == store.ReasonKey
+}
+
+func (c *poisonCase) play() string {
+	ctx := context.Background()
+	key := poisonNames.Name("bad", c.of.id)
+	if err := c.poison.put(c.client, key); err != nil {
+		return err.Error()
+	}
+	before := c.client.Dump(ctx, key).Val()
+	one := func(key string) []store.Request {
+		return []store.Request{{Zone: "z", Key: key, Cost: 1, Mode: c.mode, Limits: []store.Limit{c.healthy}}}
+	}
+	takes := [][]store.Request{
+		one("first"),
+		c.of.request("bad", c.mode, c.healthy),
+		one("bad"), // which sees nothing of the one before
+		c.of.request("bad", c.mode),
+		one("last"),
+	}
+	reply, err := c.run(func(m *wire.Message) {
+		for _, requests := range takes {
+			m.Take(requests)
+		}
+	})
+	if err != nil {
+		return fmt.Sprintf("the call fails: %v", err)
+	}
+	for i, requests := range takes {
+		_, _, err := reply.Take(requests, nil)
+		isPoisoned := i == 1 || i == 3
+		switch {
+		case err != nil && !isOfTheKey(err):
+			return fmt.Sprintf("take %d: %v, want an error of the key", i, err)
+		case isPoisoned && err == nil && c.poison.certain:
+			return fmt.Sprintf("take %d is decided: %+v", i, requests[0].Outcome)
+		case isPoisoned:
+			continue
+		case err != nil:
+			return fmt.Sprintf("take %d of another key fails: %v", i, err)
+		}
+		want := int64(9)
+		if i == 2 && (c.poison.late || !c.poison.certain) {
+			want = 8
+			if requests[0].Outcome.Decisions[0].Remaining == 9 && !c.poison.late { // it has failed
+				want = 9
+			}
+		}
+		if got := requests[0].Outcome.Decisions[0].Remaining; got != want {
+			return fmt.Sprintf("take %d: %d remaining, want %d", i, got, want)
+		}
+	}
+	if err := reply.End(); err != nil {
+		return fmt.Sprintf("the reply is bad: %v", err)
+	}
+	for _, key := range []string{"first", "last"} {
+		if c.client.Exists(ctx, poisonNames.Name(key, c.healthy.ID)).Val() != 1 {
+			return "key " + key + " is not charged"
+		}
+	}
+	if !c.poison.certain {
+		return ""
+	}
+	if c.client.Dump(ctx, key).Val() != before {
+		return "it was written over"
+	}
+	if wrong := c.correct(key, takes[4][0], takes[2][0]); wrong != "" {
+		return wrong
+	}
+	if c.client.Dump(ctx, key).Val() != before {
+		return "it was written over by a correction"
+	}
+	return ""
+}
+
+// correct gives back and sets the poisoned key, gives back another one, and changes a ban.
+func (c *poisonCase) correct(key string, last, beside store.Request) string {
+	if c.of.ban != nil {
+		ban := store.Change{Zone: "z", Key: "bad", Ban: []*store.Ban{c.of.ban}, BanFor: 1000}
+		for _, change := range changesOf(poisonNames, poisonNow, ban) {
+			script := c.mutate(algorithms.ChangeScript())
+			if err := c.client.Eval(context.Background(), script, []string{change.key}, change.args...).Err(); err == nil {
+				return "a ban is set"
+			}
+		}
+		return ""
+	}
+	look := []store.Request{{Zone: "z", Key: "last", Limits: []store.Limit{c.healthy}}}
+	lookBeside := []store.Request{{Zone: "z", Key: "bad", Limits: []store.Limit{c.healthy}}}
+	reply, err := c.run(func(m *wire.Message) {
+		if c.of.slots != nil {
+			m.Set(key, 3)
+		} else {
+			bad := c.of.request("bad", c.mode, c.healthy)[0]
+			bad.Outcome.Decisions = append(beside.Outcome.Decisions[:1:1],
+				algorithms.Decision{Charged: 1, Receipt: algorithms.Receipt{A: poisonNow - 1, At: poisonNow - 1}})
+			m.Refund(&bad, 1)
+		}
+		m.Refund(&last, 1)
+		m.Take(look)
+		m.Take(lookBeside)
+	})
+	if err != nil {
+		return fmt.Sprintf("the correction fails: %v", err)
+	}
+	var failed error
+	if c.of.slots != nil {
+		_, failed = reply.Set()
+	} else {
+		failed = reply.Done()
+	}
+	// A budget that is absent has nothing to give back.
+	if mayPass := c.poison.late && c.of.slots == nil; failed == nil && !mayPass || failed != nil && !isOfTheKey(failed) {
+		return fmt.Sprintf("a correction: %v, want an error of the key", failed)
+	}
+	if err := reply.Done(); err != nil {
+		return fmt.Sprintf("a correction of another key: %v", err)
+	}
+	if _, _, err := reply.Take(look, nil); err != nil || look[0].Outcome.Decisions[0].Remaining != 10 {
+		return fmt.Sprintf("after a correction of another key: %v, %+v", err, look[0].Outcome)
+	}
+	if _, _, err := reply.Take(lookBeside, nil); err != nil || failed != nil && lookBeside[0].Outcome.Decisions[0].Remaining == 10 {
+		return fmt.Sprintf("after a correction that failed: %v, %+v", err, lookBeside[0].Outcome)
+	}
+	if err := reply.End(); err != nil {
+		return fmt.Sprintf("the reply is bad: %v", err)
+	}
+	return ""
+}
+
+// Whatever another program has stored at a key fails the operations on that key, and charges
 // and fails no other. What no budget ever holds stays as it is.
 func TestPoison(t *testing.T) {
 	client := redistest.Start(t).Client
 	for seed := range uint64(8) {
-		if wrong := poisoned(t, client, seed, func(s string) string { return s }); wrong != "" {
+		if wrong := poisoned(t, client, seed, unchanged); wrong != "" {
 			t.Error(wrong)
 		}
 	}
@@ -250,76 +429,52 @@ func TestPoison(t *testing.T) {
 func TestPoisonCatchesMutants(t *testing.T) {
 	client := redistest.Start(t).Client
 	var all strings.Builder
+	var every algorithms.Set
 	for _, a := range algorithms.All() {
-		all.WriteString(algorithms.Set(0).With(a).TakeScript())
+		every = every.With(a)
 	}
+	all.WriteString(every.WithBan().WithSlots().Script())
 	for _, m := range []struct{ name, old, new string }{
 		{"any length", "if #state ~= 8 * count then foreign() end", ""},
-		{"negative numbers", "min(a, b, c) < 0 or ", ""},
-		{"numbers that are too large", " or max(a, b, c) > forever then", " then"},
-		{"the last number alone", "min(a, b, c) < 0 or max(a, b, c) > forever", "c < 0 or c > forever"},
-		{"the first number alone", "min(a, b, c) < 0 or max(a, b, c) > forever", "a < 0 or a > forever"},
-		{"numbers that go back", "if first >= after then foreign() end", ""},
-		{"a bucket before the first", "if number < first or number - first > held then foreign() end", ""},
-		{"a bucket behind the last", "number < first or number - first > held", "number < first"},
-		{"negative stamps", "n >= 0 and ", ""},
-		{"stamps that are too large", " and n <= forever)", ")"},
+		{"negative numbers", "if a < 0 or b < 0 or a > forever", "if a > forever"},
+		{"numbers that are too large", "a < 0 or b < 0 or a > forever or b > forever", "a < 0 or b < 0"},
+		{"the last number alone", "a < 0 or b < 0 or a > forever or b > forever", "b < 0 or b > forever"},
+		{"the first number alone", "a < 0 or b < 0 or a > forever or b > forever", "a < 0 or a > forever"},
+		{"any third number", "if c < 0 or c > forever then foreign() end", ""},
+		{"third numbers that are too large", "if c < 0 or c > forever", "if c < 0"},
+		{"numbers that go back", "l.first = sliding_log_check(first, after)", "l.first = first"},
+		{"more buckets than events", "entries > l.held or", "false or"},
+		{"events without buckets", "entries == 0 and l.held > 0", "false"},
+		{"a bucket before the first", "sliding_log_check(first - l.first, l.held)", "sliding_log_check(max(first - l.first, 0), l.held)"},
+		{"a bucket behind the last", "sliding_log_check(first - l.first, l.held)", "sliding_log_check(first - l.first, forever)"},
+		{"negative stamps", "n >= 0 and n <= most", "n <= most"},
+		{"stamps that are too large", "n >= 0 and n <= most", "n >= 0"},
 		{"parts of a stamp", " or n % 1 ~= 0 then", " then"},
-		{"no number is one", "(n >= 0 and n <= forever)", "(n < 0 or n > forever)"},
+		{"no number is one", "not (n >= 0 and n <= most) or n % 1 ~= 0", "n < 0 or n > most or n % 1 > 0"},
+		{"more entries than places", "sliding_log_check(entries, places)", "sliding_log_check(entries, forever)"},
+		{"a place that is none", "sliding_log_check(head, max(places - 1, 0))", "sliding_log_check(head, forever)"},
+		{"an empty string is no log", "if redis.call('EXISTS', key) == 1 then foreign() end", ""},
+		{"negative counts of slots", "if count < 0 or count", "if count"},
+		{"counts of slots that are too large", "count > most_slots or", "false or"},
+		{"slots that expired before time began", "expires < 0 or expires > forever", "expires > forever"},
+		{"slots that expire after time ends", "expires < 0 or expires > forever", "expires < 0"},
+		{"absent strings are written over", "text[k], 'NX', 'PX', lifetimes[k])", "text[k], 'PX', lifetimes[k])"},
+		{"a refused write fails nothing", "if keys[own] == name then fail(operation, err) end", ""},
+		{"one that fails undoes those before", "      undo_changes()\n", "      changes = 0\n"},
+		{"a refund that fails gives back in part", "      undo_changes()\n", ""},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			if !strings.Contains(all.String(), m.old) {
 				t.Fatalf("the script no longer holds %q", m.old)
 			}
 			for seed := range uint64(8) {
-				if wrong := poisoned(t, client, seed, func(s string) string { return strings.ReplaceAll(s, m.old, m.new) }); wrong != "" {
+				mutate := func(s string) string { return strings.ReplaceAll(s, m.old, m.new) }
+				if wrong := poisoned(t, client, seed, mutate); wrong != "" {
 					t.Logf("caught: %s", wrong)
 					return
 				}
 			}
 			t.Error("not caught")
 		})
-	}
-}
-
-// A number of a reply that no budget gives fails the request it is of. Those behind it are
-// read as ever.
-func TestForeignNumbers(t *testing.T) {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for at := range 8 {
-		for _, bad := range []int64{-1, -1 << 63, 1<<53 + 1, 1<<63 - 1} {
-			values := []any{int64(9), int64(0)}
-			for group := range 3 {
-				values = append(values, int64(1))
-				for i := range 8 {
-					n := int64(1)
-					if group == 1 && i == at {
-						n = bad
-					}
-					values = append(values, n)
-				}
-			}
-			r := reader{reply: values}
-			r.decodeHead()
-			for group := range 3 {
-				requests := []store.Request{{Limits: []store.Limit{{Limit: l}}}}
-				allowed, failed := r.decodeGroup(requests)
-				if at == 0 { // it isn't made from what a key holds: this is no reply of ours
-					continue
-				}
-				if allowed == (group == 1) || (failed != nil) != (group == 1) {
-					t.Errorf("number %d is %d: group %d is allowed: %v, fails with %v", at, bad, group, allowed, failed)
-				}
-				if e, ok := classify(t.Context(), failed).(*store.Error); group == 1 && (!ok || e.Reason != store.ReasonKey) {
-					t.Errorf("number %d is %d: %v, want an error of the key", at, bad, failed)
-				}
-			}
-			if err := r.end(); (err != nil) != (at == 0) {
-				t.Errorf("number %d is %d: the reply: %v", at, bad, err)
-			}
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,49 +10,80 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
+const programSteps = 40
+
 // latest is the last instant the bounds of package algorithms are made for, with
 // room to spare: the year 2096.
 const latest algorithms.Micros = 4_000_000_000_000_000
 
-// program is one run of one seed.
+// program is one run of one seed: steps on a timeline. What Go makes of them is known.
 type program struct {
 	seed     uint64
-	format   format
-	requests []store.Request // of every step, with the costs of the moment
+	expiry   algorithms.Micros // of slots
+	requests []store.Request   // one for each zone
 	states   []zoneState
 	steps    []step
 
+	isLarge   bool              // it asks one log of thousands of events
 	startFrom *algorithms.State // what the first budget holds before the first step, or nil
-	inForce   []string          // the override of each request
+	startBans map[int]algorithms.State
+	inForce   []string // the override of each request
+	poisons   []poisonedKey
 }
 
 // zoneState is what is known of a zone's key.
 type zoneState struct {
 	budgets []algorithms.State // of its limits
 	ban     algorithms.State
-	slots   algorithms.State // a log
+	slots   algorithms.Slots
 }
 
-// step is one step of a program, with an entry per request where it has several.
+// step asks some zones about one request, and corrects an earlier one.
 type step struct {
 	now      algorithms.Micros
-	costs    []int64
-	wait     algorithms.Micros // MaxWait of its Binary requests
-	slots    []int64           // how many slots there are
-	change   store.Change      // what is changed before
-	asked    []string          // by which override each request is asked
-	others   []string          // which there are, if these are others; then nothing is decided
-	want     []store.Outcome
-	bans     [][8]int64           // what is said of bans
-	receipts []algorithms.Receipt // of slots that are taken
-	refund   refund               // what is given back afterwards
+	instance algorithms.Instance
+	joined   bool // it is in the same message as the step before
+	zones    []int
+
+	// What follows has an entry for each zone of the program.
+
+	costs []int64
+	peeks []bool
+	wait  algorithms.Micros // MaxWait of its Binary requests
+	slots []int64           // how many slots there are
+	asked []string          // by which override each zone is asked
+	want  []store.Outcome
+
+	change     store.Change // what is changed before
+	overridden bool         // there are other overrides, then nothing is decided:
+	others     []string     // of each zone asked
+	found      []int64      // how many slots the instance had, for each zone asked that has slots
+	poison     *poisonedOp  // an operation before it that fails
+	correction correction   // made afterwards
 }
 
-// refund is that so many events of the charges of an earlier step are given back, and its
-// slots; 0 is none.
-type refund struct {
-	of     int
-	events int64
+// correction gives back events of the charges of an earlier step and its slots, and charges it
+// anew.
+type correction struct {
+	of             int
+	refund, charge int64
+	left           map[int]set // by the zone
+}
+
+// set sets the slots of the instance.
+type set struct{ found, left int64 }
+
+// poisonedKey is a key that holds what no budget is.
+type poisonedKey struct {
+	request store.Request
+	value   string
+	isList  bool // which a script finds out when it writes
+}
+
+// poisonedOp asks zones about a request, and then one about a poisoned key.
+type poisonedOp struct {
+	key   int
+	zones []int
 }
 
 func (p *program) String() string {
@@ -78,111 +108,29 @@ func (p *program) String() string {
 	return b.String()
 }
 
-// pick returns one of its arguments.
-func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
-
-// randomLimit draws a limit; one in eight is close to the largest that can be
-// counted exactly.
-func randomLimit(r *rand.Rand) *algorithms.Limit {
-	for {
-		all := algorithms.All()
-		a := all[r.IntN(len(all))]
-		q := algorithms.Quota{
-			Algorithm: a.Name,
-			Events:    pick(r, 1, 2, 3, 5, 7, 10, 1+r.Int64N(50)),
-			Window:    pick[int64](r, 1, 2, 7, 10, 999, 1000, 1_000_000, 60_000_000, 1+r.Int64N(5_000_000)),
-		}
-		if a.Burst && r.IntN(2) == 0 {
-			q.Burst = pick(r, 1, 2, q.Events+1, 2*q.Events, 1+r.Int64N(40))
-		}
-		if r.IntN(8) == 0 {
-			q.Events, q.Burst, q.Window = 1+r.Int64N(3000), 0, 1+r.Int64N(1<<r.IntN(53))
-			if a.Burst {
-				q.Burst = 1 + r.Int64N(1<<r.IntN(40))
-			}
-		}
-		if slices.Contains(a.Options, "align") {
-			q.Align = pick(r, "", "clock")
-		}
-		if slices.Contains(a.Options, "min_interval") && r.IntN(3) == 0 {
-			q.MinInterval = pick(r, 1, q.Window/q.Events, q.Window, 1+r.Int64N(2*q.Window))
-		}
-		if slices.Contains(a.Options, "buckets") && r.IntN(2) == 0 {
-			q.Buckets = pick(r, 1, 2, 10, 1+r.Int64N(200))
-		}
-		if slices.Contains(a.Options, "initial") && r.IntN(3) == 0 {
-			initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
-			q.Initial = &initial
-		}
-		if slices.Contains(a.Options, "warm_up") && r.IntN(2) == 0 {
-			q.Burst, q.Initial = 0, nil
-			q.WarmUp = pick(r, 1, q.Window, 10*q.Window, 1+r.Int64N(1<<r.IntN(45)))
-			q.ColdFactor = pick[int64](r, 0, 0, 1000, 1500, 10_000, 1000+r.Int64N(999_001))
-		}
-		if l, err := algorithms.NewLimit(q); err == nil {
-			return l
-		}
-	}
-}
-
-// randomBan draws a ban, of a zone with such a window.
-func randomBan(r *rand.Rand, window algorithms.Micros) *algorithms.Ban {
-	b := algorithms.Ban{
-		After: pick[int64](r, 1, 1, 2, 3, 5), Window: window,
-		Duration: pick(r, 1, 1000, window, 1+r.Int64N(2*window), 1+r.Int64N(1<<r.IntN(48))),
-	}
-	b.Duration = min(b.Duration, 1<<50)
-	b.Most = min(pick(r, b.Duration, b.Duration+1, 3*b.Duration, 8*b.Duration, b.Duration<<r.IntN(40)), 1<<51)
-	if b.Most < b.Duration { // which has overflowed
-		b.Most = 1 << 51
-	}
-	if err := b.Check(); err != nil {
-		panic(err)
-	}
-	return &b
-}
-
 // newProgram draws a program and decides it in Go. What happens next is aimed at
 // the edges of what was just decided: exactly then, 1 µs before and after.
 func newProgram(seed uint64) *program {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := &program{seed: seed, format: format{parityNames, pick[int64](r, 1000, 1_000_000, 30_000_000)}}
-	for z := range pick(r, 1, 1, 1, 2, 3) {
-		q := store.Request{
-			Zone: fmt.Sprint("z", z), Key: fmt.Sprint(seed, "/", r.IntN(2)),
-			Mode:   pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
-			Shadow: r.IntN(4) == 0,
-		}
-		if r.IntN(4) == 0 {
-			q.Override = new(store.Override)
-		}
-		for range pick(r, 1, 1, 2, 3) {
-			l := store.NewLimit(q.Zone, "", randomLimit(r))
-			if l.Algorithm().BinaryOnly {
-				q.Mode = algorithms.Binary
-			}
-			if l.Scalable() && r.IntN(6) == 0 {
-				l.Limit = l.Scaled(pick[int64](r, 500_000, 3_000_000, 1))
-			}
-			if slices.ContainsFunc(q.Limits, func(k store.Limit) bool { return k.ID == l.ID }) {
-				continue
-			}
-			q.Limits = append(q.Limits, l)
-		}
-		if r.IntN(3) == 0 {
-			q.Ban = &store.Ban{Ban: randomBan(r, q.Limits[0].Window), ID: store.BanID(q.Zone, "")}
-		}
-		if r.IntN(4) == 0 {
-			q.Slots = &store.Slots{ID: store.SlotsID(q.Zone, "")}
-			if r.IntN(4) == 0 {
-				q.Limits = nil
-			}
-		}
-		p.requests, p.inForce = append(p.requests, q), append(p.inForce, "")
-	}
+	p := &program{seed: seed, expiry: pick[int64](r, 1000, 1_000_000, 30_000_000)}
 	now := 1_763_640_000_000_000 + r.Int64N(1_000_000_000)
+	if p.isLarge = r.IntN(20) == 0; p.isLarge {
+		p.addLargeLog(r)
+	} else {
+		for z := range pick(r, 1, 1, 1, 2, 3) {
+			p.addZone(r, z)
+		}
+	}
+	p.startBans = make(map[int]algorithms.State)
+	for z, q := range p.requests {
+		if q.Ban != nil && r.IntN(4) == 0 { // about as many bans as are told apart
+			p.states[z].ban = algorithms.State{A: now - 1, B: now + q.Ban.Duration/2, C: 62 + r.Int64N(2)}
+			p.startBans[z] = p.states[z].ban
+		}
+	}
+	p.addPoison()
 	edges, back := []algorithms.Micros{0}, algorithms.Micros(0)
-	for range programSteps {
+	for n := range programSteps {
 		ahead := pick(r, edges...) + pick[int64](r, -1, 0, 0, 1)
 		switch r.IntN(12) {
 		case 0: // the clock steps back: a little, about as far as holds a budget still, or further
@@ -197,139 +145,227 @@ func newProgram(seed uint64) *program {
 		case 2:
 			ahead = 0
 		}
-		now = min(now+ahead, latest)
-		p.step(r, now)
-		if of := r.IntN(len(p.steps)); r.IntN(4) == 0 && of < len(p.steps)-1 && p.steps[of].others == nil {
-			p.refund(of, 1+r.Int64N(3))
+		joined := n > 0 && r.IntN(3) == 0
+		if !joined {
+			now = min(now+ahead, latest)
 		}
-		edges = append(edges[:0], p.format.expiry)
-		last := p.steps[len(p.steps)-1]
-		for i, o := range last.want {
-			for _, d := range o.Decisions {
-				edges = append(edges, d.RetryAfter, d.MoreAfter, d.ResetAfter)
-			}
-			if p.requests[i].Ban != nil {
-				edges = append(edges, o.Ban.EndsAfter, last.bans[i][7])
-			}
+		p.addStep(r, now, joined)
+		if of := pick(r, r.IntN(len(p.steps)), max(len(p.steps)-2-r.IntN(4), 0)); r.IntN(3) == 0 && of < len(p.steps)-1 && !p.steps[of].overridden {
+			p.correct(of, pick[int64](r, 0, 1, 1, 2, 3), pick[int64](r, 0, 0, 1, 4))
 		}
-		for _, q := range p.requests {
-			for _, l := range q.Limits {
-				edges = append(edges, l.Window, l.Window/l.Events, l.MinInterval)
-			}
-			if q.Ban != nil {
-				edges = append(edges, q.Ban.Window, q.Ban.Most)
-			}
-		}
+		edges = p.edges(edges[:0])
 	}
 	return p
 }
 
-func (p *program) step(r *rand.Rand, now algorithms.Micros) {
-	s := step{now: now, asked: slices.Clone(p.inForce)}
+func (p *program) addZone(r *rand.Rand, z int) {
+	q := store.Request{
+		Zone: fmt.Sprint("z", z), Key: fmt.Sprint(p.seed, "/", r.IntN(2)),
+		Mode:   pick(r, algorithms.Binary, algorithms.Binary, algorithms.Nary, algorithms.Uniform, algorithms.Force),
+		Shadow: r.IntN(4) == 0,
+	}
+	if r.IntN(4) == 0 {
+		q.Override = new(store.Override)
+	}
+	for range pick(r, 1, 1, 2, 3) {
+		l := store.NewLimit(q.Zone, "", randomLimit(r))
+		if l.Algorithm().BinaryOnly {
+			q.Mode = algorithms.Binary
+		}
+		if l.Scalable() && r.IntN(6) == 0 {
+			l.Limit = l.Scaled(pick[int64](r, 500_000, 3_000_000, 1))
+		}
+		if slices.ContainsFunc(q.Limits, func(k store.Limit) bool { return k.ID == l.ID }) {
+			continue
+		}
+		q.Limits = append(q.Limits, l)
+	}
+	if r.IntN(3) == 0 {
+		q.Ban = &store.Ban{Ban: randomBan(r, q.Limits[0].Window), ID: store.BanID(q.Zone, "")}
+	}
+	if r.IntN(3) == 0 {
+		q.Slots = &store.Slots{ID: store.SlotsID(q.Zone, "")}
+		if r.IntN(4) == 0 {
+			q.Limits = nil
+		}
+	}
+	p.requests, p.inForce = append(p.requests, q), append(p.inForce, "")
+	p.states = append(p.states, zoneState{budgets: make([]algorithms.State, len(q.Limits))})
+}
+
+// addLargeLog adds a zone whose log is written piece by piece.
+func (p *program) addLargeLog(r *rand.Rand) {
+	q := algorithms.Quota{Algorithm: "sliding_log", Events: 2000 + r.Int64N(8000), Window: 60_000_000 + r.Int64N(1000)}
+	if r.IntN(4) == 0 {
+		q.Events, q.Buckets = 10*q.Events, 1+r.Int64N(2000)
+	}
+	l, err := algorithms.NewLimit(q)
+	if err != nil {
+		panic(err)
+	}
+	limits := []store.Limit{store.NewLimit("z", "", l)}
+	request := store.Request{Zone: "z", Key: fmt.Sprint(p.seed), Mode: algorithms.Nary, Limits: limits}
+	p.requests, p.inForce = append(p.requests, request), append(p.inForce, "")
+	p.states = append(p.states, zoneState{budgets: make([]algorithms.State, 1)})
+}
+
+// addPoison adds keys of every kind that hold something else.
+func (p *program) addPoison() {
+	limit := func(algorithm string) []store.Limit {
+		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: algorithm, Events: 5, Window: 1_000_000})
+		if err != nil {
+			panic(err)
+		}
+		return []store.Limit{store.NewLimit("p", "", l)}
+	}
+	ban := &store.Ban{Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1}, ID: store.BanID("p", "")}
+	for n, key := range []poisonedKey{
+		{request: store.Request{Limits: limit("gcra")}, value: "hello"},
+		{request: store.Request{Limits: limit("token_bucket")}, value: "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"},
+		{request: store.Request{Limits: limit("sliding_log")}, value: "hello"},
+		{request: store.Request{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, value: "hello"},
+		{request: store.Request{Ban: ban}, value: "hello"},
+		{request: store.Request{Limits: limit("gcra")}, isList: true},
+		{request: store.Request{Slots: &store.Slots{ID: store.SlotsID("p", ""), Limit: 5}}, isList: true},
+		{request: store.Request{Limits: limit("sliding_log")}, isList: true},
+	} {
+		key.request.Zone, key.request.Key, key.request.Cost = "p", fmt.Sprint(p.seed, "/poisoned ", n), 1
+		p.poisons = append(p.poisons, key)
+	}
+}
+
+// edges appends how far off the next edges are.
+func (p *program) edges(edges []algorithms.Micros) []algorithms.Micros {
+	edges = append(edges, p.expiry)
+	last := p.steps[len(p.steps)-1]
+	for i, o := range last.want {
+		for _, d := range o.Decisions {
+			edges = append(edges, d.RetryAfter, d.MoreAfter, d.ResetAfter)
+		}
+		if p.requests[i].Ban != nil {
+			edges = append(edges, o.Ban.EndsAfter)
+		}
+	}
+	for _, q := range p.requests {
+		for _, l := range q.Limits {
+			edges = append(edges, l.Window, l.Window/l.Events, l.MinInterval)
+			if p.isLarge { // most of them expire little by little
+				w := l.Window
+				edges = append(edges[:0], w/5, w/5, w/4, w/3, w/3, w/2, 2*w, last.want[0].Decisions[0].MoreAfter)
+			}
+		}
+		if q.Ban != nil {
+			edges = append(edges, q.Ban.Window, q.Ban.Most)
+		}
+	}
+	return edges
+}
+
+// addStep draws a step and decides it.
+func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
+	s := step{now: now, joined: joined, asked: slices.Clone(p.inForce), instance: algorithms.Instance{byte(r.IntN(3)), 1}}
+	if joined {
+		s.instance = p.steps[len(p.steps)-1].instance
+	}
+	s.zones = r.Perm(len(p.requests))
+	if r.IntN(2) == 0 {
+		s.zones = s.zones[:1+r.IntN(len(s.zones))]
+	}
 	for _, q := range p.requests {
 		b, e := int64(1), int64(1)
 		if len(q.Limits) > 0 {
 			b, e = q.Limits[0].Burst, q.Limits[0].Events
 		}
-		s.costs = append(s.costs, min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost()))
+		cost := min(pick(r, 1, 1, 1, 0, 2, b, b+1, e, e+1, (e+1)/2, 1<<31-1), p.mostCost())
+		if p.isLarge {
+			cost = pick(r, 1, e/20, e/10, e/8, e/5, e/4, e/3, e/2)
+		}
+		peek := r.IntN(8) == 0
+		if peek {
+			cost = 0
+		}
+		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, peek)
 		s.slots = append(s.slots, pick[int64](r, 1, 2, 2, 2, 2, 3, 10))
 	}
 	if l := p.requests[0].Limits; len(l) > 0 && r.IntN(2) == 0 {
 		s.wait = pick(r, 1, l[0].Window/l[0].Events, l[0].Window, 3*l[0].Window, r.Int64N(10*l[0].Window))
 	}
+	if r.IntN(12) == 0 {
+		s.poison = &poisonedOp{key: r.IntN(len(p.poisons))}
+		if !p.poisons[s.poison.key].isList { // else the others are charged before the script finds out
+			s.poison.zones = r.Perm(len(p.requests))[:r.IntN(len(p.requests)+1)]
+		}
+	}
 	for z, q := range p.requests {
 		if q.Override == nil {
 			continue
 		}
-		if text := pick(r, "", "a", "b"); r.IntN(6) == 0 && s.change.Override == nil {
+		if text := pick(r, "", "a", "b"); r.IntN(6) == 0 && s.change.Override == nil && !joined {
 			s.change = store.Change{Zone: q.Zone, Key: q.Key, Override: &text}
 			p.inForce[z] = text
 		}
 		if s.asked[z] = p.inForce[z]; r.IntN(8) == 0 {
 			s.asked[z] = pick(r, "", "a", "b", "=a")
 		}
+		s.overridden = s.overridden || s.asked[z] != p.inForce[z] && slices.Contains(s.zones, z)
 	}
-	if !slices.Equal(s.asked, p.inForce) {
-		s.others = slices.Clone(p.inForce)
+	if s.overridden {
+		s.want = []store.Outcome{}
+		for _, z := range s.zones {
+			text := ""
+			if p.requests[z].Override != nil {
+				text = p.inForce[z]
+			}
+			s.others = append(s.others, text)
+		}
 		p.steps = append(p.steps, s)
 		return
 	}
 	p.decide(s)
 }
 
-// slotsLimit is the log that slots are kept in, with room for all.
-func (p *program) slotsLimit() *algorithms.Limit {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "sliding_log", Events: algorithms.MostLogged, Window: p.format.expiry})
-	if err != nil {
-		panic(err)
-	}
-	return l
-}
-
-// never is a request that nothing fits.
-func never() algorithms.Request {
-	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 1})
-	if err != nil {
-		panic(err)
-	}
-	return algorithms.Request{Cost: 2, Checks: []algorithms.Check{{Limit: l, State: new(algorithms.State)}}}
-}
-
 // decide decides a step in Go.
 func (p *program) decide(s step) {
-	for len(p.states) < len(p.requests) {
-		p.states = append(p.states, zoneState{budgets: make([]algorithms.State, len(p.requests[len(p.states)].Limits))})
-	}
-	requests := make([]algorithms.Request, len(p.requests))
-	s.want, s.bans = make([]store.Outcome, len(requests)), make([][8]int64, len(requests))
-	s.receipts = make([]algorithms.Receipt, len(requests))
-	for i, q := range p.requests {
-		r, of, o := &requests[i], &p.states[i], &s.want[i]
-		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[i], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow}
+	requests := make([]algorithms.Request, len(s.zones))
+	s.want = make([]store.Outcome, len(p.requests))
+	stepped := make([]bool, len(requests))
+	living := make([]algorithms.Slots, len(requests))
+	for i, z := range s.zones {
+		q, r, of := p.requests[z], &requests[i], &p.states[z]
+		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow}
 		for n, l := range q.Limits {
 			r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &of.budgets[n]})
 		}
 		if q.Ban != nil {
 			r.Ban = &algorithms.BanCheck{Ban: q.Ban.Ban, State: &of.ban}
 		}
-		if o.Slots.Free = true; q.Slots != nil {
-			look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: p.slotsLimit(), State: &of.slots}}}}
-			algorithms.Take(look, s.now)
-			r.Slots = &algorithms.SlotsCheck{Limit: s.slots[i], InFlight: algorithms.MostLogged - look[0].Checks[0].Decision.Remaining}
-			o.Slots.Free = r.Slots.Free()
+		if s.want[z].Slots.Free = true; q.Slots != nil {
+			living[i], stepped[i] = slices.Clone(of.slots).Living(s.now, p.expiry)
+			s.found = append(s.found, living[i].Of(s.instance))
+			r.Slots = &algorithms.SlotsCheck{Limit: s.slots[z], InFlight: living[i].InFlight(), Peek: s.peeks[z]}
+			s.want[z].Slots.Free = r.Slots.Free()
 		}
 	}
 	algorithms.Take(requests, s.now)
 	for i, r := range requests {
-		o := &s.want[i]
-		if o.Verdict = store.Allowed; !o.Slots.Free {
-			o.Verdict = store.Denied
-		}
+		z := s.zones[i]
+		o, of := &s.want[z], &p.states[z]
 		for _, c := range r.Checks {
-			if o.Decisions = append(o.Decisions, c.Decision); !c.Decision.Allowed {
-				o.Verdict = store.Denied
-			}
+			o.Decisions = append(o.Decisions, c.Decision)
 		}
 		if r.Ban != nil {
 			d := r.Ban.Decision
 			o.Ban = store.BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
-			s.bans[i] = [8]int64{1, 0, 0, 0, algorithms.Forever, d.EndsAfter, d.EndsAfter, d.ResetAfter}
-			if d.EndsAfter > 0 {
-				s.bans[i][4] = 0
-			}
-			if d.Stands {
-				o.Verdict, s.bans[i][0] = store.Banned, 0
-			}
 		}
 		if r.Slots != nil {
 			o.Slots.Taken, o.Slots.InFlight = r.Slots.Taken, r.Slots.InFlight
-			log := []algorithms.Request{{Cost: 1, Checks: []algorithms.Check{{Limit: p.slotsLimit(), State: &p.states[i].slots}}}}
-			if !r.Slots.Taken {
-				log = append(log, never())
+			if r.Slots.Taken {
+				of.slots = living[i].Set(s.instance, living[i].Of(s.instance)+1, s.now+p.expiry)
+			} else if stepped[i] && !r.Slots.Peek {
+				of.slots = living[i]
 			}
-			algorithms.Take(log, s.now)
-			s.receipts[i] = log[0].Checks[0].Decision.Receipt
 		}
+		o.SetVerdict()
 	}
 	p.steps = append(p.steps, s)
 }
@@ -347,40 +383,38 @@ func maxWait(q store.Request, wait algorithms.Micros) algorithms.Micros {
 	return wait
 }
 
-// refund gives back events and slots of an earlier step, right after the one decided last and
-// at its instant.
-func (p *program) refund(of int, events int64) {
+// correct corrects an earlier step, right after the one decided last and at its instant.
+func (p *program) correct(of int, refund, charge int64) {
 	last := &p.steps[len(p.steps)-1]
-	last.refund = refund{of: of, events: events}
-	for z, q := range p.requests {
-		if len(p.states) == 0 {
-			continue // nothing was decided yet
-		}
-		for n, l := range q.Limits {
-			if d := p.steps[of].want[z].Decisions[n]; d.Charged > 0 {
-				algorithms.Refund(l.Limit, &p.states[z].budgets[n], last.now, d.Receipt, min(events, d.Charged))
+	last.correction = correction{of: of, refund: refund, charge: charge, left: make(map[int]set)}
+	for _, z := range p.steps[of].zones {
+		q, outcome, state := p.requests[z], p.steps[of].want[z], &p.states[z]
+		for n, d := range outcome.Decisions {
+			if refund > 0 && d.Charged > 0 {
+				algorithms.Refund(q.Limits[n].Limit, &state.budgets[n], last.now, d.Receipt, min(refund, d.Charged))
 			}
 		}
-		if p.steps[of].want[z].Slots.Taken {
-			algorithms.Refund(p.slotsLimit(), &p.states[z].slots, last.now, p.steps[of].receipts[z], 1)
+		if p.chargesAnew(z, charge) {
+			r := algorithms.Request{Mode: algorithms.Force, Cost: charge}
+			for n, l := range q.Limits {
+				r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &state.budgets[n]})
+			}
+			algorithms.Take([]algorithms.Request{r}, last.now)
+		}
+		if outcome.Slots.Taken {
+			state.slots, _ = state.slots.Living(last.now, p.expiry)
+			found := state.slots.Of(last.instance)
+			left := max(found-1, 0)
+			state.slots = state.slots.Set(last.instance, left, last.now+p.expiry)
+			last.correction.left[z] = set{found, left}
 		}
 	}
 }
 
-// credits are what a refund gives back.
-func (p *program) credits(given refund) (credits []credit) {
-	of := p.steps[given.of]
-	for z, q := range p.requests {
-		for n, l := range q.Limits {
-			if d := of.want[z].Decisions[n]; d.Charged > 0 {
-				credits = append(credits, credit{q.Key, l.ID, l.Limit, d.Receipt, min(given.events, d.Charged)})
-			}
-		}
-		if of.want[z].Slots.Taken {
-			credits = append(credits, credit{q.Key, q.Slots.ID, slotLimit(of.slots[z]), of.receipts[z], 1})
-		}
-	}
-	return credits
+// chargesAnew reports whether a zone is charged by a correction.
+func (p *program) chargesAnew(z int, charge int64) bool {
+	return charge > 0 && len(p.requests[z].Limits) > 0 &&
+		!slices.ContainsFunc(p.requests[z].Limits, func(l store.Limit) bool { return l.Algorithm().BinaryOnly })
 }
 
 // mostCost is the largest cost drawn. With a log it is small: a mutant may push
@@ -394,4 +428,29 @@ func (p *program) mostCost() int64 {
 		}
 	}
 	return 1<<31 - 1
+}
+
+// asks returns the requests of zones at a step.
+func (p *program) asks(s step, zones []int) (requests []store.Request) {
+	for _, z := range zones {
+		q := p.requests[z]
+		q.Cost, q.Peek, q.MaxWait = s.costs[z], s.peeks[z], maxWait(q, s.wait)
+		if q.Override != nil {
+			q.Override = &store.Override{Text: s.asked[z]}
+		}
+		if q.Slots != nil {
+			q.Slots = &store.Slots{ID: q.Slots.ID, Limit: s.slots[z]}
+		}
+		requests = append(requests, q)
+	}
+	return requests
+}
+
+// poisonedRequests returns what the poisoned operation of a step asks.
+func (p *program) poisonedRequests(s step) []store.Request {
+	requests := p.asks(s, s.poison.zones)
+	for i := range requests {
+		requests[i].Override = nil
+	}
+	return append(requests, p.poisons[s.poison.key].request)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -49,14 +50,15 @@ type Options struct {
 	KeyPrefix string
 	// HashKeys, if not empty, is a secret: keys are stored as [HashedKey] has them.
 	HashKeys string
-	// Timeout is how long one Take waits in all (default 100 ms).
+	// Timeout is how long a message may take until its reply, or a new connection and that
+	// (default 100 ms). Before, a Take may wait up to a second in the queue.
 	Timeout time.Duration
 	// Batch is how many requests share one script call at most (default 128);
 	// less than 0 gives each a call of its own, however many are under way.
 	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
-	// SlotExpiry is how long a slot is held that an instance neither gives back nor renews
+	// SlotExpiry is how long an instance's count of slots lives that the instance doesn't set
 	// (default 30 s).
 	SlotExpiry time.Duration
 }
@@ -86,13 +88,18 @@ type Store struct {
 	mu      sync.Mutex
 	conns   *connections // nil before the first use and after the last
 	closed  bool
-	takes   scripts
-	refunds scripts
-	renews  scripts
+	set     algorithms.Set // what scripts can decide
+	scripts *redis.Script
 	clock   clock
 	stepped func(back time.Duration)
-	batcher batcher
-	slots   *slotTable
+
+	loading    sync.Mutex // guards what follows, and is held while a script is loaded
+	loaded     time.Time  // when that had been tried last
+	loadedHash string
+	loadedErr  error
+
+	queue    queue
+	inFlight *inFlight
 }
 
 // Normal returns the options with defaults filled in and a URL taken apart, so
@@ -143,22 +150,23 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 }
 
 func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
-	s := &Store{
-		options: o, dial: dial, takes: make(scripts), refunds: make(scripts), renews: make(scripts), stepped: stepped,
-		batcher: batcher{bounds: flying},
-	}
-	s.slots = newSlotTable(o.SlotExpiry, s.renewSlots)
+	s := &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}}
+	s.inFlight = newInFlight(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
-func (s *Store) format() format { return s.options.format() }
+// newNode makes the store of a node of a cluster.
+func newNode(o Options, dial func() *redis.Client, stepped func(back time.Duration), f *inFlight) *Store {
+	return &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}, inFlight: f}
+}
 
-func (o Options) names() keyNames { return keyNames{prefix: o.KeyPrefix, secret: o.HashKeys} }
+func (s *Store) names() wire.Names { return s.options.names() }
 
-func (o Options) format() format { return format{o.names(), o.SlotExpiry.Microseconds()} }
+func (o Options) names() wire.Names { return wire.Names{Prefix: o.KeyPrefix, Secret: o.HashKeys} }
 
-// Destruct lets a [Store] live in a pool of shared values. It is Close.
-func (s *Store) Destruct() error { return s.Close() }
+// HashedKey returns the form of a key where keys are not to be stored or shown: its HMAC-SHA256
+// with a secret, marked so that it equals no key.
+func HashedKey(secret, key string) string { return wire.HashedKey(secret, key) }
 
 //go:embed probe.lua
 var probeLua string
@@ -174,8 +182,8 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
 	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
-	err := s.run(ctx, conns, false, command{script: probe, keys: []string{key, key + " log"}})[0].err
-	if err != nil && ctx.Err() == nil && s.options.MasterName != "" {
+	err := eval(ctx, conns, false, probe, []string{key, key + " log"})
+	if isDemoted("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
 		s.renew(conns) // another Sentinel may know better
 	}
 	return classify(ctx, err)
@@ -201,101 +209,113 @@ func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 
 // Take implements [store.Store]. The instant is Redis' own.
 func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	return s.takeUntil(ctx, time.Now().Add(s.options.Timeout), requests)
-}
-
-// takeUntil is Take with a deadline of its own.
-func (s *Store) takeUntil(ctx context.Context, own time.Time, requests []store.Request) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	deadline := own
-	if sooner, ok := ctx.Deadline(); ok && sooner.Before(deadline) {
-		deadline = sooner
-	}
-	allowed, err := s.take(ctx, deadline, requests)
-	for errors.Is(err, errLate) && time.Now().Before(deadline) && ctx.Err() == nil {
-		// Nothing was charged: it was too late for another request of the batch, or
-		// the time of Redis is known better now.
-		allowed, err = s.take(ctx, deadline, requests)
-	}
-	if err != nil && !store.IsOverridden(err) && deadline.Equal(own) && !time.Now().Before(own) { // Redis had all its time, whoever has left meanwhile
-		return false, &store.Error{Reason: store.ReasonTimeout, Err: err}
-	}
-	return allowed, classify(ctx, err)
+	return s.TakeAt(ctx, 0, requests)
 }
 
 // TakeAt is Take at an instant of the caller's choice; 0 stands for the time of
 // Redis.
 func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
-	if now == 0 {
-		return s.Take(ctx, requests)
+	if err := ctx.Err(); err != nil || len(requests) == 0 {
+		return err == nil, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
-	defer cancel()
-	allowed, err := s.takeAlone(waiting, now, time.Time{}, false, requests)
+	c := s.newTake(ctx, now, requests)
+	s.ask(c, true)
+	allowed, err := s.await(c)
 	return allowed, classify(ctx, err)
 }
 
-// takeAlone takes with a script call of its own.
-func (s *Store) takeAlone(ctx context.Context, now algorithms.Micros, deadline time.Time, asking bool, requests []store.Request) (bool, error) {
-	a := s.ask(ctx, now, asking, part{deadline: deadline, groups: [][]store.Request{requests}})[0]
-	if a.err != nil {
-		return false, a.err
+func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []store.Request) *call {
+	c := calls.Get().(*call)
+	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
+	c.names = s.inFlight.namesOf(requests)
+	for i := range requests {
+		for j := range requests[i].Limits {
+			c.work += requests[i].Limits[j].Work(requests[i].Cost)
+		}
+		if requests[i].Slots != nil {
+			c.work += algorithms.CounterWork
+		}
+		if requests[i].Ban != nil {
+			c.work += algorithms.CounterWork
+		}
 	}
-	allowed, failed := a.reader.decodeGroup(requests)
-	if err := errors.Join(failed, a.reader.end()); err != nil {
-		return false, err
-	}
-	s.slots.hold(a.reader.taken, now != 0)
-	return allowed, nil
+	return c
 }
 
 // Correct implements [store.Store].
 func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
-	if err := s.CorrectAt(context.Background(), 0, corrections); err != nil && failed != nil {
-		failed(err)
-	}
-}
-
-// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of Redis.
-func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	deadline := time.Now().Add(s.options.Timeout)
-	waiting, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	refund := func(credits []credit) error { return classify(ctx, s.refund(waiting, now, false, credits)) }
-	return s.slots.correct(corrections, refund, func(more []store.Request) (err error) {
-		if now == 0 {
-			_, err = s.takeUntil(ctx, deadline, more)
-		} else {
-			_, err = s.TakeAt(ctx, now, more)
+	s.inFlight.leave(corrections, true)
+	s.correct(0, corrections, func(c *call) {
+		if c.err != nil && failed != nil {
+			failed(classify(context.Background(), c.err))
 		}
-		return err
 	})
 }
 
-func (s *Store) refund(ctx context.Context, now algorithms.Micros, asking bool, credits []credit) error {
-	if len(credits) == 0 {
-		return nil
+// Left notes that requests hold their slots no more. It asks Redis nothing.
+func (s *Store) Left(corrections []store.Correction) { s.inFlight.leave(corrections, false) }
+
+// Hold counts slots that another store has granted.
+func (s *Store) Hold(requests []store.Request) { s.inFlight.hold(requests) }
+
+// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of Redis. It
+// returns when the corrections are made.
+func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
+	s.inFlight.leave(corrections, true)
+	results := make(chan error, len(corrections))
+	n := s.correct(now, corrections, func(c *call) { results <- c.err })
+	var err error
+	for range n {
+		err = cmp.Or(err, <-results)
 	}
-	var set algorithms.Set
-	for _, c := range credits {
-		set = set.With(algorithmOf(c.of))
+	return classify(ctx, err)
+}
+
+// correct queues refunds and charges: a call for each key, since in a cluster each can be elsewhere.
+// It returns how many calls these are; ended is called for each.
+func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*call)) (n int) {
+	for _, c := range callsOf(now, corrections) {
+		c.ended = ended
+		s.ask(c, false)
+		n++
 	}
-	keys, argv := s.format().encodeRefund(credits, now)
-	reply := s.runOne(ctx, asking, command{s.script(s.refunds, algorithms.Set.RefundScript, set), keys, argv})
-	if reply.err != nil {
-		return reply.err
-	}
-	if len(reply.values) != 1+len(keys) {
-		return errShort
-	}
-	for _, one := range reply.values[1:] {
-		if one != int64(1) {
-			return scriptError(fmt.Sprint(one))
+	return n
+}
+
+// callsOf returns the calls that make corrections, as much work in each as one message may hold.
+func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*call) {
+	last := make(map[string]*call) // by key
+	for _, one := range corrections {
+		one.Leave = false
+		refunds := one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged)
+		if !refunds && (one.Charge == 0 || len(one.Request.Limits) == 0) {
+			continue
 		}
+		work := int64(0)
+		for i := range one.Request.Limits {
+			l := one.Request.Limits[i]
+			if work += l.Work(one.Charge); refunds {
+				work += l.BackWork()
+			}
+		}
+		c := last[one.Request.Key]
+		if c == nil || c.work+work > algorithms.MostWork {
+			c = &call{key: one.Request.Key, now: now, alone: now != 0, queued: time.Now()}
+			last[c.key] = c
+			made = append(made, c)
+		}
+		one.Request = detached(one.Request)
+		c.corrections = append(c.corrections, one)
+		c.work += work
 	}
-	return nil
+	return made
+}
+
+// detached copies what a correction has to know of a request.
+func detached(r *store.Request) *store.Request {
+	d := &store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
+	d.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
+	return d
 }
 
 // Change implements [store.Store].
@@ -305,140 +325,43 @@ func (s *Store) Change(ctx context.Context, c store.Change) error { return s.Cha
 func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error {
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
-	conns := s.acquire()
-	defer s.release(conns)
-	for _, reply := range s.run(waiting, conns, false, s.format().encodeChange(now, c)...) {
-		if reply.err != nil {
-			return classify(ctx, reply.err)
+	for _, one := range changesOf(s.names(), now, c) {
+		if err := s.change(waiting, false, one); err != nil {
+			return classify(ctx, err)
 		}
 	}
 	return nil
 }
 
-// runOne runs one script.
-func (s *Store) runOne(ctx context.Context, asking bool, c command) reply {
+// change is a change at one key: the arguments of the script.
+type change struct {
+	key  string
+	args []any
+}
+
+var changeScript = redis.NewScript(algorithms.ChangeScript())
+
+// changesOf returns the changes at single keys that a change is, as change.lua documents them.
+func changesOf(names wire.Names, now algorithms.Micros, c store.Change) (changes []change) {
+	add := func(id string, args ...any) { changes = append(changes, change{names.Name(c.Key, id), args}) }
+	for _, id := range c.Forget {
+		add(id, "forget")
+	}
+	for _, b := range c.Ban {
+		add(b.ID, "ban", now, c.BanFor, b.AppendMessage(nil))
+	}
+	if c.Override != nil {
+		add(store.OverrideID(c.Zone), "override", *c.Override, c.OverrideFor)
+	}
+	return changes
+}
+
+func (s *Store) change(ctx context.Context, asking bool, c change) error {
 	conns := s.acquire()
 	defer s.release(conns)
-	return s.run(ctx, conns, asking, c)[0]
-}
-
-// scripts holds those made so far, by the algorithms in them.
-type scripts map[algorithms.Set]*redis.Script
-
-// script returns the script for a set of algorithms.
-func (s *Store) script(made scripts, compose func(algorithms.Set) string, set algorithms.Set) *redis.Script {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := made[set]
-	if known == nil {
-		known = redis.NewScript(compose(set))
-		made[set] = known
-	}
-	return known
-}
-
-// algorithmsOf returns what is needed to decide groups of requests.
-func algorithmsOf(groups ...[]store.Request) (set algorithms.Set) {
-	for _, requests := range groups {
-		for i := range requests {
-			r := &requests[i]
-			for _, l := range r.Limits {
-				set = set.With(l.Algorithm())
-			}
-			if r.Ban != nil {
-				set = set.WithBan()
-			}
-			if r.Slots != nil {
-				set = set.With(slotAlgorithm)
-			}
-		}
-	}
-	return set
-}
-
-// charge is a command that must run at most once. Once it may have been written,
-// the client does not send it again whatever happens; MaxRetries alone does not
-// keep it from that everywhere.
-type charge struct{ *redis.Cmd }
-
-// NoRetry implements [redis.Cmder].
-func (charge) NoRetry() bool { return true }
-
-// command is a call of a script, whose keys are in one slot.
-type command struct {
-	script *redis.Script
-	keys   []string
-	argv   []any
-}
-
-// reply is what a script returned, or why it didn't.
-type reply struct {
-	values []any
-	err    error
-}
-
-// run runs scripts in one round trip, and loads first those that Redis doesn't have:
-// NOSCRIPT is the one answer after which the same call is made again, for it proves
-// that nothing ran. With asking, Redis is told that another node of its cluster has
-// sent us.
-func (s *Store) run(ctx context.Context, conns *connections, asking bool, commands ...command) []reply {
-	replies := make([]reply, len(commands))
-	send(ctx, conns, asking, commands, replies)
-	var missing []command
-	var places []int
-	loaded := make(map[*redis.Script]error)
-	for i := range replies {
-		if !redis.HasErrorPrefix(replies[i].err, "NOSCRIPT") {
-			continue
-		}
-		script := commands[i].script
-		err, known := loaded[script]
-		if !known {
-			err = script.Load(ctx, conns).Err()
-			loaded[script] = err
-		}
-		if replies[i].err = err; err == nil {
-			missing, places = append(missing, commands[i]), append(places, i)
-		}
-	}
-	if len(missing) > 0 {
-		again := make([]reply, len(missing))
-		send(ctx, conns, asking, missing, again)
-		for i, place := range places {
-			replies[place] = again[i]
-		}
-	}
-	if slices.ContainsFunc(replies, demoted) {
+	err := eval(ctx, conns, asking, changeScript, []string{c.key}, c.args...)
+	if isDemoted("", err) {
 		s.renew(conns)
 	}
-	return replies
-}
-
-// send makes script calls in one round trip.
-func send(ctx context.Context, conns *connections, asking bool, commands []command, replies []reply) {
-	cmds := make([]charge, len(commands))
-	for i, c := range commands {
-		args := make([]any, 0, 3+len(c.keys)+len(c.argv))
-		args = append(args, "evalsha", c.script.Hash(), len(c.keys))
-		for _, k := range c.keys {
-			args = append(args, k)
-		}
-		cmds[i] = charge{redis.NewCmd(ctx, append(args, c.argv...)...)}
-	}
-	if len(cmds) == 1 && !asking {
-		_ = conns.Process(ctx, cmds[0])
-	} else {
-		pipeline := conns.Pipeline()
-		for _, cmd := range cmds {
-			if asking {
-				_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
-			}
-			_ = pipeline.Process(ctx, cmd)
-		}
-		_, _ = pipeline.Exec(ctx)
-	}
-	for i, cmd := range cmds {
-		replies[i].err = asRedirect(cmd.Err())
-		replies[i].values, _ = cmd.Val().([]any)
-	}
+	return err
 }

@@ -51,7 +51,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	deadline := time.Now().Add(c.options.Timeout)
 	parts := split(requests)
 	for _, p := range parts { // no charge that would have to be given back at once
-		n := c.slots[c.names().slot(p.requests[0].Key)].Load()
+		n := c.slots[c.names().Slot(p.requests[0].Key)].Load()
 		if n != nil && n.breaker.Open() {
 			return false, &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
 		}
@@ -67,8 +67,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	if failed != nil {
 		for _, p := range parts {
 			if p.err == nil {
-				credits := c.credits(p.requests)
-				go c.giveBack(context.WithoutCancel(ctx), now, p.requests[0].Key, credits, nil)
+				c.Correct(allOf(p.requests), nil)
 			}
 		}
 		return false, failed
@@ -76,7 +75,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	if err := overridden(parts, len(requests)); err != nil { // there must be room when the same are asked for again
 		each(parts, func(p *byKey) {
 			if p.err == nil {
-				_ = c.giveBack(context.WithoutCancel(ctx), now, p.requests[0].Key, c.credits(p.requests), nil)
+				_ = c.CorrectAt(context.WithoutCancel(ctx), now, allOf(p.requests))
 			}
 		})
 		return false, err
@@ -118,25 +117,26 @@ func overridden(parts []*byKey, requests int) error {
 	return all
 }
 
-// credits returns all that requests were charged and what slots they took.
-func (c *Cluster) credits(requests []store.Request) (credits []credit) {
+// allOf returns the corrections that take back all that requests were charged, and their slots.
+func allOf(requests []store.Request) (corrections []store.Correction) {
 	for i := range requests {
-		credits = append(credits, c.held.refunds(store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})...)
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})
 	}
-	return credits
+	return corrections
 }
 
 // withdraw makes requests that had room those of a request that another key had none
 // for. It is done by the deadline, whether or not the charge has been given back by then.
 func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
-	var credits []credit
+	var back []store.Correction
 	var looks []store.Request
 	var places []int
 	for i := range requests {
 		r := &requests[i]
-		back := store.Correction{Request: r, Refund: algorithms.Forever, Leave: true}
+		charged := *r
+		one := store.Correction{Request: &charged, Refund: algorithms.Forever, Leave: true}
 		if r.Mode == algorithms.Uniform { // denied requests are charged, too
-			back.Refund = 0
+			one.Refund = 0
 			for j := range r.Outcome.Decisions {
 				d := &r.Outcome.Decisions[j]
 				if d.Remaining == r.Cost-1 {
@@ -148,7 +148,8 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline 
 		} else if r.Outcome.Verdict == store.Allowed {
 			looks, places = append(looks, store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}), append(places, i)
 		}
-		credits = append(credits, c.held.refunds(back)...)
+		charged.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
+		back = append(back, one)
 	}
 	for i := range requests {
 		o := &requests[i].Outcome
@@ -163,11 +164,14 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline 
 			d.Wait, d.Charged = 0, 0 // it is not held, and nobody else gives anything back
 		}
 	}
-	if len(credits) == 0 {
-		return
-	}
 	given := make(chan error, 1)
-	go func() { given <- c.giveBack(ctx, now, requests[0].Key, credits, looks) }()
+	go func() {
+		err := c.CorrectAt(ctx, now, back)
+		if err == nil && len(looks) > 0 { // a take behind the give-back finds it made
+			_, err = c.takeKey(ctx, now, looks)
+		}
+		given <- err
+	}()
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -181,27 +185,4 @@ func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline 
 	for i, place := range places {
 		requests[place].Outcome.Decisions = looks[i].Outcome.Decisions
 	}
-}
-
-// giveBack gives back credits of one key, and then looks how its budgets stand.
-func (c *Cluster) giveBack(ctx context.Context, now algorithms.Micros, key string, credits []credit, looks []store.Request) error {
-	if len(credits) == 0 {
-		return nil
-	}
-	given := false
-	return c.at(ctx, key, func(s *Store, deadline time.Time, asking bool) error {
-		waiting, cancel := context.WithDeadline(ctx, deadline)
-		defer cancel()
-		if !given {
-			if err := s.refund(waiting, now, asking, credits); err != nil {
-				return classify(ctx, err)
-			}
-			given = true
-		}
-		if len(looks) == 0 {
-			return nil
-		}
-		_, err := s.takeAlone(waiting, now, deadline, asking, looks)
-		return classify(ctx, err)
-	})
 }

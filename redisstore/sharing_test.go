@@ -30,7 +30,7 @@ func crowd(goroutines, each int, f func(goroutine, i int)) {
 }
 
 // Concurrent requests share script calls, each is answered for itself, and one on a
-// key that holds something else fails alone.
+// key that holds something else fails alone. What is no text at the place of an override is none.
 func TestCallsAreShared(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
@@ -44,7 +44,7 @@ func TestCallsAreShared(t *testing.T) {
 		if g == 7 {
 			r = request(t, "poisoned")
 		}
-		poisoned := g == 7 || g == 8
+		poisoned := g == 7
 		another := i%5 == 0 && g%2 == 0
 		switch {
 		case another:
@@ -67,8 +67,8 @@ func TestCallsAreShared(t *testing.T) {
 			allowed.Add(1)
 		}
 	})
-	if allowed.Load() != 62*10 || failed.Load() != 100 {
-		t.Errorf("%d allowed and %d failed, want 62 keys of 10, and the 50 of each poisoned key", allowed.Load(), failed.Load())
+	if allowed.Load() != 63*10 || failed.Load() != 50 {
+		t.Errorf("%d allowed and %d failed, want 63 keys of 10, and the 50 of the poisoned key", allowed.Load(), failed.Load())
 	}
 	after, _ := stats(server.Client)
 	if calls := after["evalsha"] - before["evalsha"]; calls > 64*50/3 {

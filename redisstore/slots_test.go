@@ -38,7 +38,7 @@ func TestSlotsAreRenewed(t *testing.T) {
 	if !takeSlot(t, killed, "k", 2).Outcome.Slots.Taken || takeSlot(t, s, "k", 2).Outcome.Slots.Taken {
 		t.Fatal("there are other than 2 slots")
 	}
-	redisstore.ForgetSlots(killed)
+	redisstore.Kill(killed)
 	time.Sleep(3 * expiry / 2)
 	second := takeSlot(t, s, "k", 2)
 	if o := second.Outcome.Slots; !o.Taken || o.InFlight != 2 {

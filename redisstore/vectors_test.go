@@ -352,7 +352,7 @@ func TestVectors(t *testing.T) {
 func (r replay) play(t *testing.T, v vector) *program {
 	t.Helper()
 	request := store.Request{Zone: "z", Key: "k", Mode: r.mode}
-	p := &program{format: format{keyNames: parityNames}}
+	p := &program{}
 	for i, q := range r.limits {
 		l, err := algorithms.NewLimit(q)
 		if err != nil {
@@ -390,7 +390,10 @@ func (r replay) play(t *testing.T, v vector) *program {
 		case "try_acquire":
 			wait = int64(max(s.Timeout, 0) * ms)
 		}
-		p.decide(step{now: origin + int64(math.Round(s.T*ms)), costs: []int64{cost}, slots: []int64{0}, wait: wait})
+		p.decide(step{
+			now: origin + int64(math.Round(s.T*ms)), zones: []int{0},
+			costs: []int64{cost}, peeks: []bool{false}, slots: []int64{0}, asked: []string{""}, wait: wait,
+		})
 		d := worst(p.steps[i].want[0].Decisions)
 		var diffs []string
 		if s.Op == "peek" {

@@ -40,7 +40,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	for name, open := range map[string]func() store.Store{
 		"memory":      func() store.Store { return store.NewMemory().Bound(1000, zones(1), func(string) {}) },
 		"full memory": func() store.Store { return store.NewMemory().Bound(1, zones(2), func(string) {}) },
-		"deny cache":  func() store.Store { return store.NewDenyCache(newFailing(), redisTimeout) },
+		"deny cache":  func() store.Store { return store.NewDenyCache(newFailing()) },
 	} {
 		for _, q := range storetest.Variants(2, 3_600_000_000) {
 			s := open()

@@ -18,12 +18,13 @@ type Checked interface {
 // Breaker is a [Store] that passes on what it is asked to another one, until that
 // has failed several times in a row. From then on it fails at once, and checks the
 // other one in the background until it works again: no request waits for a store
-// that doesn't answer. One failed [Breaker.Check] is enough, and one refused permission
-// ([ReasonPermission]): the next request might be charged in part.
+// that doesn't answer. One failed [Breaker.Check] is enough, one denied permission
+// ([ReasonPermission]), because the next request might be charged in part, and one silence while
+// requests wait ([ReasonSilent]).
 //
-// What fails for the sake of one key alone ([ReasonKey]), and requests whose
-// client has left, say nothing about a store. A [SharedError] is one failure, of however
-// many requests it is.
+// Failures because of one key alone ([ReasonKey]) or of too many requests ([ReasonBusy]), and
+// requests whose client has left, say nothing about a store. A [SharedError] is one failure, of
+// however many requests it is.
 type Breaker struct {
 	store   Checked
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -92,17 +93,23 @@ func isCounted(err error) bool {
 	return ok && shared.counted.Swap(true)
 }
 
-// isFailure tells whether an error of a store is one that other requests are likely
+// isFailure reports whether an error of a store is one that other requests are likely
 // to meet, too.
 func isFailure(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
-	return ok && failed.Reason != ReasonKey
+	return ok && failed.Reason != ReasonKey && failed.Reason != ReasonBusy
 }
 
-// isFinal tells whether a failure needs no second one.
+// IsBusy reports whether an error is one with [ReasonBusy], which is no failure of the store.
+func IsBusy(err error) bool {
+	failed, ok := errors.AsType[*Error](err)
+	return ok && failed.Reason == ReasonBusy
+}
+
+// isFinal reports whether a failure needs no second one.
 func isFinal(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
-	return ok && (failed.Reason == ReasonPermission || failed.Reason == reasonCheck)
+	return ok && (failed.Reason == ReasonPermission || failed.Reason == ReasonSilent || failed.Reason == reasonCheck)
 }
 
 // reasonCheck is that of failed checks: they are no requests.
@@ -178,8 +185,11 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 	return allowed, err
 }
 
-// leaver is a [Store] that renews slots. It must hear of slots that are left even while it
-// isn't asked, or it would renew them forever.
+// Hold implements holder, also while the breaker is open.
+func (b *Breaker) Hold(requests []Request) { hold(b.store, requests) }
+
+// leaver is a [Store] that keeps its count of slots set. It must hear of slots that are left even
+// while it isn't asked, or it would count them forever.
 type leaver interface {
 	Left(corrections []Correction)
 }

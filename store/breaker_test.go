@@ -38,12 +38,26 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 	return f.Store.Take(ctx, requests)
 }
 
+// Hold counts slots also while the store fails, as one does that tells its own count.
+func (f *failing) Hold(requests []store.Request) { f.Store.(*store.Bounded).Hold(requests) }
+
+// Left is Hold for slots that are given back.
+func (f *failing) Left(corrections []store.Correction) {
+	for _, c := range corrections {
+		f.Store.Correct([]store.Correction{{Request: c.Request, Leave: c.Leave}}, nil)
+	}
+}
+
 func (f *failing) Correct(corrections []store.Correction, failed func(error)) {
-	if err := f.failure(); err != nil {
-		failed(err)
+	err := f.failure()
+	if err == nil {
+		f.Store.Correct(corrections, failed)
 		return
 	}
-	f.Store.Correct(corrections, failed)
+	f.Left(corrections)
+	if failed != nil {
+		failed(err)
+	}
 }
 
 // checking is the key of what a check calls first, if its context has one.

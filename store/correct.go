@@ -11,8 +11,7 @@ func (b *Bounded) Correct(corrections []Correction, _ func(error)) {
 	_ = b.CorrectAt(context.Background(), 0, corrections)
 }
 
-// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the store's
-// clock.
+// CorrectAt is Correct at an instant that the caller chooses; 0 stands for the store's clock.
 func (b *Bounded) CorrectAt(_ context.Context, now algorithms.Micros, corrections []Correction) error {
 	t := b.take()
 	defer t.release()
@@ -43,21 +42,19 @@ func (t *take) refund(i int, r *Request, n int64) {
 		}
 		l := r.Limits[j]
 		f := t.charged(i, r.Zone, l.ID, d.Receipt.Shared)
-		expires := f.expires
-		if !f.held || l.Linger() > 0 && expires <= t.now { // it would be known to be full once more
+		if !f.held || l.Lingers() && f.expires <= t.now { // it would linger as full once more
 			continue
 		}
 		algorithms.Refund(l.Limit, &f.state, t.now, d.Receipt, min(n, d.Charged))
-		if l.Linger() > 0 { // then it matters how long it is known
-			look := []algorithms.Request{{Checks: []algorithms.Check{{Limit: l.Limit, State: &f.state}}}}
-			algorithms.Take(look, t.now)
-			expires = t.now + look[0].Checks[0].Decision.ResetAfter + l.Linger()
+		expires := f.expires
+		if l.Lingers() {
+			expires = l.Expires(&f.state)
 		}
 		t.keep(&f, expires)
 	}
 }
 
-// charge charges the limits of a request n events, as far as there is room.
+// charge charges n events to the limits of a request, as far as there is room.
 func (t *take) charge(i int, r *Request, n int64) {
 	t.forgetFound()
 	c := &t.charges[0]
@@ -66,6 +63,24 @@ func (t *take) charge(i int, r *Request, n int64) {
 		Outcome: Outcome{Decisions: c.Outcome.Decisions},
 	}
 	t.decide(i, t.charges[:])
+}
+
+// Hold counts slots that another store has granted. Even a full store counts them for their own
+// key, because they are given back to that key.
+func (b *Bounded) Hold(requests []Request) {
+	t := b.take()
+	defer t.release()
+	for i := range requests {
+		t.add(requests[i].Key)
+	}
+	t.lock(0)
+	for i := range requests {
+		if r := &requests[i]; r.Outcome.Slots.Taken {
+			f := t.charged(i, r.Zone, r.Slots.ID, false)
+			f.state.A++
+			t.keep(&f, never)
+		}
+	}
 }
 
 // leave gives back the slot of a request.

@@ -17,7 +17,7 @@ import (
 func TestDenyCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{Store: store.NewMemory().Bound(1_000_000, zones(1), nil)}
-		c := store.NewDenyCache(f, redisTimeout)
+		c := store.NewDenyCache(f)
 		limit := window(t, 1, time.Hour)
 		ask := func(key string) bool {
 			_, asked := answerOf(t, c, f, []store.Request{{Zone: "z", Key: key, Cost: 2, Limits: []store.Limit{limit}}})
@@ -61,8 +61,8 @@ func TestDenyCacheIsBounded(t *testing.T) {
 	})
 }
 
-// Slots can become free at any moment. So the cache remembers nothing of a zone with slots but
-// a ban, and takes no slot when another zone denies a request.
+// Slots can become free at any moment. So the cache doesn't remember that none was free. It does
+// remember the denials by the limits of the zone, and its ban, and takes no slot for those.
 func TestDenyCacheAndSlots(t *testing.T) {
 	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := window(t, 2, time.Hour)
@@ -86,12 +86,19 @@ func TestDenyCacheAndSlots(t *testing.T) {
 		}
 		r.failing.Correct(storetest.Leaves(first), nil) // past the cache
 		first = check(ask(), true, true)
-		check(ask(), false, true) // both deny it
-		c.Correct(storetest.Leaves(first), nil)
-		for range 3 { // now the limit does
-			check(ask(), false, true)
+		if both := check(ask(), false, true); both[0].Outcome.Slots.Free || c.Held() != 1 {
+			t.Errorf("both deny it, %d denials are remembered: %+v", c.Held(), both[0].Outcome)
 		}
-		if c.Held() != 0 {
+		for n := range 3 {
+			cached := check(ask(), false, false)[0].Outcome
+			if cached.Slots != (store.SlotsOutcome{Free: true}) || cached.Verdict != store.Denied || !cached.Cached {
+				t.Errorf("the limit denies it: %+v", cached)
+			}
+			if n == 0 {
+				c.Correct(storetest.Leaves(first), nil)
+			}
+		}
+		if check(one(1, limit), false, false); c.Held() != 1 {
 			t.Errorf("%d denials are remembered", c.Held())
 		}
 
@@ -99,7 +106,9 @@ func TestDenyCacheAndSlots(t *testing.T) {
 		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 3_600_000_000})
 		denied := store.Request{Zone: "y", Key: "k", Cost: 1, Limits: []store.Limit{other}}
 		exhaust(t, c, []store.Request{denied})
-		both := check(append(ask(), denied), false, false)
+		free := ask()
+		free[0].Key = "another"
+		both := check(append(free, denied), false, false)
 		if both[0].Outcome.Verdict != store.NotAsked || both[1].Outcome.Verdict != store.Denied {
 			t.Errorf("verdicts %d and %d", both[0].Outcome.Verdict, both[1].Outcome.Verdict)
 		}
@@ -110,6 +119,46 @@ func TestDenyCacheAndSlots(t *testing.T) {
 		for range 3 {
 			if check(banned, false, false); banned[0].Outcome.Verdict != store.Banned || banned[0].Outcome.Ban.EndsAfter != 3_600_000_000 {
 				t.Errorf("%+v, want it banned", banned[0].Outcome)
+			}
+		}
+	})
+}
+
+// What a change through the cache frees is free at once.
+func TestDenyCacheChange(t *testing.T) {
+	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+		limit := window(t, 1, time.Hour)
+		exhaust(t, c, one(1, limit))
+		if err := c.Change(t.Context(), store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}); err != nil {
+			t.Fatal(err)
+		}
+		if allowed, _ := answerOf(t, c, r.failing, one(1, limit)); !allowed || c.Held() != 0 {
+			t.Errorf("allowed %v, %d denials are remembered", allowed, c.Held())
+		}
+	})
+}
+
+// Four denials of a limit and key are remembered, whatever requests cost. A request of a kind that
+// was remembered until a moment ago asks, so that it is told exactly.
+func TestDenyCacheKindsAreBounded(t *testing.T) {
+	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 100, Window: 10_000_000_000})
+		exhaust(t, r.failing, one(1, limit))
+		for cost := int64(50); cost > 0; cost-- {
+			if _, asked := answerOf(t, c, r.failing, one(cost, limit)); !asked || c.Held() > 4 {
+				t.Fatalf("cost %d: asked %v, %d denials are remembered", cost, asked, c.Held())
+			}
+			if cost == 4 {
+				time.Sleep(700 * time.Millisecond)
+			}
+		}
+		time.Sleep(300 * time.Millisecond)
+		for _, test := range []struct {
+			cost  int64
+			asked bool
+		}{{4, true}, {9, false}} {
+			if _, asked := answerOf(t, c, r.failing, one(test.cost, limit)); asked != test.asked {
+				t.Errorf("cost %d: asked %v", test.cost, asked)
 			}
 		}
 	})

@@ -40,13 +40,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-const redisTimeout = 100 * time.Millisecond
-
 // denying runs a test with a cache before a store that is a trip away, in invented time.
 func denying(t *testing.T, trip time.Duration, test func(t *testing.T, c *store.DenyCache, r remote)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := remote{newFailing(), trip}
-		test(t, store.NewDenyCache(r, redisTimeout), r)
+		test(t, store.NewDenyCache(r), r)
 	})
 }
 
@@ -82,12 +80,12 @@ func exhaust(t *testing.T, c store.Store, requests []store.Request) {
 func TestDenyCacheConforms(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		f := newFailing()
-		return &storetest.Decorated{Store: store.NewDenyCache(f, time.Minute), Inner: f, LateRefunds: true}
+		return &storetest.Decorated{Store: store.NewDenyCache(f), Inner: f, LateRefunds: true}
 	})
 }
 
-// A refusal is remembered from before it was asked for, as long as its retry-after, and
-// a second at most; a request that never passes, a second.
+// A refusal is remembered from before it was asked for, as long as its retry-after. The store
+// is asked again after three quarters of a second at most, also about a request that never passes.
 func TestDenyCacheUntil(t *testing.T) {
 	const trip = 40 * time.Millisecond
 	for _, test := range []struct {
@@ -96,8 +94,8 @@ func TestDenyCacheUntil(t *testing.T) {
 		until  time.Duration // since it was sent
 	}{
 		{300 * time.Millisecond, 1, 300*time.Millisecond - trip/2 - time.Microsecond}, // the event before it was trip/2 in the window
-		{time.Hour, 1, time.Second},
-		{time.Hour, 2, time.Second},
+		{time.Hour, 1, 750 * time.Millisecond},
+		{time.Hour, 2, 750 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprint(test.window, test.cost), func(t *testing.T) {
 			denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
@@ -109,7 +107,7 @@ func TestDenyCacheUntil(t *testing.T) {
 					t.Fatal("the store was not asked at first")
 				}
 				told := requests[0].Outcome.Decisions[0]
-				if until := time.Duration(told.RetryAfter-1) * time.Microsecond; test.until < time.Second && until != test.until {
+				if until := time.Duration(told.RetryAfter-1) * time.Microsecond; test.window < time.Hour && until != test.until {
 					t.Fatalf("remembered for %v, want %v", until, test.until)
 				}
 				came := time.Now()
@@ -135,8 +133,8 @@ func TestDenyCacheUntil(t *testing.T) {
 	}
 }
 
-// A refusal refuses requests that cost as much or more, have as much burst or less, and
-// may be held as long or shorter, of that limit and key, and no others.
+// A refusal refuses requests that cost as much or more and have as much burst or less, of that
+// limit and key, and no others, unless they may be held for so long that they would pass.
 func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 10_000_000_000, Burst: 10})
@@ -153,10 +151,11 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 		}
 		exhaust(t, r.failing, with(1, 0, limit))
 		half := scaled(2)
-		if _, asked := answerOf(t, c, r.failing, with(3, time.Minute, half)); !asked {
+		refused := with(3, time.Minute, half)
+		if _, asked := answerOf(t, c, r.failing, refused); !asked {
 			t.Fatal("the store was not asked at first")
 		}
-		refused := with(3, time.Minute, half)
+		enough := time.Minute + time.Duration(refused[0].Outcome.Decisions[0].RetryAfter)*time.Microsecond
 		for _, test := range []struct {
 			what     string
 			requests []store.Request
@@ -167,7 +166,9 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 			{"more cost than its burst", with(6, time.Minute, half), true},
 			{"less burst, for longer", with(3, time.Minute, scaled(3)), false},
 			{"a shorter wait", with(3, 0, half), true},
-			{"a longer wait", with(3, time.Minute+time.Microsecond, half), false},
+			{"a longer wait", with(3, time.Hour, half), true},
+			{"a wait that is nearly long enough", with(3, enough-time.Second, half), true},
+			{"a wait that is long enough", with(3, enough, half), false},
 			{"another limit", with(3, time.Minute, other), false},
 			{"another key", []store.Request{{Zone: "z", Key: "K", Cost: 3, MaxWait: refused[0].MaxWait, Limits: refused[0].Limits}}, false},
 			{"more burst", with(3, time.Minute, limit), false},
@@ -208,8 +209,8 @@ func TestDenyCacheKinds(t *testing.T) {
 			}
 		}
 		kinds[1][0].MaxWait = 1
-		if _, asked := answerOf(t, c, r.failing, kinds[1]); !asked || c.Held() != 2 {
-			t.Errorf("a longer wait: asked %v, %d refusals are remembered; want 2, for it takes the place of a shorter one", asked, c.Held())
+		if _, asked := answerOf(t, c, r.failing, kinds[1]); asked || c.Held() != 2 {
+			t.Errorf("a longer wait: asked %v, %d refusals are remembered; want 2, because it is of the same kind", asked, c.Held())
 		}
 		for i, kind := range [][]store.Request{one(2, large), one(4, large)} {
 			if _, asked := answerOf(t, c, r.failing, kind); !asked {
@@ -220,8 +221,8 @@ func TestDenyCacheKinds(t *testing.T) {
 			}
 		}
 		fifth := one(5, large) // these are all that are remembered, and cover it
-		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Outcome.Decisions[0].RetryAfter != 10_000_000_000 {
-			t.Errorf("the fifth kind: asked %v, %+v", asked, fifth[0].Outcome.Decisions)
+		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Outcome.Decisions[0].RetryAfter != 20_000_000_000 {
+			t.Errorf("the fifth kind: asked %v, %+v, want it to wait until the budget is untouched", asked, fifth[0].Outcome.Decisions)
 		}
 		if _, asked := answerOf(t, c, r.failing, one(1, large)); !asked {
 			t.Error("refused because something that costs more was")
@@ -326,7 +327,7 @@ func TestDenyCacheInOutage(t *testing.T) {
 	f := newFailing()
 	b := store.NewBreaker(f, nil)
 	t.Cleanup(b.Close)
-	s := store.NewFailover(store.NewDenyCache(b, time.Minute), store.NewMemory().Bound(1000, zones(1), nil), func(error) {})
+	s := store.NewFailover(store.NewDenyCache(b), store.NewMemory().Bound(1000, zones(1), nil), func(error) {})
 	known, unknown := window(t, 1, time.Hour), window(t, 2, time.Hour)
 	exhaust(t, s, one(1, known))
 	f.fail(errGone)
@@ -363,13 +364,13 @@ func TestDenyCacheRefund(t *testing.T) {
 		time.Sleep(time.Nanosecond)     // what is asked at the instant of a refund may have been decided before
 		answerOf(t, c, r.failing, here) // refused
 		r.Correct(storetest.Refunds(there, 1), nil)
-		time.Sleep(time.Second - 1)
+		time.Sleep(750*time.Millisecond - 1)
 		if allowed, _ := answerOf(t, c, r.failing, here); allowed {
 			t.Error("the cache does not remember")
 		}
 		time.Sleep(time.Nanosecond)
 		if allowed, _ := answerOf(t, c, r.failing, here); !allowed {
-			t.Error("refused more than a second after it was given back")
+			t.Error("the store was not asked again")
 		}
 	})
 }
@@ -414,7 +415,7 @@ func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFailing()
 				h := &heldBack{Store: f, decided: make(chan struct{}), pass: make(chan struct{})}
-				c := store.NewDenyCache(h, redisTimeout)
+				c := store.NewDenyCache(h)
 				charged, others := ask("k"), []string{"a", "b", "c"} // by chance one may be taken to have changed, too
 				answerOf(t, c, f, charged)
 				for _, key := range others {
@@ -461,7 +462,7 @@ func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
 // A decision from the cache, and one past it, allocates nothing.
 func TestDenyCacheAllocatesNothing(t *testing.T) {
 	f := newFailing()
-	c := store.NewDenyCache(f, redisTimeout)
+	c := store.NewDenyCache(f)
 	limit := window(t, 1_000_000, time.Hour)
 	passes, refused := one(1, limit), one(2_000_000, limit)
 	other := []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}
@@ -483,7 +484,7 @@ func BenchmarkDenyCache(b *testing.B) {
 	limit := window(b, 1_000_000_000, time.Hour)
 	passes, refused := one(1, limit), one(2_000_000_000, limit)
 	f := store.NewMemory().Bound(1000, zones(1), nil)
-	c := store.NewDenyCache(f, redisTimeout)
+	c := store.NewDenyCache(f)
 	for _, test := range []struct {
 		name     string
 		store    store.Store

@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
 
-// A flood of one key costs one check per second, or per retry-after and trip where that
-// is shorter.
+// A flood of one key costs one check per 750 ms, or one of each client per retry-after and trip
+// where that is shorter, because then one passes.
 func TestDenyCacheFlood(t *testing.T) {
 	for _, every := range []time.Duration{200 * time.Millisecond, time.Hour} {
 		t.Run(fmt.Sprint(every), func(t *testing.T) {
@@ -43,11 +43,10 @@ func TestDenyCacheFlood(t *testing.T) {
 				all.Wait()
 				asked := r.asked.Load() - first
 				t.Logf("%d requests, %d passed, %d asked", requests.Load(), passed.Load(), asked)
-				// When one passes, the others that waited ask for themselves.
-				if most := int64(lasts/min(every, time.Second)) + 1 + clients*passed.Load(); asked > most {
+				if most := int64(lasts/(750*time.Millisecond)) + 1 + clients*passed.Load(); asked > most {
 					t.Errorf("asked %d times, want at most %d", asked, most)
 				}
-				if want := int64(lasts / (every + trip)); passed.Load() < want-1 || every == time.Hour && asked < 9 {
+				if want := int64(lasts / (every + trip)); passed.Load() < want-1 || every == time.Hour && asked < 12 {
 					t.Errorf("%d passed, want %d; asked %d times", passed.Load(), want, asked)
 				}
 			})
@@ -55,7 +54,7 @@ func TestDenyCacheFlood(t *testing.T) {
 	}
 }
 
-// A flood of a banned key costs one check per second, in any mode; before that each
+// A flood of a banned key costs one check per 750 ms, in any mode; before that each
 // refusal is counted.
 func TestDenyCacheBanFlood(t *testing.T) {
 	for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform} {
@@ -105,7 +104,7 @@ func TestDenyCacheBanFlood(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if asked := r.asked.Load() - first; asked < 9 || asked > 11 {
+			if asked := r.asked.Load() - first; asked < 12 || asked > 14 {
 				t.Errorf("%v: asked %d times in %v", mode, asked, lasts)
 			}
 		})
@@ -142,21 +141,24 @@ func testFarAway(t *testing.T, trip, spacing algorithms.Micros) {
 	})
 }
 
-const trip = 20 * time.Millisecond
+// A second of a denial of an hour: three quarters of it pass, the store is asked, and test says
+// what becomes of that.
+func denialThatEnds(t *testing.T, trip time.Duration, limit store.Limit, test func(t *testing.T, c *store.DenyCache, r remote, began time.Time)) {
+	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
+		exhaust(t, r.failing, one(1, limit))
+		began := time.Now()
+		answerOf(t, c, r.failing, one(1, limit))
+		time.Sleep(time.Until(began.Add(750 * time.Millisecond)))
+		test(t, c, r, began)
+	})
+}
 
-// waiters has a refusal end, one request ask about it and 20 wait for that, and returns
-// how those went. While they wait, meanwhile is called, with what makes the asker leave.
-func waiters(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit, meanwhile func(leave func())) (allowed, refused, asked int64, errs []error, asker error) {
+// others has 20 requests come at once, and returns how those went.
+func others(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit) (allowed, denied, asked int64, took time.Duration, errs []error) {
 	t.Helper()
-	exhaust(t, c, one(1, limit))
-	time.Sleep(time.Second)
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	var all sync.WaitGroup
-	all.Go(func() { _, asker = c.Take(ctx, one(1, limit)) })
-	synctest.Wait()
-	before := f.asked.Load()
 	var mu sync.Mutex
+	var all sync.WaitGroup
+	began, before := time.Now(), f.asked.Load()
 	for range 20 {
 		all.Go(func() {
 			ok, err := c.Take(t.Context(), one(1, limit))
@@ -168,161 +170,123 @@ func waiters(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit, me
 			case ok:
 				allowed++
 			default:
-				refused++
+				denied++
 			}
 		})
 	}
-	synctest.Wait()
-	meanwhile(leave)
 	all.Wait()
-	return allowed, refused, f.asked.Load() - before, errs, asker
+	return allowed, denied, f.asked.Load() - before, time.Since(began), errs
 }
 
-// If the asking request is refused, so are those that wait; if it is allowed, they ask
-// for themselves.
-func TestDenyCacheWaitersAreAnswered(t *testing.T) {
-	for _, test := range []struct {
-		limit                  store.Limit
-		allowed, refused, asks int64
-	}{
-		{window(t, 1, time.Hour), 0, 20, 1},
-		{window(t, 5, 1010*time.Millisecond), 4, 16, 21}, // whose window is over by then
-	} {
-		denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-			allowed, refused, asked, errs, asker := waiters(t, c, r.failing, test.limit, func(func()) {})
-			if errs != nil || asker != nil || allowed != test.allowed || refused != test.refused || asked != test.asks {
-				t.Errorf("of 20 that waited %d passed, %d were refused, %d asked, errors %v %v", allowed, refused, asked, errs, asker)
+// While one request asks whether a denial still stands, the others are denied by it at once. If
+// it does, nobody else has to ask.
+func TestDenyCacheAsksBeforeTheEnd(t *testing.T) {
+	limit := window(t, 1, time.Hour)
+	denialThatEnds(t, 50*time.Millisecond, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+		var asker sync.WaitGroup
+		asker.Go(func() {
+			if allowed, asked := answerOf(t, c, r.failing, one(1, limit)); allowed || !asked {
+				t.Errorf("the first: allowed %v, asked %v", allowed, asked)
 			}
 		})
-	}
-}
-
-// scripted is a store that says of a request, by its limits, when it has an answer, and
-// how long it is refused.
-type scripted func(limits int, first string) (after, retry time.Duration)
-
-func (s scripted) Take(_ context.Context, requests []store.Request) (bool, error) {
-	r := &requests[0]
-	after, retry := s(len(r.Limits), r.Limits[0].ID)
-	time.Sleep(after)
-	r.Outcome.Decisions = r.Outcome.Decisions[:0]
-	for range r.Limits {
-		r.Outcome.Decisions = append(r.Outcome.Decisions, algorithms.Decision{Allowed: retry == 0, RetryAfter: retry.Microseconds()})
-	}
-	return retry == 0, nil
-}
-
-func (scripted) Correct([]store.Correction, func(error))    {}
-func (scripted) Change(context.Context, store.Change) error { return nil }
-
-// A request that waited is refused by what stood when it came, though that has ended
-// meanwhile: it does not wait again.
-func TestDenyCacheWaitersAreJudgedByWhenTheyCame(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := window(t, 1, time.Hour), window(t, 1, time.Minute)
-		began, both := time.Now(), 0
-		c := store.NewDenyCache(scripted(func(limits int, first string) (after, retry time.Duration) {
-			switch {
-			case limits == 2:
-				both++
-				return 0, 0
-			case first == b.ID:
-				return 5 * time.Millisecond, 10 * time.Millisecond
-			case time.Since(began) < time.Second:
-				return 0, time.Hour
-			}
-			return 20 * time.Millisecond, 0
-		}), redisTimeout)
-		exhaust(t, c, one(1, a))
-		time.Sleep(time.Second)
-		var all sync.WaitGroup
-		all.Go(func() { _, _ = c.Take(t.Context(), one(1, a)) }) // asks for 20 ms, and is allowed
-		all.Go(func() { _, _ = c.Take(t.Context(), one(1, b)) }) // is refused until 10 ms from now, as is known in 5 ms
 		synctest.Wait()
-		time.Sleep(time.Millisecond)
-		if allowed, err := c.Take(t.Context(), one(1, a, b)); allowed || err != nil || both != 0 {
-			t.Errorf("allowed %v, asked %d times, error %v", allowed, both, err)
+		if _, denied, asked, took, _ := others(t, c, r.failing, limit); denied != 20 || asked != 0 || took != 0 {
+			t.Errorf("of 20 others %d were denied, within %v, %d asked", denied, took, asked)
 		}
-		if waited := time.Since(began.Add(time.Second)); waited != 20*time.Millisecond {
-			t.Errorf("it waited until %v", waited)
+		asker.Wait()
+		for _, at := range []time.Duration{time.Second - 1, time.Second, 1500*time.Millisecond - 1} {
+			time.Sleep(time.Until(began.Add(at)))
+			if _, denied, asked, took, _ := others(t, c, r.failing, limit); denied != 20 || asked != 0 || took != 0 {
+				t.Errorf("after %v %d were denied, within %v, %d asked", at, denied, took, asked)
+			}
 		}
-		all.Wait()
+		time.Sleep(time.Nanosecond)
+		if _, denied, asked, _, _ := others(t, c, r.failing, limit); denied != 20 || asked != 1 {
+			t.Errorf("after 1.5 s %d were denied, %d asked", denied, asked)
+		}
 	})
 }
 
-// If the client of the asking request leaves, one of those that wait asks next.
+// If the request that asks is allowed, because somebody else gave something back, the others are
+// denied no longer than the second.
+func TestDenyCacheAskerPasses(t *testing.T) {
+	limit := window(t, 5, time.Hour)
+	denialThatEnds(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+		if err := r.Change(t.Context(), store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}); err != nil {
+			t.Fatal(err)
+		}
+		if allowed, _ := answerOf(t, c, r.failing, one(1, limit)); !allowed {
+			t.Error("the first was denied")
+		}
+		time.Sleep(time.Until(began.Add(time.Second)))
+		if allowed, denied, asked, _, _ := others(t, c, r.failing, limit); allowed != 4 || denied != 16 || asked < 5 {
+			t.Errorf("%d passed, %d were denied, %d asked", allowed, denied, asked)
+		}
+	})
+}
+
+// If the client of the request that asks leaves, or there is no answer in time, another one asks
+// soon; and when the second is over, all do.
 func TestDenyCacheAskerLeaves(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		allowed, refused, asked, errs, asker := waiters(t, c, r.failing, window(t, 1, time.Hour), func(leave func()) { leave() })
-		if errs != nil || !errors.Is(asker, context.Canceled) || allowed != 0 || refused != 20 || asked != 1 {
-			t.Errorf("%d passed, %d were refused, %d asked, errors %v, the asker's %v", allowed, refused, asked, errs, asker)
+	const again = 62500 * time.Microsecond
+	synctest.Test(t, func(t *testing.T) {
+		s := &hanging{failing: newFailing()}
+		c := store.NewDenyCache(s)
+		limit := window(t, 1, time.Hour)
+		exhaust(t, s.failing, one(1, limit))
+		began := time.Now()
+		answerOf(t, c, s.failing, one(1, limit))
+		time.Sleep(750 * time.Millisecond)
+		s.hangs.Store(true)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		asker := func() { _, _ = c.Take(ctx, one(1, limit)) }
+		before := s.came.Load()
+		for n := range int64(4) {
+			go asker()
+			synctest.Wait()
+			if n == 0 {
+				leave()
+			}
+			for _, wait := range []time.Duration{0, again - 1} {
+				time.Sleep(wait)
+				if allowed, err := c.Take(t.Context(), one(1, limit)); allowed || err != nil || s.came.Load() != before+n+1 {
+					t.Errorf("allowed %v, error %v, %d have asked, want %d", allowed, err, s.came.Load()-before, n+1)
+				}
+			}
+			time.Sleep(time.Nanosecond)
+		}
+		if since := time.Since(began); since != time.Second {
+			t.Fatal(since)
+		}
+		s.hangs.Store(false)
+		if _, denied, asked, _, errs := others(t, c, s.failing, limit); denied != 20 || asked < 1 || errs != nil {
+			t.Errorf("%d were denied, %d asked, errors %v", denied, asked, errs)
 		}
 	})
 }
 
-// If the store fails, those that wait have failed, too, and later requests ask, each
-// for itself.
+// If the store fails, the request that asks has failed. The others are denied until the second is
+// over. Then they fail, too.
 func TestDenyCacheStoreFails(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		limit := window(t, 1, time.Hour)
-		_, _, asked, errs, asker := waiters(t, c, r.failing, limit, func(func()) { r.fail(errGone) })
-		if len(errs) != 20 || !errors.Is(asker, errGone) || asked != 1 {
-			t.Errorf("%d failed, %d asked, the asker's error is %v", len(errs), asked, asker)
+	limit := window(t, 1, time.Hour)
+	denialThatEnds(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+		r.fail(errGone)
+		if _, err := c.Take(t.Context(), one(1, limit)); !errors.Is(err, errGone) {
+			t.Errorf("the error of the first is %v", err)
+		}
+		if _, denied, asked, _, errs := others(t, c, r.failing, limit); denied != 20 || asked != 0 {
+			t.Errorf("%d others were denied, %d asked, errors %v", denied, asked, errs)
+		}
+		time.Sleep(time.Until(began.Add(time.Second)))
+		_, _, asked, _, errs := others(t, c, r.failing, limit)
+		if len(errs) != 20 || asked != 20 {
+			t.Errorf("%d failed, %d asked", len(errs), asked)
 		}
 		for _, err := range errs {
 			if !errors.Is(err, errGone) {
 				t.Errorf("error %v", err)
 			}
-		}
-		if n := c.Held(); n != 0 {
-			t.Errorf("%d refusals are remembered after a failure", n)
-		}
-	})
-}
-
-// If the budget of the key alone fails, those that wait see for themselves.
-func TestDenyCacheKeyFails(t *testing.T) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		_, _, asked, errs, _ := waiters(t, c, r.failing, window(t, 1, time.Hour), func(func()) {
-			r.fail(&store.Error{Reason: store.ReasonKey, Err: errors.New("a hash")})
-		})
-		if len(errs) != 20 || asked != 21 {
-			t.Errorf("%d failed, %d asked", len(errs), asked)
-		}
-	})
-}
-
-// Requests that wait do so as long as the store may take, and as their clients stay.
-func TestDenyCacheWaitersLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &hanging{failing: newFailing()}
-		c := store.NewDenyCache(s, redisTimeout)
-		limit := window(t, 1, time.Hour)
-		exhaust(t, c, one(1, limit))
-		time.Sleep(time.Second)
-		s.hangs.Store(true)
-		asker, leave := context.WithCancel(t.Context())
-		go func() { _, _ = c.Take(asker, one(1, limit)) }()
-		synctest.Wait()
-		began := time.Now()
-		var failed *store.Error
-		if _, err := c.Take(t.Context(), one(1, limit)); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout || time.Since(began) != redisTimeout {
-			t.Errorf("after %v: %v, want a timeout after %v", time.Since(began), err, redisTimeout)
-		}
-		gone, cancel := context.WithTimeout(t.Context(), redisTimeout/2)
-		defer cancel()
-		if _, err := c.Take(gone, one(1, limit)); errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a client that left: %v", err)
-		}
-		// Of one that waited and then asks, the whole counts.
-		began = time.Now()
-		time.AfterFunc(redisTimeout/2, leave)
-		if _, err := c.Take(t.Context(), one(1, limit)); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout || time.Since(began) != redisTimeout {
-			t.Errorf("after %v: %v, want a timeout after %v", time.Since(began), err, redisTimeout)
-		}
-		s.hangs.Store(false)
-		if allowed, asked := answerOf(t, c, s.failing, one(1, limit)); allowed || !asked {
-			t.Errorf("when it works again: allowed %v, asked %v", allowed, asked)
 		}
 	})
 }
@@ -331,10 +295,11 @@ func TestDenyCacheWaitersLeave(t *testing.T) {
 type hanging struct {
 	*failing
 	hangs atomic.Bool
+	came  atomic.Int64
 }
 
 func (h *hanging) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	if h.hangs.Load() {
+	if h.came.Add(1); h.hangs.Load() {
 		<-ctx.Done()
 		return false, ctx.Err()
 	}

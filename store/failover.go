@@ -9,6 +9,9 @@ import (
 // Failover is a [Store] that decides by budgets of this process while the store it
 // belongs to can't. They begin untouched with the first outage and are the same in
 // later ones; nothing of them is charged to the store when it is back.
+//
+// Slots are counted in both stores at all times, whichever granted them. So requests that are in
+// flight when an outage begins or ends keep their slots until they end.
 type Failover struct {
 	store  Store
 	local  localStore
@@ -24,40 +27,70 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 // Local returns the store with the budgets of this process.
 func (f *Failover) Local() Store { return f.local }
 
-// Take implements [Store]. It fails only for overrides, or if the caller has left. While
-// store fails, the caller's overrides count.
+// Take implements [Store]. It fails only for overrides, if store is busy, or if the caller has
+// left. While store fails, the caller's overrides count.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
-	if err == nil || ctx.Err() != nil || IsOverridden(err) {
+	if err == nil {
+		hold(f.local, requests)
+		return allowed, nil
+	}
+	if ctx.Err() != nil || IsOverridden(err) || IsBusy(err) {
 		return allowed, err
 	}
 	f.failed(err)
-	return f.local.Take(ctx, requests)
+	if allowed, err = f.local.Take(ctx, requests); err == nil {
+		hold(f.store, requests)
+	}
+	return allowed, err
 }
 
-// Correct implements [Store]. It corrects where Take charged. A Charge that store may have
-// lost is charged to the local budgets.
-func (f *Failover) Correct(corrections []Correction, failed func(error)) {
-	isLocal := func(c Correction) bool { return c.Request.Outcome.Local }
-	if !slices.ContainsFunc(corrections, isLocal) {
-		f.store.Correct(corrections, f.orLocally(corrections, failed))
-		return
+// holder is a [Store] that can count slots which another store has granted. These slots are given
+// back to both stores.
+type holder interface {
+	// Hold counts the slots that requests have taken.
+	Hold(requests []Request)
+}
+
+func hold(s Store, requests []Request) {
+	if h, ok := s.(holder); ok && slices.ContainsFunc(requests, takesSlot) {
+		h.Hold(requests)
 	}
-	var here, there []Correction
+}
+
+func takesSlot(r Request) bool { return r.Outcome.Slots.Taken }
+
+// Correct implements [Store]. It corrects the store that Take charged, but gives slots back to
+// both. A Charge that store may have lost is charged to the local budgets.
+func (f *Failover) Correct(corrections []Correction, failed func(error)) {
+	var here, there, leave []Correction
 	for _, c := range corrections {
-		if isLocal(c) {
+		left := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
+		if c.Request.Outcome.Local {
 			here = append(here, c)
-		} else {
-			there = append(there, c)
+			if left.Leave {
+				leave = append(leave, left)
+			}
+			continue
+		}
+		there = append(there, c)
+		if _, holds := f.local.Store.(holder); holds && left.Leave {
+			here = append(here, left)
 		}
 	}
-	f.local.Correct(here, failed)
 	if len(there) > 0 {
 		f.store.Correct(there, f.orLocally(there, failed))
 	}
+	if _, holds := f.store.(holder); holds && len(leave) > 0 {
+		f.store.Correct(leave, nil)
+	}
+	if len(here) > 0 {
+		f.local.Correct(here, failed)
+	}
 }
 
-// orLocally returns failed, made to charge locally what the corrections charge in addition.
+// orLocally returns a function that charges the local budgets with the Charges of corrections, and
+// then calls failed.
 func (f *Failover) orLocally(corrections []Correction, failed func(error)) func(error) {
 	var charges []Correction
 	for _, c := range corrections {
@@ -79,13 +112,13 @@ func (f *Failover) orLocally(corrections []Correction, failed func(error)) func(
 	}
 }
 
-// Change implements [Store]: it is of store alone.
+// Change implements [Store]. It changes store alone.
 func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
 
-// localStore is a [Store] that asks another one for the part of an instance on its own.
+// localStore is a [Store] that asks another store for the Part that one instance grants.
 type localStore struct{ Store }
 
-// Take implements [Store]. It asks about no overrides.
+// Take implements [Store]. It looks up no overrides.
 func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
 	parts := make([]Request, len(requests))
 	for i := range requests {
@@ -99,6 +132,9 @@ func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) 
 	return allowed, err
 }
 
+// Hold implements holder.
+func (s localStore) Hold(requests []Request) { hold(s.Store, requests) }
+
 // Correct implements [Store].
 func (s localStore) Correct(corrections []Correction, failed func(error)) {
 	corrections = slices.Clone(corrections)
@@ -109,7 +145,7 @@ func (s localStore) Correct(corrections []Correction, failed func(error)) {
 	s.Store.Correct(corrections, failed)
 }
 
-// part returns the request with the limits and slots of an instance on its own.
+// part returns the request with the limits and slots that one instance grants.
 func part(r *Request) Request {
 	p := *r
 	p.Override = nil

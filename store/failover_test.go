@@ -22,7 +22,7 @@ func TestFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit.Part = part
-	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Part: 2}
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Part: 3}
 	ask := func() []store.Request {
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 		if _, err := s.Take(t.Context(), r); err != nil {
@@ -50,18 +50,18 @@ func TestFailover(t *testing.T) {
 	}
 	charged := inFlight(remaining(5), 1, false)
 	f.fail(errGone)
-	local := inFlight(remaining(1), 1, true)
-	inFlight(remaining(0), 2, true)
+	local := inFlight(remaining(1), 2, true)
+	inFlight(remaining(0), 3, true)
 	if o := ask()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || o.Slots.Free || !o.Local {
 		t.Errorf("allowed past the part: %+v", o)
 	}
 	s.Correct([]store.Correction{{Request: &local[0], Charge: 10}}, func(err error) { t.Error(err) }) // there is no room
 	back(local)
-	inFlight(remaining(0), 2, true)
+	inFlight(remaining(0), 3, true)
 	f.fail(nil)
-	inFlight(remaining(4), 2, false)
+	inFlight(remaining(4), 4, false)
 	back(charged)
-	inFlight(remaining(4), 2, false)
+	inFlight(remaining(4), 4, false)
 	if len(failures) != 4 {
 		t.Errorf("%d failures told, want 4", len(failures))
 	}
@@ -84,7 +84,7 @@ func TestFailover(t *testing.T) {
 func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
 	limit := window(t, 5, time.Hour)
-	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}
 	s := store.NewFailover(f, here, func(error) {})
 	var charged []store.Request
 	for _, failure := range []error{nil, errGone, nil} {
@@ -101,6 +101,54 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 		_, err := budgets.Take(t.Context(), look)
 		if o := look[0].Outcome; err != nil || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 5 {
 			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
+		}
+	}
+}
+
+// Requests that are in flight when an outage begins count in it, and those that it admitted count
+// after it, through all decorators.
+func TestFailoverCountsSlotsOnce(t *testing.T) {
+	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
+	b := store.NewBreaker(f, nil)
+	defer b.Close()
+	s := store.NewFailover(store.NewDenyCache(b), here, func(error) {})
+	fails := func(err error) {
+		f.fail(err)
+		if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(taken bool, inFlight int64, local bool) store.Request {
+		t.Helper()
+		r := takeSlot(t, s, "z", "k", 3)[0]
+		if o := r.Outcome; o.Slots.Taken != taken || o.Slots.InFlight != inFlight || o.Local != local {
+			t.Errorf("%+v, want %d in flight, taken %v, local %v", o, inFlight, taken, local)
+		}
+		return r
+	}
+	leaves := func(requests ...store.Request) { s.Correct(storetest.Leaves(requests), nil) }
+	first, second := take(true, 1, false), take(true, 2, false)
+	fails(&store.Error{Reason: store.ReasonSilent, Err: errGone})
+	if !b.Open() {
+		t.Fatal("the breaker is closed")
+	}
+	third := take(true, 3, true)
+	take(false, 3, true)
+	leaves(first)
+	fourth := take(true, 3, true)
+	leaves(third)
+	fifth := take(true, 3, true)
+	f.fail(nil)
+	for deadline := time.Now().Add(time.Minute); b.Open() && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	take(false, 3, false)
+	leaves(second, fourth)
+	last := take(true, 2, false)
+	leaves(fifth, last)
+	for name, one := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
+		if r := takeSlot(t, one, "z", "k", 3); r[0].Outcome.Slots.InFlight != 1 {
+			t.Errorf("in %s something is left: %+v", name, r[0].Outcome.Slots)
 		}
 	}
 }

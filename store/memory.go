@@ -188,7 +188,11 @@ func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) 
 		d, f := z.Checks[j].Decision, &found[n]
 		n++
 		if d.Charged > 0 || f.state != f.was {
-			t.keep(f, t.now+d.ResetAfter+r.Limits[j].Linger())
+			expires := t.now + d.ResetAfter
+			if l := &r.Limits[j]; l.Lingers() {
+				expires = l.Expires(&f.state)
+			}
+			t.keep(f, expires)
 		}
 		d.Receipt.Shared = d.Charged > 0 && f.zone == nil
 		o.Decisions = append(o.Decisions, d)
@@ -327,7 +331,7 @@ func (t *take) find(request int, r *Request) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		f := t.findOrShare(request, zone, l.ID)
-		if f.held && l.Linger() > 0 && f.expires <= t.now { // a budget that begins with less isn't as good as full
+		if f.held && l.Lingers() && f.expires <= t.now { // a budget that begins with less isn't as good as full
 			f.state = algorithms.State{}
 		}
 		t.found = append(t.found, f)

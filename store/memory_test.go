@@ -98,8 +98,8 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	})
 }
 
-// A budget with initial is forgotten one window after it is full, though nothing has
-// swept it away, and then begins anew.
+// A budget with initial is forgotten some time after it is full, though nothing has swept it away,
+// and then begins anew: a window and one to two quanta, of 5 events here.
 func TestMemoryForgetsInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory().Bound(10, zones(1), nil)
@@ -119,7 +119,11 @@ func TestMemoryForgetsInitial(t *testing.T) {
 		if got := remaining(); got != 5 {
 			t.Errorf("%d remaining, want 5", got)
 		}
-		time.Sleep(time.Microsecond)
+		time.Sleep(5*time.Minute + time.Microsecond)
+		if got := remaining(); got != 5 {
+			t.Errorf("%d remaining, want 5", got)
+		}
+		time.Sleep(5 * time.Minute)
 		if got := remaining(); got != 1 {
 			t.Errorf("%d remaining in a budget that is forgotten, want 1", got)
 		}

@@ -18,8 +18,8 @@ type Limit struct {
 	// ID names the zone and the limit, and differs where two limits must not
 	// share budgets: "<zone>:<format version and a hash>". [NewLimit] makes it.
 	ID string
-	// Part is the part of the limit that an instance grants while the store fails; nil: all
-	// of it. See [Failover].
+	// Part is the share of the limit that an instance grants while the store fails. If Part is
+	// nil, the instance grants all of the limit. See [Failover].
 	Part *algorithms.Limit
 }
 
@@ -30,15 +30,15 @@ type Slots struct {
 	ID string
 	// Limit is how many requests may be in flight; above 0.
 	Limit int64
-	// Part is how many of them an instance grants while the store fails, at most Limit; 0: all
-	// of them. See [Failover].
+	// Part is how many slots an instance grants while the store fails, at most Limit; 0 stands
+	// for all. See [Failover].
 	Part int64
 }
 
 // Ban is the ban of a zone. It is immutable.
 type Ban struct {
 	*algorithms.Ban
-	// ID names the zone. It is the same for every ban, because a changed ban frees nobody.
+	// ID names the zone. It is the same for every ban, because a changed ban frees no key.
 	// [BanID] makes it.
 	ID string
 }
@@ -46,13 +46,13 @@ type Ban struct {
 // Override names the run-time override that the Limits, Slots and Ban of a [Request] were made
 // from. See [Change].
 type Override struct {
-	// Text is the text of the override; empty: none is in force.
+	// Text is the text of the override, or empty if none is in force.
 	Text string
 }
 
 // formatVersion is part of every ID. Change it when what is stored changes its
 // meaning, so that old and new instances never read each other's state.
-const formatVersion = "2"
+const formatVersion = "3"
 
 // NewLimit names a limit of a zone. Two limits of one zone that differ in
 // variant (may be empty) keep separate budgets.
@@ -67,7 +67,7 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 
 // SlotsID returns the ID of the slots of a zone. Keys of different variants (may be empty)
 // have slots of their own.
-func SlotsID(zone, variant string) string { return named(zone, "c", variant) }
+func SlotsID(zone, variant string) string { return named(zone, formatVersion+"c", variant) }
 
 // BanID returns the ID of the ban of a zone. Keys of different variants (may be empty) are
 // banned separately.
@@ -88,55 +88,54 @@ func named(zone, what, variant string) string {
 type Request struct {
 	// Zone is the zone's name.
 	Zone string
-	// Key says whose budgets are asked about. Every string is a key of its own, the empty
-	// one too.
+	// Key is the key of the budgets. Every string is a key of its own, also the empty string.
 	Key string
-	// Limits are the zone's rate limits, no two with the same ID; empty where only Slots, a
-	// Ban or an Override is asked about.
+	// Limits are the zone's rate limits. No two have the same ID. Limits is empty if the
+	// request is only about Slots, a Ban or an Override.
 	Limits []Limit
-	// Slots says how many requests of the key may be in flight; nil: any number.
+	// Slots bounds how many requests of the key may be in flight; nil is no bound.
 	Slots *Slots
-	// Ban bans the key after repeated denials; nil: the zone never bans.
+	// Ban bans the key after repeated denials. If it is nil, the zone never bans.
 	Ban *Ban
-	// Override, if not nil, makes Take look up the key's run-time override. If another one
-	// than this is in force, Take decides nothing, charges nothing, and fails with an
+	// Override, if not nil, makes Take look up the key's run-time override. If another
+	// override is in force, Take decides nothing, charges nothing, and returns an
 	// [OverriddenError].
 	Override *Override
 	// Mode says what the zone grants at the edge of its limits.
 	Mode algorithms.Mode
-	// Cost is how many events the request is worth, 0 to 2^31-1. With 0 it charges nothing.
-	// It takes a slot at any cost.
+	// Cost is how many events the request is worth, 0 to 2^31-1. With 0 the request charges
+	// nothing. It takes a slot at any cost.
 	Cost int64
 	// Peek makes Take decide as always, but change nothing: it charges no limit, takes no slot
 	// and counts no denial for the ban. It goes with Cost 0. The Outcome shows the state as it
-	// is; InFlight is without this request.
+	// is; InFlight doesn't count this request.
 	Peek bool
 	// MaxWait is how long the request may be held, in microseconds; see [algorithms.Request].
 	MaxWait algorithms.Micros
-	// Shadow zones deny nothing; see [algorithms.Request].
+	// Shadow makes the zone deny nothing; see [algorithms.Request].
 	Shadow bool
 	// Outcome is filled in by Take.
 	Outcome Outcome
 }
 
-// Outcome is what a zone decided about a request.
+// Outcome is the decision of a zone about a request.
 type Outcome struct {
-	// Verdict is the zone's own: a shadow that says Denied denies nothing, and a zone that
-	// says Allowed is not charged if another one denies the request.
+	// Verdict is the zone's own verdict. A shadow with Denied denies nothing. A zone with
+	// Allowed is not charged if another zone denies the request.
 	Verdict Verdict
 	// Cached reports whether the verdict is Denied or Banned and comes from a [DenyCache].
-	// Then only the Decisions and the Ban that deny the request have a meaning.
+	// If so, only the Decisions and the Ban that deny the request have a meaning.
 	Cached bool
 	// Local reports whether the store failed, and local budgets decided. See [Failover].
 	Local bool
-	// Decisions has one decision per limit, in their order. Take appends to Decisions[:0],
-	// so its memory is used again.
+	// Decisions has one decision per limit, in the order of Limits. Take appends to
+	// Decisions[:0], so its memory is reused.
 	Decisions []algorithms.Decision
 	Slots     SlotsOutcome
 	Ban       BanOutcome
 }
 
-// SetVerdict sets the Verdict by the Decisions, the Slots and the Ban.
+// SetVerdict computes the Verdict from the Decisions, the Slots and the Ban.
 func (o *Outcome) SetVerdict() {
 	switch {
 	case o.Ban.Stands:
@@ -148,14 +147,14 @@ func (o *Outcome) SetVerdict() {
 	}
 }
 
-// Verdict is what a zone says of a request.
+// Verdict is the opinion of one zone about a request.
 type Verdict uint8
 
 // The verdicts. NotAsked is the zero Verdict.
 const (
 	// NotAsked: another zone was known to deny the request, so this one was not asked.
 	NotAsked Verdict = iota
-	// Allowed: the zone has room. Also a request that must be held first is allowed.
+	// Allowed: the zone has room. A request that must be held first is allowed, too.
 	Allowed
 	// Denied: a limit has no room, or no slot is free.
 	Denied
@@ -171,8 +170,8 @@ type SlotsOutcome struct {
 	Taken bool
 	// InFlight is how many requests of the key hold a slot, with this one if Taken.
 	InFlight int64
-	// Shared reports whether the slots are of all keys that a store has no room for. Only
-	// stores read it.
+	// Shared reports whether the slots are shared by all keys that a store has no room for.
+	// Only stores read it.
 	Shared bool
 }
 
@@ -180,34 +179,35 @@ type SlotsOutcome struct {
 type BanOutcome struct {
 	// Stands reports whether the key was banned before the request.
 	Stands bool
-	// Began reports whether the denial of the request brought a ban about.
+	// Began reports whether the denial of the request began a ban.
 	Began bool
 	// EndsAfter is how long until the ban ends; 0 if none stands or began.
 	EndsAfter algorithms.Micros
 }
 
-// Correction says what a request that Take allowed gives back, or is charged in addition,
-// once more is known of it. The zero Correction does nothing.
+// Correction gives back what a request that Take allowed was charged, or charges the request in
+// addition, for example because of its response. The zero Correction does nothing.
 type Correction struct {
-	// Request is as Take left it: its Outcome holds the receipts. The store reads it no more
-	// when Correct has returned.
+	// Request is as Take left it: its Outcome holds the receipts. The store doesn't read it
+	// after Correct has returned.
 	Request *Request
-	// Refund is how many events each limit is given back, or as many as it was charged.
+	// Refund is how many events each limit is given back, but at most as many as it was
+	// charged.
 	// [algorithms.Refund] says how much that changes.
 	Refund int64
 	// Charge is how many events each limit is charged in addition, as far as there is room,
-	// as in mode [algorithms.Force]. It can't be given back.
+	// as in mode [algorithms.Force]. This charge can't be given back.
 	Charge int64
-	// Leave gives back the slot, if the request took one: it is no longer in flight.
+	// Leave gives back the slot, if the request took one, because the request has ended.
 	Leave bool
 }
 
 // Store keeps budgets. All methods are safe for concurrent use.
 type Store interface {
 	// Take decides every limit, slot and ban of every request on one instant. If all zones
-	// but shadows have room, it charges all limits and takes all slots; else none (but see
-	// [algorithms.Mode]). It fills in the Outcomes, and reports whether all had room, shadows
-	// apart.
+	// except shadows have room, it charges all limits and takes all slots. Otherwise it charges
+	// and takes nothing, except in mode [algorithms.Uniform]. It fills in the Outcomes, and
+	// reports whether all zones except shadows had room.
 	//
 	// No two requests of one call may have budgets in common.
 	//
@@ -220,9 +220,9 @@ type Store interface {
 	Take(ctx context.Context, requests []Request) (allowed bool, err error)
 
 	// Correct makes corrections, each at most once, to the budgets that Take charged. A
-	// later Take of the same key through the same store finds them made. Correct doesn't
-	// wait for a store elsewhere. failed, if not nil, is called for every failure after which
-	// corrections may be lost; they must not be repeated.
+	// later Take of the same key through the same store finds them made. Correct doesn't wait
+	// for a remote store. failed, if not nil, is called for every failure after which
+	// corrections may be lost. Lost corrections must not be repeated.
 	Correct(corrections []Correction, failed func(error))
 
 	// Change makes a change at an operator's wish. After an error it is not known how much
@@ -241,6 +241,12 @@ type Error struct {
 const (
 	// ReasonTimeout: no answer in time. Whether something was charged is not known.
 	ReasonTimeout = "timeout"
+	// ReasonSilent: no reply to any request came in time, while this request waited to be
+	// sent. Nothing was charged.
+	ReasonSilent = "silent"
+	// ReasonBusy: the store answers, but the request has waited too long to be sent. Nothing
+	// was charged. This is no failure of the store.
+	ReasonBusy = "busy"
 	// ReasonConnection: the store could not be reached, or the connection broke.
 	ReasonConnection = "connection"
 	// ReasonPermission: the store refuses what it needs to be asked, to this user. What

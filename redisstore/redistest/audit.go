@@ -16,9 +16,9 @@ import (
 )
 
 // Audit is a relay between any number of clients and one Redis. It keeps every
-// script call and what Redis replied, also where nobody waited for that any more,
-// and [Audit.Replay] holds them against the functions in Go. It knows nothing of the
-// clients but what they send.
+// script call and its reply, also where no client waited for that any more.
+// [Audit.Replay] holds them against the functions in Go. It knows nothing of the
+// clients but their commands.
 //
 // It passes on whole commands; one that a client didn't send to its end is dropped.
 type Audit struct {
@@ -38,13 +38,14 @@ type Audit struct {
 	strange map[string]int // commands that no store sends
 }
 
-// call is a script call, or a FLUSHALL.
+// call is a script call, a FLUSHALL, or a Spoil.
 type call struct {
 	life    int               // of the Redis it went to
 	sent    algorithms.Micros // when it was passed on, by the clock of this machine, which is that of Redis
 	command []byte
 	answer  []byte // nil if Redis was gone before there was one
 	flush   bool
+	spoiled string // the name of a key that holds something else since
 }
 
 // StartAudit starts a relay before a Redis.
@@ -98,9 +99,22 @@ func (a *Audit) Flush(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.calls = append(a.calls, &call{life: a.life, sent: at, flush: true})
+	a.note(&call{life: a.lives(), sent: at, flush: true})
+}
+
+// Spoil replaces the value at a key by one that is no budget, at an instant that is known.
+func (a *Audit) Spoil(t testing.TB, name string) {
+	t.Helper()
+	const script = `
+		local now = redis.call('TIME')
+		redis.call('DEL', KEYS[1])
+		redis.call('HSET', KEYS[1], 'a', 1)
+		return now[1] * 1000000 + now[2]`
+	at, err := a.server.Client.Eval(context.Background(), script, []string{name}).Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.note(&call{life: a.lives(), sent: at, spoiled: name})
 }
 
 // Cut closes all clients' connections.
@@ -230,7 +244,7 @@ func (a *Audit) record(message []byte) *call {
 	switch name = strings.ToLower(name); name {
 	case "evalsha", "eval":
 		return &call{command: message}
-	case "hello", "auth", "select", "client", "ping", "time", "info", "script":
+	case "hello", "auth", "select", "client", "ping", "time", "info", "script", "cluster", "asking":
 	default:
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -31,8 +28,9 @@ func open(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	return s
 }
 
-// zones are one of every algorithm, option and mode, and some of two limits.
-func zones(t *testing.T, window algorithms.Micros) (zones []store.Request, limits []store.Limit) {
+// zones are one of every algorithm, option and mode, some of two limits, and some with slots, a ban or
+// overrides.
+func zones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 	t.Helper()
 	quotas := storetest.Variants(5, window)
 	initial := int64(2)
@@ -56,14 +54,22 @@ func zones(t *testing.T, window algorithms.Micros) (zones []store.Request, limit
 			}
 			if l := r.Limits[0]; l.Scalable() {
 				l.Limit = l.Scaled(500_000)
-				limits = append(limits, l)
 				zones = append(zones, store.Request{Zone: r.Zone, Mode: mode, Limits: []store.Limit{l}})
 			}
-			limits = append(limits, r.Limits...)
+			switch i % 4 {
+			case 1:
+				r.Slots = &store.Slots{ID: store.SlotsID(r.Zone, ""), Limit: 2}
+			case 2:
+				r.Ban = &store.Ban{ID: store.BanID(r.Zone, ""), Ban: &algorithms.Ban{
+					After: 3, Window: window, Duration: window / 4, Most: window,
+				}}
+			case 3:
+				r.Override = new(store.Override)
+			}
 			zones = append(zones, r)
 		}
 	}
-	return zones, limits
+	return append(zones, store.Request{Zone: "slots", Slots: &store.Slots{ID: store.SlotsID("slots", ""), Limit: 3}})
 }
 
 // draw draws what one HTTP request asks of some zones.
@@ -85,14 +91,16 @@ func draw(zones []store.Request) (requests []store.Request) {
 	return requests
 }
 
-// Three instances, callers that leave and give back, and everything that may happen
+// Three instances, callers that leave and give back, operators, and everything that may happen
 // to Redis and the way to it: each decision is that of the functions.
 func TestAudit(t *testing.T) {
 	server := Start(t)
 	a := StartAudit(t, server)
-	all, limits := zones(t, 300_000)
-	for _, l := range limits[:10] { // a key that holds something else
-		server.Client.HSet(t.Context(), "caddy_rl:{key 0}:"+l.ID, "a", 1)
+	all := zones(t, 300_000)
+	for _, z := range all[:10] { // a key that holds something else
+		for _, l := range z.Limits {
+			a.Spoil(t, "caddy_rl:{key 0}:"+l.ID)
+		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
@@ -109,6 +117,12 @@ func TestAudit(t *testing.T) {
 				}
 			})
 		}
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				operate(s, all[rand.IntN(len(all))])
+				time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			}
+		})
 	}
 	const rounds = 2
 	faults := slices.Repeat([]func(){
@@ -130,26 +144,59 @@ func TestAudit(t *testing.T) {
 		},
 	}, rounds)
 	rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	time.Sleep(200 * time.Millisecond)
 	for _, fault := range faults {
-		time.Sleep(200 * time.Millisecond)
 		fault()
+		time.Sleep(200 * time.Millisecond)
 	}
 	a.Trouble(0)
 	a.Delay(0)
 	time.Sleep(200 * time.Millisecond)
 	stop()
 	callers.Wait()
-	r := a.Replay(limits...)
+	r := a.Replay(all...)
 	t.Logf("\n%v", r)
 	if r.Different > 0 {
 		t.Errorf("%d differences, the first ones:\n%s", r.Different, strings.Join(r.Differences, "\n"))
 	}
-	if r.Granted < 100 || r.Refused < 100 || r.Refunds < 100 || r.Failed == 0 || r.NotRun == 0 {
-		t.Error("too little of something happened to learn from")
+	for what, n := range map[string]int{
+		"granted": r.Granted, "denied": r.Denied, "overridden": r.Overridden, "refunds": r.Refunds, "slots": r.Slots,
+		"sets": r.Sets, "changes": r.Changes, "states": r.States,
+	} {
+		if n < 100 {
+			t.Errorf("%d %s: too few to learn from", n, what)
+		}
+	}
+	if r.Bans < 20 || r.Failed == 0 || r.NotRun == 0 || 4*r.Doubtful > r.Granted {
+		t.Error("too little of something happened to learn from, or too much is in doubt")
 	}
 	if want := 1 + 2*rounds; r.Eras != want {
 		t.Errorf("%d eras, want %d", r.Eras, want)
 	}
+}
+
+// operate makes a change to a zone.
+func operate(s *redisstore.Store, z store.Request) {
+	c := store.Change{Zone: z.Zone, Key: fmt.Sprint("key ", rand.IntN(3))}
+	switch rand.IntN(3) {
+	case 0:
+		for _, l := range z.Limits {
+			c.Forget = append(c.Forget, l.ID)
+		}
+		if z.Ban != nil {
+			c.Forget = append(c.Forget, z.Ban.ID)
+		}
+	case 1:
+		if z.Ban != nil {
+			c.Ban, c.BanFor = []*store.Ban{z.Ban}, 1+rand.Int64N(300_000)
+		}
+	case 2:
+		if z.Override != nil {
+			text := []string{"", "a", "b"}[rand.IntN(3)]
+			c.Override, c.OverrideFor = &text, rand.Int64N(3)*50_000
+		}
+	}
+	_ = s.Change(context.Background(), c)
 }
 
 // visit asks, sometimes in a hurry, and sometimes gives back.
@@ -161,8 +208,20 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 		ctx = hurry
 	}
 	allowed, err := s.Take(ctx, requests)
+	for range 3 {
+		found, overridden := errors.AsType[*store.OverriddenError](err)
+		if !overridden {
+			break
+		}
+		for i, text := range found.Overrides {
+			if requests[i].Override != nil {
+				requests[i].Override = &store.Override{Text: text}
+			}
+		}
+		allowed, err = s.Take(ctx, requests)
+	}
 	var failed *store.Error
-	if err != nil && !errors.As(err, &failed) && ctx.Err() == nil {
+	if err != nil && !errors.As(err, &failed) && !store.IsOverridden(err) && ctx.Err() == nil {
 		t.Error(err)
 	}
 	for _, r := range requests { // what Redis was told is what was asked
@@ -172,152 +231,25 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 			}
 		}
 	}
-	if err == nil && allowed && rand.IntN(4) == 0 {
-		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-		_ = refund(s, requests, 1+rand.Int64N(3))
+	if err != nil {
+		return
 	}
+	time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+	refund, charge := int64(0), int64(0)
+	if allowed && rand.IntN(4) == 0 {
+		refund = 1 + rand.Int64N(3)
+	}
+	if allowed && rand.IntN(4) == 0 {
+		charge = 1 + rand.Int64N(3)
+	}
+	_ = correct(s, requests, refund, charge)
 }
 
-// refund gives back n events of each limit of requests.
-func refund(s *redisstore.Store, requests []store.Request, n int64) error {
+// correct gives back the slots of requests, gives back so many events of each limit, and charges so many.
+func correct(s *redisstore.Store, requests []store.Request, refund, charge int64) error {
 	var corrections []store.Correction
 	for i := range requests {
-		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: n})
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: refund, Charge: charge, Leave: true})
 	}
 	return s.CorrectAt(context.Background(), 0, corrections)
-}
-
-// A wrong number, and anything that should not have happened, is found.
-func TestAuditCanFail(t *testing.T) {
-	server := Start(t)
-	a := StartAudit(t, server)
-	s := open(t, a, 30*time.Second)
-	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 60_000_000})
-	other := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 60_000_000})
-	take := func(s *redisstore.Store, cost int64, limits ...store.Limit) []store.Request {
-		t.Helper()
-		r := []store.Request{{Zone: "z", Key: "k", Cost: cost, Limits: limits}}
-		if _, err := s.Take(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	give := func(r []store.Request) {
-		t.Helper()
-		if err := refund(s, r, 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	take(s, 1, limit)
-	give(take(s, 1, limit))
-	take(s, 2, limit, other)
-	give(take(s, 2, other))
-	take(s, 1, limit, other)
-	take(s, 1, limit, other) // which is refused
-	if r := a.Replay(limit, other); r.Different > 0 || r.Granted != 5 || r.Refused != 1 || r.Refunds != 2 {
-		t.Fatalf("what happened:\n%v%s", r, strings.Join(r.Differences, "\n"))
-	}
-	recorded := a.calls
-	find := func(name string, limits ...store.Limit) {
-		t.Helper()
-		if r := a.Replay(limits...); r.Different == 0 {
-			t.Errorf("not found: %s", name)
-		}
-		a.calls = recorded
-	}
-	first, last := true, len(recorded)-1 // nothing speaks of what the last one charged
-	for i, c := range recorded {
-		if bytes.HasPrefix(c.answer, []byte("-NOSCRIPT")) {
-			continue
-		}
-		p, err := (&replay{scripts: scripts()}).read(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for n, number := range p.reply {
-			if p.script == "refund" && n == 0 {
-				continue // what it gives back is the same a moment later
-			}
-			changed := *c
-			changed.answer = fmt.Appendf(nil, "*%d\r\n", len(p.reply))
-			for j, other := range p.reply {
-				if j == n {
-					other = number.(int64) + 1
-				}
-				changed.answer = fmt.Appendf(changed.answer, ":%d\r\n", other)
-			}
-			a.calls = slices.Clone(recorded)
-			a.calls[i] = &changed
-			if p.script == "refund" { // it says that it has failed
-				changed.answer = bytes.Replace(c.answer, []byte(":1\r\n"), []byte("$3\r\nno!\r\n"), 1)
-			}
-			find(fmt.Sprintf("number %d of %.200q changed", n, c.answer), limit, other)
-		}
-		a.calls = slices.Delete(slices.Clone(recorded), i, i+1)
-		if i < last {
-			find(fmt.Sprintf("%.200q left out", c.command), limit, other)
-		}
-		a.calls = slices.Insert(slices.Clone(recorded), i, c)
-		if p.script == "take" && i < last {
-			find(fmt.Sprintf("%.200q twice", c.command), limit, other)
-		}
-		unanswered := *c
-		unanswered.answer = nil
-		a.calls = slices.Clone(recorded)
-		a.calls[i] = &unanswered
-		if first { // it was on its way when Redis was killed, and may have charged
-			first, a.life = false, 1
-			if r := a.Replay(limit, other); r.Different > 0 || r.Doubtful == 0 || r.Unanswered != 1 {
-				t.Errorf("%.200q unanswered:\n%v", c.command, r)
-			}
-			a.life = 0
-		}
-		find("a call that was never answered", limit, other)
-	}
-	find("a limit nobody has", limit)
-
-	for name, misbehave := range map[string]func(*Audit, *redisstore.Store, *redis.Client){
-		"a budget removed": func(*Audit, *redisstore.Store, *redis.Client) {
-			server.Client.Del(t.Context(), "caddy_rl:{k}:"+limit.ID)
-		},
-		"a command of its own": func(_ *Audit, _ *redisstore.Store, through *redis.Client) {
-			through.Set(t.Context(), "caddy_rl:{k}:"+limit.ID, "x", 0)
-		},
-		"another script": func(_ *Audit, _ *redisstore.Store, through *redis.Client) {
-			mutant := strings.Replace(algorithms.Set(0).With(limit.Algorithm()).TakeScript(), "math.floor", "math.ceil", 1)
-			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + limit.ID}, 0, 0, 0, 0)
-		},
-		"an instant of its own": func(_ *Audit, s *redisstore.Store, _ *redis.Client) {
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
-			_, _ = s.TakeAt(t.Context(), time.Now().UnixMicro(), r)
-		},
-		"a charge given back twice": func(_ *Audit, s *redisstore.Store, _ *redis.Client) {
-			r := take(s, 1, limit)
-			for range 2 {
-				if err := refund(s, r, 1); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-		"a restart": func(*Audit, *redisstore.Store, *redis.Client) {
-			server.Kill(t)
-			server.Restart(t)
-		},
-	} {
-		server.Client.FlushAll(t.Context())
-		a := StartAudit(t, server)
-		s := open(t, a, 30*time.Second)
-		through := redis.NewClient(&redis.Options{Addr: a.Addr})
-		take(s, 1, limit)
-		misbehave(a, s, through)
-		for range 3 {
-			_, _ = s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}})
-		}
-		_ = through.Close()
-		if r := a.Replay(limit); r.Different == 0 {
-			t.Errorf("not found: %s", name)
-		} else {
-			t.Logf("%s: %.200q", name, r.Differences[0])
-		}
-	}
 }

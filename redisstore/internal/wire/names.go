@@ -1,55 +1,62 @@
-package redisstore
+package wire
 
 import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"strings"
 )
 
 // longestKey is how many bytes of a key are stored as they are. What is longer
 // is stored as a hash.
 const longestKey = 128
 
-// keyNames says how budgets are named in Redis:
+// Names says how budgets are named in Redis:
 //
 //	<prefix>:{<key>}:<limit ID>
 //
 // The braces are Redis Cluster's hash tag: all limits of one key share a slot.
 // See [appendEncoded] for why no key can end the tag or take another's place.
-type keyNames struct {
-	prefix string
-	secret string // if not empty, keys are stored as [HashedKey] has them
+type Names struct {
+	Prefix string
+	Secret string // if not empty, keys are stored as [HashedKey] has them
 }
 
 // appendStart appends what the names of all budgets of a key begin with.
-func (n keyNames) appendStart(b []byte, key string) []byte {
-	b = append(b, n.prefix...)
+func (n Names) appendStart(b []byte, key string) []byte {
+	b = append(b, n.Prefix...)
 	b = append(b, ":{"...)
 	b = n.appendTag(b, key)
 	return append(b, "}:"...)
 }
 
 // appendTag appends the hash tag of a key.
-func (n keyNames) appendTag(b []byte, key string) []byte {
-	if n.secret != "" {
-		return append(b, HashedKey(n.secret, key)...)
+func (n Names) appendTag(b []byte, key string) []byte {
+	if n.Secret != "" {
+		return append(b, HashedKey(n.Secret, key)...)
 	}
 	return appendEncoded(b, key)
 }
 
-// slotCount is how many slots a Redis Cluster has.
-const slotCount = 1 << 14
+// SlotCount is how many slots a Redis Cluster has.
+const SlotCount = 1 << 14
 
-// slot is the slot of a key's budgets in a Redis Cluster: the CRC16 (XMODEM) of its
+// Slot returns the slot of a key's budgets in a Redis Cluster, which is the CRC16 (XMODEM) of its
 // hash tag, modulo the number of slots.
-func (n keyNames) slot(key string) int {
+func (n Names) Slot(key string) int {
 	var room [longestKey + 16]byte
-	return slotOf(n.appendTag(room[:0], key))
+	return SlotOf(n.appendTag(room[:0], key))
 }
 
-func slotOf(tag []byte) int {
+// SlotOfName returns the slot of the name of a budget.
+func SlotOfName(name string) int {
+	_, rest, _ := strings.Cut(name, "{")
+	tag, _, _ := strings.Cut(rest, "}")
+	return SlotOf([]byte(tag))
+}
+
+// SlotOf returns the slot of a hash tag.
+func SlotOf(tag []byte) int {
 	var crc uint16
 	for _, c := range tag {
 		crc ^= uint16(c) << 8
@@ -58,16 +65,16 @@ func slotOf(tag []byte) int {
 			crc = crc<<1 ^ carry*0x1021
 		}
 	}
-	return int(crc % slotCount)
+	return int(crc % SlotCount)
 }
 
-// name is the name of one budget.
-func (n keyNames) name(key, limitID string) string {
-	return string(append(n.appendStart(nil, key), limitID...))
-}
+// Name returns the name of one budget.
+func (n Names) Name(key, id string) string { return string(n.AppendName(nil, key, id)) }
 
-// override is the name of the override of a key in a zone.
-func (n keyNames) override(zone, key string) string { return n.name(key, store.OverrideID(zone)) }
+// AppendName appends the name of one budget.
+func (n Names) AppendName(b []byte, key, id string) []byte {
+	return append(n.appendStart(b, key), id...)
+}
 
 // HashedKey is what stands for a key where keys are not to be stored or shown: its
 // HMAC-SHA256 with a secret, marked so that it equals no key.

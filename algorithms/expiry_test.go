@@ -1,0 +1,61 @@
+package algorithms
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+)
+
+// A budget is dropped one to two quanta after it is as good as untouched, and with initial
+// after it is known no longer to be full, whatever its burst was scaled to.
+func TestExpires(t *testing.T) {
+	const now = 1_700_000_000 * second
+	none := int64(0)
+	quotas := []Quota{
+		{Algorithm: "token_bucket", Events: 10, Window: minute, Initial: &none},
+		{Algorithm: "smooth", Events: 10, Window: minute, Initial: &none},
+		{Algorithm: "smooth", Events: 10, Window: minute, WarmUp: minute},
+		{Algorithm: "sliding_log", Events: 10, Window: minute, MinInterval: 2 * minute},
+		{Algorithm: "sliding_log", Events: 10, Window: minute, Buckets: 5},
+	}
+	for _, a := range All() {
+		quotas = append(quotas,
+			Quota{Algorithm: a.Name, Events: 1, Window: 1000},
+			Quota{Algorithm: a.Name, Events: 5, Window: minute},
+			Quota{Algorithm: a.Name, Events: 7200, Window: 60 * minute})
+	}
+	for _, q := range quotas {
+		l := mustLimit(t, q)
+		quantum := max(min(16, q.Events)*q.Window/q.Events, second)
+		if l.quantum != quantum {
+			t.Errorf("%v has a quantum of %d, want %d", l, l.quantum, quantum)
+		}
+		for _, l := range []*Limit{l, l.Scaled(500_000), l.Scaled(7_000_000)} {
+			var s State
+			requests := []Request{{Cost: 1, Checks: []Check{{Limit: l, State: &s}}}}
+			Take(requests, now)
+			untouched := now + requests[0].Checks[0].Decision.ResetAfter
+			if q.Initial != nil {
+				untouched += q.Window
+			}
+			expires := l.Expires(&s)
+			if expires%quantum != 0 || expires <= untouched+quantum || expires > untouched+2*quantum {
+				t.Errorf("%v is untouched at %d and dropped at %d, with a quantum of %d", l, untouched-now, expires-now, quantum)
+			}
+			message := l.Message()
+			if got := math.Float64frombits(binary.LittleEndian.Uint64(message[len(message)-8:])); got != float64(quantum) {
+				t.Errorf("the message of %v ends with %g, want the quantum %d", l, got, quantum)
+			}
+		}
+	}
+}
+
+// A message begins with the number of its algorithm, which the script knows it by.
+func TestMessage(t *testing.T) {
+	for i, a := range All() {
+		l := mustLimit(t, Quota{Algorithm: a.Name, Events: 3, Window: minute})
+		if message := l.Message(); message[0] != byte(i+1) || len(message)%8 != 1 {
+			t.Errorf("the message of %v is %v", l, message)
+		}
+	}
+}

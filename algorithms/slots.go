@@ -1,0 +1,140 @@
+package algorithms
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// SlotsExpiry is how long an instance's count of slots lives after the instance wrote it. An
+// instance can miss two writes in that time. A killed instance keeps slots taken no longer.
+const SlotsExpiry Micros = 30_000_000
+
+// Instance is the identity of a process that takes slots: random bits, new at each start.
+type Instance [16]byte
+
+// Slots holds how many requests of a key are in flight, in a store that several instances share.
+// It has one count for each instance, so its size doesn't depend on the counts. Nil Slots mean
+// that no request is in flight.
+//
+// Every operation below works on the [Slots.Living] counts. slots.lua is its other half.
+type Slots []InstanceSlots
+
+// InstanceSlots is how many requests of a key are in flight in one instance.
+type InstanceSlots struct {
+	Instance Instance
+	Count    int64 // 0 is stored as no count at all
+	Expires  Micros
+}
+
+// Living drops the counts that have expired. A count that expires later than expiry from now was
+// written before the clock was set back. Living gives it the expiry of a write at now.
+// steppedBack reports whether there was such a count. If so, store the result, even if the request
+// is denied: until then the count of a killed instance doesn't age.
+func (s Slots) Living(now, expiry Micros) (living Slots, steppedBack bool) {
+	living = s[:0]
+	for _, i := range s {
+		if i.Expires > now+expiry {
+			i.Expires, steppedBack = now+expiry, true
+		}
+		if i.Expires > now && i.Count > 0 {
+			living = append(living, i)
+		}
+	}
+	return living, steppedBack
+}
+
+// InFlight returns how many requests of the key are in flight, as in a [SlotsCheck].
+func (s Slots) InFlight() int64 {
+	total := int64(0)
+	for _, i := range s {
+		total += i.Count
+	}
+	return total
+}
+
+// Of returns the count of an instance, 0 if it has none.
+func (s Slots) Of(instance Instance) int64 {
+	for _, i := range s {
+		if i.Instance == instance {
+			return i.Count
+		}
+	}
+	return 0
+}
+
+// Set makes count, 0 or more, the count of an instance, which expires at the given instant. The
+// counts keep their order.
+func (s Slots) Set(instance Instance, count int64, expires Micros) Slots {
+	written := InstanceSlots{Instance: instance, Count: count, Expires: expires}
+	for at := range s {
+		if s[at].Instance == instance {
+			s[at] = written
+			return s
+		}
+	}
+	return append(s, written)
+}
+
+// Take takes a slot for an instance if fewer than limit are taken. It returns whether one was
+// free, how many the instance had before, and how many all instances have after.
+//
+// If other checks decide, too, use a [SlotsCheck] instead of Take. Then commit the slot by Set,
+// with a count one above Of.
+func (s Slots) Take(instance Instance, limit int64, now, expiry Micros) (after Slots, free bool, found, total int64) {
+	found, total = s.Of(instance), s.InFlight()
+	if total >= limit {
+		return s, false, found, total
+	}
+	return s.Set(instance, found+1, now+expiry), true, found, total + 1
+}
+
+// Expires returns the instant at which the last count expires. Store Slots until then. It returns 0
+// if there is no count, and nothing to store.
+func (s Slots) Expires() Micros {
+	last := Micros(0)
+	for _, i := range s {
+		if i.Count > 0 {
+			last = max(last, i.Expires)
+		}
+	}
+	return last
+}
+
+const (
+	slotsSize = 32
+	mostSlots = 1<<31 - 1
+)
+
+// AppendBinary appends the form in which Slots are stored: per instance 16 bytes of identity,
+// the count and the expiry as little-endian 64-bit integers. It never fails.
+func (s Slots) AppendBinary(b []byte) ([]byte, error) {
+	for _, i := range s {
+		if i.Count == 0 {
+			continue
+		}
+		b = append(b, i.Instance[:]...)
+		b = binary.LittleEndian.AppendUint64(b, uint64(i.Count))
+		b = binary.LittleEndian.AppendUint64(b, uint64(i.Expires))
+	}
+	return b, nil
+}
+
+// ReadSlots reads the stored form. It appends to s[:0], so its memory is used again.
+func ReadSlots(s Slots, stored []byte) (Slots, error) {
+	if len(stored)%slotsSize != 0 {
+		return nil, fmt.Errorf("slots of %d bytes: want a multiple of %d", len(stored), slotsSize)
+	}
+	s = s[:0]
+	for b := stored; len(b) > 0; b = b[slotsSize:] {
+		i := InstanceSlots{
+			Instance: Instance(b),
+			Count:    int64(binary.LittleEndian.Uint64(b[16:])),
+			Expires:  int64(binary.LittleEndian.Uint64(b[24:])),
+		}
+		if i.Count < 0 || i.Count > mostSlots || i.Expires < 0 || i.Expires > Forever {
+			return nil, fmt.Errorf("slots of an instance: count %d until %d: want at most %d until %d", i.Count, i.Expires, mostSlots, Forever)
+		}
+		s = append(s, i)
+	}
+	return s, nil
+}

@@ -1,0 +1,44 @@
+package redisstore
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Calls that travel alone, as they do where a slot of a cluster has moved, end even if none of them
+// gets a connection and they are more than may be in flight.
+func TestAloneEnds(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	s, err := New(Options{Address: silent.Addr().String(), Timeout: 50 * time.Millisecond}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var takes sync.WaitGroup
+	for range 2 * mostInFlight {
+		takes.Go(func() {
+			c := s.newTake(context.Background(), 0, []store.Request{{Zone: "z"}})
+			if err := s.askAlone(c, time.Now().Add(50*time.Millisecond), false); err == nil {
+				t.Error("a take succeeds without Redis")
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { takes.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		t.Fatalf("takes go on for ever: %d messages in flight, %d calls queued", s.queue.inFlight, len(s.queue.calls))
+	}
+}

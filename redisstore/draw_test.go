@@ -1,0 +1,73 @@
+package redisstore
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// pick returns one of its arguments.
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// randomLimit draws a limit; one in eight is close to the largest that can be
+// counted exactly.
+func randomLimit(r *rand.Rand) *algorithms.Limit {
+	for {
+		all := algorithms.All()
+		a := all[r.IntN(len(all))]
+		q := algorithms.Quota{
+			Algorithm: a.Name,
+			Events:    pick(r, 1, 2, 3, 5, 7, 10, 1+r.Int64N(50)),
+			Window:    pick[int64](r, 1, 2, 7, 10, 999, 1000, 1_000_000, 60_000_000, 1+r.Int64N(5_000_000)),
+		}
+		if a.Burst && r.IntN(2) == 0 {
+			q.Burst = pick(r, 1, 2, q.Events+1, 2*q.Events, 1+r.Int64N(40))
+		}
+		if r.IntN(8) == 0 {
+			q.Events, q.Burst, q.Window = 1+r.Int64N(3000), 0, 1+r.Int64N(1<<r.IntN(53))
+			if a.Burst {
+				q.Burst = 1 + r.Int64N(1<<r.IntN(40))
+			}
+		}
+		if slices.Contains(a.Options, "align") {
+			q.Align = pick(r, "", "clock")
+		}
+		if slices.Contains(a.Options, "min_interval") && r.IntN(3) == 0 {
+			q.MinInterval = pick(r, 1, q.Window/q.Events, q.Window, 1+r.Int64N(2*q.Window))
+		}
+		if slices.Contains(a.Options, "buckets") && r.IntN(2) == 0 {
+			q.Buckets = pick(r, 1, 2, 10, 1+r.Int64N(200))
+		}
+		if slices.Contains(a.Options, "initial") && r.IntN(3) == 0 {
+			initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
+			q.Initial = &initial
+		}
+		if slices.Contains(a.Options, "warm_up") && r.IntN(2) == 0 {
+			q.Burst, q.Initial = 0, nil
+			q.WarmUp = pick(r, 1, q.Window, 10*q.Window, 1+r.Int64N(1<<r.IntN(45)))
+			q.ColdFactor = pick[int64](r, 0, 0, 1000, 1500, 10_000, 1000+r.Int64N(999_001))
+		}
+		if l, err := algorithms.NewLimit(q); err == nil {
+			return l
+		}
+	}
+}
+
+// randomBan draws a ban, of a zone with such a window.
+func randomBan(r *rand.Rand, window algorithms.Micros) *algorithms.Ban {
+	b := algorithms.Ban{
+		After: pick[int64](r, 1, 1, 2, 3, 5), Window: window,
+		Duration: pick(r, 1, 1000, window, 1+r.Int64N(2*window), 1+r.Int64N(1<<r.IntN(48))),
+	}
+	b.Duration = min(b.Duration, 1<<50)
+	b.Most = min(pick(r, b.Duration, b.Duration+1, 3*b.Duration, 8*b.Duration, b.Duration<<r.IntN(40)), 1<<51)
+	if b.Most < b.Duration { // which has overflowed
+		b.Most = 1 << 51
+	}
+	if err := b.Check(); err != nil {
+		panic(err)
+	}
+	return &b
+}

@@ -1,0 +1,84 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// counting is a store that counts takes.
+type counting struct {
+	store.Store
+	takes atomic.Int64
+}
+
+func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	c.takes.Add(1)
+	return c.Store.Take(ctx, requests)
+}
+
+// A flood of one denied key costs Redis a few script calls per second, however many callers there
+// are and whatever their requests cost.
+func TestFloodOfOneKey(t *testing.T) {
+	const warmUp, lasts = time.Second, 3 * time.Second
+	server := redistest.Start(t)
+	for _, callers := range []int{64, 256, 4000} {
+		for _, most := range []int64{1, 1000} {
+			t.Run(fmt.Sprint(callers, " callers, costs up to ", most), func(t *testing.T) {
+				redis, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 30 * time.Second}, func(time.Duration) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer redis.Close()
+				asked := &counting{Store: redis}
+				cache := store.NewDenyCache(asked)
+				limit := storetest.Limit(t, t.Name(), algorithms.Quota{Algorithm: "gcra", Events: 1000, Window: 3_600_000_000_000})
+				ask := func(cost int64) []store.Request {
+					return []store.Request{{Zone: "z", Key: "k", Cost: cost, Limits: []store.Limit{limit}}}
+				}
+				if allowed, err := redis.Take(t.Context(), ask(1000)); !allowed || err != nil {
+					t.Fatal(allowed, err)
+				}
+				var checks, takes, calls atomic.Int64
+				count := func(sign int64) {
+					takes.Add(sign * asked.takes.Load())
+					calls.Add(sign * int64(server.Calls(t, "evalsha")))
+				}
+				began := time.Now()
+				var all sync.WaitGroup
+				for range callers {
+					all.Go(func() {
+						for time.Since(began) < warmUp+lasts {
+							came := time.Since(began)
+							allowed, err := cache.Take(context.Background(), ask(1+rand.Int64N(most)))
+							if allowed || err != nil && came > warmUp { // at first all ask at once
+								t.Errorf("allowed %v, error %v", allowed, err)
+								return
+							}
+							checks.Add(1)
+							time.Sleep(50 * time.Millisecond)
+						}
+					})
+				}
+				time.Sleep(warmUp)
+				count(-1)
+				all.Wait()
+				count(1)
+				t.Logf("%d checks in %v; then Redis was asked for %d takes by %d script calls in %v", checks.Load(), warmUp+lasts, takes.Load(), calls.Load(), lasts)
+				if n := takes.Load(); n > 100*lasts.Milliseconds()/1000 {
+					t.Errorf("Redis was asked for %d takes in %v", n, lasts)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package slots_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Each rule of the Table and of the arithmetic is needed: without it a test fails.
+func TestModelFindsBrokenRules(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles this package many times")
+	}
+	const table, arithmetic = "slots.go", "../../../algorithms/slots.go"
+	for _, b := range []struct{ rule, file, old, broken string }{
+		{"a Set waits for takes in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.setting:"},
+		{"all wait for a Set in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.toBeSet() && k.flight > 0:"},
+		{"takes wait for a Set that waits", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.setting, k.held < k.counted && k.flight > 0:"},
+		{"a lost operation may still run", table, "return max(k.closed-now, 0)", "return 0"},
+		{"a lost Set may still run", table, "k.closed = max(k.closed, until)", "if !op.Set {\nk.closed = max(k.closed, until)\n}"},
+		{"after a loss the key is set", table, "k.stale = true\n\tk.closed", "k.closed"},
+		{"a lost operation is not repeated", table, "k.closed = max(k.closed, until)", "k.closed = 0 * until"},
+		{"a Set that did not run is repeated", table, "k.stale = k.stale || op.Set", ""},
+		{"a wrong count is noticed", table, "found != k.counted", "false && found != k.counted"},
+		{"overlapping takes prove nothing", table, "if !op.Set && k.alone && found", "if !op.Set && found"},
+		{"the count is set again and again", table, "algorithms.SlotsExpiry / 3", "algorithms.SlotsExpiry * 100"},
+		{"also a count of 0", table, "mostIdle = 10_000", "mostIdle = 0"},
+		{"a key in use is not forgotten", table, "if k.held == 0 && k.flight == 0 && now", "if k.flight == 0 && now"},
+		{"requests of another store count", table, "k.held++", ""},
+		{"and are told to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
+		{"sets are spread", table, "t.credit < every || ", "true || "},
+		{"counts expire", arithmetic, "i.Expires > now && i.Count", "i.Count"},
+		{"a clock that was set back delays no expiry", arithmetic, "if i.Expires > now+expiry", "if false"},
+		{"which is stored", arithmetic, "now+expiry, true\n", "now+expiry, false\n"},
+		{"each write renews the expiry", arithmetic, "s[at] = written", "s[at].Count = count"},
+		{"the limit is the limit", arithmetic, "total >= limit", "total > limit"},
+	} {
+		t.Run(b.rule, func(t *testing.T) {
+			found, said := breaks(t, b.file, b.old, b.broken)
+			if !found {
+				t.Fatalf("nothing fails without %q:\n%s", b.old, said)
+			}
+			t.Log(said)
+		})
+	}
+}
+
+var failure = regexp.MustCompile(`(?m)^--- FAIL.*$|^\s+slots_test.go.*$`)
+
+// breaks runs the other tests with a file in which old is replaced, and returns whether one of
+// them fails, and what it says.
+func breaks(t *testing.T, file, old, broken string) (fails bool, said string) {
+	t.Helper()
+	path, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(source), old) != 1 {
+		t.Fatalf("%s has %q %d times, want once", file, old, strings.Count(string(source), old))
+	}
+	dir := t.TempDir()
+	replaced, overlay := filepath.Join(dir, "broken.go"), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{path: replaced}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(replaced, []byte(strings.Replace(string(source), old, broken, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-skip=BrokenRules", ".", "-slots.seeds=2000").CombinedOutput()
+	if err == nil {
+		return false, string(out)
+	}
+	lines := failure.FindAllString(string(out), -1)
+	if len(lines) == 0 {
+		t.Fatalf("%s", out)
+	}
+	return true, strings.Join(lines, "\n")
+}

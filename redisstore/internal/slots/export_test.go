@@ -1,0 +1,10 @@
+package slots
+
+// MostIdle is mostIdle for tests.
+const MostIdle = mostIdle
+
+// Knows reports whether a key is remembered.
+func (t *Table) Knows(name string) bool { return t.keys[name] != nil }
+
+// Len returns how many keys are remembered, and how many of them are idle.
+func (t *Table) Len() (all, idle int) { return len(t.keys), t.idle }

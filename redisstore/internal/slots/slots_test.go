@@ -1,0 +1,370 @@
+package slots_test
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/slots"
+)
+
+var (
+	seeds = flag.Uint64("slots.seeds", 300, "how many programs the model runs")
+	first = flag.Uint64("slots.first", 1, "the first of them")
+)
+
+// each runs a program for each seed, and ends the test at the first violation.
+func each(t *testing.T, program func(t *testing.T, seed uint64)) {
+	for seed := *first; seed < *first+*seeds; seed++ {
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					t.Fatalf("seed %d: %v", seed, r)
+				}
+			}()
+			program(t, seed)
+		}()
+	}
+}
+
+// Random programs with every accident. Afterwards nothing stays taken.
+func TestModel(t *testing.T) {
+	served, denied := 0, 0
+	each(t, func(t *testing.T, seed uint64) {
+		m := newModel(seed, 1+int64(seed%4), 2+int(seed/4%2), "a", "b")
+		for range 1500 {
+			m.step()
+		}
+		m.calmDown()
+		served, denied = served+m.served, denied+m.denied
+	})
+	t.Logf("%d requests, %d denied", served, denied)
+}
+
+// step does something, and lets time pass.
+func (m *model) step() {
+	i := m.alive[m.IntN(len(m.alive))]
+	key := []string{"a", "b"}[m.IntN(2)]
+	requests := m.keys[key].requests
+	switch n := m.IntN(1000); {
+	case n < 500:
+		m.take(i, key, nil)
+	case n < 850:
+		if len(requests) > 0 {
+			if r := requests[m.IntN(len(requests))]; r.running {
+				m.finish(r)
+			}
+		}
+	case n < 870:
+		m.local(i, key)
+	case n < 880: // a burst that ends at once
+		for _, r := range append([]*request(nil), requests...) {
+			if r.running {
+				m.finish(r)
+			}
+		}
+	case n < 900:
+		m.lossy = []int{0, 0, 5, 20}[m.IntN(4)]
+	case n < 903:
+		m.kill(i)
+		m.start()
+	case n < 905:
+		m.empty()
+	case n < 907:
+		m.restore()
+	case n < 909:
+		m.jump(m.between(10*second, 600*second))
+	case n < 912:
+		m.jump(-m.between(0, 600*second))
+	case n < 916:
+		m.jump(m.between(-second, second))
+	}
+	switch n := m.IntN(100); {
+	case n < 70:
+		m.pass(m.between(0, 4*millisecond))
+	case n < 95:
+		m.pass(m.between(0, 40*millisecond))
+	default:
+		m.pass(m.between(0, 4*second))
+	}
+}
+
+// calmDown checks that all is well after a quiet time, while requests are in flight and after
+// they end.
+func (m *model) calmDown() {
+	m.lossy = 0
+	if m.IntN(2) == 0 { // otherwise disasters hide all else
+		[]func(){m.empty, m.restore, func() { m.kill(m.alive[0]); m.start() }}[m.IntN(3)]()
+	}
+	m.pass(10*second + 500*millisecond)
+	m.healed(false)
+	for range 40 { // an old count is noticed by requests
+		for key := range m.keys {
+			m.probe(key, false)
+		}
+		m.pass(second)
+	}
+	m.healed(true)
+	for key := range m.keys {
+		m.probe(key, true)
+	}
+	for _, k := range m.keys {
+		for len(k.requests) > 0 {
+			m.finish(k.requests[0])
+		}
+	}
+	m.pass(second)
+	m.healed(true)
+	m.pass(41 * second)
+	for _, i := range m.alive {
+		if all, idle := i.table.Len(); all != 0 || idle != 0 {
+			m.violated("%d keys are remembered, %d idle", all, idle)
+		}
+	}
+}
+
+// probe takes a slot and gives it back. With sure it must be free if the limit says so.
+func (m *model) probe(key string, sure bool) {
+	i := m.alive[m.IntN(len(m.alive))]
+	free := int64(len(m.keys[key].requests)) < m.limit
+	answered := false
+	r := &request{at: i, key: key}
+	r.done = func(taken bool, err error) {
+		if answered = true; sure && (err != nil || taken != free) {
+			m.violated("a request of %s: taken %v, %v, want %v", key, taken, err, free)
+		}
+		if taken {
+			m.finish(r)
+		}
+	}
+	i.waiting[key] = append(i.waiting[key], r)
+	m.send(i, key, false)
+	if m.pass(900 * millisecond); !answered {
+		m.violated("a request of %s waits for ever", key)
+	}
+}
+
+// healed checks that Redis counts each instance's requests exactly and, with gone, nothing else.
+func (m *model) healed(gone bool) {
+	for name, k := range m.keys {
+		s := m.stored(name)
+		for _, i := range m.alive {
+			if len(i.waiting[name]) > 0 {
+				m.violated("%d requests of %s wait for ever", len(i.waiting[name]), name)
+			}
+			n := int64(0)
+			for _, r := range k.requests {
+				if r.at == i {
+					n++
+				}
+			}
+			if s.Of(i.id) != n {
+				m.violated("instance %d has %d requests of %s in flight, Redis still counts %d", i.id[0], n, name, s.Of(i.id))
+			}
+		}
+		if gone && s.InFlight() != int64(len(k.requests)) {
+			m.violated("%d requests of %s are in flight, Redis still counts %d", len(k.requests), name, s.InFlight())
+		}
+	}
+}
+
+// A client that sends one request after the other is never denied, whatever is lost on the way.
+func TestOneClientIsNeverDenied(t *testing.T) {
+	each(t, func(t *testing.T, seed uint64) {
+		m := newModel(seed, 1, 1, "a")
+		m.lossy = []int{0, 5, 30}[seed%3]
+		i, requests := m.alive[0], 0
+		var next func()
+		next = func() {
+			r := &request{at: i, key: "a"}
+			r.done = func(taken bool, err error) {
+				switch requests++; {
+				case err != nil:
+					next()
+				case !taken:
+					m.violated("request %d is denied", requests)
+				default:
+					m.after([]slots.Micros{0, m.between(0, millisecond), m.between(0, second)}[m.IntN(3)], func() {
+						m.finish(r)
+						next()
+					})
+				}
+			}
+			i.waiting["a"] = append(i.waiting["a"], r)
+			m.send(i, "a", false)
+		}
+		next()
+		m.pass(60 * second)
+		if requests < 60 {
+			m.violated("only %d requests in a minute", requests)
+		}
+	})
+}
+
+// A flood of keys grows neither memory nor the number of sets without bound.
+func TestFloodOfKeys(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	now, sets := slots.Micros(0), 0
+	for n := range 100_000 {
+		name := fmt.Sprint(n)
+		now += 100
+		for _, taken := range []int64{1, 0} {
+			op := table.Prepare(name, int(taken), now)
+			table.Replied(op, taken, 1-taken, now)
+			if taken == 1 {
+				table.Leave(name, now)
+			}
+		}
+		if n%1000 == 0 {
+			for _, name := range table.Due(now, 1000) {
+				op := table.Prepare(name, 0, now)
+				table.Replied(op, 0, 0, now)
+				sets++
+			}
+		}
+	}
+	if all, idle := table.Len(); all != slots.MostIdle || idle != slots.MostIdle {
+		t.Errorf("%d keys are remembered, %d of them idle, want %d", all, idle, slots.MostIdle)
+	}
+	if seconds := int(now / second); sets > (seconds+1)*slots.MostIdle/10 {
+		t.Errorf("%d sets in %d s", sets, seconds)
+	}
+}
+
+// Keys that are held at the same instant are set at different ones, each at least every 10 s.
+func TestSetsAreSpread(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	const keys = 1000
+	last := map[string]slots.Micros{}
+	now := second
+	table.Due(now, keys)
+	for n := range keys {
+		name := fmt.Sprint(n)
+		op := table.Prepare(name, 1, now)
+		table.Replied(op, 1, 0, now)
+		last[name] = now
+	}
+	most := 0
+	for ; now < 100*second; now += 100 * millisecond {
+		due := table.Due(now, keys)
+		for _, name := range due {
+			op := table.Prepare(name, 0, now)
+			if !op.Set || op.Count != 1 {
+				t.Fatalf("Prepare: %v", op)
+			}
+			table.Replied(op, 0, 1, now)
+			if now-last[name] > 10*second {
+				t.Fatalf("key %s is set after %d us", name, now-last[name])
+			}
+			last[name] = now
+		}
+		most = max(most, len(due))
+	}
+	if most > 2*keys/100 {
+		t.Errorf("%d of %d keys are set in 100 ms", most, keys)
+	}
+	for name, at := range last {
+		if now-at > 10*second {
+			t.Errorf("key %s was set last %d us ago", name, now-at)
+		}
+	}
+}
+
+// However many keys are held, each is set before its count expires.
+func TestManyKeysAreSetInTime(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	const keys = 50_000
+	last := map[string]slots.Micros{}
+	for n := range keys {
+		name := fmt.Sprint(n)
+		op := table.Prepare(name, 1, 0)
+		table.Replied(op, 1, 0, 0)
+		last[name] = 0
+	}
+	now := slots.Micros(0)
+	for ; now < 100*second; now += 100 * millisecond {
+		for _, name := range table.Due(now, 128) {
+			op := table.Prepare(name, 0, now)
+			table.Replied(op, 0, 1, now)
+			last[name] = now
+		}
+	}
+	lapsed := 0
+	for _, at := range last {
+		if now-at > 11*second {
+			lapsed++
+		}
+	}
+	if lapsed > 0 {
+		t.Errorf("%d of %d keys were not set for 11 s", lapsed, keys)
+	}
+}
+
+// A count that Redis must not have is set at once, and so is that of a request which another
+// store admitted.
+func TestWrongCountIsSetAtOnce(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	take := func(found int64) slots.Op {
+		op := table.Prepare("a", 1, second)
+		table.Replied(op, 1, found, second)
+		return op
+	}
+	take(0)
+	one, two := table.Prepare("a", 1, second), table.Prepare("a", 1, second)
+	table.Replied(two, 0, 1, second)
+	table.Replied(one, 1, 0, second) // the other one may have run before or after it
+	if next := table.Next(); one.Set || two.Set || next != 11*second {
+		t.Errorf("the key is set at %d us without a reason", next)
+	}
+	if take(1); table.Next() != second {
+		t.Errorf("the key is set at %d us, want 1 s", table.Next())
+	}
+	if op := take(1); !op.Set || op.Count != 3 {
+		t.Errorf("%v, want the count set to 3", op)
+	}
+	table.Hold("a", second)
+	if table.Next() != 2*second {
+		t.Errorf("the key is set at %d us, want 2 s", table.Next())
+	}
+	if op := table.Prepare("a", 0, second); !op.Set || op.Count != 5 {
+		t.Errorf("%v, want the count set to 5", op)
+	}
+}
+
+// While another store admits all requests, keys that nobody holds are not remembered for ever.
+func TestFloodOfKeysWithoutRedis(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	for n := range 2 * slots.MostIdle {
+		table.Hold(fmt.Sprint(n), 0)
+		table.Leave(fmt.Sprint(n), 0)
+	}
+	if all, _ := table.Len(); all != slots.MostIdle {
+		t.Errorf("%d keys are remembered, want %d", all, slots.MostIdle)
+	}
+}
+
+// One request: its slot is taken, given back, and that is confirmed.
+func BenchmarkRequest(b *testing.B) {
+	for _, keys := range []int{1, 5_000, 100_000} {
+		names := make([]string, keys)
+		for i := range names {
+			names[i] = fmt.Sprint("caddy_rl:{", i, "}:zone:c")
+		}
+		b.Run(fmt.Sprint(keys), func(b *testing.B) {
+			b.ReportAllocs()
+			table := slots.New(algorithms.SlotsExpiry)
+			for n := range b.N {
+				name, now := names[n%keys], slots.Micros(n)
+				for _, taken := range []int64{1, 0} {
+					table.Wait(name, now)
+					op := table.Prepare(name, int(taken), now)
+					table.Replied(op, taken, 1-taken, now)
+					if taken == 1 {
+						table.Leave(name, now)
+					}
+				}
+			}
+		})
+	}
+}

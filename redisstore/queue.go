@@ -1,0 +1,418 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Operations of concurrent requests travel together. A few messages are in flight at a time, and
+// calls that come meanwhile queue up and make the next message. If Redis is far away, further
+// messages are sent every sendInterval, so that no call waits for long. A call that has nothing
+// to wait for is sent at once, alone.
+//
+// A take waits in the queue while Redis keeps answering, but no longer than LongestQueued. If a
+// message gets no reply in time, and no other message got one meanwhile, all takes in the queue
+// fail at once.
+
+// queue holds the calls of a [Store] that are not sent yet.
+type queue struct {
+	mu       sync.Mutex
+	calls    []*call
+	inFlight int       // messages in flight
+	last     time.Time // when the last message was sent
+	answered time.Time // when the last reply came
+	bounds   flightBounds
+	timer    *time.Timer // sends the next message without waiting for a reply; or nil
+
+	// givingBack has the keys whose charges a message in flight gives back. Connections can
+	// reorder messages, so further calls of such a key wait here until that message has ended.
+	givingBack map[string][]*call
+}
+
+// flightBounds bound the number of messages in flight. With more messages in flight, each is
+// smaller, and a near Redis needs more time in all. With fewer, calls wait for a far Redis.
+type flightBounds struct {
+	few  int // up to this number, a message is sent without waiting for anything
+	most int // the number in flight at most
+}
+
+const mostInFlight = 32
+
+// defaultBounds are the bounds of every store, except in tests.
+var defaultBounds = flightBounds{few: 2, most: mostInFlight}
+
+const (
+	// sendInterval is the time between messages when few or more are in flight.
+	sendInterval = 250 * time.Microsecond
+	// LongestQueued is how long a take waits in the queue at most while Redis answers.
+	LongestQueued = time.Second
+	// longestKept is how long a give-back waits at most. No request waits for it.
+	longestKept = 5 * time.Second
+)
+
+// errBusy is the error of a call that was not sent in time: Redis answers, but Redis or this
+// process is overloaded.
+var errBusy = &store.Error{
+	Reason: store.ReasonBusy,
+	Err:    errors.New("redisstore: a request has waited for a second to be sent: this instance or its Redis is overloaded"),
+}
+
+// errLate is the error of calls that Redis ran after their last instant. Nothing was done.
+var errLate = errors.New("redisstore: Redis came to it too late")
+
+// call is the work of one caller: a take, corrections of one key, or a set of slots.
+type call struct {
+	requests    []store.Request // to take for
+	corrections []store.Correction
+	slots       string // the name of slots to set
+
+	ctx    context.Context // of a take; the caller leaves when it is done
+	now    algorithms.Micros
+	alone  bool // travels without others
+	key    string
+	names  []string // of the slots that the call takes, looks at or sets
+	queued time.Time
+	work   int64 // see [algorithms.MostWork]
+	sent   bool  // or about to be sent; guarded by the mutex of the queue
+	again  bool  // has been sent before, and certainly didn't run
+
+	allowed bool
+	err     error
+	done    chan struct{} // receives once allowed and err are set
+	ended   func(*call)   // if not nil, called instead of sending to done
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+func (c *call) release() {
+	*c = call{done: c.done}
+	calls.Put(c)
+}
+
+func (c *call) end(allowed bool, err error) {
+	c.allowed, c.err = allowed, err
+	if c.ended != nil {
+		c.ended(c)
+		return
+	}
+	c.done <- struct{}{}
+}
+
+// maySendLocked reports whether another message may be sent now.
+func (q *queue) maySendLocked() bool {
+	return q.inFlight < q.bounds.few || q.inFlight < q.bounds.most && time.Since(q.last) >= sendInterval
+}
+
+// ask puts a call into the queue. If a message may be sent now, it is sent: by ask itself if the
+// caller waits for the call anyway, else by a new goroutine.
+func (s *Store) ask(c *call, waits bool) {
+	q := &s.queue
+	q.mu.Lock()
+	q.calls = append(q.calls, c)
+	if !waits || !q.maySendLocked() {
+		s.wakeLocked()
+		q.mu.Unlock()
+		return
+	}
+	q.inFlight++
+	b := s.nextLocked()
+	q.mu.Unlock()
+	if b == nil {
+		return
+	}
+	s.send(b, false)
+	if b := s.next(); b != nil {
+		go s.sendAll(b)
+	}
+}
+
+// await waits for the end of a take. The call must not be used after that. If the caller leaves
+// before the call is sent, await returns at once, and the call is dropped when its turn comes.
+func (s *Store) await(c *call) (allowed bool, err error) {
+	select {
+	case <-c.done:
+	case <-c.ctx.Done():
+		s.queue.mu.Lock()
+		sent := c.sent
+		s.queue.mu.Unlock()
+		if !sent {
+			return false, c.ctx.Err()
+		}
+		<-c.done
+	}
+	allowed, err = c.allowed, c.err
+	c.release()
+	return allowed, err
+}
+
+// askAlone sends a call by itself, past the queue, and returns its error. It waits only for
+// messages in flight that the call must not overtake. With asking, the call follows an ASK
+// redirect of another node of the cluster.
+func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
+	c.alone = true
+	for {
+		b := batches.Get().(*batch)
+		s.queue.mu.Lock()
+		free, sends := s.mayGoLocked(c), false
+		if free {
+			b.calls = append(b.calls, c)
+			if sends = s.prepareLocked(b); sends {
+				s.queue.inFlight++
+			}
+		}
+		s.queue.mu.Unlock()
+		if free && !sends { // the count is set by now
+			b.release()
+			return nil
+		}
+		if free {
+			s.send(b, asking)
+			go s.sendAll(s.next()) // the call may be in the queue again
+			<-c.done
+			return c.err
+		}
+		batches.Put(b)
+		if !time.Now().Before(deadline) {
+			return context.DeadlineExceeded
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// mayGoLocked reports whether a call may be sent without waiting for a message in flight.
+func (s *Store) mayGoLocked(c *call) bool {
+	gives := func(key string) bool { _, gives := s.queue.givingBack[key]; return gives }
+	return !gives(c.key) && s.inFlight.mayGo(c)
+}
+
+// wakeLocked makes sure that the calls in the queue are sent before long.
+func (s *Store) wakeLocked() {
+	q := &s.queue
+	switch {
+	case len(q.calls) == 0:
+	case q.maySendLocked():
+		q.inFlight++
+		if b := s.nextLocked(); b != nil {
+			go s.sendAll(b)
+		}
+	case q.timer == nil && q.inFlight < q.bounds.most:
+		q.timer = time.AfterFunc(sendInterval, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.timer = nil
+			s.wakeLocked()
+		})
+	}
+}
+
+// sendAll sends a batch, and then the calls that have queued up meanwhile.
+func (s *Store) sendAll(b *batch) {
+	for ; b != nil; b = s.next() {
+		s.send(b, false)
+	}
+}
+
+// next returns the next batch after a message has ended. If there is no batch, or it is too early
+// to send one, next notes that one message less is in flight, and returns nil.
+func (s *Store) next() *batch {
+	q := &s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inFlight > q.bounds.few && time.Since(q.last) < sendInterval {
+		q.inFlight--
+		s.wakeLocked()
+		return nil
+	}
+	return s.nextLocked()
+}
+
+// nextLocked takes the next batch out of the queue: as many calls as one message may hold, by
+// their number and their work. If there is no batch, nextLocked notes that one message less is in
+// flight, and returns nil.
+func (s *Store) nextLocked() *batch {
+	q := &s.queue
+	b := batches.Get().(*batch)
+	for len(q.calls) > 0 {
+		s.fillLocked(b)
+		if s.prepareLocked(b) {
+			q.last = time.Now()
+			return b
+		}
+		b.reset()
+	}
+	batches.Put(b)
+	q.inFlight--
+	return nil
+}
+
+// fillLocked moves calls from the queue to a batch.
+func (s *Store) fillLocked(b *batch) {
+	q := &s.queue
+	now := time.Now()
+	takes, work, n := 0, int64(0), 0
+	for ; n < len(q.calls) && takes < max(s.options.Batch, 1); n++ {
+		c := q.calls[n]
+		if (c.alone || b.alone()) && len(b.calls) > 0 {
+			break
+		}
+		if s.dropLocked(c, now) || s.waitsLocked(c) {
+			continue
+		}
+		if work += c.work; work > algorithms.MostWork && len(b.calls) > 0 {
+			break
+		}
+		if c.requests != nil {
+			takes++
+		}
+		c.sent = true
+		b.calls = append(b.calls, c)
+	}
+	rest := copy(q.calls, q.calls[n:])
+	clear(q.calls[rest:])
+	q.calls = q.calls[:rest]
+}
+
+// dropLocked ends a call that is not worth sending any more, and reports whether it did.
+func (s *Store) dropLocked(c *call, now time.Time) bool {
+	if c.ctx != nil && c.ctx.Err() != nil {
+		c.end(false, c.ctx.Err())
+		return true
+	}
+	if now.Sub(c.queued) > c.mayWait() {
+		c.end(false, errBusy)
+		return true
+	}
+	return false
+}
+
+// takesSlot reports whether the call takes a slot of its n-th name.
+func (c *call) takesSlot(n int) bool {
+	for i := range c.requests {
+		if r := &c.requests[i]; r.Slots != nil {
+			if n == 0 {
+				return !r.Peek
+			}
+			n--
+		}
+	}
+	return false
+}
+
+// mayWait returns how long the call may be queued.
+func (c *call) mayWait() time.Duration {
+	switch {
+	case c.requests != nil:
+		return LongestQueued
+	case c.corrections != nil:
+		return longestKept
+	default: // a set has no deadline
+		return math.MaxInt64
+	}
+}
+
+// waitsLocked reports whether a call must wait for a message in flight. If so, the end of that
+// message puts the call back into the queue.
+func (s *Store) waitsLocked(c *call) bool {
+	if len(s.queue.givingBack) > 0 {
+		if c.requests == nil {
+			if s.parkLocked(c.key, c) {
+				return true
+			}
+		}
+		for i := range c.requests {
+			if s.parkLocked(c.requests[i].Key, c) {
+				return true
+			}
+		}
+	}
+	return len(c.names) > 0 && s.inFlight.park(s, c)
+}
+
+func (s *Store) parkLocked(key string, c *call) bool {
+	parked, gives := s.queue.givingBack[key]
+	if gives {
+		s.queue.givingBack[key] = append(parked, c)
+	}
+	return gives
+}
+
+// prepareLocked notes the keys and slots that a batch is about to change. It reports whether
+// there is anything to send.
+func (s *Store) prepareLocked(b *batch) bool {
+	s.inFlight.prepare(b)
+	sends := len(b.sets) > 0
+	for _, c := range b.calls {
+		sends = sends || c.slots == ""
+		if c.corrections != nil {
+			if s.queue.givingBack == nil {
+				s.queue.givingBack = make(map[string][]*call)
+			}
+			if _, known := s.queue.givingBack[c.key]; !known {
+				s.queue.givingBack[c.key] = nil
+			}
+		}
+	}
+	return sends
+}
+
+// ended is called when a message has ended. It puts the calls that waited for the message back
+// into the queue.
+func (s *Store) ended(b *batch, answered bool) {
+	q := &s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if answered {
+		q.answered = time.Now()
+	}
+	for _, c := range b.calls {
+		if c.corrections == nil {
+			continue
+		}
+		if parked, gives := q.givingBack[c.key]; gives {
+			delete(q.givingBack, c.key)
+			if len(parked) > 0 {
+				q.calls = append(parked, q.calls...)
+			}
+		}
+	}
+}
+
+// put puts calls back into the queue, before all others.
+func (s *Store) put(again []*call) {
+	if len(again) == 0 {
+		return
+	}
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	for _, c := range again {
+		c.sent = false
+	}
+	s.queue.calls = append(again, s.queue.calls...)
+	s.wakeLocked()
+}
+
+// failQueue ends all takes in the queue with err, unless a reply has come since an instant.
+func (s *Store) failQueue(since time.Time, err error) {
+	q := &s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.answered.After(since) {
+		return
+	}
+	kept := q.calls[:0]
+	for _, c := range q.calls {
+		if c.requests == nil {
+			kept = append(kept, c)
+		} else {
+			c.end(false, err)
+		}
+	}
+	clear(q.calls[len(kept):])
+	q.calls = kept
+}

@@ -1,0 +1,357 @@
+package redistest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// faulty is what TestAuditCanFail does, on one store.
+type faulty struct {
+	t                   *testing.T
+	s                   *redisstore.Store
+	limit, other, tight store.Limit
+	slots               *store.Slots
+	ban                 *store.Ban
+}
+
+func newFaulty(t *testing.T, s *redisstore.Store) *faulty {
+	const minute = 60_000_000
+	return &faulty{
+		t: t, s: s,
+		limit: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: minute}),
+		other: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: minute}),
+		tight: storetest.Limit(t, "b", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: minute}),
+		slots: &store.Slots{ID: store.SlotsID("s", ""), Limit: 2},
+		ban: &store.Ban{ID: store.BanID("b", ""), Ban: &algorithms.Ban{
+			After: 2, Window: minute, Duration: minute, Most: 4 * minute,
+		}},
+	}
+}
+
+// zones are what it asks.
+func (f *faulty) zones() []store.Request {
+	return []store.Request{
+		{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban, Slots: f.slots},
+	}
+}
+
+func (f *faulty) take(r store.Request) store.Request {
+	f.t.Helper()
+	r.Key = "k"
+	requests := []store.Request{r}
+	if _, err := f.s.Take(f.t.Context(), requests); err != nil && !store.IsOverridden(err) {
+		f.t.Fatal(err)
+	}
+	return requests[0]
+}
+
+func (f *faulty) takeLimits(cost int64, limits ...store.Limit) store.Request {
+	f.t.Helper()
+	return f.take(store.Request{Zone: "z", Cost: cost, Limits: limits})
+}
+
+func (f *faulty) takeSlot() store.Request { return f.take(store.Request{Zone: "s", Slots: f.slots}) }
+
+func (f *faulty) takeBan() store.Request {
+	return f.take(store.Request{Zone: "b", Cost: 1, Limits: []store.Limit{f.tight}, Ban: f.ban})
+}
+
+func (f *faulty) takeOverride(text string) store.Request {
+	return f.take(store.Request{Zone: "o", Cost: 1, Override: &store.Override{Text: text}})
+}
+
+// leave gives back a slot, and waits until Redis knows that.
+func (f *faulty) leave(r store.Request) {
+	f.correct(r, 0, 0)
+	time.Sleep(100 * time.Millisecond)
+}
+
+func (f *faulty) correct(r store.Request, refund, charge int64) {
+	f.t.Helper()
+	if err := correct(f.s, []store.Request{r}, refund, charge); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *faulty) change(c store.Change) {
+	f.t.Helper()
+	c.Key = "k"
+	if err := f.s.Change(f.t.Context(), c); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *faulty) override(text string) { f.change(store.Change{Zone: "o", Override: &text}) }
+
+// all does a little of all there is. The last call of each kind changes something, for nothing else
+// speaks of what it did but the values at the end.
+func (f *faulty) all() {
+	f.takeLimits(1, f.limit)
+	f.correct(f.takeLimits(1, f.limit), 1, 0)
+	f.takeLimits(2, f.limit, f.other)
+	f.correct(f.takeLimits(2, f.other), 2, 1)
+	f.takeLimits(1, f.limit, f.other)
+	f.takeLimits(1, f.limit, f.other) // which is denied
+	slot := f.takeSlot()
+	f.takeSlot()
+	f.takeSlot() // which is denied
+	f.leave(slot)
+	f.takeSlot()
+	for range 4 { // allowed, two denials, and a ban
+		f.takeBan()
+	}
+	f.change(store.Change{Zone: "b", Forget: []string{f.tight.ID}})
+	f.takeBan()
+	f.change(store.Change{Zone: "b", Forget: []string{f.ban.ID}})
+	f.takeBan()
+	f.change(store.Change{Zone: "b", Ban: []*store.Ban{f.ban}, BanFor: 90_000_000})
+	f.takeBan()
+	f.takeOverride("")
+	f.override("a")
+	f.takeOverride("") // which fails
+	f.takeOverride("a")
+	f.override("b")
+}
+
+// spot is a place in a reply, of one byte or of a number.
+type spot struct{ at, size int }
+
+// spots returns all places of the reply to a message.
+func spots(p *played) (all []spot) {
+	at := 0
+	add := func(sizes ...int) {
+		for _, size := range sizes {
+			all = append(all, spot{at, size})
+			at += size
+		}
+	}
+	add(8, 1)
+	for _, o := range p.does {
+		status := p.reply[at]
+		switch add(1); {
+		case o.Set != nil:
+			add(8)
+		case o.Take != nil && status == 2:
+			for range o.Take.Overrides {
+				at += 4 + int(binary.LittleEndian.Uint32([]byte(p.reply[at:])))
+			}
+		case o.Take != nil:
+			for _, z := range o.Take.Zones {
+				for range z.Budgets {
+					add(1, 8, 8, 8, 8, 8, 8, 8)
+				}
+				if z.Slots != "" {
+					add(1, 8, 8)
+				}
+				if z.BanName != "" {
+					add(1, 1, 8)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// changed returns the reply with another number, or another flag, in one place.
+func (s spot) changed(reply string) string {
+	b := []byte(reply)
+	if s.size == 1 {
+		b[s.at] ^= 1
+		return string(b)
+	}
+	n := math.Float64frombits(binary.LittleEndian.Uint64(b[s.at:]))
+	binary.LittleEndian.PutUint64(b[s.at:], math.Float64bits(n+1))
+	return string(b)
+}
+
+// changes reports whether a call changed anything, by its reply.
+func (p *played) changes() bool {
+	for _, o := range p.does {
+		if o.Take == nil {
+			return true
+		}
+		r, _ := wire.ReadReply(p.reply)
+		z := o.Take.Zones[0]
+		if allowed, _, err := r.Take(o.Take.Requests(), nil); err == nil && allowed && len(z.Budgets)+len(z.Slots) > 0 {
+			return true
+		}
+	}
+	return p.kind == changes
+}
+
+// dated reports whether the instant of a call shows in a later reply or a value. The next operation
+// on slots dates them anew.
+func (p *played) dated() bool {
+	return p.changes() && !slices.ContainsFunc(p.does, func(o wire.Operation) bool {
+		return len(o.Refund) > 0 || o.Set != nil || o.Take != nil && o.Take.Zones[0].Slots != ""
+	})
+}
+
+// A wrong number, and anything that should not have happened, is found.
+func TestAuditCanFail(t *testing.T) {
+	server := Start(t)
+	a := StartAudit(t, server)
+	f := newFaulty(t, open(t, a, 30*time.Second))
+	f.all()
+	r := a.Replay(f.zones()...)
+	t.Logf("\n%v", r)
+	if r.Different > 0 || r.Granted != 13 || r.Denied != 7 || r.Refunds != 2 ||
+		r.Slots != 3 || r.Bans != 1 || r.Overridden != 1 || r.Changes != 5 {
+		t.Fatalf("this happened:\n%v%s", r, strings.Join(r.Differences, "\n"))
+	}
+	recorded := a.calls
+	found := 0
+	find := func(what string, zones ...store.Request) {
+		t.Helper()
+		if r := a.Replay(zones...); r.Different == 0 {
+			t.Errorf("not found: %s", what)
+		}
+		found++
+		a.calls = recorded
+	}
+	unanswered := true
+	for i, c := range recorded {
+		if bytes.HasPrefix(c.answer, []byte("-NOSCRIPT")) {
+			continue
+		}
+		p, err := read(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace := func(answer []byte) {
+			other := *c
+			other.answer = answer
+			a.calls = slices.Clone(recorded)
+			a.calls[i] = &other
+		}
+		if p.kind == operations {
+			for _, s := range spots(p) {
+				if s.at == 0 && !p.dated() {
+					continue // it is the same a moment later
+				}
+				replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.reply), s.changed(p.reply)))
+				find(fmt.Sprintf("place %d of %q changed, the reply to %+v", s.at, p.reply, p.does), f.zones()...)
+			}
+			replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.reply)-1, p.reply[:len(p.reply)-1]))
+			find("a reply cut off", f.zones()...)
+		}
+		if p.changes() {
+			a.calls = slices.Delete(slices.Clone(recorded), i, i+1)
+			find(fmt.Sprintf("left out: %+v %q", p.does, p.argv), f.zones()...)
+		}
+		if p.changes() && p.kind == operations {
+			a.calls = slices.Insert(slices.Clone(recorded), i, c)
+			find(fmt.Sprintf("twice: %+v", p.does), f.zones()...)
+		}
+		replace(nil)
+		if unanswered { // it was on its way when Redis was killed, and may have charged
+			unanswered, a.life = false, 1
+			if r := a.Replay(f.zones()...); r.Different > 0 || r.Doubtful == 0 || r.Unanswered != 1 {
+				t.Errorf("%.200q unanswered:\n%v%s", c.command, r, strings.Join(r.Differences, "\n"))
+			}
+			a.life = 0
+		}
+		find("a call that was never answered", f.zones()...)
+	}
+	find("a limit nobody has", store.Request{Limits: []store.Limit{f.other, f.tight}, Ban: f.ban, Slots: f.slots})
+	find("a ban nobody has", store.Request{Limits: []store.Limit{f.limit, f.other, f.tight}, Slots: f.slots})
+	find("slots nobody has", store.Request{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban})
+	t.Logf("%d planted faults", found)
+}
+
+// Whatever Redis does that it should not is found, too.
+func TestAuditFindsMisbehaviour(t *testing.T) {
+	server := Start(t)
+	remove := func(id string) { server.Client.Del(t.Context(), "caddy_rl:{k}:"+id) }
+	for name, misbehave := range map[string]func(*Audit, *faulty, *redis.Client){
+		"a budget removed": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.takeLimits(1, f.limit)
+			remove(f.limit.ID)
+			f.takeLimits(1, f.limit)
+		},
+		"a log removed": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.takeLimits(1, f.other)
+			remove(f.other.ID)
+			f.takeLimits(1, f.other)
+		},
+		"a slot granted above the limit": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.takeSlot()
+			f.takeSlot()
+			remove(f.slots.ID)
+			f.takeSlot()
+		},
+		"a slot given back by nobody": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.takeSlot()
+			remove(f.slots.ID)
+		},
+		"a ban that doesn't hold": func(_ *Audit, f *faulty, _ *redis.Client) {
+			for range 3 {
+				f.takeBan()
+			}
+			remove(f.ban.ID)
+			f.takeBan()
+		},
+		"a ban by an operator that doesn't hold": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.change(store.Change{Zone: "b", Ban: []*store.Ban{f.ban}, BanFor: 90_000_000})
+			remove(f.ban.ID)
+			f.takeBan()
+		},
+		"an override ignored": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.override("a")
+			remove(store.OverrideID("o"))
+			f.takeOverride("")
+		},
+		"an override that nobody set": func(_ *Audit, f *faulty, _ *redis.Client) {
+			server.Client.Set(t.Context(), "caddy_rl:{k}:"+store.OverrideID("o"), "a", 0)
+			f.takeOverride("a")
+		},
+		"a command of its own": func(_ *Audit, f *faulty, through *redis.Client) {
+			through.Set(t.Context(), "caddy_rl:{k}:"+f.limit.ID, "x", 0)
+		},
+		"another script": func(_ *Audit, f *faulty, through *redis.Client) {
+			mutant := strings.Replace(algorithms.Set(0).With(f.limit.Algorithm()).Script(), "math.floor", "math.ceil", 1)
+			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + f.limit.ID}, "")
+		},
+		"an instant of its own": func(_ *Audit, f *faulty, _ *redis.Client) {
+			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}}
+			_, _ = f.s.TakeAt(t.Context(), time.Now().UnixMicro(), r)
+		},
+		"a refund done twice": func(_ *Audit, f *faulty, _ *redis.Client) {
+			r := f.takeLimits(1, f.limit)
+			f.correct(r, 1, 0)
+			f.correct(r, 1, 0)
+		},
+		"a restart": func(_ *Audit, f *faulty, _ *redis.Client) {
+			f.takeLimits(1, f.limit)
+			server.Kill(t)
+			server.Restart(t)
+			_, _ = f.s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}})
+		},
+	} {
+		server.Client.FlushAll(t.Context())
+		a := StartAudit(t, server)
+		f := newFaulty(t, open(t, a, 30*time.Second))
+		through := redis.NewClient(&redis.Options{Addr: a.Addr})
+		misbehave(a, f, through)
+		_ = through.Close()
+		if r := a.Replay(f.zones()...); r.Different == 0 {
+			t.Errorf("not found: %s", name)
+		} else {
+			t.Logf("%s: %.200q", name, r.Differences[0])
+		}
+	}
+}

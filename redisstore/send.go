@@ -1,0 +1,228 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// send makes one round trip for a batch, and ends its calls. With asking, the batch follows an
+// ASK redirect of another node of the cluster.
+func (s *Store) send(b *batch, asking bool) {
+	began := time.Now()
+	deadline := began.Add(s.options.Timeout)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	conns := s.acquire()
+	defer s.release(conns)
+
+	head := wire.Head{Instance: s.inFlight.instance, SlotsExpiry: s.inFlight.expiry}
+	if b.alone() {
+		head.Now = b.calls[0].now
+	}
+	n := b.divide(s.names(), s.options.Cluster)
+	parts := b.parts[:n]
+	var failed error
+	if head.NotAfter, failed = s.lastInstant(ctx, conns, head.Now, deadline); failed == nil {
+		var set algorithms.Set
+		for _, p := range parts {
+			set |= p.write(s.names(), head)
+		}
+		deadline = s.run(ctx, conns, asking, s.script(set), head.Now, deadline, parts)
+	}
+	answered := false
+	for _, p := range parts {
+		p.err = failed
+		if failed == nil {
+			p.err = asRedirect(p.command.Err())
+		}
+		if p.err == nil {
+			if p.err = p.read(p.command.Val()); head.Now == 0 && p.reply.Now > 0 {
+				s.watch(p.reply.Now, began)
+			}
+		}
+		answered = answered || !isTimeout(p.err)
+		s.inFlight.ended(p, p.err, deadline)
+	}
+	s.ended(b, answered)
+	var again []*call
+	for _, p := range parts {
+		again = append(again, s.endCalls(p, began)...)
+	}
+	b.release()
+	s.put(again)
+}
+
+// endCalls ends the calls of a part. Calls that certainly did not run, and may be sent again, it
+// returns instead.
+func (s *Store) endCalls(p *part, began time.Time) (again []*call) {
+	err := p.err
+	if err != nil && len(p.calls) > 1 {
+		err = &store.SharedError{Err: err}
+	}
+	late := errors.Is(err, errLate)
+	// A process that is busy, or new to Redis, can need the whole time for a connection.
+	unconnected := isTimeout(err) && !p.payload.sent
+	for _, c := range p.calls {
+		switch {
+		case err == nil:
+			c.end(c.allowed, c.err)
+		case late && c.slots != "": // its turn comes again
+			c.end(false, err)
+		case late || (unconnected || c.corrections != nil && p.notRun()) && time.Since(c.queued) < c.mayWait() && !c.again:
+			c.again = true
+			again = append(again, c)
+		default:
+			c.end(false, err)
+		}
+	}
+	if isTimeout(err) && len(again) == 0 {
+		s.failQueue(began, &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: err}})
+	}
+	return again
+}
+
+// notRun reports whether the message of the part certainly did not run.
+func (p *part) notRun() bool {
+	return !p.payload.sent || certainlyNotRun(p.err)
+}
+
+// certainlyNotRun reports whether an error says that Redis did not run a script.
+func certainlyNotRun(err error) bool {
+	if errors.Is(err, errLate) {
+		return true
+	}
+	var to redirect
+	if errors.As(err, &to) {
+		return true
+	}
+	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// script returns a script for a set. The script also covers all sets of earlier calls, so that
+// Redis keeps few scripts.
+func (s *Store) script(set algorithms.Set) *redis.Script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.scripts == nil || s.set|set != s.set {
+		s.set |= set
+		s.scripts = redis.NewScript(s.set.Script())
+	}
+	return s.scripts
+}
+
+// run makes the script calls of parts in one round trip. If Redis doesn't have the script, which
+// proves that nothing ran, run loads it and makes the same calls again, with as much time as before.
+// It returns the instant after which none of them can run any more.
+func (s *Store) run(ctx context.Context, conns *connections, asking bool, script *redis.Script, now algorithms.Micros, deadline time.Time, parts []*part) time.Time {
+	began := time.Now()
+	exec(ctx, conns, asking, script, parts)
+	var missing []*part
+	for _, p := range parts {
+		if err := p.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) > 0 {
+		if err := s.load(conns, script, began); err == nil {
+			deadline = time.Now().Add(s.options.Timeout)
+			ctx, cancel := context.WithDeadline(context.Background(), deadline)
+			defer cancel()
+			if last, err := s.lastInstant(ctx, conns, now, deadline); err == nil {
+				for _, p := range missing {
+					p.SetNotAfter(last)
+				}
+				exec(ctx, conns, asking, script, missing)
+			}
+		}
+	}
+	for _, p := range parts {
+		if isDemoted(p.command.Val(), p.command.Err()) {
+			s.renew(conns)
+			break
+		}
+	}
+	return deadline
+}
+
+// load loads the script. If another message has tried to load it since an instant, load returns
+// the result of that.
+func (s *Store) load(conns *connections, script *redis.Script, since time.Time) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	if s.loaded.After(since) && s.loadedHash == script.Hash() {
+		return s.loadedErr
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
+	defer cancel()
+	s.loadedErr = script.Load(ctx, conns).Err()
+	s.loaded, s.loadedHash = time.Now(), script.Hash()
+	return s.loadedErr
+}
+
+func exec(ctx context.Context, conns *connections, asking bool, script *redis.Script, parts []*part) {
+	for _, p := range parts {
+		p.make(ctx, script)
+	}
+	if len(parts) == 1 && !asking {
+		_ = conns.Process(ctx, parts[0].command)
+		return
+	}
+	pipeline := conns.Pipeline()
+	for _, p := range parts {
+		if asking {
+			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		_ = pipeline.Process(ctx, p.command)
+	}
+	if _, err := pipeline.Exec(ctx); err != nil {
+		for _, p := range parts { // without a connection, the client leaves the commands as they are
+			if p.command.Err() == nil && p.command.Val() == "" {
+				p.command.SetErr(err)
+			}
+		}
+	}
+}
+
+// isDemoted reports whether a replica sent the reply or the error: it was a master until a moment
+// ago, or a name stands for another Redis by now. The client closes a connection on such an error,
+// but not on such an error in a script.
+func isDemoted(reply string, err error) bool {
+	if err != nil {
+		reply = err.Error()
+	}
+	return strings.Contains(reply, "READONLY") || strings.Contains(reply, "MASTERDOWN")
+}
+
+// eval runs a script that may run more than once. If Redis doesn't have the script, eval loads it.
+func eval(ctx context.Context, conns *connections, asking bool, script *redis.Script, keys []string, args ...any) error {
+	run := func() error {
+		pipeline := conns.Pipeline()
+		if asking {
+			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		done := script.EvalSha(ctx, pipeline, keys, args...)
+		_, err := pipeline.Exec(ctx)
+		return asRedirect(cmp.Or(done.Err(), err))
+	}
+	err := run()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if err = script.Load(ctx, conns).Err(); err == nil {
+			err = run()
+		}
+	}
+	return err
+}

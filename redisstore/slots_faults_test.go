@@ -1,0 +1,143 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// inFlight returns how many requests hold a slot of a key, as a store that holds none itself is
+// told.
+func inFlight(t *testing.T, s store.Store, key string) int64 {
+	t.Helper()
+	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
+	if _, err := s.Take(t.Context(), r); err != nil {
+		return -1
+	}
+	return r[0].Outcome.Slots.InFlight
+}
+
+// Slots that are held while Redis loses them, hangs or has its clock set are counted again within
+// a third of the expiry, and stay so until they are left. Then nothing is left of them.
+func TestSlotsSurviveRedis(t *testing.T) {
+	const expiry = 3 * time.Second
+	for _, test := range []struct {
+		name  string
+		fault func(t *testing.T, server *redistest.Server, clock redistest.Clock)
+	}{
+		{"emptied", func(t *testing.T, server *redistest.Server, _ redistest.Clock) { server.Client.FlushAll(t.Context()) }},
+		{"restarted", func(t *testing.T, server *redistest.Server, _ redistest.Clock) {
+			server.Kill(t)
+			server.Restart(t)
+		}},
+		{"frozen", func(t *testing.T, server *redistest.Server, _ redistest.Clock) {
+			server.Freeze(t)
+			time.Sleep(expiry / 2)
+			server.Thaw(t)
+		}},
+		{"ahead", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, 10*time.Minute) }},
+		{"back", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, -10*time.Minute) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server, clock := redistest.StartClock(t)
+			o := redisstore.Options{Address: server.Addr, SlotExpiry: expiry, Timeout: 500 * time.Millisecond}
+			s, other := open(t, o), open(t, o)
+			var held []store.Request
+			for range 5 {
+				held = append(held, takeSlot(t, s, "k", 5))
+			}
+			test.fault(t, server, clock)
+			redistest.WaitFor(t, "the slots to be counted", func() bool { return inFlight(t, other, "k") == 5 })
+			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); time.Sleep(20 * time.Millisecond) {
+				if n := inFlight(t, other, "k"); n != 5 {
+					t.Fatalf("%d in flight, want 5", n)
+				}
+			}
+			if r := takeSlot(t, other, "k", 5); r.Outcome.Slots.Taken {
+				t.Error("a sixth request is in flight")
+			}
+			if err := s.CorrectAt(t.Context(), 0, storetest.Leaves(held)); err != nil {
+				t.Fatal(err)
+			}
+			redistest.WaitFor(t, "the slots to be free", func() bool { return inFlight(t, other, "k") == 0 })
+		})
+	}
+}
+
+// A client that sends one request after the other is never denied its only slot, however far away
+// Redis is.
+func TestOneSlotInSequence(t *testing.T) {
+	s := open(t, redisstore.Options{Address: farAway(t, redistest.Start(t).Addr, 5*time.Millisecond)})
+	for n := range 100 {
+		r := takeSlot(t, s, "k", 1)
+		if !r.Outcome.Slots.Taken {
+			t.Fatalf("request %d: %+v", n, r.Outcome.Slots)
+		}
+		s.Correct([]store.Correction{{Request: &r, Leave: true}}, func(err error) { t.Error(err) })
+	}
+}
+
+// Requests that Redis admitted count while it fails, and those admitted meanwhile count in Redis
+// once it is back.
+func TestSlotsThroughAnOutage(t *testing.T) {
+	server := redistest.Start(t)
+	o := redisstore.Options{Address: server.Addr, Timeout: 200 * time.Millisecond}
+	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
+	b := store.NewBreaker(s, nil)
+	defer b.Close()
+	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory().Bound(1000, func() int { return 1 }, nil), func(error) {})
+	take := func(taken, local bool, n int64) store.Request {
+		t.Helper()
+		r := takeSlot(t, f, "k", 3)
+		if o := r.Outcome; o.Slots.Taken != taken || o.Local != local || o.Slots.InFlight != n {
+			t.Errorf("%+v, want taken %v, local %v, %d in flight", o, taken, local, n)
+		}
+		return r
+	}
+	first, second := take(true, false, 1), take(true, false, 2)
+	server.Freeze(t)
+	redistest.WaitFor(t, "the breaker to open", func() bool {
+		_, _ = f.Take(t.Context(), request(t, "other"))
+		return b.Open()
+	})
+	third := take(true, true, 3)
+	take(false, true, 3)
+	f.Correct(storetest.Leaves([]store.Request{first}), nil)
+	fourth := take(true, true, 3)
+	server.Thaw(t)
+	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
+	redistest.WaitFor(t, "Redis to know", func() bool { return inFlight(t, other, "k") == 3 })
+	take(false, false, 3)
+	f.Correct(storetest.Leaves([]store.Request{second, third, fourth}), nil)
+	redistest.WaitFor(t, "the slots to be free", func() bool { return inFlight(t, other, "k") == 0 })
+}
+
+// Counts are set where a slot of the cluster is by now, though nothing else asks about its keys.
+func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
+	const expiry = 2 * time.Second
+	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
+	other := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
+	slot := c.Slot(t, "set elsewhere")
+	from, to := ends(t, c, slot)
+	held := takeSlot(t, s, "set elsewhere", 3)
+	stays := func(when string) {
+		t.Helper()
+		time.Sleep(3 * expiry / 2)
+		if n := inFlight(t, other, "set elsewhere"); n != 1 {
+			t.Errorf("%s: %d in flight, want 1", when, n)
+		}
+	}
+	c.BeginMove(t, slot, from, to)
+	stays("before the key moves")
+	c.MoveKeys(t, slot, 1, from, to)
+	stays("when the key has moved")
+	c.EndMove(t, slot, from, to)
+	stays("when the slot has moved")
+	leaveSlot(t, s, held)
+	redistest.WaitFor(t, "the slot to be free", func() bool { return inFlight(t, other, "set elsewhere") == 0 })
+}

@@ -1,0 +1,235 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// statesDiffer compares what is stored at the end with what Go makes of the program.
+func (p *program) statesDiffer(client *redis.Client) (string, error) {
+	for z, q := range p.requests {
+		of := p.states[z]
+		for n, l := range q.Limits {
+			if diff, err := stateDifference(client, parityNames.Name(q.Key, l.ID), l.Limit, of.budgets[n]); err != nil || diff != "" {
+				return diff, err
+			}
+		}
+		if q.Ban != nil {
+			key := parityNames.Name(q.Key, q.Ban.ID)
+			if diff, err := numbersDifference(client, key, 3, of.ban, banExpiry(q.Ban, of.ban)); err != nil || diff != "" {
+				return diff, err
+			}
+		}
+		if q.Slots != nil {
+			if diff, err := p.slotsDifference(client, parityNames.Name(q.Key, q.Slots.ID), of.slots); err != nil || diff != "" {
+				return diff, err
+			}
+		}
+	}
+	for n, key := range p.poisons {
+		if got, err := client.Get(context.Background(), p.poisonedName(n)).Result(); key.isList != (err != nil) || got != key.value {
+			return fmt.Sprintf("poisoned key %d holds %q", n, got), nil
+		}
+	}
+	return "", nil
+}
+
+// slotsDifference compares slots with what is stored of them.
+func (p *program) slotsDifference(client *redis.Client, key string, want algorithms.Slots) (string, error) {
+	stored, _ := client.Get(context.Background(), key).Bytes()
+	got, err := algorithms.ReadSlots(nil, stored)
+	if err != nil {
+		return fmt.Sprintf("slots at %s: %v", key, err), nil
+	}
+	// A count that was 0 for a moment is the last one in Go, and where it was in Lua.
+	want = slices.DeleteFunc(slices.Clone(want), func(i algorithms.InstanceSlots) bool { return i.Count == 0 })
+	for _, s := range []algorithms.Slots{got, want} {
+		slices.SortFunc(s, func(a, b algorithms.InstanceSlots) int { return bytes.Compare(a.Instance[:], b.Instance[:]) })
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Sprintf("slots at %s: Go %v, Lua %v", key, want, got), nil
+	}
+	if len(got) == 0 {
+		return "", nil
+	}
+	expiry := int64(math.Floor(float64(want.Expires()) / (float64(p.expiry) / 3)))
+	return expiryDifference(client, key, expiry)
+}
+
+// expiryDifference compares the quantum in which a key expires.
+func expiryDifference(client *redis.Client, key string, want int64) (string, error) {
+	late, err := lateness(client, key, want)
+	if err != nil || late != 0 {
+		return fmt.Sprintf("%s expires %d quanta late", key, late), err
+	}
+	return "", nil
+}
+
+// lateness returns how many quanta after the wanted one a key expires.
+func lateness(client *redis.Client, key string, want int64) (int64, error) {
+	left, err := client.PTTL(context.Background(), key).Result()
+	if err == nil && left <= 0 {
+		err = fmt.Errorf("%s has no expiry", key)
+	}
+	late := ((left.Milliseconds()-1)/spareMS - want) % someQuanta
+	if late < 0 {
+		late += someQuanta
+	}
+	return late, err
+}
+
+// quantumOf returns the quantum of a limit, the last number that a script is told of it.
+func quantumOf(l *algorithms.Limit) algorithms.Micros {
+	m := l.Message()
+	return int64(math.Float64frombits(binary.LittleEndian.Uint64(m[len(m)-8:])))
+}
+
+// expiryOf returns the quantum of the expiry of a budget.
+func expiryOf(l *algorithms.Limit, s algorithms.State) int64 { return l.Expires(&s)/quantumOf(l) - 2 }
+
+// stateDifference compares a budget with what is stored of it.
+func stateDifference(client *redis.Client, key string, l *algorithms.Limit, want algorithms.State) (string, error) {
+	if l.Algorithm().IsLog() {
+		return logDifference(client, key, l, want)
+	}
+	return numbersDifference(client, key, sizeOf(l), want, expiryOf(l, want))
+}
+
+// sizeOf returns how many numbers a budget is.
+func sizeOf(l *algorithms.Limit) int {
+	switch l.Algorithm().Name {
+	case "token_bucket", "leaky_bucket", "fixed_window":
+		return 2
+	}
+	return 3
+}
+
+func numbersDifference(client *redis.Client, key string, size int, want algorithms.State, expiry int64) (string, error) {
+	state, err := client.Get(context.Background(), key).Bytes()
+	if err == redis.Nil {
+		if want != (algorithms.State{}) {
+			return fmt.Sprintf("state of %s: Go %+v, Lua none", key, want), nil
+		}
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if len(state) != 8*size {
+		return fmt.Sprintf("state of %s: %d bytes, want %d", key, len(state), 8*size), nil
+	}
+	var got algorithms.State
+	for n, field := range []*int64{&got.A, &got.B, &got.C}[:size] {
+		*field = int64(binary.LittleEndian.Uint64(state[8*n:]))
+	}
+	if got != want {
+		return fmt.Sprintf("state of %s: Go %+v, Lua %+v", key, want, got), nil
+	}
+	return expiryDifference(client, key, expiry)
+}
+
+// logEntrySize is how many numbers an entry of a log is.
+func logEntrySize(l *algorithms.Limit) int {
+	if l.Buckets > 0 {
+		return 3
+	}
+	return 1
+}
+
+// logDifference compares a log with the ring that sliding_log.lua documents.
+func logDifference(client *redis.Client, key string, l *algorithms.Limit, want algorithms.State) (string, error) {
+	text, err := client.Get(context.Background(), key).Bytes()
+	if err == redis.Nil {
+		if want.Log.Len() > 0 || want.A > 0 {
+			return fmt.Sprintf("log of %s: Go %+v, Lua none", key, want), nil
+		}
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	numbers := make([]int64, len(text)/8)
+	for n := range numbers {
+		numbers[n] = int64(math.Float64frombits(binary.LittleEndian.Uint64(text[8*n:])))
+	}
+	if len(numbers) < 6 || len(text)%8 > 0 {
+		return fmt.Sprintf("log of %s: %d bytes", key, len(text)), nil
+	}
+	size := int64(logEntrySize(l))
+	header, ring := numbers[:6], numbers[6:]
+	head, entries := header[0], header[1]
+	places := int64(len(ring)) / size
+	most := max(l.Events, 1)
+	if l.Buckets > 0 {
+		most = l.Buckets + 1
+	}
+	if entries > places || places > most || int64(len(ring))%size > 0 || head > 0 && head >= places {
+		return fmt.Sprintf("log of %s: %d entries from %d in %d numbers of %d for %d places", key, entries, head, len(ring), size, most), nil
+	}
+	var got, log []int64
+	for n := range entries * size {
+		got = append(got, ring[(head*size+n)%int64(len(ring))])
+	}
+	for n := range want.Log.Len() {
+		log = append(log, want.Log.At(n))
+	}
+	newest, first, after := int64(0), int64(0), int64(0)
+	if len(log) > 0 {
+		newest = log[int64(len(log))-size]
+		if size == 3 && len(got) > 0 && got[1] <= header[4] && header[4] < got[2] {
+			first, after = log[1], log[len(log)-1]
+			got[1] = header[4] // the first event of the log, which need not be that of its oldest bucket
+		}
+	}
+	wantHeader := []int64{want.A, newest, first, after}
+	if !slices.Equal(got, log) || !slices.Equal(header[2:], wantHeader) {
+		return fmt.Sprintf("log of %s: Go %d %d, Lua %d %d", key, wantHeader, log, header, got), nil
+	}
+	// Giving back leaves the expiry where it is, which is too late at most.
+	if late, err := lateness(client, key, expiryOf(l, want)); err != nil || len(log) > 0 && late > someQuanta/2 {
+		return fmt.Sprintf("%s expires %d quanta early", key, someQuanta-late), err
+	}
+	return "", nil
+}
+
+// banExpiry returns the quantum of the expiry of a ban.
+func banExpiry(b *store.Ban, s algorithms.State) int64 { return b.Expires(&s)/1_000_000 - 2 }
+
+// putNumbers writes a state that is some numbers, which expires in a quantum.
+func putNumbers(client *redis.Client, key string, expiry int64, numbers ...int64) error {
+	var state []byte
+	for _, n := range numbers {
+		state = binary.LittleEndian.AppendUint64(state, uint64(n))
+	}
+	return put(client, key, state, expiry)
+}
+
+func put(client *redis.Client, key string, state []byte, expiry int64) error {
+	expires := time.Duration((expiry%someQuanta+1)*spareMS) * time.Millisecond
+	return client.Set(context.Background(), key, state, expires).Err()
+}
+
+// putState writes the state of a request's first limit into Redis.
+func putState(client *redis.Client, r store.Request, s algorithms.State) error {
+	l, key := r.Limits[0].Limit, parityNames.Name(r.Key, r.Limits[0].ID)
+	if s.Log == nil {
+		return putNumbers(client, key, expiryOf(l, s), []int64{s.A, s.B, s.C}[:sizeOf(l)]...)
+	}
+	var state []byte
+	numbers := []int64{0, s.Log.Len(), s.A, s.Log.At(s.Log.Len() - 1), 0, 0}
+	for i := range s.Log.Len() {
+		numbers = append(numbers, s.Log.At(i))
+	}
+	for _, n := range numbers {
+		state = binary.LittleEndian.AppendUint64(state, math.Float64bits(float64(n)))
+	}
+	return put(client, key, state, expiryOf(l, s))
+}

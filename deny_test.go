@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
-// What Redis has refused is refused without asking it again, but every 750 ms. The
-// answer tells of the limits that refuse, and of no others.
+// A request that Redis has denied is denied again without asking Redis, except every 750 ms. The
+// response names the limits that deny, and no others.
 func TestRefusalsAreRemembered(t *testing.T) {
 	server := redistest.Start(t)
 	config := fmt.Sprintf(`{

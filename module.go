@@ -8,12 +8,10 @@
 package ratelimit
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -135,145 +133,6 @@ func (h *Handler) Validate() error {
 }
 
 func inZone(name string, err error) error { return fmt.Errorf("zone %q: %w", name, err) }
-
-// Options are what a handler can be told besides its zones. The rate_limit app
-// holds the same as defaults for all handlers; what a handler says itself
-// replaces the default whole.
-type Options struct {
-	// The Redis that keeps the budgets, for any number of Caddy instances
-	// (default: none, and budgets are kept in memory).
-	Redis *Redis `json:"redis,omitempty"`
-
-	// Where budgets are kept: "memory" or "redis" (default redis where one is
-	// configured, here or in the app, else memory).
-	Store string `json:"store,omitempty"`
-
-	// What becomes of requests that Redis can't decide on (default local).
-	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
-
-	// Which header fields tell clients about their budgets: "draft" (RateLimit
-	// and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10),
-	// "draft_06" (RateLimit-Limit, -Remaining, -Reset), "x_ratelimit" or
-	// "x_ratelimit_epoch" (X-RateLimit-Limit, -Remaining, and -Reset in seconds
-	// from now or since the Unix epoch), or "sharkey" (X-RateLimit-Remaining,
-	// -Clear: seconds until the budget is as good as untouched, and -Reset, on
-	// refusals only: seconds until the request would be allowed, both with three
-	// decimals); several together, but one of the last three, or "off" alone
-	// (default ["draft"]). Retry-After is sent with all of them.
-	Headers []string `json:"headers,omitempty"`
-
-	// Say in the body of a refusal why, as application/problem+json (RFC 9457), where
-	// no error routes answer it (default false: it has no body).
-	ProblemJSON *bool `json:"problem_json,omitempty"`
-
-	// How much is added to Retry-After at most, at random, as a fraction of it,
-	// so that clients don't come back all at once; 0.2 adds up to a fifth
-	// (default 0: nothing).
-	Jitter float64 `json:"jitter,omitempty"`
-
-	// Log the key of denied requests (default false: keys can be secrets). A key of
-	// more than 256 bytes is logged as its first 256 bytes and "…".
-	LogKey *bool `json:"log_key,omitempty"`
-
-	// Leave this handler's requests out of the metrics (default false).
-	DisableMetrics bool `json:"disable_metrics,omitempty"`
-
-	// How often expired budgets are dropped from memory. The shortest interval of
-	// all handlers that keep budgets in memory counts (default 1m).
-	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
-
-	// Accepted, with a warning, for configurations written for another limiter:
-	// instances share budgets through redis instead.
-	Distributed any `json:"distributed,omitempty"`
-
-	// Accepted, with a warning, for configurations written for another limiter:
-	// budgets are kept in memory or in redis.
-	Storage any `json:"storage,omitempty"`
-}
-
-// inherit takes what isn't set from the defaults.
-func (o *Options) inherit(defaults Options) {
-	if o.Store == "" && o.Redis == nil { // a Redis of one's own is there to be used
-		o.Store = defaults.Store
-	}
-	if o.Redis == nil {
-		o.Redis = defaults.Redis
-	}
-	if len(o.Headers) == 0 {
-		o.Headers = defaults.Headers
-	}
-	if len(o.Headers) == 0 {
-		o.Headers = []string{"draft"}
-	}
-	if o.OnStoreError == nil {
-		o.OnStoreError = defaults.OnStoreError
-	}
-	if o.ProblemJSON == nil {
-		o.ProblemJSON = defaults.ProblemJSON
-	}
-	if o.Jitter == 0 {
-		o.Jitter = defaults.Jitter
-	}
-	if o.LogKey == nil {
-		o.LogKey = defaults.LogKey
-	}
-	o.DisableMetrics = o.DisableMetrics || defaults.DisableMetrics
-	if o.SweepInterval == 0 {
-		o.SweepInterval = defaults.SweepInterval
-	}
-}
-
-// warn tells what is accepted without effect.
-func (o *Options) warn(logger *zap.Logger) {
-	if o.Distributed != nil {
-		logger.Warn("distributed has no effect: write redis <host:port> for all instances to share one exact limit")
-	}
-	if o.Storage != nil {
-		logger.Warn("storage has no effect: budgets are kept in memory, or with redis <host:port> in a Redis")
-	}
-}
-
-// check judges the options. Its errors name the option, its value and what to
-// write instead.
-func (o *Options) check() error {
-	var redis error
-	if o.Redis != nil {
-		redis = o.Redis.check()
-	}
-	_, outage := o.OnStoreError.ready()
-	return errors.Join(
-		redis,
-		outage,
-		checkStore(o.Store, true),
-		checkHeaders(o.Headers),
-		checkJitter(o.Jitter),
-		checkSweepInterval(time.Duration(o.SweepInterval)),
-	)
-}
-
-func checkStore(name string, redis bool) error {
-	switch {
-	case name != "" && name != "memory" && name != "redis":
-		return fmt.Errorf("store must be memory or redis, not %q", name)
-	case name == "redis" && !redis:
-		return errors.New("store is redis, but no Redis is named: write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
-	}
-	return nil
-}
-
-func checkJitter(fraction float64) error {
-	if !(fraction >= 0 && fraction <= 1000) {
-		return fmt.Errorf("jitter must be a fraction from 0 to 1000, not %v: write for example 0.2 to add up to a fifth to Retry-After", fraction)
-	}
-	return nil
-}
-
-func checkSweepInterval(interval time.Duration) error {
-	if interval < 0 || interval > 0 && interval < time.Millisecond {
-		return fmt.Errorf("sweep_interval must be at least 1ms, not %v: write for example 1m", interval)
-	}
-	return nil
-}
 
 // Interface guards
 var (

@@ -23,18 +23,6 @@ type Terms struct {
 	Limits []Limit `json:"limits,omitempty"`
 }
 
-// Plan chooses limits by a value, such as what a customer has paid for.
-type Plan struct {
-	// The value: text with placeholders, such as {http.auth.user.plan}.
-	By string `json:"by,omitempty"`
-
-	// The terms for each value.
-	Values map[string]*Terms `json:"values,omitempty"`
-
-	// The terms for any other value, and for none (default: the zone's limits).
-	Default *Terms `json:"default,omitempty"`
-}
-
 // terms are Terms made ready.
 type terms struct {
 	unlimited bool
@@ -234,82 +222,6 @@ func describeTerms(all map[string]*Terms) string {
 		texts = append(texts, fmt.Sprintf("%q %s", key, all[key].describe()))
 	}
 	return "[" + strings.Join(texts, ", ") + "]"
-}
-
-func (p *Plan) describe() string {
-	if p == nil {
-		return "none"
-	}
-	text := fmt.Sprintf("by %q %s", p.By, describeTerms(p.Values))
-	if p.Default != nil {
-		text += " default " + p.Default.describe()
-	}
-	return text
-}
-
-// check judges a plan as a whole.
-func (p *Plan) check(limits bool) error {
-	switch {
-	case p.By == "":
-		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
-	case !strings.Contains(p.By, "{"):
-		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: write for example plan {http.auth.user.plan}", p.By)
-	case len(p.Values) == 0:
-		return errors.New("plan has no values: write at least one in its block, with limits in braces or as in free unlimited")
-	case limits && p.Default != nil:
-		return errors.New("the limits of the zone are for values that plan doesn't list, and so is default: write one of the two")
-	case !limits && p.Default == nil:
-		return errors.New("plan has no default, and the zone no limits: write default with limits in braces, or default unlimited, for all other values")
-	}
-	return checkBraces("plan", p.By)
-}
-
-// unmarshalOverride reads override <key> unlimited, or override <key> { <limits> }.
-func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
-	if !d.NextArg() {
-		return errors.New("override takes a key: write for example override 203.0.113.7 unlimited")
-	}
-	key := d.Val()
-	if _, there := c.Override[key]; there {
-		return fmt.Errorf("override %q is there twice: write it once", key)
-	}
-	t, err := unmarshalTerms(d, "override")
-	if err != nil {
-		return fmt.Errorf("override %q: %w", key, err)
-	}
-	if c.Override == nil {
-		c.Override = make(map[string]*Terms)
-	}
-	c.Override[key] = t
-	return nil
-}
-
-// unmarshalPlan reads plan <placeholder> { <value> unlimited|{ <limits> } ... }.
-func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
-	p := &Plan{Values: make(map[string]*Terms)}
-	if !d.NextArg() {
-		return nil, errors.New("plan takes what to go by: write for example plan {http.auth.user.plan}")
-	}
-	p.By = d.Val()
-	if d.NextArg() {
-		return nil, fmt.Errorf("plan takes one value to go by, not %q too: write its plans in braces", d.Val())
-	}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		name := d.Val()
-		t, err := unmarshalTerms(d, "a plan")
-		if err == nil && (p.Values[name] != nil || name == "default" && p.Default != nil) {
-			err = errors.New("it is there twice: write it once")
-		}
-		if err != nil {
-			return nil, placed(d, fmt.Errorf("plan %q: %w", name, err))
-		}
-		if name == "default" {
-			p.Default = t
-		} else {
-			p.Values[name] = t
-		}
-	}
-	return p, nil
 }
 
 // unmarshalTerms reads unlimited, or a block of limits.

@@ -60,9 +60,9 @@ func (a *AdminAPI) Routes() []caddy.AdminRoute {
 var adminActions = map[string]map[string]func(*adminRequest) (any, error){
 	"zones":    {http.MethodGet: (*adminRequest).listZones},
 	"top":      {http.MethodGet: (*adminRequest).listTop},
-	"key":      {http.MethodGet: (*adminRequest).look, http.MethodDelete: (*adminRequest).reset},
+	"key":      {http.MethodGet: (*adminRequest).inspectKey, http.MethodDelete: (*adminRequest).resetKey},
 	"override": {http.MethodPut: (*adminRequest).setOverride, http.MethodDelete: (*adminRequest).removeOverride},
-	"ban":      {http.MethodPut: (*adminRequest).ban, http.MethodDelete: (*adminRequest).unban},
+	"ban":      {http.MethodPut: (*adminRequest).banKey, http.MethodDelete: (*adminRequest).unbanKey},
 }
 
 // ServeHTTP implements [caddy.AdminHandler].
@@ -82,7 +82,7 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if what != "zones" {
-		if a.zones = a.app.claimed[zone]; len(a.zones) == 0 {
+		if a.zones = a.app.zonesByName[zone]; len(a.zones) == 0 {
 			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", zone, adminPath)
 		}
 	}
@@ -171,13 +171,13 @@ func readAdminPath(u *url.URL) (what, zone, key string, err error) {
 	return what, zone, key, nil
 }
 
-// mostAdminBody is how many bytes a body may have.
-const mostAdminBody = 64 << 10
+// maxAdminBody is how many bytes a body may have.
+const maxAdminBody = 64 << 10
 
 func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostAdminBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAdminBody))
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		return "", adminError(http.StatusRequestEntityTooLarge, "the body is too long: write at most %d bytes", mostAdminBody)
+		return "", adminError(http.StatusRequestEntityTooLarge, "the body is too long: write at most %d bytes", maxAdminBody)
 	}
 	if err != nil {
 		return "", adminError(http.StatusBadRequest, "the body: %w", err)
@@ -217,9 +217,9 @@ func (z *zone) checkKey(key string, override bool) error {
 		var text string
 		switch {
 		case t.address:
-			text, _ = t.written(network.Addr(), key)
+			text, _ = t.formatAddress(network.Addr(), key)
 		case !override:
-			text, _ = t.key(key)
+			text, _ = t.normalize(key)
 		default:
 			continue
 		}
@@ -239,22 +239,22 @@ func (z *zone) checkKey(key string, override bool) error {
 	return fmt.Errorf("%q is not as the zone writes its keys: write %s", key, proper)
 }
 
-// reset makes the budgets of a key as if it had never been charged, and ends its ban.
-func (a *adminRequest) reset() (any, error) {
+// resetKey makes the budgets of a key as if it had never been charged, and ends its ban.
+func (a *adminRequest) resetKey() (any, error) {
 	return nil, a.change(func(z *zone) (c store.Change, err error) {
 		text, err := z.storedOverride(a.ctx, a.key)
 		network, _ := parseNetwork(a.key)
-		all := append(z.usualTerms(), namedTerms{terms: z.overrides.of(a.key, network)})
+		all := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.of(a.key, network)})
 		if text != "" {
 			t, _ := z.readOverride(text) // one that can't be read has no effect
-			all = append(all, namedTerms{terms: t})
+			all = append(all, namedLimitSet{limitSet: t})
 		}
 		for i := range z.keys {
 			for _, l := range limitsOf(all, i) {
 				c.Forget = append(c.Forget, l.ID)
 			}
 		}
-		for _, b := range z.bans(nil) {
+		for _, b := range z.bansOf(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, err
@@ -264,13 +264,13 @@ func (a *adminRequest) reset() (any, error) {
 // setOverride gives a key terms of its own.
 func (a *adminRequest) setOverride() (any, error) {
 	var body struct {
-		Terms
+		LimitSet
 		TTL *caddy.Duration `json:"ttl"`
 	}
 	if err := decodeStrictly([]byte(a.body), &body); err != nil {
 		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"unlimited":true,"ttl":"1h"}, or limits as in the configuration`, err)
 	}
-	o, span := storedOverride{Terms: body.Terms}, time.Duration(0)
+	o, span := storedOverride{LimitSet: body.LimitSet}, time.Duration(0)
 	if body.TTL != nil {
 		if span = time.Duration(*body.TTL); span < time.Millisecond {
 			return nil, adminError(http.StatusBadRequest, `ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for good`, span)
@@ -304,8 +304,8 @@ func (a *adminRequest) changeOverride(text string, span time.Duration) error {
 	})
 }
 
-// ban makes a ban stand from now on, whatever there was.
-func (a *adminRequest) ban() (any, error) {
+// banKey makes a ban stand from now on, whatever there was.
+func (a *adminRequest) banKey() (any, error) {
 	if err := a.needBan(); err != nil {
 		return nil, err
 	}
@@ -321,21 +321,21 @@ func (a *adminRequest) ban() (any, error) {
 	if body.Duration != nil {
 		span = *body.Duration
 	}
-	if _, err := (&Ban{Duration: span}).ready(anyLimits); err != nil {
+	if _, err := (&Ban{Duration: span}).compile(anyLimits); err != nil {
 		return nil, adminError(http.StatusBadRequest, "%w", err)
 	}
 	return nil, a.change(func(z *zone) (store.Change, error) {
-		return store.Change{Ban: z.bans(nil), BanFor: time.Duration(span).Microseconds()}, nil
+		return store.Change{Ban: z.bansOf(nil), BanFor: time.Duration(span).Microseconds()}, nil
 	})
 }
 
-// unban ends a ban, and forgets those before it.
-func (a *adminRequest) unban() (any, error) {
+// unbanKey ends a ban, and forgets those before it.
+func (a *adminRequest) unbanKey() (any, error) {
 	if err := a.needBan(); err != nil {
 		return nil, err
 	}
 	return nil, a.change(func(z *zone) (c store.Change, _ error) {
-		for _, b := range z.bans(nil) {
+		for _, b := range z.bansOf(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, nil
@@ -357,7 +357,7 @@ func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
 	}
 	done, known := make(map[place]bool), make(map[identity]bool)
 	for _, z := range a.zones {
-		at := place{z.identity, z.handler.kept()}
+		at := place{z.identity, z.handler.authoritativeStore()}
 		if done[at] {
 			continue
 		}
@@ -389,8 +389,8 @@ func changeFailed(z *zone, others bool, err error) error {
 		"the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, done)
 }
 
-// kept is the store itself, without what stands in for it.
-func (h *Handler) kept() store.Store {
+// authoritativeStore is the store itself, without what stands in for it.
+func (h *Handler) authoritativeStore() store.Store {
 	if h.backend != nil {
 		return h.backend
 	}

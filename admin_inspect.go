@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// look looks at a key, and charges nothing.
-func (a *adminRequest) look() (any, error) {
+// inspectKey looks at a key, and charges nothing.
+func (a *adminRequest) inspectKey() (any, error) {
 	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}
 	seen := make(map[identity]bool)
 	for _, z := range a.zones {
@@ -21,7 +21,7 @@ func (a *adminRequest) look() (any, error) {
 			continue
 		}
 		seen[z.identity] = true
-		err := z.look(a.ctx, a.key, v)
+		err := z.inspect(a.ctx, a.key, v)
 		if isForeign(err) {
 			return nil, adminError(http.StatusServiceUnavailable,
 				"the store of zone %q holds a value for the key that is no budget (%w): reset the key, or remove its override", z.name, err)
@@ -34,42 +34,42 @@ func (a *adminRequest) look() (any, error) {
 	return v, nil
 }
 
-// look adds what there is of a key in one zone.
-func (z *zone) look(ctx context.Context, key string, v *keyView) error {
-	text := z.known.of(key).Text
-	for range mostTries {
-		var inForce [][]namedTerms
-		v.Override, inForce = z.inForce(key, text)
-		requests, alternatives := z.looks(key, text, inForce)
+// inspectKey adds what there is of a key in one zone.
+func (z *zone) inspect(ctx context.Context, key string, v *keyView) error {
+	text := z.knownOverrides.of(key).Text
+	for range maxTries {
+		var inForce [][]namedLimitSet
+		v.Override, inForce = z.limitSetsInForce(key, text)
+		requests, alternatives := z.peekRequests(key, text, inForce)
 		if len(requests) == 0 {
 			return nil
 		}
-		_, err := z.handler.kept().Take(ctx, requests)
+		_, err := z.handler.authoritativeStore().Take(ctx, requests)
 		if err == nil {
 			z.addBudgets(v, requests, alternatives, inForce)
 			return nil
 		}
 		others, is := errors.AsType[*store.OverriddenError](err)
 		if !is {
-			return z.lookLocally(ctx, key, v, err)
+			return z.inspectLocally(ctx, key, v, err)
 		}
 		text = others.Overrides[0] // that there is by now
 	}
 	return errors.New("the override keeps changing")
 }
 
-// lookLocally adds the local budgets of a key, which decide requests while the store fails.
+// inspectLocally adds the local budgets of a key, which decide requests while the store fails.
 // If the zone has no local budgets, it returns the failure.
-func (z *zone) lookLocally(ctx context.Context, key string, v *keyView, failure error) error {
+func (z *zone) inspectLocally(ctx context.Context, key string, v *keyView, failure error) error {
 	failover, ok := z.handler.store.(*store.Failover)
 	if !ok || isForeign(failure) || ctx.Err() != nil {
 		return failure
 	}
 	v.Store = "local"
-	text := z.known.of(key).Text
-	var inForce [][]namedTerms
-	v.Override, inForce = z.inForce(key, text)
-	requests, alternatives := z.looks(key, text, inForce)
+	text := z.knownOverrides.of(key).Text
+	var inForce [][]namedLimitSet
+	v.Override, inForce = z.limitSetsInForce(key, text)
+	requests, alternatives := z.peekRequests(key, text, inForce)
 	_, err := failover.Local().Take(ctx, requests)
 	if err == nil {
 		z.addBudgets(v, requests, alternatives, inForce)
@@ -88,35 +88,35 @@ func (z *zone) storedOverride(ctx context.Context, key string) (string, error) {
 	if !z.overridable {
 		return "", nil
 	}
-	_, err := z.handler.kept().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
+	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
 	if others, is := errors.AsType[*store.OverriddenError](err); is {
 		return others.Overrides[0], nil
 	}
 	return "", err
 }
 
-// namedTerms are terms, and the value of a plan that they are for; nil for none.
-type namedTerms struct {
+// namedLimitSet are terms, and the value of a plan that they are for; nil for none.
+type namedLimitSet struct {
 	plan *string
-	*terms
+	*limitSet
 }
 
-// usualTerms are the terms of the zone for keys without an override.
-func (z *zone) usualTerms() []namedTerms {
-	all := []namedTerms{{nil, z.usual}}
-	for _, value := range slices.Sorted(maps.Keys(z.plans)) {
-		all = append(all, namedTerms{&value, z.plans[value]})
+// limitSetsWithoutOverride are the terms of the zone for keys without an override.
+func (z *zone) limitSetsWithoutOverride() []namedLimitSet {
+	all := []namedLimitSet{{nil, z.defaultSet}}
+	for _, value := range slices.Sorted(maps.Keys(z.planSets)) {
+		all = append(all, namedLimitSet{&value, z.planSets[value]})
 	}
 	return all
 }
 
-// inForce returns the terms that a key may have under each of the zone's keys, with this
+// limitSetsInForce returns the terms that a key may have under each of the zone's keys, with this
 // override in the store. An override of an address applies only under an address placeholder.
-func (z *zone) inForce(key, text string) (v *overrideView, all [][]namedTerms) {
+func (z *zone) limitSetsInForce(key, text string) (v *overrideView, all [][]namedLimitSet) {
 	network, isNetwork := parseNetwork(key)
 	t := z.overrides.of(key, network)
 	if t != nil {
-		v = &overrideView{From: "config", Limits: t.texts()}
+		v = &overrideView{From: "config", Limits: t.limitTexts()}
 	}
 	if text != "" {
 		stored, err := z.readOverride(text)
@@ -124,23 +124,23 @@ func (z *zone) inForce(key, text string) (v *overrideView, all [][]namedTerms) {
 			v = &overrideView{From: "runtime", Limits: []string{}, Error: err.Error()}
 		} else {
 			o, _ := parseOverride(text)
-			t, v = stored, &overrideView{From: "runtime", Limits: stored.texts(), Until: o.Until}
+			t, v = stored, &overrideView{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
 		}
 	}
 	for i := range z.keys {
 		if t != nil && z.keys[i].overridable(isNetwork) {
-			all = append(all, []namedTerms{{nil, t}})
+			all = append(all, []namedLimitSet{{nil, t}})
 		} else {
-			all = append(all, z.usualTerms())
+			all = append(all, z.limitSetsWithoutOverride())
 		}
 	}
 	return v, all
 }
 
 // limitsOf are the limits of all these terms, for one of the zone's keys, each once.
-func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
+func limitsOf(all []namedLimitSet, alternative int) (limits []store.Limit) {
 	for _, t := range all {
-		if t.terms == nil || t.unlimited {
+		if t.limitSet == nil || t.unlimited {
 			continue
 		}
 		for _, l := range t.budgets[alternative].limits {
@@ -152,17 +152,17 @@ func limitsOf(all []namedTerms, alternative int) (limits []store.Limit) {
 	return limits
 }
 
-// looks are requests that charge nothing: for each of the zone's keys one, about these
+// peekRequests are requests that charge nothing: for each of the zone's keys one, about these
 // terms, slots, and the ban, unless there is nothing to ask. As shadows they reach the store
 // even if it has just denied the key.
-func (z *zone) looks(key, override string, all [][]namedTerms) (requests []store.Request, alternatives []int) {
+func (z *zone) peekRequests(key, override string, all [][]namedLimitSet) (requests []store.Request, alternatives []int) {
 	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(looksLikeAddress(key)) })
 	for i := range z.keys {
 		r := store.Request{Zone: z.name, Key: key, Limits: limitsOf(all[i], i), Peek: true, Shadow: true}
 		if n := z.config.Concurrency; n > 0 {
-			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Part: z.handler.outage.slots(n)}
+			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Part: z.handler.storeErrorPolicy.slots(n)}
 		}
-		if bans := z.bans(all[i]); bans != nil {
+		if bans := z.bansOf(all[i]); bans != nil {
 			r.Ban = bans[i]
 		}
 		if looksUp && i == 0 {
@@ -179,17 +179,17 @@ func (z *zone) looks(key, override string, all [][]namedTerms) (requests []store
 // anyLimits stand for limits where those of a ban are not known, and don't matter.
 var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 
-// bans are the bans of a key in the zone, of which these terms know, one for each of the
+// bansOf are the bans of a key in the zone, of which these terms know, one for each of the
 // zone's keys; nil if it bans nobody.
-func (z *zone) bans(of []namedTerms) (bans []*store.Ban) {
+func (z *zone) bansOf(of []namedLimitSet) (bans []*store.Ban) {
 	if z.config.Ban == nil {
 		return nil
 	}
 	limits := anyLimits
 	for _, t := range of {
-		limits = append(limits, t.ready...)
+		limits = append(limits, t.limits...)
 	}
-	ban, _ := z.config.Ban.ready(limits) // it has been ready before
+	ban, _ := z.config.Ban.compile(limits) // it has been ready before
 	for i := range z.keys {
 		bans = append(bans, &store.Ban{Ban: ban, ID: store.BanID(z.name, variantOf(i))})
 	}
@@ -197,7 +197,7 @@ func (z *zone) bans(of []namedTerms) (bans []*store.Ban) {
 }
 
 // addBudgets adds what was decided of looks.
-func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, all [][]namedTerms) {
+func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, all [][]namedLimitSet) {
 	for n, r := range requests {
 		i := alternatives[n]
 		known := make(map[string]algorithms.Decision)
@@ -209,7 +209,7 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 			b.Alternative = i + 1
 		}
 		for _, t := range all[i] {
-			for _, l := range limitsOf([]namedTerms{t}, i) {
+			for _, l := range limitsOf([]namedLimitSet{t}, i) {
 				d, granted := known[l.ID], l.Limit
 				if v.Store == "local" && l.Part != nil {
 					granted = l.Part
@@ -239,4 +239,3 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 		v.Budgets = append(v.Budgets, b)
 	}
 }
-

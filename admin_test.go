@@ -198,7 +198,7 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
 		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
-		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", mostAdminBody) + "}", "at most 65536 bytes"},
+		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", maxAdminBody) + "}", "at most 65536 bytes"},
 		{400, "PUT", keyPath("k") + "/ban", "{", "write for example"},
 		{400, "PUT", keyPath("k") + "/ban", `{"for":"1h"}`, "for"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it stands"},
@@ -435,7 +435,7 @@ func TestAdminTop(t *testing.T) {
 		}
 	}
 	body := c.operate(t, 200, "GET", "zones/api/top", "").body
-	cut := `{"key":"` + long[:longestShown] + `","cut":true,`
+	cut := `{"key":"` + long[:maxShownKey] + `","cut":true,`
 	if want := `[` + cut + `"refused":8,"at_least":8},{"key":"b%20c","refused":4,"at_least":4},{"key":"","refused":2,"at_least":2},` + cut + `"refused":1,"at_least":1}]` + "\n"; body != want {
 		t.Errorf("%s\nwant %s", body, want)
 	}

@@ -48,9 +48,9 @@ type planView struct {
 // as they are the same.
 func (a *adminRequest) listZones() (any, error) {
 	counts, list := requestCounts(), []zoneView{}
-	for _, name := range slices.Sorted(maps.Keys(a.app.claimed)) {
+	for _, name := range slices.Sorted(maps.Keys(a.app.zonesByName)) {
 		first := len(list)
-		for _, z := range a.app.claimed[name] {
+		for _, z := range a.app.zonesByName[name] {
 			if v := z.view(counts[name]); !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
 				list = append(list, v)
 			}
@@ -63,7 +63,7 @@ func (a *adminRequest) listZones() (any, error) {
 func (z *zone) view(counts map[string]int64) zoneView {
 	c, h := z.config, z.handler
 	v := zoneView{
-		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, Limits: z.usual.texts(), Runtime: z.overridable, Concurrency: c.Concurrency,
+		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, Limits: z.defaultSet.limitTexts(), Runtime: z.overridable, Concurrency: c.Concurrency,
 		Mode: z.mode.String(), Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
 	}
 	if len(v.Key) == 0 {
@@ -71,22 +71,22 @@ func (z *zone) view(counts map[string]int64) zoneView {
 	}
 	if c.Plan != nil {
 		v.Plan = &planView{By: c.Plan.By, Values: make(map[string][]string)}
-		for value, t := range z.plans {
-			v.Plan.Values[value] = t.texts()
+		for value, t := range z.planSets {
+			v.Plan.Values[value] = t.limitTexts()
 		}
 	}
 	for key, t := range z.overrides.all {
 		if v.Override == nil {
 			v.Override = make(map[string][]string)
 		}
-		v.Override[shownKey(h.hashKeys, key)] = t.texts()
+		v.Override[displayKey(h.hashKeys, key)] = t.limitTexts()
 	}
 	if c.Ban != nil {
 		v.Ban = c.Ban.describe()
 	}
 	if h.backend != nil {
 		failing := h.backend.redis.Failing()
-		v.FailingNodes, v.OnStoreError = &failing, h.outage.mode
+		v.FailingNodes, v.OnStoreError = &failing, h.storeErrorPolicy.mode
 	} else {
 		keys := h.app.memory.Keys()
 		v.Keys, v.MaxKeys = &keys, h.app.Memory.MaxKeys
@@ -100,21 +100,21 @@ func (z *zone) view(counts map[string]int64) zoneView {
 	return v
 }
 
-// shownKey is a key as it is shown where keys are hashed with a secret, or with none.
-func shownKey(secret, key string) string {
+// displayKey is a key as it is shown where keys are hashed with a secret, or with none.
+func displayKey(secret, key string) string {
 	if secret != "" {
 		return redisstore.HashedKey(secret, key)
 	}
 	return url.PathEscape(key)
 }
 
-// texts are the limits as operators read them.
-func (t *terms) texts() []string {
+// limitTexts are the limits as operators read them.
+func (t *limitSet) limitTexts() []string {
 	if t.unlimited {
 		return []string{"unlimited"}
 	}
 	texts := []string{}
-	for _, l := range t.ready {
+	for _, l := range t.limits {
 		texts = append(texts, l.String())
 	}
 	return texts
@@ -164,8 +164,8 @@ type banView struct {
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
-// refusedView is what operators see of a key that has been refused, lately.
-type refusedView struct {
+// deniedKeyView is what operators see of a key that has been refused, lately.
+type deniedKeyView struct {
 	Key       *string `json:"key,omitempty"` // percent-encoded; of hashed ones nil
 	Cut       bool    `json:"cut,omitempty"`
 	HashedKey string  `json:"hashed_key,omitempty"`
@@ -175,9 +175,9 @@ type refusedView struct {
 
 // listTop lists the keys of a zone that this instance has refused most, lately.
 func (a *adminRequest) listTop() (any, error) {
-	list := []refusedView{}
-	for _, c := range a.zones[0].top.list(time.Now()) {
-		r := refusedView{Cut: c.key.cut, Refused: c.count, AtLeast: c.count - c.over}
+	list := []deniedKeyView{}
+	for _, c := range a.zones[0].deniedKeys.list(time.Now()) {
+		r := deniedKeyView{Cut: c.key.cut, Refused: c.count, AtLeast: c.count - c.over}
 		if c.key.hashed {
 			r.HashedKey = c.key.text
 		} else {

@@ -36,16 +36,16 @@ type App struct {
 	redis    map[redisstore.Options]*backend
 	acquired []any // the keys to give back
 
-	bounded     *store.Bounded
-	standIn     *store.Bounded // local as this configuration sees it
-	memoryZones int
-	sweepEvery  time.Duration
-	names       *configNames       // nil until a handler asks
-	claimed     map[string][]*zone // the zones of this configuration, by name; usually one of each
+	bounded      *store.Bounded
+	standIn      *store.Bounded // local as this configuration sees it
+	memoryZones  int
+	sweepEvery   time.Duration
+	placeholders *placeholderSources // nil until a handler asks
+	zonesByName  map[string][]*zone  // the zones of this configuration, by name; usually one of each
 
-	refusals *refusals
-	failures *throttle
-	full     *sync.Map // zone → *throttle
+	denials       *denialLog
+	storeFailures *throttle
+	fullWarnings  *sync.Map // zone → *throttle
 
 	ctx    caddy.Context
 	logger *zap.Logger
@@ -90,9 +90,9 @@ func (App) CaddyModule() caddy.ModuleInfo {
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
 	a.redis = make(map[redisstore.Options]*backend)
-	a.claimed = make(map[string][]*zone)
-	a.failures, a.full = new(throttle), new(sync.Map)
-	a.warn(a.logger)
+	a.zonesByName = make(map[string][]*zone)
+	a.storeFailures, a.fullWarnings = new(throttle), new(sync.Map)
+	a.warnOfIgnored(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
 	}
@@ -103,7 +103,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.refusals = newRefusals(func(r refusal) { a.reportRefusal(events.(*caddyevents.App), r) })
+	a.denials = newDenialLog(func(r denial) { a.reportDenial(events.(*caddyevents.App), r) })
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}
@@ -129,8 +129,8 @@ func (a *App) Start() error {
 		go a.sweep()
 	}
 	for _, b := range a.redis {
-		b.outages.set(a, a.outageModes(b))
-		go a.lookFor(b)
+		b.outageLog.set(a, a.outageModes(b))
+		go a.checkRedis(b)
 	}
 	return nil
 }
@@ -138,10 +138,10 @@ func (a *App) Start() error {
 // outageModes returns the modes of on_store_error of the handlers that use a Redis.
 func (a *App) outageModes(b *backend) map[string]bool {
 	modes := make(map[string]bool)
-	for _, zones := range a.claimed {
+	for _, zones := range a.zonesByName {
 		for _, z := range zones {
 			if z.handler.backend == b {
-				modes[z.handler.outage.mode] = true
+				modes[z.handler.storeErrorPolicy.mode] = true
 			}
 		}
 	}
@@ -153,11 +153,11 @@ func (a *App) Stop() error { return nil }
 
 // Cleanup gives back exactly what was acquired.
 func (a *App) Cleanup() error {
-	if a.refusals != nil {
-		a.refusals.close()
+	if a.denials != nil {
+		a.denials.close()
 	}
 	for _, b := range a.redis {
-		b.outages.set(a, nil)
+		b.outageLog.set(a, nil)
 	}
 	var errs []error
 	for _, key := range a.acquired {
@@ -185,9 +185,9 @@ func (a *App) sweep() {
 	}
 }
 
-// lookFor warns if a Redis doesn't pass the check. Then no request asks it until it does.
+// checkRedis warns if a Redis doesn't pass the check. Then no request asks it until it does.
 // The configuration is in force all the same: the Redis may come back.
-func (a *App) lookFor(b *backend) {
+func (a *App) checkRedis(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
@@ -208,7 +208,7 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		return nil, "", err
 	}
 	if o.Store == "redis" || o.Store == "" && o.Redis != nil {
-		options, err := o.Redis.options(ctx.Logger())
+		options, err := o.Redis.expanded(ctx.Logger())
 		if err != nil {
 			return nil, "", err
 		}
@@ -218,14 +218,14 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 			return nil, "", err
 		}
 		h.backend = b
-		if h.outage.mode != "local" {
+		if h.storeErrorPolicy.mode != "local" {
 			return b, b.redis.String(), nil
 		}
 		a.local, err = a.memoryIn(standInMemory, a.local)
 		if a.standIn == nil && err == nil {
-			a.standIn = a.local.Bound(a.Memory.MaxKeys, func() int { return len(a.claimed) }, a.reportFull)
+			a.standIn = a.local.Bound(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
 		}
-		return store.NewFailover(b, a.standIn, h.failed), b.redis.String(), err
+		return store.NewFailover(b, a.standIn, h.reportStoreFailure), b.redis.String(), err
 	}
 	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
 		a.sweepEvery = every
@@ -282,25 +282,25 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	return a.redis[o], nil
 }
 
-// claim notes a zone's name. Zones of one name must agree on everything that
+// registerZone notes a zone's name. Zones of one name must agree on everything that
 // decides whose budget a request is charged to and how much it grants.
-func (a *App) claim(z *zone) error {
-	known := a.claimed[z.name]
-	a.claimed[z.name] = append(known, z)
+func (a *App) registerZone(z *zone) error {
+	known := a.zonesByName[z.name]
+	a.zonesByName[z.name] = append(known, z)
 	if len(known) == 0 {
 		if z.identity.store == "memory" {
 			a.memoryZones++
 		}
 		return nil
 	}
-	z.top = known[0].top
+	z.deniedKeys = known[0].deniedKeys
 	for _, same := range known {
 		if same.identity == z.identity {
 			return nil
 		}
 	}
 	what, one, other := known[0].identity.difference(z.identity)
-	if known[0].plain && z.plain {
+	if known[0].mholtCompatible && z.mholtCompatible {
 		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
 			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
 		return nil
@@ -310,11 +310,11 @@ func (a *App) claim(z *zone) error {
 
 // reportFull warns, once a minute, that new keys find no room in memory.
 func (a *App) reportFull(zone string) {
-	t, ok := a.full.Load(zone)
+	t, ok := a.fullWarnings.Load(zone)
 	if !ok {
-		t, _ = a.full.LoadOrStore(zone, new(throttle))
+		t, _ = a.fullWarnings.LoadOrStore(zone, new(throttle))
 	}
-	if n := t.(*throttle).pass(time.Minute); n > 0 {
+	if n := t.(*throttle).due(time.Minute); n > 0 {
 		a.logger.Warn("the memory store is full: new keys share one budget until others expire; raise max_keys, or limit who can make up keys",
 			zap.String("zone", zone), zap.Int64("max_keys", a.Memory.MaxKeys), zap.Int64("requests", n))
 	}
@@ -322,7 +322,7 @@ func (a *App) reportFull(zone string) {
 
 // reportFailure logs, once every ten seconds, what a store could not do.
 func (a *App) reportFailure(what string, err error) {
-	if n := a.failures.pass(10 * time.Second); n > 0 {
+	if n := a.storeFailures.due(10 * time.Second); n > 0 {
 		a.logger.Error(what, zap.Error(err), zap.Int64("requests", n))
 	}
 }

@@ -27,8 +27,8 @@ type Ban struct {
 	Max caddy.Duration `json:"max,omitempty"`
 }
 
-// ready makes the ban of a zone with these limits ready.
-func (b *Ban) ready(limits []*algorithms.Limit) (*algorithms.Ban, error) {
+// compileOverride makes the ban of a zone with these limits ready.
+func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
 	}

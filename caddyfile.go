@@ -419,7 +419,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	if _, err := l.ready(); err != nil {
+	if _, err := l.compile(); err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	return l, nil

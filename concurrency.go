@@ -12,15 +12,15 @@ import (
 // ended. The store takes the slot together with what it charges to the zone's limits. The
 // slots of an instance that is killed are freed by the store.
 
-// mostConcurrency is the most requests in flight that a zone can allow.
-const mostConcurrency = 10_000_000
+// maxConcurrency is the most requests in flight that a zone can allow.
+const maxConcurrency = 10_000_000
 
 // slotRetry is what clients are told who find no slot: nobody knows when a request ends.
 const slotRetry algorithms.Micros = 1_000_000
 
 func checkConcurrency(n int64) error {
-	if n < 1 || n > mostConcurrency {
-		return fmt.Errorf("concurrency must be from 1 to %d, not %d: write how many requests of a key may be in flight at the same time", mostConcurrency, n)
+	if n < 1 || n > maxConcurrency {
+		return fmt.Errorf("concurrency must be from 1 to %d, not %d: write how many requests of a key may be in flight at the same time", maxConcurrency, n)
 	}
 	return nil
 }

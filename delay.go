@@ -50,22 +50,22 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	return nil
 }
 
-// places describes the places in which a zone holds requests.
-type places struct {
+// delayPolicy describes the places in which a zone holds requests.
+type delayPolicy struct {
 	zone    string
-	longest algorithms.Micros
-	most    int64
+	maxWait algorithms.Micros
+	maxHeld int64
 	oneKey  bool // all requests of the zone have the same key
 }
 
-// take takes a place for a request of a key, and reports whether there was one. A key gets
+// reserve takes a place for a request of a key, and reports whether there was one. A key gets
 // another place only while more are free than it has, so that it leaves some for others.
 // One key alone gets half of the places, two keys get a third each.
-func (p *places) take(key string) bool {
-	w := p.room()
+func (p *delayPolicy) reserve(key string) bool {
+	w := p.queue()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	free := p.most - w.taken
+	free := p.maxHeld - w.taken
 	if free <= 0 || w.takenBy[key] >= free && !p.oneKey {
 		return false
 	}
@@ -74,14 +74,14 @@ func (p *places) take(key string) bool {
 	return true
 }
 
-// takePlaces takes a place in each zone that may hold the request, if there is one.
-func (a *answer) takePlaces() (took bool) {
-	for i := range a.entries {
-		e := &a.entries[i]
-		if e.zone.places == nil || len(e.Limits) == 0 {
+// reservePlaces takes a place in each zone that may hold the request, if there is one.
+func (state *requestState) reservePlaces() (took bool) {
+	for i := range state.entries {
+		e := &state.entries[i]
+		if e.zone.delay == nil || len(e.Limits) == 0 {
 			continue
 		}
-		longest := e.zone.places.longest
+		longest := e.zone.delay.maxWait
 		for _, l := range e.Limits { // bursts are larger with a small factor, and leave less room for debt
 			longest = min(longest, l.LongestDelay())
 		}
@@ -89,7 +89,7 @@ func (a *answer) takePlaces() (took bool) {
 		case longest <= 0:
 		case e.Shadow: // charged in advance as it would be, but not held
 			e.MaxWait = longest
-		case e.zone.places.take(e.Key):
+		case e.zone.delay.reserve(e.Key):
 			e.MaxWait, took = longest, true
 		}
 	}
@@ -99,19 +99,19 @@ func (a *answer) takePlaces() (took bool) {
 // hasPlace reports whether the request took a place in the zone.
 func (e *entry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
 
-// leavePlaces gives back the places of a request that isn't held.
-func (a *answer) leavePlaces() {
-	for i := range a.entries {
-		if e := &a.entries[i]; e.hasPlace() {
-			e.zone.places.room().leave(e.Key)
+// releasePlaces gives back the places of a request that isn't held.
+func (state *requestState) releasePlaces() {
+	for i := range state.entries {
+		if e := &state.entries[i]; e.hasPlace() {
+			e.zone.delay.queue().release(e.Key)
 		}
 	}
 }
 
-// wait is how long the request has to be held: the longest of all its limits.
-func (a *answer) wait() (wait algorithms.Micros) {
-	for i := range a.entries {
-		wait = max(wait, a.entries[i].wait())
+// longestWait is how long the request has to be held: the longest of all its limits.
+func (state *requestState) longestWait() (wait algorithms.Micros) {
+	for i := range state.entries {
+		wait = max(wait, state.entries[i].wait())
 	}
 	return wait
 }
@@ -131,26 +131,26 @@ var errClientGone = errors.New("the client left while its request was held")
 
 // hold holds the request, which is allowed and charged, until its time has come. If
 // the client leaves before, what was charged is given back.
-func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) error {
+func (h *Handler) hold(ctx context.Context, state *requestState, wait algorithms.Micros) error {
 	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
 	defer timer.Stop()
 	var turns []*turn
-	for i := range a.entries {
-		if e := &a.entries[i]; e.hasPlace() {
-			turns = append(turns, e.zone.places.room().join(h, *e.Request))
+	for i := range state.entries {
+		if e := &state.entries[i]; e.hasPlace() {
+			turns = append(turns, e.zone.delay.queue().join(h, *e.Request))
 		}
 	}
 	select {
 	case <-timer.C:
 		for _, t := range turns {
-			t.pass()
+			t.proceed()
 		}
-		a.age(wait)
+		state.ageDecisions(wait)
 		return nil
 	case <-ctx.Done():
-		for i := range a.entries { // zones without delay give back at the end of the request
-			e := &a.entries[i]
-			e.worth, e.settled = 0, !e.hasPlace()
+		for i := range state.entries { // zones without delay give back at the end of the request
+			e := &state.entries[i]
+			e.trueCost, e.settled = 0, !e.hasPlace()
 		}
 		for _, t := range turns {
 			t.abandon()
@@ -159,12 +159,12 @@ func (h *Handler) hold(ctx context.Context, a *answer, wait algorithms.Micros) e
 	}
 }
 
-// age makes the decisions those of a moment later, when nothing has changed but the
+// ageDecisions makes the decisions those of a moment later, when nothing has changed but the
 // time.
-func (a *answer) age(passed algorithms.Micros) {
-	for i := range a.requests {
-		for j := range a.requests[i].Outcome.Decisions {
-			a.requests[i].Outcome.Decisions[j].Age(passed)
+func (state *requestState) ageDecisions(passed algorithms.Micros) {
+	for i := range state.requests {
+		for j := range state.requests[i].Outcome.Decisions {
+			state.requests[i].Outcome.Decisions[j].Age(passed)
 		}
 	}
 }

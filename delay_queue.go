@@ -7,12 +7,12 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// waitingRoom holds the requests of a zone in this process. Like the requests, it outlives
+// delayQueue holds the requests of a zone in this process. Like the requests, it outlives
 // configurations. A held request has a turn in the queue of its key. If its client leaves,
 // the charge can't be given back while later requests wait behind it. So the turn stays and
 // keeps its place, until those have left too or one of them passes. The number of places
 // bounds the memory.
-type waitingRoom struct {
+type delayQueue struct {
 	mu      sync.Mutex
 	taken   int64              // places of turns, and of requests being decided
 	takenBy map[string]int64   // the same, by key; never 0
@@ -21,24 +21,24 @@ type waitingRoom struct {
 
 // turn is the charge of a held request.
 type turn struct {
-	room    *waitingRoom
-	handler *Handler
-	request store.Request
-	left    bool // its client has left
+	queue     *delayQueue
+	handler   *Handler
+	request   store.Request
+	abandoned bool // its client has left
 }
 
-var waitingRooms sync.Map // zone → *waitingRoom
+var delayQueues sync.Map // zone → *waitingRoom
 
-func (p *places) room() *waitingRoom {
-	w, ok := waitingRooms.Load(p.zone)
+func (p *delayPolicy) queue() *delayQueue {
+	w, ok := delayQueues.Load(p.zone)
 	if !ok {
-		w, _ = waitingRooms.LoadOrStore(p.zone, &waitingRoom{takenBy: make(map[string]int64), queues: make(map[string][]*turn)})
+		w, _ = delayQueues.LoadOrStore(p.zone, &delayQueue{takenBy: make(map[string]int64), queues: make(map[string][]*turn)})
 	}
-	return w.(*waitingRoom)
+	return w.(*delayQueue)
 }
 
-// leave gives back the place of a request that is decided and isn't held.
-func (w *waitingRoom) leave(key string) {
+// release gives back the place of a request that is decided and isn't held.
+func (w *delayQueue) release(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.freeLocked(key, 1)
@@ -47,8 +47,8 @@ func (w *waitingRoom) leave(key string) {
 
 // join turns a place into a turn in the queue. Answers of the store can overtake each other,
 // so the receipts decide where in the queue the turn is.
-func (w *waitingRoom) join(h *Handler, r store.Request) *turn {
-	t := &turn{room: w, handler: h, request: r}
+func (w *delayQueue) join(h *Handler, r store.Request) *turn {
+	t := &turn{queue: w, handler: h, request: r}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.queues[r.Key]
@@ -69,16 +69,16 @@ func (t *turn) isBehind(other *turn) bool {
 	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt)
 }
 
-// pass ends a turn whose time has come, and the turns before it whose clients have left:
+// proceed ends a turn whose time has come, and the turns before it whose clients have left:
 // time has given back their charges.
-func (t *turn) pass() {
-	w, key := t.room, t.request.Key
+func (t *turn) proceed() {
+	w, key := t.queue, t.request.Key
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.queues[key]
 	end := slices.Index(q, t) + 1
-	t.left = true
-	stay := slices.DeleteFunc(slices.Clone(q[:end]), func(t *turn) bool { return t.left }) // the others wait for another limit
+	t.abandoned = true
+	stay := slices.DeleteFunc(slices.Clone(q[:end]), func(t *turn) bool { return t.abandoned }) // the others wait for another limit
 	w.queues[key] = slices.Replace(q, 0, end, stay...)
 	w.freeLocked(key, end-len(stay))
 	w.giveBackLocked(key)
@@ -86,10 +86,10 @@ func (t *turn) pass() {
 
 // abandon notes that the client has left.
 func (t *turn) abandon() {
-	w := t.room
+	w := t.queue
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.left = true
+	t.abandoned = true
 	t.request.Outcome.Decisions = slices.Clone(t.request.Outcome.Decisions) // the answer, which owns them, ends
 	w.giveBackLocked(t.request.Key)
 }
@@ -98,19 +98,19 @@ func (t *turn) abandon() {
 // The newest goes first, so that it finds its budget as it left it. giveBackLocked does
 // nothing while a request of the key is being decided, because that request may be charged
 // behind them.
-func (w *waitingRoom) giveBackLocked(key string) {
+func (w *delayQueue) giveBackLocked(key string) {
 	q := w.queues[key]
 	if w.takenBy[key] != int64(len(q)) {
 		return
 	}
-	for n := len(q); n > 0 && q[n-1].left; n = len(q) {
+	for n := len(q); n > 0 && q[n-1].abandoned; n = len(q) {
 		h := q[n-1].handler
 		var corrections []store.Correction
-		for n > 0 && q[n-1].left && q[n-1].handler == h {
+		for n > 0 && q[n-1].abandoned && q[n-1].handler == h {
 			n--
 			corrections = append(corrections, store.Correction{Request: &q[n].request, Refund: maxCost})
 		}
-		h.store.Correct(corrections, h.lost)
+		h.store.Correct(corrections, h.correctionFailed)
 		q = slices.Delete(q, n, len(q))
 		w.freeLocked(key, len(corrections))
 	}
@@ -122,7 +122,7 @@ func (w *waitingRoom) giveBackLocked(key string) {
 }
 
 // freeLocked frees n places of a key.
-func (w *waitingRoom) freeLocked(key string, n int) {
+func (w *delayQueue) freeLocked(key string, n int) {
 	w.taken -= int64(n)
 	if w.takenBy[key] -= int64(n); w.takenBy[key] == 0 {
 		delete(w.takenBy, key)

@@ -11,36 +11,36 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// refuse answers a request that some zone has no room for.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, a *answer) error {
-	a.setFamilies(w.Header(), h.forms.families)
-	e, wait := a.refusing()
+// deny answers a request that some zone has no room for.
+func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestState) error {
+	state.setFamilies(w.Header(), h.headerForms.families)
+	e, wait := state.longestDenial()
 	setRetryAfter(w.Header(), wait, h.Jitter)
-	a.exceeded = e.zone.name
-	a.countRefusals()
-	a.note(r, e, refusal{wait: wait})
+	state.exceededZone = e.zone.name
+	state.countDeniedKeys()
+	state.logDenial(r, e, denial{wait: wait})
 	why := quotaExceeded
 	if e.banned() {
 		why = abnormalUsage
 	}
-	return h.respondProblem(w, r, why(e.zone.status, a.violated()))
+	return h.respondProblem(w, r, why(e.zone.status, state.violatedPolicies()))
 }
 
-// undecided deals with a request the store could not decide on.
-func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, a *answer, err error) error {
+// answerUndecided deals with a request the store could not decide on.
+func (h *Handler) answerUndecided(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, state *requestState, err error) error {
 	if r.Context().Err() != nil { // the client has left; nobody is to blame
 		return h.respond(w, r, statusClientGone)
 	}
-	for i := range a.entries {
-		a.entries[i].zone.metrics.count(outcomeError)
+	for i := range state.entries {
+		state.entries[i].zone.metrics.count(outcomeError)
 	}
-	h.failed(err)
-	allow := h.outage.mode == "allow" || !a.enforced()
+	h.reportStoreFailure(err)
+	allow := h.storeErrorPolicy.mode == "allow" || !state.enforced()
 	if b := h.backend; b != nil && !store.IsBusy(err) {
 		if allow {
-			b.outages.allowed.Add(1)
+			b.outageLog.allowed.Add(1)
 		} else {
-			b.outages.denied.Add(1)
+			b.outageLog.denied.Add(1)
 		}
 	}
 	if allow {
@@ -50,8 +50,8 @@ func (h *Handler) undecided(w http.ResponseWriter, r *http.Request, next caddyht
 	return h.respondProblem(w, r, reducedCapacity(http.StatusServiceUnavailable))
 }
 
-// failed counts a failure of the store, and reports it unless the store wasn't asked.
-func (h *Handler) failed(err error) {
+// reportStoreFailure counts a failure of the store, and reports it unless the store wasn't asked.
+func (h *Handler) reportStoreFailure(err error) {
 	if !h.DisableMetrics {
 		countFailure(err)
 	}
@@ -89,22 +89,22 @@ func (h *Handler) hasErrorRoutes(r *http.Request) bool {
 	return ok && server != nil && server.Errors != nil && len(server.Errors.Routes) > 0
 }
 
-// violated are the names of the limits that deny. A zone that denies by its ban alone
+// violatedPolicies are the names of the limits that deny. A zone that denies by its ban alone
 // goes by its own name.
-func (a *answer) violated() (policies []string) {
-	for i := range a.entries {
-		e := &a.entries[i]
+func (state *requestState) violatedPolicies() (policies []string) {
+	for i := range state.entries {
+		e := &state.entries[i]
 		if e.Shadow {
 			continue
 		}
 		before := len(policies)
 		for j, d := range e.Outcome.Decisions {
-			if denies(d) {
-				policies = append(policies, e.terms.labels[j])
+			if limitDenies(d) {
+				policies = append(policies, e.limitSet.labels[j])
 			}
 		}
 		if e.lacksSlot() {
-			policies = append(policies, e.terms.slotLabel)
+			policies = append(policies, e.limitSet.slotLabel)
 		}
 		if len(policies) == before && e.Outcome.Verdict == store.Banned {
 			policies = append(policies, e.zone.name)
@@ -120,7 +120,7 @@ func (h *Handler) respondProblem(w http.ResponseWriter, r *http.Request, p probl
 		return h.respond(w, r, p.Status)
 	}
 	if h.hasErrorRoutes(r) {
-		if !h.saidRoutes.Swap(true) {
+		if !h.warnedOfErrorRoutes.Swap(true) {
 			h.logger.Warn("problem_json has no effect here: the server has error routes, such as handle_errors of any of its sites, and they answer refused requests (said once)")
 		}
 		return h.respond(w, r, p.Status)

@@ -17,23 +17,23 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// refusals tells the log and the events app about refused requests, so that an
+// denials tells the log and the events app about refused requests, so that an
 // attack becomes no flood of its own: of each zone and key the first refusal at
 // once, then at most once a second how many there were. The table is bounded;
 // what it has no room for is reported as one key per zone.
-type refusals struct {
-	report func(refusal)
+type denialLog struct {
+	report func(denial)
 
 	mu     sync.Mutex
-	recent map[refusalKey]*refusal // count is what is not reported yet
-	timer  *time.Timer             // runs while recent isn't empty
+	recent map[denialKey]*denial // count is what is not reported yet
+	timer  *time.Timer           // runs while recent isn't empty
 	closed bool
 }
 
-// mostRecentRefusals bounds the table, and with it the lines logged per second.
-const mostRecentRefusals = 1000
+// maxRecentDenials bounds the table, and with it the lines logged per second.
+const maxRecentDenials = 1000
 
-type refusalKey struct {
+type denialKey struct {
 	zone   string
 	key    keyhash.Hash
 	shadow bool // the requests passed
@@ -41,9 +41,9 @@ type refusalKey struct {
 	others bool // all keys without room in the table
 }
 
-// refusal is one or more refused requests of one zone and key; all but count
+// denial is one or more refused requests of one zone and key; all but count
 // describe the latest.
-type refusal struct {
+type denial struct {
 	zone                string
 	key                 string // once noted: in the form of the log
 	shadow, ban, others bool   // as in refusalKey
@@ -57,14 +57,14 @@ type refusal struct {
 	count               int64
 }
 
-// mostLogged is how many bytes are logged of a text that clients send.
-const mostLogged = 256
+// maxClippedBytes is how many bytes are logged of a text that clients send.
+const maxClippedBytes = 256
 
-func clip(text string) string { return text[:min(len(text), mostLogged)] }
+func clip(text string) string { return text[:min(len(text), maxClippedBytes)] }
 
 // keep copies the texts, so that r doesn't keep the memory of the request. Texts
 // that are the same as before are shared with before.
-func (r *refusal) keep(before *refusal) {
+func (r *denial) keep(before *denial) {
 	for _, text := range [][2]*string{{&r.method, &before.method}, {&r.host, &before.host}, {&r.path, &before.path}} {
 		if *text[0] == *text[1] {
 			*text[0] = *text[1]
@@ -75,7 +75,7 @@ func (r *refusal) keep(before *refusal) {
 }
 
 // message returns the log message. Tools that ban clients look for "rate limit exceeded".
-func (r *refusal) message() string {
+func (r *denial) message() string {
 	switch {
 	case r.ban && r.shadow:
 		return "key would be banned"
@@ -88,8 +88,8 @@ func (r *refusal) message() string {
 	}
 }
 
-// denier returns the limit that denied, in words.
-func (r *refusal) denier() string {
+// limitText returns the limit that denied, in words.
+func (r *denial) limitText() string {
 	switch r.reason {
 	case reasonLimit:
 		return r.limit.String()
@@ -100,25 +100,25 @@ func (r *refusal) denier() string {
 	}
 }
 
-// noteDenials reports the denials of zones in shadow mode, and the bans that begin with this
+// logShadowsAndBans reports the denials of zones in shadow mode, and the bans that begin with this
 // request.
-func (a *answer) noteDenials(r *http.Request) {
-	for i := range a.entries {
-		e := &a.entries[i]
+func (state *requestState) logShadowsAndBans(r *http.Request) {
+	for i := range state.entries {
+		e := &state.entries[i]
 		if !e.denies() {
 			continue
 		}
 		if e.Shadow {
-			a.note(r, e, refusal{shadow: true, wait: e.retryAfter()})
+			state.logDenial(r, e, denial{shadow: true, wait: e.retryAfter()})
 		}
 		if e.Outcome.Ban.Began {
-			a.note(r, e, refusal{shadow: e.Shadow, ban: true, wait: e.Outcome.Ban.EndsAfter})
+			state.logDenial(r, e, denial{shadow: e.Shadow, ban: true, wait: e.Outcome.Ban.EndsAfter})
 		}
 	}
 }
 
-// note reports a denial by a zone.
-func (a *answer) note(r *http.Request, e *entry, denied refusal) {
+// observeHeader reports a denial by a zone.
+func (state *requestState) logDenial(r *http.Request, e *entry, denied denial) {
 	remote, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		remote = r.RemoteAddr
@@ -128,36 +128,36 @@ func (a *answer) note(r *http.Request, e *entry, denied refusal) {
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
 		path = original.URL.Path
 	}
-	denied.zone, denied.key, denied.handler = e.zone.name, e.Key, a.handler
-	if denied.reason, denied.limit = e.denier(); denied.reason == reasonConcurrency {
+	denied.zone, denied.key, denied.handler = e.zone.name, e.Key, state.handler
+	if denied.reason, denied.limit = e.denialReason(); denied.reason == reasonConcurrency {
 		denied.slots = e.Slots.Limit
 	}
 	denied.remoteIP, denied.clientIP = remote, client
 	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
-	a.handler.app.refusals.note(denied)
+	state.handler.app.denials.record(denied)
 }
 
-func newRefusals(report func(refusal)) *refusals {
-	return &refusals{report: report, recent: make(map[refusalKey]*refusal)}
+func newDenialLog(report func(denial)) *denialLog {
+	return &denialLog{report: report, recent: make(map[denialKey]*denial)}
 }
 
-// note reports a refusal, now or within a second.
-func (f *refusals) note(r refusal) {
+// observeHeader reports a refusal, now or within a second.
+func (f *denialLog) record(r denial) {
 	r.count = 1
-	if f.isFirst(&r) {
+	if f.addIfKnown(&r) {
 		f.report(r)
 	}
 }
 
-// isFirst tells whether a refusal is to be reported at once; otherwise it is
+// addIfKnown tells whether a refusal is to be reported at once; otherwise it is
 // added to those that wait.
-func (f *refusals) isFirst(r *refusal) bool {
-	k := refusalKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow, ban: r.ban}
+func (f *denialLog) addIfKnown(r *denial) bool {
+	k := denialKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow, ban: r.ban}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := f.recent[k]
-	if !f.closed && known == nil && len(f.recent) >= mostRecentRefusals {
-		k = refusalKey{zone: r.zone, shadow: r.shadow, ban: r.ban, others: true}
+	if !f.closed && known == nil && len(f.recent) >= maxRecentDenials {
+		k = denialKey{zone: r.zone, shadow: r.shadow, ban: r.ban, others: true}
 		known, r.others = f.recent[k], true
 	}
 	switch {
@@ -179,7 +179,7 @@ func (f *refusals) isFirst(r *refusal) bool {
 	}
 	first := *r // the table keeps this copy
 	first.count = 0
-	first.keep(&refusal{})
+	first.keep(&denial{})
 	f.recent[k] = &first
 	if f.timer == nil {
 		f.timer = time.AfterFunc(time.Second, f.tick)
@@ -189,9 +189,9 @@ func (f *refusals) isFirst(r *refusal) bool {
 
 // tick reports what has come in since the last one, and forgets the keys of
 // which nothing has.
-func (f *refusals) tick() {
+func (f *denialLog) tick() {
 	f.mu.Lock()
-	var due []refusal
+	var due []denial
 	for k, r := range f.recent {
 		if r.count == 0 {
 			delete(f.recent, k)
@@ -211,7 +211,7 @@ func (f *refusals) tick() {
 }
 
 // close reports what still waits. Later refusals are reported at once.
-func (f *refusals) close() {
+func (f *denialLog) close() {
 	f.mu.Lock()
 	f.closed = true
 	if f.timer != nil {
@@ -232,16 +232,16 @@ func (h *Handler) loggedKey(key string) string {
 	if h.hashKeys != "" {
 		return redisstore.HashedKey(h.hashKeys, key)
 	}
-	shown, cut := beginning(key)
+	shown, cut := shortenKey(key)
 	if cut {
 		return shown + "…"
 	}
 	return shown
 }
 
-// reportRefusal logs a denial or a ban, and emits the event of a denial. A denial in shadow
+// reportDenial logs a denial or a ban, and emits the event of a denial. A denial in shadow
 // mode and a ban have no event.
-func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
+func (a *App) reportDenial(events *caddyevents.App, r denial) {
 	wait := time.Duration(r.wait) * time.Microsecond
 	if r.wait == algorithms.Forever {
 		wait = 0 // it is no use to wait
@@ -258,7 +258,7 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 			fields = append(fields, zap.String("remote_ip", r.remoteIP), zap.String("client_ip", r.clientIP))
 		}
 		fields = append(fields, zap.Int64("count", r.count),
-			zap.String("reason", r.reason), zap.String("limit", r.denier()), zap.String("method", r.method))
+			zap.String("reason", r.reason), zap.String("limit", r.limitText()), zap.String("method", r.method))
 		if !hashed {
 			fields = append(fields, zap.String("host", r.host), zap.String("path", r.path))
 		}
@@ -277,7 +277,7 @@ func (a *App) reportRefusal(events *caddyevents.App, r refusal) {
 		"wait":   wait,
 		"count":  r.count,
 		"reason": r.reason,
-		"limit":  r.denier(),
+		"limit":  r.limitText(),
 		"method": r.method,
 	}
 	if !hashed {

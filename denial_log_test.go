@@ -18,30 +18,30 @@ import (
 func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, reports, count := new(Handler), 0, int64(0)
-		f := newRefusals(func(r refusal) {
+		f := newDenialLog(func(r denial) {
 			reports++
 			count += r.count
 		})
 		const keys, each, seconds = 5000, 3, 4
 		for range seconds {
 			for i := range keys * each {
-				f.note(refusal{zone: "z", key: fmt.Sprint(i % keys), handler: h})
+				f.record(denial{zone: "z", key: fmt.Sprint(i % keys), handler: h})
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
-		if most := (seconds + 1) * (mostRecentRefusals + 1); reports > most {
+		if most := (seconds + 1) * (maxRecentDenials + 1); reports > most {
 			t.Errorf("%d reports in %d seconds, want at most %d", reports, seconds, most)
 		}
-		if len(f.recent) > mostRecentRefusals+1 {
+		if len(f.recent) > maxRecentDenials+1 {
 			t.Errorf("%d keys are remembered", len(f.recent))
 		}
-		f.note(refusal{zone: "z", key: "0", handler: h})
+		f.record(denial{zone: "z", key: "0", handler: h})
 		f.close()
 		if want := int64(keys*each*seconds + 1); count != want {
 			t.Errorf("%d refusals are reported, want %d", count, want)
 		}
-		f.note(refusal{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
+		f.record(denial{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
 			t.Errorf("%d refusals are reported, want %d", count, want)
 		}
@@ -50,9 +50,9 @@ func TestRefusalsAreBounded(t *testing.T) {
 
 func TestRefusalsForgetQuietKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRefusals(func(refusal) {})
+		f := newDenialLog(func(denial) {})
 		defer f.close()
-		f.note(refusal{zone: "z", key: "a", handler: new(Handler)})
+		f.record(denial{zone: "z", key: "a", handler: new(Handler)})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if len(f.recent) != 0 || f.timer != nil {
@@ -65,23 +65,23 @@ func TestRefusalsForgetQuietKeys(t *testing.T) {
 func TestRefusalsCutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(map[string]int64)
-		f := newRefusals(func(r refusal) { counts[r.key] += r.count })
+		f := newDenialLog(func(r denial) { counts[r.key] += r.count })
 		yes := true
 		logging := &Handler{Options: Options{LogKey: &yes}}
 		hashing := &Handler{Options: Options{LogKey: &yes}, hashKeys: "pepper"}
 		long := strings.Repeat("x", 12_000)
-		whole, cut := long[:longestShown], long[:longestShown]+"…"
+		whole, cut := long[:maxShownKey], long[:maxShownKey]+"…"
 		for range 3 {
 			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
-				f.note(refusal{zone: "z", key: key, handler: logging})
+				f.record(denial{zone: "z", key: key, handler: logging})
 			}
-			f.note(refusal{zone: "hashed", key: long, handler: hashing})
-			f.note(refusal{zone: "z", key: "hidden", handler: new(Handler)})
+			f.record(denial{zone: "hashed", key: long, handler: hashing})
+			f.record(denial{zone: "z", key: "hidden", handler: new(Handler)})
 		}
 		if n := len(f.recent); n != 8 {
 			t.Errorf("%d keys are counted, want 8", n)
 		}
-		f.note(refusal{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
+		f.record(denial{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
 		f.close()
 		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, redisstore.HashedKey("pepper", long): 3, redisstore.HashedKey("pepper", "k"): 3}
 		for key, n := range want {
@@ -102,17 +102,17 @@ func TestRefusalsCutKeys(t *testing.T) {
 // is part of.
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	yes := true
-	z := &zone{top: new(top)}
-	refusals := newRefusals(func(refusal) {})
+	z := &zone{deniedKeys: new(top)}
+	refusals := newDenialLog(func(denial) {})
 	defer refusals.close()
 	header := func() weak.Pointer[[12_000]byte] {
 		header := new([12_000]byte)
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
 			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashKeys: "pepper"}} {
-				refusals.note(refusal{zone: "z" + h.hashKeys, key: key, handler: h})
-				z.top.count(time.Now(), h.hashKeys, key)
+				refusals.record(denial{zone: "z" + h.hashKeys, key: key, handler: h})
+				z.deniedKeys.count(time.Now(), h.hashKeys, key)
 			}
-			z.known.set(key, knownOverride{Override: &store.Override{Text: "{}"}})
+			z.knownOverrides.set(key, knownOverride{Override: &store.Override{Text: "{}"}})
 		}
 		return weak.Make(header)
 	}()
@@ -126,16 +126,16 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 
 // What is kept of a request is bounded, and costs nothing anew while it is the same.
 func TestRefusalsKeepLittle(t *testing.T) {
-	var last refusal
-	f := newRefusals(func(r refusal) { last = r })
+	var last denial
+	f := newDenialLog(func(r denial) { last = r })
 	defer f.close()
 	h, long := new(Handler), strings.Repeat("x", 100_000)
-	k := refusalKey{zone: "z", key: keyHashes.Sum("a")}
+	k := denialKey{zone: "z", key: keyHashes.Sum("a")}
 	note := func(path string) {
-		f.note(refusal{zone: "z", key: "a", handler: h, method: clip("GET"), host: clip(long), path: clip(path)})
+		f.record(denial{zone: "z", key: "a", handler: h, method: clip("GET"), host: clip(long), path: clip(path)})
 	}
 	note(long)
-	if known := f.recent[k]; len(known.host) != mostLogged || len(known.path) != mostLogged || len(last.path) != mostLogged {
+	if known := f.recent[k]; len(known.host) != maxClippedBytes || len(known.path) != maxClippedBytes || len(last.path) != maxClippedBytes {
 		t.Errorf("%d bytes of a host and %d of a path are kept", len(known.host), len(known.path))
 	}
 	if n := testing.AllocsPerRun(100, func() { note(long) }); n > 0 {

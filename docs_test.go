@@ -114,7 +114,7 @@ func validateFence(text string) error {
 	case first[1] == `"name"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneView))
 	case first[1] == `"key"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new([]refusedView))
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]deniedKeyView))
 	case first[1] == `"zone"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(keyView))
 	}
@@ -178,7 +178,7 @@ func TestCaddyfileReference(t *testing.T) {
 
 // docs/json.md has every field there is, where it belongs, and no other.
 func TestJSONReference(t *testing.T) {
-	for _, v := range []any{Handler{}, Zone{}, Limit{}, Terms{}, Plan{}, Delay{}, Settle{}, Ban{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
+	for _, v := range []any{Handler{}, Zone{}, Limit{}, LimitSet{}, Plan{}, Delay{}, Settle{}, Ban{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
 		wantRows(t, "docs/json.md", reflect.TypeOf(v).Name(), jsonFields(v))
 	}
 }
@@ -199,7 +199,7 @@ func jsonFields(structs ...any) (fields []string) {
 func TestAdminReference(t *testing.T) {
 	const file = "docs/admin.md"
 	wantRows(t, file, "Zones", jsonFields(zoneView{}))
-	wantRows(t, file, "The keys refused most", jsonFields(refusedView{}))
+	wantRows(t, file, "The keys refused most", jsonFields(deniedKeyView{}))
 	wantRows(t, file, "A key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
 }
 

@@ -201,12 +201,12 @@ func FuzzFields(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		number := func() int64 { return r.Int64N(1<<r.IntN(53) + 1) }
 		up := func(m algorithms.Micros) int64 { return int64(math.Ceil(float64(m) / 1e6)) } // exact enough below 2^53
-		a := &answer{allowed: r.IntN(2) == 0}
+		state := &requestState{allowed: r.IntN(2) == 0}
 		var policies, items []string // as they are to be understood
 		known := false               // what the limit nearest to exhaustion has left
 		decision := func() algorithms.Decision {
 			d := algorithms.Decision{
-				Allowed: a.allowed || r.IntN(2) == 0, Remaining: number(), MoreAfter: number(), ResetAfter: number(), RetryAfter: []int64{0, number(), algorithms.Forever}[r.IntN(3)],
+				Allowed: state.allowed || r.IntN(2) == 0, Remaining: number(), MoreAfter: number(), ResetAfter: number(), RetryAfter: []int64{0, number(), algorithms.Forever}[r.IntN(3)],
 			}
 			if d.Allowed {
 				d.RetryAfter = 0
@@ -215,39 +215,39 @@ func FuzzFields(f *testing.F) {
 		}
 		item := func(label string, d algorithms.Decision, quota int64) {
 			known = true
-			item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, quota, mostInteger))
+			item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, quota, maxInteger))
 			more := d.MoreAfter
 			if !d.Allowed {
 				more = min(more, d.RetryAfter)
 			}
-			if more > 0 && (a.allowed || !d.Allowed) {
+			if more > 0 && (state.allowed || !d.Allowed) {
 				item += fmt.Sprintf(" t=%d", up(more))
 			}
 			items = append(items, item)
 		}
 		for i := range 1 + r.IntN(3) {
 			z := &zone{name: fmt.Sprint(name, i)}
-			given := &terms{}
+			given := &limitSet{}
 			for range r.IntN(4) {
 				bits := r.IntN(47) // not the largest integers there are, which the parser takes for too large
 				limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1 + r.Int64N(1<<bits), Window: 1 + r.Int64N(1<<(50-bits))})
 				if err != nil {
 					t.Fatal(err)
 				}
-				given.ready = append(given.ready, limit)
+				given.limits = append(given.limits, limit)
 			}
-			n := len(given.ready)
+			n := len(given.limits)
 			if n == 0 || r.IntN(3) == 0 {
-				given.slots = &store.Slots{Limit: 1 + number()%mostConcurrency}
+				given.slots = &store.Slots{Limit: 1 + number()%maxConcurrency}
 			}
 			if n > 0 && r.IntN(3) == 0 {
 				given.ban = &algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Most: 1_000_000}
 			}
-			given.name(z.name, make([]keyTemplate, 1))
+			given.nameBudgets(z.name, make([]keyTemplate, 1))
 			labels := limitLabels(z.name, n+1) // the last is that of the slots, if there are any
 			b := given.budgets[0]
 			q := store.Request{Shadow: r.IntN(4) == 0, Limits: b.limits, Slots: b.slots, Ban: b.ban}
-			stands := given.ban != nil && !a.allowed && r.IntN(2) == 0
+			stands := given.ban != nil && !state.allowed && r.IntN(2) == 0
 			for i, l := range q.Limits {
 				d := decision()
 				if stands {
@@ -257,7 +257,7 @@ func FuzzFields(f *testing.F) {
 				if q.Shadow {
 					continue
 				}
-				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, mostInteger), up(l.Window)))
+				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, maxInteger), up(l.Window)))
 				if !stands {
 					item(labels[i], d, l.Burst)
 				}
@@ -266,7 +266,7 @@ func FuzzFields(f *testing.F) {
 				o := &q.Outcome.Slots
 				o.InFlight = s.Limit
 				d := algorithms.Decision{MoreAfter: slotRetry, RetryAfter: slotRetry}
-				if o.Taken, o.Free = a.allowed, a.allowed || r.IntN(2) == 0; o.Free {
+				if o.Taken, o.Free = state.allowed, state.allowed || r.IntN(2) == 0; o.Free {
 					o.InFlight = min(number(), s.Limit)
 					d = algorithms.Decision{Allowed: true, Remaining: s.Limit - o.InFlight}
 				}
@@ -281,13 +281,13 @@ func FuzzFields(f *testing.F) {
 				q.Outcome.Ban = store.BanOutcome{Stands: true, EndsAfter: number()}
 				q.Outcome.Verdict, q.Outcome.Cached = store.Banned, true
 			}
-			a.requests = append(a.requests, q)
-			a.entries = append(a.entries, entry{zone: z, terms: given})
+			state.requests = append(state.requests, q)
+			state.entries = append(state.entries, entry{zone: z, limitSet: given})
 		}
-		for i := range a.entries {
-			a.entries[i].Request = &a.requests[i]
+		for i := range state.entries {
+			state.entries[i].Request = &state.requests[i]
 		}
-		if !a.enforced() {
+		if !state.enforced() {
 			return
 		}
 		// Others' items stand before ours, as those of an outer handler do, and behind, as
@@ -306,7 +306,7 @@ func FuzzFields(f *testing.F) {
 		if r.IntN(2) == 0 {
 			others("before")
 		}
-		a.setDraft(h)
+		state.setDraftFields(h)
 		if r.IntN(2) == 0 {
 			others("behind")
 		}
@@ -317,8 +317,8 @@ func FuzzFields(f *testing.F) {
 			h["X-Ratelimit-Remaining"] = []string{fmt.Sprint(number())}
 			h["X-Ratelimit-Clear"] = []string{"1.000"}
 		}
-		a.setFamily(h, families["draft_06"])
-		a.setFamily(h, families["sharkey"])
+		state.setFamily(h, families["draft_06"])
+		state.setFamily(h, families["sharkey"])
 		if known {
 			said.wantFamilies(t)
 		}
@@ -331,15 +331,15 @@ func TestLargestInteger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := &terms{ready: []*algorithms.Limit{limit}}
-	given.name("z", make([]keyTemplate, 1))
-	a := answerOf(nil, &zone{name: "z"}, given, store.Request{
+	given := &limitSet{limits: []*algorithms.Limit{limit}}
+	given.nameBudgets("z", make([]keyTemplate, 1))
+	state := answerOf(nil, &zone{name: "z"}, given, store.Request{
 		Limits: given.budgets[0].limits, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}},
 	})
-	a.allowed = true
+	state.allowed = true
 	h := make(http.Header)
-	a.setDraft(h)
-	a.setFamily(h, families["draft_06"])
+	state.setDraftFields(h)
+	state.setFamily(h, families["draft_06"])
 	for field, want := range map[string]string{
 		"RateLimit-Policy": `"z";q=999999999999999;w=1`, "RateLimit": `"z";r=999999999999999`,
 		"RateLimit-Limit": "999999999999999", "RateLimit-Remaining": "999999999999999",

@@ -14,70 +14,69 @@ import (
 // call of the store, and passes the request on or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	a := h.newAnswer(repl)
-	defer a.end()
+	state := h.newRequestState(repl)
+	defer state.end()
 	var allowed bool
 	var err error
-	for try := range mostTries {
-		if err = a.ask(r, repl, try); err != nil {
+	for try := range maxTries {
+		if err = state.collect(r, repl, try); err != nil {
 			if errors.Is(err, errTooEarly) {
 				return h.respond(w, r, http.StatusTooEarly)
 			}
 			return err
 		}
-		if len(a.requests) == 0 {
+		if len(state.requests) == 0 {
 			break
 		}
-		if allowed, err = h.decide(r.Context(), a); !a.learn(err) {
+		if allowed, err = h.decide(r.Context(), state); !state.applyOverrides(err) {
 			break
 		}
 	}
-	if len(a.requests) == 0 {
-		return a.watch(next, repl).ServeHTTP(w, r)
+	if len(state.requests) == 0 {
+		return state.watchLatePlaceholders(next, repl).ServeHTTP(w, r)
 	}
 	if err != nil {
-		return h.undecided(w, r, next, a, err)
+		return h.answerUndecided(w, r, next, state, err)
 	}
-	a.noteDenials(r)
-	if h.forms.draft && a.enforced() {
-		a.setDraft(w.Header())
+	state.logShadowsAndBans(r)
+	if h.headerForms.draft && state.enforced() {
+		state.setDraftFields(w.Header())
 	}
 	if !allowed {
-		return h.refuse(w, r, a)
+		return h.deny(w, r, state)
 	}
-	return a.pass(w, r, repl, a.watch(next, repl))
+	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
 }
 
 // decide takes from the budgets of all zones, and holds the request if it has to wait.
-func (h *Handler) decide(ctx context.Context, a *answer) (allowed bool, err error) {
+func (h *Handler) decide(ctx context.Context, state *requestState) (allowed bool, err error) {
 	began := time.Now()
-	took := a.takePlaces()
+	took := state.reservePlaces()
 	held := false
 	if took {
 		defer func() {
 			if !held { // a held request has turns in place of its places
-				a.leavePlaces()
+				state.releasePlaces()
 			}
 		}()
 	}
-	if took || a.mayCorrect() {
+	if took || state.mayCorrect() {
 		// If the client leaves, what was charged must be known, to be given back.
-		a.useBackend()
-		allowed, err = h.store.Take(context.WithoutCancel(ctx), a.requests)
+		state.keepBackendOpen()
+		allowed, err = h.store.Take(context.WithoutCancel(ctx), state.requests)
 	} else {
-		allowed, err = h.store.Take(ctx, a.requests)
+		allowed, err = h.store.Take(ctx, state.requests)
 	}
 	if err != nil {
 		return false, err
 	}
-	if h.backend != nil && a.requests[0].Outcome.Local {
-		h.backend.outages.local.Add(1)
+	if h.backend != nil && state.requests[0].Outcome.Local {
+		h.backend.outageLog.local.Add(1)
 	}
-	a.decided(allowed, time.Since(began))
-	if wait := a.wait(); allowed && wait > 0 {
+	state.recordDecision(allowed, time.Since(began))
+	if wait := state.longestWait(); allowed && wait > 0 {
 		held = true
-		err = h.hold(ctx, a, wait)
+		err = h.hold(ctx, state, wait)
 	}
 	return allowed, err
 }
-

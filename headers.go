@@ -84,17 +84,17 @@ func newHeaderForms(names []string) (f headerForms) {
 	return f
 }
 
-// mostInteger is the largest integer a structured field can hold (RFC 9651).
-const mostInteger = 999_999_999_999_999
+// maxInteger is the largest integer a structured field can hold (RFC 9651).
+const maxInteger = 999_999_999_999_999
 
 // policyField returns the items of RateLimit-Policy for these limits and the slots: per limit
 // its name, q for what it can grant at once, w for its window in whole seconds.
-func (t *terms) policyField(limits []store.Limit) string {
+func (t *limitSet) policyField(limits []store.Limit) string {
 	var b []byte
 	for i, l := range limits {
 		b = appendItem(b, t.labels[i])
 		b = append(b, ";q="...)
-		b = strconv.AppendInt(b, min(l.Burst, mostInteger), 10)
+		b = strconv.AppendInt(b, min(l.Burst, maxInteger), 10)
 		b = append(b, ";w="...)
 		b = strconv.AppendInt(b, seconds(l.Window), 10)
 	}
@@ -118,11 +118,11 @@ func (e *entry) appendItems(b []byte, allowed bool) []byte {
 	for i, d := range e.Outcome.Decisions {
 		if !d.NotAsked {
 			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
-			b = appendDecision(b, e.terms.labels[i], d, allowed)
+			b = appendDecision(b, e.limitSet.labels[i], d, allowed)
 		}
 	}
 	if e.asksSlots() {
-		b = appendDecision(b, e.terms.slotLabel, e.slotsDecision(), allowed)
+		b = appendDecision(b, e.limitSet.slotLabel, e.slotsDecision(), allowed)
 	}
 	return b
 }
@@ -133,7 +133,7 @@ func (e *entry) appendItems(b []byte, allowed bool) []byte {
 func appendDecision(b []byte, label string, d algorithms.Decision, allowed bool) []byte {
 	b = appendItem(b, label)
 	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, min(d.Remaining, mostInteger), 10)
+	b = strconv.AppendInt(b, min(d.Remaining, maxInteger), 10)
 	more := d.MoreAfter
 	if !d.Allowed {
 		more = min(more, d.RetryAfter) // it may come back sooner, to be held
@@ -151,14 +151,14 @@ func seconds(m algorithms.Micros) int64 {
 	return m/second + min(m%second, 1)
 }
 
-// setDraft adds the items of a request's zones to the fields, after any that are
+// setDraftFields adds the items of a request's zones to the fields, after any that are
 // there: both are lists, and another handler's or server's items stay valid.
-func (a *answer) setDraft(h http.Header) {
+func (state *requestState) setDraftFields(h http.Header) {
 	policy := ""
 	var room [96]byte
 	b := room[:0]
-	for i := range a.entries {
-		e := &a.entries[i]
+	for i := range state.entries {
+		e := &state.entries[i]
 		if e.Shadow {
 			continue
 		}
@@ -166,16 +166,16 @@ func (a *answer) setDraft(h http.Header) {
 			policy += ", "
 		}
 		if e.zone.factor.varies() {
-			policy += e.terms.policyField(e.Limits)
+			policy += e.limitSet.policyField(e.Limits)
 		} else {
-			policy += e.terms.policy
+			policy += e.limitSet.policy
 		}
-		b = e.appendItems(b, a.allowed)
+		b = e.appendItems(b, state.allowed)
 	}
-	a.fieldRoom = [2]string{policy, string(b)}
-	addField(h, policyHeader, a.fieldRoom[0:1:1])
+	state.fieldRoom = [2]string{policy, string(b)}
+	addField(h, policyHeader, state.fieldRoom[0:1:1])
 	if len(b) > 0 { // else a ban refuses, and no limit was asked
-		addField(h, limitHeader, a.fieldRoom[1:2:2])
+		addField(h, limitHeader, state.fieldRoom[1:2:2])
 	}
 }
 
@@ -199,24 +199,24 @@ func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
 	h[retryAfterHeader] = []string{strconv.FormatInt(max(seconds(wait), 1), 10)}
 }
 
-func (a *answer) setFamilies(h http.Header, families []family) {
+func (state *requestState) setFamilies(h http.Header, families []family) {
 	for _, f := range families {
-		a.setFamily(h, f)
+		state.setFamily(h, f)
 	}
 }
 
 // setFamily writes a family of single-valued fields for the limit nearest to
 // exhaustion, unless they are there already with less remaining, or with as much and
 // this is no denial: of two limiters the tighter one's set is sent, whole.
-func (a *answer) setFamily(h http.Header, f family) {
-	d, quota := a.nearest()
+func (state *requestState) setFamily(h http.Header, f family) {
+	d, quota := state.nearest()
 	if d.NotAsked {
 		return // a ban denies, and no limit was asked
 	}
-	d.Remaining, quota = min(d.Remaining, mostInteger), min(quota, mostInteger)
+	d.Remaining, quota = min(d.Remaining, maxInteger), min(quota, maxInteger)
 	if there := h[f.remaining]; len(there) > 0 {
 		n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64)
-		if err == nil && (n < d.Remaining || n == d.Remaining && a.allowed) {
+		if err == nil && (n < d.Remaining || n == d.Remaining && state.allowed) {
 			return
 		}
 	}
@@ -233,7 +233,7 @@ func (a *answer) setFamily(h http.Header, f family) {
 		h[f.reset] = []string{strconv.FormatInt(seconds(time.Now().UnixMicro()+d.ResetAfter), 10)}
 	case sharkey:
 		h[f.clear] = []string{milliseconds(d.ResetAfter)}
-		if _, wait := a.refusing(); !a.allowed && wait < algorithms.Forever {
+		if _, wait := state.longestDenial(); !state.allowed && wait < algorithms.Forever {
 			h[f.reset] = []string{milliseconds(wait)}
 		}
 	}
@@ -243,10 +243,10 @@ func (a *answer) setFamily(h http.Header, f family) {
 // and how much that limit grants at once: of those that deny, or else of all,
 // the one with the least remaining, or else the longest reset. Slots count as a limit, and
 // shadows don't count. If no limit was asked, neither was the decision.
-func (a *answer) nearest() (nearest algorithms.Decision, quota int64) {
+func (state *requestState) nearest() (nearest algorithms.Decision, quota int64) {
 	nearest.NotAsked = true
-	for i := range a.entries {
-		if e := &a.entries[i]; !e.Shadow {
+	for i := range state.entries {
+		if e := &state.entries[i]; !e.Shadow {
 			if d, q := e.nearest(); nearer(d, nearest) {
 				nearest, quota = d, q
 			}

@@ -13,10 +13,10 @@ import (
 )
 
 // answerOf returns an answer for a request to a handler that belongs to one zone.
-func answerOf(h *Handler, z *zone, t *terms, r store.Request) *answer {
-	a := &answer{handler: h, requests: []store.Request{r}}
-	a.entries = []entry{{zone: z, terms: t, Request: &a.requests[0]}}
-	return a
+func answerOf(h *Handler, z *zone, t *limitSet, r store.Request) *requestState {
+	state := &requestState{handler: h, requests: []store.Request{r}}
+	state.entries = []entry{{zone: z, limitSet: t, Request: &state.requests[0]}}
+	return state
 }
 
 // The families are set when the header is sent, whichever way that happens, and
@@ -26,7 +26,7 @@ func TestFamilyWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := answerOf(nil, &zone{name: "z"}, nil, store.Request{
+	state := answerOf(nil, &zone{name: "z"}, nil, store.Request{
 		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
 	})
 	for name, send := range map[string]func(w http.ResponseWriter){
@@ -39,7 +39,7 @@ func TestFamilyWriter(t *testing.T) {
 		recorder := httptest.NewRecorder()
 		w := &responseWriter{
 			ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: recorder},
-			answer:                a, families: []family{families["x_ratelimit"]},
+			answer:                state, families: []family{families["x_ratelimit"]},
 		}
 		w.WriteHeader(103) // early hints
 		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "" {

@@ -125,7 +125,7 @@ func unknownField(place, name string, fields []string) error {
 	if place != "" {
 		place += ": "
 	}
-	if other := meant(name, fields); other != "" {
+	if other := suggest(name, fields); other != "" {
 		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
 	}
 	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(fields, ", "))

@@ -53,7 +53,7 @@ func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 		t := &z.keys[i]
 		value, complete := t.expand(repl)
 		if complete || i == last {
-			text, network := t.key(value)
+			text, network := t.normalize(value)
 			return requestKey{text, i, network}
 		}
 	}
@@ -106,14 +106,14 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 // and a hash is short.
 var keyHashes = keyhash.New()
 
-// longestShown is how many bytes of a key operators see.
-const longestShown = 256
+// maxShownKey is how many bytes of a key operators see.
+const maxShownKey = 256
 
-// beginning returns the part of a key that operators see, and whether the rest is cut. The
+// shortenKey returns the part of a key that operators see, and whether the rest is cut. The
 // part is a copy, because the key may be part of a larger text.
-func beginning(key string) (shown string, cut bool) {
-	if len(key) > longestShown {
-		return strings.Clone(key[:longestShown]), true
+func shortenKey(key string) (shown string, cut bool) {
+	if len(key) > maxShownKey {
+		return strings.Clone(key[:maxShownKey]), true
 	}
 	return strings.Clone(key), false
 }

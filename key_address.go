@@ -63,9 +63,9 @@ func (t *keyTemplate) describe() string {
 	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
 }
 
-// key returns the key for a value. Each address is written in one way, and as a network if
+// normalize returns the key for a value. Each address is written in one way, and as a network if
 // it has a prefix. network is set if the value comes from an address placeholder.
-func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
+func (t *keyTemplate) normalize(value string) (text string, network netip.Prefix) {
 	if !t.address && t.ipv4 == 0 && t.ipv6 == 0 || !maybeAddress(value) {
 		return value, netip.Prefix{}
 	}
@@ -80,7 +80,7 @@ func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
 	if addr.Is4() && t.ipv4 == 0 { // the usual case: an IPv4 address is written in one way only
 		text, network = value, netip.PrefixFrom(addr, addr.BitLen())
 	} else {
-		text, network = t.written(addr, value)
+		text, network = t.formatAddress(addr, value)
 	}
 	if !t.address {
 		return text, netip.Prefix{}
@@ -88,9 +88,9 @@ func (t *keyTemplate) key(value string) (text string, network netip.Prefix) {
 	return text, network
 }
 
-// written returns the key of an address: the address, or the network that it is in. If the
+// formatAddress returns the key of an address: the address, or the network that it is in. If the
 // key equals like, written allocates no memory.
-func (t *keyTemplate) written(addr netip.Addr, like string) (text string, network netip.Prefix) {
+func (t *keyTemplate) formatAddress(addr netip.Addr, like string) (text string, network netip.Prefix) {
 	var room [64]byte
 	b := room[:0]
 	addr = addr.Unmap().WithZone("")
@@ -147,4 +147,3 @@ func parseNetwork(text string) (network netip.Prefix, ok bool) {
 	}
 	return network, err == nil
 }
-

@@ -43,7 +43,7 @@ func TestKeysOfAddresses(t *testing.T) {
 		{Zone{Key: Key{"{http.vars.client_ip}|a"}, IPv4Prefix: 24}, "198.51.100.1|a", "198.51.100.1|a", ""},
 	} {
 		templates := test.zone.keyTemplates()
-		text, network := templates[0].key(test.value)
+		text, network := templates[0].normalize(test.value)
 		got := ""
 		if network.IsValid() {
 			got = network.String()
@@ -52,7 +52,7 @@ func TestKeysOfAddresses(t *testing.T) {
 			t.Errorf("%q of %q (ipv4_prefix %d, ipv6_prefix %d): %q and network %q, want %q and %q",
 				test.value, test.zone.Key, test.zone.IPv4Prefix, test.zone.IPv6Prefix, text, got, test.want, test.network)
 		}
-		if again, _ := templates[0].key(text); again != text {
+		if again, _ := templates[0].normalize(text); again != text {
 			t.Errorf("%q becomes %q, and that %q", test.value, text, again)
 		}
 		if err := (&zone{keys: templates}).checkKey(text, false); err != nil {
@@ -78,14 +78,14 @@ func TestSmallestNetwork(t *testing.T) {
 	}
 	found := 0
 	for range 2000 {
-		all := map[string]*terms{"text": new(terms)}
+		all := map[string]*limitSet{"text": new(limitSet)}
 		for range r.IntN(12) {
 			// An address may be written in two ways, but not in both.
 			if p := network(); !p.IsSingleIP() || all[p.Addr().String()] == nil {
-				all[p.String()] = new(terms)
+				all[p.String()] = new(limitSet)
 			}
 			if a := address(); r.IntN(3) == 0 && all[netip.PrefixFrom(a, a.BitLen()).String()] == nil {
-				all[a.String()] = new(terms)
+				all[a.String()] = new(limitSet)
 			}
 		}
 		o := newOverrides(all)
@@ -95,7 +95,7 @@ func TestSmallestNetwork(t *testing.T) {
 				a := address()
 				key = netip.PrefixFrom(a, a.BitLen())
 			}
-			var want *terms
+			var want *limitSet
 			longest := -1
 			for text, terms := range all {
 				p, ok := parseNetwork(text)
@@ -124,9 +124,9 @@ func TestSmallestNetwork(t *testing.T) {
 func TestKeysOfAddressesAllocateNothing(t *testing.T) {
 	zone := Zone{Key: Key{"{http.vars.client_ip}"}}
 	template := zone.keyTemplates()[0]
-	o := newOverrides(map[string]*terms{"10.0.0.0/8": {}, "2001:db8::/32": {}, "10.1.2.0/24": {}, "text": {}})
+	o := newOverrides(map[string]*limitSet{"10.0.0.0/8": {}, "2001:db8::/32": {}, "10.1.2.0/24": {}, "text": {}})
 	for _, value := range []string{"10.1.2.3", "203.0.113.255", "2001:db8:1:2:3:4:5:6", "fe80::1", "a-text", "sk_1234567890"} {
-		if n := testing.AllocsPerRun(100, func() { o.of(template.key(value)) }); n > 0 {
+		if n := testing.AllocsPerRun(100, func() { o.of(template.normalize(value)) }); n > 0 {
 			t.Errorf("%s: %v allocations", value, n)
 		}
 	}

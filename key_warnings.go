@@ -31,33 +31,33 @@ const (
 	fieldPrefix = "http.request.header."
 )
 
-// cautions is the state behind the warnings about a zone in use. Each warning is given once.
-type cautions struct {
+// keyWarnings is the state behind the warnings about a zone in use. Each warning is given once.
+type keyWarnings struct {
 	addressKey bool // keys may be addresses
 	remoteKey  bool // keys may be the addresses of connections
 	clientKey  bool // keys may be what Caddy takes for the address of the client
 	manyKeys   bool // one client has many keys
-	// late are the placeholders that a request is decided by and that later handlers can set.
-	late []template
-	// hollow holds, for each alternative of the key, the key that comes out if all its
+	// lateTemplates are the placeholders that a request is decided by and that later handlers can set.
+	lateTemplates []template
+	// emptyKeys holds, for each alternative of the key, the key that comes out if all its
 	// placeholders are empty. It is nil if an alternative has no placeholder.
-	hollow []string
+	emptyKeys []string
 
-	peers     atomic.Int32 // how many more peers to look at
-	settled   atomic.Int32 // how many more unchanged late placeholders to look at
-	empty     atomic.Int32 // how many keys in a row were empty
-	uncounted atomic.Int32 // how many responses in a row gave no cost
+	peersLeft      atomic.Int32 // how many more peers to look at
+	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to look at
+	emptyInARow    atomic.Int32 // how many keys in a row were empty
+	costlessInARow atomic.Int32 // how many responses in a row gave no cost
 }
 
 const (
-	// peersToSee is more than enough to see a proxy in front, because almost all requests
+	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests
 	// come through it.
-	peersToSee = 10_000
-	// settledToSee bounds the look at placeholders that later handlers leave unchanged. One that
+	maxPeersChecked = 10_000
+	// maxLateChecks bounds the look at placeholders that later handlers leave unchanged. One that
 	// stays empty says less, because a later handler may set it for few requests only.
-	settledToSee = 1000 * emptyToSettled
-	// emptyToSettled is how many that stay empty count as one that stays as it was.
-	emptyToSettled = 100
+	maxLateChecks = 1000 * emptyPerCheck
+	// emptyPerCheck is how many that stay empty count as one that stays as it was.
+	emptyPerCheck = 100
 	// inARow is enough requests to rule out a few odd ones.
 	inARow = 100
 )
@@ -70,10 +70,10 @@ func (t *keyTemplate) usesAddress() bool {
 	return t.usesRemote() || strings.Contains(t.text, "{"+clientAddress+"}")
 }
 
-// judge prepares the cautions of the zone.
-func (z *zone) judge(c *Zone) {
-	z.peers.Store(peersToSee)
-	z.settled.Store(settledToSee)
+// prepareWarnings prepares the cautions of the zone.
+func (z *zone) prepareWarnings(c *Zone) {
+	z.peersLeft.Store(maxPeersChecked)
+	z.lateChecksLeft.Store(maxLateChecks)
 	plain := slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.plain })
 	for i := range z.keys {
 		t := &z.keys[i]
@@ -82,14 +82,14 @@ func (z *zone) judge(c *Zone) {
 		z.clientKey = z.clientKey || strings.Contains(t.text, "{"+clientAddress+"}")
 		z.manyKeys = z.manyKeys || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
-			z.hollow = append(z.hollow, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
+			z.emptyKeys = append(z.emptyKeys, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
 		}
 	}
-	for _, t := range c.deciding() {
+	for _, t := range c.decidingTemplates() {
 		names, _ := placeholderNames(t.text) // checked before
 		for _, name := range names {
 			if strings.HasPrefix(name, userPrefix) || strings.HasPrefix(name, fieldPrefix) {
-				z.late = append(z.late, template{t.option, name})
+				z.lateTemplates = append(z.lateTemplates, template{t.option, name})
 			}
 		}
 	}
@@ -129,20 +129,20 @@ func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 	return false
 }
 
-// suspect checks the key of a request in the handler's zone i, and marks the zone for watch.
-func (a *answer) suspect(i int, r *http.Request) {
-	z := a.handler.zones[i]
-	if z.addressKey && z.peers.Load() > 0 {
-		z.suspectPeer(r)
+// checkKeySource checks the key of a request in the handler's zone i, and marks the zone for watch.
+func (state *requestState) checkKeySource(i int, r *http.Request) {
+	z := state.handler.zones[i]
+	if z.addressKey && z.peersLeft.Load() > 0 {
+		z.warnOfPeer(r)
 	}
-	if z.late != nil && z.settled.Load() > 0 {
-		a.watched |= 1 << i // from the 65th zone on a no-op
+	if z.lateTemplates != nil && z.lateChecksLeft.Load() > 0 {
+		state.watchedZones |= 1 << i // from the 65th zone on a no-op
 	}
 }
 
-// suspectPeer warns of a key that is the address of a proxy, or that clients can make up.
-func (z *zone) suspectPeer(r *http.Request) {
-	z.peers.Add(-1)
+// warnOfPeer warns of a key that is the address of a proxy, or that clients can make up.
+func (z *zone) warnOfPeer(r *http.Request) {
+	z.peersLeft.Add(-1)
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return
@@ -151,10 +151,10 @@ func (z *zone) suspectPeer(r *http.Request) {
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 		switch {
-		case z.remoteKey && client != host && z.peers.Swap(0) > 0:
+		case z.remoteKey && client != host && z.peersLeft.Swap(0) > 0:
 			z.logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, so all clients behind it share a budget: "+
 				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.name))
-		case z.clientKey && takesFirst(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peers.Swap(0) > 0:
+		case z.clientKey && takesFirst(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peersLeft.Swap(0) > 0:
 			z.logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy appends to this field: "+
 				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.name))
 		}
@@ -164,7 +164,7 @@ func (z *zone) suspectPeer(r *http.Request) {
 		return
 	}
 	addr, err := netip.ParseAddr(host)
-	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peers.Swap(0) > 0 {
+	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peersLeft.Swap(0) > 0 {
 		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: use {client_ip} in key, and write in the global options "+
 			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.name))
 	}
@@ -177,48 +177,48 @@ func takesFirst(r *http.Request) bool {
 	return ok && server.TrustedProxiesStrict == 0
 }
 
-// early is the value of a placeholder before the later handlers run.
-type early struct {
+// earlyValue is the value of a placeholder before the later handlers run.
+type earlyValue struct {
 	zone  *zone
 	from  *template
 	value string
 }
 
-// watch returns next, wrapped to compare the late placeholders before and after it. Denied
+// watchLatePlaceholders returns next, wrapped to compare the late placeholders before and after it. Denied
 // requests never reach next.
-func (a *answer) watch(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
-	if a.watched == 0 {
+func (state *requestState) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
+	if state.watchedZones == 0 {
 		return next
 	}
-	var before []early
-	for i, z := range a.handler.zones {
-		if a.watched>>i&1 == 0 {
+	var before []earlyValue
+	for i, z := range state.handler.zones {
+		if state.watchedZones>>i&1 == 0 {
 			continue
 		}
-		for n := range z.late {
-			value, _ := repl.GetString(z.late[n].text)
-			before = append(before, early{z, &z.late[n], value})
+		for n := range z.lateTemplates {
+			value, _ := repl.GetString(z.lateTemplates[n].text)
+			before = append(before, earlyValue{z, &z.lateTemplates[n], value})
 		}
 	}
 	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-		defer noteLate(before, repl)
+		defer warnOfLatePlaceholders(before, repl)
 		return next.ServeHTTP(w, r)
 	})
 }
 
-// noteLate warns of zones that decide by a placeholder which a later handler has set. It
+// warnOfLatePlaceholders warns of zones that decide by a placeholder which a later handler has set. It
 // doesn't warn if a handler removes a header field, because credentials are often removed.
-func noteLate(before []early, repl *caddy.Replacer) {
+func warnOfLatePlaceholders(before []earlyValue, repl *caddy.Replacer) {
 	for _, e := range before {
 		z, name := e.zone, e.from.text
 		value, _ := repl.GetString(name)
 		switch {
-		case z.settled.Load() <= 0:
+		case z.lateChecksLeft.Load() <= 0:
 		case value == "":
-			z.settled.Add(-1)
+			z.lateChecksLeft.Add(-1)
 		case value == e.value:
-			z.settled.Add(-emptyToSettled)
-		case z.settled.Swap(0) <= 0: // another request was faster
+			z.lateChecksLeft.Add(-emptyPerCheck)
+		case z.lateChecksLeft.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
 			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
@@ -229,36 +229,36 @@ func noteLate(before []early, repl *caddy.Replacer) {
 	}
 }
 
-// noteKey warns of a zone whose keys are empty.
-func (z *zone) noteKey(key requestKey) {
+// warnOfEmptyKey warns of a zone whose keys are empty.
+func (z *zone) warnOfEmptyKey(key requestKey) {
 	switch {
-	case z.hollow == nil:
-	case key.text != z.hollow[key.alternative]:
-		again(&z.empty)
-	case reaches(&z.empty):
+	case z.emptyKeys == nil:
+	case key.text != z.emptyKeys[key.alternative]:
+		resetCount(&z.emptyInARow)
+	case countToLimit(&z.emptyInARow):
 		z.logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
 			zap.String("zone", z.name), zap.Strings("key", z.config.Key))
 	}
 }
 
-// noteSettled warns of a zone whose responses give no cost. known reports whether this one
+// warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this one
 // does.
-func (z *zone) noteSettled(known bool) {
+func (z *zone) warnOfMissingCost(known bool) {
 	switch {
 	case z.settle.Cost == "":
 	case known:
-		again(&z.uncounted)
-	case reaches(&z.uncounted):
+		resetCount(&z.costlessInARow)
+	case countToLimit(&z.costlessInARow):
 		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: check that responses have it as a number from 0, or exclude the others with match (said once)",
 			zap.String("zone", z.name), zap.String("cost", string(z.settle.Cost)))
 	}
 }
 
-// reaches counts up, and reports whether the count has just reached inARow.
-func reaches(n *atomic.Int32) bool { return n.Load() < inARow && n.Add(1) == inARow }
+// countToLimit counts up, and reports whether the count has just reached inARow.
+func countToLimit(n *atomic.Int32) bool { return n.Load() < inARow && n.Add(1) == inARow }
 
-// again resets the count, unless it has reached inARow.
-func again(n *atomic.Int32) {
+// resetCount resets the count, unless it has reached inARow.
+func resetCount(n *atomic.Int32) {
 	if had := n.Load(); had > 0 && had < inARow {
 		n.Store(0)
 	}

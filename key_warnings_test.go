@@ -339,7 +339,7 @@ route {
 		before := c.times(t, theirChoice)
 		c.reload(t, config("", "key {header.X-Key}\nfixed_window 1 1h", "request_header X-Key changed"))
 		c.get(t, "/", "X-Key", "changed").want(t, 200)
-		for range settledToSee/emptyToSettled + 10 {
+		for range maxLateChecks/emptyPerCheck + 10 {
 			c.get(t, "/", "X-Key", "changed").want(t, 429)
 		}
 		c.get(t, "/", "X-Key", "another").want(t, 200)
@@ -481,7 +481,7 @@ func TestWarningsOfConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			core, logs := observer.New(zapcore.WarnLevel)
-			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.options(zap.NewNop())
+			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.expanded(zap.NewNop())
 			if err == nil {
 				o, err = o.Normal()
 			}
@@ -503,14 +503,14 @@ func TestWarningsOfConnections(t *testing.T) {
 
 // Values that later handlers leave as they are, or empty, are not looked at for ever.
 func TestWatchEnds(t *testing.T) {
-	for value, most := range map[string]int{"": settledToSee, "same": settledToSee / emptyToSettled} {
+	for value, most := range map[string]int{"": maxLateChecks, "same": maxLateChecks / emptyPerCheck} {
 		z := new(zone)
-		z.settled.Store(settledToSee)
+		z.lateChecksLeft.Store(maxLateChecks)
 		repl := caddy.NewEmptyReplacer()
 		repl.Set("http.request.header.X-Key", value)
 		looks := 0
-		for ; z.settled.Load() > 0 && looks <= most; looks++ {
-			noteLate([]early{{z, &template{"key", "http.request.header.X-Key"}, value}}, repl)
+		for ; z.lateChecksLeft.Load() > 0 && looks <= most; looks++ {
+			warnOfLatePlaceholders([]earlyValue{{z, &template{"key", "http.request.header.X-Key"}, value}}, repl)
 		}
 		if looks != most {
 			t.Errorf("%q is looked at %d times, want %d", value, looks, most)

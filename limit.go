@@ -57,10 +57,10 @@ type Limit struct {
 	Align string `json:"align,omitempty"`
 }
 
-// readyLimits makes limits ready, no two of which may be the same.
-func readyLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
+// compileLimits makes limits ready, no two of which may be the same.
+func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	for i, l := range configured {
-		limit, err := l.ready()
+		limit, err := l.compile()
 		if err != nil {
 			return nil, fmt.Errorf("limit %d (%s): %w", i+1, l.Algorithm, err)
 		}
@@ -74,8 +74,8 @@ func readyLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	return limits, nil
 }
 
-// ready makes a limit ready.
-func (l Limit) ready() (*algorithms.Limit, error) {
+// compileOverride makes a limit ready.
+func (l Limit) compile() (*algorithms.Limit, error) {
 	for _, s := range []struct {
 		name string
 		span caddy.Duration
@@ -99,12 +99,12 @@ func (l Limit) ready() (*algorithms.Limit, error) {
 // a time.
 // checkEvents checks what can be said of events without their window.
 func checkEvents(events int64) error {
-	_, err := Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}.ready()
+	_, err := Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}.compile()
 	return err
 }
 
 func checkWindow(window caddy.Duration) error {
-	_, err := Limit{Algorithm: "sliding_log", Events: 1, Window: window}.ready()
+	_, err := Limit{Algorithm: "sliding_log", Events: 1, Window: window}.compile()
 	return err
 }
 

@@ -59,18 +59,18 @@ type Handler struct {
 	// error routes (default false).
 	ReturnErrors bool `json:"return_errors,omitempty"`
 
-	app     *App
-	store   store.Store
-	lost    func(error) // is told of failures after which corrections may be lost
-	backend *backend    // the Redis in it; nil: there is none
-	outage  outagePolicy
+	app              *App
+	store            store.Store
+	correctionFailed func(error) // is told of failures after which corrections may be lost
+	backend          *backend    // the Redis in it; nil: there is none
+	storeErrorPolicy storeErrorPolicy
 	// hashKeys is the secret keys are logged with; empty if they are as they are.
-	hashKeys string
-	zones    []*zone
-	forms    headerForms
-	logger   *zap.Logger
+	hashKeys    string
+	zones       []*zone
+	headerForms headerForms
+	logger      *zap.Logger
 
-	saidRoutes *atomic.Bool
+	warnedOfErrorRoutes *atomic.Bool
 }
 
 // CaddyModule returns the Caddy module information.
@@ -84,24 +84,24 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 // Provision inherits from the app what the handler doesn't say itself and makes
 // the zones ready. It opens no connection, and no budget is touched.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	h.logger, h.saidRoutes = ctx.Logger(), new(atomic.Bool)
+	h.logger, h.warnedOfErrorRoutes = ctx.Logger(), new(atomic.Bool)
 	app, err := ctx.App("rate_limit")
 	if err != nil {
 		return err
 	}
 	h.app = app.(*App)
 	h.inherit(h.app.Options)
-	h.warn(h.logger)
+	h.warnOfIgnored(h.logger)
 	if len(h.RateLimits) == 0 {
 		h.logger.Warn("no zones are configured, so nothing is limited: write at least one zone")
 	}
-	h.forms = newHeaderForms(h.Headers)
+	h.headerForms = newHeaderForms(h.Headers)
 	var storeID string
-	if h.outage, err = h.OnStoreError.ready(); err != nil {
+	if h.storeErrorPolicy, err = h.OnStoreError.compile(); err != nil {
 		return err
 	}
-	h.lost = func(err error) {
-		h.failed(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
+	h.correctionFailed = func(err error) {
+		h.reportStoreFailure(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
 	}
 	h.store, storeID, err = h.app.storeFor(ctx, h)
 	if err != nil {
@@ -125,7 +125,7 @@ func (h *Handler) Validate() error {
 		return err
 	}
 	for _, z := range h.zones {
-		if err := h.app.claim(z); err != nil {
+		if err := h.app.registerZone(z); err != nil {
 			return inZone(z.name, err)
 		}
 	}

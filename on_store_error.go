@@ -44,19 +44,19 @@ func (o OnStoreError) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// outagePolicy is an [OnStoreError] made ready.
-type outagePolicy struct {
+// storeErrorPolicy is an [OnStoreError] made ready.
+type storeErrorPolicy struct {
 	mode     string
 	num, den int64 // the share
 }
 
 // slots returns how many of n slots the local budgets grant.
-func (p outagePolicy) slots(n int64) int64 { return max(n*p.num/p.den, 1) }
+func (p storeErrorPolicy) slots(n int64) int64 { return max(n*p.num/p.den, 1) }
 
 const onStoreErrorForm = "local, local with a share as in local 1/3, allow or deny"
 
-func (o *OnStoreError) ready() (outagePolicy, error) {
-	policy := outagePolicy{mode: "local", num: 1, den: 1}
+func (o *OnStoreError) compile() (storeErrorPolicy, error) {
+	policy := storeErrorPolicy{mode: "local", num: 1, den: 1}
 	if o == nil {
 		return policy, nil
 	}
@@ -95,6 +95,6 @@ func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
 	if len(args) == 2 {
 		o.Share = args[1]
 	}
-	_, err := o.ready()
+	_, err := o.compile()
 	return o, err
 }

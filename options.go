@@ -96,8 +96,8 @@ func (o *Options) inherit(defaults Options) {
 	}
 }
 
-// warn tells what is accepted without effect.
-func (o *Options) warn(logger *zap.Logger) {
+// warnOfIgnored tells what is accepted without effect.
+func (o *Options) warnOfIgnored(logger *zap.Logger) {
 	if o.Distributed != nil {
 		logger.Warn("distributed has no effect: write redis <host:port> for all instances to share one exact limit")
 	}
@@ -113,7 +113,7 @@ func (o *Options) check() error {
 	if o.Redis != nil {
 		redis = o.Redis.check()
 	}
-	_, outage := o.OnStoreError.ready()
+	_, outage := o.OnStoreError.compile()
 	return errors.Join(
 		redis,
 		outage,

@@ -14,15 +14,15 @@ import (
 
 // overrides are the overrides of the configuration.
 type overrides struct {
-	all       map[string]*terms // as configured
-	byText    map[string]*terms
-	byNetwork map[netip.Prefix]*terms
+	all       map[string]*limitSet // as configured
+	byText    map[string]*limitSet
+	byNetwork map[netip.Prefix]*limitSet
 	// The lengths of the prefixes in byNetwork, the longest first.
 	ipv4, ipv6 []int
 }
 
-func newOverrides(all map[string]*terms) overrides {
-	o := overrides{all: all, byText: make(map[string]*terms), byNetwork: make(map[netip.Prefix]*terms)}
+func newOverrides(all map[string]*limitSet) overrides {
+	o := overrides{all: all, byText: make(map[string]*limitSet), byNetwork: make(map[netip.Prefix]*limitSet)}
 	for key, t := range all {
 		network, ok := parseNetwork(key)
 		if !ok {
@@ -50,7 +50,7 @@ func (o *overrides) lengths(network netip.Prefix) *[]int {
 
 // of returns the terms of a key, nil for none. For an address or a network these are the
 // terms of the smallest network around it.
-func (o *overrides) of(text string, network netip.Prefix) *terms {
+func (o *overrides) of(text string, network netip.Prefix) *limitSet {
 	if !network.IsValid() {
 		return o.byText[text]
 	}
@@ -149,12 +149,12 @@ func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
 	if _, there := c.Override[key]; there {
 		return fmt.Errorf("override %q is there twice: write it once", key)
 	}
-	t, err := unmarshalTerms(d, "override")
+	t, err := unmarshalLimitSet(d, "override")
 	if err != nil {
 		return fmt.Errorf("override %q: %w", key, err)
 	}
 	if c.Override == nil {
-		c.Override = make(map[string]*Terms)
+		c.Override = make(map[string]*LimitSet)
 	}
 	c.Override[key] = t
 	return nil

@@ -20,7 +20,7 @@ import (
 
 // storedOverride is an override as it is kept in a store: as JSON.
 type storedOverride struct {
-	Terms
+	LimitSet
 	// Until tells when it ends, by the clock of who has set it; what counts is when the store
 	// drops it. Zero: never.
 	Until time.Time `json:"until,omitzero"`
@@ -39,12 +39,12 @@ func parseOverride(text string) (o storedOverride, err error) {
 }
 
 // readOverride makes the terms that a store keeps ready.
-func (z *zone) readOverride(text string) (*terms, error) {
+func (z *zone) readOverride(text string) (*limitSet, error) {
 	o, err := parseOverride(text)
 	if err != nil {
 		return nil, fmt.Errorf("override: %w", err)
 	}
-	return z.ready(&o.Terms)
+	return z.compileOverride(&o.LimitSet)
 }
 
 // knownOverrides are those that this instance knows of. They change as requests find
@@ -56,15 +56,15 @@ type knownOverrides struct {
 
 type knownOverride struct {
 	*store.Override
-	terms *terms // nil: those that there would be without it, for it can't be read
+	terms *limitSet // nil: those that there would be without it, for it can't be read
 }
 
 // noOverride is known of keys without an override.
 var noOverride = &store.Override{}
 
-// mostKnownOverrides is how many overrides an instance remembers for a zone. For those of
+// maxKnownOverrides is how many overrides an instance remembers for a zone. For those of
 // further keys requests are asked twice.
-const mostKnownOverrides = 10_000
+const maxKnownOverrides = 10_000
 
 func (k *knownOverrides) of(key string) knownOverride {
 	k.mu.RLock()
@@ -98,7 +98,7 @@ func (k *knownOverrides) set(key string, o knownOverride) bool {
 	}
 	k.byKey[hash] = o
 	for other := range k.byKey { // any
-		if len(k.byKey) <= mostKnownOverrides {
+		if len(k.byKey) <= maxKnownOverrides {
 			break
 		}
 		if other != hash {
@@ -108,31 +108,31 @@ func (k *knownOverrides) set(key string, o knownOverride) bool {
 	return true
 }
 
-// mostTries is how often a request is asked at most because overrides change: the last time
+// maxTries is how often a request is asked at most because overrides change: the last time
 // by those that there were a moment ago.
-const mostTries = 4
+const maxTries = 4
 
-// learn notes the overrides that there are, if that is why nothing was decided: the request
+// rememberOverride notes the overrides that there are, if that is why nothing was decided: the request
 // is to be asked again.
-func (a *answer) learn(err error) bool {
+func (state *requestState) applyOverrides(err error) bool {
 	others, is := errors.AsType[*store.OverriddenError](err)
 	if !is {
 		return false
 	}
 	for i, text := range others.Overrides {
-		if e := &a.entries[i]; e.Override != nil && text != e.Override.Text {
-			e.zone.learn(e.Key, text)
+		if e := &state.entries[i]; e.Override != nil && text != e.Override.Text {
+			e.zone.rememberOverride(e.Key, text)
 		}
 	}
 	return true
 }
 
-func (z *zone) learn(key, text string) {
+func (z *zone) rememberOverride(key, text string) {
 	o, err := knownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
 		o.terms, err = z.readOverride(text)
 	}
-	if z.known.set(key, o) && err != nil {
+	if z.knownOverrides.set(key, o) && err != nil {
 		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
 	}
 }

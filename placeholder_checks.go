@@ -24,9 +24,9 @@ import (
 // template is the text of a zone's option, which may hold placeholders.
 type template struct{ option, text string }
 
-// deciding returns the templates that a request is decided by, first those that say how much
+// decidingTemplates returns the templates that a request is decided by, first those that say how much
 // it gets.
-func (c *Zone) deciding() []template {
+func (c *Zone) decidingTemplates() []template {
 	all := []template{{"cost", string(c.Cost)}, {"factor", string(c.Factor)}}
 	if c.Plan != nil {
 		all = append([]template{{"plan", c.Plan.By}}, all...)
@@ -110,8 +110,8 @@ func shorthand(name string) (long string, ok bool) {
 	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
 }
 
-// openNames are the prefixes of names that end in a text of the user's choice.
-var openNames = []struct {
+// openPrefixes are the prefixes of names that end in a text of the user's choice.
+var openPrefixes = []struct {
 	prefix string
 	header bool // the name ends in a header field
 }{
@@ -128,9 +128,9 @@ var openNames = []struct {
 	{"file.", false},
 }
 
-// setNames are the names that Caddy's handlers and matchers set while they handle a request.
+// runtimePlaceholders are the names that Caddy's handlers and matchers set while they handle a request.
 // caddysReplacer knows the names that every request has from the beginning.
-var setNames = strings.Fields(`
+var runtimePlaceholders = strings.Fields(`
 	http.error http.error.status_code http.error.status_text http.error.message http.error.trace http.error.id
 	http.intercept.status_code
 	http.matchers.file.relative http.matchers.file.absolute http.matchers.file.remainder http.matchers.file.type
@@ -144,13 +144,13 @@ var setNames = strings.Fields(`
 	http.vars.client_ip http.vars.trusted_proxy http.vars.start_time http.vars.uuid http.vars.trace_id http.vars.span_id
 	http.vars.matchers.error http.vars.access_logger_names`)
 
-// caddysOwn are the prefixes of names that plugins leave to Caddy.
-var caddysOwn = []string{
+// caddyPrefixes are the prefixes of names that plugins leave to Caddy.
+var caddyPrefixes = []string{
 	"http.request.", "http.response.", "http.vars.", "http.regexp.", "http.matchers.file.", "http.error.", "http.intercept.", "system.", "time.",
 }
 
-// caddysReplacer returns a replacer with the placeholders that every request has.
-func caddysReplacer() *caddy.Replacer {
+// newCaddyReplacer returns a replacer with the placeholders that every request has.
+func newCaddyReplacer() *caddy.Replacer {
 	repl := caddy.NewReplacer()
 	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, new(net.TCPAddr))
 	r := (&http.Request{URL: new(url.URL), Header: make(http.Header)}).WithContext(ctx)
@@ -159,13 +159,13 @@ func caddysReplacer() *caddy.Replacer {
 }
 
 // provides reports whether Caddy or the configuration provides a placeholder.
-func (n *configNames) provides(name string) bool {
-	for _, open := range openNames {
+func (n *placeholderSources) provides(name string) bool {
+	for _, open := range openPrefixes {
 		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
 			return rest != "" && (!open.header || isFieldName(rest))
 		}
 	}
-	if n.names[name] || slices.Contains(setNames, name) {
+	if n.names[name] || slices.Contains(runtimePlaceholders, name) {
 		return true
 	}
 	if strings.HasPrefix(name, "http.vars.") { // a replacer takes any such name for known
@@ -184,7 +184,7 @@ func isFieldName(name string) bool {
 }
 
 // pluginMay reports whether a plugin may provide a placeholder that Caddy doesn't.
-func (n *configNames) pluginMay(name string) bool {
+func (n *placeholderSources) pluginMay(name string) bool {
 	_, short := shorthand(name)
 	if n.unseen || short {
 		return n.unseen
@@ -194,13 +194,13 @@ func (n *configNames) pluginMay(name string) bool {
 	}
 	namespace, _, dotted := strings.Cut(name, ".")
 	_, short = shorthand(namespace + ".x")
-	return dotted && !short && !slices.ContainsFunc(caddysOwn, func(own string) bool { return strings.HasPrefix(name, own) })
+	return dotted && !short && !slices.ContainsFunc(caddyPrefixes, func(own string) bool { return strings.HasPrefix(name, own) })
 }
 
 // checkPlaceholders returns an error for a placeholder of the zone that nothing provides. It
 // warns of a placeholder that only a plugin may provide.
-func (c *Zone) checkPlaceholders(zone string, n *configNames, logger *zap.Logger) error {
-	all := c.deciding()
+func (c *Zone) checkPlaceholders(zone string, n *placeholderSources, logger *zap.Logger) error {
+	all := c.decidingTemplates()
 	if c.Settle != nil {
 		all = append(all, template{"cost of settle", string(c.Settle.Cost)})
 	}
@@ -237,8 +237,8 @@ var commonNames = strings.Fields(`
 
 // suggestion returns the placeholder that was probably meant by one that nothing provides, as
 // the end of a sentence.
-func (n *configNames) suggestion(name string) string {
-	for _, open := range openNames {
+func (n *placeholderSources) suggestion(name string) string {
+	for _, open := range openPrefixes {
 		if strings.HasPrefix(name, open.prefix) {
 			return ": nothing has such a name"
 		}

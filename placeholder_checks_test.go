@@ -72,7 +72,7 @@ func TestNamesOfTheConfiguration(t *testing.T) {
 
 // What Caddy and its modules document is known, and what only looks so is not.
 func TestNamesOfCaddy(t *testing.T) {
-	n := &configNames{caddys: caddysReplacer()}
+	n := &placeholderSources{caddys: newCaddyReplacer()}
 	for _, name := range strings.Fields(`
 		http.request.method http.request.scheme http.request.proto http.request.proto_name http.request.host http.request.port http.request.hostport
 		http.request.host.labels.0 http.request.host.labels.12 http.request.local http.request.local.host http.request.local.port
@@ -127,7 +127,7 @@ func TestPlaceholderNames(t *testing.T) {
 }
 
 func TestSuggestions(t *testing.T) {
-	n := &configNames{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddys: caddysReplacer()}
+	n := &placeholderSources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddys: newCaddyReplacer()}
 	for name, want := range map[string]string{
 		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
 		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
@@ -158,7 +158,7 @@ func TestMasks(t *testing.T) {
 // Captures of CEL expressions are not looked for, so none is said to be missing.
 func TestNamesOfExpressions(t *testing.T) {
 	for _, text := range []string{`path_regexp('q', '(.)')`, `vars_regexp ("q", "{vars.x}", "(.)")`} {
-		n := &configNames{names: make(map[string]bool), caddys: caddysReplacer()}
+		n := &placeholderSources{names: make(map[string]bool), caddys: newCaddyReplacer()}
 		n.expression(text)
 		if !n.provides("http.regexp.q.1") || n.provides("http.vars.q") {
 			t.Errorf("%s: only its captures may be known", text)

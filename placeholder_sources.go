@@ -12,9 +12,9 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 )
 
-// configNames holds the placeholders that the routes of a configuration define: destinations
+// placeholderSources holds the placeholders that the routes of a configuration define: destinations
 // of map, variables of vars, and captures of regular expressions.
-type configNames struct {
+type placeholderSources struct {
 	names       map[string]bool
 	anyVariable bool // a variable has a placeholder in its name
 	expressions bool // there are CEL expressions with regular expressions
@@ -27,12 +27,12 @@ type configNames struct {
 // route. When the first handler asks, the http app is still loading its routes. The app keeps
 // the JSON of a route until all handlers of the route are loaded. So each route can be read
 // whole: as JSON, or as modules if it was loaded before.
-func (a *App) configNames(ctx caddy.Context) *configNames {
-	if a.names != nil {
-		return a.names
+func (a *App) configNames(ctx caddy.Context) *placeholderSources {
+	if a.placeholders != nil {
+		return a.placeholders
 	}
-	n := &configNames{names: make(map[string]bool), caddys: caddysReplacer(), unseen: true}
-	a.names = n
+	n := &placeholderSources{names: make(map[string]bool), caddys: newCaddyReplacer(), unseen: true}
+	a.placeholders = n
 	for _, module := range ctx.Modules() {
 		app, ok := module.(*caddyhttp.App)
 		if !ok {
@@ -52,14 +52,14 @@ func (a *App) configNames(ctx caddy.Context) *configNames {
 	return n
 }
 
-func (n *configNames) routes(routes caddyhttp.RouteList) {
+func (n *placeholderSources) routes(routes caddyhttp.RouteList) {
 	for i := range routes {
 		n.route(&routes[i])
 	}
 }
 
 // route reads a route, loaded or not.
-func (n *configNames) route(r *caddyhttp.Route) {
+func (n *placeholderSources) route(r *caddyhttp.Route) {
 	for _, raw := range r.HandlersRaw {
 		n.json(raw)
 	}
@@ -72,7 +72,7 @@ func (n *configNames) route(r *caddyhttp.Route) {
 	n.matcherSets(r.MatcherSets)
 }
 
-func (n *configNames) matcherSets(sets caddyhttp.MatcherSets) {
+func (n *placeholderSources) matcherSets(sets caddyhttp.MatcherSets) {
 	for _, set := range sets {
 		for _, matcher := range set {
 			n.module(matcher)
@@ -81,7 +81,7 @@ func (n *configNames) matcherSets(sets caddyhttp.MatcherSets) {
 }
 
 // module reads a loaded handler or matcher.
-func (n *configNames) module(module any) {
+func (n *placeholderSources) module(module any) {
 	v := reflect.Indirect(reflect.ValueOf(module))
 	n.plugins = n.plugins || !isCaddys(v.Type())
 	switch m := module.(type) {
@@ -104,7 +104,7 @@ func (n *configNames) module(module any) {
 
 // settings reads the fields of a module that are part of its JSON. Other fields may change
 // while they are read.
-func (n *configNames) settings(v reflect.Value) {
+func (n *placeholderSources) settings(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
@@ -141,14 +141,14 @@ func (n *configNames) settings(v reflect.Value) {
 }
 
 // json reads JSON that may hold handlers.
-func (n *configNames) json(raw json.RawMessage) {
+func (n *placeholderSources) json(raw json.RawMessage) {
 	var value any
 	if json.Unmarshal(raw, &value) == nil {
 		n.value(value)
 	}
 }
 
-func (n *configNames) matchers(set caddy.ModuleMap) {
+func (n *placeholderSources) matchers(set caddy.ModuleMap) {
 	for name, raw := range set {
 		var value any
 		if json.Unmarshal(raw, &value) == nil {
@@ -157,7 +157,7 @@ func (n *configNames) matchers(set caddy.ModuleMap) {
 	}
 }
 
-func (n *configNames) value(value any) {
+func (n *placeholderSources) value(value any) {
 	switch value := value.(type) {
 	case []any:
 		for _, one := range value {
@@ -168,7 +168,7 @@ func (n *configNames) value(value any) {
 	}
 }
 
-func (n *configNames) object(o map[string]any) {
+func (n *placeholderSources) object(o map[string]any) {
 	if handler, ok := o["handler"].(string); ok {
 		n.named("http.handlers." + handler)
 		switch handler {
@@ -201,7 +201,7 @@ func (n *configNames) object(o map[string]any) {
 }
 
 // sets reads matcher sets.
-func (n *configNames) sets(sets []any) {
+func (n *placeholderSources) sets(sets []any) {
 	for _, set := range sets {
 		matchers, _ := set.(map[string]any)
 		for name, value := range matchers {
@@ -210,7 +210,7 @@ func (n *configNames) sets(sets []any) {
 	}
 }
 
-func (n *configNames) matcher(name string, value any) {
+func (n *placeholderSources) matcher(name string, value any) {
 	n.named("http.matchers." + name)
 	switch name {
 	case "expression":
@@ -229,7 +229,7 @@ func (n *configNames) matcher(name string, value any) {
 }
 
 // named notes that a module of this ID is in use.
-func (n *configNames) named(id string) {
+func (n *placeholderSources) named(id string) {
 	if info, err := caddy.GetModule(id); err == nil {
 		n.plugins = n.plugins || !isCaddys(reflect.Indirect(reflect.ValueOf(info.New())).Type())
 	}
@@ -240,18 +240,18 @@ func isCaddys(t reflect.Type) bool {
 	return strings.HasPrefix(t.PkgPath(), "github.com/caddyserver/caddy/v2/") || t == reflect.TypeFor[Handler]()
 }
 
-func (n *configNames) variable(name string) {
+func (n *placeholderSources) variable(name string) {
 	n.names["http.vars."+name] = true
 	n.anyVariable = n.anyVariable || strings.Contains(name, "{")
 }
 
-func (n *configNames) expression(text string) {
+func (n *placeholderSources) expression(text string) {
 	n.expressions = n.expressions || strings.Contains(text, "regexp")
 }
 
 // captures notes the captures of a regular expression, by number and by name, with and
 // without the name of the expression.
-func (n *configNames) captures(name, pattern string) {
+func (n *placeholderSources) captures(name, pattern string) {
 	expression, err := regexp.Compile(pattern)
 	if err != nil {
 		return

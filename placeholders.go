@@ -11,19 +11,19 @@ const placeholderPrefix = "http.rate_limit"
 
 // String makes {http.rate_limit}, by which handlers find each other's answers,
 // the empty text.
-func (*answer) String() string { return "" }
+func (*requestState) String() string { return "" }
 
 // placeholder is the value of {http.rate_limit.exceeded.name} and of
 // {http.rate_limit.<zone>.<field>}, asked of the outermost answer. A zone of this
 // configuration that was not asked about the request gives the empty text. Other
 // names are not ours.
-func (a *answer) placeholder(name string) (any, bool) {
+func (state *requestState) placeholder(name string) (any, bool) {
 	rest, ok := strings.CutPrefix(name, placeholderPrefix)
 	if !ok {
 		return nil, false
 	}
 	if rest == "" {
-		return a, true
+		return state, true
 	}
 	dot := strings.LastIndexByte(rest, '.')
 	if dot < 1 || rest[0] != '.' {
@@ -31,21 +31,21 @@ func (a *answer) placeholder(name string) (any, bool) {
 	}
 	zone, field := rest[1:dot], rest[dot+1:]
 	if zone == "exceeded" && field == "name" {
-		for one := a.innermost; one != nil; one = one.outer {
-			if one.exceeded != "" {
-				return one.exceeded, true
+		for one := state.innermost; one != nil; one = one.outer {
+			if one.exceededZone != "" {
+				return one.exceededZone, true
 			}
 		}
 		return "", true
 	}
-	for one := a.innermost; one != nil; one = one.outer {
+	for one := state.innermost; one != nil; one = one.outer {
 		for i := range one.entries {
-			if e := &one.entries[i]; e.zone.name == zone && one.known {
+			if e := &one.entries[i]; e.zone.name == zone && one.isDecided {
 				return e.field(field)
 			}
 		}
 	}
-	if a.handler.app.claimed[zone] != nil {
+	if state.handler.app.zonesByName[zone] != nil {
 		return fieldOfNone(field)
 	}
 	return nil, false
@@ -61,7 +61,7 @@ func fieldOfNone(field string) (any, bool) {
 }
 
 func (e *entry) field(field string) (any, bool) {
-	if e.terms.unlimited {
+	if e.limitSet.unlimited {
 		return fieldOfNone(field)
 	}
 	d, quota := e.nearest()

@@ -14,17 +14,17 @@ type Plan struct {
 	By string `json:"by,omitempty"`
 
 	// The terms for each value.
-	Values map[string]*Terms `json:"values,omitempty"`
+	Values map[string]*LimitSet `json:"values,omitempty"`
 
 	// The terms for any other value, and for none (default: the zone's limits).
-	Default *Terms `json:"default,omitempty"`
+	Default *LimitSet `json:"default,omitempty"`
 }
 
 func (p *Plan) describe() string {
 	if p == nil {
 		return "none"
 	}
-	text := fmt.Sprintf("by %q %s", p.By, describeTerms(p.Values))
+	text := fmt.Sprintf("by %q %s", p.By, describeLimitSets(p.Values))
 	if p.Default != nil {
 		text += " default " + p.Default.describe()
 	}
@@ -50,7 +50,7 @@ func (p *Plan) check(limits bool) error {
 
 // unmarshalPlan reads plan <placeholder> { <value> unlimited|{ <limits> } ... }.
 func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
-	p := &Plan{Values: make(map[string]*Terms)}
+	p := &Plan{Values: make(map[string]*LimitSet)}
 	if !d.NextArg() {
 		return nil, errors.New("plan takes what to go by: write for example plan {http.auth.user.plan}")
 	}
@@ -60,7 +60,7 @@ func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		name := d.Val()
-		t, err := unmarshalTerms(d, "a plan")
+		t, err := unmarshalLimitSet(d, "a plan")
 		if err == nil && (p.Values[name] != nil || name == "default" && p.Default != nil) {
 			err = errors.New("it is there twice: write it once")
 		}

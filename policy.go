@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Terms are what some get instead of the zone's limits: limits of their own, or none.
-type Terms struct {
+// LimitSet are what some get instead of the zone's limits: limits of their own, or none.
+type LimitSet struct {
 	// Requests pass, and are charged to nothing of this zone.
 	Unlimited bool `json:"unlimited,omitempty"`
 
@@ -23,11 +23,11 @@ type Terms struct {
 	Limits []Limit `json:"limits,omitempty"`
 }
 
-// terms are Terms made ready.
-type terms struct {
+// limitSet are Terms made ready.
+type limitSet struct {
 	unlimited bool
-	ready     []*algorithms.Limit
-	parts     []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
+	limits    []*algorithms.Limit
+	shares    []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
 	slots     *store.Slots        // without a name; nil: any number of requests may be in flight
 	ban       *algorithms.Ban     // nil: there is none
 	budgets   []budgets           // for each of the zone's keys
@@ -44,60 +44,60 @@ type budgets struct {
 	ban    *store.Ban
 }
 
-// termsOf returns what a key of a request gets, and the override in the store that this is
+// limitSetFor returns what a key of a request gets, and the override in the store that this is
 // due to; nil if the store isn't to be asked for one.
-func (z *zone) termsOf(key requestKey, repl *caddy.Replacer) (*terms, *store.Override) {
+func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *store.Override) {
 	if !z.looksUp(key) {
-		return z.configuredTerms(key, repl), nil
+		return z.configuredLimitSet(key, repl), nil
 	}
-	known := z.known.of(key.text)
+	known := z.knownOverrides.of(key.text)
 	if known.terms != nil {
 		return known.terms, known.Override
 	}
-	return z.configuredTerms(key, repl), known.Override
+	return z.configuredLimitSet(key, repl), known.Override
 }
 
-func (z *zone) configuredTerms(key requestKey, repl *caddy.Replacer) *terms {
+func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSet {
 	if t := z.overrides.of(key.text, key.network); t != nil {
 		return t
 	}
-	if z.plans != nil {
+	if z.planSets != nil {
 		value, _ := z.planBy.expand(repl)
-		if t := z.plans[value]; t != nil {
+		if t := z.planSets[value]; t != nil {
 			return t
 		}
 	}
-	return z.usual
+	return z.defaultSet
 }
 
-// allTerms calls do for all terms of the zone.
-func (z *zone) allTerms(do func(*terms)) {
-	do(z.usual)
-	for _, set := range []map[string]*terms{z.overrides.all, z.plans} {
+// eachLimitSet calls do for all terms of the zone.
+func (z *zone) eachLimitSet(do func(*limitSet)) {
+	do(z.defaultSet)
+	for _, set := range []map[string]*limitSet{z.overrides.all, z.planSets} {
 		for _, t := range set {
 			do(t)
 		}
 	}
 }
 
-// provisionTerms makes the terms of all ready. factor divides the bursts.
-func (z *zone) provisionTerms(c *Zone, factor int64, outage outagePolicy) error {
-	usual := &Terms{Limits: c.allLimits()}
+// compilePolicy makes the terms of all ready. factor divides the bursts.
+func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) error {
+	usual := &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
 		z.planBy = newKeyTemplate(c.Plan.By)
 		if c.Plan.Default != nil {
 			usual = c.Plan.Default
 		}
 	}
-	ready := usual.ready
+	ready := usual.compile
 	if c.Plan == nil && c.Concurrency > 0 {
-		ready = usual.readyLimits // if there are none, slots are all there is
+		ready = usual.compileLimits // if there are none, slots are all there is
 	}
 	var err error
-	if z.usual, err = ready(c, factor, outage); err != nil {
+	if z.defaultSet, err = ready(c, factor, outage); err != nil {
 		return err
 	}
-	all, err := readyTerms("override", c.Override, c, factor, outage)
+	all, err := compileLimitSets("override", c.Override, c, factor, outage)
 	if err != nil {
 		return err
 	}
@@ -105,14 +105,14 @@ func (z *zone) provisionTerms(c *Zone, factor int64, outage outagePolicy) error 
 	if c.Plan == nil {
 		return nil
 	}
-	z.plans, err = readyTerms("plan", c.Plan.Values, c, factor, outage)
+	z.planSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage)
 	return err
 }
 
-func readyTerms(option string, all map[string]*Terms, c *Zone, factor int64, outage outagePolicy) (map[string]*terms, error) {
-	made := make(map[string]*terms, len(all))
+func compileLimitSets(option string, all map[string]*LimitSet, c *Zone, factor int64, outage storeErrorPolicy) (map[string]*limitSet, error) {
+	made := make(map[string]*limitSet, len(all))
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t, err := all[key].ready(c, factor, outage)
+		t, err := all[key].compile(c, factor, outage)
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: %w", option, key, err)
 		}
@@ -121,8 +121,8 @@ func readyTerms(option string, all map[string]*Terms, c *Zone, factor int64, out
 	return made, nil
 }
 
-// ready makes terms ready.
-func (t *Terms) ready(c *Zone, factor int64, outage outagePolicy) (*terms, error) {
+// compileOverride makes terms ready.
+func (t *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
 	if t == nil || !t.Unlimited && len(t.Limits) == 0 {
 		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
 	}
@@ -130,21 +130,21 @@ func (t *Terms) ready(c *Zone, factor int64, outage outagePolicy) (*terms, error
 		if len(t.Limits) > 0 {
 			return nil, errors.New("unlimited and limits don't go together: write one of the two")
 		}
-		return &terms{unlimited: true}, nil
+		return &limitSet{unlimited: true}, nil
 	}
-	return t.readyLimits(c, factor, outage)
+	return t.compileLimits(c, factor, outage)
 }
 
-// readyLimits is ready for terms that are limits.
-func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms, error) {
-	limits, err := readyLimits(t.Limits)
+// compileLimits is ready for terms that are limits.
+func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
+	limits, err := compileLimits(t.Limits)
 	if err == nil {
 		err = c.checkTogether(limits)
 	}
 	if err != nil {
 		return nil, err
 	}
-	made := new(terms)
+	made := new(limitSet)
 	for _, l := range limits {
 		if factor > 0 {
 			l = l.Scaled(factor)
@@ -154,17 +154,17 @@ func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms,
 				return nil, fmt.Errorf("delay: %w", err)
 			}
 		}
-		made.ready = append(made.ready, l)
+		made.limits = append(made.limits, l)
 		if outage.num < outage.den {
 			part, err := l.Part(outage.num, outage.den)
 			if err != nil {
 				return nil, fmt.Errorf("the share of on_store_error: %w", err)
 			}
-			made.parts = append(made.parts, part)
+			made.shares = append(made.shares, part)
 		}
 	}
 	if c.Ban != nil {
-		if made.ban, err = c.Ban.ready(made.ready); err != nil {
+		if made.ban, err = c.Ban.compile(made.limits); err != nil {
 			return nil, err
 		}
 	}
@@ -174,15 +174,15 @@ func (t *Terms) readyLimits(c *Zone, factor int64, outage outagePolicy) (*terms,
 	return made, nil
 }
 
-// name names the limits, slots and ban of a zone, for each of its keys.
-func (t *terms) name(zone string, keys []keyTemplate) {
+// nameBudgets names the limits, slots and ban of a zone, for each of its keys.
+func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
 	t.budgets = nil
 	for i := range keys {
 		var b budgets
-		for n, l := range t.ready {
+		for n, l := range t.limits {
 			b.limits = append(b.limits, store.NewLimit(zone, keys[i].describe(), l))
-			if t.parts != nil {
-				b.limits[n].Part = t.parts[n]
+			if t.shares != nil {
+				b.limits[n].Part = t.shares[n]
 			}
 		}
 		if t.slots != nil {
@@ -193,8 +193,8 @@ func (t *terms) name(zone string, keys []keyTemplate) {
 		}
 		t.budgets = append(t.budgets, b)
 	}
-	labels := limitLabels(zone, len(t.ready)+1)
-	t.labels, t.slotLabel = labels[:len(t.ready)], labels[len(t.ready)]
+	labels := limitLabels(zone, len(t.limits)+1)
+	t.labels, t.slotLabel = labels[:len(t.limits)], labels[len(t.limits)]
 	t.policy = t.policyField(t.budgets[0].limits)
 }
 
@@ -208,15 +208,15 @@ func variantOf(alternative int) string {
 }
 
 // describe is what terms come down to, for zones of one name to be compared.
-func (t *Terms) describe() string {
+func (t *LimitSet) describe() string {
 	if t == nil || t.Unlimited {
 		return "unlimited"
 	}
-	limits, _ := readyLimits(t.Limits)
+	limits, _ := compileLimits(t.Limits)
 	return fmt.Sprint(limits)
 }
 
-func describeTerms(all map[string]*Terms) string {
+func describeLimitSets(all map[string]*LimitSet) string {
 	var texts []string
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		texts = append(texts, fmt.Sprintf("%q %s", key, all[key].describe()))
@@ -224,9 +224,9 @@ func describeTerms(all map[string]*Terms) string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-// unmarshalTerms reads unlimited, or a block of limits.
-func unmarshalTerms(d *caddyfile.Dispenser, of string) (*Terms, error) {
-	t := new(Terms)
+// unmarshalLimitSet reads unlimited, or a block of limits.
+func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
+	t := new(LimitSet)
 	if d.NextArg() {
 		if d.Val() != "unlimited" || d.NextArg() {
 			return nil, fmt.Errorf("it takes unlimited, or limits in braces, not %q", d.Val())
@@ -243,7 +243,7 @@ func unmarshalTerms(d *caddyfile.Dispenser, of string) (*Terms, error) {
 		err = errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
 	}
 	if err == nil {
-		_, err = readyLimits(t.Limits)
+		_, err = compileLimits(t.Limits)
 	}
 	return t, err
 }

@@ -26,4 +26,3 @@ func abnormalUsage(status int, policies []string) problem {
 func reducedCapacity(status int) problem {
 	return problem{problemTypes + "temporary-reduced-capacity", "The server cannot take such requests at present", status, nil}
 }
-

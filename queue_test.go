@@ -31,10 +31,10 @@ func TestPlacesAreShared(t *testing.T) {
 		{1000, true, []string{"a"}, []int64{1000}},
 		{1, true, []string{"a", "a"}, []int64{1, 0}},
 	} {
-		p := &places{zone: fmt.Sprint(t.Name(), test), most: test.most, oneKey: test.oneKey}
+		p := &delayPolicy{zone: fmt.Sprint(t.Name(), test), maxHeld: test.most, oneKey: test.oneKey}
 		for i, key := range test.takes {
 			got := int64(0)
-			for p.take(key) {
+			for p.reserve(key) {
 				got++
 			}
 			if got != test.want[i] {
@@ -43,11 +43,11 @@ func TestPlacesAreShared(t *testing.T) {
 		}
 	}
 	// In turn, two keys have a third each.
-	p := &places{zone: t.Name(), most: 999}
+	p := &delayPolicy{zone: t.Name(), maxHeld: 999}
 	got := make(map[string]int)
 	for range 999 {
 		for _, key := range []string{"a", "b"} {
-			if p.take(key) {
+			if p.reserve(key) {
 				got[key]++
 			}
 		}
@@ -57,11 +57,11 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 	for key, n := range got {
 		for range n {
-			p.room().leave(key)
+			p.queue().release(key)
 		}
 	}
-	p.room().wantEmpty(t)
-	if n := testing.AllocsPerRun(1000, func() { p.take("a"); p.room().leave("a") }); n > 0 {
+	p.queue().wantEmpty(t)
+	if n := testing.AllocsPerRun(1000, func() { p.reserve("a"); p.queue().release("a") }); n > 0 {
 		t.Errorf("a place costs %v allocations", n)
 	}
 }
@@ -95,7 +95,7 @@ func TestPlacesOfKeys(t *testing.T) {
 	}
 }
 
-func (w *waitingRoom) wantEmpty(t *testing.T) {
+func (w *delayQueue) wantEmpty(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +125,7 @@ func newQueueTest(t *testing.T, budgets store.Store, room, limit string, most in
 		handler: &Handler{store: budgets},
 		zone: &zone{
 			name: "api", metrics: zoneMetrics{disabled: true},
-			places: &places{zone: t.Name() + room, longest: 1 << 50, most: most, oneKey: true},
+			delay: &delayPolicy{zone: t.Name() + room, maxWait: 1 << 50, maxHeld: most, oneKey: true},
 		},
 		limit: store.NewLimit("api", "", l),
 	}
@@ -137,9 +137,9 @@ func (q *queueTest) request(cost int64) store.Request {
 
 // ask has a request decided, and held if need be.
 func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
-	a := answerOf(q.handler, q.zone, &terms{}, q.request(cost))
-	defer a.end()
-	allowed, err := q.handler.decide(ctx, a)
+	state := answerOf(q.handler, q.zone, &limitSet{}, q.request(cost))
+	defer state.end()
+	allowed, err := q.handler.decide(ctx, state)
 	return allowed && err == nil
 }
 
@@ -147,8 +147,8 @@ func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
 func (q *queueTest) hold(t *testing.T) store.Request {
 	t.Helper()
 	requests := []store.Request{q.request(1)}
-	requests[0].MaxWait = q.zone.places.longest
-	if !q.zone.places.take("") {
+	requests[0].MaxWait = q.zone.delay.maxWait
+	if !q.zone.delay.reserve("") {
 		t.Fatal("there is no place")
 	}
 	if allowed, err := q.handler.store.Take(t.Context(), requests); !allowed || err != nil {
@@ -178,7 +178,7 @@ func TestQueueOrder(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueueTest(t, inMemory(), limit, limit, 100)
-			room := q.zone.places.room()
+			room := q.zone.delay.queue()
 			q.ask(t.Context(), 1)
 			untouched := q.reset(t)
 			var charged []store.Request
@@ -191,7 +191,7 @@ func TestQueueOrder(t *testing.T) {
 			for _, i := range rand.Perm(20) {
 				turns = append(turns, room.join(q.handler, charged[i]))
 			}
-			if !q.zone.places.take("") { // which is being decided from now on
+			if !q.zone.delay.reserve("") { // which is being decided from now on
 				t.Fatal("there is no place")
 			}
 			for _, i := range rand.Perm(20) {
@@ -200,7 +200,7 @@ func TestQueueOrder(t *testing.T) {
 			if now := q.reset(t); now != deep {
 				t.Errorf("%s: given back while a request is being decided: from %v to %v", limit, deep, now)
 			}
-			room.leave("")
+			room.release("")
 			if now := q.reset(t); now > untouched || now < untouched-time.Second {
 				t.Errorf("%s: reset after %v, want %v less the time passed", limit, now, untouched)
 			}
@@ -265,7 +265,7 @@ func TestQueueLaws(t *testing.T) {
 				t.Errorf("seed %d, %s: all have left, and the budget is untouched after %v, want at most %v", seed, limit, left, most)
 			}
 			for _, q := range instances {
-				q.zone.places.room().wantEmpty(t)
+				q.zone.delay.queue().wantEmpty(t)
 			}
 		})
 		if t.Failed() {

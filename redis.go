@@ -207,8 +207,8 @@ func (c *Redis) unexpanded() redisstore.Options {
 	return o
 }
 
-// options expands the placeholders, and reads files.
-func (c *Redis) options(logger *zap.Logger) (redisstore.Options, error) {
+// expanded expands the placeholders, and reads files.
+func (c *Redis) expanded(logger *zap.Logger) (redisstore.Options, error) {
 	if err := c.check(); err != nil {
 		return redisstore.Options{}, err
 	}

@@ -18,8 +18,8 @@ import (
 // still give back its charges.
 type backend struct {
 	*store.DenyCache
-	redis   redisstore.Redis
-	outages outages
+	redis     redisstore.Redis
+	outageLog outageLog
 
 	uses atomic.Int64 // the number of such requests, and 1 more while a configuration has the backend
 }
@@ -32,7 +32,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, erro
 		collected.clockSteps.Inc()
 		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 	}
-	changed := func(address string, failure error) { b.outages.log(logger(), address, failure) }
+	changed := func(address string, failure error) { b.outageLog.log(logger(), address, failure) }
 	var err error
 	if b.redis, err = redisstore.Open(o, stepped, changed); err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (b *backend) leave() error {
 // Destruct implements [caddy.Destructor]: no configuration has the backend any more.
 func (b *backend) Destruct() error { return b.leave() }
 
-// outages counts the requests that are decided while a Redis fails, for the log.
-type outages struct {
+// outageLog counts the requests that are decided while a Redis fails, for the log.
+type outageLog struct {
 	// The requests decided without Redis since the process began.
 	local, allowed, denied atomic.Int64
 
@@ -70,7 +70,7 @@ type outages struct {
 	began map[string]outage        // the outages that last, by address
 }
 
-// outage holds the beginning of an outage, and the counts of [outages] at that time.
+// outage holds the beginning of an outage, and the counts of [outageLog] at that time.
 type outage struct {
 	at                     time.Time
 	local, allowed, denied int64
@@ -78,7 +78,7 @@ type outage struct {
 
 // set notes the modes of on_store_error of a configuration; with nil it forgets the
 // configuration.
-func (o *outages) set(a *App, modes map[string]bool) {
+func (o *outageLog) set(a *App, modes map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if modes == nil {
@@ -92,7 +92,7 @@ func (o *outages) set(a *App, modes map[string]bool) {
 }
 
 // log logs that the Redis at an address fails or, if failure is nil, works again.
-func (o *outages) log(logger *zap.Logger, address string, failure error) {
+func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := outage{time.Now(), o.local.Load(), o.allowed.Load(), o.denied.Load()}

@@ -10,23 +10,23 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// answer is what one handler asked about one request and what came of it. It
+// requestState is what one handler asked about one request and what came of it. It
 // lives as long as the request, for its placeholders do.
-type answer struct {
-	handler   *Handler
-	entries   []entry         // one per zone that the request belongs to
-	requests  []store.Request // to the store: one per entry
-	known     bool            // the requests are decided
-	allowed   bool
-	corrected bool // the charges of the request are final, and its slots given back
-	using     bool // the request uses the handler's backend, which stays open until end
-	exceeded  string
-	watched   uint64 // bit i: the handler's zone i has placeholders that later handlers may set
+type requestState struct {
+	handler      *Handler
+	entries      []entry         // one per zone that the request belongs to
+	requests     []store.Request // to the store: one per entry
+	isDecided    bool            // the requests are decided
+	allowed      bool
+	corrected    bool // the charges of the request are final, and its slots given back
+	usesBackend  bool // the request uses the handler's backend, which stays open until end
+	exceededZone string
+	watchedZones uint64 // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// A request can come to several handlers. The outermost one's answer is
 	// what its replacer knows, and leads to all others.
-	outer     *answer // of the handler around this one
-	innermost *answer // of the last handler so far; set in the outermost answer
+	outer     *requestState // of the handler around this one
+	innermost *requestState // of the last handler so far; set in the outermost answer
 
 	// Room for the usual case, so that all this is one allocation.
 	entryRoom      [1]entry
@@ -38,32 +38,32 @@ type answer struct {
 
 // entry is one zone that a request belongs to.
 type entry struct {
-	zone  *zone
-	terms *terms // by which the request belongs to it
+	zone     *zone
+	limitSet *limitSet // by which the request belongs to it
 	*store.Request
-	// worth is how many events the request is worth by its response, if settled; see [Settle].
-	worth   int64
-	settled bool
+	// trueCost is how many events the request is worth by its response, if settled; see [Settle].
+	trueCost int64
+	settled  bool
 }
 
-func (h *Handler) newAnswer(repl *caddy.Replacer) *answer {
-	a := &answer{handler: h}
-	a.entries, a.requests = a.entryRoom[:0], a.requestRoom[:0] // what ask fills
+func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
+	state := &requestState{handler: h}
+	state.entries, state.requests = state.entryRoom[:0], state.requestRoom[:0] // what ask fills
 	v, _ := repl.Get(placeholderPrefix)
-	outermost, ok := v.(*answer)
+	outermost, ok := v.(*requestState)
 	if !ok {
-		outermost = a
-		repl.Map(a.placeholder)
+		outermost = state
+		repl.Map(state.placeholder)
 	}
-	a.outer, outermost.innermost = outermost.innermost, a
-	return a
+	state.outer, outermost.innermost = outermost.innermost, state
+	return state
 }
 
-// ask finds the zones the request belongs to, and what to ask about each, perhaps again:
+// collect finds the zones the request belongs to, and what to ask about each, perhaps again:
 // try is how often that was done before.
-func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
-	a.entries, a.requests, a.watched = a.entries[:0], a.requests[:0], 0
-	for i, z := range a.handler.zones {
+func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, try int) error {
+	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
+	for i, z := range state.handler.zones {
 		matches, err := z.matches(r)
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 		if !matches {
 			continue
 		}
-		a.suspect(i, r)
+		state.checkKeySource(i, r)
 		factor := z.factorOf(repl)
 		if factor == 0 {
 			continue // unlimited
@@ -84,10 +84,10 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 		}
 		key := z.keyOf(repl)
 		if try == 0 {
-			z.noteKey(key)
+			z.warnOfEmptyKey(key)
 		}
-		t, override := z.termsOf(key, repl)
-		if try == mostTries-1 {
+		t, override := z.limitSetFor(key, repl)
+		if try == maxTries-1 {
 			override = nil
 		}
 		request := store.Request{Zone: z.name, Key: key.text, Override: override}
@@ -104,42 +104,42 @@ func (a *answer) ask(r *http.Request, repl *caddy.Replacer, try int) error {
 			}
 			continue
 		}
-		a.entries = append(a.entries, entry{zone: z, terms: t})
-		a.requests = append(a.requests, request)
+		state.entries = append(state.entries, entry{zone: z, limitSet: t})
+		state.requests = append(state.requests, request)
 	}
-	for i := range a.entries {
-		a.entries[i].Request = &a.requests[i]
+	for i := range state.entries {
+		state.entries[i].Request = &state.requests[i]
 	}
-	if len(a.requests) > 0 {
-		a.requests[0].Outcome.Decisions = a.decisionRoom[:0]
+	if len(state.requests) > 0 {
+		state.requests[0].Outcome.Decisions = state.decisionRoom[:0]
 	}
 	return nil
 }
 
-// useBackend keeps the handler's backend open until end, also after a reload, so that the
+// keepBackendOpen keeps the handler's backend open until end, also after a reload, so that the
 // charges of the request can be corrected.
-func (a *answer) useBackend() {
-	if b := a.handler.backend; b != nil && !a.using {
-		a.using = true
+func (state *requestState) keepBackendOpen() {
+	if b := state.handler.backend; b != nil && !state.usesBackend {
+		state.usesBackend = true
 		b.use()
 	}
 }
 
 // end ends the request.
-func (a *answer) end() {
-	a.correct()
-	if !a.using {
+func (state *requestState) end() {
+	state.correct()
+	if !state.usesBackend {
 		return
 	}
-	if err := a.handler.backend.leave(); err != nil {
-		a.handler.failed(err)
+	if err := state.handler.backend.leave(); err != nil {
+		state.handler.reportStoreFailure(err)
 	}
 }
 
 // mayCorrect reports whether the request may need corrections when it has ended.
-func (a *answer) mayCorrect() bool {
-	for i := range a.entries {
-		if e := &a.entries[i]; e.Slots != nil || e.zone.settle != nil {
+func (state *requestState) mayCorrect() bool {
+	for i := range state.entries {
+		if e := &state.entries[i]; e.Slots != nil || e.zone.settle != nil {
 			return true
 		}
 	}
@@ -148,45 +148,45 @@ func (a *answer) mayCorrect() bool {
 
 // correct corrects the charges of the request by its response, and gives its slots back, in
 // one call of the store. Only the first call does anything.
-func (a *answer) correct() {
-	if !a.known || a.corrected {
+func (state *requestState) correct() {
+	if !state.isDecided || state.corrected {
 		return
 	}
-	a.corrected = true
-	corrections := a.correctionRoom[:0]
-	for i := range a.entries {
-		e := &a.entries[i]
+	state.corrected = true
+	corrections := state.correctionRoom[:0]
+	for i := range state.entries {
+		e := &state.entries[i]
 		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
 		if e.settled {
-			c.Refund, c.Charge = max(e.Cost-e.worth, 0), max(e.worth-e.Cost, 0)
+			c.Refund, c.Charge = max(e.Cost-e.trueCost, 0), max(e.trueCost-e.Cost, 0)
 		}
 		if c.Leave || c.Refund > 0 || c.Charge > 0 {
 			corrections = append(corrections, c)
 		}
 	}
 	if len(corrections) > 0 {
-		a.handler.store.Correct(corrections, a.handler.lost)
+		state.handler.store.Correct(corrections, state.handler.correctionFailed)
 	}
 }
 
-// decided notes the outcome.
-func (a *answer) decided(allowed bool, took time.Duration) {
-	a.known, a.allowed = true, allowed
-	for i := range a.entries {
-		e := &a.entries[i]
+// recordDecision notes the outcome.
+func (state *requestState) recordDecision(allowed bool, took time.Duration) {
+	state.isDecided, state.allowed = true, allowed
+	for i := range state.entries {
+		e := &state.entries[i]
 		if e.Outcome.Cached && !e.Shadow {
 			e.zone.metrics.cached()
 		}
-		if said, asked := e.said(allowed); asked {
+		if said, asked := e.metricOutcome(allowed); asked {
 			e.zone.metrics.decided(said, took)
 		}
 	}
 }
 
-// said returns the outcome for metrics. asked reports whether the zone was asked.
-func (e *entry) said(allowed bool) (said outcome, asked bool) {
+// metricOutcome returns the outcome for metrics. asked reports whether the zone was asked.
+func (e *entry) metricOutcome(allowed bool) (said outcome, asked bool) {
 	switch verdict := e.Outcome.Verdict; {
-	case e.terms.unlimited:
+	case e.limitSet.unlimited:
 		return outcomeOverridden, true
 	case verdict == store.NotAsked:
 		return 0, false
@@ -215,16 +215,16 @@ const (
 	reasonBan         = "ban"
 )
 
-// denier returns the reason why the zone denies the request. If limits deny it, denier also returns
+// limitText returns the reason why the zone denies the request. If limits deny it, denier also returns
 // the limit with the longest wait.
-func (e *entry) denier() (reason string, limit *algorithms.Limit) {
+func (e *entry) denialReason() (reason string, limit *algorithms.Limit) {
 	if e.Outcome.Verdict == store.Banned {
 		return reasonBan, nil
 	}
 	longest := algorithms.Micros(-1)
 	for n, d := range e.Outcome.Decisions {
-		if denies(d) && d.RetryAfter > longest {
-			longest, reason, limit = d.RetryAfter, reasonLimit, e.terms.ready[n]
+		if limitDenies(d) && d.RetryAfter > longest {
+			longest, reason, limit = d.RetryAfter, reasonLimit, e.limitSet.limits[n]
 		}
 	}
 	if e.lacksSlot() && slotRetry > longest {
@@ -233,8 +233,8 @@ func (e *entry) denier() (reason string, limit *algorithms.Limit) {
 	return reason, limit
 }
 
-// denies reports whether a limit denies a request.
-func denies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
+// limitDenies reports whether a limit denies a request.
+func limitDenies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
 
 // retryAfter returns how long it takes until the zone has room, as far as is known.
 func (e *entry) retryAfter() algorithms.Micros {
@@ -248,13 +248,13 @@ func (e *entry) retryAfter() algorithms.Micros {
 	return wait
 }
 
-// refusing returns the zone that denies with the longest wait, and the longest wait of all zones.
+// longestDenial returns the zone that denies with the longest wait, and the longest wait of all zones.
 // The latter can be that of a uniform zone that had room, but has none after the charge. Shadows
 // don't count.
-func (a *answer) refusing() (which *entry, wait algorithms.Micros) {
+func (state *requestState) longestDenial() (which *entry, wait algorithms.Micros) {
 	longest := algorithms.Micros(-1)
-	for i := range a.entries {
-		e := &a.entries[i]
+	for i := range state.entries {
+		e := &state.entries[i]
 		if e.Shadow {
 			continue
 		}

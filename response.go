@@ -15,19 +15,19 @@ import (
 // byte of its Content-Length, or with its header if it has no body, or else when its handlers have
 // returned.
 
-// pass passes a request on. When the header of its response is known, pass adds the families of
+// proceed passes a request on. When the header of its response is known, pass adds the families of
 // fields to the header, and reads the worth of the request from it.
-func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
-	families, settling := a.handler.forms.families, a.settling(repl)
-	if !a.enforced() {
+func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
+	families, settling := state.handler.headerForms.families, state.newSettlement(repl)
+	if !state.enforced() {
 		families = nil
 	}
-	if len(families) == 0 && settling == nil && !a.holdsSlots() {
+	if len(families) == 0 && settling == nil && !state.holdsSlots() {
 		return next.ServeHTTP(w, r)
 	}
 	rw := &responseWriter{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
-		answer:                a, families: families, settling: settling, bodiless: r.Method == http.MethodHead, left: unknownLength,
+		answer:                state, families: families, settling: settling, bodiless: r.Method == http.MethodHead, left: unknownLength,
 	}
 	if settling != nil {
 		returned := false
@@ -38,15 +38,15 @@ func (a *answer) pass(w http.ResponseWriter, r *http.Request, repl *caddy.Replac
 		err = next.ServeHTTP(rw, r)
 	}
 	if !rw.begun { // nothing may be written yet, or an error be rendered past rw
-		a.setFamilies(w.Header(), families)
+		state.setFamilies(w.Header(), families)
 	}
 	return err
 }
 
 // holdsSlots reports whether the request has a slot to give back.
-func (a *answer) holdsSlots() bool {
-	for i := range a.entries {
-		if a.entries[i].Outcome.Slots.Taken {
+func (state *requestState) holdsSlots() bool {
+	for i := range state.entries {
+		if state.entries[i].Outcome.Slots.Taken {
 			return true
 		}
 	}
@@ -58,12 +58,12 @@ func (a *answer) holdsSlots() bool {
 // responseWriter corrects the charges.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	answer   *answer
+	answer   *requestState
 	families []family
-	settling *settling // nil if no zone settles
-	bodiless bool      // no response to this request has a body
-	begun    bool      // the header is sent
-	left     int64     // how much of the body is still to be written, or unknownLength
+	settling *settlement // nil if no zone settles
+	bodiless bool        // no response to this request has a body
+	begun    bool        // the header is sent
+	left     int64       // how much of the body is still to be written, or unknownLength
 }
 
 // unknownLength means that the response ends when the handlers return, or that nothing is left to
@@ -87,7 +87,7 @@ func (w *responseWriter) begin(status int) {
 	}
 	w.begun = true
 	if w.settling != nil {
-		w.settling.note(status, w.Header())
+		w.settling.observeHeader(status, w.Header())
 	}
 	w.answer.setFamilies(w.Header(), w.families)
 	w.left = w.bodyLength(status)

@@ -19,7 +19,7 @@ import (
 // of the request were corrected then.
 type noted struct {
 	*httptest.ResponseRecorder
-	answer *answer
+	answer *requestState
 	notes  []string
 	source io.Reader // of the last ReadFrom
 }
@@ -57,11 +57,11 @@ func (n *noted) FlushError() error {
 
 // writing returns a writer for the response to a request with slots.
 func writing(method string) (*responseWriter, *noted) {
-	a := &answer{known: true}
-	under := &noted{ResponseRecorder: httptest.NewRecorder(), answer: a}
+	state := &requestState{isDecided: true}
+	under := &noted{ResponseRecorder: httptest.NewRecorder(), answer: state}
 	return &responseWriter{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: under},
-		answer:                a, bodiless: method == http.MethodHead, left: unknownLength,
+		answer:                state, bodiless: method == http.MethodHead, left: unknownLength,
 	}, under
 }
 

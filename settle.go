@@ -84,19 +84,19 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	return s, err
 }
 
-// settling reads what the response of a request says that the request is worth.
-type settling struct {
-	answer   *answer
+// settlement reads what the response of a request says that the request is worth.
+type settlement struct {
+	answer   *requestState
 	repl     *caddy.Replacer
 	status   int  // 0: nothing is written yet
 	trailers bool // the response has announced some
 }
 
-// settling returns nil if no zone of the request settles.
-func (a *answer) settling(repl *caddy.Replacer) *settling {
-	for i := range a.entries {
-		if a.entries[i].settles() {
-			return &settling{answer: a, repl: repl}
+// settlement returns nil if no zone of the request settles.
+func (state *requestState) newSettlement(repl *caddy.Replacer) *settlement {
+	for i := range state.entries {
+		if state.entries[i].settles() {
+			return &settlement{answer: state, repl: repl}
 		}
 	}
 	return nil
@@ -108,8 +108,8 @@ func (e *entry) settles() bool {
 	return e.zone.settle != nil && len(e.Limits) > 0 && !(e.Shadow && e.denies())
 }
 
-// note notes what a response is worth, when its header is about to be sent.
-func (s *settling) note(status int, header http.Header) {
+// observeHeader notes what a response is worth, when its header is about to be sent.
+func (s *settlement) observeHeader(status int, header http.Header) {
 	s.status = status
 	s.trailers = len(header["Trailer"]) > 0
 	for i := range s.answer.entries {
@@ -117,28 +117,28 @@ func (s *settling) note(status int, header http.Header) {
 		switch {
 		case !e.settles():
 		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
-			e.worth, e.settled = 0, true
+			e.trueCost, e.settled = 0, true
 		default:
-			s.read(e, !s.trailers)
+			s.readTrueCost(e, !s.trailers)
 		}
 	}
 }
 
-// read reads the worth of a request in one zone. last reports whether it isn't read again.
-func (s *settling) read(e *entry, last bool) {
+// readTrueCost reads the worth of a request in one zone. last reports whether it isn't read again.
+func (s *settlement) readTrueCost(e *entry, last bool) {
 	if cost := e.zone.settle.Cost; cost != "" {
 		var err error
-		e.worth, err = parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(cost), "")))
+		e.trueCost, err = parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(cost), "")))
 		e.settled = err == nil
 	}
 	if e.settled || last {
-		e.zone.noteSettled(e.settled)
+		e.zone.warnOfMissingCost(e.settled)
 	}
 }
 
 // finish notes what is known of the response when the handlers behind have ended. err is what
 // they have returned, if they have.
-func (s *settling) finish(header http.Header, returned bool, err error) {
+func (s *settlement) finish(header http.Header, returned bool, err error) {
 	if s.status == 0 { // nothing was written: others will write it
 		status := http.StatusOK
 		var known caddyhttp.HandlerError
@@ -148,11 +148,11 @@ func (s *settling) finish(header http.Header, returned bool, err error) {
 		if errors.As(err, &known) && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
-		s.note(status, header)
+		s.observeHeader(status, header)
 	}
 	for i := range s.answer.entries {
 		if e := &s.answer.entries[i]; s.trailers && e.settles() && !e.settled {
-			s.read(e, true)
+			s.readTrueCost(e, true)
 		}
 	}
 }

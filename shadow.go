@@ -34,9 +34,9 @@ func (z *zone) enforces(key string) bool {
 }
 
 // enforced tells whether any zone the request belongs to may refuse it.
-func (a *answer) enforced() bool {
-	for i := range a.entries {
-		if !a.entries[i].Shadow {
+func (state *requestState) enforced() bool {
+	for i := range state.entries {
+		if !state.entries[i].Shadow {
 			return true
 		}
 	}

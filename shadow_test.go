@@ -103,11 +103,11 @@ func TestShadowDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := answerOf(nil, &zone{places: &places{zone: t.Name(), longest: 1000, most: 1}}, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
-	took := a.takePlaces()
-	a.leavePlaces()
-	if n := a.entries[0].zone.places.room().taken; took || n != 0 || a.requests[0].MaxWait != 1000 {
-		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, a.requests[0].MaxWait)
+	state := answerOf(nil, &zone{delay: &delayPolicy{zone: t.Name(), maxWait: 1000, maxHeld: 1}}, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
+	took := state.reservePlaces()
+	state.releasePlaces()
+	if n := state.entries[0].zone.delay.queue().taken; took || n != 0 || state.requests[0].MaxWait != 1000 {
+		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, state.requests[0].MaxWait)
 	}
 	// Another zone holds the request all the same.
 	c.get(t, "/other").want(t, 200)

@@ -16,9 +16,9 @@ import (
 // This file makes errors about likely mistakes, with the correction. No error text of the
 // module holds < > or &, because Caddy's admin API sends errors as JSON with < as \u003c.
 
-// otherWords maps words of other limiters, and of the JSON configuration, to the options
+// synonyms maps words of other limiters, and of the JSON configuration, to the options
 // that were probably meant. The first option that the block has is suggested.
-var otherWords = map[string][]string{
+var synonyms = map[string][]string{
 	"bucket":          {"token_bucket"},
 	"algorithm":       {"token_bucket"},
 	"limit":           {"token_bucket", "limits"},
@@ -66,9 +66,9 @@ var otherWords = map[string][]string{
 	"prefix":          {"key_prefix"},
 }
 
-// meant returns the name in names that was probably meant, or "".
-func meant(name string, names []string) string {
-	for _, other := range otherWords[strings.ToLower(name)] {
+// suggest returns the name in names that was probably meant, or "".
+func suggest(name string, names []string) string {
+	for _, other := range synonyms[strings.ToLower(name)] {
 		if slices.Contains(names, other) {
 			return other
 		}
@@ -128,8 +128,8 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// homes lists the options of each block.
-var homes = []struct {
+// optionBlocks lists the options of each block.
+var optionBlocks = []struct {
 	block   string
 	options []string
 }{
@@ -142,12 +142,12 @@ var homes = []struct {
 	{"the tls block of redis", tlsOptions},
 }
 
-// homeOf returns the block that an option belongs in, or "" for none.
-func homeOf(option, of string) string {
+// blockOf returns the block that an option belongs in, or "" for none.
+func blockOf(option, of string) string {
 	if of == "redis" && slices.Contains(tlsOptions, option) { // key is an option of zones, too
 		return "the tls block of redis"
 	}
-	for _, home := range homes {
+	for _, home := range optionBlocks {
 		if slices.Contains(home.options, option) {
 			return home.block
 		}
@@ -173,21 +173,21 @@ func unknownOption(option, of string, options []string) error {
 	if option == "status" && of == "settle" {
 		return errors.New(unknown + ": write for example match status 401 403")
 	}
-	if home := homeOf(option, of); home != "" {
+	if home := blockOf(option, of); home != "" {
 		return fmt.Errorf("%s: it belongs in %s", unknown, home)
 	}
-	if name := meant(option, options); name != "" {
+	if name := suggest(option, options); name != "" {
 		return fmt.Errorf("%s (did you mean %s?)%s", unknown, name, exampleOf(name))
 	}
 	if _, err := caddy.GetModule("http.matchers." + option); err == nil && slices.Contains(options, "match") {
 		return fmt.Errorf("%s (did you mean match %s?)", unknown, option)
 	}
 	var elsewhere []string
-	for _, home := range homes {
+	for _, home := range optionBlocks {
 		elsewhere = append(elsewhere, home.options...)
 	}
-	if name := meant(option, elsewhere); name != "" {
-		return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, name, homeOf(name, of))
+	if name := suggest(option, elsewhere); name != "" {
+		return fmt.Errorf("%s (did you mean %s?): it belongs in %s", unknown, name, blockOf(name, of))
 	}
 	if len(options) == 0 {
 		return errors.New(unknown + ": it has none")

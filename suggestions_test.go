@@ -17,13 +17,13 @@ func TestMeant(t *testing.T) {
 		"leaky": "leaky_bucket", "overrides": "runtime_overrides", "dry_run": "shadow",
 		"x": "", "frobnicate": "", "bandwidth": "", "": "",
 	} {
-		if got := meant(name, names); got != want {
+		if got := suggest(name, names); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
-	for a, options := range otherWords { // all that they suggest is there
+	for a, options := range synonyms { // all that they suggest is there
 		for _, option := range options {
-			if homeOf(option, "") == "" && option != "limits" && option != "max_events" && option != "rate_limits" {
+			if blockOf(option, "") == "" && option != "limits" && option != "max_events" && option != "rate_limits" {
 				t.Errorf("%s suggests %s, which there isn't", a, option)
 			}
 		}

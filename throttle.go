@@ -12,9 +12,9 @@ type throttle struct {
 	held atomic.Int64
 }
 
-// pass returns 0, or how many times it was called since it last returned
+// proceed returns 0, or how many times it was called since it last returned
 // another number, if that is at least an interval ago.
-func (t *throttle) pass(interval time.Duration) int64 {
+func (t *throttle) due(interval time.Duration) int64 {
 	t.held.Add(1)
 	now, last := time.Now().UnixNano(), t.last.Load()
 	if now-last < int64(interval) || !t.last.CompareAndSwap(last, now) {

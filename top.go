@@ -49,12 +49,12 @@ const (
 	topHalfLife = time.Minute
 )
 
-// countRefusals counts a refused request for the keys that were refused.
-func (a *answer) countRefusals() {
+// countDeniedKeys counts a refused request for the keys that were refused.
+func (state *requestState) countDeniedKeys() {
 	now := time.Now()
-	for i := range a.entries {
-		if e := &a.entries[i]; !e.Shadow && e.denies() {
-			e.zone.top.count(now, a.handler.hashKeys, e.Key)
+	for i := range state.entries {
+		if e := &state.entries[i]; !e.Shadow && e.denies() {
+			e.zone.deniedKeys.count(now, state.handler.hashKeys, e.Key)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func newTopKey(secret, key string) topKey {
 	if secret != "" {
 		return topKey{text: redisstore.HashedKey(secret, key), hashed: true}
 	}
-	shown, cut := beginning(key)
+	shown, cut := shortenKey(key)
 	return topKey{text: shown, cut: cut}
 }
 

@@ -107,7 +107,7 @@ func TestTopTellsHowFarOff(t *testing.T) {
 }
 
 func TestTopKeys(t *testing.T) {
-	long := strings.Repeat("x", longestShown)
+	long := strings.Repeat("x", maxShownKey)
 	for _, c := range []struct {
 		secret, key string
 		want        topKey
@@ -130,8 +130,8 @@ func TestTopCountsLongKeysApart(t *testing.T) {
 		s.count(now, "", long+"a")
 	}
 	s.count(now, "", long+"b")
-	s.count(now, "", long[:longestShown])
-	shown := topKey{text: long[:longestShown], cut: true}
+	s.count(now, "", long[:maxShownKey])
+	shown := topKey{text: long[:maxShownKey], cut: true}
 	list := s.list(now)
 	if len(list) != 3 || list[0].key != shown || list[0].count != 3 || list[1].count != 1 || list[2].count != 1 {
 		t.Errorf("%+v", list)

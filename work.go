@@ -20,8 +20,8 @@ func (z *zone) worstCost() int64 {
 
 // work returns the most work of a request of up to that cost under these terms, and the limit
 // with the largest part of it; nil if there is none.
-func (t *terms) work(cost int64) (work int64, largest heaviest) {
-	for _, l := range t.ready {
+func (t *limitSet) work(cost int64) (work int64, largest heaviest) {
+	for _, l := range t.limits {
 		work += l.WorstWork(cost)
 		largest = largest.or(heaviest{l, cost})
 	}
@@ -40,12 +40,12 @@ func boundWork(zones []*zone) error {
 	all, overridable := int64(0), int64(0)
 	var largest heaviest
 	for _, z := range zones {
-		z.mostWork = 0
-		z.allTerms(func(t *terms) {
+		z.maxWork = 0
+		z.eachLimitSet(func(t *limitSet) {
 			work, limit := t.work(z.worstCost())
-			z.mostWork, largest = max(z.mostWork, work), largest.or(limit)
+			z.maxWork, largest = max(z.maxWork, work), largest.or(limit)
 		})
-		if all += z.mostWork; z.overridable {
+		if all += z.maxWork; z.overridable {
 			overridable++
 		}
 	}
@@ -54,16 +54,16 @@ func boundWork(zones []*zone) error {
 	}
 	for _, z := range zones {
 		if z.overridable {
-			z.mostWork += (algorithms.MostWork - all) / overridable
+			z.maxWork += (algorithms.MostWork - all) / overridable
 		}
 	}
 	return nil
 }
 
 // checkWork denies an override at run time that is too much work.
-func (z *zone) checkWork(t *terms) error {
-	if work, largest := t.work(z.worstCost()); work > z.mostWork {
-		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", largest.lighten(work-z.mostWork))
+func (z *zone) checkWork(t *limitSet) error {
+	if work, largest := t.work(z.worstCost()); work > z.maxWork {
+		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", largest.lighten(work-z.maxWork))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ type Zone struct {
 	// 203.0.113.0/24, is for all addresses in it that come from an address placeholder:
 	// {http.vars.client_ip}, {http.request.remote.host} or {http.request.remote.host/24,64}.
 	// Of several networks the smallest counts (default: none).
-	Override map[string]*Terms `json:"override,omitempty"`
+	Override map[string]*LimitSet `json:"override,omitempty"`
 
 	// Look in the store, too, whether a key has an override that was set at run time, over
 	// the admin API; it goes before all others (default false).
@@ -113,41 +113,41 @@ type Zone struct {
 
 // zone is a Zone made ready: request handling only reads it.
 type zone struct {
-	name      string
-	matchers  caddyhttp.MatcherSets
-	keys      []keyTemplate
-	usual     *terms    // what a key gets
-	overrides overrides // for keys that get something else
+	name       string
+	matchers   caddyhttp.MatcherSets
+	keys       []keyTemplate
+	defaultSet *limitSet // what a key gets
+	overrides  overrides // for keys that get something else
 	// overridable tells that there are overrides in the store, too. known are those known of,
 	// and ready makes others ready.
-	overridable bool
-	known       knownOverrides
-	ready       func(*Terms) (*terms, error)
-	planBy      keyTemplate
-	plans       map[string]*terms // by what planBy gives
-	mode        algorithms.Mode
-	cost        Number
-	oneCost     int64  // what every request costs, if it is the same for all
-	factor      Number // if it isn't the same for all
-	unlimited   bool
-	places      *places // nil: requests are never held
-	mostWork    int64   // the most work of its terms; see [boundWork]
-	settle      *Settle // nil: charges stay
-	enforce     float64 // the share of keys, in percent
-	status      int
+	overridable     bool
+	knownOverrides  knownOverrides
+	compileOverride func(*LimitSet) (*limitSet, error)
+	planBy          keyTemplate
+	planSets        map[string]*limitSet // by what planBy gives
+	mode            algorithms.Mode
+	cost            Number
+	oneCost         int64  // what every request costs, if it is the same for all
+	factor          Number // if it isn't the same for all
+	unlimited       bool
+	delay           *delayPolicy // nil: requests are never held
+	maxWork         int64        // the most work of its terms; see [boundWork]
+	settle          *Settle      // nil: charges stay
+	enforce         float64      // the share of keys, in percent
+	status          int
 
-	metrics zoneMetrics
-	top     *top // of all zones of this name
+	metrics    zoneMetrics
+	deniedKeys *top // of all zones of this name
 
-	handler  *Handler
-	config   *Zone
-	identity identity
-	plain    bool // uses only the fields other limiters have too
+	handler         *Handler
+	config          *Zone
+	identity        identity
+	mholtCompatible bool // uses only the fields other limiters have too
 
-	cautions
-	badCost   atomic.Bool
-	badFactor atomic.Bool
-	logger    *zap.Logger
+	keyWarnings
+	warnedOfCost   atomic.Bool
+	warnedOfFactor atomic.Bool
+	logger         *zap.Logger
 }
 
 // provision makes the zone ready. Its errors don't repeat the zone's name.
@@ -168,7 +168,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z := &zone{
 		name: name, mode: mode, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
-		handler: h, config: c, top: new(top),
+		handler: h, config: c, deniedKeys: new(top),
 	}
 	if c.Shadow {
 		z.enforce = 0
@@ -188,14 +188,14 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
 	}
 	keys := c.keys()
-	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&Terms{Limits: c.allLimits()}).describe(), override: describeTerms(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
-	z.plain = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
+	z.identity = identity{key: fmt.Sprintf("%q", keys), prefixes: fmt.Sprintf("[ipv4 %d ipv6 %d]", c.IPv4Prefix, c.IPv6Prefix), limits: (&LimitSet{Limits: c.allLimits()}).describe(), override: describeLimitSets(c.Override), overrides: fmt.Sprint(c.RuntimeOverrides), plan: c.Plan.describe(), concurrency: fmt.Sprint(c.Concurrency), mode: mode.String(), ban: c.Ban.describe()}
+	z.mholtCompatible = c.MaxEvents > 0 && len(c.Limits) == 0 && len(keys) == 1 && c.Cost == "" && c.Status == 0 && c.Mode == "" && c.Factor == "" && c.Concurrency == 0 && c.Delay == nil && c.Override == nil && !c.RuntimeOverrides && c.Plan == nil && c.Settle == nil && c.Ban == nil && !c.Shadow && c.Enforce == nil
 	z.keys = c.keyTemplates()
 	if c.Delay != nil {
 		oneKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
-		z.places = &places{zone: name, longest: c.Delay.longest(), most: cmp.Or(c.Delay.Held, defaultHeld), oneKey: oneKey}
+		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.longest(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), oneKey: oneKey}
 	}
-	z.judge(c)
+	z.prepareWarnings(c)
 	factor := int64(sameFactor)
 	if c.Factor.varies() {
 		z.factor = c.Factor
@@ -204,22 +204,22 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	z.identity.factor = cmp.Or(string(z.factor), fmt.Sprint(float64(factor)/sameFactor))
 	z.unlimited = factor == 0
-	if err := z.provisionTerms(c, factor, h.outage); err != nil {
+	if err := z.compilePolicy(c, factor, h.storeErrorPolicy); err != nil {
 		return nil, err
 	}
-	z.allTerms(func(t *terms) {
+	z.eachLimitSet(func(t *limitSet) {
 		if !t.unlimited {
-			t.name(z.name, z.keys)
+			t.nameBudgets(z.name, z.keys)
 		}
 	})
 	z.overridable = c.RuntimeOverrides
-	z.ready = func(t *Terms) (*terms, error) {
-		made, err := t.ready(c, factor, h.outage)
+	z.compileOverride = func(t *LimitSet) (*limitSet, error) {
+		made, err := t.compile(c, factor, h.storeErrorPolicy)
 		if err == nil {
 			err = z.checkWork(made)
 		}
 		if err == nil && !made.unlimited {
-			made.name(z.name, z.keys)
+			made.nameBudgets(z.name, z.keys)
 		}
 		return made, err
 	}
@@ -294,7 +294,7 @@ func (c *Zone) checkLimits() error {
 		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
 	if c.Ban != nil { // also where nothing is limited
-		if _, err := c.Ban.ready(anyLimits); err != nil {
+		if _, err := c.Ban.compile(anyLimits); err != nil {
 			return err
 		}
 	}
@@ -313,7 +313,7 @@ func (c *Zone) checkLimits() error {
 	if err := c.checkOverrideKeys(); err != nil {
 		return err
 	}
-	return new(zone).provisionTerms(c, sameFactor, outagePolicy{num: 1, den: 1})
+	return new(zone).compilePolicy(c, sameFactor, storeErrorPolicy{num: 1, den: 1})
 }
 
 // checkTogether judges which of the zone's settings go together.
@@ -386,7 +386,7 @@ func (z *zone) matches(r *http.Request) (bool, error) {
 // costOf returns what a request is worth, in events.
 func (z *zone) costOf(repl *caddy.Replacer) int64 {
 	if z.cost.varies() {
-		return z.cost.of(repl, "cost", parseCost, z, &z.badCost)
+		return z.cost.of(repl, "cost", parseCost, z, &z.warnedOfCost)
 	}
 	return z.oneCost
 }
@@ -394,7 +394,7 @@ func (z *zone) costOf(repl *caddy.Replacer) int64 {
 // factorOf returns what the bursts are divided by for a request, in millionths.
 func (z *zone) factorOf(repl *caddy.Replacer) int64 {
 	if z.factor.varies() {
-		return z.factor.of(repl, "factor", parseFactor, z, &z.badFactor)
+		return z.factor.of(repl, "factor", parseFactor, z, &z.warnedOfFactor)
 	}
 	return sameFactor
 }

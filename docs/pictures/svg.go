@@ -71,16 +71,16 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	fmt.Fprintf(&b, `<path class="area" d="M%d %d%sV%dZ"/>`+"\n", left, floor, "V"+line, floor)
 	fmt.Fprintf(&b, `<path class="level" d="M%d %s"/>`+"\n", left, line)
 
-	for _, a := range answers {
-		if !a.passed {
-			cross(&b, x(a.arrived), refused)
+	for _, state := range answers {
+		if !state.passed {
+			cross(&b, x(state.arrived), refused)
 			continue
 		}
-		if a.wait > 0 {
-			fmt.Fprintf(&b, `<path class="wait" d="M%.1f %dL%.1f %d"/>`, x(a.arrived), held, x(a.arrived+a.wait), passed)
-			hollow(&b, x(a.arrived), held)
+		if state.wait > 0 {
+			fmt.Fprintf(&b, `<path class="wait" d="M%.1f %dL%.1f %d"/>`, x(state.arrived), held, x(state.arrived+state.wait), passed)
+			hollow(&b, x(state.arrived), held)
 		}
-		dot(&b, x(a.arrived+a.wait), passed)
+		dot(&b, x(state.arrived+state.wait), passed)
 	}
 
 	row := func(text string, y int) {

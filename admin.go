@@ -244,7 +244,7 @@ func (a *adminRequest) resetKey() (any, error) {
 	return nil, a.change(func(z *zone) (c store.Change, err error) {
 		text, err := z.storedOverride(a.ctx, a.key)
 		network, _ := parseNetwork(a.key)
-		all := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.of(a.key, network)})
+		all := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
 		if text != "" {
 			t, _ := z.readOverride(text) // one that can't be read has no effect
 			all = append(all, namedLimitSet{limitSet: t})

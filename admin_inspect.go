@@ -36,7 +36,7 @@ func (a *adminRequest) inspectKey() (any, error) {
 
 // inspectKey adds what there is of a key in one zone.
 func (z *zone) inspect(ctx context.Context, key string, v *keyView) error {
-	text := z.knownOverrides.of(key).Text
+	text := z.knownOverrides.lookup(key).Text
 	for range maxTries {
 		var inForce [][]namedLimitSet
 		v.Override, inForce = z.limitSetsInForce(key, text)
@@ -66,7 +66,7 @@ func (z *zone) inspectLocally(ctx context.Context, key string, v *keyView, failu
 		return failure
 	}
 	v.Store = "local"
-	text := z.knownOverrides.of(key).Text
+	text := z.knownOverrides.lookup(key).Text
 	var inForce [][]namedLimitSet
 	v.Override, inForce = z.limitSetsInForce(key, text)
 	requests, alternatives := z.peekRequests(key, text, inForce)
@@ -114,7 +114,7 @@ func (z *zone) limitSetsWithoutOverride() []namedLimitSet {
 // override in the store. An override of an address applies only under an address placeholder.
 func (z *zone) limitSetsInForce(key, text string) (v *overrideView, all [][]namedLimitSet) {
 	network, isNetwork := parseNetwork(key)
-	t := z.overrides.of(key, network)
+	t := z.overrides.lookup(key, network)
 	if t != nil {
 		v = &overrideView{From: "config", Limits: t.limitTexts()}
 	}

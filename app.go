@@ -20,21 +20,20 @@ func init() {
 	caddy.RegisterModule(App{})
 }
 
-// App holds what all rate_limit handlers of one configuration share: their
-// default options, the stores, and the names of their zones. It needn't be
-// configured.
+// App holds the things that all rate_limit handlers of one configuration share: default options,
+// stores, and the names of zones. It works without any configuration.
 type App struct {
 	Options
 
 	// Settings of the store in memory.
 	Memory *MemoryOptions `json:"memory,omitempty"`
 
-	// What this configuration uses of shared holds references, so it lives as
-	// long as any configuration uses it: reloads keep budgets and connections.
+	// The stores that this configuration has acquired from the pool. They live as long as any
+	// configuration uses them, so reloads keep budgets and connections.
 	memory   *store.Memory
-	local    *store.Memory // stands in for any Redis that fails
+	local    *store.Memory // the local budgets, for when a Redis fails
 	redis    map[redisstore.Options]*backend
-	acquired []any // the keys to give back
+	acquired []any // the keys in the pool, to be released
 
 	bounded      *store.Bounded
 	standIn      *store.Bounded // local as this configuration sees it
@@ -53,10 +52,10 @@ type App struct {
 
 // MemoryOptions are the settings of the store in memory.
 type MemoryOptions struct {
-	// How many keys are held at most, over all zones; a sliding log counts as
-	// one more for every 64 events it has room for. When that many are held and none
-	// has expired, new keys share one budget per limit (default 1000000). 1000000 keys
-	// of any length cost about 200 MB of memory, and at most 1.4 GB with sliding logs.
+	// How many keys are held at most, over all zones. A sliding log counts as one more key
+	// for every 64 events that it has room for. When the store is full, new keys share one
+	// budget per limit (default 1000000). 1000000 keys of any length need about 200 MB of
+	// memory, or at most 1.4 GB with sliding logs.
 	MaxKeys int64 `json:"max_keys,omitempty"`
 }
 
@@ -65,12 +64,12 @@ const (
 	defaultSweepInterval = time.Minute
 )
 
-// shared holds the stores of all configurations of this process: those in memory
-// under a memoryKey, and one per distinct Redis under its options.
+// shared is the pool of stores of all configurations in this process. A store in memory has a
+// memoryKey. A Redis has its options as the key.
 var shared = caddy.NewUsagePool()
 
-// memoryKey names a store in memory: that of zones without Redis, or the one that
-// stands in for Redis.
+// memoryKey names one of the two stores in memory: the one for zones without Redis, and the one
+// with the local budgets of an outage.
 type memoryKey string
 
 const (
@@ -86,7 +85,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision makes the app ready for its handlers.
+// Provision prepares the app for its handlers. They are provisioned later.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
 	a.redis = make(map[redisstore.Options]*backend)
@@ -110,7 +109,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// Validate judges the defaults and the settings of the store in memory.
+// Validate checks the default options and the options of the store in memory.
 func (a *App) Validate() error {
 	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys)) // whether there is a Redis, handlers decide
 }
@@ -122,8 +121,7 @@ func checkMaxKeys(n int64) error {
 	return nil
 }
 
-// Start begins to sweep the memory and to look whether Redis is there. Both end
-// with the configuration.
+// Start begins to sweep the memory, and checks every Redis once. Both end with the configuration.
 func (a *App) Start() error {
 	if a.memory != nil || a.local != nil {
 		go a.sweep()
@@ -148,10 +146,10 @@ func (a *App) outageModes(b *backend) map[string]bool {
 	return modes
 }
 
-// Stop does nothing: requests may still be under way.
+// Stop does nothing, because requests may still be in flight.
 func (a *App) Stop() error { return nil }
 
-// Cleanup gives back exactly what was acquired.
+// Cleanup releases exactly the stores that were acquired.
 func (a *App) Cleanup() error {
 	if a.denials != nil {
 		a.denials.close()
@@ -185,8 +183,8 @@ func (a *App) sweep() {
 	}
 }
 
-// checkRedis warns if a Redis doesn't pass the check. Then no request asks it until it does.
-// The configuration is in force all the same: the Redis may come back.
+// checkRedis warns if a Redis fails its check. Requests then don't ask this Redis until it passes
+// a check. The configuration is in force in any case.
 func (a *App) checkRedis(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
@@ -201,7 +199,7 @@ func (a *App) checkRedis(b *backend) {
 	}
 }
 
-// storeFor returns the store for a handler, and its identity.
+// storeFor returns the store of a handler, and a text that identifies its budgets.
 func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string, err error) {
 	o := &h.Options
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
@@ -242,7 +240,7 @@ func (a *App) memoryStore() (_ store.Store, err error) {
 	return a.bounded, err
 }
 
-// memoryIn returns a store in memory, known or not.
+// memoryIn returns known, or the store in memory from the pool if known is nil.
 func (a *App) memoryIn(key memoryKey, known *store.Memory) (*store.Memory, error) {
 	if known != nil {
 		return known, nil
@@ -255,7 +253,7 @@ func (a *App) memoryIn(key memoryKey, known *store.Memory) (*store.Memory, error
 	return m.(pooledMemory).Memory, nil
 }
 
-// pooledMemory lets a [store.Memory] live in the pool. It holds nothing to close.
+// pooledMemory lets a [store.Memory] live in the pool. It has nothing to close.
 type pooledMemory struct{ *store.Memory }
 
 func (pooledMemory) Destruct() error { return nil }
@@ -282,8 +280,8 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	return a.redis[o], nil
 }
 
-// registerZone notes a zone's name. Zones of one name must agree on everything that
-// decides whose budget a request is charged to and how much it grants.
+// registerZone adds a zone to the zones of the configuration. Zones with the same name must agree
+// on their budgets: on the keys, and on how much the budgets grant.
 func (a *App) registerZone(z *zone) error {
 	known := a.zonesByName[z.name]
 	a.zonesByName[z.name] = append(known, z)
@@ -308,7 +306,7 @@ func (a *App) registerZone(z *zone) error {
 	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name", what, one, other)
 }
 
-// reportFull warns, once a minute, that new keys find no room in memory.
+// reportFull warns that the memory is full for new keys of a zone, at most once a minute.
 func (a *App) reportFull(zone string) {
 	t, ok := a.fullWarnings.Load(zone)
 	if !ok {
@@ -320,7 +318,7 @@ func (a *App) reportFull(zone string) {
 	}
 }
 
-// reportFailure logs, once every ten seconds, what a store could not do.
+// reportFailure logs a failure of a store, at most once every ten seconds.
 func (a *App) reportFailure(what string, err error) {
 	if n := a.storeFailures.due(10 * time.Second); n > 0 {
 		a.logger.Error(what, zap.Error(err), zap.Int64("requests", n))

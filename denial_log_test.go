@@ -112,7 +112,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 				refusals.record(denial{zone: "z" + h.hashKeys, key: key, handler: h})
 				z.deniedKeys.count(time.Now(), h.hashKeys, key)
 			}
-			z.knownOverrides.set(key, knownOverride{Override: &store.Override{Text: "{}"}})
+			z.knownOverrides.remember(key, knownOverride{Override: &store.Override{Text: "{}"}})
 		}
 		return weak.Make(header)
 	}()

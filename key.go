@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// Key is one value or several alternatives; in JSON a string or a list of them.
+// Key is a value or several alternatives. In JSON it is a string or a list of strings.
 type Key []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -102,8 +102,8 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 	return value, complete && err == nil
 }
 
-// keyHashes hashes the keys that an instance remembers, because clients can make keys long
-// and a hash is short.
+// keyHashes hashes the keys that this process remembers. A hash is short, but clients can make
+// keys long.
 var keyHashes = keyhash.New()
 
 // maxShownKey is how many bytes of a key operators see.

@@ -58,8 +58,8 @@ func maskOf(placeholder string) (ipv4, ipv6 int, masked bool, err error) {
 var errMask = errors.New("is empty for some addresses: write how many bits count of IPv4, up to 32, and of IPv6, up to 128, " +
 	"such as {http.request.remote.host/24,64}")
 
-// describe returns a text that differs for keys of a zone with separate budgets.
-func (t *keyTemplate) describe() string {
+// identity returns a text that differs for keys of a zone with separate budgets.
+func (t *keyTemplate) identity() string {
 	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
 }
 

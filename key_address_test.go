@@ -106,10 +106,10 @@ func TestSmallestNetwork(t *testing.T) {
 			if want != nil {
 				found++
 			}
-			if got := o.of(key.String(), key); got != want {
+			if got := o.lookup(key.String(), key); got != want {
 				t.Fatalf("seed %d: %v of %v: %p, want %p", seed, key, all, got, want)
 			}
-			if o.of(key.String(), netip.Prefix{}) != nil || o.of("text", netip.Prefix{}) != all["text"] {
+			if o.lookup(key.String(), netip.Prefix{}) != nil || o.lookup("text", netip.Prefix{}) != all["text"] {
 				t.Fatalf("seed %d: text counts as what it looks like", seed)
 			}
 		}
@@ -126,7 +126,7 @@ func TestKeysOfAddressesAllocateNothing(t *testing.T) {
 	template := zone.keyTemplates()[0]
 	o := newOverrides(map[string]*limitSet{"10.0.0.0/8": {}, "2001:db8::/32": {}, "10.1.2.0/24": {}, "text": {}})
 	for _, value := range []string{"10.1.2.3", "203.0.113.255", "2001:db8:1:2:3:4:5:6", "fe80::1", "a-text", "sk_1234567890"} {
-		if n := testing.AllocsPerRun(100, func() { o.of(template.normalize(value)) }); n > 0 {
+		if n := testing.AllocsPerRun(100, func() { o.lookup(template.normalize(value)) }); n > 0 {
 			t.Errorf("%s: %v allocations", value, n)
 		}
 	}

@@ -14,18 +14,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// Keys that are not what they look like: addresses nobody has proved to be theirs,
-// addresses of proxies, users not known yet, and networks taken for a client.
+// This file warns of keys that are not what they look like: addresses that nobody has verified,
+// addresses of proxies, users that are not known yet, and IPv6 addresses of one client.
 
-// Where an address comes from, as placeholders.
+// The placeholders of addresses.
 const (
 	remoteAddress = "http.request.remote" // and .host, .port
 	remoteHost    = "http.request.remote.host"
 	clientAddress = "http.vars.client_ip"
 )
 
-// The prefixes of placeholders that later handlers can set: authentication sets the first,
-// forward_auth for example the second.
+// The prefixes of placeholders that later handlers can set. Authentication sets userPrefix.
+// forward_auth, for example, sets fieldPrefix.
 const (
 	userPrefix  = "http.auth."
 	fieldPrefix = "http.request.header."
@@ -62,10 +62,10 @@ const (
 	inARow = 100
 )
 
-// usesRemote tells whether a key is made of the address of the connection.
+// usesRemote reports whether the key contains the address of the connection.
 func (t *keyTemplate) usesRemote() bool { return strings.Contains(t.text, "{"+remoteAddress) }
 
-// usesAddress tells whether a key is made of an address.
+// usesAddress reports whether the key contains an address.
 func (t *keyTemplate) usesAddress() bool {
 	return t.usesRemote() || strings.Contains(t.text, "{"+clientAddress+"}")
 }
@@ -95,7 +95,7 @@ func (z *zone) prepareWarnings(c *Zone) {
 	}
 }
 
-// warnOfAddresses warns of keys of which one client has many.
+// warnOfAddresses warns of zones in which one client can have many keys.
 func (h *Handler) warnOfAddresses() {
 	var names []string
 	for _, z := range h.zones {
@@ -111,9 +111,9 @@ func (h *Handler) warnOfAddresses() {
 
 var errTooEarly = errors.New("the address of the client is not verified yet")
 
-// tooEarly tells whether a request came before its handshake was complete (HTTP/3
-// early data), and its key is an address, which may then be anybody's. Clients repeat
-// such requests when the handshake is complete.
+// tooEarly reports whether the key of a request is an address that is not verified yet. That is
+// so before the handshake is complete (HTTP/3 early data). Clients repeat such a request after
+// the handshake.
 func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 	if !z.addressKey || r.TLS == nil || r.TLS.HandshakeComplete {
 		return false

@@ -1,10 +1,11 @@
-// Package ratelimit limits HTTP requests in Caddy: exactly, in the memory of one
+// Package ratelimit limits HTTP requests in Caddy. The limits are exact, in the memory of one
 // process or in a Redis that any number of processes share.
 //
-// The way of a request: Handler.ServeHTTP (handler.go) asks each zone whose it is
-// (zone.go), takes from all their budgets in one call of a store (package store,
-// or redisstore), whose arithmetic is in package algorithms, and writes what came
-// of it into the response (headers.go).
+// [Handler.ServeHTTP] (handler.go) handles a request. It collects the zones that the request
+// matches (request.go), and takes from the budgets of all of them in one call of a
+// [store.Store]. The store is in memory (package store) or in Redis (package redisstore).
+// Package algorithms has the arithmetic of both. The handler then writes the outcome into the
+// response (headers.go), and passes the request on or denies it.
 package ratelimit
 
 import (
@@ -25,17 +26,17 @@ func init() {
 	caddy.RegisterModule(Handler{})
 }
 
-// Handler limits requests by zones: named rules that say which requests belong
-// to them, whose budget a request is charged to, and how much that budget grants.
-// A request passes when every zone it belongs to has room for it, and is then
-// charged to all of them; otherwise it is charged to none (but see mode) and
-// answered with status 429.
+// Handler limits requests by zones. A zone is a named rule: it says which requests it matches,
+// which budget a request is charged to, and how much that budget grants.
 //
-// The module has the ID and the directive of two older limiters, so it is built
-// into Caddy instead of them.
+// A request passes if every zone that it matches has room for it. Then it is charged to all
+// of them. Otherwise it is denied with status 429, and charged to none (but see mode).
 //
-// Placeholders, for every zone of the configuration. They are empty for a request that the zone
-// does not limit:
+// The module has the same ID and directive as two older limiters. Build it into Caddy instead
+// of them.
+//
+// The handler sets these placeholders for every zone of the configuration. They are empty for a
+// request that the zone does not limit:
 //
 // Placeholder | Value
 // ------------|---------------
@@ -48,15 +49,15 @@ func init() {
 // `{http.rate_limit.<zone>.banned}` | Whether a ban of the key stands, or began with this request: true or false
 // `{http.rate_limit.exceeded.name}` | The zone that denied the request, the one with the longest wait if several did; empty if none did
 type Handler struct {
-	// The zones, by name: 1 to 64 printable ASCII characters without { } " \ /.
-	// Zones of one name in several handlers are one and must agree.
+	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
+	// Zones with the same name in several handlers are one zone, and must agree.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
 	Options
 
-	// Answer refused requests with an error for the error routes of the JSON
-	// subroute this handler is in. It does so of itself where the server has
-	// error routes (default false).
+	// Answer denied requests with an error, for the error routes of the JSON subroute that
+	// contains this handler. Where the server has error routes, the handler always does so
+	// (default false).
 	ReturnErrors bool `json:"return_errors,omitempty"`
 
 	app              *App
@@ -81,8 +82,8 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision inherits from the app what the handler doesn't say itself and makes
-// the zones ready. It opens no connection, and no budget is touched.
+// Provision inherits unset options from the app, and compiles the zones. It opens no connection
+// and touches no budget.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.logger, h.warnedOfErrorRoutes = ctx.Logger(), new(atomic.Bool)
 	app, err := ctx.App("rate_limit")
@@ -119,7 +120,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return boundWork(h.zones)
 }
 
-// Validate judges the settings, and whether zones shared with other handlers agree.
+// Validate checks the options, and that zones with the same name agree.
 func (h *Handler) Validate() error {
 	if err := h.check(); err != nil {
 		return err

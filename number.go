@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Number is a number, or text with placeholders that give one; in JSON a number or
-// a string.
+// Number is a number, or a text with placeholders that give a number. In JSON it is a number or a
+// string.
 type Number string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -40,10 +40,10 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(n))
 }
 
-// varies tells whether the number depends on the request.
+// varies reports whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 
-// check judges a number that is the same for all requests.
+// check checks a number that is the same for all requests.
 func (n Number) check(what string, parse func(string) (int64, error)) error {
 	if n == "" || n.varies() {
 		return checkBraces(what, string(n))
@@ -58,9 +58,9 @@ func (n Number) check(what string, parse func(string) (int64, error)) error {
 	return nil
 }
 
-// of returns the number for a request: whole, or, where a placeholder gives no such
-// number, what parse returns beside its error; that is logged once per zone.
-func (n Number) of(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone, said *atomic.Bool) int64 {
+// evaluate returns the number for a request. If a placeholder gives no such number, evaluate
+// returns the value that parse returns beside its error, and logs that once per zone.
+func (n Number) evaluate(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone, said *atomic.Bool) int64 {
 	value, err := parse(repl.ReplaceAll(string(n), ""))
 	if err != nil && !said.Swap(true) {
 		z.logger.Warn("a "+what+" is no number from 0: it counts as 1 for such requests (said once)",
@@ -71,17 +71,17 @@ func (n Number) of(repl *caddy.Replacer, what string, parse func(string) (int64,
 
 var errNumber = errors.New("must be a number from 0 or a placeholder")
 
-// parseNumber reads a number from 0, which fractions may have, in units of 1/scale,
-// rounded by round; a larger one than most counts as most.
-func parseNumber(text string, scale, most float64, round func(float64) float64) (int64, error) {
+// parseNumber reads a number from 0, perhaps with a fraction. It returns the number in units of
+// 1/scale, rounded by round, but at most maximum.
+func parseNumber(text string, scale, maximum float64, round func(float64) float64) (int64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if math.IsInf(n, 1) { // also for numbers too large to be parsed
-		return int64(most), nil
+		return int64(maximum), nil
 	}
 	if err != nil || math.IsNaN(n) || math.Signbit(n) {
 		return int64(scale), fmt.Errorf("%w, not %q", errNumber, text)
 	}
-	return int64(min(round(n*scale), most)), nil
+	return int64(min(round(n*scale), maximum)), nil
 }
 
 // maxCost is the largest cost of a request; a larger one counts as this.
@@ -93,13 +93,13 @@ func parseCost(text string) (int64, error) { return parseNumber(text, 1, maxCost
 // sameFactor is a factor of 1, in millionths.
 const sameFactor = 1_000_000
 
-// parseFactor reads a factor, in millionths. 0 is none that scales; a smaller one
-// than the smallest counts as that.
+// parseFactor reads a factor, in millionths. A factor of 0 means that nothing is charged. A
+// factor above 0 is at least 1 millionth.
 func parseFactor(text string) (int64, error) {
-	const most = 1 << 50
-	n, err := parseNumber(text, sameFactor, most, math.Round)
+	const maxFactor = 1 << 50
+	n, err := parseNumber(text, sameFactor, maxFactor, math.Round)
 	if err == nil && n == 0 {
-		n, err = parseNumber(text, sameFactor, most, math.Ceil)
+		n, err = parseNumber(text, sameFactor, maxFactor, math.Ceil)
 	}
 	return n, err
 }

@@ -10,16 +10,15 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// OnStoreError says what becomes of requests that Redis can't decide on; in JSON it
-// can also be the mode alone.
+// OnStoreError says what happens to requests while Redis fails. In JSON it can also be the mode
+// alone.
 type OnStoreError struct {
-	// "local": the same limits, kept in this process; "allow": the request passes
-	// unlimited; or "deny": it is answered with status 503 (default local).
+	// "local": the same limits apply, with budgets in this process. "allow": requests pass
+	// unlimited. "deny": requests are answered with status 503 (default local).
 	Mode string `json:"mode,omitempty"`
 
-	// How much of the limits this process grants with mode local: a fraction such
-	// as 1/3 or 0.25, for one of three or four instances; rounded down to at least
-	// 1 event (default 1: all of it).
+	// The share of the limits that this process grants in mode local: a fraction such as 1/3
+	// for one of three instances. It is rounded down to at least 1 event (default 1: all).
 	Share string `json:"share,omitempty"`
 }
 
@@ -44,7 +43,7 @@ func (o OnStoreError) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(o))
 }
 
-// storeErrorPolicy is an [OnStoreError] made ready.
+// storeErrorPolicy is a checked [OnStoreError] with its defaults filled in.
 type storeErrorPolicy struct {
 	mode     string
 	num, den int64 // the share
@@ -76,9 +75,9 @@ func (o *OnStoreError) compile() (storeErrorPolicy, error) {
 	if policy.mode != "local" {
 		return policy, fmt.Errorf("on_store_error %s takes no share, not %q: only local has limits to share", o.Mode, o.Share)
 	}
-	const most = 1_000_000
+	const maxDenominator = 1_000_000
 	share, ok := new(big.Rat).SetString(o.Share)
-	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") || share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(most)) > 0 {
+	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") || share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
 		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", o.Share)
 	}
 	policy.num, policy.den = share.Num().Int64(), share.Denom().Int64()

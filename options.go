@@ -9,9 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options are what a handler can be told besides its zones. The rate_limit app
-// holds the same as defaults for all handlers; what a handler says itself
-// replaces the default whole.
+// Options are the options of a handler besides its zones. The rate_limit app has the same
+// options, as defaults for all handlers. An option of a handler replaces the default as a whole.
 type Options struct {
 	// The Redis that keeps the budgets, for any number of Caddy instances
 	// (default: none, and budgets are kept in memory).
@@ -21,7 +20,7 @@ type Options struct {
 	// configured, here or in the app, else memory).
 	Store string `json:"store,omitempty"`
 
-	// What becomes of requests that Redis can't decide on (default local).
+	// What happens to requests while Redis fails (default local).
 	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
 
 	// Which header fields tell clients about their budgets: "draft" (RateLimit
@@ -39,9 +38,8 @@ type Options struct {
 	// no error routes answer it (default false: it has no body).
 	ProblemJSON *bool `json:"problem_json,omitempty"`
 
-	// How much is added to Retry-After at most, at random, as a fraction of it,
-	// so that clients don't come back all at once; 0.2 adds up to a fifth
-	// (default 0: nothing).
+	// The largest random addition to Retry-After, as a fraction of it: 0.2 adds up to a
+	// fifth. So clients don't all come back at the same time (default 0: nothing).
 	Jitter float64 `json:"jitter,omitempty"`
 
 	// Log the key of denied requests (default false: keys can be secrets). A key of
@@ -51,20 +49,20 @@ type Options struct {
 	// Leave this handler's requests out of the metrics (default false).
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// How often expired budgets are dropped from memory. The shortest interval of
-	// all handlers that keep budgets in memory counts (default 1m).
+	// How often expired budgets are dropped from memory. The shortest interval of all
+	// handlers that keep budgets in memory applies (default 1m).
 	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
 
-	// Accepted, with a warning, for configurations written for another limiter:
-	// instances share budgets through redis instead.
+	// Has no effect but a warning. Configurations for another limiter may have it. Use redis to
+	// share budgets between instances.
 	Distributed any `json:"distributed,omitempty"`
 
-	// Accepted, with a warning, for configurations written for another limiter:
-	// budgets are kept in memory or in redis.
+	// Has no effect but a warning. Configurations for another limiter may have it. Budgets are
+	// kept in memory or in redis.
 	Storage any `json:"storage,omitempty"`
 }
 
-// inherit takes what isn't set from the defaults.
+// inherit sets unset options to the defaults.
 func (o *Options) inherit(defaults Options) {
 	if o.Store == "" && o.Redis == nil { // a Redis of one's own is there to be used
 		o.Store = defaults.Store
@@ -96,7 +94,7 @@ func (o *Options) inherit(defaults Options) {
 	}
 }
 
-// warnOfIgnored tells what is accepted without effect.
+// warnOfIgnored warns of options that have no effect.
 func (o *Options) warnOfIgnored(logger *zap.Logger) {
 	if o.Distributed != nil {
 		logger.Warn("distributed has no effect: write redis <host:port> for all instances to share one exact limit")
@@ -106,8 +104,7 @@ func (o *Options) warnOfIgnored(logger *zap.Logger) {
 	}
 }
 
-// check judges the options. Its errors name the option, its value and what to
-// write instead.
+// check checks the options. An error names the option, its value and what to write instead.
 func (o *Options) check() error {
 	var redis error
 	if o.Redis != nil {

@@ -48,9 +48,9 @@ func (o *overrides) lengths(network netip.Prefix) *[]int {
 	return &o.ipv6
 }
 
-// of returns the terms of a key, nil for none. For an address or a network these are the
-// terms of the smallest network around it.
-func (o *overrides) of(text string, network netip.Prefix) *limitSet {
+// evaluate returns the limits of a key, or nil if there is no override. For an address or a network,
+// they are those of the smallest network around it.
+func (o *overrides) lookup(text string, network netip.Prefix) *limitSet {
 	if !network.IsValid() {
 		return o.byText[text]
 	}

@@ -13,32 +13,32 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A zone with overrides looks in the store, with every request and in the same round trip,
-// whether the request's key has terms of its own at present. Each instance remembers which
-// keys had some, and asks by these; where that is no longer so, the store says what there
-// is and decides nothing, and the request is asked again.
+// A zone with runtime_overrides looks up the key's override in the store with every request, in
+// the same round trip. Each instance remembers the overrides that it has found, and takes by
+// them. If the store has another override, it decides nothing and returns that override. Then
+// the handler takes again.
 
-// storedOverride is an override as it is kept in a store: as JSON.
+// storedOverride is an override as a store keeps it: as JSON.
 type storedOverride struct {
 	LimitSet
-	// Until tells when it ends, by the clock of who has set it; what counts is when the store
-	// drops it. Zero: never.
+	// Until is when the override ends, by the clock of the instance that has set it. It is for
+	// people: the store drops the override by its own clock. Zero: never.
 	Until time.Time `json:"until,omitzero"`
 }
 
-// text is the override as a store keeps it.
+// text returns the override in the form that a store keeps.
 func (o storedOverride) text() (string, error) {
 	b, err := json.Marshal(o)
 	return string(b), err
 }
 
-// parseOverride reads what a store keeps.
+// parseOverride reads an override in the form that a store keeps.
 func parseOverride(text string) (o storedOverride, err error) {
 	err = decodeStrictly([]byte(text), &o)
 	return o, err
 }
 
-// readOverride makes the terms that a store keeps ready.
+// readOverride compiles an override that a store keeps.
 func (z *zone) readOverride(text string) (*limitSet, error) {
 	o, err := parseOverride(text)
 	if err != nil {
@@ -47,8 +47,7 @@ func (z *zone) readOverride(text string) (*limitSet, error) {
 	return z.compileOverride(&o.LimitSet)
 }
 
-// knownOverrides are those that this instance knows of. They change as requests find
-// others in the store.
+// knownOverrides holds the overrides that this instance has found in the store.
 type knownOverrides struct {
 	mu    sync.RWMutex
 	byKey map[keyhash.Hash]knownOverride
@@ -56,17 +55,17 @@ type knownOverrides struct {
 
 type knownOverride struct {
 	*store.Override
-	terms *limitSet // nil: those that there would be without it, for it can't be read
+	limitSet *limitSet // nil if the override can't be read: it has no effect
 }
 
-// noOverride is known of keys without an override.
+// noOverride stands for a key without an override.
 var noOverride = &store.Override{}
 
-// maxKnownOverrides is how many overrides an instance remembers for a zone. For those of
-// further keys requests are asked twice.
+// maxKnownOverrides is how many overrides an instance remembers for a zone. A request of a
+// further key with an override needs two round trips.
 const maxKnownOverrides = 10_000
 
-func (k *knownOverrides) of(key string) knownOverride {
+func (k *knownOverrides) lookup(key string) knownOverride {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	if len(k.byKey) > 0 {
@@ -77,8 +76,8 @@ func (k *knownOverrides) of(key string) knownOverride {
 	return knownOverride{Override: noOverride}
 }
 
-// set notes an override, and tells whether that is news.
-func (k *knownOverrides) set(key string, o knownOverride) bool {
+// remember remembers an override, and reports whether it is new.
+func (k *knownOverrides) remember(key string, o knownOverride) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	hash := keyHashes.Sum(key)
@@ -108,12 +107,12 @@ func (k *knownOverrides) set(key string, o knownOverride) bool {
 	return true
 }
 
-// maxTries is how often a request is asked at most because overrides change: the last time
-// by those that there were a moment ago.
+// maxTries is how often the handler takes for one request at most, because overrides change. The
+// last time it takes by the overrides that it knows, without looking them up.
 const maxTries = 4
 
-// rememberOverride notes the overrides that there are, if that is why nothing was decided: the request
-// is to be asked again.
+// applyOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err is
+// one: then the handler must collect and take again.
 func (state *requestState) applyOverrides(err error) bool {
 	others, is := errors.AsType[*store.OverriddenError](err)
 	if !is {
@@ -130,9 +129,9 @@ func (state *requestState) applyOverrides(err error) bool {
 func (z *zone) rememberOverride(key, text string) {
 	o, err := knownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
-		o.terms, err = z.readOverride(text)
+		o.limitSet, err = z.readOverride(text)
 	}
-	if z.knownOverrides.set(key, o) && err != nil {
+	if z.knownOverrides.remember(key, o) && err != nil {
 		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
 	}
 }

@@ -50,15 +50,15 @@ func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *st
 	if !z.looksUp(key) {
 		return z.configuredLimitSet(key, repl), nil
 	}
-	known := z.knownOverrides.of(key.text)
-	if known.terms != nil {
-		return known.terms, known.Override
+	known := z.knownOverrides.lookup(key.text)
+	if known.limitSet != nil {
+		return known.limitSet, known.Override
 	}
 	return z.configuredLimitSet(key, repl), known.Override
 }
 
 func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSet {
-	if t := z.overrides.of(key.text, key.network); t != nil {
+	if t := z.overrides.lookup(key.text, key.network); t != nil {
 		return t
 	}
 	if z.planSets != nil {
@@ -180,7 +180,7 @@ func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
 	for i := range keys {
 		var b budgets
 		for n, l := range t.limits {
-			b.limits = append(b.limits, store.NewLimit(zone, keys[i].describe(), l))
+			b.limits = append(b.limits, store.NewLimit(zone, keys[i].identity(), l))
 			if t.shares != nil {
 				b.limits[n].Part = t.shares[n]
 			}

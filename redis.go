@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// Redis says which Redis keeps the budgets. All strings may hold {env.NAME} and
-// {file./absolute/path}, which keeps secrets out of the configuration.
+// Redis is the Redis that keeps the budgets. All strings may have the placeholders {env.NAME} and
+// {file./absolute/path}, which keep secrets out of the configuration.
 type Redis struct {
 	// One host:port; the absolute path of a unix socket; or a URL:
 	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
@@ -36,12 +36,12 @@ type Redis struct {
 	// The number of the database (default: the URL's, or 0).
 	DB int `json:"db,omitempty"`
 
-	// Whether this is a Redis Cluster. Any node that answers tells of the others; db is 0
-	// (default false).
+	// Whether this is a Redis Cluster. The other nodes are found through the first one that
+	// answers. db must be 0 (default false).
 	Cluster bool `json:"cluster,omitempty"`
 
-	// What Sentinels call the Redis to use; they are asked where it is, at first and
-	// after it has failed (default: none are asked).
+	// The name that Sentinels have for the master. They are asked for its address at first
+	// and after it has failed (default: none are asked).
 	MasterName string `json:"master_name,omitempty"`
 
 	// The user to log in to Sentinels as (default: none).
@@ -53,12 +53,11 @@ type Redis struct {
 	// Connections with TLS, to Sentinels too (default: without, but for a rediss:// URL).
 	TLS *RedisTLS `json:"tls,omitempty"`
 
-	// What the name of every key begins with; printable ASCII without braces
-	// (default caddy_rl).
+	// The prefix of every key in Redis: printable ASCII without braces (default caddy_rl).
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
-	// A secret: keys, which can be addresses or API keys, are stored as their HMAC
-	// with it and logged so, and no client addresses are logged. Another secret means
+	// A secret. With it, keys are stored and logged as their HMAC, because keys can be
+	// addresses or API keys. Client addresses are not logged then. Another secret means
 	// other budgets (default: keys are stored as they are).
 	HashKeys *string `json:"hash_keys,omitempty"`
 
@@ -74,16 +73,16 @@ type Redis struct {
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 }
 
-// RedisTLS are the settings of TLS connections. Files are read when a configuration
-// is loaded: load it again when they have changed. A placeholder can also stand for
-// what is in a file, in PEM form.
+// RedisTLS is the configuration of TLS connections. Files are read when the configuration is
+// loaded; reload it when they have changed. Instead of the path of a file, a placeholder can give
+// the content in PEM form.
 type RedisTLS struct {
-	// A file of certificates in PEM form, one of which must vouch for that of Redis
-	// (default: those this system trusts).
+	// A file of CA certificates in PEM form. One of them must have signed the certificate of
+	// Redis (default: the CAs that this system trusts).
 	CA string `json:"ca,omitempty"`
 
-	// A file with the certificate, and those between it and the authority, that
-	// Caddy shows to Redis, in PEM form (default: none).
+	// A file with the certificate that Caddy shows to Redis, and its intermediate
+	// certificates, in PEM form (default: none).
 	Cert string `json:"cert,omitempty"`
 
 	// The file with the private key of cert, in PEM form.
@@ -93,12 +92,12 @@ type RedisTLS struct {
 	// address).
 	ServerName string `json:"server_name,omitempty"`
 
-	// Whether any certificate is accepted, so that whoever can redirect the
-	// connection reads and answers (default: false).
+	// Whether any certificate is accepted. Then anybody who can redirect the connection can
+	// read and answer (default: false).
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
-// check judges what is known before placeholders are expanded.
+// check checks everything that is known before placeholders are expanded.
 func (c *Redis) check() error {
 	switch {
 	case c.MasterName != "" && len(c.Address) == 0:
@@ -184,7 +183,7 @@ func isElsewhere(address string) bool {
 // tests change it.
 var slotExpiry time.Duration
 
-// unexpanded are the options without what is in files.
+// unexpanded returns the options with their placeholders, and without the content of files.
 func (c *Redis) unexpanded() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
@@ -296,9 +295,9 @@ func emptyPlaceholder(placeholder string) error {
 	return errors.New("it holds a placeholder that is empty or unknown: write {env.NAME} or {file./absolute/path}")
 }
 
-// readPEM reads the file that an option of tls names, unless a placeholder in it
-// stands for the text itself. An error shows the option as it was written alone, for
-// what it stands for may be a key.
+// readPEM returns the content of the file that an option of tls names, or the value of its
+// placeholder if that is in PEM form. An error shows only the option as it was written, because
+// the value of a placeholder may be a private key.
 func readPEM(name, file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -322,7 +321,7 @@ func readPEM(name, file string) (string, error) {
 
 func isPEM(text string) bool { return strings.Contains(text, "-----BEGIN ") }
 
-// shown is an option of tls as an error may show it.
+// shown returns an option of tls in the form that an error may show.
 func shown(option string) string {
 	if isPEM(option) {
 		return "the text there"
@@ -330,7 +329,7 @@ func shown(option string) string {
 	return strconv.Quote(option)
 }
 
-// urlPassword is what stands where the password of a URL does.
+// urlPassword returns the password of a URL, even if the URL is malformed.
 func urlPassword(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	at := strings.LastIndexByte(rest, '@')
@@ -338,7 +337,7 @@ func urlPassword(address string) string {
 	return password
 }
 
-// literal tells whether a text is there and has no placeholders.
+// literal reports whether a text is not empty and has no placeholders.
 func literal(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {

@@ -13,9 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// backend is a Redis, with a breaker and caches that keep requests from waiting for it in
-// vain. It stays open while a configuration has it, or while a request is under way that may
-// still give back its charges.
+// backend is a Redis with its breaker and its cache of denials. It stays open while a
+// configuration uses it, or while a request is in flight that may still give back its charges.
 type backend struct {
 	*store.DenyCache
 	redis     redisstore.Redis

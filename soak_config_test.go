@@ -107,7 +107,7 @@ func soakConfig(t *testing.T, redis string) (config string, known []store.Reques
 			t.Fatal(err)
 		}
 		key := newKeyTemplate("{http.request.header.X-Key}")
-		return store.NewLimit(zone, key.describe(), l)
+		return store.NewLimit(zone, key.identity(), l)
 	}
 	config = fmt.Sprintf("{\n admin {$ADMIN}\n log {\n  level WARN\n }\n rate_limit {\n  redis %s\n }\n}\n{$SITE}\n", redis)
 	for _, mode := range []string{"deny", "local"} {

@@ -386,7 +386,7 @@ func (z *zone) matches(r *http.Request) (bool, error) {
 // costOf returns what a request is worth, in events.
 func (z *zone) costOf(repl *caddy.Replacer) int64 {
 	if z.cost.varies() {
-		return z.cost.of(repl, "cost", parseCost, z, &z.warnedOfCost)
+		return z.cost.evaluate(repl, "cost", parseCost, z, &z.warnedOfCost)
 	}
 	return z.oneCost
 }
@@ -394,7 +394,7 @@ func (z *zone) costOf(repl *caddy.Replacer) int64 {
 // factorOf returns what the bursts are divided by for a request, in millionths.
 func (z *zone) factorOf(repl *caddy.Replacer) int64 {
 	if z.factor.varies() {
-		return z.factor.of(repl, "factor", parseFactor, z, &z.warnedOfFactor)
+		return z.factor.evaluate(repl, "factor", parseFactor, z, &z.warnedOfFactor)
 	}
 	return sameFactor
 }

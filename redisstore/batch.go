@@ -16,6 +16,10 @@ import (
 // batch holds the calls that are sent together, in one message. In a cluster there is one message
 // for each slot, because a script can reach only one. Scripts that don't name their keys can
 // reach all slots of a node, but were seen to lose a charge while slots move.
+//
+// Keys do not share hash tags either. With 16 tags in a cluster of three masters, a message held
+// 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a sixteenth of
+// all keys. Until it has moved, requests with several limits whose budgets begin would fail.
 type batch struct {
 	calls []*call
 	sets  []slotsOp // of all keys

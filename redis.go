@@ -62,7 +62,8 @@ type Redis struct {
 	HashKeys *string `json:"hash_keys,omitempty"`
 
 	// How many requests share one script call at most, 1 to 1000, or fewer if their limits
-	// take long to decide. With 0 each request has its own call (default 128).
+	// take long to decide. More requests of one key share it if it gives charges or slots of
+	// the key back. With 0 each request has its own call (default 128).
 	Batch *int `json:"batch,omitempty"`
 
 	// How long Redis may take for a reply, including the time for a new connection; at least

@@ -63,7 +63,7 @@ func (s Slots) Of(instance Instance) int64 {
 }
 
 // Set makes count, 0 or more, the count of an instance, which expires at the given instant. The
-// counts keep their order.
+// counts keep their order. To take a slot after a [SlotsCheck], set a count one above Of.
 func (s Slots) Set(instance Instance, count int64, expires Micros) Slots {
 	written := InstanceSlots{Instance: instance, Count: count, Expires: expires}
 	for at := range s {
@@ -73,19 +73,6 @@ func (s Slots) Set(instance Instance, count int64, expires Micros) Slots {
 		}
 	}
 	return append(s, written)
-}
-
-// Take takes a slot for an instance if fewer than limit are taken. It returns whether one was
-// free, how many the instance had before, and how many all instances have after.
-//
-// If other checks decide, too, use a [SlotsCheck] instead of Take. Then commit the slot by Set,
-// with a count one above Of.
-func (s Slots) Take(instance Instance, limit int64, now, expiry Micros) (after Slots, free bool, found, total int64) {
-	found, total = s.Of(instance), s.InFlight()
-	if total >= limit {
-		return s, false, found, total
-	}
-	return s.Set(instance, found+1, now+expiry), true, found, total + 1
 }
 
 // Expires returns the instant at which the last count expires. Store Slots until then. It returns 0

@@ -46,10 +46,14 @@ func TestSlots(t *testing.T) {
 		s, _ = s.Living(now, expiry)
 		got := fmt.Sprintf("found %d", s.Of(instance))
 		if step.set < 0 {
-			var free bool
-			var found, total int64
-			s, free, found, total = s.Take(instance, 3, now, expiry)
-			got = fmt.Sprintf("%s, found %d, total %d", map[bool]string{true: "free", false: "full"}[free], found, total)
+			check := &algorithms.SlotsCheck{Limit: 3, InFlight: s.InFlight()}
+			if found := s.Of(instance); check.Free() {
+				s = s.Set(instance, found+1, now+expiry)
+				got = "free, " + got
+			} else {
+				got = "full, " + got
+			}
+			got += fmt.Sprintf(", total %d", s.InFlight())
 		} else {
 			s = s.Set(instance, step.set, now+expiry)
 		}

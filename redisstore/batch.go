@@ -22,7 +22,8 @@ import (
 // all keys. Until it has moved, requests with several limits whose budgets begin would fail.
 type batch struct {
 	calls []*call
-	sets  []slotsOp // of all keys
+	sets  []slotsOp      // of all keys
+	setAt map[string]int // the position in sets of each name
 	parts []*part
 }
 
@@ -53,6 +54,7 @@ func (b *batch) release() {
 func (b *batch) reset() {
 	clear(b.calls)
 	clear(b.sets)
+	clear(b.setAt)
 	b.calls, b.sets = b.calls[:0], b.sets[:0]
 	for _, p := range b.parts {
 		clear(p.calls)
@@ -93,7 +95,7 @@ func (b *batch) divide(names wire.Names, bySlot bool) int {
 		if c.slots == "" {
 			p := place(names.Slot(c.key))
 			p.calls = append(p.calls, c)
-		} else if slices.ContainsFunc(b.sets, func(op slotsOp) bool { return op.name == c.slots }) {
+		} else if b.op(c.slots) != nil {
 			p := place(wire.SlotOfName(c.slots))
 			p.calls = append(p.calls, c)
 		}
@@ -151,8 +153,8 @@ func setOf(requests []store.Request) (set algorithms.Set) {
 	return set
 }
 
-// read reads the reply to the message. The calls receive the errors that are theirs alone.
-func (p *part) read(text string) error {
+// read reads the reply to the message of a part. The calls receive the errors that are theirs alone.
+func (b *batch) read(p *part, text string) error {
 	r := &p.reply
 	if err := r.Read(text); err != nil || r.Late {
 		return cmp.Or(err, errLate)
@@ -169,7 +171,7 @@ func (p *part) read(text string) error {
 			p.found = p.found[:0]
 			c.allowed, p.found, c.err = r.Take(c.requests, p.found)
 			if c.err == nil {
-				p.note(c, p.found)
+				b.note(c, p.found)
 			}
 		}
 		for _, one := range c.corrections {
@@ -189,7 +191,7 @@ func (p *part) read(text string) error {
 func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
 // note notes how many slots a take found and took.
-func (p *part) note(c *call, found []int64) {
+func (b *batch) note(c *call, found []int64) {
 	n := 0
 	for i := range c.requests {
 		r := &c.requests[i]
@@ -197,7 +199,7 @@ func (p *part) note(c *call, found []int64) {
 			continue
 		}
 		if !r.Peek {
-			op := p.op(c.names[n])
+			op := b.op(c.names[n])
 			if !op.seen {
 				op.had, op.seen = found[n], true
 			}
@@ -209,13 +211,11 @@ func (p *part) note(c *call, found []int64) {
 	}
 }
 
-// op returns the operation of the part on the slots of a name, or nil if the part only looks at
+// op returns the operation of the batch on the slots of a name, or nil if the batch only looks at
 // them.
-func (p *part) op(name string) *slotsOp {
-	for _, op := range p.sets {
-		if op.name == name {
-			return op
-		}
+func (b *batch) op(name string) *slotsOp {
+	if n, known := b.setAt[name]; known {
+		return &b.sets[n]
 	}
 	return nil
 }

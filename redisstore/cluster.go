@@ -289,6 +289,9 @@ func (c *Cluster) atSlot(ctx context.Context, slot int, do func(s *Store, deadli
 			}
 			return err
 		}
+		if hops == 1 { // the request may have waited in a queue
+			deadline = time.Now().Add(c.options.Timeout)
+		}
 		address := to.addressFrom(n.options.Address)
 		n, asking = nil, to.kind == "ASK"
 		switch to.kind {

@@ -58,6 +58,7 @@ func TestCluster(t *testing.T) {
 		"gives back to a node that hangs":   testClusterGivesBackLate,
 		"asks nobody beside a failed node":  testClusterBesideFailed,
 		"moves overrides":                   testClusterMovesOverrides,
+		"goes on after a wait":              testClusterGoesOn,
 		"settings":                          testClusterSettings,
 		"nodes don't say where they are":    testClusterNoHosts,
 		"decides as one store does":         testClusterParity,
@@ -411,6 +412,25 @@ func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	c.EndMove(t, slot, from, to)
 	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != 7 {
 		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Outcome.Decisions)
+	}
+}
+
+// A request that has waited in the queue of a node for longer than the timeout still goes to the
+// node that the first one names.
+func testClusterGoesOn(t *testing.T, c *redistest.Cluster) {
+	const timeout = 400 * time.Millisecond
+	s := openCluster(t, c, redisstore.Options{Timeout: timeout, DialTimeout: patient})
+	if _, err := s.Take(t.Context(), request(t, "goes on")); err != nil {
+		t.Fatal(err)
+	}
+	redisstore.Misroute(s, "goes on", 3*timeout/2)
+	began := time.Now()
+	r := request(t, "goes on")
+	if allowed, err := s.Take(t.Context(), r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != 8 {
+		t.Errorf("allowed %v, error %v, %+v, want 8 remaining", allowed, err, r[0].Outcome.Decisions)
+	}
+	if waited := time.Since(began); waited < timeout {
+		t.Errorf("it waited for %v only", waited)
 	}
 }
 

@@ -68,6 +68,33 @@ func SendApart(s *Store, requests [][]store.Request) (errs []error) {
 	return errs
 }
 
+// Misroute makes a cluster ask another node for a slot than the one that has it. That node's queue
+// stands still for a while.
+func Misroute(c *Cluster, key string, d time.Duration) {
+	slot := c.names().Slot(key)
+	right := c.slots[slot].Load()
+	var wrong *node
+	c.mu.Lock()
+	for _, n := range c.nodes {
+		if n != right {
+			wrong = n
+		}
+	}
+	c.mu.Unlock()
+	c.slots[slot].Store(wrong)
+	q := &wrong.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.bounds
+	q.bounds = flightBounds{}
+	time.AfterFunc(d, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.bounds = before
+		wrong.wakeLocked()
+	})
+}
+
 // Kill makes a store act as if its instance was killed: it sets no count any more.
 func Kill(s store.Store) {
 	var f *inFlight

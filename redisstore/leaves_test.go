@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
@@ -50,4 +51,55 @@ func TestWorkOfSlots(t *testing.T) {
 			t.Errorf("%d %s travel together, want %d", len(b.calls), name, test.most)
 		}
 	}
+}
+
+// A message has more takes than Options.Batch if they would have to wait for its end, and only then.
+func TestFullMessage(t *testing.T) {
+	slots := &store.Slots{ID: "s", Limit: 1000}
+	taken := func(key string) *store.Request {
+		r := &store.Request{Key: key, Slots: slots}
+		r.Outcome.Slots.Taken = true
+		return r
+	}
+	for name, test := range map[string]struct {
+		before func(s *Store)
+		slots  *store.Slots
+		want   int
+	}{
+		"takes alone":                {before: func(*Store) {}, want: DefaultBatch},
+		"takes of slots alone":       {before: func(*Store) {}, slots: slots, want: DefaultBatch},
+		"behind a give-back":         {before: func(s *Store) { s.queue.calls = []*call{givesBack("k")} }, want: 400},
+		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*call{givesBack("other")} }, want: DefaultBatch},
+		"when a count must be set":   {before: func(s *Store) { s.inFlight.hold([]store.Request{*taken("k")}) }, slots: slots, want: 400},
+		"when another one must be":   {before: func(s *Store) { s.inFlight.hold([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
+		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*call{newSet(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
+	} {
+		s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer Kill(s)
+		test.before(s)
+		for range 400 {
+			s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, []store.Request{{Key: "k", Slots: test.slots}}))
+		}
+		for range 10 {
+			s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, []store.Request{{Key: "last"}}))
+		}
+		b := new(batch)
+		s.fillLocked(b)
+		takes := 0
+		for _, c := range b.calls {
+			if c.requests != nil {
+				takes++
+			}
+		}
+		if takes != test.want {
+			t.Errorf("%s: %d takes travel together, want %d", name, takes, test.want)
+		}
+	}
+}
+
+func givesBack(key string) *call {
+	return &call{key: key, corrections: make([]store.Correction, 1), queued: time.Now()}
 }

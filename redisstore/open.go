@@ -39,11 +39,18 @@ func Open(o Options, stepped func(back time.Duration), changed func(address stri
 	if err != nil {
 		return nil, err
 	}
-	return single{store.NewBreaker(s, func(failure error) {
+	b := store.NewBreaker(s, func(failure error) {
 		if changed != nil {
 			changed(s.Address(), failure)
 		}
-	}), s}, nil
+	})
+	s.inFlight.route = func(string) *Store {
+		if b.Open() {
+			return nil
+		}
+		return s
+	}
+	return single{b, s}, nil
 }
 
 // single is a Redis that is no cluster.

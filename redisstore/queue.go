@@ -60,7 +60,7 @@ const (
 // process is overloaded.
 var errBusy = &store.Error{
 	Reason: store.ReasonBusy,
-	Err:    errors.New("redisstore: a request has waited for a second to be sent: this instance or its Redis is overloaded"),
+	Err:    errors.New("redisstore: a request was not sent in time: this instance or its Redis is overloaded"),
 }
 
 // errLate is the error of calls that Redis ran after their last instant. Nothing was done.
@@ -179,7 +179,7 @@ func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
 		}
 		batches.Put(b)
 		if !time.Now().Before(deadline) {
-			return context.DeadlineExceeded
+			return errBusy
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -187,8 +187,8 @@ func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
 
 // mayGoLocked reports whether a call may be sent without waiting for a message in flight.
 func (s *Store) mayGoLocked(c *call) bool {
-	gives := func(key string) bool { _, gives := s.queue.givingBack[key]; return gives }
-	return !gives(c.key) && s.inFlight.mayGo(c)
+	_, gives := s.queue.givingBack[c.key]
+	return !gives && s.inFlight.mayGo(c)
 }
 
 // wakeLocked makes sure that the calls in the queue are sent before long.
@@ -251,14 +251,20 @@ func (s *Store) nextLocked() *batch {
 	return nil
 }
 
-// fillLocked moves calls from the queue to a batch.
+// fillLocked moves calls from the queue to a batch. A batch has at most Options.Batch takes. It has
+// more if the next calls would have to wait for its end, because it gives back to their key: if all
+// requests are of one key, only one message is in flight, and Redis may be far away.
 func (s *Store) fillLocked(b *batch) {
 	q := &s.queue
 	now := time.Now()
 	takes, work, n := 0, int64(0), 0
-	for ; n < len(q.calls) && takes < max(s.options.Batch, 1); n++ {
+	var gives, slots string // the key of the last corrections, and the last name of slots
+	for ; n < len(q.calls); n++ {
 		c := q.calls[n]
 		if (c.alone || b.alone()) && len(b.calls) > 0 {
+			break
+		}
+		if takes >= max(s.options.Batch, 1) && (gives == "" || c.key != gives) && !s.inFlight.joins(c, slots) {
 			break
 		}
 		if s.dropLocked(c, now) || s.waitsLocked(c) {
@@ -269,6 +275,12 @@ func (s *Store) fillLocked(b *batch) {
 		}
 		if c.requests != nil {
 			takes++
+		}
+		if c.corrections != nil {
+			gives = c.key
+		}
+		if len(c.names) > 0 {
+			slots = c.names[0]
 		}
 		c.sent = true
 		b.calls = append(b.calls, c)
@@ -285,7 +297,11 @@ func (s *Store) dropLocked(c *call, now time.Time) bool {
 		return true
 	}
 	if now.Sub(c.queued) > c.mayWait() {
-		c.end(false, errBusy)
+		if c.ended != nil { // it may ask the store again, and the queue is locked
+			go c.end(false, errBusy)
+		} else {
+			c.end(false, errBusy)
+		}
 		return true
 	}
 	return false
@@ -361,39 +377,34 @@ func (s *Store) prepareLocked(b *batch) bool {
 	return sends
 }
 
-// ended is called when a message has ended. It puts the calls that waited for the message back
-// into the queue.
-func (s *Store) ended(b *batch, answered bool) {
+// ended is called when a message has ended. It puts the calls that are sent again into the queue,
+// before all others. Behind them it puts the calls that waited for the message.
+func (s *Store) ended(b *batch, again []*call, answered bool) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if answered {
 		q.answered = time.Now()
 	}
-	for _, c := range b.calls {
-		if c.corrections == nil {
-			continue
-		}
-		if parked, gives := q.givingBack[c.key]; gives {
-			delete(q.givingBack, c.key)
-			if len(parked) > 0 {
-				q.calls = append(parked, q.calls...)
-			}
-		}
-	}
-}
-
-// put puts calls back into the queue, before all others.
-func (s *Store) put(again []*call) {
-	if len(again) == 0 {
-		return
-	}
-	s.queue.mu.Lock()
-	defer s.queue.mu.Unlock()
 	for _, c := range again {
 		c.sent = false
 	}
-	s.queue.calls = append(again, s.queue.calls...)
+	for _, c := range b.calls {
+		if c.corrections != nil {
+			again = append(again, q.givingBack[c.key]...)
+			delete(q.givingBack, c.key)
+		}
+	}
+	if len(again) > 0 {
+		q.calls = append(again, q.calls...)
+	}
+}
+
+// put puts calls that have waited for others into the queue, before all others.
+func (s *Store) put(parked []*call) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	s.queue.calls = append(parked, s.queue.calls...)
 	s.wakeLocked()
 }
 

@@ -53,8 +53,9 @@ type Options struct {
 	// Timeout is how long a message may take until its reply, or a new connection and that
 	// (default 100 ms). Before, a Take may wait up to a second in the queue.
 	Timeout time.Duration
-	// Batch is how many requests share one script call at most (default 128);
-	// less than 0 gives each a call of its own, however many are under way.
+	// Batch is how many requests share one script call at most (default 128), not
+	// counting those that would have to wait for its reply. Less than 0 gives each
+	// request a call of its own.
 	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
@@ -294,7 +295,10 @@ func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*cal
 		work := int64(0)
 		for i := range one.Request.Limits {
 			l := one.Request.Limits[i]
-			if work += l.Work(one.Charge); refunds {
+			if one.Charge > 0 {
+				work += l.Work(one.Charge)
+			}
+			if refunds {
 				work += l.BackWork()
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,49 +46,64 @@ func (s *Store) send(b *batch, asking bool) {
 			p.err = asRedirect(p.command.Err())
 		}
 		if p.err == nil {
-			if p.err = p.read(p.command.Val()); head.Now == 0 && p.reply.Now > 0 {
+			if p.err = b.read(p, p.command.Val()); head.Now == 0 && p.reply.Now > 0 {
 				s.watch(p.reply.Now, began)
 			}
 		}
 		answered = answered || !isTimeout(p.err)
 		s.inFlight.ended(p, p.err, deadline)
 	}
-	s.ended(b, answered)
 	var again []*call
 	for _, p := range parts {
-		again = append(again, s.endCalls(p, began)...)
+		again = append(again, p.takeAgain()...)
+	}
+	s.ended(b, again, answered)
+	for _, p := range parts {
+		s.endCalls(p, began)
 	}
 	b.release()
-	s.put(again)
 }
 
-// endCalls ends the calls of a part. Calls that certainly did not run, and may be sent again, it
-// returns instead.
-func (s *Store) endCalls(p *part, began time.Time) (again []*call) {
+// takeAgain takes the calls out of the part that certainly did not run and may be sent again.
+func (p *part) takeAgain() (again []*call) {
+	if p.err == nil {
+		return nil
+	}
+	late := errors.Is(p.err, errLate)
+	// A process that is busy, or new to Redis, can need the whole time for a connection.
+	unconnected := isTimeout(p.err) && !p.payload.sent
+	p.calls = slices.DeleteFunc(p.calls, func(c *call) bool {
+		if late && c.slots != "" { // its turn comes again
+			return false
+		}
+		may := late || (unconnected || c.corrections != nil && p.notRun()) && time.Since(c.queued) < c.mayWait() && !c.again
+		if may {
+			c.again = true
+			again = append(again, c)
+		}
+		return may
+	})
+	return again
+}
+
+// endCalls ends the calls of a part. If they got no reply in time, and no other message got one,
+// Redis is silent.
+func (s *Store) endCalls(p *part, began time.Time) {
 	err := p.err
 	if err != nil && len(p.calls) > 1 {
 		err = &store.SharedError{Err: err}
 	}
-	late := errors.Is(err, errLate)
-	// A process that is busy, or new to Redis, can need the whole time for a connection.
-	unconnected := isTimeout(err) && !p.payload.sent
+	silent := isTimeout(err) && len(p.calls) > 0
 	for _, c := range p.calls {
-		switch {
-		case err == nil:
+		if err == nil {
 			c.end(c.allowed, c.err)
-		case late && c.slots != "": // its turn comes again
-			c.end(false, err)
-		case late || (unconnected || c.corrections != nil && p.notRun()) && time.Since(c.queued) < c.mayWait() && !c.again:
-			c.again = true
-			again = append(again, c)
-		default:
+		} else {
 			c.end(false, err)
 		}
 	}
-	if isTimeout(err) && len(again) == 0 {
+	if silent {
 		s.failQueue(began, &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: err}})
 	}
-	return again
 }
 
 // notRun reports whether the message of the part certainly did not run.
@@ -100,8 +116,10 @@ func certainlyNotRun(err error) bool {
 	if errors.Is(err, errLate) {
 		return true
 	}
-	var to redirect
-	if errors.As(err, &to) {
+	if _, is := errors.AsType[notLoaded](err); is {
+		return true
+	}
+	if _, is := errors.AsType[redirect](err); is {
 		return true
 	}
 	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {
@@ -137,16 +155,22 @@ func (s *Store) run(ctx context.Context, conns *connections, asking bool, script
 		}
 	}
 	if len(missing) > 0 {
-		if err := s.load(conns, script, began); err == nil {
-			deadline = time.Now().Add(s.options.Timeout)
-			ctx, cancel := context.WithDeadline(context.Background(), deadline)
-			defer cancel()
-			if last, err := s.lastInstant(ctx, conns, now, deadline); err == nil {
-				for _, p := range missing {
-					p.SetNotAfter(last)
-				}
-				exec(ctx, conns, asking, script, missing)
+		err := s.load(conns, script, began)
+		deadline = time.Now().Add(s.options.Timeout)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		var last algorithms.Micros
+		if err == nil {
+			last, err = s.lastInstant(ctx, conns, now, deadline)
+		}
+		for _, p := range missing {
+			if err != nil {
+				p.command.SetErr(notLoaded{err})
 			}
+			p.SetNotAfter(last)
+		}
+		if err == nil {
+			exec(ctx, conns, asking, script, missing)
 		}
 	}
 	for _, p := range parts {
@@ -157,6 +181,11 @@ func (s *Store) run(ctx context.Context, conns *connections, asking bool, script
 	}
 	return deadline
 }
+
+// notLoaded is why a script could not be loaded that Redis had not. Nothing ran.
+type notLoaded struct{ error }
+
+func (e notLoaded) Unwrap() error { return e.error }
 
 // load loads the script. If another message has tried to load it since an instant, load returns
 // the result of that.

@@ -98,6 +98,15 @@ func TestFlushedScripts(t *testing.T) {
 	}
 }
 
+// If Redis denies that a script is loaded, that is the error.
+func TestScriptThatCannotBeLoaded(t *testing.T) {
+	server := redistest.Start(t)
+	server.Client.ACLSetUser(t.Context(), "limited", "on", ">secret", "~*", "+@all", "-script")
+	s := open(t, redisstore.Options{Address: server.Addr, Username: "limited", Password: "secret"})
+	_, err := s.Take(t.Context(), request(t, "k"))
+	wantReason(t, "taking", err, store.ReasonPermission)
+}
+
 // Callers that leave are told so, and leave nothing behind.
 func TestCallersThatLeave(t *testing.T) {
 	const callers, flying = 200, 2

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -82,26 +81,46 @@ func (f *inFlight) namesOf(requests []store.Request) (names []string) {
 func (f *inFlight) park(s *Store, c *call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, name := range c.names {
-		wait := f.table.Wait(name, f.at(time.Now()))
-		if wait == 0 {
-			continue
-		}
-		f.parked[name] = append(f.parked[name], waiting{s, c})
-		if wait < algorithms.Forever && len(f.parked[name]) == 1 {
-			time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { f.wake(name) })
-		}
-		return true
+	name, wait := f.waitLocked(c)
+	if wait == 0 {
+		return false
 	}
-	return false
+	f.parked[name] = append(f.parked[name], waiting{s, c})
+	if wait < algorithms.Forever && len(f.parked[name]) == 1 {
+		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { f.wake(name) })
+	}
+	return true
 }
 
 // mayGo reports whether the slots of a call may be taken or set now.
 func (f *inFlight) mayGo(c *call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	_, wait := f.waitLocked(c)
+	return wait == 0
+}
+
+// joins reports whether a call is about slots of a name whose count must be set. If a message
+// contains another such call, this one travels with it, or waits for its end.
+func (f *inFlight) joins(c *call, name string) bool {
+	if len(c.names) == 0 || c.names[0] != name {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.table.Sets(name)
+}
+
+// waitLocked returns the first name of a call whose slots must not be taken or set now, and how
+// long to wait, as [slots.Table.Wait] does. It returns 0 if there is no such name.
+func (f *inFlight) waitLocked(c *call) (name string, wait algorithms.Micros) {
 	now := f.at(time.Now())
-	return !slices.ContainsFunc(c.names, func(name string) bool { return f.table.Wait(name, now) > 0 })
+	for _, name := range c.names {
+		if wait := f.table.Wait(name, now); wait > 0 {
+			return name, wait
+		}
+	}
+	return "", 0
 }
 
 // wake puts the calls that wait for a name back into their queues.
@@ -128,16 +147,15 @@ func (f *inFlight) wake(name string) {
 
 // prepare adds the operations on the slots of its calls to a batch.
 func (f *inFlight) prepare(b *batch) {
-	var places map[string]int
 	for _, c := range b.calls {
 		for i, name := range c.names {
-			if places == nil {
-				places = make(map[string]int)
+			if b.setAt == nil {
+				b.setAt = make(map[string]int)
 			}
-			n, known := places[name]
+			n, known := b.setAt[name]
 			if !known {
 				n = len(b.sets)
-				places[name] = n
+				b.setAt[name] = n
 				b.sets = append(b.sets, slotsOp{name: name})
 			}
 			if c.takesSlot(i) {
@@ -145,7 +163,7 @@ func (f *inFlight) prepare(b *batch) {
 			}
 		}
 	}
-	if places == nil {
+	if len(b.sets) == 0 {
 		return
 	}
 	f.mu.Lock()
@@ -155,7 +173,10 @@ func (f *inFlight) prepare(b *batch) {
 	for _, op := range b.sets {
 		delete(f.leaves, op.name)
 		if op.Op = f.table.Prepare(op.name, op.takes, now); op.Set || op.takes > 0 {
+			b.setAt[op.name] = len(does)
 			does = append(does, op)
+		} else {
+			delete(b.setAt, op.name)
 		}
 	}
 	b.sets = does
@@ -216,6 +237,7 @@ func (f *inFlight) set(name string) {
 	if s == nil { // a later turn sets the count
 		f.mu.Lock()
 		delete(f.leaves, name)
+		f.table.Postpone(name, f.at(time.Now()))
 		f.mu.Unlock()
 		return
 	}

@@ -15,7 +15,7 @@ func TestModelFindsBrokenRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles this package many times")
 	}
-	const table, arithmetic = "slots.go", "../../../algorithms/slots.go"
+	const table, arithmetic, take = "slots.go", "../../../algorithms/slots.go", "../../../algorithms/take.go"
 	for _, b := range []struct{ rule, file, old, broken string }{
 		{"a Set waits for takes in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.setting:"},
 		{"all wait for a Set in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.toBeSet() && k.flight > 0:"},
@@ -36,7 +36,7 @@ func TestModelFindsBrokenRules(t *testing.T) {
 		{"counts expire", arithmetic, "i.Expires > now && i.Count", "i.Count"},
 		{"a clock that was set back delays no expiry", arithmetic, "if i.Expires > now+expiry", "if false"},
 		{"each write renews the expiry", arithmetic, "s[at] = written", "s[at].Count = count"},
-		{"the limit is the limit", arithmetic, "total >= limit", "total > limit"},
+		{"the limit is the limit", take, "c.InFlight < c.Limit", "c.InFlight <= c.Limit"},
 	} {
 		t.Run(b.rule, func(t *testing.T) {
 			found, said := breaks(t, b.file, b.old, b.broken)

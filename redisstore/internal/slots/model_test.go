@@ -306,8 +306,9 @@ func (m *model) run(msg *message) {
 		}
 	}
 	for _, r := range msg.takes {
-		var free bool
-		if s, free, _, _ = s.Take(msg.from.id, m.limit, now, expiry); free {
+		check := &algorithms.SlotsCheck{Limit: m.limit, InFlight: s.InFlight()}
+		if check.Free() {
+			s = s.Set(msg.from.id, s.Of(msg.from.id)+1, now+expiry)
 			msg.taken = append(msg.taken, r)
 			changed = true
 			if msg.answered && !msg.from.dead {

@@ -100,6 +100,12 @@ func (t *Table) Wait(name string, now Micros) Micros {
 	}
 }
 
+// Sets reports whether Prepare, called now, would return a Set of the key.
+func (t *Table) Sets(name string) bool {
+	k := t.keys[name]
+	return k != nil && k.toBeSet()
+}
+
 // Prepare is called once for each key of a message that is built, when Wait has returned 0. takes
 // is how many slots of the key the message takes, 0 or more; op goes before the takes. The message
 // is in flight until Replied, NotRun or Lost is called with the same op. If op does nothing and
@@ -200,8 +206,8 @@ func (t *Table) Hold(name string, now Micros) {
 
 // Due returns the names of keys that are to be set now, at most so many or, if that is more, twice
 // as many as must be set in the time since it was called last: call Wait and Prepare for each,
-// without takes. Call Due at the instant that Next returns, but at least every 100 ms so that the
-// sets are spread over time; one message at a time, and not while Redis is known to fail.
+// without takes, or Postpone. Call Due at the instant that Next returns, but at least every 100 ms
+// so that the sets are spread over time; one message at a time.
 //
 // In a time t, Due returns the share t/10s of all keys, even if they are not due yet. So keys that
 // were set together, as after an outage, don't stay together.
@@ -226,6 +232,13 @@ func (t *Table) Due(now Micros, most int) (names []string) {
 		}
 	}
 	return names
+}
+
+// Postpone is called instead of Prepare if a key can't be set now, because Redis is known to fail.
+func (t *Table) Postpone(name string, now Micros) {
+	if k := t.keys[name]; k != nil {
+		t.plan(k, min(k.due, now+pause))
+	}
 }
 
 // Next returns the instant when the next key is due, or Forever if there is no key.

@@ -368,3 +368,21 @@ func BenchmarkRequest(b *testing.B) {
 		})
 	}
 }
+
+// A key that is due while Redis fails is due again a second later, not at its next turn.
+func TestPostpone(t *testing.T) {
+	table := slots.New(expiry)
+	table.Hold("k", 0)
+	now := table.Next()
+	for range 3 {
+		if due := table.Due(now, 1); len(due) != 1 {
+			t.Fatalf("%q are due, want k", due)
+		}
+		table.Postpone("k", now)
+		if next := table.Next(); next != now+second {
+			t.Fatalf("k is due after %.3f s, want 1 s", float64(next-now)/1e6)
+		}
+		now += second
+	}
+	table.Postpone("another", now) // may have been dropped
+}

@@ -1,0 +1,183 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
+)
+
+// A give-back gets no connection and is sent again. A take of its key that has waited for the
+// give-back stays behind it.
+func TestTakeBehindGiveBackSentAgain(t *testing.T) {
+	server := redistest.Start(t)
+	s, err := New(Options{Address: server.Addr}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var refuse atomic.Bool
+	dial := s.dial
+	s.dial = func() *redis.Client {
+		o := *dial().Options()
+		connect := o.Dialer
+		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if refuse.Load() {
+				return nil, errors.New("refused")
+			}
+			return connect(ctx, network, address)
+		}
+		return redis.NewClient(&o)
+	}
+	ask := func(key string) []store.Request {
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: 3_600_000_000})
+		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
+	}
+	r := ask("k")
+	if allowed, err := s.Take(t.Context(), r); !allowed || err != nil {
+		t.Fatal(allowed, err)
+	}
+
+	b := new(batch)
+	b.calls = callsOf(0, []store.Correction{{Request: &r[0], Refund: 1}})
+	given := make(chan error, 1)
+	b.calls[0].ended = func(c *call) { given <- c.err }
+	beside := s.newTake(context.Background(), 0, ask("other"))
+	b.calls = append(b.calls, beside)
+	s.queue.mu.Lock()
+	s.prepareLocked(b)
+	s.queue.inFlight++
+	s.queue.mu.Unlock()
+	behind := s.newTake(t.Context(), 0, ask("k"))
+	s.ask(behind, false)
+
+	ended := false
+	beside.ended = func(c *call) { // whatever is in the queue by now can be sent
+		if ended = true; c.err == nil {
+			t.Error("a take got a connection, want that it got none")
+		}
+		refuse.Store(false)
+		s.queue.mu.Lock()
+		s.wakeLocked()
+		s.queue.mu.Unlock()
+		if allowed, err := s.await(behind); !allowed || err != nil {
+			t.Errorf("allowed %v, error %v, want that the take finds the charge given back", allowed, err)
+		}
+	}
+	refuse.Store(true)
+	s.renew(s.conns)
+	s.send(b, false)
+	s.sendAll(s.next())
+	if err := <-given; err != nil || !ended {
+		t.Errorf("giving back: error %v; the other take has ended: %v", err, ended)
+	}
+}
+
+// A Redis to which no connection can be made is silent, also if there are always calls that have
+// been tried only once.
+func TestSilentWithoutConnections(t *testing.T) {
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	const timeout = 200 * time.Millisecond
+	s, err := New(Options{Address: hangs.Addr().String(), Timeout: timeout}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.queue.bounds = flightBounds{few: 1, most: 1}
+	var all sync.WaitGroup
+	take := func(want string) {
+		all.Go(func() {
+			_, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k"}})
+			if failed, is := errors.AsType[*store.Error](err); !is || failed.Reason != want {
+				t.Errorf("error %v, want the reason %q", err, want)
+			}
+		})
+	}
+	take(store.ReasonTimeout)
+	redistest.WaitFor(t, "the first message", func() bool { _, flying := Batches(s); return flying == 1 })
+	for range 5 { // they go with the second try of the first
+		take(store.ReasonSilent)
+	}
+	all.Wait()
+}
+
+// A call that travels alone, and waits for others past its deadline, has found no fault of Redis.
+func TestAloneWaitsTooLong(t *testing.T) {
+	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.queue.givingBack = map[string][]*call{"k": nil}
+	c := s.newTake(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+	if err := classify(t.Context(), s.askAlone(c, time.Now().Add(20*time.Millisecond), false)); !store.IsBusy(err) {
+		t.Errorf("error %v, want the reason %q", err, store.ReasonBusy)
+	}
+}
+
+// The end of a give-back that is too old to be sent may ask the store again.
+func TestTooOldGiveBack(t *testing.T) {
+	s := newStore(Options{Batch: 2}, nil, nil)
+	ended := make(chan error)
+	old := &call{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-longestKept - time.Millisecond)}
+	old.ended = func(c *call) {
+		Batches(s) // locks the queue
+		ended <- c.err
+	}
+	s.queue.calls, s.queue.inFlight = []*call{old}, 1
+	go s.next()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errBusy) {
+			t.Errorf("error %v, want %v", err, errBusy)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the queue is locked while it tells of the end of a call")
+	}
+}
+
+// While a Redis fails, nothing is sent for slots. Their counts are set soon after it works again.
+func TestNoSetsDuringAnOutage(t *testing.T) {
+	server := redistest.Start(t)
+	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s := r.(single).redis
+	defer Kill(s)
+	if _, err := r.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Slots: &store.Slots{ID: "s", Limit: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	sent := func() time.Time {
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		return s.queue.last
+	}
+	server.Kill(t)
+	if err := r.Check(t.Context()); err == nil || r.Failing() != 1 {
+		t.Fatalf("error %v, %d failing", err, r.Failing())
+	}
+	time.Sleep(100 * time.Millisecond) // for a set under way
+	before := sent()
+	time.Sleep(2500 * time.Millisecond)
+	if after := sent(); after != before {
+		t.Errorf("a message was sent %v after the last", after.Sub(before))
+	}
+	server.Restart(t)
+	redistest.WaitFor(t, "the breaker to close", func() bool { return r.Failing() == 0 })
+	redistest.WaitFor(t, "the count to be set", func() bool { return server.Client.Exists(t.Context(), s.names().Name("k", "s")).Val() == 1 })
+}

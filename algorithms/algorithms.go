@@ -202,9 +202,15 @@ func register(a *Algorithm) {
 	}
 }
 
-// script returns the algorithm in Lua, known to scripts by its number.
+// script returns the algorithm in Lua: a function that defines it, known to scripts by its number.
 func (a *Algorithm) script() string {
-	return a.lua + fmt.Sprintf("algorithms[%d] = %s\n", a.number, a.Name)
+	var b strings.Builder
+	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v", a.number, a.lua, a.log)
+	for _, f := range []string{"read", "decide", "commit", "refund"} {
+		fmt.Fprintf(&b, ", %s = %s_%[1]s", f, a.Name)
+	}
+	b.WriteString(" }\nend\n")
+	return b.String()
 }
 
 // All returns every algorithm, sorted by name.

@@ -1,6 +1,5 @@
 
 -- ban: see ban.go. State: start (µs), ends (µs), denials times 64 and level.
-local ban = {}
 
 local function ban_untouched(l, start, ends, counts)
   local window, most = l[2], l[4]
@@ -14,14 +13,14 @@ local function ban_untouched(l, start, ends, counts)
   return untouched
 end
 
-function ban.read(l, message, at)
+local function ban_read(l, message, at)
   l[1], l[2], l[3], l[4], at = unpack_numbers('<dddd', message, at)
   l.untouched, l.quantum = ban_untouched, 1000000
   return at
 end
 
 -- whether a ban stands
-function ban.decide(l, k, now)
+local function ban_decide(l, k, now)
   local window, most = l[2], l[4]
   local start, ends, counts = load(l, k, 3)
   local denials, level = floor(counts / 64), counts % 64
@@ -44,7 +43,7 @@ local function ban_save(l, k, start, ends, counts)
 end
 
 -- whether the ban began, and how long until it ends
-function ban.commit(l, k, now, denied, peeks)
+local function ban_commit(l, k, now, denied, peeks)
   local after, duration, most = l[1], l[3], l[4]
   local counts, began = denied and not l.stands, 0
   if counts then
@@ -69,7 +68,7 @@ function ban.commit(l, k, now, denied, peeks)
 end
 
 -- Begin a ban that stands from now on for span.
-function ban.begin(l, k, now, span)
-  ban.decide(l, k, now)
+local function ban_begin(l, k, now, span)
+  ban_decide(l, k, now)
   ban_save(l, k, now, now + span, min(l.level + 1, 63))
 end

@@ -13,8 +13,8 @@ now = the_time(what == 'ban' and tonumber(ARGV[2]) or 0)
 if what == 'ban' then
   local l = {}
   stored = { redis.call('GET', key) }
-  ban.read(l, ARGV[4], 1)
-  ban.begin(l, 1, now, tonumber(ARGV[3]))
+  ban_read(l, ARGV[4], 1)
+  ban_begin(l, 1, now, tonumber(ARGV[3]))
   write_changes()
 elseif what == 'forget' or ARGV[2] == '' then
   redis.call('DEL', key)

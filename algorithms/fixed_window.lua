@@ -1,10 +1,8 @@
 
 -- fixed_window: see fixed_window.go. State: start (µs), count.
-local fixed_window = {}
-
 local function fixed_window_untouched(l, start, count) return start + ceil(count / l[1]) * l[2] end
 
-function fixed_window.read(l, message, at)
+local function fixed_window_read(l, message, at)
   l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
   l.untouched = fixed_window_untouched
   return at
@@ -29,7 +27,7 @@ local function fixed_window_roll(l, start, count, now)
   return start, count, dirty
 end
 
-function fixed_window.decide(l, k, now, cost)
+local function fixed_window_decide(l, k, now, cost)
   local events, window = l[1], l[2]
   local start, count = load(l, k, 2)
   local dirty
@@ -44,7 +42,7 @@ function fixed_window.decide(l, k, now, cost)
   return fits, retry, start, count, 0, dirty
 end
 
-function fixed_window.commit(l, k, now, charge, outcome, start, count, _, dirty)
+local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, dirty)
   local events, window, clock = l[1], l[2], l[3] == 1
   if outcome == denied and count + charge > events then
     if clock or count > events then
@@ -67,7 +65,7 @@ function fixed_window.commit(l, k, now, charge, outcome, start, count, _, dirty)
   return charge, start, count, remaining, more, reset
 end
 
-function fixed_window.refund(l, k, now, a, b, n)
+local function fixed_window_refund(l, k, now, a, b, n)
   local events = l[1]
   local start, count = load(l, k, 2)
   start, count = fixed_window_roll(l, start, count, now)

@@ -1,10 +1,8 @@
 
 -- gcra: see gcra.go. State: tat (whole µs), part (1/events µs), at (µs).
-local gcra = {}
-
 local function gcra_untouched(l, tat, part) return tat + ceil(part / l[1]) end
 
-function gcra.read(l, message, at)
+local function gcra_read(l, message, at)
   l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
   l.untouched = gcra_untouched
   return at
@@ -31,7 +29,7 @@ local function gcra_free(l, ahead, part)
   return max(floor((burst * window - ahead * events - part) / window), 0)
 end
 
-function gcra.decide(l, k, now, cost)
+local function gcra_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local tat, part, eff, dirty = gcra_arrival(l, k, now)
   local ahead = tat - eff
@@ -45,7 +43,7 @@ function gcra.decide(l, k, now, cost)
   return fits, retry, tat, part, eff, dirty
 end
 
-function gcra.commit(l, k, now, charge, outcome, tat, part, eff, dirty)
+local function gcra_commit(l, k, now, charge, outcome, tat, part, eff, dirty)
   local events, window, burst = l[1], l[2], l[3]
   local ahead, most = tat - eff, 2 * burst * window
   if outcome == denied then
@@ -69,7 +67,7 @@ function gcra.commit(l, k, now, charge, outcome, tat, part, eff, dirty)
   return charge, tat, part, remaining, more, reset
 end
 
-function gcra.refund(l, k, now, a, b, n)
+local function gcra_refund(l, k, now, a, b, n)
   local events, window, burst = l[1], l[2], l[3]
   local tat, part, eff = gcra_arrival(l, k, now)
   if tat == eff and part == 0 or a < eff then

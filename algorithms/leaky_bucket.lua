@@ -1,10 +1,8 @@
 
 -- leaky_bucket: see leaky_bucket.go. State: drip (µs), level.
-local leaky_bucket = {}
-
 local function leaky_bucket_untouched(l, drip, level) return drip + ceil(level / l[1]) * l[2] end
 
-function leaky_bucket.read(l, message, at)
+local function leaky_bucket_read(l, message, at)
   l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
   l.untouched = leaky_bucket_untouched
   return at
@@ -23,7 +21,7 @@ local function leaky_bucket_leak(l, drip, level, now)
   return drip, level, dirty
 end
 
-function leaky_bucket.decide(l, k, now, cost)
+local function leaky_bucket_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local drip, level = load(l, k, 2)
   local dirty
@@ -38,7 +36,7 @@ function leaky_bucket.decide(l, k, now, cost)
   return fits, retry, drip, level, 0, dirty
 end
 
-function leaky_bucket.commit(l, k, now, charge, outcome, drip, level, _, dirty)
+local function leaky_bucket_commit(l, k, now, charge, outcome, drip, level, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
   if outcome == denied then
     charge = max(min(charge, 2 * burst - level), 0)
@@ -56,7 +54,7 @@ function leaky_bucket.commit(l, k, now, charge, outcome, drip, level, _, dirty)
   return charge, drip, level, remaining, more, reset
 end
 
-function leaky_bucket.refund(l, k, now, a, b, n)
+local function leaky_bucket_refund(l, k, now, a, b, n)
   local burst = l[3]
   local drip, level = load(l, k, 2)
   drip, level = leaky_bucket_leak(l, drip, level, now)

@@ -31,11 +31,9 @@
 --               Of a set: how many slots the instance had.
 --            2  there are other overrides; their texts (4 bytes length, text each)
 
-local function carry_out() -- a function of its own: functions inside it reach the locals above faster
-
 local message, string_byte = ARGV[1], string.byte
-local not_after, instance, slots_lifetime, log_keys, size, at
-now, not_after, instance, slots_lifetime, log_keys, size, at = unpack_numbers('<ddc16dI2I4', message)
+local not_after, instance, slots_lifetime, log_keys, size, begin
+now, not_after, instance, slots_lifetime, log_keys, size, begin = unpack_numbers('<ddc16dI2I4', message)
 now = the_time(now)
 if not_after > 0 and now > not_after then
   return pack_numbers('<dB', now, 1)
@@ -53,75 +51,68 @@ else
   end
 end
 
-local begin, limits_begin = at, at + size
+local limits_begin = begin + size
 
-local count, each = 0, false -- of operations; whether each of them is carried out by itself
-local k, log = 0, strings -- the keys of the operation at hand come behind these
-local first = {} -- by name: the first index of a key
+-- By the index of a key, the index by which its budget is known: the first one with that name.
+local budgets, first = {--[[room]]}, {}
+for k = 1, strings do
+  local name = keys[k]
+  local known = first[name]
+  if not known then
+    first[name], known = k, k
+  end
+  budgets[k] = known
+end
+
+local count = 0 -- of operations
 local out = {--[[room]]} -- the reply, a piece per operation
 
 -- The zones of the operation at hand, and their checks. Both are used again.
 local zones, checks = {}, {}
-local function new_zone()
-  return { mode = 0, shadow = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
-end
 local function new_check()
   return { limit = { 0, 0, 0, 0, 0, algorithm = 0, untouched = 0, quantum = 0 }, limit_at = -1, budget = 0, fits = 0, room = 0, retry = 0, a = 0, b = 0, c = 0, d = 0 }
 end
 
--- the index by which the budget of the next key is known
-local function next_key()
-  k = k + 1
-  local name = keys[k]
-  local known = first[name]
-  if known then return known end
-  first[name] = k
-  return k
-end
+local algorithms = {} -- those that are defined, by their numbers
 
--- The limit of a check. Where many are the same, it is read once.
+-- Read the limit of a check. Where many are the same, it is read once.
 local function read_limit(check, limit_at)
+  local number = string_byte(message, limits_begin + limit_at)
+  local algorithm = algorithms[number]
+  if not algorithm then
+    algorithm = define[number]()
+    algorithms[number] = algorithm
+  end
   local l = check.limit
-  if check.limit_at ~= limit_at then
-    local algorithm = algorithms[string_byte(message, limits_begin + limit_at)]
-    algorithm.read(l, message, limits_begin + limit_at + 1)
-    l.algorithm, check.limit_at = algorithm, limit_at
-  end
-  return l
+  algorithm.read(l, message, limits_begin + limit_at + 1)
+  l.algorithm, check.limit_at = algorithm, limit_at
 end
 
--- the budget of a limit: the index by which it is known
-local function budget_of(l)
-  if not l.algorithm.is_log then return next_key() end
-  log = log + 1
-  return log
-end
+-- Kinds of operations. Each is told its two numbers, its position in the message, and the indexes
+-- of the keys before its own. It returns its reply, and these three as they are behind it; or its
+-- reply alone, if it doesn't know them.
 
--- the stored overrides, packed, or nil if they are as expected
-local function other_overrides(number)
-  local found, same = {}, true
-  for n = 1, number do
-    local expected
-    expected, at = unpack_numbers('<I4c0', message, at)
-    local text = stored[next_key()] or ''
-    found[n] = pack_numbers('<I4c0', #text, text)
-    same = same and text == expected
-  end
-  return not same and table.concat(found) or nil
-end
-
-local function take(overrides, number)
-  local found = overrides > 0 and other_overrides(overrides)
-  if found then
-    if not each then error('the rest of this operation is not read') end
-    return '\002' .. found
+local function take(overrides, number, at, k, log)
+  if overrides > 0 then
+    local found, same = {}, true
+    for n = 1, overrides do
+      local expected
+      expected, at = unpack_numbers('<I4c0', message, at)
+      k = k + 1
+      local text = stored[budgets[k]] or ''
+      found[n] = pack_numbers('<I4c0', #text, text)
+      same = same and text == expected
+    end
+    if not same then
+      return '\002' .. table.concat(found) -- the rest of the operation is not read
+    end
   end
 
   local allowed, c = true, 0
   for z = 1, number do
     local zone = zones[z]
     if not zone then
-      zone = new_zone()
+      zone = { mode = 0, shadow = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
       zones[z] = zone
     end
     local mode, shadow, limits_of, has_slots, has_ban, cost, longest
@@ -137,8 +128,15 @@ local function take(overrides, number)
         checks[c] = check
       end
       limit_at, at = unpack_numbers('<I4', message, at)
-      local l = read_limit(check, limit_at)
-      local key = budget_of(l)
+      if check.limit_at ~= limit_at then read_limit(check, limit_at) end
+      local l, key = check.limit, nil
+      if l.algorithm.is_log then
+        log = log + 1
+        key = log
+      else
+        k = k + 1
+        key = budgets[k]
+      end
       local fits, wait
       fits, wait, check.a, check.b, check.c, check.d = l.algorithm.decide(l, key, now, want)
       local room = 1
@@ -154,16 +152,18 @@ local function take(overrides, number)
     if has_slots > 0 then
       local most
       most, at = unpack_numbers('<d', message, at)
-      local key = next_key()
-      local s = slots.read(key, instance, now, slots_lifetime)
+      k = k + 1
+      local key = budgets[k]
+      local s = slots_read(key, instance, now, slots_lifetime)
       s.takes, s.free = has_slots == 1, s.others + s.count < most
       zone.slots, zone.slots_key, has_room = s, key, has_room and s.free
     end
     if has_ban == 1 then
       local b = {}
-      at = ban.read(b, message, at)
-      b.key = next_key()
-      ban.decide(b, b.key, now)
+      at = ban_read(b, message, at)
+      k = k + 1
+      b.key = budgets[k]
+      ban_decide(b, b.key, now)
       zone.ban, has_room = b, has_room and not b.stands
     end
     allowed = allowed and (has_room or shadow == 1)
@@ -200,43 +200,52 @@ local function take(overrides, number)
     if s then
       local had = s.count
       if passes and s.takes then
-        slots.set(s, zone.slots_key, instance, had + 1, now, slots_lifetime)
+        slots_set(s, zone.slots_key, instance, had + 1, now, slots_lifetime)
       elseif s.stepped_back and s.takes then
-        slots.save(s, zone.slots_key, instance, now, slots_lifetime)
+        slots_save(s, zone.slots_key, instance, now, slots_lifetime)
       end
       reply = reply .. pack_numbers('<Bdd', s.free and 1 or 0, had, s.others + s.count)
     end
     if b then
-      local began, ends_after = ban.commit(b, b.key, now, limits_deny, cost == 0)
+      local began, ends_after = ban_commit(b, b.key, now, limits_deny, cost == 0)
       reply = reply .. pack_numbers('<BBd', b.stands and 1 or 0, began, ends_after)
     end
   end
-  return reply
+  return reply, at, k, log
 end
 
 -- Give back what was charged: see Refund in take.go.
-local given_back = new_check()
-local function refund(number)
+local given_back
+local function refund(number, _, at, k, log)
+  given_back = given_back or new_check()
   for _ = 1, number do
     local limit_at, a, b, charged_at, n
     limit_at, a, b, charged_at, n, at = unpack_numbers('<I4dddd', message, at)
-    local l = read_limit(given_back, limit_at)
-    local key = budget_of(l)
+    if given_back.limit_at ~= limit_at then read_limit(given_back, limit_at) end
+    local l, key = given_back.limit, nil
+    if l.algorithm.is_log then
+      log = log + 1
+      key = log
+    else
+      k = k + 1
+      key = budgets[k]
+    end
     if charged_at - now <= step_back or l.algorithm.is_log then
       l.algorithm.refund(l, key, now, a, b, n)
     end
   end
-  return '\001'
+  return '\001', at, k, log
 end
 
-local function set()
+local function set(_, _, at, k, log)
   local number
   number, at = unpack_numbers('<d', message, at)
-  local key = next_key()
-  local s = slots.read(key, instance, now, slots_lifetime)
+  k = k + 1
+  local key = budgets[k]
+  local s = slots_read(key, instance, now, slots_lifetime)
   local had = s.count
-  slots.set(s, key, instance, number, now, slots_lifetime)
-  return pack_numbers('<Bd', 1, had)
+  slots_set(s, key, instance, number, now, slots_lifetime)
+  return pack_numbers('<Bd', 1, had), at, k, log
 end
 
 local kinds = { take, refund, set }
@@ -246,34 +255,43 @@ local function fail(n, err)
   out[n + 1] = pack_numbers('<BI4c0', 0, #err, err)
 end
 
--- Carry out all operations. The first one that fails, or finds other overrides, ends the run.
+-- Carry out all operations. The first one that fails, or that doesn't know where it ends, makes the
+-- run fail.
 local function run()
+  local at, k, log = begin, 0, strings
   while at < limits_begin do
     local kind, x, y = string_byte(message, at, at + 2)
-    at = at + 11
     count = count + 1
-    out[count + 1] = kinds[kind](x, y)
+    out[count + 1], at, k, log = kinds[kind](x, y, at + 11, k, log)
   end
 end
 
 -- Carry out each operation by itself. Its changes count only if it succeeds. Only logs are written
 -- immediately. Only the first write to a log can fail.
 local function run_each()
-  each = true
+  local function undo_changes()
+    for n = #undo, 1, -1 do
+      local k, state, lasts = undo[n][1], undo[n][2], undo[n][3]
+      text[k], lifetimes[k] = state, lasts
+      if not state then changes = changes - 1 end
+    end
+    slots_at = {}
+  end
+
+  local at, k, log = begin, 0, strings
   while at < limits_begin do
     local kind, x, y, length, own_strings, own_logs
     kind, x, y, length, own_strings, own_logs, at = unpack_numbers('<BBBI4I2I2', message, at)
-    local next_at, next_k, next_log = at + length, k + own_strings, log + own_logs
     count = count + 1
     undo = {}
-    local done, result = pcall(kinds[kind], x, y)
+    local done, result = pcall(kinds[kind], x, y, at, k, log)
     if done then
       out[count + 1] = result
     else
       undo_changes()
       fail(count, result)
     end
-    at, k, log = next_at, next_k, next_log
+    at, k, log = at + length, k + own_strings, log + own_logs
   end
 end
 
@@ -282,7 +300,7 @@ if log_keys > 0 then
 elseif not pcall(run) then
   -- Nothing is written yet.
   text, slots_at, changes = {}, {}, 0
-  at, k, count, first, out = begin, 0, 0, {}, {}
+  count, out = 0, {}
   run_each()
 end
 
@@ -290,8 +308,7 @@ end
 while true do
   local done, err = pcall(write_changes)
   if done then break end
-  local name, own_k = keys[changed[next_change]], 0
-  at = begin
+  local name, own_k, at = keys[changed[next_change]], 0, begin
   for operation = 1, count do
     local length, own_strings
     length, own_strings, at = unpack_numbers('<I4I2', message, at + 3)
@@ -306,6 +323,3 @@ end
 
 out[1] = pack_numbers('<dB', now, 0)
 return table.concat(out)
-
-end
-return carry_out()

@@ -5,7 +5,7 @@ local unpack_numbers, pack_numbers = struct.unpack, struct.pack
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
 local step_back = 1000000 -- 1 s: see stepBack in algorithms.go
 local peek, granted, denied = 0, 1, 2 -- what became of a request: see outcome in algorithms.go
-local algorithms = {} -- by the number that the message has for them
+local define = {--[[room]]} -- functions, by the number of an algorithm; a call makes those of the algorithms it needs
 
 local function foreign() error('the value at a key is not a budget', 0) end
 
@@ -66,16 +66,6 @@ end
 -- Change the numbers of a state.
 local function save(l, k, untouched, a, b, c)
   change(k, c and pack_numbers('<i8i8i8', a, b, c) or pack_numbers('<i8i8', a, b), untouched, l.quantum)
-end
-
--- Undo what an operation has changed.
-local function undo_changes()
-  for n = #undo, 1, -1 do
-    local k, state, lasts = undo[n][1], undo[n][2], undo[n][3]
-    text[k], lifetimes[k] = state, lasts
-    if not state then changes = changes - 1 end
-  end
-  slots_at = {}
 end
 
 -- Write what has changed, from the next change on.

@@ -68,7 +68,7 @@ func (s Set) compose(body string) string {
 // withRoom gives tables room for a batch of usual size, because growing a table costs more than
 // filling it.
 func withRoom(script string) string {
-	const room = 48
+	const room = 8
 	return strings.ReplaceAll(script, "{--[[room]]}", "{"+strings.Repeat("nil,", room)+"}")
 }
 

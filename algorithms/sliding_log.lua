@@ -9,15 +9,13 @@
 --
 -- Logs are read and written immediately. The values that decide has read stay in l for commit. A
 -- full Redis denies the first write; after that write nothing fails.
-local sliding_log = { is_log = true }
-
 -- A number that no script writes is an error.
 local function sliding_log_check(n, most)
   if not (n >= 0 and n <= most) or n % 1 ~= 0 then foreign() end
   return n
 end
 
-function sliding_log.read(l, message, at)
+local function sliding_log_read(l, message, at)
   l[1], l[2], l[3], l[4], l[5], l.quantum, at = unpack_numbers('<dddddd', message, at)
   l.size = l[5] > 0 and 24 or 8
   return at
@@ -212,7 +210,7 @@ local function sliding_log_push(l, k, now, drop, entry, count, ahead, newest, fi
   end
 end
 
-function sliding_log.decide(l, k, now, cost)
+local function sliding_log_decide(l, k, now, cost)
   local events, window, interval, grid = l[1], l[2], l[3], l[4]
   sliding_log_open(l, k)
   local held, ahead = l.held, l.ahead
@@ -252,7 +250,7 @@ function sliding_log.decide(l, k, now, cost)
   return fits, retry, eff, dead, live, ahead
 end
 
-function sliding_log.commit(l, k, now, charge, outcome, eff, dead, live, ahead)
+local function sliding_log_commit(l, k, now, charge, outcome, eff, dead, live, ahead)
   local events, window, interval, grid = l[1], l[2], l[3], l[4]
   if charge > 0 and live == 0 then
     ahead = 0
@@ -304,7 +302,7 @@ function sliding_log.commit(l, k, now, charge, outcome, eff, dead, live, ahead)
 end
 
 -- The expiry stays. At worst the key expires too late.
-function sliding_log.refund(l, k, now, at, _, n)
+local function sliding_log_refund(l, k, now, at, _, n)
   sliding_log_open(l, k)
   local low, from, _, before = sliding_log_dead(l, k, at - 1)
   local high = sliding_log_dead(l, k, at)

@@ -1,7 +1,5 @@
 
 -- sliding_window: see sliding_window.go. State: start (µs), prev, cur.
-local sliding_window = {}
-
 local function sliding_window_untouched(l, start, prev, cur)
   local window = l[2]
   if cur > 0 then
@@ -12,7 +10,7 @@ local function sliding_window_untouched(l, start, prev, cur)
   return start
 end
 
-function sliding_window.read(l, message, at)
+local function sliding_window_read(l, message, at)
   l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
   l.untouched = sliding_window_untouched
   return at
@@ -48,7 +46,7 @@ local function sliding_window_roll(l, k, now)
   return start, prev, cur, dirty
 end
 
-function sliding_window.decide(l, k, now, cost)
+local function sliding_window_decide(l, k, now, cost)
   local events = l[1]
   local start, prev, cur, dirty = sliding_window_roll(l, k, now)
   local fits = sliding_window_free(l, now, start, prev, cur)
@@ -61,7 +59,7 @@ function sliding_window.decide(l, k, now, cost)
   return fits, retry, start, prev, cur, dirty
 end
 
-function sliding_window.commit(l, k, now, charge, outcome, start, prev, cur, dirty)
+local function sliding_window_commit(l, k, now, charge, outcome, start, prev, cur, dirty)
   local events = l[1]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
@@ -79,7 +77,7 @@ function sliding_window.commit(l, k, now, charge, outcome, start, prev, cur, dir
   return charge, start, 0, remaining, more, reset
 end
 
-function sliding_window.refund(l, k, now, at, _, n)
+local function sliding_window_refund(l, k, now, at, _, n)
   local window = l[2]
   local start, prev, cur = sliding_window_roll(l, k, now)
   if at == start and cur > 0 then

@@ -4,16 +4,18 @@
 --
 -- A message comes from one instance. So the count of that instance is kept apart. The states of
 -- the others, as stored, are in before and after.
-local slots = {}
 local slots_form, slots_size, most_slots = '<c16i8i8', 32, 2147483647
 
 -- the living counts of a key. With stepped_back they must be stored even if nothing else changes.
-function slots.read(k, instance, now, lifetime)
+local function slots_read(k, instance, now, lifetime)
   local s = slots_at[k]
   if s then return s end
   local state = text[k] or stored[k] or ''
   if #state % slots_size ~= 0 then foreign() end
-  s = { count = 0, expires = 0, others = 0, last = 0, after = '', stepped_back = false }
+  s = {
+    count = 0, expires = 0, others = 0, last = 0, last_stored = false, before = false, after = '',
+    stepped_back = false, takes = false, free = false,
+  }
   local kept = ''
   for at = 1, #state, slots_size do
     local id, count, expires = unpack_numbers(slots_form, state, at)
@@ -41,18 +43,20 @@ function slots.read(k, instance, now, lifetime)
   return s
 end
 
--- Make count the count of the instance.
-function slots.set(s, k, instance, count, now, lifetime)
-  s.count, s.expires = count, now + lifetime
-  slots.save(s, k, instance, now, lifetime)
-end
-
 -- Note the state that is to be stored. It expires with the last count.
-function slots.save(s, k, instance, now, lifetime)
-  local last, state = s.last, s.before .. s.after
+local function slots_save(s, k, instance, now, lifetime)
+  local last, state = s.last, nil
   if s.count > 0 then
     last = max(last, s.expires)
     state = s.before .. pack_numbers(slots_form, instance, s.count, s.expires) .. s.after
+  else
+    state = s.before .. s.after
   end
   change(k, state, max(last, now), lifetime / 3)
+end
+
+-- Make count the count of the instance.
+local function slots_set(s, k, instance, count, now, lifetime)
+  s.count, s.expires = count, now + lifetime
+  slots_save(s, k, instance, now, lifetime)
 end

@@ -1,10 +1,8 @@
 
 -- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs), at (µs).
-local smooth = {}
-
 local function smooth_untouched(l, used, free) return free + ceil(used / l[5]) + l[7] end
 
-function smooth.read(l, message, at)
+local function smooth_read(l, message, at)
   l[1], l[2], l[3], l[4], l[5], l[6], l[7], l[8], at = unpack_numbers('<dddddddd', message, at)
   if l[8] > 0 then
     l[9], l[10], l[11], l[12], l[13], l[14], l[15], l[16], l[17], l[18], at = unpack_numbers('<dddddddddd', message, at)
@@ -40,7 +38,7 @@ local function smooth_warm(l, used, charge)
   return used + dx, ceil(charge * window / events) + ceil(extra * ratio / ratio_per)
 end
 
-function smooth.decide(l, k, now, cost)
+local function smooth_decide(l, k, now, cost)
   local used, free, at = load(l, k, 3)
   local eff, dirty
   used, free, eff, dirty = smooth_rest(l, used, free, at, now)
@@ -54,7 +52,7 @@ function smooth.decide(l, k, now, cost)
   return fits, retry, used, free, eff, dirty
 end
 
-function smooth.commit(l, k, now, charge, outcome, used, free, eff, dirty)
+local function smooth_commit(l, k, now, charge, outcome, used, free, eff, dirty)
   local events, window, burst, most, speed, warm_up = l[1], l[2], l[3], l[4], l[5], l[8]
   local remaining, more = 0, 0
   charge = min(charge, most)
@@ -88,7 +86,7 @@ function smooth.commit(l, k, now, charge, outcome, used, free, eff, dirty)
   return charge, used, free, remaining, more, reset
 end
 
-function smooth.refund(l, k, now, a, b, n)
+local function smooth_refund(l, k, now, a, b, n)
   local events, window, most, warm_up = l[1], l[2], l[4], l[8]
   local used, free, at = load(l, k, 3)
   if free == 0 then

@@ -1,10 +1,8 @@
 
 -- token_bucket: see token_bucket.go. State: used (events×µs), at (µs).
-local token_bucket = {}
-
 local function token_bucket_untouched(l, used, at) return at + ceil(used / l[1]) + l[5] end
 
-function token_bucket.read(l, message, at)
+local function token_bucket_read(l, message, at)
   l[1], l[2], l[3], l[4], l[5], l.quantum, at = unpack_numbers('<dddddd', message, at)
   l.untouched = token_bucket_untouched
   return at
@@ -24,7 +22,7 @@ local function token_bucket_refill(l, used, at, now)
   return used, eff, dirty
 end
 
-function token_bucket.decide(l, k, now, cost)
+local function token_bucket_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
   local used, at = load(l, k, 2)
   local eff, dirty
@@ -40,7 +38,7 @@ function token_bucket.decide(l, k, now, cost)
   return fits, retry, used, eff, 0, dirty
 end
 
-function token_bucket.commit(l, k, now, charge, outcome, used, eff, _, dirty)
+local function token_bucket_commit(l, k, now, charge, outcome, used, eff, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
   if outcome == denied then
     local most = max(used, 2 * burst * window)
@@ -62,7 +60,7 @@ function token_bucket.commit(l, k, now, charge, outcome, used, eff, _, dirty)
   return charge, used, eff, remaining, more, reset
 end
 
-function token_bucket.refund(l, k, now, a, b, n)
+local function token_bucket_refund(l, k, now, a, b, n)
   local events, window, burst = l[1], l[2], l[3]
   local used, at = load(l, k, 2)
   if at == 0 then

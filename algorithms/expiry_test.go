@@ -42,8 +42,8 @@ func TestExpires(t *testing.T) {
 			if expires%quantum != 0 || expires <= untouched+quantum || expires > untouched+2*quantum {
 				t.Errorf("%v is untouched at %d and dropped at %d, with a quantum of %d", l, untouched-now, expires-now, quantum)
 			}
-			message := l.Message()
-			if got := math.Float64frombits(binary.LittleEndian.Uint64(message[len(message)-8:])); got != float64(quantum) {
+			message, _ := l.Message()
+			if got := math.Float64frombits(binary.LittleEndian.Uint64([]byte(message[len(message)-8:]))); got != float64(quantum) {
 				t.Errorf("the message of %v ends with %g, want the quantum %d", l, got, quantum)
 			}
 		}
@@ -51,11 +51,20 @@ func TestExpires(t *testing.T) {
 }
 
 // A message begins with the number of its algorithm, which the script knows it by.
+// Limits that differ only in the burst have one text.
 func TestMessage(t *testing.T) {
 	for i, a := range All() {
 		l := mustLimit(t, Quota{Algorithm: a.Name, Events: 3, Window: minute})
-		if message := l.Message(); message[0] != byte(i+1) || len(message)%8 != 1 {
+		if message, _ := l.Message(); message[0] != byte(i+1) || len(message)%8 != 1 {
 			t.Errorf("the message of %v is %v", l, message)
+		}
+		if !l.Scalable() {
+			continue
+		}
+		more := l.Scaled(500_000)
+		text, burst := more.Message()
+		if own, _ := l.Message(); text != own || text != messageOf(more) || burst != 6 {
+			t.Errorf("the message of %v with a burst of 6 is %q and a burst of %d, want %q", l, text, burst, own)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/big"
+	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +58,7 @@ type Limit struct {
 	withheld    int64
 	smooth      smoothNumbers
 	quantum     Micros // see Expires
-	message     []byte
+	message     string
 	work        work
 	fingerprint string
 }
@@ -114,6 +114,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if err := l.prepare(); err != nil {
 		return nil, err
 	}
+	l.message = messageOf(l)
 	return l, nil
 }
 
@@ -126,7 +127,6 @@ func (l *Limit) prepare() error {
 	if err := l.algorithm.bound(l); err != nil {
 		return err
 	}
-	l.message = appendNumbers([]byte{byte(l.algorithm.number)}, append(l.algorithm.numbers(l), l.quantum)...)
 	if l.work = counterWork; l.algorithm.work != nil {
 		l.work = l.algorithm.work(l)
 	}
@@ -177,10 +177,30 @@ func checkOptions(algorithm *Algorithm, q Quota) error {
 // Algorithm returns the limit's algorithm.
 func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 
-// Message returns the limit as scripts are told of it: the number of its algorithm, one byte,
-// and then numbers as little-endian doubles, in the order in which the algorithm's script reads
-// them. Don't change it.
-func (l *Limit) Message() []byte { return l.message }
+// Message returns the limit as scripts are told of it: a text, and the burst, which is 0 for
+// algorithms that take none. The text is the same for all that [Limit.Scaled] makes of a limit,
+// except with Initial. So scripts read it once, although clients may choose the factor.
+//
+// The text is the number of the algorithm, one byte, and then numbers as little-endian doubles, in
+// the order in which the algorithm's script reads them.
+func (l *Limit) Message() (text string, burst int64) {
+	if l.algorithm.Burst {
+		burst = l.Burst
+	}
+	return l.message, burst
+}
+
+// burstAt is the index of the burst among the numbers of a limit that has one.
+const burstAt = 2
+
+// messageOf returns the text of [Limit.Message].
+func messageOf(l *Limit) string {
+	numbers := append(l.algorithm.numbers(l), l.quantum)
+	if l.algorithm.Burst {
+		numbers[burstAt] = 0
+	}
+	return string(appendNumbers([]byte{byte(l.algorithm.number)}, numbers...))
+}
 
 // Part returns the limit of somebody who has num/den of it, 0 < num ≤ den: events
 // and burst are that part, rounded down to at least 1.
@@ -291,6 +311,9 @@ func (l *Limit) Scaled(factor int64) *Limit {
 		scaled.Burst = max(most.Burst, l.Burst)
 		_ = scaled.prepare()
 	}
+	if scaled.Initial != nil { // what is withheld has changed
+		scaled.message = messageOf(&scaled)
+	}
 	return &scaled
 }
 
@@ -392,12 +415,13 @@ func largest(q Quota, field func(*Quota) *int64, fits func(Quota) bool) (Quota, 
 // mulDiv returns (a·b + c) / d, rounded down, or most if that is less, with products
 // of any size; nothing is negative, and d is above 0.
 func mulDiv(a, b, d, c, most int64) int64 {
-	n := new(big.Int).Mul(big.NewInt(a), big.NewInt(b))
-	n.Add(n, big.NewInt(c)).Div(n, big.NewInt(d))
-	if !n.IsInt64() {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	low, carry := bits.Add64(low, uint64(c), 0)
+	if high += carry; high >= uint64(d) {
 		return most
 	}
-	return min(n.Int64(), most)
+	n, _ := bits.Div64(high, low, uint64(d))
+	return int64(min(n, uint64(most)))
 }
 
 func gcd(a, b int64) int64 {

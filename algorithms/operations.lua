@@ -13,13 +13,13 @@
 --              per override: the text that is expected (4 bytes length, text)
 --              per zone: mode, shadow (0 or 1), number of limits, slots (0: none, 1: take one, 2: look),
 --                ban (0 or 1; 1 byte each), cost, longest wait in µs;
---                per limit: its position among the limits below (4 bytes);
+--                per limit: its position among the limits below (4 bytes), its burst or 0;
 --                with slots: how many there are; with a ban: its numbers
 --            refund (2): the first number is that of budgets
---              per budget: the position of its limit (4 bytes), the receipt's two numbers and its
---                instant, how many events
+--              per budget: the position of its limit (4 bytes), its burst or 0, the receipt's two
+--                numbers and its instant, how many events
 --            set (3): how many slots the instance has
---            per limit: algorithm (1 byte), its numbers
+--            per limit: algorithm (1 byte), its numbers, without the burst
 -- reply    one string: now, whether it is too late (1 byte; 1: nothing follows); per operation a byte:
 --            0  it failed; the text of the error (4 bytes length, text)
 --            1  it is done. Of a take, per zone:
@@ -75,7 +75,7 @@ end
 
 local algorithms = {} -- those that are defined, by their numbers
 
--- Read the limit of a check. Where many are the same, it is read once.
+-- Read the limit of a check. Where many are the same but for the burst, it is read once.
 local function read_limit(check, limit_at)
   local number = string_byte(message, limits_begin + limit_at)
   local algorithm = algorithms[number]
@@ -122,14 +122,15 @@ local function take(overrides, number, at, k, log)
     zone.mode, zone.shadow, zone.checks, zone.cost, zone.slots, zone.ban = mode, shadow == 1, limits_of, cost, nil, nil
     for _ = 1, limits_of do
       c = c + 1
-      local check, limit_at = checks[c], nil
+      local check, limit_at, burst = checks[c], nil, nil
       if not check then
         check = new_check()
         checks[c] = check
       end
-      limit_at, at = unpack_numbers('<I4', message, at)
+      limit_at, burst, at = unpack_numbers('<I4d', message, at)
       if check.limit_at ~= limit_at then read_limit(check, limit_at) end
       local l, key = check.limit, nil
+      if burst > 0 then l[3] = burst end -- the limits read have none
       if l.algorithm.is_log then
         log = log + 1
         key = log
@@ -219,10 +220,11 @@ local given_back
 local function refund(number, _, at, k, log)
   given_back = given_back or new_check()
   for _ = 1, number do
-    local limit_at, a, b, charged_at, n
-    limit_at, a, b, charged_at, n, at = unpack_numbers('<I4dddd', message, at)
+    local limit_at, burst, a, b, charged_at, n
+    limit_at, burst, a, b, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)
     if given_back.limit_at ~= limit_at then read_limit(given_back, limit_at) end
     local l, key = given_back.limit, nil
+    if burst > 0 then l[3] = burst end
     if l.algorithm.is_log then
       log = log + 1
       key = log

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -110,6 +111,7 @@ func (b *batch) divide(names wire.Names, bySlot bool) int {
 // write writes the message of the part.
 func (p *part) write(names wire.Names, h wire.Head) (set algorithms.Set) {
 	p.Reset(names, h)
+	p.arrange()
 	for _, op := range p.sets {
 		set = set.WithSlots()
 		if op.Set {
@@ -134,6 +136,21 @@ func (p *part) write(names wire.Names, h wire.Head) (set algorithms.Set) {
 		}
 	}
 	return set
+}
+
+// arrange puts takes with the same limits side by side, because the script reads a limit only if
+// it isn't that of the take before. Corrections come first: a take that was asked for after them
+// must find them made.
+func (p *part) arrange() {
+	slices.SortStableFunc(p.calls, func(a, b *call) int { return strings.Compare(a.limits(), b.limits()) })
+}
+
+// limits returns the ID of the first limit of a take. It is empty for other calls.
+func (c *call) limits() string {
+	if len(c.requests) == 0 || len(c.requests[0].Limits) == 0 {
+		return ""
+	}
+	return c.requests[0].Limits[0].ID
 }
 
 // setOf returns the set that a script needs to decide requests.

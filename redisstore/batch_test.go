@@ -139,3 +139,24 @@ func TestGroupsInTheShadow(t *testing.T) {
 		})
 	}
 }
+
+// In a message, takes with the same limits are side by side, in the order in which they came, and
+// behind all calls without limits.
+func TestArrange(t *testing.T) {
+	take := func(key, id string) *call {
+		return &call{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
+	}
+	slots := &call{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
+	p := &part{calls: []*call{
+		take("1", "b"), take("2", "a"), {key: "refund", corrections: make([]store.Correction, 1)},
+		take("3", "b"), slots, take("1", "a"), take("1", "b"),
+	}}
+	p.arrange()
+	got := ""
+	for _, c := range p.calls {
+		got += c.key + c.limits() + " "
+	}
+	if want := "refund slots 2a 1a 1b 3b 1b "; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -324,7 +324,7 @@ var mutants = []struct{ name, old, new string }{
 	{"ban: more bans than levels", "min(l.level + 1, 63)\n      began", "l.level + 1\n      began"},
 	{"ban: a ban isn't one more", "l.ends, l.level = now + duration, min(l.level + 1, 63)", "l.ends = now + duration"},
 	{"take: a denial in one zone is told of all", "local charge, outcome, limits_deny = cost, cost == 0 and peek or passes and granted or denied, false", "local charge, outcome, limits_deny = cost, cost == 0 and peek or passes and granted or denied, not allowed"},
-	{"refund: by another receipt", "limit_at, a, b, charged_at, n, at = unpack_numbers('<I4dddd', message, at)", "limit_at, b, a, charged_at, n, at = unpack_numbers('<I4dddd', message, at)"},
+	{"refund: by another receipt", "limit_at, burst, a, b, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)", "limit_at, burst, b, a, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)"},
 }
 
 func TestParityCatchesMutants(t *testing.T) {

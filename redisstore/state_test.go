@@ -90,8 +90,8 @@ func lateness(client *redis.Client, key string, want int64) (int64, error) {
 
 // quantumOf returns the quantum of a limit, the last number that a script is told of it.
 func quantumOf(l *algorithms.Limit) algorithms.Micros {
-	m := l.Message()
-	return int64(math.Float64frombits(binary.LittleEndian.Uint64(m[len(m)-8:])))
+	text, _ := l.Message()
+	return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(text[len(text)-8:]))))
 }
 
 // expiryOf returns the quantum of the expiry of a budget.

@@ -28,6 +28,8 @@ type Checked interface {
 type Breaker struct {
 	store   Checked
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	open    atomic.Bool // or half open: whether the store is not asked
+	failing atomic.Bool // whether the last result that was counted is a failure
 
 	closed context.Context
 	close  context.CancelFunc
@@ -59,12 +61,14 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || isCounted(err)) },
 		IsSuccessful: func(err error) bool {
 			b.last = err
+			b.failing.Store(err != nil)
 			return err == nil
 		},
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= breakerFailures || isFinal(b.last)
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
+			b.open.Store(to != gobreaker.StateClosed)
 			switch {
 			case from == gobreaker.StateClosed:
 				go b.probe(changed, b.last)
@@ -158,7 +162,7 @@ func (b *Breaker) probe(changed func(error), failure error) {
 }
 
 // Open tells whether the store is not asked at present.
-func (b *Breaker) Open() bool { return b.breaker.State() != gobreaker.StateClosed }
+func (b *Breaker) Open() bool { return b.open.Load() }
 
 // Close ends the checks. The breaker can still be asked: if it is open then, what it is asked
 // makes it check the store now and then.
@@ -209,9 +213,7 @@ func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 		return
 	}
 	b.store.Correct(corrections, func(err error) {
-		if done, open := b.breaker.Allow(); open == nil {
-			done(err)
-		}
+		b.count(err)
 		lost(err)
 	})
 }
@@ -228,11 +230,18 @@ func (b *Breaker) Do(ask func() error) error {
 		b.revive()
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
-	done, err := b.breaker.Allow()
-	if err != nil { // it has opened just now
-		return &Error{Reason: ReasonOpen, Err: ErrOpen}
-	}
-	err = ask()
-	done(err)
+	err := ask()
+	b.count(err)
 	return err
+}
+
+// count counts a result. A success after a success changes nothing. A result that comes while the
+// breaker is open is older than that.
+func (b *Breaker) count(err error) {
+	if err == nil && !b.failing.Load() || b.Open() {
+		return
+	}
+	if done, open := b.breaker.Allow(); open == nil {
+		done(err)
+	}
 }

@@ -333,3 +333,45 @@ func TestBreakerCorrects(t *testing.T) {
 		}
 	})
 }
+
+// stuck is a store whose checks don't end by themselves.
+type stuck struct{ storetest.Store }
+
+func (stuck) Check(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A request that began before the breaker opened neither closes it when it ends, nor opens it again.
+func TestBreakerIgnoresOldResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := store.NewBreaker(stuck{}, nil)
+		defer b.Close()
+		for _, old := range []error{nil, &store.Error{Reason: store.ReasonTimeout, Err: errors.New("slow")}} {
+			_ = b.Do(func() error {
+				_ = b.Do(func() error { return &store.Error{Reason: store.ReasonPermission, Err: errors.New("denied")} })
+				time.Sleep(500*time.Millisecond + 500*time.Microsecond) // now it is half open, and the check is about to begin
+				return old
+			})
+			if !b.Open() {
+				t.Errorf("closed by a request that ended with %v", old)
+			}
+		}
+	})
+}
+
+// Successes between failures are counted, although others aren't.
+func TestBreakerCountsFailuresInARow(t *testing.T) {
+	b := store.NewBreaker(stuck{}, nil)
+	defer b.Close()
+	failure := &store.Error{Reason: store.ReasonTimeout, Err: errors.New("slow")}
+	for range 3 {
+		for range 4 {
+			_ = b.Do(func() error { return failure })
+		}
+		_ = b.Do(func() error { return nil })
+	}
+	if b.Open() {
+		t.Error("open after 12 failures of which no five were in a row")
+	}
+}

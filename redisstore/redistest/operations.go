@@ -23,10 +23,12 @@ var errNotFailed = errors.New("it should have failed: a key holds something else
 
 // limit returns the limit of a budget.
 func (r *replay) limit(b wire.Budget) (*algorithms.Limit, error) {
-	if l := r.limits[id(b.Name)][b.Limit]; l != nil {
+	name := b.Name
+	b.Name = ""
+	if l := r.limits[id(name)][b]; l != nil {
 		return l, nil
 	}
-	return nil, fmt.Errorf("%s is no budget of a limit with %x", b.Name, b.Limit)
+	return nil, fmt.Errorf("%s is no budget of a limit with %x and a burst of %d", name, b.Limit, b.Burst)
 }
 
 // taken is a take as the functions in Go decide it.

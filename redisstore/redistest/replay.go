@@ -19,8 +19,8 @@ import (
 // replay is the state of an [Audit.Replay].
 type replay struct {
 	Report
-	// By ID: what operations may be about. The limits of an ID, by their messages.
-	limits map[string]map[string]*algorithms.Limit
+	// By ID: what operations may be about. The limits of an ID, by budgets without names.
+	limits map[string]map[wire.Budget]*algorithms.Limit
 	bans   map[string][]algorithms.Ban
 	slots  map[string][]int64
 
@@ -72,7 +72,7 @@ const (
 func (a *Audit) Replay(zones ...store.Request) *Report {
 	a.Close()
 	r := &replay{
-		limits: make(map[string]map[string]*algorithms.Limit), bans: make(map[string][]algorithms.Ban), slots: make(map[string][]int64),
+		limits: make(map[string]map[wire.Budget]*algorithms.Limit), bans: make(map[string][]algorithms.Ban), slots: make(map[string][]int64),
 		charged: make(map[receipt]int64),
 	}
 	r.Charges = make(map[string][]Charge)
@@ -104,9 +104,10 @@ func (a *Audit) Replay(zones ...store.Request) *Report {
 func (r *replay) know(z store.Request) {
 	for _, l := range z.Limits {
 		if r.limits[l.ID] == nil {
-			r.limits[l.ID] = make(map[string]*algorithms.Limit)
+			r.limits[l.ID] = make(map[wire.Budget]*algorithms.Limit)
 		}
-		r.limits[l.ID][string(l.Message())] = l.Limit
+		text, burst := l.Message()
+		r.limits[l.ID][wire.Budget{Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}] = l.Limit
 	}
 	if z.Ban != nil {
 		r.bans[z.Ban.ID] = append(r.bans[z.Ban.ID], *z.Ban.Ban)

@@ -30,9 +30,10 @@ type Message struct {
 	body  []byte
 	// The keys of strings and of logs.
 	strings, logs keys
-	// The limits that the operations refer to, and the position of each.
+	// The limits that the operations refer to, and the position of each. Equal limits are one,
+	// however many times they were made.
 	limits  []byte
-	limitAt map[*algorithms.Limit]int
+	limitAt map[string]int
 }
 
 // keys are the names of keys, one behind the other in text. [Message.AppendKeys] makes strings of
@@ -174,18 +175,20 @@ func (m *Message) Set(name string, count int64) {
 	m.finish(done)
 }
 
-// limit appends a limit, and the key of its budget.
+// limit appends a limit with its burst, and the key of its budget.
 func (m *Message) limit(key string, l *store.Limit) {
-	at, ok := m.limitAt[l.Limit]
+	text, burst := l.Message()
+	at, ok := m.limitAt[text]
 	if !ok {
 		at = len(m.limits)
-		m.limits = append(m.limits, l.Message()...)
+		m.limits = append(m.limits, text...)
 		if m.limitAt == nil {
-			m.limitAt = make(map[*algorithms.Limit]int)
+			m.limitAt = make(map[string]int)
 		}
-		m.limitAt[l.Limit] = at
+		m.limitAt[text] = at
 	}
 	m.body = binary.LittleEndian.AppendUint32(m.body, uint32(at))
+	m.number(burst)
 	if l.Algorithm().IsLog() {
 		m.key(&m.logs, key, l.ID)
 	} else {

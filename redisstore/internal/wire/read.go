@@ -46,9 +46,10 @@ type Zone struct {
 	Ban     algorithms.Ban
 }
 
-// Budget is the name of a budget, and its limit as [algorithms.Limit.Message] has it.
+// Budget is the name of a budget, and its limit and burst as [algorithms.Limit.Message] has them.
 type Budget struct {
 	Name, Limit string
+	Burst       int64
 	Log         bool // see [algorithms.Algorithm.IsLog]
 }
 
@@ -122,12 +123,13 @@ const warmUpAt = 1 + 7*8
 // limitKinds returns the algorithms by their numbers.
 var limitKinds = sync.OnceValue(func() map[byte]limitKind {
 	kinds := make(map[byte]limitKind)
-	message := func(name string, warmUp algorithms.Micros) []byte {
+	message := func(name string, warmUp algorithms.Micros) string {
 		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: name, Events: 1, Window: 1_000_000, WarmUp: warmUp})
 		if err != nil {
 			panic(err)
 		}
-		return l.Message()
+		text, _ := l.Message()
+		return text
 	}
 	for _, a := range algorithms.All() {
 		m := message(a.Name, 0)
@@ -177,7 +179,7 @@ func ReadMessage(keys []string, argument string) (Head, []Operation, error) {
 type reader struct {
 	rest          string
 	strings, logs []string          // keys
-	limits        map[uint32]Budget // without names, by position
+	limits        map[uint32]Budget // without names and bursts, by position
 	err           error
 }
 
@@ -331,6 +333,7 @@ func (r *reader) refund(budgets int) []Refund {
 func (r *reader) budget() Budget {
 	at := r.uint(4)
 	b, known := r.limits[at]
+	b.Burst = r.number()
 	switch {
 	case !known:
 		r.fail("refers to a limit at %d, where there is none", at)

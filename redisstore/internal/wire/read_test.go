@@ -43,7 +43,8 @@ func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 // randomOperation writes an operation, and returns it as it is to be read.
 func randomOperation(r *rand.Rand, m *Message, limits []*algorithms.Limit) Operation {
 	budget := func(q *store.Request, l store.Limit) Budget {
-		return Budget{Name: readNames.Name(q.Key, l.ID), Limit: string(l.Message()), Log: l.Algorithm().IsLog()}
+		text, burst := l.Message()
+		return Budget{Name: readNames.Name(q.Key, l.ID), Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}
 	}
 	request := func() store.Request {
 		q := store.Request{Zone: fmt.Sprint("z", r.IntN(3)), Key: fmt.Sprint("key ", r.IntN(3))}

@@ -1,4 +1,4 @@
-.PHONY: help run test lint format xcaddy bench growth soak fuzz
+.PHONY: help run test lint format xcaddy footprint bench growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,6 +17,9 @@ format: ## format the code
 
 xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 	./scripts/xcaddy.sh
+
+footprint: ## print what the module adds to Caddy: modules and megabytes
+	./scripts/footprint.sh
 
 bench: ## measure Caddy with and without the handler, and write docs/performance.md (ARGS="-only redis": one part, -quick)
 	cd bench && go run . $(ARGS)

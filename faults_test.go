@@ -9,42 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
-
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
-// link is a connection to Redis that can be made bad.
-type link struct{ *toxiproxy.Proxy }
-
-func startLink(t *testing.T, to string) link {
+// startLink starts a relay to Redis that can be made bad.
+func startLink(t *testing.T, to string) *relay.Relay {
 	t.Helper()
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, "redis", "127.0.0.1:0", to)
-	if err := proxy.Start(); err != nil {
+	link, err := relay.Start(to)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(proxy.Stop)
-	return link{proxy}
-}
-
-// spoil lets something happen to all data on its way upstream, to Redis, or
-// downstream; mend ends that.
-func (l link) spoil(t *testing.T, stream, toxic, attributes string) {
-	t.Helper()
-	toxicJSON := fmt.Sprintf(`{"name":"it","type":%q,"stream":%q,"attributes":{%s}}`, toxic, stream, attributes)
-	if _, err := l.Toxics.AddToxicJson(strings.NewReader(toxicJSON)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (l link) mend(t *testing.T) {
-	t.Helper()
-	if err := l.Toxics.RemoveToxic(context.Background(), "it"); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = link.Close() })
+	return link
 }
 
 // slack is what a request may take beyond the timeout of Redis, on a slow machine.
@@ -77,11 +54,11 @@ func TestFaultsUnderLoad(t *testing.T) {
 	}
 	user("on", ">secret", "~*", "+@all")(t)
 	link := startLink(t, server.Addr)
-	toxic := func(stream, toxic, attributes string) func(*testing.T) {
-		return func(t *testing.T) { link.spoil(t, stream, toxic, attributes) }
-	}
+	up := func(f relay.Fault) func(*testing.T) { return func(*testing.T) { link.Set(f, relay.Fault{}) } }
+	down := func(f relay.Fault) func(*testing.T) { return func(*testing.T) { link.Set(relay.Fault{}, f) } }
+	mend := func(*testing.T) { link.Set(relay.Fault{}, relay.Fault{}) }
 	config := site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n sliding_log %[1]d 1000d\n token_bucket %[1]d 1000d\n gcra %[1]d 1000d\n leaky_bucket %[1]d 1000d\n}\nredis %s {\n username limiter\n password secret\n timeout %v\n}\non_store_error deny",
-		limit, link.Listen, timeout))
+		limit, link.Addr, timeout))
 	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
 
 	const (
@@ -96,16 +73,16 @@ func TestFaultsUnderLoad(t *testing.T) {
 		loses      bool // answers to requests that were charged
 		afresh     int  // how often budgets begin again
 	}{
-		{"latency", toxic("downstream", "latency", `"latency":20,"jitter":10`), link.mend, nothing, false, 0},
-		{"tiny pieces", toxic("downstream", "slicer", `"average_size":1,"delay":10`), link.mend, nothing, false, 0},
-		{"latency above the timeout", toxic("downstream", "latency", `"latency":2000`), link.mend, all, true, 0},
-		{"latency above the timeout to Redis", toxic("upstream", "latency", `"latency":2000`), link.mend, all, false, 0},
-		{"bandwidth", toxic("downstream", "bandwidth", `"rate":1`), link.mend, some, true, 0},
-		{"reset", toxic("downstream", "reset_peer", `"timeout":20`), link.mend, all, true, 0},
-		{"reset before Redis", toxic("upstream", "reset_peer", `"timeout":20`), link.mend, all, false, 0},
-		{"connections that end amid an answer", toxic("downstream", "limit_data", `"bytes":2000`), link.mend, some, true, 0},
-		{"no answers", toxic("downstream", "timeout", ``), link.mend, all, true, 0},
-		{"no questions", toxic("upstream", "timeout", ``), link.mend, all, false, 0},
+		{"latency", down(relay.Fault{Delay: 20 * time.Millisecond, Jitter: 10 * time.Millisecond}), mend, nothing, false, 0},
+		{"tiny pieces", down(relay.Fault{Piece: 1}), mend, nothing, false, 0},
+		{"latency above the timeout", down(relay.Fault{Delay: 2 * time.Second}), mend, all, true, 0},
+		{"latency above the timeout to Redis", up(relay.Fault{Delay: 2 * time.Second}), mend, all, false, 0},
+		{"bandwidth", down(relay.Fault{Rate: 1000}), mend, some, true, 0},
+		{"reset", down(relay.Fault{Delay: 20 * time.Millisecond, Reset: true}), mend, all, true, 0},
+		{"reset before Redis", up(relay.Fault{Delay: 20 * time.Millisecond, Reset: true}), mend, all, false, 0},
+		{"connections that end amid an answer", down(relay.Fault{Limit: 2000}), mend, some, true, 0},
+		{"no answers", down(relay.Fault{Silent: true}), mend, all, true, 0},
+		{"no questions", up(relay.Fault{Silent: true}), mend, all, false, 0},
 		{"out of memory", command("CONFIG", "SET", "maxmemory", 1), command("CONFIG", "SET", "maxmemory", 0), all, false, 0},
 		{"permission", user("-set"), user("+set"), all, true, 0}, // after the log of five limits
 		{"a replica", command("REPLICAOF", "127.0.0.1", 1), command("REPLICAOF", "NO", "ONE"), all, false, 0},
@@ -205,19 +182,19 @@ func TestLocalWhileRedisIsSlow(t *testing.T) {
 	const limit = 200
 	server := redistest.Start(t)
 	link := startLink(t, server.Addr)
-	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n}\nredis %s {\n timeout 3s\n}", limit, link.Listen))
+	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n}\nredis %s {\n timeout 3s\n}", limit, link.Addr))
 	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
 	if first := flood(t, limit/2, 16, "/", caddys...); first[200] != limit/2 {
 		t.Errorf("to begin with: %v", first)
 	}
-	link.spoil(t, "upstream", "latency", `"latency":4000`)
+	link.Set(relay.Fault{Delay: 4 * time.Second}, relay.Fault{})
 	for _, c := range caddys {
 		if own := flood(t, limit+50, 16, "/", c); own[200] != limit || own[429] != 50 {
 			t.Errorf("while Redis is slow: %v, want a budget of this process", own)
 		}
 		c.waitForLog(t, "Redis fails, and is not asked until it works again")
 	}
-	link.mend(t)
+	link.Set(relay.Fault{}, relay.Fault{})
 	for _, c := range caddys {
 		waitForMetric(t, c, "caddy_rate_limit_store_state 0")
 	}
@@ -232,10 +209,10 @@ func TestClientsThatLeave(t *testing.T) {
 	const limit, leavers = 300, 2000
 	server := redistest.Start(t)
 	link := startLink(t, server.Addr)
-	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, link.Listen)))
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {path}\n fixed_window %d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, link.Addr)))
 	flood(t, 32, 16, "/warm", c)
 	had := goroutines(t, c)
-	link.spoil(t, "downstream", "latency", `"latency":20,"jitter":10`)
+	link.Set(relay.Fault{}, relay.Fault{Delay: 20 * time.Millisecond, Jitter: 10 * time.Millisecond})
 	requests := startLoad(t, 8, "/stays", c)
 	var wg sync.WaitGroup
 	for i := range 50 {

@@ -24,6 +24,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
@@ -376,23 +377,25 @@ func TestSettleAddsUp(t *testing.T) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		link := startLink(t, redistest.Start(t).Addr)
-		c := startCaddy(t, config("redis "+link.Listen+" {\n timeout 30s\n}\n", faulty(t)))
-		link.spoil(t, "downstream", "latency", `"latency":5,"jitter":5`) // clients leave also while it is asked
+		c := startCaddy(t, config("redis "+link.Addr+" {\n timeout 30s\n}\n", faulty(t)))
+		link.Set(relay.Fault{}, relay.Fault{Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond}) // clients leave also while it is asked
 		check(t, c, play(t, c, 600, false))
 	})
 	t.Run("redis that fails", func(t *testing.T) {
 		server := redistest.Start(t)
 		link := startLink(t, server.Addr)
-		c := startCaddy(t, config("redis "+link.Listen+" {\n timeout 300ms\n}\non_store_error deny", faulty(t)))
+		c := startCaddy(t, config("redis "+link.Addr+" {\n timeout 300ms\n}\non_store_error deny", faulty(t)))
 		var end atomic.Bool
 		var cuts sync.WaitGroup
 		cuts.Go(func() {
 			random := rand.New(rand.NewPCG(seed, 2))
 			for !end.Load() {
 				time.Sleep(time.Duration(100+random.IntN(400)) * time.Millisecond)
-				link.spoil(t, []string{"upstream", "downstream"}[random.IntN(2)], "reset_peer", fmt.Sprintf(`"timeout":%d`, random.IntN(10)))
+				var faults [2]relay.Fault
+				faults[random.IntN(2)] = relay.Fault{Delay: time.Duration(random.IntN(10)) * time.Millisecond, Reset: true}
+				link.Set(faults[0], faults[1])
 				time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
-				link.mend(t)
+				link.Set(relay.Fault{}, relay.Fault{})
 			}
 		})
 		sums := play(t, c, 600, true)

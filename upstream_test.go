@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,8 +15,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
@@ -102,12 +99,18 @@ func (u *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/socket":
 		s := u.stream(q.Get("key"))
 		defer close(s.over)
-		conn, err := websocket.Accept(w, r, nil)
+		conn, err := acceptWebSocket(w, r)
 		if err != nil {
 			return
 		}
-		defer func() { _ = conn.CloseNow() }()
-		heard := conn.CloseRead(r.Context())
+		defer conn.conn.Close()
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			for err == nil {
+				_, err = conn.read()
+			}
+		}()
 		for {
 			select {
 			case text, more := <-s.say:
@@ -115,25 +118,26 @@ func (u *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				case text == "die":
 					return
 				case !more:
-					_ = conn.Close(websocket.StatusNormalClosure, "")
+					_ = conn.writeFrame(closeFrame, "")
+					<-gone
 					return
 				}
-				if conn.Write(heard, websocket.MessageText, []byte(text)) != nil {
+				if conn.write(text) != nil {
 					return
 				}
-			case <-heard.Done():
+			case <-gone:
 				return
 			}
 		}
 	case "/socket/echo":
-		conn, err := websocket.Accept(w, r, nil)
+		conn, err := acceptWebSocket(w, r)
 		if err != nil {
 			return
 		}
-		defer func() { _ = conn.CloseNow() }()
+		defer conn.conn.Close()
 		for {
-			kind, message, err := conn.Read(r.Context())
-			if err != nil || conn.Write(r.Context(), kind, message) != nil {
+			message, err := conn.read()
+			if err != nil || conn.write(message) != nil {
 				return
 			}
 		}
@@ -355,19 +359,22 @@ func (s *stream) tell(t *testing.T, text string) {
 }
 
 // dial opens a WebSocket.
-func (p path) dial(t *testing.T, uri string) (*websocket.Conn, response) {
+func (p path) dial(t *testing.T, uri string) (*webSocket, response) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	header := make(http.Header)
-	if p.h2c {
-		header.Set("H2c", "1")
-	}
-	conn, r, err := websocket.Dial(ctx, p.url+uri, &websocket.DialOptions{HTTPClient: p.client, HTTPHeader: header})
+	request, err := http.NewRequestWithContext(ctx, "GET", p.url+uri, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.CloseNow() })
+	if p.h2c {
+		request.Header.Set("H2c", "1")
+	}
+	conn, r, err := dialWebSocket(p.client, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.conn.Close() })
 	return conn, response{Response: r}
 }
 
@@ -443,15 +450,15 @@ func TestUpstream(t *testing.T) {
 						conn, r := p.dial(t, "/socket/echo?tokens=50&cost=10&key="+key("socket"))
 						r.wantZones(t, families)
 						for _, message := range []string{"hello", strings.Repeat("long ", 5000)} {
-							if err := conn.Write(ctx, websocket.MessageText, []byte(message)); err != nil {
+							if err := conn.write(message); err != nil {
 								t.Fatal(err)
 							}
-							if _, got, err := conn.Read(ctx); err != nil || string(got) != message {
+							if got, err := conn.hear(t); err != nil || got != message {
 								t.Fatalf("%q came back as %.20q, %v", message, got, err)
 							}
 						}
 						c.waitForBudgets(t, key("socket"), 2, 990, false)
-						if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+						if err := conn.close(t); err != nil {
 							t.Error(err)
 						}
 						c.waitForBudgets(t, key("socket"), 3, 950, true)
@@ -498,18 +505,13 @@ func TestStreamsAndSlots(t *testing.T) {
 					if kind == "socket" {
 						conn, r := p.dial(t, uri)
 						r.wantZones(t, "x_ratelimit")
-						o.leave = func() { _ = conn.CloseNow() }
+						o.leave = func() { _ = conn.conn.Close() }
 						o.next = func(t *testing.T) string {
-							ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-							defer cancel()
-							_, text, err := conn.Read(ctx)
-							if errors.Is(err, context.DeadlineExceeded) {
-								t.Fatal("what the upstream has sent did not arrive")
-							}
+							text, err := conn.hear(t)
 							if err != nil {
-								_ = conn.CloseNow() // it is over when both sides have ended it
+								_ = conn.conn.Close() // it is over when both sides have ended it
 							}
-							return string(text)
+							return text
 						}
 					} else {
 						r := p.open(t, ctx, uri, nil)
@@ -574,7 +576,7 @@ func TestStreamsAndSlots(t *testing.T) {
 		conn, _ := pathsTo(t, c)[0].dial(t, "/socket?key=closed&cost=10&tokens=70")
 		c.waitForBudgets(t, "closed", 2, 990, false)
 		c.reload(t, config)
-		if _, _, err := conn.Read(t.Context()); err == nil {
+		if _, err := conn.hear(t); err == nil {
 			t.Error("the WebSocket is still open")
 		}
 		c.waitForBudgets(t, "closed", 3, 930, true)

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
+
+// oneWay is how long bytes take to a Redis that is far away, and back from it.
+const oneWay = 5 * time.Millisecond
 
 // running is a setup under load. Each has a Redis of its own, so that no keys of others expire
 // in its turns.
@@ -17,7 +21,7 @@ type running struct {
 	*setup
 	caddy  *server
 	redis  []*server
-	relay  net.Listener
+	relay  *relay.Relay
 	client *client
 }
 
@@ -40,10 +44,12 @@ func (r *running) start(b *bench, p *part) (err error) {
 		addrs = append(addrs, server.addr)
 	}
 	if r.setup.redis == "far" {
-		if r.relay, err = startRelay(addrs[0]); err != nil {
+		if r.relay, err = relay.Start(addrs[0]); err != nil {
 			return err
 		}
-		addrs[0] = r.relay.Addr().String()
+		late := relay.Fault{Delay: oneWay}
+		r.relay.Set(late, late)
+		addrs[0] = r.relay.Addr
 	}
 	config := func(addr string) string { return r.caddyfile(addr, addrs, p.timeout) }
 	r.caddy, err = startCaddy(b.programs[r.program], b.dir, config, "BENCH_REDIS="+strings.Join(addrs, ","))

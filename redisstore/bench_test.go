@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -120,52 +120,12 @@ func redisTime(server *redistest.Server) (all time.Duration) {
 
 // farAway returns an address through which everything takes so much longer, each way.
 func farAway(b testing.TB, addr string, oneWay time.Duration) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	b.Helper()
+	r, err := relay.Start(addr)
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", addr)
-			if err != nil {
-				_ = near.Close()
-				continue
-			}
-			go relay(far, near, oneWay)
-			go relay(near, far, oneWay)
-		}
-	}()
-	return l.Addr().String()
-}
-
-// relay passes on what it reads, each piece a while after it came.
-func relay(to, from net.Conn, late time.Duration) {
-	type piece struct {
-		due   time.Time
-		bytes []byte
-	}
-	pieces := make(chan piece, 1024)
-	go func() {
-		defer to.Close()
-		for p := range pieces {
-			time.Sleep(time.Until(p.due))
-			if _, err := to.Write(p.bytes); err != nil {
-				_ = from.Close()
-			}
-		}
-	}()
-	defer close(pieces)
-	for {
-		buffer := make([]byte, 64<<10)
-		n, err := from.Read(buffer)
-		if err != nil {
-			return
-		}
-		pieces <- piece{due: time.Now().Add(late), bytes: buffer[:n]}
-	}
+	b.Cleanup(func() { _ = r.Close() })
+	r.Set(relay.Fault{Delay: oneWay}, relay.Fault{Delay: oneWay})
+	return r.Addr
 }

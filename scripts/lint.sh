@@ -8,12 +8,14 @@ if [[ -n $unformatted ]]; then
 	echo "gofumpt would change (run: make format):" "$unformatted" >&2
 	exit 1
 fi
-go vet ./...
-go tool -modfile=tools/go.mod staticcheck ./...
-go mod tidy -diff
-if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for; it is a module of its own
-	cd bench
-	go vet ./...
-	go tool -modfile=../tools/go.mod staticcheck ./...
-	go mod tidy -diff
+modules=(. redisstore/linear)
+if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
+	modules+=(bench)
 fi
+tools=$PWD/tools/go.mod
+for module in "${modules[@]}"; do (
+	cd "$module"
+	go vet ./...
+	go tool -modfile="$tools" staticcheck ./...
+	go mod tidy -diff
+); done

@@ -34,7 +34,10 @@ if ((${#missing[@]})); then
 	fi
 fi
 
-if (($# == 0)) && [[ $(go env GOOS) == linux ]]; then
-	(cd bench && go test -race ./...) # a module of its own
+if (($# == 0)); then # modules of their own
+	(cd redisstore/linear && go test -race ./...)
+	if [[ $(go env GOOS) == linux ]]; then
+		(cd bench && go test -race ./...)
+	fi
 fi
 exec go test -race -timeout 30m "$@" ./...

@@ -1,0 +1,187 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// connect connects through a relay to a server that sends back what it gets.
+func connect(t *testing.T) (*Relay, net.Conn) {
+	t.Helper()
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = echo.Close() })
+	go func() {
+		for {
+			conn, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	r, err := Start(echo.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	conn, err := net.Dial("tcp", r.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return r, conn
+}
+
+func send(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want reads a text from a connection.
+func want(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if n, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+		t.Fatalf("read %q, %v, want %q", got[:n], err, text)
+	}
+}
+
+// All bytes arrive in their order, not before their time.
+func TestPasses(t *testing.T) {
+	const text = "0123456789"
+	for name, test := range map[string]struct {
+		up, down Fault
+		takes    time.Duration
+	}{
+		"as they come":       {},
+		"late, there":        {up: Fault{Delay: 50 * time.Millisecond}, takes: 50 * time.Millisecond},
+		"late, and back":     {Fault{Delay: 25 * time.Millisecond}, Fault{Delay: 25 * time.Millisecond}, 50 * time.Millisecond},
+		"late, not the same": {down: Fault{Delay: 50 * time.Millisecond, Jitter: 10 * time.Millisecond}, takes: 40 * time.Millisecond},
+		"in pieces":          {up: Fault{Piece: 3}, down: Fault{Piece: 1}},
+		"slowly":             {down: Fault{Rate: 2000}, takes: 400 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, conn := connect(t)
+			r.Set(test.up, test.down)
+			began := time.Now()
+			for range 100 {
+				send(t, conn, text)
+			}
+			want(t, conn, strings.Repeat(text, 100))
+			if took := time.Since(began); took < test.takes || took > 10*time.Second {
+				t.Errorf("it took %v, want %v and little more", took, test.takes)
+			}
+		})
+	}
+}
+
+// Bytes do not wait for those before them.
+func TestDelaysAreNotAdded(t *testing.T) {
+	r, conn := connect(t)
+	r.Set(Fault{Delay: 500 * time.Millisecond}, Fault{})
+	began := time.Now()
+	for range 20 {
+		send(t, conn, "0123456789")
+		time.Sleep(time.Millisecond)
+	}
+	want(t, conn, strings.Repeat("0123456789", 20))
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("20 pieces took %v, want about 520ms", took)
+	}
+}
+
+// A new setting is for bytes that wait, too.
+func TestSetEndsWaits(t *testing.T) {
+	r, conn := connect(t)
+	r.Set(Fault{}, Fault{Delay: time.Hour})
+	send(t, conn, "hello")
+	time.Sleep(20 * time.Millisecond)
+	r.Set(Fault{}, Fault{})
+	want(t, conn, "hello")
+}
+
+// Connections end as the fault says, on both sides.
+func TestEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		up, down Fault
+		arrives  string
+		err      error
+	}{
+		"limit":        {down: Fault{Limit: 3, Piece: 2}, arrives: "hel", err: io.EOF},
+		"limit there":  {up: Fault{Limit: 3}, err: io.EOF},
+		"reset":        {down: Fault{Reset: true, Delay: time.Millisecond}, err: syscall.ECONNRESET},
+		"reset there":  {up: Fault{Reset: true}, err: syscall.ECONNRESET},
+		"silent":       {down: Fault{Silent: true}, err: io.EOF},
+		"silent there": {up: Fault{Silent: true}, err: io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, conn := connect(t)
+			send(t, conn, "before")
+			want(t, conn, "before")
+			r.Set(test.up, test.down)
+			send(t, conn, "hello")
+			want(t, conn, test.arrives)
+			if test.up.Silent || test.down.Silent {
+				_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+				var timeout net.Error
+				if n, err := conn.Read(make([]byte, 1)); !errors.As(err, &timeout) || !timeout.Timeout() {
+					t.Errorf("read %d bytes, %v, want nothing", n, err)
+				}
+				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+				r.Set(Fault{}, Fault{})
+			}
+			if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, test.err) {
+				t.Errorf("read %d bytes, %v, want %v", n, err, test.err)
+			}
+		})
+	}
+}
+
+// A client that leaves takes the connection behind the relay with it.
+func TestClose(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r, err := Start(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := net.Dial("tcp", r.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	send(t, near, "last")
+	_ = near.Close()
+	_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if got, err := io.ReadAll(far); string(got) != "last" || err != nil {
+		t.Errorf("read %q, %v, want all that was sent, and the end", got, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := net.Dial("tcp", r.Addr); err == nil {
+		_ = conn.Close()
+		t.Error("a closed relay accepts connections")
+	}
+}

@@ -34,7 +34,7 @@ soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes 
 
 fuzz: ## fuzz for a minute each: the Caddyfile, keys, messages, replies, parity
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
-	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./redisstore/internal/wire
-	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./redisstore/internal/wire
-	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./redisstore/internal/wire
+	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./internal/wire
+	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./internal/wire
+	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

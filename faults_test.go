@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // startLink starts a relay to Redis that can be made bad.

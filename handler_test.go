@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 // field returns a header field's values, joined.

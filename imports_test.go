@@ -33,10 +33,10 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"internal/keyhash", nil, ""},
 		{"internal/relay", nil, ""},
 		{"store", []string{"algorithms", "internal/keyhash"}, ""},
-		{"store/storetest", []string{"algorithms", "internal/keyhash", "store"}, ""},
+		{"internal/storetest", []string{"algorithms", "internal/keyhash", "store"}, ""},
 		{"redisstore/internal/slots", []string{"algorithms"}, ""},
-		{"redisstore/internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
-		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "redisstore/internal/wire", "store"}, "not caddy"},
+		{"internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
+		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // deafConn is a UDP socket that hears nothing while it is deaf: a handshake can't be

@@ -24,8 +24,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 )
 
 var settleSeed = flag.Uint64("settle-seed", 0, "which requests TestSettleAddsUp draws (default: others each time)")

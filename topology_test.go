@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // A Caddy by TLS and one by a unix socket decide as others do; certificates that

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. What it says on

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 

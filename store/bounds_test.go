@@ -17,8 +17,8 @@ import (
 	"weak"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
 
 // isKept reports whether anything keeps a key, or the text it is part of, after use.

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store/storetest"
 )
 
 // BenchmarkGrowth shows how long a decision takes, and what a key of 15 bytes

@@ -12,8 +12,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 

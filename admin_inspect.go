@@ -160,7 +160,7 @@ func (z *zone) peekRequests(key, override string, all [][]namedLimitSet) (reques
 	for i := range z.keys {
 		r := store.Request{Zone: z.name, Key: key, Limits: limitsOf(all[i], i), Peek: true, Shadow: true}
 		if n := z.config.Concurrency; n > 0 {
-			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Part: z.handler.storeErrorPolicy.slots(n)}
+			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Share: z.handler.storeErrorPolicy.slots(n)}
 		}
 		if bans := z.bansOf(all[i]); bans != nil {
 			r.Ban = bans[i]
@@ -211,8 +211,8 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 		for _, t := range all[i] {
 			for _, l := range limitsOf([]namedLimitSet{t}, i) {
 				d, granted := known[l.ID], l.Limit
-				if v.Store == "local" && l.Part != nil {
-					granted = l.Part
+				if v.Store == "local" && l.Share != nil {
+					granted = l.Share
 				}
 				limit := limitView{
 					Plan: t.plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: exactSeconds(d.ResetAfter),
@@ -230,7 +230,7 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 		if r.Slots != nil {
 			b.Concurrency = &concurrencyView{Limit: r.Slots.Limit, InUse: r.Outcome.Slots.InFlight}
 			if v.Store == "local" {
-				b.Concurrency.Limit = r.Slots.Part
+				b.Concurrency.Limit = r.Slots.Share
 			}
 		}
 		if r.Ban != nil {

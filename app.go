@@ -30,13 +30,13 @@ type App struct {
 
 	// The stores that this configuration has acquired from the pool. They live as long as any
 	// configuration uses them, so reloads keep budgets and connections.
-	memory   *store.Memory
-	local    *store.Memory // the local budgets, for when a Redis fails
+	memory   *store.SharedMemory
+	local    *store.SharedMemory // the local budgets, for when a Redis fails
 	redis    map[redisstore.Options]*backend
 	acquired []any // the keys in the pool, to be released
 
-	bounded      *store.Bounded
-	standIn      *store.Bounded // local as this configuration sees it
+	bounded      *store.Memory
+	standIn      *store.Memory // local as this configuration sees it
 	memoryZones  int
 	sweepEvery   time.Duration
 	placeholders *placeholderSources // nil until a handler asks
@@ -172,7 +172,7 @@ func (a *App) sweep() {
 	for {
 		select {
 		case <-ticker.C:
-			for _, m := range []*store.Memory{a.memory, a.local} {
+			for _, m := range []*store.SharedMemory{a.memory, a.local} {
 				if m != nil {
 					m.Sweep()
 				}
@@ -221,7 +221,7 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		}
 		a.local, err = a.memoryIn(standInMemory, a.local)
 		if a.standIn == nil && err == nil {
-			a.standIn = a.local.Bound(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
+			a.standIn = a.local.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
 		}
 		return store.NewFailover(b, a.standIn, h.reportStoreFailure), b.redis.String(), err
 	}
@@ -235,31 +235,31 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 func (a *App) memoryStore() (_ store.Store, err error) {
 	a.memory, err = a.memoryIn(ownMemory, a.memory)
 	if a.bounded == nil && err == nil {
-		a.bounded = a.memory.Bound(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
+		a.bounded = a.memory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
 	}
 	return a.bounded, err
 }
 
 // memoryIn returns known, or the store in memory from the pool if known is nil.
-func (a *App) memoryIn(key memoryKey, known *store.Memory) (*store.Memory, error) {
+func (a *App) memoryIn(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
 	if known != nil {
 		return known, nil
 	}
-	m, _, err := shared.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewMemory()}, nil })
+	m, _, err := shared.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
 	if err != nil {
 		return nil, err
 	}
 	a.acquired = append(a.acquired, key)
-	return m.(pooledMemory).Memory, nil
+	return m.(pooledMemory).SharedMemory, nil
 }
 
-// pooledMemory lets a [store.Memory] live in the pool. It has nothing to close.
-type pooledMemory struct{ *store.Memory }
+// pooledMemory lets a [store.SharedMemory] live in the pool. It has nothing to close.
+type pooledMemory struct{ *store.SharedMemory }
 
 func (pooledMemory) Destruct() error { return nil }
 
 func (a *App) redisStore(o redisstore.Options) (*backend, error) {
-	o, err := o.Normal()
+	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}

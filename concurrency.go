@@ -58,8 +58,8 @@ func (e *entry) asksSlots() bool {
 // slotsDecision returns what clients are told of the slots, as if they were a limit.
 func (e *entry) slotsDecision() algorithms.Decision {
 	limit, o := e.Slots.Limit, &e.Outcome
-	if o.Local && e.Slots.Part > 0 {
-		limit = e.Slots.Part
+	if o.Local && e.Slots.Share > 0 {
+		limit = e.Slots.Share
 	}
 	d := algorithms.Decision{Allowed: o.Slots.Free, Remaining: max(limit-o.Slots.InFlight, 0)}
 	if o.Slots.Taken {

@@ -483,7 +483,7 @@ func TestWarningsOfConnections(t *testing.T) {
 			core, logs := observer.New(zapcore.WarnLevel)
 			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.expanded(zap.NewNop())
 			if err == nil {
-				o, err = o.Normal()
+				o, err = o.Normalized()
 			}
 			if err != nil {
 				t.Fatal(err)

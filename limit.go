@@ -117,8 +117,8 @@ func scaled(limits []store.Limit, factor int64) []store.Limit {
 	limits = slices.Clone(limits)
 	for i, l := range limits {
 		limits[i].Limit = l.Scaled(factor)
-		if l.Part != nil {
-			limits[i].Part = l.Part.Scaled(factor)
+		if l.Share != nil {
+			limits[i].Share = l.Share.Scaled(factor)
 		}
 	}
 	return limits

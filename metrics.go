@@ -50,20 +50,20 @@ func newCollector() *collector {
 			"How often the clock of Redis stepped back by more than a second."))),
 		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
 			"Keys held in memory; a sliding log counts as one more for every 64 events it has room for.")),
-			func() float64 { return fromMemory((*store.Memory).Keys) }),
+			func() float64 { return fromMemory((*store.SharedMemory).Keys) }),
 		localOverflow: prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
 			"Checks decided on a shared budget because the memory was full.")),
-			func() float64 { return fromMemory((*store.Memory).Overflowed) }),
+			func() float64 { return fromMemory((*store.SharedMemory).Overflowed) }),
 		storeState: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
 			"How many Redis stores, or nodes of a cluster, fail at present and are not asked until they work again.")), failingStores),
 	}
 }
 
 // fromMemory adds up a number of the stores in memory.
-func fromMemory(read func(*store.Memory) int64) (n float64) {
+func fromMemory(read func(*store.SharedMemory) int64) (n float64) {
 	shared.Range(func(_, value any) bool {
 		if m, ok := value.(pooledMemory); ok {
-			n += float64(read(m.Memory))
+			n += float64(read(m.SharedMemory))
 		}
 		return true
 	})

@@ -169,7 +169,7 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 		}
 	}
 	if c.Concurrency > 0 {
-		made.slots = &store.Slots{Limit: c.Concurrency, Part: outage.slots(c.Concurrency)}
+		made.slots = &store.Slots{Limit: c.Concurrency, Share: outage.slots(c.Concurrency)}
 	}
 	return made, nil
 }
@@ -182,11 +182,11 @@ func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
 		for n, l := range t.limits {
 			b.limits = append(b.limits, store.NewLimit(zone, keys[i].identity(), l))
 			if t.shares != nil {
-				b.limits[n].Part = t.shares[n]
+				b.limits[n].Share = t.shares[n]
 			}
 		}
 		if t.slots != nil {
-			b.slots = &store.Slots{ID: store.SlotsID(zone, variantOf(i)), Limit: t.slots.Limit, Part: t.slots.Part}
+			b.slots = &store.Slots{ID: store.SlotsID(zone, variantOf(i)), Limit: t.slots.Limit, Share: t.slots.Share}
 		}
 		if t.ban != nil {
 			b.ban = &store.Ban{Ban: t.ban, ID: store.BanID(zone, variantOf(i))}

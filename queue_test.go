@@ -167,7 +167,9 @@ func (q *queueTest) reset(t *testing.T) time.Duration {
 	return time.Duration(look[0].Outcome.Decisions[0].ResetAfter) * time.Microsecond
 }
 
-func inMemory() store.Store { return store.NewMemory().Bound(1000, func() int { return 1 }, nil) }
+func inMemory() store.Store {
+	return store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
+}
 
 // Whatever order requests join in, they stand in the order they were charged; and
 // nothing is given back while a request may be charged behind.

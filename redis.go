@@ -130,7 +130,7 @@ func (c *Redis) check() error {
 	if strings.Contains(o.KeyPrefix, "{") {
 		o.KeyPrefix = ""
 	}
-	_, err := o.Normal()
+	_, err := o.Normalized()
 	return err
 }
 

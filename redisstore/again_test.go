@@ -24,10 +24,10 @@ func TestAloneEnds(t *testing.T) {
 	}
 	defer s.Close()
 	var takes sync.WaitGroup
-	for range 2 * mostInFlight {
+	for range 2 * maxInFlight {
 		takes.Go(func() {
 			c := s.newTake(context.Background(), 0, []store.Request{{Zone: "z"}})
-			if err := s.askAlone(c, time.Now().Add(50*time.Millisecond), false); err == nil {
+			if err := s.sendAlone(c, time.Now().Add(50*time.Millisecond), false); err == nil {
 				t.Error("a take succeeds without Redis")
 			}
 		})

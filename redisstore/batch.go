@@ -22,22 +22,22 @@ import (
 // 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a sixteenth of
 // all keys. Until it has moved, requests with several limits whose budgets begin would fail.
 type batch struct {
-	calls []*call
-	sets  []slotsOp      // of all keys
-	setAt map[string]int // the position in sets of each name
-	parts []*part
+	calls       []*pendingCall
+	sets        []slotsOp      // of all keys
+	setAt       map[string]int // the position in sets of each name
+	scriptCalls []*scriptCall
 }
 
-// part is a message, and the calls and sets in it.
-type part struct {
+// scriptCall is a message, and the calls and sets in it.
+type scriptCall struct {
 	wire.Message
-	calls []*call
+	calls []*pendingCall
 	sets  []*slotsOp
 
 	keys    []string
 	args    []any
 	payload payload
-	command once
+	command noRetryCmd
 	reply   wire.Reply
 	err     error // why there is no valid reply
 	found   []int64
@@ -57,7 +57,7 @@ func (b *batch) reset() {
 	clear(b.sets)
 	clear(b.setAt)
 	b.calls, b.sets = b.calls[:0], b.sets[:0]
-	for _, p := range b.parts {
+	for _, p := range b.scriptCalls {
 		clear(p.calls)
 		clear(p.sets)
 		p.payload = payload{}
@@ -65,18 +65,18 @@ func (b *batch) reset() {
 	}
 }
 
-// part returns the n-th part. It makes the part if there are only n.
-func (b *batch) part(n int) *part {
-	if n == len(b.parts) {
-		b.parts = append(b.parts, new(part))
+// scriptCall returns the n-th part. It makes the part if there are only n.
+func (b *batch) scriptCall(n int) *scriptCall {
+	if n == len(b.scriptCalls) {
+		b.scriptCalls = append(b.scriptCalls, new(scriptCall))
 	}
-	return b.parts[n]
+	return b.scriptCalls[n]
 }
 
 // divide divides the batch into its parts, and returns the number of parts.
 func (b *batch) divide(names wire.Names, bySlot bool) int {
 	if !bySlot {
-		p := b.part(0)
+		p := b.scriptCall(0)
 		p.calls = append(p.calls, b.calls...)
 		for i := range b.sets {
 			p.sets = append(p.sets, &b.sets[i])
@@ -84,20 +84,20 @@ func (b *batch) divide(names wire.Names, bySlot bool) int {
 		return 1
 	}
 	places := make(map[int]int, len(b.calls))
-	place := func(slot int) *part {
+	place := func(slot int) *scriptCall {
 		n, known := places[slot]
 		if !known {
 			n = len(places)
 			places[slot] = n
 		}
-		return b.part(n)
+		return b.scriptCall(n)
 	}
 	for _, c := range b.calls {
-		if c.slots == "" {
+		if c.setName == "" {
 			p := place(names.Slot(c.key))
 			p.calls = append(p.calls, c)
-		} else if b.op(c.slots) != nil {
-			p := place(wire.SlotOfName(c.slots))
+		} else if b.op(c.setName) != nil {
+			p := place(wire.SlotOfName(c.setName))
 			p.calls = append(p.calls, c)
 		}
 	}
@@ -109,7 +109,7 @@ func (b *batch) divide(names wire.Names, bySlot bool) int {
 }
 
 // write writes the message of the part.
-func (p *part) write(names wire.Names, h wire.Head) (set algorithms.Set) {
+func (p *scriptCall) write(names wire.Names, h wire.Head) (set algorithms.Set) {
 	p.Reset(names, h)
 	p.arrange()
 	for _, op := range p.sets {
@@ -141,12 +141,12 @@ func (p *part) write(names wire.Names, h wire.Head) (set algorithms.Set) {
 // arrange puts takes with the same limits side by side, because the script reads a limit only if
 // it isn't that of the take before. Corrections come first: a take that was asked for after them
 // must find them made.
-func (p *part) arrange() {
-	slices.SortStableFunc(p.calls, func(a, b *call) int { return strings.Compare(a.limits(), b.limits()) })
+func (p *scriptCall) arrange() {
+	slices.SortStableFunc(p.calls, func(a, b *pendingCall) int { return strings.Compare(a.limits(), b.limits()) })
 }
 
 // limits returns the ID of the first limit of a take. It is empty for other calls.
-func (c *call) limits() string {
+func (c *pendingCall) limits() string {
 	if len(c.requests) == 0 || len(c.requests[0].Limits) == 0 {
 		return ""
 	}
@@ -171,7 +171,7 @@ func setOf(requests []store.Request) (set algorithms.Set) {
 }
 
 // read reads the reply to the message of a part. The calls receive the errors that are theirs alone.
-func (b *batch) read(p *part, text string) error {
+func (b *batch) read(p *scriptCall, text string) error {
 	r := &p.reply
 	if err := r.Read(text); err != nil || r.Late {
 		return cmp.Or(err, errLate)
@@ -208,7 +208,7 @@ func (b *batch) read(p *part, text string) error {
 func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
 // note notes how many slots a take found and took.
-func (b *batch) note(c *call, found []int64) {
+func (b *batch) note(c *pendingCall, found []int64) {
 	n := 0
 	for i := range c.requests {
 		r := &c.requests[i]
@@ -216,7 +216,7 @@ func (b *batch) note(c *call, found []int64) {
 			continue
 		}
 		if !r.Peek {
-			op := b.op(c.names[n])
+			op := b.op(c.slotNames[n])
 			if !op.seen {
 				op.had, op.seen = found[n], true
 			}
@@ -250,8 +250,8 @@ func (p *payload) MarshalBinary() ([]byte, error) {
 	return p.bytes, nil
 }
 
-// make makes the script call of the part.
-func (p *part) make(ctx context.Context, script *redis.Script) {
+// prepareCommand makes the script call of the part.
+func (p *scriptCall) prepareCommand(ctx context.Context, script *redis.Script) {
 	p.keys = p.AppendKeys(p.keys[:0])
 	p.payload = payload{bytes: p.Argument()}
 	p.args = append(p.args[:0], "evalsha", script.Hash(), len(p.keys))
@@ -259,12 +259,12 @@ func (p *part) make(ctx context.Context, script *redis.Script) {
 		p.args = append(p.args, &p.keys[i])
 	}
 	p.args = append(p.args, &p.payload)
-	p.command = once{redis.NewStringCmd(ctx, p.args...)}
+	p.command = noRetryCmd{redis.NewStringCmd(ctx, p.args...)}
 }
 
-// once is a command that must run at most once. The client never sends it again, whatever happens,
-// once it may have been written. MaxRetries alone doesn't ensure that everywhere.
-type once struct{ *redis.StringCmd }
+// noRetryCmd is a command that must run at most once. The client never sends it again, whatever happens,
+// noRetryCmd it may have been written. MaxRetries alone doesn't ensure that everywhere.
+type noRetryCmd struct{ *redis.StringCmd }
 
 // NoRetry implements [redis.Cmder].
-func (once) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }

@@ -143,11 +143,11 @@ func TestGroupsInTheShadow(t *testing.T) {
 // In a message, takes with the same limits are side by side, in the order in which they came, and
 // behind all calls without limits.
 func TestArrange(t *testing.T) {
-	take := func(key, id string) *call {
-		return &call{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
+	take := func(key, id string) *pendingCall {
+		return &pendingCall{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
 	}
-	slots := &call{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
-	p := &part{calls: []*call{
+	slots := &pendingCall{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
+	p := &scriptCall{calls: []*pendingCall{
 		take("1", "b"), take("2", "a"), {key: "refund", corrections: make([]store.Correction, 1)},
 		take("3", "b"), slots, take("1", "a"), take("1", "b"),
 	}}

@@ -13,10 +13,10 @@ type clock struct {
 	seen  time.Time
 }
 
-// watch tells when Redis' time has stepped back by more than a second. Between
+// observeClock tells when Redis' time has stepped back by more than a second. Between
 // the reply seen last and the reading now at least the time from that reply to
 // this one's sending has passed, however long either was on its way.
-func (s *Store) watch(now algorithms.Micros, sent time.Time) {
+func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	s.mu.Lock()
 	last := s.clock
 	// A reply from before a step back can come after one from behind it. Then it is ahead by more
@@ -35,10 +35,10 @@ func (s *Store) watch(now algorithms.Micros, sent time.Time) {
 	}
 }
 
-// lastInstant is a deadline in the time of Redis, rather too early than too late: a
+// notAfter is a deadline in the time of Redis, rather too early than too late: a
 // call that Redis comes to later is of no use to anybody, and must not charge. The
 // first call asks Redis for its time. With an invented now there is none.
-func (s *Store) lastInstant(ctx context.Context, conns *connections, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
+func (s *Store) notAfter(ctx context.Context, conns *connections, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
 	if now != 0 {
 		return 0, nil
 	}
@@ -51,7 +51,7 @@ func (s *Store) lastInstant(ctx context.Context, conns *connections, now algorit
 		if err != nil {
 			return 0, err
 		}
-		s.watch(t.UnixMicro(), sent)
+		s.observeClock(t.UnixMicro(), sent)
 		known = clock{redis: t.UnixMicro(), seen: time.Now()}
 	}
 	return known.redis + deadline.Sub(known.seen).Microseconds(), nil

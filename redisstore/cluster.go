@@ -27,8 +27,8 @@ type Cluster struct {
 	stepped func(back time.Duration)
 	changed func(address string, failure error)
 
-	slots    [wire.SlotCount]atomic.Pointer[node] // nil where it isn't known
-	inFlight *inFlight
+	slots      [wire.SlotCount]atomic.Pointer[node] // nil where it isn't known
+	slotCounts *slotCounts
 
 	mu      sync.Mutex
 	nodes   map[string]*node // by address
@@ -63,7 +63,7 @@ const (
 // not nil, is called as [store.NewBreaker] says, with the address of a node or, if no
 // node of the cluster says who has the slots, those of the options.
 func NewCluster(o Options, stepped func(back time.Duration), changed func(address string, failure error)) (*Cluster, error) {
-	o, err := o.Normal()
+	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +77,8 @@ func NewCluster(o Options, stepped func(back time.Duration), changed func(addres
 		changed = func(string, error) {}
 	}
 	c := &Cluster{options: o, stepped: stepped, changed: changed, nodes: make(map[string]*node)}
-	c.inFlight = newInFlight(o.names(), o.SlotExpiry, c.storeOf)
-	c.inFlight.wander = c.setSlots
+	c.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, c.storeOf)
+	c.slotCounts.setMoved = c.setSlots
 	return c, nil
 }
 
@@ -127,10 +127,10 @@ func (c *Cluster) storeOf(name string) *Store {
 
 // setSlots sets the count of a name at the node that has it.
 func (c *Cluster) setSlots(name string) {
-	_ = c.atSlot(context.Background(), wire.SlotOfName(name), func(s *Store, deadline time.Time, asking bool) error {
+	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(s *Store, deadline time.Time, asking bool) error {
 		set := newSet(name)
 		set.done = make(chan struct{}, 1)
-		return classify(context.Background(), s.askAlone(set, deadline, asking))
+		return toStoreError(context.Background(), s.sendAlone(set, deadline, asking))
 	})
 }
 
@@ -140,15 +140,15 @@ func (c *Cluster) setSlots(name string) {
 // isn't there, as overrides usually aren't, can't run: then they are as the requests say.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
 	asked, again := requests, false
-	err = c.at(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
+	err = c.withKey(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
 		call := s.newTake(ctx, now, asked)
 		if again {
-			err = s.askAlone(call, deadline, asking)
+			err = s.sendAlone(call, deadline, asking)
 			allowed = call.allowed
 			call.release()
 		} else { // together with others, whose keys may be what is in the way
 			again = true
-			s.ask(call, true)
+			s.enqueue(call, true)
 			allowed, err = s.await(call)
 		}
 		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
@@ -157,7 +157,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 				asked[i].Override = nil
 			}
 		}
-		return classify(ctx, err)
+		return toStoreError(ctx, err)
 	})
 	if err == nil {
 		for i := range requests {
@@ -169,7 +169,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 
 // Correct implements [store.Store].
 func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
-	c.inFlight.leave(corrections, true)
+	c.slotCounts.leaveSlots(corrections, true)
 	c.correct(0, corrections, func(err error) {
 		if err != nil && failed != nil {
 			failed(err)
@@ -177,16 +177,18 @@ func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
 	})
 }
 
-// Left notes that requests hold their slots no more. It asks no node.
-func (c *Cluster) Left(corrections []store.Correction) { c.inFlight.leave(corrections, false) }
+// LeaveSlots notes that requests hold their slots no more. It asks no node.
+func (c *Cluster) LeaveSlots(corrections []store.Correction) {
+	c.slotCounts.leaveSlots(corrections, false)
+}
 
-// Hold counts slots that another store has granted.
-func (c *Cluster) Hold(requests []store.Request) { c.inFlight.hold(requests) }
+// Count counts slots that another store has granted.
+func (c *Cluster) CountSlots(requests []store.Request) { c.slotCounts.countSlots(requests) }
 
 // CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of the nodes. It
 // returns when the corrections are made.
 func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
-	c.inFlight.leave(corrections, true)
+	c.slotCounts.leaveSlots(corrections, true)
 	results := make(chan error, len(corrections))
 	for range c.correct(now, corrections, func(err error) { results <- err }) {
 		err = cmp.Or(err, <-results)
@@ -206,14 +208,14 @@ func (c *Cluster) correct(now algorithms.Micros, corrections []store.Correction,
 
 // correctKey makes the corrections of one key. It queues them at once if it is known where, and goes
 // on in the background if that node says otherwise.
-func (c *Cluster) correctKey(made *call, ended func(error)) {
+func (c *Cluster) correctKey(made *pendingCall, ended func(error)) {
 	wander := func() {
-		err := c.at(context.Background(), made.key, func(s *Store, deadline time.Time, asking bool) error {
-			again := &call{
+		err := c.withKey(context.Background(), made.key, func(s *Store, deadline time.Time, asking bool) error {
+			again := &pendingCall{
 				corrections: made.corrections, key: made.key, now: made.now, alone: true, work: made.work,
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
-			return classify(context.Background(), s.askAlone(again, deadline, asking))
+			return toStoreError(context.Background(), s.sendAlone(again, deadline, asking))
 		})
 		ended(err)
 	}
@@ -226,14 +228,14 @@ func (c *Cluster) correctKey(made *call, ended func(error)) {
 		ended(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
 		return
 	}
-	made.ended = func(made *call) {
+	made.onEnd = func(made *pendingCall) {
 		if to := (redirect{}); errors.As(made.err, &to) {
 			go wander()
 			return
 		}
-		ended(classify(context.Background(), made.err))
+		ended(toStoreError(context.Background(), made.err))
 	}
-	n.ask(made, false)
+	n.enqueue(made, false)
 }
 
 // Change implements [store.Store].
@@ -245,10 +247,10 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 // nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
 	for _, one := range changesOf(c.names(), now, change) { // while their slot is on its way, each can be elsewhere
-		err := c.at(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
+		err := c.withKey(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
 			waiting, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			return classify(ctx, s.change(waiting, asking, one))
+			return toStoreError(ctx, s.change(waiting, asking, one))
 		})
 		if err != nil {
 			return err
@@ -257,13 +259,13 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 	return nil
 }
 
-// at has the node do something that has a key's slot, within the timeout. A node that
+// withKey has the node do something that has a key's slot, within the timeout. A node that
 // doesn't have it, or not all of it, does nothing and says who does.
-func (c *Cluster) at(ctx context.Context, key string, do func(s *Store, deadline time.Time, asking bool) error) error {
-	return c.atSlot(ctx, c.names().Slot(key), do)
+func (c *Cluster) withKey(ctx context.Context, key string, do func(s *Store, deadline time.Time, asking bool) error) error {
+	return c.withSlot(ctx, c.names().Slot(key), do)
 }
 
-func (c *Cluster) atSlot(ctx context.Context, slot int, do func(s *Store, deadline time.Time, asking bool) error) error {
+func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, deadline time.Time, asking bool) error) error {
 	deadline := time.Now().Add(c.options.Timeout)
 	var n *node
 	asking := false
@@ -284,8 +286,8 @@ func (c *Cluster) atSlot(ctx context.Context, slot int, do func(s *Store, deadli
 		})
 		if to == (redirect{}) {
 			var failed *store.Error
-			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || noSlot(err)) {
-				c.learn()
+			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
+				c.refreshSlots()
 			}
 			return err
 		}
@@ -296,7 +298,7 @@ func (c *Cluster) atSlot(ctx context.Context, slot int, do func(s *Store, deadli
 		n, asking = nil, to.kind == "ASK"
 		switch to.kind {
 		case "MOVED":
-			n = c.moved(slot, address)
+			n = c.follow(slot, address)
 		case "ASK":
 			n = c.node(address)
 		}
@@ -330,8 +332,8 @@ func (c *Cluster) Failing() (n int) {
 	return n
 }
 
-// all returns the nodes that have slots.
-func (c *Cluster) all(ctx context.Context) ([]*node, error) {
+// allNodes returns the nodes that have slots.
+func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(learnTimeout)
@@ -350,7 +352,7 @@ func (c *Cluster) all(ctx context.Context) ([]*node, error) {
 
 // Check tells whether all nodes that have slots do all that is asked of them.
 func (c *Cluster) Check(ctx context.Context) error {
-	nodes, err := c.all(ctx)
+	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {
 		if failed := n.breaker.Check(ctx); failed != nil {
 			err = cmp.Or(err, fmt.Errorf("node %s: %w", n.options.Address, failed))
@@ -362,7 +364,7 @@ func (c *Cluster) Check(ctx context.Context) error {
 // EvictionPolicy is what the nodes do when their memory is full, as
 // [Store.EvictionPolicy] has it: of one that drops keys, if any does.
 func (c *Cluster) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
-	nodes, err := c.all(ctx)
+	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {
 		policy, bounded, err = n.EvictionPolicy(ctx)
 		if err != nil || bounded && policy != "noeviction" {

@@ -859,7 +859,7 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		s := openCluster(t, c, redisstore.Options{KeyPrefix: fmt.Sprint("parity", seed)})
-		memory := store.NewMemory().Bound(1000, func() int { return 3 }, func(string) {})
+		memory := store.NewSharedMemory().Bounded(1000, func() int { return 3 }, func(string) {})
 		var zones []store.Request
 		for z := range 3 {
 			quotas := storetest.Variants(1+rng.Int64N(5), 60_000_000)

@@ -55,7 +55,7 @@ func (t TLS) Config() (*tls.Config, error) {
 
 // poolSize is how many connections there are at most: enough for all script calls
 // that may be under way, and for requests that have one each.
-func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*mostInFlight) }
+func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*maxInFlight) }
 
 // client returns what makes clients for these options, which are normal.
 func (o Options) client() (func() *redis.Client, error) {
@@ -71,7 +71,7 @@ func (o Options) client() (func() *redis.Client, error) {
 				// Take has a deadline of its own, which comes first.
 				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 				ContextTimeoutEnabled: true,
-				// A command that charges is never sent twice: see [once].
+				// A command that charges is never sent twice: see [noRetryCmd].
 				MaxRetries:               -1,
 				DialerRetries:            1, // the next request is the next try
 				DisableIdentity:          true,
@@ -146,9 +146,9 @@ func (s *Store) release(c *connections) {
 	s.closeIdleLocked(c)
 }
 
-// renew lets whoever comes next have new connections, unless that has happened
+// reconnect lets whoever comes next have new connections, unless that has happened
 // already: then a name is resolved again, and a Sentinel asked who is master.
-func (s *Store) renew(c *connections) {
+func (s *Store) reconnect(c *connections) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.retired = true

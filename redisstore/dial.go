@@ -18,7 +18,7 @@ func dialer(timeout time.Duration, config *tls.Config) func(ctx context.Context,
 		if err != nil {
 			return nil, err
 		}
-		conn = lenient{conn}
+		conn = graceConn{conn}
 		if config == nil {
 			return conn, nil
 		}
@@ -35,25 +35,25 @@ func dialer(timeout time.Duration, config *tls.Config) func(ctx context.Context,
 	}
 }
 
-// lenient is a connection that tries once more after a deadline. A busy process may get to read a
+// graceConn is a connection that tries once more after a deadline. A busy process may get to read a
 // reply long after its arrival, or to send a message long after it was made. In these cases the
 // other side was not silent.
-type lenient struct{ net.Conn }
+type graceConn struct{ net.Conn }
 
-// lookAgain is how long the second try takes at most.
-const lookAgain = 5 * time.Millisecond
+// readGrace is how long the second try takes at most.
+const readGrace = 5 * time.Millisecond
 
-func (c lenient) Read(b []byte) (n int, err error) {
+func (c graceConn) Read(b []byte) (n int, err error) {
 	if n, err = c.Conn.Read(b); n == 0 && isTimeout(err) {
-		_ = c.SetReadDeadline(time.Now().Add(lookAgain))
+		_ = c.SetReadDeadline(time.Now().Add(readGrace))
 		return c.Conn.Read(b)
 	}
 	return n, err
 }
 
-func (c lenient) Write(b []byte) (n int, err error) {
+func (c graceConn) Write(b []byte) (n int, err error) {
 	if n, err = c.Conn.Write(b); n == 0 && isTimeout(err) {
-		_ = c.SetWriteDeadline(time.Now().Add(lookAgain))
+		_ = c.SetWriteDeadline(time.Now().Add(readGrace))
 		return c.Conn.Write(b)
 	}
 	return n, err
@@ -61,4 +61,4 @@ func (c lenient) Write(b []byte) (n int, err error) {
 
 // SyscallConn implements [syscall.Conn]. The client uses it to see whether the other side has
 // closed the connection.
-func (c lenient) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }
+func (c graceConn) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }

@@ -16,9 +16,9 @@ import (
 // errNoMaster is what Sentinels mean by answering nothing.
 var errNoMaster = errors.New("redisstore: the Sentinels know no master of this name: write master_name as in their configuration")
 
-// classify wraps an error of the client with what is known of its kind. ctx is
+// toStoreError wraps an error of the client with what is known of its kind. ctx is
 // the caller's own: if that one ended, the store is not to blame.
-func classify(ctx context.Context, err error) error {
+func toStoreError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -44,7 +44,7 @@ func classify(ctx context.Context, err error) error {
 		e.Reason = reasonOf(inScript)
 	case errors.As(err, &answer) && forbidden(answer.Error()):
 		e.Reason = store.ReasonPermission
-	case noSlot(err):
+	case isSlotUnserved(err):
 		e.Reason = store.ReasonKey
 	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
@@ -65,8 +65,8 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// noSlot tells whether a node says that nobody has a key's slot, as far as it knows.
-func noSlot(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
+// isSlotUnserved tells whether a node says that nobody has a key's slot, as far as it knows.
+func isSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
 // reasonOf returns the reason of an error in the middle of a script: Redis denies a command to all,
 // or else some program has stored something else under the key.

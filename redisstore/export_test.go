@@ -17,7 +17,7 @@ func Pretend(s *Store, shown time.Time) {
 // of them for the sake of time, and returns what undoes it.
 func SetFlying(n int) func() {
 	before := defaultBounds
-	defaultBounds = flightBounds{few: n, most: n}
+	defaultBounds = inFlightBounds{eager: n, max: n}
 	return func() { defaultBounds = before }
 }
 
@@ -38,11 +38,11 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	q.mu.Lock()
 	for _, r := range requests {
 		c := s.newTake(context.Background(), 0, r)
-		c.now, c.ended = now, func(*call) {}
+		c.now, c.onEnd = now, func(*pendingCall) {}
 		q.calls = append(q.calls, c)
 	}
 	q.inFlight++
-	b := s.nextLocked()
+	b := s.nextBatchLocked()
 	q.calls = nil
 	q.mu.Unlock()
 	n := len(b.calls)
@@ -61,7 +61,7 @@ func SendApart(s *Store, requests [][]store.Request) (errs []error) {
 	b := new(batch)
 	for _, r := range requests {
 		c := s.newTake(context.Background(), 0, r)
-		c.ended = func(c *call) { errs = append(errs, c.err) }
+		c.onEnd = func(c *pendingCall) { errs = append(errs, c.err) }
 		b.calls = append(b.calls, c)
 	}
 	s.send(b, false)
@@ -86,23 +86,23 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before := q.bounds
-	q.bounds = flightBounds{}
+	q.bounds = inFlightBounds{}
 	time.AfterFunc(d, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.bounds = before
-		wrong.wakeLocked()
+		wrong.scheduleSendLocked()
 	})
 }
 
 // Kill makes a store act as if its instance was killed: it sets no count any more.
 func Kill(s store.Store) {
-	var f *inFlight
+	var f *slotCounts
 	switch s := s.(type) {
 	case *Store:
-		f = s.inFlight
+		f = s.slotCounts
 	case *Cluster:
-		f = s.inFlight
+		f = s.slotCounts
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,7 +18,7 @@ func TestLastInstant(t *testing.T) {
 	const shown algorithms.Micros = 1_790_000_000_000_000
 	s.clock = clock{redis: shown, seen: time.Now()}
 	for _, left := range []time.Duration{-time.Second, 0, 100 * time.Millisecond, time.Hour} {
-		last, err := s.lastInstant(t.Context(), nil, 0, s.clock.seen.Add(left))
+		last, err := s.notAfter(t.Context(), nil, 0, s.clock.seen.Add(left))
 		if want := shown + left.Microseconds(); err != nil || last != want {
 			t.Errorf("with %v left it is %+d µs, want %+d; error %v", left, last-shown, want-shown, err)
 		}
@@ -31,18 +31,18 @@ func TestCallsNotWorthSending(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, nil)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	asked := func(ctx context.Context, waited time.Duration) *call {
+	asked := func(ctx context.Context, waited time.Duration) *pendingCall {
 		c := s.newTake(ctx, 0, []store.Request{{Key: "k"}})
 		c.queued = time.Now().Add(-waited)
 		return c
 	}
-	late := asked(t.Context(), LongestQueued+time.Millisecond)
+	late := asked(t.Context(), MaxQueued+time.Millisecond)
 	left := asked(gone, 0)
-	first, second, third := asked(t.Context(), LongestQueued/2), asked(t.Context(), 0), asked(t.Context(), 0)
-	s.queue.calls = []*call{late, first, left, asked(t.Context(), time.Hour), second, third, asked(t.Context(), time.Minute)}
+	first, second, third := asked(t.Context(), MaxQueued/2), asked(t.Context(), 0), asked(t.Context(), 0)
+	s.queue.calls = []*pendingCall{late, first, left, asked(t.Context(), time.Hour), second, third, asked(t.Context(), time.Minute)}
 	s.queue.inFlight = 1
-	for i, want := range [][]*call{{first, second}, {third}, nil} {
-		b := s.nextLocked()
+	for i, want := range [][]*pendingCall{{first, second}, {third}, nil} {
+		b := s.nextBatchLocked()
 		if b == nil {
 			b = new(batch)
 		}
@@ -53,7 +53,7 @@ func TestCallsNotWorthSending(t *testing.T) {
 	if q := &s.queue; len(q.calls) != 0 || q.inFlight != 0 {
 		t.Errorf("%d calls are queued, and %d messages in flight", len(q.calls), q.inFlight)
 	}
-	for c, want := range map[*call]error{late: errBusy, left: context.Canceled} {
+	for c, want := range map[*pendingCall]error{late: errBusy, left: context.Canceled} {
 		select {
 		case <-c.done:
 			if !errors.Is(c.err, want) || c.allowed {
@@ -72,10 +72,10 @@ func TestRepliesThatOvertakeAStep(t *testing.T) {
 	s := newStore(Options{}, nil, func(time.Duration) { steps++ })
 	const before, after algorithms.Micros = 1_790_000_000_000_000, 1_789_000_000_000_000
 	sent := time.Now()
-	s.watch(before, sent)
-	s.watch(after, time.Now())
-	s.watch(before+1000, sent)
-	s.watch(after+2000, time.Now())
+	s.observeClock(before, sent)
+	s.observeClock(after, time.Now())
+	s.observeClock(before+1000, sent)
+	s.observeClock(after+2000, time.Now())
 	if steps != 1 {
 		t.Errorf("%d steps are told of, want 1", steps)
 	}

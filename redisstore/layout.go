@@ -26,7 +26,7 @@ func (c *Cluster) nodeOf(ctx context.Context, slot int, deadline time.Time) (*no
 		return n, nil
 	}
 	c.mu.Lock()
-	attempt, known := c.learnLocked(), c.known || c.failure != nil
+	attempt, known := c.startRefreshLocked(), c.known || c.failure != nil
 	c.mu.Unlock()
 	if !known {
 		timer := time.NewTimer(time.Until(deadline))
@@ -49,20 +49,20 @@ func (c *Cluster) nodeOf(ctx context.Context, slot int, deadline time.Time) (*no
 			return n, nil
 		}
 	}
-	return nil, classify(context.Background(), cmp.Or(c.failure, errNoNode))
+	return nil, toStoreError(context.Background(), cmp.Or(c.failure, errNoNode))
 }
 
 // errNoNode is that of a key whose node isn't known when all others fail.
 var errNoNode = errors.New("redisstore: no node of the cluster works that could say which has a slot")
 
-// moved notes that the node at an address has a slot by now, and returns it. In one step:
+// follow notes that the node at an address has a slot by now, and returns it. In one step:
 // a node that has none may be forgotten at any time.
-func (c *Cluster) moved(slot int, address string) *node {
+func (c *Cluster) follow(slot int, address string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.nodeLocked(address)
 	c.slots[slot].Store(n)
-	c.learnLocked()
+	c.startRefreshLocked()
 	return n
 }
 
@@ -80,7 +80,7 @@ func (c *Cluster) nodeLocked(address string) *node {
 	o := c.options
 	o.Address = address
 	dial, _ := o.client() // it has made one of these settings before
-	n := &node{cluster: c, Store: newNode(o, dial, c.stepped, c.inFlight)}
+	n := &node{cluster: c, Store: newNode(o, dial, c.stepped, c.slotCounts)}
 	n.breaker = store.NewBreaker(n, func(failure error) { c.changed(address, failure) })
 	c.nodes[address] = n
 	if c.closed {
@@ -92,7 +92,7 @@ func (c *Cluster) nodeLocked(address string) *node {
 // Check tells whether a node does all that is asked of it. It implements
 // [store.Checked].
 func (n *node) Check(ctx context.Context) error {
-	n.cluster.learn() // another one may have taken its place
+	n.cluster.refreshSlots() // another one may have taken its place
 	const tries, redirects = 20 * wire.SlotCount, 5
 	sent := 0
 	for i := range tries {
@@ -112,25 +112,25 @@ func (n *node) Check(ctx context.Context) error {
 	return errors.New("redisstore: the node has no slots")
 }
 
-// learn asks who has which slots, soon, unless that was asked a moment ago.
-func (c *Cluster) learn() {
+// refreshSlots asks who has which slots, soon, unless that was asked a moment ago.
+func (c *Cluster) refreshSlots() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.learnLocked()
+	c.startRefreshLocked()
 }
 
-// learnLocked returns what is closed when the attempt ends that is under way, if one is.
-func (c *Cluster) learnLocked() <-chan struct{} {
+// startRefreshLocked returns what is closed when the attempt ends that is under way, if one is.
+func (c *Cluster) startRefreshLocked() <-chan struct{} {
 	if c.attempt == nil && (c.began.IsZero() || time.Since(c.began) >= learnApart) {
 		c.attempt, c.began = make(chan struct{}), time.Now()
-		go c.ask(c.placesLocked())
+		go c.queryNodes(c.addressesLocked())
 	}
 	return c.attempt
 }
 
-// placesLocked returns the addresses to ask, the best first: nodes that work, then
+// addressesLocked returns the addresses to ask, the best first: nodes that work, then
 // those of the options, then nodes that fail; of each kind any.
-func (c *Cluster) placesLocked() (places []string) {
+func (c *Cluster) addressesLocked() (places []string) {
 	var failing []string
 	for address, n := range c.nodes {
 		if n.breaker.Open() {
@@ -153,10 +153,10 @@ func (c *Cluster) placesLocked() (places []string) {
 
 func shuffle(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
 
-// ask asks at these places, a few at a time, and keeps what the first of them says that
+// queryNodes asks at these places, a few at a time, and keeps what the first of them says that
 // knows: if possible not one that doesn't work, for it may be cut off from the others and
 // not have heard who has its slots by now.
-func (c *Cluster) ask(places []string) {
+func (c *Cluster) queryNodes(places []string) {
 	type result struct {
 		ranges []slotRange
 		works  bool
@@ -168,7 +168,7 @@ func (c *Cluster) ask(places []string) {
 		results := make(chan result, len(few))
 		for _, address := range few {
 			go func() {
-				ranges, works, err := c.slotsBy(ctx, address)
+				ranges, works, err := c.querySlots(ctx, address)
 				results <- result{ranges, works, err}
 			}()
 		}
@@ -184,16 +184,16 @@ func (c *Cluster) ask(places []string) {
 		}
 		cancel()
 		if known != nil {
-			c.learned(known)
+			c.slotsRefreshed(known)
 			return
 		}
 	}
-	c.notLearned(failure)
+	c.refreshFailed(failure)
 }
 
-// slotsBy asks a node who has which slots, and whether it works, over a connection of its
+// querySlots asks a node who has which slots, and whether it works, over a connection of its
 // own.
-func (c *Cluster) slotsBy(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
+func (c *Cluster) querySlots(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
 	o := c.options
 	o.Address = address
 	dial, err := o.client()
@@ -260,8 +260,8 @@ func addressFrom(host, port, from string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// learned notes who has which slots, and forgets nodes that have none.
-func (c *Cluster) learned(ranges []slotRange) {
+// slotsRefreshed notes who has which slots, and forgets nodes that have none.
+func (c *Cluster) slotsRefreshed(ranges []slotRange) {
 	c.mu.Lock()
 	had := c.failure != nil
 	c.failure, c.known = nil, true
@@ -290,8 +290,8 @@ func (c *Cluster) learned(ranges []slotRange) {
 	}
 }
 
-// notLearned notes why nobody said who has which slots. What is known stays.
-func (c *Cluster) notLearned(failure error) {
+// refreshFailed notes why nobody said who has which slots. What is known stays.
+func (c *Cluster) refreshFailed(failure error) {
 	c.mu.Lock()
 	first := c.failure == nil && !c.known
 	if !c.known {

@@ -12,17 +12,17 @@ import (
 
 // Slots that are given back while Redis isn't asked leave nothing behind.
 func TestLeftWithoutRedis(t *testing.T) {
-	f := newInFlight(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
+	f := newSlotCounts(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
 	for n := range 1000 {
 		r := store.Request{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
 		r.Outcome.Slots.Taken = true
-		f.hold([]store.Request{r})
-		f.leave([]store.Correction{{Request: &r, Leave: true}}, false)
+		f.countSlots([]store.Request{r})
+		f.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, false)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.leaves) > 0 {
-		t.Errorf("%d names are remembered that no call sets", len(f.leaves))
+	if len(f.queuedSets) > 0 {
+		t.Errorf("%d names are remembered that no call sets", len(f.queuedSets))
 	}
 }
 
@@ -35,11 +35,11 @@ func TestWorkOfSlots(t *testing.T) {
 	const most = int(algorithms.MostWork / algorithms.CounterWork)
 	requests := []store.Request{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
 	for name, test := range map[string]struct {
-		make func() *call
+		make func() *pendingCall
 		most int
 	}{
-		"sets":  {func() *call { return newSet("s") }, most},
-		"takes": {func() *call { return s.newTake(t.Context(), 0, requests) }, most / 2},
+		"sets":  {func() *pendingCall { return newSet("s") }, most},
+		"takes": {func() *pendingCall { return s.newTake(t.Context(), 0, requests) }, most / 2},
 	} {
 		s.queue.calls = nil
 		for range 2 * most {
@@ -68,11 +68,11 @@ func TestFullMessage(t *testing.T) {
 	}{
 		"takes alone":                {before: func(*Store) {}, want: DefaultBatch},
 		"takes of slots alone":       {before: func(*Store) {}, slots: slots, want: DefaultBatch},
-		"behind a give-back":         {before: func(s *Store) { s.queue.calls = []*call{givesBack("k")} }, want: 400},
-		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*call{givesBack("other")} }, want: DefaultBatch},
-		"when a count must be set":   {before: func(s *Store) { s.inFlight.hold([]store.Request{*taken("k")}) }, slots: slots, want: 400},
-		"when another one must be":   {before: func(s *Store) { s.inFlight.hold([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
-		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*call{newSet(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
+		"behind a give-back":         {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("k")} }, want: 400},
+		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("other")} }, want: DefaultBatch},
+		"when a count must be set":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("k")}) }, slots: slots, want: 400},
+		"when another one must be":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
+		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSet(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
 		s, err := New(Options{Address: "127.0.0.1:1"}, nil)
 		if err != nil {
@@ -100,6 +100,6 @@ func TestFullMessage(t *testing.T) {
 	}
 }
 
-func givesBack(key string) *call {
-	return &call{key: key, corrections: make([]store.Correction, 1), queued: time.Now()}
+func givesBack(key string) *pendingCall {
+	return &pendingCall{key: key, corrections: make([]store.Correction, 1), queued: time.Now()}
 }

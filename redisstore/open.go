@@ -44,7 +44,7 @@ func Open(o Options, stepped func(back time.Duration), changed func(address stri
 			changed(s.Address(), failure)
 		}
 	})
-	s.inFlight.route = func(string) *Store {
+	s.slotCounts.route = func(string) *Store {
 		if b.Open() {
 			return nil
 		}

@@ -51,7 +51,7 @@ func TestTakeBehindGiveBackSentAgain(t *testing.T) {
 	b := new(batch)
 	b.calls = callsOf(0, []store.Correction{{Request: &r[0], Refund: 1}})
 	given := make(chan error, 1)
-	b.calls[0].ended = func(c *call) { given <- c.err }
+	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
 	beside := s.newTake(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
 	s.queue.mu.Lock()
@@ -59,25 +59,25 @@ func TestTakeBehindGiveBackSentAgain(t *testing.T) {
 	s.queue.inFlight++
 	s.queue.mu.Unlock()
 	behind := s.newTake(t.Context(), 0, ask("k"))
-	s.ask(behind, false)
+	s.enqueue(behind, false)
 
 	ended := false
-	beside.ended = func(c *call) { // whatever is in the queue by now can be sent
+	beside.onEnd = func(c *pendingCall) { // whatever is in the queue by now can be sent
 		if ended = true; c.err == nil {
 			t.Error("a take got a connection, want that it got none")
 		}
 		refuse.Store(false)
 		s.queue.mu.Lock()
-		s.wakeLocked()
+		s.scheduleSendLocked()
 		s.queue.mu.Unlock()
 		if allowed, err := s.await(behind); !allowed || err != nil {
 			t.Errorf("allowed %v, error %v, want that the take finds the charge given back", allowed, err)
 		}
 	}
 	refuse.Store(true)
-	s.renew(s.conns)
+	s.reconnect(s.conns)
 	s.send(b, false)
-	s.sendAll(s.next())
+	s.sendAll(s.nextBatch())
 	if err := <-given; err != nil || !ended {
 		t.Errorf("giving back: error %v; the other take has ended: %v", err, ended)
 	}
@@ -97,7 +97,7 @@ func TestSilentWithoutConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.queue.bounds = flightBounds{few: 1, most: 1}
+	s.queue.bounds = inFlightBounds{eager: 1, max: 1}
 	var all sync.WaitGroup
 	take := func(want string) {
 		all.Go(func() {
@@ -121,9 +121,9 @@ func TestAloneWaitsTooLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.queue.givingBack = map[string][]*call{"k": nil}
+	s.queue.givingBack = map[string][]*pendingCall{"k": nil}
 	c := s.newTake(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
-	if err := classify(t.Context(), s.askAlone(c, time.Now().Add(20*time.Millisecond), false)); !store.IsBusy(err) {
+	if err := toStoreError(t.Context(), s.sendAlone(c, time.Now().Add(20*time.Millisecond), false)); !store.IsBusy(err) {
 		t.Errorf("error %v, want the reason %q", err, store.ReasonBusy)
 	}
 }
@@ -132,13 +132,13 @@ func TestAloneWaitsTooLong(t *testing.T) {
 func TestTooOldGiveBack(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, nil)
 	ended := make(chan error)
-	old := &call{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-longestKept - time.Millisecond)}
-	old.ended = func(c *call) {
+	old := &pendingCall{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-maxCorrectionWait - time.Millisecond)}
+	old.onEnd = func(c *pendingCall) {
 		Batches(s) // locks the queue
 		ended <- c.err
 	}
-	s.queue.calls, s.queue.inFlight = []*call{old}, 1
-	go s.next()
+	s.queue.calls, s.queue.inFlight = []*pendingCall{old}, 1
+	go s.nextBatch()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errBusy) {

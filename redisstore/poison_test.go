@@ -284,7 +284,7 @@ func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
 
 // isOfTheKey reports whether an error says that a key holds something else.
 func isOfTheKey(err error) bool {
-	e, is := errors.AsType[*store.Error](classify(context.Background(), err))
+	e, is := errors.AsType[*store.Error](toStoreError(context.Background(), err))
 	return is && e.Reason == store.ReasonKey
 }
 

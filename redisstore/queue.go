@@ -16,44 +16,44 @@ import (
 // messages are sent every sendInterval, so that no call waits for long. A call that has nothing
 // to wait for is sent at once, alone.
 //
-// A take waits in the queue while Redis keeps answering, but no longer than LongestQueued. If a
+// A take waits in the queue while Redis keeps answering, but no longer than MaxQueued. If a
 // message gets no reply in time, and no other message got one meanwhile, all takes in the queue
 // fail at once.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
 	mu       sync.Mutex
-	calls    []*call
+	calls    []*pendingCall
 	inFlight int       // messages in flight
 	last     time.Time // when the last message was sent
 	answered time.Time // when the last reply came
-	bounds   flightBounds
+	bounds   inFlightBounds
 	timer    *time.Timer // sends the next message without waiting for a reply; or nil
 
 	// givingBack has the keys whose charges a message in flight gives back. Connections can
 	// reorder messages, so further calls of such a key wait here until that message has ended.
-	givingBack map[string][]*call
+	givingBack map[string][]*pendingCall
 }
 
-// flightBounds bound the number of messages in flight. With more messages in flight, each is
+// inFlightBounds bound the number of messages in flight. With more messages in flight, each is
 // smaller, and a near Redis needs more time in all. With fewer, calls wait for a far Redis.
-type flightBounds struct {
-	few  int // up to this number, a message is sent without waiting for anything
-	most int // the number in flight at most
+type inFlightBounds struct {
+	eager int // up to this number, a message is sent without waiting for anything
+	max   int // the number in flight at most
 }
 
-const mostInFlight = 32
+const maxInFlight = 32
 
 // defaultBounds are the bounds of every store, except in tests.
-var defaultBounds = flightBounds{few: 2, most: mostInFlight}
+var defaultBounds = inFlightBounds{eager: 2, max: maxInFlight}
 
 const (
 	// sendInterval is the time between messages when few or more are in flight.
 	sendInterval = 250 * time.Microsecond
-	// LongestQueued is how long a take waits in the queue at most while Redis answers.
-	LongestQueued = time.Second
-	// longestKept is how long a give-back waits at most. No request waits for it.
-	longestKept = 5 * time.Second
+	// MaxQueued is how long a take waits in the queue at most while Redis answers.
+	MaxQueued = time.Second
+	// maxCorrectionWait is how long a give-back waits at most. No request waits for it.
+	maxCorrectionWait = 5 * time.Second
 )
 
 // errBusy is the error of a call that was not sent in time: Redis answers, but Redis or this
@@ -66,39 +66,39 @@ var errBusy = &store.Error{
 // errLate is the error of calls that Redis ran after their last instant. Nothing was done.
 var errLate = errors.New("redisstore: Redis came to it too late")
 
-// call is the work of one caller: a take, corrections of one key, or a set of slots.
-type call struct {
+// pendingCall is the work of one caller: a take, corrections of one key, or a set of slots.
+type pendingCall struct {
 	requests    []store.Request // to take for
 	corrections []store.Correction
-	slots       string // the name of slots to set
+	setName     string // the name of slots to set
 
-	ctx    context.Context // of a take; the caller leaves when it is done
-	now    algorithms.Micros
-	alone  bool // travels without others
-	key    string
-	names  []string // of the slots that the call takes, looks at or sets
-	queued time.Time
-	work   int64 // see [algorithms.MostWork]
-	sent   bool  // or about to be sent; guarded by the mutex of the queue
-	again  bool  // has been sent before, and certainly didn't run
+	ctx       context.Context // of a take; the caller leaves when it is done
+	now       algorithms.Micros
+	alone     bool // travels without others
+	key       string
+	slotNames []string // of the slots that the call takes, looks at or sets
+	queued    time.Time
+	work      int64 // see [algorithms.MostWork]
+	sent      bool  // or about to be sent; guarded by the mutex of the queue
+	resent    bool  // has been sent before, and certainly didn't run
 
 	allowed bool
 	err     error
-	done    chan struct{} // receives once allowed and err are set
-	ended   func(*call)   // if not nil, called instead of sending to done
+	done    chan struct{}      // receives once allowed and err are set
+	onEnd   func(*pendingCall) // if not nil, called instead of sending to done
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+var pendingCalls = sync.Pool{New: func() any { return &pendingCall{done: make(chan struct{}, 1)} }}
 
-func (c *call) release() {
-	*c = call{done: c.done}
-	calls.Put(c)
+func (c *pendingCall) release() {
+	*c = pendingCall{done: c.done}
+	pendingCalls.Put(c)
 }
 
-func (c *call) end(allowed bool, err error) {
+func (c *pendingCall) end(allowed bool, err error) {
 	c.allowed, c.err = allowed, err
-	if c.ended != nil {
-		c.ended(c)
+	if c.onEnd != nil {
+		c.onEnd(c)
 		return
 	}
 	c.done <- struct{}{}
@@ -106,35 +106,35 @@ func (c *call) end(allowed bool, err error) {
 
 // maySendLocked reports whether another message may be sent now.
 func (q *queue) maySendLocked() bool {
-	return q.inFlight < q.bounds.few || q.inFlight < q.bounds.most && time.Since(q.last) >= sendInterval
+	return q.inFlight < q.bounds.eager || q.inFlight < q.bounds.max && time.Since(q.last) >= sendInterval
 }
 
-// ask puts a call into the queue. If a message may be sent now, it is sent: by ask itself if the
+// queryNodes puts a call into the queue. If a message may be sent now, it is sent: by ask itself if the
 // caller waits for the call anyway, else by a new goroutine.
-func (s *Store) ask(c *call, waits bool) {
+func (s *Store) enqueue(c *pendingCall, waits bool) {
 	q := &s.queue
 	q.mu.Lock()
 	q.calls = append(q.calls, c)
 	if !waits || !q.maySendLocked() {
-		s.wakeLocked()
+		s.scheduleSendLocked()
 		q.mu.Unlock()
 		return
 	}
 	q.inFlight++
-	b := s.nextLocked()
+	b := s.nextBatchLocked()
 	q.mu.Unlock()
 	if b == nil {
 		return
 	}
 	s.send(b, false)
-	if b := s.next(); b != nil {
+	if b := s.nextBatch(); b != nil {
 		go s.sendAll(b)
 	}
 }
 
 // await waits for the end of a take. The call must not be used after that. If the caller leaves
 // before the call is sent, await returns at once, and the call is dropped when its turn comes.
-func (s *Store) await(c *call) (allowed bool, err error) {
+func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
 	case <-c.done:
 	case <-c.ctx.Done():
@@ -151,15 +151,15 @@ func (s *Store) await(c *call) (allowed bool, err error) {
 	return allowed, err
 }
 
-// askAlone sends a call by itself, past the queue, and returns its error. It waits only for
+// sendAlone sends a call by itself, past the queue, and returns its error. It waits only for
 // messages in flight that the call must not overtake. With asking, the call follows an ASK
 // redirect of another node of the cluster.
-func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
+func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error {
 	c.alone = true
 	for {
 		b := batches.Get().(*batch)
 		s.queue.mu.Lock()
-		free, sends := s.mayGoLocked(c), false
+		free, sends := s.canSendLocked(c), false
 		if free {
 			b.calls = append(b.calls, c)
 			if sends = s.prepareLocked(b); sends {
@@ -173,7 +173,7 @@ func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
 		}
 		if free {
 			s.send(b, asking)
-			go s.sendAll(s.next()) // the call may be in the queue again
+			go s.sendAll(s.nextBatch()) // the call may be in the queue again
 			<-c.done
 			return c.err
 		}
@@ -185,57 +185,57 @@ func (s *Store) askAlone(c *call, deadline time.Time, asking bool) error {
 	}
 }
 
-// mayGoLocked reports whether a call may be sent without waiting for a message in flight.
-func (s *Store) mayGoLocked(c *call) bool {
+// canSendLocked reports whether a call may be sent without waiting for a message in flight.
+func (s *Store) canSendLocked(c *pendingCall) bool {
 	_, gives := s.queue.givingBack[c.key]
-	return !gives && s.inFlight.mayGo(c)
+	return !gives && s.slotCounts.canSend(c)
 }
 
-// wakeLocked makes sure that the calls in the queue are sent before long.
-func (s *Store) wakeLocked() {
+// scheduleSendLocked makes sure that the calls in the queue are sent before long.
+func (s *Store) scheduleSendLocked() {
 	q := &s.queue
 	switch {
 	case len(q.calls) == 0:
 	case q.maySendLocked():
 		q.inFlight++
-		if b := s.nextLocked(); b != nil {
+		if b := s.nextBatchLocked(); b != nil {
 			go s.sendAll(b)
 		}
-	case q.timer == nil && q.inFlight < q.bounds.most:
+	case q.timer == nil && q.inFlight < q.bounds.max:
 		q.timer = time.AfterFunc(sendInterval, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.timer = nil
-			s.wakeLocked()
+			s.scheduleSendLocked()
 		})
 	}
 }
 
 // sendAll sends a batch, and then the calls that have queued up meanwhile.
 func (s *Store) sendAll(b *batch) {
-	for ; b != nil; b = s.next() {
+	for ; b != nil; b = s.nextBatch() {
 		s.send(b, false)
 	}
 }
 
-// next returns the next batch after a message has ended. If there is no batch, or it is too early
+// nextBatch returns the next batch after a message has ended. If there is no batch, or it is too early
 // to send one, next notes that one message less is in flight, and returns nil.
-func (s *Store) next() *batch {
+func (s *Store) nextBatch() *batch {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.inFlight > q.bounds.few && time.Since(q.last) < sendInterval {
+	if q.inFlight > q.bounds.eager && time.Since(q.last) < sendInterval {
 		q.inFlight--
-		s.wakeLocked()
+		s.scheduleSendLocked()
 		return nil
 	}
-	return s.nextLocked()
+	return s.nextBatchLocked()
 }
 
-// nextLocked takes the next batch out of the queue: as many calls as one message may hold, by
+// nextBatchLocked takes the next batch out of the queue: as many calls as one message may hold, by
 // their number and their work. If there is no batch, nextLocked notes that one message less is in
 // flight, and returns nil.
-func (s *Store) nextLocked() *batch {
+func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
@@ -264,10 +264,10 @@ func (s *Store) fillLocked(b *batch) {
 		if (c.alone || b.alone()) && len(b.calls) > 0 {
 			break
 		}
-		if takes >= max(s.options.Batch, 1) && (gives == "" || c.key != gives) && !s.inFlight.joins(c, slots) {
+		if takes >= max(s.options.Batch, 1) && (gives == "" || c.key != gives) && !s.slotCounts.joins(c, slots) {
 			break
 		}
-		if s.dropLocked(c, now) || s.waitsLocked(c) {
+		if s.dropExpiredLocked(c, now) || s.parkIfBlockedLocked(c) {
 			continue
 		}
 		if work += c.work; work > algorithms.MostWork && len(b.calls) > 0 {
@@ -279,8 +279,8 @@ func (s *Store) fillLocked(b *batch) {
 		if c.corrections != nil {
 			gives = c.key
 		}
-		if len(c.names) > 0 {
-			slots = c.names[0]
+		if len(c.slotNames) > 0 {
+			slots = c.slotNames[0]
 		}
 		c.sent = true
 		b.calls = append(b.calls, c)
@@ -290,14 +290,14 @@ func (s *Store) fillLocked(b *batch) {
 	q.calls = q.calls[:rest]
 }
 
-// dropLocked ends a call that is not worth sending any more, and reports whether it did.
-func (s *Store) dropLocked(c *call, now time.Time) bool {
+// dropExpiredLocked ends a call that is not worth sending any more, and reports whether it did.
+func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	if c.ctx != nil && c.ctx.Err() != nil {
 		c.end(false, c.ctx.Err())
 		return true
 	}
-	if now.Sub(c.queued) > c.mayWait() {
-		if c.ended != nil { // it may ask the store again, and the queue is locked
+	if now.Sub(c.queued) > c.maxWait() {
+		if c.onEnd != nil { // it may ask the store again, and the queue is locked
 			go c.end(false, errBusy)
 		} else {
 			c.end(false, errBusy)
@@ -308,7 +308,7 @@ func (s *Store) dropLocked(c *call, now time.Time) bool {
 }
 
 // takesSlot reports whether the call takes a slot of its n-th name.
-func (c *call) takesSlot(n int) bool {
+func (c *pendingCall) takesSlot(n int) bool {
 	for i := range c.requests {
 		if r := &c.requests[i]; r.Slots != nil {
 			if n == 0 {
@@ -320,21 +320,21 @@ func (c *call) takesSlot(n int) bool {
 	return false
 }
 
-// mayWait returns how long the call may be queued.
-func (c *call) mayWait() time.Duration {
+// maxWait returns how long the call may be queued.
+func (c *pendingCall) maxWait() time.Duration {
 	switch {
 	case c.requests != nil:
-		return LongestQueued
+		return MaxQueued
 	case c.corrections != nil:
-		return longestKept
+		return maxCorrectionWait
 	default: // a set has no deadline
 		return math.MaxInt64
 	}
 }
 
-// waitsLocked reports whether a call must wait for a message in flight. If so, the end of that
+// parkIfBlockedLocked reports whether a call must wait for a message in flight. If so, the end of that
 // message puts the call back into the queue.
-func (s *Store) waitsLocked(c *call) bool {
+func (s *Store) parkIfBlockedLocked(c *pendingCall) bool {
 	if len(s.queue.givingBack) > 0 {
 		if c.requests == nil {
 			if s.parkLocked(c.key, c) {
@@ -347,10 +347,10 @@ func (s *Store) waitsLocked(c *call) bool {
 			}
 		}
 	}
-	return len(c.names) > 0 && s.inFlight.park(s, c)
+	return len(c.slotNames) > 0 && s.slotCounts.park(s, c)
 }
 
-func (s *Store) parkLocked(key string, c *call) bool {
+func (s *Store) parkLocked(key string, c *pendingCall) bool {
 	parked, gives := s.queue.givingBack[key]
 	if gives {
 		s.queue.givingBack[key] = append(parked, c)
@@ -361,13 +361,13 @@ func (s *Store) parkLocked(key string, c *call) bool {
 // prepareLocked notes the keys and slots that a batch is about to change. It reports whether
 // there is anything to send.
 func (s *Store) prepareLocked(b *batch) bool {
-	s.inFlight.prepare(b)
+	s.slotCounts.prepare(b)
 	sends := len(b.sets) > 0
 	for _, c := range b.calls {
-		sends = sends || c.slots == ""
+		sends = sends || c.setName == ""
 		if c.corrections != nil {
 			if s.queue.givingBack == nil {
-				s.queue.givingBack = make(map[string][]*call)
+				s.queue.givingBack = make(map[string][]*pendingCall)
 			}
 			if _, known := s.queue.givingBack[c.key]; !known {
 				s.queue.givingBack[c.key] = nil
@@ -377,9 +377,9 @@ func (s *Store) prepareLocked(b *batch) bool {
 	return sends
 }
 
-// ended is called when a message has ended. It puts the calls that are sent again into the queue,
+// recordResult is called when a message has ended. It puts the calls that are sent again into the queue,
 // before all others. Behind them it puts the calls that waited for the message.
-func (s *Store) ended(b *batch, again []*call, answered bool) {
+func (s *Store) messageEnded(b *batch, again []*pendingCall, answered bool) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -400,12 +400,12 @@ func (s *Store) ended(b *batch, again []*call, answered bool) {
 	}
 }
 
-// put puts calls that have waited for others into the queue, before all others.
-func (s *Store) put(parked []*call) {
+// requeue puts calls that have waited for others into the queue, before all others.
+func (s *Store) requeue(parked []*pendingCall) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
 	s.queue.calls = append(parked, s.queue.calls...)
-	s.wakeLocked()
+	s.scheduleSendLocked()
 }
 
 // failQueue ends all takes in the queue with err, unless a reply has come since an instant.

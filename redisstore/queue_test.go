@@ -78,7 +78,7 @@ func TestShed(t *testing.T) {
 	s := open(t, redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1})
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
-	local := store.NewMemory().Bound(1000, func() int { return 1 }, nil)
+	local := store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
 	f := store.NewFailover(b, local, func(err error) { t.Errorf("the failover was told of %v", err) })
 	if _, err := f.Take(t.Context(), request(t, "first")); err != nil { // has a connection, and loads the script
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestShed(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if waited := time.Since(began); waited > redisstore.LongestQueued+slack {
+	if waited := time.Since(began); waited > redisstore.MaxQueued+slack {
 		t.Errorf("they waited for %v", waited)
 	}
 	if passed.Load() == 0 || busy.Load() < callers/2 || b.Open() {
@@ -196,7 +196,7 @@ func TestLongestWait(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
-	if waited := time.Duration(longest.Load()); waited > redisstore.LongestQueued+timeout+500*time.Millisecond {
+	if waited := time.Duration(longest.Load()); waited > redisstore.MaxQueued+timeout+500*time.Millisecond {
 		t.Errorf("one waited for %v", waited)
 	} else {
 		t.Logf("the longest wait was %v", waited)

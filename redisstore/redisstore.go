@@ -99,14 +99,14 @@ type Store struct {
 	loadedHash string
 	loadedErr  error
 
-	queue    queue
-	inFlight *inFlight
+	queue      queue
+	slotCounts *slotCounts
 }
 
-// Normal returns the options with defaults filled in and a URL taken apart, so
+// Normalized returns the options with defaults filled in and a URL taken apart, so
 // that equal settings are equal values. No error holds a secret, nor what a
 // parser said about one.
-func (o Options) Normal() (Options, error) {
+func (o Options) Normalized() (Options, error) {
 	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
@@ -139,7 +139,7 @@ func (o Options) Normal() (Options, error) {
 // the clock of Redis was seen to step back by more than a second. Budgets then go
 // on from the new time.
 func New(o Options, stepped func(back time.Duration)) (*Store, error) {
-	o, err := o.Normal()
+	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}
@@ -152,13 +152,13 @@ func New(o Options, stepped func(back time.Duration)) (*Store, error) {
 
 func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
 	s := &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}}
-	s.inFlight = newInFlight(o.names(), o.SlotExpiry, func(string) *Store { return s })
+	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
 // newNode makes the store of a node of a cluster.
-func newNode(o Options, dial func() *redis.Client, stepped func(back time.Duration), f *inFlight) *Store {
-	return &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}, inFlight: f}
+func newNode(o Options, dial func() *redis.Client, stepped func(back time.Duration), f *slotCounts) *Store {
+	return &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}, slotCounts: f}
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }
@@ -183,11 +183,11 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
 	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
-	err := eval(ctx, conns, false, probe, []string{key, key + " log"})
+	err := evalRepeatable(ctx, conns, false, probe, []string{key, key + " log"})
 	if isDemoted("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
-		s.renew(conns) // another Sentinel may know better
+		s.reconnect(conns) // another Sentinel may know better
 	}
-	return classify(ctx, err)
+	return toStoreError(ctx, err)
 }
 
 // EvictionPolicy is what Redis does when its memory is full, such as noeviction, and
@@ -205,7 +205,7 @@ func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 			bounded = value != "0"
 		}
 	}
-	return policy, bounded, classify(ctx, err)
+	return policy, bounded, toStoreError(ctx, err)
 }
 
 // Take implements [store.Store]. The instant is Redis' own.
@@ -220,15 +220,15 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 		return err == nil, err
 	}
 	c := s.newTake(ctx, now, requests)
-	s.ask(c, true)
+	s.enqueue(c, true)
 	allowed, err := s.await(c)
-	return allowed, classify(ctx, err)
+	return allowed, toStoreError(ctx, err)
 }
 
-func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []store.Request) *call {
-	c := calls.Get().(*call)
+func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
+	c := pendingCalls.Get().(*pendingCall)
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
-	c.names = s.inFlight.namesOf(requests)
+	c.slotNames = s.slotCounts.namesOf(requests)
 	for i := range requests {
 		for j := range requests[i].Limits {
 			c.work += requests[i].Limits[j].Work(requests[i].Cost)
@@ -245,47 +245,49 @@ func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []s
 
 // Correct implements [store.Store].
 func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
-	s.inFlight.leave(corrections, true)
-	s.correct(0, corrections, func(c *call) {
+	s.slotCounts.leaveSlots(corrections, true)
+	s.correct(0, corrections, func(c *pendingCall) {
 		if c.err != nil && failed != nil {
-			failed(classify(context.Background(), c.err))
+			failed(toStoreError(context.Background(), c.err))
 		}
 	})
 }
 
-// Left notes that requests hold their slots no more. It asks Redis nothing.
-func (s *Store) Left(corrections []store.Correction) { s.inFlight.leave(corrections, false) }
+// LeaveSlots notes that requests hold their slots no more. It asks Redis nothing.
+func (s *Store) LeaveSlots(corrections []store.Correction) {
+	s.slotCounts.leaveSlots(corrections, false)
+}
 
-// Hold counts slots that another store has granted.
-func (s *Store) Hold(requests []store.Request) { s.inFlight.hold(requests) }
+// Count counts slots that another store has granted.
+func (s *Store) CountSlots(requests []store.Request) { s.slotCounts.countSlots(requests) }
 
 // CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of Redis. It
 // returns when the corrections are made.
 func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	s.inFlight.leave(corrections, true)
+	s.slotCounts.leaveSlots(corrections, true)
 	results := make(chan error, len(corrections))
-	n := s.correct(now, corrections, func(c *call) { results <- c.err })
+	n := s.correct(now, corrections, func(c *pendingCall) { results <- c.err })
 	var err error
 	for range n {
 		err = cmp.Or(err, <-results)
 	}
-	return classify(ctx, err)
+	return toStoreError(ctx, err)
 }
 
 // correct queues refunds and charges: a call for each key, since in a cluster each can be elsewhere.
 // It returns how many calls these are; ended is called for each.
-func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*call)) (n int) {
+func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*pendingCall)) (n int) {
 	for _, c := range callsOf(now, corrections) {
-		c.ended = ended
-		s.ask(c, false)
+		c.onEnd = ended
+		s.enqueue(c, false)
 		n++
 	}
 	return n
 }
 
 // callsOf returns the calls that make corrections, as much work in each as one message may hold.
-func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*call) {
-	last := make(map[string]*call) // by key
+func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*pendingCall) {
+	last := make(map[string]*pendingCall) // by key
 	for _, one := range corrections {
 		one.Leave = false
 		refunds := one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged)
@@ -304,7 +306,7 @@ func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*cal
 		}
 		c := last[one.Request.Key]
 		if c == nil || c.work+work > algorithms.MostWork {
-			c = &call{key: one.Request.Key, now: now, alone: now != 0, queued: time.Now()}
+			c = &pendingCall{key: one.Request.Key, now: now, alone: now != 0, queued: time.Now()}
 			last[c.key] = c
 			made = append(made, c)
 		}
@@ -331,7 +333,7 @@ func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Cha
 	defer cancel()
 	for _, one := range changesOf(s.names(), now, c) {
 		if err := s.change(waiting, false, one); err != nil {
-			return classify(ctx, err)
+			return toStoreError(ctx, err)
 		}
 	}
 	return nil
@@ -363,9 +365,9 @@ func changesOf(names wire.Names, now algorithms.Micros, c store.Change) (changes
 func (s *Store) change(ctx context.Context, asking bool, c change) error {
 	conns := s.acquire()
 	defer s.release(conns)
-	err := eval(ctx, conns, asking, changeScript, []string{c.key}, c.args...)
+	err := evalRepeatable(ctx, conns, asking, changeScript, []string{c.key}, c.args...)
 	if isDemoted("", err) {
-		s.renew(conns)
+		s.reconnect(conns)
 	}
 	return err
 }

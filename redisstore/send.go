@@ -25,14 +25,14 @@ func (s *Store) send(b *batch, asking bool) {
 	conns := s.acquire()
 	defer s.release(conns)
 
-	head := wire.Head{Instance: s.inFlight.instance, SlotsExpiry: s.inFlight.expiry}
+	head := wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry}
 	if b.alone() {
 		head.Now = b.calls[0].now
 	}
 	n := b.divide(s.names(), s.options.Cluster)
-	parts := b.parts[:n]
+	parts := b.scriptCalls[:n]
 	var failed error
-	if head.NotAfter, failed = s.lastInstant(ctx, conns, head.Now, deadline); failed == nil {
+	if head.NotAfter, failed = s.notAfter(ctx, conns, head.Now, deadline); failed == nil {
 		var set algorithms.Set
 		for _, p := range parts {
 			set |= p.write(s.names(), head)
@@ -47,17 +47,17 @@ func (s *Store) send(b *batch, asking bool) {
 		}
 		if p.err == nil {
 			if p.err = b.read(p, p.command.Val()); head.Now == 0 && p.reply.Now > 0 {
-				s.watch(p.reply.Now, began)
+				s.observeClock(p.reply.Now, began)
 			}
 		}
 		answered = answered || !isTimeout(p.err)
-		s.inFlight.ended(p, p.err, deadline)
+		s.slotCounts.recordResult(p, p.err, deadline)
 	}
-	var again []*call
+	var again []*pendingCall
 	for _, p := range parts {
 		again = append(again, p.takeAgain()...)
 	}
-	s.ended(b, again, answered)
+	s.messageEnded(b, again, answered)
 	for _, p := range parts {
 		s.endCalls(p, began)
 	}
@@ -65,20 +65,20 @@ func (s *Store) send(b *batch, asking bool) {
 }
 
 // takeAgain takes the calls out of the part that certainly did not run and may be sent again.
-func (p *part) takeAgain() (again []*call) {
+func (p *scriptCall) takeAgain() (again []*pendingCall) {
 	if p.err == nil {
 		return nil
 	}
 	late := errors.Is(p.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole time for a connection.
 	unconnected := isTimeout(p.err) && !p.payload.sent
-	p.calls = slices.DeleteFunc(p.calls, func(c *call) bool {
-		if late && c.slots != "" { // its turn comes again
+	p.calls = slices.DeleteFunc(p.calls, func(c *pendingCall) bool {
+		if late && c.setName != "" { // its turn comes again
 			return false
 		}
-		may := late || (unconnected || c.corrections != nil && p.notRun()) && time.Since(c.queued) < c.mayWait() && !c.again
+		may := late || (unconnected || c.corrections != nil && p.notRun()) && time.Since(c.queued) < c.maxWait() && !c.resent
 		if may {
-			c.again = true
+			c.resent = true
 			again = append(again, c)
 		}
 		return may
@@ -88,7 +88,7 @@ func (p *part) takeAgain() (again []*call) {
 
 // endCalls ends the calls of a part. If they got no reply in time, and no other message got one,
 // Redis is silent.
-func (s *Store) endCalls(p *part, began time.Time) {
+func (s *Store) endCalls(p *scriptCall, began time.Time) {
 	err := p.err
 	if err != nil && len(p.calls) > 1 {
 		err = &store.SharedError{Err: err}
@@ -107,7 +107,7 @@ func (s *Store) endCalls(p *part, began time.Time) {
 }
 
 // notRun reports whether the message of the part certainly did not run.
-func (p *part) notRun() bool {
+func (p *scriptCall) notRun() bool {
 	return !p.payload.sent || certainlyNotRun(p.err)
 }
 
@@ -145,10 +145,10 @@ func (s *Store) script(set algorithms.Set) *redis.Script {
 // run makes the script calls of parts in one round trip. If Redis doesn't have the script, which
 // proves that nothing ran, run loads it and makes the same calls again, with as much time as before.
 // It returns the instant after which none of them can run any more.
-func (s *Store) run(ctx context.Context, conns *connections, asking bool, script *redis.Script, now algorithms.Micros, deadline time.Time, parts []*part) time.Time {
+func (s *Store) run(ctx context.Context, conns *connections, asking bool, script *redis.Script, now algorithms.Micros, deadline time.Time, parts []*scriptCall) time.Time {
 	began := time.Now()
-	exec(ctx, conns, asking, script, parts)
-	var missing []*part
+	execute(ctx, conns, asking, script, parts)
+	var missing []*scriptCall
 	for _, p := range parts {
 		if err := p.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			missing = append(missing, p)
@@ -161,7 +161,7 @@ func (s *Store) run(ctx context.Context, conns *connections, asking bool, script
 		defer cancel()
 		var last algorithms.Micros
 		if err == nil {
-			last, err = s.lastInstant(ctx, conns, now, deadline)
+			last, err = s.notAfter(ctx, conns, now, deadline)
 		}
 		for _, p := range missing {
 			if err != nil {
@@ -170,12 +170,12 @@ func (s *Store) run(ctx context.Context, conns *connections, asking bool, script
 			p.SetNotAfter(last)
 		}
 		if err == nil {
-			exec(ctx, conns, asking, script, missing)
+			execute(ctx, conns, asking, script, missing)
 		}
 	}
 	for _, p := range parts {
 		if isDemoted(p.command.Val(), p.command.Err()) {
-			s.renew(conns)
+			s.reconnect(conns)
 			break
 		}
 	}
@@ -202,9 +202,9 @@ func (s *Store) load(conns *connections, script *redis.Script, since time.Time) 
 	return s.loadedErr
 }
 
-func exec(ctx context.Context, conns *connections, asking bool, script *redis.Script, parts []*part) {
+func execute(ctx context.Context, conns *connections, asking bool, script *redis.Script, parts []*scriptCall) {
 	for _, p := range parts {
-		p.make(ctx, script)
+		p.prepareCommand(ctx, script)
 	}
 	if len(parts) == 1 && !asking {
 		_ = conns.Process(ctx, parts[0].command)
@@ -236,8 +236,8 @@ func isDemoted(reply string, err error) bool {
 	return strings.Contains(reply, "READONLY") || strings.Contains(reply, "MASTERDOWN")
 }
 
-// eval runs a script that may run more than once. If Redis doesn't have the script, eval loads it.
-func eval(ctx context.Context, conns *connections, asking bool, script *redis.Script, keys []string, args ...any) error {
+// evalRepeatable runs a script that may run more than once. If Redis doesn't have the script, eval loads it.
+func evalRepeatable(ctx context.Context, conns *connections, asking bool, script *redis.Script, keys []string, args ...any) error {
 	run := func() error {
 		pipeline := conns.Pipeline()
 		if asking {

@@ -15,20 +15,20 @@ import (
 // Requests of several keys can be on several nodes of a cluster, which decide by themselves:
 // where one refuses, what others have charged is given back.
 
-// byKey is the part of some requests that is of one key.
-type byKey struct {
+// keyGroup is the part of some requests that is of one key.
+type keyGroup struct {
 	requests []store.Request
 	places   []int // of these in all
 	allowed  bool
 	err      error
 }
 
-func split(requests []store.Request) (parts []*byKey) {
+func groupByKey(requests []store.Request) (parts []*keyGroup) {
 	for i, r := range requests {
-		n := slices.IndexFunc(parts, func(p *byKey) bool { return p.requests[0].Key == r.Key })
+		n := slices.IndexFunc(parts, func(p *keyGroup) bool { return p.requests[0].Key == r.Key })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, new(byKey))
+			parts = append(parts, new(keyGroup))
 		}
 		parts[n].requests = append(parts[n].requests, r)
 		parts[n].places = append(parts[n].places, i)
@@ -36,8 +36,8 @@ func split(requests []store.Request) (parts []*byKey) {
 	return parts
 }
 
-// each calls do for all parts at the same time, and waits for them.
-func each(parts []*byKey, do func(*byKey)) {
+// concurrently calls do for all parts at the same time, and waits for them.
+func concurrently(parts []*keyGroup, do func(*keyGroup)) {
 	var others sync.WaitGroup
 	for _, p := range parts[1:] {
 		others.Go(func() { do(p) })
@@ -49,14 +49,14 @@ func each(parts []*byKey, do func(*byKey)) {
 // takeKeys takes for requests of several keys.
 func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
 	deadline := time.Now().Add(c.options.Timeout)
-	parts := split(requests)
+	parts := groupByKey(requests)
 	for _, p := range parts { // no charge that would have to be given back at once
 		n := c.slots[c.names().Slot(p.requests[0].Key)].Load()
 		if n != nil && n.breaker.Open() {
 			return false, &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
 		}
 	}
-	each(parts, func(p *byKey) { p.allowed, p.err = c.takeKey(ctx, now, p.requests) })
+	concurrently(parts, func(p *keyGroup) { p.allowed, p.err = c.takeKey(ctx, now, p.requests) })
 	allowed, failed := true, error(nil)
 	for _, p := range parts {
 		allowed = allowed && p.allowed
@@ -67,23 +67,23 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 	if failed != nil {
 		for _, p := range parts {
 			if p.err == nil {
-				c.Correct(allOf(p.requests), nil)
+				c.Correct(refundsOf(p.requests), nil)
 			}
 		}
 		return false, failed
 	}
 	if err := overridden(parts, len(requests)); err != nil { // there must be room when the same are asked for again
-		each(parts, func(p *byKey) {
+		concurrently(parts, func(p *keyGroup) {
 			if p.err == nil {
-				_ = c.CorrectAt(context.WithoutCancel(ctx), now, allOf(p.requests))
+				_ = c.CorrectAt(context.WithoutCancel(ctx), now, refundsOf(p.requests))
 			}
 		})
 		return false, err
 	}
 	if !allowed {
-		each(parts, func(p *byKey) {
+		concurrently(parts, func(p *keyGroup) {
 			if p.allowed {
-				c.withdraw(context.WithoutCancel(ctx), now, deadline, p.requests)
+				c.undoTakes(context.WithoutCancel(ctx), now, deadline, p.requests)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func (c *Cluster) takeKeys(ctx context.Context, now algorithms.Micros, requests 
 
 // overridden returns the error of the parts that are asked for by other overrides than there
 // are, as one of all requests.
-func overridden(parts []*byKey, requests int) error {
+func overridden(parts []*keyGroup, requests int) error {
 	all := &store.OverriddenError{Overrides: make([]string, requests)}
 	found := false
 	for _, p := range parts {
@@ -117,17 +117,17 @@ func overridden(parts []*byKey, requests int) error {
 	return all
 }
 
-// allOf returns the corrections that take back all that requests were charged, and their slots.
-func allOf(requests []store.Request) (corrections []store.Correction) {
+// refundsOf returns the corrections that take back all that requests were charged, and their slots.
+func refundsOf(requests []store.Request) (corrections []store.Correction) {
 	for i := range requests {
 		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})
 	}
 	return corrections
 }
 
-// withdraw makes requests that had room those of a request that another key had none
+// undoTakes makes requests that had room those of a request that another key had none
 // for. It is done by the deadline, whether or not the charge has been given back by then.
-func (c *Cluster) withdraw(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
+func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
 	var back []store.Correction
 	var looks []store.Request
 	var places []int

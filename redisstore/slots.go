@@ -15,10 +15,10 @@ import (
 // DefaultSlotExpiry is how long the count of an instance lives after the instance has set it.
 const DefaultSlotExpiry = time.Duration(algorithms.SlotsExpiry) * time.Microsecond
 
-// inFlight counts the slots that requests of this process hold, whichever store admitted them, and
+// slotCounts counts the slots that requests of this process hold, whichever store admitted them, and
 // keeps these counts in Redis. Package slots has the rules. The nodes of a cluster share one
 // inFlight.
-type inFlight struct {
+type slotCounts struct {
 	instance algorithms.Instance
 	names    wire.Names
 	expiry   algorithms.Micros
@@ -27,19 +27,19 @@ type inFlight struct {
 	route func(name string) *Store
 	// wander, if not nil, sets the count of a name that has moved away from the node that route
 	// returns.
-	wander func(name string)
+	setMoved func(name string)
 
-	mu     sync.Mutex
-	table  *slots.Table
-	parked map[string][]waiting // by name: calls that wait for a message in flight
-	leaves map[string]bool      // names with a call in a queue that sets their count
-	timer  *time.Timer          // of the next turn; nil if no name is known
+	mu         sync.Mutex
+	table      *slots.Table
+	parked     map[string][]waiting // by name: calls that wait for a message in flight
+	queuedSets map[string]bool      // names with a call in a queue that sets their count
+	timer      *time.Timer          // of the next turn; nil if no name is known
 }
 
 // waiting is a call that waits, and the store that sends it.
 type waiting struct {
 	store *Store
-	call  *call
+	call  *pendingCall
 }
 
 // slotsOp is the operation of a message on the slots of one name.
@@ -52,22 +52,22 @@ type slotsOp struct {
 	err        error
 }
 
-// turnInterval is the time between turns. Each turn sets the counts that are due.
-const turnInterval = 100 * time.Millisecond
+// setInterval is the time between turns. Each turn sets the counts that are due.
+const setInterval = 100 * time.Millisecond
 
-func newInFlight(names wire.Names, expiry time.Duration, route func(string) *Store) *inFlight {
-	f := &inFlight{
+func newSlotCounts(names wire.Names, expiry time.Duration, route func(string) *Store) *slotCounts {
+	f := &slotCounts{
 		names: names, expiry: expiry.Microseconds(), started: time.Now(), route: route,
-		table: slots.New(expiry.Microseconds()), parked: make(map[string][]waiting), leaves: make(map[string]bool),
+		table: slots.New(expiry.Microseconds()), parked: make(map[string][]waiting), queuedSets: make(map[string]bool),
 	}
 	_, _ = rand.Read(f.instance[:]) // never fails
 	return f
 }
 
-func (f *inFlight) at(t time.Time) algorithms.Micros { return t.Sub(f.started).Microseconds() }
+func (f *slotCounts) at(t time.Time) algorithms.Micros { return t.Sub(f.started).Microseconds() }
 
 // namesOf returns the names of the slots of requests.
-func (f *inFlight) namesOf(requests []store.Request) (names []string) {
+func (f *slotCounts) namesOf(requests []store.Request) (names []string) {
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil {
 			names = append(names, f.names.Name(r.Key, r.Slots.ID))
@@ -78,7 +78,7 @@ func (f *inFlight) namesOf(requests []store.Request) (names []string) {
 
 // park lets a call wait if its slots must not be taken or set now, and reports whether the call
 // waits.
-func (f *inFlight) park(s *Store, c *call) bool {
+func (f *slotCounts) park(s *Store, c *pendingCall) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	name, wait := f.waitLocked(c)
@@ -87,13 +87,13 @@ func (f *inFlight) park(s *Store, c *call) bool {
 	}
 	f.parked[name] = append(f.parked[name], waiting{s, c})
 	if wait < algorithms.Forever && len(f.parked[name]) == 1 {
-		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { f.wake(name) })
+		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { f.unpark(name) })
 	}
 	return true
 }
 
-// mayGo reports whether the slots of a call may be taken or set now.
-func (f *inFlight) mayGo(c *call) bool {
+// canSend reports whether the slots of a call may be taken or set now.
+func (f *slotCounts) canSend(c *pendingCall) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, wait := f.waitLocked(c)
@@ -102,8 +102,8 @@ func (f *inFlight) mayGo(c *call) bool {
 
 // joins reports whether a call is about slots of a name whose count must be set. If a message
 // contains another such call, this one travels with it, or waits for its end.
-func (f *inFlight) joins(c *call, name string) bool {
-	if len(c.names) == 0 || c.names[0] != name {
+func (f *slotCounts) joins(c *pendingCall, name string) bool {
+	if len(c.slotNames) == 0 || c.slotNames[0] != name {
 		return false
 	}
 	f.mu.Lock()
@@ -113,9 +113,9 @@ func (f *inFlight) joins(c *call, name string) bool {
 
 // waitLocked returns the first name of a call whose slots must not be taken or set now, and how
 // long to wait, as [slots.Table.Wait] does. It returns 0 if there is no such name.
-func (f *inFlight) waitLocked(c *call) (name string, wait algorithms.Micros) {
+func (f *slotCounts) waitLocked(c *pendingCall) (name string, wait algorithms.Micros) {
 	now := f.at(time.Now())
-	for _, name := range c.names {
+	for _, name := range c.slotNames {
 		if wait := f.table.Wait(name, now); wait > 0 {
 			return name, wait
 		}
@@ -123,15 +123,15 @@ func (f *inFlight) waitLocked(c *call) (name string, wait algorithms.Micros) {
 	return "", 0
 }
 
-// wake puts the calls that wait for a name back into their queues.
-func (f *inFlight) wake(name string) {
+// unpark puts the calls that wait for a name back into their queues.
+func (f *slotCounts) unpark(name string) {
 	f.mu.Lock()
 	parked := f.parked[name]
 	delete(f.parked, name)
 	f.mu.Unlock()
 	for len(parked) > 0 {
 		s := parked[0].store
-		var mine []*call
+		var mine []*pendingCall
 		var others []waiting
 		for _, w := range parked {
 			if w.store == s {
@@ -140,15 +140,15 @@ func (f *inFlight) wake(name string) {
 				others = append(others, w)
 			}
 		}
-		s.put(mine)
+		s.requeue(mine)
 		parked = others
 	}
 }
 
 // prepare adds the operations on the slots of its calls to a batch.
-func (f *inFlight) prepare(b *batch) {
+func (f *slotCounts) prepare(b *batch) {
 	for _, c := range b.calls {
-		for i, name := range c.names {
+		for i, name := range c.slotNames {
 			if b.setAt == nil {
 				b.setAt = make(map[string]int)
 			}
@@ -171,7 +171,7 @@ func (f *inFlight) prepare(b *batch) {
 	now := f.at(time.Now())
 	does := b.sets[:0]
 	for _, op := range b.sets {
-		delete(f.leaves, op.name)
+		delete(f.queuedSets, op.name)
 		if op.Op = f.table.Prepare(op.name, op.takes, now); op.Set || op.takes > 0 {
 			b.setAt[op.name] = len(does)
 			does = append(does, op)
@@ -183,8 +183,8 @@ func (f *inFlight) prepare(b *batch) {
 	f.scheduleLocked()
 }
 
-// ended notes the result for the slots of a part whose message has ended with err.
-func (f *inFlight) ended(p *part, err error, deadline time.Time) {
+// recordResult notes the result for the slots of a part whose message has ended with err.
+func (f *slotCounts) recordResult(p *scriptCall, err error, deadline time.Time) {
 	if len(p.sets) == 0 {
 		return
 	}
@@ -204,13 +204,13 @@ func (f *inFlight) ended(p *part, err error, deadline time.Time) {
 	}
 	f.mu.Unlock()
 	for _, op := range p.sets {
-		f.wake(op.name)
+		f.unpark(op.name)
 	}
 }
 
-// leave notes that requests no longer hold their slots. With sends, the counts in Redis are set
+// leaveSlots notes that requests no longer hold their slots. With sends, the counts in Redis are set
 // soon.
-func (f *inFlight) leave(corrections []store.Correction, sends bool) {
+func (f *slotCounts) leaveSlots(corrections []store.Correction, sends bool) {
 	for _, c := range corrections {
 		r := c.Request
 		if !c.Leave || !r.Outcome.Slots.Taken {
@@ -219,9 +219,9 @@ func (f *inFlight) leave(corrections []store.Correction, sends bool) {
 		name := f.names.Name(r.Key, r.Slots.ID)
 		f.mu.Lock()
 		f.table.Leave(name, f.at(time.Now()))
-		queued := f.leaves[name]
+		queued := f.queuedSets[name]
 		if sends {
-			f.leaves[name] = true
+			f.queuedSets[name] = true
 		}
 		f.mu.Unlock()
 		if sends && !queued {
@@ -232,49 +232,49 @@ func (f *inFlight) leave(corrections []store.Correction, sends bool) {
 
 // set queues a call that sets the count of a name, if the count must still be set when the call
 // is sent.
-func (f *inFlight) set(name string) {
+func (f *slotCounts) set(name string) {
 	s := f.route(name)
 	if s == nil { // a later turn sets the count
 		f.mu.Lock()
-		delete(f.leaves, name)
+		delete(f.queuedSets, name)
 		f.table.Postpone(name, f.at(time.Now()))
 		f.mu.Unlock()
 		return
 	}
 	c := newSet(name)
-	c.ended = func(c *call) {
-		if to := (redirect{}); f.wander != nil && errors.As(c.err, &to) {
-			go f.wander(name)
+	c.onEnd = func(c *pendingCall) {
+		if to := (redirect{}); f.setMoved != nil && errors.As(c.err, &to) {
+			go f.setMoved(name)
 		}
 	}
-	s.ask(c, false)
+	s.enqueue(c, false)
 }
 
-func newSet(name string) *call {
-	return &call{slots: name, names: []string{name}, queued: time.Now(), work: algorithms.CounterWork}
+func newSet(name string) *pendingCall {
+	return &pendingCall{setName: name, slotNames: []string{name}, queued: time.Now(), work: algorithms.CounterWork}
 }
 
-// hold counts slots that another store has granted.
-func (f *inFlight) hold(requests []store.Request) {
+// countSlots counts slots that another store has granted.
+func (f *slotCounts) countSlots(requests []store.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range requests {
 		if r := &requests[i]; r.Slots != nil && r.Outcome.Slots.Taken {
-			f.table.Hold(f.names.Name(r.Key, r.Slots.ID), f.at(time.Now()))
+			f.table.Count(f.names.Name(r.Key, r.Slots.ID), f.at(time.Now()))
 		}
 	}
 	f.scheduleLocked()
 }
 
 // scheduleLocked makes sure that counts are set in time.
-func (f *inFlight) scheduleLocked() {
+func (f *slotCounts) scheduleLocked() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(turnInterval, f.turn)
+		f.timer = time.AfterFunc(setInterval, f.setDue)
 	}
 }
 
-// turn sets the counts that are due.
-func (f *inFlight) turn() {
+// setDue sets the counts that are due.
+func (f *slotCounts) setDue() {
 	f.mu.Lock()
 	due := f.table.Due(f.at(time.Now()), DefaultBatch)
 	if f.timer = nil; f.table.Next() < algorithms.Forever {

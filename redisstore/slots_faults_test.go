@@ -10,9 +10,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// inFlight returns how many requests hold a slot of a key, as a store that holds none itself is
+// slotCounts returns how many requests hold a slot of a key, as a store that holds none itself is
 // told.
-func inFlight(t *testing.T, s store.Store, key string) int64 {
+func slotCounts(t *testing.T, s store.Store, key string) int64 {
 	t.Helper()
 	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
 	if _, err := s.Take(t.Context(), r); err != nil {
@@ -52,9 +52,9 @@ func TestSlotsSurviveRedis(t *testing.T) {
 				held = append(held, takeSlot(t, s, "k", 5))
 			}
 			test.fault(t, server, clock)
-			redistest.WaitFor(t, "the slots to be counted", func() bool { return inFlight(t, other, "k") == 5 })
+			redistest.WaitFor(t, "the slots to be counted", func() bool { return slotCounts(t, other, "k") == 5 })
 			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); time.Sleep(20 * time.Millisecond) {
-				if n := inFlight(t, other, "k"); n != 5 {
+				if n := slotCounts(t, other, "k"); n != 5 {
 					t.Fatalf("%d in flight, want 5", n)
 				}
 			}
@@ -64,7 +64,7 @@ func TestSlotsSurviveRedis(t *testing.T) {
 			if err := s.CorrectAt(t.Context(), 0, storetest.Leaves(held)); err != nil {
 				t.Fatal(err)
 			}
-			redistest.WaitFor(t, "the slots to be free", func() bool { return inFlight(t, other, "k") == 0 })
+			redistest.WaitFor(t, "the slots to be free", func() bool { return slotCounts(t, other, "k") == 0 })
 		})
 	}
 }
@@ -90,7 +90,7 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
-	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory().Bound(1000, func() int { return 1 }, nil), func(error) {})
+	f := store.NewFailover(store.NewDenyCache(b), store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil), func(error) {})
 	take := func(taken, local bool, n int64) store.Request {
 		t.Helper()
 		r := takeSlot(t, f, "k", 3)
@@ -111,10 +111,10 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	fourth := take(true, true, 3)
 	server.Thaw(t)
 	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
-	redistest.WaitFor(t, "Redis to know", func() bool { return inFlight(t, other, "k") == 3 })
+	redistest.WaitFor(t, "Redis to know", func() bool { return slotCounts(t, other, "k") == 3 })
 	take(false, false, 3)
 	f.Correct(storetest.Leaves([]store.Request{second, third, fourth}), nil)
-	redistest.WaitFor(t, "the slots to be free", func() bool { return inFlight(t, other, "k") == 0 })
+	redistest.WaitFor(t, "the slots to be free", func() bool { return slotCounts(t, other, "k") == 0 })
 }
 
 // Counts are set where a slot of the cluster is by now, though nothing else asks about its keys.
@@ -128,7 +128,7 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	stays := func(when string) {
 		t.Helper()
 		time.Sleep(3 * expiry / 2)
-		if n := inFlight(t, other, "set elsewhere"); n != 1 {
+		if n := slotCounts(t, other, "set elsewhere"); n != 1 {
 			t.Errorf("%s: %d in flight, want 1", when, n)
 		}
 	}
@@ -139,5 +139,5 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	c.EndMove(t, slot, from, to)
 	stays("when the slot has moved")
 	leaveSlot(t, s, held)
-	redistest.WaitFor(t, "the slot to be free", func() bool { return inFlight(t, other, "set elsewhere") == 0 })
+	redistest.WaitFor(t, "the slot to be free", func() bool { return slotCounts(t, other, "set elsewhere") == 0 })
 }

@@ -38,8 +38,8 @@ func isKept(use func(key string)) bool {
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 	for name, open := range map[string]func() store.Store{
-		"memory":      func() store.Store { return store.NewMemory().Bound(1000, zones(1), func(string) {}) },
-		"full memory": func() store.Store { return store.NewMemory().Bound(1, zones(2), func(string) {}) },
+		"memory":      func() store.Store { return store.NewSharedMemory().Bounded(1000, zones(1), func(string) {}) },
+		"full memory": func() store.Store { return store.NewSharedMemory().Bounded(1, zones(2), func(string) {}) },
 		"deny cache":  func() store.Store { return store.NewDenyCache(newFailing()) },
 	} {
 		for _, q := range storetest.Variants(2, 3_600_000_000) {
@@ -72,10 +72,10 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 // Keys and limits are hashed by different secrets: a key that is a limit's ID is a key as any
 // other.
 func TestMemoryKeyLikeALimit(t *testing.T) {
-	s := store.NewMemory().Bound(1000, zones(1), nil)
+	s := store.NewSharedMemory().Bounded(1000, zones(1), nil)
 	for i := range 300 { // so many that some are in the same shard
 		l := window(t, 1, time.Duration(i+1)*time.Hour)
-		if !take(t, s, "z", l.ID, 1, l) || take(t, s, "z", l.ID, 1, l) {
+		if !transaction(t, s, "z", l.ID, 1, l) || transaction(t, s, "z", l.ID, 1, l) {
 			t.Fatalf("key %q has not 1", l.ID)
 		}
 	}
@@ -103,8 +103,8 @@ func TestMemoryHoldsNoPointers(t *testing.T) {
 		metrics.Read(sample)
 		return int64(sample[0].Value.Uint64())
 	}
-	memory := store.NewMemory()
-	s := memory.Bound(1_000_000, zones(1), nil)
+	memory := store.NewSharedMemory()
+	s := memory.Bounded(1_000_000, zones(1), nil)
 	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}}}
 	before := scannable()
 	for i := range most {
@@ -130,8 +130,8 @@ func allocated(f func()) uint64 {
 // to any other.
 func TestMemoryLimitsCostNothing(t *testing.T) {
 	const most = 16_000
-	memory := store.NewMemory()
-	s := memory.Bound(1_000_000, zones(1), nil)
+	memory := store.NewSharedMemory()
+	s := memory.Bounded(1_000_000, zones(1), nil)
 	limits := make([]store.Limit, most)
 	for i := range limits {
 		limits[i] = window(t, int64(i)+1, time.Hour)
@@ -156,10 +156,10 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 func TestMemoryForgetsZones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 16_000
-		memory := store.NewMemory()
-		s := memory.Bound(1_000_000, zones(1), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(1_000_000, zones(1), nil)
 		kept, limit := window(t, 2, time.Hour), window(t, 2, time.Minute)
-		take(t, s, "kept", "k", 1, kept)
+		transaction(t, s, "kept", "k", 1, kept)
 		for round := range 3 {
 			r := []store.Request{{Cost: 1, Limits: []store.Limit{limit}}}
 			bytes := allocated(func() {
@@ -186,7 +186,7 @@ func TestMemoryForgetsZones(t *testing.T) {
 		if memory.ZoneNumbers() > 1+most {
 			t.Errorf("%d numbers of zones in use, want %d: they are not used again", memory.ZoneNumbers(), 1+most)
 		}
-		if !take(t, s, "kept", "k", 1, kept) || take(t, s, "kept", "k", 1, kept) {
+		if !transaction(t, s, "kept", "k", 1, kept) || transaction(t, s, "kept", "k", 1, kept) {
 			t.Error("a budget changed with the zones around it")
 		}
 	})
@@ -196,8 +196,8 @@ func TestMemoryForgetsZones(t *testing.T) {
 // the zones hold is what the store holds.
 func TestMemoryZonesAtOnce(t *testing.T) {
 	const clients, each, events = 8, 2000, 5000
-	memory := store.NewMemory()
-	s := memory.Bound(1_000_000, zones(1), nil)
+	memory := store.NewSharedMemory()
+	s := memory.Bounded(1_000_000, zones(1), nil)
 	exact, short := window(t, events, time.Hour), window(t, 1, time.Microsecond)
 	log := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 1})
 	var passed atomic.Int64
@@ -205,12 +205,12 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 	for range clients {
 		wg.Go(func() {
 			for i := range each {
-				if take(t, s, "exact", "k", 1, exact) {
+				if transaction(t, s, "exact", "k", 1, exact) {
 					passed.Add(1)
 				}
 				zone := fmt.Sprint("zone ", rand.IntN(4))
-				take(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
-				take(t, s, zone, "log", rand.Int64N(400), log)
+				transaction(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
+				transaction(t, s, zone, "log", rand.Int64N(400), log)
 				switch {
 				case i%50 == 0:
 					memory.Sweep()
@@ -238,12 +238,12 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 // drops meanwhile of the shared budgets must not be in force any more for it.
 func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(1, zones(2), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(1, zones(2), nil)
 		limit := window(t, 1, time.Minute)
-		take(t, s, "z", "held", 1, window(t, 1, time.Hour))
+		transaction(t, s, "z", "held", 1, window(t, 1, time.Hour))
 		began := memory.Now()
-		if !take(t, s, "z", "a", 1, limit) {
+		if !transaction(t, s, "z", "a", 1, limit) {
 			t.Fatal("the shared budget is used already")
 		}
 		time.Sleep(time.Minute + time.Second - time.Microsecond)

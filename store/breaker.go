@@ -58,14 +58,14 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 	b.closed, b.close = context.WithCancel(context.Background())
 	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:    breakerPause,
-		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || isCounted(err)) },
+		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || alreadyCounted(err)) },
 		IsSuccessful: func(err error) bool {
 			b.last = err
 			b.failing.Store(err != nil)
 			return err == nil
 		},
 		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return c.ConsecutiveFailures >= breakerFailures || isFinal(b.last)
+			return c.ConsecutiveFailures >= breakerFailures || opensAtOnce(b.last)
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			b.open.Store(to != gobreaker.StateClosed)
@@ -91,8 +91,8 @@ func (e *SharedError) Error() string { return e.Err.Error() }
 // Unwrap returns the underlying error.
 func (e *SharedError) Unwrap() error { return e.Err }
 
-// isCounted tells whether a failure has been counted before, and notes that it is now.
-func isCounted(err error) bool {
+// alreadyCounted tells whether a failure has been counted before, and notes that it is now.
+func alreadyCounted(err error) bool {
 	shared, ok := errors.AsType[*SharedError](err)
 	return ok && shared.counted.Swap(true)
 }
@@ -110,8 +110,8 @@ func IsBusy(err error) bool {
 	return ok && failed.Reason == ReasonBusy
 }
 
-// isFinal reports whether a failure needs no second one.
-func isFinal(err error) bool {
+// opensAtOnce reports whether a failure needs no second one.
+func opensAtOnce(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
 	return ok && (failed.Reason == ReasonPermission || failed.Reason == ReasonSilent || failed.Reason == reasonCheck)
 }
@@ -189,13 +189,13 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 	return allowed, err
 }
 
-// Hold implements holder, also while the breaker is open.
-func (b *Breaker) Hold(requests []Request) { hold(b.store, requests) }
+// CountSlots implements slotCounter, also while the breaker is open.
+func (b *Breaker) CountSlots(requests []Request) { countSlots(b.store, requests) }
 
-// leaver is a [Store] that keeps its count of slots set. It must hear of slots that are left even
+// slotLeaver is a [Store] that keeps its count of slots set. It must hear of slots that are left even
 // while it isn't asked, or it would count them forever.
-type leaver interface {
-	Left(corrections []Correction)
+type slotLeaver interface {
+	LeaveSlots(corrections []Correction)
 }
 
 // Correct implements [Store]. While the breaker is open, all corrections are lost.
@@ -206,8 +206,8 @@ func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 		}
 	}
 	if b.Open() {
-		if s, ok := b.store.(leaver); ok {
-			s.Left(corrections)
+		if s, ok := b.store.(slotLeaver); ok {
+			s.LeaveSlots(corrections)
 		}
 		lost(&Error{Reason: ReasonOpen, Err: ErrOpen})
 		return

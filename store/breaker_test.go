@@ -38,11 +38,11 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 	return f.Store.Take(ctx, requests)
 }
 
-// Hold counts slots also while the store fails, as one does that tells its own count.
-func (f *failing) Hold(requests []store.Request) { f.Store.(*store.Bounded).Hold(requests) }
+// CountSlots counts slots even while the store fails.
+func (f *failing) CountSlots(requests []store.Request) { f.Store.(*store.Memory).CountSlots(requests) }
 
-// Left is Hold for slots that are given back.
-func (f *failing) Left(corrections []store.Correction) {
+// LeaveSlots gives slots back even while the store fails.
+func (f *failing) LeaveSlots(corrections []store.Correction) {
 	for _, c := range corrections {
 		f.Store.Correct([]store.Correction{{Request: c.Request, Leave: c.Leave}}, nil)
 	}
@@ -54,7 +54,7 @@ func (f *failing) Correct(corrections []store.Correction, failed func(error)) {
 		f.Store.Correct(corrections, failed)
 		return
 	}
-	f.Left(corrections)
+	f.LeaveSlots(corrections)
 	if failed != nil {
 		failed(err)
 	}
@@ -72,7 +72,7 @@ func (f *failing) Check(ctx context.Context) error {
 }
 
 func newFailing() *failing {
-	return &failing{Store: store.NewMemory().Bound(1000, zones(1), nil)}
+	return &failing{Store: store.NewSharedMemory().Bounded(1000, zones(1), nil)}
 }
 
 var errGone = &store.Error{Reason: store.ReasonConnection, Err: errors.New("it is gone")}
@@ -93,7 +93,7 @@ func TestFailoverConforms(t *testing.T) {
 		f.fail(errGone)
 		b := store.NewBreaker(f, nil)
 		t.Cleanup(b.Close)
-		local := store.NewMemory().Bound(1000, zones(1), nil)
+		local := store.NewSharedMemory().Bounded(1000, zones(1), nil)
 		return &storetest.Decorated{Store: store.NewFailover(b, local, func(error) {}), Inner: local, Alone: true}
 	})
 }

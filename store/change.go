@@ -40,22 +40,22 @@ func IsOverridden(err error) bool {
 }
 
 // Change implements [Store]. It never fails.
-func (b *Bounded) Change(ctx context.Context, c Change) error { return b.ChangeAt(ctx, 0, c) }
+func (b *Memory) Change(ctx context.Context, c Change) error { return b.ChangeAt(ctx, 0, c) }
 
 // ChangeAt is Change at an instant of the caller's choice; 0 stands for the store's clock.
-func (b *Bounded) ChangeAt(_ context.Context, now algorithms.Micros, c Change) error {
-	t := b.take()
+func (b *Memory) ChangeAt(_ context.Context, now algorithms.Micros, c Change) error {
+	t := b.begin()
 	defer t.release()
-	t.add(c.Key)
+	t.addKey(c.Key)
 	t.lock(now)
 	s := t.shard(0)
 	for _, id := range c.Forget {
-		s.dropLocked(t.memory.hashes.budget(t.keys[0], id), t.memory.dropped)
+		s.dropLocked(t.shared.hashes.budget(t.keys[0], id), t.shared.dropped)
 	}
 	for _, ban := range c.Ban {
-		f := look(s, t.memory.hashes.budget(t.keys[0], ban.ID), t.memory.zones.of(c.Zone))
+		f := findInShard(s, t.shared.hashes.budget(t.keys[0], ban.ID), t.shared.zones.of(c.Zone))
 		reset := ban.Begin(&f.state, t.now, c.BanFor)
-		t.keep(&f, t.now+reset)
+		t.save(&f, t.now+reset)
 	}
 	if c.Override != nil {
 		expires := algorithms.Micros(0)
@@ -67,8 +67,8 @@ func (b *Bounded) ChangeAt(_ context.Context, now algorithms.Micros, c Change) e
 	return nil
 }
 
-// overridden returns an error if requests were made by other overrides than there are.
-func (t *take) overridden(requests []Request) error {
+// checkOverrides returns an error if requests were made by other overrides than there are.
+func (t *transaction) checkOverrides(requests []Request) error {
 	inForce := func(i int) string {
 		return t.shard(i).overrideOf(overrideKey{requests[i].Zone, requests[i].Key}, t.now)
 	}

@@ -7,16 +7,16 @@ import (
 )
 
 // Correct implements [Store]. It never fails.
-func (b *Bounded) Correct(corrections []Correction, _ func(error)) {
+func (b *Memory) Correct(corrections []Correction, _ func(error)) {
 	_ = b.CorrectAt(context.Background(), 0, corrections)
 }
 
 // CorrectAt is Correct at an instant that the caller chooses; 0 stands for the store's clock.
-func (b *Bounded) CorrectAt(_ context.Context, now algorithms.Micros, corrections []Correction) error {
-	t := b.take()
+func (b *Memory) CorrectAt(_ context.Context, now algorithms.Micros, corrections []Correction) error {
+	t := b.begin()
 	defer t.release()
 	for i := range corrections {
-		t.add(corrections[i].Request.Key)
+		t.addKey(corrections[i].Request.Key)
 	}
 	t.lock(now)
 	for i := range corrections {
@@ -28,20 +28,20 @@ func (b *Bounded) CorrectAt(_ context.Context, now algorithms.Micros, correction
 			t.charge(i, c.Request, c.Charge)
 		}
 		if c.Leave && c.Request.Outcome.Slots.Taken {
-			t.leave(i, c.Request)
+			t.leaveSlot(i, c.Request)
 		}
 	}
 	return nil
 }
 
 // refund gives back n events of what a request was charged.
-func (t *take) refund(i int, r *Request, n int64) {
+func (t *transaction) refund(i int, r *Request, n int64) {
 	for j, d := range r.Outcome.Decisions {
 		if d.Charged == 0 {
 			continue
 		}
 		l := r.Limits[j]
-		f := t.charged(i, r.Zone, l.ID, d.Receipt.Shared)
+		f := t.findCharged(i, r.Zone, l.ID, d.Receipt.Shared)
 		if !f.held || l.Lingers() && f.expires <= t.now { // it would linger as full once more
 			continue
 		}
@@ -50,12 +50,12 @@ func (t *take) refund(i int, r *Request, n int64) {
 		if l.Lingers() {
 			expires = l.Expires(&f.state)
 		}
-		t.keep(&f, expires)
+		t.save(&f, expires)
 	}
 }
 
 // charge charges n events to the limits of a request, as far as there is room.
-func (t *take) charge(i int, r *Request, n int64) {
+func (t *transaction) charge(i int, r *Request, n int64) {
 	t.forgetFound()
 	c := &t.charges[0]
 	*c = Request{
@@ -65,43 +65,43 @@ func (t *take) charge(i int, r *Request, n int64) {
 	t.decide(i, t.charges[:])
 }
 
-// Hold counts slots that another store has granted. Even a full store counts them for their own
+// Count counts slots that another store has granted. Even a full store counts them for their own
 // key, because they are given back to that key.
-func (b *Bounded) Hold(requests []Request) {
-	t := b.take()
+func (b *Memory) CountSlots(requests []Request) {
+	t := b.begin()
 	defer t.release()
 	for i := range requests {
-		t.add(requests[i].Key)
+		t.addKey(requests[i].Key)
 	}
 	t.lock(0)
 	for i := range requests {
 		if r := &requests[i]; r.Outcome.Slots.Taken {
-			f := t.charged(i, r.Zone, r.Slots.ID, false)
+			f := t.findCharged(i, r.Zone, r.Slots.ID, false)
 			f.state.A++
-			t.keep(&f, never)
+			t.save(&f, neverExpires)
 		}
 	}
 }
 
-// leave gives back the slot of a request.
-func (t *take) leave(i int, r *Request) {
+// leaveSlots gives back the slot of a request.
+func (t *transaction) leaveSlot(i int, r *Request) {
 	shared := r.Outcome.Slots.Shared
-	f := t.charged(i, r.Zone, r.Slots.ID, shared)
+	f := t.findCharged(i, r.Zone, r.Slots.ID, shared)
 	switch {
 	case f.state.A > 1:
 		f.state.A--
-		t.keep(&f, never)
+		t.save(&f, neverExpires)
 	case shared:
 		f.shard.dropLocked(f.key, uncounted)
 	default:
-		f.shard.dropLocked(f.key, t.memory.dropped)
+		f.shard.dropLocked(f.key, t.shared.dropped)
 	}
 }
 
-// charged returns the budget that a request was charged to.
-func (t *take) charged(request int, zone, id string, shared bool) found {
+// findCharged returns the budget that a request was charged to.
+func (t *transaction) findCharged(request int, zone, id string, shared bool) found {
 	if shared {
-		return look(t.lockOverflow(), t.memory.hashes.shared(id), nil)
+		return findInShard(t.lockOverflow(), t.shared.hashes.shared(id), nil)
 	}
-	return look(t.shard(request), t.memory.hashes.budget(t.keys[request], id), t.memory.zones.of(zone))
+	return findInShard(t.shard(request), t.shared.hashes.budget(t.keys[request], id), t.shared.zones.of(zone))
 }

@@ -43,22 +43,22 @@ type DenyCache struct {
 }
 
 const (
-	// denyLongest is how long a denial is remembered at most.
-	denyLongest = time.Second
-	// denyAhead is how long before the end of a denial one request asks the store again. If it
+	// maxDenialAge is how long a denial is remembered at most.
+	maxDenialAge = time.Second
+	// askAhead is how long before the end of a denial one request asks the store again. If it
 	// has no answer after denyAgain, another request asks, too.
-	denyAhead, denyAgain = denyLongest / 4, denyLongest / 16
-	// denyMost is how many denials are remembered at most. A new denial then has room only if
+	askAhead, askAgain = maxDenialAge / 4, maxDenialAge / 16
+	// maxDenials is how many denials are remembered at most. A new denial then has room only if
 	// an old one has ended.
-	denyMost = 1 << 16
-	// denyKinds is how many denials of one limit and key are remembered, one per kind. While
+	maxDenials = 1 << 16
+	// maxVariants is how many denials of one limit and key are remembered, one per kind. While
 	// there are fewer, a request of another kind asks the store, and gets an exact RetryAfter.
 	// After that it gets an upper bound, if a remembered denial covers it.
-	denyKinds  = 4
-	denyShards = 64
-	// denyCells is how many instants of changes a shard keeps. Keys that share an instant
+	maxVariants = 4
+	denyShards  = 64
+	// changeCells is how many instants of changes a shard keeps. Keys that share an instant
 	// count as changed together, which costs at most another question to the store.
-	denyCells = 64
+	changeCells = 64
 )
 
 // denyShard is a part of a [DenyCache]. All denials of a key are in the same shard.
@@ -69,7 +69,7 @@ type denyShard struct {
 	swept time.Duration
 	// changed holds, by a hash of the key, the instant of the last refund or change through
 	// this cache. If a request was sent before that instant, its denial may be outdated.
-	changed [denyCells]time.Duration
+	changed [changeCells]time.Duration
 }
 
 type denialKey struct {
@@ -77,23 +77,23 @@ type denialKey struct {
 	key keyhash.Hash // bounds the memory of long keys
 }
 
-// kind is the part of a request that decides how long a limit denies it. All denials by bans
+// variant is the part of a request that decides how long a limit denies it. All denials by bans
 // are of the zero kind.
-type kind struct{ cost, burst int64 }
+type variant struct{ cost, burst int64 }
 
 // denial is a denial by a limit, or a ban. Instants are times since the start of the cache.
 type denial struct {
-	kind
-	decision algorithms.Decision // with the RetryAfter of a request that can't be held
-	sent     time.Duration
-	told     time.Duration // when the answer came
-	ask      time.Duration // the first request from then on asks the store
+	variant
+	decision   algorithms.Decision // with the RetryAfter of a request that can't be held
+	sent       time.Duration
+	answeredAt time.Duration // when the answer came
+	askAt      time.Duration // the first request from then on asks the store
 }
 
 // subject is a limit or a ban of a request, by which the request can be denied again.
 type subject struct {
 	id string
-	kind
+	variant
 	maxWait algorithms.Micros
 	limit   *Limit // nil for a ban
 }
@@ -115,7 +115,7 @@ func subjectOf(r *Request, i int) subject {
 		return subject{id: r.Ban.ID}
 	}
 	l := &r.Limits[i]
-	return subject{l.ID, kind{r.Cost, l.Burst}, r.MaxWait, l}
+	return subject{l.ID, variant{r.Cost, l.Burst}, r.MaxWait, l}
 }
 
 // NewDenyCache returns a cache in front of a store.
@@ -131,7 +131,7 @@ func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
 
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
-	if c.held.Load() > 0 && c.denies(requests) {
+	if c.held.Load() > 0 && c.deniesAll(requests) {
 		return false, nil
 	}
 	sent := c.now()
@@ -144,8 +144,8 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 	return allowed, err
 }
 
-// denies reports whether requests are known to be denied, and fills in their outcomes.
-func (c *DenyCache) denies(requests []Request) (denied bool) {
+// deniesAll reports whether requests are known to be denied, and fills in their outcomes.
+func (c *DenyCache) deniesAll(requests []Request) (denied bool) {
 	now := c.now()
 	for i := range requests {
 		stands, ask := c.recall(&requests[i], now)
@@ -174,18 +174,18 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 	for i := range subjects(r) {
 		s := subjectOf(r, i)
 		key.id = s.id
-		d := find(shard.known[key], s, now)
+		d := findDenial(shard.known[key], s, now)
 		switch {
 		case (d == nil || r.Shadow) && (s.limit == nil || s.limit.Lingers()):
 			return false, true // the ban may have to count a denial, or the budget to begin
 		case d == nil:
 			continue
-		case now >= d.ask:
-			d.ask = now + denyAgain
+		case now >= d.askAt:
+			d.askAt = now + askAgain
 			return false, true
 		}
 		o.Cached, denied = true, !r.Shadow
-		if told := d.tell(s, now); s.limit != nil {
+		if told := d.decisionNow(s, now); s.limit != nil {
 			o.Verdict, o.Decisions[i] = Denied, told
 		} else {
 			o.Verdict, o.Ban = Banned, BanOutcome{Stands: true, EndsAfter: told.RetryAfter}
@@ -194,19 +194,19 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 	return denied, false
 }
 
-// find returns the denial that denies a subject, out of the known denials of a limit and key. That
+// findDenial returns the denial that denies a subject, out of the known denials of a limit and key. That
 // is the denial of the subject's own kind or, if an inexact RetryAfter is good enough, the newest
 // denial that covers the subject.
-func find(known []denial, s subject, now time.Duration) (found *denial) {
+func findDenial(known []denial, s subject, now time.Duration) (found *denial) {
 	for i := len(known) - 1; i >= 0; i-- {
 		d := &known[i]
 		stands := d.stands(s.maxWait, now)
 		switch {
-		case d.kind == s.kind && stands:
+		case d.variant == s.variant && stands:
 			return d
-		case d.kind == s.kind:
+		case d.variant == s.variant:
 			return nil
-		case found == nil && stands && d.covers(s.kind) && (len(known) == denyKinds || s.never()):
+		case found == nil && stands && d.covers(s.variant) && (len(known) == maxVariants || s.neverFits()):
 			found = d
 		}
 	}
@@ -214,34 +214,34 @@ func find(known []denial, s subject, now time.Duration) (found *denial) {
 }
 
 // covers reports whether a limit that denies requests of one kind also denies those of another.
-func (k kind) covers(other kind) bool { return other.cost >= k.cost && other.burst <= k.burst }
+func (k variant) covers(other variant) bool { return other.cost >= k.cost && other.burst <= k.burst }
 
 // stands reports whether the denial certainly stands for a request that may be held for maxWait.
 // It is cautious: the store decided after the denied request was sent, and counts in whole
 // microseconds.
 func (d *denial) stands(maxWait algorithms.Micros, now time.Duration) bool {
-	certain := min(d.decision.RetryAfter-maxWait-1, denyLongest.Microseconds())
+	certain := min(d.decision.RetryAfter-maxWait-1, maxDenialAge.Microseconds())
 	return now < d.sent+time.Duration(certain)*time.Microsecond
 }
 
-// never reports whether the limit never has room for the cost of the request.
-func (s subject) never() bool {
+// neverFits reports whether the limit never has room for the cost of the request.
+func (s subject) neverFits() bool {
 	return s.limit != nil && s.cost > s.burst && !s.limit.Algorithm().BinaryOnly
 }
 
-// tell returns the decision as it stands now. The RetryAfter of a request of another kind is an
+// decisionNow returns the decision as it stands now. The RetryAfter of a request of another kind is an
 // upper bound: when the budget is as good as untouched, the request passes.
-func (d *denial) tell(s subject, now time.Duration) algorithms.Decision {
+func (d *denial) decisionNow(s subject, now time.Duration) algorithms.Decision {
 	told := d.decision
 	switch {
-	case s.never():
+	case s.neverFits():
 		told.RetryAfter = algorithms.Forever
-	case d.kind != s.kind:
+	case d.variant != s.variant:
 		told.RetryAfter = max(told.RetryAfter, told.ResetAfter) - s.maxWait
 	default:
 		told.RetryAfter -= s.maxWait
 	}
-	told.Age((now - d.told).Microseconds())
+	told.Age((now - d.answeredAt).Microseconds())
 	return told
 }
 
@@ -257,7 +257,7 @@ func (c *DenyCache) remember(r *Request, sent time.Duration) {
 	}
 	for i := range subjects(r) {
 		s := subjectOf(r, i)
-		d := denial{kind: s.kind, sent: sent, told: now, ask: sent + denyLongest - denyAhead}
+		d := denial{variant: s.variant, sent: sent, answeredAt: now, askAt: sent + maxDenialAge - askAhead}
 		if s.limit == nil {
 			d.decision = algorithms.Decision{Allowed: r.Outcome.Ban.EndsAfter == 0, RetryAfter: r.Outcome.Ban.EndsAfter}
 		} else if d.decision = r.Outcome.Decisions[i]; d.decision.RetryAfter < algorithms.Forever {
@@ -272,10 +272,10 @@ func (c *DenyCache) remember(r *Request, sent time.Duration) {
 // addLocked adds a denial to the known denials of a limit and key. It replaces the denial of the
 // same kind, or the oldest one if there are denyKinds.
 func (c *DenyCache) addLocked(s *denyShard, key denialKey, d denial) {
-	room := c.roomLocked(s, d.told)
+	room := c.roomLocked(s, d.answeredAt)
 	known := s.known[key]
-	old := slices.IndexFunc(known, func(old denial) bool { return old.kind == d.kind })
-	if old < 0 && len(known) == denyKinds {
+	old := slices.IndexFunc(known, func(old denial) bool { return old.variant == d.variant })
+	if old < 0 && len(known) == maxVariants {
 		old = 0
 	}
 	if old >= 0 {
@@ -283,14 +283,14 @@ func (c *DenyCache) addLocked(s *denyShard, key denialKey, d denial) {
 	} else if !room {
 		return
 	}
-	c.setLocked(s, key, append(known, d))
+	c.setDenialsLocked(s, key, append(known, d))
 }
 
 // roomLocked reports whether a shard has room. Now and then, and more often when there is no room,
 // it drops the denials that have ended.
 func (c *DenyCache) roomLocked(s *denyShard, now time.Duration) bool {
-	const most = denyMost / denyShards
-	pause := denyLongest
+	const most = maxDenials / denyShards
+	pause := maxDenialAge
 	if s.held >= most {
 		pause /= 16
 	}
@@ -298,15 +298,15 @@ func (c *DenyCache) roomLocked(s *denyShard, now time.Duration) bool {
 		s.swept = now
 		for key, known := range s.known {
 			if !slices.ContainsFunc(known, func(d denial) bool { return d.stands(0, now) }) {
-				c.setLocked(s, key, nil)
+				c.setDenialsLocked(s, key, nil)
 			}
 		}
 	}
 	return s.held < most
 }
 
-// Hold implements holder.
-func (c *DenyCache) Hold(requests []Request) { hold(c.store, requests) }
+// CountSlots implements slotCounter.
+func (c *DenyCache) CountSlots(requests []Request) { countSlots(c.store, requests) }
 
 // Correct implements [Store]. It forgets the denials by limits that get a charge back.
 func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {
@@ -320,7 +320,7 @@ func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {
 		s.mu.Lock()
 		for j, d := range r.Outcome.Decisions {
 			if key.id = r.Limits[j].ID; d.Charged > 0 {
-				c.setLocked(s, key, nil)
+				c.setDenialsLocked(s, key, nil)
 				*s.changedLocked(key) = c.now() + 1
 			}
 		}
@@ -337,7 +337,7 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	*s.changedLocked(key) = c.now() + 1
 	for known := range s.known {
 		if known.key == key.key && strings.HasPrefix(known.id, change.Zone+":") {
-			c.setLocked(s, known, nil)
+			c.setDenialsLocked(s, known, nil)
 		}
 	}
 	return err
@@ -345,11 +345,11 @@ func (c *DenyCache) Change(ctx context.Context, change Change) error {
 
 // changedLocked returns where a shard keeps the first instant after the last change of a key.
 func (s *denyShard) changedLocked(key denialKey) *time.Duration {
-	return &s.changed[key.key[1]%denyCells]
+	return &s.changed[key.key[1]%changeCells]
 }
 
-// setLocked sets the known denials of a limit and key.
-func (c *DenyCache) setLocked(s *denyShard, key denialKey, known []denial) {
+// setDenialsLocked sets the known denials of a limit and key.
+func (c *DenyCache) setDenialsLocked(s *denyShard, key denialKey, known []denial) {
 	grown := len(known) - len(s.known[key])
 	if len(known) > 0 {
 		s.known[key] = known

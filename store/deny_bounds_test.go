@@ -16,7 +16,7 @@ import (
 // stand stay; what has ended makes room.
 func TestDenyCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &failing{Store: store.NewMemory().Bound(1_000_000, zones(1), nil)}
+		f := &failing{Store: store.NewSharedMemory().Bounded(1_000_000, zones(1), nil)}
 		c := store.NewDenyCache(f)
 		limit := window(t, 1, time.Hour)
 		ask := func(key string) bool {

@@ -327,7 +327,7 @@ func TestDenyCacheInOutage(t *testing.T) {
 	f := newFailing()
 	b := store.NewBreaker(f, nil)
 	t.Cleanup(b.Close)
-	s := store.NewFailover(store.NewDenyCache(b), store.NewMemory().Bound(1000, zones(1), nil), func(error) {})
+	s := store.NewFailover(store.NewDenyCache(b), store.NewSharedMemory().Bounded(1000, zones(1), nil), func(error) {})
 	known, unknown := window(t, 1, time.Hour), window(t, 2, time.Hour)
 	exhaust(t, s, one(1, known))
 	f.fail(errGone)
@@ -483,7 +483,7 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 func BenchmarkDenyCache(b *testing.B) {
 	limit := window(b, 1_000_000_000, time.Hour)
 	passes, refused := one(1, limit), one(2_000_000_000, limit)
-	f := store.NewMemory().Bound(1000, zones(1), nil)
+	f := store.NewSharedMemory().Bounded(1000, zones(1), nil)
 	c := store.NewDenyCache(f)
 	for _, test := range []struct {
 		name     string

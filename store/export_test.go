@@ -4,13 +4,13 @@ package store
 func (c *DenyCache) Held() int64 { return c.held.Load() }
 
 // Zones is how many zones there are records of, and ZoneKeys what all of them hold.
-func (m *Memory) Zones() int {
+func (m *SharedMemory) Zones() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	return len(m.zones.byName)
 }
 
-func (m *Memory) ZoneKeys() (sum int64) {
+func (m *SharedMemory) ZoneKeys() (sum int64) {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	for _, z := range m.zones.byName {
@@ -20,14 +20,14 @@ func (m *Memory) ZoneKeys() (sum int64) {
 }
 
 // ZoneNumbers is how many numbers of zones have ever been in use at the same time.
-func (m *Memory) ZoneNumbers() int {
+func (m *SharedMemory) ZoneNumbers() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	return len(m.zones.byNumber)
 }
 
 // Shared is how many budgets are shared between keys that found no room.
-func (m *Memory) Shared() int {
+func (m *SharedMemory) Shared() int {
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	return len(m.overflow.places)

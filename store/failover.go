@@ -32,7 +32,7 @@ func (f *Failover) Local() Store { return f.local }
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
 	if err == nil {
-		hold(f.local, requests)
+		countSlots(f.local, requests)
 		return allowed, nil
 	}
 	if ctx.Err() != nil || IsOverridden(err) || IsBusy(err) {
@@ -40,21 +40,21 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	}
 	f.failed(err)
 	if allowed, err = f.local.Take(ctx, requests); err == nil {
-		hold(f.store, requests)
+		countSlots(f.store, requests)
 	}
 	return allowed, err
 }
 
-// holder is a [Store] that can count slots which another store has granted. These slots are given
+// slotCounter is a [Store] that can count slots which another store has granted. These slots are given
 // back to both stores.
-type holder interface {
-	// Hold counts the slots that requests have taken.
-	Hold(requests []Request)
+type slotCounter interface {
+	// Count counts the slots that requests have taken.
+	CountSlots(requests []Request)
 }
 
-func hold(s Store, requests []Request) {
-	if h, ok := s.(holder); ok && slices.ContainsFunc(requests, takesSlot) {
-		h.Hold(requests)
+func countSlots(s Store, requests []Request) {
+	if h, ok := s.(slotCounter); ok && slices.ContainsFunc(requests, takesSlot) {
+		h.CountSlots(requests)
 	}
 }
 
@@ -74,14 +74,14 @@ func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 			continue
 		}
 		there = append(there, c)
-		if _, holds := f.local.Store.(holder); holds && left.Leave {
+		if _, holds := f.local.Store.(slotCounter); holds && left.Leave {
 			here = append(here, left)
 		}
 	}
 	if len(there) > 0 {
 		f.store.Correct(there, f.orLocally(there, failed))
 	}
-	if _, holds := f.store.(holder); holds && len(leave) > 0 {
+	if _, holds := f.store.(slotCounter); holds && len(leave) > 0 {
 		f.store.Correct(leave, nil)
 	}
 	if len(here) > 0 {
@@ -122,7 +122,7 @@ type localStore struct{ Store }
 func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
 	parts := make([]Request, len(requests))
 	for i := range requests {
-		parts[i] = part(&requests[i])
+		parts[i] = localRequest(&requests[i])
 	}
 	allowed, err := s.Store.Take(ctx, parts)
 	for i := range requests {
@@ -132,31 +132,31 @@ func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) 
 	return allowed, err
 }
 
-// Hold implements holder.
-func (s localStore) Hold(requests []Request) { hold(s.Store, requests) }
+// CountSlots implements slotCounter.
+func (s localStore) CountSlots(requests []Request) { countSlots(s.Store, requests) }
 
 // Correct implements [Store].
 func (s localStore) Correct(corrections []Correction, failed func(error)) {
 	corrections = slices.Clone(corrections)
 	for i := range corrections {
-		p := part(corrections[i].Request)
+		p := localRequest(corrections[i].Request)
 		corrections[i].Request = &p
 	}
 	s.Store.Correct(corrections, failed)
 }
 
-// part returns the request with the limits and slots that one instance grants.
-func part(r *Request) Request {
+// scriptCall returns the request with the limits and slots that one instance grants.
+func localRequest(r *Request) Request {
 	p := *r
 	p.Override = nil
 	p.Limits = slices.Clone(r.Limits)
 	for i, l := range p.Limits {
-		if l.Part != nil {
-			p.Limits[i].Limit = l.Part
+		if l.Share != nil {
+			p.Limits[i].Limit = l.Share
 		}
 	}
-	if s := r.Slots; s != nil && s.Part > 0 {
-		p.Slots = &Slots{ID: s.ID, Limit: s.Part}
+	if s := r.Slots; s != nil && s.Share > 0 {
+		p.Slots = &Slots{ID: s.ID, Limit: s.Share}
 	}
 	return p
 }

@@ -15,14 +15,14 @@ import (
 func TestFailover(t *testing.T) {
 	f := newFailing()
 	var failures []error
-	s := store.NewFailover(f, store.NewMemory().Bound(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
+	s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
 	limit := window(t, 6, time.Hour)
 	part, err := limit.Limit.Part(1, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit.Part = part
-	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Part: 3}
+	limit.Share = part
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Share: 3}
 	ask := func() []store.Request {
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 		if _, err := s.Take(t.Context(), r); err != nil {
@@ -82,7 +82,7 @@ func TestFailover(t *testing.T) {
 
 // What was charged in one call may come from both: the store, and what stands in for it.
 func TestFailoverGivesBackWhereItCharged(t *testing.T) {
-	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
+	f, here := newFailing(), store.NewSharedMemory().Bounded(1000, zones(1), nil)
 	limit := window(t, 5, time.Hour)
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}
 	s := store.NewFailover(f, here, func(error) {})
@@ -108,7 +108,7 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 // Requests that are in flight when an outage begins count in it, and those that it admitted count
 // after it, through all decorators.
 func TestFailoverCountsSlotsOnce(t *testing.T) {
-	f, here := newFailing(), store.NewMemory().Bound(1000, zones(1), nil)
+	f, here := newFailing(), store.NewSharedMemory().Bounded(1000, zones(1), nil)
 	b := store.NewBreaker(f, nil)
 	defer b.Close()
 	s := store.NewFailover(store.NewDenyCache(b), here, func(error) {})

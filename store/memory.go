@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// Memory keeps budgets in this process. It is exact under concurrency, and it
-// outlives any one configuration: a configuration uses it through [Memory.Bound],
+// SharedMemory keeps budgets in this process. It is exact under concurrency, and it
+// outlives any one configuration: a configuration uses it through [Memory.Bounded],
 // which carries its own settings.
 //
 // Its clock starts as the wall clock and then runs on the monotonic one, so
@@ -25,7 +25,7 @@ import (
 // The budgets of one key are all in one shard, so a request of one key takes one
 // lock. Expired budgets are dropped a shard at a time: by [Memory.Sweep], and
 // when a new key finds no room.
-type Memory struct {
+type SharedMemory struct {
 	hashes budgetHasher
 	start  time.Time
 
@@ -46,9 +46,9 @@ type Memory struct {
 // for a new key in a full store, for a few.
 const shardCount = 1024
 
-// NewMemory returns an empty store.
-func NewMemory() *Memory {
-	m := &Memory{hashes: newBudgetHasher(), start: time.Now(), zones: newZoneTable()}
+// NewSharedMemory returns an empty store.
+func NewSharedMemory() *SharedMemory {
+	m := &SharedMemory{hashes: newBudgetHasher(), start: time.Now(), zones: newZoneTable()}
 	for i := range m.shards {
 		m.shards[i].init()
 	}
@@ -57,20 +57,20 @@ func NewMemory() *Memory {
 }
 
 // Now is the store's clock.
-func (m *Memory) Now() algorithms.Micros {
+func (m *SharedMemory) Now() algorithms.Micros {
 	return m.start.UnixMicro() + time.Since(m.start).Microseconds()
 }
 
 // Keys is how many budgets the store holds; those with long logs count for more
 // than one.
-func (m *Memory) Keys() int64 { return m.keys.Load() }
+func (m *SharedMemory) Keys() int64 { return m.keys.Load() }
 
 // Overflowed is how many checks were decided on a shared budget because the
 // store was full.
-func (m *Memory) Overflowed() int64 { return m.overflowed.Load() }
+func (m *SharedMemory) Overflowed() int64 { return m.overflowed.Load() }
 
 // Sweep drops the budgets that have expired. It locks one shard at a time.
-func (m *Memory) Sweep() {
+func (m *SharedMemory) Sweep() {
 	now := m.Now()
 	for i := range m.shards {
 		if s := &m.shards[i].shard; now >= s.earliest.Load() {
@@ -91,20 +91,20 @@ func (m *Memory) Sweep() {
 func uncounted(uint32, int64) {}
 
 // dropped subtracts the weight of a dropped budget of a zone.
-func (m *Memory) dropped(zone uint32, weight int64) {
+func (m *SharedMemory) dropped(zone uint32, weight int64) {
 	m.zones.count(m.zones.numbered(zone), -weight)
 	m.keys.Add(-weight)
 }
 
-// Bounded is a [Memory] as one configuration sees it: a [Store].
-type Bounded struct {
-	memory  *Memory
+// Memory is a [SharedMemory] as one configuration sees it: a [Store].
+type Memory struct {
+	shared  *SharedMemory
 	maxKeys int64
 	zones   func() int
 	full    func(zone string)
 }
 
-// Bound returns the store as one configuration sees it. A new key is taken in
+// Bounded returns the store as one configuration sees it. A new key is taken in
 // while the store holds fewer than maxKeys, or the key's zone fewer than an equal
 // share of them, by the number of zones. New keys that find no room share one
 // ordinary budget per limit, so that a flood of keys gets nobody a fresh one;
@@ -113,46 +113,46 @@ type Bounded struct {
 //
 // The slots of a key are a count, which stays as long as it is above 0. A slot that is
 // taken from the shared count is given back to it, whatever the key has by then.
-func (m *Memory) Bound(maxKeys int64, zones func() int, full func(zone string)) *Bounded {
-	return &Bounded{memory: m, maxKeys: maxKeys, zones: zones, full: full}
+func (m *SharedMemory) Bounded(maxKeys int64, zones func() int, full func(zone string)) *Memory {
+	return &Memory{shared: m, maxKeys: maxKeys, zones: zones, full: full}
 }
 
 // Take implements [Store]. It fails for overrides alone.
-func (b *Bounded) Take(ctx context.Context, requests []Request) (bool, error) {
+func (b *Memory) Take(ctx context.Context, requests []Request) (bool, error) {
 	return b.TakeAt(ctx, 0, requests)
 }
 
 // TakeAt is Take at an instant of the caller's choice; 0 stands for the store's
 // clock.
-func (b *Bounded) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
-	t := b.take()
+func (b *Memory) TakeAt(_ context.Context, now algorithms.Micros, requests []Request) (bool, error) {
+	t := b.begin()
 	defer t.release()
 	for i := range requests {
-		t.add(requests[i].Key)
+		t.addKey(requests[i].Key)
 	}
 	t.lock(now)
-	if err := t.overridden(requests); err != nil {
+	if err := t.checkOverrides(requests); err != nil {
 		return false, err
 	}
 	return t.decide(0, requests), nil
 }
 
 // decide decides requests, the keys of which begin at first, and charges them.
-func (t *take) decide(first int, requests []Request) (allowed bool) {
+func (t *transaction) decide(first int, requests []Request) (allowed bool) {
 	for i := range requests {
-		t.find(first+i, &requests[i])
+		t.findBudgets(first+i, &requests[i])
 	}
-	t.ready(requests)
+	t.prepare(requests)
 	allowed = algorithms.Take(t.zones, t.now)
 	found := t.found
 	for i := range requests {
-		found = found[t.answer(&requests[i], &t.zones[i], found):]
+		found = found[t.fillOutcome(&requests[i], &t.zones[i], found):]
 	}
 	return allowed
 }
 
-// ready makes the zones ready to be decided.
-func (t *take) ready(requests []Request) {
+// prepare makes the zones ready to be decided.
+func (t *transaction) prepare(requests []Request) {
 	// Only now, because found, checks, slots and bans move while they grow.
 	found, checks, slots, bans := t.found, t.checks, t.slots, t.bans
 	for i := range requests {
@@ -179,9 +179,9 @@ func (t *take) ready(requests []Request) {
 	}
 }
 
-// answer fills in the outcome of a request, the first of whose budgets is the first of found,
+// fillOutcome fills in the outcome of a request, the first of whose budgets is the first of found,
 // and keeps what has changed. It returns how many budgets the request has.
-func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) {
+func (t *transaction) fillOutcome(r *Request, z *algorithms.Request, found []found) (n int) {
 	o := &r.Outcome
 	*o = Outcome{Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
 	for j := range z.Checks {
@@ -192,7 +192,7 @@ func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) 
 			if l := &r.Limits[j]; l.Lingers() {
 				expires = l.Expires(&f.state)
 			}
-			t.keep(f, expires)
+			t.save(f, expires)
 		}
 		d.Receipt.Shared = d.Charged > 0 && f.zone == nil
 		o.Decisions = append(o.Decisions, d)
@@ -203,7 +203,7 @@ func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) 
 		o.Slots = SlotsOutcome{Free: s.Taken || s.Free(), Taken: s.Taken, InFlight: s.InFlight, Shared: f.zone == nil}
 		if s.Taken {
 			f.state.A = s.InFlight
-			t.keep(f, never)
+			t.save(f, neverExpires)
 		}
 	}
 	if z.Ban != nil {
@@ -213,7 +213,7 @@ func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) 
 		if f.held || f.state == f.was || t.hasRoom(f.zone) {
 			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
 			if f.state != f.was {
-				t.keep(f, t.now+d.ResetAfter)
+				t.save(f, t.now+d.ResetAfter)
 			}
 		}
 	}
@@ -221,12 +221,12 @@ func (t *take) answer(r *Request, z *algorithms.Request, found []found) (n int) 
 	return n
 }
 
-// never is when a count of slots above 0 expires.
-const never algorithms.Micros = math.MaxInt64
+// neverFits is when a count of slots above 0 expires.
+const neverExpires algorithms.Micros = math.MaxInt64
 
-// take is the working memory of one TakeAt, CorrectAt or ChangeAt.
-type take struct {
-	*Bounded
+// transaction is the working memory of one TakeAt, CorrectAt or ChangeAt.
+type transaction struct {
+	*Memory
 	now      algorithms.Micros
 	keys     []keyhash.Hash // of each request's key
 	locked   []uint16       // the shards locked, ascending
@@ -250,36 +250,36 @@ type found struct {
 	stored
 }
 
-// look looks for a budget in its shard.
-func look(s *shard, key keyhash.Hash, zone *zoneCount) found {
+// findInShard looks for a budget in its shard.
+func findInShard(s *shard, key keyhash.Hash, zone *zoneCount) found {
 	return found{shard: s, key: key, zone: zone, stored: s.loadLocked(key)}
 }
 
-var takes = sync.Pool{New: func() any { return new(take) }}
+var transactions = sync.Pool{New: func() any { return new(transaction) }}
 
-func (b *Bounded) take() *take {
-	t := takes.Get().(*take)
-	t.Bounded = b
+func (b *Memory) begin() *transaction {
+	t := transactions.Get().(*transaction)
+	t.Memory = b
 	return t
 }
 
-// add adds a key to those that lock locks.
-func (t *take) add(key string) {
-	hash := t.memory.hashes.key(key)
+// addKey adds a key to those that lock locks.
+func (t *transaction) addKey(key string) {
+	hash := t.shared.hashes.key(key)
 	t.keys = append(t.keys, hash)
 	t.locked = append(t.locked, shardOf(hash))
 }
 
 // lock locks the shards of all keys, in ascending order, and then looks at the clock if now
 // is 0: what expires by then may be swept before.
-func (t *take) lock(now algorithms.Micros) {
+func (t *transaction) lock(now algorithms.Micros) {
 	slices.Sort(t.locked)
 	t.locked = slices.Compact(t.locked)
 	for _, s := range t.locked {
-		t.memory.shards[s].mu.Lock()
+		t.shared.shards[s].mu.Lock()
 	}
 	if now == 0 {
-		now = t.memory.Now()
+		now = t.shared.Now()
 	}
 	t.now = now
 }
@@ -288,14 +288,16 @@ func (t *take) lock(now algorithms.Micros) {
 func shardOf(key keyhash.Hash) uint16 { return uint16(key[0] % shardCount) }
 
 // shard returns the shard of a request's key.
-func (t *take) shard(request int) *shard { return &t.memory.shards[shardOf(t.keys[request])].shard }
+func (t *transaction) shard(request int) *shard {
+	return &t.shared.shards[shardOf(t.keys[request])].shard
+}
 
-func (t *take) release() {
+func (t *transaction) release() {
 	if t.overflow {
-		t.memory.overflow.mu.Unlock()
+		t.shared.overflow.mu.Unlock()
 	}
 	for _, s := range t.locked {
-		t.memory.shards[s].mu.Unlock()
+		t.shared.shards[s].mu.Unlock()
 	}
 	if t.full != nil {
 		for _, zone := range t.overflowed {
@@ -305,16 +307,16 @@ func (t *take) release() {
 	clear(t.overflowed)
 	t.forgetFound()
 	decisions := t.charges[0].Outcome.Decisions
-	*t = take{
+	*t = transaction{
 		keys: t.keys[:0], locked: t.locked[:0], overflowed: t.overflowed[:0],
 		found: t.found, checks: t.checks, slots: t.slots, bans: t.bans, zones: t.zones,
 	}
 	t.charges[0].Outcome.Decisions = decisions
-	takes.Put(t)
+	transactions.Put(t)
 }
 
 // forgetFound empties the working memory of decide.
-func (t *take) forgetFound() {
+func (t *transaction) forgetFound() {
 	clear(t.found)
 	clear(t.checks)
 	clear(t.bans)
@@ -322,12 +324,12 @@ func (t *take) forgetFound() {
 	t.found, t.checks, t.slots, t.bans, t.zones = t.found[:0], t.checks[:0], t.slots[:0], t.bans[:0], t.zones[:0]
 }
 
-// find finds the budgets of a request, its slots and its ban.
-func (t *take) find(request int, r *Request) {
+// findDenial finds the budgets of a request, its slots and its ban.
+func (t *transaction) findBudgets(request int, r *Request) {
 	if len(r.Limits) == 0 && r.Slots == nil && r.Ban == nil {
 		return
 	}
-	zone := t.memory.zones.of(r.Zone)
+	zone := t.shared.zones.of(r.Zone)
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		f := t.findOrShare(request, zone, l.ID)
@@ -342,7 +344,7 @@ func (t *take) find(request int, r *Request) {
 		t.slots = append(t.slots, algorithms.SlotsCheck{Limit: s.Limit})
 	}
 	if b := r.Ban; b != nil {
-		t.found = append(t.found, look(t.shard(request), t.memory.hashes.budget(t.keys[request], b.ID), zone))
+		t.found = append(t.found, findInShard(t.shard(request), t.shared.hashes.budget(t.keys[request], b.ID), zone))
 		t.bans = append(t.bans, algorithms.BanCheck{Ban: b.Ban})
 	}
 }
@@ -350,24 +352,24 @@ func (t *take) find(request int, r *Request) {
 // findOrShare finds the budget of a request's key. That is the one held, or a fresh one, which
 // keep puts into the shard once something is charged. If there is no room, it is the one that
 // keys without room share.
-func (t *take) findOrShare(request int, zone *zoneCount, id string) found {
-	f := look(t.shard(request), t.memory.hashes.budget(t.keys[request], id), zone)
+func (t *transaction) findOrShare(request int, zone *zoneCount, id string) found {
+	f := findInShard(t.shard(request), t.shared.hashes.budget(t.keys[request], id), zone)
 	if !f.held && !t.hasRoom(zone) && !t.reclaim(zone) {
-		return look(t.overflowShard(zone.name), t.memory.hashes.shared(id), nil)
+		return findInShard(t.overflowShard(zone.name), t.shared.hashes.shared(id), nil)
 	}
 	return f
 }
 
 // hasRoom tells whether a zone may take in a new key.
-func (t *take) hasRoom(zone *zoneCount) bool {
-	return t.memory.keys.Load() < t.maxKeys || zone.keys.Load() < t.maxKeys/int64(max(t.Bounded.zones(), 1))
+func (t *transaction) hasRoom(zone *zoneCount) bool {
+	return t.shared.keys.Load() < t.maxKeys || zone.keys.Load() < t.maxKeys/int64(max(t.Memory.zones(), 1))
 }
 
 // reclaim drops expired budgets until a zone has room, and tells whether it has.
 // It scans a few shards at most, the next call the next few, and passes over
 // those that others hold.
-func (t *take) reclaim(zone *zoneCount) bool {
-	m := t.memory
+func (t *transaction) reclaim(zone *zoneCount) bool {
+	m := t.shared
 	first := m.reclaimed.Load()
 	scanned, n := 0, int64(0)
 	for ; n < shardCount && scanned < 4 && !t.hasRoom(zone); n++ {
@@ -394,29 +396,29 @@ func (t *take) reclaim(zone *zoneCount) bool {
 
 // overflowShard notes that a zone found no room, and locks and returns the shard of
 // the shared budgets.
-func (t *take) overflowShard(zone string) *shard {
-	t.memory.overflowed.Add(1)
+func (t *transaction) overflowShard(zone string) *shard {
+	t.shared.overflowed.Add(1)
 	t.overflowed = append(t.overflowed, zone)
 	return t.lockOverflow()
 }
 
-func (t *take) lockOverflow() *shard {
+func (t *transaction) lockOverflow() *shard {
 	if !t.overflow {
-		t.memory.overflow.mu.Lock()
+		t.shared.overflow.mu.Lock()
 		t.overflow = true
 	}
-	return &t.memory.overflow
+	return &t.shared.overflow
 }
 
-// keep saves a budget in its shard until it expires.
-func (t *take) keep(f *found, expires algorithms.Micros) {
+// save saves a budget in its shard until it expires.
+func (t *transaction) save(f *found, expires algorithms.Micros) {
 	if by := weightOf(f.state) - f.weight; by != 0 && f.zone != nil {
 		zone := f.zone
 		if f.held {
-			zone = t.memory.zones.numbered(f.zoneNumber)
+			zone = t.shared.zones.numbered(f.zoneNumber)
 		}
-		f.zoneNumber = t.memory.zones.count(zone, by).number
-		t.memory.keys.Add(by)
+		f.zoneNumber = t.shared.zones.count(zone, by).number
+		t.shared.keys.Add(by)
 	}
 	f.expires = expires
 	f.shard.saveLocked(f.key, &f.stored)

@@ -16,8 +16,8 @@ import (
 
 // Keys that find no room share a budget, but nobody is banned for what others of them do.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
-	memory := store.NewMemory()
-	s := memory.Bound(3, zones(1), nil)
+	memory := store.NewSharedMemory()
+	s := memory.Bounded(3, zones(1), nil)
 	limits := []store.Limit{window(t, 1, time.Hour)}
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
@@ -49,8 +49,8 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 // A ban is held until it ends, though the refusals before it would have been forgotten.
 func TestMemoryHoldsBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(10, zones(1), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(10, zones(1), nil)
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 		take := func() bool {
 			t.Helper()
@@ -83,8 +83,8 @@ func TestMemoryHoldsBans(t *testing.T) {
 // A ban by hand is known when it has ended, so that the next ban is longer.
 func TestMemoryHoldsBansByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(10, zones(1), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(10, zones(1), nil)
 		const minute = 60_000_000
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Most: 3 * minute})
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{window(t, 1, time.Minute)}, Ban: ban}}
@@ -122,14 +122,14 @@ func leave(s store.Store, r []store.Request) { s.Correct(storetest.Leaves(r), ni
 // A request in flight counts for as long as it takes, and then nothing of it is kept.
 func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := store.NewMemory()
-		s := memory.Bound(2, zones(1), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(2, zones(1), nil)
 		one, two := takeSlot(t, s, "z", "k", 2), takeSlot(t, s, "z", "k", 2)
 		for range 50 {
 			time.Sleep(365 * 24 * time.Hour)
 			memory.Sweep()
-			take(t, s, "z", fmt.Sprint(time.Now()), 1, window(t, 1, time.Hour)) // the store is full
-			take(t, s, "z", fmt.Sprint(time.Now(), "+"), 1, window(t, 1, time.Hour))
+			transaction(t, s, "z", fmt.Sprint(time.Now()), 1, window(t, 1, time.Hour)) // the store is full
+			transaction(t, s, "z", fmt.Sprint(time.Now(), "+"), 1, window(t, 1, time.Hour))
 			if o := takeSlot(t, s, "z", "k", 2)[0].Outcome.Slots; o.Taken || o.InFlight != 2 {
 				t.Fatalf("%+v, want 2 in flight", o)
 			}
@@ -152,9 +152,9 @@ func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 // Keys that find no room share the slots of one key, and give them back to where they were
 // taken from, even if there is room by then.
 func TestMemorySlotsFindNoRoom(t *testing.T) {
-	memory := store.NewMemory()
+	memory := store.NewSharedMemory()
 	full := 0
-	s := memory.Bound(2, zones(1), func(string) { full++ })
+	s := memory.Bounded(2, zones(1), func(string) { full++ })
 	take := func(key string, taken, shared bool, inFlight int64) []store.Request {
 		t.Helper()
 		r := takeSlot(t, s, "z", key, 2)
@@ -194,8 +194,8 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 func TestMemorySlotsNeverLeak(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		memory := store.NewMemory()
-		s := memory.Bound(1+rng.Int64N(10), zones(2), nil)
+		memory := store.NewSharedMemory()
+		s := memory.Bounded(1+rng.Int64N(10), zones(2), nil)
 		const n = 3
 		type place struct{ zone, key string } // without a key: the shared slots
 		held, inFlight := [][]store.Request{}, map[place]int64{}

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// shard is a part of a [Memory]: a map to places in a slab. Neither budgets nor places hold
+// shard is a part of a [SharedMemory]: a map to places in a slab. Neither budgets nor places hold
 // pointers, so the garbage collector doesn't scan them. Logs are pointers, and are kept
 // apart.
 type shard struct {

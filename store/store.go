@@ -18,9 +18,9 @@ type Limit struct {
 	// ID names the zone and the limit, and differs where two limits must not
 	// share budgets: "<zone>:<format version and a hash>". [NewLimit] makes it.
 	ID string
-	// Part is the share of the limit that an instance grants while the store fails. If Part is
+	// Share is the share of the limit that an instance grants while the store fails. If Part is
 	// nil, the instance grants all of the limit. See [Failover].
-	Part *algorithms.Limit
+	Share *algorithms.Limit
 }
 
 // Slots bounds how many requests of a key are in flight in a zone. It is immutable.
@@ -30,9 +30,9 @@ type Slots struct {
 	ID string
 	// Limit is how many requests may be in flight; above 0.
 	Limit int64
-	// Part is how many slots an instance grants while the store fails, at most Limit; 0 stands
+	// Share is how many slots an instance grants while the store fails, at most Limit; 0 stands
 	// for all. See [Failover].
-	Part int64
+	Share int64
 }
 
 // Ban is the ban of a zone. It is immutable.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// zoneTable counts how much of a [Memory] each zone holds. The next sweep drops the record of
+// zoneTable counts how much of a [SharedMemory] each zone holds. The next sweep drops the record of
 // a zone that holds nothing. A budget knows its zone by number.
 type zoneTable struct {
 	// known is an earlier copy of byName, to be read without a lock. A zone missing in the

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// longestKey is how many bytes of a key are stored as they are. What is longer
+// maxKeyLength is how many bytes of a key are stored as they are. What is longer
 // is stored as a hash.
-const longestKey = 128
+const maxKeyLength = 128
 
 // Names says how budgets are named in Redis:
 //
@@ -44,7 +44,7 @@ const SlotCount = 1 << 14
 // Slot returns the slot of a key's budgets in a Redis Cluster, which is the CRC16 (XMODEM) of its
 // hash tag, modulo the number of slots.
 func (n Names) Slot(key string) int {
-	var room [longestKey + 16]byte
+	var room [maxKeyLength + 16]byte
 	return SlotOf(n.appendTag(room[:0], key))
 }
 
@@ -94,7 +94,7 @@ func appendEncoded(b []byte, key string) []byte {
 	if key == "" {
 		return append(b, '%')
 	}
-	if len(key) > longestKey {
+	if len(key) > maxKeyLength {
 		sum := sha256.Sum256([]byte(key))
 		b = append(b, "%#"...)
 		return base64.RawURLEncoding.AppendEncode(b, sum[:])

@@ -389,7 +389,7 @@ func TestSlotsAreLinearizable(t *testing.T) {
 	})
 	for what, leave := range map[string]func(*redisstore.Store, []store.Correction){
 		"with give-backs":                     correct,
-		"with give-backs that are never sent": func(s *redisstore.Store, c []store.Correction) { s.Left(c) },
+		"with give-backs that are never sent": func(s *redisstore.Store, c []store.Correction) { s.LeaveSlots(c) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			stores, _ := openLinear(t)

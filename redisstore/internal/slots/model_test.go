@@ -192,7 +192,7 @@ func (m *model) take(i *instance, key string, done func(taken bool, err error)) 
 func (m *model) local(i *instance, key string) {
 	k := m.keys[key]
 	k.requests = append(k.requests, &request{at: i, key: key, running: true})
-	i.table.Hold(key, m.now)
+	i.table.Count(key, m.now)
 }
 
 func (m *model) finish(r *request) {

@@ -189,9 +189,9 @@ func (t *Table) Leave(name string, now Micros) {
 	t.rest(k)
 }
 
-// Hold is called when a request holds a slot that was not taken in Redis: another store admitted
+// Count is called when a request holds a slot that was not taken in Redis: another store admitted
 // it while Redis failed.
-func (t *Table) Hold(name string, now Micros) {
+func (t *Table) Count(name string, now Micros) {
 	k := t.keys[name]
 	if k == nil {
 		k = t.add(name, now)

@@ -323,7 +323,7 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 	if op := take(1); !op.Set || op.Count != 3 {
 		t.Errorf("%v, want the count set to 3", op)
 	}
-	table.Hold("a", second)
+	table.Count("a", second)
 	if table.Next() != 2*second {
 		t.Errorf("the key is set at %d us, want 2 s", table.Next())
 	}
@@ -336,7 +336,7 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 func TestFloodOfKeysWithoutRedis(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	for n := range 2 * slots.MostIdle {
-		table.Hold(fmt.Sprint(n), 0)
+		table.Count(fmt.Sprint(n), 0)
 		table.Leave(fmt.Sprint(n), 0)
 	}
 	if all, _ := table.Len(); all != slots.MostIdle {
@@ -372,7 +372,7 @@ func BenchmarkRequest(b *testing.B) {
 // A key that is due while Redis fails is due again a second later, not at its next turn.
 func TestPostpone(t *testing.T) {
 	table := slots.New(expiry)
-	table.Hold("k", 0)
+	table.Count("k", 0)
 	now := table.Next()
 	for range 3 {
 		if due := table.Due(now, 1); len(due) != 1 {

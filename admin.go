@@ -24,20 +24,19 @@ func init() {
 	caddy.RegisterModule(AdminAPI{})
 }
 
-// AdminAPI looks at zones and keys, and changes what is kept of keys, at Caddy's admin
-// endpoint:
+// AdminAPI shows zones and keys, and changes the state of keys, at Caddy's admin endpoint:
 //
 //	GET           /rate_limit/zones                             all zones
-//	GET           /rate_limit/zones/<zone>/top                  the keys refused most lately
-//	GET, DELETE   /rate_limit/zones/<zone>/keys/<key>           look at a key, or reset it
+//	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately
+//	GET, DELETE   /rate_limit/zones/<zone>/keys/<key>           inspect a key, or reset it
 //	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/override  limits at run time
-//	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/ban       refuse everything
+//	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/ban       deny all requests
 //
 // Zones and keys are percent-encoded. The empty key is at keys/, its override and ban at
 // /rate_limit/zones/<zone>/override and ban.
 //
-// It keeps nothing: Caddy makes the admin endpoint of a configuration before it is known
-// whether that will be in force, so each request asks for the one that is.
+// AdminAPI has no state: Caddy creates the admin endpoint of a configuration before it accepts
+// the configuration. So each request looks up the configuration in force.
 type AdminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -55,11 +54,11 @@ func (a *AdminAPI) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{{Pattern: adminPath, Handler: a}}
 }
 
-// adminActions are what can be done, by what is at the end of a path and by method. What
-// they return is the body of the response.
+// adminActions are the actions by resource and method. They return the body of the response;
+// nil for none.
 var adminActions = map[string]map[string]func(*adminRequest) (any, error){
 	"zones":    {http.MethodGet: (*adminRequest).listZones},
-	"top":      {http.MethodGet: (*adminRequest).listTop},
+	"top":      {http.MethodGet: (*adminRequest).listDeniedKeys},
 	"key":      {http.MethodGet: (*adminRequest).inspectKey, http.MethodDelete: (*adminRequest).resetKey},
 	"override": {http.MethodPut: (*adminRequest).setOverride, http.MethodDelete: (*adminRequest).removeOverride},
 	"ban":      {http.MethodPut: (*adminRequest).banKey, http.MethodDelete: (*adminRequest).unbanKey},
@@ -67,13 +66,13 @@ var adminActions = map[string]map[string]func(*adminRequest) (any, error){
 
 // ServeHTTP implements [caddy.AdminHandler].
 func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	what, zone, key, err := readAdminPath(r.URL)
+	resource, zone, key, err := readAdminPath(r.URL)
 	if err != nil {
 		return err
 	}
-	action := adminActions[what][r.Method]
+	action := adminActions[resource][r.Method]
 	if action == nil {
-		methods := strings.Join(slices.Sorted(maps.Keys(adminActions[what])), ", ")
+		methods := strings.Join(slices.Sorted(maps.Keys(adminActions[resource])), ", ")
 		w.Header().Set("Allow", methods)
 		return adminError(http.StatusMethodNotAllowed, "there is no %s here: use one of %s", r.Method, methods)
 	}
@@ -81,13 +80,13 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	if a.app, err = activeApp(); err != nil {
 		return err
 	}
-	if what != "zones" {
+	if resource != "zones" {
 		if a.zones = a.app.zonesByName[zone]; len(a.zones) == 0 {
 			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", zone, adminPath)
 		}
 	}
-	if what != "zones" && what != "top" {
-		if err := a.checkKey(what == "override" && r.Method == http.MethodPut); err != nil {
+	if resource != "zones" && resource != "top" {
+		if err := a.checkKey(resource == "override" && r.Method == http.MethodPut); err != nil {
 			return adminError(http.StatusBadRequest, "key %w (in a path percent-encoded)", err)
 		}
 	}
@@ -96,24 +95,24 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	answer, err := action(a)
+	result, err := action(a)
 	if err != nil {
 		return err
 	}
-	if answer == nil {
+	if result == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	body, err := readableJSON(answer)
+	body, err := readableJSON(result)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // who has left needs no body
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
 	return nil
 }
 
-// readableJSON returns JSON in which < > and & are not escaped.
+// readableJSON returns JSON without escapes for < > and &.
 func readableJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -122,11 +121,12 @@ func readableJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
+// adminError returns an error that Caddy's admin endpoint sends with the status.
 func adminError(status int, format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
 }
 
-// activeApp is the app of the configuration in force.
+// activeApp returns the app of the configuration in force.
 func activeApp() (*App, error) {
 	app, err := caddy.ActiveContext().AppIfConfigured("rate_limit")
 	if errors.Is(err, caddy.ErrNotConfigured) {
@@ -138,10 +138,12 @@ func activeApp() (*App, error) {
 	return app.(*App), nil
 }
 
-// readAdminPath tells what is at a path, and takes zone and key out of it.
-func readAdminPath(u *url.URL) (what, zone, key string, err error) {
-	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // then it is another path that EscapedPath gives
-		return "", "", "", adminError(http.StatusBadRequest, "the path is not percent-encoded as a whole: write all of zone and key so but letters, digits and -_.~")
+// readAdminPath returns the resource at a path: zones, top, key, override or ban. It also
+// returns the zone and the key in the path.
+func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
+	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
+		return "", "", "", adminError(http.StatusBadRequest,
+			"the path is not percent-encoded as a whole: encode everything in zone and key but letters, digits and -_.~")
 	}
 	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), adminPath), "/")
 	if len(parts) == 1 && parts[0] == "zones" {
@@ -151,11 +153,11 @@ func readAdminPath(u *url.URL) (what, zone, key string, err error) {
 		zone, err = url.PathUnescape(parts[1])
 		switch rest := parts[2:]; {
 		case len(rest) == 1 && (rest[0] == "top" || rest[0] == "override" || rest[0] == "ban"):
-			what = rest[0]
+			resource = rest[0]
 		case len(rest) == 2 && rest[0] == "keys":
-			what = "key"
+			resource = "key"
 		case len(rest) == 3 && rest[0] == "keys" && (rest[2] == "override" || rest[2] == "ban"):
-			what = rest[2]
+			resource = rest[2]
 		}
 		if len(parts) > 3 && err == nil {
 			key, err = url.PathUnescape(parts[3])
@@ -164,14 +166,14 @@ func readAdminPath(u *url.URL) (what, zone, key string, err error) {
 	switch {
 	case err != nil:
 		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
-	case what == "":
-		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/{zone}/ top, keys/{key}, keys/{key}/override, keys/{key}/ban, "+
-			"and override and ban of the empty key; zone and key are percent-encoded, / too", adminPath)
+	case resource == "":
+		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/{zone}/ "+
+			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban of the empty key; zone and key are percent-encoded, / too", adminPath)
 	}
-	return what, zone, key, nil
+	return resource, zone, key, nil
 }
 
-// maxAdminBody is how many bytes a body may have.
+// maxAdminBody is the maximum length of a body in bytes.
 const maxAdminBody = 64 << 10
 
 func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
@@ -185,17 +187,17 @@ func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
 	return string(bytes.TrimSpace(body)), nil
 }
 
-// adminRequest is what an operator asks.
+// adminRequest is a request of an operator.
 type adminRequest struct {
 	ctx   context.Context
 	app   *App
-	zones []*zone // of the name in the path, at least one
+	zones []*zone // with the name in the path, at least one
 	key   string
 	body  string
 }
 
-// checkKey denies a key that no request has. With override it also denies a key that no
-// request looks up an override for.
+// checkKey rejects a key that no request can have. If override is set, it also rejects a key that
+// no request looks up an override for.
 func (a *adminRequest) checkKey(override bool) (err error) {
 	for _, z := range a.zones {
 		if err = z.checkKey(a.key, override); err == nil {
@@ -205,7 +207,8 @@ func (a *adminRequest) checkKey(override bool) (err error) {
 	return err
 }
 
-// checkKey denies a key that is an address in another form than the zone's.
+// checkKey does the same for one zone. A key that is an address must be in the form in which the
+// zone writes its keys.
 func (z *zone) checkKey(key string, override bool) error {
 	network, ok := parseNetwork(key)
 	if !ok {
@@ -239,55 +242,59 @@ func (z *zone) checkKey(key string, override bool) error {
 	return fmt.Errorf("%q is not as the zone writes its keys: write %s", key, proper)
 }
 
-// resetKey makes the budgets of a key as if it had never been charged, and ends its ban.
+// resetKey makes the budgets of a key untouched, and ends its ban.
 func (a *adminRequest) resetKey() (any, error) {
-	return nil, a.change(func(z *zone) (c store.Change, err error) {
-		text, err := z.storedOverride(a.ctx, a.key)
+	return nil, a.changeKey(func(z *zone) (c store.Change, err error) {
+		text, err := z.lookUpStoredOverride(a.ctx, a.key)
 		network, _ := parseNetwork(a.key)
-		all := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
+		sets := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
 		if text != "" {
-			t, _ := z.readOverride(text) // one that can't be read has no effect
-			all = append(all, namedLimitSet{limitSet: t})
+			set, _ := z.readOverride(text) // nil for an override that can't be read, which has no effect
+			sets = append(sets, namedLimitSet{limitSet: set})
 		}
 		for i := range z.keys {
-			for _, l := range limitsOf(all, i) {
+			for _, l := range distinctLimits(sets, i) {
 				c.Forget = append(c.Forget, l.ID)
 			}
 		}
-		for _, b := range z.bansOf(nil) {
+		for _, b := range z.bansFor(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, err
 	})
 }
 
-// setOverride gives a key terms of its own.
+// setOverride sets the run-time override of a key.
 func (a *adminRequest) setOverride() (any, error) {
 	var body struct {
 		LimitSet
 		TTL *caddy.Duration `json:"ttl"`
 	}
 	if err := decodeStrictly([]byte(a.body), &body); err != nil {
-		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"unlimited":true,"ttl":"1h"}, or limits as in the configuration`, err)
+		return nil, adminError(http.StatusBadRequest,
+			`the body: %w; write for example {"unlimited":true,"ttl":"1h"}, or limits as in the configuration`, err)
 	}
-	o, span := storedOverride{LimitSet: body.LimitSet}, time.Duration(0)
+	o, ttl := storedOverride{LimitSet: body.LimitSet}, time.Duration(0)
 	if body.TTL != nil {
-		if span = time.Duration(*body.TTL); span < time.Millisecond {
-			return nil, adminError(http.StatusBadRequest, `ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for good`, span)
+		if ttl = time.Duration(*body.TTL); ttl < time.Millisecond {
+			return nil, adminError(http.StatusBadRequest,
+				`ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for no end`, ttl)
 		}
-		o.Until = time.Now().Add(span).UTC().Truncate(time.Millisecond)
+		o.Until = time.Now().Add(ttl).UTC().Truncate(time.Millisecond)
 	}
 	text, err := o.text()
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.changeOverride(text, span)
+	return nil, a.changeOverride(text, ttl)
 }
 
+// removeOverride removes the run-time override of a key.
 func (a *adminRequest) removeOverride() (any, error) { return nil, a.changeOverride("", 0) }
 
-// changeOverride sets the override of a key; an empty text is none.
-func (a *adminRequest) changeOverride(text string, span time.Duration) error {
+// changeOverride sets the run-time override of a key, or removes it if the text is empty. If ttl is
+// 0, the override has no end.
+func (a *adminRequest) changeOverride(text string, ttl time.Duration) error {
 	for _, z := range a.zones {
 		if !z.overridable {
 			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.name)
@@ -299,14 +306,14 @@ func (a *adminRequest) changeOverride(text string, span time.Duration) error {
 			return adminError(http.StatusBadRequest, "override: %w", err)
 		}
 	}
-	return a.change(func(*zone) (store.Change, error) {
-		return store.Change{Override: &text, OverrideFor: span.Microseconds()}, nil
+	return a.changeKey(func(*zone) (store.Change, error) {
+		return store.Change{Override: &text, OverrideFor: ttl.Microseconds()}, nil
 	})
 }
 
-// banKey makes a ban stand from now on, whatever there was.
+// banKey begins a ban of a key. It replaces a ban that is in force.
 func (a *adminRequest) banKey() (any, error) {
-	if err := a.needBan(); err != nil {
+	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
 	var body struct {
@@ -314,82 +321,86 @@ func (a *adminRequest) banKey() (any, error) {
 	}
 	if a.body != "" {
 		if err := decodeStrictly([]byte(a.body), &body); err != nil {
-			return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"duration":"1h"}, or no body for the duration of the zone's bans`, err)
+			return nil, adminError(http.StatusBadRequest,
+				`the body: %w; write for example {"duration":"1h"}, or no body for the duration of the zone's bans`, err)
 		}
 	}
-	span := a.zones[0].config.Ban.Duration
+	duration := a.zones[0].config.Ban.Duration
 	if body.Duration != nil {
-		span = *body.Duration
+		duration = *body.Duration
 	}
-	if _, err := (&Ban{Duration: span}).compile(anyLimits); err != nil {
+	if _, err := (&Ban{Duration: duration}).compile(anyLimits); err != nil {
 		return nil, adminError(http.StatusBadRequest, "%w", err)
 	}
-	return nil, a.change(func(z *zone) (store.Change, error) {
-		return store.Change{Ban: z.bansOf(nil), BanFor: time.Duration(span).Microseconds()}, nil
+	return nil, a.changeKey(func(z *zone) (store.Change, error) {
+		return store.Change{Ban: z.bansFor(nil), BanFor: time.Duration(duration).Microseconds()}, nil
 	})
 }
 
-// unbanKey ends a ban, and forgets those before it.
+// unbanKey ends the ban of a key, and forgets its earlier bans.
 func (a *adminRequest) unbanKey() (any, error) {
-	if err := a.needBan(); err != nil {
+	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
-	return nil, a.change(func(z *zone) (c store.Change, _ error) {
-		for _, b := range z.bansOf(nil) {
+	return nil, a.changeKey(func(z *zone) (c store.Change, _ error) {
+		for _, b := range z.bansFor(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, nil
 	})
 }
 
-func (a *adminRequest) needBan() error {
+// requireBan rejects zones without the option ban.
+func (a *adminRequest) requireBan() error {
 	if z := a.zones[0]; z.config.Ban == nil {
 		return adminError(http.StatusConflict, "zone %q bans nobody: write for example ban 1h in it", z.name)
 	}
 	return nil
 }
 
-// change makes a change to the key in all stores where it is kept.
-func (a *adminRequest) change(made func(*zone) (store.Change, error)) error {
+// changeKey makes a change to the key in each store that keeps it. newChange returns the change
+// for a zone.
+func (a *adminRequest) changeKey(newChange func(*zone) (store.Change, error)) error {
 	type place struct {
-		budgets identity
-		store   store.Store
+		identity identity
+		store    store.Store
 	}
-	done, known := make(map[place]bool), make(map[identity]bool)
+	changed, changedIdentity := make(map[place]bool), make(map[identity]bool)
 	for _, z := range a.zones {
 		at := place{z.identity, z.handler.authoritativeStore()}
-		if done[at] {
+		if changed[at] {
 			continue
 		}
-		c, err := made(z)
+		c, err := newChange(z)
 		if err == nil {
 			c.Zone, c.Key = z.name, a.key
-			if known[z.identity] { // it is the same Redis over other connections, which remember refusals of their own
+			if changedIdentity[z.identity] { // the same Redis over other connections, with a cache of denials of its own
 				c.Ban = nil
 			}
 			err = at.store.Change(a.ctx, c)
 		}
 		if err != nil {
-			return changeFailed(z, len(done) > 0, err)
+			return changeError(z, len(changed) > 0, err)
 		}
-		done[at], known[z.identity] = true, true
+		changed[at], changedIdentity[z.identity] = true, true
 	}
 	return nil
 }
 
-// changeFailed returns the error for a failed change of a key; others reports whether other
-// zones were changed before. A single Redis that already fails isn't asked, so nothing has
+// changeError returns the error for a failed change of a key; others reports whether other
+// zones were changed before. A single Redis that already failed isn't asked, so nothing has
 // changed there.
-func changeFailed(z *zone, others bool, err error) error {
-	done := "the change may be missing, or made in part"
+func changeError(z *zone, others bool, err error) error {
+	consequence := "the change may be missing, or made in part"
 	if b := z.handler.backend; !others && b != nil && !b.isCluster() && errors.Is(err, store.ErrOpen) {
-		done = "nothing has changed"
+		consequence = "nothing has changed"
 	}
 	return adminError(http.StatusServiceUnavailable,
-		"the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, done)
+		"the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, consequence)
 }
 
-// authoritativeStore is the store itself, without what stands in for it.
+// authoritativeStore returns the store that decides while it works, without local budgets for
+// outages.
 func (h *Handler) authoritativeStore() store.Store {
 	if h.backend != nil {
 		return h.backend

@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// inspectKey looks at a key, and charges nothing.
+// inspectKey returns the state of a key. It charges nothing.
 func (a *adminRequest) inspectKey() (any, error) {
 	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}
 	seen := make(map[identity]bool)
@@ -21,7 +21,7 @@ func (a *adminRequest) inspectKey() (any, error) {
 			continue
 		}
 		seen[z.identity] = true
-		err := z.inspect(a.ctx, a.key, v)
+		err := z.inspectKey(a.ctx, a.key, v)
 		if isForeign(err) {
 			return nil, adminError(http.StatusServiceUnavailable,
 				"the store of zone %q holds a value for the key that is no budget (%w): reset the key, or remove its override", z.name, err)
@@ -34,116 +34,119 @@ func (a *adminRequest) inspectKey() (any, error) {
 	return v, nil
 }
 
-// inspectKey adds what there is of a key in one zone.
-func (z *zone) inspect(ctx context.Context, key string, v *keyView) error {
-	text := z.knownOverrides.lookup(key).Text
-	for range maxTries {
-		var inForce [][]namedLimitSet
-		v.Override, inForce = z.limitSetsInForce(key, text)
-		requests, alternatives := z.peekRequests(key, text, inForce)
-		if len(requests) == 0 {
-			return nil
-		}
-		_, err := z.handler.authoritativeStore().Take(ctx, requests)
+// inspectKey adds the state of a key in one zone.
+func (z *zone) inspectKey(ctx context.Context, key string, v *keyView) error {
+	override := z.knownOverrides.lookup(key).Text
+	for range maxAttempts {
+		err := z.inspectKeyIn(ctx, z.handler.authoritativeStore(), key, override, v)
 		if err == nil {
-			z.addBudgets(v, requests, alternatives, inForce)
 			return nil
 		}
-		others, is := errors.AsType[*store.OverriddenError](err)
-		if !is {
-			return z.inspectLocally(ctx, key, v, err)
+		overridden, ok := errors.AsType[*store.OverriddenError](err)
+		if !ok {
+			return z.inspectLocalKey(ctx, key, v, err)
 		}
-		text = others.Overrides[0] // that there is by now
+		override = overridden.Overrides[0]
 	}
 	return errors.New("the override keeps changing")
 }
 
-// inspectLocally adds the local budgets of a key, which decide requests while the store fails.
-// If the zone has no local budgets, it returns the failure.
-func (z *zone) inspectLocally(ctx context.Context, key string, v *keyView, failure error) error {
+// inspectLocalKey adds the local budgets of a key, which decide requests while the store fails. If
+// the zone has no local budgets, it returns the failure of the store.
+func (z *zone) inspectLocalKey(ctx context.Context, key string, v *keyView, failure error) error {
 	failover, ok := z.handler.store.(*store.Failover)
 	if !ok || isForeign(failure) || ctx.Err() != nil {
 		return failure
 	}
 	v.Store = "local"
-	text := z.knownOverrides.lookup(key).Text
-	var inForce [][]namedLimitSet
-	v.Override, inForce = z.limitSetsInForce(key, text)
-	requests, alternatives := z.peekRequests(key, text, inForce)
-	_, err := failover.Local().Take(ctx, requests)
+	return z.inspectKeyIn(ctx, failover.Local(), key, z.knownOverrides.lookup(key).Text, v)
+}
+
+// inspectKeyIn adds the state of a key in a store. The run-time override is the one that the
+// store is expected to have; otherwise the error is an [store.OverriddenError].
+func (z *zone) inspectKeyIn(ctx context.Context, s store.Store, key, override string, v *keyView) error {
+	overrideInForce, sets := z.limitSetsInForce(key, override)
+	v.Override = overrideInForce
+	requests, alternatives := z.peekRequests(key, override, sets)
+	if len(requests) == 0 {
+		return nil
+	}
+	_, err := s.Take(ctx, requests)
 	if err == nil {
-		z.addBudgets(v, requests, alternatives, inForce)
+		z.addBudgets(v, requests, alternatives, sets)
 	}
 	return err
 }
 
 // isForeign reports whether an error is about a key at which another program stored a value.
 func isForeign(err error) bool {
-	failed, is := errors.AsType[*store.Error](err)
-	return is && failed.Reason == store.ReasonKey
+	failed, ok := errors.AsType[*store.Error](err)
+	return ok && failed.Reason == store.ReasonKey
 }
 
-// storedOverride is the override of a key in the store, empty for none.
-func (z *zone) storedOverride(ctx context.Context, key string) (string, error) {
+// lookUpStoredOverride returns the override of a key in the store; "" if there is none.
+func (z *zone) lookUpStoredOverride(ctx context.Context, key string) (string, error) {
 	if !z.overridable {
 		return "", nil
 	}
 	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
-	if others, is := errors.AsType[*store.OverriddenError](err); is {
-		return others.Overrides[0], nil
+	if overridden, ok := errors.AsType[*store.OverriddenError](err); ok {
+		return overridden.Overrides[0], nil
 	}
 	return "", err
 }
 
-// namedLimitSet are terms, and the value of a plan that they are for; nil for none.
+// namedLimitSet is a limit set with the value of the plan that has it; nil if no plan has it.
 type namedLimitSet struct {
 	plan *string
 	*limitSet
 }
 
-// limitSetsWithoutOverride are the terms of the zone for keys without an override.
+// limitSetsWithoutOverride returns the limit sets of keys without an override: the zone's
+// default, and those of its plan.
 func (z *zone) limitSetsWithoutOverride() []namedLimitSet {
-	all := []namedLimitSet{{nil, z.defaultSet}}
+	sets := []namedLimitSet{{nil, z.defaultSet}}
 	for _, value := range slices.Sorted(maps.Keys(z.planSets)) {
-		all = append(all, namedLimitSet{&value, z.planSets[value]})
+		sets = append(sets, namedLimitSet{&value, z.planSets[value]})
 	}
-	return all
+	return sets
 }
 
-// limitSetsInForce returns the terms that a key may have under each of the zone's keys, with this
-// override in the store. An override of an address applies only under an address placeholder.
-func (z *zone) limitSetsInForce(key, text string) (v *overrideView, all [][]namedLimitSet) {
+// limitSetsInForce returns the override of a key, and the limit sets that the key can have, for
+// each of the zone's alternatives. runtime is the text of the run-time override; "" for none.
+// An override of an address applies only to alternatives that are address placeholders.
+func (z *zone) limitSetsInForce(key, runtime string) (v *overrideView, sets [][]namedLimitSet) {
 	network, isNetwork := parseNetwork(key)
-	t := z.overrides.lookup(key, network)
-	if t != nil {
-		v = &overrideView{From: "config", Limits: t.limitTexts()}
+	override := z.overrides.lookup(key, network)
+	if override != nil {
+		v = &overrideView{From: "config", Limits: override.limitTexts()}
 	}
-	if text != "" {
-		stored, err := z.readOverride(text)
+	if runtime != "" {
+		stored, err := z.readOverride(runtime)
 		if err != nil {
 			v = &overrideView{From: "runtime", Limits: []string{}, Error: err.Error()}
 		} else {
-			o, _ := parseOverride(text)
-			t, v = stored, &overrideView{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
+			o, _ := parseOverride(runtime)
+			override, v = stored, &overrideView{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
 		}
 	}
 	for i := range z.keys {
-		if t != nil && z.keys[i].overridable(isNetwork) {
-			all = append(all, []namedLimitSet{{nil, t}})
+		if override != nil && z.keys[i].overridable(isNetwork) {
+			sets = append(sets, []namedLimitSet{{nil, override}})
 		} else {
-			all = append(all, z.limitSetsWithoutOverride())
+			sets = append(sets, z.limitSetsWithoutOverride())
 		}
 	}
-	return v, all
+	return v, sets
 }
 
-// limitsOf are the limits of all these terms, for one of the zone's keys, each once.
-func limitsOf(all []namedLimitSet, alternative int) (limits []store.Limit) {
-	for _, t := range all {
-		if t.limitSet == nil || t.unlimited {
+// distinctLimits returns the limits of all these sets for one alternative, each limit once.
+func distinctLimits(sets []namedLimitSet, alternative int) (limits []store.Limit) {
+	for _, set := range sets {
+		if set.limitSet == nil || set.unlimited {
 			continue
 		}
-		for _, l := range t.budgets[alternative].limits {
+		for _, l := range set.budgets[alternative].limits {
 			if !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
 				limits = append(limits, l)
 			}
@@ -152,17 +155,18 @@ func limitsOf(all []namedLimitSet, alternative int) (limits []store.Limit) {
 	return limits
 }
 
-// peekRequests are requests that charge nothing: for each of the zone's keys one, about these
-// terms, slots, and the ban, unless there is nothing to ask. As shadows they reach the store
-// even if it has just denied the key.
-func (z *zone) peekRequests(key, override string, all [][]namedLimitSet) (requests []store.Request, alternatives []int) {
-	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(looksLikeAddress(key)) })
+// peekRequests returns requests that charge nothing, and the alternative of each. For each
+// alternative there is one request about its limits, slots, ban and override, if it has any.
+// The requests are shadows, so no cache of denials keeps them from the store.
+func (z *zone) peekRequests(key, override string, sets [][]namedLimitSet) (requests []store.Request, alternatives []int) {
+	isAddress := looksLikeAddress(key)
+	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(isAddress) })
 	for i := range z.keys {
-		r := store.Request{Zone: z.name, Key: key, Limits: limitsOf(all[i], i), Peek: true, Shadow: true}
+		r := store.Request{Zone: z.name, Key: key, Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
 		if n := z.config.Concurrency; n > 0 {
 			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Share: z.handler.storeErrorPolicy.slots(n)}
 		}
-		if bans := z.bansOf(all[i]); bans != nil {
+		if bans := z.bansFor(sets[i]); bans != nil {
 			r.Ban = bans[i]
 		}
 		if looksUp && i == 0 {
@@ -176,55 +180,41 @@ func (z *zone) peekRequests(key, override string, all [][]namedLimitSet) (reques
 	return requests, alternatives
 }
 
-// anyLimits stand for limits where those of a ban are not known, and don't matter.
+// anyLimits are limits for a ban whose limits are unknown and don't matter.
 var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 
-// bansOf are the bans of a key in the zone, of which these terms know, one for each of the
-// zone's keys; nil if it bans nobody.
-func (z *zone) bansOf(of []namedLimitSet) (bans []*store.Ban) {
+// bansFor returns the bans of a key with these limits, one for each alternative; nil if the zone
+// has no ban.
+func (z *zone) bansFor(sets []namedLimitSet) (bans []*store.Ban) {
 	if z.config.Ban == nil {
 		return nil
 	}
 	limits := anyLimits
-	for _, t := range of {
-		limits = append(limits, t.limits...)
+	for _, set := range sets {
+		limits = append(limits, set.limits...)
 	}
-	ban, _ := z.config.Ban.compile(limits) // it has been ready before
+	ban, _ := z.config.Ban.compile(limits) // checked when the zone was provisioned
 	for i := range z.keys {
 		bans = append(bans, &store.Ban{Ban: ban, ID: store.BanID(z.name, variantOf(i))})
 	}
 	return bans
 }
 
-// addBudgets adds what was decided of looks.
-func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, all [][]namedLimitSet) {
+// addBudgets adds the budgets that the requests of peekRequests found.
+func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, sets [][]namedLimitSet) {
 	for n, r := range requests {
 		i := alternatives[n]
-		known := make(map[string]algorithms.Decision)
+		decisions := make(map[string]algorithms.Decision) // by the ID of the limit
 		for j, l := range r.Limits {
-			known[l.ID] = r.Outcome.Decisions[j]
+			decisions[l.ID] = r.Outcome.Decisions[j]
 		}
 		b := budgetsView{Limits: []limitView{}}
 		if len(z.keys) > 1 {
 			b.Alternative = i + 1
 		}
-		for _, t := range all[i] {
-			for _, l := range limitsOf([]namedLimitSet{t}, i) {
-				d, granted := known[l.ID], l.Limit
-				if v.Store == "local" && l.Share != nil {
-					granted = l.Share
-				}
-				limit := limitView{
-					Plan: t.plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: exactSeconds(d.ResetAfter),
-				}
-				if d.Remaining > 0 {
-					d.MoreAfter = 0
-				}
-				if d.MoreAfter < algorithms.Forever {
-					after := exactSeconds(d.MoreAfter)
-					limit.RetryAfter = &after
-				}
-				b.Limits = append(b.Limits, limit)
+		for _, set := range sets[i] {
+			for _, l := range distinctLimits([]namedLimitSet{set}, i) {
+				b.Limits = append(b.Limits, newLimitView(set.plan, l, decisions[l.ID], v.Store == "local"))
 			}
 		}
 		if r.Slots != nil {
@@ -234,8 +224,28 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 			}
 		}
 		if r.Ban != nil {
-			b.Ban = &banView{Banned: r.Outcome.Ban.Stands, Ends: exactSeconds(r.Outcome.Ban.EndsAfter)}
+			b.Ban = &banView{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
 		}
 		v.Budgets = append(v.Budgets, b)
 	}
+}
+
+// newLimitView returns the view of a limit with this decision. With local it shows the share of
+// the limit that the local budgets grant.
+func newLimitView(plan *string, l store.Limit, d algorithms.Decision, local bool) limitView {
+	granted := l.Limit
+	if local && l.Share != nil {
+		granted = l.Share
+	}
+	v := limitView{
+		Plan: plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
+	}
+	if d.Remaining > 0 {
+		d.MoreAfter = 0
+	}
+	if d.MoreAfter < algorithms.Forever {
+		after := fractionalSeconds(d.MoreAfter)
+		v.RetryAfter = &after
+	}
+	return v
 }

@@ -71,7 +71,7 @@ func TestAdminKey(t *testing.T) {
 			t.Errorf("%+v", b.Limits[1])
 		}
 
-		// Refusals that are looked at in between still bring a ban.
+		// Denials that are looked at in between still bring a ban.
 		c.get(t, "/?key=k").want(t, 429)
 		if seenKey(t, c, "k").Budgets[1].Ban.Banned {
 			t.Error("banned too soon")
@@ -246,16 +246,16 @@ func TestAdminBan(t *testing.T) {
 }
 
 // What is changed through one instance is in force on the other within a second, which is
-// how long that one remembers refusals.
+// how long that one remembers denials.
 func TestAdminReachesOtherInstances(t *testing.T) {
 	server := redistest.Start(t)
 	config := site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n runtime_overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	a, b := startCaddy(t, config), startCaddy(t, config)
-	// Of zone plain, b remembers what it was refused.
+	// Of zone plain, b remembers what it was denied.
 	for range 3 {
 		a.get(t, "/plain?key=p")
 	}
-	waitUntil(t, "a refusal is remembered", func() bool {
+	waitUntil(t, "a denial is remembered", func() bool {
 		b.get(t, "/plain?key=p").want(t, 429)
 		return strings.Contains(b.metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="plain"}`)
 	})
@@ -308,7 +308,7 @@ func TestAdminInCluster(t *testing.T) {
 	}
 }
 
-// Handlers with connections of their own to one Redis remember refusals of their own: what
+// Handlers with connections of their own to one Redis remember denials of their own: what
 // is changed is in force at once for both, and a ban is one.
 func TestAdminSeveralHandlers(t *testing.T) {
 	server := redistest.Start(t)

@@ -436,7 +436,7 @@ func TestAdminTop(t *testing.T) {
 	}
 	body := c.operate(t, 200, "GET", "zones/api/top", "").body
 	cut := `{"key":"` + long[:maxShownKey] + `","cut":true,`
-	if want := `[` + cut + `"refused":8,"at_least":8},{"key":"b%20c","refused":4,"at_least":4},{"key":"","refused":2,"at_least":2},` + cut + `"refused":1,"at_least":1}]` + "\n"; body != want {
+	if want := `[` + cut + `"denied":8,"at_least":8},{"key":"b%20c","denied":4,"at_least":4},{"key":"","denied":2,"at_least":2},` + cut + `"denied":1,"at_least":1}]` + "\n"; body != want {
 		t.Errorf("%s\nwant %s", body, want)
 	}
 	if body := c.operate(t, 200, "GET", "zones/shadow/top", "").body; body != "[]\n" {
@@ -446,7 +446,7 @@ func TestAdminTop(t *testing.T) {
 	c.reload(t, strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n key {query.key}\n fixed_window 1 1h\n status 418\n}\n}\nrespond ok", 1))
 	c.get(t, "/?key=a").want(t, 429)
 	c.get(t, "/ready?key=a").want(t, 418)
-	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != `[{"key":"a","refused":2,"at_least":2}]`+"\n" {
+	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != `[{"key":"a","denied":2,"at_least":2}]`+"\n" {
 		t.Error(body)
 	}
 }
@@ -460,7 +460,7 @@ func TestAdminHashedKeys(t *testing.T) {
 		c.get(t, "/?key="+key)
 	}
 	top := c.operate(t, 200, "GET", "zones/api/top", "").body
-	if want := fmt.Sprintf(`[{"hashed_key":%q,"refused":2,"at_least":2}]`, redisstore.HashedKey(secret, key)) + "\n"; top != want {
+	if want := fmt.Sprintf(`[{"hashed_key":%q,"denied":2,"at_least":2}]`, redisstore.HashedKey(secret, key)) + "\n"; top != want {
 		t.Errorf("%s, want %s", top, want)
 	}
 	zones := c.operate(t, 200, "GET", "zones", "").body

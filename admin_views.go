@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// zoneView is what operators see of a zone. Limits are as [algorithms.Limit] writes them,
-// or "unlimited" alone.
+// zoneView is a zone as operators see it. Limits are in the form of [algorithms.Limit.String], or
+// "unlimited" alone.
 type zoneView struct {
 	Name        string              `json:"name"`
 	Key         Key                 `json:"key"`
@@ -29,29 +29,31 @@ type zoneView struct {
 	Shadow      bool                `json:"shadow,omitempty"`
 	Enforce     *float64            `json:"enforce,omitempty"`
 	Store       string              `json:"store"`
-	// Of memory, how many keys it holds and may hold, of all zones; of Redis, how many of its
-	// nodes fail, and what becomes of requests then.
+	// In memory: how many keys the store holds and may hold, of all zones. In Redis: how many
+	// nodes fail at present, and what happens to requests then.
 	Keys         *int64 `json:"keys,omitempty"`
 	MaxKeys      int64  `json:"max_keys,omitempty"`
 	FailingNodes *int   `json:"failing_nodes,omitempty"`
 	OnStoreError string `json:"on_store_error,omitempty"`
-	// Requests are the counts by outcome since the process began, of all zones of this name.
+	// Requests are the counts by outcome since the process began, of all zones with this name.
 	Requests map[string]int64 `json:"requests,omitempty"`
 }
 
+// planView is a plan as operators see it.
 type planView struct {
 	By     string              `json:"by"`
 	Values map[string][]string `json:"values"`
 }
 
-// listZones lists the zones of the configuration, by name. Those of one name are one, as far
-// as they are the same.
+// listZones returns the zones of the configuration, by name. Zones with one name are listed once
+// if their views are the same.
 func (a *adminRequest) listZones() (any, error) {
 	counts, list := requestCounts(), []zoneView{}
 	for _, name := range slices.Sorted(maps.Keys(a.app.zonesByName)) {
 		first := len(list)
 		for _, z := range a.app.zonesByName[name] {
-			if v := z.view(counts[name]); !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
+			v := z.view(counts[name])
+			if !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
 				list = append(list, v)
 			}
 		}
@@ -59,27 +61,28 @@ func (a *adminRequest) listZones() (any, error) {
 	return list, nil
 }
 
-// view is what operators see of the zone, of whose name there are these counts.
+// view returns the view of a zone, with the counts of requests by outcome.
 func (z *zone) view(counts map[string]int64) zoneView {
 	c, h := z.config, z.handler
 	v := zoneView{
-		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix, Limits: z.defaultSet.limitTexts(), Runtime: z.overridable, Concurrency: c.Concurrency,
-		Mode: z.mode.String(), Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
+		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix,
+		Limits: z.defaultSet.limitTexts(), Runtime: z.overridable, Concurrency: c.Concurrency, Mode: z.mode.String(),
+		Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
 	}
 	if len(v.Key) == 0 {
 		v.Key = Key{""}
 	}
 	if c.Plan != nil {
 		v.Plan = &planView{By: c.Plan.By, Values: make(map[string][]string)}
-		for value, t := range z.planSets {
-			v.Plan.Values[value] = t.limitTexts()
+		for value, set := range z.planSets {
+			v.Plan.Values[value] = set.limitTexts()
 		}
 	}
-	for key, t := range z.overrides.all {
+	for key, set := range z.overrides.all {
 		if v.Override == nil {
 			v.Override = make(map[string][]string)
 		}
-		v.Override[displayKey(h.hashKeys, key)] = t.limitTexts()
+		v.Override[displayKey(h.hashKeys, key)] = set.limitTexts()
 	}
 	if c.Ban != nil {
 		v.Ban = c.Ban.describe()
@@ -93,14 +96,15 @@ func (z *zone) view(counts map[string]int64) zoneView {
 	}
 	if !h.DisableMetrics {
 		v.Requests = make(map[string]int64)
-		for _, outcome := range outcomeNames {
-			v.Requests[outcome] = counts[outcome]
+		for _, label := range outcomeLabels {
+			v.Requests[label] = counts[label]
 		}
 	}
 	return v
 }
 
-// displayKey is a key as it is shown where keys are hashed with a secret, or with none.
+// displayKey returns the key as its HMAC with the secret. If the secret is empty, it returns the
+// key percent-encoded.
 func displayKey(secret, key string) string {
 	if secret != "" {
 		return redisstore.HashedKey(secret, key)
@@ -108,7 +112,7 @@ func displayKey(secret, key string) string {
 	return url.PathEscape(key)
 }
 
-// limitTexts are the limits as operators read them.
+// limitTexts returns the limits as operators see them.
 func (t *limitSet) limitTexts() []string {
 	if t.unlimited {
 		return []string{"unlimited"}
@@ -120,73 +124,77 @@ func (t *limitSet) limitTexts() []string {
 	return texts
 }
 
-// keyView is what operators see of a key.
+// keyView is a key as operators see it.
 type keyView struct {
 	Zone     string        `json:"zone"`
 	Key      string        `json:"key"`             // percent-encoded
-	Store    string        `json:"store,omitempty"` // local: Redis fails, and the local budgets answer
+	Store    string        `json:"store,omitempty"` // local: Redis fails, and these are the local budgets
 	Override *overrideView `json:"override,omitempty"`
 	Budgets  []budgetsView `json:"budgets"`
 }
 
-// overrideView is the override in force.
+// overrideView is the override in force as operators see it.
 type overrideView struct {
 	From   string    `json:"from"`            // config or runtime
-	Limits []string  `json:"limits"`          // as of a zoneView
-	Until  time.Time `json:"until,omitzero"`  // by the clock of who has set it
-	Error  string    `json:"error,omitempty"` // why it can't be read, and has no effect
+	Limits []string  `json:"limits"`          // as in zoneView
+	Until  time.Time `json:"until,omitzero"`  // by the clock of the instance that set it
+	Error  string    `json:"error,omitempty"` // why the override can't be read; then it has no effect
 }
 
-// budgetsView are the budgets that a key has by one of the keys of its zone.
+// budgetsView are the budgets of a key for one alternative of the zone's key.
 type budgetsView struct {
-	Alternative int              `json:"alternative,omitempty"` // from 1, if there are several
+	Alternative int              `json:"alternative,omitempty"` // from 1; 0 if the zone has one alternative
 	Limits      []limitView      `json:"limits"`
 	Concurrency *concurrencyView `json:"concurrency,omitempty"`
 	Ban         *banView         `json:"ban,omitempty"`
 }
 
+// limitView is a budget as operators see it.
 type limitView struct {
 	Plan      *string `json:"plan,omitempty"`
 	Limit     string  `json:"limit"`
 	Remaining int64   `json:"remaining"`
-	// How long until one event fits: 0 if one does; null if none ever will.
+	// RetryAfter is how long until one event fits: 0 if one fits now, null if none ever will.
 	RetryAfter *float64 `json:"retry_after_seconds"`
 	ResetAfter float64  `json:"reset_after_seconds"`
 }
 
+// concurrencyView are the slots of a key as operators see them.
 type concurrencyView struct {
 	Limit int64 `json:"limit"`
 	InUse int64 `json:"in_use"`
 }
 
+// banView is the ban of a key as operators see it.
 type banView struct {
 	Banned bool    `json:"banned"`
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
-// deniedKeyView is what operators see of a key that has been refused, lately.
+// deniedKeyView is a recently denied key as operators see it.
 type deniedKeyView struct {
-	Key       *string `json:"key,omitempty"` // percent-encoded; of hashed ones nil
-	Cut       bool    `json:"cut,omitempty"`
+	Key       *string `json:"key,omitempty"` // percent-encoded; nil for a hashed key
+	Cut       bool    `json:"cut,omitempty"` // Key is only the beginning
 	HashedKey string  `json:"hashed_key,omitempty"`
-	Refused   int64   `json:"refused"`
+	Denied    int64   `json:"denied"`
 	AtLeast   int64   `json:"at_least"`
 }
 
-// listTop lists the keys of a zone that this instance has refused most, lately.
-func (a *adminRequest) listTop() (any, error) {
+// listDeniedKeys returns the keys of a zone that this instance denied most lately.
+func (a *adminRequest) listDeniedKeys() (any, error) {
 	list := []deniedKeyView{}
 	for _, c := range a.zones[0].deniedKeys.list(time.Now()) {
-		r := deniedKeyView{Cut: c.key.cut, Refused: c.count, AtLeast: c.count - c.over}
-		if c.key.hashed {
-			r.HashedKey = c.key.text
+		v := deniedKeyView{Cut: c.Label.cut, Denied: c.Count, AtLeast: c.Count - c.Excess}
+		if c.Label.hashed {
+			v.HashedKey = c.Label.text
 		} else {
-			key := url.PathEscape(c.key.text)
-			r.Key = &key
+			key := url.PathEscape(c.Label.text)
+			v.Key = &key
 		}
-		list = append(list, r)
+		list = append(list, v)
 	}
 	return list, nil
 }
 
-func exactSeconds(m algorithms.Micros) float64 { return float64(m) / 1e6 }
+// fractionalSeconds returns a span of time in seconds.
+func fractionalSeconds(span algorithms.Micros) float64 { return float64(span) / 1e6 }

@@ -102,7 +102,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.denials = newDenialLog(func(r denial) { a.reportDenial(events.(*caddyevents.App), r) })
+	a.denials = newDenialLog(func(d denial) { a.reportDenial(events.(*caddyevents.App), d) })
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}

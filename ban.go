@@ -9,51 +9,52 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Ban refuses everything of a key in its zone, for a while, once the zone's limits have
-// refused it often enough. What is refused meanwhile is charged to nothing.
+// Ban denies all requests of a key in its zone for a while, after the zone's limits have denied
+// the key often enough. While a ban is in force, the zone charges nothing.
 type Ban struct {
-	// How long a ban stands; at least 1µs.
+	// How long a ban lasts; at least 1µs.
 	Duration caddy.Duration `json:"duration,omitempty"`
 
-	// How many requests the zone's own limits must refuse within the longest of their
-	// windows, which begins with the first of them; the last one brings the ban (default 1).
+	// How many requests the zone's own limits must deny until a ban begins. They count
+	// within the longest window of these limits, from the first denial on (default 1).
 	After int64 `json:"after,omitempty"`
 
-	// How long a ban stands at most: each is twice as long as the one before, until so
-	// much time has passed since the end of the last one (default: duration; all bans are
-	// as long).
+	// How long a ban lasts at most. Each ban is twice as long as the one before. After a
+	// time of max without a ban, the next one has the length of duration again (default:
+	// duration; all bans are as long).
 	Max caddy.Duration `json:"max,omitempty"`
 }
 
-// compileOverride makes the ban of a zone with these limits ready.
+// compile returns the ban of a zone with these limits.
 func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
 	}
-	made := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
+	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
 		if span := time.Duration(span); span%time.Microsecond != 0 {
 			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, wholeMicros(span))
 		}
 	}
 	if b.After == 0 {
-		made.After = 1
+		ban.After = 1
 	}
 	if b.Max == 0 {
-		made.Most = made.Duration
+		ban.Most = ban.Duration
 	}
 	for _, l := range limits {
-		made.Window = max(made.Window, l.Window)
+		ban.Window = max(ban.Window, l.Window)
 	}
-	if err := made.Check(); err != nil {
+	if err := ban.Check(); err != nil {
 		return nil, fmt.Errorf("ban: %w", err)
 	}
-	return made, nil
+	return ban, nil
 }
 
-// describe is what a ban comes down to, for zones of one name to be compared.
+// describe returns the settings as text. Bans with the same text are the same.
 func (b *Ban) describe() string {
 	if b == nil {
 		return "none"
@@ -78,11 +79,12 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 		switch word, value := args[i], args[i+1]; {
 		case word == "after" && b.After == 0:
 			if b.After, err = parseInteger("after", value, "5"); err == nil && b.After <= 0 {
-				err = fmt.Errorf("after must be above 0, not %d: write how many refusals it takes, or leave it out for 1", b.After)
+				err = fmt.Errorf("after must be above 0, not %d: write how many denials it takes, or leave it out for 1", b.After)
 			}
 		case word == "max" && b.Max == 0:
 			if b.Max, err = parseDuration("max", value, "24h"); err == nil && b.Max < b.Duration {
-				err = fmt.Errorf("max must be at least %v, the duration, not %v: write how long a ban stands at most, or leave it out", time.Duration(b.Duration), time.Duration(b.Max))
+				err = fmt.Errorf("max must be at least %v, the duration, not %v: write how long a ban stands at most, or leave it out",
+					time.Duration(b.Duration), time.Duration(b.Max))
 			}
 		default:
 			err = fmt.Errorf("only after and max stand behind the duration, each once and with a value, not %q: %s", word, example)
@@ -94,5 +96,8 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	return b, nil
 }
 
-// banned reports whether the zone's ban stands, or has begun with this request.
-func (e *entry) banned() bool { return e.Outcome.Ban.EndsAfter > 0 }
+// banned reports whether a ban of the key is in force, or began with this request.
+func (e *zoneEntry) banned() bool { return e.Outcome.Ban.EndsAfter > 0 }
+
+// deniedByBan reports whether a ban was in force already, so that the limits were not asked.
+func (e *zoneEntry) deniedByBan() bool { return e.Outcome.Verdict == store.Banned }

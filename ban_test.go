@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -49,7 +50,7 @@ func TestBan(t *testing.T) {
 		r.want(t, 429, "RateLimit", `"api";r=0;t=600, "api/2";r=98`, "X-RateLimit-Remaining", "0", "X-Seen", "false false 2 0")
 		r.wantWait(t, 600)
 		r.wantProblem(t, 429, "quota-exceeded", "api")
-		// The second refusal brings the ban, and says so.
+		// The second denial brings the ban, and says so.
 		r = get("a")
 		r.want(t, 429, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=600, "api/2";r=98`, "X-RateLimit-Limit", "2", "X-Seen", "true false 2 0")
 		r.wantWait(t, 3600)
@@ -61,7 +62,7 @@ func TestBan(t *testing.T) {
 			r.wantWait(t, 3600)
 			r.wantProblem(t, 429, "abnormal-usage-detected", "api")
 			seen := "true false 2 0"
-			if fields, there := r.Header[limitHeader]; there && fields[0] == "" {
+			if fields, there := r.Header[httpfields.RateLimit]; there && fields[0] == "" {
 				t.Error("RateLimit is there, and empty")
 			}
 			if r.field("RateLimit") == "" && strings.Contains(use, "redis") { // no limit was asked
@@ -79,7 +80,7 @@ func TestBan(t *testing.T) {
 
 		// Another limit is a new budget, and frees nobody; nor does another ban.
 		c.reload(t, banSite("fixed_window 3 10m\n ban 10m after 9", use))
-		waitFor(t, "the store is asked again", func() bool { // which a refusal that is remembered puts off by a second
+		waitFor(t, "the store is asked again", func() bool { // which a denial that is remembered puts off by a second
 			r = get("a")
 			r.want(t, 429)
 			return r.field("RateLimit") != "" || use == ""
@@ -146,7 +147,7 @@ func TestBanOverInstances(t *testing.T) {
 		hits += n
 	}
 	if hits < 10 {
-		t.Errorf("%d of 20 requests were refused without asking Redis", hits)
+		t.Errorf("%d of 20 requests were denied without asking Redis", hits)
 	}
 }
 

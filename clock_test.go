@@ -49,7 +49,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 			backward++
 		}
 		shown = step.ahead
-		time.Sleep(1100 * time.Millisecond) // until what was refused before is forgotten
+		time.Sleep(1100 * time.Millisecond) // until what was denied before is forgotten
 		for n, name := range algorithms {
 			admitted := func() int { return loads[n].soFar().statuses[200] }
 			want := step.admitted

@@ -233,7 +233,7 @@ func TestConcurrencyAndLimits(t *testing.T) {
 	}
 }
 
-// In the shadow a full zone lets pass, says nothing, and counts what it would refuse.
+// In the shadow a full zone lets pass, says nothing, and counts what it would deny.
 func TestConcurrencyInTheShadow(t *testing.T) {
 	g := startGate(t)
 	c := startCaddy(t, gated(g, "zone api {\n concurrency 1\n shadow\n}"))

@@ -12,155 +12,140 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Delay holds requests back instead of refusing them.
+// Delay holds requests back instead of denying them.
 type Delay struct {
-	// How long a request is held at most; at least 1µs. One that would have to
-	// wait longer is refused.
+	// How long a request is held at most; at least 1µs. A request that would have to
+	// wait longer is denied.
 	Max caddy.Duration `json:"max,omitempty"`
 
-	// How many requests of the zone this instance holds, or decides on, at a time;
-	// further ones pass only if they fit at once. No key gets more of these places than
-	// it leaves free: half of them if it is the only one. A key without a placeholder
-	// gets all (default 1000).
+	// How many requests of the zone this instance holds, or decides on, at a time.
+	// Further requests pass only if there is room for them at once. No key gets more of
+	// these places than it leaves free: half of them if it is the only one. A key without
+	// a placeholder gets all (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
 const defaultHeld = 1000
 
-func (d *Delay) longest() algorithms.Micros { return time.Duration(d.Max).Microseconds() }
+// maxWait returns the option max.
+func (d *Delay) maxWait() algorithms.Micros { return time.Duration(d.Max).Microseconds() }
 
-// check judges the settings together with the zone's limits and mode.
+// check checks the options together with the zone's mode and limits.
 func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
-	longest := time.Duration(d.Max)
+	maxWait := time.Duration(d.Max)
 	switch {
-	case longest <= 0:
-		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", longest)
-	case longest%time.Microsecond != 0:
-		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", longest, wholeMicros(longest))
+	case maxWait <= 0:
+		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", maxWait)
+	case maxWait%time.Microsecond != 0:
+		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", maxWait, wholeMicros(maxWait))
 	case d.Held < 0:
 		return fmt.Errorf("delay holds at least 1 request, not %d: write for example delay 2s 100", d.Held)
 	case mode != algorithms.Binary:
 		return fmt.Errorf("delay and mode %v don't go together: a request is held until all of its cost is there, which is mode binary", mode)
 	}
 	for _, l := range limits {
-		if err := l.CheckDelay(longest.Microseconds()); err != nil {
+		if err := l.CheckDelay(maxWait.Microseconds()); err != nil {
 			return fmt.Errorf("delay: %w", err)
 		}
 	}
 	return nil
 }
 
-// delayPolicy describes the places in which a zone holds requests.
+// delayPolicy is the compiled option delay of a zone.
 type delayPolicy struct {
-	zone    string
-	maxWait algorithms.Micros
-	maxHeld int64
-	oneKey  bool // all requests of the zone have the same key
+	zone      string
+	maxWait   algorithms.Micros
+	maxHeld   int64
+	singleKey bool // all requests of the zone have the same key
 }
 
-// reserve takes a place for a request of a key, and reports whether there was one. A key gets
-// another place only while more are free than it has, so that it leaves some for others.
-// One key alone gets half of the places, two keys get a third each.
-func (p *delayPolicy) reserve(key string) bool {
-	w := p.queue()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	free := p.maxHeld - w.taken
-	if free <= 0 || w.takenBy[key] >= free && !p.oneKey {
-		return false
-	}
-	w.taken++
-	w.takenBy[key]++
-	return true
-}
-
-// reservePlaces takes a place in each zone that may hold the request, if there is one.
-func (state *requestState) reservePlaces() (took bool) {
+// reservePlaces takes a place in the queue of each zone that may hold the request, and reports
+// whether it took one. In a zone without a free place the request passes only at once.
+func (state *requestState) reservePlaces() (reserved bool) {
 	for i := range state.entries {
 		e := &state.entries[i]
 		if e.zone.delay == nil || len(e.Limits) == 0 {
 			continue
 		}
-		longest := e.zone.delay.maxWait
-		for _, l := range e.Limits { // bursts are larger with a small factor, and leave less room for debt
-			longest = min(longest, l.LongestDelay())
+		maxWait := e.zone.delay.maxWait
+		for _, l := range e.Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
+			maxWait = min(maxWait, l.LongestDelay())
 		}
 		switch {
-		case longest <= 0:
-		case e.Shadow: // charged in advance as it would be, but not held
-			e.MaxWait = longest
-		case e.zone.delay.reserve(e.Key):
-			e.MaxWait, took = longest, true
+		case maxWait <= 0:
+		case e.Shadow: // is charged in advance, but not held
+			e.MaxWait = maxWait
+		case e.zone.delay.reservePlace(e.Key):
+			e.MaxWait, reserved = maxWait, true
 		}
 	}
-	return took
+	return reserved
 }
 
-// hasPlace reports whether the request took a place in the zone.
-func (e *entry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
+// hasPlace reports whether the request has a place in the queue of the zone.
+func (e *zoneEntry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
 
 // releasePlaces gives back the places of a request that isn't held.
 func (state *requestState) releasePlaces() {
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace() {
-			e.zone.delay.queue().release(e.Key)
+			e.zone.delay.queue().releasePlace(e.Key)
 		}
 	}
 }
 
-// longestWait is how long the request has to be held: the longest of all its limits.
-func (state *requestState) longestWait() (wait algorithms.Micros) {
+// requiredDelay returns how long the request must be held: the longest wait of its limits.
+func (state *requestState) requiredDelay() (delay algorithms.Micros) {
 	for i := range state.entries {
-		wait = max(wait, state.entries[i].wait())
+		delay = max(delay, state.entries[i].requiredDelay())
 	}
-	return wait
+	return delay
 }
 
-// wait is wait for one zone.
-func (e *entry) wait() (wait algorithms.Micros) {
+// requiredDelay returns how long the zone requires the request to be held.
+func (e *zoneEntry) requiredDelay() (delay algorithms.Micros) {
 	if e.Shadow {
 		return 0
 	}
 	for _, d := range e.Outcome.Decisions {
-		wait = max(wait, d.Wait)
+		delay = max(delay, d.Wait)
 	}
-	return wait
+	return delay
 }
 
 var errClientGone = errors.New("the client left while its request was held")
 
-// hold holds the request, which is allowed and charged, until its time has come. If
-// the client leaves before, what was charged is given back.
-func (h *Handler) hold(ctx context.Context, state *requestState, wait algorithms.Micros) error {
-	timer := time.NewTimer(time.Duration(wait) * time.Microsecond)
+// hold holds the request, which is allowed and charged, until its time has come. If the client
+// leaves before, hold gives the charges back.
+func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) error {
+	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
 	defer timer.Stop()
-	var turns []*turn
+	var held []*heldRequest // one per zone that holds the request
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace() {
-			turns = append(turns, e.zone.delay.queue().join(h, *e.Request))
+			held = append(held, e.zone.delay.queue().hold(state.handler, *e.Request))
 		}
 	}
 	select {
 	case <-timer.C:
-		for _, t := range turns {
-			t.proceed()
+		for _, h := range held {
+			h.pass()
 		}
-		state.ageDecisions(wait)
+		state.ageDecisions(delay)
 		return nil
 	case <-ctx.Done():
-		for i := range state.entries { // zones without delay give back at the end of the request
+		for i := range state.entries { // zones without delay give their charges back when the request ends
 			e := &state.entries[i]
 			e.trueCost, e.settled = 0, !e.hasPlace()
 		}
-		for _, t := range turns {
-			t.abandon()
+		for _, h := range held {
+			h.abandon()
 		}
 		return errClientGone
 	}
 }
 
-// ageDecisions makes the decisions those of a moment later, when nothing has changed but the
-// time.
+// ageDecisions updates the decisions after time has passed without further charges.
 func (state *requestState) ageDecisions(passed algorithms.Micros) {
 	for i := range state.requests {
 		for j := range state.requests[i].Outcome.Decisions {
@@ -173,11 +158,12 @@ func (state *requestState) ageDecisions(passed algorithms.Micros) {
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	args := d.RemainingArgs()
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100", len(args))
+		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100",
+			len(args))
 	}
-	longest, err := parseDuration("delay", args[0], "2s")
+	maxWait, err := parseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {
-		return &Delay{Max: longest}, err
+		return &Delay{Max: maxWait}, err
 	}
 	held, err := parseInteger("requests", args[1], "100")
 	if err == nil && held <= 0 {
@@ -186,5 +172,5 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("delay: %w", err)
 	}
-	return &Delay{Max: longest, Held: held}, nil
+	return &Delay{Max: maxWait, Held: held}, nil
 }

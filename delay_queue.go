@@ -7,124 +7,144 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// delayQueue holds the requests of a zone in this process. Like the requests, it outlives
-// configurations. A held request has a turn in the queue of its key. If its client leaves,
-// the charge can't be given back while later requests wait behind it. So the turn stays and
-// keeps its place, until those have left too or one of them passes. The number of places
-// bounds the memory.
+// delayQueue is the queue of a zone's held requests in this process, with one line per key.
+// It outlives configurations, because held requests do.
+//
+// A held request is charged in advance. If its client leaves, the charge can be given back
+// only while no later request of the key waits behind it. So an abandoned request keeps its
+// place in the line until all requests behind it have left too, or one of them has passed.
+// The number of places bounds the memory.
 type delayQueue struct {
-	mu      sync.Mutex
-	taken   int64              // places of turns, and of requests being decided
-	takenBy map[string]int64   // the same, by key; never 0
-	queues  map[string][]*turn // by key, in the order of their charges; never empty
+	mu         sync.Mutex
+	taken      int64                     // places of held requests, and of requests being decided
+	takenByKey map[string]int64          // the same by key; never 0
+	heldByKey  map[string][]*heldRequest // the lines, in the order of the charges; never empty
 }
 
-// turn is the charge of a held request.
-type turn struct {
+// heldRequest is a request that waits until it may pass.
+type heldRequest struct {
 	queue     *delayQueue
 	handler   *Handler
 	request   store.Request
-	abandoned bool // its client has left
+	abandoned bool // the client has left
 }
 
-var delayQueues sync.Map // zone → *waitingRoom
+var delayQueues sync.Map // zone name → *delayQueue
 
+// queue returns the queue of the policy's zone.
 func (p *delayPolicy) queue() *delayQueue {
-	w, ok := delayQueues.Load(p.zone)
+	q, ok := delayQueues.Load(p.zone)
 	if !ok {
-		w, _ = delayQueues.LoadOrStore(p.zone, &delayQueue{takenBy: make(map[string]int64), queues: make(map[string][]*turn)})
+		q, _ = delayQueues.LoadOrStore(p.zone, &delayQueue{takenByKey: make(map[string]int64), heldByKey: make(map[string][]*heldRequest)})
 	}
-	return w.(*delayQueue)
+	return q.(*delayQueue)
 }
 
-// release gives back the place of a request that is decided and isn't held.
-func (w *delayQueue) release(key string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.freeLocked(key, 1)
-	w.giveBackLocked(key)
+// reservePlace takes a place for a request of a key, and reports whether one was free. A key
+// gets another place only while more places are free than the key has. So it leaves some for
+// other keys: one key alone gets half of the places, two keys get a third each. If all
+// requests have the same key, that key gets all places.
+func (p *delayPolicy) reservePlace(key string) bool {
+	q := p.queue()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	free := p.maxHeld - q.taken
+	if free <= 0 || q.takenByKey[key] >= free && !p.singleKey {
+		return false
+	}
+	q.taken++
+	q.takenByKey[key]++
+	return true
 }
 
-// join turns a place into a turn in the queue. Answers of the store can overtake each other,
-// so the receipts decide where in the queue the turn is.
-func (w *delayQueue) join(h *Handler, r store.Request) *turn {
-	t := &turn{queue: w, handler: h, request: r}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	q := w.queues[r.Key]
-	at := len(q)
-	for at > 0 && q[at-1].isBehind(t) {
+// releasePlace gives back the place of a request that was decided and isn't held.
+func (q *delayQueue) releasePlace(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.freePlacesLocked(key, 1)
+	q.refundAbandonedLocked(key)
+}
+
+// hold puts a charged request into the line of its key, on the place that was reserved for it.
+// Replies of the store can overtake each other, so the receipts decide where the request
+// stands.
+func (q *delayQueue) hold(h *Handler, r store.Request) *heldRequest {
+	held := &heldRequest{queue: q, handler: h, request: r}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	line := q.heldByKey[r.Key]
+	at := len(line)
+	for at > 0 && line[at-1].isChargedAfter(held) {
 		at--
 	}
-	w.queues[r.Key] = slices.Insert(q, at, t)
-	w.giveBackLocked(r.Key)
-	return t
+	q.heldByKey[r.Key] = slices.Insert(line, at, held)
+	q.refundAbandonedLocked(r.Key)
+	return held
 }
 
-// isBehind reports whether t was charged after another turn of its key. Turns of different
-// limits, as after a change of plan, stay in the order in which they came. In a wrong
-// order less is given back, never more.
-func (t *turn) isBehind(other *turn) bool {
-	limit := t.request.Limits[0]
-	return limit.ID == other.request.Limits[0].ID && limit.Later(t.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt)
+// isChargedAfter reports whether h was charged after another request of its key. If the two
+// have different limits, as after a change of plan, it returns false, and they stay in the
+// order in which they came. In a wrong order less is given back, never more.
+func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
+	limit, otherLimit := h.request.Limits[0], other.request.Limits[0]
+	receipt, otherReceipt := h.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt
+	return limit.ID == otherLimit.ID && limit.Later(receipt, otherReceipt)
 }
 
-// proceed ends a turn whose time has come, and the turns before it whose clients have left:
-// time has given back their charges.
-func (t *turn) proceed() {
-	w, key := t.queue, t.request.Key
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	q := w.queues[key]
-	end := slices.Index(q, t) + 1
-	t.abandoned = true
-	stay := slices.DeleteFunc(slices.Clone(q[:end]), func(t *turn) bool { return t.abandoned }) // the others wait for another limit
-	w.queues[key] = slices.Replace(q, 0, end, stay...)
-	w.freeLocked(key, end-len(stay))
-	w.giveBackLocked(key)
+// pass removes a request whose time has come. It also removes the abandoned requests before
+// it, because their charges are in the past and can't be given back.
+func (h *heldRequest) pass() {
+	q, key := h.queue, h.request.Key
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	line := q.heldByKey[key]
+	end := slices.Index(line, h) + 1
+	remaining := slices.DeleteFunc(slices.Clone(line[:end]), func(other *heldRequest) bool { return other == h || other.abandoned })
+	q.heldByKey[key] = slices.Replace(line, 0, end, remaining...) // those that wait for another limit remain
+	q.freePlacesLocked(key, end-len(remaining))
+	q.refundAbandonedLocked(key)
 }
 
-// abandon notes that the client has left.
-func (t *turn) abandon() {
-	w := t.queue
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t.abandoned = true
-	t.request.Outcome.Decisions = slices.Clone(t.request.Outcome.Decisions) // the answer, which owns them, ends
-	w.giveBackLocked(t.request.Key)
+// abandon marks a request whose client has left.
+func (h *heldRequest) abandon() {
+	q := h.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h.abandoned = true
+	h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions) // they are part of the requestState, which ends
+	q.refundAbandonedLocked(h.request.Key)
 }
 
-// giveBackLocked gives back the charges at the end of a key's queue whose clients have left.
-// The newest goes first, so that it finds its budget as it left it. giveBackLocked does
-// nothing while a request of the key is being decided, because that request may be charged
-// behind them.
-func (w *delayQueue) giveBackLocked(key string) {
-	q := w.queues[key]
-	if w.takenBy[key] != int64(len(q)) {
+// refundAbandonedLocked gives back the charges of the abandoned requests at the end of a key's
+// line, the newest first, so that each finds its budget as it left it. It does nothing while a
+// request of the key is being decided, because that request may be charged behind them.
+func (q *delayQueue) refundAbandonedLocked(key string) {
+	line := q.heldByKey[key]
+	if q.takenByKey[key] != int64(len(line)) {
 		return
 	}
-	for n := len(q); n > 0 && q[n-1].abandoned; n = len(q) {
-		h := q[n-1].handler
+	for n := len(line); n > 0 && line[n-1].abandoned; n = len(line) {
+		h := line[n-1].handler
 		var corrections []store.Correction
-		for n > 0 && q[n-1].abandoned && q[n-1].handler == h {
+		for n > 0 && line[n-1].abandoned && line[n-1].handler == h {
 			n--
-			corrections = append(corrections, store.Correction{Request: &q[n].request, Refund: maxCost})
+			corrections = append(corrections, store.Correction{Request: &line[n].request, Refund: maxCost})
 		}
 		h.store.Correct(corrections, h.correctionFailed)
-		q = slices.Delete(q, n, len(q))
-		w.freeLocked(key, len(corrections))
+		line = slices.Delete(line, n, len(line))
+		q.freePlacesLocked(key, len(corrections))
 	}
-	if len(q) > 0 {
-		w.queues[key] = q
+	if len(line) > 0 {
+		q.heldByKey[key] = line
 	} else {
-		delete(w.queues, key)
+		delete(q.heldByKey, key)
 	}
 }
 
-// freeLocked frees n places of a key.
-func (w *delayQueue) freeLocked(key string, n int) {
-	w.taken -= int64(n)
-	if w.takenBy[key] -= int64(n); w.takenBy[key] == 0 {
-		delete(w.takenBy, key)
+// freePlacesLocked frees n places of a key.
+func (q *delayQueue) freePlacesLocked(key string, n int) {
+	q.taken -= int64(n)
+	if q.takenByKey[key] -= int64(n); q.takenByKey[key] == 0 {
+		delete(q.takenByKey, key)
 	}
 }

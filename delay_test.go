@@ -14,7 +14,7 @@ import (
 )
 
 // Held requests pass one by one, none sooner than if it had come when there was
-// room, and those that would have to wait too long are refused at once.
+// room, and those that would have to wait too long are denied at once.
 func TestDelay(t *testing.T) {
 	const spacing = 100 * time.Millisecond
 	limits := []string{
@@ -30,9 +30,9 @@ func TestDelay(t *testing.T) {
 		for _, limit := range limits {
 			name, _, _ := strings.Cut(limit, " ")
 			t.Run(name, func(t *testing.T) {
-				passed, refused := timed(t, c, 40, "/"+name)
-				if len(passed) < 8 || refused == 0 { // two at once, six that wait, and more if this machine is slow
-					t.Fatalf("%d requests passed and %d were refused", len(passed), refused)
+				passed, denied := timed(t, c, 40, "/"+name)
+				if len(passed) < 8 || denied == 0 { // two at once, six that wait, and more if this machine is slow
+					t.Fatalf("%d requests passed and %d were denied", len(passed), denied)
 				}
 				if last := passed[len(passed)-1]; last > 10*time.Second {
 					t.Errorf("the last request passed after %v", last)
@@ -50,7 +50,7 @@ func TestDelay(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want := fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"denied\",zone=%q} %d\n", name, refused); !strings.Contains(metrics.body, want) {
+				if want := fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"denied\",zone=%q} %d\n", name, denied); !strings.Contains(metrics.body, want) {
 					t.Errorf("the metrics lack %s", want)
 				}
 				if !strings.Contains(metrics.body, fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"delayed\",zone=%q} ", name)) {
@@ -62,8 +62,8 @@ func TestDelay(t *testing.T) {
 }
 
 // timed sends requests at once, and returns when those that passed did, in order, and
-// how many were refused.
-func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []time.Duration, refused int) {
+// how many were denied.
+func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []time.Duration, denied int) {
 	t.Helper()
 	began := time.Now()
 	var mu sync.Mutex
@@ -78,7 +78,7 @@ func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []t
 			mu.Lock()
 			defer mu.Unlock()
 			if r.StatusCode != 200 {
-				refused++
+				denied++
 				r.want(t, 429, "Retry-After", "1")
 				return
 			}
@@ -88,7 +88,7 @@ func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []t
 	}
 	wg.Wait()
 	slices.Sort(passed)
-	return passed, refused
+	return passed, denied
 }
 
 // No more requests are held than there are places, and a client that leaves gets its

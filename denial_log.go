@@ -14,93 +14,80 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// denials tells the log and the events app about refused requests, so that an
-// attack becomes no flood of its own: of each zone and key the first refusal at
-// once, then at most once a second how many there were. The table is bounded;
-// what it has no room for is reported as one key per zone.
-type denialLog struct {
-	report func(denial)
+// The reasons of denials.
+const (
+	reasonLimit       = "limit"
+	reasonConcurrency = "concurrency"
+	reasonBan         = "ban"
+)
 
-	mu     sync.Mutex
-	recent map[denialKey]*denial // count is what is not reported yet
-	timer  *time.Timer           // runs while recent isn't empty
-	closed bool
-}
-
-// maxRecentDenials bounds the table, and with it the lines logged per second.
-const maxRecentDenials = 1000
-
-type denialKey struct {
-	zone   string
-	key    keyhash.Hash
-	shadow bool // the requests passed
-	ban    bool // bans began with them
-	others bool // all keys without room in the table
-}
-
-// denial is one or more refused requests of one zone and key; all but count
-// describe the latest.
+// denial is what operators learn about one or more denied requests of one zone and key. All
+// fields but count describe the latest request.
 type denial struct {
-	zone                string
-	key                 string // once noted: in the form of the log
-	shadow, ban, others bool   // as in refusalKey
-	handler             *Handler
-	wait                algorithms.Micros // for a ban, its duration
-	reason              string
-	limit               *algorithms.Limit // the reason is limit
-	slots               int64             // how many there are; the reason is concurrency
-	remoteIP, clientIP  string
-	method, host, path  string // clipped
-	count               int64
+	zone               string
+	key                string // in the table of a denialLog: as it is logged
+	shadow             bool   // the zone is in shadow mode, so the request passed
+	ban                bool   // a ban began with the request
+	overflow           bool   // the denials are of all keys without room in the table
+	handler            *Handler
+	wait               algorithms.Micros // retry after; for a ban, its duration
+	reason             string
+	limit              *algorithms.Limit // for reasonLimit
+	slots              int64             // for reasonConcurrency: the number of slots
+	remoteIP, clientIP string
+	method, host, path string // at most maxLoggedTextBytes each
+	count              int64
 }
 
-// maxClippedBytes is how many bytes are logged of a text that clients send.
-const maxClippedBytes = 256
-
-func clip(text string) string { return text[:min(len(text), maxClippedBytes)] }
-
-// keep copies the texts, so that r doesn't keep the memory of the request. Texts
-// that are the same as before are shared with before.
-func (r *denial) keep(before *denial) {
-	for _, text := range [][2]*string{{&r.method, &before.method}, {&r.host, &before.host}, {&r.path, &before.path}} {
-		if *text[0] == *text[1] {
-			*text[0] = *text[1]
-		} else {
-			*text[0] = strings.Clone(*text[0])
-		}
-	}
-}
-
-// message returns the log message. Tools that ban clients look for "rate limit exceeded".
-func (r *denial) message() string {
+// message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
+func (d *denial) message() string {
 	switch {
-	case r.ban && r.shadow:
+	case d.ban && d.shadow:
 		return "key would be banned"
-	case r.ban:
+	case d.ban:
 		return "key banned"
-	case r.shadow:
+	case d.shadow:
 		return "rate limit would be exceeded"
 	default:
 		return "rate limit exceeded"
 	}
 }
 
-// limitText returns the limit that denied, in words.
-func (r *denial) limitText() string {
-	switch r.reason {
+// limitDescription returns the limit that denied the request, as text.
+func (d *denial) limitDescription() string {
+	switch d.reason {
 	case reasonLimit:
-		return r.limit.String()
+		return d.limit.String()
 	case reasonConcurrency:
-		return fmt.Sprint("concurrency ", r.slots)
+		return fmt.Sprint("concurrency ", d.slots)
 	default:
-		return r.reason
+		return d.reason
 	}
 }
 
-// logShadowsAndBans reports the denials of zones in shadow mode, and the bans that begin with this
+// cloneTexts copies the texts that come from the request, so that the denial doesn't keep the
+// memory of the request. Texts that are the same as in previous are shared with previous.
+func (d *denial) cloneTexts(previous *denial) {
+	d.method = cloneUnlessEqual(d.method, previous.method)
+	d.host = cloneUnlessEqual(d.host, previous.host)
+	d.path = cloneUnlessEqual(d.path, previous.path)
+}
+
+func cloneUnlessEqual(text, previous string) string {
+	if text == previous {
+		return previous
+	}
+	return strings.Clone(text)
+}
+
+// maxLoggedTextBytes is how many bytes of a text from a client are logged.
+const maxLoggedTextBytes = 256
+
+func clipText(text string) string { return text[:min(len(text), maxLoggedTextBytes)] }
+
+// logShadowsAndBans logs the denials of zones in shadow mode, and the bans that begin with this
 // request.
 func (state *requestState) logShadowsAndBans(r *http.Request) {
 	for i := range state.entries {
@@ -117,172 +104,208 @@ func (state *requestState) logShadowsAndBans(r *http.Request) {
 	}
 }
 
-// observeHeader reports a denial by a zone.
-func (state *requestState) logDenial(r *http.Request, e *entry, denied denial) {
-	remote, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		remote = r.RemoteAddr
+// logDenial fills in the rest of a denial by the zone, and logs it.
+func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) {
+	d.zone, d.key, d.handler = e.zone.name, e.Key, state.handler
+	if d.reason, d.limit = e.denialReason(); d.reason == reasonConcurrency {
+		d.slots = e.Slots.Limit
 	}
-	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	remoteIP, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		remoteIP = r.RemoteAddr
+	}
+	d.remoteIP = remoteIP
+	d.clientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	path := r.URL.Path
-	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before it was rewritten
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // before rewrites
 		path = original.URL.Path
 	}
-	denied.zone, denied.key, denied.handler = e.zone.name, e.Key, state.handler
-	if denied.reason, denied.limit = e.denialReason(); denied.reason == reasonConcurrency {
-		denied.slots = e.Slots.Limit
+	d.method, d.host, d.path = clipText(r.Method), clipText(r.Host), clipText(path)
+	state.handler.app.denials.record(d)
+}
+
+// denialReason returns the reason why the zone denies the request. If limits deny it, it also
+// returns the limit with the longest wait.
+func (e *zoneEntry) denialReason() (reason string, limit *algorithms.Limit) {
+	if e.deniedByBan() {
+		return reasonBan, nil
 	}
-	denied.remoteIP, denied.clientIP = remote, client
-	denied.method, denied.host, denied.path = clip(r.Method), clip(r.Host), clip(path)
-	state.handler.app.denials.record(denied)
+	longest := algorithms.Micros(-1)
+	for n, d := range e.Outcome.Decisions {
+		if limitDenies(d) && d.RetryAfter > longest {
+			longest, reason, limit = d.RetryAfter, reasonLimit, e.limitSet.limits[n]
+		}
+	}
+	if e.lacksSlot() && slotRetryAfter > longest {
+		return reasonConcurrency, nil
+	}
+	return reason, limit
+}
+
+// denialLog reports denials to the log and the events app without flooding them. For each zone
+// and key it reports the first denial at once, and later ones together once a second.
+type denialLog struct {
+	report func(denial)
+
+	mu     sync.Mutex
+	recent map[denialLogKey]*denial // their counts are not yet reported
+	timer  *time.Timer              // runs while recent isn't empty
+	closed bool
+}
+
+// maxDenialLogKeys bounds the keys of recent, and so the lines that are logged per second.
+// Denials of further keys are counted together, per zone.
+const maxDenialLogKeys = 1000
+
+// denialLogKey identifies the denials that are reported together. The flags are as in [denial].
+type denialLogKey struct {
+	zone                  string
+	key                   keyhash.Hash
+	shadow, ban, overflow bool
 }
 
 func newDenialLog(report func(denial)) *denialLog {
-	return &denialLog{report: report, recent: make(map[denialKey]*denial)}
+	return &denialLog{report: report, recent: make(map[denialLogKey]*denial)}
 }
 
-// observeHeader reports a refusal, now or within a second.
-func (f *denialLog) record(r denial) {
-	r.count = 1
-	if f.addIfKnown(&r) {
-		f.report(r)
+// record reports a denial, now or within a second.
+func (l *denialLog) record(d denial) {
+	d.count = 1
+	if l.add(&d) {
+		l.report(d)
 	}
 }
 
-// addIfKnown tells whether a refusal is to be reported at once; otherwise it is
-// added to those that wait.
-func (f *denialLog) addIfKnown(r *denial) bool {
-	k := denialKey{zone: r.zone, key: keyHashes.Sum(r.key), shadow: r.shadow, ban: r.ban}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known := f.recent[k]
-	if !f.closed && known == nil && len(f.recent) >= maxRecentDenials {
-		k = denialKey{zone: r.zone, shadow: r.shadow, ban: r.ban, others: true}
-		known, r.others = f.recent[k], true
+// add adds a denial to the recent ones. It reports whether the denial must be reported now. The
+// key of d becomes the key as it is logged.
+func (l *denialLog) add(d *denial) (reportNow bool) {
+	id := denialLogKey{zone: d.zone, key: keyHashes.Sum(d.key), shadow: d.shadow, ban: d.ban}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.recent[id]
+	if !l.closed && known == nil && len(l.recent) >= maxDenialLogKeys {
+		id = denialLogKey{zone: d.zone, shadow: d.shadow, ban: d.ban, overflow: true}
+		known, d.overflow = l.recent[id], true
 	}
 	switch {
-	case r.others:
-		r.key = ""
-	case known != nil && known.handler == r.handler:
-		r.key = known.key
+	case d.overflow:
+		d.key = ""
+	case known != nil && known.handler == d.handler:
+		d.key = known.key
 	default:
-		r.key = r.handler.loggedKey(r.key)
+		d.key = d.handler.loggedKey(d.key)
 	}
-	if f.closed {
+	if l.closed {
 		return true
 	}
 	if known != nil {
-		r.count += known.count
-		r.keep(known)
-		*known = *r
+		d.count += known.count
+		d.cloneTexts(known)
+		*known = *d
 		return false
 	}
-	first := *r // the table keeps this copy
+	first := *d
 	first.count = 0
-	first.keep(&denial{})
-	f.recent[k] = &first
-	if f.timer == nil {
-		f.timer = time.AfterFunc(time.Second, f.tick)
+	first.cloneTexts(&denial{})
+	l.recent[id] = &first
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
 	return true
 }
 
-// tick reports what has come in since the last one, and forgets the keys of
-// which nothing has.
-func (f *denialLog) tick() {
-	f.mu.Lock()
+// reportRecent reports the denials since the last call, and forgets the keys without any.
+func (l *denialLog) reportRecent() {
+	l.mu.Lock()
 	var due []denial
-	for k, r := range f.recent {
-		if r.count == 0 {
-			delete(f.recent, k)
+	for id, d := range l.recent {
+		if d.count == 0 {
+			delete(l.recent, id)
 			continue
 		}
-		due = append(due, *r)
-		r.count = 0
+		due = append(due, *d)
+		d.count = 0
 	}
-	f.timer = nil
-	if len(f.recent) > 0 && !f.closed {
-		f.timer = time.AfterFunc(time.Second, f.tick)
+	l.timer = nil
+	if len(l.recent) > 0 && !l.closed {
+		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
-	f.mu.Unlock()
-	for _, r := range due {
-		f.report(r)
+	l.mu.Unlock()
+	for _, d := range due {
+		l.report(d)
 	}
 }
 
-// close reports what still waits. Later refusals are reported at once.
-func (f *denialLog) close() {
-	f.mu.Lock()
-	f.closed = true
-	if f.timer != nil {
-		f.timer.Stop()
+// close reports the recent denials. Later denials are reported at once.
+func (l *denialLog) close() {
+	l.mu.Lock()
+	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
 	}
-	f.mu.Unlock()
-	f.tick()
+	l.mu.Unlock()
+	l.reportRecent()
 }
 
 func (h *Handler) logsKeys() bool { return h.LogKey != nil && *h.LogKey }
 
-// loggedKey returns a key in the form of the log; "" if keys are not logged. The mark of a
-// cut key makes it longer than any key logged whole, so the two can't be confused.
+// loggedKey returns a key as it is logged; "" if keys are not logged. A cut key ends with a
+// mark, which makes it longer than any key that is logged whole. So the two can't be confused.
 func (h *Handler) loggedKey(key string) string {
 	if !h.logsKeys() {
 		return ""
 	}
-	if h.hashKeys != "" {
-		return redisstore.HashedKey(h.hashKeys, key)
+	shown := newShownKey(h.hashKeys, key)
+	if shown.cut {
+		return shown.text + "…"
 	}
-	shown, cut := shortenKey(key)
-	if cut {
-		return shown + "…"
-	}
-	return shown
+	return shown.text
 }
 
-// reportDenial logs a denial or a ban, and emits the event of a denial. A denial in shadow
-// mode and a ban have no event.
-func (a *App) reportDenial(events *caddyevents.App, r denial) {
-	wait := time.Duration(r.wait) * time.Microsecond
-	if r.wait == algorithms.Forever {
-		wait = 0 // it is no use to wait
+// reportDenial logs a denial or a ban, and emits the event of a denial. Denials in shadow mode
+// and bans have no event.
+func (a *App) reportDenial(events *caddyevents.App, d denial) {
+	wait := time.Duration(d.wait) * time.Microsecond
+	if d.wait == algorithms.Forever {
+		wait = 0 // no wait helps
 	}
-	hashed := r.handler.hashKeys != "" // then leave out all that a key can be made of
-	if c := r.handler.logger.Check(zap.InfoLevel, r.message()); c != nil {
-		fields := []zap.Field{zap.String("zone", r.zone)}
-		if r.ban {
+	hashed := d.handler.hashKeys != "" // then leave out all texts that keys are made of
+	if c := d.handler.logger.Check(zap.InfoLevel, d.message()); c != nil {
+		fields := []zap.Field{zap.String("zone", d.zone)}
+		if d.ban {
 			fields = append(fields, zap.String("until", time.Now().Add(wait).UTC().Format(time.RFC3339)), zap.Duration("duration", wait))
 		} else {
 			fields = append(fields, zap.Duration("wait", wait))
 		}
 		if !hashed {
-			fields = append(fields, zap.String("remote_ip", r.remoteIP), zap.String("client_ip", r.clientIP))
+			fields = append(fields, zap.String("remote_ip", d.remoteIP), zap.String("client_ip", d.clientIP))
 		}
-		fields = append(fields, zap.Int64("count", r.count),
-			zap.String("reason", r.reason), zap.String("limit", r.limitText()), zap.String("method", r.method))
+		fields = append(fields, zap.Int64("count", d.count),
+			zap.String("reason", d.reason), zap.String("limit", d.limitDescription()), zap.String("method", d.method))
 		if !hashed {
-			fields = append(fields, zap.String("host", r.host), zap.String("path", r.path))
+			fields = append(fields, zap.String("host", d.host), zap.String("path", d.path))
 		}
-		if r.others {
+		if d.overflow {
 			fields = append(fields, zap.Bool("other_keys", true))
-		} else if r.handler.logsKeys() {
-			fields = append(fields, zap.String("key", r.key))
+		} else if d.handler.logsKeys() {
+			fields = append(fields, zap.String("key", d.key))
 		}
 		c.Write(fields...)
 	}
-	if r.shadow || r.ban {
+	if d.shadow || d.ban {
 		return
 	}
 	data := map[string]any{
-		"zone":   r.zone,
+		"zone":   d.zone,
 		"wait":   wait,
-		"count":  r.count,
-		"reason": r.reason,
-		"limit":  r.limitText(),
-		"method": r.method,
+		"count":  d.count,
+		"reason": d.reason,
+		"limit":  d.limitDescription(),
+		"method": d.method,
 	}
 	if !hashed {
-		data["remote_ip"], data["client_ip"] = r.remoteIP, r.clientIP
-		data["host"], data["path"] = r.host, r.path
+		data["remote_ip"], data["client_ip"] = d.remoteIP, d.clientIP
+		data["host"], data["path"] = d.host, d.path
 	}
 	events.Emit(a.ctx, "rate_limit_exceeded", data)
 }

@@ -15,57 +15,57 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-func TestRefusalsAreBounded(t *testing.T) {
+func TestDenialsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, reports, count := new(Handler), 0, int64(0)
-		f := newDenialLog(func(r denial) {
+		l := newDenialLog(func(d denial) {
 			reports++
-			count += r.count
+			count += d.count
 		})
 		const keys, each, seconds = 5000, 3, 4
 		for range seconds {
 			for i := range keys * each {
-				f.record(denial{zone: "z", key: fmt.Sprint(i % keys), handler: h})
+				l.record(denial{zone: "z", key: fmt.Sprint(i % keys), handler: h})
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
-		if most := (seconds + 1) * (maxRecentDenials + 1); reports > most {
+		if most := (seconds + 1) * (maxDenialLogKeys + 1); reports > most {
 			t.Errorf("%d reports in %d seconds, want at most %d", reports, seconds, most)
 		}
-		if len(f.recent) > maxRecentDenials+1 {
-			t.Errorf("%d keys are remembered", len(f.recent))
+		if len(l.recent) > maxDenialLogKeys+1 {
+			t.Errorf("%d keys are remembered", len(l.recent))
 		}
-		f.record(denial{zone: "z", key: "0", handler: h})
-		f.close()
+		l.record(denial{zone: "z", key: "0", handler: h})
+		l.close()
 		if want := int64(keys*each*seconds + 1); count != want {
-			t.Errorf("%d refusals are reported, want %d", count, want)
+			t.Errorf("%d denials are reported, want %d", count, want)
 		}
-		f.record(denial{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
+		l.record(denial{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
-			t.Errorf("%d refusals are reported, want %d", count, want)
+			t.Errorf("%d denials are reported, want %d", count, want)
 		}
 	})
 }
 
-func TestRefusalsForgetQuietKeys(t *testing.T) {
+func TestDenialsForgetQuietKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newDenialLog(func(denial) {})
-		defer f.close()
-		f.record(denial{zone: "z", key: "a", handler: new(Handler)})
+		l := newDenialLog(func(denial) {})
+		defer l.close()
+		l.record(denial{zone: "z", key: "a", handler: new(Handler)})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if len(f.recent) != 0 || f.timer != nil {
-			t.Errorf("%d keys are remembered, timer %v", len(f.recent), f.timer)
+		if len(l.recent) != 0 || l.timer != nil {
+			t.Errorf("%d keys are remembered, timer %v", len(l.recent), l.timer)
 		}
 	})
 }
 
 // What is logged of a key is bounded, and two keys that are logged alike are counted apart.
-func TestRefusalsCutKeys(t *testing.T) {
+func TestDenialsCutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(map[string]int64)
-		f := newDenialLog(func(r denial) { counts[r.key] += r.count })
+		l := newDenialLog(func(d denial) { counts[d.key] += d.count })
 		yes := true
 		logging := &Handler{Options: Options{LogKey: &yes}}
 		hashing := &Handler{Options: Options{LogKey: &yes}, hashKeys: "pepper"}
@@ -73,23 +73,23 @@ func TestRefusalsCutKeys(t *testing.T) {
 		whole, cut := long[:maxShownKey], long[:maxShownKey]+"…"
 		for range 3 {
 			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
-				f.record(denial{zone: "z", key: key, handler: logging})
+				l.record(denial{zone: "z", key: key, handler: logging})
 			}
-			f.record(denial{zone: "hashed", key: long, handler: hashing})
-			f.record(denial{zone: "z", key: "hidden", handler: new(Handler)})
+			l.record(denial{zone: "hashed", key: long, handler: hashing})
+			l.record(denial{zone: "z", key: "hidden", handler: new(Handler)})
 		}
-		if n := len(f.recent); n != 8 {
+		if n := len(l.recent); n != 8 {
 			t.Errorf("%d keys are counted, want 8", n)
 		}
-		f.record(denial{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
-		f.close()
+		l.record(denial{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
+		l.close()
 		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, redisstore.HashedKey("pepper", long): 3, redisstore.HashedKey("pepper", "k"): 3}
 		for key, n := range want {
-			if key == "k" { // the last refusal of a second tells for all
+			if key == "k" { // the last denial of a second tells for all
 				n = 1
 			}
 			if counts[key] != n {
-				t.Errorf("%.300q: %d refusals, want %d", key, counts[key], n)
+				t.Errorf("%.300q: %d denials, want %d", key, counts[key], n)
 			}
 		}
 		if len(counts) != len(want) {
@@ -102,15 +102,15 @@ func TestRefusalsCutKeys(t *testing.T) {
 // is part of.
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	yes := true
-	z := &zone{deniedKeys: new(top)}
-	refusals := newDenialLog(func(denial) {})
-	defer refusals.close()
+	z := &zone{deniedKeys: newDeniedKeys()}
+	denials := newDenialLog(func(denial) {})
+	defer denials.close()
 	header := func() weak.Pointer[[12_000]byte] {
 		header := new([12_000]byte)
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
 			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashKeys: "pepper"}} {
-				refusals.record(denial{zone: "z" + h.hashKeys, key: key, handler: h})
-				z.deniedKeys.count(time.Now(), h.hashKeys, key)
+				denials.record(denial{zone: "z" + h.hashKeys, key: key, handler: h})
+				z.deniedKeys.add(time.Now(), h.hashKeys, key)
 			}
 			z.knownOverrides.remember(key, knownOverride{Override: &store.Override{Text: "{}"}})
 		}
@@ -120,29 +120,29 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	if header.Value() != nil {
 		t.Error("a key is kept")
 	}
-	runtime.KeepAlive(refusals)
+	runtime.KeepAlive(denials)
 	runtime.KeepAlive(z)
 }
 
 // What is kept of a request is bounded, and costs nothing anew while it is the same.
-func TestRefusalsKeepLittle(t *testing.T) {
+func TestDenialsKeepLittle(t *testing.T) {
 	var last denial
-	f := newDenialLog(func(r denial) { last = r })
-	defer f.close()
+	l := newDenialLog(func(d denial) { last = d })
+	defer l.close()
 	h, long := new(Handler), strings.Repeat("x", 100_000)
-	k := denialKey{zone: "z", key: keyHashes.Sum("a")}
+	k := denialLogKey{zone: "z", key: keyHashes.Sum("a")}
 	note := func(path string) {
-		f.record(denial{zone: "z", key: "a", handler: h, method: clip("GET"), host: clip(long), path: clip(path)})
+		l.record(denial{zone: "z", key: "a", handler: h, method: clipText("GET"), host: clipText(long), path: clipText(path)})
 	}
 	note(long)
-	if known := f.recent[k]; len(known.host) != maxClippedBytes || len(known.path) != maxClippedBytes || len(last.path) != maxClippedBytes {
+	if known := l.recent[k]; len(known.host) != maxLoggedTextBytes || len(known.path) != maxLoggedTextBytes || len(last.path) != maxLoggedTextBytes {
 		t.Errorf("%d bytes of a host and %d of a path are kept", len(known.host), len(known.path))
 	}
 	if n := testing.AllocsPerRun(100, func() { note(long) }); n > 0 {
 		t.Errorf("%v allocations for a request like the last one", n)
 	}
 	note("/other")
-	if path := f.recent[k].path; path != "/other" {
+	if path := l.recent[k].path; path != "/other" {
 		t.Errorf("the path is %.20s, want that of the latest request", path)
 	}
 }

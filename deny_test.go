@@ -12,7 +12,7 @@ import (
 
 // A request that Redis has denied is denied again without asking Redis, except every 750 ms. The
 // response names the limits that deny, and no others.
-func TestRefusalsAreRemembered(t *testing.T) {
+func TestDenialsAreRemembered(t *testing.T) {
 	server := redistest.Start(t)
 	config := fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -75,7 +75,7 @@ respond ok
 		t.Errorf("Redis was asked %d times in %v, want at most %d", calls, took, most)
 	}
 	if requests, calls, _ := ask("/charged", 0); calls < requests/64 {
-		t.Errorf("Redis was asked %d times about %d requests that are charged though they are refused", calls, requests)
+		t.Errorf("Redis was asked %d times about %d requests that are charged though they are denied", calls, requests)
 	}
 
 	r, others := c.get(t, "/two"), 2
@@ -83,7 +83,7 @@ respond ok
 		wantText(t, "body", r.body, "two two=0/1 other=99true") // the first of a second is asked about
 		others++
 		if time.Now().After(deadline) {
-			t.Fatal("no refusal is remembered")
+			t.Fatal("no denial is remembered")
 		}
 	}
 	r.want(t, 429,
@@ -109,9 +109,9 @@ respond ok
 	}
 }
 
-// What was refused before a configuration was loaded is remembered after it, for the
+// What was denied before a configuration was loaded is remembered after it, for the
 // Redis is the same.
-func TestReloadRemembersRefusals(t *testing.T) {
+func TestReloadRemembersDenials(t *testing.T) {
 	server := redistest.Start(t)
 	config := site(fmt.Sprintf("zone api {\n gcra 100 1h\n fixed_window 1 1000h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	c := startCaddy(t, config)
@@ -124,5 +124,5 @@ func TestReloadRemembersRefusals(t *testing.T) {
 			return
 		}
 	}
-	t.Error("every reload forgets what was refused")
+	t.Error("every reload forgets what was denied")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -99,7 +100,7 @@ func TestExamplesHavePrefixes(t *testing.T) {
 }
 
 // validateFence loads JSON as its first field says: a whole configuration, a handler, the
-// body of a refusal, or what the admin API answers.
+// body of a denial, or what the admin API answers.
 func validateFence(text string) error {
 	first := regexp.MustCompile(`^(?:\[\s*)?\{\s*("\w+")`).FindStringSubmatch(text)
 	config := string(caddy.RemoveMetaFields([]byte(text)))
@@ -110,7 +111,7 @@ func validateFence(text string) error {
 	case first[1] == `"handler"`:
 		return validate(handlerConfig(config))
 	case first[1] == `"type"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new(problem))
+		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
 	case first[1] == `"name"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneView))
 	case first[1] == `"key"`:
@@ -118,7 +119,7 @@ func validateFence(text string) error {
 	case first[1] == `"zone"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(keyView))
 	}
-	return errors.New("no configuration, which begins with apps, no handler, no body of a refusal, which begins with type, and no answer of the admin API")
+	return errors.New("no configuration, which begins with apps, no handler, no body of a denial, which begins with type, and no answer of the admin API")
 }
 
 // rows returns the names that the rows of tables begin with, in the section of a
@@ -199,7 +200,7 @@ func jsonFields(structs ...any) (fields []string) {
 func TestAdminReference(t *testing.T) {
 	const file = "docs/admin.md"
 	wantRows(t, file, "Zones", jsonFields(zoneView{}))
-	wantRows(t, file, "The keys refused most", jsonFields(deniedKeyView{}))
+	wantRows(t, file, "The keys denied most", jsonFields(deniedKeyView{}))
 	wantRows(t, file, "A key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
 }
 

@@ -81,10 +81,10 @@ func TestGoldenOptions(t *testing.T) {
 }
 
 const (
-	whileServing = "of a request, not of a configuration"
-	onlyInJSON   = "a Caddyfile can't say it"
-	refusedFirst = "reading a Caddyfile finds it before, and says it in other words"
-	mustNotBe    = "would be a mistake of ours"
+	whileServing  = "of a request, not of a configuration"
+	onlyInJSON    = "a Caddyfile can't say it"
+	rejectedFirst = "reading a Caddyfile finds it before, and says it in other words"
+	mustNotBe     = "would be a mistake of ours"
 )
 
 // notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
@@ -106,17 +106,17 @@ var notFromCaddyfile = map[string]string{
 	"unknown algorithm %q: write one of %s":                                                                 onlyInJSON,
 	"%s takes no burst, not %d: it admits up to events at once":                                             onlyInJSON,
 	"%s has no option %s: it belongs to %s":                                                                 onlyInJSON,
-	"ban has no duration: write how long it stands, such as 1h":                                             refusedFirst,
-	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":                    refusedFirst,
-	"delay holds at least 1 request, not %d: write for example delay 2s 100":                                refusedFirst,
-	"warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s": refusedFirst,
+	"ban has no duration: write how long it stands, such as 1h":                                             rejectedFirst,
+	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":                    rejectedFirst,
+	"delay holds at least 1 request, not %d: write for example delay 2s 100":                                rejectedFirst,
+	"warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s": rejectedFirst,
 	"the share of on_store_error: %w":                                                                       mustNotBe,
 	"the window of a ban must be that of a limit":                                                           mustNotBe,
 }
 
 // notOfCaddyfiles are the files whose errors are about JSON, or about what operators ask of
 // a running Caddy.
-var notOfCaddyfiles = []string{"admin.go", "decode.go", "look.go", "overrides.go"}
+var notOfCaddyfiles = []string{"admin.go", "admin_inspect.go", "json.go", "override_runtime.go"}
 
 // Every error that a Caddyfile can lead to stands in a golden file; of those that name
 // another error, only the words around it are looked for. And no error has < > or &, which

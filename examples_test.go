@@ -78,18 +78,18 @@ func TestExampleWithEveryAlgorithm(t *testing.T) {
 		check("/limits", "200 200 200 200 200 429 ", "4 3 2 1 0 0 ")
 		check("/factor", "200 200 ", "9 8 ")
 
-		passed, refused := timed(t, c, 20, "/delay")
+		passed, denied := timed(t, c, 20, "/delay")
 		for i, at := range passed {
 			if soonest := time.Duration(i) * time.Second; at < soonest {
 				t.Errorf("request %d passed after %v", i+1, at)
 			}
 		}
-		if len(passed) < 4 || refused == 0 {
-			t.Errorf("/delay: %d passed and %d were refused", len(passed), refused)
+		if len(passed) < 4 || denied == 0 {
+			t.Errorf("/delay: %d passed and %d were denied", len(passed), denied)
 		}
-		passed, refused = timed(t, c, 20, "/stages")
-		if len(passed) < 5 || refused == 0 || passed[3] < 500*time.Millisecond || passed[4] < time.Second {
-			t.Errorf("/stages: requests passed after %v, and %d were refused", passed, refused)
+		passed, denied = timed(t, c, 20, "/stages")
+		if len(passed) < 5 || denied == 0 || passed[3] < 500*time.Millisecond || passed[4] < time.Second {
+			t.Errorf("/stages: requests passed after %v, and %d were denied", passed, denied)
 		}
 	})
 }
@@ -365,19 +365,19 @@ func TestExampleBehindACDN(t *testing.T) {
 
 func TestExampleGradualRollout(t *testing.T) {
 	c := startUsage(t, "gradual-rollout")
-	refused := 0
+	denied := 0
 	for n := range 100 {
 		got := statuses(t, c, "POST", []string{"X-User", fmt.Sprint("user ", n)}, repeat("/", 6)...)
 		switch got {
 		case "200 200 200 200 200 429 ":
-			refused++
+			denied++
 		case "200 200 200 200 200 200 ":
 		default:
 			t.Errorf("user %d: %s", n, got)
 		}
 	}
-	if refused < 10 || refused > 45 {
-		t.Errorf("%d of 100 users were refused something, want about 25", refused)
+	if denied < 10 || denied > 45 {
+		t.Errorf("%d of 100 users were denied something, want about 25", denied)
 	}
 	for range 10 {
 		c.get(t, "/", "X-User", "reader")

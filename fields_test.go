@@ -17,6 +17,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -55,19 +56,11 @@ func TestSharkeyFields(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("never refused")
+			t.Fatal("never denied")
 		}
 	}
 	c.reload(t, site("zone never {\n leaky_bucket 1 1h 3\n cost 4\n}\nheaders sharkey"))
 	c.get(t, "/").want(t, 429, "X-RateLimit-Remaining", "3", "X-RateLimit-Clear", "0.000", "X-RateLimit-Reset", "", "Retry-After", "")
-}
-
-func TestMilliseconds(t *testing.T) {
-	for micros, want := range map[algorithms.Micros]string{0: "0.000", 1: "0.001", 1000: "0.001", 1001: "0.002", 755_000: "0.755", 1_500_000: "1.500", 999_999_999: "1000.000"} {
-		if got := milliseconds(micros); got != want {
-			t.Errorf("milliseconds(%d) = %s, want %s", micros, got, want)
-		}
-	}
 }
 
 // wantFields checks, with a parser that isn't ours, that a response carries the
@@ -215,7 +208,7 @@ func FuzzFields(f *testing.F) {
 		}
 		item := func(label string, d algorithms.Decision, quota int64) {
 			known = true
-			item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, quota, maxInteger))
+			item := fmt.Sprintf("%q r=%d", label, min(d.Remaining, quota, httpfields.MaxInteger))
 			more := d.MoreAfter
 			if !d.Allowed {
 				more = min(more, d.RetryAfter)
@@ -257,7 +250,7 @@ func FuzzFields(f *testing.F) {
 				if q.Shadow {
 					continue
 				}
-				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, maxInteger), up(l.Window)))
+				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, httpfields.MaxInteger), up(l.Window)))
 				if !stands {
 					item(labels[i], d, l.Burst)
 				}
@@ -265,7 +258,7 @@ func FuzzFields(f *testing.F) {
 			if s := q.Slots; s != nil {
 				o := &q.Outcome.Slots
 				o.InFlight = s.Limit
-				d := algorithms.Decision{MoreAfter: slotRetry, RetryAfter: slotRetry}
+				d := algorithms.Decision{MoreAfter: slotRetryAfter, RetryAfter: slotRetryAfter}
 				if o.Taken, o.Free = state.allowed, state.allowed || r.IntN(2) == 0; o.Free {
 					o.InFlight = min(number(), s.Limit)
 					d = algorithms.Decision{Allowed: true, Remaining: s.Limit - o.InFlight}
@@ -282,12 +275,12 @@ func FuzzFields(f *testing.F) {
 				q.Outcome.Verdict, q.Outcome.Cached = store.Banned, true
 			}
 			state.requests = append(state.requests, q)
-			state.entries = append(state.entries, entry{zone: z, limitSet: given})
+			state.entries = append(state.entries, zoneEntry{zone: z, limitSet: given})
 		}
 		for i := range state.entries {
 			state.entries[i].Request = &state.requests[i]
 		}
-		if !state.enforced() {
+		if !state.hasEnforcedZone() {
 			return
 		}
 		// Others' items stand before ours, as those of an outer handler do, and behind, as
@@ -295,8 +288,8 @@ func FuzzFields(f *testing.F) {
 		h := make(http.Header)
 		others := func(name string) {
 			one := fmt.Sprintf("other%d", r.IntN(10))
-			addField(h, policyHeader, []string{fmt.Sprintf("%q;q=5;w=60", one)})
-			addField(h, limitHeader, []string{fmt.Sprintf("%q;r=1;t=2", one)})
+			appendField(h, httpfields.RateLimitPolicy, []string{fmt.Sprintf("%q;q=5;w=60", one)})
+			appendField(h, httpfields.RateLimit, []string{fmt.Sprintf("%q;r=1;t=2", one)})
 			if name == "before" {
 				policies, items = slices.Insert(policies, 0, fmt.Sprintf("%q q=5 w=60", one)), slices.Insert(items, 0, fmt.Sprintf("%q r=1 t=2", one))
 			} else {
@@ -317,8 +310,7 @@ func FuzzFields(f *testing.F) {
 			h["X-Ratelimit-Remaining"] = []string{fmt.Sprint(number())}
 			h["X-Ratelimit-Clear"] = []string{"1.000"}
 		}
-		state.setFamily(h, families["draft_06"])
-		state.setFamily(h, families["sharkey"])
+		state.setFamilies(h, newHeaderForms([]string{"draft_06", "sharkey"}).families)
 		if known {
 			said.wantFamilies(t)
 		}
@@ -333,13 +325,13 @@ func TestLargestInteger(t *testing.T) {
 	}
 	given := &limitSet{limits: []*algorithms.Limit{limit}}
 	given.nameBudgets("z", make([]keyTemplate, 1))
-	state := answerOf(nil, &zone{name: "z"}, given, store.Request{
+	state := newTestState(nil, &zone{name: "z"}, given, store.Request{
 		Limits: given.budgets[0].limits, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 1<<51 - 1}}},
 	})
 	state.allowed = true
 	h := make(http.Header)
 	state.setDraftFields(h)
-	state.setFamily(h, families["draft_06"])
+	state.setFamilies(h, newHeaderForms([]string{"draft_06"}).families)
 	for field, want := range map[string]string{
 		"RateLimit-Policy": `"z";q=999999999999999;w=1`, "RateLimit": `"z";r=999999999999999`,
 		"RateLimit-Limit": "999999999999999", "RateLimit-Remaining": "999999999999999",

@@ -8,75 +8,129 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// ServeHTTP takes from the budgets of all zones the request belongs to, in one
-// call of the store, and passes the request on or refuses it.
+// ServeHTTP charges a request to all zones that it belongs to, in one call of the store. Then it
+// passes the request to next, perhaps after a delay, or denies it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := h.newRequestState(repl)
-	defer state.end()
-	var allowed bool
-	var err error
-	for try := range maxTries {
-		if err = state.collect(r, repl, try); err != nil {
+	defer state.finish()
+	var storeError error
+	for attempt := range maxAttempts {
+		if err := state.collect(r, repl, attempt); err != nil {
 			if errors.Is(err, errTooEarly) {
-				return h.respond(w, r, http.StatusTooEarly)
+				return h.respondWithStatus(w, r, http.StatusTooEarly)
 			}
 			return err
 		}
 		if len(state.requests) == 0 {
-			break
+			return state.watchLatePlaceholders(next, repl).ServeHTTP(w, r)
 		}
-		if allowed, err = h.decide(r.Context(), state); !state.applyOverrides(err) {
+		storeError = h.decide(r.Context(), state)
+		if !state.rememberOverrides(storeError) {
 			break
 		}
 	}
-	if len(state.requests) == 0 {
-		return state.watchLatePlaceholders(next, repl).ServeHTTP(w, r)
-	}
-	if err != nil {
-		return h.answerUndecided(w, r, next, state, err)
+	if storeError != nil {
+		return h.handleStoreError(w, r, next, state, storeError)
 	}
 	state.logShadowsAndBans(r)
-	if h.headerForms.draft && state.enforced() {
+	if h.headerForms.draft && state.hasEnforcedZone() {
 		state.setDraftFields(w.Header())
 	}
-	if !allowed {
+	if !state.allowed {
 		return h.deny(w, r, state)
 	}
 	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
 }
 
-// decide takes from the budgets of all zones, and holds the request if it has to wait.
-func (h *Handler) decide(ctx context.Context, state *requestState) (allowed bool, err error) {
-	began := time.Now()
-	took := state.reservePlaces()
-	held := false
-	if took {
+// decide takes the request from the budgets of all its zones. If the request is allowed, but
+// too early, decide holds it until its time.
+func (h *Handler) decide(ctx context.Context, state *requestState) error {
+	start := time.Now()
+	hasPlaces, held := state.reservePlaces(), false
+	if hasPlaces {
 		defer func() {
-			if !held { // a held request has turns in place of its places
+			if !held { // a held request keeps its places until it passes
 				state.releasePlaces()
 			}
 		}()
 	}
-	if took || state.mayCorrect() {
-		// If the client leaves, what was charged must be known, to be given back.
+	takeCtx := ctx
+	if hasPlaces || state.mayNeedCorrections() {
 		state.keepBackendOpen()
-		allowed, err = h.store.Take(context.WithoutCancel(ctx), state.requests)
-	} else {
-		allowed, err = h.store.Take(ctx, state.requests)
+		// If the client leaves, the charges must be known all the same, to be given back.
+		takeCtx = context.WithoutCancel(ctx)
 	}
+	allowed, err := h.store.Take(takeCtx, state.requests)
 	if err != nil {
-		return false, err
+		return err
 	}
+	state.decided, state.allowed = true, allowed
 	if h.backend != nil && state.requests[0].Outcome.Local {
 		h.backend.outageLog.local.Add(1)
 	}
-	state.recordDecision(allowed, time.Since(began))
-	if wait := state.longestWait(); allowed && wait > 0 {
+	state.countOutcomes(time.Since(start))
+	if delay := state.requiredDelay(); allowed && delay > 0 {
 		held = true
-		err = h.hold(ctx, state, wait)
+		return state.hold(ctx, delay)
 	}
-	return allowed, err
+	return nil
+}
+
+// mayNeedCorrections reports whether the charges of the request may have to be corrected when
+// it ends.
+func (state *requestState) mayNeedCorrections() bool {
+	for i := range state.entries {
+		if e := &state.entries[i]; e.Slots != nil || e.zone.settle != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// keepBackendOpen keeps the handler's backend open until finish, also after a reload, so that
+// the charges of the request can be corrected.
+func (state *requestState) keepBackendOpen() {
+	if b := state.handler.backend; b != nil && !state.usesBackend {
+		state.usesBackend = true
+		b.use()
+	}
+}
+
+// finish ends the request.
+func (state *requestState) finish() {
+	state.sendCorrections()
+	if !state.usesBackend {
+		return
+	}
+	if err := state.handler.backend.leave(); err != nil {
+		state.handler.reportStoreFailure(err)
+	}
+}
+
+// sendCorrections corrects the charges of the request by its response, and gives its slots
+// back, in one call of the store. Later calls do nothing.
+func (state *requestState) sendCorrections() {
+	if !state.decided || state.corrected {
+		return
+	}
+	state.corrected = true
+	corrections := state.correctionRoom[:0]
+	for i := range state.entries {
+		e := &state.entries[i]
+		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
+		if e.settled {
+			c.Refund, c.Charge = max(e.Cost-e.trueCost, 0), max(e.trueCost-e.Cost, 0)
+		}
+		if c.Leave || c.Refund > 0 || c.Charge > 0 {
+			corrections = append(corrections, c)
+		}
+	}
+	if len(corrections) > 0 {
+		state.handler.store.Correct(corrections, state.handler.correctionFailed)
+	}
 }

@@ -118,7 +118,7 @@ func TestHeaderForms(t *testing.T) {
 				return
 			}
 		}
-		t.Error("never refused")
+		t.Error("never denied")
 	})
 }
 
@@ -169,7 +169,7 @@ func TestHeadersMerge(t *testing.T) {
 		c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "4", "X-RateLimit-Limit", "5", "RateLimit-Policy",
 			fmt.Sprintf(`"%s";q=%d;w=3600, "%s";q=%d;w=3600`, outer, limits[0], inner, limits[1]))
 	}
-	// With as much remaining, the one that refuses has its say.
+	// With as much remaining, the one that denies has its say.
 	tie := func(outer, inner string) string {
 		handler := "rate_limit {\nzone %s {\n leaky_bucket %d 1h\n}\nheaders sharkey\n}\n"
 		return fmt.Sprintf(two, fmt.Sprintf(handler, outer, 2), fmt.Sprintf(handler, inner, 1))
@@ -445,7 +445,7 @@ func TestModes(t *testing.T) {
 	})
 }
 
-func TestRefusalsAreReported(t *testing.T) {
+func TestDenialsAreReported(t *testing.T) {
 	c := startCaddy(t, `{
 	admin {$ADMIN}
 	events {
@@ -477,7 +477,7 @@ respond ok
 		time.Sleep(10 * time.Millisecond)
 	}
 	if n := counted(); n != 20 {
-		t.Errorf("%d refusals are reported, want 20", n)
+		t.Errorf("%d denials are reported, want 20", n)
 	}
 	log := c.logged()
 	for _, want := range []string{
@@ -493,7 +493,7 @@ respond ok
 		t.Error("a query is logged")
 	}
 	if n := strings.Count(log, "rate limit exceeded"); n > 5 {
-		t.Errorf("20 refusals in about a second are %d lines, want 2", n)
+		t.Errorf("20 denials in about a second are %d lines, want 2", n)
 	}
 	c.reload(t, site("zone api {\n key {header.Key}\n gcra 1 1h\n}"))
 	c.get(t, "/", "Key", "hidden")

@@ -5,52 +5,20 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The fields, as net/http keys its headers.
-const (
-	policyHeader     = "Ratelimit-Policy"
-	limitHeader      = "Ratelimit"
-	retryAfterHeader = "Retry-After"
-)
-
-// family is a set of single-valued fields.
-type family struct {
-	limit, remaining, reset, clear string // the names, of all that anybody sends as this set
-	form                           familyForm
-}
-
-// familyForm is which of a family's fields are sent, and what they mean.
-type familyForm int
-
-const (
-	inSeconds  familyForm = iota // limit, remaining, and reset: seconds until the budget is as good as untouched
-	sinceEpoch                   // the same, but reset counts from the Unix epoch
-	sharkey                      // remaining, clear: seconds until untouched, and on a denial reset: when to come back
-)
-
-var families = map[string]family{
-	"draft_06":          {"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", "", inSeconds},
-	"x_ratelimit":       xRateLimit(inSeconds),
-	"x_ratelimit_epoch": xRateLimit(sinceEpoch),
-	"sharkey":           xRateLimit(sharkey),
-}
-
-func xRateLimit(form familyForm) family {
-	return family{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Clear", form}
-}
-
 const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off"
 
+// checkHeaders checks the option headers.
 func checkHeaders(names []string) error {
 	for i, name := range names {
-		one, known := families[name]
+		family, known := httpfields.FamilyByName(name)
 		switch {
 		case !known && name != "draft" && name != "off":
 			return fmt.Errorf("headers has no form %q: write %s", name, headerNames)
@@ -59,104 +27,49 @@ func checkHeaders(names []string) error {
 		case name == "off" && len(names) > 1:
 			return fmt.Errorf("headers off stands alone, not with %s", strings.Join(names, " "))
 		}
-		for _, other := range names[:i] {
-			if known && families[other].remaining == one.remaining {
-				return fmt.Errorf("headers %s and %s write the same fields: choose one", other, name)
+		for _, earlier := range names[:i] {
+			if other, ok := httpfields.FamilyByName(earlier); ok && known && other.SharesFields(family) {
+				return fmt.Errorf("headers %s and %s write the same fields: choose one", earlier, name)
 			}
 		}
 	}
 	return nil
 }
 
-// headerForms is the option headers made ready.
+// headerForms is the compiled option headers.
 type headerForms struct {
 	draft    bool
-	families []family
+	families []httpfields.Family
 }
 
 func newHeaderForms(names []string) (f headerForms) {
 	f.draft = slices.Contains(names, "draft")
 	for _, name := range names {
-		if one, ok := families[name]; ok {
-			f.families = append(f.families, one)
+		if family, ok := httpfields.FamilyByName(name); ok {
+			f.families = append(f.families, family)
 		}
 	}
 	return f
 }
 
-// maxInteger is the largest integer a structured field can hold (RFC 9651).
-const maxInteger = 999_999_999_999_999
-
-// policyField returns the items of RateLimit-Policy for these limits and the slots: per limit
-// its name, q for what it can grant at once, w for its window in whole seconds.
+// policyField returns the items of RateLimit-Policy for these limits and for the slots.
 func (t *limitSet) policyField(limits []store.Limit) string {
-	var b []byte
+	var list []byte
 	for i, l := range limits {
-		b = appendItem(b, t.labels[i])
-		b = append(b, ";q="...)
-		b = strconv.AppendInt(b, min(l.Burst, maxInteger), 10)
-		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, seconds(l.Window), 10)
+		list = httpfields.AppendQuotaPolicy(list, t.labels[i], l.Burst, l.Window)
 	}
 	if t.slots != nil {
-		b = appendSlotPolicy(b, t.slotLabel, t.slots.Limit)
+		list = httpfields.AppendConcurrencyPolicy(list, t.slotLabel, t.slots.Limit)
 	}
-	return string(b)
+	return string(list)
 }
 
-// appendItem appends the beginning of an item to a list of them.
-func appendItem(b []byte, label string) []byte {
-	if len(b) > 0 {
-		b = append(b, ", "...)
-	}
-	return strconv.AppendQuote(b, label) // plain: names hold neither quotes nor backslashes
-}
-
-// appendItems appends the answers of a zone as items of RateLimit. Limits and slots that were
-// not asked are left out.
-func (e *entry) appendItems(b []byte, allowed bool) []byte {
-	for i, d := range e.Outcome.Decisions {
-		if !d.NotAsked {
-			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
-			b = appendDecision(b, e.limitSet.labels[i], d, allowed)
-		}
-	}
-	if e.asksSlots() {
-		b = appendDecision(b, e.limitSet.slotLabel, e.slotsDecision(), allowed)
-	}
-	return b
-}
-
-// appendDecision appends a decision as an item of RateLimit: r for what remains, t for the
-// seconds until there is more. On a denial only those that deny carry t, so that Retry-After is
-// never earlier.
-func appendDecision(b []byte, label string, d algorithms.Decision, allowed bool) []byte {
-	b = appendItem(b, label)
-	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, min(d.Remaining, maxInteger), 10)
-	more := d.MoreAfter
-	if !d.Allowed {
-		more = min(more, d.RetryAfter) // it may come back sooner, to be held
-	}
-	if more > 0 && (allowed || !d.Allowed) {
-		b = append(b, ";t="...)
-		b = strconv.AppendInt(b, seconds(more), 10)
-	}
-	return b
-}
-
-// seconds rounds up to whole seconds.
-func seconds(m algorithms.Micros) int64 {
-	const second = 1_000_000
-	return m/second + min(m%second, 1)
-}
-
-// setDraftFields adds the items of a request's zones to the fields, after any that are
-// there: both are lists, and another handler's or server's items stay valid.
+// setDraftFields appends the items of the request's zones to RateLimit and RateLimit-Policy.
+// Both fields are lists. So items that another handler or a server sent stay valid.
 func (state *requestState) setDraftFields(h http.Header) {
 	policy := ""
 	var room [96]byte
-	b := room[:0]
+	items := room[:0]
 	for i := range state.entries {
 		e := &state.entries[i]
 		if e.Shadow {
@@ -170,115 +83,114 @@ func (state *requestState) setDraftFields(h http.Header) {
 		} else {
 			policy += e.limitSet.policy
 		}
-		b = e.appendItems(b, state.allowed)
+		items = e.appendRateLimitItems(items, state.allowed)
 	}
-	state.fieldRoom = [2]string{policy, string(b)}
-	addField(h, policyHeader, state.fieldRoom[0:1:1])
-	if len(b) > 0 { // else a ban refuses, and no limit was asked
-		addField(h, limitHeader, state.fieldRoom[1:2:2])
+	state.fieldRoom = [2]string{policy, string(items)}
+	appendField(h, httpfields.RateLimitPolicy, state.fieldRoom[0:1:1])
+	if len(items) > 0 { // empty if a ban denies, because then no limit is asked
+		appendField(h, httpfields.RateLimit, state.fieldRoom[1:2:2])
 	}
 }
 
-// addField adds a value; the slice becomes the header's.
-func addField(h http.Header, name string, value []string) {
-	if there := h[name]; there != nil {
-		value = append(there, value...)
+// appendField appends values to a header field. The header keeps the slice.
+func appendField(h http.Header, name string, values []string) {
+	if present := h[name]; present != nil {
+		values = append(present, values...)
 	}
-	h[name] = value
+	h[name] = values
 }
 
-// setRetryAfter says when to come back, in whole seconds, at least 1, later by a
-// random part of jitter.
-func setRetryAfter(h http.Header, wait algorithms.Micros, jitter float64) {
-	if wait == algorithms.Forever {
+// appendRateLimitItems appends an item of RateLimit for each of the zone's limits, and for its
+// slots. Limits and slots that were not asked are left out.
+func (e *zoneEntry) appendRateLimitItems(list []byte, allowed bool) []byte {
+	for i, d := range e.Outcome.Decisions {
+		if !d.NotAsked {
+			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
+			list = appendRateLimitItem(list, e.limitSet.labels[i], d, allowed)
+		}
+	}
+	if e.askedForSlot() {
+		list = appendRateLimitItem(list, e.limitSet.slotLabel, e.slotsDecision(), allowed)
+	}
+	return list
+}
+
+// appendRateLimitItem appends an item of RateLimit. On a denial only the limits that deny tell
+// when more remains. So Retry-After is never earlier.
+func appendRateLimitItem(list []byte, label string, d algorithms.Decision, allowed bool) []byte {
+	moreAfter := d.MoreAfter
+	switch {
+	case !d.Allowed:
+		moreAfter = min(moreAfter, d.RetryAfter) // a request that may be delayed can be repeated earlier
+	case !allowed:
+		moreAfter = 0
+	}
+	return httpfields.AppendRateLimit(list, label, d.Remaining, moreAfter)
+}
+
+// setFamilies sets the families of single-valued fields. They report on the request's tightest
+// limit.
+func (state *requestState) setFamilies(h http.Header, families []httpfields.Family) {
+	if len(families) == 0 {
 		return
 	}
-	if jitter > 0 {
-		wait += algorithms.Micros(min(rand.Float64()*jitter*float64(wait), float64(algorithms.Forever/2)))
-	}
-	h[retryAfterHeader] = []string{strconv.FormatInt(max(seconds(wait), 1), 10)}
-}
-
-func (state *requestState) setFamilies(h http.Header, families []family) {
-	for _, f := range families {
-		state.setFamily(h, f)
-	}
-}
-
-// setFamily writes a family of single-valued fields for the limit nearest to
-// exhaustion, unless they are there already with less remaining, or with as much and
-// this is no denial: of two limiters the tighter one's set is sent, whole.
-func (state *requestState) setFamily(h http.Header, f family) {
-	d, quota := state.nearest()
+	d, quota := state.tightestLimit()
 	if d.NotAsked {
 		return // a ban denies, and no limit was asked
 	}
-	d.Remaining, quota = min(d.Remaining, maxInteger), min(quota, maxInteger)
-	if there := h[f.remaining]; len(there) > 0 {
-		n, err := strconv.ParseInt(strings.TrimSpace(there[0]), 10, 64)
-		if err == nil && (n < d.Remaining || n == d.Remaining && state.allowed) {
-			return
-		}
+	report := httpfields.Report{
+		Limit: quota, Remaining: d.Remaining, ResetAfter: d.ResetAfter, Now: time.Now().UnixMicro(), Denied: !state.allowed,
 	}
-	for _, name := range []string{f.limit, f.reset, f.clear} {
-		delete(h, name)
+	if report.Denied {
+		_, report.RetryAfter = state.longestDenial()
 	}
-	h[f.remaining] = []string{strconv.FormatInt(d.Remaining, 10)}
-	switch f.form {
-	case inSeconds:
-		h[f.limit] = []string{strconv.FormatInt(quota, 10)}
-		h[f.reset] = []string{strconv.FormatInt(seconds(d.ResetAfter), 10)}
-	case sinceEpoch:
-		h[f.limit] = []string{strconv.FormatInt(quota, 10)}
-		h[f.reset] = []string{strconv.FormatInt(seconds(time.Now().UnixMicro()+d.ResetAfter), 10)}
-	case sharkey:
-		h[f.clear] = []string{milliseconds(d.ResetAfter)}
-		if _, wait := state.longestDenial(); !state.allowed && wait < algorithms.Forever {
-			h[f.reset] = []string{milliseconds(wait)}
-		}
+	for _, f := range families {
+		f.Set(h, report)
 	}
 }
 
-// nearest returns the decision of the limit nearest to exhaustion, of all zones,
-// and how much that limit grants at once: of those that deny, or else of all,
-// the one with the least remaining, or else the longest reset. Slots count as a limit, and
-// shadows don't count. If no limit was asked, neither was the decision.
-func (state *requestState) nearest() (nearest algorithms.Decision, quota int64) {
-	nearest.NotAsked = true
+// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones except
+// shadows, and how much this limit grants at once. Slots count as a limit. If no limit was
+// asked, the decision is NotAsked.
+func (state *requestState) tightestLimit() (tightest algorithms.Decision, quota int64) {
+	tightest.NotAsked = true
 	for i := range state.entries {
 		if e := &state.entries[i]; !e.Shadow {
-			if d, q := e.nearest(); nearer(d, nearest) {
-				nearest, quota = d, q
+			if d, q := e.tightestLimit(); isTighter(d, tightest) {
+				tightest, quota = d, q
 			}
 		}
 	}
-	return nearest, quota
+	return tightest, quota
 }
 
-// nearest is nearest for one zone.
-func (e *entry) nearest() (nearest algorithms.Decision, quota int64) {
-	nearest, quota = e.nearestLimit()
-	if e.asksSlots() {
-		if d := e.slotsDecision(); nearer(d, nearest) {
-			nearest, quota = d, e.Slots.Limit
+// tightestLimit does the same for one zone.
+func (e *zoneEntry) tightestLimit() (tightest algorithms.Decision, quota int64) {
+	tightest, quota = e.tightestWithoutSlots()
+	if e.askedForSlot() {
+		if d := e.slotsDecision(); isTighter(d, tightest) {
+			tightest, quota = d, e.Slots.Limit
 		}
 	}
-	return nearest, quota
+	return tightest, quota
 }
 
-// nearestLimit is nearest without slots.
-func (e *entry) nearestLimit() (nearest algorithms.Decision, quota int64) {
-	nearest.NotAsked = true
+// tightestWithoutSlots does the same for the limits of one zone, without its slots.
+func (e *zoneEntry) tightestWithoutSlots() (tightest algorithms.Decision, quota int64) {
+	tightest.NotAsked = true
 	for n, d := range e.Outcome.Decisions {
-		if nearer(d, nearest) {
-			nearest, quota = d, e.Limits[n].Burst
+		if isTighter(d, tightest) {
+			tightest, quota = d, e.Limits[n].Burst
 		}
 	}
-	nearest.Remaining = min(nearest.Remaining, quota) // smooth grants one more
-	return nearest, quota
+	tightest.Remaining = min(tightest.Remaining, quota) // smooth grants one more
+	return tightest, quota
 }
 
-func nearer(d, than algorithms.Decision) bool {
+// isTighter reports whether the limit that decided d is nearer to exhaustion than another. A
+// limit that denies is nearest. Otherwise the limit with less remaining is nearer, and then the
+// limit with the longer reset after.
+func isTighter(d, than algorithms.Decision) bool {
 	switch {
 	case d.NotAsked || than.NotAsked:
 		return !d.NotAsked
@@ -290,9 +202,11 @@ func nearer(d, than algorithms.Decision) bool {
 	return d.ResetAfter > than.ResetAfter
 }
 
-// milliseconds writes seconds with three decimals, rounded up.
-func milliseconds(m algorithms.Micros) string {
-	const milli = 1000
-	ms := m/milli + min(m%milli, 1)
-	return fmt.Sprintf("%d.%03d", ms/1000, ms%1000)
+// setRetryAfter sets Retry-After, later by a random part of the option jitter.
+func (h *Handler) setRetryAfter(header http.Header, wait algorithms.Micros) {
+	if h.Jitter > 0 && wait < algorithms.Forever {
+		jitter := rand.Float64() * h.Jitter * float64(wait)
+		wait += algorithms.Micros(min(jitter, float64(algorithms.Forever-1-wait)))
+	}
+	httpfields.SetRetryAfter(header, wait)
 }

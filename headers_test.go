@@ -12,10 +12,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// answerOf returns an answer for a request to a handler that belongs to one zone.
-func answerOf(h *Handler, z *zone, t *limitSet, r store.Request) *requestState {
+// newTestState returns the state of a request to a handler that belongs to one zone.
+func newTestState(h *Handler, z *zone, t *limitSet, r store.Request) *requestState {
 	state := &requestState{handler: h, requests: []store.Request{r}}
-	state.entries = []entry{{zone: z, limitSet: t, Request: &state.requests[0]}}
+	state.entries = []zoneEntry{{zone: z, limitSet: t, Request: &state.requests[0]}}
 	return state
 }
 
@@ -26,7 +26,7 @@ func TestFamilyWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := answerOf(nil, &zone{name: "z"}, nil, store.Request{
+	state := newTestState(nil, &zone{name: "z"}, nil, store.Request{
 		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true, Remaining: 3}}},
 	})
 	for name, send := range map[string]func(w http.ResponseWriter){
@@ -39,7 +39,7 @@ func TestFamilyWriter(t *testing.T) {
 		recorder := httptest.NewRecorder()
 		w := &responseWriter{
 			ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: recorder},
-			answer:                state, families: []family{families["x_ratelimit"]},
+			state:                 state, families: newHeaderForms([]string{"x_ratelimit"}).families,
 		}
 		w.WriteHeader(103) // early hints
 		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "" {
@@ -48,14 +48,6 @@ func TestFamilyWriter(t *testing.T) {
 		send(w)
 		if got := recorder.Header().Get("X-RateLimit-Remaining"); got != "3" {
 			t.Errorf("%s: X-RateLimit-Remaining %q, want 3", name, got)
-		}
-	}
-}
-
-func TestSeconds(t *testing.T) {
-	for micros, want := range map[algorithms.Micros]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
-		if got := seconds(micros); got != want {
-			t.Errorf("seconds(%d) = %d, want %d", micros, got, want)
 		}
 	}
 }

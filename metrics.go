@@ -11,11 +11,12 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// collected is what is counted, for all configurations of this process: it
-// survives reloads. Labels are zones and outcomes, never keys or addresses,
-// which clients could make up without end.
-var collected = newCollector()
+// processMetrics are the metrics of this process. They count for all configurations, and
+// survive reloads. Zones and outcomes are labels. Keys and addresses never are, because clients
+// could make up any number of them.
+var processMetrics = newCollector()
 
+// collector implements [prometheus.Collector] for all metrics of this package.
 type collector struct {
 	requests      *prometheus.CounterVec
 	decision      *prometheus.HistogramVec
@@ -33,45 +34,48 @@ func newCollector() *collector {
 	}
 	return &collector{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
-			"Requests, by zone and what the zone said: allowed, delayed, denied, banned (denied by a ban that stood), shadow_denied (it would have been, but passed this zone), overridden where there was no limit, or error when the store could not decide.")),
+			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
+				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
+				"or error (the store could not decide).")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
-			Help:    "How long decisions took, all zones of a request together.",
+			Help:    "How long decisions took. All zones of a request are decided together.",
 			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
 		}, []string{"zone"}),
 		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
-			"Requests the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, open, or busy (shed, though Redis works).")),
+			"Requests that the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, "+
+				"open, or busy (shed, though Redis works).")),
 			[]string{"reason"}),
 		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
-			"Requests refused without asking Redis, because it had just refused others like them, by the zone that refused.")),
+			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them.")),
 			[]string{"zone"}),
 		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
 			"How often the clock of Redis stepped back by more than a second."))),
 		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
 			"Keys held in memory; a sliding log counts as one more for every 64 events it has room for.")),
-			func() float64 { return fromMemory((*store.SharedMemory).Keys) }),
+			func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) }),
 		localOverflow: prometheus.NewCounterFunc(prometheus.CounterOpts(name("local_overflow_total",
-			"Checks decided on a shared budget because the memory was full.")),
-			func() float64 { return fromMemory((*store.SharedMemory).Overflowed) }),
+			"Requests decided by a shared budget because the memory was full.")),
+			func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) }),
 		storeState: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
-			"How many Redis stores, or nodes of a cluster, fail at present and are not asked until they work again.")), failingStores),
+			"How many Redis stores, or nodes of a cluster, fail at present. They are not asked until they work again.")), failingRedisNodes),
 	}
 }
 
-// fromMemory adds up a number of the stores in memory.
-func fromMemory(read func(*store.SharedMemory) int64) (n float64) {
+// sumOfMemoryStores returns the sum of a number over the stores in memory.
+func sumOfMemoryStores(number func(*store.SharedMemory) int64) (sum float64) {
 	shared.Range(func(_, value any) bool {
 		if m, ok := value.(pooledMemory); ok {
-			n += float64(read(m.SharedMemory))
+			sum += float64(number(m.SharedMemory))
 		}
 		return true
 	})
-	return n
+	return sum
 }
 
-// failingStores counts the stores, or nodes of a cluster, that have failed.
-func failingStores() (n float64) {
+// failingRedisNodes returns how many Redis stores, or nodes of a cluster, fail at present.
+func failingRedisNodes() (n float64) {
 	shared.Range(func(_, value any) bool {
 		if b, ok := value.(*backend); ok {
 			n += float64(b.redis.Failing())
@@ -81,66 +85,102 @@ func failingStores() (n float64) {
 	return n
 }
 
-func (c *collector) all() []prometheus.Collector {
-	return []prometheus.Collector{c.requests, c.decision, c.storeErrors, c.denyCacheHits, c.clockSteps, c.storeState, c.localKeys, c.localOverflow}
+func (c *collector) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		c.requests, c.decision, c.storeErrors, c.denyCacheHits, c.clockSteps, c.storeState, c.localKeys, c.localOverflow,
+	}
 }
 
 // Describe implements [prometheus.Collector].
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, one := range c.all() {
-		one.Describe(ch)
+	for _, part := range c.collectors() {
+		part.Describe(ch)
 	}
 }
 
 // Collect implements [prometheus.Collector].
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, one := range c.all() {
-		one.Collect(ch)
+	for _, part := range c.collectors() {
+		part.Collect(ch)
 	}
 }
 
-// registerMetrics makes the metrics part of a configuration's registry, once.
+// registerMetrics registers the metrics with the registry of a configuration, unless it has them
+// already.
 func registerMetrics(registry prometheus.Registerer) error {
-	err := registry.Register(collected)
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(err, &there) {
+	err := registry.Register(processMetrics)
+	if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); registered {
 		return nil
 	}
 	return err
 }
 
-func countFailure(err error) {
+// countStoreError counts an error of the store by its reason.
+func countStoreError(err error) {
 	reason := "other"
-	var failed *store.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*store.Error](err); ok {
 		reason = failed.Reason
 	}
-	collected.storeErrors.WithLabelValues(reason).Inc()
+	processMetrics.storeErrors.WithLabelValues(reason).Inc()
 }
 
-// outcome is what a zone said of a request.
-type outcome int
+// outcomeLabel is the outcome of a request in a zone, as a label of metrics.
+type outcomeLabel int
 
 const (
-	outcomeAllowed outcome = iota
+	outcomeAllowed outcomeLabel = iota
 	outcomeDelayed
 	outcomeDenied
 	outcomeShadowDenied
 	outcomeError
 	outcomeOverridden
 	outcomeBanned
-	outcomes
+	outcomeCount
 )
 
-var outcomeNames = [outcomes]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned"}
+var outcomeLabels = [outcomeCount]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned"}
 
-// requestCounts are the counts of all zones by name, each by outcome. A zone that had no
-// request has none.
+// countOutcomes counts the outcomes of a decided request, and how long the decision took.
+func (state *requestState) countOutcomes(took time.Duration) {
+	for i := range state.entries {
+		e := &state.entries[i]
+		if e.Outcome.Cached && !e.Shadow {
+			e.zone.metrics.countDenyCacheHit()
+		}
+		if label, ok := e.outcomeLabel(state.allowed); ok {
+			e.zone.metrics.countDecision(label, took)
+		}
+	}
+}
+
+// outcomeLabel returns the outcome of a decided request in the zone. If the store didn't ask
+// the zone, ok is false.
+func (e *zoneEntry) outcomeLabel(allowed bool) (label outcomeLabel, ok bool) {
+	switch verdict := e.Outcome.Verdict; {
+	case e.limitSet.unlimited:
+		return outcomeOverridden, true
+	case verdict == store.NotAsked:
+		return 0, false
+	case e.denies() && e.Shadow:
+		return outcomeShadowDenied, true
+	case verdict == store.Banned:
+		return outcomeBanned, true
+	case verdict == store.Denied:
+		return outcomeDenied, true
+	case allowed && e.requiredDelay() > 0:
+		return outcomeDelayed, true
+	default:
+		return outcomeAllowed, true
+	}
+}
+
+// requestCounts returns the counts of requests by zone name and outcome. It leaves out zones
+// without requests.
 func requestCounts() map[string]map[string]int64 {
 	metrics := make(chan prometheus.Metric)
 	go func() {
 		defer close(metrics)
-		collected.requests.Collect(metrics)
+		processMetrics.requests.Collect(metrics)
 	}()
 	counts := make(map[string]map[string]int64)
 	for metric := range metrics {
@@ -161,51 +201,57 @@ func requestCounts() map[string]map[string]int64 {
 	return counts
 }
 
-// zoneMetrics are a zone's own counters, made at its first request: what is only
-// configured, and perhaps rejected, leaves no trace.
+// zoneMetrics are the metrics of a zone. The zone's first request creates the counters. So a
+// configuration that is rejected, or gets no requests, leaves no metrics behind.
 type zoneMetrics struct {
-	zone     string
-	disabled bool
-	made     atomic.Pointer[zoneCounters]
+	zone         string
+	disabled     bool
+	lazyCounters atomic.Pointer[zoneCounters]
 }
 
+// zoneCounters are the counters of a zone.
 type zoneCounters struct {
-	outcomes [outcomes]prometheus.Counter
-	seconds  prometheus.Observer
-	hits     prometheus.Counter
+	outcomes        [outcomeCount]prometheus.Counter
+	decisionSeconds prometheus.Observer
+	denyCacheHits   prometheus.Counter
 }
 
+// counters returns the counters. It creates them at the first call.
 func (m *zoneMetrics) counters() *zoneCounters {
-	if c := m.made.Load(); c != nil {
+	if c := m.lazyCounters.Load(); c != nil {
 		return c
 	}
-	c := &zoneCounters{seconds: collected.decision.WithLabelValues(m.zone), hits: collected.denyCacheHits.WithLabelValues(m.zone)}
-	for o, name := range outcomeNames {
-		c.outcomes[o] = collected.requests.WithLabelValues(m.zone, name)
+	c := &zoneCounters{
+		decisionSeconds: processMetrics.decision.WithLabelValues(m.zone),
+		denyCacheHits:   processMetrics.denyCacheHits.WithLabelValues(m.zone),
 	}
-	m.made.Store(c)
+	for i, label := range outcomeLabels {
+		c.outcomes[i] = processMetrics.requests.WithLabelValues(m.zone, label)
+	}
+	m.lazyCounters.Store(c)
 	return c
 }
 
-func (m *zoneMetrics) decided(o outcome, took time.Duration) {
+// countDecision counts a decision of the store, and how long it took.
+func (m *zoneMetrics) countDecision(label outcomeLabel, took time.Duration) {
 	if m.disabled {
 		return
 	}
 	c := m.counters()
-	c.seconds.Observe(took.Seconds())
-	c.outcomes[o].Inc()
+	c.decisionSeconds.Observe(took.Seconds())
+	c.outcomes[label].Inc()
 }
 
-// count counts an outcome that no store decided on.
-func (m *zoneMetrics) count(o outcome) {
+// countOutcome counts an outcome without a decision of the store.
+func (m *zoneMetrics) countOutcome(label outcomeLabel) {
 	if !m.disabled {
-		m.counters().outcomes[o].Inc()
+		m.counters().outcomes[label].Inc()
 	}
 }
 
-// cached counts a request that was denied without asking Redis.
-func (m *zoneMetrics) cached() {
+// countDenyCacheHit counts a request that was denied without asking Redis.
+func (m *zoneMetrics) countDenyCacheHit() {
 	if !m.disabled {
-		m.counters().hits.Inc()
+		m.counters().denyCacheHits.Inc()
 	}
 }

@@ -29,12 +29,12 @@ type Options struct {
 	// "x_ratelimit_epoch" (X-RateLimit-Limit, -Remaining, and -Reset in seconds
 	// from now or since the Unix epoch), or "sharkey" (X-RateLimit-Remaining,
 	// -Clear: seconds until the budget is as good as untouched, and -Reset, on
-	// refusals only: seconds until the request would be allowed, both with three
+	// denials only: seconds until the request would be allowed, both with three
 	// decimals); several together, but one of the last three, or "off" alone
 	// (default ["draft"]). Retry-After is sent with all of them.
 	Headers []string `json:"headers,omitempty"`
 
-	// Say in the body of a refusal why, as application/problem+json (RFC 9457), where
+	// Say in the body of a denial why, as application/problem+json (RFC 9457), where
 	// no error routes answer it (default false: it has no body).
 	ProblemJSON *bool `json:"problem_json,omitempty"`
 

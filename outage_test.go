@@ -94,7 +94,7 @@ func TestRedisRestarts(t *testing.T) {
 	c.get(t, "/").want(t, 429)
 	server.Kill(t)
 	for range 10 {
-		c.get(t, "/", "Key", "another").want(t, 503) // what was refused may be remembered
+		c.get(t, "/", "Key", "another").want(t, 503) // what was denied may be remembered
 	}
 	server.Restart(t)
 	c.waitForLog(t, "Redis works again")

@@ -107,13 +107,13 @@ func (k *knownOverrides) remember(key string, o knownOverride) bool {
 	return true
 }
 
-// maxTries is how often the handler takes for one request at most, because overrides change. The
-// last time it takes by the overrides that it knows, without looking them up.
-const maxTries = 4
+// maxAttempts is how often the handler takes for one request at most, because overrides change.
+// The last time it takes by the overrides that it knows, without looking them up.
+const maxAttempts = 4
 
-// applyOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err is
-// one: then the handler must collect and take again.
-func (state *requestState) applyOverrides(err error) bool {
+// rememberOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err
+// is one: then the handler must collect and take again.
+func (state *requestState) rememberOverrides(err error) bool {
 	others, is := errors.AsType[*store.OverriddenError](err)
 	if !is {
 		return false

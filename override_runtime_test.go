@@ -33,7 +33,7 @@ func overridable(server *redistest.Server, options string) string {
 	return strings.Replace(config, "respond ok", `respond "[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}]"`, 1)
 }
 
-// until asks until a response has a status, for what has been refused just now can be for
+// until asks until a response has a status, for what has been denied just now can be for
 // another second.
 func (c *caddyProcess) until(t *testing.T, status int, header ...string) response {
 	t.Helper()
@@ -135,7 +135,7 @@ func TestOverrideRoundTrips(t *testing.T) {
 			c.get(t, "/", "Key", key).want(t, 200)
 		}
 		n := server.Calls(t, "evalsha") - before
-		if key != "none" && n < 50 || n > 52 { // refusals of a shadow are remembered; checks of Redis are calls, too
+		if key != "none" && n < 50 || n > 52 { // denials of a shadow are remembered; checks of Redis are calls, too
 			t.Errorf("%s: 50 requests took %d script calls", key, n)
 		}
 	}

@@ -5,19 +5,21 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
+// placeholderPrefix is what the names of all placeholders begin with. The placeholder of just
+// this name holds the outermost handler's state of a request.
 const placeholderPrefix = "http.rate_limit"
 
-// String makes {http.rate_limit}, by which handlers find each other's answers,
-// the empty text.
+// String makes {http.rate_limit} the empty text. Only the handlers use its value.
 func (*requestState) String() string { return "" }
 
-// placeholder is the value of {http.rate_limit.exceeded.name} and of
-// {http.rate_limit.<zone>.<field>}, asked of the outermost answer. A zone of this
-// configuration that was not asked about the request gives the empty text. Other
-// names are not ours.
-func (state *requestState) placeholder(name string) (any, bool) {
+// lookUpPlaceholder returns the value of {http.rate_limit.exceeded.name} or of
+// {http.rate_limit.<zone>.<field>}, and whether there is a placeholder of this name. It is
+// called on the outermost state, and looks into the states of all handlers. If a zone of the
+// configuration doesn't limit the request, its values are empty.
+func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 	rest, ok := strings.CutPrefix(name, placeholderPrefix)
 	if !ok {
 		return nil, false
@@ -31,28 +33,28 @@ func (state *requestState) placeholder(name string) (any, bool) {
 	}
 	zone, field := rest[1:dot], rest[dot+1:]
 	if zone == "exceeded" && field == "name" {
-		for one := state.innermost; one != nil; one = one.outer {
-			if one.exceededZone != "" {
-				return one.exceededZone, true
+		for s := state.innermost; s != nil; s = s.outer {
+			if s.exceededZone != "" {
+				return s.exceededZone, true
 			}
 		}
 		return "", true
 	}
-	for one := state.innermost; one != nil; one = one.outer {
-		for i := range one.entries {
-			if e := &one.entries[i]; e.zone.name == zone && one.isDecided {
-				return e.field(field)
+	for s := state.innermost; s != nil; s = s.outer {
+		for i := range s.entries {
+			if e := &s.entries[i]; e.zone.name == zone && s.decided {
+				return e.placeholderField(field)
 			}
 		}
 	}
 	if state.handler.app.zonesByName[zone] != nil {
-		return fieldOfNone(field)
+		return emptyPlaceholderField(field)
 	}
 	return nil, false
 }
 
-// fieldOfNone is field for a zone that limits nothing of the request.
-func fieldOfNone(field string) (any, bool) {
+// emptyPlaceholderField returns the value of a field of a zone that doesn't limit the request.
+func emptyPlaceholderField(field string) (value any, ok bool) {
 	switch field {
 	case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
 		return "", true
@@ -60,13 +62,14 @@ func fieldOfNone(field string) (any, bool) {
 	return nil, false
 }
 
-func (e *entry) field(field string) (any, bool) {
+// placeholderField returns the value of a field of the zone, and whether there is such a field.
+func (e *zoneEntry) placeholderField(field string) (value any, ok bool) {
 	if e.limitSet.unlimited {
-		return fieldOfNone(field)
+		return emptyPlaceholderField(field)
 	}
-	d, quota := e.nearest()
+	d, quota := e.tightestLimit()
 	if d.NotAsked && (!e.denies() || field != "retry_after" && field != "allowed" && field != "banned") {
-		return "", true // it was not asked, or a ban denies
+		return "", true // the limits were not asked, perhaps because a ban denies
 	}
 	switch field {
 	case "limit":
@@ -74,17 +77,17 @@ func (e *entry) field(field string) (any, bool) {
 	case "remaining":
 		return strconv.FormatInt(d.Remaining, 10), true
 	case "reset":
-		return strconv.FormatInt(seconds(d.ResetAfter), 10), true
+		return strconv.FormatInt(httpfields.Seconds(d.ResetAfter), 10), true
 	case "retry_after":
 		if wait := e.retryAfter(); wait > 0 && wait < algorithms.Forever {
-			return strconv.FormatInt(seconds(wait), 10), true
+			return strconv.FormatInt(httpfields.Seconds(wait), 10), true
 		}
 		return "", true
 	case "allowed":
 		return strconv.FormatBool(!e.denies()), true
 	case "charged":
-		if len(e.Limits) > 0 { // else the slot
-			d, _ = e.nearestLimit()
+		if len(e.Limits) > 0 { // otherwise d is the slots, and one was charged
+			d, _ = e.tightestWithoutSlots()
 		}
 		return strconv.FormatInt(d.Charged, 10), true
 	case "banned":

@@ -150,7 +150,7 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 			l = l.Scaled(factor)
 		}
 		if c.Delay != nil {
-			if err := l.CheckDelay(c.Delay.longest()); err != nil {
+			if err := l.CheckDelay(c.Delay.maxWait()); err != nil {
 				return nil, fmt.Errorf("delay: %w", err)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// wantProblem checks the body of a refusal.
+// wantProblem checks the body of a denial.
 func (r response) wantProblem(t *testing.T, status int, kind string, policies ...any) {
 	t.Helper()
 	r.want(t, status, "Content-Type", "application/problem+json")

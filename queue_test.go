@@ -31,10 +31,10 @@ func TestPlacesAreShared(t *testing.T) {
 		{1000, true, []string{"a"}, []int64{1000}},
 		{1, true, []string{"a", "a"}, []int64{1, 0}},
 	} {
-		p := &delayPolicy{zone: fmt.Sprint(t.Name(), test), maxHeld: test.most, oneKey: test.oneKey}
+		p := &delayPolicy{zone: fmt.Sprint(t.Name(), test), maxHeld: test.most, singleKey: test.oneKey}
 		for i, key := range test.takes {
 			got := int64(0)
-			for p.reserve(key) {
+			for p.reservePlace(key) {
 				got++
 			}
 			if got != test.want[i] {
@@ -47,7 +47,7 @@ func TestPlacesAreShared(t *testing.T) {
 	got := make(map[string]int)
 	for range 999 {
 		for _, key := range []string{"a", "b"} {
-			if p.reserve(key) {
+			if p.reservePlace(key) {
 				got[key]++
 			}
 		}
@@ -57,11 +57,11 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 	for key, n := range got {
 		for range n {
-			p.queue().release(key)
+			p.queue().releasePlace(key)
 		}
 	}
 	p.queue().wantEmpty(t)
-	if n := testing.AllocsPerRun(1000, func() { p.reserve("a"); p.queue().release("a") }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() { p.reservePlace("a"); p.queue().releasePlace("a") }); n > 0 {
 		t.Errorf("a place costs %v allocations", n)
 	}
 }
@@ -95,12 +95,12 @@ func TestPlacesOfKeys(t *testing.T) {
 	}
 }
 
-func (w *delayQueue) wantEmpty(t *testing.T) {
+func (q *delayQueue) wantEmpty(t *testing.T) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.taken != 0 || len(w.takenBy) != 0 || len(w.queues) != 0 {
-		t.Errorf("%d places are taken, by %v, in %d queues; want none", w.taken, w.takenBy, len(w.queues))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.taken != 0 || len(q.takenByKey) != 0 || len(q.heldByKey) != 0 {
+		t.Errorf("%d places are taken, by %v, in %d queues; want none", q.taken, q.takenByKey, len(q.heldByKey))
 	}
 }
 
@@ -125,7 +125,7 @@ func newQueueTest(t *testing.T, budgets store.Store, room, limit string, most in
 		handler: &Handler{store: budgets},
 		zone: &zone{
 			name: "api", metrics: zoneMetrics{disabled: true},
-			delay: &delayPolicy{zone: t.Name() + room, maxWait: 1 << 50, maxHeld: most, oneKey: true},
+			delay: &delayPolicy{zone: t.Name() + room, maxWait: 1 << 50, maxHeld: most, singleKey: true},
 		},
 		limit: store.NewLimit("api", "", l),
 	}
@@ -137,10 +137,10 @@ func (q *queueTest) request(cost int64) store.Request {
 
 // ask has a request decided, and held if need be.
 func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
-	state := answerOf(q.handler, q.zone, &limitSet{}, q.request(cost))
-	defer state.end()
-	allowed, err := q.handler.decide(ctx, state)
-	return allowed && err == nil
+	state := newTestState(q.handler, q.zone, &limitSet{}, q.request(cost))
+	defer state.finish()
+	err := q.handler.decide(ctx, state)
+	return state.allowed && err == nil
 }
 
 // hold charges a request as decide does, and doesn't let it join the queue yet.
@@ -148,7 +148,7 @@ func (q *queueTest) hold(t *testing.T) store.Request {
 	t.Helper()
 	requests := []store.Request{q.request(1)}
 	requests[0].MaxWait = q.zone.delay.maxWait
-	if !q.zone.delay.reserve("") {
+	if !q.zone.delay.reservePlace("") {
 		t.Fatal("there is no place")
 	}
 	if allowed, err := q.handler.store.Take(t.Context(), requests); !allowed || err != nil {
@@ -189,20 +189,20 @@ func TestQueueOrder(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			deep := q.reset(t)
-			var turns []*turn
+			var heldRequests []*heldRequest
 			for _, i := range rand.Perm(20) {
-				turns = append(turns, room.join(q.handler, charged[i]))
+				heldRequests = append(heldRequests, room.hold(q.handler, charged[i]))
 			}
-			if !q.zone.delay.reserve("") { // which is being decided from now on
+			if !q.zone.delay.reservePlace("") { // which is being decided from now on
 				t.Fatal("there is no place")
 			}
 			for _, i := range rand.Perm(20) {
-				turns[i].abandon()
+				heldRequests[i].abandon()
 			}
 			if now := q.reset(t); now != deep {
 				t.Errorf("%s: given back while a request is being decided: from %v to %v", limit, deep, now)
 			}
-			room.release("")
+			room.releasePlace("")
 			if now := q.reset(t); now > untouched || now < untouched-time.Second {
 				t.Errorf("%s: reset after %v, want %v less the time passed", limit, now, untouched)
 			}

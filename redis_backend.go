@@ -28,7 +28,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, erro
 	b := new(backend)
 	b.uses.Store(1)
 	stepped := func(back time.Duration) {
-		collected.clockSteps.Inc()
+		processMetrics.clockSteps.Inc()
 		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 	}
 	changed := func(address string, failure error) { b.outageLog.log(logger(), address, failure) }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"net/http"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -10,58 +9,59 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// requestState is what one handler asked about one request and what came of it. It
-// lives as long as the request, for its placeholders do.
+// requestState is one handler's evaluation of one request. Placeholders refer to it, so it
+// lives as long as the request.
 type requestState struct {
 	handler      *Handler
-	entries      []entry         // one per zone that the request belongs to
-	requests     []store.Request // to the store: one per entry
-	isDecided    bool            // the requests are decided
-	allowed      bool
-	corrected    bool // the charges of the request are final, and its slots given back
-	usesBackend  bool // the request uses the handler's backend, which stays open until end
-	exceededZone string
-	watchedZones uint64 // bit i: the handler's zone i has placeholders that later handlers may set
+	entries      []zoneEntry     // one per zone that the request belongs to
+	requests     []store.Request // one per entry
+	decided      bool            // the store has decided
+	allowed      bool            // by all zones
+	corrected    bool            // the corrections are sent
+	usesBackend  bool            // the handler's backend stays open for this request
+	exceededZone string          // the zone that denied the request; see [requestState.longestDenial]
+	watchedZones uint64          // bit i: the handler's zone i has placeholders that later handlers may set
 
-	// A request can come to several handlers. The outermost one's answer is
-	// what its replacer knows, and leads to all others.
+	// Several handlers can evaluate a request. The replacer of the request knows the state of
+	// the outermost handler. From there the others are found.
 	outer     *requestState // of the handler around this one
-	innermost *requestState // of the last handler so far; set in the outermost answer
+	innermost *requestState // of the last handler so far; set in the outermost state
 
-	// Room for the usual case, so that all this is one allocation.
-	entryRoom      [1]entry
+	// Space for the usual number of zones, so that a request needs only one allocation.
+	entryRoom      [1]zoneEntry
 	requestRoom    [1]store.Request
 	correctionRoom [1]store.Correction
 	decisionRoom   [2]algorithms.Decision
 	fieldRoom      [2]string
 }
 
-// entry is one zone that a request belongs to.
-type entry struct {
+// zoneEntry is the part of a requestState about one zone that the request belongs to.
+type zoneEntry struct {
 	zone     *zone
-	limitSet *limitSet // by which the request belongs to it
+	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
-	// trueCost is how many events the request is worth by its response, if settled; see [Settle].
-	trueCost int64
-	settled  bool
+	settled  bool  // the response tells what the request is worth; see [Settle]
+	trueCost int64 // how many events that is
 }
 
+// newRequestState returns the state of a request that comes to the handler.
 func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 	state := &requestState{handler: h}
-	state.entries, state.requests = state.entryRoom[:0], state.requestRoom[:0] // what ask fills
+	state.entries, state.requests = state.entryRoom[:0], state.requestRoom[:0]
 	v, _ := repl.Get(placeholderPrefix)
 	outermost, ok := v.(*requestState)
 	if !ok {
 		outermost = state
-		repl.Map(state.placeholder)
+		repl.Map(state.lookUpPlaceholder)
 	}
 	state.outer, outermost.innermost = outermost.innermost, state
 	return state
 }
 
-// collect finds the zones the request belongs to, and what to ask about each, perhaps again:
-// try is how often that was done before.
-func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, try int) error {
+// collect fills in the zones that the request belongs to, and one store request per zone. It is
+// called again if the store knows other overrides than this instance; attempt counts the calls
+// from 0.
+func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
 	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
 	for i, z := range state.handler.zones {
 		matches, err := z.matches(r)
@@ -83,28 +83,28 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, try in
 			return errTooEarly
 		}
 		key := z.keyOf(repl)
-		if try == 0 {
+		if attempt == 0 {
 			z.warnOfEmptyKey(key)
 		}
-		t, override := z.limitSetFor(key, repl)
-		if try == maxTries-1 {
+		limits, override := z.limitSetFor(key, repl)
+		if attempt == maxAttempts-1 {
 			override = nil
 		}
 		request := store.Request{Zone: z.name, Key: key.text, Override: override}
 		switch {
-		case !t.unlimited:
-			b := &t.budgets[key.alternative]
+		case !limits.unlimited:
+			b := &limits.budgets[key.alternative]
 			request.Limits, request.Slots, request.Ban = scaled(b.limits, factor), b.slots, b.ban
 			request.Mode, request.Cost, request.Shadow = z.mode, z.costOf(repl), !z.enforces(key.text)
-		case z.looksUp(key): // an override at run time may end this
+		case z.looksUp(key): // the store may know a run-time override with limits
 			request.Shadow = true
 		default:
-			if try == 0 {
-				z.metrics.count(outcomeOverridden)
+			if attempt == 0 {
+				z.metrics.countOutcome(outcomeOverridden)
 			}
 			continue
 		}
-		state.entries = append(state.entries, entry{zone: z, limitSet: t})
+		state.entries = append(state.entries, zoneEntry{zone: z, limitSet: limits})
 		state.requests = append(state.requests, request)
 	}
 	for i := range state.entries {
@@ -116,153 +116,23 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, try in
 	return nil
 }
 
-// keepBackendOpen keeps the handler's backend open until end, also after a reload, so that the
-// charges of the request can be corrected.
-func (state *requestState) keepBackendOpen() {
-	if b := state.handler.backend; b != nil && !state.usesBackend {
-		state.usesBackend = true
-		b.use()
-	}
-}
-
-// end ends the request.
-func (state *requestState) end() {
-	state.correct()
-	if !state.usesBackend {
-		return
-	}
-	if err := state.handler.backend.leave(); err != nil {
-		state.handler.reportStoreFailure(err)
-	}
-}
-
-// mayCorrect reports whether the request may need corrections when it has ended.
-func (state *requestState) mayCorrect() bool {
-	for i := range state.entries {
-		if e := &state.entries[i]; e.Slots != nil || e.zone.settle != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// correct corrects the charges of the request by its response, and gives its slots back, in
-// one call of the store. Only the first call does anything.
-func (state *requestState) correct() {
-	if !state.isDecided || state.corrected {
-		return
-	}
-	state.corrected = true
-	corrections := state.correctionRoom[:0]
-	for i := range state.entries {
-		e := &state.entries[i]
-		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
-		if e.settled {
-			c.Refund, c.Charge = max(e.Cost-e.trueCost, 0), max(e.trueCost-e.Cost, 0)
-		}
-		if c.Leave || c.Refund > 0 || c.Charge > 0 {
-			corrections = append(corrections, c)
-		}
-	}
-	if len(corrections) > 0 {
-		state.handler.store.Correct(corrections, state.handler.correctionFailed)
-	}
-}
-
-// recordDecision notes the outcome.
-func (state *requestState) recordDecision(allowed bool, took time.Duration) {
-	state.isDecided, state.allowed = true, allowed
-	for i := range state.entries {
-		e := &state.entries[i]
-		if e.Outcome.Cached && !e.Shadow {
-			e.zone.metrics.cached()
-		}
-		if said, asked := e.metricOutcome(allowed); asked {
-			e.zone.metrics.decided(said, took)
-		}
-	}
-}
-
-// metricOutcome returns the outcome for metrics. asked reports whether the zone was asked.
-func (e *entry) metricOutcome(allowed bool) (said outcome, asked bool) {
-	switch verdict := e.Outcome.Verdict; {
-	case e.limitSet.unlimited:
-		return outcomeOverridden, true
-	case verdict == store.NotAsked:
-		return 0, false
-	case e.denies() && e.Shadow:
-		return outcomeShadowDenied, true
-	case verdict == store.Banned:
-		return outcomeBanned, true
-	case verdict == store.Denied:
-		return outcomeDenied, true
-	case allowed && e.wait() > 0:
-		return outcomeDelayed, true
-	default:
-		return outcomeAllowed, true
-	}
-}
-
-// denies reports whether the zone denies the request, or would if it weren't a shadow.
-func (e *entry) denies() bool {
+// denies reports whether the zone denies the request, or would without shadow mode.
+func (e *zoneEntry) denies() bool {
 	return e.Outcome.Verdict == store.Denied || e.Outcome.Verdict == store.Banned
-}
-
-// The reasons of denials.
-const (
-	reasonLimit       = "limit"
-	reasonConcurrency = "concurrency"
-	reasonBan         = "ban"
-)
-
-// limitText returns the reason why the zone denies the request. If limits deny it, denier also returns
-// the limit with the longest wait.
-func (e *entry) denialReason() (reason string, limit *algorithms.Limit) {
-	if e.Outcome.Verdict == store.Banned {
-		return reasonBan, nil
-	}
-	longest := algorithms.Micros(-1)
-	for n, d := range e.Outcome.Decisions {
-		if limitDenies(d) && d.RetryAfter > longest {
-			longest, reason, limit = d.RetryAfter, reasonLimit, e.limitSet.limits[n]
-		}
-	}
-	if e.lacksSlot() && slotRetry > longest {
-		return reasonConcurrency, nil
-	}
-	return reason, limit
 }
 
 // limitDenies reports whether a limit denies a request.
 func limitDenies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
 
-// retryAfter returns how long it takes until the zone has room, as far as is known.
-func (e *entry) retryAfter() algorithms.Micros {
+// retryAfter returns how long it takes until the zone has room for the request, as far as is
+// known.
+func (e *zoneEntry) retryAfter() algorithms.Micros {
 	wait := e.Outcome.Ban.EndsAfter
 	for _, d := range e.Outcome.Decisions {
 		wait = max(wait, d.RetryAfter)
 	}
 	if e.lacksSlot() {
-		wait = max(wait, slotRetry)
+		wait = max(wait, slotRetryAfter)
 	}
 	return wait
-}
-
-// longestDenial returns the zone that denies with the longest wait, and the longest wait of all zones.
-// The latter can be that of a uniform zone that had room, but has none after the charge. Shadows
-// don't count.
-func (state *requestState) longestDenial() (which *entry, wait algorithms.Micros) {
-	longest := algorithms.Micros(-1)
-	for i := range state.entries {
-		e := &state.entries[i]
-		if e.Shadow {
-			continue
-		}
-		w := e.retryAfter()
-		wait = max(wait, w)
-		if e.denies() && w > longest {
-			which, longest = e, w
-		}
-	}
-	return which, wait
 }

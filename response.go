@@ -8,26 +8,28 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
 // A request gives back its slots, and charges that were too high, before its response is complete
 // for the client. So the client's next request finds both. A response is complete with the last
-// byte of its Content-Length, or with its header if it has no body, or else when its handlers have
-// returned.
+// byte of its Content-Length, or with its header if it has no body. Otherwise it is complete when
+// its handlers have returned.
 
-// proceed passes a request on. When the header of its response is known, pass adds the families of
-// fields to the header, and reads the worth of the request from it.
+// passOn passes a request to the next handler. When the header of the response is about to be
+// sent, it adds the families of header fields, and reads the true cost.
 func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
 	families, settling := state.handler.headerForms.families, state.newSettlement(repl)
-	if !state.enforced() {
+	if !state.hasEnforcedZone() {
 		families = nil
 	}
-	if len(families) == 0 && settling == nil && !state.holdsSlots() {
+	if len(families) == 0 && settling == nil && !state.hasSlots() {
 		return next.ServeHTTP(w, r)
 	}
 	rw := &responseWriter{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
-		answer:                state, families: families, settling: settling, bodiless: r.Method == http.MethodHead, left: unknownLength,
+		state:                 state, families: families, settlement: settling, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
 	}
 	if settling != nil {
 		returned := false
@@ -37,14 +39,14 @@ func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *
 	} else {
 		err = next.ServeHTTP(rw, r)
 	}
-	if !rw.begun { // nothing may be written yet, or an error be rendered past rw
+	if !rw.headerSent { // an outer handler will write the response, past rw
 		state.setFamilies(w.Header(), families)
 	}
 	return err
 }
 
-// holdsSlots reports whether the request has a slot to give back.
-func (state *requestState) holdsSlots() bool {
+// hasSlots reports whether the request has taken a slot.
+func (state *requestState) hasSlots() bool {
 	for i := range state.entries {
 		if state.entries[i].Outcome.Slots.Taken {
 			return true
@@ -53,55 +55,55 @@ func (state *requestState) holdsSlots() bool {
 	return false
 }
 
-// responseWriter writes the response to a request that passes. When the header is about to be sent,
-// responseWriter reads the worth of the request from it. Just before the response is complete,
-// responseWriter corrects the charges.
+// responseWriter writes the response to a request that passed. Just before the header is sent,
+// it adds header fields and reads the true cost. Just before the response is complete, it
+// corrects the charges.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	answer   *requestState
-	families []family
-	settling *settlement // nil if no zone settles
-	bodiless bool        // no response to this request has a body
-	begun    bool        // the header is sent
-	left     int64       // how much of the body is still to be written, or unknownLength
+	state      *requestState
+	families   []httpfields.Family
+	settlement *settlement // nil if no zone settles
+	noBody     bool        // responses to this request have no body
+	headerSent bool
+	bodyLeft   int64 // how many bytes of the body are still to be written, or unknownLength
 }
 
-// unknownLength means that the response ends when the handlers return, or that nothing is left to
-// correct.
+// unknownLength means that the response ends when the handlers return, or that the charges are
+// corrected already.
 const unknownLength = -1
 
 const (
-	// lastPart is how many bytes ReadFrom and a long Write keep for a last write of their own.
-	// The charges are corrected before that write. ReadFrom copies these bytes; the rest may go
-	// by sendfile.
-	lastPart = 4 << 10
-	// longWrite is the length of a Write above which it may block for a while. A shorter Write
+	// lastPartSize is how many bytes ReadFrom and a long Write leave for a last Write of their
+	// own, because the charges are corrected before it. ReadFrom copies these bytes. The rest
+	// may go by sendfile.
+	lastPartSize = 4 << 10
+	// minLongWrite is the length above which a Write may block for a while. A shorter Write
 	// fits into the buffers of a connection, and is not worth another system call.
-	longWrite = 64 << 10
+	minLongWrite = 64 << 10
 )
 
-// begin is called before anything is sent.
-func (w *responseWriter) begin(status int) {
-	if w.begun {
+// beforeHeader is called before anything is sent.
+func (w *responseWriter) beforeHeader(status int) {
+	if w.headerSent {
 		return
 	}
-	w.begun = true
-	if w.settling != nil {
-		w.settling.observeHeader(status, w.Header())
+	w.headerSent = true
+	if w.settlement != nil {
+		w.settlement.readHeader(status, w.Header())
 	}
-	w.answer.setFamilies(w.Header(), w.families)
-	w.left = w.bodyLength(status)
-	w.coming(0)
+	w.state.setFamilies(w.Header(), w.families)
+	w.bodyLeft = w.bodyLength(status)
+	w.beforeBody(0)
 }
 
-// bodyLength returns how long the body of the response will be, or unknownLength. For a response
-// with trailers it returns unknownLength, because a trailer may hold the worth of the request.
+// bodyLength returns the length of the response's body, or unknownLength. For a response with
+// trailers it returns unknownLength, because a trailer may hold the true cost.
 func (w *responseWriter) bodyLength(status int) int64 {
 	header := w.Header()
 	switch {
 	case len(header["Trailer"]) > 0 || status == http.StatusSwitchingProtocols:
 		return unknownLength
-	case w.bodiless || status == http.StatusNoContent || status == http.StatusNotModified:
+	case w.noBody || status == http.StatusNoContent || status == http.StatusNotModified:
 		return 0
 	}
 	if length := header["Content-Length"]; len(length) > 0 {
@@ -112,67 +114,67 @@ func (w *responseWriter) bodyLength(status int) int64 {
 	return unknownLength
 }
 
-// coming is called before n further bytes of the body are written.
-func (w *responseWriter) coming(n int) {
-	if w.left == unknownLength {
+// beforeBody is called before n further bytes of the body are written.
+func (w *responseWriter) beforeBody(n int) {
+	if w.bodyLeft == unknownLength {
 		return
 	}
-	if w.left -= int64(n); w.left <= 0 {
-		w.left = unknownLength
-		w.answer.correct()
+	if w.bodyLeft -= int64(n); w.bodyLeft <= 0 {
+		w.bodyLeft = unknownLength
+		w.state.sendCorrections()
 	}
 }
 
 // WriteHeader implements [http.ResponseWriter].
 func (w *responseWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
-		w.begin(status)
+		w.beforeHeader(status)
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
 
 // Write implements [http.ResponseWriter].
 func (w *responseWriter) Write(b []byte) (n int, err error) {
-	w.begin(http.StatusOK)
-	if len(b) > longWrite && w.left != unknownLength && int64(len(b)) >= w.left {
-		n, err = w.ResponseWriterWrapper.Write(b[:len(b)-lastPart])
-		w.left -= int64(n)
+	w.beforeHeader(http.StatusOK)
+	if len(b) > minLongWrite && w.bodyLeft != unknownLength && int64(len(b)) >= w.bodyLeft {
+		n, err = w.ResponseWriterWrapper.Write(b[:len(b)-lastPartSize])
+		w.bodyLeft -= int64(n)
 		if err != nil {
 			return n, err
 		}
 		b = b[n:]
 	}
-	w.coming(len(b))
+	w.beforeBody(len(b))
 	last, err := w.ResponseWriterWrapper.Write(b)
 	return n + last, err
 }
 
-// ReadFrom implements [io.ReaderFrom]. If the length is known, ReadFrom leaves all but the last
-// part to the underlying writer, which may use sendfile. It copies the last part, because only a
-// Write shows that the source has these bytes.
+// ReadFrom implements [io.ReaderFrom]. If the length is known, it leaves all but the last part
+// to the underlying writer, which may use sendfile. It copies the last part, because
+// only a Write shows that the source has these bytes.
 func (w *responseWriter) ReadFrom(r io.Reader) (n int64, err error) {
-	w.begin(http.StatusOK)
-	if w.left == unknownLength {
+	w.beforeHeader(http.StatusOK)
+	if w.bodyLeft == unknownLength {
 		return w.ResponseWriterWrapper.ReadFrom(r)
 	}
-	if first := w.left - lastPart; first > 0 {
-		n, err = w.readFirst(r, first)
-		w.left -= n
+	if first := w.bodyLeft - lastPartSize; first > 0 {
+		n, err = w.copyUpTo(r, first)
+		w.bodyLeft -= n
 		if err != nil || n < first {
 			return n, err
 		}
 	}
-	buffer := lastParts.Get().(*[lastPart]byte)
-	defer lastParts.Put(buffer)
+	buffer := lastPartBuffers.Get().(*[lastPartSize]byte)
+	defer lastPartBuffers.Put(buffer)
 	last, err := io.CopyBuffer(struct{ io.Writer }{w}, r, buffer[:])
 	return n + last, err
 }
 
-var lastParts = sync.Pool{New: func() any { return new([lastPart]byte) }}
+var lastPartBuffers = sync.Pool{New: func() any { return new([lastPartSize]byte) }}
 
-// readFirst reads up to n bytes. It uses only one [io.LimitedReader], because sendfile doesn't look
-// through two.
-func (w *responseWriter) readFirst(r io.Reader, n int64) (int64, error) {
+// copyUpTo writes up to n bytes from a reader. It uses only one [io.LimitedReader], because
+// sendfile doesn't look through two.
+func (w *responseWriter) copyUpTo(r io.Reader, n int64) (int64, error) {
 	limited, ok := r.(*io.LimitedReader)
 	if !ok {
 		return w.ResponseWriterWrapper.ReadFrom(&io.LimitedReader{R: r, N: n})
@@ -182,9 +184,8 @@ func (w *responseWriter) readFirst(r io.Reader, n int64) (int64, error) {
 	return n, err
 }
 
-// FlushError sends the header, too, if it isn't sent yet; see
-// [http.ResponseController].
+// FlushError sends the buffered data, after the header; see [http.ResponseController].
 func (w *responseWriter) FlushError() error {
-	w.begin(http.StatusOK)
+	w.beforeHeader(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }

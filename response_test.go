@@ -57,11 +57,11 @@ func (n *noted) FlushError() error {
 
 // writing returns a writer for the response to a request with slots.
 func writing(method string) (*responseWriter, *noted) {
-	state := &requestState{isDecided: true}
+	state := &requestState{decided: true}
 	under := &noted{ResponseRecorder: httptest.NewRecorder(), answer: state}
 	return &responseWriter{
 		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: under},
-		answer:                state, bodiless: method == http.MethodHead, left: unknownLength,
+		state:                 state, noBody: method == http.MethodHead, bodyLeft: unknownLength,
 	}, under
 }
 
@@ -159,7 +159,7 @@ func TestResponseIsCorrectedBeforeItsEnd(t *testing.T) {
 func TestResponseReadsAll(t *testing.T) {
 	content := []byte(strings.Repeat("0123456789", 2000))
 	broken := errors.New("broken")
-	for _, length := range []int{0, 1, 100, lastPart, 10_000, len(content), len(content) + 1} {
+	for _, length := range []int{0, 1, 100, lastPartSize, 10_000, len(content), len(content) + 1} {
 		for _, limit := range []int64{-1, 0, 1, 100, 10_000, int64(len(content))} {
 			for _, end := range []error{nil, broken} {
 				t.Run(fmt.Sprint(length, limit, end), func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestResponseMaySendFiles(t *testing.T) {
 			}); !isFile {
 				t.Errorf("length %q: the writer beneath reads from %T", length, source)
 			}
-			if length != "" && (len(under.notes) < 2 || under.notes[0] != fmt.Sprint("read ", len(largeBody)-lastPart)) {
+			if length != "" && (len(under.notes) < 2 || under.notes[0] != fmt.Sprint("read ", len(largeBody)-lastPartSize)) {
 				t.Errorf("notes %q", under.notes)
 			}
 		}

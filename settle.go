@@ -13,24 +13,25 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Settle corrects what a request was charged once its response is known. Until then it
-// is charged its cost, so that many requests at once don't get more than remains.
+// Settle corrects the charge of a request once its response is known. Until then the request is
+// charged its cost, so that concurrent requests don't get more than remains.
 type Settle struct {
-	// Which responses are charged at all; to others everything is given back. Header
-	// fields are those the handlers behind this one have set (default: all).
+	// Which responses are charged. For other responses the whole charge is given back. Header
+	// fields are matched as the handlers behind this one have set them (default: all).
 	Match *caddyhttp.ResponseMatcher `json:"match,omitempty"`
 
-	// What the request was really worth, as cost is written: usually
-	// {http.response.header.*}, also of a trailer. What it cost more is charged as far as
-	// there is room, and what it cost less is given back. If there is no such number, the
-	// charge stays as it is (default: what was charged).
+	// What the request was really worth, in the same form as cost: usually
+	// {http.response.header.*}, also of a trailer. What the request was worth more is
+	// charged as far as there is room, and what it was worth less is given back. Without a
+	// number the charge stays (default: what was charged).
 	Cost Number `json:"cost,omitempty"`
 }
 
-// check judges the settings together with the zone's mode and limits.
+// check checks the options together with the zone's mode and limits.
 func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	if s.Match == nil && s.Cost == "" {
-		return errors.New("settle has neither match nor cost: write which responses are charged, such as match status 401, or what they are worth, such as cost {http.response.header.X-Tokens}")
+		return errors.New("settle has neither match nor cost: write which responses are charged, such as match status 401, " +
+			"or what they are worth, such as cost {http.response.header.X-Tokens}")
 	}
 	if err := s.checkStatus(); err != nil {
 		return err
@@ -40,13 +41,14 @@ func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	}
 	for _, l := range limits {
 		if l.Algorithm().BinaryOnly && s.Cost != "" {
-			return fmt.Errorf("cost of settle and %s don't go together: it has no room to charge afterwards; write another limit, or match alone", l.Algorithm().Name)
+			return fmt.Errorf("cost of settle and %s don't go together: it has no room to charge afterwards; write another limit, or match alone",
+				l.Algorithm().Name)
 		}
 	}
 	return s.Cost.check("cost of settle", parseCost)
 }
 
-// checkStatus checks the statuses of match.
+// checkStatus checks the status codes of match.
 func (s *Settle) checkStatus() error {
 	if s.Match == nil {
 		return nil
@@ -84,48 +86,50 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	return s, err
 }
 
-// settlement reads what the response of a request says that the request is worth.
+// settlement reads from the response to a request how much the request is worth.
 type settlement struct {
-	answer   *requestState
-	repl     *caddy.Replacer
-	status   int  // 0: nothing is written yet
-	trailers bool // the response has announced some
+	state       *requestState
+	repl        *caddy.Replacer
+	status      int  // 0: the header is not sent yet
+	hasTrailers bool // the header announces trailers
 }
 
-// settlement returns nil if no zone of the request settles.
+// newSettlement returns nil if no zone of the request settles.
 func (state *requestState) newSettlement(repl *caddy.Replacer) *settlement {
 	for i := range state.entries {
 		if state.entries[i].settles() {
-			return &settlement{answer: state, repl: repl}
+			return &settlement{state: state, repl: repl}
 		}
 	}
 	return nil
 }
 
-// settles reports whether the zone's charges depend on the response. Those of a shadow that
-// denies the request don't: with a say, it would have kept the request from its response.
-func (e *entry) settles() bool {
+// settles reports whether the zone's charges depend on the response. A shadow that denies the
+// request doesn't settle: without shadow mode there would be no response.
+func (e *zoneEntry) settles() bool {
 	return e.zone.settle != nil && len(e.Limits) > 0 && !(e.Shadow && e.denies())
 }
 
-// observeHeader notes what a response is worth, when its header is about to be sent.
-func (s *settlement) observeHeader(status int, header http.Header) {
+// readHeader settles the request by the header of the response, which is about to be sent. If
+// there are trailers, finish may read the true cost later.
+func (s *settlement) readHeader(status int, header http.Header) {
 	s.status = status
-	s.trailers = len(header["Trailer"]) > 0
-	for i := range s.answer.entries {
-		e := &s.answer.entries[i]
+	s.hasTrailers = len(header["Trailer"]) > 0
+	for i := range s.state.entries {
+		e := &s.state.entries[i]
 		switch {
 		case !e.settles():
 		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
 			e.trueCost, e.settled = 0, true
 		default:
-			s.readTrueCost(e, !s.trailers)
+			s.readTrueCost(e, !s.hasTrailers)
 		}
 	}
 }
 
-// readTrueCost reads the worth of a request in one zone. last reports whether it isn't read again.
-func (s *settlement) readTrueCost(e *entry, last bool) {
+// readTrueCost reads what the request is worth in one zone. If this is the last attempt, it
+// warns of a missing cost.
+func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
 	if cost := e.zone.settle.Cost; cost != "" {
 		var err error
 		e.trueCost, err = parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(cost), "")))
@@ -136,22 +140,21 @@ func (s *settlement) readTrueCost(e *entry, last bool) {
 	}
 }
 
-// finish notes what is known of the response when the handlers behind have ended. err is what
-// they have returned, if they have.
+// finish settles what the header didn't settle, after the next handler. If the next handler
+// panicked, returned is false; otherwise err is its error.
 func (s *settlement) finish(header http.Header, returned bool, err error) {
-	if s.status == 0 { // nothing was written: others will write it
+	if s.status == 0 { // an outer handler will write the response, usually with this status
 		status := http.StatusOK
-		var known caddyhttp.HandlerError
 		if !returned || err != nil {
 			status = http.StatusInternalServerError
 		}
-		if errors.As(err, &known) && known.StatusCode != 0 {
+		if known, ok := errors.AsType[caddyhttp.HandlerError](err); ok && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
-		s.observeHeader(status, header)
+		s.readHeader(status, header)
 	}
-	for i := range s.answer.entries {
-		if e := &s.answer.entries[i]; s.trailers && e.settles() && !e.settled {
+	for i := range s.state.entries {
+		if e := &s.state.entries[i]; s.hasTrailers && e.settles() && !e.settled {
 			s.readTrueCost(e, true)
 		}
 	}

@@ -228,7 +228,7 @@ func draw(random *rand.Rand, id int, zones []settledZone) drawn {
 	case 2:
 		d.query.Set("abort", "1")
 	case 3:
-		d.query.Set("scarce", "1") // a zone that soon refuses
+		d.query.Set("scarce", "1") // a zone that soon denies
 	case 4, 5:
 		d.query.Set("hold", millis(5))
 		d.query.Set("think", millis(10))
@@ -328,7 +328,7 @@ func TestSettleAddsUp(t *testing.T) {
 					sums[i].most += reserved
 				case s == nil && d.leave > 0 && len(d.costs) == 1 && z.options == "":
 					sums[i].most += reserved // its client left while Redis was asked, and nothing settles
-				case s == nil: // refused, or its client left before it came
+				case s == nil: // denied, or its client left before it came
 				case failures:
 					worth := z.worth(s, reserved)
 					sums[i].least += min(worth, reserved)

@@ -6,21 +6,22 @@ import (
 	"fmt"
 )
 
-// A zone that is tried out decides, charges, counts and reports, but refuses and
-// holds nothing, and clients are told nothing of it: all of it with shadow, and
-// with enforce for the keys that are not among those enforced.
+// A zone with the option shadow decides, charges, counts and logs requests, but it never denies
+// or delays one, and sends no header fields. With the option enforce this applies to a part of
+// the keys.
 
-// checkEnforce judges the share of keys that are enforced, in percent.
+// checkEnforce checks the option enforce: the share of keys that are not in shadow mode, in
+// percent.
 func checkEnforce(percent float64) error {
 	if !(percent >= 0 && percent <= 100) {
-		return fmt.Errorf("enforce must be from 0 to 100, not %v: write how many percent of the keys are refused anything, such as enforce 25", percent)
+		return fmt.Errorf("enforce must be from 0 to 100, not %v: write the percentage of keys whose requests can be denied, such as enforce 25",
+			percent)
 	}
 	return nil
 }
 
-// enforces tells whether the zone refuses requests of a key. Which keys it does is
-// the same in all instances and after restarts; a larger share adds keys and drops
-// none.
+// enforces reports whether the zone can deny requests of a key. The answer is the same in all
+// instances and after restarts. A larger share adds keys and drops none.
 func (z *zone) enforces(key string) bool {
 	switch z.enforce {
 	case 0:
@@ -29,12 +30,12 @@ func (z *zone) enforces(key string) bool {
 		return true
 	}
 	sum := sha256.Sum256([]byte(z.name + "\x00" + key))
-	const all = 1 << 53 // a float64 holds that many exactly
-	return float64(binary.BigEndian.Uint64(sum[:])%all)/all*100 < z.enforce
+	const steps = 1 << 53 // a float64 holds integers up to this one exactly
+	return float64(binary.BigEndian.Uint64(sum[:])%steps)/steps*100 < z.enforce
 }
 
-// enforced tells whether any zone the request belongs to may refuse it.
-func (state *requestState) enforced() bool {
+// hasEnforcedZone reports whether any zone of the request can deny it.
+func (state *requestState) hasEnforcedZone() bool {
 	for i := range state.entries {
 		if !state.entries[i].Shadow {
 			return true

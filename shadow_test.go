@@ -43,18 +43,18 @@ headers draft x_ratelimit
 			}
 			wantText(t, fmt.Sprint("request ", i+1), r.body, want)
 		}
-		// A shadow that refuses keeps no other zone from charging.
+		// A shadow that denies keeps no other zone from charging.
 		for _, left := range []string{"2", "1", "0"} {
 			r := c.get(t, "/real", "Key", "a")
 			r.want(t, 200, "RateLimit", `"real";r=`+left+`;t=600`, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", left)
 			wantText(t, "body", r.body, "false 0 0 []")
 		}
-		// What another zone refuses is not charged to a shadow, and is said to be of that zone.
+		// What another zone denies is not charged to a shadow, and is said to be of that zone.
 		c.get(t, "/real", "Key", "b").want(t, 429, "RateLimit", `"real";r=0;t=600`, "RateLimit-Policy", `"real";q=3;w=600`, "Retry-After", "600")
 		wantText(t, "a shadow's budget", c.get(t, "/alone", "Key", "b").body, "true 1 1 []")
 
 		denied := 1
-		if use == "" { // Redis' refusals are remembered, and then no shadow is asked
+		if use == "" { // Redis' denials are remembered, and then no shadow is asked
 			c.get(t, "/real", "Key", "a").want(t, 429, "Retry-After", "600") // however long the shadow would have it wait
 			denied = 2
 		}
@@ -73,7 +73,7 @@ headers draft x_ratelimit
 		c.waitForLog(t, `"name":"rate_limit_exceeded"`)
 		log := c.logged()
 		if strings.Contains(log, `"msg":"rate limit exceeded","zone":"tried"`) || strings.Count(log, "recorded event") > 2 {
-			t.Error("the log or an event says that a shadow refused")
+			t.Error("the log or an event says that a shadow denied")
 		}
 
 		// Out of the shadow the budget is what it was.
@@ -103,7 +103,7 @@ func TestShadowDelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := answerOf(nil, &zone{delay: &delayPolicy{zone: t.Name(), maxWait: 1000, maxHeld: 1}}, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
+	state := newTestState(nil, &zone{delay: &delayPolicy{zone: t.Name(), maxWait: 1000, maxHeld: 1}}, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
 	took := state.reservePlaces()
 	state.releasePlaces()
 	if n := state.entries[0].zone.delay.queue().taken; took || n != 0 || state.requests[0].MaxWait != 1000 {
@@ -125,7 +125,7 @@ func TestShadowOutage(t *testing.T) {
 	c.get(t, "/real").want(t, 503, "Retry-After", "1")
 }
 
-// What a shadow would have refused has no response to charge for.
+// What a shadow would have denied has no response to charge for.
 func TestShadowSettles(t *testing.T) {
 	c := startCaddy(t, strings.Replace(site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),
 		"respond ok", "header X-Cost 4\nrespond \"{http.rate_limit.api.allowed} {http.rate_limit.api.remaining}\"", 1))
@@ -134,14 +134,14 @@ func TestShadowSettles(t *testing.T) {
 	}
 }
 
-// With enforce a part of the keys is refused anything; that part only grows, and is
+// With enforce only requests of a part of the keys are denied. That part only grows, and is
 // the same in every instance.
 func TestEnforce(t *testing.T) {
 	const keys = 60
 	config := func(percent string) string {
 		return site("zone api {\n key {header.Key}\n fixed_window 1 1h\n " + percent + "\n}")
 	}
-	refused := func(c *caddyProcess) (set [keys]bool) {
+	denied := func(c *caddyProcess) (set [keys]bool) {
 		for i := range keys {
 			key := fmt.Sprint("key ", i)
 			c.get(t, "/", "Key", key)
@@ -150,12 +150,12 @@ func TestEnforce(t *testing.T) {
 		return set
 	}
 	c, other := startCaddy(t, config("enforce 30")), startCaddy(t, config("enforce 30"))
-	few := refused(c)
-	if again := refused(other); again != few {
-		t.Errorf("two instances refuse different keys: %v and %v", few, again)
+	few := denied(c)
+	if again := denied(other); again != few {
+		t.Errorf("two instances deny different keys: %v and %v", few, again)
 	}
 	c.reload(t, config("enforce 60.5"))
-	more := refused(c)
+	more := denied(c)
 	count := 0
 	for i := range keys {
 		if few[i] && !more[i] {
@@ -169,7 +169,7 @@ func TestEnforce(t *testing.T) {
 		t.Error("60.5 % are as many keys as 30 %")
 	}
 	c.reload(t, config("enforce 100"))
-	for i, enforced := range refused(c) {
+	for i, enforced := range denied(c) {
 		if !enforced {
 			t.Errorf("key %d is not enforced at 100 %%", i)
 		}

@@ -96,7 +96,7 @@ func soakZones() []soakZone {
 	}
 }
 
-// soakConfig is a site with all zones twice, of which requests are refused or
+// soakConfig is a site with all zones twice, of which requests are denied or
 // decided locally where Redis fails, and one more that belongs to all requests of
 // the first kind. It returns the zones as the audit knows them, too.
 func soakConfig(t *testing.T, redis string) (config string, known []store.Request) {

@@ -137,7 +137,7 @@ type zone struct {
 	status          int
 
 	metrics    zoneMetrics
-	deniedKeys *top // of all zones of this name
+	deniedKeys *deniedKeys // of all zones of this name
 
 	handler         *Handler
 	config          *Zone
@@ -168,7 +168,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z := &zone{
 		name: name, mode: mode, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
-		handler: h, config: c, deniedKeys: new(top),
+		handler: h, config: c, deniedKeys: newDeniedKeys(),
 	}
 	if c.Shadow {
 		z.enforce = 0
@@ -193,7 +193,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z.keys = c.keyTemplates()
 	if c.Delay != nil {
 		oneKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
-		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.longest(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), oneKey: oneKey}
+		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.maxWait(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), singleKey: oneKey}
 	}
 	z.prepareWarnings(c)
 	factor := int64(sameFactor)
@@ -306,7 +306,7 @@ func (c *Zone) checkLimits() error {
 	} else if len(configured) == 0 && c.Concurrency == 0 {
 		return errors.New("it has no limit: write at least one, such as token_bucket 10 1s")
 	} else if len(configured) == 0 {
-		if err := c.checkAlone(); err != nil {
+		if err := c.checkConcurrencyOnly(); err != nil {
 			return err
 		}
 	}

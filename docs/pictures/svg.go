@@ -18,7 +18,7 @@ const (
 	perSecond     = 34
 	perEvent      = 16
 	mostRemaining = 6
-	rowHeight     = 22 // of passed, held and refused
+	rowHeight     = 22 // of passed, held and denied
 	axisHeight    = 36
 	legendHeight  = 24
 
@@ -32,13 +32,13 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}
 .grid{stroke:#d8dee4;fill:none}
 .area{fill:#dbe9ff}.level{stroke:#1b5fc1;stroke-width:1.5;fill:none}
 .pass{fill:#116329}.held{fill:#fff;stroke:#116329;stroke-width:1.5}
-.wait{stroke:#116329}.refuse{stroke:#b3261e;stroke-width:2}
+.wait{stroke:#116329}.deny{stroke:#b3261e;stroke-width:2}
 </style>
 `
 
 // render draws, from above: the caption, what remains over time, a row of the
 // requests that passed, one of those that were held (if any can be), one of those
-// that were refused, the seconds, and what the marks mean.
+// that were denied, the seconds, and what the marks mean.
 func render(caption []string, answers []answer, levels []level, holds bool) []byte {
 	floor := top + len(caption)*lineHeight + 12 + mostRemaining*perEvent // where 0 remain
 	passed := floor + rowHeight
@@ -46,8 +46,8 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	if holds {
 		held += rowHeight
 	}
-	refused := held + rowHeight
-	axis := refused + rowHeight/2 + 4
+	denied := held + rowHeight
+	axis := denied + rowHeight/2 + 4
 	height := axis + axisHeight + legendHeight
 
 	var b bytes.Buffer
@@ -73,7 +73,7 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 
 	for _, state := range answers {
 		if !state.passed {
-			cross(&b, x(state.arrived), refused)
+			cross(&b, x(state.arrived), denied)
 			continue
 		}
 		if state.wait > 0 {
@@ -94,7 +94,7 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	if holds {
 		row("held", held)
 	}
-	row("refused", refused)
+	row("denied", denied)
 	for s := 0; s <= int(end/second); s += 2 {
 		fmt.Fprintf(&b, `<text class="mid" x="%d" y="%d">%d s</text>`+"\n", left+s*perSecond, axis+14, s)
 	}
@@ -134,7 +134,7 @@ func legend(b *bytes.Buffer, y int, holds bool) {
 	if holds {
 		entry(hollow, "arrives, and is held until the line ends")
 	}
-	entry(cross, "is refused")
+	entry(cross, "is denied")
 	entry(func(b *bytes.Buffer, x float64, y int) {
 		fmt.Fprintf(b, `<path class="level" d="M%.1f %dh6v-6h6"/>`, x-6, y+3)
 	}, "how many more fit")
@@ -149,5 +149,5 @@ func hollow(b *bytes.Buffer, x float64, y int) {
 }
 
 func cross(b *bytes.Buffer, x float64, y int) {
-	fmt.Fprintf(b, `<path class="refuse" d="M%.1f %dl7 7m0-7l-7 7"/>`+"\n", x-3.5, y-3)
+	fmt.Fprintf(b, `<path class="deny" d="M%.1f %dl7 7m0-7l-7 7"/>`+"\n", x-3.5, y-3)
 }

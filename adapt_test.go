@@ -122,8 +122,8 @@ func FuzzCaddyfile(f *testing.F) {
 			t.Fatalf("%s became %s", first, second)
 		}
 		for name, z := range h.RateLimits { // what was read is right without the network
-			if err := z.checkLimits(); err != nil || z.check(name) != nil {
-				t.Fatalf("zone %q was accepted: %v %v", name, err, z.check(name))
+			if err := z.checkLimits(); err != nil || z.checkValues() != nil {
+				t.Fatalf("zone %q was accepted: %v %v", name, err, z.checkValues())
 			}
 		}
 	})

@@ -316,7 +316,7 @@ func TestAdminSeveralHandlers(t *testing.T) {
 		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
 	}
 	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nroute {\n handle /a {\n"+handler("30s")+"}\n handle /b {\n"+handler("31s")+"}\n respond ok\n}\n")
-	if zones := seen[[]zoneView](t, c, "zones"); len(zones) != 1 {
+	if zones := seen[[]zoneSeen](t, c, "zones"); len(zones) != 1 {
 		t.Errorf("%d zones, want 1", len(zones))
 	}
 	c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")

@@ -45,6 +45,31 @@ func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
 }
 
 // keyPath is the path of a key of zone api.
+// zoneSeen is what operators see of a zone.
+type zoneSeen struct {
+	Name        string              `json:"name"`
+	Key         Key                 `json:"key"`
+	IPv4Prefix  int                 `json:"ipv4_prefix"`
+	IPv6Prefix  int                 `json:"ipv6_prefix"`
+	Limits      []string            `json:"limits"`
+	Plan        *planView           `json:"plan"`
+	Override    map[string][]string `json:"override"`
+	Runtime     bool                `json:"runtime_overrides"`
+	Concurrency int64               `json:"concurrency"`
+	Mode        string              `json:"mode"`
+	Factor      string              `json:"factor"`
+	Ban         string              `json:"ban"`
+	Shadow      bool                `json:"shadow"`
+	Enforce     *float64            `json:"enforce"`
+
+	Store        string           `json:"store"`
+	Keys         *int64           `json:"keys"`
+	MaxKeys      int64            `json:"max_keys"`
+	FailingNodes *int             `json:"failing_nodes"`
+	OnStoreError string           `json:"on_store_error"`
+	Requests     map[string]int64 `json:"requests"`
+}
+
 func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
 
 func seenKey(t *testing.T, c *caddyProcess, key string) keyView {
@@ -144,7 +169,7 @@ func TestAdminStrangeZones(t *testing.T) {
 	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, `\u00`) {
 		t.Errorf("%s", body)
 	}
-	zones := seen[[]zoneView](t, c, "zones")
+	zones := seen[[]zoneSeen](t, c, "zones")
 	if len(zones) != 3 || zones[1].Name != "a b%2f..?#&" || !reflect.DeepEqual(zones[2].Override, map[string][]string{"198.51.100.0%2F24": {"unlimited"}}) {
 		t.Errorf("%+v", zones)
 	}
@@ -245,7 +270,7 @@ func TestAdminReloads(t *testing.T) {
 			t.Helper()
 			seenKey(t, c, "k").wantRemaining(t, remaining)
 			var names []string
-			for _, z := range seen[[]zoneView](t, c, "zones") {
+			for _, z := range seen[[]zoneSeen](t, c, "zones") {
 				names = append(names, z.Name)
 			}
 			if !slices.Equal(names, zones) {
@@ -367,7 +392,7 @@ func TestAdminZones(t *testing.T) {
 		return all
 	}
 	identity := fmt.Sprintf("redis %s db 0 key_prefix %q", server.Addr, "caddy_rl")
-	a := zoneView{
+	a := zoneSeen{
 		Name: "a", Key: Key{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
 		Limits:   []string{"token_bucket 10 1s 20", "fixed_window 100 1h aligned to the clock"},
 		Plan:     &planView{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
@@ -375,12 +400,12 @@ func TestAdminZones(t *testing.T) {
 		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
 		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
 	}
-	b := zoneView{Name: "b", Key: Key{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
-	m := zoneView{Name: "c", Key: Key{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
-	want := func(want ...zoneView) {
+	b := zoneSeen{Name: "b", Key: Key{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
+	m := zoneSeen{Name: "c", Key: Key{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
+	want := func(want ...zoneSeen) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			got := seen[[]zoneView](t, c, "zones")
+			got := seen[[]zoneSeen](t, c, "zones")
 			if reflect.DeepEqual(got, want) {
 				return
 			}
@@ -545,7 +570,7 @@ func TestAdminZonesThatDisagree(t *testing.T) {
 	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
 	c.get(t, "/?key=k").want(t, 200)
 	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
-	if zones := seen[[]zoneView](t, c, "zones"); len(zones) != 2 {
+	if zones := seen[[]zoneSeen](t, c, "zones"); len(zones) != 2 {
 		t.Errorf("%+v", zones)
 	}
 	c.operate(t, 204, "DELETE", keyPath("k"), "")

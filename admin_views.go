@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"bytes"
+	"fmt"
 	"maps"
 	"net/url"
 	"reflect"
@@ -11,32 +13,25 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// zoneView is a zone as operators see it. Limits are in the form of [algorithms.Limit.String], or
-// "unlimited" alone.
-type zoneView struct {
-	Name        string              `json:"name"`
-	Key         Key                 `json:"key"`
-	IPv4Prefix  int                 `json:"ipv4_prefix,omitempty"`
-	IPv6Prefix  int                 `json:"ipv6_prefix,omitempty"`
-	Limits      []string            `json:"limits"`
-	Plan        *planView           `json:"plan,omitempty"`
-	Override    map[string][]string `json:"override,omitempty"` // by key, percent-encoded or hashed
-	Runtime     bool                `json:"runtime_overrides,omitempty"`
-	Concurrency int64               `json:"concurrency,omitempty"`
-	Mode        string              `json:"mode"`
-	Factor      string              `json:"factor,omitempty"`
-	Ban         string              `json:"ban,omitempty"`
-	Shadow      bool                `json:"shadow,omitempty"`
-	Enforce     *float64            `json:"enforce,omitempty"`
-	Store       string              `json:"store"`
-	// In memory: how many keys the store holds and may hold, of all zones. In Redis: how many
-	// nodes fail at present, and what happens to requests then.
-	Keys         *int64 `json:"keys,omitempty"`
-	MaxKeys      int64  `json:"max_keys,omitempty"`
-	FailingNodes *int   `json:"failing_nodes,omitempty"`
-	OnStoreError string `json:"on_store_error,omitempty"`
-	// Requests are the counts by outcome since the process began, of all zones with this name.
-	Requests map[string]int64 `json:"requests,omitempty"`
+// zoneView is what operators see of a zone: a JSON object whose fields keep their order.
+type zoneView []viewField
+
+type viewField struct {
+	name  string
+	value any
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (v zoneView) MarshalJSON() ([]byte, error) {
+	var fields [][]byte
+	for _, f := range v {
+		value, err := readableJSON(f.value)
+		if err != nil {
+			return nil, err
+		}
+		fields = append(fields, fmt.Appendf(nil, "%q:%s", f.name, value))
+	}
+	return slices.Concat([]byte("{"), bytes.Join(fields, []byte(",")), []byte("}")), nil
 }
 
 // planView is a plan as operators see it.
@@ -61,44 +56,54 @@ func (a *adminRequest) listZones() (any, error) {
 	return list, nil
 }
 
-// view returns the view of a zone, with the counts of requests by outcome.
+// view returns what operators see of the zone: its settings, where the budgets are kept, and the
+// counts of requests, which are given.
 func (z *zone) view(counts map[string]int64) zoneView {
-	c, h := z.config, z.handler
-	v := zoneView{
-		Name: z.name, Key: c.Key, IPv4Prefix: c.IPv4Prefix, IPv6Prefix: c.IPv6Prefix,
-		Limits: z.defaultSet.limitTexts(), Runtime: z.overridable, Concurrency: c.Concurrency, Mode: z.mode.String(),
-		Factor: string(c.Factor), Shadow: c.Shadow, Enforce: c.Enforce, Store: z.identity.store,
-	}
-	if len(v.Key) == 0 {
-		v.Key = Key{""}
-	}
-	if c.Plan != nil {
-		v.Plan = &planView{By: c.Plan.By, Values: make(map[string][]string)}
-		for value, set := range z.planSets {
-			v.Plan.Values[value] = set.limitTexts()
+	v := zoneView{{"name", z.name}}
+	for _, s := range zoneSettings() {
+		if !s.shown {
+			continue
+		}
+		if value := s.show(z); value != nil {
+			v = append(v, viewField{s.name, value})
 		}
 	}
-	for key, set := range z.overrides.all {
-		if v.Override == nil {
-			v.Override = make(map[string][]string)
-		}
-		v.Override[displayKey(h.hashKeys, key)] = set.limitTexts()
-	}
-	if c.Ban != nil {
-		v.Ban = c.Ban.describe()
-	}
-	if h.backend != nil {
-		failing := h.backend.redis.Failing()
-		v.FailingNodes, v.OnStoreError = &failing, h.storeErrorPolicy.mode
+	v = append(v, viewField{"store", z.identity.store})
+	if h := z.handler; h.backend != nil {
+		v = append(v, viewField{"failing_nodes", h.backend.redis.Failing()}, viewField{"on_store_error", h.storeErrorPolicy.mode})
 	} else {
-		keys := h.app.memory.Keys()
-		v.Keys, v.MaxKeys = &keys, h.app.Memory.MaxKeys
+		v = append(v, viewField{"keys", h.app.memory.Keys()}, viewField{"max_keys", h.app.Memory.MaxKeys})
 	}
-	if !h.DisableMetrics {
-		v.Requests = make(map[string]int64)
-		for _, label := range outcomeLabels {
-			v.Requests[label] = counts[label]
+	if !z.handler.DisableMetrics {
+		requests := make(map[string]int64)
+		for _, outcome := range outcomeLabels {
+			requests[outcome] = counts[outcome]
 		}
+		v = append(v, viewField{"requests", requests})
+	}
+	return v
+}
+
+// planView returns the plan of the zone as operators see it.
+func (z *zone) planView() any {
+	if z.config.Plan == nil {
+		return nil
+	}
+	v := planView{By: z.config.Plan.By, Values: make(map[string][]string)}
+	for value, t := range z.planSets {
+		v.Values[value] = t.limitTexts()
+	}
+	return v
+}
+
+// overridesView returns the limits by key, which is percent-encoded or hashed.
+func (z *zone) overridesView() any {
+	v := make(map[string][]string)
+	for key, t := range z.overrides.all {
+		v[displayKey(z.handler.hashKeys, key)] = t.limitTexts()
+	}
+	if len(v) == 0 {
+		return nil
 	}
 	return v
 }

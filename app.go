@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -280,30 +281,33 @@ func (a *App) redisStore(o redisstore.Options) (*backend, error) {
 	return a.redis[o], nil
 }
 
-// registerZone adds a zone to the zones of the configuration. Zones with the same name must agree
-// on their budgets: on the keys, and on how much the budgets grant.
-func (a *App) registerZone(z *zone) error {
+// registerZone adds a zone to those of the configuration.
+func (a *App) registerZone(z *zone) {
 	known := a.zonesByName[z.name]
+	if len(known) > 0 {
+		z.deniedKeys = known[0].deniedKeys
+	} else if z.identity.store == "memory" {
+		a.memoryZones++
+	}
 	a.zonesByName[z.name] = append(known, z)
-	if len(known) == 0 {
-		if z.identity.store == "memory" {
-			a.memoryZones++
-		}
+}
+
+// checkAgreement returns an error if the zone and those of the same name in the handlers before
+// disagree on settings that decide which budget a request is charged to, or its size.
+func (a *App) checkAgreement(z *zone) error {
+	before := a.zonesByName[z.name]
+	before = before[:slices.Index(before, z)]
+	if len(before) == 0 || slices.ContainsFunc(before, func(same *zone) bool { return same.identity == z.identity }) {
 		return nil
 	}
-	z.deniedKeys = known[0].deniedKeys
-	for _, same := range known {
-		if same.identity == z.identity {
-			return nil
-		}
-	}
-	what, one, other := known[0].identity.difference(z.identity)
-	if known[0].mholtCompatible && z.mholtCompatible {
+	setting, one, other := before[0].difference(z)
+	if before[0].config.mholtCompatible() && z.config.mholtCompatible() {
 		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
-			zap.String("zone", z.name), zap.String("setting", what), zap.String("one", one), zap.String("other", other))
+			zap.String("zone", z.name), zap.String("setting", setting), zap.String("one", one), zap.String("other", other))
 		return nil
 	}
-	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name", what, one, other)
+	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name",
+		setting, one, other)
 }
 
 // reportFull warns that the memory is full for new keys of a zone, at most once a minute.

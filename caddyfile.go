@@ -68,9 +68,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //				match status <code>...|header <field> <value>
 //				cost  <number or placeholder>
 //			}
-//			shadow                          # never refuse
-//			enforce <percent>               # refuse only these of the keys anything
-//			ban <duration> [after <refusals>] [max <duration>]
+//			shadow                          # deny and delay nothing
+//			enforce <percent>               # deny requests of this share of the keys
+//			ban <duration> [after <denials>] [max <duration>]
 //
 //			override <key> unlimited        # or
 //			override <key> {
@@ -163,16 +163,15 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 // The names of options, in the order they are listed to users.
 var (
 	sharedOptions = []string{
-		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval", "distributed", "storage",
+		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval",
+		"distributed", "storage",
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
-	zoneOptions    = append([]string{
-		"match", "key", "ipv4_prefix", "ipv6_prefix", "cost", "mode", "factor", "concurrency", "delay", "override", "runtime_overrides", "plan", "settle", "shadow", "enforce", "ban", "status", "events", "window",
-	}, limitOptions...)
-	limitOptions  = append([]string{"legacy"}, algorithmNames()...)
-	settleOptions = []string{"match", "cost"}
-	redisOptions  = []string{
-		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout", "cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
+	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
+	settleOptions  = []string{"match", "cost"}
+	redisOptions   = []string{
+		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout",
+		"cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
 	}
 	memoryOptions = []string{"max_keys"}
 	tlsOptions    = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
@@ -184,9 +183,6 @@ func algorithmNames() (names []string) {
 	}
 	return names
 }
-
-// mayRepeat are the options that may stand more than once in a block.
-var mayRepeat = append([]string{"zone", "match", "override"}, limitOptions...)
 
 // unmarshalOption reads an option that handlers and the app share.
 func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
@@ -257,7 +253,7 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	}
 	z := new(Zone)
 	h.RateLimits[name] = z
-	err = block(d, "a zone", zoneOptions, func(option string) error { return z.unmarshalOption(d, option) })
+	err = block(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
 	if err == nil {
 		err = z.checkLimits()
 	}
@@ -267,76 +263,11 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) (err error) {
-	switch option {
-	case "match":
-		return c.unmarshalMatch(d)
-	case "key":
-		if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
-			err = errors.New("key takes at least one value: write for example key {client_ip}")
-		} else {
-			err = c.Key.check()
-		}
-	case "ipv4_prefix":
-		if c.IPv4Prefix, err = smallInteger(d, "24"); err == nil {
-			err = checkPrefix(option, c.IPv4Prefix, 32)
-		}
-	case "ipv6_prefix":
-		if c.IPv6Prefix, err = smallInteger(d, "64"); err == nil {
-			err = checkPrefix(option, c.IPv6Prefix, 128)
-		}
-	case "events":
-		if c.MaxEvents, err = integer(d, "10"); err == nil {
-			err = checkEvents(c.MaxEvents)
-		}
-	case "window":
-		if c.Window, err = duration(d, "1m"); err == nil {
-			err = checkWindow(c.Window)
-		}
-	case "cost":
-		c.Cost, err = number(d, parseCost)
-	case "factor":
-		c.Factor, err = number(d, parseFactor)
-	case "concurrency":
-		if c.Concurrency, err = integer(d, "10"); err == nil {
-			err = checkConcurrency(c.Concurrency)
-		}
-	case "delay":
-		c.Delay, err = unmarshalDelay(d)
-	case "shadow":
-		c.Shadow = true
-		err = noValue(d)
-	case "enforce":
-		var percent float64
-		if percent, err = fraction(d, "25"); err == nil {
-			err = checkEnforce(percent)
-		}
-		c.Enforce = &percent
-	case "mode":
-		if c.Mode, err = value(d, "nary"); err == nil {
-			err = checkMode(c.Mode)
-		}
-	case "status":
-		if c.Status, err = smallInteger(d, "429"); err == nil {
-			err = checkStatus(c.Status)
-		}
-	case "ban":
-		c.Ban, err = unmarshalBan(d)
-	case "override":
-		return c.unmarshalOverride(d)
-	case "runtime_overrides":
-		c.RuntimeOverrides = true
-		err = noValue(d)
-	case "settle":
-		c.Settle, err = unmarshalSettle(d)
-	case "plan":
-		c.Plan, err = unmarshalPlan(d)
-	default:
-		var l Limit
-		l, err = unmarshalLimit(d, option)
-		c.Limits = append(c.Limits, l)
+func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
+	if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
+		return errors.New("key takes at least one value: write for example key {client_ip}")
 	}
-	return err
+	return c.Key.check()
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
@@ -395,26 +326,8 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
-	err = block(d, name, algorithm.Options, func(option string) (err error) {
-		switch option {
-		case "align":
-			l.Align, err = value(d, "clock")
-		case "min_interval":
-			l.MinInterval, err = positiveDuration(d, "1s")
-		case "buckets":
-			l.Buckets, err = positiveInteger(d, "60")
-		case "initial":
-			var n int64
-			n, err = integer(d, "0")
-			l.Initial = &n
-		case "warm_up":
-			l.WarmUp, err = positiveDuration(d, "10s")
-		case "cold_factor":
-			if l.ColdFactor, err = fraction(d, "3"); err == nil && l.ColdFactor < 1 {
-				err = fmt.Errorf("cold_factor must be from 1 to 1000, not %v: write for example cold_factor 3", l.ColdFactor)
-			}
-		}
-		return err
+	err = block(d, name, algorithm.OptionNames(), func(option string) error {
+		return l.unmarshalOption(d, algorithm.Option(option))
 	})
 	if err != nil {
 		return l, err
@@ -425,8 +338,26 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	return l, nil
 }
 
-// unmarshalLegacy reads a limit in the terms of an older limiter, and writes it
-// as the limit it stands for.
+// unmarshalOption reads an option of a limit. The type of the field says how.
+func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
+	switch field := l.option(o.Name).(type) {
+	case *string:
+		*field, err = value(d, o.Example)
+	case *int64:
+		*field, err = positiveInteger(d, o.Example)
+	case **int64:
+		*field = new(int64)
+		**field, err = integer(d, o.Example)
+	case *caddy.Duration:
+		*field, err = positiveDuration(d, o.Example)
+	case *float64:
+		*field, err = positiveFraction(d, o.Example)
+	}
+	return err
+}
+
+// unmarshalLegacy reads a limit as an older limiter had it, and returns the leaky_bucket that it
+// stands for.
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
@@ -452,10 +383,9 @@ func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	}, nil
 }
 
-// block reads the block that begins on this line, if one does: each option must
-// be one of those named, and stand once unless it may repeat. read reads the
-// rest of an option's line, and its block if it has one. Every error gets the
-// file and the line it is from.
+// block reads the block that begins on this line, if there is one. An option must be one of
+// options, and must not repeat unless it may. read reads the rest of the option's line, and the
+// option's block. Every error gets its file and line.
 func block(d *caddyfile.Dispenser, of string, options []string, read func(option string) error) error {
 	if d.NextArg() {
 		return placed(d, fmt.Errorf("%s takes no value %q here: write its options in braces", of, d.Val()))
@@ -467,7 +397,7 @@ func block(d *caddyfile.Dispenser, of string, options []string, read func(option
 		switch {
 		case !slices.Contains(options, option):
 			err = unknownOption(option, of, options)
-		case seen[option] && !slices.Contains(mayRepeat, option):
+		case seen[option] && !mayRepeat(option):
 			err = fmt.Errorf("%s is there twice: write it once", option)
 		default:
 			err = read(option)
@@ -488,7 +418,7 @@ type placedError struct{ error }
 
 func (e placedError) Unwrap() error { return e.error }
 
-// placed adds file and line to an error, unless it has them.
+// placed adds file and line to an error that has none.
 func placed(d *caddyfile.Dispenser, err error) error {
 	if _, ok := errors.AsType[placedError](err); ok {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// The kinds of values in a Caddyfile, one small reader each. Errors name the
-// option, the value and an example of what to write instead.
+// This file has a reader for each kind of value in a Caddyfile. Errors name the option, the value
+// and an example.
 
 // value reads the one value of an option.
 func value(d *caddyfile.Dispenser, example string) (string, error) {
@@ -25,7 +25,7 @@ func value(d *caddyfile.Dispenser, example string) (string, error) {
 	return args[0], nil
 }
 
-// noValue refuses values after an option that takes none.
+// noValue returns an error if an option without a value has one.
 func noValue(d *caddyfile.Dispenser) error {
 	option := d.Val()
 	if d.NextArg() {
@@ -34,7 +34,7 @@ func noValue(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// onOff reads an option that is on by being there, and off with the value off.
+// onOff reads an option that is on without a value, and off with the value off.
 func onOff(d *caddyfile.Dispenser) (*bool, error) {
 	option := d.Val()
 	args := d.RemainingArgs()
@@ -68,7 +68,7 @@ func positiveInteger(d *caddyfile.Dispenser, example string) (int64, error) {
 	return n, err
 }
 
-// number reads a number that may come from placeholders.
+// number reads a number, or text with placeholders that give one.
 func number(d *caddyfile.Dispenser, parse func(string) (int64, error)) (Number, error) {
 	option := d.Val()
 	text, err := value(d, "2")
@@ -105,6 +105,15 @@ func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, e
 
 func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
 	return parsed(d, example, parseFraction)
+}
+
+func positiveFraction(d *caddyfile.Dispenser, example string) (float64, error) {
+	option := d.Val()
+	n, err := fraction(d, example)
+	if err == nil && n <= 0 {
+		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s %s", option, n, option, example)
+	}
+	return n, err
 }
 
 func parseFraction(what, text, example string) (float64, error) {
@@ -147,7 +156,7 @@ func parseDuration(what, text, example string) (caddy.Duration, error) {
 	return caddy.Duration(n), nil
 }
 
-// wholeMicros is a span near d in whole microseconds, at least 1µs.
+// wholeMicros returns a span near d in whole microseconds, at least 1µs.
 func wholeMicros(d time.Duration) time.Duration {
 	return max(d.Truncate(time.Microsecond), time.Microsecond)
 }

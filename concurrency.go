@@ -38,13 +38,10 @@ func (c *Zone) checkConcurrencyOnly() error {
 			return nil
 		}
 	}
-	for _, option := range []struct {
-		name string
-		set  bool
-	}{{"cost", c.Cost != ""}, {"mode", c.Mode != ""}, {"factor", c.Factor != ""}, {"delay", c.Delay != nil}, {"settle", c.Settle != nil}} {
-		if option.set {
+	for _, s := range zoneSettings() {
+		if s.ofLimits && s.value(c) != nil {
 			return fmt.Errorf("%s means nothing for concurrency alone, which counts requests: "+
-				"leave it out, or write a limit, such as token_bucket 10 1s", option.name)
+				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
 		}
 	}
 	return nil

@@ -113,7 +113,7 @@ func validateFence(text string) error {
 	case first[1] == `"type"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
 	case first[1] == `"name"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneView))
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneSeen))
 	case first[1] == `"key"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new([]deniedKeyView))
 	case first[1] == `"zone"`:
@@ -157,20 +157,24 @@ func wantRows(t *testing.T, file, heading string, names []string) {
 	}
 }
 
+// optionsOfLimits returns the names of the options of all algorithms.
+func optionsOfLimits() (names []string) {
+	for _, a := range algorithms.All() {
+		names = append(names, a.OptionNames()...)
+	}
+	return names
+}
+
 // docs/caddyfile.md has every option there is, where it belongs, and no other.
 func TestCaddyfileReference(t *testing.T) {
 	const file = "docs/caddyfile.md"
 	without := func(options, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(options), func(o string) bool { return slices.Contains(others, o) })
 	}
-	var ofLimits []string
-	for _, a := range algorithms.All() {
-		ofLimits = append(ofLimits, a.Options...)
-	}
 	wantRows(t, file, "The global option", []string{"memory"})
-	wantRows(t, file, "zone", without(zoneOptions, limitOptions))
+	wantRows(t, file, "zone", without(zoneOptions(), limitOptions))
 	wantRows(t, file, "Limits", limitOptions)
-	wantRows(t, file, "Options of limits", ofLimits)
+	wantRows(t, file, "Options of limits", optionsOfLimits())
 	wantRows(t, file, "settle", settleOptions)
 	wantRows(t, file, "Options", sharedOptions)
 	wantRows(t, file, "redis", redisOptions)
@@ -199,7 +203,13 @@ func jsonFields(structs ...any) (fields []string) {
 // docs/admin.md has every field that the admin API answers with.
 func TestAdminReference(t *testing.T) {
 	const file = "docs/admin.md"
-	wantRows(t, file, "Zones", jsonFields(zoneView{}))
+	zone := []string{"name", "store", "keys", "max_keys", "failing_nodes", "on_store_error", "requests"}
+	for _, s := range zoneSettings() {
+		if s.shown {
+			zone = append(zone, s.name)
+		}
+	}
+	wantRows(t, file, "Zones", zone)
 	wantRows(t, file, "The keys denied most", jsonFields(deniedKeyView{}))
 	wantRows(t, file, "A key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
 }
@@ -296,7 +306,7 @@ func TestSyntaxIsComplete(t *testing.T) {
 		}
 		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
 		syntax = regexp.MustCompile(`(?s)^.*?\n(//\t)?}`).FindString(syntax)
-		for _, options := range [][]string{zoneOptions, handlerOptions, redisOptions, tlsOptions, settleOptions, {"align", "min_interval", "buckets", "initial", "warm_up", "cold_factor"}} {
+		for _, options := range [][]string{zoneOptions(), handlerOptions, redisOptions, tlsOptions, settleOptions, optionsOfLimits()} {
 			for _, option := range options {
 				if option == "distributed" || option == "storage" { // in the README they are elsewhere
 					continue

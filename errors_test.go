@@ -62,7 +62,7 @@ func TestGoldenOptions(t *testing.T) {
 		}
 	}
 	for block, options := range map[string][]string{
-		"zone": zoneOptions, "rate_limit": handlerOptions, "global": append([]string{"memory"}, sharedOptions...), "memory": {"max_keys"},
+		"zone": zoneOptions(), "rate_limit": handlerOptions, "global": append([]string{"memory"}, sharedOptions...), "memory": {"max_keys"},
 		"redis": redisOptions, "tls": tlsOptions, "settle": settleOptions, "ban": {"after", "max"}, "plan": {"default"}, "override": limitOptions,
 	} {
 		for _, option := range options {
@@ -72,7 +72,7 @@ func TestGoldenOptions(t *testing.T) {
 		}
 	}
 	for _, a := range algorithms.All() {
-		for _, option := range a.Options {
+		for _, option := range a.OptionNames() {
 			if !there[a.Name+" "+option] {
 				t.Errorf("in no golden file %s has the option %s", a.Name, option)
 			}
@@ -90,28 +90,27 @@ const (
 // notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
 // those of JSON.
 var notFromCaddyfile = map[string]string{
-	"slots of %d bytes: want a multiple of %d":                                                              whileServing,
-	"slots of an instance: count %d until %d: want at most %d until %d":                                     whileServing,
-	"the address of the client is not verified yet":                                                         whileServing,
-	"the client left while its request was held":                                                            whileServing,
-	"correcting what a request was charged, or giving back its slot: %w":                                    whileServing,
-	"its limits and those of the other zones take too long to decide in one call: %s":                       whileServing,
-	"must be a string or a list of strings, not %.100s":                                                     onlyInJSON,
-	"must be a number or a string with placeholders, not %.100s":                                            onlyInJSON,
-	"must be a string or an object, such as \"allow\"":                                                      onlyInJSON,
-	"%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}":            onlyInJSON,
-	"unlimited and limits don't go together: write one of the two":                                          onlyInJSON,
-	"it is null: write an object with key and limits":                                                       onlyInJSON,
-	"algorithm is missing: write one of %s":                                                                 onlyInJSON,
-	"unknown algorithm %q: write one of %s":                                                                 onlyInJSON,
-	"%s takes no burst, not %d: it admits up to events at once":                                             onlyInJSON,
-	"%s has no option %s: it belongs to %s":                                                                 onlyInJSON,
-	"ban has no duration: write how long it stands, such as 1h":                                             rejectedFirst,
-	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":                    rejectedFirst,
-	"delay holds at least 1 request, not %d: write for example delay 2s 100":                                rejectedFirst,
-	"warm_up must be at least 1us, not %s: write how long it takes from cold to the full rate, such as 10s": rejectedFirst,
-	"the share of on_store_error: %w":                                                                       mustNotBe,
-	"the window of a ban must be that of a limit":                                                           mustNotBe,
+	"slots of %d bytes: want a multiple of %d":                                                   whileServing,
+	"slots of an instance: count %d until %d: want at most %d until %d":                          whileServing,
+	"the address of the client is not verified yet":                                              whileServing,
+	"the client left while its request was held":                                                 whileServing,
+	"correcting what a request was charged, or giving back its slot: %w":                         whileServing,
+	"its limits and those of the other zones take too long to decide in one call: %s":            whileServing,
+	"must be a string or a list of strings, not %.100s":                                          onlyInJSON,
+	"must be a number or a string with placeholders, not %.100s":                                 onlyInJSON,
+	"must be a string or an object, such as \"allow\"":                                           onlyInJSON,
+	"%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}": onlyInJSON,
+	"unlimited and limits don't go together: write one of the two":                               onlyInJSON,
+	"it is null: write an object with key and limits":                                            onlyInJSON,
+	"algorithm is missing: write one of %s":                                                      onlyInJSON,
+	"unknown algorithm %q: write one of %s":                                                      onlyInJSON,
+	"%s takes no burst, not %d: it admits up to events at once":                                  onlyInJSON,
+	"%s has no option %s: it belongs to %s":                                                      onlyInJSON,
+	"ban has no duration: write how long it stands, such as 1h":                                  rejectedFirst,
+	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":         rejectedFirst,
+	"delay holds at least 1 request, not %d: write for example delay 2s 100":                     rejectedFirst,
+	"the share of on_store_error: %w":                                                            mustNotBe,
+	"the window of a ban must be that of a limit":                                                mustNotBe,
 }
 
 // notOfCaddyfiles are the files whose errors are about JSON, or about what operators ask of

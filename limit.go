@@ -19,50 +19,70 @@ type Limit struct {
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// How many events one window grants; above 0, and at most 200000 for a sliding_log
-	// without buckets.
+	// How many events one window grants. The number is above 0, and at most 200000 for a
+	// sliding_log without buckets.
 	Events int64 `json:"events,omitempty"`
 
-	// The span of time that grants so many events; at least 1µs.
+	// The time in which the limit grants that many events; at least 1µs.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// How many events can be taken at once, for gcra, leaky_bucket, token_bucket
-	// and smooth without warm_up, where one more can (default: events).
+	// How many events can be taken at once, for gcra, leaky_bucket, token_bucket and smooth
+	// without warm_up. With smooth one more can be taken (default: events).
 	Burst int64 `json:"burst,omitempty"`
 
-	// The least span between two charged requests of a sliding_log, whatever they
-	// cost; at least 1µs (default: none).
+	// The least time between two charged requests of a sliding_log, whatever they cost; at
+	// least 1µs (default: none).
 	MinInterval caddy.Duration `json:"min_interval,omitempty"`
 
-	// Into how many parts of a window a sliding_log divides time, 1 to 2000; it
-	// then remembers a number for each instead of every event, which counts up to
-	// one part longer (default: every event is remembered).
+	// The number of parts into which a sliding_log divides a window, 1 to 2000. The log then
+	// remembers one number for each part instead of every event. An event counts up to one part
+	// longer (default: every event is remembered).
 	Buckets int64 `json:"buckets,omitempty"`
 
-	// How many events a budget holds that nothing is known of, 0 to burst, for
-	// token_bucket and smooth without warm_up (default: burst).
+	// How many events a new budget holds, 0 to burst, for token_bucket and smooth without
+	// warm_up (default: burst).
 	Initial *int64 `json:"initial,omitempty"`
 
-	// How long a smooth limit takes from cold, as it is at first and after being
-	// idle for so long, to its full rate; at least 1µs (default: it is never cold).
+	// How long a smooth limit takes from cold to its full rate; at least 1µs. The limit is cold
+	// at first, and after it was idle for that time (default: it is never cold).
 	WarmUp caddy.Duration `json:"warm_up,omitempty"`
 
-	// How many times as much an event costs when a smooth limit with warm_up is
-	// cold, 1 to 1000 with up to three decimals (default 3).
+	// How many times as much an event costs when a smooth limit with warm_up is cold: 1 to
+	// 1000, with up to three decimals (default 3).
 	ColdFactor float64 `json:"cold_factor,omitempty"`
 
-	// Where the windows of a fixed_window begin: "first", with the first event
-	// charged, or "clock", at multiples of window since the Unix epoch, UTC
-	// (default "first").
+	// Where the windows of a fixed_window begin: "first", with the first charged event, or
+	// "clock", at multiples of window since the Unix epoch, UTC (default "first").
 	Align string `json:"align,omitempty"`
+
+	compiled *algorithms.Limit // kept by compile
 }
 
-// compileLimits makes limits ready, no two of which may be the same.
+// option returns the field of an option.
+func (l *Limit) option(name string) any {
+	switch name {
+	case "min_interval":
+		return &l.MinInterval
+	case "buckets":
+		return &l.Buckets
+	case "initial":
+		return &l.Initial
+	case "warm_up":
+		return &l.WarmUp
+	case "cold_factor":
+		return &l.ColdFactor
+	case "align":
+		return &l.Align
+	}
+	return nil
+}
+
+// compileLimits compiles limits, no two of which may be the same.
 func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
-	for i, l := range configured {
-		limit, err := l.compile()
+	for i := range configured {
+		limit, err := configured[i].compile()
 		if err != nil {
-			return nil, fmt.Errorf("limit %d (%s): %w", i+1, l.Algorithm, err)
+			return nil, fmt.Errorf("limit %d (%s): %w", i+1, configured[i].Algorithm, err)
 		}
 		for j, other := range limits {
 			if other.Fingerprint() == limit.Fingerprint() {
@@ -74,42 +94,48 @@ func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	return limits, nil
 }
 
-// compileOverride makes a limit ready.
-func (l Limit) compile() (*algorithms.Limit, error) {
-	for _, s := range []struct {
-		name string
-		span caddy.Duration
-	}{{"window", l.Window}, {"min_interval", l.MinInterval}, {"warm_up", l.WarmUp}} {
-		if span := time.Duration(s.span); span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", s.name, span, wholeMicros(span))
+// compile returns the limit, checked and ready to be evaluated. It does its work once.
+func (l *Limit) compile() (*algorithms.Limit, error) {
+	if l.compiled != nil {
+		return l.compiled, nil
+	}
+	var err error
+	micros := func(option string, d caddy.Duration) algorithms.Micros {
+		if span := time.Duration(d); span%time.Microsecond != 0 && err == nil {
+			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, wholeMicros(span))
 		}
+		return time.Duration(d).Microseconds()
 	}
 	cold := math.Round(l.ColdFactor * 1000)
 	if !(math.Abs(cold-l.ColdFactor*1000) <= 1e-6 && math.Abs(cold) <= 1e9) || cold == 0 && l.ColdFactor != 0 {
-		return nil, fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v: write for example 3 or 2.5", l.ColdFactor)
+		err = fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v: write for example 3 or 2.5", l.ColdFactor)
 	}
-	return algorithms.NewLimit(algorithms.Quota{
-		Algorithm: l.Algorithm, Events: l.Events, Window: time.Duration(l.Window).Microseconds(), Burst: l.Burst, Align: l.Align,
-		MinInterval: time.Duration(l.MinInterval).Microseconds(), Buckets: l.Buckets, Initial: l.Initial,
-		WarmUp: time.Duration(l.WarmUp).Microseconds(), ColdFactor: int64(cold),
-	})
+	quota := algorithms.Quota{
+		Algorithm: l.Algorithm, Events: l.Events, Window: micros("window", l.Window), Burst: l.Burst,
+		Align: l.Align, MinInterval: micros("min_interval", l.MinInterval), Buckets: l.Buckets, Initial: l.Initial,
+		WarmUp: micros("warm_up", l.WarmUp), ColdFactor: int64(cold),
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.compiled, err = algorithms.NewLimit(quota)
+	return l.compiled, err
 }
 
-// checkEvents and checkWindow judge max_events and window where they come one at
-// a time.
-// checkEvents checks what can be said of events without their window.
+// checkEvents judges max_events without its window.
 func checkEvents(events int64) error {
-	_, err := Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}.compile()
+	_, err := (&Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}).compile()
 	return err
 }
 
+// checkWindow judges the window of max_events without the events.
 func checkWindow(window caddy.Duration) error {
-	_, err := Limit{Algorithm: "sliding_log", Events: 1, Window: window}.compile()
+	_, err := (&Limit{Algorithm: "sliding_log", Events: 1, Window: window}).compile()
 	return err
 }
 
-// scaled returns the limits with their bursts divided by a factor, in millionths.
-// Budgets are the same.
+// scaled returns the limits with their bursts divided by a factor, in millionths. They have the
+// same budgets.
 func scaled(limits []store.Limit, factor int64) []store.Limit {
 	if factor == sameFactor {
 		return limits
@@ -124,8 +150,8 @@ func scaled(limits []store.Limit, factor int64) []store.Limit {
 	return limits
 }
 
-// limitLabels are the names of a zone's limits in header fields: the zone's, and
-// for further ones the zone's with a number.
+// limitLabels returns the names of a zone's limits in header fields: the name of the zone, and for
+// further limits the name with a number.
 func limitLabels(zone string, n int) []string {
 	labels := slices.Repeat([]string{zone}, n)
 	for i := 1; i < n; i++ {

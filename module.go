@@ -113,11 +113,17 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return inZone(name, err)
 		}
-		z.identity.store = storeID
+		z.identity = z.identify(storeID)
 		h.zones = append(h.zones, z)
 	}
 	h.warnOfAddresses()
-	return boundWork(h.zones)
+	if err := boundWork(h.zones); err != nil {
+		return err
+	}
+	for _, z := range h.zones {
+		h.app.registerZone(z)
+	}
+	return nil
 }
 
 // Validate checks the options, and that zones with the same name agree.
@@ -126,7 +132,7 @@ func (h *Handler) Validate() error {
 		return err
 	}
 	for _, z := range h.zones {
-		if err := h.app.registerZone(z); err != nil {
+		if err := h.app.checkAgreement(z); err != nil {
 			return inZone(z.name, err)
 		}
 	}

@@ -148,6 +148,23 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Validate changes nothing: zones are registered before, and it can be called again.
+func TestValidateChangesNothing(t *testing.T) {
+	h, end, err := provision(t, `{"rate_limits":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	for range 2 {
+		if zones := h.app.zonesByName["a"]; len(zones) != 1 || zones[0] != h.zones[0] || h.app.memoryZones != 1 {
+			t.Errorf("registered are %v, and %d zones in memory", h.app.zonesByName, h.app.memoryZones)
+		}
+		if err := h.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Whatever a configuration acquires, it gives back: accepted or not.
 func TestNothingIsLeftAcquired(t *testing.T) {
 	limit := `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`

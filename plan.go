@@ -8,30 +8,28 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// Plan chooses limits by a value, such as what a customer has paid for.
+// Plan chooses limits by a value, such as the plan that a customer pays for.
 type Plan struct {
 	// The value: text with placeholders, such as {http.auth.user.plan}.
 	By string `json:"by,omitempty"`
 
-	// The terms for each value.
+	// The limits for each value.
 	Values map[string]*LimitSet `json:"values,omitempty"`
 
-	// The terms for any other value, and for none (default: the zone's limits).
+	// The limits for any other value, and for none (default: the zone's limits).
 	Default *LimitSet `json:"default,omitempty"`
 }
 
-func (p *Plan) describe() string {
-	if p == nil {
+// planText returns the plan for the comparison of zones of one name. The default is among the
+// limits of the zone.
+func (z *zone) planText() string {
+	if z.config.Plan == nil {
 		return "none"
 	}
-	text := fmt.Sprintf("by %q %s", p.By, describeLimitSets(p.Values))
-	if p.Default != nil {
-		text += " default " + p.Default.describe()
-	}
-	return text
+	return fmt.Sprintf("by %q %s", z.config.Plan.By, describeLimitSets(z.planSets))
 }
 
-// check judges a plan as a whole.
+// check checks the plan apart from its limits. limits reports whether the zone has some.
 func (p *Plan) check(limits bool) error {
 	switch {
 	case p.By == "":

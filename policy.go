@@ -14,38 +14,39 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// LimitSet are what some get instead of the zone's limits: limits of their own, or none.
+// LimitSet holds the limits of some keys, or none.
 type LimitSet struct {
 	// Requests pass, and are charged to nothing of this zone.
 	Unlimited bool `json:"unlimited,omitempty"`
 
-	// The limits. One that is the same as elsewhere in the zone shares its budgets.
+	// The limits. Equal limits of a zone share their budgets.
 	Limits []Limit `json:"limits,omitempty"`
 }
 
-// limitSet are Terms made ready.
+// limitSet is a LimitSet, checked and compiled.
 type limitSet struct {
-	unlimited bool
-	limits    []*algorithms.Limit
-	shares    []*algorithms.Limit // of ready, for when Redis fails; nil: all of them
-	slots     *store.Slots        // without a name; nil: any number of requests may be in flight
-	ban       *algorithms.Ban     // nil: there is none
-	budgets   []budgets           // for each of the zone's keys
-	labels    []string            // of the limits
-	slotLabel string
-	policy    string // the items of RateLimit-Policy
+	unlimited  bool
+	configured string // the limits, before factor
+	limits     []*algorithms.Limit
+	shares     []*algorithms.Limit // of this instance while Redis fails; nil: the limits
+	slots      *store.Slots        // without a name; nil: any number of requests may be in flight
+	ban        *algorithms.Ban     // nil: no key is banned
+	budgets    []budgets           // for each of the zone's keys
+	labels     []string            // of the limits
+	slotLabel  string
+	policy     string // the items of RateLimit-Policy
 }
 
-// budgets are what a store is asked about for one of a zone's keys. Each key has its own:
-// what one alternative grants can't be spent through another.
+// budgets holds what a request asks a store about, for one of the zone's alternative keys. Each
+// alternative has budgets of its own, so that a client can't spend one budget through another.
 type budgets struct {
 	limits []store.Limit
 	slots  *store.Slots
 	ban    *store.Ban
 }
 
-// limitSetFor returns what a key of a request gets, and the override in the store that this is
-// due to; nil if the store isn't to be asked for one.
+// limitSetFor returns the limits for a key of a request, and the override that the store has for the
+// key, as far as known. The override is nil if the store need not look one up.
 func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *store.Override) {
 	if !z.looksUp(key) {
 		return z.configuredLimitSet(key, repl), nil
@@ -70,7 +71,7 @@ func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSe
 	return z.defaultSet
 }
 
-// eachLimitSet calls do for all terms of the zone.
+// eachLimitSet calls do for all limit sets of the configuration.
 func (z *zone) eachLimitSet(do func(*limitSet)) {
 	do(z.defaultSet)
 	for _, set := range []map[string]*limitSet{z.overrides.all, z.planSets} {
@@ -80,21 +81,30 @@ func (z *zone) eachLimitSet(do func(*limitSet)) {
 	}
 }
 
-// compilePolicy makes the terms of all ready. factor divides the bursts.
+// checkLimits judges the limits of all keys, and whether they go together with the other
+// settings.
+func (c *Zone) checkLimits() error {
+	return new(zone).compilePolicy(c, sameFactor, storeErrorPolicy{num: 1, den: 1})
+}
+
+// compilePolicy checks and compiles the limits of all keys. factor divides the bursts.
 func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) error {
-	usual := &LimitSet{Limits: c.allLimits()}
+	if err := c.checkPolicy(); err != nil {
+		return err
+	}
+	standard := &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
 		z.planBy = newKeyTemplate(c.Plan.By)
 		if c.Plan.Default != nil {
-			usual = c.Plan.Default
+			standard = c.Plan.Default
 		}
 	}
-	ready := usual.compile
+	compile := standard.compile
 	if c.Plan == nil && c.Concurrency > 0 {
-		ready = usual.compileLimits // if there are none, slots are all there is
+		compile = standard.compileLimits // the zone may have concurrency alone
 	}
 	var err error
-	if z.defaultSet, err = ready(c, factor, outage); err != nil {
+	if z.defaultSet, err = compile(c, factor, outage); err != nil {
 		return err
 	}
 	all, err := compileLimitSets("override", c.Override, c, factor, outage)
@@ -109,7 +119,9 @@ func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) err
 	return err
 }
 
-func compileLimitSets(option string, all map[string]*LimitSet, c *Zone, factor int64, outage storeErrorPolicy) (map[string]*limitSet, error) {
+func compileLimitSets(
+	option string, all map[string]*LimitSet, c *Zone, factor int64, outage storeErrorPolicy,
+) (map[string]*limitSet, error) {
 	made := make(map[string]*limitSet, len(all))
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		t, err := all[key].compile(c, factor, outage)
@@ -121,7 +133,7 @@ func compileLimitSets(option string, all map[string]*LimitSet, c *Zone, factor i
 	return made, nil
 }
 
-// compileOverride makes terms ready.
+// compile returns the limits, checked and ready to be evaluated.
 func (t *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
 	if t == nil || !t.Unlimited && len(t.Limits) == 0 {
 		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
@@ -135,7 +147,7 @@ func (t *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*lim
 	return t.compileLimits(c, factor, outage)
 }
 
-// compileLimits is ready for terms that are limits.
+// compileLimits is compile for limits, of which there may be none.
 func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
 	limits, err := compileLimits(t.Limits)
 	if err == nil {
@@ -144,7 +156,7 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 	if err != nil {
 		return nil, err
 	}
-	made := new(limitSet)
+	made := &limitSet{configured: fmt.Sprint(limits)}
 	for _, l := range limits {
 		if factor > 0 {
 			l = l.Scaled(factor)
@@ -174,7 +186,7 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 	return made, nil
 }
 
-// nameBudgets names the limits, slots and ban of a zone, for each of its keys.
+// nameBudgets fills in the names of the budgets, for each of the zone's alternative keys.
 func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
 	t.budgets = nil
 	for i := range keys {
@@ -198,8 +210,8 @@ func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
 	t.policy = t.policyField(t.budgets[0].limits)
 }
 
-// variantOf returns the variant of the slots and bans of one of the zone's keys. It is the
-// place of the key, not its text, so that a change of the text frees no slot and ends no ban.
+// variantOf returns the variant of the slots and bans of one of the zone's alternative keys. The
+// variant is the place of the key, so a change of the key's text frees no slot and ends no ban.
 func variantOf(alternative int) string {
 	if alternative == 0 {
 		return ""
@@ -207,16 +219,15 @@ func variantOf(alternative int) string {
 	return fmt.Sprint(alternative + 1)
 }
 
-// describe is what terms come down to, for zones of one name to be compared.
-func (t *LimitSet) describe() string {
-	if t == nil || t.Unlimited {
+// describe returns the limits as configured, for the comparison of zones of one name.
+func (t *limitSet) describe() string {
+	if t.unlimited {
 		return "unlimited"
 	}
-	limits, _ := compileLimits(t.Limits)
-	return fmt.Sprint(limits)
+	return t.configured
 }
 
-func describeLimitSets(all map[string]*LimitSet) string {
+func describeLimitSets(all map[string]*limitSet) string {
 	var texts []string
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		texts = append(texts, fmt.Sprintf("%q %s", key, all[key].describe()))

@@ -128,18 +128,22 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// optionBlocks lists the options of each block.
-var optionBlocks = []struct {
-	block   string
+// optionBlock is a block and its options.
+type optionBlock struct {
+	name    string
 	options []string
-}{
-	{"the global option rate_limit", []string{"memory"}},
-	{"the memory block of the global option rate_limit", memoryOptions},
-	{"the directive rate_limit", []string{"zone"}},
-	{"the directive rate_limit or its global option", sharedOptions},
-	{"a zone, as in zone api { ... }", zoneOptions},
-	{"a redis block", redisOptions},
-	{"the tls block of redis", tlsOptions},
+}
+
+func optionBlocks() []optionBlock {
+	return []optionBlock{
+		{"the global option rate_limit", []string{"memory"}},
+		{"the memory block of the global option rate_limit", memoryOptions},
+		{"the directive rate_limit", []string{"zone"}},
+		{"the directive rate_limit or its global option", sharedOptions},
+		{"a zone, as in zone api { ... }", zoneOptions()},
+		{"a redis block", redisOptions},
+		{"the tls block of redis", tlsOptions},
+	}
 }
 
 // blockOf returns the block that an option belongs in, or "" for none.
@@ -147,17 +151,12 @@ func blockOf(option, of string) string {
 	if of == "redis" && slices.Contains(tlsOptions, option) { // key is an option of zones, too
 		return "the tls block of redis"
 	}
-	for _, home := range optionBlocks {
+	for _, home := range optionBlocks() {
 		if slices.Contains(home.options, option) {
-			return home.block
+			return home.name
 		}
 	}
-	var limits []string
-	for _, a := range algorithms.All() {
-		if slices.Contains(a.Options, option) {
-			limits = append(limits, a.Name)
-		}
-	}
+	limits := algorithms.AlgorithmsWith(option)
 	if limits == nil {
 		return ""
 	}
@@ -183,7 +182,7 @@ func unknownOption(option, of string, options []string) error {
 		return fmt.Errorf("%s (did you mean match %s?)", unknown, option)
 	}
 	var elsewhere []string
-	for _, home := range optionBlocks {
+	for _, home := range optionBlocks() {
 		elsewhere = append(elsewhere, home.options...)
 	}
 	if name := suggest(option, elsewhere); name != "" {

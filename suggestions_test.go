@@ -7,7 +7,7 @@ import (
 
 // Misspelled names are recognized, and names that are like none are not.
 func TestMeant(t *testing.T) {
-	names := append(append([]string{}, zoneOptions...), handlerOptions...)
+	names := append(append([]string{}, zoneOptions()...), handlerOptions...)
 	for name, want := range map[string]string{
 		"tokenbucket": "token_bucket", "token-bucket": "token_bucket", "TokenBucket": "token_bucket",
 		"tocken_bucket": "token_bucket",

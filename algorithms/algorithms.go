@@ -3,12 +3,12 @@
 // Lua, in two files side by side with the same names in the same order; a test
 // on a real Redis holds the two equal.
 //
-// An algorithm answers in two steps. Decide reads a budget and says how much of
-// it is free; it changes nothing. Commit charges the budget. [Take] puts the two
+// An algorithm answers in two steps. Decide reads a budget and returns how much of
+// it is free, without a change. Commit charges the budget. [Take] puts the two
 // together for any number of limits: all are decided first, on one instant, and
 // then all of them are charged or none. [Refund] gives back what was charged.
 //
-// To add an algorithm, add one .go file that calls register, and one .lua file.
+// CONTRIBUTING.md says how to add an algorithm.
 package algorithms
 
 import (
@@ -58,8 +58,8 @@ type State struct {
 // served 6 requests of cost 1 at once answers the sixth with Allowed true,
 // Charged 1, Remaining 4, MoreAfter 100000, RetryAfter 0 and ResetAfter 600000.
 type Decision struct {
-	// Allowed tells whether this limit had room for the request. The request
-	// passes only where all its limits had.
+	// Allowed reports whether this limit had room for the request. The request
+	// passes only if all its limits had.
 	Allowed bool
 	// NotAsked reports whether the limit was not asked, because another one was known to
 	// deny the request. Then the rest of the decision means nothing. Only stores set it.
@@ -76,8 +76,8 @@ type Decision struct {
 	// RetryAfter is how long until this limit would allow the same request if
 	// nobody else takes anything: 0 when it did, [Forever] when it never will. To
 	// be held up to MaxWait then is to be allowed.
-	// A limit of a Uniform zone can have had room and, once charged for a request
-	// that another zone refused, have none.
+	// A limit of a Uniform zone can have had room, and have none once it is charged for a
+	// request that another zone denied.
 	RetryAfter Micros
 	// ResetAfter is how long until the budget is as good as untouched. State
 	// must be kept at least until then; see [Limit.Expires].
@@ -103,7 +103,7 @@ type Receipt struct {
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
-	// Shared tells that the charge went to a budget that a store shares between
+	// Shared reports whether the charge went to a budget that a store shares between
 	// keys it has no room for. Only stores set it.
 	Shared bool
 }
@@ -119,16 +119,16 @@ func (l *Limit) Later(r, other Receipt) bool {
 	return until > before || until == before && rest > otherRest
 }
 
-// Algorithm describes one algorithm to those that configure, compose or list it.
+// Algorithm describes an algorithm.
 type Algorithm struct {
-	// Name is the word for it in configurations and in scripts.
+	// Name is the name of the algorithm in configurations and in scripts.
 	Name string
-	// Burst tells whether its limits take a burst. Those that don't admit at
-	// most Events at once.
+	// Burst reports whether the limits have a burst. Limits without one admit at most Events at
+	// once.
 	Burst bool
-	// Options are the names of the further settings its limits take.
-	Options []string
-	// BinaryOnly tells that its limits mean nothing in any mode but [Binary].
+	// Options are the further settings of the limits.
+	Options []*Option
+	// BinaryOnly reports whether the limits work in mode [Binary] only.
 	BinaryOnly bool
 
 	// log reports whether the state holds single charges. Then a receipt names one of
@@ -143,8 +143,8 @@ type Algorithm struct {
 	// untouched returns the instant at which a state is as good as the zero State and can be
 	// dropped.
 	untouched func(*Limit, *State) Micros
-	// bound refuses what can't be counted exactly, and prepares what decide and
-	// commit need.
+	// bound returns an error for a limit that can't be counted exactly, and prepares the numbers
+	// for decide and commit.
 	bound func(*Limit) error
 	// work returns the work of a limit for a script; nil stands for counterWork.
 	work func(*Limit) work
@@ -156,11 +156,11 @@ type Algorithm struct {
 	// later instant or, at the same instant, the greater rest.
 	queued func(l *Limit, a, b int64) (until Micros, rest int64)
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
-	// commit charges, within the bound of debt if the request was refused, and
-	// answers as it stands then; a and b are those of a Receipt.
+	// commit charges a request, and returns the state of the budget afterwards. The charge of a
+	// denied request has a bound. a and b are those of a Receipt.
 	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros)
-	// refund gives back n events of the charge that a and b are the receipt of,
-	// as far as time has not given them back already.
+	// refund gives back n events of a charge, except for events that time has given back. a and
+	// b are those of the receipt.
 	refund func(l *Limit, s *State, now Micros, a, b, n int64)
 }
 
@@ -176,9 +176,6 @@ const (
 	granted                // it passes, or will once it has been held
 	refused
 )
-
-// Takes tells whether the algorithm's limits take an option.
-func (a *Algorithm) Takes(option string) bool { return slices.Contains(a.Options, option) }
 
 // verdict is what the first step found: how many events fit, how long the
 // request would have to wait (0 when it fits), and what the second step needs to
@@ -233,9 +230,8 @@ func Lookup(name string) (*Algorithm, error) {
 
 var errBound = errors.New("too large to be counted exactly")
 
-// productBound refuses limits whose credit, counted in events×µs with room for
-// the largest debt of a refused request, or whose time to refill would leave the
-// exact integers.
+// productBound returns an error if the credit, in events×µs and with room for the largest debt of
+// a denied request, or the time to refill leaves the exact integers.
 func productBound(l *Limit) error {
 	most := int64(exact)
 	if l.events > most || l.window > most/(2*l.Burst+1) || (2*l.Burst+1)*l.window > most-l.events {

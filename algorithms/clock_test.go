@@ -12,16 +12,7 @@ func (h *history) newest() Micros {
 	if *h.state == (State{}) {
 		return 0
 	}
-	switch h.limit.algorithm.Name {
-	case "token_bucket":
-		return h.state.B
-	case "gcra", "smooth":
-		return h.state.C
-	case "sliding_log":
-		return slidingLogNewest(h.limit, h.state.Log) - h.state.A - slidingLogGrid(h.limit) + 1
-	default:
-		return h.state.A
-	}
+	return facts[h.limit.algorithm.Name].newest(h.limit, h.state)
 }
 
 // aligned reports whether the limit's windows begin at multiples of the window.
@@ -162,7 +153,7 @@ func TestGrantedStaysWithinTheBoundByAnyClock(t *testing.T) {
 			}
 			h.now += []Micros{0, 1, r.Int64N(h.limit.Window), min(h.ask(h.now+ahead, 1).RetryAfter, 3*h.limit.Window)}[r.IntN(4)]
 		}
-		bound := bounds[h.limit.algorithm.Name]
+		bound := facts[h.limit.algorithm.Name].bound
 		for i, first := range grants {
 			granted := int64(0)
 			for _, g := range grants[i:] {

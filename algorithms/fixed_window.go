@@ -1,6 +1,11 @@
 package algorithms
 
-import _ "embed"
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+)
 
 //go:embed fixed_window.lua
 var fixedWindowLua string
@@ -19,7 +24,7 @@ var fixedWindowLua string
 // or with align clock at the last multiple of the window, and B stays.
 func init() {
 	register(&Algorithm{
-		Name: "fixed_window", Options: []string{"align"},
+		Name: "fixed_window", Options: []*Option{align},
 		lua: fixedWindowLua,
 		numbers: func(l *Limit) []int64 {
 			clock := int64(0)
@@ -38,6 +43,27 @@ func init() {
 		commit:    fixedWindowCommit,
 		refund:    fixedWindowRefund,
 	})
+}
+
+var alignments = []string{"first", "clock"}
+
+var align = &Option{
+	Name: "align", Example: "clock", phrase: " aligned to the %s", usual: "first",
+	value: func(q *Quota) *int64 {
+		n := int64(slices.Index(alignments, q.Align))
+		if q.Align == "" {
+			return nil
+		}
+		return &n
+	},
+	write: func(n int64) string { return alignments[n] },
+	check: func(q *Quota) error {
+		if !slices.Contains(alignments, q.Align) {
+			return fmt.Errorf("align must be first or clock, not %q", q.Align)
+		}
+		return nil
+	},
+	fingerprint: func(q *Quota) string { return strings.TrimPrefix(q.Align, "first") },
 }
 
 func fixedWindowUntouched(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }

@@ -114,20 +114,20 @@ func randomQuota(r *rand.Rand, a *Algorithm) Quota {
 	if a.Burst && r.IntN(2) == 0 {
 		q.Burst = 1 + r.Int64N(30)
 	}
-	if slices.Contains(a.Options, "align") && r.IntN(2) == 0 {
+	if a.Takes("align") && r.IntN(2) == 0 {
 		q.Align = "clock"
 	}
-	if slices.Contains(a.Options, "min_interval") && r.IntN(2) == 0 {
+	if a.Takes("min_interval") && r.IntN(2) == 0 {
 		q.MinInterval = 1 + r.Int64N(2*q.Window)
 	}
-	if slices.Contains(a.Options, "buckets") && r.IntN(2) == 0 {
+	if a.Takes("buckets") && r.IntN(2) == 0 {
 		q.Buckets = 1 + r.Int64N(12)
 	}
-	if slices.Contains(a.Options, "initial") && r.IntN(3) == 0 {
+	if a.Takes("initial") && r.IntN(3) == 0 {
 		initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
 		q.Initial = &initial
 	}
-	if slices.Contains(a.Options, "warm_up") && r.IntN(2) == 0 {
+	if a.Takes("warm_up") && r.IntN(2) == 0 {
 		q.Burst, q.Initial, q.WarmUp = 0, nil, 1+r.Int64N(10*q.Window)
 		q.ColdFactor = []int64{0, 1000, 1001, 2500, 10_000, 1_000_000}[r.IntN(6)]
 	}
@@ -138,6 +138,9 @@ func randomQuota(r *rand.Rand, a *Algorithm) Quota {
 func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history)) {
 	for _, a := range All() {
 		t.Run(a.Name, func(t *testing.T) {
+			if facts[a.Name].bound == nil || facts[a.Name].newest == nil {
+				t.Fatalf("the table facts lacks %s", a.Name)
+			}
 			for seed := range uint64(2000) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				q := randomQuota(r, a)
@@ -310,19 +313,47 @@ func TestPastResetAfterIsFresh(t *testing.T) {
 	})
 }
 
-// bounds are what the algorithms promise to grant at most in a span.
-var bounds = map[string]func(l *Limit, span Micros) int64{
-	"fixed_window":   func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
-	"sliding_log":    func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 1) },
-	"sliding_window": func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
-	"leaky_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + ceilDiv(span, l.Window)*l.Events },
-	"token_bucket":   func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
-	"gcra":           func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
-	"smooth": func(l *Limit, span Micros) int64 { // and one request
-		if l.WarmUp > 0 {
-			return span * l.Events / l.Window
-		}
-		return l.Burst + span*l.Events/l.Window
+// facts are what the tests know about each algorithm.
+var facts = map[string]struct {
+	// bound returns how many events may be granted in a span.
+	bound func(l *Limit, span Micros) int64
+	// newest returns the newest instant in the state of a budget that was charged.
+	newest func(l *Limit, s *State) Micros
+}{
+	"fixed_window": {
+		bound:  func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
+		newest: func(_ *Limit, s *State) Micros { return s.A },
+	},
+	"sliding_log": {
+		bound: func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 1) },
+		newest: func(l *Limit, s *State) Micros {
+			return slidingLogNewest(l, s.Log) - s.A - slidingLogGrid(l) + 1
+		},
+	},
+	"sliding_window": {
+		bound:  func(l *Limit, span Micros) int64 { return l.Events * (span/l.Window + 2) },
+		newest: func(_ *Limit, s *State) Micros { return s.A },
+	},
+	"leaky_bucket": {
+		bound:  func(l *Limit, span Micros) int64 { return l.Burst + ceilDiv(span, l.Window)*l.Events },
+		newest: func(_ *Limit, s *State) Micros { return s.A },
+	},
+	"token_bucket": {
+		bound:  func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+		newest: func(_ *Limit, s *State) Micros { return s.B },
+	},
+	"gcra": {
+		bound:  func(l *Limit, span Micros) int64 { return l.Burst + span*l.Events/l.Window },
+		newest: func(_ *Limit, s *State) Micros { return s.C },
+	},
+	"smooth": {
+		bound: func(l *Limit, span Micros) int64 { // and one request
+			if l.WarmUp > 0 {
+				return span * l.Events / l.Window
+			}
+			return l.Burst + span*l.Events/l.Window
+		},
+		newest: func(_ *Limit, s *State) Micros { return s.C },
 	},
 }
 
@@ -330,10 +361,7 @@ var bounds = map[string]func(l *Limit, span Micros) int64{
 // requests are timed.
 func TestGrantedStaysWithinTheBound(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
-		bound := bounds[h.limit.algorithm.Name]
-		if bound == nil {
-			t.Fatalf("no bound is written down for %s", h.limit.algorithm.Name)
-		}
+		bound := facts[h.limit.algorithm.Name].bound
 		h.charges = h.charges[:0] // counted is what is granted: not what uniform charges refusals
 		for range 100 {           // greedy: as soon and as much as it will give
 			d := h.ask(h.now, 1)
@@ -380,7 +408,7 @@ func TestDelayedStayWithinTheBound(t *testing.T) {
 			if l.algorithm.Name == "leaky_bucket" { // all that were waiting for one drip pass with it
 				span += l.Window
 			}
-			return bounds[l.algorithm.Name](l, span+1) // each passes up to a µs late
+			return facts[l.algorithm.Name].bound(l, span+1) // each passes up to a µs late
 		})
 	})
 }

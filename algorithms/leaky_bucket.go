@@ -32,7 +32,7 @@ func init() {
 	})
 }
 
-// leakyBucketBound refuses a limit whose largest debt takes too long to leak.
+// leakyBucketBound returns an error if the largest debt takes too long to leak.
 func leakyBucketBound(l *Limit) error {
 	if drips := ceilDiv(2*l.Burst, l.Events); drips > longest/l.Window {
 		return errBound

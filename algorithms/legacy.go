@@ -2,12 +2,12 @@ package algorithms
 
 import "fmt"
 
-// Legacy translates a limit of max calls per duration, with min_interval (0 for
-// none) between steps of recovery, into the leaky_bucket that respects all three
-// as well as one bucket can: it holds max, and leaks in drips of whole
-// milliseconds, one per min_interval or else one per call.
+// Legacy returns the leaky_bucket for a limit of max calls per duration, with min_interval between
+// steps of recovery; 0 is none. The bucket holds max. It leaks in drips of whole milliseconds, one
+// for each min_interval, or else one for each call. One bucket can't respect all three numbers
+// exactly, so they are rounded.
 //
-// min_interval alone is no least gap between calls: max of them may come at once.
+// min_interval is no least gap between calls: max of them may come at once.
 func Legacy(calls int64, duration, minInterval Micros) (Quota, error) {
 	const ms, most = 1000, 1 << 30
 	switch {

@@ -262,6 +262,6 @@ func TestSkewedClocksAddNothing(t *testing.T) {
 		relaxed := *h.limit
 		relaxed.MinInterval = max(interval-skew, 0)
 		h.limit = &relaxed
-		h.withinBound(t, func(l *Limit, span Micros) int64 { return bounds[l.algorithm.Name](l, span+skew) })
+		h.withinBound(t, func(l *Limit, span Micros) int64 { return facts[l.algorithm.Name].bound(l, span+skew) })
 	})
 }

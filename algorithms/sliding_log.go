@@ -28,7 +28,7 @@ var slidingLogLua string
 // with A = 0.
 func init() {
 	register(&Algorithm{
-		Name: "sliding_log", Options: []string{"min_interval", "buckets"},
+		Name: "sliding_log", Options: []*Option{minInterval, buckets},
 		lua: slidingLogLua,
 		numbers: func(l *Limit) []int64 {
 			return []int64{l.Events, l.Window, l.MinInterval, slidingLogGrid(l), l.Buckets}
@@ -41,6 +41,17 @@ func init() {
 		commit:    slidingLogCommit,
 		refund:    slidingLogRefund,
 	})
+}
+
+var minInterval = &Option{
+	Name: "min_interval", Example: "1s", min: 1, max: longest, write: describeDuration, phrase: " at least %s apart",
+	value: func(q *Quota) *int64 { return unlessZero(&q.MinInterval) },
+}
+
+var buckets = &Option{
+	Name: "buckets", Example: "60", min: 1, max: mostBuckets, write: writeCount, phrase: " in %s buckets",
+	advice: ": write into how many parts a window is divided, or leave it out to remember every instant",
+	value:  func(q *Quota) *int64 { return unlessZero(&q.Buckets) },
 }
 
 // The largest logs. Their work leaves room for other limits of the same request; see
@@ -64,8 +75,8 @@ func slidingLogWork(l *Limit) work {
 	return work{take: take, perStep: 6, back: take + l.Events/10}
 }
 
-// slidingLogBound denies limits that take too much work, and limits whose instants, rounded
-// up, would be too far away.
+// slidingLogBound returns an error if a limit takes too much work, or if instants that are rounded
+// up are too far away.
 func slidingLogBound(l *Limit) error {
 	if l.Events > MostLogged && l.Buckets == 0 {
 		return fmt.Errorf("sliding_log remembers every event, so events must be at most %d, not %d: write sliding_log %d %s with buckets 1000, or sliding_window %d %s",

@@ -30,8 +30,8 @@ func init() {
 	})
 }
 
-// slidingWindowBound refuses limits that no unit of time makes small enough, and
-// windows of which two are too long; it also chooses the unit.
+// slidingWindowBound chooses the unit. It returns an error if no unit makes the numbers small
+// enough, or if two windows are too long.
 func slidingWindowBound(l *Limit) error {
 	if l.Events > exact/8 || 2*l.Window > longest {
 		return errBound

@@ -1,6 +1,10 @@
 package algorithms
 
-import _ "embed"
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+)
 
 //go:embed smooth.lua
 var smoothLua string
@@ -27,7 +31,7 @@ var smoothLua string
 // instant moves with it.
 func init() {
 	register(&Algorithm{
-		Name: "smooth", Burst: true, Options: []string{"warm_up", "cold_factor", "initial"}, BinaryOnly: true,
+		Name: "smooth", Burst: true, Options: []*Option{warmUp, coldFactor, initial}, BinaryOnly: true,
 		lua:          smoothLua,
 		numbers:      smoothNumbersOf,
 		bound:        smoothBound,
@@ -38,6 +42,37 @@ func init() {
 		commit:       smoothCommit,
 		refund:       smoothRefund,
 	})
+}
+
+var warmUp = &Option{
+	Name: "warm_up", Example: "10s", min: 1, max: unbounded, write: describeDuration, phrase: " warming up for %s",
+	advice: ": write how long it takes from cold to the full rate, such as 10s",
+	value:  func(q *Quota) *int64 { return unlessZero(&q.WarmUp) },
+	check: func(q *Quota) error {
+		if q.Burst != 0 {
+			return fmt.Errorf("burst and warm_up don't go together: leave out %d; with warm_up, "+
+				"what is saved up while idle is spent slowly, never at once", q.Burst)
+		}
+		return nil
+	},
+}
+
+var coldFactor = &Option{
+	Name: "cold_factor", Example: "3", min: 1000, max: 1_000_000, phrase: " from a cold factor of %s", usual: "3",
+	advice: ": write how many times as much an event costs when cold",
+	value:  func(q *Quota) *int64 { return unlessZero(&q.ColdFactor) },
+	write:  func(n int64) string { return fmt.Sprint(float64(n) / 1000) },
+	check: func(q *Quota) error {
+		if q.WarmUp == 0 {
+			return errors.New("cold_factor means nothing without warm_up: write warm_up as well, such as 10s, or leave out cold_factor")
+		}
+		return nil
+	},
+	normalize: func(q *Quota) {
+		if q.WarmUp > 0 && q.ColdFactor == 0 {
+			q.ColdFactor = 3000
+		}
+	},
 }
 
 // smoothNumbers are what a smooth limit is computed with beside its quota. All
@@ -57,8 +92,7 @@ type smoothNumbers struct {
 	ratio, ratioPer int64  // what a µs of idleness costs in time: (5+F)/(2(1+F))
 }
 
-// smoothBound prepares the numbers, and refuses limits with products that
-// wouldn't be exact.
+// smoothBound prepares the numbers. It returns an error if products wouldn't be exact.
 func smoothBound(l *Limit) error {
 	n := &l.smooth
 	n.most = floorDiv(exact/4*min(l.events, 4), l.window)

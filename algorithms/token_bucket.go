@@ -1,6 +1,11 @@
 package algorithms
 
-import _ "embed"
+import (
+	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+)
 
 //go:embed token_bucket.lua
 var tokenBucketLua string
@@ -18,7 +23,7 @@ var tokenBucketLua string
 // If the clock is more than a second behind B, B becomes now, and A stays.
 func init() {
 	register(&Algorithm{
-		Name: "token_bucket", Burst: true, Options: []string{"initial"},
+		Name: "token_bucket", Burst: true, Options: []*Option{initial},
 		lua: tokenBucketLua,
 		numbers: func(l *Limit) []int64 {
 			return []int64{l.events, l.window, l.Burst, l.withheld, l.linger()}
@@ -31,6 +36,25 @@ func init() {
 		commit:       tokenBucketCommit,
 		refund:       tokenBucketRefund,
 	})
+}
+
+var initial = &Option{
+	Name: "initial", Example: "0", write: writeCount, phrase: " beginning with %s",
+	value: func(q *Quota) *int64 { return q.Initial },
+	check: func(q *Quota) error {
+		if q.WarmUp != 0 {
+			return errors.New("initial and warm_up don't go together: with warm_up a new budget is cold, and holds nothing to begin with")
+		}
+		if burst := cmp.Or(q.Burst, q.Events); *q.Initial < 0 || *q.Initial > burst {
+			return fmt.Errorf("initial must be from 0 to %d, the burst, not %d: write how many events a new budget holds", burst, *q.Initial)
+		}
+		return nil
+	},
+	normalize: func(q *Quota) {
+		if q.Initial != nil && *q.Initial == q.Burst {
+			q.Initial = nil
+		}
+	},
 }
 
 func tokenBucketUntouched(l *Limit, s *State) Micros {

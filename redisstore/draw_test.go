@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -31,20 +30,20 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 				q.Burst = 1 + r.Int64N(1<<r.IntN(40))
 			}
 		}
-		if slices.Contains(a.Options, "align") {
+		if a.Takes("align") {
 			q.Align = pick(r, "", "clock")
 		}
-		if slices.Contains(a.Options, "min_interval") && r.IntN(3) == 0 {
+		if a.Takes("min_interval") && r.IntN(3) == 0 {
 			q.MinInterval = pick(r, 1, q.Window/q.Events, q.Window, 1+r.Int64N(2*q.Window))
 		}
-		if slices.Contains(a.Options, "buckets") && r.IntN(2) == 0 {
+		if a.Takes("buckets") && r.IntN(2) == 0 {
 			q.Buckets = pick(r, 1, 2, 10, 1+r.Int64N(200))
 		}
-		if slices.Contains(a.Options, "initial") && r.IntN(3) == 0 {
+		if a.Takes("initial") && r.IntN(3) == 0 {
 			initial := r.Int64N(cmp.Or(q.Burst, q.Events) + 1)
 			q.Initial = &initial
 		}
-		if slices.Contains(a.Options, "warm_up") && r.IntN(2) == 0 {
+		if a.Takes("warm_up") && r.IntN(2) == 0 {
 			q.Burst, q.Initial = 0, nil
 			q.WarmUp = pick(r, 1, q.Window, 10*q.Window, 1+r.Int64N(1<<r.IntN(45)))
 			q.ColdFactor = pick[int64](r, 0, 0, 1000, 1500, 10_000, 1000+r.Int64N(999_001))

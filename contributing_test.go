@@ -1,0 +1,86 @@
+package ratelimit
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// placesToTouch returns the files that the numbered list of a section of CONTRIBUTING.md names.
+func placesToTouch(t *testing.T, heading string) (files []string) {
+	t.Helper()
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^##|\z)`).FindString(string(text))
+	for _, item := range regexp.MustCompile(`(?m)^\d+\. (.*(\n {3,}\S.*)*)`).FindAllStringSubmatch(section, -1) {
+		file := regexp.MustCompile("`([a-zA-Z_/<>-]+(/|\\.(go|lua|md))|examples/[a-z-]+/Caddyfile)`")
+		for _, name := range file.FindAllStringSubmatch(item[1], -1) {
+			files = append(files, name[1])
+		}
+	}
+	return files
+}
+
+// wantPlaces checks that each of the places is about the name. A directory must have a file about
+// it.
+func wantPlaces(t *testing.T, places []string, name, pattern string) {
+	t.Helper()
+	for _, place := range places {
+		files := []string{strings.ReplaceAll(place, "<name>", name)}
+		if strings.HasSuffix(place, "/") {
+			files, _ = filepath.Glob(place + "*")
+		}
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && regexp.MustCompile(pattern).Match(text)
+		}) {
+			t.Errorf("%s is not about %s: CONTRIBUTING.md says what belongs there", strings.ReplaceAll(place, "<name>", name), name)
+		}
+	}
+}
+
+// The lists of CONTRIBUTING.md hold for all algorithms and options there are.
+func TestContributing(t *testing.T) {
+	places, options := placesToTouch(t, "Add an algorithm"), placesToTouch(t, "Add an option of a limit")
+	settings := placesToTouch(t, "Add a zone option")
+	if len(places) < 12 || len(options) < 7 || len(settings) < 7 {
+		t.Fatalf("only these places found: %q, %q and %q", places, options, settings)
+	}
+	for _, a := range algorithms.All() {
+		wantPlaces(t, places, a.Name, `\b`+a.Name+`\b`)
+		for _, option := range a.OptionNames() {
+			wantPlaces(t, options, option, `(?i)\b(`+option+`|`+strings.ReplaceAll(option, "_", "")+`)\b`) // or the name of the field in Go
+		}
+	}
+	var fields []string
+	for _, s := range zoneSettings() {
+		field := s.name
+		if s.field != "" {
+			field = s.field
+		}
+		fields = append(fields, field)
+		for _, place := range settings {
+			name := s.name
+			switch {
+			case name == "limits" && !strings.HasPrefix(place, "zone") && place != "docs/json.md":
+				continue // a Caddyfile has options for each algorithm
+			case place == "docs/admin.md" && !s.shown:
+				continue
+			case place == "zone.go", place == "docs/json.md":
+				name = field
+			}
+			wantPlaces(t, []string{place}, name, `\b`+name+`\b`)
+		}
+	}
+	slices.Sort(fields)
+	if want := slices.Sorted(slices.Values(jsonFields(Zone{}))); !slices.Equal(fields, want) {
+		t.Errorf("the table of settings has the fields %q, want those of Zone, %q", fields, want)
+	}
+}

@@ -361,7 +361,8 @@ func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (e
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
-		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d value(s): write for example legacy 10 5s 1s", len(args))
+		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d value(s): "+
+			"write for example legacy 10 5s 1s", len(args))
 	}
 	calls, err := parseInteger("max", args[0], "10")
 	duration, err2 := parseDuration("duration", args[1], "5s")

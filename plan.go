@@ -35,13 +35,15 @@ func (p *Plan) check(limits bool) error {
 	case p.By == "":
 		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
 	case !strings.Contains(p.By, "{"):
-		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: write for example plan {http.auth.user.plan}", p.By)
+		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: "+
+			"write for example plan {http.auth.user.plan}", p.By)
 	case len(p.Values) == 0:
 		return errors.New("plan has no values: write at least one in its block, with limits in braces or as in free unlimited")
 	case limits && p.Default != nil:
 		return errors.New("the limits of the zone are for values that plan doesn't list, and so is default: write one of the two")
 	case !limits && p.Default == nil:
-		return errors.New("plan has no default, and the zone no limits: write default with limits in braces, or default unlimited, for all other values")
+		return errors.New("plan has no default, and the zone no limits: " +
+			"write default with limits in braces, or default unlimited, for all other values")
 	}
 	return checkBraces("plan", p.By)
 }

@@ -81,7 +81,8 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	case q.Window <= 0:
 		return nil, fmt.Errorf("window must be above 0, not %s: write a duration of at least 1us, such as 1m", describeDuration(q.Window))
 	case q.Burst < 0:
-		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, or leave it out for %d", q.Burst, q.Events)
+		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, "+
+			"or leave it out for %d", q.Burst, q.Events)
 	case q.Burst > 0 && !algorithm.Burst:
 		return nil, fmt.Errorf("%s takes no burst, not %d: it admits up to events at once", algorithm.Name, q.Burst)
 	}

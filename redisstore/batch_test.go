@@ -160,3 +160,65 @@ func TestArrange(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// In a message, limits that differ only in their burst are one. Each refund goes by its own burst.
+func TestRefundsOfEqualLimits(t *testing.T) {
+	client := redistest.Start(t).Client
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3_600_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now, factor = 1_763_640_000_000_000, 10_000_000
+	wide := store.Request{Zone: "wide", Cost: 1, Limits: []store.Limit{store.NewLimit("wide", "", limit)}}
+	narrow := store.Request{Zone: "narrow", Cost: 1, MaxWait: 3_600_000_000, Limits: []store.Limit{store.NewLimit("narrow", "", limit.Scaled(factor))}}
+	script := redis.NewScript(algorithms.Set(0).With(limit.Algorithm()).Script())
+	for key, zones := range map[string][]store.Request{"a": {wide, narrow}, "b": {narrow, wide}} {
+		var m wire.Message
+		run := func() *wire.Reply {
+			text, err := script.Run(t.Context(), client, m.AppendKeys(nil), m.Argument()).Text()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := wire.ReadReply(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Reset(wire.Names{Prefix: "p"}, wire.Head{Now: now})
+			return r
+		}
+		m.Reset(wire.Names{Prefix: "p"}, wire.Head{Now: now})
+		var takes [][]store.Request
+		for range 2 {
+			for _, z := range zones {
+				z.Key = key
+				takes = append(takes, []store.Request{z})
+				m.Take(takes[len(takes)-1])
+			}
+		}
+		take := func() {
+			r := run()
+			for _, requests := range takes {
+				if allowed, _, err := r.Take(requests, nil); !allowed || err != nil {
+					t.Fatalf("allowed %v, error %v", allowed, err)
+				}
+			}
+		}
+		take()
+		m.Refund(&takes[0][0], 1)
+		m.Refund(&takes[1][0], 1)
+		run()
+		for _, requests := range takes[:2] {
+			requests[0].Cost = 0
+			m.Take(requests)
+		}
+		takes = takes[:2]
+		take()
+		for _, requests := range takes {
+			// A charge in debt, with others behind it, isn't given back.
+			want := map[string]algorithms.Micros{"wide": 360_000_000, "narrow": 720_000_000}[requests[0].Zone]
+			if reset := requests[0].Outcome.Decisions[0].ResetAfter; reset != want {
+				t.Errorf("key %s: %s is as new after %d µs, want %d", key, requests[0].Zone, reset, want)
+			}
+		}
+	}
+}

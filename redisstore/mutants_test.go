@@ -324,6 +324,8 @@ var mutants = []struct{ name, old, new string }{
 	{"ban: more bans than levels", "min(l.level + 1, 63)\n      began", "l.level + 1\n      began"},
 	{"ban: a ban isn't one more", "l.ends, l.level = now + duration, min(l.level + 1, 63)", "l.ends = now + duration"},
 	{"take: a denial in one zone is told of all", "local charge, outcome, limits_deny = cost, cost == 0 and peek or passes and granted or denied, false", "local charge, outcome, limits_deny = cost, cost == 0 and peek or passes and granted or denied, not allowed"},
+	{"take: the burst of another operation", "if burst > 0 then l[3] = burst end -- the", "if burst > 0 and l[3] == 0 then l[3] = burst end -- the"},
+	{"refund: the limit of another operation", "if given_back.limit_at ~= limit_at then", "if given_back.limit_at < 0 then"},
 	{"refund: by another receipt", "limit_at, burst, a, b, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)", "limit_at, burst, b, a, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)"},
 }
 

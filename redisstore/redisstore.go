@@ -239,6 +239,9 @@ func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []s
 		if requests[i].Ban != nil {
 			c.work += algorithms.CounterWork
 		}
+		if requests[i].Override != nil && len(requests[i].Limits) == 0 { // a limit's work includes an override
+			c.work += algorithms.CounterWork
+		}
 	}
 	return c
 }

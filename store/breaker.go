@@ -28,8 +28,9 @@ type Checked interface {
 type Breaker struct {
 	store   Checked
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	open    atomic.Bool // or half open: whether the store is not asked
-	failing atomic.Bool // whether the last result that was counted is a failure
+	open    atomic.Bool  // or half open: whether the store is not asked
+	failing atomic.Bool  // whether the last result that was counted is a failure
+	opened  atomic.Int64 // how many times it has opened
 
 	closed context.Context
 	close  context.CancelFunc
@@ -71,6 +72,7 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 			b.open.Store(to != gobreaker.StateClosed)
 			switch {
 			case from == gobreaker.StateClosed:
+				b.opened.Add(1)
 				go b.probe(changed, b.last)
 			case to == gobreaker.StateClosed && changed != nil:
 				go changed(nil) // the breaker is locked
@@ -200,6 +202,7 @@ type slotLeaver interface {
 
 // Correct implements [Store]. While the breaker is open, all corrections are lost.
 func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
+	opened := b.opened.Load()
 	lost := func(err error) {
 		if failed != nil {
 			failed(err)
@@ -213,7 +216,7 @@ func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 		return
 	}
 	b.store.Correct(corrections, func(err error) {
-		b.count(err)
+		b.count(err, opened)
 		lost(err)
 	})
 }
@@ -226,19 +229,20 @@ func (b *Breaker) Change(ctx context.Context, c Change) error {
 // Do calls ask, which asks the store something and returns its error, unless the
 // breaker is open.
 func (b *Breaker) Do(ask func() error) error {
+	opened := b.opened.Load()
 	if b.Open() { // half open is for checks
 		b.revive()
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
 	err := ask()
-	b.count(err)
+	b.count(err, opened)
 	return err
 }
 
-// count counts a result. A success after a success changes nothing. A result that comes while the
-// breaker is open is older than that.
-func (b *Breaker) count(err error) {
-	if err == nil && !b.failing.Load() || b.Open() {
+// count counts a result. opened is how many times the breaker had opened before the store was asked:
+// a result from before an outage says nothing. A success after a success changes nothing.
+func (b *Breaker) count(err error, opened int64) {
+	if err == nil && !b.failing.Load() || b.opened.Load() != opened {
 		return
 	}
 	if done, open := b.breaker.Allow(); open == nil {

@@ -375,3 +375,31 @@ func TestBreakerCountsFailuresInARow(t *testing.T) {
 		t.Error("open after 12 failures of which no five were in a row")
 	}
 }
+
+// healthy is a store whose checks succeed.
+type healthy struct{ storetest.Store }
+
+func (healthy) Check(context.Context) error { return nil }
+
+// A request that began before the breaker opened doesn't open it again after it has closed.
+func TestBreakerIgnoresResultsFromBeforeAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := store.NewBreaker(healthy{}, nil)
+		defer b.Close()
+		denied := &store.Error{Reason: store.ReasonPermission, Err: errors.New("denied")}
+		_ = b.Do(func() error {
+			_ = b.Do(func() error { return denied })
+			if !b.Open() {
+				t.Error("not open after a denied permission")
+			}
+			time.Sleep(time.Second) // a check closes it
+			if b.Open() {
+				t.Error("open although a check has succeeded")
+			}
+			return denied
+		})
+		if b.Open() {
+			t.Error("opened again by a request from before")
+		}
+	})
+}

@@ -6,8 +6,8 @@ help: ## list the targets
 run: ## serve Caddyfile.example on :8080
 	go run ./cmd/caddy run --config Caddyfile.example
 
-test: ## run all tests, installing what they need
-	./scripts/test.sh
+test: ## run all tests, installing what they need (ARGS=-short: within a minute)
+	./scripts/test.sh $(ARGS)
 
 lint: ## gofumpt, go vet and staticcheck
 	./scripts/lint.sh

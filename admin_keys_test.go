@@ -13,6 +13,7 @@ import (
 
 // To look charges nothing and tells all; to reset makes all as it was.
 func TestAdminKey(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site(`zone api {
 			key {query.user} {query.key}
@@ -125,6 +126,7 @@ func TestAdminKey(t *testing.T) {
 // How many slots are in use is told even if there are more than there may be by now, and a
 // reset gives none back.
 func TestAdminConcurrency(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n gcra 9 1h\n}\n"+use)
@@ -149,13 +151,14 @@ func TestAdminConcurrency(t *testing.T) {
 		for range 3 {
 			g.pass <- struct{}{}
 		}
-		waitUntil(t, "all slots are free", func() bool { return seenKey(t, c, "k").Budgets[0].Concurrency.InUse == 0 })
+		eventually(t, "all slots are free", func() bool { return seenKey(t, c, "k").Budgets[0].Concurrency.InUse == 0 })
 	})
 }
 
 // An override at run time is in force at once, for a while or for good, and its budgets are
 // reset like others.
 func TestAdminOverride(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n runtime_overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
 		for _, status := range []int{200, 200, 429} {
@@ -221,6 +224,7 @@ func TestAdminOverride(t *testing.T) {
 }
 
 func TestAdminBan(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site("zone api {\n key {query.user} {query.key}\n gcra 9 1h\n ban 2h max 8h\n}\n"+use))
 		c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
@@ -248,6 +252,7 @@ func TestAdminBan(t *testing.T) {
 // What is changed through one instance is in force on the other within a second, which is
 // how long that one remembers denials.
 func TestAdminReachesOtherInstances(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	config := site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n runtime_overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	a, b := startCaddy(t, config), startCaddy(t, config)
@@ -255,7 +260,7 @@ func TestAdminReachesOtherInstances(t *testing.T) {
 	for range 3 {
 		a.get(t, "/plain?key=p")
 	}
-	waitUntil(t, "a denial is remembered", func() bool {
+	eventually(t, "a denial is remembered", func() bool {
 		b.get(t, "/plain?key=p").want(t, 429)
 		return strings.Contains(b.metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="plain"}`)
 	})
@@ -288,6 +293,7 @@ func TestAdminReachesOtherInstances(t *testing.T) {
 
 // In a cluster, too, whichever node a key is on.
 func TestAdminInCluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n runtime_overrides\n ban 1h after 2\n}\nredis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " "))))
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -311,6 +317,7 @@ func TestAdminInCluster(t *testing.T) {
 // Handlers with connections of their own to one Redis remember denials of their own: what
 // is changed is in force at once for both, and a ban is one.
 func TestAdminSeveralHandlers(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	handler := func(timeout string) string {
 		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
@@ -339,6 +346,7 @@ func TestAdminSeveralHandlers(t *testing.T) {
 
 // An override that can't be read has no effect, and can be replaced.
 func TestAdminOverrideThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, overridable(server, ""))
 	setOverride(t, server, "k", "garbage", 0)

@@ -115,6 +115,7 @@ func wantSpan(t *testing.T, what string, got, want float64) {
 
 // Keys are whatever they are.
 func TestAdminStrangeKeys(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"+use))
 		for _, key := range []string{
@@ -151,6 +152,7 @@ func TestAdminStrangeKeys(t *testing.T) {
 
 // Zones have strange names, too, and keys may be networks.
 func TestAdminStrangeZones(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n key <none>\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
 	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
 	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
@@ -177,6 +179,7 @@ func TestAdminStrangeZones(t *testing.T) {
 
 // Errors say what to write instead, and have the right status.
 func TestAdminErrors(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
 	for _, e := range []struct {
 		status             int
@@ -261,6 +264,7 @@ func TestAdminErrors(t *testing.T) {
 
 // A configuration is only looked at and changed while it is in force.
 func TestAdminReloads(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := func(zone string) string { return site("zone " + zone + "\n" + use) }
 		const old = "api {\n key {query.key}\n fixed_window 5 1h\n}"
@@ -309,6 +313,7 @@ func TestAdminReloads(t *testing.T) {
 
 // While configurations come and go, the admin API goes on.
 func TestAdminWhileReloading(t *testing.T) {
+	t.Parallel()
 	config := site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n")
 	c := startCaddy(t, config)
 	stop, asked := make(chan bool), make(chan int)
@@ -348,6 +353,7 @@ func TestAdminWhileReloading(t *testing.T) {
 
 // What operators see of zones.
 func TestAdminZones(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	password := func(p string) {
 		if err := server.Client.ConfigSet(t.Context(), "requirepass", p).Err(); err != nil {
@@ -447,6 +453,7 @@ func TestAdminZones(t *testing.T) {
 }
 
 func TestAdminTop(t *testing.T) {
+	t.Parallel()
 	const more = "zone shadow {\n key {query.key}\n fixed_window 1 1h\n shadow\n}\n"
 	config := site("zone api {\n key {query.key}\n fixed_window 1 1h\n}\n" + more)
 	c := startCaddy(t, config)
@@ -478,6 +485,7 @@ func TestAdminTop(t *testing.T) {
 
 // Where keys are hashed none is shown that was not asked for; and none is in the metrics.
 func TestAdminHashedKeys(t *testing.T) {
+	t.Parallel()
 	const secret, key, vip = "a-secret-of-hashing", "an-address-of-somebody", "an-important-person"
 	server := redistest.Start(t)
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
@@ -514,6 +522,7 @@ func TestAdminHashedKeys(t *testing.T) {
 // While Redis is away, a key is looked at in the local budgets, if these decide, and nothing
 // can be changed.
 func TestAdminRedisAway(t *testing.T) {
+	t.Parallel()
 	server, g := redistest.Start(t), startGate(t)
 	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n runtime_overrides\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
 	c := startCaddy(t, config)
@@ -527,7 +536,7 @@ func TestAdminRedisAway(t *testing.T) {
 	server.Kill(t)
 	c.hold(t.Context(), "/hold?key=k")
 	g.wait(t, 1)
-	waitUntil(t, "Redis fails", func() bool {
+	eventually(t, "Redis fails", func() bool {
 		c.get(t, "/?key=another")
 		return strings.Contains(c.logged(), "Redis fails")
 	})
@@ -564,6 +573,7 @@ func TestAdminRedisAway(t *testing.T) {
 
 // A Caddyfile of an older limiter may have two zones of one name.
 func TestAdminZonesThatDisagree(t *testing.T) {
+	t.Parallel()
 	zone := func(events int) string {
 		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n events %d\n window 1h\n }\n}\n", events)
 	}

@@ -36,6 +36,7 @@ func (c *caddyProcess) metrics(t *testing.T) string {
 }
 
 func TestBan(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, banSite("fixed_window 2 10m\n fixed_window 100 1d\n ban 1h after 2", "problem_json\nheaders draft x_ratelimit\n"+use))
 		get := func(key string) response {
@@ -80,7 +81,7 @@ func TestBan(t *testing.T) {
 
 		// Another limit is a new budget, and frees nobody; nor does another ban.
 		c.reload(t, banSite("fixed_window 3 10m\n ban 10m after 9", use))
-		waitFor(t, "the store is asked again", func() bool { // which a denial that is remembered puts off by a second
+		eventually(t, "the store is asked again", func() bool { // which a denial that is remembered puts off by a second
 			r = get("a")
 			r.want(t, 429)
 			return r.field("RateLimit") != "" || use == ""
@@ -95,6 +96,7 @@ func TestBan(t *testing.T) {
 
 // A ban ends when it says, and the next one is longer.
 func TestBanEnds(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site("zone api {\n gcra 1 2s\n ban 2s max 1h\n}\n"+use))
 		c.get(t, "/").want(t, 200)
@@ -122,6 +124,7 @@ func TestBanEnds(t *testing.T) {
 
 // Who is banned by one instance is by all others.
 func TestBanOverInstances(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	config := site("zone api {\n key {header.Key}\n fixed_window 1 10m\n mode uniform\n ban 1h after 2\n}\nredis " + server.Addr + " {\n timeout 30s\n}")
 	one, other := startCaddy(t, config), startCaddy(t, config)
@@ -153,6 +156,7 @@ func TestBanOverInstances(t *testing.T) {
 
 // Shadows, overrides, settled charges and requests that are held are as they were.
 func TestBanBeside(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site(`
 zone shadow {
@@ -226,6 +230,7 @@ zone beside {
 
 // What a response has cost is charged although a ban has begun meanwhile.
 func TestBanAndSettle(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := func(ban string) string {
 			config := site("zone api {\n fixed_window 10 1h\n cost {query.cost}\n " + ban + "\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n" + use)

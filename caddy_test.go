@@ -119,6 +119,8 @@ func (c *caddyProcess) run(t testing.TB) error {
 	t.Helper()
 	process, ended := exec.Command(os.Args[0], "run", "--config", c.file), make(chan struct{})
 	process.Env = append(os.Environ(), beCaddy+"=1")
+	// Under the race detector a process sleeps a second before it exits, unless it is told otherwise.
+	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	process.Env = append(process.Env, c.env...)
 	output, err := process.StderrPipe()
 	if err != nil {
@@ -172,11 +174,7 @@ func (c *caddyProcess) logged() string {
 // waitForLog waits until the log holds a text.
 func (c *caddyProcess) waitForLog(t testing.TB, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(patient); !strings.Contains(c.logged(), text); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the log never said %q", text)
-		}
-	}
+	eventually(t, fmt.Sprintf("the log says %q", text), func() bool { return strings.Contains(c.logged(), text) })
 }
 
 // response is what came back, with its body read.
@@ -230,11 +228,7 @@ func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 // settle waits until no server accepts connections that is on its way out.
 func (c *caddyProcess) settle(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(patient); c.acceptLoops() > c.loops; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("servers of another configuration still accept connections")
-		}
-	}
+	eventually(t, "no server of another configuration accepts connections", func() bool { return c.acceptLoops() <= c.loops })
 	client.CloseIdleConnections()
 }
 

@@ -13,6 +13,8 @@ import (
 // goes ahead, and go on from the new time where it goes back. What is left can be taken
 // meanwhile, and nobody is told to wait longer than a budget takes to refill. Nothing fails.
 func TestClockOfRedisSteps(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server, clock := redistest.StartClock(t)
 	const limit, day = 100, 24 * time.Hour
 	algorithms := []string{"fixed_window", "sliding_log", "leaky_bucket", "token_bucket", "gcra"}
@@ -27,7 +29,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 		loads = append(loads, startLoad(t, 2, "/"+name, caddys...))
 	}
 	for _, l := range loads { // the first step comes while there is room
-		waitFor(t, "some are admitted", func() bool { return l.soFar().statuses[200] >= limit/4 })
+		eventually(t, "some are admitted", func() bool { return l.soFar().statuses[200] >= limit/4 })
 	}
 	steps := []struct {
 		ahead    time.Duration
@@ -56,7 +58,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 			if name == "token_bucket" || name == "gcra" {
 				want = step.evenly
 			}
-			waitFor(t, fmt.Sprintf("%s has admitted %d, at step %d", name, want, i), func() bool { return admitted() >= want })
+			eventually(t, fmt.Sprintf("%s has admitted %d, at step %d", name, want, i), func() bool { return admitted() >= want })
 			for range 3 {
 				for _, c := range caddys {
 					r := c.get(t, "/"+name)

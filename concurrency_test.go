@@ -69,23 +69,18 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wait waits until so many requests are in flight.
 func (g *gate) wait(t *testing.T, n int) {
 	t.Helper()
-	waitUntil(t, fmt.Sprint(n, " are in flight"), func() bool {
+	eventually(t, fmt.Sprint(n, " are in flight"), func() bool {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.inFlight == n
 	})
 }
 
-func waitUntil(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	redistest.WaitFor(t, "the moment when "+what, done)
-}
-
 // waitForSlots waits until so many slots are free, as a request that has one sees it.
 func waitForSlots(t *testing.T, c *caddyProcess, n int) {
 	t.Helper()
 	said := ""
-	waitUntil(t, fmt.Sprint(n, " slots are free"), func() bool {
+	eventually(t, fmt.Sprint(n, " slots are free"), func() bool {
 		said = c.get(t, "/").field("RateLimit")
 		return said == fmt.Sprintf(`"api";r=%d`, n-1)
 	})
@@ -118,6 +113,7 @@ func gated(g *gate, rateLimit string) string {
 // Never more requests are in flight than may be, over all instances, and each that ends
 // makes room for another one, however it ends.
 func TestConcurrency(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n}\n"+use)
@@ -193,6 +189,7 @@ func TestConcurrency(t *testing.T) {
 
 // Slots and limits are taken together or not at all, and count as one zone.
 func TestConcurrencyAndLimits(t *testing.T) {
+	t.Parallel()
 	g := startGate(t)
 	c := startCaddy(t, gated(g, `zone api {
 		key {query.key}
@@ -235,6 +232,7 @@ func TestConcurrencyAndLimits(t *testing.T) {
 
 // In the shadow a full zone lets pass, says nothing, and counts what it would deny.
 func TestConcurrencyInTheShadow(t *testing.T) {
+	t.Parallel()
 	g := startGate(t)
 	c := startCaddy(t, gated(g, "zone api {\n concurrency 1\n shadow\n}"))
 	c.hold(context.Background(), "/hold")
@@ -246,6 +244,7 @@ func TestConcurrencyInTheShadow(t *testing.T) {
 
 // A request that is held back holds its slot, until its client leaves.
 func TestConcurrencyAndDelay(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		c := startCaddy(t, gated(g, "zone api {\n token_bucket 1 1h 1\n delay 10h\n concurrency 1\n}\n"+use))
@@ -253,7 +252,7 @@ func TestConcurrencyAndDelay(t *testing.T) {
 		for range 2 {
 			ctx, leave := context.WithCancel(context.Background())
 			var held <-chan int
-			waitUntil(t, "a request is held", func() bool {
+			eventually(t, "a request is held", func() bool {
 				held = c.hold(ctx, "/")
 				select {
 				case status := <-held:
@@ -275,6 +274,8 @@ func TestConcurrencyAndDelay(t *testing.T) {
 // A request that takes longer than a slot lasts keeps its slot, and so it does over a
 // reload.
 func TestConcurrencyOfLongRequests(t *testing.T) {
+	long(t)
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
@@ -303,6 +304,8 @@ func TestConcurrencyOfLongRequests(t *testing.T) {
 // What an instance that is killed held is there for others when it has expired, and not
 // before.
 func TestConcurrencyOfTheKilled(t *testing.T) {
+	long(t)
+	t.Parallel()
 	g := startGate(t)
 	const expiry = 4 * time.Second
 	config := gated(g, "zone api {\n concurrency 2\n}\nredis "+redistest.Start(t).Addr+" {\n timeout 30s\n}")
@@ -326,6 +329,8 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 // A Redis that loses its data is told again what is in flight. While it fails, an instance goes on
 // counting its own requests, those before the outage too.
 func TestConcurrencyInOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	g := startGate(t)
 	server := redistest.Start(t)
 	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr+" {\n timeout 30s\n}"), slotExpiryVariable+"=3s")
@@ -335,7 +340,7 @@ func TestConcurrencyInOutage(t *testing.T) {
 	if err := server.Client.FlushAll(context.Background()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, "Redis knows again of what is in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
+	eventually(t, "Redis knows again of what is in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
 	server.Kill(t)
 	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(50 * time.Millisecond) {
 		c.get(t, "/").want(t, 429, "Retry-After", "1")
@@ -348,7 +353,7 @@ func TestConcurrencyInOutage(t *testing.T) {
 	c.hold(context.Background(), "/hold")
 	g.wait(t, 2)
 	server.Restart(t)
-	waitUntil(t, "Redis knows of what began without it", func() bool {
+	eventually(t, "Redis knows of what began without it", func() bool {
 		return server.Client.Keys(context.Background(), "caddy_rl:{%}:api:*c").Val() != nil && c.get(t, "/").StatusCode == 429
 	})
 	for range 2 {

@@ -16,6 +16,7 @@ import (
 // Held requests pass one by one, none sooner than if it had come when there was
 // room, and those that would have to wait too long are denied at once.
 func TestDelay(t *testing.T) {
+	t.Parallel()
 	const spacing = 100 * time.Millisecond
 	limits := []string{
 		"token_bucket 1 100ms 2", "gcra 1 100ms 2", "leaky_bucket 1 100ms 2", "smooth 1 100ms 1", "fixed_window 2 200ms",
@@ -94,6 +95,7 @@ func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []t
 // No more requests are held than there are places, and a client that leaves gets its
 // charge back and frees its place.
 func TestDelayPlacesAndClientsThatLeave(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -126,16 +128,11 @@ handle {
 		// reset waits until the budget is untouched again in so many hours.
 		reset := func(hours int) {
 			t.Helper()
-			for deadline := time.Now().Add(patient); ; time.Sleep(5 * time.Millisecond) {
+			eventually(t, fmt.Sprintf("the budget is untouched again in %d h", hours), func() bool {
 				var seconds int
 				_, _ = fmt.Sscan(c.get(t, "/reset").body, &seconds)
-				if seconds > 3600*(hours-1) && seconds <= 3600*hours {
-					return
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("reset after %d s, want %d h", seconds, hours)
-				}
-			}
+				return seconds > 3600*(hours-1) && seconds <= 3600*hours
+			})
 		}
 		// hold sends a request that is to be held, and returns how its client leaves.
 		var clients sync.WaitGroup
@@ -183,6 +180,7 @@ handle {
 
 // A request that panics behind the handler has left its place before.
 func TestDelayPlacesAndPanics(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone api {\n gcra 1 1s 1\n delay 5s 1\n}\n}\ntest_hold {\n"))
 	for range 3 {
 		_, _ = c.do("GET", "http://"+c.site+"/?panic", "") // the connection is cut
@@ -194,22 +192,19 @@ func TestDelayPlacesAndPanics(t *testing.T) {
 // waitForMetric waits until the metrics have a line.
 func waitForMetric(t *testing.T, c *caddyProcess, line string) {
 	t.Helper()
-	for deadline := time.Now().Add(patient); ; time.Sleep(5 * time.Millisecond) {
+	eventually(t, "the metrics say "+line, func() bool {
 		metrics, err := c.do("GET", "http://"+c.admin+"/metrics", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(metrics.body, line+"\n") {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the metrics never said %s", line)
-		}
-	}
+		return strings.Contains(metrics.body, line+"\n")
+	})
 }
 
 // Requests that are held when their configuration ends are held to the end, and pass.
 func TestDelayDuringReload(t *testing.T) {
+	long(t)
+	t.Parallel()
 	config := site("zone api {\n gcra 1 4s 1\n delay 5s\n}")
 	c := startCaddy(t, config)
 	began := time.Now()
@@ -239,6 +234,7 @@ func TestDelayDuringReload(t *testing.T) {
 
 // A charge that can't be given back is reported, and nothing else happens.
 func TestDelayRefundFails(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n delay 10h\n}\nredis %s {\n timeout 30s\n}", server.Addr)))
 	c.get(t, "/").want(t, 200)

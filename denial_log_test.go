@@ -149,6 +149,7 @@ func TestDenialsKeepLittle(t *testing.T) {
 
 // A ban is logged once, where it begins, and denials say what denies.
 func TestDenialsSayWhy(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := func(options, use string) string {
 			return strings.Replace(site("zone api {\n key {header.Key}\n gcra 1 1h\n token_bucket 100 1h\n"+options+"\n}\nlog_key\n"+use), "rate_limit @limited", "uri @limited strip_prefix /shown\nrate_limit @limited", 1)
@@ -161,7 +162,7 @@ func TestDenialsSayWhy(t *testing.T) {
 		const what = `"method":"GET","host":"127.0.0.1:\d+","path":"/shown/path"`
 		wantLine := func(pattern string) {
 			t.Helper()
-			waitFor(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(c.logged()) })
+			eventually(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(c.logged()) })
 		}
 		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":[0-9.]+,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)
 		wantLine(`"msg":"key banned","zone":"api","until":"20[0-9TZ:-]+","duration":3600,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)

@@ -13,6 +13,8 @@ import (
 // A request that Redis has denied is denied again without asking Redis, except every 750 ms. The
 // response names the limits that deny, and no others.
 func TestDenialsAreRemembered(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	config := fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -112,6 +114,7 @@ respond ok
 // What was denied before a configuration was loaded is remembered after it, for the
 // Redis is the same.
 func TestReloadRemembersDenials(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	config := site(fmt.Sprintf("zone api {\n gcra 100 1h\n fixed_window 1 1000h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	c := startCaddy(t, config)

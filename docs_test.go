@@ -216,6 +216,7 @@ func TestAdminReference(t *testing.T) {
 
 // The commands in docs/admin.md and in the README do as they say.
 func TestAdminCommands(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
@@ -261,6 +262,7 @@ func TestAdminCommands(t *testing.T) {
 // The commands in docs/json.md change the configuration above them as they say, and no
 // budget that they don't.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
@@ -321,6 +323,7 @@ func TestSyntaxIsComplete(t *testing.T) {
 
 // Caddyfile.example does what the README shows.
 func TestExample(t *testing.T) {
+	t.Parallel()
 	example, err := os.ReadFile("Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)

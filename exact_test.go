@@ -25,6 +25,8 @@ func hundred(algorithm string) string {
 }
 
 func TestExactOverThreeInstances(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	config := ""
 	for _, a := range algorithms.All() {
@@ -44,6 +46,8 @@ func TestExactOverThreeInstances(t *testing.T) {
 }
 
 func TestExactInMemory(t *testing.T) {
+	long(t)
+	t.Parallel()
 	config := ""
 	for _, a := range algorithms.All() {
 		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s\n}\n", a.Name, a.Name, hundred(a.Name))

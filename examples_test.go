@@ -35,6 +35,7 @@ func startExample(t *testing.T, name, options string) *caddyProcess {
 
 // Each zone of the example with every algorithm and mode answers as its comments say.
 func TestExampleWithEveryAlgorithm(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		if use != "" {
 			use = "rate_limit {\n" + use + "}\n"
@@ -179,12 +180,14 @@ func shareExample(t *testing.T, name, redis string) {
 }
 
 func TestExampleWithThreeCaddys(t *testing.T) {
+	t.Parallel()
 	compose := readCompose(t, "three-caddys")
 	server := redistest.Start(t, strings.Fields(compose.Services["redis"].Command)[1:]...)
 	shareExample(t, "three-caddys", server.Addr)
 }
 
 func TestExampleWithRedisCluster(t *testing.T) {
+	t.Parallel()
 	compose := readCompose(t, "redis-cluster")
 	create := compose.Services["create"].Command
 	addresses := regexp.MustCompile(`172\.30\.55\.1[1-6]:6379`)
@@ -274,6 +277,7 @@ func TestExampleLogin(t *testing.T) {
 }
 
 func TestExampleAPIPlans(t *testing.T) {
+	t.Parallel()
 	c := startUsage(t, "api-plans")
 	for _, test := range []struct{ key, policy string }{
 		{"key-of-alice", `"api";q=200;w=1, "api/2";q=1000000;w=86400`},
@@ -297,6 +301,7 @@ func TestExampleAPIPlans(t *testing.T) {
 }
 
 func TestExampleForwardAuth(t *testing.T) {
+	t.Parallel()
 	c := startUsage(t, "forward-auth")
 	const rich, poor = `"api";q=100;w=1`, `"api";q=5;w=3600`
 	for _, test := range []struct{ token, claimed, policy, body string }{
@@ -322,6 +327,7 @@ func TestExampleForwardAuth(t *testing.T) {
 }
 
 func TestExampleLLMTokens(t *testing.T) {
+	t.Parallel()
 	c := startUsage(t, "llm-tokens")
 	for _, test := range []struct {
 		query string
@@ -350,6 +356,7 @@ func TestExampleLLMTokens(t *testing.T) {
 }
 
 func TestExampleBehindACDN(t *testing.T) {
+	t.Parallel()
 	c := startUsage(t, "behind-a-cdn")
 	one, neighbour := []string{"X-Client-Ip", "2001:db8::1"}, []string{"X-Client-Ip", "2001:db8::2"}
 	if got := statuses(t, c, "GET", one, repeat("/search", 6)...); got != "200 200 200 200 200 429 " {
@@ -364,6 +371,7 @@ func TestExampleBehindACDN(t *testing.T) {
 }
 
 func TestExampleGradualRollout(t *testing.T) {
+	t.Parallel()
 	c := startUsage(t, "gradual-rollout")
 	denied := 0
 	for n := range 100 {
@@ -389,6 +397,7 @@ func TestExampleGradualRollout(t *testing.T) {
 }
 
 func TestExampleNoisyNeighbour(t *testing.T) {
+	t.Parallel()
 	var served atomic.Int64
 	release := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -411,11 +420,7 @@ func TestExampleNoisyNeighbour(t *testing.T) {
 	for range 3 {
 		noisy.Go(func() { passed <- statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/") })
 	}
-	for deadline := time.Now().Add(patient); served.Load() < began+3; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("three requests don't get through")
-		}
-	}
+	eventually(t, "three requests get through", func() bool { return served.Load() >= began+3 })
 	r := c.get(t, "/", "X-Tenant", "noisy")
 	r.want(t, 429, "Retry-After", "1")
 	if got := statuses(t, c, "GET", []string{"X-Tenant", "quiet"}, repeat("/", 30)...); got != strings.Repeat("200 ", 30) {

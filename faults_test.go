@@ -34,6 +34,8 @@ const slack = 2 * time.Second
 // fault has gone; nothing is left behind; and what it has charged was told to a client,
 // or the answer was lost.
 func TestFaultsUnderLoad(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const limit, timeout = 1000, 1500 * time.Millisecond
 	server := redistest.Start(t)
 	user := func(rules ...string) func(*testing.T) {
@@ -118,7 +120,7 @@ func TestFaultsUnderLoad(t *testing.T) {
 				connections = 192
 			}
 			requests := startLoad(t, connections, path, caddys...)
-			waitFor(t, "some are admitted", func() bool { return requests.soFar().statuses[200] >= 50 })
+			eventually(t, "some are admitted", func() bool { return requests.soFar().statuses[200] >= 50 })
 			test.begin(t)
 			for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 				if test.end == nil {
@@ -179,6 +181,8 @@ func TestFaultsUnderLoad(t *testing.T) {
 // A Redis that answers too late is replaced by a budget of each process, and decides
 // again once it answers in time; what it came to too late it has not charged.
 func TestLocalWhileRedisIsSlow(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const limit = 200
 	server := redistest.Start(t)
 	link := startLink(t, server.Addr)
@@ -206,6 +210,8 @@ func TestLocalWhileRedisIsSlow(t *testing.T) {
 // Clients that leave before they are answered, by the thousand, are no failures of
 // Redis, do no harm to others whose checks travel with theirs, and leave nothing behind.
 func TestClientsThatLeave(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const limit, leavers = 300, 2000
 	server := redistest.Start(t)
 	link := startLink(t, server.Addr)

@@ -33,6 +33,7 @@ func (r response) wantSpan(t *testing.T, field string, want float64) {
 }
 
 func TestSharkeyFields(t *testing.T) {
+	t.Parallel()
 	const zone = "zone %s {\n leaky_bucket 1 1h 3\n}\nheaders sharkey draft_06\n"
 	c := startCaddy(t, site(fmt.Sprintf(zone, "a")))
 	for i, left := range []string{"2", "1", "0"} {
@@ -101,6 +102,7 @@ func (r response) wantFamilies(t *testing.T) {
 
 // Whoever answers, and however, the fields are there.
 func TestFieldsOnEveryResponse(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file.txt"), []byte("content"), 0o600); err != nil {
 		t.Fatal(err)

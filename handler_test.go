@@ -52,6 +52,7 @@ func wantText(t *testing.T, what, got, want string) {
 }
 
 func TestHeaderForms(t *testing.T) {
+	t.Parallel()
 	const zone = "zone %s {\n token_bucket 2 1h 3\n gcra 100 1d\n cost 1\n}\n"
 	in := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
 	c := startCaddy(t, site(fmt.Sprintf(zone, "draft")))
@@ -125,6 +126,7 @@ func TestHeaderForms(t *testing.T) {
 // A single-valued family of an upstream or of another handler is sent whole if
 // it has less remaining than ours, and not at all otherwise. Lists are joined.
 func TestHeadersMerge(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, values := range r.URL.Query() {
 			w.Header()[name] = values
@@ -187,6 +189,7 @@ func TestHeadersMerge(t *testing.T) {
 }
 
 func TestDenialAndErrorRoutes(t *testing.T) {
+	t.Parallel()
 	limited := "rate_limit {\nzone %s {\n fixed_window 1 1h\n match path /x\n status 430\n}\n}\n"
 	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+fmt.Sprintf(limited, "plain")+"respond ok\n")
 	c.get(t, "/x").want(t, 200)
@@ -221,6 +224,7 @@ handle_errors {
 }
 
 func TestPlaceholders(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, `{
 	admin {$ADMIN}
 }
@@ -271,6 +275,7 @@ route {
 }
 
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site(`
 zone one {
 	match path /one
@@ -348,6 +353,7 @@ zone static {
 }
 
 func TestCost(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site(`
 zone api {
 	gcra 100 1h
@@ -374,6 +380,7 @@ zone api {
 }
 
 func TestFactor(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site(`
 zone api {
@@ -407,6 +414,7 @@ zone fixed {
 }
 
 func TestModes(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := ""
 		for _, mode := range []string{"binary", "nary", "uniform", "force"} {
@@ -446,6 +454,7 @@ func TestModes(t *testing.T) {
 }
 
 func TestDenialsAreReported(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, `{
 	admin {$ADMIN}
 	events {
@@ -473,9 +482,7 @@ respond ok
 		}
 		return sum
 	}
-	for deadline := time.Now().Add(patient); counted() < 20 && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	eventually(t, "20 denials are reported", func() bool { return counted() >= 20 })
 	if n := counted(); n != 20 {
 		t.Errorf("%d denials are reported, want 20", n)
 	}
@@ -506,6 +513,7 @@ respond ok
 
 // With hash_keys a key is neither in Redis nor in the log.
 func TestHashKeys(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n batch 0\n}"), "RATE_LIMIT_SECRET=pepper")
 	for _, status := range []int{200, 429} {
@@ -528,6 +536,7 @@ func TestHashKeys(t *testing.T) {
 
 // With hash_keys neither a log line nor an event has an address in clear.
 func TestHashKeysHidesAddresses(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n}"),
 		"servers {", "events {\n on rate_limit_exceeded test_record\n }\n servers {", 1), "RATE_LIMIT_SECRET=pepper")
@@ -544,6 +553,7 @@ func TestHashKeysHidesAddresses(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	config := site(`
 zone api {
 	key {header.Key}

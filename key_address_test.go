@@ -158,6 +158,7 @@ func (c *caddyProcess) wantOverridden(t *testing.T, want bool, header ...string)
 
 // An override of an address or a network is for those who have it, not for those who say so.
 func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, addressed(`key {header.Authorization} {client_ip}
 			ipv6_prefix 64
@@ -202,6 +203,7 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 // The smallest network wins, in a zone whose keys are addresses and in one whose keys are
 // networks.
 func TestOverrideOfNetwork(t *testing.T) {
+	t.Parallel()
 	const overrides = `
 		gcra 1 1h
 		override 203.0.0.0/16 unlimited
@@ -256,6 +258,7 @@ func TestOverrideOfNetwork(t *testing.T) {
 
 // One client has one budget, however its address is written, with prefixes or without.
 func TestOneAddressHasOneBudget(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, addressed("key {client_ip}\ngcra 2 1h", use))
 		for i, prefix := range []string{"", "ipv6_prefix 64", "ipv4_prefix 24", "ipv4_prefix 32\nipv6_prefix 128"} {
@@ -280,6 +283,7 @@ func TestOneAddressHasOneBudget(t *testing.T) {
 
 // The admin API takes every key that a request can have, and says how the zone writes others.
 func TestAdminKeysOfAddresses(t *testing.T) {
+	t.Parallel()
 	zone := func(name, key string) string {
 		return fmt.Sprintf("zone %s {\n match path /%s\n key %s\n gcra 2 1h\n runtime_overrides\n ban 1h\n}\n", name, name, key)
 	}

@@ -41,6 +41,7 @@ func (c *deafConn) ReadFrom(b []byte) (int, net.Addr, error) {
 
 // What comes before the handshake is complete comes from anybody's address.
 func TestEarlyData(t *testing.T) {
+	t.Parallel()
 	port := redistest.FreePort(t)
 	c := startCaddy(t, `{
 	admin {$ADMIN}
@@ -136,14 +137,11 @@ https://localhost:`+port+` {
 		body, err := io.ReadAll(answer.Body)
 		return response{answer, string(body)}, err
 	}
-	for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) { // for the certificate, and a ticket
-		if r, err := request(false, "/"); err == nil && r.StatusCode == 200 {
-			sent++
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal("no answer over HTTP/3: ", err)
-		}
-	}
+	eventually(t, "HTTP/3 answers, with the certificate and a ticket", func() bool {
+		r, err := request(false, "/")
+		return err == nil && r.StatusCode == 200
+	})
+	sent++
 	early := func(path string, status int, header ...string) response {
 		t.Helper()
 		r, err := request(true, path, header...)
@@ -169,6 +167,7 @@ https://localhost:`+port+` {
 }
 
 func TestWarningsOfKeys(t *testing.T) {
+	t.Parallel()
 	const many = "over IPv6 one client has more of them"
 	const proxy = "that of a trusted proxy"
 	const untrusted = "if there is no proxy, clients write X-Forwarded-For themselves"
@@ -242,9 +241,7 @@ route {
 			}
 			c.reload(t, config("", "", "static")+"# after "+t.Name()+"\n")
 			// When the last reload is in the log, so is all that came before.
-			for deadline := time.Now().Add(patient); strings.Count(c.logged()[before:], `"load complete"`) < 2 && time.Now().Before(deadline); {
-				time.Sleep(time.Millisecond)
-			}
+			eventually(t, "the last reload is in the log", func() bool { return strings.Count(c.logged()[before:], `"load complete"`) >= 2 })
 			log := c.logged()[before:]
 			for _, warning := range []string{many, proxy, untrusted, forged, user} {
 				want := 0
@@ -274,6 +271,7 @@ const theirChoice = "so clients can choose its value"
 
 // A client's own header must not choose its plan: the right order is written in the log.
 func TestWarningOfLateFields(t *testing.T) {
+	t.Parallel()
 	config := func(before, zone, behind string) string {
 		return fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -350,6 +348,7 @@ route {
 }
 
 func TestWarningOfEmptyKeys(t *testing.T) {
+	t.Parallel()
 	for zone, empty := range map[string][]string{
 		"key {header.X-Key}":                                    nil,
 		"key {header.X-Key} {header.X-User}":                    nil,
@@ -389,6 +388,7 @@ func TestWarningOfEmptyKeys(t *testing.T) {
 }
 
 func TestWarningOfUncountedCosts(t *testing.T) {
+	t.Parallel()
 	const warning = "the cost of settle was no number for 100 responses in a row"
 	c := startCaddy(t, strings.Replace(site(`zone a {
 	gcra 100000 1h
@@ -421,6 +421,7 @@ func TestWarningOfUncountedCosts(t *testing.T) {
 
 // A trailer that says what a request cost comes after the header, which does not.
 func TestWarningOfUncountedTrailers(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Cost")
 		fmt.Fprint(w, "ok")

@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -14,13 +13,18 @@ import (
 // eachStore runs a test with budgets in memory and in Redis; use is what names
 // the store in a configuration.
 func eachStore(t *testing.T, run func(t *testing.T, use string)) {
-	t.Run("memory", func(t *testing.T) { run(t, "") })
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		run(t, "")
+	})
 	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
 		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", redistest.Start(t).Addr))
 	})
 }
 
 func TestReloads(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		zone := func(name, limit string) string {
 			return site(fmt.Sprintf("zone %s {\n key static\n %s\n}\nzone other {\n key static\n gcra 2 1h\n match path /other\n}\n%s", name, limit, use))
@@ -75,6 +79,7 @@ func TestReloads(t *testing.T) {
 
 // PATCH changes one limit, by path and by @id; other zones keep their budgets.
 func TestPatch(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		c := startCaddy(t, site("zone a {\n gcra 5 1h\n}\nzone b {\n gcra 9 1h\n}\n"+use))
 		r, err := c.do("GET", "http://"+c.admin+"/config/", "")
@@ -144,15 +149,15 @@ func TestPatch(t *testing.T) {
 // A request that was on its way when its configuration was replaced is still
 // decided, by that configuration, and charged once.
 func TestReloadDuringRequests(t *testing.T) {
+	long(t)
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := site("zone api {\n fixed_window 5 1h\n}\n" + use)
 		config = strings.Replace(config, "{$SITE}", "{$SITE}\nroute {\ntest_hold\n", 1) + "}\n"
 		c := startCaddy(t, config)
 		answered := make(chan map[int]int)
 		go func() { answered <- flood(t, 10, 10, "/?hold=2s", c) }()
-		for deadline := time.Now().Add(patient); strings.Count(c.logged(), `"msg":"held","for":2`) < 10 && time.Now().Before(deadline); {
-			time.Sleep(10 * time.Millisecond)
-		}
+		eventually(t, "ten requests are held", func() bool { return strings.Count(c.logged(), `"msg":"held","for":2`) == 10 })
 		c.reload(t, site("zone another {\n gcra 1 1h\n}")) // without the store
 		statuses := <-answered
 		if statuses[200] != 5 || statuses[429] != 5 {
@@ -163,6 +168,7 @@ func TestReloadDuringRequests(t *testing.T) {
 
 // The connections to a Redis that both configurations name stay open.
 func TestReloadKeepsConnections(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	config := site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
 	c := startCaddy(t, config)
@@ -191,16 +197,13 @@ func TestReloadKeepsConnections(t *testing.T) {
 		t.Errorf("%d connections before and %d after", len(before), len(after))
 	}
 	c.reload(t, site("zone api {\n gcra 100 1h\n}"))
-	for deadline := time.Now().Add(patient); len(connections()) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("connections stay open after the last configuration that names this Redis")
-		}
-	}
+	eventually(t, "no connection is open after the last configuration that names this Redis", func() bool { return len(connections()) == 0 })
 }
 
 // Zones written for another limiter may share a name and nothing else. What each
 // is charged does not depend on which of them comes first.
 func TestPlainZonesOfOneName(t *testing.T) {
+	t.Parallel()
 	zone := "rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n }\n}\n"
 	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+
 		fmt.Sprintf(zone, "/a*", "static", 3)+fmt.Sprintf(zone, "/b*", "{client_ip}", 3)+fmt.Sprintf(zone, "/a2", "static", 3)+"respond ok\n")
@@ -216,6 +219,7 @@ func TestPlainZonesOfOneName(t *testing.T) {
 // A zone keeps its budgets when another of its name and with other settings comes or goes,
 // whichever stands first, and neither spends those of the other.
 func TestPlainZonesKeepTheirBudgets(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		zone := func(path, key string, events int, more string) string {
 			return fmt.Sprintf("rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n  %s\n }\n%s}\n", path, key, events, more, use)
@@ -252,6 +256,7 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 
 // The bound of the store in memory is the configuration's.
 func TestMaxKeys(t *testing.T) {
+	t.Parallel()
 	config := strings.Replace(site("zone api {\n key {header.Key}\n gcra 1 1h\n}"), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\t\tmemory {\n\t\t\tmax_keys 10\n\t\t}\n\t}", 1)
 	c := startCaddy(t, config)
 	passed := 0

@@ -119,21 +119,5 @@ func goroutines(t *testing.T, c *caddyProcess) (n int) {
 // waitForGoroutines waits until a Caddy has no more than it had.
 func waitForGoroutines(t *testing.T, c *caddyProcess, had int) {
 	t.Helper()
-	n := 0
-	for deadline := time.Now().Add(patient); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if n = goroutines(t, c); n <= had {
-			return
-		}
-	}
-	t.Errorf("%d goroutines, there were %d", n, had)
-}
-
-// waitFor waits until something is so.
-func waitFor(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patient); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came that %s", what)
-		}
-	}
+	eventually(t, fmt.Sprintf("it has no more goroutines than the %d it had", had), func() bool { return goroutines(t, c) <= had })
 }

@@ -236,6 +236,7 @@ func TestInherit(t *testing.T) {
 // What a handler doesn't say itself it has from the global option; what it says
 // replaces that whole.
 func TestInheritance(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, fmt.Sprintf(`{
 	admin {$ADMIN}
@@ -271,6 +272,7 @@ respond ok
 
 // What has no effect, or nothing to do, says so.
 func TestWarnings(t *testing.T) {
+	t.Parallel()
 	for settings, want := range map[string]string{
 		`"distributed":{}`: "distributed has no effect: write redis",
 		`"storage":"x"`:    "storage has no effect: budgets are kept in memory",

@@ -13,6 +13,7 @@ import (
 
 // What becomes of requests while Redis can't be reached is as on_store_error says.
 func TestOnStoreError(t *testing.T) {
+	t.Parallel()
 	address := "127.0.0.1:" + redistest.FreePort(t)
 	config := func(zone, option string) string {
 		return site(fmt.Sprintf("zone %s {\n token_bucket 1 1h 5\n}\nredis redis://user:SECRET@%s\n%s", zone, address, option))
@@ -60,6 +61,8 @@ func TestOnStoreError(t *testing.T) {
 // to later, when nobody waits for it, charges nothing. When it works again, it
 // decides again.
 func TestRedisHangs(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	const timeout = 2 * time.Second
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n token_bucket 1 1000h 100\n}\nredis %s {\n timeout %v\n}\n", server.Addr, timeout)))
@@ -87,6 +90,8 @@ func TestRedisHangs(t *testing.T) {
 
 // A Redis that is killed and starts again without its data begins afresh.
 func TestRedisRestarts(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 1 1h 2\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	c.get(t, "/").want(t, 200)
@@ -98,24 +103,22 @@ func TestRedisRestarts(t *testing.T) {
 	}
 	server.Restart(t)
 	c.waitForLog(t, "Redis works again")
-	for deadline := time.Now().Add(patient); c.get(t, "/").StatusCode != 200; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not begin afresh")
-		}
-	}
+	eventually(t, "it begins afresh", func() bool { return c.get(t, "/").StatusCode == 200 })
 }
 
 // A Redis that is killed and starts again with its data goes on with the budgets as
 // they were: what it had told anybody was on disk.
 func TestRedisRestartsWithData(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const limit = 400
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	config := site(fmt.Sprintf("zone api {\n gcra %d 1000d\n fixed_window %[1]d 1000d\n sliding_log %[1]d 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", limit, server.Addr))
 	caddys := []*caddyProcess{startCaddy(t, config), startCaddy(t, config)}
 	requests := startLoad(t, 8, "/", caddys...)
-	waitFor(t, "some are admitted", func() bool { return requests.soFar().statuses[200] > limit/4 })
+	eventually(t, "some are admitted", func() bool { return requests.soFar().statuses[200] > limit/4 })
 	server.Kill(t)
-	waitFor(t, "requests fail", func() bool { return requests.soFar().statuses[503] > 50 })
+	eventually(t, "requests fail", func() bool { return requests.soFar().statuses[503] > 50 })
 	server.Restart(t)
 	began := time.Now()
 	for _, c := range caddys {
@@ -134,6 +137,8 @@ func TestRedisRestartsWithData(t *testing.T) {
 
 // While Redis loads its data it isn't asked, and then it decides by them.
 func TestRedisThatLoads(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t, "--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 100 1000d\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	if before := flood(t, 40, 8, "/", c); before[200] != 40 {
@@ -166,6 +171,7 @@ func TestRedisThatLoads(t *testing.T) {
 // With a wrong password the site works as on_store_error says, one warning says why and
 // nothing says the password; once it is the right one in Redis, that decides.
 func TestWrongPassword(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	user := func(rules ...string) {
 		t.Helper()
@@ -205,6 +211,7 @@ func TestWrongPassword(t *testing.T) {
 // A user who may not do something that the scripts do is found out before any
 // request is half charged, and Redis decides once he may.
 func TestRedisWithoutPermission(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	user := func(rules ...string) {
 		t.Helper()
@@ -230,6 +237,7 @@ func TestRedisWithoutPermission(t *testing.T) {
 }
 
 func TestRedisThatEvicts(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 1\n}\nredis %s", server.Addr)))
 	c.waitForLog(t, "set maxmemory-policy noeviction")
@@ -239,6 +247,8 @@ func TestRedisThatEvicts(t *testing.T) {
 // lets them pass, and all others get 503. Nothing else grants them anything, and nothing says
 // that Redis fails.
 func TestBusy(t *testing.T) {
+	long(t)
+	t.Parallel()
 	relay := redistest.StartAudit(t, redistest.Start(t))
 	config := func(zone, option string) string {
 		return site(fmt.Sprintf("zone %s {\n fixed_window 100000 1000h\n}\nredis %s {\n batch 1\n timeout 30s\n}\n%s", zone, relay.Addr, option))

@@ -43,7 +43,7 @@ func (c *caddyProcess) until(t *testing.T, status int, header ...string) respons
 // untilAt is until for a path.
 func (c *caddyProcess) untilAt(t *testing.T, path string, status int, header ...string) (r response) {
 	t.Helper()
-	waitUntil(t, fmt.Sprint(path, " gets ", status), func() bool {
+	eventually(t, fmt.Sprint(path, " gets ", status), func() bool {
 		r = c.get(t, path, header...)
 		return r.StatusCode == status
 	})
@@ -52,6 +52,7 @@ func (c *caddyProcess) untilAt(t *testing.T, path string, status int, header ...
 
 // All instances follow an override, and what was charged to a limit that stays isn't lost.
 func TestOverridesAtRunTime(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := startCaddy(t, overridable(server, "")), startCaddy(t, overridable(server, ""))
 	a.get(t, "/", "Key", "k").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
@@ -91,6 +92,7 @@ func TestOverridesAtRunTime(t *testing.T) {
 
 // What is no override has no effect, and is reported; other keys have theirs.
 func TestOverridesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, overridable(server, "override config unlimited"))
 	for i, text := range []string{
@@ -125,6 +127,7 @@ func TestOverridesThatCannotBeRead(t *testing.T) {
 
 // An override costs no round trip, but for the one that finds it.
 func TestOverrideRoundTrips(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, overridable(server, "shadow"))
 	for key, text := range map[string]string{"none": "", "more": `{"limits":[{"algorithm":"gcra","events":1000,"window":"1s"}]}`, "unlimited": unlimitedOverride} {
@@ -143,6 +146,7 @@ func TestOverrideRoundTrips(t *testing.T) {
 
 // All that goes with limits goes with those of an override, and with none.
 func TestOverridesTogether(t *testing.T) {
+	t.Parallel()
 	const strict = `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`
 	server := redistest.Start(t)
 	c := startCaddy(t, overridable(server, ""))
@@ -181,6 +185,8 @@ func TestOverridesTogether(t *testing.T) {
 
 // While Redis fails, an instance goes on by the overrides it knows of.
 func TestOverridesOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, strings.Replace(overridable(server, ""), "timeout 30s", "timeout 5s", 1))
 	setOverride(t, server, "free", unlimitedOverride, 0)
@@ -198,6 +204,7 @@ func TestOverridesOutage(t *testing.T) {
 
 // In a zone of requests in flight alone, an override can add limits, or leave it to nobody.
 func TestOverridesOfConcurrencyAlone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	config := strings.Replace(overridable(server, "concurrency 1"), "gcra 2 1h\n", "", 1)
 	c := startCaddy(t, strings.Replace(config, "respond", "test_hold\nrespond", 1))
@@ -219,6 +226,7 @@ func TestOverridesOfConcurrencyAlone(t *testing.T) {
 
 // However often an override changes, requests are decided by one that there was.
 func TestOverridesThatChangeAllTheTime(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	relay := redistest.StartAudit(t, server)
 	relay.Delay(3 * time.Millisecond) // there is a change while a request is asked about

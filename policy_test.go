@@ -9,6 +9,7 @@ import (
 // Some keys, and some plans, have limits of their own, or none; what a key has used of a
 // limit that stays the same is not forgotten when something about others changes.
 func TestOverridesAndPlans(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := func(overrides string) string {
 			return site(fmt.Sprintf(`zone api {

@@ -33,6 +33,7 @@ func (r response) wantProblem(t *testing.T, status int, kind string, policies ..
 }
 
 func TestProblemJSON(t *testing.T) {
+	t.Parallel()
 	config := site(`
 zone "<b> & 'x'" {
 	key {header.Key}

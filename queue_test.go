@@ -68,6 +68,7 @@ func TestPlacesAreShared(t *testing.T) {
 
 // A key that has half of the places leaves the others to other keys.
 func TestPlacesOfKeys(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone api {\n key {query.key}\n gcra 1 1h 1\n delay 10h 4\n}"))
 	clients, leave := context.WithCancel(t.Context())
 	var ended []<-chan int
@@ -279,6 +280,8 @@ func TestQueueLaws(t *testing.T) {
 // Fifty held clients that leave at once, in any order, leave the budgets as if they had
 // never come. Where some stay behind others, nothing is given to anybody else.
 func TestWholeQueueLeaves(t *testing.T) {
+	long(t)
+	t.Parallel()
 	limits := []string{"token_bucket 3 10h 1", "gcra 3 10h 1", "leaky_bucket 1 1h 1", "smooth 7 10h 1", "fixed_window 1 1h"}
 	eachStore(t, func(t *testing.T, use string) {
 		asked, held, reset := "", "", ""
@@ -324,7 +327,7 @@ func testWholeQueueLeaves(t *testing.T, c *caddyProcess, name string) {
 				t.Errorf("a request that was to be held got %d", r.StatusCode)
 			}
 		})
-		waitFor(t, "the next request is held", func() bool { return reset() > before+1000 })
+		eventually(t, "the next request is held", func() bool { return reset() > before+1000 })
 	}
 	delayed := fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="delayed",zone=%q} 50`, name)
 	waitForMetric(t, c, delayed)
@@ -342,7 +345,7 @@ func testWholeQueueLeaves(t *testing.T, c *caddyProcess, name string) {
 		leave[i]()
 	}
 	clients.Wait()
-	waitFor(t, "everything is given back", func() bool { return reset() <= untouched })
+	eventually(t, "everything is given back", func() bool { return reset() <= untouched })
 	if now := reset(); now < untouched-since() {
 		t.Errorf("the budget is untouched after %d s, want %d", now, untouched)
 	}

@@ -9,10 +9,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// waitForOutages waits until the log says so many times that Redis fails.
+// waitForOutages sends requests until the log says n times that Redis fails.
 func (c *caddyProcess) waitForOutages(t *testing.T, n int) {
 	t.Helper()
-	waitUntil(t, fmt.Sprint("Redis has failed ", n, " times"), func() bool {
+	eventually(t, fmt.Sprint("Redis has failed ", n, " times"), func() bool {
+		flood(t, 8, 8, "/", c)
 		return strings.Count(c.logged(), `"Redis fails, and is not asked until it works again`) == n
 	})
 }
@@ -20,6 +21,8 @@ func (c *caddyProcess) waitForOutages(t *testing.T, n int) {
 // Requests under way keep what they hold in Redis, and give it back there, though meanwhile
 // other options of Redis were loaded and Redis failed for a while.
 func TestReloadInOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	g, server := startGate(t), redistest.Start(t)
 	config := func(timeout string) string {
 		return gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n concurrency 1\n settle {\n match status 401\n }\n}\nredis %s {\n timeout %s\n}", server.Addr, timeout))
@@ -28,22 +31,21 @@ func TestReloadInOutage(t *testing.T) {
 	held := c.hold(t.Context(), "/hold")
 	g.wait(t, 1)
 	server.Freeze(t)
-	flood(t, 8, 8, "/", c)
 	c.waitForOutages(t, 1)
 	c.reload(t, config("3s"))
 	c.waitForOutages(t, 2)
 	server.Thaw(t)
-	waitUntil(t, "Redis knows again of the request in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
+	eventually(t, "Redis knows again of the request in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
 	g.pass <- struct{}{}
 	if status := <-held; status != 200 {
 		t.Errorf("the request in flight ended with %d", status)
 	}
-	waitUntil(t, "all is given back", func() bool {
+	eventually(t, "all is given back", func() bool {
 		v := seenKey(t, c, "").Budgets[0]
 		return v.Limits[0].Remaining == 100 && v.Concurrency.InUse == 0
 	})
 	c.reload(t, site("zone api {\n gcra 1 1h\n}"))
-	waitUntil(t, "no connection is left open", func() bool {
+	eventually(t, "no connection is left open", func() bool {
 		return strings.Count(server.Client.ClientList(t.Context()).Val(), "\n") == 1 // this one
 	})
 }
@@ -51,12 +53,14 @@ func TestReloadInOutage(t *testing.T) {
 // What a response cost more is charged where the request was charged; and to the local
 // budgets, if Redis, which had charged it, fails by then.
 func TestSettleInOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	g, server := startGate(t), redistest.Start(t)
 	c := startCaddy(t, gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n fixed_window 200 1000h\n settle {\n cost 30\n }\n}\nredis %s {\n timeout 30s\n}", server.Addr)))
 	local := func(bucket, window int) {
 		t.Helper()
 		want := fmt.Sprintf("[token_bucket 1 1000h 100: %d fixed_window 200 1000h: %d]", bucket, window)
-		waitUntil(t, "the local budgets are "+want, func() bool {
+		eventually(t, "the local budgets are "+want, func() bool {
 			v := seenKey(t, c, "")
 			return v.Store == "local" && fmt.Sprint(v.remaining()) == want
 		})
@@ -66,7 +70,7 @@ func TestSettleInOutage(t *testing.T) {
 		t.Helper()
 		outage++
 		server.Kill(t)
-		waitUntil(t, "Redis fails", func() bool {
+		eventually(t, "Redis fails", func() bool {
 			c.operate(t, 503, "DELETE", keyPath(""), "") // which decides on nothing
 			return strings.Count(c.logged(), `"Redis fails`) == outage
 		})
@@ -77,14 +81,14 @@ func TestSettleInOutage(t *testing.T) {
 	local(90, 190)
 	server.Restart(t)
 	c.waitForLog(t, "Redis works again")
-	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	eventually(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
 	g.pass <- struct{}{}
 	<-held
 	fail()
 	local(70, 170)
 
 	server.Restart(t)
-	waitUntil(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
+	eventually(t, "Redis answers", func() bool { return seenKey(t, c, "").Store == "" })
 	seenKey(t, c, "").wantRemaining(t, "token_bucket 1 1000h 100: 100", "fixed_window 200 1000h: 200")
 	held = c.hold(t.Context(), "/hold")
 	g.wait(t, 1)
@@ -98,6 +102,7 @@ func TestSettleInOutage(t *testing.T) {
 // The log says what becomes of requests while Redis fails, and afterwards how long that was
 // and what became of how many.
 func TestOutageIsLogged(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	handler := "rate_limit /%s {\n zone %[1]s {\n  gcra 100 1h\n }\n redis %s {\n  timeout 30s\n }\n on_store_error %[1]s\n}\n"
 	config := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"

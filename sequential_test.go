@@ -122,6 +122,7 @@ func ask(client *http.Client, url, shape string) (status int, err error) {
 // A client that sends one request after the other to one instance is never denied by its own
 // last request, also where Redis is far away, and however it knows that a response is complete.
 func TestClientIsNotDeniedByItsLastRequest(t *testing.T) {
+	long(t)
 	cert := redistest.NewCertificates(t)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, largeBody, 0o600); err != nil {

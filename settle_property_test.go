@@ -267,6 +267,8 @@ type bounds struct{ least, most int }
 // response costs above what was reserved; and it is no more than the requests that
 // were sent have asked for at most.
 func TestSettleAddsUp(t *testing.T) {
+	long(t)
+	t.Parallel()
 	seed := cmp.Or(*settleSeed, rand.Uint64())
 	t.Logf("-settle-seed %d", seed)
 	zones := settledZones()
@@ -302,7 +304,7 @@ func TestSettleAddsUp(t *testing.T) {
 		wg.Wait()
 		var said testimony
 		over := time.Now() // a request whose client has left can come to be served late
-		waitUntil(t, "no request is under way any more", func() bool {
+		eventually(t, "no request is under way any more", func() bool {
 			r, seen := c.get(t, "/witness"), len(said.Seen)
 			if err := json.Unmarshal([]byte(r.body), &said); err != nil {
 				t.Fatal(err, r.body)

@@ -74,6 +74,7 @@ func answering(t *testing.T) string {
 
 // What a response is worth is charged, whatever becomes of it.
 func TestSettle(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		zone := func(name, settle string) string {
 			return fmt.Sprintf(`zone %s {
@@ -162,12 +163,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("the stream begins with %q, %v", line, err)
 		}
 		leave()
-		for deadline := time.Now().Add(patient); left("/tokens") != "50" && time.Now().Before(deadline); {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if got := left("/tokens"); got != "50" {
-			t.Errorf("after a client has left: %s", got)
-		}
+		eventually(t, "50 remain after a client has left", func() bool { return left("/tokens") == "50" })
 
 		// A connection that becomes another protocol works, and costs what its response says.
 		key++
@@ -181,18 +177,14 @@ func TestSettle(t *testing.T) {
 		if text := string(answer); !strings.HasPrefix(text, "HTTP/1.1 101 ") || !strings.HasSuffix(text, "you said hello\n") {
 			t.Errorf("the upgraded connection said %q", text)
 		}
-		for deadline := time.Now().Add(patient); left("/tokens") != "70" && time.Now().Before(deadline); {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if got := left("/tokens"); got != "70" {
-			t.Errorf("after an upgrade: %s", got)
-		}
+		eventually(t, "70 remain after an upgrade", func() bool { return left("/tokens") == "70" })
 	})
 }
 
 // Requests that are under way hold what they may cost: no more of them pass at once than
 // remain, though none is charged in the end.
 func TestSettleReserves(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, strings.Replace(site("zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"), "respond ok", "test_hold\nrespond ok", 1))
 	if statuses := flood(t, 10, 10, "/?hold=2s", c); statuses[200] != 3 || statuses[429] != 7 {
 		t.Errorf("at once: %v, want 3 to pass", statuses)
@@ -205,6 +197,7 @@ func TestSettleReserves(t *testing.T) {
 // What a response cost more is charged to the limits that the request was charged to, also
 // if its key gets an override meanwhile.
 func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		c := startCaddy(t, gated(g, "zone api {\n key {query.key}\n cost 10\n token_bucket 1 1000h 100\n runtime_overrides\n settle {\n cost 30\n }\n}\n"+use))
@@ -214,9 +207,9 @@ func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 		c.get(t, "/?key=k").want(t, 200, "RateLimit-Policy", `"api";q=500;w=3600000`) // this instance knows of it
 		g.pass <- struct{}{}
 		<-held
-		waitUntil(t, "the override is charged what another request cost", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 470 })
+		eventually(t, "the override is charged what another request cost", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 470 })
 		c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
-		waitUntil(t, "the request has cost 30", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 70 })
+		eventually(t, "the request has cost 30", func() bool { return seenKey(t, c, "k").Budgets[0].Limits[0].Remaining == 70 })
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 // A zone in the shadow decides, charges and reports like any other, but its requests
 // pass, and clients see nothing of it.
 func TestShadow(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		config := func(shadow, use string) string {
 			config := site(`
@@ -87,6 +88,7 @@ headers draft x_ratelimit
 
 // A shadow with delay charges in advance, but holds nothing and takes no place.
 func TestShadowDelay(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone api {\n shadow\n gcra 1 1h 1\n delay 90m 1\n}\nzone other {\n gcra 1 2s 1\n delay 1h\n match path /other\n}"))
 	for i, want := range []string{"allowed 1", "allowed 2", "shadow_denied 1", "shadow_denied 2"} {
 		began := time.Now()
@@ -120,6 +122,7 @@ func TestShadowDelay(t *testing.T) {
 
 // Requests of a shadow pass although the store fails, whatever on_store_error says.
 func TestShadowOutage(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone tried {\n shadow\n gcra 1 1h\n}\nzone real {\n match path /real\n gcra 1 1h\n}\nredis localhost:1\non_store_error deny"))
 	c.get(t, "/").want(t, 200, "Retry-After", "")
 	c.get(t, "/real").want(t, 503, "Retry-After", "1")
@@ -127,6 +130,7 @@ func TestShadowOutage(t *testing.T) {
 
 // What a shadow would have denied has no response to charge for.
 func TestShadowSettles(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, strings.Replace(site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),
 		"respond ok", "header X-Cost 4\nrespond \"{http.rate_limit.api.allowed} {http.rate_limit.api.remaining}\"", 1))
 	for i, want := range []string{"true 2", "false 1", "false 1"} {
@@ -137,6 +141,7 @@ func TestShadowSettles(t *testing.T) {
 // With enforce only requests of a part of the keys are denied. That part only grows, and is
 // the same in every instance.
 func TestEnforce(t *testing.T) {
+	t.Parallel()
 	const keys = 60
 	config := func(percent string) string {
 		return site("zone api {\n key {header.Key}\n fixed_window 1 1h\n " + percent + "\n}")

@@ -214,10 +214,16 @@ func (c *caddyProcess) footprint(t *testing.T) (f footprint) {
 // Over-admission is zero, nothing leaks and nothing panics, whatever goes wrong with
 // Redis, the way to it, and the Caddys: three of them, on one Redis, with all that
 // zones can be. make soak lets it go on for minutes.
-func TestSoak(t *testing.T) { soak(t, startSoakRedis(t)) }
+func TestSoak(t *testing.T) {
+	long(t)
+	soak(t, startSoakRedis(t))
+}
 
 // The same holds in a cluster. A node that is killed forgets where its audit is, so none is.
-func TestSoakCluster(t *testing.T) { soak(t, startSoakCluster(t)) }
+func TestSoakCluster(t *testing.T) {
+	long(t)
+	soak(t, startSoakCluster(t))
+}
 
 func soak(t *testing.T, on *soakRedis) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 // A Caddy by TLS and one by a unix socket decide as others do; certificates that
 // change count from the next configuration on, and a bad file changes nothing.
 func TestRedisByTLS(t *testing.T) {
+	t.Parallel()
 	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates, "--requirepass", "SECRET")
 	used := t.TempDir()
@@ -75,6 +76,7 @@ func TestRedisByTLS(t *testing.T) {
 }
 
 func TestRedisByUnixSocket(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartUnix(t)
 	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 1 1h 2\n}\nredis unix://%s?db=2 {\n timeout 30s\n}\non_store_error deny", server.Addr)))
 	c.get(t, "/").want(t, 200)
@@ -85,6 +87,8 @@ func TestRedisByUnixSocket(t *testing.T) {
 // Each of two Caddys goes on with the new master when Sentinels have made one, and
 // no request waits for longer than it may.
 func TestRedisBySentinel(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const password = "SECRET"
 	trio := redistest.StartTrio(t, password)
 	config := site(fmt.Sprintf(`zone api {
@@ -120,17 +124,13 @@ func TestRedisBySentinel(t *testing.T) {
 	old, next := trio.Roles(t)
 	began := time.Now()
 	old.Kill(t)
-	for deadline := began.Add(patient); ; time.Sleep(10 * time.Millisecond) {
-		one, other := remaining(caddys[0]), remaining(caddys[1])
-		if one > 0 && other > 0 {
-			if other != one-1 {
-				t.Errorf("%d and %d remaining: the two don't share a budget", one, other)
-			}
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("they don't recover")
-		}
+	var one, other int
+	eventually(t, "both recover", func() bool {
+		one, other = remaining(caddys[0]), remaining(caddys[1])
+		return one > 0 && other > 0
+	})
+	if other != one-1 {
+		t.Errorf("%d and %d remaining: the two don't share a budget", one, other)
 	}
 	t.Logf("both recovered after %v", time.Since(began).Round(time.Millisecond))
 	if keys := next.Client.Keys(t.Context(), "caddy_rl:*api*").Val(); len(keys) != 1 {
@@ -147,6 +147,8 @@ func TestRedisBySentinel(t *testing.T) {
 // Several instances share one limit in a cluster, also over zones whose keys are on
 // different nodes, and while one node is gone the keys of others are counted as before.
 func TestRedisCluster(t *testing.T) {
+	long(t)
+	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	config := site(fmt.Sprintf(`zone client {
 		key client-{header.Client}

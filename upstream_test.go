@@ -313,13 +313,8 @@ func (c *caddyProcess) budgets(t *testing.T, key string) string {
 // events of the settled zone; and whether the shadow's only slot is free.
 func (c *caddyProcess) waitForBudgets(t *testing.T, key string, slots, events int, free bool) {
 	t.Helper()
-	want, got := fmt.Sprint(slots, " ", events, " ", free, " 0"), ""
-	for deadline := time.Now().Add(20 * time.Second); got != want; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("key %s has %s left, want %s", key, got, want)
-		}
-		got = c.budgets(t, key)
-	}
+	want := fmt.Sprint(slots, " ", events, " ", free, " 0")
+	eventually(t, fmt.Sprintf("key %s has %s left", key, want), func() bool { return c.budgets(t, key) == want })
 }
 
 // line reads a line of a stream, which must come soon.
@@ -381,6 +376,7 @@ func (p path) dial(t *testing.T, uri string) (*webSocket, response) {
 // Whatever wraps or outlives a response, it goes through piece by piece, as it would
 // without: by HTTP/1.1 and HTTP/2, before and behind Caddy.
 func TestUpstream(t *testing.T) {
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		u := startTalker(t)
 		c := startCaddy(t, upstreamSite(t, u, "draft_06 x_ratelimit", "", use))
@@ -472,6 +468,8 @@ func TestUpstream(t *testing.T) {
 // A stream holds its slots while it is open, also if Caddy reloads meanwhile, and gives
 // them back however it ends; then it is charged what it is worth.
 func TestStreamsAndSlots(t *testing.T) {
+	long(t)
+	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		u := startTalker(t)
 		config := upstreamSite(t, u, "draft_06 x_ratelimit", keepOpen, use)
@@ -586,5 +584,5 @@ func TestStreamsAndSlots(t *testing.T) {
 // waitForMetricAbove waits until a metric is above 0.
 func waitForMetricAbove(t *testing.T, c *caddyProcess, name string) {
 	t.Helper()
-	waitFor(t, name+" is above 0", func() bool { return metrics(t, c, name)[name] > 0 })
+	eventually(t, name+" is above 0", func() bool { return metrics(t, c, name)[name] > 0 })
 }

@@ -61,6 +61,7 @@ func TestBoundWork(t *testing.T) {
 
 // An override set at run time has what the zones of the handler leave.
 func TestBoundWorkOfOverrides(t *testing.T) {
+	t.Parallel()
 	c := startCaddy(t, site("zone api {\n key {query.key}\n cost {header.Cost}\n sliding_log 10000 1h\n runtime_overrides\n}\nzone all {\n cost {header.Cost}\n sliding_log 150000 1h\n}\n"))
 	put := func(status int, limits, says string) {
 		t.Helper()

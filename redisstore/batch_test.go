@@ -53,6 +53,7 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 // Several groups travel in one script call, and each is decided by itself: those
 // on a poisoned key fail, wherever they stand, and all others get their answer.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	ctx := context.Background()
 	limits, script := oneOfEach(t)
@@ -90,6 +91,7 @@ func TestGroups(t *testing.T) {
 
 // Whatever fails in the middle of a group's writes, the reply stays in order.
 func TestGroupsWithRefusedWrites(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	ctx := context.Background()
 	server.Client.ACLSetUser(ctx, "limited", "on", "nopass", "~*", "+@all", "-setrange", "-bitop")
@@ -121,6 +123,7 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 // Groups that differ in nothing but whether they are shadows are told apart: in the
 // shadow a zone charges nothing that another one refuses.
 func TestGroupsInTheShadow(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client
 	limits, script := oneOfEach(t)
 	for _, limit := range limits {

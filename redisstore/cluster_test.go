@@ -43,6 +43,8 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 }
 
 func TestCluster(t *testing.T) {
+	long(t)
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
@@ -528,6 +530,8 @@ func testClusterRenews(t *testing.T, c *redistest.Cluster) {
 // When a master dies, its replica's turn comes without anybody's doing, no request waits
 // longer than it may, and keys of other nodes notice nothing.
 func TestClusterFailover(t *testing.T) {
+	long(t)
+	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	const timeout = 2 * time.Second
 	var changes sync.Map
@@ -612,6 +616,8 @@ func TestClusterFailover(t *testing.T) {
 // A master that is cut off from the others doesn't hear who has which slots by now. Nobody
 // believes it.
 func TestClusterCutOff(t *testing.T) {
+	long(t)
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	ctx := context.Background()
@@ -640,6 +646,8 @@ func TestClusterCutOff(t *testing.T) {
 // A node that has been taken out of the cluster knows nobody who has a slot: it is asked of
 // others.
 func TestClusterStrangers(t *testing.T) {
+	long(t)
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	ctx := context.Background()
@@ -674,6 +682,8 @@ func TestClusterStrangers(t *testing.T) {
 // A cluster that can't be reached is found out once, and then no request waits for it,
 // until it is there.
 func TestClusterUnreachable(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const timeout = 300 * time.Millisecond // a node that is asked for the slots has 1 s
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
@@ -818,6 +828,7 @@ func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
 // In a cluster a batch of many keys is as many script calls. What they lack is loaded once,
 // for a new master has no scripts.
 func TestLoadsOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	var requests [][]store.Request

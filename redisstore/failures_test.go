@@ -21,6 +21,7 @@ import (
 // A Redis that refuses to do what it is asked says so for all requests alike, charges
 // nothing, fails its check, and decides again once it no longer refuses.
 func TestRefusingRedis(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		reason  string
@@ -108,6 +109,7 @@ func TestRefusingRedis(t *testing.T) {
 
 // Connections that Redis has closed are noticed before anything is sent on them.
 func TestClosedConnections(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for range 5 {
@@ -122,6 +124,7 @@ func TestClosedConnections(t *testing.T) {
 
 // After FLUSHALL all budgets begin afresh, and nothing fails.
 func TestFlushedBudgets(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for range 3 {

@@ -44,6 +44,7 @@ func expiries(t *testing.T, client *redis.Client) map[string]time.Duration {
 // done to a budget, its key expires, and no later than two steps of expiries after the budget
 // is whole again.
 func TestFaultImmortalKeys(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	ctx := context.Background()
@@ -103,6 +104,7 @@ func quantum(l store.Limit) algorithms.Micros {
 // A limiter kept state for 2 s, however long a client had to wait (Traefik), others
 // cut the time to whole seconds (throttled): no key goes before its debt is paid.
 func TestFaultExpiryShorterThanDebt(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	ctx := context.Background()

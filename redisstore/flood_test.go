@@ -30,6 +30,7 @@ func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, er
 // A flood of one denied key costs Redis a few script calls per second, however many callers there
 // are and whatever their requests cost.
 func TestFloodOfOneKey(t *testing.T) {
+	long(t)
 	const warmUp, lasts = time.Second, 3 * time.Second
 	server := redistest.Start(t)
 	for _, callers := range []int{64, 256, 4000} {

@@ -2,6 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,9 +14,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// mutants are small mistakes in the Lua. A parity test that misses one of them
-// would miss the like in a real change.
-var mutants = []struct{ name, old, new string }{
+// mutant is a small mistake in the Lua: its name says what the script then gets wrong.
+type mutant struct{ name, old, new string }
+
+// A parity test that misses one of the mutants would miss the like in a real change.
+var mutants = []mutant{
 	{"take: all limits charged although one refuses", "      charge = 0\n", ""},
 	{"take: the last limit alone decides", "      local room = 1\n", "      local room = 1\n      has_room = true\n"},
 	{"take: cost below what fits", "if want > fits then", "if want >= fits then"},
@@ -329,29 +336,76 @@ var mutants = []struct{ name, old, new string }{
 	{"refund: by another receipt", "limit_at, burst, a, b, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)", "limit_at, burst, b, a, charged_at, n, at = unpack_numbers('<I4ddddd', message, at)"},
 }
 
+// mutantSeeds holds for each mutant the seed of a program that catches it, so that one program is
+// enough as long as neither changes. -update writes it.
+const mutantSeeds = "testdata/mutant_seeds.json"
+
+var update = flag.Bool("update", false, "write "+mutantSeeds)
+
+// Programs of the parity test find every mutant. A mutant without a seed, or whose seed no longer
+// catches it, is searched for.
 func TestParityCatchesMutants(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client
-	var every algorithms.Set
-	for _, a := range algorithms.All() {
-		every = every.With(a)
+	seeds := make(map[string]uint64)
+	text, err := os.ReadFile(mutantSeeds)
+	if err == nil {
+		err = json.Unmarshal(text, &seeds)
 	}
-	every = every.WithBan().WithSlots()
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	every := everyScript()
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			if strings.Count(every.Script(), m.old) == 0 {
+			if !strings.Contains(every, m.old) {
 				t.Fatalf("the script no longer holds %q", m.old)
 			}
-			client.FlushAll(context.Background())
 			client.ScriptFlush(context.Background())
 			script := loader(t, client, func(s string) string { return strings.ReplaceAll(s, m.old, m.new) })
-			for seed := range uint64(5000) {
+			catches := func(seed uint64) bool {
 				p := newProgram(seed)
-				if diff, err := p.difference(client, script); err != nil || diff != "" {
-					t.Logf("caught by seed %d", seed)
+				if !strings.Contains(p.set().Script(), m.old) {
+					return false // its script has no such mistake
+				}
+				diff, err := p.difference(client, script)
+				return err != nil || diff != ""
+			}
+			client.FlushAll(context.Background())
+			seed, known := seeds[m.name]
+			if known && catches(seed) {
+				return
+			}
+			client.FlushAll(context.Background())
+			for seed = range uint64(5000) {
+				if catches(seed) {
+					seeds[m.name] = seed
+					t.Logf("caught by seed %d: run this test with -update, which keeps it", seed)
 					return
 				}
 			}
 			t.Error("not caught")
 		})
 	}
+	if *update {
+		maps.DeleteFunc(seeds, func(name string, _ uint64) bool {
+			return !slices.ContainsFunc(mutants, func(m mutant) bool { return m.name == name })
+		})
+		text, err := json.MarshalIndent(seeds, "", "\t")
+		if err == nil {
+			err = os.WriteFile(mutantSeeds, append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// everyScript returns the script of everything that can be decided.
+func everyScript() string {
+	var every algorithms.Set
+	for _, a := range algorithms.All() {
+		every = every.With(a)
+	}
+	return every.WithBan().WithSlots().Script()
 }

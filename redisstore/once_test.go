@@ -119,6 +119,8 @@ func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), t
 // After a script call that may have charged or given back something, whatever happens, it is not
 // sent again. A call that gives back and certainly did not run is, once.
 func TestChargedAtMostOnce(t *testing.T) {
+	long(t)
+	t.Parallel()
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 	}
@@ -181,6 +183,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 
 // The deadline holds although Redis doesn't answer.
 func TestDeadline(t *testing.T) {
+	t.Parallel()
 	m := startMisbehaving(t, func(net.Conn) { time.Sleep(patient) })
 	s := open(t, redisstore.Options{Address: m.addr, Timeout: 50 * time.Millisecond})
 	began := time.Now()
@@ -192,6 +195,7 @@ func TestDeadline(t *testing.T) {
 
 // A call under way when its configuration ends still gets its answer.
 func TestCloseWaitsForCalls(t *testing.T) {
+	t.Parallel()
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond)
 		_, _ = io.WriteString(c, bulk(replyTo(1, 9)))

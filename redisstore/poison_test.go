@@ -418,6 +418,7 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 // Whatever another program has stored at a key fails the operations on that key, and charges
 // and fails no other. What no budget ever holds stays as it is.
 func TestPoison(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client
 	for seed := range uint64(8) {
 		if wrong := poisoned(t, client, seed, unchanged); wrong != "" {
@@ -427,13 +428,9 @@ func TestPoison(t *testing.T) {
 }
 
 func TestPoisonCatchesMutants(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client
-	var all strings.Builder
-	var every algorithms.Set
-	for _, a := range algorithms.All() {
-		every = every.With(a)
-	}
-	all.WriteString(every.WithBan().WithSlots().Script())
+	every := everyScript()
 	for _, m := range []struct{ name, old, new string }{
 		{"any length", "if #state ~= 8 * count then foreign() end", ""},
 		{"negative numbers", "if a < 0 or b < 0 or a > forever", "if a > forever"},
@@ -464,7 +461,7 @@ func TestPoisonCatchesMutants(t *testing.T) {
 		{"a refund that fails gives back in part", "      undo_changes()\n", ""},
 	} {
 		t.Run(m.name, func(t *testing.T) {
-			if !strings.Contains(all.String(), m.old) {
+			if !strings.Contains(every, m.old) {
 				t.Fatalf("the script no longer holds %q", m.old)
 			}
 			for seed := range uint64(8) {

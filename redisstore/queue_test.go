@@ -22,6 +22,7 @@ import (
 // With Redis near and healthy, far more requests than this process can send wait, and nothing
 // fails. A machine that is busy with other tests, too, has more than one try.
 func TestSaturated(t *testing.T) {
+	long(t)
 	server := redistest.Start(t)
 	for try := range 5 {
 		done, failed, busy, first := saturate(t, server)
@@ -72,6 +73,7 @@ func saturate(t *testing.T, server *redistest.Server) (done, failed, busy int64,
 // shed. That is no
 // failure: the breaker stays closed, no local budget decides, and nothing is charged.
 func TestShed(t *testing.T) {
+	long(t)
 	defer redisstore.SetFlying(1)()
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 80*time.Millisecond)
@@ -161,6 +163,7 @@ func TestSilent(t *testing.T) {
 
 // Nobody waits for longer than a second and the timeout, whatever Redis does meanwhile.
 func TestLongestWait(t *testing.T) {
+	long(t)
 	const timeout = 200 * time.Millisecond
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, Timeout: timeout})
@@ -206,6 +209,7 @@ func TestLongestWait(t *testing.T) {
 // Requests that all end at once, with Redis far away: nothing fails, and everything is given
 // back.
 func TestManyEndAtOnce(t *testing.T) {
+	long(t)
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: farAway(t, server.Addr, 1500*time.Microsecond), Timeout: time.Second})
 	b := store.NewBreaker(s, nil)
@@ -262,6 +266,7 @@ func TestManyEndAtOnce(t *testing.T) {
 // A take after a give-back of its key finds it made, however many messages are in flight and
 // however connections reorder them.
 func TestTakeAfterGiveBack(t *testing.T) {
+	long(t)
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 5*time.Millisecond)
 	for _, batch := range []int{-1, 0} {

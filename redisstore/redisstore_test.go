@@ -111,6 +111,7 @@ func request(t testing.TB, key string) []store.Request {
 }
 
 func TestKeysAndExpiry(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: "redis://" + server.Addr + "/3", KeyPrefix: "p"})
 	initial := int64(5)
@@ -142,6 +143,7 @@ func TestKeysAndExpiry(t *testing.T) {
 // With a secret no key, however it looks, is found in Redis, and each is still a
 // budget of its own.
 func TestHashedKeys(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, HashKeys: "secret"})
 	other := open(t, redisstore.Options{Address: server.Addr, HashKeys: "another"})
@@ -194,6 +196,7 @@ func TestOneRoundTrip(t *testing.T) {
 }
 
 func TestScriptFlushedIsLoadedAgain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	for i := range int64(5) {
@@ -211,6 +214,7 @@ func TestScriptFlushedIsLoadedAgain(t *testing.T) {
 // Another program's value under one of our keys fails the requests of that key,
 // and is left as it is.
 func TestForeignValue(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	ctx := context.Background()
@@ -240,6 +244,7 @@ func TestForeignValue(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	s := open(t, redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)})
 	_, err := s.Take(context.Background(), request(t, "k"))
 	var failed *store.Error
@@ -266,6 +271,7 @@ func TestCallerGone(t *testing.T) {
 // A configuration that ended closes the connections; a request that was still on
 // its way uses new ones, which close after it.
 func TestUseAfterClose(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
 	clients := func() int { return strings.Count(server.Client.ClientList(context.Background()).Val(), "addr=") }

@@ -24,6 +24,8 @@ func slotCounts(t *testing.T, s store.Store, key string) int64 {
 // Slots that are held while Redis loses them, hangs or has its clock set are counted again within
 // a third of the expiry, and stay so until they are left. Then nothing is left of them.
 func TestSlotsSurviveRedis(t *testing.T) {
+	long(t)
+	t.Parallel()
 	const expiry = 3 * time.Second
 	for _, test := range []struct {
 		name  string
@@ -72,6 +74,7 @@ func TestSlotsSurviveRedis(t *testing.T) {
 // A client that sends one request after the other is never denied its only slot, however far away
 // Redis is.
 func TestOneSlotInSequence(t *testing.T) {
+	t.Parallel()
 	s := open(t, redisstore.Options{Address: farAway(t, redistest.Start(t).Addr, 5*time.Millisecond)})
 	for n := range 100 {
 		r := takeSlot(t, s, "k", 1)
@@ -85,6 +88,8 @@ func TestOneSlotInSequence(t *testing.T) {
 // Requests that Redis admitted count while it fails, and those admitted meanwhile count in Redis
 // once it is back.
 func TestSlotsThroughAnOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	o := redisstore.Options{Address: server.Addr, Timeout: 200 * time.Millisecond}
 	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})

@@ -30,6 +30,7 @@ func leaveSlot(t *testing.T, s store.Store, r store.Request) {
 // A slot lasts as long as its request, however long that takes. Those of an instance that is
 // killed expire.
 func TestSlotsAreRenewed(t *testing.T) {
+	t.Parallel()
 	const expiry = 2 * time.Second
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
@@ -53,6 +54,8 @@ func TestSlotsAreRenewed(t *testing.T) {
 
 // A slot that is left while the store isn't asked, because it has failed, expires.
 func TestSlotsLeftDuringAnOutage(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 100 * time.Millisecond})
 	b := store.NewBreaker(s, nil)

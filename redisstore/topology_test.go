@@ -33,6 +33,7 @@ func TestUnixSocketConforms(t *testing.T) {
 
 // The parts of a unix URL arrive where they belong.
 func TestUnixURL(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartUnix(t, "--requirepass", "p@ss")
 	s := open(t, redisstore.Options{Address: "unix://default:p%40ss@" + server.Addr + "?db=3", KeyPrefix: "p"})
 	if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
@@ -89,6 +90,7 @@ func TestTLSConforms(t *testing.T) {
 
 // What TLS is for: nobody else is believed, and nobody else gets in.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates, "--requirepass", "right")
 	right, other := read(t, certificates), read(t, others)
@@ -136,6 +138,8 @@ func TestTLS(t *testing.T) {
 // A Redis that becomes a replica is a failure, whoever says so, and is left: the
 // next request asks anew which Redis the address stands for.
 func TestDemoted(t *testing.T) {
+	long(t)
+	t.Parallel()
 	server, master := redistest.Start(t), redistest.Start(t)
 	ctx := context.Background()
 	s := open(t, redisstore.Options{Address: server.Addr})
@@ -226,6 +230,8 @@ func (i *instance) forget() (longest time.Duration) {
 // Each of several instances finds the new master by itself, behind a breaker or not,
 // and no request waits longer than it may.
 func TestSentinel(t *testing.T) {
+	long(t)
+	t.Parallel()
 	trio := redistest.StartTrio(t, "theirs")
 	const timeout = 2 * time.Second
 	options := redisstore.Options{
@@ -293,6 +299,8 @@ const slack = 1900 * time.Millisecond
 
 // A Sentinel that is gone, hangs or is wrong doesn't keep a store from the others; wrong settings are errors of the right kind without secrets in them.
 func TestSentinelSettings(t *testing.T) {
+	long(t)
+	t.Parallel()
 	trio := redistest.StartTrio(t, "right")
 	addrs := strings.Join(trio.Addrs(), ",")
 	docs, err := os.ReadFile("../docs/redis.md")

@@ -313,6 +313,7 @@ func lookup[T any](table map[string]T, v vector) (key string, found T) {
 }
 
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	script := loader(t, server.Client, unchanged)
 	used := make(map[string]bool)

@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Runs all tests under the race detector, and first installs what they need and
-# the machine lacks: redis-server, and a C compiler for the race detector.
-# Arguments are passed on to go test, for example: scripts/test.sh -run Parity
+# Runs the tests, shows their progress, and names the slowest of them at the end. First it
+# installs what they need and the machine lacks: redis-server, and a C compiler for the race
+# detector.
+#
+#   scripts/test.sh              all tests, under the race detector: 4 minutes on two cores
+#   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
+#   scripts/test.sh -run Parity  these tests, under the race detector; any arguments of go test
+#
+# GOTESTSUM_FORMAT=testname shows every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,10 +40,41 @@ if ((${#missing[@]})); then
 	fi
 fi
 
-if (($# == 0)); then # modules of their own
-	(cd redisstore/linear && go test -race ./...)
-	if [[ $(go env GOOS) == linux ]]; then
-		(cd bench && go test -race ./...)
-	fi
-fi
-exec go test -race -timeout 30m "$@" ./...
+tools=$PWD/tools/go.mod
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+format=dots
+if [[ -t 1 ]]; then format=dots-v2; fi
+runs=0
+failed=0
+
+# run runs go test in a directory with the arguments that follow. Most tests wait for servers and
+# for time to pass, so more of them run at once than there are cores.
+run() {
+	local directory=$1
+	shift
+	runs=$((runs + 1))
+	(cd "$directory" && go tool -modfile="$tools" gotestsum --format "${GOTESTSUM_FORMAT:-$format}" --hide-summary skipped \
+		--jsonfile "$results/$runs" -- -parallel 6 -timeout 30m "$@") || failed=1
+}
+
+# In these tests one goroutine compares the Go functions with the scripts, or with what they
+# promise. The race detector has nothing to find there, and makes them several times slower.
+alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors)$'
+
+case "$*" in
+"")
+	run . -race -skip "$alone" $(go list ./... | grep -v /algorithms)
+	run . ./algorithms
+	run . -run "$alone" ./redisstore
+	run redisstore/linear -race ./... # a module of its own
+	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and another one
+	;;
+-short) run . -short ./... ;;
+*) run . -race "$@" ./... ;;
+esac
+
+cat "$results"/* >"$results/all"
+printf '\nThe slowest tests:\n'
+go tool -modfile="$tools" gotestsum tool slowest --jsonfile "$results/all" --threshold 1s --num 15
+exit $failed

@@ -196,6 +196,7 @@ var banModel = porcupine.Model{
 
 // Takes, bans, unbans and resets happen one after the other.
 func TestBansAreLinearizable(t *testing.T) {
+	t.Parallel()
 	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 2, Window: 24 * linearHour})
 	if err != nil {
 		t.Fatal(err)
@@ -257,6 +258,7 @@ var overrideModel = porcupine.Model{
 
 // A take finds the override that was set last, also if it is the one it was made by.
 func TestOverridesAreLinearizable(t *testing.T) {
+	t.Parallel()
 	text := func() string { return []string{"", "a", "b", "c"}[rand.IntN(4)] }
 	linearTest(t, overrideModel, func(t *testing.T, h *history, s *redisstore.Store, by int, key string) {
 		arg := text()
@@ -376,6 +378,7 @@ func (h *slotsHistory) take(t *testing.T, s *redisstore.Store, by int, key strin
 
 // Slots are granted as slotsModel says.
 func TestSlotsAreLinearizable(t *testing.T) {
+	t.Parallel()
 	correct := func(s *redisstore.Store, c []store.Correction) { s.Correct(c, nil) }
 	var histories sync.Map // slotsHistory by history
 	linearTest(t, slotsModel, func(t *testing.T, h *history, s *redisstore.Store, by int, key string) {

@@ -30,16 +30,10 @@ import (
 // The tests run real Caddys, in processes of their own: this test binary again,
 // told by its environment to be one.
 
-const (
-	beCaddy            = "RATE_LIMIT_TEST_BE_CADDY"
-	slotExpiryVariable = "RATE_LIMIT_TEST_SLOT_EXPIRY" // a duration
-)
+const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beCaddy) != "" {
-		if expiry, err := time.ParseDuration(os.Getenv(slotExpiryVariable)); err == nil {
-			slotExpiry = expiry
-		}
 		caddycmd.Main()
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 // gate is an upstream whose requests to /hold end when they are let through, or when
@@ -279,16 +280,15 @@ func TestConcurrencyOfLongRequests(t *testing.T) {
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := gated(g, "zone api {\n concurrency 1\n}\n"+use)
-		const expiry = 5 * time.Second
-		c := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
+		c := startCaddy(t, config)
 		held := c.hold(context.Background(), "/hold")
 		g.wait(t, 1)
 		reloaded := false
-		for began := time.Now(); time.Since(began) < 2*expiry; time.Sleep(20 * time.Millisecond) {
+		for began := time.Now(); time.Since(began) < redisstore.DefaultSlotExpiry+5*time.Second; time.Sleep(100 * time.Millisecond) {
 			if r := c.get(t, "/"); r.StatusCode != 429 {
 				t.Fatalf("status %d while another request is in flight for %v", r.StatusCode, time.Since(began))
 			}
-			if !reloaded && time.Since(began) > expiry/2 {
+			if !reloaded && time.Since(began) > redisstore.DefaultSlotExpiry/2 {
 				reloaded = true
 				c.reload(t, "# again\n"+config)
 			}
@@ -307,10 +307,9 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 	long(t)
 	t.Parallel()
 	g := startGate(t)
-	const expiry = 4 * time.Second
 	config := gated(g, "zone api {\n concurrency 2\n}\nredis "+redistest.Start(t).Addr+" {\n timeout 30s\n}")
-	killed := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
-	c := startCaddy(t, config, slotExpiryVariable+"="+expiry.String())
+	killed := startCaddy(t, config)
+	c := startCaddy(t, config)
 	killed.hold(context.Background(), "/hold")
 	killed.hold(context.Background(), "/hold")
 	g.wait(t, 2)
@@ -321,7 +320,7 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 	}
 	waitForSlots(t, c, 2)
 	// They were renewed a third of their time ago at most, when it was killed.
-	if took := time.Since(began); took < expiry/2 {
+	if took := time.Since(began); took < redisstore.DefaultSlotExpiry/2 {
 		t.Errorf("the slots were there again after %v", took)
 	}
 }
@@ -333,7 +332,7 @@ func TestConcurrencyInOutage(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)
 	server := redistest.Start(t)
-	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr+" {\n timeout 30s\n}"), slotExpiryVariable+"=3s")
+	c := startCaddy(t, gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr+" {\n timeout 30s\n}"))
 	c.hold(context.Background(), "/hold")
 	c.hold(context.Background(), "/hold")
 	g.wait(t, 2)

@@ -180,17 +180,13 @@ func isElsewhere(address string) bool {
 	return err != nil || !addr.Unmap().IsLoopback()
 }
 
-// slotExpiry is how long the slots of an instance that is killed are held; 0: the default. Only
-// tests change it.
-var slotExpiry time.Duration
-
 // unexpanded returns the options with their placeholders, and without the content of files.
 func (c *Redis) unexpanded() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
 		Cluster:    c.Cluster,
 		MasterName: c.MasterName, SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword,
-		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout), SlotExpiry: slotExpiry,
+		Timeout: time.Duration(c.Timeout), DialTimeout: time.Duration(c.DialTimeout),
 	}
 	if c.HashKeys != nil {
 		o.HashKeys = *c.HashKeys

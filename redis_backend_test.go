@@ -27,7 +27,7 @@ func TestReloadInOutage(t *testing.T) {
 	config := func(timeout string) string {
 		return gated(g, fmt.Sprintf("zone api {\n cost 10\n token_bucket 1 1000h 100\n concurrency 1\n settle {\n match status 401\n }\n}\nredis %s {\n timeout %s\n}", server.Addr, timeout))
 	}
-	c := startCaddy(t, config("2s"), slotExpiryVariable+"=3s")
+	c := startCaddy(t, config("2s"))
 	held := c.hold(t.Context(), "/hold")
 	g.wait(t, 1)
 	server.Freeze(t)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -42,32 +41,6 @@ func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
 		t.Fatal(err)
 	}
 	return v
-}
-
-// keyPath is the path of a key of zone api.
-// zoneSeen is what operators see of a zone.
-type zoneSeen struct {
-	Name        string              `json:"name"`
-	Key         Key                 `json:"key"`
-	IPv4Prefix  int                 `json:"ipv4_prefix"`
-	IPv6Prefix  int                 `json:"ipv6_prefix"`
-	Limits      []string            `json:"limits"`
-	Plan        *planView           `json:"plan"`
-	Override    map[string][]string `json:"override"`
-	Runtime     bool                `json:"runtime_overrides"`
-	Concurrency int64               `json:"concurrency"`
-	Mode        string              `json:"mode"`
-	Factor      string              `json:"factor"`
-	Ban         string              `json:"ban"`
-	Shadow      bool                `json:"shadow"`
-	Enforce     *float64            `json:"enforce"`
-
-	Store        string           `json:"store"`
-	Keys         *int64           `json:"keys"`
-	MaxKeys      int64            `json:"max_keys"`
-	FailingNodes *int             `json:"failing_nodes"`
-	OnStoreError string           `json:"on_store_error"`
-	Requests     map[string]int64 `json:"requests"`
 }
 
 func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
@@ -351,138 +324,6 @@ func TestAdminWhileReloading(t *testing.T) {
 	c.settle(t)
 }
 
-// What operators see of zones.
-func TestAdminZones(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	password := func(p string) {
-		if err := server.Client.ConfigSet(t.Context(), "requirepass", p).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	password("another")
-	c := startCaddy(t, strings.Replace(site(`zone a {
-		key {query.user} {query.key}
-		ipv6_prefix 64
-		token_bucket 10 1s 20
-		fixed_window 100 1h {
-			align clock
-		}
-		plan {query.plan} {
-			pro {
-				gcra 5 1s
-			}
-			free unlimited
-		}
-		override "a/b" {
-			gcra 7 1s
-		}
-		override staff unlimited
-		runtime_overrides
-		concurrency 3
-		ban 1h after 5 max 1d
-		enforce 25
-	}
-	zone b {
-		mode nary
-		sliding_log 2 1h
-		shadow
-	}
-	redis redis://:hush-hush@`+server.Addr), "respond ok", "respond ok\nrate_limit {\n zone c {\n gcra 100 1h 400\n factor 2\n }\n store memory\n disable_metrics\n}", 1))
-	quarter, none, one := 25.0, 0, int64(1) // key of zone c, by the client of startCaddy
-	counts := func(more map[string]int64) map[string]int64 {
-		all := map[string]int64{"allowed": 0, "banned": 0, "delayed": 0, "denied": 0, "error": 0, "overridden": 0, "shadow_denied": 0}
-		for name, n := range more {
-			all[name] = n
-		}
-		return all
-	}
-	identity := fmt.Sprintf("redis %s db 0 key_prefix %q", server.Addr, "caddy_rl")
-	a := zoneSeen{
-		Name: "a", Key: Key{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
-		Limits:   []string{"token_bucket 10 1s 20", "fixed_window 100 1h aligned to the clock"},
-		Plan:     &planView{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
-		Override: map[string][]string{"a%2Fb": {"gcra 7 1s"}, "staff": {"unlimited"}}, Runtime: true,
-		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
-		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
-	}
-	b := zoneSeen{Name: "b", Key: Key{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
-	m := zoneSeen{Name: "c", Key: Key{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
-	want := func(want ...zoneSeen) {
-		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			got := seen[[]zoneSeen](t, c, "zones")
-			if reflect.DeepEqual(got, want) {
-				return
-			}
-			if time.Now().After(deadline) {
-				wanted, _ := json.Marshal(want)
-				found, _ := json.Marshal(got)
-				t.Fatalf("%s\nwant\n%s", found, wanted)
-			}
-		}
-	}
-	// As long as the password is another, the Redis fails.
-	failing := 1
-	a.FailingNodes, b.FailingNodes = &failing, &failing
-	want(a, b, m)
-	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, "hush") {
-		t.Errorf("a secret is there: %s", body)
-	}
-	if v := seen[keyView](t, c, "zones/a/keys/k"); v.Store != "local" {
-		t.Errorf("%+v, want what the local budgets hold", v)
-	}
-	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
-		method, what, _ := strings.Cut(request, " ")
-		r := c.operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
-		if !strings.Contains(r.body, `the store of zone \"a\" fails (open: `) || !strings.Contains(r.body, "): nothing has changed; make the change again") || strings.Contains(r.body, "hush") {
-			t.Error(r.body)
-		}
-	}
-	password("hush-hush")
-	a.FailingNodes, b.FailingNodes = &none, &none
-	want(a, b, m)
-	for range 3 {
-		c.get(t, "/?user=staff").want(t, 200)
-	}
-	a.Requests, b.Requests = counts(map[string]int64{"overridden": 3}), counts(map[string]int64{"allowed": 2, "shadow_denied": 1})
-	want(a, b, m)
-	if strings.Contains(c.metrics(t), `zone="c"`) {
-		t.Error("a zone is in the metrics that was only looked at")
-	}
-}
-
-func TestAdminTop(t *testing.T) {
-	t.Parallel()
-	const more = "zone shadow {\n key {query.key}\n fixed_window 1 1h\n shadow\n}\n"
-	config := site("zone api {\n key {query.key}\n fixed_window 1 1h\n}\n" + more)
-	c := startCaddy(t, config)
-	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != "[]\n" {
-		t.Errorf("%q", body)
-	}
-	long := strings.Repeat("y", 300)
-	for key, n := range map[string]int{"a": 1, "b c": 5, "": 3, long + "1": 9, long + "2": 2} {
-		for range n {
-			c.get(t, "/?key="+url.QueryEscape(key))
-		}
-	}
-	body := c.operate(t, 200, "GET", "zones/api/top", "").body
-	cut := `{"key":"` + long[:maxShownKey] + `","cut":true,`
-	if want := `[` + cut + `"denied":8,"at_least":8},{"key":"b%20c","denied":4,"at_least":4},{"key":"","denied":2,"at_least":2},` + cut + `"denied":1,"at_least":1}]` + "\n"; body != want {
-		t.Errorf("%s\nwant %s", body, want)
-	}
-	if body := c.operate(t, 200, "GET", "zones/shadow/top", "").body; body != "[]\n" {
-		t.Errorf("of a shadow: %s", body)
-	}
-	// Two handlers are one zone.
-	c.reload(t, strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n key {query.key}\n fixed_window 1 1h\n status 418\n}\n}\nrespond ok", 1))
-	c.get(t, "/?key=a").want(t, 429)
-	c.get(t, "/ready?key=a").want(t, 418)
-	if body := c.operate(t, 200, "GET", "zones/api/top", "").body; body != `[{"key":"a","denied":2,"at_least":2}]`+"\n" {
-		t.Error(body)
-	}
-}
-
 // Where keys are hashed none is shown that was not asked for; and none is in the metrics.
 func TestAdminHashedKeys(t *testing.T) {
 	t.Parallel()
@@ -569,20 +410,4 @@ func TestAdminRedisAway(t *testing.T) {
 	if v := seenKey(t, c, "k"); v.Store != "" {
 		t.Errorf("%+v, want what Redis holds", v)
 	}
-}
-
-// A Caddyfile of an older limiter may have two zones of one name.
-func TestAdminZonesThatDisagree(t *testing.T) {
-	t.Parallel()
-	zone := func(events int) string {
-		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n events %d\n window 1h\n }\n}\n", events)
-	}
-	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
-	c.get(t, "/?key=k").want(t, 200)
-	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
-	if zones := seen[[]zoneSeen](t, c, "zones"); len(zones) != 2 {
-		t.Errorf("%+v", zones)
-	}
-	c.operate(t, 204, "DELETE", keyPath("k"), "")
-	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
 }

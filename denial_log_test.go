@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -176,4 +177,62 @@ func TestDenialsSayWhy(t *testing.T) {
 		}
 		wantLine(`"msg":"key would be banned","zone":"api"`)
 	})
+}
+
+func TestDenialsAreReported(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, `{
+	admin {$ADMIN}
+	events {
+		on rate_limit_exceeded test_record
+	}
+}
+{$SITE}
+rate_limit {
+	zone api {
+		match path /x
+		key {header.Key}
+		gcra 1 1h
+	}
+	log_key
+}
+respond ok
+`)
+	for range 21 {
+		c.get(t, "/x?token=query", "Key", "secret")
+	}
+	counted := func() (sum int) {
+		for _, m := range regexp.MustCompile(`"msg":"rate limit exceeded".*"count":(\d+)`).FindAllStringSubmatch(c.logged(), -1) {
+			n, _ := strconv.Atoi(m[1])
+			sum += n
+		}
+		return sum
+	}
+	eventually(t, "20 denials are reported", func() bool { return counted() >= 20 })
+	if n := counted(); n != 20 {
+		t.Errorf("%d denials are reported, want 20", n)
+	}
+	log := c.logged()
+	for _, want := range []string{
+		`"logger":"http.handlers.rate_limit","msg":"rate limit exceeded","zone":"api","wait":`,
+		`"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":1,"reason":"limit","limit":"gcra 1 1h","method":"GET","host":"` + c.site + `","path":"/x","key":"secret"}`,
+		`"msg":"recorded event","name":"rate_limit_exceeded","data":{"client_ip":"127.0.0.1","count":1,"host":"` + c.site + `","limit":"gcra 1 1h","method":"GET","path":"/x","reason":"limit","remote_ip":"127.0.0.1","wait":`,
+	} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log lacks %s", want)
+		}
+	}
+	if strings.Contains(log, "token=query") {
+		t.Error("a query is logged")
+	}
+	if n := strings.Count(log, "rate limit exceeded"); n > 5 {
+		t.Errorf("20 denials in about a second are %d lines, want 2", n)
+	}
+	c.reload(t, site("zone api {\n key {header.Key}\n gcra 1 1h\n}"))
+	c.get(t, "/", "Key", "hidden")
+	c.get(t, "/", "Key", "hidden")
+	c.waitForLog(t, `"path":"/"}`)
+	if strings.Contains(c.logged(), "hidden") {
+		t.Error("a key is logged without log_key")
+	}
 }

@@ -1,6 +1,9 @@
 package ratelimit
 
 import (
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -18,5 +21,42 @@ func long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it takes long")
+	}
+}
+
+// field returns a header field's values, joined.
+func (r response) field(name string) string { return strings.Join(r.Header.Values(name), ", ") }
+
+// want checks the status and fields, given as pairs of name and value.
+func (r response) want(t *testing.T, status int, fields ...string) {
+	t.Helper()
+	if r.StatusCode != status {
+		t.Errorf("status %d, want %d", r.StatusCode, status)
+	}
+	for i := 0; i < len(fields); i += 2 {
+		wantText(t, fields[i], r.field(fields[i]), fields[i+1])
+	}
+}
+
+// wantText compares two texts. Numbers of 60 and more may be up to 5 less than
+// wanted, and those of 300 and more up to 20: they are seconds, and some have passed.
+func wantText(t *testing.T, what, got, want string) {
+	t.Helper()
+	number := regexp.MustCompile(`\d+`)
+	same := number.ReplaceAllString(got, "0") == number.ReplaceAllString(want, "0")
+	if same {
+		gots, wants := number.FindAllString(got, -1), number.FindAllString(want, -1)
+		for i := range wants {
+			g, _ := strconv.Atoi(gots[i])
+			w, _ := strconv.Atoi(wants[i])
+			passed := 5
+			if w >= 300 {
+				passed = 20
+			}
+			same = same && (g == w || w >= 60 && g < w && g >= w-passed)
+		}
+	}
+	if !same {
+		t.Errorf("%s: %q, want %q", what, got, want)
 	}
 }

@@ -8,153 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. What it says on
-// a stream is told by the test, piece by piece.
-type talker struct {
-	address string
-	mu      sync.Mutex
-	streams map[string]*stream
-}
-
-// stream is one answer that goes on, of the request with the query parameter key.
-type stream struct {
-	say  chan string   // what the upstream says next; die: its end without an end; closed: its end
-	over chan struct{} // closed when the upstream has no more to do with it
-}
-
-func startTalker(t *testing.T) *talker {
-	t.Helper()
-	u := &talker{streams: make(map[string]*stream)}
-	s := httptest.NewUnstartedServer(u)
-	s.Config.Protocols = new(http.Protocols)
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true)
-	s.Start()
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections) // first
-	u.address = s.Listener.Addr().String()
-	return u
-}
-
-func (u *talker) stream(key string) *stream {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	s := u.streams[key]
-	if s == nil {
-		s = &stream{say: make(chan string), over: make(chan struct{})}
-		u.streams[key] = s
-	}
-	return s
-}
-
-// largeBody is more than any buffer on its way holds.
-var largeBody = bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-
-func (u *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	q, control := r.URL.Query(), http.NewResponseController(w)
-	if q.Has("early") {
-		w.Header().Set("Link", "</style.css>; rel=preload")
-		w.WriteHeader(http.StatusEarlyHints)
-	}
-	if q.Has("tokens") {
-		w.Header().Set("X-Tokens", q.Get("tokens"))
-	}
-	if q.Has("trailer") {
-		w.Header().Set("Trailer", "X-Tokens")
-		defer w.Header().Set("X-Tokens", q.Get("trailer"))
-	}
-	w.Header().Set("Upstream-Protocol", r.Proto)
-	switch r.URL.Path {
-	case "/events":
-		s := u.stream(q.Get("key"))
-		defer close(s.over)
-		w.Header().Set("Content-Type", "text/event-stream")
-		_ = control.Flush()
-		for {
-			select {
-			case text, more := <-s.say:
-				if text == "die" {
-					panic(http.ErrAbortHandler)
-				}
-				if !more {
-					return
-				}
-				fmt.Fprintf(w, "data: %s\n\n", text)
-				_ = control.Flush()
-			case <-r.Context().Done():
-				return
-			}
-		}
-	case "/socket":
-		s := u.stream(q.Get("key"))
-		defer close(s.over)
-		conn, err := acceptWebSocket(w, r)
-		if err != nil {
-			return
-		}
-		defer conn.conn.Close()
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			for err == nil {
-				_, err = conn.read()
-			}
-		}()
-		for {
-			select {
-			case text, more := <-s.say:
-				switch {
-				case text == "die":
-					return
-				case !more:
-					_ = conn.writeFrame(closeFrame, "")
-					<-gone
-					return
-				}
-				if conn.write(text) != nil {
-					return
-				}
-			case <-gone:
-				return
-			}
-		}
-	case "/socket/echo":
-		conn, err := acceptWebSocket(w, r)
-		if err != nil {
-			return
-		}
-		defer conn.conn.Close()
-		for {
-			message, err := conn.read()
-			if err != nil || conn.write(message) != nil {
-				return
-			}
-		}
-	case "/echo": // while the request still comes
-		_ = control.Flush()
-		for piece := make([]byte, 1024); ; {
-			n, err := r.Body.Read(piece)
-			_, _ = w.Write(piece[:n])
-			_ = control.Flush()
-			if err != nil {
-				return
-			}
-		}
-	case "/large":
-		_, _ = w.Write(largeBody)
-	}
-}
 
 // upstreamSite is a site, with and without TLS, whose requests go to an upstream, those
 // with the header H2c by HTTP/2.
@@ -315,42 +176,6 @@ func (c *caddyProcess) waitForBudgets(t *testing.T, key string, slots, events in
 	t.Helper()
 	want := fmt.Sprint(slots, " ", events, " ", free, " 0")
 	eventually(t, fmt.Sprintf("key %s has %s left", key, want), func() bool { return c.budgets(t, key) == want })
-}
-
-// line reads a line of a stream, which must come soon.
-func line(t *testing.T, stream *bufio.Reader) string {
-	t.Helper()
-	type read struct {
-		line string
-		err  error
-	}
-	came := make(chan read, 1)
-	go func() {
-		text, err := stream.ReadString('\n')
-		came <- read{text, err}
-	}()
-	select {
-	case r := <-came:
-		if r.err != nil {
-			t.Fatalf("instead of a line came %q, %v", r.line, r.err)
-		}
-		return strings.TrimSuffix(r.line, "\n")
-	case <-time.After(20 * time.Second):
-		t.Fatal("what the upstream has sent did not arrive")
-	}
-	return ""
-}
-
-// tell has the upstream say something.
-func (s *stream) tell(t *testing.T, text string) {
-	t.Helper()
-	select {
-	case s.say <- text:
-	case <-s.over:
-		t.Fatal("the stream has ended at the upstream")
-	case <-time.After(20 * time.Second):
-		t.Fatal("the upstream does not listen")
-	}
 }
 
 // dial opens a WebSocket.

@@ -173,7 +173,8 @@ func TestRefundsOfEqualLimits(t *testing.T) {
 	}
 	const now, factor = 1_763_640_000_000_000, 10_000_000
 	wide := store.Request{Zone: "wide", Cost: 1, Limits: []store.Limit{store.NewLimit("wide", "", limit)}}
-	narrow := store.Request{Zone: "narrow", Cost: 1, MaxWait: 3_600_000_000, Limits: []store.Limit{store.NewLimit("narrow", "", limit.Scaled(factor))}}
+	narrow := store.Request{Zone: "narrow", Cost: 1, MaxWait: 3_600_000_000}
+	narrow.Limits = []store.Limit{store.NewLimit("narrow", "", limit.Scaled(factor))}
 	script := redis.NewScript(algorithms.Set(0).With(limit.Algorithm()).Script())
 	for key, zones := range map[string][]store.Request{"a": {wide, narrow}, "b": {narrow, wide}} {
 		var m wire.Message

@@ -181,3 +181,26 @@ func TestNoSetsDuringAnOutage(t *testing.T) {
 	redistest.WaitFor(t, "the breaker to close", func() bool { return r.Failing() == 0 })
 	redistest.WaitFor(t, "the count to be set", func() bool { return server.Client.Exists(t.Context(), s.names().Name("k", "s")).Val() == 1 })
 }
+
+// A take of two keys that waited for a message of one of them stays behind a give-back of the other
+// one that was asked for before it.
+func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
+	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := givesBack("b")
+	take := s.newTake(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
+	q := &s.queue
+	q.calls = []*pendingCall{back, take}
+	q.givingBack = map[string][]*pendingCall{"a": nil, "b": nil} // a message for each is in flight
+	if s.fillLocked(new(batch)); len(q.calls) > 0 {
+		t.Fatal("one of them doesn't wait")
+	}
+	for _, key := range []string{"b", "a"} {
+		s.messageEnded(&batch{calls: []*pendingCall{givesBack(key)}}, nil, true)
+	}
+	if len(q.calls) != 2 || q.calls[0] != back {
+		t.Error("the take has overtaken the give-back")
+	}
+}

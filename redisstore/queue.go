@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -395,16 +396,35 @@ func (s *Store) messageEnded(b *batch, again []*pendingCall, answered bool) {
 			delete(q.givingBack, c.key)
 		}
 	}
-	if len(again) > 0 {
-		q.calls = append(again, q.calls...)
+	q.putBackLocked(again)
+}
+
+// putBackLocked puts calls back into the queue, in the order in which all were asked for. A take must
+// not overtake a give-back that was asked for before it and is still queued: they can have a key in
+// common that is not the one for which the take waited.
+func (q *queue) putBackLocked(calls []*pendingCall) {
+	if len(calls) == 0 {
+		return
 	}
+	slices.SortStableFunc(calls, func(a, b *pendingCall) int { return a.queued.Compare(b.queued) })
+	rest := q.calls
+	q.calls = make([]*pendingCall, 0, len(calls)+len(rest))
+	for _, c := range calls {
+		n := 0
+		for n < len(rest) && rest[n].queued.Before(c.queued) {
+			n++
+		}
+		q.calls = append(append(q.calls, rest[:n]...), c)
+		rest = rest[n:]
+	}
+	q.calls = append(q.calls, rest...)
 }
 
 // requeue puts calls that have waited for others into the queue, before all others.
 func (s *Store) requeue(parked []*pendingCall) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
-	s.queue.calls = append(parked, s.queue.calls...)
+	s.queue.putBackLocked(parked)
 	s.scheduleSendLocked()
 }
 

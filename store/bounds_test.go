@@ -38,8 +38,8 @@ func isKept(use func(key string)) bool {
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 	for name, open := range map[string]func() store.Store{
-		"memory":      func() store.Store { return store.NewSharedMemory().Bounded(1000, zones(1), func(string) {}) },
-		"full memory": func() store.Store { return store.NewSharedMemory().Bounded(1, zones(2), func(string) {}) },
+		"memory":      func() store.Store { return store.NewSharedMemory().Bounded(1000, zoneCount(1), func(string) {}) },
+		"full memory": func() store.Store { return store.NewSharedMemory().Bounded(1, zoneCount(2), func(string) {}) },
 		"deny cache":  func() store.Store { return store.NewDenyCache(newFailing()) },
 	} {
 		for _, q := range storetest.Variants(2, 3_600_000_000) {
@@ -72,10 +72,10 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 // Keys and limits are hashed by different secrets: a key that is a limit's ID is a key as any
 // other.
 func TestMemoryKeyLikeALimit(t *testing.T) {
-	s := store.NewSharedMemory().Bounded(1000, zones(1), nil)
+	s := store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
 	for i := range 300 { // so many that some are in the same shard
-		l := window(t, 1, time.Duration(i+1)*time.Hour)
-		if !transaction(t, s, "z", l.ID, 1, l) || transaction(t, s, "z", l.ID, 1, l) {
+		l := fixedWindow(t, 1, time.Duration(i+1)*time.Hour)
+		if !take(t, s, "z", l.ID, 1, l) || take(t, s, "z", l.ID, 1, l) {
 			t.Fatalf("key %q has not 1", l.ID)
 		}
 	}
@@ -96,7 +96,7 @@ func TestMemoryKeepsAllOfAState(t *testing.T) {
 // Budgets hold no pointer, so that the garbage collector has as much to do with many of them
 // as with few.
 func TestMemoryHoldsNoPointers(t *testing.T) {
-	const most = 200_000
+	const count = 200_000
 	scannable := func() int64 {
 		runtime.GC()
 		sample := []metrics.Sample{{Name: "/gc/scan/heap:bytes"}}
@@ -104,15 +104,15 @@ func TestMemoryHoldsNoPointers(t *testing.T) {
 		return int64(sample[0].Value.Uint64())
 	}
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zones(1), nil)
-	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}}}
+	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	r := []store.Request{{Zone: "z", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}}
 	before := scannable()
-	for i := range most {
+	for i := range count {
 		r[0].Key = fmt.Sprint(i)
 		_, _ = s.Take(context.Background(), r)
 	}
-	if bytes := scannable() - before; bytes > most*10 {
-		t.Errorf("%d keys have the garbage collector look at %d bytes more", most, bytes)
+	if bytes := scannable() - before; bytes > count*10 {
+		t.Errorf("%d keys have the garbage collector scan %d bytes more", count, bytes)
 	}
 	runtime.KeepAlive(memory)
 }
@@ -129,12 +129,12 @@ func allocated(f func()) uint64 {
 // Each of many overrides has limits of its own: the first request to one costs no more than
 // to any other.
 func TestMemoryLimitsCostNothing(t *testing.T) {
-	const most = 16_000
+	const count = 16_000
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zones(1), nil)
-	limits := make([]store.Limit, most)
+	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	limits := make([]store.Limit, count)
 	for i := range limits {
-		limits[i] = window(t, int64(i)+1, time.Hour)
+		limits[i] = fixedWindow(t, int64(i)+1, time.Hour)
 	}
 	r := []store.Request{{Zone: "z", Cost: 1, Limits: make([]store.Limit, 1)}}
 	bytes := allocated(func() {
@@ -143,11 +143,11 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 			_, _ = s.Take(context.Background(), r)
 		}
 	})
-	if bytes > most*500 {
-		t.Errorf("the first charges of %d limits allocated %d bytes each", most, bytes/most)
+	if bytes > count*500 {
+		t.Errorf("the first charges of %d limits allocated %d bytes each", count, bytes/count)
 	}
-	if memory.Keys() != most || memory.Zones() != 1 {
-		t.Errorf("%d keys of %d zones are held, want %d of 1", memory.Keys(), memory.Zones(), most)
+	if memory.Keys() != count || memory.Zones() != 1 {
+		t.Errorf("%d keys of %d zones are held, want %d of 1", memory.Keys(), memory.Zones(), count)
 	}
 }
 
@@ -155,27 +155,27 @@ func TestMemoryLimitsCostNothing(t *testing.T) {
 // what nobody uses any more is forgotten.
 func TestMemoryForgetsZones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 16_000
+		const count = 16_000
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zones(1), nil)
-		kept, limit := window(t, 2, time.Hour), window(t, 2, time.Minute)
-		transaction(t, s, "kept", "k", 1, kept)
+		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		kept, limit := fixedWindow(t, 2, time.Hour), fixedWindow(t, 2, time.Minute)
+		take(t, s, "kept", "k", 1, kept)
 		for round := range 3 {
 			r := []store.Request{{Cost: 1, Limits: []store.Limit{limit}}}
 			bytes := allocated(func() {
 				for range 2 {
-					for i := range most {
+					for i := range count {
 						r[0].Zone = fmt.Sprint("zone ", i, " of ", round)
 						r[0].Key = r[0].Zone
 						_, _ = s.Take(context.Background(), r)
 					}
 				}
 			})
-			if bytes > most*1000 {
-				t.Errorf("%d zones allocated %d bytes each", most, bytes/most)
+			if bytes > count*1000 {
+				t.Errorf("%d zones allocated %d bytes each", count, bytes/count)
 			}
-			if memory.Zones() != 1+most || memory.Keys() != 1+most {
-				t.Errorf("%d keys of %d zones, want %d of as many", memory.Keys(), memory.Zones(), 1+most)
+			if memory.Zones() != 1+count || memory.Keys() != 1+count {
+				t.Errorf("%d keys of %d zones, want %d of as many", memory.Keys(), memory.Zones(), 1+count)
 			}
 			time.Sleep(time.Minute)
 			memory.Sweep()
@@ -183,10 +183,10 @@ func TestMemoryForgetsZones(t *testing.T) {
 				t.Errorf("%d keys of %d zones after a sweep, want 1 of 1", memory.Keys(), memory.Zones())
 			}
 		}
-		if memory.ZoneNumbers() > 1+most {
-			t.Errorf("%d numbers of zones in use, want %d: they are not used again", memory.ZoneNumbers(), 1+most)
+		if memory.ZoneNumbers() > 1+count {
+			t.Errorf("%d numbers of zones in use, want %d: they are not used again", memory.ZoneNumbers(), 1+count)
 		}
-		if !transaction(t, s, "kept", "k", 1, kept) || transaction(t, s, "kept", "k", 1, kept) {
+		if !take(t, s, "kept", "k", 1, kept) || take(t, s, "kept", "k", 1, kept) {
 			t.Error("a budget changed with the zones around it")
 		}
 	})
@@ -197,20 +197,20 @@ func TestMemoryForgetsZones(t *testing.T) {
 func TestMemoryZonesAtOnce(t *testing.T) {
 	const clients, each, events = 8, 2000, 5000
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(1_000_000, zones(1), nil)
-	exact, short := window(t, events, time.Hour), window(t, 1, time.Microsecond)
+	s := memory.Bounded(1_000_000, zoneCount(1), nil)
+	exact, short := fixedWindow(t, events, time.Hour), fixedWindow(t, 1, time.Microsecond)
 	log := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 1000, Window: 1})
 	var passed atomic.Int64
 	var wg sync.WaitGroup
 	for range clients {
 		wg.Go(func() {
 			for i := range each {
-				if transaction(t, s, "exact", "k", 1, exact) {
+				if take(t, s, "exact", "k", 1, exact) {
 					passed.Add(1)
 				}
 				zone := fmt.Sprint("zone ", rand.IntN(4))
-				transaction(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
-				transaction(t, s, zone, "log", rand.Int64N(400), log)
+				take(t, s, zone, fmt.Sprint(rand.IntN(8)), 1, short)
+				take(t, s, zone, "log", rand.Int64N(400), log)
 				switch {
 				case i%50 == 0:
 					memory.Sweep()
@@ -239,11 +239,11 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1, zones(2), nil)
-		limit := window(t, 1, time.Minute)
-		transaction(t, s, "z", "held", 1, window(t, 1, time.Hour))
+		s := memory.Bounded(1, zoneCount(2), nil)
+		limit := fixedWindow(t, 1, time.Minute)
+		take(t, s, "z", "held", 1, fixedWindow(t, 1, time.Hour))
 		began := memory.Now()
-		if !transaction(t, s, "z", "a", 1, limit) {
+		if !take(t, s, "z", "a", 1, limit) {
 			t.Fatal("the shared budget is used already")
 		}
 		time.Sleep(time.Minute + time.Second - time.Microsecond)

@@ -9,56 +9,60 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// Checked is a store that can be asked whether it works, without taking anything.
+// Checked is a [Store] with a check.
 type Checked interface {
 	Store
+	// Check returns nil if the store works. It charges nothing.
 	Check(ctx context.Context) error
 }
 
-// Breaker is a [Store] that passes on what it is asked to another one, until that
-// has failed several times in a row. From then on it fails at once, and checks the
-// other one in the background until it works again: no request waits for a store
-// that doesn't answer. One failed [Breaker.Check] is enough, one denied permission
-// ([ReasonPermission]), because the next request might be charged in part, and one silence while
-// requests wait ([ReasonSilent]).
+// Breaker is a [Store] that stops asking another store while that store doesn't work, so that no
+// request waits in vain. The Breaker opens after 5 failures in a row. While it is open, all calls
+// return an [Error] with [ReasonOpen] at once, and the Breaker checks the store every 500 ms. It
+// closes when a check succeeds.
 //
-// Failures because of one key alone ([ReasonKey]) or of too many requests ([ReasonBusy]), and
-// requests whose client has left, say nothing about a store. A [SharedError] is one failure, of
-// however many requests it is.
+// One failure is enough to open the Breaker if it is
+//
+//   - a failed [Breaker.Check],
+//   - a missing permission ([ReasonPermission]), because the next request might be charged in part,
+//   - silence while requests wait ([ReasonSilent]).
+//
+// These don't count as failures: an error of a single key ([ReasonKey]), too many requests
+// ([ReasonBusy]), and a request whose client has left. A [SharedError] counts once.
 type Breaker struct {
 	store   Checked
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	open    atomic.Bool  // or half open: whether the store is not asked
-	failing atomic.Bool  // whether the last result that was counted is a failure
-	opened  atomic.Int64 // how many times it has opened
+	open    atomic.Bool  // reports whether the store is not asked: the breaker is open or half-open
+	failing atomic.Bool  // reports whether the last counted result is a failure
+	opened  atomic.Int64 // the number of times that the breaker has opened
 
 	closed context.Context
 	close  context.CancelFunc
 
-	last error // what became of the last request; the lock of breaker guards it
+	last error // the last counted result; guarded by the lock of breaker
 }
 
 // The settings of a [Breaker].
 const (
-	// breakerFailures in a row open it.
-	breakerFailures = 5
-	// breakerPause is how long after a failure the store is checked again.
-	breakerPause = 500 * time.Millisecond
-	// breakerCheck is how long a check may take: longer than a request waits, for it
-	// may have to find a new master and connect.
-	breakerCheck = time.Second
+	// maxFailures is the number of failures in a row that open a Breaker.
+	maxFailures = 5
+	// checkPause is how long the Breaker waits after a failure before it checks the store.
+	checkPause = 500 * time.Millisecond
+	// checkTimeout is how long a check may take. It is longer than the timeout of a request,
+	// because the check may have to find a new master and connect.
+	checkTimeout = time.Second
 )
 
-// ErrOpen is the error beneath that of a [Breaker] which doesn't ask its store.
+// ErrOpen is the underlying error of an [Error] with [ReasonOpen].
 var ErrOpen = errors.New("the store has failed, and is not asked until it works again")
 
-// NewBreaker returns a closed breaker before a store. changed, if not nil, is called
-// when it opens, with the last failure, and when it closes, with nil.
+// NewBreaker returns a closed Breaker for a store. changed, if not nil, is called with the last failure
+// when the Breaker opens, and with nil when it closes.
 func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 	b := &Breaker{store: store}
 	b.closed, b.close = context.WithCancel(context.Background())
 	b.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout:    breakerPause,
+		Timeout:    checkPause,
 		IsExcluded: func(err error) bool { return err != nil && (!isFailure(err) || alreadyCounted(err)) },
 		IsSuccessful: func(err error) bool {
 			b.last = err
@@ -66,23 +70,23 @@ func NewBreaker(store Checked, changed func(failure error)) *Breaker {
 			return err == nil
 		},
 		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return c.ConsecutiveFailures >= breakerFailures || opensAtOnce(b.last)
+			return c.ConsecutiveFailures >= maxFailures || opensAtOnce(b.last)
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			b.open.Store(to != gobreaker.StateClosed)
 			switch {
 			case from == gobreaker.StateClosed:
 				b.opened.Add(1)
-				go b.probe(changed, b.last)
+				go b.checkUntilClosed(changed, b.last)
 			case to == gobreaker.StateClosed && changed != nil:
-				go changed(nil) // the breaker is locked
+				go changed(nil) // in a goroutine, because the breaker is locked
 			}
 		},
 	})
 	return b
 }
 
-// SharedError is why several requests failed that were asked about together.
+// SharedError is one failure of several requests, for example of a message with all of them.
 type SharedError struct {
 	Err     error
 	counted atomic.Bool
@@ -93,36 +97,36 @@ func (e *SharedError) Error() string { return e.Err.Error() }
 // Unwrap returns the underlying error.
 func (e *SharedError) Unwrap() error { return e.Err }
 
-// alreadyCounted tells whether a failure has been counted before, and notes that it is now.
+// alreadyCounted reports whether a [SharedError] was counted before, and marks it as counted.
 func alreadyCounted(err error) bool {
 	shared, ok := errors.AsType[*SharedError](err)
 	return ok && shared.counted.Swap(true)
 }
 
-// isFailure reports whether an error of a store is one that other requests are likely
-// to meet, too.
+// isFailure reports whether an error of a request is a failure of the store, which other requests are
+// likely to meet, too.
 func isFailure(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
 	return ok && failed.Reason != ReasonKey && failed.Reason != ReasonBusy
 }
 
-// IsBusy reports whether an error is one with [ReasonBusy], which is no failure of the store.
+// IsBusy reports whether an error is an [Error] with [ReasonBusy].
 func IsBusy(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
 	return ok && failed.Reason == ReasonBusy
 }
 
-// opensAtOnce reports whether a failure needs no second one.
+// opensAtOnce reports whether one failure is enough to open a Breaker.
 func opensAtOnce(err error) bool {
 	failed, ok := errors.AsType[*Error](err)
 	return ok && (failed.Reason == ReasonPermission || failed.Reason == ReasonSilent || failed.Reason == reasonCheck)
 }
 
-// reasonCheck is that of failed checks: they are no requests.
+// reasonCheck is the Reason of a failed check. It is not exported, because no request fails with it.
 const reasonCheck = "check"
 
-// Check checks the store. If that fails, the store isn't asked until it works; a ctx
-// that is canceled, or over to begin with, says nothing about it.
+// Check checks the store. If the check fails, the Breaker opens. A check whose ctx is canceled, or has
+// ended before, doesn't count.
 func (b *Breaker) Check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -138,14 +142,14 @@ func (b *Breaker) Check(ctx context.Context) error {
 	return err
 }
 
-// probe tells what the failure was, and checks the store again and again until it
-// works.
-func (b *Breaker) probe(changed func(error), failure error) {
+// checkUntilClosed calls changed with the failure that opened the Breaker, and then checks the store
+// until a check succeeds.
+func (b *Breaker) checkUntilClosed(changed func(error), failure error) {
 	if changed != nil {
 		changed(failure)
 	}
-	const soon = time.Millisecond // for the breaker to have noticed that the pause is over
-	timer := time.NewTimer(breakerPause + soon)
+	const wait = checkPause + time.Millisecond // a little longer, so that the breaker is half-open by then
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		select {
@@ -153,30 +157,30 @@ func (b *Breaker) probe(changed func(error), failure error) {
 		case <-b.closed.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(b.closed, breakerCheck)
+		ctx, cancel := context.WithTimeout(b.closed, checkTimeout)
 		err := b.Check(ctx)
 		cancel()
 		if err == nil {
 			return
 		}
-		timer.Reset(breakerPause + soon)
+		timer.Reset(wait)
 	}
 }
 
-// Open tells whether the store is not asked at present.
+// Open reports whether the Breaker is open, so that the store is not asked.
 func (b *Breaker) Open() bool { return b.open.Load() }
 
-// Close ends the checks. The breaker can still be asked: if it is open then, what it is asked
-// makes it check the store now and then.
+// Close ends the regular checks. The Breaker can still be used. If it is open, calls start a check now
+// and then.
 func (b *Breaker) Close() { b.close() }
 
-// revive checks the store if nobody else does any more, and the last failure is long enough ago.
-func (b *Breaker) revive() {
+// checkOnceClosed starts a check if the regular checks have ended and the pause is over.
+func (b *Breaker) checkOnceClosed() {
 	if b.closed.Err() == nil || b.breaker.State() != gobreaker.StateHalfOpen {
 		return
 	}
-	go func() { // nobody waits for a store that doesn't answer
-		ctx, cancel := context.WithTimeout(context.Background(), breakerCheck)
+	go func() { // in a goroutine, so that no request waits for the check
+		ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 		defer cancel()
 		_ = b.Check(ctx)
 	}()
@@ -191,16 +195,17 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 	return allowed, err
 }
 
-// CountSlots implements slotCounter, also while the breaker is open.
+// CountSlots implements [SlotCounter]. It reaches the store even while the Breaker is open.
 func (b *Breaker) CountSlots(requests []Request) { countSlots(b.store, requests) }
 
-// slotLeaver is a [Store] that keeps its count of slots set. It must hear of slots that are left even
-// while it isn't asked, or it would count them forever.
-type slotLeaver interface {
+// SlotLeaver is a [Store] that notes slots that are given back even while a [Breaker] is open. A remote
+// store that keeps a count of its own must be a SlotLeaver, or it would count those slots for ever.
+type SlotLeaver interface {
+	// LeaveSlots notes the slots that corrections give back, without asking a remote store.
 	LeaveSlots(corrections []Correction)
 }
 
-// Correct implements [Store]. While the breaker is open, all corrections are lost.
+// Correct implements [Store]. While the Breaker is open, all corrections are lost.
 func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 	opened := b.opened.Load()
 	lost := func(err error) {
@@ -209,14 +214,14 @@ func (b *Breaker) Correct(corrections []Correction, failed func(error)) {
 		}
 	}
 	if b.Open() {
-		if s, ok := b.store.(slotLeaver); ok {
+		if s, ok := b.store.(SlotLeaver); ok {
 			s.LeaveSlots(corrections)
 		}
 		lost(&Error{Reason: ReasonOpen, Err: ErrOpen})
 		return
 	}
 	b.store.Correct(corrections, func(err error) {
-		b.count(err, opened)
+		b.countResult(err, opened)
 		lost(err)
 	})
 }
@@ -226,22 +231,23 @@ func (b *Breaker) Change(ctx context.Context, c Change) error {
 	return b.Do(func() error { return b.store.Change(ctx, c) })
 }
 
-// Do calls ask, which asks the store something and returns its error, unless the
-// breaker is open.
+// Do calls ask, counts its error, and returns it. ask asks the store. If the Breaker is open, Do
+// doesn't call ask.
 func (b *Breaker) Do(ask func() error) error {
 	opened := b.opened.Load()
-	if b.Open() { // half open is for checks
-		b.revive()
+	if b.Open() { // also if half-open, because that is for checks
+		b.checkOnceClosed()
 		return &Error{Reason: ReasonOpen, Err: ErrOpen}
 	}
 	err := ask()
-	b.count(err, opened)
+	b.countResult(err, opened)
 	return err
 }
 
-// count counts a result. opened is how many times the breaker had opened before the store was asked:
-// a result from before an outage says nothing. A success after a success changes nothing.
-func (b *Breaker) count(err error, opened int64) {
+// countResult counts the result of a request. opened is the number of times that the Breaker had opened
+// before the request. A result from before an outage says nothing, so countResult skips it. It also skips
+// a success after a success, because that changes nothing.
+func (b *Breaker) countResult(err error, opened int64) {
 	if err == nil && !b.failing.Load() || b.opened.Load() != opened {
 		return
 	}

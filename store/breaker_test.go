@@ -13,13 +13,18 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// failing is a store in memory that can be told to fail.
+// failing is a store in memory that fails on demand.
 type failing struct {
 	storetest.Store
 	err    atomic.Pointer[error]
 	asked  atomic.Int64
 	checks atomic.Int64
 }
+
+var (
+	_ store.SlotCounter = (*failing)(nil)
+	_ store.SlotLeaver  = (*failing)(nil)
+)
 
 func (f *failing) fail(err error) { f.err.Store(&err) }
 
@@ -38,10 +43,10 @@ func (f *failing) Take(ctx context.Context, requests []store.Request) (bool, err
 	return f.Store.Take(ctx, requests)
 }
 
-// CountSlots counts slots even while the store fails.
+// CountSlots counts slots even while the store fails, because it only notes its own count.
 func (f *failing) CountSlots(requests []store.Request) { f.Store.(*store.Memory).CountSlots(requests) }
 
-// LeaveSlots gives slots back even while the store fails.
+// LeaveSlots gives back slots even while the store fails.
 func (f *failing) LeaveSlots(corrections []store.Correction) {
 	for _, c := range corrections {
 		f.Store.Correct([]store.Correction{{Request: c.Request, Leave: c.Leave}}, nil)
@@ -60,19 +65,19 @@ func (f *failing) Correct(corrections []store.Correction, failed func(error)) {
 	}
 }
 
-// checking is the key of what a check calls first, if its context has one.
-type checking struct{}
+// cancelKey is the key of a context's cancel function, which Check calls first.
+type cancelKey struct{}
 
 func (f *failing) Check(ctx context.Context) error {
 	f.checks.Add(1)
-	if first, ok := ctx.Value(checking{}).(context.CancelFunc); ok {
-		first()
+	if cancel, ok := ctx.Value(cancelKey{}).(context.CancelFunc); ok {
+		cancel()
 	}
 	return f.failure()
 }
 
 func newFailing() *failing {
-	return &failing{Store: store.NewSharedMemory().Bounded(1000, zones(1), nil)}
+	return &failing{Store: store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)}
 }
 
 var errGone = &store.Error{Reason: store.ReasonConnection, Err: errors.New("it is gone")}
@@ -86,19 +91,19 @@ func TestBreakerConforms(t *testing.T) {
 	})
 }
 
-// With the store behind it gone from the start, a failover decides as any store does.
+// If the main store never works, a failover decides as any store does.
 func TestFailoverConforms(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		f := newFailing()
 		f.fail(errGone)
 		b := store.NewBreaker(f, nil)
 		t.Cleanup(b.Close)
-		local := store.NewSharedMemory().Bounded(1000, zones(1), nil)
+		local := store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
 		return &storetest.Decorated{Store: store.NewFailover(b, local, func(error) {}), Inner: local, Alone: true}
 	})
 }
 
-// After five failures in a row a store isn't asked, until a check finds that it works.
+// After five failures in a row the store is not asked, until a check succeeds.
 func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailing()
@@ -111,10 +116,10 @@ func TestBreaker(t *testing.T) {
 		})
 		defer b.Close()
 		take := func() error {
-			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 			return err
 		}
-		others := []error{ // which say nothing about the store
+		others := []error{ // which are no failures of the store
 			context.Canceled, &store.Error{Reason: store.ReasonKey, Err: errors.New("a hash")},
 		}
 		for i := range 20 {
@@ -159,20 +164,19 @@ func TestBreaker(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(changes) != 2 || !errors.Is(changes[0], errGone) || changes[1] != nil {
-			t.Errorf("changes told: %v", changes)
+			t.Errorf("changes reported: %v", changes)
 		}
 	})
 }
 
-// A breaker that was closed, and is asked all the same by a request that came late, opens and
-// closes as before, though it checks its store only when it is asked.
+// After Close a breaker still opens and closes, but checks its store only when it is asked.
 func TestBreakerAskedOnceClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailing()
 		b := store.NewBreaker(f, nil)
 		b.Close()
 		take := func() error {
-			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+			_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 			return err
 		}
 		f.fail(errGone)
@@ -202,8 +206,8 @@ func TestBreakerAskedOnceClosed(t *testing.T) {
 	})
 }
 
-// What fails together is one failure, however many requests it is, and failures in a row
-// are those of several.
+// An error of many requests at once counts as one failure, so it takes five such errors to open a
+// breaker.
 func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailing()
@@ -215,7 +219,7 @@ func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
 			}
 			f.fail(&store.Error{Reason: store.ReasonConnection, Err: &store.SharedError{Err: errGone}})
 			for range 100 {
-				_, _ = b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+				_, _ = b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 			}
 		}
 		if !b.Open() {
@@ -224,12 +228,12 @@ func TestBreakerCountsSharedErrorsOnce(t *testing.T) {
 	})
 }
 
-// One refused permission is enough, and one failed check before any request: what is
-// asked next might be charged in part. A check that was given up says nothing.
+// One missing permission opens the breaker, because the next request might be charged in part. One failed
+// check opens it, too. A check that was given up doesn't count.
 func TestBreakerOpensAtOnce(t *testing.T) {
-	refused := &store.Error{Reason: store.ReasonPermission, Err: errors.New("NOPERM")}
+	denied := &store.Error{Reason: store.ReasonPermission, Err: errors.New("NOPERM")}
 	take := func(t *testing.T, b *store.Breaker) error {
-		_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1000, time.Hour)}}})
+		_, err := b.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1000, time.Hour)}}})
 		return err
 	}
 	tests := []struct {
@@ -238,7 +242,7 @@ func TestBreakerOpensAtOnce(t *testing.T) {
 		ask     func(*testing.T, *store.Breaker) error
 		opens   bool
 	}{
-		{"a permission", refused, take, true},
+		{"a permission", denied, take, true},
 		{"a check", errGone, func(t *testing.T, b *store.Breaker) error { return b.Check(t.Context()) }, true},
 		{"a check without an answer", context.DeadlineExceeded, func(t *testing.T, b *store.Breaker) error { return b.Check(t.Context()) }, true},
 		{"a check that was given up", context.Canceled, func(t *testing.T, b *store.Breaker) error {
@@ -249,7 +253,7 @@ func TestBreakerOpensAtOnce(t *testing.T) {
 		{"a check that is given up while it is under way", context.Canceled, func(t *testing.T, b *store.Breaker) error {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			return b.Check(context.WithValue(ctx, checking{}, cancel))
+			return b.Check(context.WithValue(ctx, cancelKey{}, cancel))
 		}, false},
 		{"a check without time", context.DeadlineExceeded, func(t *testing.T, b *store.Breaker) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 0)
@@ -297,18 +301,18 @@ func TestBreakerCorrects(t *testing.T) {
 		f := newFailing()
 		b := store.NewBreaker(f, nil)
 		defer b.Close()
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 10, time.Hour)}}}
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 10, time.Hour)}}}
 		for range 6 {
 			if _, err := b.Take(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
 		}
 		remaining := func() int64 {
-			look := []store.Request{{Zone: "z", Key: "k", Limits: r[0].Limits}}
-			if _, err := f.Store.Take(t.Context(), look); err != nil {
+			peek := []store.Request{{Zone: "z", Key: "k", Limits: r[0].Limits}}
+			if _, err := f.Store.Take(t.Context(), peek); err != nil {
 				t.Fatal(err)
 			}
-			return look[0].Outcome.Decisions[0].Remaining
+			return peek[0].Outcome.Decisions[0].Remaining
 		}
 		b.Correct(storetest.Refunds(r, 1), func(err error) { t.Errorf("correct: %v", err) })
 		if got := remaining(); got != 5 {
@@ -360,7 +364,7 @@ func TestBreakerIgnoresOldResults(t *testing.T) {
 	})
 }
 
-// Successes between failures are counted, although others aren't.
+// A success between failures counts, although a success after a success doesn't.
 func TestBreakerCountsFailuresInARow(t *testing.T) {
 	b := store.NewBreaker(stuck{}, nil)
 	defer b.Close()

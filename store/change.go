@@ -1,76 +1,70 @@
 package store
 
 import (
-	"context"
 	"errors"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Change is what an operator changes by hand about a key of a zone.
+// Change is a change that an operator makes to one key of a zone.
 type Change struct {
 	Zone, Key string
-	// Forget holds IDs of limits whose budgets become as if never charged, and of bans that
-	// end and are forgotten.
+	// Forget has the IDs of limits and bans. Their budgets become untouched, and their bans end
+	// and are forgotten.
 	Forget []string
-	// Ban holds bans that stand from now on for BanFor (above 0), whatever they were before.
+	// Ban has bans that begin now and last for BanFor, which is above 0. A ban that stands
+	// already is replaced.
 	Ban    []*Ban
 	BanFor algorithms.Micros
-	// Override, if not nil, is a text that shall be the key's override, for OverrideFor, or
-	// for good if that is 0; the empty text is none. The text means nothing to a store. No
-	// budget changes: limits that are part of both have what they had.
+	// Override, if not nil, is the text of the key's new override. The empty text removes the
+	// override. The override lasts for OverrideFor; 0 stands for ever. To a store, the text has
+	// no meaning. Budgets don't change, so a limit that is part of the old and the new override
+	// keeps its charges.
 	Override    *string
 	OverrideFor algorithms.Micros
 }
 
-// OverriddenError is why nothing was decided of requests: keys have other overrides than
-// the requests were made by.
+// OverriddenError is the error of a Take that decided nothing, because other overrides are in force
+// than the [Override] of each request says.
 type OverriddenError struct {
-	// Overrides holds the override in force for each of the requests; empty where there is
-	// none, or none can be.
+	// Overrides has one text per request: that of the override in force. The text is empty if
+	// there is none, or if the request has no Override.
 	Overrides []string
 }
 
-func (*OverriddenError) Error() string { return "keys have other overrides than was known" }
+func (*OverriddenError) Error() string { return "other overrides are in force" }
 
-// IsOverridden tells whether an error is an [OverriddenError].
+// IsOverridden reports whether an error is an [OverriddenError].
 func IsOverridden(err error) bool {
 	_, is := errors.AsType[*OverriddenError](err)
 	return is
 }
 
-// Change implements [Store]. It never fails.
-func (b *Memory) Change(ctx context.Context, c Change) error { return b.ChangeAt(ctx, 0, c) }
-
-// ChangeAt is Change at an instant of the caller's choice; 0 stands for the store's clock.
-func (b *Memory) ChangeAt(_ context.Context, now algorithms.Micros, c Change) error {
-	t := b.begin()
-	defer t.release()
-	t.addKey(c.Key)
-	t.lock(now)
-	s := t.shard(0)
+// change makes a change to the key with index 0.
+func (tx *transaction) change(c Change) {
+	s := tx.shardOf(0)
 	for _, id := range c.Forget {
-		s.dropLocked(t.shared.hashes.budget(t.keys[0], id), t.shared.dropped)
+		s.dropLocked(tx.shared.names.budget(tx.keys[0], id), tx.shared.subtractWeight)
 	}
 	for _, ban := range c.Ban {
-		f := findInShard(s, t.shared.hashes.budget(t.keys[0], ban.ID), t.shared.zones.of(c.Zone))
-		reset := ban.Begin(&f.state, t.now, c.BanFor)
-		t.save(&f, t.now+reset)
+		e := tx.find(0, tx.shared.zones.zone(c.Zone), ban.ID)
+		reset := ban.Begin(&e.state, tx.now, c.BanFor)
+		tx.save(&e, tx.now+reset)
 	}
 	if c.Override != nil {
 		expires := algorithms.Micros(0)
 		if c.OverrideFor > 0 {
-			expires = t.now + c.OverrideFor
+			expires = tx.now + c.OverrideFor
 		}
-		s.overrideLocked(overrideKey{c.Zone, c.Key}, override{*c.Override, expires})
+		s.setOverrideLocked(overrideKey{c.Zone, c.Key}, override{*c.Override, expires})
 	}
-	return nil
 }
 
-// checkOverrides returns an error if requests were made by other overrides than there are.
-func (t *transaction) checkOverrides(requests []Request) error {
+// checkOverrides returns an [OverriddenError] if other overrides are in force than requests were made
+// with.
+func (tx *transaction) checkOverrides(requests []Request) error {
 	inForce := func(i int) string {
-		return t.shard(i).overrideOf(overrideKey{requests[i].Zone, requests[i].Key}, t.now)
+		return tx.shardOf(i).overrideTextLocked(overrideKey{requests[i].Zone, requests[i].Key}, tx.now)
 	}
 	same := true
 	for i := range requests {
@@ -81,11 +75,11 @@ func (t *transaction) checkOverrides(requests []Request) error {
 	if same {
 		return nil
 	}
-	found := make([]string, len(requests))
+	texts := make([]string, len(requests))
 	for i := range requests {
 		if requests[i].Override != nil {
-			found[i] = inForce(i)
+			texts[i] = inForce(i)
 		}
 	}
-	return &OverriddenError{Overrides: found}
+	return &OverriddenError{Overrides: texts}
 }

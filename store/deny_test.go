@@ -3,8 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// remote is a store that is some way away: it decides half a trip after it was asked.
+// remote is a store with a network between: it decides half a trip after it was asked.
 type remote struct {
 	*failing
 	trip time.Duration
@@ -40,16 +38,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// denying runs a test with a cache before a store that is a trip away, in invented time.
-func denying(t *testing.T, trip time.Duration, test func(t *testing.T, c *store.DenyCache, r remote)) {
+// withDenyCache runs a test with a cache in front of a remote store, in fake time.
+func withDenyCache(t *testing.T, trip time.Duration, test func(t *testing.T, c *store.DenyCache, r remote)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := remote{newFailing(), trip}
 		test(t, store.NewDenyCache(r), r)
 	})
 }
 
-// answerOf takes, ends the test if the store fails, and tells whether the store was asked.
-func answerOf(t *testing.T, c store.Store, f *failing, requests []store.Request) (allowed, asked bool) {
+// takeAsked takes, and reports whether the store was asked. An error ends the test.
+func takeAsked(t *testing.T, c store.Store, f *failing, requests []store.Request) (allowed, asked bool) {
 	t.Helper()
 	before := f.asked.Load()
 	allowed, err := c.Take(t.Context(), requests)
@@ -59,17 +57,17 @@ func answerOf(t *testing.T, c store.Store, f *failing, requests []store.Request)
 	return allowed, f.asked.Load() > before
 }
 
-func one(cost int64, limits ...store.Limit) []store.Request {
+func request(cost int64, limits ...store.Limit) []store.Request {
 	return []store.Request{{Zone: "z", Key: "k", Cost: cost, Limits: limits}}
 }
 
-// exhaust takes until the first refusal.
-func exhaust(t *testing.T, c store.Store, requests []store.Request) {
+// takeUntilDenied takes until a request is denied.
+func takeUntilDenied(t *testing.T, c store.Store, requests []store.Request) {
 	t.Helper()
 	for n := 0; ; n++ {
 		allowed, err := c.Take(t.Context(), requests)
 		if err != nil || n == 1000 {
-			t.Fatal("it never refuses", err)
+			t.Fatal("it never denies", err)
 		}
 		if !allowed {
 			return
@@ -84,7 +82,7 @@ func TestDenyCacheConforms(t *testing.T) {
 	})
 }
 
-// A refusal is remembered from before it was asked for, as long as its retry-after. The store
+// A denial is remembered from before it was asked for, as long as its retry-after. The store
 // is asked again after three quarters of a second at most, also about a request that never passes.
 func TestDenyCacheUntil(t *testing.T) {
 	const trip = 40 * time.Millisecond
@@ -98,45 +96,45 @@ func TestDenyCacheUntil(t *testing.T) {
 		{time.Hour, 2, 750 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprint(test.window, test.cost), func(t *testing.T) {
-			denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-				requests := one(1, window(t, 1, test.window))
-				exhaust(t, r.failing, requests) // at once
+			withDenyCache(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
+				requests := request(1, fixedWindow(t, 1, test.window))
+				takeUntilDenied(t, r.failing, requests) // at once
 				requests[0].Cost = test.cost
 				sent := time.Now()
-				if _, asked := answerOf(t, c, r.failing, requests); !asked {
+				if _, asked := takeAsked(t, c, r.failing, requests); !asked {
 					t.Fatal("the store was not asked at first")
 				}
-				told := requests[0].Outcome.Decisions[0]
-				if until := time.Duration(told.RetryAfter-1) * time.Microsecond; test.window < time.Hour && until != test.until {
+				first := requests[0].Outcome.Decisions[0]
+				if until := time.Duration(first.RetryAfter-1) * time.Microsecond; test.window < time.Hour && until != test.until {
 					t.Fatalf("remembered for %v, want %v", until, test.until)
 				}
 				came := time.Now()
 				time.Sleep(time.Until(sent.Add(test.until)) - 1)
-				if _, asked := answerOf(t, c, r.failing, requests); asked {
-					t.Error("the store was asked before the refusal ended")
+				if _, asked := takeAsked(t, c, r.failing, requests); asked {
+					t.Error("the store was asked before the denial ended")
 				}
 				d, since := requests[0].Outcome.Decisions[0], time.Since(came).Microseconds()
-				if told.RetryAfter == algorithms.Forever {
+				if first.RetryAfter == algorithms.Forever {
 					if d.RetryAfter != algorithms.Forever {
 						t.Errorf("retry after %d µs, want never", d.RetryAfter)
 					}
-				} else if d.RetryAfter != told.RetryAfter-since ||
-					d.ResetAfter != told.ResetAfter-since || d.MoreAfter != told.MoreAfter-since || d.Remaining != told.Remaining {
-					t.Errorf("%d µs later %+v, told was %+v", since, d, told)
+				} else if d.RetryAfter != first.RetryAfter-since ||
+					d.ResetAfter != first.ResetAfter-since || d.MoreAfter != first.MoreAfter-since || d.Remaining != first.Remaining {
+					t.Errorf("%d µs later %+v, at first %+v", since, d, first)
 				}
 				time.Sleep(time.Nanosecond)
-				if _, asked := answerOf(t, c, r.failing, requests); !asked {
-					t.Error("the store was not asked when the refusal had ended")
+				if _, asked := takeAsked(t, c, r.failing, requests); !asked {
+					t.Error("the store was not asked when the denial had ended")
 				}
 			})
 		})
 	}
 }
 
-// A refusal refuses requests that cost as much or more and have as much burst or less, of that
+// A denial denies requests that cost as much or more and have as much burst or less, of that
 // limit and key, and no others, unless they may be held for so long that they would pass.
-func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
-	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+func TestDenyCacheCovers(t *testing.T) {
+	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 10_000_000_000, Burst: 10})
 		other := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 11, Window: 10_000_000_000, Burst: 10})
 		scaled := func(factor int64) store.Limit {
@@ -145,23 +143,23 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 			return l
 		}
 		with := func(cost int64, wait time.Duration, l store.Limit) []store.Request {
-			requests := one(cost, l)
+			requests := request(cost, l)
 			requests[0].MaxWait = wait.Microseconds()
 			return requests
 		}
-		exhaust(t, r.failing, with(1, 0, limit))
+		takeUntilDenied(t, r.failing, with(1, 0, limit))
 		half := scaled(2)
-		refused := with(3, time.Minute, half)
-		if _, asked := answerOf(t, c, r.failing, refused); !asked {
+		denied := with(3, time.Minute, half)
+		if _, asked := takeAsked(t, c, r.failing, denied); !asked {
 			t.Fatal("the store was not asked at first")
 		}
-		enough := time.Minute + time.Duration(refused[0].Outcome.Decisions[0].RetryAfter)*time.Microsecond
+		enough := time.Minute + time.Duration(denied[0].Outcome.Decisions[0].RetryAfter)*time.Microsecond
 		for _, test := range []struct {
 			what     string
 			requests []store.Request
-			known    bool
+			cached   bool
 		}{
-			{"the same", refused, true},
+			{"the same", denied, true},
 			{"more cost, for longer", with(4, time.Minute, half), false},
 			{"more cost than its burst", with(6, time.Minute, half), true},
 			{"less burst, for longer", with(3, time.Minute, scaled(3)), false},
@@ -170,22 +168,22 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 			{"a wait that is nearly long enough", with(3, enough-time.Second, half), true},
 			{"a wait that is long enough", with(3, enough, half), false},
 			{"another limit", with(3, time.Minute, other), false},
-			{"another key", []store.Request{{Zone: "z", Key: "K", Cost: 3, MaxWait: refused[0].MaxWait, Limits: refused[0].Limits}}, false},
+			{"another key", []store.Request{{Zone: "z", Key: "K", Cost: 3, MaxWait: denied[0].MaxWait, Limits: denied[0].Limits}}, false},
 			{"more burst", with(3, time.Minute, limit), false},
 			{"less cost", with(2, time.Minute, half), false},
-			{"a look", with(0, 0, half), false},
+			{"a peek", with(0, 0, half), false},
 		} {
-			_, asked := answerOf(t, c, r.failing, test.requests)
-			if asked == test.known {
+			_, asked := takeAsked(t, c, r.failing, test.requests)
+			if asked == test.cached {
 				t.Errorf("%s: the store was asked: %v", test.what, asked)
 			}
-			if !test.known {
+			if !test.cached {
 				continue
 			}
-			is := append([]store.Request(nil), test.requests...)
-			is[0].Outcome.Decisions = nil
-			_, _ = r.failing.Take(t.Context(), is)
-			got, want := test.requests[0].Outcome.Decisions[0].RetryAfter, is[0].Outcome.Decisions[0].RetryAfter
+			actual := append([]store.Request(nil), test.requests...)
+			actual[0].Outcome.Decisions = nil
+			_, _ = r.failing.Take(t.Context(), actual)
+			got, want := test.requests[0].Outcome.Decisions[0].RetryAfter, actual[0].Outcome.Decisions[0].RetryAfter
 			if got != want {
 				t.Errorf("%s: retry after %d µs, the store says %d µs", test.what, got, want)
 			}
@@ -193,49 +191,49 @@ func TestDenyCacheRefusesWhatItCovers(t *testing.T) {
 	})
 }
 
-// Refusals of different kinds are remembered side by side.
-func TestDenyCacheKinds(t *testing.T) {
-	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+// Denials of different demands are remembered side by side.
+func TestDenyCacheDemands(t *testing.T) {
+	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 10_000_000_000})
 		large := limit
 		large.Limit = limit.Scaled(500_000)
-		kinds := [][]store.Request{one(3, large), one(1, limit)}
-		exhaust(t, r.failing, one(1, large))
+		demands := [][]store.Request{request(3, large), request(1, limit)}
+		takeUntilDenied(t, r.failing, request(1, large))
 		for i := range 10 {
-			for _, requests := range kinds {
-				if _, asked := answerOf(t, c, r.failing, requests); asked != (i == 0) {
+			for _, requests := range demands {
+				if _, asked := takeAsked(t, c, r.failing, requests); asked != (i == 0) {
 					t.Errorf("round %d: %+v: asked %v", i, requests, asked)
 				}
 			}
 		}
-		kinds[1][0].MaxWait = 1
-		if _, asked := answerOf(t, c, r.failing, kinds[1]); asked || c.Held() != 2 {
-			t.Errorf("a longer wait: asked %v, %d refusals are remembered; want 2, because it is of the same kind", asked, c.Held())
+		demands[1][0].MaxWait = 1
+		if _, asked := takeAsked(t, c, r.failing, demands[1]); asked || c.Denials() != 2 {
+			t.Errorf("a longer wait: asked %v, %d denials are remembered; want 2, because the demand is the same", asked, c.Denials())
 		}
-		for i, kind := range [][]store.Request{one(2, large), one(4, large)} {
-			if _, asked := answerOf(t, c, r.failing, kind); !asked {
-				t.Errorf("kind %d is not remembered, but the store was not asked", i+3)
+		for i, demand := range [][]store.Request{request(2, large), request(4, large)} {
+			if _, asked := takeAsked(t, c, r.failing, demand); !asked {
+				t.Errorf("demand %d is not remembered, but the store was not asked", i+3)
 			}
-			if _, asked := answerOf(t, c, r.failing, kind); asked {
-				t.Errorf("kind %d is not remembered", i+3)
+			if _, asked := takeAsked(t, c, r.failing, demand); asked {
+				t.Errorf("demand %d is not remembered", i+3)
 			}
 		}
-		fifth := one(5, large) // these are all that are remembered, and cover it
-		if _, asked := answerOf(t, c, r.failing, fifth); asked || fifth[0].Outcome.Decisions[0].RetryAfter != 20_000_000_000 {
-			t.Errorf("the fifth kind: asked %v, %+v, want it to wait until the budget is untouched", asked, fifth[0].Outcome.Decisions)
+		fifth := request(5, large) // these are all that are remembered, and cover it
+		if _, asked := takeAsked(t, c, r.failing, fifth); asked || fifth[0].Outcome.Decisions[0].RetryAfter != 20_000_000_000 {
+			t.Errorf("the fifth demand: asked %v, %+v, want it to wait until the budget is untouched", asked, fifth[0].Outcome.Decisions)
 		}
-		if _, asked := answerOf(t, c, r.failing, one(1, large)); !asked {
-			t.Error("refused because something that costs more was")
+		if _, asked := takeAsked(t, c, r.failing, request(1, large)); !asked {
+			t.Error("denied because something that costs more was")
 		}
 	})
 }
 
-// A request that is charged or begins a budget although it is refused is never answered
+// A request that is charged or begins a budget although it is denied is never answered
 // from the cache, in whichever of its zones.
 func TestDenyCachePassesOn(t *testing.T) {
 	initial := int64(1)
-	refusing := func(t *testing.T) store.Request {
-		return store.Request{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1, time.Hour)}}
+	denying := func(t *testing.T) store.Request {
+		return store.Request{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Hour)}}
 	}
 	with := func(t *testing.T, mode algorithms.Mode, q algorithms.Quota) store.Request {
 		return store.Request{Zone: "y", Key: "k", Cost: 1, Mode: mode, Limits: []store.Limit{storetest.Limit(t, "y", q)}}
@@ -255,12 +253,12 @@ func TestDenyCachePassesOn(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.mode, test.quota.Algorithm), func(t *testing.T) {
 			for first := range 2 {
-				denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
-					exhaust(t, c, []store.Request{refusing(t)})
-					requests := []store.Request{refusing(t), with(t, test.mode, test.quota)}
+				withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+					takeUntilDenied(t, c, []store.Request{denying(t)})
+					requests := []store.Request{denying(t), with(t, test.mode, test.quota)}
 					requests[0], requests[1] = requests[first], requests[1-first]
 					for range 3 {
-						if allowed, asked := answerOf(t, c, r.failing, requests); allowed || asked != test.asks {
+						if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || asked != test.asks {
 							t.Errorf("allowed %v, asked %v, want %v", allowed, asked, test.asks)
 						}
 					}
@@ -271,28 +269,28 @@ func TestDenyCachePassesOn(t *testing.T) {
 }
 
 // A budget that begins with less than its burst begins with its first request, even if
-// another limit refuses that; once it refuses itself it has begun.
+// another limit denies that; once it denies itself it has begun.
 func TestDenyCacheLetsBudgetsBegin(t *testing.T) {
-	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		none := int64(0)
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 10_000_000, Initial: &none})
-		answerOf(t, c, r.failing, one(1, limit))
-		if _, asked := answerOf(t, c, r.failing, one(1, limit)); asked {
+		takeAsked(t, c, r.failing, request(1, limit))
+		if _, asked := takeAsked(t, c, r.failing, request(1, limit)); asked {
 			t.Error("the store was asked about a budget that has begun")
 		}
 	})
 }
 
-// A cached answer says what the refusing limits said, and of the others that they were
+// A cached answer says what the denying limits said, and of the others that they were
 // not asked.
 func TestDenyCacheDecisions(t *testing.T) {
-	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
-		tight, loose := window(t, 1, time.Hour), window(t, 100, time.Hour)
-		exhaust(t, c, one(1, loose, tight))
-		requests := append(one(1, loose, tight), store.Request{Zone: "y", Key: "other", Cost: 1, Limits: []store.Limit{loose}})
+	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
+		tight, loose := fixedWindow(t, 1, time.Hour), fixedWindow(t, 100, time.Hour)
+		takeUntilDenied(t, c, request(1, loose, tight))
+		requests := append(request(1, loose, tight), store.Request{Zone: "y", Key: "other", Cost: 1, Limits: []store.Limit{loose}})
 		requests[0].Outcome.Decisions = make([]algorithms.Decision, 5)
 		kept := &requests[0].Outcome.Decisions[0]
-		if allowed, asked := answerOf(t, c, r.failing, requests); allowed || asked {
+		if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || asked {
 			t.Fatalf("allowed %v, asked %v", allowed, asked)
 		}
 		if len(requests[0].Outcome.Decisions) != 2 || &requests[0].Outcome.Decisions[0] != kept || len(requests[1].Outcome.Decisions) != 1 {
@@ -304,7 +302,7 @@ func TestDenyCacheDecisions(t *testing.T) {
 			}
 		}
 		if d := requests[0].Outcome.Decisions[1]; d.NotAsked || d.Allowed || d.RetryAfter != 3_600_000_000 || d.Remaining != 0 {
-			t.Errorf("the limit that refuses: %+v", d)
+			t.Errorf("the limit that denies: %+v", d)
 		}
 		for i, want := range []store.Verdict{store.Denied, store.NotAsked} {
 			if o := requests[i].Outcome; o.Verdict != want || o.Cached != (want == store.Denied) {
@@ -312,166 +310,28 @@ func TestDenyCacheDecisions(t *testing.T) {
 			}
 		}
 		c.Correct(storetest.Refunds(requests, 1), nil) // nothing was charged
-		if allowed, asked := answerOf(t, c, r.failing, requests); allowed || asked {
+		if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || asked {
 			t.Errorf("after giving back nothing: allowed %v, asked %v", allowed, asked)
 		}
-		if _, asked := answerOf(t, c, r.failing, one(1, loose)); !asked {
-			t.Error("a limit that had room refuses because another did not")
+		if _, asked := takeAsked(t, c, r.failing, request(1, loose)); !asked {
+			t.Error("a limit that had room denies because another did not")
 		}
 	})
-}
-
-// Only the store's own answers are remembered, not those of what stands in for it, and
-// they hold while the store isn't asked.
-func TestDenyCacheInOutage(t *testing.T) {
-	f := newFailing()
-	b := store.NewBreaker(f, nil)
-	t.Cleanup(b.Close)
-	s := store.NewFailover(store.NewDenyCache(b), store.NewSharedMemory().Bounded(1000, zones(1), nil), func(error) {})
-	known, unknown := window(t, 1, time.Hour), window(t, 2, time.Hour)
-	exhaust(t, s, one(1, known))
-	f.fail(errGone)
-	for range 10 {
-		exhaust(t, s, one(1, unknown))
-	}
-	if !b.Open() {
-		t.Fatal("the breaker is closed")
-	}
-	requests := one(1, known)
-	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || !requests[0].Outcome.Cached || requests[0].Outcome.Local {
-		t.Errorf("refused before: allowed %v, asked %v, %+v", allowed, asked, requests[0].Outcome)
-	}
-	requests = one(1, unknown)
-	if allowed, asked := answerOf(t, s, f, requests); allowed || asked || requests[0].Outcome.Cached || !requests[0].Outcome.Local {
-		t.Errorf("refused by what stands in: allowed %v, asked %v, %+v", allowed, asked, requests[0].Outcome.Decisions)
-	}
-}
-
-// What is given back through the cache is there at once, what is given back elsewhere
-// within a second.
-func TestDenyCacheRefund(t *testing.T) {
-	denying(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
-		limit := window(t, 1, time.Hour)
-		here, there := one(1, limit), one(1, limit)
-		answerOf(t, c, r.failing, here)
-		if allowed, _ := answerOf(t, c, r.failing, there); allowed {
-			t.Fatal("allowed twice")
-		}
-		c.Correct(storetest.Refunds(here, 1), nil)
-		if allowed, _ := answerOf(t, c, r.failing, there); !allowed {
-			t.Error("refused although it was given back")
-		}
-		time.Sleep(time.Nanosecond)     // what is asked at the instant of a refund may have been decided before
-		answerOf(t, c, r.failing, here) // refused
-		r.Correct(storetest.Refunds(there, 1), nil)
-		time.Sleep(750*time.Millisecond - 1)
-		if allowed, _ := answerOf(t, c, r.failing, here); allowed {
-			t.Error("the cache does not remember")
-		}
-		time.Sleep(time.Nanosecond)
-		if allowed, _ := answerOf(t, c, r.failing, here); !allowed {
-			t.Error("the store was not asked again")
-		}
-	})
-}
-
-// heldBack is a store whose next answers to takes arrive when they are let through.
-type heldBack struct {
-	store.Store
-	hold    atomic.Bool
-	decided chan struct{}
-	pass    chan struct{}
-}
-
-func (h *heldBack) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	allowed, err := h.Store.Take(ctx, requests)
-	if h.hold.Load() {
-		h.decided <- struct{}{}
-		<-h.pass
-	}
-	return allowed, err
-}
-
-// Nothing is remembered of a take that the store may have decided before events of its key
-// were given back, or the key was changed, through the same cache.
-func TestDenyCacheForgetsWhatWasDecidedBefore(t *testing.T) {
-	limit := window(t, 1, time.Hour)
-	ask := func(key string) []store.Request {
-		return []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}}
-	}
-	forget := store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}
-	tests := []struct {
-		name string
-		free func(t *testing.T, c *store.DenyCache, charged []store.Request) error
-	}{
-		{"refund", func(t *testing.T, c *store.DenyCache, charged []store.Request) error {
-			c.Correct(storetest.Refunds(charged, 1), nil)
-			return nil
-		}},
-		{"change", func(t *testing.T, c *store.DenyCache, _ []store.Request) error { return c.Change(t.Context(), forget) }},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFailing()
-				h := &heldBack{Store: f, decided: make(chan struct{}), pass: make(chan struct{})}
-				c := store.NewDenyCache(h)
-				charged, others := ask("k"), []string{"a", "b", "c"} // by chance one may be taken to have changed, too
-				answerOf(t, c, f, charged)
-				for _, key := range others {
-					answerOf(t, c, f, ask(key))
-				}
-				h.hold.Store(true)
-				var late sync.WaitGroup
-				for _, key := range append(others, "k") {
-					late.Go(func() {
-						if allowed, err := c.Take(t.Context(), ask(key)); allowed || err != nil {
-							t.Errorf("key %s: allowed %v, error %v", key, allowed, err)
-						}
-					})
-					<-h.decided
-				}
-				h.hold.Store(false)
-				if err := test.free(t, c, charged); err != nil {
-					t.Fatal(err)
-				}
-				close(h.pass) // the denials arrive now
-				late.Wait()
-				if allowed, asked := answerOf(t, c, f, ask("k")); !allowed || !asked {
-					t.Errorf("once it is free: allowed %v, asked %v", allowed, asked)
-				}
-				remembered := 0
-				for _, key := range others {
-					if allowed, asked := answerOf(t, c, f, ask(key)); !allowed && !asked {
-						remembered++
-					}
-				}
-				if remembered == 0 {
-					t.Error("the denials of other keys are not remembered")
-				}
-				time.Sleep(time.Millisecond)
-				answerOf(t, c, f, ask("k"))
-				if allowed, asked := answerOf(t, c, f, ask("k")); allowed || asked {
-					t.Errorf("a later denial is not remembered: allowed %v, asked %v", allowed, asked)
-				}
-			})
-		})
-	}
 }
 
 // A decision from the cache, and one past it, allocates nothing.
 func TestDenyCacheAllocatesNothing(t *testing.T) {
 	f := newFailing()
 	c := store.NewDenyCache(f)
-	limit := window(t, 1_000_000, time.Hour)
-	passes, refused := one(1, limit), one(2_000_000, limit)
+	limit := fixedWindow(t, 1_000_000, time.Hour)
+	passes, denied := request(1, limit), request(2_000_000, limit)
 	other := []store.Request{{Zone: "z", Key: "other", Cost: 1, Limits: []store.Limit{limit}}}
 	for _, test := range []struct {
 		what     string
 		requests []store.Request
-	}{{"nothing is remembered", passes}, {"refused", refused}, {"another refusal of the key", passes}, {"another key", other}} {
+	}{{"nothing is remembered", passes}, {"denied", denied}, {"another denial of the key", passes}, {"another key", other}} {
 		take := func() { _, _ = c.Take(context.Background(), test.requests) }
-		if test.what == "refused" {
+		if test.what == "denied" {
 			take()
 		}
 		if n := testing.AllocsPerRun(1000, take); n > 0.1 && !raceEnabled {
@@ -481,15 +341,15 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkDenyCache(b *testing.B) {
-	limit := window(b, 1_000_000_000, time.Hour)
-	passes, refused := one(1, limit), one(2_000_000_000, limit)
-	f := store.NewSharedMemory().Bounded(1000, zones(1), nil)
+	limit := fixedWindow(b, 1_000_000_000, time.Hour)
+	passes, denied := request(1, limit), request(2_000_000_000, limit)
+	f := store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
 	c := store.NewDenyCache(f)
 	for _, test := range []struct {
 		name     string
 		store    store.Store
 		requests []store.Request
-	}{{"store", f, passes}, {"empty", c, passes}, {"refused", c, refused}, {"passes", c, passes}} {
+	}{{"store", f, passes}, {"empty", c, passes}, {"denied", c, denied}, {"passes", c, passes}} {
 		b.Run(test.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

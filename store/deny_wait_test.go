@@ -21,16 +21,16 @@ func TestDenyCacheFlood(t *testing.T) {
 	for _, every := range []time.Duration{200 * time.Millisecond, time.Hour} {
 		t.Run(fmt.Sprint(every), func(t *testing.T) {
 			const trip, lasts, clients = 5 * time.Millisecond, 10 * time.Second, 20
-			denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-				limit := window(t, 1, every)
-				exhaust(t, c, one(1, limit))
+			withDenyCache(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
+				limit := fixedWindow(t, 1, every)
+				takeUntilDenied(t, c, request(1, limit))
 				first := r.asked.Load()
 				var all sync.WaitGroup
 				var requests, passed atomic.Int64
 				for range clients {
 					all.Go(func() {
 						for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
-							allowed, err := c.Take(t.Context(), one(1, limit))
+							allowed, err := c.Take(t.Context(), request(1, limit))
 							if err != nil {
 								t.Error(err)
 							}
@@ -43,8 +43,8 @@ func TestDenyCacheFlood(t *testing.T) {
 				all.Wait()
 				asked := r.asked.Load() - first
 				t.Logf("%d requests, %d passed, %d asked", requests.Load(), passed.Load(), asked)
-				if most := int64(lasts/(750*time.Millisecond)) + 1 + clients*passed.Load(); asked > most {
-					t.Errorf("asked %d times, want at most %d", asked, most)
+				if maxAsked := int64(lasts/(750*time.Millisecond)) + 1 + clients*passed.Load(); asked > maxAsked {
+					t.Errorf("asked %d times, want at most %d", asked, maxAsked)
 				}
 				if want := int64(lasts / (every + trip)); passed.Load() < want-1 || every == time.Hour && asked < 12 {
 					t.Errorf("%d passed, want %d; asked %d times", passed.Load(), want, asked)
@@ -55,22 +55,22 @@ func TestDenyCacheFlood(t *testing.T) {
 }
 
 // A flood of a banned key costs one check per 750 ms, in any mode; before that each
-// refusal is counted.
+// denial is counted.
 func TestDenyCacheBanFlood(t *testing.T) {
 	for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform} {
 		const after, lasts = 50, 10 * time.Second
-		denying(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+		withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
 			initial := int64(0)
 			begins := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Initial: &initial})
 			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
-			ask := func(cost int64) []store.Request {
-				requests := one(cost, begins)
+			requestWithBan := func(cost int64) []store.Request {
+				requests := request(cost, begins)
 				requests[0].Mode, requests[0].Ban = mode, ban
 				return requests
 			}
 			flood := func(cost int64) bool {
-				requests := ask(cost)
-				allowed, asked := answerOf(t, c, r.failing, requests)
+				requests := requestWithBan(cost)
+				allowed, asked := takeAsked(t, c, r.failing, requests)
 				if allowed {
 					t.Errorf("%v: a request passed", mode)
 				}
@@ -91,7 +91,7 @@ func TestDenyCacheBanFlood(t *testing.T) {
 			for n := range 20 {
 				all.Go(func() {
 					for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
-						requests := ask(int64(n % 3))
+						requests := requestWithBan(int64(n % 3))
 						if mode == algorithms.Binary {
 							requests[0].MaxWait = int64(n%2) * 100_000
 						}
@@ -111,8 +111,7 @@ func TestDenyCacheBanFlood(t *testing.T) {
 	}
 }
 
-// Where the store is so far away that a request can't wait for another's answer and its
-// own, it doesn't; and a refusal that is over before it is known is not remembered.
+// A denial that ends before its answer arrives is not remembered.
 func TestDenyCacheFarAway(t *testing.T) {
 	const trip = 60_000
 	for _, spacing := range []algorithms.Micros{trip - 10_000, trip + 30_000, 3_600_000_000} {
@@ -121,13 +120,13 @@ func TestDenyCacheFarAway(t *testing.T) {
 }
 
 func testFarAway(t *testing.T, trip, spacing algorithms.Micros) {
-	denying(t, time.Duration(trip)*time.Microsecond, func(t *testing.T, c *store.DenyCache, r remote) {
+	withDenyCache(t, time.Duration(trip)*time.Microsecond, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: spacing})
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
 				for range 50 {
-					if _, err := c.Take(t.Context(), one(1, limit)); err != nil {
+					if _, err := c.Take(t.Context(), request(1, limit)); err != nil {
 						t.Error(err)
 					}
 					time.Sleep(time.Millisecond)
@@ -135,33 +134,37 @@ func testFarAway(t *testing.T, trip, spacing algorithms.Micros) {
 			})
 		}
 		all.Wait()
-		if n := c.Held(); n != 0 && spacing < trip {
-			t.Errorf("%d refusals are remembered", n)
+		if n := c.Denials(); n != 0 && spacing < trip {
+			t.Errorf("%d denials are remembered", n)
 		}
 	})
 }
 
-// A second of a denial of an hour: three quarters of it pass, the store is asked, and test says
-// what becomes of that.
-func denialThatEnds(t *testing.T, trip time.Duration, limit store.Limit, test func(t *testing.T, c *store.DenyCache, r remote, began time.Time)) {
-	denying(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
-		exhaust(t, r.failing, one(1, limit))
+// withEndingDenial runs a test with a cache that remembers a denial, 750 ms later. By then the next request
+// asks the store.
+func withEndingDenial(
+	t *testing.T, trip time.Duration, limit store.Limit, test func(t *testing.T, c *store.DenyCache, r remote, began time.Time),
+) {
+	withDenyCache(t, trip, func(t *testing.T, c *store.DenyCache, r remote) {
+		takeUntilDenied(t, r.failing, request(1, limit))
 		began := time.Now()
-		answerOf(t, c, r.failing, one(1, limit))
+		takeAsked(t, c, r.failing, request(1, limit))
 		time.Sleep(time.Until(began.Add(750 * time.Millisecond)))
 		test(t, c, r, began)
 	})
 }
 
-// others has 20 requests come at once, and returns how those went.
-func others(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit) (allowed, denied, asked int64, took time.Duration, errs []error) {
+// others sends 20 requests at once, and returns their results.
+func others(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit) (
+	allowed, denied, asked int64, took time.Duration, errs []error,
+) {
 	t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	began, before := time.Now(), f.asked.Load()
 	for range 20 {
 		all.Go(func() {
-			ok, err := c.Take(t.Context(), one(1, limit))
+			ok, err := c.Take(t.Context(), request(1, limit))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -181,11 +184,11 @@ func others(t *testing.T, c *store.DenyCache, f *failing, limit store.Limit) (al
 // While one request asks whether a denial still stands, the others are denied by it at once. If
 // it does, nobody else has to ask.
 func TestDenyCacheAsksBeforeTheEnd(t *testing.T) {
-	limit := window(t, 1, time.Hour)
-	denialThatEnds(t, 50*time.Millisecond, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+	limit := fixedWindow(t, 1, time.Hour)
+	withEndingDenial(t, 50*time.Millisecond, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
 		var asker sync.WaitGroup
 		asker.Go(func() {
-			if allowed, asked := answerOf(t, c, r.failing, one(1, limit)); allowed || !asked {
+			if allowed, asked := takeAsked(t, c, r.failing, request(1, limit)); allowed || !asked {
 				t.Errorf("the first: allowed %v, asked %v", allowed, asked)
 			}
 		})
@@ -210,12 +213,12 @@ func TestDenyCacheAsksBeforeTheEnd(t *testing.T) {
 // If the request that asks is allowed, because somebody else gave something back, the others are
 // denied no longer than the second.
 func TestDenyCacheAskerPasses(t *testing.T) {
-	limit := window(t, 5, time.Hour)
-	denialThatEnds(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+	limit := fixedWindow(t, 5, time.Hour)
+	withEndingDenial(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
 		if err := r.Change(t.Context(), store.Change{Zone: "z", Key: "k", Forget: []string{limit.ID}}); err != nil {
 			t.Fatal(err)
 		}
-		if allowed, _ := answerOf(t, c, r.failing, one(1, limit)); !allowed {
+		if allowed, _ := takeAsked(t, c, r.failing, request(1, limit)); !allowed {
 			t.Error("the first was denied")
 		}
 		time.Sleep(time.Until(began.Add(time.Second)))
@@ -232,15 +235,15 @@ func TestDenyCacheAskerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hanging{failing: newFailing()}
 		c := store.NewDenyCache(s)
-		limit := window(t, 1, time.Hour)
-		exhaust(t, s.failing, one(1, limit))
+		limit := fixedWindow(t, 1, time.Hour)
+		takeUntilDenied(t, s.failing, request(1, limit))
 		began := time.Now()
-		answerOf(t, c, s.failing, one(1, limit))
+		takeAsked(t, c, s.failing, request(1, limit))
 		time.Sleep(750 * time.Millisecond)
 		s.hangs.Store(true)
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		asker := func() { _, _ = c.Take(ctx, one(1, limit)) }
+		asker := func() { _, _ = c.Take(ctx, request(1, limit)) }
 		before := s.came.Load()
 		for n := range int64(4) {
 			go asker()
@@ -250,7 +253,7 @@ func TestDenyCacheAskerLeaves(t *testing.T) {
 			}
 			for _, wait := range []time.Duration{0, again - 1} {
 				time.Sleep(wait)
-				if allowed, err := c.Take(t.Context(), one(1, limit)); allowed || err != nil || s.came.Load() != before+n+1 {
+				if allowed, err := c.Take(t.Context(), request(1, limit)); allowed || err != nil || s.came.Load() != before+n+1 {
 					t.Errorf("allowed %v, error %v, %d have asked, want %d", allowed, err, s.came.Load()-before, n+1)
 				}
 			}
@@ -269,10 +272,10 @@ func TestDenyCacheAskerLeaves(t *testing.T) {
 // If the store fails, the request that asks has failed. The others are denied until the second is
 // over. Then they fail, too.
 func TestDenyCacheStoreFails(t *testing.T) {
-	limit := window(t, 1, time.Hour)
-	denialThatEnds(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
+	limit := fixedWindow(t, 1, time.Hour)
+	withEndingDenial(t, 0, limit, func(t *testing.T, c *store.DenyCache, r remote, began time.Time) {
 		r.fail(errGone)
-		if _, err := c.Take(t.Context(), one(1, limit)); !errors.Is(err, errGone) {
+		if _, err := c.Take(t.Context(), request(1, limit)); !errors.Is(err, errGone) {
 			t.Errorf("the error of the first is %v", err)
 		}
 		if _, denied, asked, _, errs := others(t, c, r.failing, limit); denied != 20 || asked != 0 {
@@ -291,7 +294,7 @@ func TestDenyCacheStoreFails(t *testing.T) {
 	})
 }
 
-// hanging is a store that can be told not to answer.
+// hanging is a store that stops to answer on demand.
 type hanging struct {
 	*failing
 	hangs atomic.Bool

@@ -1,33 +1,34 @@
 package store
 
-// Held is how many denials are remembered.
-func (c *DenyCache) Held() int64 { return c.held.Load() }
+// Denials returns the number of remembered denials.
+func (c *DenyCache) Denials() int64 { return c.denials.Load() }
 
-// Zones is how many zones there are records of, and ZoneKeys what all of them hold.
+// Zones returns the number of zones that use memory.
 func (m *SharedMemory) Zones() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	return len(m.zones.byName)
 }
 
+// ZoneKeys returns the sum of the zones' weights, which is to equal Keys.
 func (m *SharedMemory) ZoneKeys() (sum int64) {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	for _, z := range m.zones.byName {
-		sum += z.keys.Load()
+		sum += z.weight.Load()
 	}
 	return sum
 }
 
-// ZoneNumbers is how many numbers of zones have ever been in use at the same time.
+// ZoneNumbers returns the largest number of zones so far.
 func (m *SharedMemory) ZoneNumbers() int {
 	m.zones.mu.Lock()
 	defer m.zones.mu.Unlock()
 	return len(m.zones.byNumber)
 }
 
-// Shared is how many budgets are shared between keys that found no room.
-func (m *SharedMemory) Shared() int {
+// SharedBudgets returns the number of budgets that are shared by keys without room.
+func (m *SharedMemory) SharedBudgets() int {
 	m.overflow.mu.Lock()
 	defer m.overflow.mu.Unlock()
 	return len(m.overflow.places)

@@ -6,29 +6,34 @@ import (
 	"sync"
 )
 
-// Failover is a [Store] that decides by budgets of this process while the store it
-// belongs to can't. They begin untouched with the first outage and are the same in
-// later ones; nothing of them is charged to the store when it is back.
+// Failover is a [Store] that asks a second store with budgets of this process, the local store, while
+// the main store fails. The main store is usually a [DenyCache], and the local store a [Memory].
 //
-// Slots are counted in both stores at all times, whichever granted them. So requests that are in
-// flight when an outage begins or ends keep their slots until they end.
+// The local budgets are untouched when the first outage begins. Later outages continue with the
+// charges of earlier ones. No charge moves from one store to the other.
+//
+// Slots are counted in both stores at all times. So requests in flight when an outage begins or ends
+// keep their slots.
 type Failover struct {
 	store  Store
 	local  localStore
 	failed func(error)
 }
 
-// NewFailover returns a store that asks local when store fails, and then calls
-// failed with the reason. It asks for the Part of limits and slots that have one.
+// NewFailover returns a Failover for a main store and a local store. The local store decides by the
+// Share of limits and slots, if they have one. failed is called with each error of the main store
+// that makes the local store decide.
 func NewFailover(store, local Store, failed func(error)) *Failover {
 	return &Failover{store: store, local: localStore{local}, failed: failed}
 }
 
-// Local returns the store with the budgets of this process.
+// Local returns the local store. It decides by the Share of limits and slots, ignores overrides, and
+// marks Outcomes as Local.
 func (f *Failover) Local() Store { return f.local }
 
-// Take implements [Store]. It fails only for overrides, if store is busy, or if the caller has
-// left. While store fails, the caller's overrides count.
+// Take implements [Store]. An error is an [OverriddenError], an [Error] with [ReasonBusy], an error
+// after ctx has ended, or an error of the local store. While the main store fails, the overrides of
+// the requests apply.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
 	if err == nil {
@@ -45,57 +50,67 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	return allowed, err
 }
 
-// slotCounter is a [Store] that can count slots which another store has granted. These slots are given
-// back to both stores.
-type slotCounter interface {
-	// Count counts the slots that requests have taken.
+// SlotCounter is a [Store] that can count slots granted by another store. A [Failover] gives each slot
+// back to both of its stores, if they are SlotCounters. A wrapper of a store must implement
+// SlotCounter, too, so that the slots reach the store behind it.
+type SlotCounter interface {
+	// CountSlots counts the slots that requests have taken, without regard to the limit.
 	CountSlots(requests []Request)
 }
 
+var (
+	_ SlotCounter = (*Memory)(nil)
+	_ SlotCounter = (*DenyCache)(nil)
+	_ SlotCounter = (*Breaker)(nil)
+	_ SlotCounter = localStore{}
+)
+
+// countSlots makes a store count the slots that requests have taken, if the store is a SlotCounter.
 func countSlots(s Store, requests []Request) {
-	if h, ok := s.(slotCounter); ok && slices.ContainsFunc(requests, takesSlot) {
-		h.CountSlots(requests)
+	tookSlot := func(r Request) bool { return r.Outcome.Slots.Taken }
+	if c, ok := s.(SlotCounter); ok && slices.ContainsFunc(requests, tookSlot) {
+		c.CountSlots(requests)
 	}
 }
 
-func takesSlot(r Request) bool { return r.Outcome.Slots.Taken }
-
-// Correct implements [Store]. It corrects the store that Take charged, but gives slots back to
-// both. A Charge that store may have lost is charged to the local budgets.
+// Correct implements [Store]. It corrects the store that decided the request, but gives slots back to
+// both stores. If the main store may have lost a Charge, the local store is charged.
 func (f *Failover) Correct(corrections []Correction, failed func(error)) {
-	var here, there, leave []Correction
+	var toStore, toLocal, leaveStore []Correction
+	_, storeCounts := f.store.(SlotCounter)
+	_, localCounts := f.local.Store.(SlotCounter)
 	for _, c := range corrections {
-		left := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
+		leave := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
 		if c.Request.Outcome.Local {
-			here = append(here, c)
-			if left.Leave {
-				leave = append(leave, left)
+			toLocal = append(toLocal, c)
+			if leave.Leave && storeCounts {
+				leaveStore = append(leaveStore, leave)
 			}
 			continue
 		}
-		there = append(there, c)
-		if _, holds := f.local.Store.(slotCounter); holds && left.Leave {
-			here = append(here, left)
+		toStore = append(toStore, c)
+		if leave.Leave && localCounts {
+			toLocal = append(toLocal, leave)
 		}
 	}
-	if len(there) > 0 {
-		f.store.Correct(there, f.orLocally(there, failed))
+	if len(toStore) > 0 {
+		f.store.Correct(toStore, f.orChargeLocally(toStore, failed))
 	}
-	if _, holds := f.store.(slotCounter); holds && len(leave) > 0 {
-		f.store.Correct(leave, nil)
+	if len(leaveStore) > 0 {
+		f.store.Correct(leaveStore, nil)
 	}
-	if len(here) > 0 {
-		f.local.Correct(here, failed)
+	if len(toLocal) > 0 {
+		f.local.Correct(toLocal, failed)
 	}
 }
 
-// orLocally returns a function that charges the local budgets with the Charges of corrections, and
-// then calls failed.
-func (f *Failover) orLocally(corrections []Correction, failed func(error)) func(error) {
+// orChargeLocally returns a function for failures to make corrections. The function charges the
+// Charges of the corrections to the local store, once, and then calls failed.
+func (f *Failover) orChargeLocally(corrections []Correction, failed func(error)) func(error) {
 	var charges []Correction
 	for _, c := range corrections {
 		if c.Charge > 0 {
-			r := *c.Request // which belongs to the caller
+			r := *c.Request // a copy, because the request belongs to the caller
 			r.Outcome = Outcome{}
 			charges = append(charges, Correction{Request: &r, Charge: c.Charge})
 		}
@@ -112,51 +127,51 @@ func (f *Failover) orLocally(corrections []Correction, failed func(error)) func(
 	}
 }
 
-// Change implements [Store]. It changes store alone.
+// Change implements [Store]. It changes only the main store.
 func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
 
-// localStore is a [Store] that asks another store for the Part that one instance grants.
+// localStore is a [Store] that passes requests on with the Share of their limits and slots.
 type localStore struct{ Store }
 
-// Take implements [Store]. It looks up no overrides.
+// Take implements [Store].
 func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) {
-	parts := make([]Request, len(requests))
+	shares := make([]Request, len(requests))
 	for i := range requests {
-		parts[i] = localRequest(&requests[i])
+		shares[i] = shareOf(&requests[i])
 	}
-	allowed, err := s.Store.Take(ctx, parts)
+	allowed, err := s.Store.Take(ctx, shares)
 	for i := range requests {
-		requests[i].Outcome = parts[i].Outcome
+		requests[i].Outcome = shares[i].Outcome
 		requests[i].Outcome.Local = true
 	}
 	return allowed, err
 }
 
-// CountSlots implements slotCounter.
+// CountSlots implements [SlotCounter].
 func (s localStore) CountSlots(requests []Request) { countSlots(s.Store, requests) }
 
 // Correct implements [Store].
 func (s localStore) Correct(corrections []Correction, failed func(error)) {
 	corrections = slices.Clone(corrections)
 	for i := range corrections {
-		p := localRequest(corrections[i].Request)
-		corrections[i].Request = &p
+		share := shareOf(corrections[i].Request)
+		corrections[i].Request = &share
 	}
 	s.Store.Correct(corrections, failed)
 }
 
-// scriptCall returns the request with the limits and slots that one instance grants.
-func localRequest(r *Request) Request {
-	p := *r
-	p.Override = nil
-	p.Limits = slices.Clone(r.Limits)
-	for i, l := range p.Limits {
+// shareOf returns a request with the Share of its limits and slots, and without its override.
+func shareOf(r *Request) Request {
+	share := *r
+	share.Override = nil
+	share.Limits = slices.Clone(r.Limits)
+	for i, l := range share.Limits {
 		if l.Share != nil {
-			p.Limits[i].Limit = l.Share
+			share.Limits[i].Limit = l.Share
 		}
 	}
 	if s := r.Slots; s != nil && s.Share > 0 {
-		p.Slots = &Slots{ID: s.ID, Limit: s.Share}
+		share.Slots = &Slots{ID: s.ID, Limit: s.Share}
 	}
-	return p
+	return share
 }

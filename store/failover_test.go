@@ -10,20 +10,20 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A failover decides by its own budgets while the store fails, by a part of the limits
-// if they have one, and gives back to the store that charged.
+// While the store fails, a failover decides by the Share of each limit. It gives back to the store that
+// charged.
 func TestFailover(t *testing.T) {
 	f := newFailing()
 	var failures []error
-	s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zones(1), nil), func(err error) { failures = append(failures, err) })
-	limit := window(t, 6, time.Hour)
-	part, err := limit.Limit.Part(1, 3)
+	s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zoneCount(1), nil), func(err error) { failures = append(failures, err) })
+	limit := fixedWindow(t, 6, time.Hour)
+	share, err := limit.Limit.Part(1, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit.Share = part
+	limit.Share = share
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10, Share: 3}
-	ask := func() []store.Request {
+	takeOne := func() []store.Request {
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
 		if _, err := s.Take(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -32,7 +32,7 @@ func TestFailover(t *testing.T) {
 	}
 	remaining := func(want int64) []store.Request {
 		t.Helper()
-		r := ask()
+		r := takeOne()
 		if got := r[0].Outcome.Decisions[0].Remaining; got != want {
 			t.Errorf("%d remaining, want %d", got, want)
 		}
@@ -52,8 +52,8 @@ func TestFailover(t *testing.T) {
 	f.fail(errGone)
 	local := inFlight(remaining(1), 2, true)
 	inFlight(remaining(0), 3, true)
-	if o := ask()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || o.Slots.Free || !o.Local {
-		t.Errorf("allowed past the part: %+v", o)
+	if o := takeOne()[0].Outcome; o.Verdict != store.Denied || o.Decisions[0].Allowed || o.Slots.Free || !o.Local {
+		t.Errorf("allowed past the share: %+v", o)
 	}
 	s.Correct([]store.Correction{{Request: &local[0], Charge: 10}}, func(err error) { t.Error(err) }) // there is no room
 	back(local)
@@ -63,14 +63,14 @@ func TestFailover(t *testing.T) {
 	back(charged)
 	inFlight(remaining(4), 4, false)
 	if len(failures) != 4 {
-		t.Errorf("%d failures told, want 4", len(failures))
+		t.Errorf("%d failures reported, want 4", len(failures))
 	}
 	// The local budgets can be asked whether or not the store fails.
 	asked := f.asked.Load()
-	look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Override: &store.Override{Text: "another"}}}
-	_, err = s.Local().Take(t.Context(), look)
-	if o := look[0].Outcome; err != nil || f.asked.Load() != asked || !o.Local || o.Decisions[0].Remaining != 0 {
-		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, look[0].Outcome)
+	peek := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Override: &store.Override{Text: "another"}}}
+	_, err = s.Local().Take(t.Context(), peek)
+	if o := peek[0].Outcome; err != nil || f.asked.Load() != asked || !o.Local || o.Decisions[0].Remaining != 0 {
+		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, peek[0].Outcome)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -80,12 +80,12 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// What was charged in one call may come from both: the store, and what stands in for it.
+// The requests of one Correct may have been decided by both stores.
 func TestFailoverGivesBackWhereItCharged(t *testing.T) {
-	f, here := newFailing(), store.NewSharedMemory().Bounded(1000, zones(1), nil)
-	limit := window(t, 5, time.Hour)
+	f, local := newFailing(), store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
+	limit := fixedWindow(t, 5, time.Hour)
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 3}
-	s := store.NewFailover(f, here, func(error) {})
+	s := store.NewFailover(f, local, func(error) {})
 	var charged []store.Request
 	for _, failure := range []error{nil, errGone, nil} {
 		f.fail(failure)
@@ -96,10 +96,10 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 		charged = append(charged, one[0])
 	}
 	s.Correct(append(storetest.Refunds(charged, 1), storetest.Leaves(charged)...), func(err error) { t.Error(err) })
-	for name, budgets := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
-		look := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots}}
-		_, err := budgets.Take(t.Context(), look)
-		if o := look[0].Outcome; err != nil || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 5 {
+	for name, budgets := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
+		peek := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Slots: slots}}
+		_, err := budgets.Take(t.Context(), peek)
+		if o := peek[0].Outcome; err != nil || o.Slots.InFlight != 1 || o.Decisions[0].Remaining != 5 {
 			t.Errorf("in %s: %+v, %v; want 5 remaining, and 1 in flight", name, o, err)
 		}
 	}
@@ -108,10 +108,10 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 // Requests that are in flight when an outage begins count in it, and those that it admitted count
 // after it, through all decorators.
 func TestFailoverCountsSlotsOnce(t *testing.T) {
-	f, here := newFailing(), store.NewSharedMemory().Bounded(1000, zones(1), nil)
+	f, local := newFailing(), store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
 	b := store.NewBreaker(f, nil)
 	defer b.Close()
-	s := store.NewFailover(store.NewDenyCache(b), here, func(error) {})
+	s := store.NewFailover(store.NewDenyCache(b), local, func(error) {})
 	fails := func(err error) {
 		f.fail(err)
 		if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil {
@@ -146,7 +146,7 @@ func TestFailoverCountsSlotsOnce(t *testing.T) {
 	leaves(second, fourth)
 	last := take(true, 2, false)
 	leaves(fifth, last)
-	for name, one := range map[string]store.Store{"the store": f.Store, "its stand-in": here} {
+	for name, one := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
 		if r := takeSlot(t, one, "z", "k", 3); r[0].Outcome.Slots.InFlight != 1 {
 			t.Errorf("in %s something is left: %+v", name, r[0].Outcome.Slots)
 		}

@@ -20,7 +20,7 @@ func BenchmarkGrowth(b *testing.B) {
 			if g.Entries > 0 { // fewer of those that take long to fill, or much room
 				keys = int(min(1_000_000/min(g.N, 1000), 10_000_000/g.N))
 			}
-			s := store.NewSharedMemory().Bounded(1<<40, zones(1), nil)
+			s := store.NewSharedMemory().Bounded(1<<40, zoneCount(1), nil)
 			passes := g.Fill(b, s, "k")
 			var before, after runtime.MemStats
 			runtime.GC()

@@ -17,8 +17,8 @@ import (
 // Keys that find no room share a budget, but nobody is banned for what others of them do.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(3, zones(1), nil)
-	limits := []store.Limit{window(t, 1, time.Hour)}
+	s := memory.Bounded(3, zoneCount(1), nil)
+	limits := []store.Limit{fixedWindow(t, 1, time.Hour)}
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
 		t.Helper()
@@ -46,15 +46,15 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	}
 }
 
-// A ban is held until it ends, though the refusals before it would have been forgotten.
+// A ban is held until it ends, though the denials before it would have been forgotten.
 func TestMemoryHoldsBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(10, zones(1), nil)
+		s := memory.Bounded(10, zoneCount(1), nil)
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
 		take := func() bool {
 			t.Helper()
-			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{window(t, 1, time.Minute)}, Ban: ban}}
+			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
 			allowed, err := s.Take(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -75,7 +75,7 @@ func TestMemoryHoldsBans(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if !take() {
-			t.Error("refused once the ban has ended")
+			t.Error("denied once the ban has ended")
 		}
 	})
 }
@@ -84,10 +84,10 @@ func TestMemoryHoldsBans(t *testing.T) {
 func TestMemoryHoldsBansByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(10, zones(1), nil)
+		s := memory.Bounded(10, zoneCount(1), nil)
 		const minute = 60_000_000
 		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Most: 3 * minute})
-		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{window(t, 1, time.Minute)}, Ban: ban}}
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
 		for _, test := range []struct {
 			after time.Duration // the end of the ban by hand
 			next  algorithms.Micros
@@ -123,13 +123,13 @@ func leave(s store.Store, r []store.Request) { s.Correct(storetest.Leaves(r), ni
 func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(2, zones(1), nil)
+		s := memory.Bounded(2, zoneCount(1), nil)
 		one, two := takeSlot(t, s, "z", "k", 2), takeSlot(t, s, "z", "k", 2)
 		for range 50 {
 			time.Sleep(365 * 24 * time.Hour)
 			memory.Sweep()
-			transaction(t, s, "z", fmt.Sprint(time.Now()), 1, window(t, 1, time.Hour)) // the store is full
-			transaction(t, s, "z", fmt.Sprint(time.Now(), "+"), 1, window(t, 1, time.Hour))
+			take(t, s, "z", fmt.Sprint(time.Now()), 1, fixedWindow(t, 1, time.Hour)) // the store is full
+			take(t, s, "z", fmt.Sprint(time.Now(), "+"), 1, fixedWindow(t, 1, time.Hour))
 			if o := takeSlot(t, s, "z", "k", 2)[0].Outcome.Slots; o.Taken || o.InFlight != 2 {
 				t.Fatalf("%+v, want 2 in flight", o)
 			}
@@ -154,7 +154,7 @@ func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 func TestMemorySlotsFindNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
 	full := 0
-	s := memory.Bounded(2, zones(1), func(string) { full++ })
+	s := memory.Bounded(2, zoneCount(1), func(string) { full++ })
 	take := func(key string, taken, shared bool, inFlight int64) []store.Request {
 		t.Helper()
 		r := takeSlot(t, s, "z", key, 2)
@@ -195,7 +195,7 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1+rng.Int64N(10), zones(2), nil)
+		s := memory.Bounded(1+rng.Int64N(10), zoneCount(2), nil)
 		const n = 3
 		type place struct{ zone, key string } // without a key: the shared slots
 		held, inFlight := [][]store.Request{}, map[place]int64{}
@@ -232,8 +232,8 @@ func TestMemorySlotsNeverLeak(t *testing.T) {
 			leave(s, r)
 		}
 		memory.Sweep()
-		if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.Shared() != 0 {
-			t.Errorf("seed %d: %d keys are held, %d by zones, and %d shared budgets", seed, memory.Keys(), memory.ZoneKeys(), memory.Shared())
+		if memory.Keys() != 0 || memory.ZoneKeys() != 0 || memory.SharedBudgets() != 0 {
+			t.Errorf("seed %d: %d keys are held, %d by zones, and %d shared budgets", seed, memory.Keys(), memory.ZoneKeys(), memory.SharedBudgets())
 		}
 	}
 }

@@ -16,43 +16,42 @@ import (
 
 func TestMemoryConforms(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Store {
-		return store.NewSharedMemory().Bounded(1_000_000, zones(1), nil)
+		return store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
 	})
 }
 
-// A limiter forgot what was owed before it was paid (Traefik keeps its state for
-// 2 s): here a debt outlives sweeps until the instant one event fits.
+// A debt outlives sweeps until one event fits. Traefik keeps its state for 2 s, and so forgot debts.
 func TestMemoryFaultExpiryShorterThanDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, q := range storetest.Variants(2, 60_000_000) {
 			limit := storetest.Limit(t, "z", q)
 			for _, inAdvance := range storetest.Debts(t, q) {
 				m := store.NewSharedMemory()
-				s := m.Bounded(1000, zones(1), nil)
+				s := m.Bounded(1000, zoneCount(1), nil)
 				retry := storetest.Indebted(t, s, 0, "k", limit, inAdvance)
 				for range 10 {
 					m.Sweep()
-					if transaction(t, s, "z", "k", 1, limit) {
+					if take(t, s, "z", "k", 1, limit) {
 						t.Fatalf("%v, in advance %v: the debt is forgotten", limit, inAdvance)
 					}
 					time.Sleep(time.Duration(retry) * time.Microsecond / 10)
 				}
 				m.Sweep()
-				if !transaction(t, s, "z", "k", 1, limit) {
-					t.Errorf("%v, in advance %v: refused at its retry-after", limit, inAdvance)
+				if !take(t, s, "z", "k", 1, limit) {
+					t.Errorf("%v, in advance %v: denied at its retry-after", limit, inAdvance)
 				}
 			}
 		}
 	})
 }
 
-func zones(n int) func() int { return func() int { return n } }
+func zoneCount(n int) func() int { return func() int { return n } }
 
-func window(t testing.TB, events int64, window time.Duration) store.Limit {
+func fixedWindow(t testing.TB, events int64, window time.Duration) store.Limit {
 	return storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: events, Window: window.Microseconds()})
 }
 
-func transaction(t *testing.T, s store.Store, zone, key string, cost int64, limits ...store.Limit) bool {
+func take(t *testing.T, s store.Store, zone, key string, cost int64, limits ...store.Limit) bool {
 	t.Helper()
 	allowed, err := s.Take(context.Background(), []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits}})
 	if err != nil {
@@ -67,14 +66,14 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
 		full := 0
-		s := memory.Bounded(10, zones(1), func(string) { full++ })
-		limit := window(t, 3, time.Minute)
+		s := memory.Bounded(10, zoneCount(1), func(string) { full++ })
+		limit := fixedWindow(t, 3, time.Minute)
 		for i := range 10 {
-			transaction(t, s, "z", fmt.Sprint("early ", i), 1, limit)
+			take(t, s, "z", fmt.Sprint("early ", i), 1, limit)
 		}
 		passed := 0
 		for i := range 1000 {
-			if transaction(t, s, "z", fmt.Sprint("flood ", i), 1, limit) {
+			if take(t, s, "z", fmt.Sprint("flood ", i), 1, limit) {
 				passed++
 			}
 		}
@@ -85,13 +84,13 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 			t.Errorf("full called %d times, %d overflowed, %d keys; want 1000, 1000, 10", full, memory.Overflowed(), memory.Keys())
 		}
 		for _, want := range []bool{true, true, false} {
-			if transaction(t, s, "z", "early 4", 1, limit) != want {
+			if take(t, s, "z", "early 4", 1, limit) != want {
 				t.Error("a key held before the flood lost its own budget")
 			}
 		}
 		time.Sleep(time.Minute) // what is held expires, and makes room
 		for i := range 10 {
-			if !transaction(t, s, "z", fmt.Sprint("late ", i), 3, limit) {
+			if !take(t, s, "z", fmt.Sprint("late ", i), 3, limit) {
 				t.Error("no room for a new key although all the others have expired")
 			}
 		}
@@ -102,7 +101,7 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 // and then begins anew: a window and one to two quanta, of 5 events here.
 func TestMemoryForgetsInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := store.NewSharedMemory().Bounded(10, zones(1), nil)
+		s := store.NewSharedMemory().Bounded(10, zoneCount(1), nil)
 		initial := int64(1)
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 60_000_000, Burst: 5, Initial: &initial})
 		remaining := func() int64 {
@@ -112,7 +111,7 @@ func TestMemoryForgetsInitial(t *testing.T) {
 			}
 			return r[0].Outcome.Decisions[0].Remaining
 		}
-		if !transaction(t, s, "z", "k", 1, limit) || transaction(t, s, "z", "k", 1, limit) {
+		if !take(t, s, "z", "k", 1, limit) || take(t, s, "z", "k", 1, limit) {
 			t.Error("a new budget does not hold 1")
 		}
 		time.Sleep(6*time.Minute - time.Microsecond) // 5 until it is full
@@ -127,11 +126,11 @@ func TestMemoryForgetsInitial(t *testing.T) {
 		if got := remaining(); got != 1 {
 			t.Errorf("%d remaining in a budget that is forgotten, want 1", got)
 		}
-		if transaction(t, s, "z", "k", 2, limit) { // which is remembered: it fills up from now on
+		if take(t, s, "z", "k", 2, limit) { // which is remembered: it fills up from now on
 			t.Error("a forgotten budget of 1 has room for 2")
 		}
 		time.Sleep(time.Minute)
-		if !transaction(t, s, "z", "k", 2, limit) {
+		if !take(t, s, "z", "k", 2, limit) {
 			t.Error("a forgotten budget does not fill up")
 		}
 	})
@@ -143,7 +142,7 @@ func TestMemoryRefundForgetsInitial(t *testing.T) {
 	for _, algorithm := range []string{"token_bucket", "smooth"} {
 		initial, ctx := int64(1), t.Context()
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: algorithm, Events: 10, Window: 1_000_000, Initial: &initial})
-		b := store.NewSharedMemory().Bounded(100, zones(1), nil)
+		b := store.NewSharedMemory().Bounded(100, zoneCount(1), nil)
 		request := func() []store.Request {
 			return []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Cost: 1}}
 		}
@@ -165,13 +164,13 @@ func TestMemoryRefundForgetsInitial(t *testing.T) {
 	}
 }
 
-// What expires during a request that holds it already is not lost.
+// A budget that expires during a request keeps the charge of the request.
 func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1, zones(2), nil) // which leaves zones no share of their own
-		limit := window(t, 2, time.Minute)
-		transaction(t, s, "z", "a", 1, limit)
+		s := memory.Bounded(1, zoneCount(2), nil) // which leaves zones no share of their own
+		limit := fixedWindow(t, 2, time.Minute)
+		take(t, s, "z", "a", 1, limit)
 		time.Sleep(time.Minute)
 		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
 		r := []store.Request{
@@ -179,9 +178,9 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 			{Zone: "y", Key: "b", Cost: 1, Limits: []store.Limit{other}},
 		}
 		if ok, _ := s.Take(context.Background(), r); !ok {
-			t.Fatal("refused")
+			t.Fatal("denied")
 		}
-		if transaction(t, s, "z", "a", 2, limit) {
+		if take(t, s, "z", "a", 2, limit) {
 			t.Error("a charge was lost with the expired budget it was made on")
 		}
 		if memory.Keys() != 2 {
@@ -195,29 +194,29 @@ func TestMemoryReclaimKeepsWhatIsInUse(t *testing.T) {
 func TestMemorySlabsMoveSafely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zones(1), nil)
-		held := window(t, 1000, time.Minute)
-		ask := func(limits ...store.Limit) []algorithms.Decision {
+		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		held := fixedWindow(t, 1000, time.Minute)
+		decide := func(limits ...store.Limit) []algorithms.Decision {
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: limits}}
 			if ok, _ := s.Take(context.Background(), r); !ok {
-				t.Fatal("refused")
+				t.Fatal("denied")
 			}
 			return r[0].Outcome.Decisions
 		}
-		ask(held)
+		decide(held)
 		time.Sleep(50 * time.Second)
 		for i := range 40 { // each with a limit that is new, before the one that is held
-			ask(window(t, 2000+int64(i), time.Hour), held)
+			decide(fixedWindow(t, 2000+int64(i), time.Hour), held)
 		}
-		if got := ask(held)[0].Remaining; got != 1000-42 {
+		if got := decide(held)[0].Remaining; got != 1000-42 {
 			t.Errorf("%d remaining after 42 charges of 1000", got)
 		}
 		// A fresh window, opened together with a budget that is new.
 		time.Sleep(11 * time.Second)
-		ask(window(t, 5000, time.Hour), held)
+		decide(fixedWindow(t, 5000, time.Hour), held)
 		time.Sleep(20 * time.Second)
 		memory.Sweep()
-		if got := ask(held)[0].Remaining; got != 998 {
+		if got := decide(held)[0].Remaining; got != 998 {
 			t.Errorf("%d remaining, want 998: the new window was swept as if it were the old one", got)
 		}
 	})
@@ -227,12 +226,12 @@ func TestMemorySlabsMoveSafely(t *testing.T) {
 func TestMemoryReclaimMovesWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(201, zones(1000), nil) // which leaves zones no share of their own
-		held := window(t, 10, time.Hour)
+		s := memory.Bounded(201, zoneCount(1000), nil) // which leaves zones no share of their own
+		held := fixedWindow(t, 10, time.Hour)
 		for i := range 200 { // all of one key are in one shard
-			transaction(t, s, "z", "k", 1, window(t, int64(i)+1, time.Minute))
+			take(t, s, "z", "k", 1, fixedWindow(t, int64(i)+1, time.Minute))
 		}
-		transaction(t, s, "z", "k", 1, held)
+		take(t, s, "z", "k", 1, held)
 		time.Sleep(time.Minute)
 		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: 60_000_000})
 		r := []store.Request{
@@ -242,7 +241,7 @@ func TestMemoryReclaimMovesWhatIsInUse(t *testing.T) {
 		if ok, _ := s.Take(context.Background(), r); !ok || memory.Keys() != 2 {
 			t.Fatalf("allowed %v, %d keys; want 2", ok, memory.Keys())
 		}
-		if !transaction(t, s, "z", "k", 8, held) || transaction(t, s, "z", "k", 1, held) {
+		if !take(t, s, "z", "k", 8, held) || take(t, s, "z", "k", 1, held) {
 			t.Error("a budget that moved has not the 8 it had left")
 		}
 	})
@@ -250,18 +249,18 @@ func TestMemoryReclaimMovesWhatIsInUse(t *testing.T) {
 
 func TestMemoryZonesKeepAShare(t *testing.T) {
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(10, zones(2), nil)
-	limit := window(t, 1, time.Minute)
+	s := memory.Bounded(10, zoneCount(2), nil)
+	limit := fixedWindow(t, 1, time.Minute)
 	for i := range 20 {
-		transaction(t, s, "greedy", fmt.Sprint(i), 1, limit)
+		take(t, s, "greedy", fmt.Sprint(i), 1, limit)
 	}
 	other := storetest.Limit(t, "modest", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 60_000_000})
 	for i := range 5 {
-		if !transaction(t, s, "modest", fmt.Sprint(i), 1, other) {
+		if !take(t, s, "modest", fmt.Sprint(i), 1, other) {
 			t.Errorf("key %d of 5 found no room in its zone's share", i)
 		}
 	}
-	if before := memory.Overflowed(); transaction(t, s, "modest", "5", 1, other) && memory.Overflowed() == before {
+	if before := memory.Overflowed(); take(t, s, "modest", "5", 1, other) && memory.Overflowed() == before {
 		t.Error("a zone past its share took in a key although the store is full")
 	}
 }
@@ -269,11 +268,11 @@ func TestMemoryZonesKeepAShare(t *testing.T) {
 func TestMemorySweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zones(1), nil)
-		short, long := window(t, 5, time.Second), window(t, 5, time.Hour)
+		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		short, long := fixedWindow(t, 5, time.Second), fixedWindow(t, 5, time.Hour)
 		for i := range 1000 {
-			transaction(t, s, "z", fmt.Sprint(i), 1, short)
-			transaction(t, s, "z", fmt.Sprint(i), 1, long)
+			take(t, s, "z", fmt.Sprint(i), 1, short)
+			take(t, s, "z", fmt.Sprint(i), 1, long)
 		}
 		memory.Sweep()
 		if memory.Keys() != 2000 {
@@ -284,22 +283,22 @@ func TestMemorySweep(t *testing.T) {
 		if memory.Keys() != 1000 {
 			t.Errorf("%d keys after half of them expired, want 1000", memory.Keys())
 		}
-		if transaction(t, s, "z", "7", 5, long) {
+		if take(t, s, "z", "7", 5, long) {
 			t.Error("the sweep dropped a budget that had not expired")
 		}
 	})
 }
 
-// What a flood leaves behind is given back, and those who stay keep their budgets.
+// After a flood of keys the memory is freed, and the other keys keep their budgets.
 func TestMemoryAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(1_000_000, zones(1), nil)
-		short, long := window(t, 5, time.Minute), window(t, 5, time.Hour)
+		s := memory.Bounded(1_000_000, zoneCount(1), nil)
+		short, long := fixedWindow(t, 5, time.Minute), fixedWindow(t, 5, time.Hour)
 		for i := range 150_000 {
-			transaction(t, s, "z", fmt.Sprint(i), 1, short)
+			take(t, s, "z", fmt.Sprint(i), 1, short)
 			if i%1000 == 0 {
-				transaction(t, s, "z", fmt.Sprint(i), 4, long)
+				take(t, s, "z", fmt.Sprint(i), 4, long)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -308,7 +307,7 @@ func TestMemoryAfterAFlood(t *testing.T) {
 			t.Errorf("%d keys are left, want 150", memory.Keys())
 		}
 		for i := 0; i < 150_000; i += 1000 {
-			if !transaction(t, s, "z", fmt.Sprint(i), 1, long) || transaction(t, s, "z", fmt.Sprint(i), 1, long) {
+			if !take(t, s, "z", fmt.Sprint(i), 1, long) || take(t, s, "z", fmt.Sprint(i), 1, long) {
 				t.Fatalf("key %d does not have the 1 event it had left", i)
 			}
 		}
@@ -320,14 +319,14 @@ func TestMemoryCountsLongLogs(t *testing.T) {
 	for events, keys := range map[int64]int64{640: 11, 6400: 101} {
 		synctest.Test(t, func(t *testing.T) {
 			memory := store.NewSharedMemory()
-			s := memory.Bounded(1000, zones(1), nil)
+			s := memory.Bounded(1000, zoneCount(1), nil)
 			limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 10_000, Window: 60_000_000})
-			transaction(t, s, "z", "k", events, limit)
+			take(t, s, "z", "k", events, limit)
 			if memory.Keys() != keys {
 				t.Errorf("a log of %d events counts as %d keys, want %d", events, memory.Keys(), keys)
 			}
 			time.Sleep(time.Minute)
-			transaction(t, s, "z", "k", 1, limit)
+			take(t, s, "z", "k", 1, limit)
 			if memory.Keys() != 1 {
 				t.Errorf("a log of 1 event counts as %d keys, want 1", memory.Keys())
 			}
@@ -337,7 +336,7 @@ func TestMemoryCountsLongLogs(t *testing.T) {
 
 // The target is no allocation at all beyond the key, which is the caller's.
 func TestMemoryTakeAllocatesNothing(t *testing.T) {
-	s := store.NewSharedMemory().Bounded(1_000_000, zones(1), nil)
+	s := store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 100, Window: 1_000_000, Duration: 1000, Most: 1000})
 	for _, q := range storetest.Quotas(1000, 1000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
@@ -366,13 +365,13 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 func TestMemoryReclaimIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(50_000, zones(1), nil)
-		limit := window(t, 5, time.Minute)
+		s := memory.Bounded(50_000, zoneCount(1), nil)
+		limit := fixedWindow(t, 5, time.Minute)
 		for i := range 50_000 {
-			transaction(t, s, "z", fmt.Sprint(i), 1, limit)
+			take(t, s, "z", fmt.Sprint(i), 1, limit)
 		}
 		time.Sleep(time.Minute) // all have expired
-		transaction(t, s, "z", "new", 1, limit)
+		take(t, s, "z", "new", 1, limit)
 		if keys := memory.Keys(); keys < 49_500 || keys >= 50_000 {
 			t.Errorf("%d of 50000 expired keys are left after one request, want all but those of a few of 1024 shards", keys)
 		}
@@ -386,7 +385,7 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 		limits := []store.Limit{storetest.Limit(b, "z", q)}
 		var before, after runtime.MemStats
 		memory := store.NewSharedMemory()
-		s := memory.Bounded(10_000_000, zones(1), nil)
+		s := memory.Bounded(10_000_000, zoneCount(1), nil)
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		for i := range keys {
@@ -410,7 +409,7 @@ func BenchmarkMemoryBytesPerKey(b *testing.B) {
 func BenchmarkMemoryTake(b *testing.B) {
 	for _, q := range storetest.Quotas(1000, 1_000_000) {
 		b.Run(q.Algorithm, func(b *testing.B) {
-			s := store.NewSharedMemory().Bounded(1_000_000, zones(1), nil)
+			s := store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
 			limits := []store.Limit{storetest.Limit(b, "z", q)}
 			keys := make([]string, 100_000)
 			for i := range keys {

@@ -10,73 +10,77 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// shard is a part of a [SharedMemory]: a map to places in a slab. Neither budgets nor places hold
-// pointers, so the garbage collector doesn't scan them. Logs are pointers, and are kept
-// apart.
+// shard is a part of a [SharedMemory]: a slab of budgets, and a map from the names of budgets to
+// their places. Neither has pointers, so the garbage collector doesn't scan them. Logs are pointers,
+// so they have a map of their own.
 type shard struct {
-	// earliest is no later than the first expiry in the shard, so a shard with
-	// nothing to drop is passed over without a scan. Written under mu.
+	// earliest is no later than the first expiry in the shard. So a shard without expired budgets
+	// is skipped without a lock. It is written under mu.
 	earliest atomic.Int64
 
 	mu     sync.Mutex
 	places map[keyhash.Hash]place
-	slab   []*[slabPart]budget        // in parts, so that it grows without copying
-	next   uint32                     // the first place that has never been in use
-	free   []uint32                   // places before it that are not in use
-	logs   map[uint32]*algorithms.Log // by place, of the budgets that have one; nil at first
+	slab   []*[slabPart]budget        // in parts, so that the slab grows without copying
+	next   uint32                     // the first index that was never in use
+	free   []uint32                   // the indexes before next that are not in use
+	logs   map[uint32]*algorithms.Log // by index; nil until there is a log
 
-	overrides map[overrideKey]override // nil as long as there has been none
+	overrides map[overrideKey]override // nil until there is an override
 }
 
 // place is the index of a budget in the slab, and the number of its zone.
-type place struct{ at, zone uint32 }
+type place struct{ index, zoneNumber uint32 }
 
-// budget is an [algorithms.State] without its log.
+// budget is an [algorithms.State] without its log, and its expiry.
 type budget struct {
 	a, b, c int64
 	expires algorithms.Micros
 }
 
-// slabPart is how many budgets are allocated together: 1 kB.
+// slabPart is the number of budgets that are allocated together: 1 kB.
 const slabPart = 32
 
-// stored is a copy of a budget in a shard, or of an untouched one.
+// stored is a copy of a budget in a shard. The zero stored is an untouched budget.
 type stored struct {
-	held       bool // the shard holds the budget, at this place
-	at         uint32
+	exists     bool   // in the shard
+	index      uint32 // in the slab, if it exists
 	zoneNumber uint32
 	state      algorithms.State
 	expires    algorithms.Micros
-	weight     int64 // as counted: 0 if it isn't held
+	weight     int64 // as counted; 0 if it doesn't exist
 }
 
-// budgetHasher names budgets by the hash of the key and the hash of the limit's ID. The hash
-// of the key also selects the shard. The two hashes have different secrets, so that no key
-// can cancel out a limit.
-type budgetHasher struct{ keys, limits keyhash.Hasher }
+// budgetNamer names budgets by the hash of the key and the hash of the ID of the limit, slots or ban.
+// The hash of the key also selects the shard. The two hashes have different secrets, so no choice of
+// a key can cancel out an ID.
+type budgetNamer struct{ keys, ids keyhash.Hasher }
 
-func newBudgetHasher() budgetHasher { return budgetHasher{keyhash.New(), keyhash.New()} }
+func newBudgetNamer() budgetNamer { return budgetNamer{keyhash.New(), keyhash.New()} }
 
-func (h *budgetHasher) key(key string) keyhash.Hash { return h.keys.Sum(key) }
+// key returns the hash of a key.
+func (n *budgetNamer) key(key string) keyhash.Hash { return n.keys.Sum(key) }
 
-// budget returns the name of a key's budget of a limit.
-func (h *budgetHasher) budget(key keyhash.Hash, limitID string) keyhash.Hash {
-	return key.Xor(h.limits.Sum(limitID))
+// budget returns the name of a key's budget.
+func (n *budgetNamer) budget(key keyhash.Hash, id string) keyhash.Hash {
+	return key.Xor(n.ids.Sum(id))
 }
 
-// shared returns the name of the budget that keys without room share.
-func (h *budgetHasher) shared(limitID string) keyhash.Hash { return h.limits.Sum(limitID) }
+// sharedBudget returns the name of the budget shared by keys without room.
+func (n *budgetNamer) sharedBudget(id string) keyhash.Hash { return n.ids.Sum(id) }
+
+// shardNumber returns the number of the shard that has all budgets of a key.
+func shardNumber(key keyhash.Hash) uint16 { return uint16(key[0] % shardCount) }
 
 type overrideKey struct{ zone, key string }
 
-// override is what an operator has set for a key.
+// override is the run-time override of a key.
 type override struct {
 	text    string
 	expires algorithms.Micros // 0: never
 }
 
-// weightOf returns how much a budget counts against the bound: 1, and 1 more for every 64
-// events that its log has room for.
+// weightOf returns how much a budget counts against the bound: 1, and 1 more for every 64 events that
+// its log has room for.
 func weightOf(s algorithms.State) int64 { return 1 + s.Log.Cap()/64 }
 
 func (s *shard) init() {
@@ -84,77 +88,78 @@ func (s *shard) init() {
 	s.earliest.Store(math.MaxInt64)
 }
 
-// at returns the budget at a place. The budget stays there until the next sweep.
-func (s *shard) at(place uint32) *budget { return &s.slab[place/slabPart][place%slabPart] }
+// budgetAt returns the budget at an index. The budget stays there until the next sweep.
+func (s *shard) budgetAt(index uint32) *budget { return &s.slab[index/slabPart][index%slabPart] }
 
-// findLocked looks up again the place of a budget that loadLocked returned; it may be gone.
-func (s *shard) findLocked(key keyhash.Hash, f *stored) {
-	p, held := s.places[key]
-	if f.held, f.at = held, p.at; !held {
-		f.weight = 0
-	}
-}
-
-// loadLocked returns a budget, or an untouched one if there is none.
-func (s *shard) loadLocked(key keyhash.Hash) stored {
-	p, held := s.places[key]
-	if !held {
+// loadLocked returns a copy of a budget. If the budget doesn't exist, the copy is untouched.
+func (s *shard) loadLocked(name keyhash.Hash) stored {
+	p, exists := s.places[name]
+	if !exists {
 		return stored{}
 	}
-	b := s.at(p.at)
-	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.at]}
-	return stored{held: true, at: p.at, zoneNumber: p.zone, state: state, expires: b.expires, weight: weightOf(state)}
+	b := s.budgetAt(p.index)
+	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.index]}
+	return stored{exists: true, index: p.index, zoneNumber: p.zoneNumber, state: state, expires: b.expires, weight: weightOf(state)}
 }
 
-// saveLocked saves a budget at its place, or at a free one if it is new.
-func (s *shard) saveLocked(key keyhash.Hash, f *stored) {
-	if !f.held {
-		f.held, f.at = true, s.roomLocked()
-		s.places[key] = place{f.at, f.zoneNumber}
-	}
-	*s.at(f.at) = budget{f.state.A, f.state.B, f.state.C, f.expires}
-	s.logLocked(f.at, f.state.Log)
-	if f.expires < s.earliest.Load() {
-		s.earliest.Store(f.expires)
+// relocateLocked updates a copy of a budget after a sweep, which may have moved or dropped the budget.
+func (s *shard) relocateLocked(name keyhash.Hash, c *stored) {
+	p, exists := s.places[name]
+	if c.exists, c.index = exists, p.index; !exists {
+		c.weight = 0
 	}
 }
 
-// roomLocked returns a place that is not in use.
-func (s *shard) roomLocked() (at uint32) {
+// saveLocked saves a copy of a budget. If the budget doesn't exist, saveLocked adds it.
+func (s *shard) saveLocked(name keyhash.Hash, c *stored) {
+	if !c.exists {
+		c.exists, c.index = true, s.allocateLocked()
+		s.places[name] = place{c.index, c.zoneNumber}
+	}
+	*s.budgetAt(c.index) = budget{c.state.A, c.state.B, c.state.C, c.expires}
+	s.setLogLocked(c.index, c.state.Log)
+	if c.expires < s.earliest.Load() {
+		s.earliest.Store(c.expires)
+	}
+}
+
+// allocateLocked returns an index that is not in use.
+func (s *shard) allocateLocked() (index uint32) {
 	if n := len(s.free); n > 0 {
-		at, s.free = s.free[n-1], s.free[:n-1]
-		return at
+		index, s.free = s.free[n-1], s.free[:n-1]
+		return index
 	}
-	if at = s.next; at%slabPart == 0 {
+	if index = s.next; index%slabPart == 0 {
 		s.slab = append(s.slab, new([slabPart]budget))
 	}
 	s.next++
-	return at
+	return index
 }
 
-// logLocked sets the log of the budget at a place; nil for none.
-func (s *shard) logLocked(at uint32, log *algorithms.Log) {
+// setLogLocked sets the log of the budget at an index. A nil log removes it.
+func (s *shard) setLogLocked(index uint32, log *algorithms.Log) {
 	switch {
-	case s.logs[at] == log:
+	case s.logs[index] == log:
 	case log == nil:
-		delete(s.logs, at)
+		delete(s.logs, index)
 	default:
 		if s.logs == nil {
 			s.logs = make(map[uint32]*algorithms.Log)
 		}
-		s.logs[at] = log
+		s.logs[index] = log
 	}
 }
 
-// sweepLocked drops what has expired, and tells of each. Places may change.
-func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zone uint32, weight int64)) {
+// sweepLocked drops all expired budgets and overrides. It calls dropped for each dropped budget. The
+// other budgets may move to other indexes.
+func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zoneNumber uint32, weight int64)) {
 	earliest := int64(math.MaxInt64)
-	for key, p := range s.places {
-		if expires := s.at(p.at).expires; expires > now {
+	for name, p := range s.places {
+		if expires := s.budgetAt(p.index).expires; expires > now {
 			earliest = min(earliest, expires)
 			continue
 		}
-		s.dropLocked(key, dropped)
+		s.dropLocked(name, dropped)
 	}
 	for key, o := range s.overrides {
 		if o.expires > now {
@@ -169,20 +174,35 @@ func (s *shard) sweepLocked(now algorithms.Micros, dropped func(zone uint32, wei
 	}
 }
 
-// dropLocked drops a budget, if it is there, and tells of it.
-func (s *shard) dropLocked(key keyhash.Hash, dropped func(zone uint32, weight int64)) {
-	f := s.loadLocked(key)
-	if !f.held {
+// dropLocked drops a budget, and then calls dropped. If the budget doesn't exist, dropLocked does
+// nothing.
+func (s *shard) dropLocked(name keyhash.Hash, dropped func(zoneNumber uint32, weight int64)) {
+	c := s.loadLocked(name)
+	if !c.exists {
 		return
 	}
-	dropped(f.zoneNumber, f.weight)
-	delete(s.places, key)
-	s.logLocked(f.at, nil)
-	s.free = append(s.free, f.at)
+	dropped(c.zoneNumber, c.weight)
+	delete(s.places, name)
+	s.setLogLocked(c.index, nil)
+	s.free = append(s.free, c.index)
 }
 
-// overrideOf returns the text of a key's override; empty for none.
-func (s *shard) overrideOf(key overrideKey, now algorithms.Micros) string {
+// compactLocked frees the memory of a slab that is mostly unused, for example after a flood of keys.
+// All budgets move to other indexes.
+func (s *shard) compactLocked() {
+	places, slab, logs := s.places, s.slab, s.logs
+	s.places = make(map[keyhash.Hash]place, len(places))
+	s.slab, s.next, s.free, s.logs = nil, 0, nil, nil
+	for name, p := range places {
+		index := s.allocateLocked()
+		s.places[name] = place{index, p.zoneNumber}
+		*s.budgetAt(index) = slab[p.index/slabPart][p.index%slabPart]
+		s.setLogLocked(index, logs[p.index])
+	}
+}
+
+// overrideTextLocked returns the text of a key's override. The text is empty if there is none.
+func (s *shard) overrideTextLocked(key overrideKey, now algorithms.Micros) string {
 	o := s.overrides[key]
 	if o.expires > 0 && o.expires <= now {
 		return ""
@@ -190,8 +210,8 @@ func (s *shard) overrideOf(key overrideKey, now algorithms.Micros) string {
 	return o.text
 }
 
-// overrideLocked sets a key's override; one without a text is none.
-func (s *shard) overrideLocked(key overrideKey, o override) {
+// setOverrideLocked sets a key's override. An override without a text removes it.
+func (s *shard) setOverrideLocked(key overrideKey, o override) {
 	if o.text == "" {
 		delete(s.overrides, key)
 		return
@@ -202,18 +222,5 @@ func (s *shard) overrideLocked(key overrideKey, o override) {
 	s.overrides[overrideKey{strings.Clone(key.zone), strings.Clone(key.key)}] = o
 	if o.expires > 0 && o.expires < s.earliest.Load() {
 		s.earliest.Store(o.expires)
-	}
-}
-
-// compactLocked gives back the room that a flood left behind. Places change.
-func (s *shard) compactLocked() {
-	places, slab, logs := s.places, s.slab, s.logs
-	s.places = make(map[keyhash.Hash]place, len(places))
-	s.slab, s.next, s.free, s.logs = nil, 0, nil, nil
-	for key, p := range places {
-		at := s.roomLocked()
-		s.places[key] = place{at, p.zone}
-		*s.at(at) = slab[p.at/slabPart][p.at%slabPart]
-		s.logLocked(at, logs[p.at])
 	}
 }

@@ -1,5 +1,22 @@
-// Package store says what a store of budgets is, and holds every store that
-// needs no network.
+// Package store defines [Store], which keeps budgets, and has every store that needs no network.
+//
+// Two kinds of stores keep budgets themselves:
+//
+//   - [Memory] keeps them in this process. The Memories of all configurations share one
+//     [SharedMemory].
+//   - Store and Cluster of package redisstore keep them in Redis, for many processes.
+//
+// The others wrap a Store. Requests to Redis go through all of them, from top to bottom:
+//
+//	Failover    decides by budgets of this process if the stores below fail
+//	DenyCache   repeats a denial that certainly still stands
+//	Breaker     fails at once while Redis doesn't work
+//	redisstore  asks Redis
+//
+// Budgets in memory need no wrapper.
+//
+// Instants and durations are in microseconds ([algorithms.Micros]). Instants count from the Unix
+// epoch.
 package store
 
 import (
@@ -11,108 +28,110 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Limit is a limit of a zone: the arithmetic, and the name its budgets are kept
-// under. It is immutable.
+// Limit is a limit of a zone, together with the ID of its budgets. It is immutable.
 type Limit struct {
 	*algorithms.Limit
-	// ID names the zone and the limit, and differs where two limits must not
-	// share budgets: "<zone>:<format version and a hash>". [NewLimit] makes it.
+	// ID is "<zone>:<format version and hash>", made by [NewLimit]. Limits that must not share
+	// budgets have different IDs.
 	ID string
-	// Share is the share of the limit that an instance grants while the store fails. If Part is
-	// nil, the instance grants all of the limit. See [Failover].
+	// Share is the part of the limit that this instance grants while the store fails. For
+	// example, each of 4 instances may grant 25 of 100 events. If Share is nil, the instance
+	// grants all of the limit. See [Failover].
 	Share *algorithms.Limit
 }
 
 // Slots bounds how many requests of a key are in flight in a zone. It is immutable.
 type Slots struct {
-	// ID names the zone. It is the same for every Limit, because a changed limit frees no
-	// slot. [SlotsID] makes it.
+	// ID names the zone. [SlotsID] makes it. The ID doesn't depend on Limit, because a changed
+	// Limit frees no slot.
 	ID string
-	// Limit is how many requests may be in flight; above 0.
+	// Limit is the largest number of requests in flight. It is above 0.
 	Limit int64
-	// Share is how many slots an instance grants while the store fails, at most Limit; 0 stands
-	// for all. See [Failover].
+	// Share is the number of slots that this instance grants while the store fails, at most
+	// Limit. 0 stands for Limit. See [Failover].
 	Share int64
 }
 
 // Ban is the ban of a zone. It is immutable.
 type Ban struct {
 	*algorithms.Ban
-	// ID names the zone. It is the same for every ban, because a changed ban frees no key.
-	// [BanID] makes it.
+	// ID names the zone. [BanID] makes it. The ID doesn't depend on the rest of the ban, because
+	// a changed ban frees no key.
 	ID string
 }
 
-// Override names the run-time override that the Limits, Slots and Ban of a [Request] were made
-// from. See [Change].
+// Override is the run-time override from which the Limits, Slots and Ban of a [Request] were
+// made. See [Change].
 type Override struct {
-	// Text is the text of the override, or empty if none is in force.
+	// Text is the text of the override. It is empty if the request was made without one.
 	Text string
 }
 
-// formatVersion is part of every ID. Change it when what is stored changes its
+// formatVersion is part of the IDs of limits and slots. Change it when stored values change their
 // meaning, so that old and new instances never read each other's state.
 const formatVersion = "3"
 
-// NewLimit names a limit of a zone. Two limits of one zone that differ in
-// variant (may be empty) keep separate budgets.
+// NewLimit returns a limit of a zone, with its ID. Limits of one zone that differ in variant, which
+// may be empty, have separate budgets.
 func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 	hash := l.Fingerprint()
-	if variant != "" { // hashed in, so that the names of budgets don't grow
+	if variant != "" { // a part of the hash, so that IDs don't grow
 		sum := sha256.Sum256([]byte(hash + " " + variant))
 		hash = base64.RawURLEncoding.EncodeToString(sum[:8])
 	}
-	return Limit{Limit: l, ID: named(zone, formatVersion+hash, "")}
+	return Limit{Limit: l, ID: idOf(zone, formatVersion+hash, "")}
 }
 
-// SlotsID returns the ID of the slots of a zone. Keys of different variants (may be empty)
-// have slots of their own.
-func SlotsID(zone, variant string) string { return named(zone, formatVersion+"c", variant) }
+// SlotsID returns the ID of the slots of a zone. Each variant, which may be empty, has slots of its
+// own.
+func SlotsID(zone, variant string) string { return idOf(zone, formatVersion+"c", variant) }
 
-// BanID returns the ID of the ban of a zone. Keys of different variants (may be empty) are
-// banned separately.
-func BanID(zone, variant string) string { return named(zone, "b", variant) }
+// BanID returns the ID of the ban of a zone. Each variant, which may be empty, has a ban of its
+// own.
+func BanID(zone, variant string) string { return idOf(zone, "b", variant) }
 
 // OverrideID returns the ID of the run-time overrides of a zone.
-func OverrideID(zone string) string { return named(zone, "o", "") }
+func OverrideID(zone string) string { return idOf(zone, "o", "") }
 
-func named(zone, what, variant string) string {
-	id := zone + ":" + what
+func idOf(zone, suffix, variant string) string {
+	id := zone + ":" + suffix
 	if variant != "" {
 		id += ":" + variant
 	}
 	return id
 }
 
-// Request asks one zone about one HTTP request.
+// Request is one HTTP request, as one zone evaluates it. The fields up to Shadow belong to the
+// caller, and a store only reads them. A Request must not be used by two calls at once.
 type Request struct {
 	// Zone is the zone's name.
 	Zone string
-	// Key is the key of the budgets. Every string is a key of its own, also the empty string.
+	// Key is the key of the budgets. The empty string is a key as any other.
 	Key string
-	// Limits are the zone's rate limits. No two have the same ID. Limits is empty if the
-	// request is only about Slots, a Ban or an Override.
+	// Limits are the zone's rate limits, with different IDs. Limits is empty if the request is
+	// only about Slots, a Ban or an Override.
 	Limits []Limit
-	// Slots bounds how many requests of the key may be in flight; nil is no bound.
+	// Slots bounds how many requests of the key may be in flight. If Slots is nil, any number
+	// may be.
 	Slots *Slots
-	// Ban bans the key after repeated denials. If it is nil, the zone never bans.
+	// Ban bans the key after repeated denials. If Ban is nil, the zone never bans.
 	Ban *Ban
 	// Override, if not nil, makes Take look up the key's run-time override. If another
 	// override is in force, Take decides nothing, charges nothing, and returns an
 	// [OverriddenError].
 	Override *Override
-	// Mode says what the zone grants at the edge of its limits.
+	// Mode decides about requests that cost more than remains.
 	Mode algorithms.Mode
-	// Cost is how many events the request is worth, 0 to 2^31-1. With 0 the request charges
-	// nothing. It takes a slot at any cost.
+	// Cost is the number of events that the request is worth, 0 to 2^31-1. A request of cost 0
+	// charges nothing. A request takes one slot at any cost.
 	Cost int64
-	// Peek makes Take decide as always, but change nothing: it charges no limit, takes no slot
-	// and counts no denial for the ban. It goes with Cost 0. The Outcome shows the state as it
-	// is; InFlight doesn't count this request.
+	// Peek makes Take decide as always, but change nothing: Take charges no limit, takes no
+	// slot, and counts no denial for the ban. Peek requires Cost 0. InFlight of the Outcome
+	// doesn't count this request.
 	Peek bool
-	// MaxWait is how long the request may be held, in microseconds; see [algorithms.Request].
+	// MaxWait is how long the request may be held; see [algorithms.Request].
 	MaxWait algorithms.Micros
-	// Shadow makes the zone deny nothing; see [algorithms.Request].
+	// Shadow keeps the zone from denying anything; see [algorithms.Request].
 	Shadow bool
 	// Outcome is filled in by Take.
 	Outcome Outcome
@@ -120,22 +139,24 @@ type Request struct {
 
 // Outcome is the decision of a zone about a request.
 type Outcome struct {
-	// Verdict is the zone's own verdict. A shadow with Denied denies nothing. A zone with
-	// Allowed is not charged if another zone denies the request.
+	// Verdict is the zone's own verdict. A zone in shadow mode denies nothing, even if its
+	// verdict is Denied. A zone whose verdict is Allowed charges nothing if another zone
+	// denies the request.
 	Verdict Verdict
 	// Cached reports whether the verdict is Denied or Banned and comes from a [DenyCache].
-	// If so, only the Decisions and the Ban that deny the request have a meaning.
+	// If so, only the Decisions or the Ban that deny the request have a meaning.
 	Cached bool
-	// Local reports whether the store failed, and local budgets decided. See [Failover].
+	// Local reports whether budgets of this process decided, because the store failed. See
+	// [Failover].
 	Local bool
-	// Decisions has one decision per limit, in the order of Limits. Take appends to
-	// Decisions[:0], so its memory is reused.
+	// Decisions has one decision per limit, in the order of Limits. Take appends them to
+	// Decisions[:0], so the memory is reused.
 	Decisions []algorithms.Decision
 	Slots     SlotsOutcome
 	Ban       BanOutcome
 }
 
-// SetVerdict computes the Verdict from the Decisions, the Slots and the Ban.
+// SetVerdict sets Verdict to the verdict that follows from Decisions, Slots and Ban.
 func (o *Outcome) SetVerdict() {
 	switch {
 	case o.Ban.Stands:
@@ -147,31 +168,33 @@ func (o *Outcome) SetVerdict() {
 	}
 }
 
-// Verdict is the opinion of one zone about a request.
+// Verdict is the verdict of one zone about a request.
 type Verdict uint8
 
 // The verdicts. NotAsked is the zero Verdict.
 const (
-	// NotAsked: another zone was known to deny the request, so this one was not asked.
+	// NotAsked means that another zone certainly denies the request, so this zone decided
+	// nothing.
 	NotAsked Verdict = iota
-	// Allowed: the zone has room. A request that must be held first is allowed, too.
+	// Allowed means that the zone has room. A request that must be held first is allowed, too.
 	Allowed
-	// Denied: a limit has no room, or no slot is free.
+	// Denied means that a limit has no room, or that no slot is free.
 	Denied
-	// Banned: the key is banned, and nothing else was asked.
+	// Banned means that the key is banned. The limits and slots then charge nothing.
 	Banned
 )
 
 // SlotsOutcome is the outcome of [Slots].
 type SlotsOutcome struct {
-	// Free reports whether a slot was free. Without Slots it is true.
+	// Free reports whether a slot was free. Free is true for requests without Slots.
 	Free bool
-	// Taken reports whether the request holds a slot. Give it back with [Store.Correct].
+	// Taken reports whether the request took a slot. [Store.Correct] gives the slot back.
 	Taken bool
-	// InFlight is how many requests of the key hold a slot, with this one if Taken.
+	// InFlight is the number of requests of the key that hold a slot. It counts this request
+	// if Taken is true.
 	InFlight int64
-	// Shared reports whether the slots are shared by all keys that a store has no room for.
-	// Only stores read it.
+	// Shared reports whether the slot belongs to all keys for which a store had no room. Only
+	// stores read Shared.
 	Shared bool
 }
 
@@ -179,84 +202,85 @@ type SlotsOutcome struct {
 type BanOutcome struct {
 	// Stands reports whether the key was banned before the request.
 	Stands bool
-	// Began reports whether the denial of the request began a ban.
+	// Began reports whether the denial of this request began a ban.
 	Began bool
-	// EndsAfter is how long until the ban ends; 0 if none stands or began.
+	// EndsAfter is how long until the ban ends. It is 0 if there is no ban.
 	EndsAfter algorithms.Micros
 }
 
-// Correction gives back what a request that Take allowed was charged, or charges the request in
-// addition, for example because of its response. The zero Correction does nothing.
+// Correction changes the charge of a request that Take has decided: it gives events or a slot back,
+// or charges more events. A Correction with only a Request does nothing.
 type Correction struct {
-	// Request is as Take left it: its Outcome holds the receipts. The store doesn't read it
-	// after Correct has returned.
+	// Request is the request as Take left it, because its Outcome holds the receipts. The store
+	// doesn't read Request after Correct has returned.
 	Request *Request
-	// Refund is how many events each limit is given back, but at most as many as it was
-	// charged.
-	// [algorithms.Refund] says how much that changes.
+	// Refund is the number of events to give back to each limit, at most as many as the limit
+	// was charged; see [algorithms.Refund].
 	Refund int64
-	// Charge is how many events each limit is charged in addition, as far as there is room,
-	// as in mode [algorithms.Force]. This charge can't be given back.
+	// Charge is the number of events to charge to each limit in addition. A limit with less
+	// room is charged only the rest, as in mode [algorithms.Force]. This charge can't be given
+	// back.
 	Charge int64
-	// Leave gives back the slot, if the request took one, because the request has ended.
+	// Leave gives back the slot that the request took, if any, because the request has ended.
 	Leave bool
 }
 
-// Store keeps budgets. All methods are safe for concurrent use.
+// Store keeps budgets, slots, bans and run-time overrides. All methods are safe for concurrent use.
 type Store interface {
-	// Take decides every limit, slot and ban of every request on one instant. If all zones
-	// except shadows have room, it charges all limits and takes all slots. Otherwise it charges
-	// and takes nothing, except in mode [algorithms.Uniform]. It fills in the Outcomes, and
-	// reports whether all zones except shadows had room.
+	// Take decides every limit, slot and ban of all requests at one instant, by the clock of
+	// the store. It fills in the Outcomes, and reports whether all zones except shadows have
+	// room. If so, Take charges all limits and takes all slots. Otherwise Take charges and
+	// takes nothing, except in mode [algorithms.Uniform].
 	//
-	// No two requests of one call may have budgets in common.
+	// No two requests of one call may have a limit, slots or a ban of the same key in common.
 	//
-	// A budget never charged, or whose reset-after has passed, decides like an
-	// untouched one. The clock is the store's own.
+	// A budget that was never charged, or whose ResetAfter has passed, decides like an
+	// untouched one.
 	//
-	// After an error the Outcomes mean nothing and, unless the error says
-	// otherwise, it is not known whether anything was charged: don't repeat
-	// the call.
+	// After an error the Outcomes have no meaning. Unless the error says otherwise, it is
+	// unknown whether Take has charged anything, so the call must not be repeated.
 	Take(ctx context.Context, requests []Request) (allowed bool, err error)
 
-	// Correct makes corrections, each at most once, to the budgets that Take charged. A
-	// later Take of the same key through the same store finds them made. Correct doesn't wait
-	// for a remote store. failed, if not nil, is called for every failure after which
-	// corrections may be lost. Lost corrections must not be repeated.
+	// Correct makes each correction at most once. A later Take of the same key through the
+	// same store finds the correction made. Correct doesn't wait for a remote store.
+	//
+	// Correct calls failed, if not nil, for every failure after which corrections may be lost.
+	// Lost corrections must not be repeated.
 	Correct(corrections []Correction, failed func(error))
 
-	// Change makes a change at an operator's wish. After an error it is not known how much
-	// of it is made; it may be asked for again.
+	// Change makes an operator's change. After an error it is unknown how much of the change
+	// is made. Change may be called again with the same change.
 	Change(ctx context.Context, c Change) error
 }
 
-// Error is a failure of a store to decide.
+// Error is an error of a store that could not decide.
 type Error struct {
-	// Reason is one of the Reason constants: a short word, fit for a metric.
+	// Reason is one of the Reason constants. It is a short word, which fits into a metric.
 	Reason string
 	Err    error
 }
 
 // Reasons of an [Error].
 const (
-	// ReasonTimeout: no answer in time. Whether something was charged is not known.
+	// ReasonTimeout means that there was no answer in time. The request may have been charged.
 	ReasonTimeout = "timeout"
-	// ReasonSilent: no reply to any request came in time, while this request waited to be
-	// sent. Nothing was charged.
+	// ReasonSilent means that the store answered nobody in time, while this request waited to
+	// be sent. Nothing was charged.
 	ReasonSilent = "silent"
-	// ReasonBusy: the store answers, but the request has waited too long to be sent. Nothing
-	// was charged. This is no failure of the store.
+	// ReasonBusy means that the store answers, but that this request waited too long to be
+	// sent. Nothing was charged. This is no failure of the store.
 	ReasonBusy = "busy"
-	// ReasonConnection: the store could not be reached, or the connection broke.
+	// ReasonConnection means that there was no connection to the store, or that the connection
+	// broke.
 	ReasonConnection = "connection"
-	// ReasonPermission: the store refuses what it needs to be asked, to this user. What
-	// it did before it came to that may have been charged.
+	// ReasonPermission means that the store's user lacks a permission. The request may have
+	// been charged in part.
 	ReasonPermission = "permission"
-	// ReasonReply: the store answered with an error, or with something unexpected.
+	// ReasonReply means that the store answered with an error or with something unexpected.
 	ReasonReply = "reply"
-	// ReasonKey: what is stored under a key is no budget; other keys are well.
+	// ReasonKey means that the stored value of a key is no budget. Other keys work.
 	ReasonKey = "key"
-	// ReasonOpen: the store has failed before and wasn't asked; see [Breaker].
+	// ReasonOpen means that the store has failed before and was not asked; see [Breaker].
 	ReasonOpen = "open"
 )
 

@@ -7,48 +7,48 @@ import (
 	"sync/atomic"
 )
 
-// zoneTable counts how much of a [SharedMemory] each zone holds. The next sweep drops the record of
-// a zone that holds nothing. A budget knows its zone by number.
+// zoneTable counts how much of a [SharedMemory] each zone uses. Budgets refer to their zone by a
+// number. The next sweep drops a zone that uses nothing.
 type zoneTable struct {
-	// known is an earlier copy of byName, to be read without a lock. A zone missing in the
-	// copy is looked up under mu. After as many such look-ups as there are zones, a new copy
-	// is made. So the cost per zone doesn't grow with their number.
-	known atomic.Pointer[map[string]*zoneCount]
+	// published is an earlier copy of byName, which is read without a lock. A zone that is missing
+	// in the copy is looked up under mu. After as many such look-ups as there are zones, a new copy
+	// is made. So the cost per zone doesn't grow with the number of zones.
+	published atomic.Pointer[map[string]*zoneUsage]
 
 	mu       sync.Mutex // locked after any shard
-	byName   map[string]*zoneCount
-	byNumber []*zoneCount // nil where a number is free
-	free     []uint32
-	missed   int
+	byName   map[string]*zoneUsage
+	byNumber []*zoneUsage // nil where a number is free
+	free     []uint32     // numbers
+	missed   int          // look-ups under mu since the last copy
 }
 
-// zoneCount is how much of the store one zone holds.
-type zoneCount struct {
+// zoneUsage is how much of a [SharedMemory] one zone uses.
+type zoneUsage struct {
 	name   string
 	number uint32
-	// keys is the weight that the zone holds; below 0 once the record is dropped.
-	keys atomic.Int64
+	// weight is the weight of the zone's budgets. It is below 0 if the zone was dropped.
+	weight atomic.Int64
 }
 
-// droppedZone is far below any sum of weights.
+// droppedZone is the weight of a dropped zone. It is far below any sum of weights.
 const droppedZone = math.MinInt64 / 2
 
 func newZoneTable() *zoneTable {
-	t := &zoneTable{byName: make(map[string]*zoneCount)}
-	t.known.Store(new(map[string]*zoneCount))
+	t := &zoneTable{byName: make(map[string]*zoneUsage)}
+	t.published.Store(new(map[string]*zoneUsage))
 	return t
 }
 
-// of returns the record of a zone, and makes one if there is none.
-func (t *zoneTable) of(name string) *zoneCount {
-	if z := (*t.known.Load())[name]; z != nil && z.keys.Load() >= 0 {
+// zone returns a zone by its name. If the zone doesn't exist, it is added.
+func (t *zoneTable) zone(name string) *zoneUsage {
+	if z := (*t.published.Load())[name]; z != nil && z.weight.Load() >= 0 {
 		return z
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	z := t.byName[name]
 	if z == nil {
-		z = &zoneCount{name: name, number: uint32(len(t.byNumber))}
+		z = &zoneUsage{name: name, number: uint32(len(t.byNumber))}
 		if n := len(t.free); n > 0 {
 			z.number, t.free = t.free[n-1], t.free[:n-1]
 			t.byNumber[z.number] = z
@@ -63,31 +63,31 @@ func (t *zoneTable) of(name string) *zoneCount {
 	return z
 }
 
-// count adds to the weight that a zone holds. It returns the zone's record, which is a new
-// one if z has been dropped.
-func (t *zoneTable) count(z *zoneCount, by int64) *zoneCount {
-	for z.keys.Add(by) < 0 {
-		z = t.of(z.name)
-	}
-	return z
-}
-
-// numbered returns the record of a zone that holds something.
-func (t *zoneTable) numbered(n uint32) *zoneCount {
+// zoneByNumber returns the zone of a budget in a shard.
+func (t *zoneTable) zoneByNumber(n uint32) *zoneUsage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byNumber[n]
 }
 
-// sweep drops the records of zones that hold nothing.
+// addWeight adds to the weight of a zone, and returns the zone. If z was dropped meanwhile, the result
+// is a new zone of the same name.
+func (t *zoneTable) addWeight(z *zoneUsage, delta int64) *zoneUsage {
+	for z.weight.Add(delta) < 0 {
+		z = t.zone(z.name)
+	}
+	return z
+}
+
+// sweep drops the zones that use nothing.
 func (t *zoneTable) sweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := len(t.byName)
 	for name, z := range t.byName {
-		// A request may have looked z up just now. If it has counted something, z stays;
-		// if it does so later, count notices.
-		if z.keys.CompareAndSwap(0, droppedZone) {
+		// A request may have looked up z just now. If it has added weight already, z stays. If it
+		// adds weight later, addWeight notices that z was dropped.
+		if z.weight.CompareAndSwap(0, droppedZone) {
 			delete(t.byName, name)
 			t.byNumber[z.number] = nil
 			t.free = append(t.free, z.number)
@@ -99,7 +99,7 @@ func (t *zoneTable) sweep() {
 }
 
 func (t *zoneTable) publishLocked() {
-	known := maps.Clone(t.byName)
-	t.known.Store(&known)
+	published := maps.Clone(t.byName)
+	t.published.Store(&published)
 	t.missed = 0
 }

@@ -2,22 +2,22 @@ package store
 
 import "testing"
 
-// A request looks its zone up, a sweep drops the zone because it holds nothing, and then the
-// request is charged.
+// A request looks up its zone, a sweep drops the zone because it uses nothing, and then the request
+// is charged.
 func TestZoneDroppedWhileInUse(t *testing.T) {
 	table := newZoneTable()
-	found := table.of("z")
+	before := table.zone("z")
 	table.sweep()
-	other := table.of("other") // has the number that was free
-	counted := table.count(found, 3)
-	if counted == found || counted != table.of("z") || counted.keys.Load() != 3 {
-		t.Errorf("%+v was charged, and %+v is the zone", counted, table.of("z"))
+	other := table.zone("other") // has the number that was free
+	after := table.addWeight(before, 3)
+	if after == before || after != table.zone("z") || after.weight.Load() != 3 {
+		t.Errorf("%+v was charged, and %+v is the zone", after, table.zone("z"))
 	}
-	if table.numbered(counted.number) != counted || table.numbered(other.number) != other {
-		t.Errorf("zones %d and %d have each other's number", counted.number, other.number)
+	if table.zoneByNumber(after.number) != after || table.zoneByNumber(other.number) != other {
+		t.Errorf("zones %d and %d have each other's number", after.number, other.number)
 	}
 	table.sweep()
-	if table.of("z") != counted || counted.keys.Load() != 3 {
-		t.Error("a zone that holds something was dropped")
+	if table.zone("z") != after || after.weight.Load() != 3 {
+		t.Error("a zone that uses memory was dropped")
 	}
 }

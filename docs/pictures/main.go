@@ -1,6 +1,6 @@
-// Command pictures draws what each limit does with one and the same requests,
-// for docs/algorithms.md. It asks the algorithms themselves, so a picture can't
-// show what they don't do. Run it from the root of the repository:
+// Command pictures draws the pictures of docs/algorithms.md: the decisions of each limit about the same
+// requests. The decisions are made by package algorithms, so the pictures are always right. Run it from the
+// root of the repository:
 //
 //	go run ./docs/pictures
 package main
@@ -22,18 +22,16 @@ const (
 	millisecond algorithms.Micros = 1000
 	second                        = 1000 * millisecond
 
-	// The pictures begin at a multiple of 5 s since the epoch, where windows begin
-	// that follow the clock.
+	// The pictures begin at a multiple of 5 s since the epoch, where clock-aligned windows begin.
 	start = 1_800_000_000 * second
 	end   = 20 * second
 )
 
-// picture is a limit to be drawn. The ones named like an algorithm, which every
-// algorithm must have, show it without options.
+// picture is a picture of a limit. Every algorithm has a picture of its own name, without options.
 type picture struct {
 	name  string
 	quota algorithms.Quota
-	delay algorithms.Micros // how long a request may be held; 0 is not at all
+	delay algorithms.Micros // how long a request may be held; 0 for no delay
 }
 
 var pictures = []picture{
@@ -43,14 +41,16 @@ var pictures = []picture{
 	{name: "fixed_window", quota: algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 5 * second}},
 	{name: "sliding_window", quota: algorithms.Quota{Algorithm: "sliding_window", Events: 5, Window: 5 * second}},
 	{name: "sliding_log", quota: algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 5 * second}},
-	{name: "sliding_log_min_interval", quota: algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 5 * second, MinInterval: 500 * millisecond}},
+	{name: "sliding_log_min_interval", quota: algorithms.Quota{
+		Algorithm: "sliding_log", Events: 5, Window: 5 * second, MinInterval: 500 * millisecond,
+	}},
 	{name: "smooth", quota: algorithms.Quota{Algorithm: "smooth", Events: 1, Window: second, Burst: 5}},
 	{name: "smooth_warm_up", quota: algorithms.Quota{Algorithm: "smooth", Events: 2, Window: second, WarmUp: 4 * second}, delay: 4 * second},
 	{name: "delay", quota: algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second, Burst: 5}, delay: 3 * second},
 }
 
-// arrivals is when the requests come, in ms: one, two bursts of which the second
-// comes too soon, a trickle that is a little too fast, and a burst after a pause.
+// arrivals has the instants of the requests, in ms: one request, two bursts of which the second comes too
+// soon, a trickle that is a little too fast, and a burst after a pause.
 var arrivals = []algorithms.Micros{
 	1000,
 	4700, 4850, 5000, 5150, 5300, 5450,
@@ -59,14 +59,14 @@ var arrivals = []algorithms.Micros{
 	16_000, 16_150, 16_300, 16_450, 16_600, 16_750, 16_900,
 }
 
-// answer is what became of a request.
+// answer is the answer to a request.
 type answer struct {
 	arrived algorithms.Micros
 	wait    algorithms.Micros // how long it was held
 	passed  bool
 }
 
-// level is what remains from an instant on.
+// level is the number of remaining events from an instant on.
 type level struct {
 	from      algorithms.Micros
 	remaining int64
@@ -102,29 +102,29 @@ func (p picture) draw() ([]byte, error) {
 	return render(caption, answers, levels, p.delay > 0), nil
 }
 
-// play sends the requests to an untouched budget. Between two requests what remains
-// can only grow, and the decision says when.
+// play sends the requests to an untouched budget. Between two requests the remaining events can only grow, at
+// the instants that MoreAfter says.
 func (p picture) play(limit *algorithms.Limit) (answers []answer, levels []level) {
 	state := new(algorithms.State)
 	now := algorithms.Micros(0)
-	ask := func(cost int64) algorithms.Decision {
+	take := func(cost int64) algorithms.Decision {
 		requests := []algorithms.Request{{Cost: cost, MaxWait: p.delay, Checks: []algorithms.Check{{Limit: limit, State: state}}}}
 		algorithms.Take(requests, start+now)
 		return requests[0].Checks[0].Decision
 	}
-	d := ask(0)
+	d := take(0)
 	levels = append(levels, level{now, d.Remaining})
 	growUntil := func(next algorithms.Micros) {
 		for d.MoreAfter > 0 && now+d.MoreAfter < next {
 			now += d.MoreAfter
-			d = ask(0)
+			d = take(0)
 			levels = append(levels, level{now, d.Remaining})
 		}
 		now = next
 	}
 	for _, arrival := range arrivals {
 		growUntil(arrival * millisecond)
-		d = ask(1)
+		d = take(1)
 		answers = append(answers, answer{now, d.Wait, d.Allowed})
 		levels = append(levels, level{now, d.Remaining})
 	}
@@ -132,8 +132,7 @@ func (p picture) play(limit *algorithms.Limit) (answers []answer, levels []level
 	return answers, levels
 }
 
-// caddyfile is the limit as it is written in a Caddyfile, line by line. It knows the
-// options that pictures have.
+// caddyfile returns the lines of the limit in a Caddyfile. It supports only the options of the pictures.
 func (p picture) caddyfile() ([]string, error) {
 	plain := p.quota
 	plain.MinInterval, plain.WarmUp = 0, 0

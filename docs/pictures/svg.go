@@ -12,15 +12,15 @@ import (
 // their own, so a picture is the same on a light page and on a dark one; nothing
 // is told by colour alone.
 const (
-	left, right   = 84, 24 // of the plot
-	top           = 14     // above the caption
-	lineHeight    = 18     // of the caption
-	perSecond     = 34
-	perEvent      = 16
-	mostRemaining = 6
-	rowHeight     = 22 // of passed, held and denied
-	axisHeight    = 36
-	legendHeight  = 24
+	left, right  = 84, 24 // of the plot
+	top          = 14     // above the caption
+	lineHeight   = 18     // of the caption
+	perSecond    = 34
+	perEvent     = 16
+	maxRemaining = 6
+	rowHeight    = 22 // of passed, held and denied
+	axisHeight   = 36
+	legendHeight = 24
 
 	width = left + int(end/second)*perSecond + right
 )
@@ -40,7 +40,7 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}
 // requests that passed, one of those that were held (if any can be), one of those
 // that were denied, the seconds, and what the marks mean.
 func render(caption []string, answers []answer, levels []level, holds bool) []byte {
-	floor := top + len(caption)*lineHeight + 12 + mostRemaining*perEvent // where 0 remain
+	floor := top + len(caption)*lineHeight + 12 + maxRemaining*perEvent // where 0 remain
 	passed := floor + rowHeight
 	held := passed
 	if holds {
@@ -51,7 +51,8 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	height := axis + axisHeight + legendHeight
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">`+"\n",
+		width, height, width, height)
 	fmt.Fprintf(&b, "<title>What %s does with the same requests</title>\n%s", strings.Join(caption, " "), style)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/>`+"\n", width, height)
 	for i, line := range caption {
@@ -59,7 +60,7 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	}
 
 	b.WriteString(`<path class="grid" d="`)
-	for n := range mostRemaining + 1 {
+	for n := range maxRemaining + 1 {
 		fmt.Fprintf(&b, "M%d %dH%d", left, floor-n*perEvent, width-right)
 	}
 	for s := range int(end/second) + 1 {
@@ -86,10 +87,10 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	row := func(text string, y int) {
 		fmt.Fprintf(&b, `<text class="end" x="%d" y="%d">%s</text>`+"\n", left-8, y+4, text)
 	}
-	for _, n := range []int{0, mostRemaining - 1} {
+	for _, n := range []int{0, maxRemaining - 1} {
 		row(fmt.Sprint(n), floor-n*perEvent)
 	}
-	row("remaining", floor-mostRemaining*perEvent/2+4)
+	row("remaining", floor-maxRemaining*perEvent/2+4)
 	row("passed", passed)
 	if holds {
 		row("held", held)
@@ -103,12 +104,12 @@ func render(caption []string, answers []answer, levels []level, holds bool) []by
 	return b.Bytes()
 }
 
-// x is where an instant is drawn.
+// x returns the horizontal position of an instant.
 func x(at algorithms.Micros) float64 {
 	return left + float64(at)/float64(second)*perSecond
 }
 
-// staircase is the line of what remains, from the height it begins at on.
+// staircase returns the line of the remaining events, from its first height on.
 func staircase(levels []level, floor int) string {
 	var b bytes.Buffer
 	for i, l := range levels {

@@ -1,4 +1,4 @@
-// Package keyhash hashes keys, because clients choose keys and can make them long.
+// Package keyhash hashes keys, because clients choose keys, and can make them long or colliding.
 package keyhash
 
 import (
@@ -9,17 +9,17 @@ import (
 	"github.com/dchest/siphash"
 )
 
-// Hash stands for a text of any length. It takes 16 bytes and holds no pointer, so the
-// garbage collector has nothing to do with it.
+// Hash is the hash of a text. It has 16 bytes and no pointer, so the garbage collector doesn't scan it.
 type Hash [2]uint64
 
-// Xor combines the hashes of two texts. They must come from two Hashers.
+// Xor returns the combined hash of two texts. The hashes must come from two Hashers.
 func (h Hash) Xor(other Hash) Hash { return Hash{h[0] ^ other[0], h[1] ^ other[1]} }
 
-// Hasher hashes texts by SipHash-2-4 with 128 bits and a secret of its own. Without the
-// secret nobody can make up two texts with the same hash. By chance it doesn't happen either:
-// among a billion texts, two hashes are equal with a probability below 10^-20.
-// A Hasher is immutable and safe for concurrent use.
+// Hasher hashes texts by SipHash-2-4 with 128 bits and a secret. It must be made by [New]. A Hasher is
+// immutable and safe for concurrent use.
+//
+// Without the secret nobody can construct two texts with the same hash. By chance, two of a billion texts
+// have the same hash with a probability below 10^-20.
 type Hasher struct{ k0, k1 uint64 }
 
 // New returns a Hasher with a random secret.
@@ -29,9 +29,9 @@ func New() Hasher {
 	return Hasher{binary.LittleEndian.Uint64(secret[:]), binary.LittleEndian.Uint64(secret[8:])}
 }
 
-// Sum returns the hash of a text, without an allocation. The hash keeps nothing of the text.
+// Sum returns the hash of a text. It allocates nothing and keeps no reference to the text.
 func (h Hasher) Sum(text string) Hash {
-	// The bytes of the string itself: a copy would be an allocation, and siphash only reads.
+	// The bytes of the string itself, because a copy would be an allocation. siphash only reads them.
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	high, low := siphash.Hash128(h.k0, h.k1, b)
 	return Hash{high, low}

@@ -1,12 +1,8 @@
 package redistest
 
 import (
-	"bufio"
 	"context"
-	"math/rand/v2"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,40 +11,51 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Audit is a relay between any number of clients and one Redis. It keeps every
-// script call and its reply, also where no client waited for that any more.
-// [Audit.Replay] holds them against the functions in Go. It knows nothing of the
-// clients but their commands.
+// Audit is a relay between any number of clients and one Redis. It records every script call with its
+// reply, even if the client has left. [Audit.Replay] then repeats all operations with the functions in Go,
+// and compares the results.
 //
-// It passes on whole commands; one that a client didn't send to its end is dropped.
+// The code of an audit is in the files audit*.go:
+//
+//	audit.go             the relay, and the faults that it can cause
+//	audit_link.go        one connection through the relay
+//	audit_calls.go       reads recorded calls and replies
+//	audit_replay.go      repeats the calls in order
+//	audit_take.go        repeats a take
+//	audit_operations.go  repeats refunds, sets of slots, and operators' changes
+//	audit_values.go      the values that keys hold, in Go
+//	audit_report.go      the result
+//
+// The relay passes on whole commands. It drops a command that a client sends only in part. All methods are
+// safe for concurrent use.
 type Audit struct {
 	// Addr is where clients connect.
 	Addr string
 
-	server   *Server
-	listener net.Listener
-	links    sync.WaitGroup
-	late     atomic.Int64 // ns, each way
-	trouble  atomic.Int64 // calls per million
+	server    *Server
+	listener  net.Listener
+	links     sync.WaitGroup
+	delay     atomic.Int64 // in ns, in each direction
+	faultRate atomic.Int64 // calls per million
 
-	mu      sync.Mutex
-	open    map[*link]struct{}
-	life    int // how often Redis was killed
-	calls   []*call
-	strange map[string]int // commands that no store sends
+	mu              sync.Mutex
+	open            map[*link]struct{}
+	process         int // the number of the Redis process: how often Redis was killed
+	calls           []*call
+	unknownCommands map[string]int // the commands that no store sends, with their number
 }
 
-// call is a script call, a FLUSHALL, or a Spoil.
+// call is a recorded script call, or a Flush or Spoil.
 type call struct {
-	life    int               // of the Redis it went to
-	sent    algorithms.Micros // when it was passed on, by the clock of this machine, which is that of Redis
+	process int               // the number of the Redis process
+	sentAt  algorithms.Micros // by the clock of this machine, which is also the clock of Redis
 	command []byte
-	answer  []byte // nil if Redis was gone before there was one
-	flush   bool
-	spoiled string // the name of a key that holds something else since
+	reply   []byte // nil if Redis was killed before it answered
+	flushed bool
+	spoiled string // the name of the key, for a Spoil
 }
 
-// StartAudit starts a relay before a Redis.
+// StartAudit starts an Audit for a Redis. It ends with the test.
 func StartAudit(t testing.TB, server *Server) *Audit {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +64,7 @@ func StartAudit(t testing.TB, server *Server) *Audit {
 	}
 	a := &Audit{
 		Addr: l.Addr().String(), server: server, listener: l,
-		open: make(map[*link]struct{}), strange: make(map[string]int),
+		open: make(map[*link]struct{}), unknownCommands: make(map[string]int),
 	}
 	a.links.Go(func() {
 		for {
@@ -72,26 +79,26 @@ func StartAudit(t testing.TB, server *Server) *Audit {
 	return a
 }
 
-// Close ends the relay, once all that Redis was asked is answered.
+// Close closes all clients' connections, and ends the relay when Redis has answered all calls.
 func (a *Audit) Close() {
 	_ = a.listener.Close()
 	a.Cut()
-	const patience = 10 * time.Second // with a Redis that was left frozen
-	timer := time.AfterFunc(patience, func() { a.each(func(l *link) { _ = l.redis.Close() }) })
+	const maxWait = 10 * time.Second // for a Redis that was left frozen
+	timer := time.AfterFunc(maxWait, func() { a.each(func(l *link) { _ = l.redis.Close() }) })
 	defer timer.Stop()
 	a.links.Wait()
 }
 
-// Kill kills the Redis, with all budgets.
+// Kill kills the Redis. All budgets are lost.
 func (a *Audit) Kill(t testing.TB) {
 	t.Helper()
 	a.server.Kill(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.life++
+	a.process++
 }
 
-// Flush removes all keys, at an instant that is known.
+// Flush removes all keys, and records the instant.
 func (a *Audit) Flush(t testing.TB) {
 	t.Helper()
 	const script = "local now = redis.call('TIME') redis.call('FLUSHALL') return now[1] * 1000000 + now[2]"
@@ -99,10 +106,10 @@ func (a *Audit) Flush(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.note(&call{life: a.lives(), sent: at, flush: true})
+	a.note(&call{process: a.currentProcess(), sentAt: at, flushed: true})
 }
 
-// Spoil replaces the value at a key by one that is no budget, at an instant that is known.
+// Spoil replaces the value of a key by one that is no budget, and records the instant.
 func (a *Audit) Spoil(t testing.TB, name string) {
 	t.Helper()
 	const script = `
@@ -114,19 +121,19 @@ func (a *Audit) Spoil(t testing.TB, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.note(&call{life: a.lives(), sent: at, spoiled: name})
+	a.note(&call{process: a.currentProcess(), sentAt: at, spoiled: name})
 }
 
 // Cut closes all clients' connections.
 func (a *Audit) Cut() { a.each(func(l *link) { _ = l.client.Close() }) }
 
-// Delay makes everything take so much longer, each way, from now on.
-func (a *Audit) Delay(oneWay time.Duration) { a.late.Store(int64(oneWay)) }
+// Delay delays all commands and replies from now on.
+func (a *Audit) Delay(oneWay time.Duration) { a.delay.Store(int64(oneWay)) }
 
-// Trouble makes a part of all script calls go wrong from now on: the client's
-// connection is closed before the call is passed on, before its reply is, or in the
-// middle of that.
-func (a *Audit) Trouble(part float64) { a.trouble.Store(int64(part * 1_000_000)) }
+// Trouble makes a part of all script calls fail from now on. For example, 0.1 is every tenth call. The
+// client's connection is closed before the call is passed on, before the reply, or in the middle of the
+// reply.
+func (a *Audit) Trouble(part float64) { a.faultRate.Store(int64(part * 1_000_000)) }
 
 func (a *Audit) each(do func(*link)) {
 	a.mu.Lock()
@@ -136,170 +143,14 @@ func (a *Audit) each(do func(*link)) {
 	}
 }
 
-func (a *Audit) lives() int {
+func (a *Audit) currentProcess() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.life
+	return a.process
 }
 
 func (a *Audit) note(c *call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.calls = append(a.calls, c)
-}
-
-// wait waits as long as Delay has it.
-func (a *Audit) wait() {
-	if late := a.late.Load(); late > 0 {
-		time.Sleep(time.Duration(late))
-	}
-}
-
-// link is one client's connection and that to Redis.
-type link struct {
-	audit         *Audit
-	client, redis net.Conn
-	life          int
-
-	mu      sync.Mutex
-	pending []pending // what Redis was sent and has not answered, in this order
-	left    bool      // nothing will be added to it
-}
-
-// pending is a command that Redis was sent.
-type pending struct {
-	call *call // nil for what isn't recorded
-	cut  float64
-}
-
-// What may befall a client, by pending.cut: the part of the reply after which its
-// connection is closed.
-const (
-	notCut    = 2
-	cutBefore = -1 // not even the call is passed on
-)
-
-func (a *Audit) connect(client net.Conn) {
-	life := a.lives()
-	redis, err := net.Dial("tcp", a.server.Addr)
-	if err != nil {
-		_ = client.Close()
-		return
-	}
-	l := &link{audit: a, client: client, redis: redis, life: life}
-	a.mu.Lock()
-	a.open[l] = struct{}{}
-	reborn := a.life != life // then it is not known which of them answered
-	a.mu.Unlock()
-	if reborn {
-		_ = client.Close()
-	}
-	a.links.Go(l.commands)
-	l.replies()
-	a.mu.Lock()
-	delete(a.open, l)
-	a.mu.Unlock()
-}
-
-// commands passes on what the client sends.
-func (l *link) commands() {
-	in := bufio.NewReader(l.client)
-	for {
-		message, err := appendMessage(nil, in)
-		if err != nil {
-			break
-		}
-		p := pending{call: l.audit.record(message), cut: notCut}
-		l.audit.wait()
-		if p.call != nil {
-			p.call.life, p.call.sent = l.life, time.Now().UnixMicro()
-			p.cut = l.audit.draw()
-		}
-		if p.cut == cutBefore {
-			break
-		}
-		l.mu.Lock()
-		l.pending = append(l.pending, p)
-		l.mu.Unlock()
-		if _, err := l.redis.Write(message); err != nil {
-			break
-		}
-	}
-	_ = l.client.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.left = true; len(l.pending) == 0 {
-		_ = l.redis.Close()
-	}
-}
-
-// record makes a record of a script call; of another command it returns nil.
-func (a *Audit) record(message []byte) *call {
-	value, _, _ := parse(message)
-	words, _ := value.([]any)
-	name := ""
-	if len(words) > 0 {
-		name, _ = words[0].(string)
-	}
-	switch name = strings.ToLower(name); name {
-	case "evalsha", "eval":
-		return &call{command: message}
-	case "hello", "auth", "select", "client", "ping", "time", "info", "script", "cluster", "asking":
-	default:
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.strange[name]++
-	}
-	return nil
-}
-
-// draw says what befalls the client of a call.
-func (a *Audit) draw() float64 {
-	switch {
-	case rand.Int64N(1_000_000) >= a.trouble.Load():
-		return notCut
-	case rand.IntN(3) == 0:
-		return cutBefore
-	}
-	return max(rand.Float64()-0.3, 0)
-}
-
-// replies passes on what Redis answers, and reads on when the client has left.
-func (l *link) replies() {
-	in := bufio.NewReader(l.redis)
-	for last := false; !last; {
-		message, err := appendMessage(nil, in)
-		if err != nil {
-			break
-		}
-		p := pending{cut: notCut}
-		l.mu.Lock()
-		if len(l.pending) > 0 {
-			p, l.pending = l.pending[0], l.pending[1:]
-		}
-		last = l.left && len(l.pending) == 0
-		l.mu.Unlock()
-		if p.call != nil {
-			p.call.answer = slices.Clone(message) // without spare room
-			l.audit.note(p.call)
-		}
-		l.audit.wait()
-		if p.cut != notCut {
-			_, _ = l.client.Write(message[:int(p.cut*float64(len(message)))])
-			_ = l.client.Close()
-			continue
-		}
-		_ = l.client.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = l.client.Write(message)
-	}
-	_ = l.client.Close()
-	_ = l.redis.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, p := range l.pending {
-		if p.call != nil {
-			l.audit.note(p.call)
-		}
-	}
-	l.pending = nil
 }

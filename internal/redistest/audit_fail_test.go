@@ -19,8 +19,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// faulty is what TestAuditCanFail does, on one store.
-type faulty struct {
+// auditedClient sends requests to a store that connects through an audit.
+type auditedClient struct {
 	t                   *testing.T
 	s                   *redisstore.Store
 	limit, other, tight store.Limit
@@ -28,9 +28,9 @@ type faulty struct {
 	ban                 *store.Ban
 }
 
-func newFaulty(t *testing.T, s *redisstore.Store) *faulty {
+func newAuditedClient(t *testing.T, s *redisstore.Store) *auditedClient {
 	const minute = 60_000_000
-	return &faulty{
+	return &auditedClient{
 		t: t, s: s,
 		limit: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: minute}),
 		other: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: minute}),
@@ -42,14 +42,14 @@ func newFaulty(t *testing.T, s *redisstore.Store) *faulty {
 	}
 }
 
-// zones are what it asks.
-func (f *faulty) zones() []store.Request {
+// zones returns the zones of the requests, for Replay.
+func (f *auditedClient) zones() []store.Request {
 	return []store.Request{
 		{Limits: []store.Limit{f.limit, f.other, f.tight}, Ban: f.ban, Slots: f.slots},
 	}
 }
 
-func (f *faulty) take(r store.Request) store.Request {
+func (f *auditedClient) take(r store.Request) store.Request {
 	f.t.Helper()
 	r.Key = "k"
 	requests := []store.Request{r}
@@ -59,35 +59,37 @@ func (f *faulty) take(r store.Request) store.Request {
 	return requests[0]
 }
 
-func (f *faulty) takeLimits(cost int64, limits ...store.Limit) store.Request {
+func (f *auditedClient) takeLimits(cost int64, limits ...store.Limit) store.Request {
 	f.t.Helper()
 	return f.take(store.Request{Zone: "z", Cost: cost, Limits: limits})
 }
 
-func (f *faulty) takeSlot() store.Request { return f.take(store.Request{Zone: "s", Slots: f.slots}) }
+func (f *auditedClient) takeSlot() store.Request {
+	return f.take(store.Request{Zone: "s", Slots: f.slots})
+}
 
-func (f *faulty) takeBan() store.Request {
+func (f *auditedClient) takeBan() store.Request {
 	return f.take(store.Request{Zone: "b", Cost: 1, Limits: []store.Limit{f.tight}, Ban: f.ban})
 }
 
-func (f *faulty) takeOverride(text string) store.Request {
+func (f *auditedClient) takeOverride(text string) store.Request {
 	return f.take(store.Request{Zone: "o", Cost: 1, Override: &store.Override{Text: text}})
 }
 
-// leave gives back a slot, and waits until Redis knows that.
-func (f *faulty) leave(r store.Request) {
+// leave gives back a slot, and waits until Redis has the new count.
+func (f *auditedClient) leave(r store.Request) {
 	f.correct(r, 0, 0)
 	time.Sleep(100 * time.Millisecond)
 }
 
-func (f *faulty) correct(r store.Request, refund, charge int64) {
+func (f *auditedClient) correct(r store.Request, refund, charge int64) {
 	f.t.Helper()
-	if err := correct(f.s, []store.Request{r}, refund, charge); err != nil {
+	if err := correctAll(f.s, []store.Request{r}, refund, charge); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func (f *faulty) change(c store.Change) {
+func (f *auditedClient) change(c store.Change) {
 	f.t.Helper()
 	c.Key = "k"
 	if err := f.s.Change(f.t.Context(), c); err != nil {
@@ -95,11 +97,11 @@ func (f *faulty) change(c store.Change) {
 	}
 }
 
-func (f *faulty) override(text string) { f.change(store.Change{Zone: "o", Override: &text}) }
+func (f *auditedClient) override(text string) { f.change(store.Change{Zone: "o", Override: &text}) }
 
-// all does a little of all there is. The last call of each kind changes something, for nothing else
-// speaks of what it did but the values at the end.
-func (f *faulty) all() {
+// doAll sends some requests of every kind. The last call of each kind changes a value, because only the values
+// at the end show an error in it.
+func (f *auditedClient) doAll() {
 	f.takeLimits(1, f.limit)
 	f.correct(f.takeLimits(1, f.limit), 1, 0)
 	f.takeLimits(2, f.limit, f.other)
@@ -127,27 +129,27 @@ func (f *faulty) all() {
 	f.override("b")
 }
 
-// spot is a place in a reply, of one byte or of a number.
-type spot struct{ at, size int }
+// replyField is a field of a reply: the offset, and the size of 1 or 8 bytes.
+type replyField struct{ at, size int }
 
-// spots returns all places of the reply to a message.
-func spots(p *played) (all []spot) {
+// replyFields returns all fields of the reply to a message.
+func replyFields(p *parsedCall) (all []replyField) {
 	at := 0
 	add := func(sizes ...int) {
 		for _, size := range sizes {
-			all = append(all, spot{at, size})
+			all = append(all, replyField{at, size})
 			at += size
 		}
 	}
 	add(8, 1)
-	for _, o := range p.does {
-		status := p.reply[at]
+	for _, o := range p.operations {
+		status := p.packedReply[at]
 		switch add(1); {
 		case o.Set != nil:
 			add(8)
 		case o.Take != nil && status == 2:
 			for range o.Take.Overrides {
-				at += 4 + int(binary.LittleEndian.Uint32([]byte(p.reply[at:])))
+				at += 4 + int(binary.LittleEndian.Uint32([]byte(p.packedReply[at:])))
 			}
 		case o.Take != nil:
 			for _, z := range o.Take.Zones {
@@ -166,8 +168,8 @@ func spots(p *played) (all []spot) {
 	return all
 }
 
-// changed returns the reply with another number, or another flag, in one place.
-func (s spot) changed(reply string) string {
+// corrupt returns the reply with another number or flag in the field.
+func (s replyField) corrupt(reply string) string {
 	b := []byte(reply)
 	if s.size == 1 {
 		b[s.at] ^= 1
@@ -178,35 +180,35 @@ func (s spot) changed(reply string) string {
 	return string(b)
 }
 
-// changes reports whether a call changed anything, by its reply.
-func (p *played) changes() bool {
-	for _, o := range p.does {
+// changesState reports whether a call changed a value, according to its reply.
+func (p *parsedCall) changesState() bool {
+	for _, o := range p.operations {
 		if o.Take == nil {
 			return true
 		}
-		r, _ := wire.ReadReply(p.reply)
+		r, _ := wire.ReadReply(p.packedReply)
 		z := o.Take.Zones[0]
 		if allowed, _, err := r.Take(o.Take.Requests(), nil); err == nil && allowed && len(z.Budgets)+len(z.Slots) > 0 {
 			return true
 		}
 	}
-	return p.kind == changes
+	return p.kind == changeScript
 }
 
-// dated reports whether the instant of a call shows in a later reply or a value. The next operation
-// on slots dates them anew.
-func (p *played) dated() bool {
-	return p.changes() && !slices.ContainsFunc(p.does, func(o wire.Operation) bool {
+// instantShows reports whether a wrong instant of a call shows in a later reply or a value. It doesn't for slots,
+// because the next operation sets a new instant.
+func (p *parsedCall) instantShows() bool {
+	return p.changesState() && !slices.ContainsFunc(p.operations, func(o wire.Operation) bool {
 		return len(o.Refund) > 0 || o.Set != nil || o.Take != nil && o.Take.Zones[0].Slots != ""
 	})
 }
 
-// A wrong number, and anything that should not have happened, is found.
+// The audit finds every wrong number in a reply, and every call that is left out, repeated or unanswered.
 func TestAuditCanFail(t *testing.T) {
 	server := Start(t)
 	a := StartAudit(t, server)
-	f := newFaulty(t, open(t, a, 30*time.Second))
-	f.all()
+	f := newAuditedClient(t, openStore(t, a, 30*time.Second))
+	f.doAll()
 	r := a.Replay(f.zones()...)
 	t.Logf("\n%v", r)
 	if r.Different > 0 || r.Granted != 13 || r.Denied != 7 || r.Refunds != 2 ||
@@ -225,45 +227,45 @@ func TestAuditCanFail(t *testing.T) {
 	}
 	unanswered := true
 	for i, c := range recorded {
-		if bytes.HasPrefix(c.answer, []byte("-NOSCRIPT")) {
+		if bytes.HasPrefix(c.reply, []byte("-NOSCRIPT")) {
 			continue
 		}
-		p, err := read(c)
+		p, err := parseCall(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		replace := func(answer []byte) {
 			other := *c
-			other.answer = answer
+			other.reply = answer
 			a.calls = slices.Clone(recorded)
 			a.calls[i] = &other
 		}
-		if p.kind == operations {
-			for _, s := range spots(p) {
-				if s.at == 0 && !p.dated() {
+		if p.kind == operationsScript {
+			for _, s := range replyFields(p) {
+				if s.at == 0 && !p.instantShows() {
 					continue // it is the same a moment later
 				}
-				replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.reply), s.changed(p.reply)))
-				find(fmt.Sprintf("place %d of %q changed, the reply to %+v", s.at, p.reply, p.does), f.zones()...)
+				replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.packedReply), s.corrupt(p.packedReply)))
+				find(fmt.Sprintf("field %d of %q changed, the reply to %+v", s.at, p.packedReply, p.operations), f.zones()...)
 			}
-			replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.reply)-1, p.reply[:len(p.reply)-1]))
+			replace(fmt.Appendf(nil, "$%d\r\n%s\r\n", len(p.packedReply)-1, p.packedReply[:len(p.packedReply)-1]))
 			find("a reply cut off", f.zones()...)
 		}
-		if p.changes() {
+		if p.changesState() {
 			a.calls = slices.Delete(slices.Clone(recorded), i, i+1)
-			find(fmt.Sprintf("left out: %+v %q", p.does, p.argv), f.zones()...)
+			find(fmt.Sprintf("left out: %+v %q", p.operations, p.argv), f.zones()...)
 		}
-		if p.changes() && p.kind == operations {
+		if p.changesState() && p.kind == operationsScript {
 			a.calls = slices.Insert(slices.Clone(recorded), i, c)
-			find(fmt.Sprintf("twice: %+v", p.does), f.zones()...)
+			find(fmt.Sprintf("twice: %+v", p.operations), f.zones()...)
 		}
 		replace(nil)
 		if unanswered { // it was on its way when Redis was killed, and may have charged
-			unanswered, a.life = false, 1
+			unanswered, a.process = false, 1
 			if r := a.Replay(f.zones()...); r.Different > 0 || r.Doubtful == 0 || r.Unanswered != 1 {
 				t.Errorf("%.200q unanswered:\n%v%s", c.command, r, strings.Join(r.Differences, "\n"))
 			}
-			a.life = 0
+			a.process = 0
 		}
 		find("a call that was never answered", f.zones()...)
 	}
@@ -273,69 +275,69 @@ func TestAuditCanFail(t *testing.T) {
 	t.Logf("%d planted faults", found)
 }
 
-// Whatever Redis does that it should not is found, too.
+// The audit finds a Redis or a store that misbehaves.
 func TestAuditFindsMisbehaviour(t *testing.T) {
 	server := Start(t)
 	remove := func(id string) { server.Client.Del(t.Context(), "caddy_rl:{k}:"+id) }
-	for name, misbehave := range map[string]func(*Audit, *faulty, *redis.Client){
-		"a budget removed": func(_ *Audit, f *faulty, _ *redis.Client) {
+	for name, misbehave := range map[string]func(*Audit, *auditedClient, *redis.Client){
+		"a budget removed": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.takeLimits(1, f.limit)
 			remove(f.limit.ID)
 			f.takeLimits(1, f.limit)
 		},
-		"a log removed": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a log removed": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.takeLimits(1, f.other)
 			remove(f.other.ID)
 			f.takeLimits(1, f.other)
 		},
-		"a slot granted above the limit": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a slot granted above the limit": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.takeSlot()
 			f.takeSlot()
 			remove(f.slots.ID)
 			f.takeSlot()
 		},
-		"a slot given back by nobody": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a slot given back by nobody": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.takeSlot()
 			remove(f.slots.ID)
 		},
-		"a ban that doesn't hold": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a ban that doesn't hold": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			for range 3 {
 				f.takeBan()
 			}
 			remove(f.ban.ID)
 			f.takeBan()
 		},
-		"a ban by an operator that doesn't hold": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a ban by an operator that doesn't hold": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.change(store.Change{Zone: "b", Ban: []*store.Ban{f.ban}, BanFor: 90_000_000})
 			remove(f.ban.ID)
 			f.takeBan()
 		},
-		"an override ignored": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"an override ignored": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.override("a")
 			remove(store.OverrideID("o"))
 			f.takeOverride("")
 		},
-		"an override that nobody set": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"an override that nobody set": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			server.Client.Set(t.Context(), "caddy_rl:{k}:"+store.OverrideID("o"), "a", 0)
 			f.takeOverride("a")
 		},
-		"a command of its own": func(_ *Audit, f *faulty, through *redis.Client) {
+		"a command of its own": func(_ *Audit, f *auditedClient, through *redis.Client) {
 			through.Set(t.Context(), "caddy_rl:{k}:"+f.limit.ID, "x", 0)
 		},
-		"another script": func(_ *Audit, f *faulty, through *redis.Client) {
+		"another script": func(_ *Audit, f *auditedClient, through *redis.Client) {
 			mutant := strings.Replace(algorithms.Set(0).With(f.limit.Algorithm()).Script(), "math.floor", "math.ceil", 1)
 			through.Eval(t.Context(), mutant, []string{"caddy_rl:{k}:" + f.limit.ID}, "")
 		},
-		"an instant of its own": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"an instant of its own": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{f.limit}}}
 			_, _ = f.s.TakeAt(t.Context(), time.Now().UnixMicro(), r)
 		},
-		"a refund done twice": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a refund done twice": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			r := f.takeLimits(1, f.limit)
 			f.correct(r, 1, 0)
 			f.correct(r, 1, 0)
 		},
-		"a restart": func(_ *Audit, f *faulty, _ *redis.Client) {
+		"a restart": func(_ *Audit, f *auditedClient, _ *redis.Client) {
 			f.takeLimits(1, f.limit)
 			server.Kill(t)
 			server.Restart(t)
@@ -344,7 +346,7 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 	} {
 		server.Client.FlushAll(t.Context())
 		a := StartAudit(t, server)
-		f := newFaulty(t, open(t, a, 30*time.Second))
+		f := newAuditedClient(t, openStore(t, a, 30*time.Second))
 		through := redis.NewClient(&redis.Options{Addr: a.Addr})
 		misbehave(a, f, through)
 		_ = through.Close()

@@ -17,8 +17,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// open opens a store through a relay.
-func open(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
+// openStore opens a store that connects through an audit.
+func openStore(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout}, nil)
 	if err != nil {
@@ -28,9 +28,9 @@ func open(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	return s
 }
 
-// zones are one of every algorithm, option and mode, some of two limits, and some with slots, a ban or
+// testZones returns a zone of every algorithm, option and mode. Some have two limits, slots, a ban or
 // overrides.
-func zones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
+func testZones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 	t.Helper()
 	quotas := storetest.Variants(5, window)
 	initial := int64(2)
@@ -72,8 +72,8 @@ func zones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 	return append(zones, store.Request{Zone: "slots", Slots: &store.Slots{ID: store.SlotsID("slots", ""), Limit: 3}})
 }
 
-// draw draws what one HTTP request asks of some zones.
-func draw(zones []store.Request) (requests []store.Request) {
+// randomRequests returns the requests of a random HTTP request to some zones.
+func randomRequests(zones []store.Request) (requests []store.Request) {
 	for len(requests) == 0 || rand.IntN(3) == 0 && len(requests) < 4 {
 		r := zones[rand.IntN(len(zones))]
 		if slices.ContainsFunc(requests, func(other store.Request) bool { return other.Zone == r.Zone }) {
@@ -91,13 +91,13 @@ func draw(zones []store.Request) (requests []store.Request) {
 	return requests
 }
 
-// Three instances, callers that leave and give back, operators, and everything that may happen
-// to Redis and the way to it: each decision is that of the functions.
+// Three instances decide requests, with refunds, clients that leave, and operators' changes. Meanwhile Redis
+// and the connections fail in every way. Each decision must be that of the functions in Go.
 func TestAudit(t *testing.T) {
 	server := Start(t)
 	a := StartAudit(t, server)
-	all := zones(t, 300_000)
-	for _, z := range all[:10] { // a key that holds something else
+	all := testZones(t, 300_000)
+	for _, z := range all[:10] { // keys without a budget
 		for _, l := range z.Limits {
 			a.Spoil(t, "caddy_rl:{key 0}:"+l.ID)
 		}
@@ -109,17 +109,17 @@ func TestAudit(t *testing.T) {
 		callers.Wait()
 	}()
 	for range 3 {
-		s := open(t, a, 300*time.Millisecond)
+		s := openStore(t, a, 300*time.Millisecond)
 		for range 6 {
 			callers.Go(func() {
 				for ctx.Err() == nil {
-					visit(t, s, draw(all))
+					takeAndCorrect(t, s, randomRequests(all))
 				}
 			})
 		}
 		callers.Go(func() {
 			for ctx.Err() == nil {
-				operate(s, all[rand.IntN(len(all))])
+				changeZone(s, all[rand.IntN(len(all))])
 				time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
 			}
 		})
@@ -164,19 +164,19 @@ func TestAudit(t *testing.T) {
 		"sets": r.Sets, "changes": r.Changes, "states": r.States,
 	} {
 		if n < 100 {
-			t.Errorf("%d %s: too few to learn from", n, what)
+			t.Errorf("%d %s: too few for this test", n, what)
 		}
 	}
 	if r.Bans < 20 || r.Failed == 0 || r.NotRun == 0 || 4*r.Doubtful > r.Granted {
-		t.Error("too little of something happened to learn from, or too much is in doubt")
+		t.Error("too little of something happened for this test, or too much is in doubt")
 	}
 	if want := 1 + 2*rounds; r.Eras != want {
 		t.Errorf("%d eras, want %d", r.Eras, want)
 	}
 }
 
-// operate makes a change to a zone.
-func operate(s *redisstore.Store, z store.Request) {
+// changeZone makes a random change to a zone.
+func changeZone(s *redisstore.Store, z store.Request) {
 	c := store.Change{Zone: z.Zone, Key: fmt.Sprint("key ", rand.IntN(3))}
 	switch rand.IntN(3) {
 	case 0:
@@ -199,13 +199,13 @@ func operate(s *redisstore.Store, z store.Request) {
 	_ = s.Change(context.Background(), c)
 }
 
-// visit asks, sometimes in a hurry, and sometimes gives back.
-func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
+// takeAndCorrect takes, sometimes with little time, and makes random corrections.
+func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.Request) {
 	ctx := context.Background()
 	if rand.IntN(8) == 0 {
-		hurry, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
+		short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
 		defer cancel()
-		ctx = hurry
+		ctx = short
 	}
 	allowed, err := s.Take(ctx, requests)
 	for range 3 {
@@ -224,7 +224,7 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 	if err != nil && !errors.As(err, &failed) && !store.IsOverridden(err) && ctx.Err() == nil {
 		t.Error(err)
 	}
-	for _, r := range requests { // what Redis was told is what was asked
+	for _, r := range requests { // allowed requests are charged their cost
 		for _, d := range r.Outcome.Decisions {
 			if err == nil && allowed && r.Mode == algorithms.Binary && !r.Shadow && d.Charged != r.Cost {
 				t.Errorf("%d of %d charged", d.Charged, r.Cost)
@@ -242,11 +242,11 @@ func visit(t *testing.T, s *redisstore.Store, requests []store.Request) {
 	if allowed && rand.IntN(4) == 0 {
 		charge = 1 + rand.Int64N(3)
 	}
-	_ = correct(s, requests, refund, charge)
+	_ = correctAll(s, requests, refund, charge)
 }
 
-// correct gives back the slots of requests, gives back so many events of each limit, and charges so many.
-func correct(s *redisstore.Store, requests []store.Request, refund, charge int64) error {
+// correctAll gives back the slots of requests, and refunds and charges events of each limit.
+func correctAll(s *redisstore.Store, requests []store.Request, refund, charge int64) error {
 	var corrections []store.Correction
 	for i := range requests {
 		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: refund, Charge: charge, Leave: true})

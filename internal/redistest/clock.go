@@ -15,14 +15,14 @@ import (
 //go:embed testdata/clock.c
 var clockC []byte
 
-// Clock is the time of day as one Redis has it.
+// Clock is the clock of one Redis.
 type Clock struct {
 	server *Server
 	file   string
 }
 
-// StartClock starts a Redis with a clock of its own, which begins with the time that
-// it is. That needs Linux, and the C compiler that the race detector needs, too.
+// StartClock starts a Redis with a clock of its own, which starts at the current time. StartClock needs Linux
+// and a C compiler.
 func StartClock(t testing.TB) (*Server, Clock) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -53,10 +53,10 @@ func StartClock(t testing.TB) (*Server, Clock) {
 	return s, c
 }
 
-// Set steps the clock to so much ahead of the real one.
+// Set sets the clock ahead of the real one, or behind if ahead is negative.
 func (c Clock) Set(t testing.TB, ahead time.Duration) {
 	t.Helper()
-	f, err := os.OpenFile(c.file, os.O_WRONLY, 0) // without cutting it short: Redis has it in memory
+	f, err := os.OpenFile(c.file, os.O_WRONLY, 0) // without O_TRUNC, because Redis has mapped the file
 	if err != nil {
 		t.Fatal(err)
 	}

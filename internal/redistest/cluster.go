@@ -15,12 +15,12 @@ import (
 
 // Cluster is a Redis Cluster of three masters, each with a replica.
 type Cluster struct {
-	// Nodes are the masters and then their replicas, in the order they began in.
+	// Nodes are the first masters, and then their replicas in the same order.
 	Nodes [6]*Server
 }
 
-// StartCluster starts a cluster whose nodes take each other for dead after 2 s, and
-// waits until it works; args are added to the command line of each node.
+// StartCluster starts a cluster, and waits until it works. Its nodes consider a silent node dead after 2 s.
+// args are added to the command line of each node.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c := new(Cluster)
@@ -44,7 +44,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 			must(s.Client.ClusterMeet(ctx, host, port).Err())
 		}
 	}
-	c.wait(t, "the nodes to know each other", "cluster_known_nodes:6")
+	c.waitForInfo(t, "the nodes to know each other", "cluster_known_nodes:6")
 	for i, s := range c.Nodes[3:] {
 		id := c.Nodes[i].Client.ClusterMyID(ctx).Val()
 		WaitFor(t, "a node to be a replica", func() bool { return s.Client.ClusterReplicate(ctx, id).Err() == nil })
@@ -52,7 +52,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	for _, s := range c.Nodes[3:] {
 		WaitFor(t, "the replicas to have copied their masters", s.replicates)
 	}
-	c.wait(t, "the cluster to work", "cluster_state:ok")
+	c.waitForInfo(t, "the cluster to work", "cluster_state:ok")
 	for _, s := range c.Nodes {
 		WaitFor(t, "all nodes to know who the replicas are", func() bool {
 			return strings.Count(s.Client.ClusterNodes(ctx).Val(), "slave") == 3
@@ -74,7 +74,7 @@ func startNode(t testing.TB, args ...string) *Server {
 			continue
 		}
 		dir := t.TempDir()
-		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: plain(dir, args, "--port", port,
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: serverArgs(dir, args, "--port", port,
 			"--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(dir, "nodes.conf"), "--cluster-node-timeout", "2000",
 			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")}
 		if s.start(t, &redis.Options{Addr: s.Addr}) {
@@ -85,7 +85,7 @@ func startNode(t testing.TB, args ...string) *Server {
 	return nil
 }
 
-func (c *Cluster) wait(t testing.TB, what, line string) {
+func (c *Cluster) waitForInfo(t testing.TB, what, line string) {
 	t.Helper()
 	for _, s := range c.Nodes {
 		WaitFor(t, what, func() bool {
@@ -94,8 +94,8 @@ func (c *Cluster) wait(t testing.TB, what, line string) {
 	}
 }
 
-// KeepMasters has no node take another for dead any more, and so no replica take over by
-// itself: a busy machine, too, may make a node silent for long.
+// KeepMasters keeps replicas from taking over by themselves: no node considers another one dead any more. On
+// a busy machine a node may be silent for long.
 func (c *Cluster) KeepMasters(t testing.TB) {
 	t.Helper()
 	for _, s := range c.Nodes {
@@ -105,7 +105,7 @@ func (c *Cluster) KeepMasters(t testing.TB) {
 	}
 }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() (all []string) {
 	for _, s := range c.Nodes {
 		all = append(all, s.Addr)
@@ -113,7 +113,7 @@ func (c *Cluster) Addrs() (all []string) {
 	return all
 }
 
-// Slot is the slot of a hash tag.
+// Slot returns the slot of a hash tag.
 func (c *Cluster) Slot(t testing.TB, tag string) int {
 	t.Helper()
 	slot, err := c.Nodes[0].Client.ClusterKeySlot(context.Background(), "{"+tag+"}").Result()
@@ -123,7 +123,7 @@ func (c *Cluster) Slot(t testing.TB, tag string) int {
 	return int(slot)
 }
 
-// Owner returns the node that has a slot, as the one asked says.
+// Owner returns the node that has a slot, according to the asked node.
 func (c *Cluster) Owner(t testing.TB, asked *Server, slot int) *Server {
 	t.Helper()
 	//lint:ignore SA1019 a Redis before 7 has no CLUSTER SHARDS
@@ -143,8 +143,8 @@ func (c *Cluster) Owner(t testing.TB, asked *Server, slot int) *Server {
 	return nil
 }
 
-// TakeOver makes a replica the master of its master's slots at once, and waits until others
-// know.
+// TakeOver makes a replica the master of its master's slots at once, and waits until others have learned of
+// it.
 func (c *Cluster) TakeOver(t testing.TB, replica *Server, others ...*Server) {
 	t.Helper()
 	if err := replica.Client.Do(context.Background(), "cluster", "failover", "takeover").Err(); err != nil {
@@ -165,7 +165,7 @@ func (c *Cluster) TakeOver(t testing.TB, replica *Server, others ...*Server) {
 	}
 }
 
-// BeginMove begins to move a slot; whoever has none of its keys is sent to the other.
+// BeginMove begins to move a slot. From then on, requests about keys that its node lacks are redirected.
 func (c *Cluster) BeginMove(t testing.TB, slot int, from, to *Server) {
 	t.Helper()
 	ctx := context.Background()
@@ -179,7 +179,7 @@ func (c *Cluster) BeginMove(t testing.TB, slot int, from, to *Server) {
 	}
 }
 
-// MoveKeys moves at most n keys of a slot, and returns how many there were to move.
+// MoveKeys moves at most n keys of a slot, and returns their number.
 func (c *Cluster) MoveKeys(t testing.TB, slot, n int, from, to *Server) int {
 	t.Helper()
 	ctx := context.Background()
@@ -196,8 +196,8 @@ func (c *Cluster) MoveKeys(t testing.TB, slot, n int, from, to *Server) int {
 	return len(keys)
 }
 
-// EndMove moves the keys of a slot that are left, of which any check of a node may have
-// written some, and makes the other node the one that has it.
+// EndMove moves the rest of a slot's keys, and gives the slot to the other node. Checks of a node may have
+// written keys meanwhile.
 func (c *Cluster) EndMove(t testing.TB, slot int, from, to *Server) {
 	t.Helper()
 	for c.MoveKeys(t, slot, 100, from, to) > 0 {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// FreePort returns a TCP port that nobody listens on. On Linux nobody is given it until
-// the test ends but who asks for this very port, however often that one ends and starts
-// again: a socket that is bound to it and doesn't listen stays in nobody's way who may
-// use an address again, as servers may. Elsewhere it was free a moment ago.
+// FreePort returns a TCP port that no process listens on. On Linux the port stays reserved until the test
+// ends: the system gives it to no other process, but servers that ask for it can listen on it, also again and
+// again. For this, a socket is bound to the port that doesn't listen. On other systems the port was free a
+// moment ago.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -29,10 +29,9 @@ func FreePort(t testing.TB) string {
 	return strconv.Itoa(port)
 }
 
-// reserve binds a socket to a port, or to any that is free if it is 0, until the test
-// ends.
+// reserve binds a socket to a port until the test ends, and returns the port. 0 stands for any free port.
 func reserve(t testing.TB, port int) (int, error) {
-	syscall.ForkLock.RLock() // no process is to inherit it
+	syscall.ForkLock.RLock() // no process may inherit the socket
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
 		syscall.CloseOnExec(socket)

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// A port that a test has is given to nobody else, even while nobody listens on it, and
-// who asks for it gets it, again and again.
+// A reserved port is not given to others, even while no server listens on it. A server that asks for the port
+// gets it, again and again.
 func TestFreePort(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("nowhere else is a port kept")
+		t.Skip("ports are reserved only on Linux")
 	}
 	port := FreePort(t)
 	for range 3 {
@@ -28,7 +28,7 @@ func TestFreePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Close(socket) }()
-	// Where this is refused, the port is not among those for who asks for any.
+	// If this bind fails, the system doesn't give the port to a process that asks for any port.
 	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}}); err == nil {
 		t.Error("the port is free for anybody")
 	}

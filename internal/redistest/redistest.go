@@ -1,4 +1,5 @@
-// Package redistest starts throw-away Redis servers for tests.
+// Package redistest starts Redis servers for tests: a [Server], a [Cluster], or a [Trio] of Sentinels. They
+// end with the test. An [Audit] records all script calls and checks them against the functions in Go.
 package redistest
 
 import (
@@ -20,27 +21,26 @@ import (
 
 // Server is a redis-server process that ends with the test.
 type Server struct {
-	// Addr is its host:port, or the path of its socket.
+	// Addr is the host:port, or the path of the socket.
 	Addr string
-	// Client talks to it directly.
+	// Client is a client with a direct connection.
 	Client *redis.Client
 
 	args    []string
-	env     []string // nil is that of the test
+	env     []string // nil stands for the environment of the test
 	process *exec.Cmd
 	output  bytes.Buffer
 	exited  chan struct{}
 }
 
-// Start starts a Redis without persistence on a free port; args are added to its
-// command line. The test fails if there is no redis-server: it is not skipped,
-// because what it would show is shown nowhere else.
+// Start starts a Redis without persistence on a free port. args are added to its command line. The test
+// fails if redis-server is not installed. It is not skipped, because no other test would replace it.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	for range 5 { // the free port may be taken before Redis has it
 		port := FreePort(t)
-		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: plain(dir, args, "--port", port)}
+		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: serverArgs(dir, args, "--port", port)}
 		if s.start(t, &redis.Options{Addr: s.Addr}) {
 			return s
 		}
@@ -49,7 +49,7 @@ func Start(t testing.TB, args ...string) *Server {
 	return nil
 }
 
-// StartUnix starts a Redis that listens on a unix socket alone.
+// StartUnix starts a Redis that listens only on a unix socket.
 func StartUnix(t testing.TB, args ...string) *Server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "redis") // the path of a socket must be short
@@ -58,19 +58,19 @@ func StartUnix(t testing.TB, args ...string) *Server {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := &Server{Addr: filepath.Join(dir, "redis.sock")}
-	s.args = plain(dir, args, "--port", "0", "--unixsocket", s.Addr)
+	s.args = serverArgs(dir, args, "--port", "0", "--unixsocket", s.Addr)
 	if !s.start(t, &redis.Options{Network: "unix", Addr: s.Addr}) {
 		t.Fatal("redis-server did not start")
 	}
 	return s
 }
 
-// plain is a command line: no persistence, and what a test wants last.
-func plain(dir string, wanted []string, args ...string) []string {
+// serverArgs returns a command line without persistence. The arguments that a test wants come last.
+func serverArgs(dir string, wanted []string, args ...string) []string {
 	return slices.Concat([]string{"--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}, args, wanted)
 }
 
-// start starts the process and what ends it, and waits until it answers.
+// start starts the process, and waits until it answers. The process ends with the test.
 func (s *Server) start(t testing.TB, o *redis.Options) bool {
 	t.Helper()
 	s.Client = redis.NewClient(o)
@@ -99,7 +99,7 @@ func (s *Server) run(t testing.TB) bool {
 		close(exited)
 	}()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// With a password, or data to load, any answer will do: it is there.
+		// An error because of a password, or because data is loading, is an answer, too.
 		err := s.Client.Ping(context.Background()).Err()
 		if err == nil || redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "LOADING") {
 			return true
@@ -114,15 +114,14 @@ func (s *Server) run(t testing.TB) bool {
 	return false
 }
 
-// Kill ends the process at once, with all its data but what it has written to files.
+// Kill kills the process. Its data is lost, except files.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	_ = s.process.Process.Kill()
 	<-s.exited
 }
 
-// Restart starts a new process in the place of one that was killed. It may still be
-// loading its data.
+// Restart starts a new process after Kill. The process may still load its data.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if !s.run(t) {
@@ -130,10 +129,10 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Freeze stops the process: its connections stay open, and nothing answers.
+// Freeze stops the process. Its connections stay open, but nothing answers.
 func (s *Server) Freeze(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
 
-// Thaw lets a frozen process go on, with what it was sent meanwhile.
+// Thaw continues a frozen process, which then reads all that was sent meanwhile.
 func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
 func (s *Server) signal(t testing.TB, signal os.Signal) {
@@ -143,7 +142,7 @@ func (s *Server) signal(t testing.TB, signal os.Signal) {
 	}
 }
 
-// Calls is how often a command has run.
+// Calls returns how often a command has run.
 func (s *Server) Calls(t testing.TB, command string) (n int) {
 	t.Helper()
 	info, err := s.Client.Info(context.Background(), "commandstats").Result()
@@ -156,4 +155,14 @@ func (s *Server) Calls(t testing.TB, command string) (n int) {
 		}
 	}
 	return 0
+}
+
+// WaitFor waits until done returns true. After a minute the test fails.
+func WaitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
 }

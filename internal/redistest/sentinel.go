@@ -8,26 +8,25 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Master is what a [Trio] calls its master.
+// Master is the name of the master of a [Trio].
 const Master = "mymaster"
 
 // Trio is three Sentinels that watch a master and its replica.
 type Trio struct {
-	// Sentinels ask for the password.
+	// Sentinels require the password.
 	Sentinels []*Server
-	// Redis are the master and the replica, in the order they began in.
+	// Redis are the first master and the first replica.
 	Redis [2]*Server
-	// Password is that of the Sentinels.
+	// Password is the password of the Sentinels.
 	Password string
 }
 
-// StartTrio starts three Sentinels, which take a master for dead after 300 ms, a
-// master and a replica, and waits until all know each other.
+// StartTrio starts a master, a replica and three Sentinels, and waits until all know each other. The
+// Sentinels consider a silent master dead after 300 ms.
 func StartTrio(t testing.TB, password string) *Trio {
 	t.Helper()
 	trio := &Trio{Password: password}
@@ -46,14 +45,14 @@ func StartTrio(t testing.TB, password string) *Trio {
 		})
 	}
 	for _, s := range trio.Sentinels {
-		s.hurry("500") // a Sentinel that hears of no new master for four of these undoes a failover
+		s.speedUp("500") // a Sentinel that hears of no new master for four of these undoes a failover
 	}
 	return trio
 }
 
-// hurry has a Sentinel speak to the others, and ask each Redis, more often than every
-// 2 and 10 seconds. A Redis before 7 can't, and takes that long.
-func (s *Server) hurry(milliseconds string) {
+// speedUp makes a Sentinel publish and ask each Redis more often than every 2 and 10 seconds. Before version 7
+// this has no effect.
+func (s *Server) speedUp(milliseconds string) {
 	_ = s.Client.Do(context.Background(), "sentinel", "debug", "publish-period", milliseconds, "info-period", "200").Err()
 }
 
@@ -76,7 +75,7 @@ sentinel failover-timeout %[5]s 5000
 		}
 		s := &Server{Addr: net.JoinHostPort("127.0.0.1", own), args: []string{file, "--sentinel"}}
 		if s.start(t, &redis.Options{Addr: s.Addr, Password: trio.Password}) {
-			s.hurry("100")
+			s.speedUp("100")
 			return s
 		}
 	}
@@ -84,14 +83,13 @@ sentinel failover-timeout %[5]s 5000
 	return nil
 }
 
-// Misinformed starts a Sentinel that no other knows, and that takes a place where no
-// Redis is for the master.
+// Misinformed starts a Sentinel that no other Sentinel knows. Its address of the master has no Redis.
 func (trio *Trio) Misinformed(t testing.TB) *Server {
 	t.Helper()
 	return trio.startSentinel(t, "127.0.0.1", FreePort(t))
 }
 
-// Addrs are the addresses of the Sentinels.
+// Addrs returns the addresses of the Sentinels.
 func (trio *Trio) Addrs() (all []string) {
 	for _, s := range trio.Sentinels {
 		all = append(all, s.Addr)
@@ -99,7 +97,7 @@ func (trio *Trio) Addrs() (all []string) {
 	return all
 }
 
-// Roles returns the master and the replica of the moment.
+// Roles returns the current master and replica.
 func (trio *Trio) Roles(t testing.TB) (master, replica *Server) {
 	t.Helper()
 	WaitFor(t, "one master and one replica", func() bool {
@@ -127,7 +125,7 @@ func (trio *Trio) waitForReplica(t testing.TB, s *Server) {
 	WaitFor(t, "the replica to have copied the master", s.replicates)
 }
 
-// Failover has a Sentinel make the replica master, and returns when it has begun.
+// Failover makes a Sentinel begin a failover to the replica.
 func (trio *Trio) Failover(t testing.TB) {
 	t.Helper()
 	WaitFor(t, "a failover to begin", func() bool {
@@ -140,7 +138,7 @@ func (trio *Trio) Failover(t testing.TB) {
 	})
 }
 
-// AddUser has all Sentinels know a user.
+// AddUser adds a user to all Sentinels.
 func (trio *Trio) AddUser(t testing.TB, name string, rules ...string) {
 	t.Helper()
 	for _, s := range trio.Sentinels {
@@ -152,7 +150,7 @@ func (trio *Trio) AddUser(t testing.TB, name string, rules ...string) {
 	}
 }
 
-// Clients lists the connections to a Sentinel.
+// Clients returns the list of a Sentinel's connections.
 func (trio *Trio) Clients(t testing.TB, s *Server) string {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr, Password: trio.Password, DisableIdentity: true})
@@ -164,14 +162,4 @@ func sentinelClient(t testing.TB, s *Server, password string) *redis.SentinelCli
 	c := redis.NewSentinelClient(&redis.Options{Addr: s.Addr, Password: password})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// WaitFor waits until something is done, for longer than any machine should need.
-func WaitFor(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }

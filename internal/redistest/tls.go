@@ -18,13 +18,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Certificates are files in PEM form, ca.pem, cert.pem and key.pem in one directory: of an authority, and of a certificate for
-// 127.0.0.1 and redis.internal that it has signed, for servers and clients.
+// Certificates has the paths of PEM files in one directory: ca.pem is an authority, and cert.pem with key.pem
+// is a certificate signed by the authority. The certificate is for servers and clients, at 127.0.0.1 and
+// redis.internal.
 type Certificates struct {
 	CA, Cert, Key string
 }
 
-// NewCertificates makes an authority, and signs a certificate.
+// NewCertificates creates an authority and a certificate.
 func NewCertificates(t testing.TB) Certificates {
 	t.Helper()
 	must := func(err error) {
@@ -46,11 +47,11 @@ func NewCertificates(t testing.TB) Certificates {
 			BasicConstraintsValid: true,
 		}
 	}
-	authority, one := template(1, "a test's authority"), template(2, "a test's Redis")
+	authority, leaf := template(1, "a test's authority"), template(2, "a test's Redis")
 	authority.IsCA, authority.KeyUsage = true, x509.KeyUsageCertSign
-	one.KeyUsage = x509.KeyUsageDigitalSignature
-	one.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	one.IPAddresses, one.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"redis.internal"}
+	leaf.KeyUsage = x509.KeyUsageDigitalSignature
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	leaf.IPAddresses, leaf.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"redis.internal"}
 
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
@@ -58,7 +59,7 @@ func NewCertificates(t testing.TB) Certificates {
 	must(err)
 	ca, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
 	must(err)
-	cert, err := x509.CreateCertificate(rand.Reader, one, authority, key.Public(), authorityKey)
+	cert, err := x509.CreateCertificate(rand.Reader, leaf, authority, key.Public(), authorityKey)
 	must(err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	must(err)
@@ -67,7 +68,7 @@ func NewCertificates(t testing.TB) Certificates {
 	}
 }
 
-// Config returns the settings of a client that shows the certificate.
+// Config returns the settings of a client with the certificate.
 func (c Certificates) Config(t testing.TB) *tls.Config {
 	t.Helper()
 	ca, err := os.ReadFile(c.CA)
@@ -83,14 +84,13 @@ func (c Certificates) Config(t testing.TB) *tls.Config {
 	return config
 }
 
-// StartTLS starts a Redis that speaks TLS alone, and only with clients that show a
-// certificate of the same authority as its own.
+// StartTLS starts a Redis that accepts only TLS, from clients with a certificate of the same authority.
 func StartTLS(t testing.TB, c Certificates, args ...string) *Server {
 	t.Helper()
 	for range 5 {
 		port := FreePort(t)
 		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port)}
-		s.args = plain(t.TempDir(), args, "--port", "0", "--tls-port", port,
+		s.args = serverArgs(t.TempDir(), args, "--port", "0", "--tls-port", port,
 			"--tls-ca-cert-file", c.CA, "--tls-cert-file", c.Cert, "--tls-key-file", c.Key, "--tls-auth-clients", "yes")
 		if s.start(t, &redis.Options{Addr: s.Addr, TLSConfig: c.Config(t)}) {
 			return s

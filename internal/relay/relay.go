@@ -1,4 +1,4 @@
-// Package relay passes on TCP connections, and makes them bad. It is for tests and benchmarks.
+// Package relay relays TCP connections, and makes them slow or faulty. It is for tests and benchmarks.
 package relay
 
 import (
@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Fault is something that happens to the bytes of all connections in one direction. The
-// zero value passes them on as they come.
+// Fault is a fault of all connections in one direction. The zero value passes bytes on as they come.
 type Fault struct {
-	Delay  time.Duration // between the arrival of bytes and their departure; nothing limits how many are under way
-	Jitter time.Duration // a random part of up to so much is added to each delay, or taken off
-	Piece  int           // bytes of each write
-	Rate   int           // bytes per second of a connection, in ten writes a second
-	Limit  int           // bytes of a connection, from the call of Set on; then it is closed
-	Reset  bool          // the connection is reset instead, after the delay
+	Delay  time.Duration // from the arrival of bytes to their departure, without a bound on the number of bytes
+	Jitter time.Duration // each delay is longer or shorter by a random time up to Jitter
+	Piece  int           // bytes of each write; 0 is no bound
+	Rate   int           // bytes per second of a connection, in ten writes a second; 0 is no bound
+	Limit  int           // bytes of a connection since the call of Set, after which it is closed; 0 is no bound
+	Reset  bool          // the connection is reset after the delay, and the bytes are lost
 	Silent bool          // the bytes are lost; the connection is closed at the next call of Set
 }
 
-// Relay accepts connections and passes on their bytes to another address, and back.
+// Relay accepts connections, and relays each to a connection to another address. All methods are safe for
+// concurrent use.
 type Relay struct {
-	// Addr is where clients connect.
+	// Addr is the address for clients.
 	Addr string
 
 	to       string
@@ -31,10 +31,10 @@ type Relay struct {
 	setting  atomic.Pointer[setting]
 }
 
-// setting is the faults of a time.
+// setting has the faults from one call of Set to the next.
 type setting struct {
 	faults [2]Fault      // by direction
-	over   chan struct{} // closed when there is another setting
+	over   chan struct{} // closed by the next call of Set
 }
 
 const (
@@ -42,7 +42,7 @@ const (
 	down        // to the client
 )
 
-// Start starts a relay to an address.
+// Start starts a Relay to an address, without faults.
 func Start(to string) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,14 +54,13 @@ func Start(to string) (*Relay, error) {
 	return r, nil
 }
 
-// Set replaces the faults: of bytes from the client, and of those to the client. Bytes that
-// are waiting no longer do, unless the new fault has them wait.
+// Set replaces the faults of both directions. They apply to bytes that wait already, too.
 func (r *Relay) Set(fromClient, toClient Fault) {
 	old := r.setting.Swap(&setting{faults: [2]Fault{up: fromClient, down: toClient}, over: make(chan struct{})})
 	close(old.over)
 }
 
-// Close accepts no more connections. Those that are open end when one of their sides ends them.
+// Close stops accepting connections. Open connections end when one of their sides ends.
 func (r *Relay) Close() error { return r.listener.Close() }
 
 func (r *Relay) accept() {
@@ -80,13 +79,13 @@ func (r *Relay) accept() {
 	}
 }
 
-// piece is bytes as they came.
+// piece has the bytes of one read.
 type piece struct {
 	came  time.Time
 	bytes []byte
 }
 
-// read reads until the connection ends.
+// read reads pieces until the connection ends.
 func read(from net.Conn, pieces chan<- piece) {
 	defer close(pieces)
 	for buffer := make([]byte, 64<<10); ; {
@@ -98,11 +97,11 @@ func read(from net.Conn, pieces chan<- piece) {
 	}
 }
 
-// pass passes on the bytes of a connection in one direction.
+// pass relays a connection in one direction.
 func (r *Relay) pass(to, from *net.TCPConn, direction int) {
 	pieces := make(chan piece, 10_000)
 	go read(from, pieces)
-	defer func() { // what is left: nothing, unless passing on ended first
+	defer func() { // if pass ends before read, drop the remaining pieces
 		for range pieces {
 		}
 	}()
@@ -153,7 +152,7 @@ func (r *Relay) pass(to, from *net.TCPConn, direction int) {
 	}
 }
 
-// lasts waits, and reports whether the setting is the same after it.
+// lasts waits, and reports whether the setting is still in force afterwards.
 func (s *setting) lasts(wait time.Duration) bool {
 	if wait <= 0 {
 		return true
@@ -168,7 +167,7 @@ func (s *setting) lasts(wait time.Duration) bool {
 	}
 }
 
-// swallow takes pieces until the connection or the setting ends.
+// swallow drops pieces until the connection or the setting ends.
 func (s *setting) swallow(pieces <-chan piece) {
 	for {
 		select {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// connect connects through a relay to a server that sends back what it gets.
+// connect connects through a relay to an echo server.
 func connect(t *testing.T) (*Relay, net.Conn) {
 	t.Helper()
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +60,7 @@ func want(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// All bytes arrive in their order, not before their time.
+// All bytes arrive in order, and not before their delay.
 func TestPasses(t *testing.T) {
 	const text = "0123456789"
 	for name, test := range map[string]struct {
@@ -89,7 +89,7 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// Bytes do not wait for those before them.
+// The delays of consecutive bytes overlap.
 func TestDelaysAreNotAdded(t *testing.T) {
 	r, conn := connect(t)
 	r.Set(Fault{Delay: 500 * time.Millisecond}, Fault{})
@@ -104,7 +104,7 @@ func TestDelaysAreNotAdded(t *testing.T) {
 	}
 }
 
-// A new setting is for bytes that wait, too.
+// A new setting applies to bytes that wait already, too.
 func TestSetEndsWaits(t *testing.T) {
 	r, conn := connect(t)
 	r.Set(Fault{}, Fault{Delay: time.Hour})
@@ -114,7 +114,7 @@ func TestSetEndsWaits(t *testing.T) {
 	want(t, conn, "hello")
 }
 
-// Connections end as the fault says, on both sides.
+// A fault that ends a connection ends it on both sides.
 func TestEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		up, down Fault
@@ -151,7 +151,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A client that leaves takes the connection behind the relay with it.
+// If a client leaves, the relay closes the connection behind it.
 func TestClose(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Ban makes the ban of a zone, or ends the test.
+// Ban returns the ban of a zone. An error ends the test.
 func Ban(t testing.TB, zone string, b algorithms.Ban) *store.Ban {
 	t.Helper()
 	if err := b.Check(); err != nil {
@@ -18,14 +18,14 @@ func Ban(t testing.TB, zone string, b algorithms.Ban) *store.Ban {
 	return &store.Ban{Ban: &b, ID: store.BanID(zone, "")}
 }
 
-// askBanned is ask, of a zone with a ban.
-func askBanned(zone, key string, cost int64, limit store.Limit, ban *store.Ban) []store.Request {
-	r := ask(zone, key, cost, limit)
+// newBanRequest returns a request of a zone with a limit and a ban.
+func newBanRequest(zone, key string, cost int64, limit store.Limit, ban *store.Ban) []store.Request {
+	r := newRequest(zone, key, cost, limit)
 	r[0].Ban = ban
 	return r
 }
 
-// testBan bans in every mode that can refuse, with a limit that begins with less, too.
+// testBan bans in every mode that can deny, also with a limit that has Initial.
 func testBan(t *testing.T, s Store) {
 	quotas := Quotas(2, 1000*minute)
 	initial := int64(2)
@@ -39,7 +39,7 @@ func testBan(t *testing.T, s Store) {
 			}
 			t.Run(q.Algorithm+" "+mode.String(), func(t *testing.T) {
 				key := q.Algorithm + mode.String() + string(rune('a'+i))
-				r := askBanned("z", key, 1, limit, ban)
+				r := newBanRequest("z", key, 1, limit, ban)
 				r[0].Mode = mode
 				take := func(after algorithms.Micros, allowed, stood bool, rest algorithms.Micros) {
 					t.Helper()
@@ -79,7 +79,7 @@ func testBan(t *testing.T, s Store) {
 					}
 				}
 				r[0].Cost, r[0].MaxWait = 1, 0
-				take(minute+1, false, false, 0) // nobody is banned, and none of the refusals counts
+				take(minute+1, false, false, 0) // the ban has ended, and denials in it don't count
 				take(minute+1, false, false, 2*minute)
 				take(3*minute, false, true, 1)
 				take(3*minute+1, false, false, 0)
@@ -98,17 +98,17 @@ func testBan(t *testing.T, s Store) {
 	}
 }
 
-// testBanOthers counts what the zone's own limits refuse, and nothing else.
-func testBanOthers(t *testing.T, s Store) {
+// testBanCountsOwnDenials checks that a ban counts only denials by the limits of its zone.
+func testBanCountsOwnDenials(t *testing.T, s Store) {
 	one := algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute}
 	ban := algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: minute}
 	many := Limit(t, "many", Quotas(100, minute)[0])
-	r := append(askBanned("many", "a", 1, many, Ban(t, "many", ban)), ask("one", "b", 1, Limit(t, "one", one))...)
-	same := append(askBanned("many", "c", 1, many, Ban(t, "many", ban)), ask("one", "c", 1, Limit(t, "one", one))...)
+	r := append(newBanRequest("many", "a", 1, many, Ban(t, "many", ban)), newRequest("one", "b", 1, Limit(t, "one", one))...)
+	same := append(newBanRequest("many", "c", 1, many, Ban(t, "many", ban)), newRequest("one", "c", 1, Limit(t, "one", one))...)
 	for _, r := range [][]store.Request{r, same} {
 		for _, want := range []bool{true, false, false} {
 			if takeAt(t, s, start, r) != want {
-				t.Fatal("the other zone does not refuse the second request")
+				t.Fatal("the other zone does not deny the second request")
 			}
 			if b := r[0].Outcome.Ban; b != (store.BanOutcome{}) {
 				t.Errorf("a denial by another zone counts: %+v", b)
@@ -121,32 +121,32 @@ func testBanOthers(t *testing.T, s Store) {
 		}
 		r[0].Cost = 101
 		if takeAt(t, s, start, r); !r[0].Outcome.Ban.Began || r[0].Outcome.Ban.EndsAfter != minute {
-			t.Errorf("what both zones refuse doesn't count: %+v", r[0].Outcome.Ban)
+			t.Errorf("a denial by both zones doesn't count: %+v", r[0].Outcome.Ban)
 		}
 	}
 	// A zone of that name, or another key, is not banned.
 	for _, free := range [][]store.Request{
-		askBanned("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), askBanned("many", "d", 1, many, r[0].Ban),
+		newBanRequest("other", "a", 1, Limit(t, "other", one), Ban(t, "other", ban)), newBanRequest("many", "d", 1, many, r[0].Ban),
 	} {
 		if !takeAt(t, s, start, free) {
-			t.Errorf("%s %s is banned on another's account", free[0].Zone, free[0].Key)
+			t.Errorf("%s %s is banned because of another", free[0].Zone, free[0].Key)
 		}
 	}
-	shadow := askBanned("many", "a", 1, many, r[0].Ban)
+	shadow := newBanRequest("many", "a", 1, many, r[0].Ban)
 	shadow[0].Shadow = true
 	if !takeAt(t, s, start, shadow) || !shadow[0].Outcome.Ban.Stands || shadow[0].Outcome.Decisions[0].Charged != 0 {
 		t.Errorf("the ban of a shadow: %+v", shadow[0].Outcome)
 	}
 }
 
-// testBanConcurrency has many refused at once: as many are refused by the limit as it
-// takes, and all others by the ban, exactly.
+// testBanConcurrency sends many requests at once. The limit denies exactly as many as the ban counts, and
+// the ban denies all others.
 func testBanConcurrency(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1000 * minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Most: 1000 * minute})
 	var passed, counted atomic.Int64
 	flood(t, 16, 20, func() error {
-		r := askBanned("z", "k", 1, limit, ban)
+		r := newBanRequest("z", "k", 1, limit, ban)
 		allowed, err := s.Take(context.Background(), r)
 		if allowed {
 			passed.Add(1)
@@ -156,6 +156,6 @@ func testBanConcurrency(t *testing.T, s Store) {
 		return err
 	})
 	if passed.Load() != 5 || counted.Load() != 30 {
-		t.Errorf("of 320 requests %d passed and %d were refused before the ban, want 5 and 30", passed.Load(), counted.Load())
+		t.Errorf("of 320 requests %d passed and %d were denied before the ban, want 5 and 30", passed.Load(), counted.Load())
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// patient is how long a test waits for what must come.
-const patient = 30 * time.Second
+// maxWait is how long a test waits before it fails.
+const maxWait = 30 * time.Second
 
 func changeAt(t *testing.T, s Store, now algorithms.Micros, c store.Change) {
 	t.Helper()
@@ -25,25 +25,24 @@ func changeAt(t *testing.T, s Store, now algorithms.Micros, c store.Change) {
 	}
 }
 
-// override sets the override of a key.
-func override(t *testing.T, s store.Store, zone, key, text string) {
+// setOverride sets the override of a key.
+func setOverride(t *testing.T, s store.Store, zone, key, text string) {
 	t.Helper()
 	if err := s.Change(context.Background(), store.Change{Zone: zone, Key: key, Override: &text}); err != nil {
 		t.Fatalf("change: %v", err)
 	}
 }
 
-// by has requests asked by an override.
-func by(text string, requests ...store.Request) []store.Request {
+// withOverride sets the Override of requests, and returns the requests.
+func withOverride(text string, requests ...store.Request) []store.Request {
 	for i := range requests {
 		requests[i].Override = &store.Override{Text: text}
 	}
 	return requests
 }
 
-// overridden ends the test unless requests are asked by other overrides than there are,
-// which are these.
-func overridden(t *testing.T, s Store, requests []store.Request, want ...string) {
+// checkOverridden takes, and ends the test unless other overrides are in force, which are these.
+func checkOverridden(t *testing.T, s Store, requests []store.Request, want ...string) {
 	t.Helper()
 	_, err := s.TakeAt(context.Background(), start, requests)
 	if others, is := errors.AsType[*store.OverriddenError](err); !is || !slices.Equal(others.Overrides, want) {
@@ -56,7 +55,7 @@ func testOverrides(t *testing.T, s Store) {
 	for _, text := range []string{"a", "0", "=1", "-1", `{"limits":[]}`, "two\r\nlines \x00 \xff {}", strings.Repeat("long ", 10_000)} {
 		name := fmt.Sprintf("%.10q", text)
 		t.Run(name, func(t *testing.T) {
-			usual, overruled := by("", ask("z", name, 1, limit)...), by(text, ask("z", name, 1, limit)...)
+			usual, overruled := withOverride("", newRequest("z", name, 1, limit)...), withOverride(text, newRequest("z", name, 1, limit)...)
 			left := int64(10)
 			take := func(r []store.Request) {
 				t.Helper()
@@ -66,50 +65,52 @@ func testOverrides(t *testing.T, s Store) {
 				}
 			}
 			take(usual)
-			overridden(t, s, overruled, "")
-			override(t, s, "z", name, text)
-			overridden(t, s, usual, text)
+			checkOverridden(t, s, overruled, "")
+			setOverride(t, s, "z", name, text)
+			checkOverridden(t, s, usual, text)
 			if _, err := s.Take(context.Background(), usual); err == nil {
 				t.Error("by its own clock a store finds no override")
 			}
-			overridden(t, s, by("b", ask("z", name, 1, limit)...), text)
+			checkOverridden(t, s, withOverride("b", newRequest("z", name, 1, limit)...), text)
 			take(overruled) // a limit that is still the same has still been charged
-			if r := by(text, ask("z", name, 1)...); !takeAt(t, s, start, r) || len(r[0].Outcome.Decisions) != 0 {
+			if r := withOverride(text, newRequest("z", name, 1)...); !takeAt(t, s, start, r) || len(r[0].Outcome.Decisions) != 0 {
 				t.Errorf("without limits: %+v", r[0].Outcome.Decisions)
 			}
-			take(ask("z", name, 1, limit)) // which asks by none
+			take(newRequest("z", name, 1, limit)) // which asks by none
 
 			other := Limit(t, "z2", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
-			for _, r := range [][]store.Request{by("", ask("z2", name, 1, other)...), by("", ask("z", name+"x", 1, limit)...)} {
+			for _, r := range [][]store.Request{
+				withOverride("", newRequest("z2", name, 1, other)...), withOverride("", newRequest("z", name+"x", 1, limit)...),
+			} {
 				if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 9 {
 					t.Errorf("another zone or key: %+v", r[0].Outcome.Decisions)
 				}
 			}
-			override(t, s, "z", name, text)
+			setOverride(t, s, "z", name, text)
 			take(overruled)
-			override(t, s, "z", name, "")
-			overridden(t, s, overruled, "")
+			setOverride(t, s, "z", name, "")
+			checkOverridden(t, s, overruled, "")
 			take(usual)
 		})
 	}
 }
 
-func testOverridesSeveral(t *testing.T, s Store) {
+func testOverridesOfKeys(t *testing.T, s Store) {
 	var all []store.Request
 	for i, key := range []string{"a", "a", "b", "c"} {
 		zone := fmt.Sprint("z", i)
 		limit := Limit(t, zone, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: minute})
-		all = append(all, ask(zone, key, 1, limit)...)
+		all = append(all, newRequest(zone, key, 1, limit)...)
 	}
 	for _, i := range []int{0, 2, 3} {
-		by("", all[i:i+1]...)
+		withOverride("", all[i:i+1]...)
 	}
 	left := int64(10)
 	take := func() {
 		t.Helper()
 		left--
 		if !takeAt(t, s, start, all) {
-			t.Fatal("refused")
+			t.Fatal("denied")
 		}
 		for _, r := range all {
 			if r.Outcome.Decisions[0].Remaining != left {
@@ -121,17 +122,17 @@ func testOverridesSeveral(t *testing.T, s Store) {
 	for _, i := range []int{0, 2, 3} {
 		want := make([]string, len(all))
 		want[i] = "changed"
-		override(t, s, all[i].Zone, all[i].Key, "changed")
-		overridden(t, s, all, want...)
-		override(t, s, all[i].Zone, all[i].Key, "")
+		setOverride(t, s, all[i].Zone, all[i].Key, "changed")
+		checkOverridden(t, s, all, want...)
+		setOverride(t, s, all[i].Zone, all[i].Key, "")
 		take() // nothing was charged meanwhile
 	}
-	override(t, s, "z0", "a", "one")
-	override(t, s, "z3", "c", "another")
-	overridden(t, s, all, "one", "", "", "another")
+	setOverride(t, s, "z0", "a", "one")
+	setOverride(t, s, "z3", "c", "another")
+	checkOverridden(t, s, all, "one", "", "", "another")
 	all[0].Override, all[3].Override = &store.Override{Text: "one"}, &store.Override{Text: "another"}
 	take()
-	override(t, s, "z1", "a", "of a zone that has none")
+	setOverride(t, s, "z1", "a", "of a zone that has none")
 	take()
 }
 
@@ -144,13 +145,13 @@ func testOverrideEnds(t *testing.T, s Store) {
 		}
 	}
 	set(1000 * minute)
-	if _, err := s.Take(context.Background(), by(text, ask("z", "k", 1, limit)...)); err != nil {
+	if _, err := s.Take(context.Background(), withOverride(text, newRequest("z", "k", 1, limit)...)); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	set(300_000)
-	for deadline := began.Add(patient); ; time.Sleep(time.Millisecond) {
-		_, err := s.Take(context.Background(), by(text, ask("z", "k", 0, limit)...))
+	for deadline := began.Add(maxWait); ; time.Sleep(time.Millisecond) {
+		_, err := s.Take(context.Background(), withOverride(text, newRequest("z", "k", 0, limit)...))
 		if err == nil && time.Now().Before(deadline) {
 			continue
 		}
@@ -165,12 +166,12 @@ func testOverrideEnds(t *testing.T, s Store) {
 	set(1000) // and then for good
 	set(0)
 	time.Sleep(5 * time.Millisecond)
-	if _, err := s.Take(context.Background(), by(text, ask("z", "k", 1, limit)...)); err != nil {
+	if _, err := s.Take(context.Background(), withOverride(text, newRequest("z", "k", 1, limit)...)); err != nil {
 		t.Error(err)
 	}
 }
 
-// However often an override changes, no charge to a limit that stays is lost.
+// testOverrideConcurrency changes an override under requests. No charge to a limit that stays is lost.
 func testOverrideConcurrency(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1000 * minute, Burst: 150})
 	var allowed atomic.Int64
@@ -185,11 +186,11 @@ func testOverrideConcurrency(t *testing.T, s Store) {
 			}
 		}
 	})
-	known := sync.Map{} // what each goroutine's requests are asked by is of no matter, as long as it follows
+	known := sync.Map{} // the override that goroutines last found in force
 	flood(t, 8, 50, func() error {
 		text, _ := known.LoadOrStore("k", "")
 		for {
-			ok, err := s.Take(context.Background(), by(text.(string), ask("z", "k", 1, limit)...))
+			ok, err := s.Take(context.Background(), withOverride(text.(string), newRequest("z", "k", 1, limit)...))
 			if others, is := errors.AsType[*store.OverriddenError](err); is {
 				text = others.Overrides[0]
 				known.Store("k", text)
@@ -215,16 +216,16 @@ func testForget(t *testing.T, s Store) {
 			second := q
 			second.Window /= 2
 			limits := []store.Limit{Limit(t, zone, q), Limit(t, zone, second)}
-			r, other := ask(zone, "k", 2, limits...), ask(zone, "k2", 2, limits...)
+			r, other := newRequest(zone, "k", 2, limits...), newRequest(zone, "k2", 2, limits...)
 			for _, r := range [][]store.Request{r, other} {
 				if !takeAt(t, s, start, r) {
-					t.Fatal("refused")
+					t.Fatal("denied")
 				}
 			}
 			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: []string{limits[0].ID}})
-			look := func(key string, want ...int64) {
+			checkLimits := func(key string, want ...int64) {
 				t.Helper()
-				r := ask(zone, key, 0, limits...)
+				r := newRequest(zone, key, 0, limits...)
 				takeAt(t, s, start, r)
 				for i, d := range r[0].Outcome.Decisions {
 					if d.Remaining != want[i] || (d.ResetAfter == 0) != (want[i] == 3) {
@@ -233,12 +234,12 @@ func testForget(t *testing.T, s Store) {
 				}
 			}
 			left := other[0].Outcome.Decisions[0].Remaining
-			look("k", 3, left)
-			look("k2", left, left)
+			checkLimits("k", 3, left)
+			checkLimits("k2", left, left)
 			changeAt(t, s, start, store.Change{Zone: zone, Key: "k", Forget: []string{limits[0].ID, limits[1].ID}})
 			changeAt(t, s, start, store.Change{Zone: zone, Key: "nobody", Forget: []string{limits[0].ID, limits[1].ID}})
-			look("k", 3, 3)
-			look("k2", left, left)
+			checkLimits("k", 3, 3)
+			checkLimits("k2", left, left)
 			if !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != left {
 				t.Errorf("afterwards: %+v", r[0].Outcome.Decisions)
 			}
@@ -249,7 +250,7 @@ func testForget(t *testing.T, s Store) {
 func testBanByHand(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
-	r := askBanned("z", "k", 1, limit, ban)
+	r := newBanRequest("z", "k", 1, limit, ban)
 	take := func(after algorithms.Micros, allowed bool, rest algorithms.Micros) {
 		t.Helper()
 		if got := takeAt(t, s, start+after, r); got != allowed || r[0].Outcome.Ban.EndsAfter != rest {
@@ -264,7 +265,7 @@ func testBanByHand(t *testing.T, s Store) {
 	if d := r[0].Outcome.Decisions[0]; d.Charged != 0 {
 		t.Errorf("a banned request was charged: %+v", d)
 	}
-	other := askBanned("z", "k2", 1, limit, ban)
+	other := newBanRequest("z", "k2", 1, limit, ban)
 	if !takeAt(t, s, start+1, other) {
 		t.Error("another key is banned, too")
 	}
@@ -273,7 +274,7 @@ func testBanByHand(t *testing.T, s Store) {
 	take(61*minute, true, 0)
 	take(61*minute, false, 4*minute) // the third ban, after two by hand
 	changeAt(t, s, start+61*minute, lift)
-	take(61*minute, false, minute) // and the first of what comes after
+	take(61*minute, false, minute) // the count begins anew
 	changeAt(t, s, start+61*minute, lift)
 	take(63*minute, true, 0)
 	changeAt(t, s, start+63*minute, hour)

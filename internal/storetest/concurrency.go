@@ -11,15 +11,15 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// testConcurrency floods one key from many goroutines, with the store's own
-// clock: exactly events pass.
+// testConcurrency floods one key from many goroutines, by the store's own clock. Exactly the events of the
+// limit pass.
 func testConcurrency(t *testing.T, s Store) {
 	for _, q := range Quotas(100, 1000*minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			limit := Limit(t, "z", q)
 			var allowed atomic.Int64
 			flood(t, 32, 20, func() error {
-				ok, err := s.Take(context.Background(), ask("z", "k", 1, limit))
+				ok, err := s.Take(context.Background(), newRequest("z", "k", 1, limit))
 				if ok {
 					allowed.Add(1)
 				}
@@ -32,15 +32,14 @@ func testConcurrency(t *testing.T, s Store) {
 	}
 }
 
-// testConcurrencyRefund gives back every second charge at once: the others fill the
-// budget exactly.
+// testConcurrencyRefund gives back every second charge at once. The others use up the budget exactly.
 func testConcurrencyRefund(t *testing.T, s Store) {
 	for _, q := range Quotas(100, 1000*minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			limit := Limit(t, "z", q)
 			var kept, taken atomic.Int64
 			flood(t, 16, 40, func() error {
-				r := ask("z", "k", 1, limit)
+				r := newRequest("z", "k", 1, limit)
 				ok, err := s.Take(context.Background(), r)
 				if !ok || err != nil {
 					return err
@@ -53,26 +52,26 @@ func testConcurrencyRefund(t *testing.T, s Store) {
 				return nil
 			})
 			for range 200 {
-				if ok, err := s.Take(context.Background(), ask("z", "k", 1, limit)); err != nil {
+				if ok, err := s.Take(context.Background(), newRequest("z", "k", 1, limit)); err != nil {
 					t.Fatal(err)
 				} else if ok {
 					kept.Add(1)
 				}
 			}
-			least := int64(100)
-			if q.Algorithm == "smooth" { // which saves nothing up while requests wait for what others cost
-				least = 90
+			minPassed := int64(100)
+			if q.Algorithm == "smooth" { // which refills nothing while requests wait for the cost of others
+				minPassed = 90
 			}
-			if kept.Load() > 100 || kept.Load() < least {
+			if kept.Load() > 100 || kept.Load() < minPassed {
 				t.Errorf("%d requests passed a limit of 100", kept.Load())
 			}
 		})
 	}
 }
 
-// testConcurrencySeveral takes overlapping pairs of keys in every order: nothing
-// deadlocks, and no refused request leaves a charge behind.
-func testConcurrencySeveral(t *testing.T, s Store) {
+// testConcurrencyKeys takes overlapping pairs of keys in every order. There is no deadlock, and no denied
+// request leaves a charge.
+func testConcurrencyKeys(t *testing.T, s Store) {
 	for _, q := range Quotas(50, 1000*minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			zones := []string{"x", "y"}
@@ -85,7 +84,7 @@ func testConcurrencySeveral(t *testing.T, s Store) {
 				for i := range zones {
 					z := (first + i) % 2
 					chosen[z] = rand.IntN(4)
-					r = append(r, ask(zones[z], fmt.Sprint(chosen[z]), 1, limits[z])...)
+					r = append(r, newRequest(zones[z], fmt.Sprint(chosen[z]), 1, limits[z])...)
 				}
 				ok, err := s.Take(context.Background(), r)
 				if ok {
@@ -96,7 +95,7 @@ func testConcurrencySeveral(t *testing.T, s Store) {
 			})
 			for z := range zones {
 				for i := range charged[z] {
-					r := ask(zones[z], fmt.Sprint(i), 0, limits[z])
+					r := newRequest(zones[z], fmt.Sprint(i), 0, limits[z])
 					if _, err := s.Take(context.Background(), r); err != nil {
 						t.Fatal(err)
 					}
@@ -113,7 +112,7 @@ func testConcurrencySeveral(t *testing.T, s Store) {
 	}
 }
 
-// flood calls f from many goroutines at once, many times each.
+// flood calls f from goroutines at once, so many times from each.
 func flood(t *testing.T, goroutines, each int, f func() error) {
 	t.Helper()
 	var wg sync.WaitGroup

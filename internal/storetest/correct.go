@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Refunds are the corrections that give back n events of each request.
+// Refunds returns the corrections that give back n events of each request.
 func Refunds(requests []store.Request, n int64) []store.Correction {
 	corrections := make([]store.Correction, len(requests))
 	for i := range requests {
@@ -33,9 +33,9 @@ func refundAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Req
 func testRefund(t *testing.T, s Store) {
 	for i, q := range Quotas(5, minute) {
 		t.Run(q.Algorithm, func(t *testing.T) {
-			r := append(ask("z", "a", 3, Limit(t, "z", q)), ask("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
+			r := append(newRequest("z", "a", 3, Limit(t, "z", q)), newRequest("y", "b", 2, Limit(t, "y", q), Limit(t, "y", Quotas(4, minute)[i]))...)
 			remaining := func() (n []int64) {
-				peek := append(ask("z", "a", 0, r[0].Limits...), ask("y", "b", 0, r[1].Limits...)...)
+				peek := append(newRequest("z", "a", 0, r[0].Limits...), newRequest("y", "b", 0, r[1].Limits...)...)
 				takeAt(t, s, start, peek)
 				for _, p := range peek {
 					for _, d := range p.Outcome.Decisions {
@@ -58,20 +58,20 @@ func testRefund(t *testing.T, s Store) {
 			check(0, 2, 1)
 			refundAt(t, s, start, r, 1000) // which is all that was charged
 			check(3, 4, 3)
-			if takeAt(t, s, start, ask("z", "a", 6, r[0].Limits...)) != (q.Algorithm == "smooth") {
+			if takeAt(t, s, start, newRequest("z", "a", 6, r[0].Limits...)) != (q.Algorithm == "smooth") {
 				t.Error("a cost of 6 is decided otherwise after a refund")
 			}
-			refused := append(ask("z", "c", 1, r[0].Limits...), ask("y", "d", 5, r[1].Limits...)...)
-			if takeAt(t, s, start, refused) == (q.Algorithm == "smooth") {
-				refundAt(t, s, start, refused, 5) // nothing was charged
+			denied := append(newRequest("z", "c", 1, r[0].Limits...), newRequest("y", "d", 5, r[1].Limits...)...)
+			if takeAt(t, s, start, denied) == (q.Algorithm == "smooth") {
+				refundAt(t, s, start, denied, 5) // nothing was charged
 			}
 		})
 	}
 }
 
-func testRefundOfNothing(t *testing.T, s Store) {
+func testRefundAfterReset(t *testing.T, s Store) {
 	for _, q := range Quotas(5, minute) {
-		r := ask("z", "k", 2, Limit(t, "z", q))
+		r := newRequest("z", "k", 2, Limit(t, "z", q))
 		takeAt(t, s, start, r)
 		d := r[0].Outcome.Decisions[0]
 		later := start + d.ResetAfter
@@ -82,10 +82,10 @@ func testRefundOfNothing(t *testing.T, s Store) {
 	}
 }
 
-// remainingAt returns how many events remain to a key.
+// remainingAt returns the remaining events of each limit of a key.
 func remainingAt(t *testing.T, s Store, now algorithms.Micros, zone, key string, limits ...store.Limit) (n []int64) {
 	t.Helper()
-	r := ask(zone, key, 0, limits...)
+	r := newRequest(zone, key, 0, limits...)
 	takeAt(t, s, now, r)
 	for _, d := range r[0].Outcome.Decisions {
 		n = append(n, d.Remaining)
@@ -93,14 +93,14 @@ func remainingAt(t *testing.T, s Store, now algorithms.Micros, zone, key string,
 	return n
 }
 
-func remains(t *testing.T, got []int64, want ...int64) {
+func checkRemaining(t *testing.T, got []int64, want ...int64) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v remaining, want %v", got, want)
 	}
 }
 
-// testCharge charges more than the request was worth: each limit as much as it has room for.
+// testCharge charges events in addition. Each limit is charged as far as it has room.
 func testCharge(t *testing.T, s Store) {
 	for i, q := range Quotas(6, 1000*minute) {
 		limits := []store.Limit{Limit(t, "z", q), Limit(t, "z", Quotas(4, 1000*minute)[i])}
@@ -110,13 +110,13 @@ func testCharge(t *testing.T, s Store) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			for _, mode := range modesOf(q) {
 				key := q.Algorithm + mode.String()
-				r := ask("z", key, 1, limits...)
+				r := newRequest("z", key, 1, limits...)
 				r[0].Mode = mode
 				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
 				charge := func(n int64, want ...int64) {
 					t.Helper()
 					correctAt(t, s, start, store.Correction{Request: &r[0], Charge: n})
-					remains(t, remainingAt(t, s, start, "z", key, limits...), want...)
+					checkRemaining(t, remainingAt(t, s, start, "z", key, limits...), want...)
 				}
 				takeAt(t, s, start, r)
 				before := r[0].Outcome.Decisions[0]
@@ -129,8 +129,8 @@ func testCharge(t *testing.T, s Store) {
 					t.Errorf("the charge made %+v of %+v", after, before)
 				}
 				correctAt(t, s, start, store.Correction{Request: &r[0], Refund: 1})
-				remains(t, remainingAt(t, s, start, "z", key, limits...), 1, 1)
-				if other := askSlots("z", key, 2); !takeAt(t, s, start, other) || other[0].Outcome.Slots.InFlight != 2 {
+				checkRemaining(t, remainingAt(t, s, start, "z", key, limits...), 1, 1)
+				if other := newSlotsRequest("z", key, 2); !takeAt(t, s, start, other) || other[0].Outcome.Slots.InFlight != 2 {
 					t.Errorf("a charge and a refund leave 1 in flight, not %d", other[0].Outcome.Slots.InFlight-1)
 				}
 			}
@@ -138,18 +138,18 @@ func testCharge(t *testing.T, s Store) {
 	}
 }
 
-// testCorrectSeveral makes many corrections in one call, some of the same budget, in their
+// testCorrectSeveral makes several corrections in one call, some of the same budget. They are made in
 // order.
 func testCorrectSeveral(t *testing.T, s Store) {
 	for _, q := range Quotas(6, 1000*minute) {
 		limit := Limit(t, "z", q)
-		if limit.Algorithm().BinaryOnly { // which gives back only what nothing has followed
+		if limit.Algorithm().BinaryOnly { // which gives back only the last charge
 			continue
 		}
 		t.Run(q.Algorithm, func(t *testing.T) {
 			var all []store.Request
 			for i := range 6 {
-				r := ask("z", fmt.Sprint(q.Algorithm, i%3), 3, limit)
+				r := newRequest("z", fmt.Sprint(q.Algorithm, i%3), 3, limit)
 				r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
 				if !takeAt(t, s, start, r) {
 					t.Fatal("denied")
@@ -157,7 +157,7 @@ func testCorrectSeveral(t *testing.T, s Store) {
 				all = append(all, r...)
 			}
 			correctAt(t, s, start,
-				store.Correction{Request: &all[0], Refund: 2, Leave: true}, // and what is there again is charged
+				store.Correction{Request: &all[0], Refund: 2, Leave: true}, // the next correction charges these events
 				store.Correction{Request: &all[3], Charge: 2},
 				store.Correction{Request: &all[1], Charge: 2}, // nothing is left
 				store.Correction{Request: &all[4], Refund: 2},
@@ -169,21 +169,21 @@ func testCorrectSeveral(t *testing.T, s Store) {
 			inFlight := []int64{1, 2, 0}
 			for i, want := range []int64{0, 2, 1} {
 				key := fmt.Sprint(q.Algorithm, i)
-				remains(t, remainingAt(t, s, start, "z", key, limit), want)
-				r := askSlots("z", key, 3)
-				takesSlot(t, s, start, r, freed(inFlight[i]+1))
+				checkRemaining(t, remainingAt(t, s, start, "z", key, limit), want)
+				r := newSlotsRequest("z", key, 3)
+				takeSlotsAt(t, s, start, r, tookSlot(inFlight[i]+1))
 			}
 			correctAt(t, s, start) // none at all
 		})
 	}
 }
 
-// testCorrectOwnClock corrects as of the store's own time, through all that wraps it: the
-// next request finds it made.
+// testCorrectOwnClock corrects by the store's own clock, through all wrappers. The next request finds the
+// correction made.
 func testCorrectOwnClock(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1000 * minute, Burst: 5})
-	ask := func() []store.Request {
-		r := ask("z", "k", 4, limit)
+	newRequest := func() []store.Request {
+		r := newRequest("z", "k", 4, limit)
 		r[0].Slots = &store.Slots{ID: store.SlotsID("z", ""), Limit: 1}
 		return r
 	}
@@ -196,10 +196,10 @@ func testCorrectOwnClock(t *testing.T, s Store) {
 	correct := func(c store.Correction) {
 		s.Correct([]store.Correction{c}, func(err error) { t.Errorf("correct: %v", err) })
 	}
-	r := ask()
+	r := newRequest()
 	take(r, true)
 	for range 20 {
-		other := ask()
+		other := newRequest()
 		take(other, false)
 		other[0].Limits = nil
 		take(other, false)
@@ -207,13 +207,13 @@ func testCorrectOwnClock(t *testing.T, s Store) {
 		take(r, true)
 	}
 	correct(store.Correction{Request: &r[0], Charge: 1, Leave: true})
-	other := ask()
+	other := newRequest()
 	other[0].Cost = 1
 	take(other, false)
 	other[0].Limits = nil
 	take(other, true)
 	s.Correct([]store.Correction{{Request: &r[0], Refund: 4}, {Request: &other[0], Leave: true}}, nil)
-	other = ask()
+	other = newRequest()
 	take(other, true)
 	if d := other[0].Outcome.Decisions[0]; d.Remaining != 0 {
 		t.Errorf("%+v, want that a charge in addition stays", d)

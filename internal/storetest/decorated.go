@@ -8,15 +8,15 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Decorated gives a decorator the methods with an instant that the suite wants: they go
-// past it.
+// Decorated is a [Store] made of a wrapper and the store that it wraps. The methods with an instant, which
+// a wrapper doesn't have, go directly to the wrapped store.
 type Decorated struct {
 	store.Store
 	Inner Store
-	// LateRefunds says that a decorator may notice late that something was given back. Then
-	// all requests after the first correction go past it.
+	// LateRefunds reports whether the wrapper may notice a refund late. Then all requests after
+	// the first correction go directly to the wrapped store.
 	LateRefunds bool
-	// Alone says that the store behind a decorator fails: it knows of no changes.
+	// Alone reports whether Inner doesn't get changes, because it is the local store of a Failover.
 	Alone bool
 
 	refunded atomic.Bool

@@ -12,26 +12,25 @@ import (
 
 const hour = 60 * minute
 
-// Growth is a limit of n events an hour whose budget is to be filled, to see what
-// a decision costs, and how much memory a key takes, as n grows.
+// Growth is a limit of N events an hour, for measurements of the cost of a decision and the memory of a
+// key, as N grows.
 type Growth struct {
-	// Name is the algorithm's, with the option that changes what is remembered.
+	// Name is the name of the algorithm, with the option that changes its state.
 	Name string
-	// N is how many events the limit grants and the budget holds when it is full.
+	// N is the number of events that the limit grants.
 	N     int64
 	Limit store.Limit
-	// Entries is how many instants or buckets of a log are remembered then; 0
-	// where a few numbers are all.
+	// Entries is the number of instants or buckets in a full log. It is 0 for algorithms
+	// without a log.
 	Entries int64
 	// First and Last are the instants of the first and the last charge of Fill.
 	First, Last algorithms.Micros
-	// Pace is how far apart requests of cost 1 can be that pass and keep the
-	// budget about as full as it is.
+	// Pace is an interval of requests of cost 1 that pass and keep the budget about as full.
 	Pace algorithms.Micros
 }
 
-// Growths returns every algorithm, and the options that change what is remembered,
-// with n from 10 to 100,000 or the largest legal n.
+// Growths returns every algorithm, and the options that change its state, with N from 10 to 100,000 or the
+// largest legal N.
 func Growths(t testing.TB) []Growth {
 	t.Helper()
 	var all []Growth
@@ -75,34 +74,32 @@ func Growths(t testing.TB) []Growth {
 
 func (g *Growth) String() string { return fmt.Sprintf("%s/n=%d", g.Name, g.N) }
 
-// Ask returns a request of the limit.
+// Ask returns a request to the limit.
 func (g *Growth) Ask(key string, cost int64) []store.Request {
-	return ask("z", key, cost, g.Limit)
+	return newRequest("z", key, cost, g.Limit)
 }
 
-// Load is a request that is made again and again, each time a pace later, of a
-// budget that was full at first.
+// Load is a request to a full budget that is repeated at a pace.
 type Load struct {
 	Name     string
 	At, Pace algorithms.Micros
 	Cost     int64
 }
 
-// Loads returns requests that can be made in this order of a budget after Fill,
-// whose result passes is.
+// Loads returns the loads to measure after Fill, in this order. passes is the result of Fill.
 func (g *Growth) Loads(passes algorithms.Micros) []Load {
-	loads := []Load{{Name: "refused", At: g.Last, Cost: 1}}
-	if g.Entries > 0 { // then this has the most to search, and it drops nothing
+	loads := []Load{{Name: "denied", At: g.Last, Cost: 1}}
+	if g.Entries > 0 { // the longest search, which drops nothing
 		loads = append(loads, Load{Name: "peek, half expired", At: (g.First+g.Last)/2 + hour})
 	}
 	return append(loads, Load{Name: "allowed", At: passes, Pace: g.Pace, Cost: 1})
 }
 
-// charges is how often n events are charged to a log.
+// charges returns the number of requests that charge n events to a log.
 func charges(n int64) int64 { return min(n, 1000) }
 
-// Fill charges n events: to a log evenly over an hour, else at once. After it, at
-// Last, a request of cost 1 is refused; it would pass at the instant returned.
+// Fill charges N events: to a log evenly over an hour, else at once. At Last, a request of cost 1 is then
+// denied. It would pass at the returned instant.
 func (g *Growth) Fill(t testing.TB, s Store, key string) (passes algorithms.Micros) {
 	t.Helper()
 	take := func(now algorithms.Micros, r []store.Request, want bool) {

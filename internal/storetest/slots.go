@@ -12,12 +12,12 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// askSlots asks a zone for one of n slots.
-func askSlots(zone, key string, n int64) []store.Request {
+// newSlotsRequest returns a request of a zone with n slots.
+func newSlotsRequest(zone, key string, n int64) []store.Request {
 	return []store.Request{{Zone: zone, Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: n}}}
 }
 
-// Leaves are the corrections that give back the slots of requests.
+// Leaves returns the corrections that give back the slots of requests.
 func Leaves(requests []store.Request) []store.Correction {
 	corrections := make([]store.Correction, len(requests))
 	for i := range requests {
@@ -31,17 +31,17 @@ func leaveAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Requ
 	correctAt(t, s, now, Leaves(requests)...)
 }
 
-// takesSlot takes, and checks all that is said of the slots of the first request.
-func takesSlot(t *testing.T, s Store, now algorithms.Micros, r []store.Request, want store.SlotsOutcome) {
+// takeSlotsAt takes at an instant, and checks the outcome of the first request's slots.
+func takeSlotsAt(t *testing.T, s Store, now algorithms.Micros, r []store.Request, want store.SlotsOutcome) {
 	t.Helper()
 	if allowed := takeAt(t, s, now, r); allowed != want.Taken {
 		t.Errorf("allowed %v, want %v", allowed, want.Taken)
 	}
-	saysOfSlots(t, &r[0], want)
+	checkSlots(t, &r[0], want)
 }
 
-// saysOfSlots checks all that is said of the slots of a request whose limits have room.
-func saysOfSlots(t *testing.T, r *store.Request, want store.SlotsOutcome) {
+// checkSlots checks the outcome of a request's slots. Its limits must have room.
+func checkSlots(t *testing.T, r *store.Request, want store.SlotsOutcome) {
 	t.Helper()
 	if got := r.Outcome.Slots; got != want {
 		t.Errorf("zone %s: %+v, want %+v", r.Zone, got, want)
@@ -55,15 +55,20 @@ func saysOfSlots(t *testing.T, r *store.Request, want store.SlotsOutcome) {
 	}
 }
 
-var (
-	freed = func(inFlight int64) store.SlotsOutcome {
-		return store.SlotsOutcome{Free: true, Taken: true, InFlight: inFlight}
-	}
-	roomy = func(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{Free: true, InFlight: inFlight} }
-	full  = func(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{InFlight: inFlight} }
-)
+// tookSlot is the outcome of a request that took a slot.
+func tookSlot(inFlight int64) store.SlotsOutcome {
+	return store.SlotsOutcome{Free: true, Taken: true, InFlight: inFlight}
+}
 
-// testSlots begins and ends requests at random: they pass exactly while a slot is free.
+// slotFree is the outcome of a request that took no slot, although one was free.
+func slotFree(inFlight int64) store.SlotsOutcome {
+	return store.SlotsOutcome{Free: true, InFlight: inFlight}
+}
+
+// noSlotFree is the outcome of a request that found no free slot.
+func noSlotFree(inFlight int64) store.SlotsOutcome { return store.SlotsOutcome{InFlight: inFlight} }
+
+// testSlots begins and ends random requests. They pass exactly while a slot is free.
 func testSlots(t *testing.T, s Store) {
 	const n = 7
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -81,83 +86,83 @@ func testSlots(t *testing.T, s Store) {
 			}
 			continue
 		}
-		r := askSlots("z", key, n)
-		r[0].Cost = rng.Int64N(3) // whatever it costs
+		r := newSlotsRequest("z", key, n)
+		r[0].Cost = rng.Int64N(3) // a slot at any cost
 		if count < n {
-			takesSlot(t, s, now, r, freed(count+1))
+			takeSlotsAt(t, s, now, r, tookSlot(count+1))
 			held[key] = append(held[key], r)
 			continue
 		}
 		denied++
-		takesSlot(t, s, now, r, full(n))
-		leaveAt(t, s, now, r) // it has none to give back
+		takeSlotsAt(t, s, now, r, noSlotFree(n))
+		leaveAt(t, s, now, r) // which has no slot to give back
 	}
 	if denied < 10 || emptied < 3 {
 		t.Errorf("%d requests were denied, and %d times none was left: the test tests too little", denied, emptied)
 	}
 }
 
-// testSlotsSeveral asks several zones: a request takes a slot of each, or none.
-func testSlotsSeveral(t *testing.T, s Store) {
-	ask := func() []store.Request {
-		return slices.Concat(askSlots("x", "a", 2), askSlots("y", "a", 3), askSlots("y", "b", 1))
+// testSlotsOfZones sends requests to several zones. A request takes a slot of each zone, or none.
+func testSlotsOfZones(t *testing.T, s Store) {
+	newRequest := func() []store.Request {
+		return slices.Concat(newSlotsRequest("x", "a", 2), newSlotsRequest("y", "a", 3), newSlotsRequest("y", "b", 1))
 	}
-	one := ask()
-	takesSlot(t, s, start, one, freed(1))
-	saysOfSlots(t, &one[1], freed(1))
-	saysOfSlots(t, &one[2], freed(1))
+	one := newRequest()
+	takeSlotsAt(t, s, start, one, tookSlot(1))
+	checkSlots(t, &one[1], tookSlot(1))
+	checkSlots(t, &one[2], tookSlot(1))
 	for range 3 { // a denied request takes none
-		two := ask()
+		two := newRequest()
 		if takeAt(t, s, start, two) {
 			t.Fatal("allowed though all slots of a zone are taken")
 		}
-		saysOfSlots(t, &two[0], roomy(1))
-		saysOfSlots(t, &two[1], roomy(1))
-		saysOfSlots(t, &two[2], full(1))
+		checkSlots(t, &two[0], slotFree(1))
+		checkSlots(t, &two[1], slotFree(1))
+		checkSlots(t, &two[2], noSlotFree(1))
 		leaveAt(t, s, start, two)
 	}
 	leaveAt(t, s, start, one[2:])
-	two := ask()
-	takesSlot(t, s, start, two, freed(2))
-	saysOfSlots(t, &two[1], freed(2))
-	saysOfSlots(t, &two[2], freed(1))
+	two := newRequest()
+	takeSlotsAt(t, s, start, two, tookSlot(2))
+	checkSlots(t, &two[1], tookSlot(2))
+	checkSlots(t, &two[2], tookSlot(1))
 	leaveAt(t, s, start, append(one[:2], two...))
 
 	// Shadows deny nothing, and take none when they would deny, or when another zone denies.
 	shadow := func() []store.Request {
-		r := ask()
+		r := newRequest()
 		r[0].Shadow = true
 		return r
 	}
 	leaveAt(t, s, start, shadow()) // which was never asked
 	first := shadow()
-	takesSlot(t, s, start, first, freed(1))
+	takeSlotsAt(t, s, start, first, tookSlot(1))
 	second := shadow()
 	if takeAt(t, s, start, second) {
 		t.Fatal("allowed though all slots of a zone are taken")
 	}
-	saysOfSlots(t, &second[0], roomy(1))
-	takesSlot(t, s, start, askSlots("x", "a", 2), freed(2))
+	checkSlots(t, &second[0], slotFree(1))
+	takeSlotsAt(t, s, start, newSlotsRequest("x", "a", 2), tookSlot(2))
 	leaveAt(t, s, start, first[2:])
 	if third := shadow(); !takeAt(t, s, start, third) {
 		t.Error("a shadow denies")
 	} else {
-		saysOfSlots(t, &third[0], full(2))
-		saysOfSlots(t, &third[1], freed(2))
-		saysOfSlots(t, &third[2], freed(1))
+		checkSlots(t, &third[0], noSlotFree(2))
+		checkSlots(t, &third[1], tookSlot(2))
+		checkSlots(t, &third[2], tookSlot(1))
 		leaveAt(t, s, start, third)
 	}
-	takesSlot(t, s, start, askSlots("x", "a", 3), freed(3))
-	takesSlot(t, s, start, askSlots("y", "a", 3), freed(2))
-	takesSlot(t, s, start, askSlots("y", "b", 3), freed(1))
+	takeSlotsAt(t, s, start, newSlotsRequest("x", "a", 3), tookSlot(3))
+	takeSlotsAt(t, s, start, newSlotsRequest("y", "a", 3), tookSlot(2))
+	takeSlotsAt(t, s, start, newSlotsRequest("y", "b", 3), tookSlot(1))
 }
 
-// testSlotsBeside has slots beside limits and a ban: each holds for itself.
-func testSlotsBeside(t *testing.T, s Store) {
+// testSlotsWithLimits has slots, a limit and a ban in one zone. Each decides on its own.
+func testSlotsWithLimits(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 1000 * minute})
 	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Most: minute})
-	ask := func(mode algorithms.Mode) []store.Request {
-		r := askSlots("z", "k", 2)
+	newRequest := func(mode algorithms.Mode) []store.Request {
+		r := newSlotsRequest("z", "k", 2)
 		r[0].Limits, r[0].Ban, r[0].Mode = []store.Limit{limit}, ban, mode
 		return r
 	}
@@ -173,48 +178,48 @@ func testSlotsBeside(t *testing.T, s Store) {
 	none := store.BanOutcome{}
 	var held [][]store.Request
 	for i := range int64(2) {
-		r := ask(algorithms.Binary)
-		takesSlot(t, s, start, r, freed(i+1))
+		r := newRequest(algorithms.Binary)
+		takeSlotsAt(t, s, start, r, tookSlot(i+1))
 		check(r, 3-i, 1, none)
 		held = append(held, r)
 	}
 	for range 3 { // the lack of a slot charges nothing, and doesn't count
-		r := ask(algorithms.Binary)
-		takesSlot(t, s, start, r, full(2))
+		r := newRequest(algorithms.Binary)
+		takeSlotsAt(t, s, start, r, noSlotFree(2))
 		check(r, 2, 0, none)
 	}
-	r := ask(algorithms.Uniform) // which charges what it denies
-	takesSlot(t, s, start, r, full(2))
+	r := newRequest(algorithms.Uniform) // which charges what it denies
+	takeSlotsAt(t, s, start, r, noSlotFree(2))
 	check(r, 1, 1, none)
 	leaveAt(t, s, start, held[0])
-	r = ask(algorithms.Binary)
+	r = newRequest(algorithms.Binary)
 	r[0].Cost = 2
 	for i := range 2 { // the limit denies, and no slot is taken
-		if takeAt(t, s, start, r) || r[0].Outcome.Verdict != store.Denied || r[0].Outcome.Slots != roomy(1) {
+		if takeAt(t, s, start, r) || r[0].Outcome.Verdict != store.Denied || r[0].Outcome.Slots != slotFree(1) {
 			t.Errorf("%+v, want it denied by its limit", r[0].Outcome)
 		}
 		check(r, 1, 0, []store.BanOutcome{none, {Began: true, EndsAfter: minute}}[i])
 	}
-	r = ask(algorithms.Binary)
-	if takeAt(t, s, start+1, r) || r[0].Outcome.Verdict != store.Banned || r[0].Outcome.Slots != roomy(1) {
+	r = newRequest(algorithms.Binary)
+	if takeAt(t, s, start+1, r) || r[0].Outcome.Verdict != store.Banned || r[0].Outcome.Slots != slotFree(1) {
 		t.Errorf("%+v, want it banned", r[0].Outcome)
 	}
 	check(r, 1, 0, store.BanOutcome{Stands: true, EndsAfter: minute - 1})
 	leaveAt(t, s, start+1, r)
 	leaveAt(t, s, start+1, held[1]) // a request of before the ban
-	if takeAt(t, s, start+1, r); r[0].Outcome.Slots != roomy(0) {
+	if takeAt(t, s, start+1, r); r[0].Outcome.Slots != slotFree(0) {
 		t.Errorf("%+v, want none in flight", r[0].Outcome.Slots)
 	}
 }
 
-// testChangedSlots lowers and raises how many slots there are while some are taken: nobody
-// loses one, and there is none for others until fewer are taken than there are.
+// testChangedSlots changes the number of slots while some are taken. No request loses its slot. If more
+// slots are taken than there are, no further request gets one.
 func testChangedSlots(t *testing.T, s Store) {
 	var held [][]store.Request
 	take := func(n int64, want store.SlotsOutcome) {
 		t.Helper()
-		r := askSlots("z", "k", n)
-		takesSlot(t, s, start+int64(len(held)), r, want)
+		r := newSlotsRequest("z", "k", n)
+		takeSlotsAt(t, s, start+int64(len(held)), r, want)
 		if want.Taken {
 			held = append(held, r)
 		}
@@ -224,51 +229,51 @@ func testChangedSlots(t *testing.T, s Store) {
 		held = held[1:]
 	}
 	for i := range int64(5) {
-		take(5, freed(i+1))
+		take(5, tookSlot(i+1))
 	}
-	take(5, full(5))
-	take(3, full(5))
-	take(7, freed(6))
-	take(5, full(6))
+	take(5, noSlotFree(5))
+	take(3, noSlotFree(5))
+	take(7, tookSlot(6))
+	take(5, noSlotFree(6))
 	for i := range int64(4) {
-		take(3, full(6-i))
+		take(3, noSlotFree(6-i))
 		if i < 3 {
 			leave()
 		}
 	}
 	leave()
-	take(3, freed(3))
-	take(3, full(3))
-	take(4, freed(4))
-	take(1, full(4))
+	take(3, tookSlot(3))
+	take(3, noSlotFree(3))
+	take(4, tookSlot(4))
+	take(1, noSlotFree(4))
 	for len(held) > 0 {
 		leave()
 	}
-	take(1, freed(1))
-	take(1, full(1))
+	take(1, tookSlot(1))
+	take(1, noSlotFree(1))
 }
 
-// testManySlots has as many slots as can be configured.
+// testManySlots has the largest number of slots that can be configured.
 func testManySlots(t *testing.T, s Store) {
 	const n = 10_000_000
 	all := make([][]store.Request, 200)
 	for i := range all {
-		all[i] = askSlots("z", "k", n)
-		takesSlot(t, s, start, all[i], freed(int64(i+1)))
+		all[i] = newSlotsRequest("z", "k", n)
+		takeSlotsAt(t, s, start, all[i], tookSlot(int64(i+1)))
 	}
 	for _, r := range all {
 		leaveAt(t, s, start, r)
 	}
-	takesSlot(t, s, start, askSlots("z", "k", n), freed(1))
+	takeSlotsAt(t, s, start, newSlotsRequest("z", "k", n), tookSlot(1))
 }
 
-// testSlotsConcurrency has many requests begin and end at once: never are more in flight than
-// there are slots, and none is lost.
+// testSlotsConcurrency begins and ends many requests at once. The number in flight never exceeds the
+// number of slots, and no slot is lost.
 func testSlotsConcurrency(t *testing.T, s Store) {
 	const n = 5
 	var inFlight, passed, denied atomic.Int64
 	flood(t, 16, 50, func() error {
-		r := askSlots("z", "k", n)
+		r := newSlotsRequest("z", "k", n)
 		ok, err := s.Take(context.Background(), r)
 		if err != nil {
 			return err
@@ -290,12 +295,12 @@ func testSlotsConcurrency(t *testing.T, s Store) {
 		t.Errorf("%d passed, and %d were denied: the test tests too little", passed.Load(), denied.Load())
 	}
 	for i := range int64(n) {
-		r := askSlots("z", "k", n)
+		r := newSlotsRequest("z", "k", n)
 		if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Outcome.Slots.InFlight != i+1 {
 			t.Errorf("afterwards: %v, %v, %+v, want %d in flight", ok, err, r[0].Outcome.Slots, i+1)
 		}
 	}
-	if ok, err := s.Take(context.Background(), askSlots("z", "k", n)); ok || err != nil {
+	if ok, err := s.Take(context.Background(), newSlotsRequest("z", "k", n)); ok || err != nil {
 		t.Errorf("one too many: %v, %v", ok, err)
 	}
 }
@@ -303,7 +308,7 @@ func testSlotsConcurrency(t *testing.T, s Store) {
 // testSlotsPeek peeks at slots and at a limit, with and without a free slot.
 func testSlotsPeek(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 60_000_000})
-	peek := askSlots("z", "k", 2)
+	peek := newSlotsRequest("z", "k", 2)
 	peek[0].Limits, peek[0].Peek, peek[0].Cost, peek[0].Shadow = []store.Limit{limit}, true, 0, true
 	for n := range int64(3) {
 		for range 3 {
@@ -313,7 +318,7 @@ func testSlotsPeek(t *testing.T, s Store) {
 			}
 		}
 		if n < 2 {
-			takesSlot(t, s, 1_000_000, askSlots("z", "k", 2), freed(n+1))
+			takeSlotsAt(t, s, 1_000_000, newSlotsRequest("z", "k", 2), tookSlot(n+1))
 		}
 	}
 }

@@ -1,18 +1,20 @@
-// Package storetest is the conformance suite of [store.Store]: what every store
-// and everything that wraps one has to do.
+// Package storetest is the conformance suite of [store.Store]. [Run] runs it on a store, or on a store
+// that wraps another one. The other functions make limits and requests for tests of single stores.
+//
+// Tests whose names begin with "fault" are about faults of other rate limiters. The instants of the
+// suite are invented, except in tests of a store's own clock. Windows are long, because Redis drops keys
+// by its own clock.
 package storetest
 
 import (
 	"context"
-	"fmt"
-	"reflect"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Store is a store that can also be asked as of an instant.
+// Store is a store with a method for each instant of the caller's choice.
 type Store interface {
 	store.Store
 	// TakeAt is Take at an instant of the caller's choice, in microseconds.
@@ -28,7 +30,7 @@ const (
 	second = 1_000_000
 	minute = 60 * second
 
-	// start is where the suite's invented time begins: a whole number of minutes.
+	// start is the first instant of the suite: a whole number of minutes.
 	start = 1_763_640_000 * second
 )
 
@@ -38,30 +40,29 @@ type test struct {
 	run  func(*testing.T, Store)
 }
 
-// changes makes a test one of what operators change.
-func changes(name string, run func(*testing.T, Store)) test {
+// changeTest returns a test of an operator's change. It is skipped for a store that gets no changes.
+func changeTest(name string, run func(*testing.T, Store)) test {
 	return test{name, func(t *testing.T, s Store) {
 		if d, ok := s.(*Decorated); ok && d.Alone {
-			t.Skip("it has nobody to tell it of changes")
+			t.Skip("this store gets no changes")
 		}
 		run(t, s)
 	}}
 }
 
-// GivesBack is a [Store] that doesn't decide several keys in one step: it charges some
-// and gives that back if others refuse. What a smooth limit was charged stays, then, if
-// another request came in between.
+// GivesBack marks a [Store] that doesn't decide several keys in one step: it charges some keys, and gives
+// the charges back if another key denies. A smooth limit keeps such a charge if another request came in
+// between.
 type GivesBack interface{ GivesBack() }
 
-// Run runs the suite. open returns a store that shares no budget with any other
-// one it returned.
+// Run runs the suite. Each call of open returns a store without budgets.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	tests := []test{
 		{"decides", testDecides},
 		{"all or none", testAllOrNone},
 		{"shadows have no vote", testShadow},
 		{"peek changes nothing", testPeek},
-		{"cost above burst never passes", testNever},
+		{"cost above burst never passes", testCostAboveBurst},
 		{"a changed limit is a new budget", testChangedLimit},
 		{"keys are kept apart", testKeys},
 		{"strange keys", testStrangeKeys},
@@ -69,370 +70,32 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"charges in advance", testInAdvance},
 		{"a budget can begin with less", testInitial},
 		{"gives back", testRefund},
-		{"gives back once dropped", testRefundOfNothing},
+		{"gives back once dropped", testRefundAfterReset},
 		{"charges in addition", testCharge},
 		{"corrects several", testCorrectSeveral},
 		{"corrects by its own clock", testCorrectOwnClock},
 		{"slots", testSlots},
-		{"slots of several zones", testSlotsSeveral},
-		{"slots beside limits and bans", testSlotsBeside},
+		{"slots of several zones", testSlotsOfZones},
+		{"slots beside limits and bans", testSlotsWithLimits},
 		{"a changed number of slots", testChangedSlots},
 		{"many slots", testManySlots},
 		{"peeks take no slot", testSlotsPeek},
 		{"slots under concurrency", testSlotsConcurrency},
 		{"bans", testBan},
-		{"bans for its own refusals", testBanOthers},
+		{"bans for its own denials", testBanCountsOwnDenials},
 		{"bans under concurrency", testBanConcurrency},
-		changes("overrides", testOverrides),
-		changes("overrides of several keys", testOverridesSeveral),
-		changes("overrides end", testOverrideEnds),
-		changes("overrides change under concurrency", testOverrideConcurrency),
-		changes("forgets", testForget),
-		changes("bans by hand", testBanByHand),
+		changeTest("overrides", testOverrides),
+		changeTest("overrides of several keys", testOverridesOfKeys),
+		changeTest("overrides end", testOverrideEnds),
+		changeTest("overrides change under concurrency", testOverrideConcurrency),
+		changeTest("forgets", testForget),
+		changeTest("bans by hand", testBanByHand),
 		{"exact under concurrency", testConcurrency},
 		{"exact under concurrency with refunds", testConcurrencyRefund},
-		{"exact under concurrency over several keys", testConcurrencySeveral},
+		{"exact under concurrency over several keys", testConcurrencyKeys},
 		{"its own clock", testOwnClock},
 	}
 	for _, test := range append(tests, faults...) {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
-	}
-}
-
-// Limit makes a limit of a zone, or ends the test.
-func Limit(t testing.TB, zone string, q algorithms.Quota) store.Limit {
-	t.Helper()
-	l, err := algorithms.NewLimit(q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store.NewLimit(zone, "", l)
-}
-
-// Quotas returns, for every algorithm, a limit that grants so many events at once,
-// and so many per window.
-func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
-	var quotas []algorithms.Quota
-	for _, a := range algorithms.All() {
-		q := algorithms.Quota{Algorithm: a.Name, Events: events, Window: window}
-		if a.Name == "smooth" { // which grants one more than it has saved up
-			if q.Burst = events - 1; q.Burst == 0 {
-				q.WarmUp = window
-			}
-		}
-		quotas = append(quotas, q)
-	}
-	return quotas
-}
-
-// stale is the outcome of an earlier request, of which nothing may be left.
-var stale = store.Outcome{
-	Verdict: store.Banned, Cached: true, Local: true,
-	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Shared: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
-}
-
-func ask(zone, key string, cost int64, limits ...store.Limit) []store.Request {
-	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits, Outcome: stale}}
-}
-
-// says checks the outcome of a request of a plain zone, apart from its decisions.
-func says(t *testing.T, r *store.Request, verdict store.Verdict) {
-	t.Helper()
-	o := r.Outcome
-	o.Decisions, o.Local = nil, false
-	if want := (store.Outcome{Verdict: verdict, Slots: store.SlotsOutcome{Free: true}}); !reflect.DeepEqual(o, want) {
-		t.Errorf("%+v, want %+v", o, want)
-	}
-}
-
-// takeAt takes as of an instant and ends the test if the store fails.
-func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) bool {
-	t.Helper()
-	allowed, err := s.TakeAt(context.Background(), now, requests)
-	if err != nil {
-		t.Fatalf("take: %v", err)
-	}
-	return allowed
-}
-
-func testDecides(t *testing.T, s Store) {
-	for _, q := range Quotas(3, minute) {
-		t.Run(q.Algorithm, func(t *testing.T) {
-			r := ask("z", "alice", 1, Limit(t, "z", q))
-			for i := range int64(3) {
-				if !takeAt(t, s, start, r) {
-					t.Fatalf("request %d of 3 was refused: %+v", i+1, r[0].Outcome.Decisions)
-				}
-				says(t, &r[0], store.Allowed)
-				if d := r[0].Outcome.Decisions[0]; !d.Allowed || d.Charged != 1 || d.Remaining != 2-i || d.RetryAfter != 0 {
-					t.Errorf("request %d: %+v, want it allowed and charged with %d remaining", i+1, d, 2-i)
-				}
-			}
-			if takeAt(t, s, start, r) {
-				t.Fatalf("the fourth request was allowed: %+v", r[0].Outcome.Decisions)
-			}
-			says(t, &r[0], store.Denied)
-			d := r[0].Outcome.Decisions[0]
-			if d.Allowed || d.Charged != 0 || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > 2*minute {
-				t.Errorf("the fourth request: %+v", d)
-			}
-			if takeAt(t, s, start+d.RetryAfter-1, r) {
-				t.Error("allowed 1 µs before its retry-after")
-			}
-			if !takeAt(t, s, start+d.RetryAfter, r) {
-				t.Error("refused at its retry-after")
-			}
-		})
-	}
-}
-
-func testAllOrNone(t *testing.T, s Store) {
-	for i, q := range Quotas(10, minute) {
-		t.Run(q.Algorithm, func(t *testing.T) {
-			wide := Limit(t, "wide", q)
-			few := Quotas(2, minute)[i]
-			narrow, second := Limit(t, "narrow", few), Limit(t, "wide", few)
-			// Three limits: two of one zone and key, one of another zone and key.
-			r := []store.Request{
-				{Zone: "wide", Key: "a", Cost: 1, Limits: []store.Limit{wide, second}},
-				{Zone: "narrow", Key: "b", Cost: 1, Limits: []store.Limit{narrow}},
-			}
-			takeAt(t, s, start, r)
-			takeAt(t, s, start, ask("narrow", "b", 1, narrow))
-			if takeAt(t, s, start, r) {
-				t.Fatal("allowed although one of three limits was exhausted")
-			}
-			says(t, &r[0], store.Allowed)
-			says(t, &r[1], store.Denied)
-			if d := r[1].Outcome.Decisions[0]; d.Allowed || d.RetryAfter == 0 {
-				t.Errorf("the refusing limit: %+v", d)
-			}
-			for i, want := range []int64{9, 1} {
-				if d := r[0].Outcome.Decisions[i]; !d.Allowed || d.Charged != 0 || d.Remaining != want {
-					t.Errorf("limit %d had room and should not be charged, with %d remaining: %+v", i, want, d)
-				}
-			}
-			peek := ask("wide", "a", 0, wide, second)
-			takeAt(t, s, start, peek)
-			if got := peek[0].Outcome.Decisions; got[0].Remaining != 9 || got[1].Remaining != 1 {
-				t.Errorf("a refused request was charged: %+v", got)
-			}
-		})
-	}
-}
-
-func testShadow(t *testing.T, s Store) {
-	for i, q := range Quotas(2, minute) {
-		t.Run(q.Algorithm, func(t *testing.T) {
-			// Two shadows, one of them with two limits, and a zone that has a say.
-			few, fewer, many := q, Quotas(1, minute)[i], Quotas(3, minute)[i]
-			r := []store.Request{
-				{Zone: "s1", Key: "a", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s1", many), Limit(t, "s1", fewer)}},
-				{Zone: "z", Key: "a", Cost: 1, Limits: []store.Limit{Limit(t, "z", many)}},
-				{Zone: "s2", Key: "b", Cost: 1, Shadow: true, Limits: []store.Limit{Limit(t, "s2", few)}},
-			}
-			for n, want := range []struct {
-				allowed bool
-				charged [4]int64 // s1's limits, z's, s2's
-			}{
-				{true, [4]int64{1, 1, 1, 1}},
-				{true, [4]int64{0, 0, 1, 1}}, // s1 refuses by its second limit
-				{true, [4]int64{0, 0, 1, 0}}, // s2 refuses, too
-				{false, [4]int64{0, 0, 0, 0}},
-			} {
-				allowed := takeAt(t, s, start, r)
-				s1, z, s2 := r[0].Outcome.Decisions, r[1].Outcome.Decisions, r[2].Outcome.Decisions
-				charged := [4]int64{s1[0].Charged, s1[1].Charged, z[0].Charged, s2[0].Charged}
-				if allowed != want.allowed || charged != want.charged {
-					t.Errorf("request %d: allowed %v, charged %d, want %+v", n+1, allowed, charged, want)
-				}
-			}
-			if d := r[0].Outcome.Decisions; !d[0].Allowed || d[1].Allowed || d[1].RetryAfter == 0 || r[2].Outcome.Decisions[0].Allowed {
-				t.Errorf("the shadows don't say what they would: %+v %+v", d, r[2].Outcome.Decisions)
-			}
-			for i := range r {
-				says(t, &r[i], store.Denied)
-			}
-			other := ask("s2", "c", 1, r[2].Limits[0])
-			other[0].Shadow = true
-			// What z refuses is not charged to a shadow with room.
-			if takeAt(t, s, start, []store.Request{r[1], other[0]}) || !takeAt(t, s, start, other) || other[0].Outcome.Decisions[0].Remaining != 1 {
-				t.Errorf("a shadow was charged for what another zone refused: %+v", other[0].Outcome.Decisions)
-			}
-			// A shadow says what it would, also where another key's zone refuses.
-			beside := ask("z3", "a", 1, Limit(t, "z3", many))[0]
-			refusing := ask("z", "b", 4, r[1].Limits[0])[0]
-			if refusing.Limits[0].Algorithm().BinaryOnly { // it serves any cost
-				refusing = r[1]
-			}
-			three := []store.Request{r[0], beside, refusing}
-			if takeAt(t, s, start, three) || three[0].Outcome.Decisions[1].Allowed || three[1].Outcome.Decisions[0].Charged != 0 {
-				t.Errorf("a shadow that refuses, one with room, and one of another key that refuses: %+v", three)
-			}
-			// A uniform shadow charges what it refuses, to nobody but itself.
-			if r[0].Limits[0].Algorithm().BinaryOnly {
-				return
-			}
-			both := append(ask("s3", "a", 2, Limit(t, "s3", fewer)), ask("z2", "a", 1, Limit(t, "z2", many))...)
-			both[0].Shadow, both[0].Mode = true, algorithms.Uniform
-			if !takeAt(t, s, start, both) || both[0].Outcome.Decisions[0].Charged == 0 || both[1].Outcome.Decisions[0].Charged != 1 {
-				t.Errorf("a uniform shadow: %+v", both)
-			}
-		})
-	}
-}
-
-func testPeek(t *testing.T, s Store) {
-	for _, q := range Quotas(5, minute) {
-		limit := Limit(t, "z", q)
-		peek := ask("z", "k", 0, limit)
-		for range 3 {
-			if !takeAt(t, s, start, peek) {
-				t.Errorf("%s: a peek was refused", q.Algorithm)
-			}
-			if d := peek[0].Outcome.Decisions[0]; d.Remaining != 5 || d.ResetAfter != 0 || d.MoreAfter != 0 || d.Charged != 0 {
-				t.Errorf("%s: peek at an untouched budget: %+v", q.Algorithm, d)
-			}
-		}
-		takeAt(t, s, start, ask("z", "k", 5, limit))
-		if !takeAt(t, s, start, peek) || peek[0].Outcome.Decisions[0].Remaining != 0 {
-			t.Errorf("%s: peek at an empty budget: %+v", q.Algorithm, peek[0].Outcome.Decisions)
-		}
-	}
-}
-
-func testNever(t *testing.T, s Store) {
-	for _, q := range Quotas(5, minute) {
-		if q.Algorithm == "smooth" {
-			continue // the next request pays, whatever this one costs
-		}
-		for _, cost := range []int64{6, 1<<31 - 1} {
-			r := ask("z", "k", cost, Limit(t, "z", q))
-			if takeAt(t, s, start, r) {
-				t.Errorf("%s: cost %d of 5 was allowed", q.Algorithm, cost)
-			}
-			if d := r[0].Outcome.Decisions[0]; d.RetryAfter != algorithms.Forever || d.Remaining != 5 {
-				t.Errorf("%s: cost %d of 5: %+v", q.Algorithm, cost, d)
-			}
-		}
-	}
-}
-
-func testChangedLimit(t *testing.T, s Store) {
-	for i, q := range Quotas(1, minute) {
-		before := ask("z", "k", 1, Limit(t, "z", q))
-		takeAt(t, s, start, before)
-		if r := ask("z", "k", 1, Limit(t, "z", Quotas(2, minute)[i])); !takeAt(t, s, start, r) || r[0].Outcome.Decisions[0].Remaining != 1 {
-			t.Errorf("%s: the changed limit did not start untouched: %+v", q.Algorithm, r[0].Outcome.Decisions)
-		}
-		if takeAt(t, s, start, before) {
-			t.Errorf("%s: the unchanged limit forgot its charge", q.Algorithm)
-		}
-	}
-}
-
-func testKeys(t *testing.T, s Store) {
-	q := algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute}
-	a, b := Limit(t, "a", q), Limit(t, "b", q)
-	for _, r := range [][]store.Request{ask("a", "k", 1, a), ask("b", "k", 1, b), ask("a", "K", 1, a), ask("a", "", 1, a)} {
-		if !takeAt(t, s, start, r) {
-			t.Errorf("zone %q key %q was refused on another's account", r[0].Zone, r[0].Key)
-		}
-		if takeAt(t, s, start, r) {
-			t.Errorf("zone %q key %q was allowed twice", r[0].Zone, r[0].Key)
-		}
-	}
-}
-
-func testStrangeKeys(t *testing.T, s Store) {
-	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute})
-	long := make([]byte, 100_000)
-	for i := range long {
-		long[i] = byte(i)
-	}
-	keys := []string{
-		"", "{", "}", "{}", "{a}b", "a}:z:{", "%", "%7B", "{%}", "\x00", "a\nb", "a\r\nb", " ", "\xff\xfe", "日本",
-		string(long), string(long[1:]), string(long[:200]), "#" + string(long[:31]),
-	}
-	for i, key := range keys {
-		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			if r := ask("z", key, 1, limit); !takeAt(t, s, start, r) || takeAt(t, s, start, r) {
-				t.Errorf("key %.40q is not one budget of its own", key)
-			}
-		})
-	}
-}
-
-func testDecisionsMemory(t *testing.T, s Store) {
-	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 5, Window: minute})
-	r := ask("z", "k", 1, limit)
-	r[0].Outcome.Decisions = make([]algorithms.Decision, 3, 4)
-	kept := &r[0].Outcome.Decisions[0]
-	takeAt(t, s, start, r)
-	if len(r[0].Outcome.Decisions) != 1 || &r[0].Outcome.Decisions[0] != kept {
-		t.Errorf("Decisions has %d entries, or not the caller's memory", len(r[0].Outcome.Decisions))
-	}
-}
-
-// delayable are the quotas whose limits charge in advance.
-func delayable(t *testing.T, events int64, window algorithms.Micros) (quotas []algorithms.Quota) {
-	for _, q := range Quotas(events, window) {
-		if Limit(t, "z", q).CheckDelay(window) == nil {
-			quotas = append(quotas, q)
-		}
-	}
-	return quotas
-}
-
-func testInAdvance(t *testing.T, s Store) {
-	for _, q := range delayable(t, 2, minute) {
-		t.Run(q.Algorithm, func(t *testing.T) {
-			r := ask("z", "k", 1, Limit(t, "z", q))
-			r[0].MaxWait = minute
-			var waits []algorithms.Micros
-			for len(waits) < 10 && takeAt(t, s, start, r) {
-				waits = append(waits, r[0].Outcome.Decisions[0].Wait)
-			}
-			if len(waits) != 4 || waits[0] != 0 || waits[1] != 0 || waits[2] == 0 || waits[3] != minute {
-				t.Fatalf("requests wait for %v", waits)
-			}
-			d := r[0].Outcome.Decisions[0]
-			if d.Wait != 0 || d.Charged != 0 || d.RetryAfter <= 0 || d.RetryAfter > minute {
-				t.Errorf("past the longest wait: %+v", d)
-			}
-			r[0].MaxWait = 0
-			if takeAt(t, s, start, r) || takeAt(t, s, start+waits[3]-1, r) {
-				t.Error("allowed before those that were charged in advance")
-			}
-		})
-	}
-}
-
-func testInitial(t *testing.T, s Store) {
-	for _, algorithm := range []string{"token_bucket", "smooth"} {
-		initial := int64(0)
-		r := ask("z", algorithm, 1, Limit(t, "z", algorithms.Quota{Algorithm: algorithm, Events: 1, Window: minute, Burst: 3, Initial: &initial}))
-		if algorithm == "smooth" {
-			takeAt(t, s, start, r) // on account of the next
-		}
-		if takeAt(t, s, start, r) {
-			t.Errorf("%s: allowed although a budget begins with nothing", algorithm)
-		}
-		if takeAt(t, s, start+minute-1, r) || !takeAt(t, s, start+minute, r) {
-			t.Errorf("%s: the first event is not there one minute after the first request", algorithm)
-		}
-	}
-}
-
-func testOwnClock(t *testing.T, s Store) {
-	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: minute})
-	r := ask("z", "k", 1, limit)
-	for _, want := range []bool{true, false} {
-		if ok, err := s.Take(context.Background(), r); err != nil || ok != want {
-			t.Fatalf("Take = %v, %v; want %v", ok, err, want)
-		}
-	}
-	if d := r[0].Outcome.Decisions[0]; d.RetryAfter <= 0 || d.RetryAfter > 2*minute {
-		t.Errorf("retry after %d µs, want up to a minute", d.RetryAfter)
 	}
 }

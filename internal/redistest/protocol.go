@@ -9,8 +9,7 @@ import (
 	"strconv"
 )
 
-// appendMessage reads one command or reply of Redis' protocol, version 2 or 3, and
-// appends it as it came.
+// appendMessage reads one command or reply of Redis' protocol, version 2 or 3, and appends its bytes.
 func appendMessage(b []byte, in *bufio.Reader) ([]byte, error) {
 	start := len(b)
 	for {
@@ -59,9 +58,9 @@ func appendMessage(b []byte, in *bufio.Reader) ([]byte, error) {
 // replyError is an error that Redis answers with.
 type replyError string
 
-// parse reads what the scripts are told and reply: numbers, texts, errors and lists
-// of them.
-func parse(message []byte) (value any, rest []byte, err error) {
+// parseValue parses the first value of a message: a number, a text, an error or a list. rest is the rest of
+// the message.
+func parseValue(message []byte) (value any, rest []byte, err error) {
 	line, rest, found := bytes.Cut(message, []byte("\r\n"))
 	if !found || len(line) == 0 {
 		return nil, nil, fmt.Errorf("%q is cut off", message)
@@ -88,12 +87,12 @@ func parse(message []byte) (value any, rest []byte, err error) {
 	case '*':
 		list := make([]any, 0, min(max(n, 0), int64(len(rest))))
 		for range n {
-			if value, rest, err = parse(rest); err != nil {
+			if value, rest, err = parseValue(rest); err != nil {
 				return nil, nil, err
 			}
 			list = append(list, value)
 		}
 		return list, rest, nil
 	}
-	return nil, nil, fmt.Errorf("%q is nothing a script replies", line)
+	return nil, nil, fmt.Errorf("%q is no reply of a script", line)
 }

@@ -10,22 +10,22 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// value is what a key holds, in Go: the state of a limit or of a ban, slots, or an override.
+// value is the value of a key, in Go: the state of a limit or of a ban, slots, or an override.
 type value struct {
 	limit *algorithms.Limit // nil if there is none
 	ban   *algorithms.Ban
 	state algorithms.State
 	slots algorithms.Slots
 	text  string
-	// expires is when Redis drops it, where that makes a difference; else 0.
+	// expires is the instant at which Redis drops the key. It is 0 if this makes no difference.
 	expires algorithms.Micros
 }
 
-// expiryEdge is how far from the computed instant Redis may drop a key. It counts in ms.
+// expiryEdge is how much earlier or later than computed Redis may drop a key, because Redis counts in ms.
 const expiryEdge algorithms.Micros = 2000
 
-// value returns the value at a key.
-func (r *replay) value(name string) *value {
+// valueAt returns the value of a key. If the key has none, valueAt adds an empty one.
+func (r *replay) valueAt(name string) *value {
 	v := r.values[name]
 	if v == nil {
 		v = new(value)
@@ -34,27 +34,27 @@ func (r *replay) value(name string) *value {
 	return v
 }
 
-// changed notes when Redis drops the budget, if that makes a difference.
-func (v *value) changed(l *algorithms.Limit) {
+// updateExpiry sets expires after a change of a limit's state.
+func (v *value) updateExpiry(l *algorithms.Limit) {
 	if v.expires = 0; l.Lingers() && v.state != (algorithms.State{}) {
 		v.expires = l.Expires(&v.state)
 	}
 }
 
-// expire drops a value that Redis has dropped, too.
-func (r *replay) expire(name string, at algorithms.Micros) {
+// dropExpired drops a value that Redis has dropped. Near the edge, the value becomes doubtful.
+func (r *replay) dropExpired(name string, at algorithms.Micros) {
 	v := r.values[name]
 	switch {
 	case v == nil || v.expires == 0 || at < v.expires-expiryEdge:
 	case at > v.expires+expiryEdge:
 		delete(r.values, name)
 	case v.limit != nil:
-		r.doubt(name, at)
+		r.addDoubt(name, at)
 	}
 }
 
-// override returns the override at a key. edge reports whether it may have ended already.
-func (r *replay) override(name string, at algorithms.Micros) (text string, edge bool) {
+// overrideAt returns the override of a key. edge reports whether the override may have ended already.
+func (r *replay) overrideAt(name string, at algorithms.Micros) (text string, edge bool) {
 	v := r.values[name]
 	if v == nil {
 		return "", false
@@ -62,7 +62,7 @@ func (r *replay) override(name string, at algorithms.Micros) (text string, edge 
 	return v.text, v.expires > 0 && at >= v.expires-expiryEdge
 }
 
-// compareStored compares the values with those in Redis, but for logs.
+// compareStored compares the values with those in Redis, except logs.
 func (r *replay) compareStored(client *redis.Client) {
 	ctx := context.Background()
 	for name, v := range r.values {
@@ -71,11 +71,11 @@ func (r *replay) compareStored(client *redis.Client) {
 		}
 		now, err := client.Time(ctx).Result()
 		if err != nil {
-			r.differ("Redis doesn't answer at the end: %v", err)
+			r.addDifference("Redis doesn't answer at the end: %v", err)
 			return
 		}
 		got, err := client.Get(ctx, name).Bytes()
-		want, expires := v.stored()
+		want, expires := v.encode()
 		if v.limit != nil || v.ban != nil { // some algorithms store two numbers
 			got = append(got, make([]byte, max(len(want)-len(got), 0))...)
 		}
@@ -83,19 +83,19 @@ func (r *replay) compareStored(client *redis.Client) {
 		switch {
 		case errors.Is(err, redis.Nil):
 			if len(want) > 0 && expires > now.UnixMicro()+expiryEdge {
-				r.differ("%s is empty, Go has %x until %d", name, want, expires)
+				r.addDifference("%s is empty, Go has %x until %d", name, want, expires)
 			}
 		case err != nil:
-			r.differ("%s: %v", name, err)
+			r.addDifference("%s: %v", name, err)
 		case string(got) != string(want):
-			r.differ("%s holds %x, Go has %x", name, got, want)
+			r.addDifference("%s holds %x, Go has %x", name, got, want)
 		}
 	}
 }
 
-// stored returns the form in which a value is stored, empty if it isn't, and when Redis may
-// drop it at the earliest.
-func (v *value) stored() (stored []byte, expires algorithms.Micros) {
+// encode returns the bytes of a value in Redis, and the earliest instant at which Redis may drop the key.
+// The bytes are empty if Redis doesn't store the value.
+func (v *value) encode() (stored []byte, expires algorithms.Micros) {
 	switch {
 	case v.text != "":
 		if v.expires == 0 {

@@ -13,24 +13,24 @@ type Report struct {
 	Calls      int // script calls that Redis answered
 	Granted    int // takes that were allowed
 	Denied     int
-	Overridden int // takes that were made by other overrides than there were
-	Refunds    int // budgets that were given something back
+	Overridden int // takes that ended because other overrides were in force
+	Refunds    int // refunds, each of one budget
 	Slots      int // slots taken
 	Sets       int // counts of slots that an instance has set
-	Bans       int // bans that denials brought about
-	Changes    int // changes at an operator's wish
-	Late       int // calls that did nothing, because no client waited any more
-	Failed     int // operations that failed, each at a key that holds something else
+	Bans       int // bans that denials began
+	Changes    int // operators' changes
+	Late       int // calls that did nothing, because their clients had given up
+	Failed     int // operations that failed, each because of a spoiled key
 	NotRun     int // calls that Redis answered with an error
-	Unanswered int // calls that were under way when Redis was killed
-	Doubtful   int // operations that these may have come before
+	Unanswered int // calls without an answer, because Redis was killed
+	Doubtful   int // operations on values that such a call may have changed
 	States     int // values in Redis that were compared at the end
-	Eras       int // how often all budgets began afresh, from 1
+	Eras       int // how often all budgets began untouched: 1 and each kill and flush
 
-	// Charges are those of the takes that were allowed, by the names of the
-	// budgets, in their order.
+	// Charges has the charges of allowed takes, in order, by the name of the budget.
 	Charges map[string][]Charge
-	// Differences are the first ones between Redis and the functions, of Different in all.
+	// Differences has the first 20 differences between Redis and Go. Different is the number of
+	// all differences.
 	Differences []string
 	Different   int
 }
@@ -65,7 +65,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// Add adds the report of another Redis, which has other keys.
+// Add adds the report of another Redis. The two must have no budget in common.
 func (r *Report) Add(other *Report) {
 	for _, sum := range []struct {
 		to *int
@@ -95,14 +95,14 @@ func (r *Report) Add(other *Report) {
 	r.Differences = append(r.Differences, other.Differences...)
 }
 
-func (r *Report) differ(format string, args ...any) {
-	const most = 20
-	if r.Different++; r.Different <= most {
+func (r *Report) addDifference(format string, args ...any) {
+	const maxKept = 20
+	if r.Different++; r.Different <= maxKept {
 		r.Differences = append(r.Differences, fmt.Sprintf(format, args...))
 	}
 }
 
-// Charge is what one take that was allowed has taken from one budget.
+// Charge is the charge of one allowed take to one budget.
 type Charge struct {
 	Era    int
 	At     algorithms.Micros
@@ -111,7 +111,7 @@ type Charge struct {
 
 // Zone returns the zone in the name of a budget.
 func Zone(budget string) string {
-	zone, _, _ := strings.Cut(id(budget), ":")
+	zone, _, _ := strings.Cut(idOf(budget), ":")
 	return zone
 }
 
@@ -122,8 +122,8 @@ func Key(budget string) string {
 	return key
 }
 
-// id returns the ID of the limit, ban or slots in a name.
-func id(name string) string {
+// idOf returns the ID of the limit, ban or slots in a name.
+func idOf(name string) string {
 	_, id, _ := strings.Cut(name, "}:")
 	return id
 }

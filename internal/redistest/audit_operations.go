@@ -1,0 +1,136 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+)
+
+// execution is the circumstances under which an operation ran.
+type execution struct {
+	at       algorithms.Micros
+	head     wire.Head
+	doubtful bool // reports whether the values of the keys are unknown
+}
+
+var errNotFailed = errors.New("the operation should have failed, because a key is spoiled")
+
+// findLimit returns the limit of a budget.
+func (r *replay) findLimit(b wire.Budget) (*algorithms.Limit, error) {
+	name := b.Name
+	b.Name = ""
+	if l := r.limits[idOf(name)][b]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%s is no budget of a limit with %x and a burst of %d", name, b.Limit, b.Burst)
+}
+
+// livingSlots returns the counts of slots that have not expired.
+func (r *replay) livingSlots(m execution, name string) algorithms.Slots {
+	counts, steppedBack := slices.Clone(r.valueAt(name).slots).Living(m.at, m.head.SlotsExpiry)
+	if steppedBack {
+		r.addDifference("%s: a count of slots expires in more than %d", name, m.head.SlotsExpiry)
+	}
+	return counts
+}
+
+// playRefund plays a refund.
+func (r *replay) playRefund(m execution, refunds []wire.Refund, reply *wire.Reply) error {
+	err := reply.Done()
+	for _, refund := range refunds {
+		l, wrong := r.findLimit(refund.Budget)
+		if wrong != nil {
+			return wrong
+		}
+		of := receipt{refund.Name, refund.Receipt}
+		if r.charged[of] -= refund.Events; r.charged[of] < 0 {
+			return fmt.Errorf("%s is given back %d more than was charged", refund.Name, -r.charged[of])
+		}
+		if m.doubtful {
+			continue
+		}
+		if refund.Log && r.spoiled[refund.Name] {
+			if err == nil {
+				return errNotFailed
+			}
+			return err
+		}
+		v := r.valueAt(refund.Name)
+		v.limit = l
+		algorithms.Refund(l, &v.state, m.at, refund.Receipt, refund.Events)
+		v.updateExpiry(l)
+		if err == nil {
+			r.Refunds++
+		}
+	}
+	return err
+}
+
+// playSet plays a set.
+func (r *replay) playSet(m execution, set *wire.Set, reply *wire.Reply) error {
+	had, err := reply.Set()
+	if _, known := r.slots[idOf(set.Name)]; !known {
+		return fmt.Errorf("no zone has slots at %s", set.Name)
+	}
+	if err == nil {
+		r.Sets++
+	}
+	if m.doubtful {
+		return err
+	}
+	counts := r.livingSlots(m, set.Name)
+	want := counts.Of(m.head.Instance)
+	r.valueAt(set.Name).slots = counts.Set(m.head.Instance, set.Count, m.at+m.head.SlotsExpiry)
+	if err == nil && had != want {
+		return fmt.Errorf("the instance had %d slots at %s, Go says %d", had, set.Name, want)
+	}
+	return err
+}
+
+// playChange plays an operator's change.
+func (r *replay) playChange(p *parsedCall) error {
+	r.Changes++
+	name, argument := p.keys[0], func(i int) string {
+		if i < len(p.argv) {
+			return p.argv[i]
+		}
+		return ""
+	}
+	number := func(i int) int64 {
+		n, _ := strconv.ParseInt(argument(i), 10, 64)
+		return n
+	}
+	switch argument(0) {
+	case "forget":
+		delete(r.values, name)
+		delete(r.spoiled, name)
+	case "ban":
+		if number(1) != 0 {
+			return errors.New("at an instant that Redis was told")
+		}
+		bans := r.bans[idOf(name)]
+		i := slices.IndexFunc(bans, func(b algorithms.Ban) bool { return string(b.AppendMessage(nil)) == argument(3) })
+		if i < 0 {
+			return fmt.Errorf("no zone has the ban %x at %s", argument(3), name)
+		}
+		v := r.valueAt(name)
+		v.ban = &bans[i]
+		bans[i].Begin(&v.state, p.at, number(2))
+	case "override":
+		delete(r.values, name)
+		delete(r.spoiled, name)
+		if argument(1) != "" {
+			v := r.valueAt(name)
+			if v.text = argument(1); number(2) > 0 {
+				v.expires = p.at + number(2)
+			}
+		}
+	default:
+		return fmt.Errorf("the unknown change %q", argument(0))
+	}
+	return nil
+}

@@ -43,6 +43,7 @@ func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
 	return v
 }
 
+// keyPath returns the path of a key of zone api.
 func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
 
 func seenKey(t *testing.T, c *caddyProcess, key string) keyView {

@@ -12,7 +12,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// keyPath is the path of a key of zone api.
 // zoneSeen is what operators see of a zone.
 type zoneSeen struct {
 	Name        string              `json:"name"`

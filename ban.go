@@ -33,7 +33,7 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
 	}
-	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Most: time.Duration(b.Max).Microseconds()}
+	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
 		if span := time.Duration(span); span%time.Microsecond != 0 {
 			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, wholeMicros(span))
@@ -43,7 +43,7 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 		ban.After = 1
 	}
 	if b.Max == 0 {
-		ban.Most = ban.Duration
+		ban.Max = ban.Duration
 	}
 	for _, l := range limits {
 		ban.Window = max(ban.Window, l.Window)

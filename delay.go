@@ -69,7 +69,7 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		}
 		maxWait := e.zone.delay.maxWait
 		for _, l := range e.Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
-			maxWait = min(maxWait, l.LongestDelay())
+			maxWait = min(maxWait, l.MaxDelay())
 		}
 		switch {
 		case maxWait <= 0:

@@ -88,7 +88,7 @@ func (q *delayQueue) hold(h *Handler, r store.Request) *heldRequest {
 func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
 	limit, otherLimit := h.request.Limits[0], other.request.Limits[0]
 	receipt, otherReceipt := h.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt
-	return limit.ID == otherLimit.ID && limit.Later(receipt, otherReceipt)
+	return limit.ID == otherLimit.ID && limit.ChargedLater(receipt, otherReceipt)
 }
 
 // pass removes a request whose time has come. It also removes the abandoned requests before

@@ -236,7 +236,7 @@ func FuzzFields(f *testing.F) {
 				given.slots = &store.Slots{Limit: 1 + number()%maxConcurrency}
 			}
 			if n > 0 && r.IntN(3) == 0 {
-				given.ban = &algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Most: 1_000_000}
+				given.ban = &algorithms.Ban{After: 1, Window: 1_000_000, Duration: 1_000_000, Max: 1_000_000}
 			}
 			given.nameBudgets(z.name, make([]keyTemplate, 1))
 			labels := limitLabels(z.name, n+1) // the last is that of the slots, if there are any

@@ -124,7 +124,7 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 
 // checkEvents judges max_events without its window.
 func checkEvents(events int64) error {
-	_, err := (&Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MostLogged), Window: caddy.Duration(time.Second)}).compile()
+	_, err := (&Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MaxLogged), Window: caddy.Duration(time.Second)}).compile()
 	return err
 }
 

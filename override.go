@@ -48,7 +48,7 @@ func (o *overrides) lengths(network netip.Prefix) *[]int {
 	return &o.ipv6
 }
 
-// evaluate returns the limits of a key, or nil if there is no override. For an address or a network,
+// lookup returns the limits of a key, or nil if there is no override. For an address or a network,
 // they are those of the smallest network around it.
 func (o *overrides) lookup(text string, network netip.Prefix) *limitSet {
 	if !network.IsValid() {

@@ -168,7 +168,7 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 		}
 		made.limits = append(made.limits, l)
 		if outage.num < outage.den {
-			part, err := l.Part(outage.num, outage.den)
+			part, err := l.Share(outage.num, outage.den)
 			if err != nil {
 				return nil, fmt.Errorf("the share of on_store_error: %w", err)
 			}

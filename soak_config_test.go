@@ -75,7 +75,7 @@ func soakZones() []soakZone {
 		},
 		{
 			name: "ban", options: "ban 100ms max 400ms after 3", limits: limits{"gcra 10 1s 5": quota("gcra", 10, soakSecond, 5)},
-			ban: &algorithms.Ban{After: 3, Window: soakSecond, Duration: 100 * soakMilli, Most: 400 * soakMilli},
+			ban: &algorithms.Ban{After: 3, Window: soakSecond, Duration: 100 * soakMilli, Max: 400 * soakMilli},
 		},
 		{
 			name: "settle", options: "settle {\n match status 200\n cost {header.X-Tokens}\n}", uncharged: true,

@@ -12,7 +12,7 @@ type throttle struct {
 	held atomic.Int64
 }
 
-// proceed returns 0, or how many times it was called since it last returned
+// due returns 0, or how many times it was called since it last returned
 // another number, if that is at least an interval ago.
 func (t *throttle) due(interval time.Duration) int64 {
 	t.held.Add(1)

@@ -7,7 +7,7 @@ import (
 )
 
 // One script call decides a request, even if the request belongs to several zones. So the
-// limits of all zones of a handler together have a bound: see [algorithms.MostWork]. The
+// limits of all zones of a handler together have a bound: see [algorithms.MaxWork]. The
 // bound also holds in memory, so that a zone means the same in every store.
 
 // worstCost returns the most events that a limit of the zone can be charged at a time.
@@ -49,12 +49,12 @@ func boundWork(zones []*zone) error {
 			overridable++
 		}
 	}
-	if over := all - algorithms.MostWork; over > 0 {
+	if over := all - algorithms.MaxWork; over > 0 {
 		return fmt.Errorf("the limits of all zones together take too long to decide in one call: %s", largest.lighten(over))
 	}
 	for _, z := range zones {
 		if z.overridable {
-			z.maxWork += (algorithms.MostWork - all) / overridable
+			z.maxWork += (algorithms.MaxWork - all) / overridable
 		}
 	}
 	return nil

@@ -31,9 +31,9 @@ const (
 	// count integers without a gap.
 	exact = 1 << 53
 
-	// longest is the longest span, about 142 years, that can be added to an
+	// maxSpan is the longest span, about 142 years, that can be added to an
 	// instant of this century and stay exact.
-	longest Micros = 1 << 52
+	maxSpan Micros = 1 << 52
 
 	// stepBack is how far a clock can be behind the newest instant in a budget's state and
 	// hold the budget still, because the clocks of two nodes can differ by so much. A clock
@@ -108,9 +108,9 @@ type Receipt struct {
 	Shared bool
 }
 
-// Later reports whether the charge of r was made after the charge of other, to the same
+// ChargedLater reports whether the charge of r was made after the charge of other, to the same
 // budget. Both charges must be in advance (see [Request].MaxWait) and not given back.
-func (l *Limit) Later(r, other Receipt) bool {
+func (l *Limit) ChargedLater(r, other Receipt) bool {
 	if l.algorithm.queued == nil {
 		return false
 	}
@@ -140,17 +140,17 @@ type Algorithm struct {
 	number int
 	// numbers returns what the algorithm's script is told of a limit, apart from its quantum.
 	numbers func(*Limit) []int64
-	// untouched returns the instant at which a state is as good as the zero State and can be
+	// keepUntil returns the instant at which a state is as good as the zero State and can be
 	// dropped.
-	untouched func(*Limit, *State) Micros
+	keepUntil func(*Limit, *State) Micros
 	// bound returns an error for a limit that can't be counted exactly, and prepares the numbers
 	// for decide and commit.
 	bound func(*Limit) error
 	// work returns the work of a limit for a script; nil stands for counterWork.
 	work func(*Limit) work
-	// longestDelay is the longest MaxWait whose debt can be counted exactly; nil
+	// maxDelay is the longest MaxWait whose debt can be counted exactly; nil
 	// where requests can't be charged in advance.
-	longestDelay func(*Limit) Micros
+	maxDelay func(*Limit) Micros
 	// queued returns the instant until which a budget is charged in advance, and a rest,
 	// given its last receipt a and b. Of two charges in advance the later one has the
 	// later instant or, at the same instant, the greater rest.
@@ -174,7 +174,7 @@ type outcome uint8
 const (
 	peek    outcome = iota // the request only looked, and nothing is saved
 	granted                // it passes, or will once it has been held
-	refused
+	denied
 )
 
 // verdict is what the first step found: how many events fit, how long the
@@ -237,7 +237,7 @@ func productBound(l *Limit) error {
 	if l.events > most || l.window > most/(2*l.Burst+1) || (2*l.Burst+1)*l.window > most-l.events {
 		return errBound
 	}
-	if 2*l.Burst*l.window/l.events > longest {
+	if 2*l.Burst*l.window/l.events > maxSpan {
 		return errBound
 	}
 	return nil
@@ -259,8 +259,8 @@ func ceilDiv(a, b int64) int64 { return -floorDiv(-a, b) }
 // counted.
 func windowsDelay(l *Limit) Micros {
 	windows := floorDiv(exact-2*l.Burst, l.Events) - 2
-	if windows > longest/2/l.Window {
-		return longest / 2
+	if windows > maxSpan/2/l.Window {
+		return maxSpan / 2
 	}
 	return windows * l.Window
 }
@@ -268,5 +268,5 @@ func windowsDelay(l *Limit) Micros {
 // productDelay is the longest wait whose debt can be counted in events×µs beside
 // what productBound counts.
 func productDelay(l *Limit) Micros {
-	return min((exact-l.events-(2*l.Burst+1)*l.window)/l.events, longest/2)
+	return min((exact-l.events-(2*l.Burst+1)*l.window)/l.events, maxSpan/2)
 }

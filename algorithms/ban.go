@@ -5,57 +5,63 @@ import (
 	"fmt"
 )
 
-// Ban denies everything of a key for a while, after the limits of its zone have denied a number
-// of requests within a window. Each further ban is twice as long as the one before, up to Most.
-// Bans are forgotten when Most has passed since the end of the last one.
+// Ban denies all requests of a key for a time, after the limits of its zone have denied After
+// requests within Window. Each further ban is twice as long as the one before, up to Max. Bans are
+// forgotten when Max has passed since the end of the last one. While a ban stands, nothing is
+// counted.
 //
-// While a ban stands nothing is counted.
+// For example, with After 3, Window and Duration 1 minute, and Max 10 minutes, 3 denials within a
+// minute begin a ban of 1 minute. The next bans last 2, 4, 8 and 10 minutes. After 10 minutes
+// without a ban the next one lasts 1 minute again.
+//
+// ban.lua is its other half.
 type Ban struct {
-	// After is how many denials within Window begin a ban; above 0.
+	// After is the number of denials within Window that begin a ban; above 0.
 	After int64
 	// Window is a span in microseconds; above 0.
 	Window Micros
-	// Duration is how long the first ban stands, in microseconds; above 0.
+	// Duration is the length of the first ban in microseconds; above 0.
 	Duration Micros
-	// Most is how long any ban stands at most, in microseconds; at least Duration.
-	Most Micros
+	// Max is the greatest length of a ban in microseconds; at least Duration.
+	Max Micros
 }
 
-// banLevels is above the number of bans that are told apart; lengths don't double
-// more often.
+// banLevels is one more than the largest level. The level is the number of bans, up to 63: further
+// bans don't double.
 const banLevels = 64
 
 // Check returns an error if the ban can't be counted. The error names the setting, its value
 // and what to write instead.
 func (b *Ban) Check() error {
-	const mostAfter, mostMost = 1<<31 - 1, longest / 2
+	const maxAfter, maxDuration = 1<<31 - 1, maxSpan / 2
 	switch {
-	case b.After < 1 || b.After > mostAfter:
-		return fmt.Errorf("after must be from 1 to %d, not %d: write how many denials it takes", int64(mostAfter), b.After)
-	case b.Window < 1 || b.Window > longest:
+	case b.After < 1 || b.After > maxAfter:
+		return fmt.Errorf("after must be from 1 to %d, not %d: write how many denials it takes", int64(maxAfter), b.After)
+	case b.Window < 1 || b.Window > maxSpan:
 		return errors.New("the window of a ban must be that of a limit")
 	case b.Duration < 1:
 		return fmt.Errorf("the duration must be at least 1us, not %s: write how long a ban stands, such as 1h", describeDuration(b.Duration))
-	case b.Duration > mostMost:
-		return fmt.Errorf("the duration must be at most %s, not %s", describeDuration(mostMost), describeDuration(b.Duration))
-	case b.Most < b.Duration || b.Most > mostMost:
-		return fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most", describeDuration(b.Duration), describeDuration(mostMost), describeDuration(b.Most))
+	case b.Duration > maxDuration:
+		return fmt.Errorf("the duration must be at most %s, not %s", describeDuration(maxDuration), describeDuration(b.Duration))
+	case b.Max < b.Duration || b.Max > maxDuration:
+		return fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most",
+			describeDuration(b.Duration), describeDuration(maxDuration), describeDuration(b.Max))
 	}
 	return nil
 }
 
 // AppendMessage appends the numbers of the ban, as ban.lua reads them.
 func (b *Ban) AppendMessage(message []byte) []byte {
-	return appendNumbers(message, b.After, b.Window, b.Duration, b.Most)
+	return appendNumbers(message, b.After, b.Window, b.Duration, b.Max)
 }
 
 // BanCheck asks whether a ban stands, and counts a denial.
 type BanCheck struct {
 	Ban *Ban
-	// State: A is the instant of the first denial that counts. If no denial has counted since
-	// the last ban began, A is the instant of that beginning. B is when the last ban ends or
-	// ended. C is the number of denials that count, times banLevels, plus the number of bans.
-	// Without denials A begins no window, and without bans B means nothing.
+	// State: A is the start of the window, in µs: the first denial that counts. If no denial has
+	// counted since the last ban began, A is the beginning of that ban. B is the end of the last
+	// ban, in µs. C is the number of denials that count, times banLevels, plus the level. Without
+	// denials A starts no window, and without bans B means nothing.
 	//
 	// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
 	// more than a second behind A, A becomes now, and B moves with it.
@@ -74,31 +80,31 @@ type BanDecision struct {
 	Stands bool
 	// Began reports whether the request began a ban.
 	Began bool
-	// EndsAfter is how long until the ban ends; 0 if there is none.
+	// EndsAfter is the time until the ban ends; 0 if there is none.
 	EndsAfter Micros
-	// ResetAfter is how long the state must be kept.
+	// ResetAfter is the time for which the state must be kept.
 	ResetAfter Micros
 }
 
 func (c *BanCheck) stands() bool { return c != nil && c.Decision.Stands }
 
-// banUntouched returns the instant from which on neither denials nor bans count.
-func banUntouched(b *Ban, s *State) Micros {
-	window, most := b.Window, b.Most
+// banKeepUntil returns the instant from which on neither denials nor bans count.
+func banKeepUntil(b *Ban, s *State) Micros {
+	window, maxDuration := b.Window, b.Max
 	start, ends := s.A, s.B
 	denials, level := s.C/banLevels, s.C%banLevels
-	untouched := start
+	keepUntil := start
 	if denials > 0 {
-		untouched = start + window
+		keepUntil = start + window
 	}
 	if level > 0 {
-		untouched = max(untouched, ends+most)
+		keepUntil = max(keepUntil, ends+maxDuration)
 	}
-	return untouched
+	return keepUntil
 }
 
 func (c *BanCheck) decide(now Micros) {
-	window, most := c.Ban.Window, c.Ban.Most
+	window, maxDuration := c.Ban.Window, c.Ban.Max
 	start, ends := c.State.A, c.State.B
 	denials, level := c.State.C/banLevels, c.State.C%banLevels
 	c.steppedBack = start-now > stepBack
@@ -108,17 +114,17 @@ func (c *BanCheck) decide(now Micros) {
 	if now-start >= window {
 		start, denials = 0, 0
 	}
-	if level == 0 || now >= ends+most {
+	if level == 0 || now >= ends+maxDuration {
 		ends, level = 0, 0
 	}
 	c.start, c.ends, c.denials, c.level = start, ends, denials, level
 	c.Decision = BanDecision{Stands: ends > now}
 }
 
-// commit counts a denial by the zone's limits. A peek saves nothing unless a denial counts.
-func (c *BanCheck) commit(now Micros, denied, peek bool) {
-	after, window, duration, most := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Most
-	counts := denied && !c.Decision.Stands
+// commit counts a denial by the zone's limits. A peek only saves the state if the denial counts.
+func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
+	after, window, duration, maxDuration := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Max
+	counts := limitsDeny && !c.Decision.Stands
 	if counts {
 		if c.denials == 0 {
 			c.start = now
@@ -126,7 +132,7 @@ func (c *BanCheck) commit(now Micros, denied, peek bool) {
 		c.denials++
 		if c.denials >= after {
 			for range c.level {
-				duration = min(2*duration, most)
+				duration = min(2*duration, maxDuration)
 			}
 			c.start, c.denials = now, 0
 			c.ends, c.level = now+duration, min(c.level+1, banLevels-1)
@@ -140,20 +146,20 @@ func (c *BanCheck) commit(now Micros, denied, peek bool) {
 		c.Decision.ResetAfter = c.start + window - now
 	}
 	if c.level > 0 {
-		c.Decision.ResetAfter = max(c.Decision.ResetAfter, c.ends+most-now)
+		c.Decision.ResetAfter = max(c.Decision.ResetAfter, c.ends+maxDuration-now)
 	}
-	if counts || c.steppedBack && !peek {
+	if counts || c.steppedBack && !isPeek {
 		*c.State = State{A: c.start, B: c.ends, C: c.denials*banLevels + c.level}
 	}
 }
 
-// Begin makes a ban stand from now on for span, above 0. It counts as the next ban.
-// It returns how long the state must be kept.
+// Begin begins a ban that stands for span, above 0, from now on. It counts as the next ban.
+// Begin returns the time for which the state must be kept.
 //
 // change.lua is its other half.
 func (b *Ban) Begin(s *State, now, span Micros) (reset Micros) {
 	c := BanCheck{Ban: b, State: s}
 	c.decide(now)
 	s.A, s.B, s.C = now, now+span, min(c.level+1, banLevels-1)
-	return span + b.Most
+	return span + b.Max
 }

@@ -1,74 +1,76 @@
 
--- ban: see ban.go. State: start (µs), ends (µs), denials times 64 and level.
-
-local function ban_untouched(l, start, ends, counts)
-  local window, most = l[2], l[4]
-  local untouched = start
-  if counts >= 64 then
-    untouched = start + window
+-- ban: see ban.go.
+--
+-- state   start (µs), ends (µs), packed (denials·64 + level)
+-- ban     1 after, 2 window, 3 duration, 4 max_duration
+local function ban_keep_until(ban, start, ends, packed)
+  local window, max_duration = ban[2], ban[4]
+  local keep_until = start
+  if packed >= 64 then
+    keep_until = start + window
   end
-  if counts % 64 > 0 then
-    untouched = max(untouched, ends + most)
+  if packed % 64 > 0 then
+    keep_until = max(keep_until, ends + max_duration)
   end
-  return untouched
+  return keep_until
 end
 
-local function ban_read(l, message, at)
-  l[1], l[2], l[3], l[4], at = unpack_numbers('<dddd', message, at)
-  l.untouched, l.quantum = ban_untouched, 1000000
-  return at
+local function ban_read(ban, message, pos)
+  ban[1], ban[2], ban[3], ban[4], pos = unpack_numbers('<dddd', message, pos)
+  ban.keep_until, ban.quantum = ban_keep_until, 1000000
+  return pos
 end
 
--- whether a ban stands
-local function ban_decide(l, k, now)
-  local window, most = l[2], l[4]
-  local start, ends, counts = load(l, k, 3)
-  local denials, level = floor(counts / 64), counts % 64
-  l.stepped_back = start - now > step_back
-  if l.stepped_back then
+-- Read the state into ban. Return whether a ban stands.
+local function ban_decide(ban, k, now)
+  local window, max_duration = ban[2], ban[4]
+  local start, ends, packed = load(ban, k, 3)
+  local denials, level = floor(packed / 64), packed % 64
+  ban.stepped_back = start - now > step_back
+  if ban.stepped_back then
     start, ends = now, ends - start + now
   end
   if now - start >= window then
     start, denials = 0, 0
   end
-  if level == 0 or now >= ends + most then
+  if level == 0 or now >= ends + max_duration then
     ends, level = 0, 0
   end
-  l.start, l.ends, l.denials, l.level, l.stands = start, ends, denials, level, ends > now
-  return l.stands
+  ban.start, ban.ends, ban.denials, ban.level, ban.stands = start, ends, denials, level, ends > now
+  return ban.stands
 end
 
-local function ban_save(l, k, start, ends, counts)
-  save(l, k, ban_untouched(l, start, ends, counts), start, ends, counts)
+local function ban_save(ban, k, start, ends, packed)
+  save(ban, k, ban_keep_until(ban, start, ends, packed), start, ends, packed)
 end
 
--- whether the ban began, and how long until it ends
-local function ban_commit(l, k, now, denied, peeks)
-  local after, duration, most = l[1], l[3], l[4]
-  local counts, began = denied and not l.stands, 0
+-- Count a denial by the zone's limits. Return whether a ban began, and when it ends, from now.
+local function ban_commit(ban, k, now, limits_deny, is_peek)
+  local after, duration, max_duration = ban[1], ban[3], ban[4]
+  local counts, began = limits_deny and not ban.stands, 0
   if counts then
-    if l.denials == 0 then
-      l.start = now
+    if ban.denials == 0 then
+      ban.start = now
     end
-    l.denials = l.denials + 1
-    if l.denials >= after then
-      for _ = 1, l.level do
-        duration = min(2 * duration, most)
+    ban.denials = ban.denials + 1
+    if ban.denials >= after then
+      for _ = 1, ban.level do
+        duration = min(2 * duration, max_duration)
       end
-      l.start, l.denials = now, 0
-      l.ends, l.level = now + duration, min(l.level + 1, 63)
+      ban.start, ban.denials = now, 0
+      ban.ends, ban.level = now + duration, min(ban.level + 1, 63)
       began = 1
     end
   end
-  local ends_after = max(l.ends - now, 0)
-  if counts or l.stepped_back and not peeks then
-    ban_save(l, k, l.start, l.ends, l.denials * 64 + l.level)
+  local ends_after = max(ban.ends - now, 0)
+  if counts or ban.stepped_back and not is_peek then
+    ban_save(ban, k, ban.start, ban.ends, ban.denials * 64 + ban.level)
   end
   return began, ends_after
 end
 
--- Begin a ban that stands from now on for span.
-local function ban_begin(l, k, now, span)
-  ban_decide(l, k, now)
-  ban_save(l, k, now, now + span, min(l.level + 1, 63))
+-- Begin a ban that stands for span from now on.
+local function ban_begin(ban, k, now, span)
+  ban_decide(ban, k, now)
+  ban_save(ban, k, now, now + span, min(ban.level + 1, 63))
 end

@@ -139,7 +139,7 @@ func TestBanLaws(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		b := Ban{After: 1 + r.Int64N(4), Window: 1 + r.Int64N(minute), Duration: 1 + r.Int64N(minute)}
-		b.Most = b.Duration * (1 + r.Int64N(20))
+		b.Max = b.Duration * (1 + r.Int64N(20))
 		z := newBanned(t, b)
 		z.take(0)
 		length := b.Duration
@@ -170,11 +170,11 @@ func TestBanLaws(t *testing.T) {
 			}
 			z.zone.Mode, z.zone.Cost = Binary, 1
 			z.now += length
-			if length = min(2*length, b.Most); r.IntN(3) == 0 {
+			if length = min(2*length, b.Max); r.IntN(3) == 0 {
 				z.zone.Cost = 0
 				_, _, reset := z.take(0)
 				z.zone.Cost = 1
-				if reset != b.Most {
+				if reset != b.Max {
 					t.Fatalf("seed %d: %+v: after a ban it is remembered for %d", seed, b, reset)
 				}
 				early := r.Int64N(2)
@@ -189,8 +189,8 @@ func TestBanLaws(t *testing.T) {
 
 // Only what the zone's own limits refuse counts, shadows and all modes alike.
 func TestBanCountsItsOwnRefusals(t *testing.T) {
-	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
-	full := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
+	full := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
 	full.take(0)
 	full.zone.Ban = nil
 	for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
@@ -211,7 +211,7 @@ func TestBanCountsItsOwnRefusals(t *testing.T) {
 
 // A ban holds nobody back, and counts nothing while requests can be held.
 func TestBanAndDelay(t *testing.T) {
-	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
 	z.zone.Checks[0].Limit = mustLimit(t, Quota{Algorithm: "gcra", Events: 1, Window: second})
 	z.zone.MaxWait = second
 	z.take(0)
@@ -228,7 +228,7 @@ func TestBanAndDelay(t *testing.T) {
 
 // However many bans there were, lengths stay exact.
 func TestBanManyTimes(t *testing.T) {
-	z := newBanned(t, Ban{After: 1, Window: minute, Duration: 1, Most: longest / 2})
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: 1, Max: maxSpan / 2})
 	z.take(0)
 	want := Micros(1)
 	for n := range 200 {
@@ -236,13 +236,13 @@ func TestBanManyTimes(t *testing.T) {
 		if _, rest, _ := z.take(0); rest != want {
 			t.Fatalf("ban %d ends in %d, want %d", n+1, rest, want)
 		}
-		want = min(2*want, longest/2)
+		want = min(2*want, maxSpan/2)
 	}
 }
 
 // The lack of a slot doesn't count, and nothing takes a slot while a ban stands.
 func TestBanAndSlots(t *testing.T) {
-	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Most: minute})
+	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
 	slots := &SlotsCheck{Limit: 1}
 	z.zone.Slots = slots
 	z.take(0)
@@ -289,7 +289,7 @@ func TestSlots(t *testing.T) {
 }
 
 func TestBanCheck(t *testing.T) {
-	for _, good := range []Ban{{1, 1, 1, 1}, {1<<31 - 1, longest, longest / 2, longest / 2}} {
+	for _, good := range []Ban{{1, 1, 1, 1}, {1<<31 - 1, maxSpan, maxSpan / 2, maxSpan / 2}} {
 		if err := good.Check(); err != nil {
 			t.Errorf("%+v: %v", good, err)
 		}
@@ -299,11 +299,11 @@ func TestBanCheck(t *testing.T) {
 		{0, 1, 1, 1},
 		{1 << 31, 1, 1, 1},
 		{1, 0, 1, 1},
-		{1, longest + 1, 1, 1},
+		{1, maxSpan + 1, 1, 1},
 		{1, 1, 0, 1},
 		{1, 1, 2, 1},
-		{1, 1, 1, longest/2 + 1},
-		{1, 1, longest/2 + 1, longest/2 + 1},
+		{1, 1, 1, maxSpan/2 + 1},
+		{1, 1, maxSpan/2 + 1, maxSpan/2 + 1},
 	} {
 		if err := b.Check(); err == nil {
 			t.Errorf("%+v is accepted", b)

@@ -1,22 +1,27 @@
 
 -- Change the value at one key for an operator: see Change in package store.
 --
--- KEYS     the key
--- ARGV     the change, and its arguments:
---          'forget'
---          'ban', now in µs (0: ask Redis), how long it stands in µs, the numbers of the ban, packed
---          'override', its text (empty: none), how long it is in force in µs (0: for good)
--- reply    now in µs
+-- KEYS    one key
+-- ARGV    the kind of change, and its arguments:
+--
+--   'forget'
+--   'ban'        now in µs; 0: ask Redis
+--                how long the ban stands, in µs
+--                after, window, duration, max, as four doubles in one string
+--   'override'   the text of the override; empty: none
+--                how long the override is in force, in µs; 0: for good
+--
+-- Reply   now in µs
 
-local key, what = KEYS[1], ARGV[1]
-now = the_time(what == 'ban' and tonumber(ARGV[2]) or 0)
-if what == 'ban' then
-  local l = {}
+local key, kind = KEYS[1], ARGV[1]
+now = resolve_now(kind == 'ban' and tonumber(ARGV[2]) or 0)
+if kind == 'ban' then
+  local ban = {}
   stored = { redis.call('GET', key) }
-  ban_read(l, ARGV[4], 1)
-  ban_begin(l, 1, now, tonumber(ARGV[3]))
+  ban_read(ban, ARGV[4], 1)
+  ban_begin(ban, 1, now, tonumber(ARGV[3]))
   write_changes()
-elseif what == 'forget' or ARGV[2] == '' then
+elseif kind == 'forget' or ARGV[2] == '' then
   redis.call('DEL', key)
 elseif ARGV[3] == '0' then
   redis.call('SET', key, ARGV[2])

@@ -197,10 +197,10 @@ func TestRefundAfterTheClockSteppedBack(t *testing.T) {
 		}
 		h.take(h.now, 1)
 		again := h.take(h.now, 1)
-		held := slidingLogHeld(h.limit, h.state.Log)
+		held := slidingLogLength(h.limit, h.state.Log)
 		h.take(h.now-back, exact/4) // denied, and the log goes on from there
-		if Refund(h.limit, h.state, h.now-back, again.Receipt, again.Charged); slidingLogHeld(h.limit, h.state.Log) != held-again.Charged {
-			t.Errorf("the log holds %d events of %d after %d were given back", slidingLogHeld(h.limit, h.state.Log), held, again.Charged)
+		if Refund(h.limit, h.state, h.now-back, again.Receipt, again.Charged); slidingLogLength(h.limit, h.state.Log) != held-again.Charged {
+			t.Errorf("the log holds %d events of %d after %d were given back", slidingLogLength(h.limit, h.state.Log), held, again.Charged)
 		}
 		alone := &history{limit: h.limit, state: new(State)}
 		only := alone.take(h.now, 1)

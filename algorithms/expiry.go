@@ -17,21 +17,21 @@ const banQuantum Micros = 1_000_000
 // Expires returns the instant at which a store drops a budget in that state. For limits with
 // initial the instant affects decisions: until then the budget is known to be full, and afterwards
 // it begins with initial again.
-func (l *Limit) Expires(s *State) Micros { return expires(l.algorithm.untouched(l, s), l.quantum) }
+func (l *Limit) Expires(s *State) Micros { return expires(l.algorithm.keepUntil(l, s), l.quantum) }
 
 // Expires returns the instant at which a store drops a ban in that state.
-func (b *Ban) Expires(s *State) Micros { return expires(banUntouched(b, s), banQuantum) }
+func (b *Ban) Expires(s *State) Micros { return expires(banKeepUntil(b, s), banQuantum) }
 
-// expires returns an instant that is at least one quantum and at most two after untouched.
-func expires(untouched, quantum Micros) Micros { return (floorDiv(untouched, quantum) + 2) * quantum }
+// expires returns an instant that is at least one quantum and at most two after keepUntil.
+func expires(keepUntil, quantum Micros) Micros { return (floorDiv(keepUntil, quantum) + 2) * quantum }
 
-// Lingers reports whether a budget that is known to be full differs from one without a state, as
-// with initial.
-func (l *Limit) Lingers() bool { return l.Initial != nil }
+// KeptAfterReset reports whether the state of a full budget is kept for a time, because without a
+// state the budget would begin with initial again.
+func (l *Limit) KeptAfterReset() bool { return l.Initial != nil }
 
-// linger is how long a full budget is known to be full; 0 if that makes no difference. It
+// retention returns the time for which the state of a full budget is kept; 0 if it isn't kept. It
 // doesn't change with [Limit.Scaled].
-func (l *Limit) linger() Micros {
+func (l *Limit) retention() Micros {
 	if l.Initial == nil {
 		return 0
 	}

@@ -10,18 +10,21 @@ import (
 //go:embed fixed_window.lua
 var fixedWindowLua string
 
-// fixed_window: at most events per window. A window starts with the first event
-// charged (align first) or at a multiple of window since the Unix epoch, UTC
-// (align clock). Two windows can meet, so up to 2·events pass in a span as long
-// as a window.
+// fixed_window is a counter that begins anew with each window. It promises at most events per
+// window. With align first, a window begins with the first event charged. With align clock, it
+// begins at a multiple of window since the Unix epoch, UTC. A span as long as a window can
+// overlap two windows, so up to 2·events pass in it.
 //
-// State: A is the start of the window, B how many events were charged in it. No
-// events charged is the same as no window. More than events are requests that
-// were charged in advance: each later window takes events of them.
+// For example, with 10 events per minute and align first, 10 events at 12:00:20 fill the window
+// that ends at 12:01:20. A request at 12:00:50 is denied, with a retry after 30 seconds.
 //
-// A is the newest instant, and never ahead of the charge that wrote it, because charges
-// in advance are in B. If the clock is more than a second behind A, a window begins now,
-// or with align clock at the last multiple of the window, and B stays.
+// State: A is the start of the window, in µs. B is the number of events charged in it. No events
+// are the same as no state. Charges in advance make B more than events: then each later window
+// takes events of them.
+//
+// A is the newest instant, and never ahead of the charge that wrote it, because charges in
+// advance are in B. If the clock is more than a second behind A, a window begins now, and B stays.
+// With align clock the window that now is in becomes the current one.
 func init() {
 	register(&Algorithm{
 		Name: "fixed_window", Options: []*Option{align},
@@ -33,12 +36,12 @@ func init() {
 			}
 			return []int64{l.Events, l.Window, clock}
 		},
-		bound:        func(*Limit) error { return nil },
-		longestDelay: windowsDelay,
+		bound:    func(*Limit) error { return nil },
+		maxDelay: windowsDelay,
 		queued: func(l *Limit, start Micros, count int64) (Micros, int64) {
 			return start + count/l.Events*l.Window, count % l.Events
 		},
-		untouched: fixedWindowUntouched,
+		keepUntil: fixedWindowKeepUntil,
 		decide:    fixedWindowDecide,
 		commit:    fixedWindowCommit,
 		refund:    fixedWindowRefund,
@@ -66,7 +69,29 @@ var align = &Option{
 	fingerprint: func(q *Quota) string { return strings.TrimPrefix(q.Align, "first") },
 }
 
-func fixedWindowUntouched(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
+func fixedWindowKeepUntil(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
+
+// fixedWindowRoll returns the start of the current window, and the number of events charged in it
+// and in later windows, given those of an earlier window. The window may begin up to a second
+// ahead of now. dirty is 1 if the clock has stepped back and the state must be saved.
+func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (currentStart Micros, countNow, dirty int64) {
+	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
+	newStart := now
+	if alignClock {
+		newStart = now - now%window
+	}
+	if start-now > stepBack {
+		start, dirty = newStart, 1
+	}
+	if now-start >= window {
+		windows := min(floorDiv(now-start, window), ceilDiv(count, events))
+		start, count = start+windows*window, max(count-windows*events, 0)
+	}
+	if count == 0 {
+		start = newStart
+	}
+	return start, count, dirty
+}
 
 func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events, window := l.Events, l.Window
@@ -81,11 +106,13 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
-	events, window, clock := l.Events, l.Window, l.Align == "clock"
+func fixedWindowCommit(
+	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
+) (charged, a, b, remaining int64, more, reset Micros) {
+	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
 	start, count, dirty := v.a, v.b, v.d
-	if o == refused && count+charge > events {
-		if clock || count > events {
+	if o == denied && count+charge > events {
+		if alignClock || count > events {
 			charge = max(events-count, 0)
 		} else {
 			charge = min(charge, events)
@@ -93,10 +120,11 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 		}
 	}
 	count += charge
+	keepUntil := start + ceilDiv(count, events)*window
 	remaining = max(events-count, 0)
 	if count > 0 {
 		more = start + max(floorDiv(count, events), 1)*window - now
-		reset = start + ceilDiv(count, events)*window - now
+		reset = keepUntil - now
 	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = start, count
@@ -104,36 +132,16 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 	return charge, start, count, remaining, more, reset
 }
 
-func fixedWindowRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+func fixedWindowRefund(l *Limit, s *State, now Micros, receiptStart, receiptCount, n int64) {
 	events := l.Events
 	start, count, _ := fixedWindowRoll(l, s.A, s.B, now)
-	then, left, _ := fixedWindowRoll(l, a, b, now)
-	if count > events && count > left {
-		return // others wait behind it
+	rolledStart, refundable, _ := fixedWindowRoll(l, receiptStart, receiptCount, now)
+	if count > events && count > refundable {
+		return // later requests wait behind this charge
 	}
-	if n = min(n, left); n > 0 && count > 0 && start == then {
-		s.A, s.B = start, max(count-n, 0)
+	n = min(n, refundable)
+	if n > 0 && count > 0 && start == rolledStart {
+		count = max(count-n, 0)
+		s.A, s.B = start, count
 	}
-}
-
-// fixedWindowRoll returns the start of the current window, or of one that begins within a
-// second, and the events charged in it and in later ones; start and count are of an
-// earlier window. dirty is 1 if the clock has stepped back and the state must be saved.
-func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (current Micros, left, dirty int64) {
-	events, window, clock := l.Events, l.Window, l.Align == "clock"
-	fresh := now
-	if clock {
-		fresh = now - now%window
-	}
-	if start-now > stepBack {
-		start, dirty = fresh, 1
-	}
-	if now-start >= window {
-		passed := min(floorDiv(now-start, window), ceilDiv(count, events))
-		start, count = start+passed*window, max(count-passed*events, 0)
-	}
-	if count == 0 {
-		start = fresh
-	}
-	return start, count, dirty
 }

@@ -1,28 +1,31 @@
 
--- fixed_window: see fixed_window.go. State: start (µs), count.
-local function fixed_window_untouched(l, start, count) return start + ceil(count / l[1]) * l[2] end
+-- fixed_window: see fixed_window.go.
+--
+-- state   start (µs), count (events)
+-- limit   1 events, 2 window, 3 align clock (0 or 1)
+local function fixed_window_keep_until(l, start, count) return start + ceil(count / l[1]) * l[2] end
 
-local function fixed_window_read(l, message, at)
-  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
-  l.untouched = fixed_window_untouched
-  return at
+local function fixed_window_read(l, message, pos)
+  l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
+  l.keep_until = fixed_window_keep_until
+  return pos
 end
 
 local function fixed_window_roll(l, start, count, now)
-  local events, window, clock, dirty = l[1], l[2], l[3] == 1, 0
-  local fresh = now
-  if clock then
-    fresh = now - now % window
+  local events, window, align_clock, dirty = l[1], l[2], l[3] == 1, 0
+  local new_start = now
+  if align_clock then
+    new_start = now - now % window
   end
   if start - now > step_back then
-    start, dirty = fresh, 1
+    start, dirty = new_start, 1
   end
   if now - start >= window then
-    local passed = min(floor((now - start) / window), ceil(count / events))
-    start, count = start + passed * window, max(count - passed * events, 0)
+    local windows = min(floor((now - start) / window), ceil(count / events))
+    start, count = start + windows * window, max(count - windows * events, 0)
   end
   if count == 0 then
-    start = fresh
+    start = new_start
   end
   return start, count, dirty
 end
@@ -43,9 +46,9 @@ local function fixed_window_decide(l, k, now, cost)
 end
 
 local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, dirty)
-  local events, window, clock = l[1], l[2], l[3] == 1
+  local events, window, align_clock = l[1], l[2], l[3] == 1
   if outcome == denied and count + charge > events then
-    if clock or count > events then
+    if align_clock or count > events then
       charge = max(events - count, 0)
     else
       charge = min(charge, events)
@@ -53,29 +56,29 @@ local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, 
     end
   end
   count = count + charge
-  local untouched = start + ceil(count / events) * window
+  local keep_until = start + ceil(count / events) * window
   local remaining, more, reset = max(events - count, 0), 0, 0
   if count > 0 then
     more = start + max(floor(count / events), 1) * window - now
-    reset = untouched - now
+    reset = keep_until - now
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, untouched, start, count)
+    save(l, k, keep_until, start, count)
   end
   return charge, start, count, remaining, more, reset
 end
 
-local function fixed_window_refund(l, k, now, a, b, n)
+local function fixed_window_refund(l, k, now, receipt_start, receipt_count, n)
   local events = l[1]
   local start, count = load(l, k, 2)
   start, count = fixed_window_roll(l, start, count, now)
-  local then_start, left = fixed_window_roll(l, a, b, now)
-  if count > events and count > left then
-    return
+  local rolled_start, refundable = fixed_window_roll(l, receipt_start, receipt_count, now)
+  if count > events and count > refundable then
+    return -- later requests wait behind this charge
   end
-  n = min(n, left)
-  if n > 0 and count > 0 and start == then_start then
+  n = min(n, refundable)
+  if n > 0 and count > 0 and start == rolled_start then
     count = max(count - n, 0)
-    save(l, k, fixed_window_untouched(l, start, count), start, count)
+    save(l, k, fixed_window_keep_until(l, start, count), start, count)
   end
 end

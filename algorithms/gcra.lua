@@ -1,90 +1,93 @@
 
--- gcra: see gcra.go. State: tat (whole µs), part (1/events µs), at (µs).
-local function gcra_untouched(l, tat, part) return tat + ceil(part / l[1]) end
+-- gcra: see gcra.go.
+--
+-- state   tat (whole µs), fraction (1/events µs), last_charge (µs)
+-- limit   1 events, 2 window, 3 burst
+local function gcra_keep_until(l, tat, fraction) return tat + ceil(fraction / l[1]) end
 
-local function gcra_read(l, message, at)
-  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
-  l.untouched = gcra_untouched
-  return at
+local function gcra_read(l, message, pos)
+  l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
+  l.keep_until = gcra_keep_until
+  return pos
 end
 
 local function gcra_arrival(l, k, now)
-  local tat, part, at = load(l, k, 3)
+  local tat, fraction, last_charge = load(l, k, 3)
   local dirty = 0
-  if at - now > step_back then
-    tat, at, dirty = tat - at + now, now, 1
+  if last_charge - now > step_back then
+    tat, last_charge, dirty = tat - last_charge + now, now, 1
   end
-  local eff = max(now, at)
+  local eff = max(now, last_charge)
   if tat < eff then
-    tat, part = eff, 0
+    tat, fraction = eff, 0
   end
-  return tat, part, eff, dirty
+  return tat, fraction, eff, dirty
 end
 
-local function gcra_free(l, ahead, part)
+local function gcra_free(l, ahead, fraction)
   local events, window, burst = l[1], l[2], l[3]
   if ahead > floor(burst * window / events) then
     return 0
   end
-  return max(floor((burst * window - ahead * events - part) / window), 0)
+  return max(floor((burst * window - ahead * events - fraction) / window), 0)
 end
 
 local function gcra_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, eff, dirty = gcra_arrival(l, k, now)
+  local tat, fraction, eff, dirty = gcra_arrival(l, k, now)
   local ahead = tat - eff
-  local fits = gcra_free(l, ahead, part)
+  local fits = gcra_free(l, ahead, fraction)
   local retry = 0
   if cost > burst then
     retry = forever
   elseif cost > fits then
-    retry = ahead + ceil((part + (cost - burst) * window) / events) + eff - now
+    retry = ahead + ceil((fraction + (cost - burst) * window) / events) + eff - now
   end
-  return fits, retry, tat, part, eff, dirty
+  return fits, retry, tat, fraction, eff, dirty
 end
 
-local function gcra_commit(l, k, now, charge, outcome, tat, part, eff, dirty)
+local function gcra_commit(l, k, now, charge, outcome, tat, fraction, eff, dirty)
   local events, window, burst = l[1], l[2], l[3]
-  local ahead, most = tat - eff, 2 * burst * window
+  local ahead, max_debt = tat - eff, 2 * burst * window
   if outcome == denied then
-    charge = max(min(charge, ceil((most - ahead * events - part) / window)), 0)
+    charge = max(min(charge, ceil((max_debt - ahead * events - fraction) / window)), 0)
   end
-  part = part + charge * window
-  ahead, part = ahead + floor(part / events), part % events
-  if outcome == denied and charge > 0 and ahead * events + part > most then
-    ahead, part = floor(most / events), most % events
+  fraction = fraction + charge * window
+  ahead, fraction = ahead + floor(fraction / events), fraction % events
+  if outcome == denied and charge > 0 and ahead * events + fraction > max_debt then
+    ahead, fraction = floor(max_debt / events), max_debt % events
   end
   tat = eff + ahead
-  local untouched = tat + ceil(part / events)
-  local remaining, more, reset = gcra_free(l, ahead, part), 0, 0
+  local keep_until = tat + ceil(fraction / events)
+  local remaining, more, reset = gcra_free(l, ahead, fraction), 0, 0
   if remaining < burst then
-    more = ahead + ceil((part + (remaining + 1 - burst) * window) / events) + eff - now
-    reset = untouched - now
+    more = ahead + ceil((fraction + (remaining + 1 - burst) * window) / events) + eff - now
+    reset = keep_until - now
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, untouched, tat, part, eff)
+    save(l, k, keep_until, tat, fraction, eff)
   end
-  return charge, tat, part, remaining, more, reset
+  return charge, tat, fraction, remaining, more, reset
 end
 
-local function gcra_refund(l, k, now, a, b, n)
+local function gcra_refund(l, k, now, receipt_tat, receipt_fraction, n)
   local events, window, burst = l[1], l[2], l[3]
-  local tat, part, eff = gcra_arrival(l, k, now)
-  if tat == eff and part == 0 or a < eff then
+  local tat, fraction, eff = gcra_arrival(l, k, now)
+  if tat == eff and fraction == 0 or receipt_tat < eff then
     return
   end
-  local behind = tat > a or tat == a and part > b
-  if behind and tat - eff > floor(burst * window / events) then
-    return
+  local charged_since = tat > receipt_tat or tat == receipt_tat and fraction > receipt_fraction
+  if charged_since and tat - eff > floor(burst * window / events) then
+    return -- later requests wait behind this charge
   end
-  local back = min(n, 2 * burst) * window
-  if a - eff <= floor(back / events) then
-    back = min(back, (a - eff) * events + b)
+  local refunded = min(n, 2 * burst) * window
+  if receipt_tat - eff <= floor(refunded / events) then
+    refunded = min(refunded, (receipt_tat - eff) * events + receipt_fraction)
   end
-  part = part - back
-  tat, part = tat + floor(part / events), part - floor(part / events) * events
+  fraction = fraction - refunded
+  tat, fraction = tat + floor(fraction / events), fraction - floor(fraction / events) * events
   if tat < eff then
-    tat, part = eff, 0
+    tat, fraction = eff, 0
   end
-  save(l, k, gcra_untouched(l, tat, part), tat, part, eff)
+  save(l, k, gcra_keep_until(l, tat, fraction), tat, fraction, eff)
 end

@@ -266,7 +266,7 @@ func TestUniformDebtIsBounded(t *testing.T) {
 		if d.ResetAfter > most+l.Window+slidingLogGrid(l) { // and what is left of a window or drip
 			t.Errorf("reset after %d µs, want at most about %d", d.ResetAfter, most)
 		}
-		if held := slidingLogHeld(l, h.state.Log); held > l.Events {
+		if held := slidingLogLength(l, h.state.Log); held > l.Events {
 			t.Errorf("the log holds %d of %d events", held, l.Events)
 		}
 		h.now += d.ResetAfter

@@ -1,70 +1,73 @@
 
--- leaky_bucket: see leaky_bucket.go. State: drip (µs), level.
-local function leaky_bucket_untouched(l, drip, level) return drip + ceil(level / l[1]) * l[2] end
+-- leaky_bucket: see leaky_bucket.go.
+--
+-- state   last_drip (µs), level (events)
+-- limit   1 events, 2 window, 3 burst
+local function leaky_bucket_keep_until(l, last_drip, level) return last_drip + ceil(level / l[1]) * l[2] end
 
-local function leaky_bucket_read(l, message, at)
-  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
-  l.untouched = leaky_bucket_untouched
-  return at
+local function leaky_bucket_read(l, message, pos)
+  l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
+  l.keep_until = leaky_bucket_keep_until
+  return pos
 end
 
-local function leaky_bucket_leak(l, drip, level, now)
+local function leaky_bucket_leak(l, last_drip, level, now)
   local events, window, dirty = l[1], l[2], 0
-  if drip - now > step_back then
-    drip, dirty = now, 1
+  if last_drip - now > step_back then
+    last_drip, dirty = now, 1
   end
-  local drips = min(floor((max(now, drip) - drip) / window), ceil(level / events))
-  drip, level = drip + drips * window, max(level - drips * events, 0)
+  local drips = min(floor((max(now, last_drip) - last_drip) / window), ceil(level / events))
+  last_drip, level = last_drip + drips * window, max(level - drips * events, 0)
   if level == 0 then
-    drip = now
+    last_drip = now
   end
-  return drip, level, dirty
+  return last_drip, level, dirty
 end
 
 local function leaky_bucket_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local drip, level = load(l, k, 2)
+  local last_drip, level = load(l, k, 2)
   local dirty
-  drip, level, dirty = leaky_bucket_leak(l, drip, level, now)
+  last_drip, level, dirty = leaky_bucket_leak(l, last_drip, level, now)
   local fits = max(burst - level, 0)
   local retry = 0
   if cost > burst then
     retry = forever
   elseif cost > fits then
-    retry = drip + ceil((level + cost - burst) / events) * window - now
+    retry = last_drip + ceil((level + cost - burst) / events) * window - now
   end
-  return fits, retry, drip, level, 0, dirty
+  return fits, retry, last_drip, level, 0, dirty
 end
 
-local function leaky_bucket_commit(l, k, now, charge, outcome, drip, level, _, dirty)
+local function leaky_bucket_commit(l, k, now, charge, outcome, last_drip, level, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
   if outcome == denied then
     charge = max(min(charge, 2 * burst - level), 0)
   end
   level = level + charge
-  local untouched = drip + ceil(level / events) * window
+  local keep_until = last_drip + ceil(level / events) * window
   local remaining, more, reset = max(burst - level, 0), 0, 0
   if level > 0 then
-    more = drip + ceil((level - burst + remaining + 1) / events) * window - now
-    reset = untouched - now
+    more = last_drip + ceil((level - burst + remaining + 1) / events) * window - now
+    reset = keep_until - now
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, untouched, drip, level)
+    save(l, k, keep_until, last_drip, level)
   end
-  return charge, drip, level, remaining, more, reset
+  return charge, last_drip, level, remaining, more, reset
 end
 
-local function leaky_bucket_refund(l, k, now, a, b, n)
+local function leaky_bucket_refund(l, k, now, receipt_drip, receipt_level, n)
   local burst = l[3]
-  local drip, level = load(l, k, 2)
-  drip, level = leaky_bucket_leak(l, drip, level, now)
-  local _, left = leaky_bucket_leak(l, a, b, now)
-  if level > burst and level > left then
-    return
+  local last_drip, level = load(l, k, 2)
+  last_drip, level = leaky_bucket_leak(l, last_drip, level, now)
+  local _, refundable = leaky_bucket_leak(l, receipt_drip, receipt_level, now)
+  if level > burst and level > refundable then
+    return -- later requests wait behind this charge
   end
-  n = min(n, left)
+  n = min(n, refundable)
   if n > 0 and level > 0 then
     level = max(level - n, 0)
-    save(l, k, leaky_bucket_untouched(l, drip, level), drip, level)
+    save(l, k, leaky_bucket_keep_until(l, last_drip, level), last_drip, level)
   end
 end

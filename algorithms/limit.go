@@ -89,7 +89,7 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if err := algorithm.checkOptions(&q); err != nil {
 		return nil, err
 	}
-	if q.Events > exact/4 || q.Burst > exact/4 || q.Window > longest {
+	if q.Events > exact/4 || q.Burst > exact/4 || q.Window > maxSpan {
 		return nil, errBound
 	}
 	l := &Limit{Quota: q, algorithm: algorithm}
@@ -155,9 +155,9 @@ func messageOf(l *Limit) string {
 	return string(appendNumbers([]byte{byte(l.algorithm.number)}, numbers...))
 }
 
-// Part returns a limit with num/den of the events and of the burst, 0 < num ≤ den, rounded down to
+// Share returns a limit with num/den of the events and of the burst, 0 < num ≤ den, rounded down to
 // at least 1.
-func (l *Limit) Part(num, den int64) (*Limit, error) {
+func (l *Limit) Share(num, den int64) (*Limit, error) {
 	if num == den {
 		return l, nil
 	}
@@ -202,10 +202,10 @@ func (l *Limit) computeFingerprint() string {
 // CheckDelay returns an error if requests can't be charged up to longest in advance. See
 // [Request].MaxWait.
 func (l *Limit) CheckDelay(longest Micros) error {
-	if l.algorithm.longestDelay == nil {
+	if l.algorithm.maxDelay == nil {
 		return fmt.Errorf("%s can't charge in advance, so it can't hold requests back: write one of %s", l.algorithm.Name, delaying())
 	}
-	most := l.LongestDelay()
+	most := l.MaxDelay()
 	if most < 1 {
 		return fmt.Errorf("%v is too large to be counted exactly beside a delay: write fewer events, or a longer window", l)
 	}
@@ -216,19 +216,19 @@ func (l *Limit) CheckDelay(longest Micros) error {
 	return nil
 }
 
-// LongestDelay returns the longest MaxWait that [Limit.CheckDelay] allows.
-func (l *Limit) LongestDelay() Micros {
-	if l.algorithm.longestDelay == nil {
+// MaxDelay returns the longest MaxWait that [Limit.CheckDelay] allows.
+func (l *Limit) MaxDelay() Micros {
+	if l.algorithm.maxDelay == nil {
 		return 0
 	}
-	return max(l.algorithm.longestDelay(l), 0)
+	return max(l.algorithm.maxDelay(l), 0)
 }
 
 // delaying returns the names of the algorithms that can charge in advance.
 func delaying() string {
 	var names []string
 	for _, a := range registered {
-		if a.longestDelay != nil {
+		if a.maxDelay != nil {
 			names = append(names, a.Name)
 		}
 	}
@@ -321,7 +321,7 @@ func nearest(algorithm *Algorithm, q Quota) string {
 	if near.Events < 1_000_000 && !fits(q) {
 		q, _ = largest(q, events, fits)
 	}
-	return fmt.Sprintf("write at most %d events and a window of at most %s", q.Events, describeDuration(longest/1_000_000*1_000_000))
+	return fmt.Sprintf("write at most %d events and a window of at most %s", q.Events, describeDuration(maxSpan/1_000_000*1_000_000))
 }
 
 // largest returns the quota with the largest value of one setting that fits, below the present

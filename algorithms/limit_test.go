@@ -67,7 +67,7 @@ func TestPart(t *testing.T) {
 	}
 	for _, test := range tests {
 		l := mustLimit(t, test.quota)
-		part, err := l.Part(test.num, test.den)
+		part, err := l.Share(test.num, test.den)
 		if err != nil || part.String() != test.want {
 			t.Errorf("%d/%d of %v: %v, %v, want %s", test.num, test.den, l, part, err, test.want)
 		}

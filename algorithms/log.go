@@ -1,23 +1,22 @@
 package algorithms
 
-// Log is a queue of instants, oldest first, in one ring that grows as it fills,
-// never past what its limit can hold, and shrinks when little of it is left. A
-// nil or zero Log is empty.
+// Log is a queue of numbers, oldest first. It is one ring, which grows when it is full, up to the
+// most that its limit can hold, and shrinks when it is nearly empty. A nil or zero Log is empty.
 type Log struct {
-	ring []Micros
-	head int64
-	held int64
+	ring   []Micros
+	head   int64
+	length int64
 }
 
-// Len is how many instants are held.
+// Len returns the number of numbers in the log.
 func (g *Log) Len() int64 {
 	if g == nil {
 		return 0
 	}
-	return g.held
+	return g.length
 }
 
-// Cap is how many instants there is room for.
+// Cap returns the length of the ring.
 func (g *Log) Cap() int64 {
 	if g == nil {
 		return 0
@@ -25,50 +24,50 @@ func (g *Log) Cap() int64 {
 	return int64(len(g.ring))
 }
 
-// At returns the i-th oldest instant, from 0.
+// At returns the i-th oldest number, from 0.
 func (g *Log) At(i int64) Micros { return g.ring[(g.head+i)%int64(len(g.ring))] }
 
 func (g *Log) set(i int64, t Micros) { g.ring[(g.head+i)%int64(len(g.ring))] = t }
 
-// cut removes n instants, from the i-th oldest on. It moves the fewer of the others.
+// cut removes n numbers, from the i-th oldest on. It moves the shorter side of the rest.
 func (g *Log) cut(i, n int64) {
-	if i < (g.held-n)/2 {
+	if i < (g.length-n)/2 {
 		for i--; i >= 0; i-- {
 			g.set(i+n, g.At(i))
 		}
 		g.drop(n)
 		return
 	}
-	for ; i+n < g.held; i++ {
+	for ; i+n < g.length; i++ {
 		g.set(i, g.At(i+n))
 	}
-	g.held -= n
+	g.length -= n
 }
 
-// drop forgets the oldest n.
+// drop removes the n oldest numbers.
 func (g *Log) drop(n int64) {
-	g.held -= n
-	if g.held == 0 {
+	g.length -= n
+	if g.length == 0 {
 		g.head = 0
 		return
 	}
 	g.head = (g.head + n) % int64(len(g.ring))
 }
 
-// push appends n times the instant t; most is the largest number that is ever held.
-func (g *Log) push(t Micros, n, most int64) {
+// push appends t n times. maxLength is the most that the log ever holds.
+func (g *Log) push(t Micros, n, maxLength int64) {
 	const small = 64
-	need, room := g.held+n, g.Cap()
-	if need > room || room > small && need <= room/4 {
-		ring := make([]Micros, min(max(need, min(2*need, 2*max(room, 1))), max(most, need)))
-		for i := range g.held {
+	need, size := g.length+n, g.Cap()
+	if need > size || size > small && need <= size/4 {
+		ring := make([]Micros, min(max(need, min(2*need, 2*max(size, 1))), max(maxLength, need)))
+		for i := range g.length {
 			ring[i] = g.At(i)
 		}
 		g.ring, g.head = ring, 0
 	}
-	size := int64(len(g.ring))
+	size = int64(len(g.ring))
 	for range n {
-		g.ring[(g.head+g.held)%size] = t
-		g.held++
+		g.ring[(g.head+g.length)%size] = t
+		g.length++
 	}
 }

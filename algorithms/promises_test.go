@@ -170,7 +170,7 @@ func TestSequentialClientIsHeldToTheRate(t *testing.T) {
 		if h.mode != Binary || l.CheckDelay(minute) != nil || l.WarmUp > 0 || l.algorithm.Name == "leaky_bucket" && l.Events > l.Burst {
 			return
 		}
-		h.maxWait = longest / 4
+		h.maxWait = maxSpan / 4
 		cost := int64(1)
 		whole := l.algorithm.Name != "fixed_window" && l.algorithm.Name != "leaky_bucket"
 		if whole {

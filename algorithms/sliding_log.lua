@@ -1,27 +1,33 @@
 
--- sliding_log: see sliding_log.go. State: one string, a ring. Its header has six numbers: head (the
--- place of the oldest entry), how many entries there are, ahead (how far the log's own time is
--- ahead of the clock), the instant of the newest event (µs), and with buckets the number of the
--- first event and the number of the next event. Then come places for entries, one number
--- each: an instant (µs); or, with buckets, three: its end, the number of its first event, and that
--- of the first one after it. The first event of the log is in its oldest bucket, not always its
--- first. Numbers are doubles.
+-- sliding_log: see sliding_log.go. Decide and commit are the same there; the log is stored
+-- differently.
 --
--- Logs are read and written immediately. The values that decide has read stay in l for commit. A
--- full Redis denies the first write; after that write nothing fails.
--- A number that no script writes is an error.
-local function sliding_log_check(n, most)
-  if not (n >= 0 and n <= most) or n % 1 ~= 0 then foreign() end
+-- state   one string of doubles: a header, then a ring of places for entries
+--   header     head (the place of the oldest entry), entries (their number), shift (µs),
+--              newest (the instant of the newest event, µs); with buckets: first (the number of the
+--              oldest event) and after (the number of the next event), otherwise 0 and 0
+--   entry      the instant of an event (µs); with buckets: the end of the bucket (µs), the number of
+--              its first event, and the number of the first event after it
+-- limit   1 events, 2 window, 3 min_interval, 4 grid, 5 buckets
+--
+-- The oldest bucket can have lost its oldest events. Then first is above the number in its entry.
+--
+-- Logs are read and written immediately. Decide keeps in l the numbers that commit needs. A full
+-- Redis denies the first write; after that write nothing fails.
+
+-- Return n, an integer from 0 to bound. No script writes another number, so others are an error.
+local function sliding_log_check(n, bound)
+  if not (n >= 0 and n <= bound) or n % 1 ~= 0 then not_a_budget() end
   return n
 end
 
-local function sliding_log_read(l, message, at)
-  l[1], l[2], l[3], l[4], l[5], l.quantum, at = unpack_numbers('<dddddd', message, at)
+local function sliding_log_read(l, message, pos)
+  l[1], l[2], l[3], l[4], l[5], l.quantum, pos = unpack_numbers('<dddddd', message, pos)
   l.size = l[5] > 0 and 24 or 8
-  return at
+  return pos
 end
 
--- the text count times; string.rep copies byte by byte
+-- Return the text count times. string.rep is slower, because it copies byte by byte.
 local function sliding_log_repeat(text, count)
   local all = text
   while #all < count * #text do all = all .. all end
@@ -33,64 +39,66 @@ local function sliding_log_open(l, k)
   local key = keys[k]
   local header = redis.pcall('GETRANGE', key, 0, 47)
   if type(header) == 'table' then
-    if string.sub(header.err, 1, 9) == 'WRONGTYPE' then foreign() end
+    if string.sub(header.err, 1, 9) == 'WRONGTYPE' then not_a_budget() end
     error(header)
   elseif header == '' then
-    if redis.call('EXISTS', key) == 1 then foreign() end
-    l.places, l.head, l.entries, l.held, l.ahead, l.newest, l.first, l.after = 0, 0, 0, 0, 0, 0, 0, 0
+    if redis.call('EXISTS', key) == 1 then not_a_budget() end
+    l.places, l.head, l.entries, l.length, l.shift, l.newest, l.first, l.after = 0, 0, 0, 0, 0, 0, 0, 0
     return
   elseif #header < 48 then
-    foreign()
+    not_a_budget()
   end
   local places = sliding_log_check((redis.call('STRLEN', key) - 48) / l.size, forever)
-  local head, entries, ahead, newest, first, after = unpack_numbers('<dddddd', header)
+  local head, entries, shift, newest, first, after = unpack_numbers('<dddddd', header)
   l.places, l.head = places, sliding_log_check(head, max(places - 1, 0))
   l.entries = sliding_log_check(entries, places)
-  l.ahead, l.newest = sliding_log_check(ahead, forever), sliding_log_check(newest, forever)
+  l.shift, l.newest = sliding_log_check(shift, forever), sliding_log_check(newest, forever)
   l.after = sliding_log_check(after, forever)
   l.first = sliding_log_check(first, after)
-  l.held = l.entries
+  l.length = l.entries
   if l[5] > 0 then
-    l.held = after - first
-    if entries > l.held or entries == 0 and l.held > 0 then foreign() end
+    l.length = after - first
+    if entries > l.length or entries == 0 and l.length > 0 then not_a_budget() end
   end
 end
 
--- count entries as a string, from an entry on, the oldest being 0
+-- Return count entries as a string, from an entry on; the oldest is entry 0.
 local function sliding_log_entries(l, k, from, count)
   if count == 0 then return '' end
   local key, size, place = keys[k], l.size, (l.head + from) % l.places
-  local here = min(count, l.places - place)
-  local text = redis.call('GETRANGE', key, 48 + place * size, 47 + (place + here) * size)
-  if here < count then
-    text = text .. redis.call('GETRANGE', key, 48, 47 + (count - here) * size)
+  local until_end = min(count, l.places - place)
+  local text = redis.call('GETRANGE', key, 48 + place * size, 47 + (place + until_end) * size)
+  if until_end < count then
+    text = text .. redis.call('GETRANGE', key, 48, 47 + (count - until_end) * size)
   end
   return text
 end
 
+-- Write entries over the present ones, from an entry on.
 local function sliding_log_set_entries(l, k, from, text)
   local key, size, place = keys[k], l.size, (l.head + from) % l.places
-  local here = (l.places - place) * size
-  if #text <= here then
+  local until_end = (l.places - place) * size
+  if #text <= until_end then
     redis.call('SETRANGE', key, 48 + place * size, text)
   else
-    redis.call('SETRANGE', key, 48 + place * size, string.sub(text, 1, here))
-    redis.call('SETRANGE', key, 48, string.sub(text, here + 1))
+    redis.call('SETRANGE', key, 48 + place * size, string.sub(text, 1, until_end))
+    redis.call('SETRANGE', key, 48, string.sub(text, until_end + 1))
   end
 end
 
--- How many entries have, in one of their numbers (1: instant, 2: first event), at most edge. Then
--- the entry before the next one, the instant of the next one, and the number of its first event;
--- nil where there is none. It reads the oldest few, or halves until what is left is worth reading.
-local function sliding_log_count(l, k, number, edge)
-  local size, skip, entries = l.size, 8 * number - 7, l.entries
+-- Return the number of entries up to and including edge, by a column of the entries (1: instant,
+-- 2: number of the first event). Return also the last of these entries as a string, the
+-- instant of the next entry, and the number of its first event; nil where there is none.
+-- It reads the oldest 16 entries. If all are below edge, it halves until about 500 remain to read.
+local function sliding_log_count(l, k, column, edge)
+  local size, offset, entries = l.size, 8 * column - 7, l.entries
   local from, high, low = 0, min(entries, 16), 0
   local text = sliding_log_entries(l, k, 0, high)
-  if high < entries and unpack_numbers('<d', text, (high - 1) * size + skip) <= edge then
+  if high < entries and unpack_numbers('<d', text, (high - 1) * size + offset) <= edge then
     low, high = high, entries
     while high - low > 500 do
       local middle = floor((low + high) / 2)
-      if unpack_numbers('<d', sliding_log_entries(l, k, middle, 1), skip) <= edge then
+      if unpack_numbers('<d', sliding_log_entries(l, k, middle, 1), offset) <= edge then
         low = middle + 1
       else
         high = middle
@@ -101,7 +109,7 @@ local function sliding_log_count(l, k, number, edge)
   end
   while high > low do
     local middle = floor((low + high) / 2)
-    if unpack_numbers('<d', text, (middle - from) * size + skip) <= edge then
+    if unpack_numbers('<d', text, (middle - from) * size + offset) <= edge then
       low = middle + 1
     else
       high = middle
@@ -116,27 +124,27 @@ local function sliding_log_count(l, k, number, edge)
   return low, before, stamp, first
 end
 
--- How many events there are up to and including edge, how many entries, and the instant of the
--- next event.
-local function sliding_log_dead(l, k, edge)
+-- Return the number of events up to and including edge, the number of entries, the instant of the
+-- next event, and the last of these entries as a string.
+local function sliding_log_expired(l, k, edge)
   local entries, before, stamp, first = sliding_log_count(l, k, 1, edge)
   if entries == l.entries then
-    return l.held, entries, nil, before
+    return l.length, entries, nil, before
   elseif l[5] == 0 or entries == 0 then
     return entries, entries, stamp, before
   end
-  return sliding_log_check(first - l.first, l.held), entries, stamp, before
+  return sliding_log_check(first - l.first, l.length), entries, stamp, before
 end
 
--- The instants of an event and of the next one, which there must be, and the entry of the latter.
-local function sliding_log_two(l, k, event)
+-- Return the instants of an event and of the next one, and the entry of the next one. Both must exist.
+local function sliding_log_pair(l, k, event)
   if l[5] == 0 then
     local one, two = unpack_numbers('<dd', sliding_log_entries(l, k, event, 2))
     return sliding_log_check(one, forever), sliding_log_check(two, forever), event + 1
   end
   local number = l.first + event
   local entries, before, stamp, first = sliding_log_count(l, k, 2, number)
-  if not before then foreign() end
+  if not before then not_a_budget() end
   local one = sliding_log_check(unpack_numbers('<d', before), forever)
   if first == number + 1 then
     return one, stamp, entries
@@ -144,7 +152,7 @@ local function sliding_log_two(l, k, event)
   return one, one, entries - 1
 end
 
--- Move entries, piece by piece, because a large string is slow to make in Lua.
+-- Move entries in pieces of 1000, because Lua is slow with large strings.
 local function sliding_log_move(l, k, from, count, to)
   for done = 0, count - 1, 1000 do
     local n = min(count - done, 1000)
@@ -153,8 +161,8 @@ local function sliding_log_move(l, k, from, count, to)
   end
 end
 
--- Make more places in the string. Either the entries in front of the oldest entry move behind it,
--- or those behind it move to the end.
+-- Make more places in the string. Either the entries in front of the head move behind the old end,
+-- or those from the head on move to the new end.
 local function sliding_log_grow(l, k, places, entries)
   local key, size, old, head = keys[k], l.size, l.places, l.head
   redis.call('SETRANGE', key, 47 + places * size, '\0')
@@ -167,18 +175,18 @@ local function sliding_log_grow(l, k, places, entries)
     head = places - behind
   end
   l.head = head
-  redis.call('BITOP', 'OR', key, key) -- SETRANGE leaves as much room again; a copy has none, nor a TTL
+  redis.call('BITOP', 'OR', key, key) -- SETRANGE allocates twice the length; a copy doesn't, but has no TTL
 end
 
--- Forget the oldest entries, append another count times, and write the header. The ring grows as
--- it fills, and shrinks when little of it is left.
-local function sliding_log_push(l, k, now, drop, entry, count, ahead, newest, first, after)
+-- Remove the drop oldest entries, append entry count times, and write the header. The ring grows when
+-- it is full, and shrinks when few entries are left.
+local function sliding_log_push(l, k, now, drop, entry, count, shift, newest, first, after)
   local key, size, places, left = keys[k], l.size, l.places, l.entries - drop
   local entries = left + count
-  local kept, span = max(l[2], l[3]), l.quantum
-  local expiry, same = floor((newest - ahead + kept) / span), false
+  local retention, quantum = max(l[2], l[3]), l.quantum
+  local expiry, same = floor((newest - shift + retention) / quantum), false
   if l.entries > 0 then
-    same = expiry == floor((l.newest - l.ahead + kept) / span)
+    same = expiry == floor((l.newest - l.shift + retention) / quantum)
   end
   if places > 0 then
     l.head = (l.head + drop) % places
@@ -189,11 +197,11 @@ local function sliding_log_push(l, k, now, drop, entry, count, ahead, newest, fi
     if places <= 2048 then
       local text = sliding_log_entries(l, k, 0, left) .. sliding_log_repeat(entry, count)
       text = text .. sliding_log_repeat('\0\0\0\0\0\0\0\0', places * size / 8 - #text / 8)
-      text = pack_numbers('<dddddd', 0, entries, ahead, newest, first, after) .. text
+      text = pack_numbers('<dddddd', 0, entries, shift, newest, first, after) .. text
       if same then
         redis.call('SET', key, text, 'KEEPTTL')
       else
-        redis.call('SET', key, text, 'PX', lifetime(expiry, span))
+        redis.call('SET', key, text, 'PX', ttl_of(expiry, quantum))
       end
       return
     end
@@ -204,84 +212,84 @@ local function sliding_log_push(l, k, now, drop, entry, count, ahead, newest, fi
     local n = min(count - done, 1000)
     sliding_log_set_entries(l, k, left + done, string.sub(piece, 1, n * size))
   end
-  redis.call('SETRANGE', key, 0, pack_numbers('<dddddd', l.head, entries, ahead, newest, first, after))
+  redis.call('SETRANGE', key, 0, pack_numbers('<dddddd', l.head, entries, shift, newest, first, after))
   if not same then
-    redis.call('PEXPIRE', key, lifetime(expiry, span))
+    redis.call('PEXPIRE', key, ttl_of(expiry, quantum))
   end
 end
 
 local function sliding_log_decide(l, k, now, cost)
   local events, window, interval, grid = l[1], l[2], l[3], l[4]
   sliding_log_open(l, k)
-  local held, ahead = l.held, l.ahead
+  local length, shift = l.length, l.shift
   local newest = -max(interval, grid)
-  if held > 0 then
-    newest = l.newest - ahead
+  if length > 0 then
+    newest = l.newest - shift
   end
-  local back = newest - grid + 1 - now
-  if back > step_back then
-    newest, ahead = newest - back, ahead + back
+  local step = newest - grid + 1 - now
+  if step > step_back then
+    newest, shift = newest - step, shift + step
   end
   local eff = max(now, newest - grid + 1)
-  local dead
-  dead, l.drop, l.oldest = sliding_log_dead(l, k, eff - window + ahead)
-  local live = held - dead
+  local expired
+  expired, l.drop, l.oldest = sliding_log_expired(l, k, eff - window + shift)
+  local live = length - expired
   local fits = max(events - live, 0)
   local retry = 0
   if cost > fits and cost <= events then
     local stamp
     if cost < events then
-      stamp, l.oldest_over, l.drop_over = sliding_log_two(l, k, dead + live + cost - events - 1)
+      stamp, l.excess_oldest, l.excess_drop = sliding_log_pair(l, k, expired + live + cost - events - 1)
     else
       stamp = l.newest
     end
-    retry = stamp - ahead + window - now
+    retry = stamp - shift + window - now
   end
-  local early = newest + interval - now
-  if interval > 0 and early > 0 then
+  local interval_wait = newest + interval - now
+  if interval > 0 and interval_wait > 0 then
     fits = 0
     if cost > 0 then
-      retry = max(retry, early)
+      retry = max(retry, interval_wait)
     end
   end
   if cost > events then
     retry = forever
   end
-  return fits, retry, eff, dead, live, ahead
+  return fits, retry, eff, expired, live, shift
 end
 
-local function sliding_log_commit(l, k, now, charge, outcome, eff, dead, live, ahead)
+local function sliding_log_commit(l, k, now, charge, outcome, eff, expired, live, shift)
   local events, window, interval, grid = l[1], l[2], l[3], l[4]
   if charge > 0 and live == 0 then
-    ahead = 0
+    shift = 0
   end
-  local stamp = ceil((eff + ahead) / grid) * grid
-  local oldest, newest, drop, oldest_live = stamp - ahead, stamp - ahead, l.drop, l.oldest
-  if charge == 0 and dead + live > 0 then
-    newest = l.newest - ahead
+  local stamp = ceil((eff + shift) / grid) * grid
+  local oldest, newest, drop, oldest_live = stamp - shift, stamp - shift, l.drop, l.oldest
+  if charge == 0 and expired + live > 0 then
+    newest = l.newest - shift
   end
   charge = min(charge, events)
-  local over = live + charge - events
-  if over > 0 then
-    dead, live, drop, oldest_live = dead + over, live - over, l.drop_over, l.oldest_over
+  local excess = live + charge - events
+  if excess > 0 then
+    expired, live, drop, oldest_live = expired + excess, live - excess, l.excess_drop, l.excess_oldest
   end
   if live > 0 then
-    oldest = oldest_live - ahead
+    oldest = oldest_live - shift
   end
   local remaining, more, reset = max(events - live - charge, 0), 0, 0
   if live + charge > 0 then
     more = oldest + window - now
     reset = newest + window - now
   end
-  local early = newest + interval - now
-  if interval > 0 and early > 0 and dead + live + charge > 0 then
+  local interval_wait = newest + interval - now
+  if interval > 0 and interval_wait > 0 and expired + live + charge > 0 then
     if remaining > 0 then
-      more = early
+      more = interval_wait
     end
-    remaining, more, reset = 0, max(more, early), max(reset, early)
+    remaining, more, reset = 0, max(more, interval_wait), max(reset, interval_wait)
   end
   if charge > 0 then
-    local first, after = l.first + dead, l.after + charge
+    local first, after = l.first + expired, l.after + charge
     if live == 0 then
       drop, first, after = l.entries, 0, charge
     end
@@ -294,27 +302,27 @@ local function sliding_log_commit(l, k, now, charge, outcome, eff, dead, live, a
       local place = (l.head + l.entries - 1) % l.places
       redis.call('SETRANGE', keys[k], 64 + place * 24, pack_numbers('<d', after))
     end
-    sliding_log_push(l, k, now, drop, entry, count, ahead, stamp, first, after)
-  elseif outcome ~= peek and ahead ~= l.ahead then
-    sliding_log_push(l, k, now, 0, '', 0, ahead, l.newest, l.first, l.after)
+    sliding_log_push(l, k, now, drop, entry, count, shift, stamp, first, after)
+  elseif outcome ~= peek and shift ~= l.shift then
+    sliding_log_push(l, k, now, 0, '', 0, shift, l.newest, l.first, l.after)
   end
   return charge, stamp, 0, remaining, more, reset
 end
 
 -- The expiry stays. At worst the key expires too late.
-local function sliding_log_refund(l, k, now, at, _, n)
+local function sliding_log_refund(l, k, now, receipt_stamp, _, n)
   sliding_log_open(l, k)
-  local low, from, _, before = sliding_log_dead(l, k, at - 1)
-  local high = sliding_log_dead(l, k, at)
+  local low, from, _, before = sliding_log_expired(l, k, receipt_stamp - 1)
+  local high = sliding_log_expired(l, k, receipt_stamp)
   n = min(n, high - low)
   if n == 0 then
     return
-  elseif n == l.held then
+  elseif n == l.length then
     redis.call('SET', keys[k], pack_numbers('<dddddd', 0, 0, 0, 0, 0, 0), 'KEEPTTL')
     return
   end
   local head, entries, newest, after, all = l.head, l.entries, l.newest, l.after, n == high - low
-  if all and high == l.held then
+  if all and high == l.length then
     newest = sliding_log_check(unpack_numbers('<d', before), forever)
   end
   if l[5] > 0 then
@@ -335,5 +343,5 @@ local function sliding_log_refund(l, k, now, at, _, n)
     sliding_log_move(l, k, from + n, entries - from - n, from)
     entries = entries - n
   end
-  redis.call('SETRANGE', keys[k], 0, pack_numbers('<dddddd', head, entries, l.ahead, newest, l.first, after))
+  redis.call('SETRANGE', keys[k], 0, pack_numbers('<dddddd', head, entries, l.shift, newest, l.first, after))
 end

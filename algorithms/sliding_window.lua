@@ -1,6 +1,9 @@
 
--- sliding_window: see sliding_window.go. State: start (µs), prev, cur.
-local function sliding_window_untouched(l, start, prev, cur)
+-- sliding_window: see sliding_window.go.
+--
+-- state   start (µs), prev (events), cur (events)
+-- limit   1 events, 2 window, 3 unit (µs)
+local function sliding_window_keep_until(l, start, prev, cur)
   local window = l[2]
   if cur > 0 then
     return start + 2 * window
@@ -10,26 +13,26 @@ local function sliding_window_untouched(l, start, prev, cur)
   return start
 end
 
-local function sliding_window_read(l, message, at)
-  l[1], l[2], l[3], l.quantum, at = unpack_numbers('<dddd', message, at)
-  l.untouched = sliding_window_untouched
-  return at
+local function sliding_window_read(l, message, pos)
+  l[1], l[2], l[3], l.quantum, pos = unpack_numbers('<dddd', message, pos)
+  l.keep_until = sliding_window_keep_until
+  return pos
 end
 
 local function sliding_window_free(l, now, start, prev, cur)
   local events, window, unit = l[1], l[2], l[3]
-  local width, into = ceil(window / unit), floor((max(now, start) - start) / unit)
-  return max(floor((events * width - prev * (width - into) - cur * width) / width), 0)
+  local width, elapsed = ceil(window / unit), floor((max(now, start) - start) / unit)
+  return max(floor((events * width - prev * (width - elapsed) - cur * width) / width), 0)
 end
 
-local function sliding_window_room(l, start, prev, cur, cost)
+local function sliding_window_fits_at(l, start, prev, cur, cost)
   local events, window, unit = l[1], l[2], l[3]
   if cur + cost > events then
     start, prev, cur = start + window, cur, 0
   end
   local width = ceil(window / unit)
-  local into = width - floor((events - cur - cost) * width / prev)
-  return start + min(into * unit, window)
+  local elapsed = width - floor((events - cur - cost) * width / prev)
+  return start + min(elapsed * unit, window)
 end
 
 local function sliding_window_roll(l, k, now)
@@ -54,7 +57,7 @@ local function sliding_window_decide(l, k, now, cost)
   if cost > events then
     retry = forever
   elseif cost > fits then
-    retry = sliding_window_room(l, start, prev, cur, cost) - now
+    retry = sliding_window_fits_at(l, start, prev, cur, cost) - now
   end
   return fits, retry, start, prev, cur, dirty
 end
@@ -63,29 +66,29 @@ local function sliding_window_commit(l, k, now, charge, outcome, start, prev, cu
   local events = l[1]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
-  local untouched = sliding_window_untouched(l, start, prev, cur)
+  local keep_until = sliding_window_keep_until(l, start, prev, cur)
   local remaining, more, reset = sliding_window_free(l, now, start, prev, cur), 0, 0
   if remaining < events then
-    more = sliding_window_room(l, start, prev, cur, remaining + 1) - now
+    more = sliding_window_fits_at(l, start, prev, cur, remaining + 1) - now
   end
   if cur > 0 or prev > 0 then
-    reset = untouched - now
+    reset = keep_until - now
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, untouched, start, prev, cur)
+    save(l, k, keep_until, start, prev, cur)
   end
   return charge, start, 0, remaining, more, reset
 end
 
-local function sliding_window_refund(l, k, now, at, _, n)
+local function sliding_window_refund(l, k, now, receipt_start, _, n)
   local window = l[2]
   local start, prev, cur = sliding_window_roll(l, k, now)
-  if at == start and cur > 0 then
+  if receipt_start == start and cur > 0 then
     cur = max(cur - n, 0)
-  elseif at == start - window and prev > 0 then
+  elseif receipt_start == start - window and prev > 0 then
     prev = max(prev - n, 0)
   else
     return
   end
-  save(l, k, sliding_window_untouched(l, start, prev, cur), start, prev, cur)
+  save(l, k, sliding_window_keep_until(l, start, prev, cur), start, prev, cur)
 end

@@ -5,21 +5,24 @@ import (
 	"fmt"
 )
 
-// SlotsExpiry is how long an instance's count of slots lives after the instance wrote it. An
+// SlotsExpiry is the time for which an instance's count of slots lives after it was written. An
 // instance can miss two writes in that time. A killed instance keeps slots taken no longer.
 const SlotsExpiry Micros = 30_000_000
 
 // Instance is the identity of a process that takes slots: random bits, new at each start.
 type Instance [16]byte
 
-// Slots holds how many requests of a key are in flight, in a store that several instances share.
+// Slots counts the requests of a key that are in flight, in a store that several instances share.
 // It has one count for each instance, so its size doesn't depend on the counts. Nil Slots mean
 // that no request is in flight.
+//
+// For example, with a limit of 10, instance a has 6 requests in flight and b has 4: the next
+// request is denied. If b is killed, its count expires at most 30 seconds later, and 4 are free.
 //
 // Every operation below works on the [Slots.Living] counts. slots.lua is its other half.
 type Slots []InstanceSlots
 
-// InstanceSlots is how many requests of a key are in flight in one instance.
+// InstanceSlots is the number of requests of a key that are in flight in one instance.
 type InstanceSlots struct {
 	Instance Instance
 	Count    int64 // 0 is stored as no count at all
@@ -43,7 +46,7 @@ func (s Slots) Living(now, expiry Micros) (living Slots, steppedBack bool) {
 	return living, steppedBack
 }
 
-// InFlight returns how many requests of the key are in flight, as in a [SlotsCheck].
+// InFlight returns the number of requests of the key that are in flight, as in a [SlotsCheck].
 func (s Slots) InFlight() int64 {
 	total := int64(0)
 	for _, i := range s {
@@ -89,7 +92,7 @@ func (s Slots) Expires() Micros {
 
 const (
 	slotsSize = 32
-	mostSlots = 1<<31 - 1
+	maxSlots  = 1<<31 - 1
 )
 
 // AppendBinary appends the form in which Slots are stored: per instance 16 bytes of identity,
@@ -118,8 +121,9 @@ func ReadSlots(s Slots, stored []byte) (Slots, error) {
 			Count:    int64(binary.LittleEndian.Uint64(b[16:])),
 			Expires:  int64(binary.LittleEndian.Uint64(b[24:])),
 		}
-		if i.Count < 0 || i.Count > mostSlots || i.Expires < 0 || i.Expires > Forever {
-			return nil, fmt.Errorf("slots of an instance: count %d until %d: want at most %d until %d", i.Count, i.Expires, mostSlots, Forever)
+		if i.Count < 0 || i.Count > maxSlots || i.Expires < 0 || i.Expires > Forever {
+			return nil, fmt.Errorf("slots of an instance: count %d until %d: want at most %d until %d",
+				i.Count, i.Expires, maxSlots, Forever)
 		}
 		s = append(s, i)
 	}

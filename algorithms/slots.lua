@@ -1,62 +1,64 @@
 
--- slots: how many requests of a key are in flight, a count for each instance; see slots.go. The
--- state is a string of 32 bytes per instance: 16 of identity, count, expires (µs).
+-- slots: see slots.go.
 --
--- A message comes from one instance. So the count of that instance is kept apart. The states of
--- the others, as stored, are in before and after.
-local slots_form, slots_size, most_slots = '<c16i8i8', 32, 2147483647
+-- state   32 bytes per instance: id (16 bytes), count, expires (µs)
+--
+-- A message comes from one instance, so the count of that instance is kept apart. before and after
+-- are the living counts of the other instances in front of it and behind it, in their stored form.
+local slots_format, slots_size, max_slots = '<c16i8i8', 32, 2147483647
 
--- the living counts of a key. With stepped_back they must be stored even if nothing else changes.
-local function slots_read(k, instance, now, lifetime)
-  local s = slots_at[k]
+-- Return the living counts of a key. If stepped_back is true, they must be stored even if nothing
+-- else changes: see Slots.Living.
+local function slots_read(k, instance, now, slots_expiry)
+  local s = slots_of[k]
   if s then return s end
-  local state = text[k] or stored[k] or ''
-  if #state % slots_size ~= 0 then foreign() end
+  local state = pending[k] or stored[k] or ''
+  if #state % slots_size ~= 0 then not_a_budget() end
   s = {
-    count = 0, expires = 0, others = 0, last = 0, last_stored = false, before = false, after = '',
+    count = 0, expires = 0, others = 0, others_expire = 0, stored_expiry = false, before = false, after = '',
     stepped_back = false, takes = false, free = false,
   }
-  local kept = ''
-  for at = 1, #state, slots_size do
-    local id, count, expires = unpack_numbers(slots_form, state, at)
-    if count < 0 or count > most_slots or expires < 0 or expires > forever then foreign() end
-    s.last_stored = max(s.last_stored or 0, expires)
-    if expires > now + lifetime then
-      expires, s.stepped_back = now + lifetime, true
+  local living = ''
+  for pos = 1, #state, slots_size do
+    local id, count, expires = unpack_numbers(slots_format, state, pos)
+    if count < 0 or count > max_slots or expires < 0 or expires > forever then not_a_budget() end
+    s.stored_expiry = max(s.stored_expiry or 0, expires)
+    if expires > now + slots_expiry then
+      expires, s.stepped_back = now + slots_expiry, true
     end
     if expires > now and count > 0 then
       if id == instance and not s.before then
-        s.count, s.expires, s.before, kept = count, expires, kept, ''
+        s.count, s.expires, s.before, living = count, expires, living, ''
       else
-        s.others, s.last = s.others + count, max(s.last, expires)
-        kept = kept .. pack_numbers(slots_form, id, count, expires)
+        s.others, s.others_expire = s.others + count, max(s.others_expire, expires)
+        living = living .. pack_numbers(slots_format, id, count, expires)
       end
     end
   end
   if s.before then
-    s.after = kept
+    s.after = living
   else
-    s.before = kept
+    s.before = living
   end
-  if s.last_stored and not text[k] then expiry_before[k] = floor(s.last_stored / (lifetime / 3)) end
-  slots_at[k] = s
+  if s.stored_expiry and not pending[k] then expiry_before[k] = floor(s.stored_expiry / (slots_expiry / 3)) end
+  slots_of[k] = s
   return s
 end
 
--- Note the state that is to be stored. It expires with the last count.
-local function slots_save(s, k, instance, now, lifetime)
-  local last, state = s.last, nil
+-- Change the state to the counts in s. It expires with the last count.
+local function slots_save(s, k, instance, now, slots_expiry)
+  local expires, state = s.others_expire, nil
   if s.count > 0 then
-    last = max(last, s.expires)
-    state = s.before .. pack_numbers(slots_form, instance, s.count, s.expires) .. s.after
+    expires = max(expires, s.expires)
+    state = s.before .. pack_numbers(slots_format, instance, s.count, s.expires) .. s.after
   else
     state = s.before .. s.after
   end
-  change(k, state, max(last, now), lifetime / 3)
+  change(k, state, max(expires, now), slots_expiry / 3)
 end
 
 -- Make count the count of the instance.
-local function slots_set(s, k, instance, count, now, lifetime)
-  s.count, s.expires = count, now + lifetime
-  slots_save(s, k, instance, now, lifetime)
+local function slots_set(s, k, instance, count, now, slots_expiry)
+  s.count, s.expires = count, now + slots_expiry
+  slots_save(s, k, instance, now, slots_expiry)
 end

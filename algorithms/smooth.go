@@ -9,22 +9,25 @@ import (
 //go:embed smooth.lua
 var smoothLua string
 
-// smooth: a request passes once the next free instant has come, whatever its
-// cost, and it is the next request that waits for what this one cost. What is not
-// used is saved up, burst events at most, and spent before the next free instant
-// moves. In any span T all requests but the last are together worth at most
+// smooth is Guava's SmoothRateLimiter. A request passes when the next free instant has come,
+// whatever its cost. Its cost moves the next free instant, so the next request waits for it.
+// Without warm_up, up to burst unused events are saved up, and spent before the next free instant
+// moves. smooth promises that in any span T all requests but the last cost at most
 // burst + T·events/window events.
 //
-// With warm_up nothing is spent at once. A budget that was idle for warm_up is
-// cold: an event then costs cold_factor times window/events, and less and less
-// until, after as long again, it is warm. All requests of a span T but the last
-// are together worth at most T·events/window events.
+// For example, 10 events per second have 2 events saved up. A request of cost 5 passes, spends
+// these 2, and moves the next free instant 300 ms ahead. A request 100 ms later is denied, with a
+// retry after 200 ms.
 //
-// State: A is what was used of that which is saved up, in events×µs as in a
-// token_bucket, or, with warm_up, how far the budget is from cold, in µs of
-// idleness; B is the next free instant. In both cases the zero State is a budget
-// that was idle for long, unless initial says otherwise. C is the
-// instant of the last charge.
+// With warm_up, the budget grows cold while it is idle, and is cold after warm_up. A cold event
+// costs cold_factor times window/events. While the budget warms up, events cost less and less,
+// down to window/events. smooth then promises that all requests but the last cost at most
+// T·events/window events. smoothWarm has the formula.
+//
+// State: A is the use. Without warm_up it is the part of burst that is spent, in events×µs, as
+// in a token_bucket. With warm_up it is the distance from cold, in µs of idleness. B is the next
+// free instant, and C the last charge, in µs. The zero State is a budget that was idle for long,
+// unless initial says otherwise.
 //
 // C is the newest instant; the next free instant is ahead of it by the cost of the last
 // requests. If the clock is more than a second behind C, C becomes now, and the next free
@@ -32,15 +35,15 @@ var smoothLua string
 func init() {
 	register(&Algorithm{
 		Name: "smooth", Burst: true, Options: []*Option{warmUp, coldFactor, initial}, BinaryOnly: true,
-		lua:          smoothLua,
-		numbers:      smoothNumbersOf,
-		bound:        smoothBound,
-		longestDelay: func(*Limit) Micros { return longest / 4 },
-		queued:       func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
-		untouched:    smoothUntouched,
-		decide:       smoothDecide,
-		commit:       smoothCommit,
-		refund:       smoothRefund,
+		lua:       smoothLua,
+		numbers:   smoothNumbersOf,
+		bound:     smoothBound,
+		maxDelay:  func(*Limit) Micros { return maxSpan / 4 },
+		queued:    func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
+		keepUntil: smoothKeepUntil,
+		decide:    smoothDecide,
+		commit:    smoothCommit,
+		refund:    smoothRefund,
 	})
 }
 
@@ -75,53 +78,54 @@ var coldFactor = &Option{
 	},
 }
 
-// smoothNumbers are what a smooth limit is computed with beside its quota. All
-// fractions are in lowest terms.
+// smoothNumbers are the numbers of a smooth limit that follow from its quota. W is warm_up and F
+// is cold_factor. X = W·(1+F)/(5+F) is the threshold: idleness above X makes an event cost more
+// than window/events. All fractions are in lowest terms.
 type smoothNumbers struct {
-	most  int64 // the largest charge; its debt is 71 years or more
-	speed int64 // how much of what was used comes back in a µs
+	maxCharge  int64 // the largest charge; its debt is 71 years or more
+	refillRate int64 // each µs gives back this much of the use
 
-	// With warm_up W, its cold factor F, and X = W·(1+F)/(5+F), the µs of idleness
-	// from which on an event costs more than usual:
-	idle, idlePer   int64  // what one event is worth in idleness: window/events·2(1+F)/(5+F)
-	enough          int64  // so many events use up W
-	threshold       Micros // X
-	unit            Micros // a power of ten µs in which products of what is above X are exact
-	span            int64  // W-X, in units
-	steep, steepPer int64  // F-1
-	ratio, ratioPer int64  // what a µs of idleness costs in time: (5+F)/(2(1+F))
+	// The rest is for limits with warm_up.
+
+	idleNum, idleDen   int64  // the idleness one event uses up: window/events·2(1+F)/(5+F)
+	eventsToWarm       int64  // this number of events uses up W
+	threshold          Micros // X
+	unit               Micros // the least power of ten µs in which products of idleness above X are exact
+	coldSpan           int64  // W−X, in units
+	steepNum, steepDen int64  // F−1
+	ratioNum, ratioDen int64  // the time that a µs of idleness costs: (5+F)/(2(1+F))
 }
 
 // smoothBound prepares the numbers. It returns an error if products wouldn't be exact.
 func smoothBound(l *Limit) error {
 	n := &l.smooth
-	n.most = floorDiv(exact/4*min(l.events, 4), l.window)
+	n.maxCharge = floorDiv(exact/4*min(l.events, 4), l.window)
 	if l.WarmUp == 0 {
-		n.speed = l.events
+		n.refillRate = l.events
 		return productBound(l)
 	}
-	n.speed = 1
-	n.ratio, n.ratioPer = lowest(5000+l.ColdFactor, 2*(1000+l.ColdFactor))
-	n.steep, n.steepPer = lowest(l.ColdFactor-1000, 1000)
+	n.refillRate = 1
+	n.ratioNum, n.ratioDen = lowest(5000+l.ColdFactor, 2*(1000+l.ColdFactor))
+	n.steepNum, n.steepDen = lowest(l.ColdFactor-1000, 1000)
 	part, whole := lowest(1000+l.ColdFactor, 5000+l.ColdFactor)
-	if n.most == 0 || l.window > exact/n.ratioPer || l.events > exact/n.ratio || l.WarmUp > exact/whole {
+	if n.maxCharge == 0 || l.window > exact/n.ratioDen || l.events > exact/n.ratioNum || l.WarmUp > exact/whole {
 		return errBound
 	}
-	n.idle, n.idlePer = lowest(l.window*n.ratioPer, l.events*n.ratio)
+	n.idleNum, n.idleDen = lowest(l.window*n.ratioDen, l.events*n.ratioNum)
 	n.threshold = floorDiv(l.WarmUp*part, whole)
-	if l.WarmUp > (exact-n.idle)/n.idlePer {
+	if l.WarmUp > (exact-n.idleNum)/n.idleDen {
 		return errBound
 	}
-	n.enough = ceilDiv(l.WarmUp*n.idlePer, n.idle)
+	n.eventsToWarm = ceilDiv(l.WarmUp*n.idleDen, n.idleNum)
 	above := l.WarmUp - n.threshold
 	for n.unit = 1; ; n.unit *= 10 {
-		n.span = max(floorDiv(above, n.unit), 1)
-		if y := ceilDiv(above, n.unit); max(n.steep, 1) <= exact/y/y {
+		n.coldSpan = max(floorDiv(above, n.unit), 1)
+		if y := ceilDiv(above, n.unit); max(n.steepNum, 1) <= exact/y/y {
 			break
 		}
 	}
-	slowest := above/n.steepPer*n.steep + above // in all, more than what using W costs
-	if n.span > exact/2/n.steepPer || slowest > longest/4/n.ratio {
+	slowest := above/n.steepDen*n.steepNum + above // in all, more than what using W costs
+	if n.coldSpan > exact/2/n.steepDen || slowest > maxSpan/4/n.ratioNum {
 		return errBound
 	}
 	return nil
@@ -129,115 +133,126 @@ func smoothBound(l *Limit) error {
 
 func smoothNumbersOf(l *Limit) []int64 {
 	n := &l.smooth
-	numbers := []int64{l.events, l.window, l.Burst, n.most, n.speed, l.withheld, l.linger(), l.WarmUp}
+	numbers := []int64{l.events, l.window, l.Burst, n.maxCharge, n.refillRate, l.withheld, l.retention(), l.WarmUp}
 	if l.WarmUp > 0 {
 		numbers = append(numbers,
-			n.idle, n.idlePer, n.enough, n.threshold, n.unit, n.span, n.steep, n.steepPer, n.ratio, n.ratioPer)
+			n.idleNum, n.idleDen, n.eventsToWarm, n.threshold, n.unit, n.coldSpan, n.steepNum, n.steepDen, n.ratioNum, n.ratioDen)
 	}
 	return numbers
 }
 
-func smoothUntouched(l *Limit, s *State) Micros {
-	return s.B + ceilDiv(s.A, l.smooth.speed) + l.linger()
+func lowest(a, b int64) (int64, int64) {
+	d := max(gcd(a, b), 1)
+	return a / d, b / d
+}
+
+func smoothKeepUntil(l *Limit, s *State) Micros {
+	return s.B + ceilDiv(s.A, l.smooth.refillRate) + l.retention()
+}
+
+// smoothRefill returns how much is still used, the next free instant (now, if it has passed),
+// and eff, which is the later of now and the last charge. dirty is as of tokenBucketRefill.
+func smoothRefill(l *Limit, used int64, nextFree, lastCharge, now Micros) (usedNow int64, nextFreeNow, eff Micros, dirty int64) {
+	window, refillRate, withheld := l.window, l.smooth.refillRate, l.withheld
+	if nextFree == 0 && withheld > 0 {
+		return withheld * window, now, now, 1
+	}
+	if lastCharge-now > stepBack {
+		nextFree, lastCharge, dirty = nextFree-lastCharge+now, now, 1
+	}
+	if now > nextFree {
+		used = max(used-min(now-nextFree, ceilDiv(used, refillRate))*refillRate, 0)
+		nextFree = now
+	}
+	return used, nextFree, max(now, lastCharge), dirty
+}
+
+// smoothWarm returns the distance from cold after a charge, and the time that the charge costs.
+//
+// Each event uses up window/events · 2(1+F)/(5+F) of the idleness. Above X the cost of idleness
+// rises along a line, from the usual cost at X to F times as much at W. The extra cost of a
+// charge is the area under this line between the idleness before and after, y1 and y0 above X:
+// (F−1)·(y1−y0)·(y1+y0)/(2(W−X)) of idleness. Idleness costs (5+F)/(2(1+F)) of its length in time.
+//
+// For example, with 1 event per second, W = 10 s and F = 3, X is 5 s, and an event uses up 1 s.
+// For the first event of a cold budget y1 is 5 s and y0 is 4 s, so the extra cost is
+// 2·1·9/(2·5) = 1.8 s. The event costs 2.8 s, the next one 2.4 s, and from the sixth on 1 s.
+func smoothWarm(l *Limit, used, charge int64) (warmer int64, cost Micros) {
+	events, window, warmUp, n := l.events, l.window, l.WarmUp, &l.smooth
+	idle := warmUp - used
+	idleSpent := min(ceilDiv(min(charge, n.eventsToWarm)*n.idleNum, n.idleDen), idle)
+	aboveBefore := ceilDiv(max(idle-n.threshold, 0), n.unit)
+	aboveAfter := ceilDiv(max(idle-idleSpent-n.threshold, 0), n.unit)
+	extra := ceilDiv(n.steepNum*(aboveBefore-aboveAfter)*(aboveBefore+aboveAfter), n.steepDen*2*n.coldSpan) * n.unit
+	return used + idleSpent, ceilDiv(charge*window, events) + ceilDiv(extra*n.ratioNum, n.ratioDen)
 }
 
 func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
-	used, free, eff, dirty := smoothRest(l, s.A, s.B, s.C, now)
+	used, nextFree, eff, dirty := smoothRefill(l, s.A, s.B, s.C, now)
 	fits, retry := Forever, int64(0)
-	if free > eff {
+	if nextFree > eff {
 		fits = 0
 		if cost > 0 {
-			retry = free - now
+			retry = nextFree - now
 		}
 	}
-	return verdict{fits: fits, retry: retry, a: used, b: free, c: eff, d: dirty}
+	return verdict{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
 }
 
-func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
-	events, window, burst, most, speed, warmUp := l.events, l.window, l.Burst, l.smooth.most, l.smooth.speed, l.WarmUp
-	used, free, eff, dirty := v.a, v.b, v.c, v.d
-	charge = min(charge, most)
+func smoothCommit(
+	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
+) (charged, a, b, remaining int64, more, reset Micros) {
+	events, window, burst, maxCharge, refillRate, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.smooth.refillRate, l.WarmUp
+	used, nextFree, eff, dirty := v.a, v.b, v.c, v.d
+	charge = min(charge, maxCharge)
 	if warmUp > 0 {
-		cost := int64(0)
+		var cost Micros
 		used, cost = smoothWarm(l, used, charge)
-		free += cost
-		if free <= eff {
+		nextFree += cost
+		if nextFree <= eff {
 			remaining = 1
 		}
 	} else {
 		spent := max(min(charge*window, burst*window-used), 0)
 		used += spent
-		free += ceilDiv(charge*window-spent, events)
+		nextFree += ceilDiv(charge*window-spent, events)
 		saved := max(floorDiv(burst*window-used, window), 0)
-		if free <= eff {
+		if nextFree <= eff {
 			remaining = saved + 1
 		}
 		if used > 0 {
 			more = ceilDiv((saved+1)*window-(burst*window-used), events) + eff - now
 		}
 	}
-	if free > eff {
-		more = free - now
+	if nextFree > eff {
+		more = nextFree - now
 	}
-	reset = free - now + ceilDiv(used, speed)
+	fullAt := nextFree + ceilDiv(used, refillRate)
+	reset = fullAt - now
 	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = used, free, eff
+		s.A, s.B, s.C = used, nextFree, eff
 	}
-	return charge, used, free, remaining, more, reset
+	return charge, used, nextFree, remaining, more, reset
 }
 
-// smoothRefund makes the wait shorter by what the events cost when warm, and saves up
-// again what that leaves of them. What has warmed up stays warm.
-func smoothRefund(l *Limit, s *State, now Micros, a, b, n int64) {
-	events, window, most, warmUp := l.events, l.window, l.smooth.most, l.WarmUp
-	if s.B == 0 {
+// smoothRefund first moves the next free instant back, by window/events for each event. Then it
+// saves up the rest of the refund again. A budget that has warmed up stays warm.
+func smoothRefund(l *Limit, s *State, now Micros, receiptUsed, receiptNextFree, n int64) {
+	events, window, maxCharge, warmUp := l.events, l.window, l.smooth.maxCharge, l.WarmUp
+	used, nextFree, lastCharge := s.A, s.B, s.C
+	if nextFree == 0 {
 		return
 	}
-	used, free, eff, _ := smoothRest(l, s.A, s.B, s.C, now)
-	left, then, _, _ := smoothRest(l, a, b, 0, now)
-	back := min(n, most) * window
-	if free > eff && (free > then || free == then && used != left) {
-		return // others wait behind it
+	used, nextFree, eff, _ := smoothRefill(l, used, nextFree, lastCharge, now)
+	refundable, expectedNextFree, _, _ := smoothRefill(l, receiptUsed, receiptNextFree, 0, now)
+	refunded := min(n, maxCharge) * window
+	if nextFree > eff && (nextFree > expectedNextFree || nextFree == expectedNextFree && used != refundable) {
+		return // later requests wait behind this charge
 	}
-	sooner := min(ceilDiv(back, events), free-eff) // the whole charge, if nothing was saved up
-	free -= sooner
+	earlier := min(ceilDiv(refunded, events), nextFree-eff) // the whole charge, if nothing was saved up
+	nextFree -= earlier
 	if warmUp == 0 {
-		used = max(used-min(max(back-sooner*events, 0), left), 0)
+		used = max(used-min(max(refunded-earlier*events, 0), refundable), 0)
 	}
-	s.A, s.B, s.C = used, free, eff
-}
-
-// smoothRest returns how much is still used, the next free instant (now, if it has passed),
-// and eff, which is the later of now and the last charge. dirty is as in tokenBucketRefill.
-func smoothRest(l *Limit, used int64, free, at, now Micros) (left int64, next, eff Micros, dirty int64) {
-	window, speed, withheld := l.window, l.smooth.speed, l.withheld
-	if free == 0 && withheld > 0 {
-		return withheld * window, now, now, 1
-	}
-	if at-now > stepBack {
-		free, at, dirty = free-at+now, now, 1
-	}
-	if now > free {
-		used = max(used-min(now-free, ceilDiv(used, speed))*speed, 0)
-		free = now
-	}
-	return used, free, max(now, at), dirty
-}
-
-// smoothWarm returns how far from cold a budget is after a charge, and what the
-// charge costs in time: so much per event, and more for the idleness above the
-// threshold that is used up, along a line that ends at cold.
-func smoothWarm(l *Limit, used, charge int64) (warmer int64, cost Micros) {
-	events, window, warmUp, n := l.events, l.window, l.WarmUp, &l.smooth
-	idle := warmUp - used
-	dx := min(ceilDiv(min(charge, n.enough)*n.idle, n.idlePer), idle)
-	y1 := ceilDiv(max(idle-n.threshold, 0), n.unit)
-	y0 := ceilDiv(max(idle-dx-n.threshold, 0), n.unit)
-	extra := ceilDiv(n.steep*(y1-y0)*(y1+y0), n.steepPer*2*n.span) * n.unit
-	return used + dx, ceilDiv(charge*window, events) + ceilDiv(extra*n.ratio, n.ratioPer)
-}
-
-func lowest(a, b int64) (int64, int64) {
-	d := max(gcd(a, b), 1)
-	return a / d, b / d
+	s.A, s.B, s.C = used, nextFree, eff
 }

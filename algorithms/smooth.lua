@@ -1,108 +1,113 @@
 
--- smooth: see smooth.go. State: used (events×µs, or µs with warm_up), free (µs), at (µs).
-local function smooth_untouched(l, used, free) return free + ceil(used / l[5]) + l[7] end
+-- smooth: see smooth.go.
+--
+-- state   used (events×µs; with warm_up µs), next_free (µs), last_charge (µs)
+-- limit   1 events, 2 window, 3 burst, 4 max_charge, 5 refill_rate, 6 withheld, 7 retention, 8 warm_up
+--         with warm_up: 9 idle_num, 10 idle_den, 11 events_to_warm, 12 threshold, 13 unit,
+--         14 cold_span, 15 steep_num, 16 steep_den, 17 ratio_num, 18 ratio_den
+local function smooth_keep_until(l, used, next_free) return next_free + ceil(used / l[5]) + l[7] end
 
-local function smooth_read(l, message, at)
-  l[1], l[2], l[3], l[4], l[5], l[6], l[7], l[8], at = unpack_numbers('<dddddddd', message, at)
+local function smooth_read(l, message, pos)
+  l[1], l[2], l[3], l[4], l[5], l[6], l[7], l[8], pos = unpack_numbers('<dddddddd', message, pos)
   if l[8] > 0 then
-    l[9], l[10], l[11], l[12], l[13], l[14], l[15], l[16], l[17], l[18], at = unpack_numbers('<dddddddddd', message, at)
+    l[9], l[10], l[11], l[12], l[13], l[14], l[15], l[16], l[17], l[18], pos = unpack_numbers('<dddddddddd', message, pos)
   end
-  l.quantum, at = unpack_numbers('<d', message, at)
-  l.untouched = smooth_untouched
-  return at
+  l.quantum, pos = unpack_numbers('<d', message, pos)
+  l.keep_until = smooth_keep_until
+  return pos
 end
 
-local function smooth_rest(l, used, free, at, now)
-  local window, speed, withheld, dirty = l[2], l[5], l[6], 0
-  if free == 0 and withheld > 0 then
+local function smooth_refill(l, used, next_free, last_charge, now)
+  local window, refill_rate, withheld, dirty = l[2], l[5], l[6], 0
+  if next_free == 0 and withheld > 0 then
     return withheld * window, now, now, 1
   end
-  if at - now > step_back then
-    free, at, dirty = free - at + now, now, 1
+  if last_charge - now > step_back then
+    next_free, last_charge, dirty = next_free - last_charge + now, now, 1
   end
-  if now > free then
-    used = max(used - min(now - free, ceil(used / speed)) * speed, 0)
-    free = now
+  if now > next_free then
+    used = max(used - min(now - next_free, ceil(used / refill_rate)) * refill_rate, 0)
+    next_free = now
   end
-  return used, free, max(now, at), dirty
+  return used, next_free, max(now, last_charge), dirty
 end
 
 local function smooth_warm(l, used, charge)
-  local events, window, warm_up, idle_n, idle_per, enough = l[1], l[2], l[8], l[9], l[10], l[11]
-  local threshold, unit, span, steep, steep_per, ratio, ratio_per = l[12], l[13], l[14], l[15], l[16], l[17], l[18]
+  local events, window, warm_up, idle_num, idle_den, events_to_warm = l[1], l[2], l[8], l[9], l[10], l[11]
+  local threshold, unit, cold_span, steep_num, steep_den, ratio_num, ratio_den = l[12], l[13], l[14], l[15], l[16], l[17], l[18]
   local idle = warm_up - used
-  local dx = min(ceil(min(charge, enough) * idle_n / idle_per), idle)
-  local y1 = ceil(max(idle - threshold, 0) / unit)
-  local y0 = ceil(max(idle - dx - threshold, 0) / unit)
-  local extra = ceil(steep * (y1 - y0) * (y1 + y0) / (steep_per * 2 * span)) * unit
-  return used + dx, ceil(charge * window / events) + ceil(extra * ratio / ratio_per)
+  local idle_spent = min(ceil(min(charge, events_to_warm) * idle_num / idle_den), idle)
+  local above_before = ceil(max(idle - threshold, 0) / unit)
+  local above_after = ceil(max(idle - idle_spent - threshold, 0) / unit)
+  local extra = ceil(steep_num * (above_before - above_after) * (above_before + above_after) / (steep_den * 2 * cold_span)) * unit
+  return used + idle_spent, ceil(charge * window / events) + ceil(extra * ratio_num / ratio_den)
 end
 
 local function smooth_decide(l, k, now, cost)
-  local used, free, at = load(l, k, 3)
+  local used, next_free, last_charge = load(l, k, 3)
   local eff, dirty
-  used, free, eff, dirty = smooth_rest(l, used, free, at, now)
+  used, next_free, eff, dirty = smooth_refill(l, used, next_free, last_charge, now)
   local fits, retry = forever, 0
-  if free > eff then
+  if next_free > eff then
     fits = 0
     if cost > 0 then
-      retry = free - now
+      retry = next_free - now
     end
   end
-  return fits, retry, used, free, eff, dirty
+  return fits, retry, used, next_free, eff, dirty
 end
 
-local function smooth_commit(l, k, now, charge, outcome, used, free, eff, dirty)
-  local events, window, burst, most, speed, warm_up = l[1], l[2], l[3], l[4], l[5], l[8]
+local function smooth_commit(l, k, now, charge, outcome, used, next_free, eff, dirty)
+  local events, window, burst, max_charge, refill_rate, warm_up = l[1], l[2], l[3], l[4], l[5], l[8]
   local remaining, more = 0, 0
-  charge = min(charge, most)
+  charge = min(charge, max_charge)
   if warm_up > 0 then
     local cost
     used, cost = smooth_warm(l, used, charge)
-    free = free + cost
-    if free <= eff then
+    next_free = next_free + cost
+    if next_free <= eff then
       remaining = 1
     end
   else
     local spent = max(min(charge * window, burst * window - used), 0)
     used = used + spent
-    free = free + ceil((charge * window - spent) / events)
+    next_free = next_free + ceil((charge * window - spent) / events)
     local saved = max(floor((burst * window - used) / window), 0)
-    if free <= eff then
+    if next_free <= eff then
       remaining = saved + 1
     end
     if used > 0 then
       more = ceil(((saved + 1) * window - (burst * window - used)) / events) + eff - now
     end
   end
-  if free > eff then
-    more = free - now
+  if next_free > eff then
+    more = next_free - now
   end
-  local full = free + ceil(used / speed)
-  local reset = full - now
+  local full_at = next_free + ceil(used / refill_rate)
+  local reset = full_at - now
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, full + l[7], used, free, eff)
+    save(l, k, full_at + l[7], used, next_free, eff)
   end
-  return charge, used, free, remaining, more, reset
+  return charge, used, next_free, remaining, more, reset
 end
 
-local function smooth_refund(l, k, now, a, b, n)
-  local events, window, most, warm_up = l[1], l[2], l[4], l[8]
-  local used, free, at = load(l, k, 3)
-  if free == 0 then
+local function smooth_refund(l, k, now, receipt_used, receipt_next_free, n)
+  local events, window, max_charge, warm_up = l[1], l[2], l[4], l[8]
+  local used, next_free, last_charge = load(l, k, 3)
+  if next_free == 0 then
     return
   end
   local eff
-  used, free, eff = smooth_rest(l, used, free, at, now)
-  local left, next_free = smooth_rest(l, a, b, 0, now)
-  local back = min(n, most) * window
-  if free > eff and (free > next_free or free == next_free and used ~= left) then
-    return
+  used, next_free, eff = smooth_refill(l, used, next_free, last_charge, now)
+  local refundable, expected_next_free = smooth_refill(l, receipt_used, receipt_next_free, 0, now)
+  local refunded = min(n, max_charge) * window
+  if next_free > eff and (next_free > expected_next_free or next_free == expected_next_free and used ~= refundable) then
+    return -- later requests wait behind this charge
   end
-  local sooner = min(ceil(back / events), free - eff)
-  free = free - sooner
+  local earlier = min(ceil(refunded / events), next_free - eff)
+  next_free = next_free - earlier
   if warm_up == 0 then
-    used = max(used - min(max(back - sooner * events, 0), left), 0)
+    used = max(used - min(max(refunded - earlier * events, 0), refundable), 0)
   end
-  save(l, k, smooth_untouched(l, used, free), used, free, eff)
+  save(l, k, smooth_keep_until(l, used, next_free), used, next_free, eff)
 end

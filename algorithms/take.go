@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// Mode says what a zone grants at the edge of its limits, and what that costs.
+// Mode is the rule by which a zone grants and charges a request that doesn't fit its limits.
 type Mode uint8
 
 // The modes. Binary is the zero Mode.
 const (
-	// Binary grants all of the cost or nothing; refusals are free.
+	// Binary grants all of the cost or nothing. Denied requests are free.
 	Binary Mode = iota
-	// Nary grants as much of the cost as there is room for; refusals are free.
+	// Nary grants as much of the cost as fits all limits. Denied requests are free.
 	Nary
-	// Uniform grants as Binary does, and charges refused requests, too, so that
-	// a client which keeps hammering stays out. The debt this makes is bounded.
+	// Uniform grants like Binary, but also charges denied requests. So a client that keeps
+	// retrying stays denied. The debt is bounded.
 	Uniform
-	// Force grants everything and charges as much of it as there is room for.
+	// Force grants everything, and charges each limit as much of the cost as fits it.
 	Force
 )
 
 var modeNames = [...]string{"binary", "nary", "uniform", "force"}
 
-// String is the mode's name in configurations and scripts.
+// String returns the mode's name in configurations.
 func (m Mode) String() string { return modeNames[m] }
 
-// ParseMode returns the mode of that name; "" is Binary.
+// ParseMode returns the mode with that name. "" is Binary.
 func ParseMode(name string) (Mode, error) {
 	if i := slices.Index(modeNames[:], name); i >= 0 {
 		return Mode(i), nil
@@ -37,28 +37,28 @@ func ParseMode(name string) (Mode, error) {
 	return Binary, fmt.Errorf("mode must be binary, nary, uniform or force, not %q", name)
 }
 
-// Request asks one zone about one request.
+// Request is one HTTP request to one zone.
 type Request struct {
 	Mode Mode
-	// Cost is how many events the request is worth, 0 or more. 0 looks without
-	// taking anything.
+	// Cost is the number of events the request counts as, 0 or more. A request of cost 0 is a
+	// peek: it takes nothing.
 	Cost int64
-	// MaxWait is how long a request may be held that doesn't fit now: one that
-	// will fit by then is charged in advance. 0 is not at all. It goes with
-	// Binary, and with limits whose [Limit.CheckDelay] allows it.
+	// MaxWait is the longest time a request may be delayed. A request that doesn't fit now but
+	// will fit by then is charged in advance. 0 means no delay. MaxWait requires Binary, and
+	// limits whose [Limit.CheckDelay] allows it.
 	MaxWait Micros
-	// Shadow zones only watch: the request passes whatever they say. They are charged
-	// by what they say themselves, and nothing when a zone refuses that isn't a shadow.
+	// Shadow makes the zone only watch: it never denies the request. It is charged by its own
+	// decision, but not if a zone that isn't a shadow denies the request.
 	Shadow bool
-	// Checks are the zone's limits; there may be none.
+	// Checks has one check for each limit of the zone; it may be empty.
 	Checks []Check
-	// Slots is nil if the zone doesn't bound how many requests are in flight.
+	// Slots is nil if the zone doesn't limit the requests in flight.
 	Slots *SlotsCheck
 	// Ban is nil if the zone never bans.
 	Ban *BanCheck
 }
 
-// Check asks one limit whether the budget in State has room.
+// Check asks one limit whether the budget in State has room for a request.
 type Check struct {
 	Limit *Limit
 	State *State
@@ -70,11 +70,11 @@ type Check struct {
 
 // SlotsCheck asks whether one more request of a key may be in flight.
 type SlotsCheck struct {
-	// Limit is how many may be in flight, and InFlight how many are.
+	// Limit is the number of requests that may be in flight, InFlight the number that are.
 	Limit, InFlight int64
-	// Peek makes Take leave InFlight as it is.
+	// Peek makes Take take no slot.
 	Peek bool
-	// Taken is filled in by [Take]. It reports whether the request takes a slot.
+	// Taken is filled in by [Take]. It reports whether the request has taken a slot.
 	Taken bool
 }
 
@@ -87,20 +87,24 @@ func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
 // limits of Uniform zones. A shadow that denies is charged as for a denied request. The other zones
 // are charged as if that shadow weren't there. No two checks may share a State.
 //
-// While a zone's ban stands, the zone denies everything, holds nothing back and charges
-// nothing, whatever its mode. Before that, its ban counts what the zone's own limits
-// deny. The lack of a free slot doesn't count.
+// While a zone's ban stands, the zone denies, delays nothing and charges nothing, whatever its mode.
+// At other times the ban counts the denials by the zone's own limits. A lack of free slots
+// doesn't count.
+//
+// For example, a zone has a limit with 4 events left and one with 2 left. A request of cost 3 is
+// denied. In mode Binary both keep their events. In mode Nary the request passes, and both are
+// charged 2. In mode Force it passes, and they are charged 3 and 2.
 //
 // operations.lua is its other half.
 func Take(requests []Request, now Micros) (allowed bool) {
 	allowed = true
 	for i := range requests {
 		r := &requests[i]
-		want := r.want()
+		needed := r.needed()
 		for j := range r.Checks {
 			c := &r.Checks[j]
-			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, want)
-			c.Decision = Decision{Allowed: want <= c.verdict.fits, RetryAfter: c.verdict.retry}
+			c.verdict = c.Limit.algorithm.decide(c.Limit, c.State, now, needed)
+			c.Decision = Decision{Allowed: needed <= c.verdict.fits, RetryAfter: c.verdict.retry}
 			if retry := c.verdict.retry; !c.Decision.Allowed && retry <= r.MaxWait {
 				c.Decision = Decision{Allowed: true, Wait: retry}
 			} else if retry > r.MaxWait && retry < Forever {
@@ -122,11 +126,12 @@ func Take(requests []Request, now Micros) (allowed bool) {
 				charge = min(r.Cost, c.verdict.fits)
 			}
 			d := &c.Decision
-			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
+			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter =
+				c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
 			if d.Receipt.At = now; d.Charged == 0 {
 				d.Receipt = Receipt{}
 			}
-			if r.Mode == Uniform && !passes { // what was charged just now has to be waited for, too
+			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
 				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
 			}
 		}
@@ -142,8 +147,8 @@ func Take(requests []Request, now Micros) (allowed bool) {
 	return allowed
 }
 
-// want is how many events must fit for the zone not to refuse.
-func (r *Request) want() int64 {
+// needed returns the number of events that must fit for the zone to allow the request.
+func (r *Request) needed() int64 {
 	switch r.Mode {
 	case Nary:
 		return min(r.Cost, 1)
@@ -167,10 +172,10 @@ func (r *Request) limitsHaveRoom() bool {
 	return true
 }
 
-// charge is what each of the zone's limits is charged.
-func (r *Request) charge(allowed bool) int64 {
+// charge returns the charge to each of the zone's limits, except in mode Force.
+func (r *Request) charge(passes bool) int64 {
 	charge := r.Cost
-	if !allowed && r.Mode != Uniform || r.Ban.stands() {
+	if !passes && r.Mode != Uniform || r.Ban.stands() {
 		return 0
 	}
 	if r.Mode == Nary {
@@ -181,30 +186,30 @@ func (r *Request) charge(allowed bool) int64 {
 	return charge
 }
 
-func (r *Request) outcome(allowed bool) outcome {
+func (r *Request) outcome(passes bool) outcome {
 	switch {
 	case r.Cost == 0:
 		return peek
-	case allowed:
+	case passes:
 		return granted
 	default:
-		return refused
+		return denied
 	}
 }
 
-// Refund gives back n events, at most the Charged of the decision that granted them and
-// gave the receipt. If the algorithm is BinaryOnly, n must be all of them. A receipt is
-// good for one refund. What time has given back already, or may
-// have if nothing else was charged since, isn't given back again. Nor is what
-// requests that were charged in advance have queued up behind: they keep the time
-// they were told, and nobody may come to pass together with them. State that has been
-// dropped stays dropped.
+// Refund gives back n events of a charge, at most the Charged of the decision with the receipt. If
+// the algorithm is BinaryOnly, n must be all of them. A receipt is good for one refund.
 //
-// So no more passes than if the charge had not been made, unless refunds of others
-// come between the charge and its refund: a receipt doesn't know of them.
+// Refund gives back less if time may have given back events of the charge already. It gives back
+// nothing if later requests were charged in advance: they wait behind this charge, and their
+// waits don't change. A state that was dropped stays dropped. So never more passes than without
+// the charge, unless other refunds come between the charge and its refund.
 //
-// A receipt that is more than a second ahead of now gives nothing back, because a step
-// back of the clock has changed the state since, or will. A log still finds the charge.
+// For example, 5 of 10 events per second are charged at once. A refund of 5 after 200 ms gives
+// back 3, because time has given back 2.
+//
+// A receipt that is more than a second ahead of now gives nothing back, because the clock has
+// stepped back, and the state with it. A log still finds the charge.
 //
 // operations.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {

@@ -10,31 +10,35 @@ import (
 //go:embed token_bucket.lua
 var tokenBucketLua string
 
-// token_bucket: a bucket of burst tokens, refilled continuously with events
-// tokens per window; a request takes its cost. At most burst + T·events/window
-// events pass in any span T. With initial, a bucket that nothing is known of
-// holds so many.
+// token_bucket is a bucket of burst tokens. events tokens per window flow in, continuously. A
+// request takes its cost. It promises that at most burst + T·events/window events pass in any
+// span T. With initial, a bucket without a state holds that many tokens at first.
 //
-// State: A is what was used of the bucket, in events×µs (a token is worth
-// window, a µs refills events), B is when it was last charged. Counting in that
-// unit needs no division, so nothing is ever rounded.
+// The state counts used tokens in events×µs. One token is window of this unit, and each µs gives
+// back events of it. So nothing is divided, and nothing is ever rounded.
 //
-// B is the newest instant, and never ahead of the charge that wrote it: debt is in A.
-// If the clock is more than a second behind B, B becomes now, and A stays.
+// For example, 10 events per second are 1 event per 100,000 µs in lowest terms. With burst 10,
+// after 6 events at once, 600,000 of 1,000,000 are used: 4 events remain, one more after
+// 100,000 µs, and the bucket is full after 600,000 µs.
+//
+// State: A is the use in events×µs at B. B is the last charge, in µs.
+//
+// B is the newest instant, and never ahead of the charge that wrote it: debt is in A. If the
+// clock is more than a second behind B, B becomes now, and A stays.
 func init() {
 	register(&Algorithm{
 		Name: "token_bucket", Burst: true, Options: []*Option{initial},
 		lua: tokenBucketLua,
 		numbers: func(l *Limit) []int64 {
-			return []int64{l.events, l.window, l.Burst, l.withheld, l.linger()}
+			return []int64{l.events, l.window, l.Burst, l.withheld, l.retention()}
 		},
-		bound:        productBound,
-		longestDelay: productDelay,
-		queued:       func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
-		untouched:    tokenBucketUntouched,
-		decide:       tokenBucketDecide,
-		commit:       tokenBucketCommit,
-		refund:       tokenBucketRefund,
+		bound:     productBound,
+		maxDelay:  productDelay,
+		queued:    func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
+		keepUntil: tokenBucketKeepUntil,
+		decide:    tokenBucketDecide,
+		commit:    tokenBucketCommit,
+		refund:    tokenBucketRefund,
 	})
 }
 
@@ -57,8 +61,24 @@ var initial = &Option{
 	},
 }
 
-func tokenBucketUntouched(l *Limit, s *State) Micros {
-	return s.B + ceilDiv(s.A, l.events) + l.linger()
+func tokenBucketKeepUntil(l *Limit, s *State) Micros {
+	return s.B + ceilDiv(s.A, l.events) + l.retention()
+}
+
+// tokenBucketRefill returns the use at eff, given the use at the last charge. eff is the later of
+// now and the last charge. dirty is 1 if the state must be saved even for a denied request: a new
+// bucket begins to refill, or the clock has stepped back.
+func tokenBucketRefill(l *Limit, used int64, lastCharge, now Micros) (usedNow int64, eff Micros, dirty int64) {
+	events, window, withheld := l.events, l.window, l.withheld
+	if lastCharge == 0 && withheld > 0 {
+		return withheld * window, now, 1
+	}
+	if lastCharge-now > stepBack {
+		lastCharge, dirty = now, 1
+	}
+	eff = max(now, lastCharge)
+	used = max(used-min(eff-lastCharge, ceilDiv(used, events))*events, 0)
+	return used, eff, dirty
 }
 
 func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
@@ -75,21 +95,24 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros) {
+func tokenBucketCommit(
+	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
+) (charged, a, b, remaining int64, more, reset Micros) {
 	events, window, burst := l.events, l.window, l.Burst
 	used, eff, dirty := v.a, v.b, v.d
-	if o == refused {
-		most := max(used, 2*burst*window)
-		charge = min(charge, ceilDiv(most-used, window))
-		used = min(used+charge*window, most)
+	if o == denied {
+		maxUsed := max(used, 2*burst*window)
+		charge = min(charge, ceilDiv(maxUsed-used, window))
+		used = min(used+charge*window, maxUsed)
 	} else {
 		used += charge * window
 	}
 	free := burst*window - used
+	fullAt := eff + ceilDiv(used, events)
 	remaining = max(floorDiv(free, window), 0)
 	if used > 0 {
 		more = ceilDiv((remaining+1)*window-free, events) + eff - now
-		reset = ceilDiv(used, events) + eff - now
+		reset = fullAt - now
 	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = used, eff
@@ -97,34 +120,20 @@ func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 	return charge, used, eff, remaining, more, reset
 }
 
-func tokenBucketRefund(l *Limit, s *State, now Micros, a, b, n int64) {
+func tokenBucketRefund(l *Limit, s *State, now Micros, receiptUsed, receiptAt, n int64) {
 	window, burst := l.window, l.Burst
-	if s.B == 0 {
+	used, lastCharge := s.A, s.B
+	if lastCharge == 0 {
 		return
 	}
-	used, eff, _ := tokenBucketRefill(l, s.A, s.B, now)
-	left, _, _ := tokenBucketRefill(l, a, b, now)
-	if used > burst*window && used > left {
-		return // others wait behind it
+	used, eff, _ := tokenBucketRefill(l, used, lastCharge, now)
+	refundable, _, _ := tokenBucketRefill(l, receiptUsed, receiptAt, now)
+	if used > burst*window && used > refundable {
+		return // later requests wait behind this charge
 	}
-	if n < ceilDiv(left, window) {
-		left = n * window
+	if n < ceilDiv(refundable, window) {
+		refundable = n * window
 	}
-	s.A, s.B = max(used-left, 0), eff
-}
-
-// tokenBucketRefill returns how much is still used at eff, given the use at an earlier
-// instant. dirty is 1 if even a denied request must save it: the bucket is new and begins
-// to refill, or the clock has stepped back.
-func tokenBucketRefill(l *Limit, used int64, at, now Micros) (left int64, eff Micros, dirty int64) {
-	events, window, withheld := l.events, l.window, l.withheld
-	if at == 0 && withheld > 0 {
-		return withheld * window, now, 1
-	}
-	if at-now > stepBack {
-		at, dirty = now, 1
-	}
-	eff = max(now, at)
-	used = max(used-min(eff-at, ceilDiv(used, events))*events, 0)
-	return used, eff, dirty
+	used = max(used-refundable, 0)
+	s.A, s.B = used, eff
 }

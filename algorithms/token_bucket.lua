@@ -1,32 +1,35 @@
 
--- token_bucket: see token_bucket.go. State: used (events×µs), at (µs).
-local function token_bucket_untouched(l, used, at) return at + ceil(used / l[1]) + l[5] end
+-- token_bucket: see token_bucket.go.
+--
+-- state   used (events×µs), last_charge (µs)
+-- limit   1 events, 2 window, 3 burst, 4 withheld, 5 retention
+local function token_bucket_keep_until(l, used, last_charge) return last_charge + ceil(used / l[1]) + l[5] end
 
-local function token_bucket_read(l, message, at)
-  l[1], l[2], l[3], l[4], l[5], l.quantum, at = unpack_numbers('<dddddd', message, at)
-  l.untouched = token_bucket_untouched
-  return at
+local function token_bucket_read(l, message, pos)
+  l[1], l[2], l[3], l[4], l[5], l.quantum, pos = unpack_numbers('<dddddd', message, pos)
+  l.keep_until = token_bucket_keep_until
+  return pos
 end
 
-local function token_bucket_refill(l, used, at, now)
+local function token_bucket_refill(l, used, last_charge, now)
   local events, window, withheld = l[1], l[2], l[4]
-  if at == 0 and withheld > 0 then
+  if last_charge == 0 and withheld > 0 then
     return withheld * window, now, 1
   end
   local dirty = 0
-  if at - now > step_back then
-    at, dirty = now, 1
+  if last_charge - now > step_back then
+    last_charge, dirty = now, 1
   end
-  local eff = max(now, at)
-  used = max(used - min(eff - at, ceil(used / events)) * events, 0)
+  local eff = max(now, last_charge)
+  used = max(used - min(eff - last_charge, ceil(used / events)) * events, 0)
   return used, eff, dirty
 end
 
 local function token_bucket_decide(l, k, now, cost)
   local events, window, burst = l[1], l[2], l[3]
-  local used, at = load(l, k, 2)
+  local used, last_charge = load(l, k, 2)
   local eff, dirty
-  used, eff, dirty = token_bucket_refill(l, used, at, now)
+  used, eff, dirty = token_bucket_refill(l, used, last_charge, now)
   local free = burst * window - used
   local fits = max(floor(free / window), 0)
   local retry = 0
@@ -41,40 +44,40 @@ end
 local function token_bucket_commit(l, k, now, charge, outcome, used, eff, _, dirty)
   local events, window, burst = l[1], l[2], l[3]
   if outcome == denied then
-    local most = max(used, 2 * burst * window)
-    charge = min(charge, ceil((most - used) / window))
-    used = min(used + charge * window, most)
+    local max_used = max(used, 2 * burst * window)
+    charge = min(charge, ceil((max_used - used) / window))
+    used = min(used + charge * window, max_used)
   else
     used = used + charge * window
   end
   local free = burst * window - used
-  local full = eff + ceil(used / events)
+  local full_at = eff + ceil(used / events)
   local remaining, more, reset = max(floor(free / window), 0), 0, 0
   if used > 0 then
     more = ceil(((remaining + 1) * window - free) / events) + eff - now
-    reset = full - now
+    reset = full_at - now
   end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, full + l[5], used, eff)
+    save(l, k, full_at + l[5], used, eff)
   end
   return charge, used, eff, remaining, more, reset
 end
 
-local function token_bucket_refund(l, k, now, a, b, n)
-  local events, window, burst = l[1], l[2], l[3]
-  local used, at = load(l, k, 2)
-  if at == 0 then
+local function token_bucket_refund(l, k, now, receipt_used, receipt_at, n)
+  local window, burst = l[2], l[3]
+  local used, last_charge = load(l, k, 2)
+  if last_charge == 0 then
     return
   end
   local eff
-  used, eff = token_bucket_refill(l, used, at, now)
-  local left = token_bucket_refill(l, a, b, now)
-  if used > burst * window and used > left then
-    return
+  used, eff = token_bucket_refill(l, used, last_charge, now)
+  local refundable = token_bucket_refill(l, receipt_used, receipt_at, now)
+  if used > burst * window and used > refundable then
+    return -- later requests wait behind this charge
   end
-  if n < ceil(left / window) then
-    left = n * window
+  if n < ceil(refundable / window) then
+    refundable = n * window
   end
-  used = max(used - left, 0)
-  save(l, k, token_bucket_untouched(l, used, eff), used, eff)
+  used = max(used - refundable, 0)
+  save(l, k, token_bucket_keep_until(l, used, eff), used, eff)
 end

@@ -3,38 +3,38 @@ package algorithms
 // Redis does nothing else while a script runs. So the work of one script call is bounded. It
 // is counted in steps of about 0.1 µs on one core.
 
-// MostWork is the most steps of one script call, about 6 ms. On a slower or busier core this
+// MaxWork is the most steps of one script call, about 6 ms. On a slower or busier core this
 // is still less than 10 ms.
-const MostWork = 60_000
+const MaxWork = 60_000
 
 // work is the number of steps of a limit. The numbers are measured with BenchmarkLongest of
 // package redisstore, and rounded up.
 type work struct {
-	take    int64 // to decide and charge
-	perStep int64 // how many events are charged in each further step; 0 if all at once
-	back    int64 // to give back
+	take          int64 // to decide and charge
+	eventsPerStep int64 // how many events are charged in each further step; 0 if all at once
+	refund        int64 // to give back
 }
 
 // CounterWork is the most steps of a ban, of slots, or of a limit whose state is a few numbers.
 // It includes reading the limit and an override.
 const CounterWork = 100
 
-var counterWork = work{take: CounterWork, back: CounterWork}
+var counterWork = work{take: CounterWork, refund: CounterWork}
 
 // Work returns the most steps to decide and charge a request of that cost.
 func (l *Limit) Work(cost int64) int64 {
-	if l.work.perStep == 0 {
+	if l.work.eventsPerStep == 0 {
 		return l.work.take
 	}
-	return l.work.take + ceilDiv(min(cost, l.Events), l.work.perStep)
+	return l.work.take + ceilDiv(min(cost, l.Events), l.work.eventsPerStep)
 }
 
-// BackWork returns the most steps to give back a charge.
-func (l *Limit) BackWork() int64 { return l.work.back }
+// RefundWork returns the most steps to give back a charge.
+func (l *Limit) RefundWork() int64 { return l.work.refund }
 
 // WorstWork returns the most steps to decide, charge or give back a request of up to that
 // cost.
-func (l *Limit) WorstWork(cost int64) int64 { return max(l.Work(cost), l.work.back) }
+func (l *Limit) WorstWork(cost int64) int64 { return max(l.Work(cost), l.work.refund) }
 
 // Lighter returns the nearest limit whose WorstWork is less by at least that many steps, or
 // nil if there is none.

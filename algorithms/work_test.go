@@ -6,9 +6,9 @@ import "testing"
 // charged and given back within its worst work.
 func TestWork(t *testing.T) {
 	largest := []Quota{
-		{Algorithm: "sliding_log", Events: MostLogged, Window: minute},
-		{Algorithm: "sliding_log", Events: MostLogged, Window: minute, MinInterval: 1},
-		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: mostBuckets},
+		{Algorithm: "sliding_log", Events: MaxLogged, Window: minute},
+		{Algorithm: "sliding_log", Events: MaxLogged, Window: minute, MinInterval: 1},
+		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: maxBuckets},
 		{Algorithm: "sliding_log", Events: 1, Window: minute},
 		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: 1},
 	}
@@ -17,19 +17,19 @@ func TestWork(t *testing.T) {
 	}
 	for _, q := range largest {
 		l := mustLimit(t, q)
-		if worst := l.WorstWork(1<<31 - 1); worst > MostWork*9/10 {
-			t.Errorf("%v takes %d steps of %d", l, worst, MostWork)
+		if worst := l.WorstWork(1<<31 - 1); worst > MaxWork*9/10 {
+			t.Errorf("%v takes %d steps of %d", l, worst, MaxWork)
 		}
-		for _, cost := range []int64{0, 1, 1000, MostLogged, 1<<31 - 1} {
+		for _, cost := range []int64{0, 1, 1000, MaxLogged, 1<<31 - 1} {
 			worst := l.WorstWork(cost)
-			if work := l.Work(cost); work < 1 || work > worst || l.BackWork() > worst || worst > l.WorstWork(cost+1) {
-				t.Errorf("%v: cost %d takes %d steps, giving one back %d, and the worst %d", l, cost, work, l.BackWork(), worst)
+			if work := l.Work(cost); work < 1 || work > worst || l.RefundWork() > worst || worst > l.WorstWork(cost+1) {
+				t.Errorf("%v: cost %d takes %d steps, giving one back %d, and the worst %d", l, cost, work, l.RefundWork(), worst)
 			}
 		}
 	}
 	for _, q := range []Quota{
-		{Algorithm: "sliding_log", Events: MostLogged + 1, Window: minute},
-		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: mostBuckets + 1},
+		{Algorithm: "sliding_log", Events: MaxLogged + 1, Window: minute},
+		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: maxBuckets + 1},
 	} {
 		if _, err := NewLimit(q); err == nil {
 			t.Errorf("%+v is legal", q)
@@ -40,12 +40,12 @@ func TestWork(t *testing.T) {
 // What is suggested instead of a limit is legal, is lighter by enough, and not by much more.
 func TestLighter(t *testing.T) {
 	for _, q := range []Quota{
-		{Algorithm: "sliding_log", Events: MostLogged, Window: minute, MinInterval: 5},
-		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: mostBuckets},
+		{Algorithm: "sliding_log", Events: MaxLogged, Window: minute, MinInterval: 5},
+		{Algorithm: "sliding_log", Events: 1 << 40, Window: minute, Buckets: maxBuckets},
 	} {
 		l := mustLimit(t, q)
 		for _, by := range []int64{1, 26, 1000, 30_001} {
-			for _, cost := range []int64{1, MostLogged} {
+			for _, cost := range []int64{1, MaxLogged} {
 				const jump = 150 // where a log has one doubling less
 				want := l.WorstWork(cost) - by
 				lighter := l.Lighter(cost, by)
@@ -57,7 +57,7 @@ func TestLighter(t *testing.T) {
 				}
 			}
 		}
-		if lighter := l.Lighter(1, MostWork); lighter != nil {
+		if lighter := l.Lighter(1, MaxWork); lighter != nil {
 			t.Errorf("%v instead of %v", lighter, l)
 		}
 	}

@@ -61,9 +61,9 @@ func randomBan(r *rand.Rand, window algorithms.Micros) *algorithms.Ban {
 		Duration: pick(r, 1, 1000, window, 1+r.Int64N(2*window), 1+r.Int64N(1<<r.IntN(48))),
 	}
 	b.Duration = min(b.Duration, 1<<50)
-	b.Most = min(pick(r, b.Duration, b.Duration+1, 3*b.Duration, 8*b.Duration, b.Duration<<r.IntN(40)), 1<<51)
-	if b.Most < b.Duration { // which has overflowed
-		b.Most = 1 << 51
+	b.Max = min(pick(r, b.Duration, b.Duration+1, 3*b.Duration, 8*b.Duration, b.Duration<<r.IntN(40)), 1<<51)
+	if b.Max < b.Duration { // which has overflowed
+		b.Max = 1 << 51
 	}
 	if err := b.Check(); err != nil {
 		panic(err)

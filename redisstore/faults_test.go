@@ -69,7 +69,7 @@ func TestFaultImmortalKeys(t *testing.T) {
 			}
 			did := fmt.Sprintf("%v of cost %d, max wait %d", r.Mode, r.Cost, r.MaxWait)
 			most := one[0].Outcome.Decisions[0].ResetAfter + 2*quantum(limit)
-			if limit.Lingers() {
+			if limit.KeptAfterReset() {
 				most += limit.Window
 			}
 			if allowed && r.Cost > 0 {

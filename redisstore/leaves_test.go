@@ -32,7 +32,7 @@ func TestWorkOfSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const most = int(algorithms.MostWork / algorithms.CounterWork)
+	const most = int(algorithms.MaxWork / algorithms.CounterWork)
 	requests := []store.Request{{Slots: &store.Slots{ID: "s", Limit: 1}, Ban: &store.Ban{ID: "b"}}}
 	for name, test := range map[string]struct {
 		make func() *pendingCall
@@ -107,7 +107,7 @@ func TestFullMessageOfOverrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.queue.calls = []*pendingCall{givesBack("k")}
-	const most = algorithms.MostWork / algorithms.CounterWork
+	const most = algorithms.MaxWork / algorithms.CounterWork
 	for range most + 100 {
 		take := []store.Request{{Zone: "z", Key: "k", Override: new(store.Override), Shadow: true}}
 		s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, take))

@@ -118,7 +118,7 @@ func BenchmarkLongest(b *testing.B) {
 	}
 	// Every script is there before it is measured.
 	for _, l := range allLongest(b) {
-		for _, ban := range []*store.Ban{nil, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1})} {
+		for _, ban := range []*store.Ban{nil, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1})} {
 			r := ask("k", 1, l.limit)
 			r.Ban = ban
 			refund(began, take(began, r), 1)
@@ -133,12 +133,12 @@ func BenchmarkLongest(b *testing.B) {
 		var batch [][]store.Request
 		begin := func(of int64, cost int64) {
 			batch = nil
-			for work := int64(0); work <= algorithms.MostWork; work += l.limit.Work(cost) {
+			for work := int64(0); work <= algorithms.MaxWork; work += l.limit.Work(cost) {
 				limit := l.limit
 				own := *limit.Limit
 				limit.Limit = &own
 				r := ask(fmt.Sprint("batch", len(batch)), cost, limit)
-				r.Ban = storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Most: hour})
+				r.Ban = storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: hour, Duration: hour, Max: hour})
 				r.Override = new(store.Override)
 				batch = append(batch, []store.Request{r})
 			}
@@ -191,7 +191,7 @@ func BenchmarkLongest(b *testing.B) {
 			}
 		})
 		// One request whose limits are all the work that there may be.
-		rest := l.limit.Lighter(1<<31, 2*l.limit.WorstWork(1<<31)-algorithms.MostWork)
+		rest := l.limit.Lighter(1<<31, 2*l.limit.WorstWork(1<<31)-algorithms.MaxWork)
 		two := []store.Limit{l.limit, store.NewLimit("z", "two", rest)}
 		measure(name+"/two limits, take all", func() {
 			take(began, ask("k", n, l.limit))
@@ -227,7 +227,7 @@ func TestWorkPerCall(t *testing.T) {
 	defer redisstore.SetFlying(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
-	const most = algorithms.MostLogged
+	const most = algorithms.MaxLogged
 	for _, test := range []struct {
 		events int64
 		cost   int64

@@ -226,7 +226,7 @@ func poisonables(t testing.TB) (all []poisonable) {
 		all = append(all, poisonable{id: limit.ID, limit: &limit, poisons: poisons})
 	}
 	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 10}
-	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 60_000_000, Duration: 60_000_000, Most: 60_000_000})
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 60_000_000, Duration: 60_000_000, Max: 60_000_000})
 	return append(all,
 		poisonable{id: slots.ID, slots: slots, poisons: poisonedSlots},
 		poisonable{id: ban.ID, limit: all[0].limit, ban: ban, poisons: func(r *rand.Rand) []poison {
@@ -432,32 +432,32 @@ func TestPoisonCatchesMutants(t *testing.T) {
 	client := redistest.Start(t).Client
 	every := everyScript()
 	for _, m := range []struct{ name, old, new string }{
-		{"any length", "if #state ~= 8 * count then foreign() end", ""},
+		{"any length", "if #state ~= 8 * count then not_a_budget() end", ""},
 		{"negative numbers", "if a < 0 or b < 0 or a > forever", "if a > forever"},
 		{"numbers that are too large", "a < 0 or b < 0 or a > forever or b > forever", "a < 0 or b < 0"},
 		{"the last number alone", "a < 0 or b < 0 or a > forever or b > forever", "b < 0 or b > forever"},
 		{"the first number alone", "a < 0 or b < 0 or a > forever or b > forever", "a < 0 or a > forever"},
-		{"any third number", "if c < 0 or c > forever then foreign() end", ""},
+		{"any third number", "if c < 0 or c > forever then not_a_budget() end", ""},
 		{"third numbers that are too large", "if c < 0 or c > forever", "if c < 0"},
 		{"numbers that go back", "l.first = sliding_log_check(first, after)", "l.first = first"},
-		{"more buckets than events", "entries > l.held or", "false or"},
-		{"events without buckets", "entries == 0 and l.held > 0", "false"},
-		{"a bucket before the first", "sliding_log_check(first - l.first, l.held)", "sliding_log_check(max(first - l.first, 0), l.held)"},
-		{"a bucket behind the last", "sliding_log_check(first - l.first, l.held)", "sliding_log_check(first - l.first, forever)"},
-		{"negative stamps", "n >= 0 and n <= most", "n <= most"},
-		{"stamps that are too large", "n >= 0 and n <= most", "n >= 0"},
+		{"more buckets than events", "entries > l.length or", "false or"},
+		{"events without buckets", "entries == 0 and l.length > 0", "false"},
+		{"a bucket before the first", "sliding_log_check(first - l.first, l.length)", "sliding_log_check(max(first - l.first, 0), l.length)"},
+		{"a bucket behind the last", "sliding_log_check(first - l.first, l.length)", "sliding_log_check(first - l.first, forever)"},
+		{"negative stamps", "n >= 0 and n <= bound", "n <= bound"},
+		{"stamps that are too large", "n >= 0 and n <= bound", "n >= 0"},
 		{"parts of a stamp", " or n % 1 ~= 0 then", " then"},
-		{"no number is one", "not (n >= 0 and n <= most) or n % 1 ~= 0", "n < 0 or n > most or n % 1 > 0"},
+		{"no number is one", "not (n >= 0 and n <= bound) or n % 1 ~= 0", "n < 0 or n > bound or n % 1 > 0"},
 		{"more entries than places", "sliding_log_check(entries, places)", "sliding_log_check(entries, forever)"},
 		{"a place that is none", "sliding_log_check(head, max(places - 1, 0))", "sliding_log_check(head, forever)"},
-		{"an empty string is no log", "if redis.call('EXISTS', key) == 1 then foreign() end", ""},
+		{"an empty string is no log", "if redis.call('EXISTS', key) == 1 then not_a_budget() end", ""},
 		{"negative counts of slots", "if count < 0 or count", "if count"},
-		{"counts of slots that are too large", "count > most_slots or", "false or"},
+		{"counts of slots that are too large", "count > max_slots or", "false or"},
 		{"slots that expired before time began", "expires < 0 or expires > forever", "expires > forever"},
 		{"slots that expire after time ends", "expires < 0 or expires > forever", "expires < 0"},
-		{"absent strings are written over", "text[k], 'NX', 'PX', lifetimes[k])", "text[k], 'PX', lifetimes[k])"},
-		{"a refused write fails nothing", "if keys[own] == name then fail(operation, err) end", ""},
-		{"one that fails undoes those before", "      undo_changes()\n", "      changes = 0\n"},
+		{"absent strings are written over", "pending[k], 'NX', 'PX', pending_ttl[k])", "pending[k], 'PX', pending_ttl[k])"},
+		{"a denied write fails nothing", "if keys[own] == name then fail(operation, err) end", ""},
+		{"one that fails undoes those before", "      undo_changes()\n", "      changed_count = 0\n"},
 		{"a refund that fails gives back in part", "      undo_changes()\n", ""},
 	} {
 		t.Run(m.name, func(t *testing.T) {

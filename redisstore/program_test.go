@@ -218,7 +218,7 @@ func (p *program) addPoison() {
 		}
 		return []store.Limit{store.NewLimit("p", "", l)}
 	}
-	ban := &store.Ban{Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 1, Most: 1}, ID: store.BanID("p", "")}
+	ban := &store.Ban{Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1}, ID: store.BanID("p", "")}
 	for n, key := range []poisonedKey{
 		{request: store.Request{Limits: limit("gcra")}, value: "hello"},
 		{request: store.Request{Limits: limit("token_bucket")}, value: "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"},
@@ -255,7 +255,7 @@ func (p *program) edges(edges []algorithms.Micros) []algorithms.Micros {
 			}
 		}
 		if q.Ban != nil {
-			edges = append(edges, q.Ban.Window, q.Ban.Most)
+			edges = append(edges, q.Ban.Window, q.Ban.Max)
 		}
 	}
 	return edges

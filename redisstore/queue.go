@@ -79,7 +79,7 @@ type pendingCall struct {
 	key       string
 	slotNames []string // of the slots that the call takes, looks at or sets
 	queued    time.Time
-	work      int64 // see [algorithms.MostWork]
+	work      int64 // see [algorithms.MaxWork]
 	sent      bool  // or about to be sent; guarded by the mutex of the queue
 	resent    bool  // has been sent before, and certainly didn't run
 
@@ -271,7 +271,7 @@ func (s *Store) fillLocked(b *batch) {
 		if s.dropExpiredLocked(c, now) || s.parkIfBlockedLocked(c) {
 			continue
 		}
-		if work += c.work; work > algorithms.MostWork && len(b.calls) > 0 {
+		if work += c.work; work > algorithms.MaxWork && len(b.calls) > 0 {
 			break
 		}
 		if c.requests != nil {

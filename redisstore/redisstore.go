@@ -304,11 +304,11 @@ func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*pen
 				work += l.Work(one.Charge)
 			}
 			if refunds {
-				work += l.BackWork()
+				work += l.RefundWork()
 			}
 		}
 		c := last[one.Request.Key]
-		if c == nil || c.work+work > algorithms.MostWork {
+		if c == nil || c.work+work > algorithms.MaxWork {
 			c = &pendingCall{key: one.Request.Key, now: now, alone: now != 0, queued: time.Now()}
 			last[c.key] = c
 			made = append(made, c)

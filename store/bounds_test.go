@@ -36,7 +36,7 @@ func isKept(use func(key string)) bool {
 
 // However long a key is, and whatever it is part of, a store keeps nothing of it.
 func TestNothingOfAKeyIsKept(t *testing.T) {
-	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	for name, open := range map[string]func() store.Store{
 		"memory":      func() store.Store { return store.NewSharedMemory().Bounded(1000, zoneCount(1), func(string) {}) },
 		"full memory": func() store.Store { return store.NewSharedMemory().Bounded(1, zoneCount(2), func(string) {}) },

@@ -178,7 +178,7 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 		key.id = rule.id
 		d := findDenial(s.byBudget[key], rule, now)
 		switch {
-		case (d == nil || r.Shadow) && (rule.limit == nil || rule.limit.Lingers()):
+		case (d == nil || r.Shadow) && (rule.limit == nil || rule.limit.KeptAfterReset()):
 			return false, true // the ban may have to count a denial, or the budget may have to begin
 		case d == nil:
 			continue

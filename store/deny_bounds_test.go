@@ -113,7 +113,7 @@ func TestDenyCacheAndSlots(t *testing.T) {
 		}
 
 		banned := requestWithSlots()
-		banned[0].Ban = storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Most: 3_600_000_000})
+		banned[0].Ban = storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Max: 3_600_000_000})
 		check(banned, false, true)
 		for range 3 {
 			if check(banned, false, false); banned[0].Outcome.Verdict != store.Banned || banned[0].Outcome.Ban.EndsAfter != 3_600_000_000 {

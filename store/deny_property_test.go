@@ -55,7 +55,7 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 		zone := fmt.Sprint("z", z)
 		if rng.IntN(3) == 0 {
 			length := 1 + rng.Int64N(3_000_000)
-			bans[z] = storetest.Ban(t, zone, algorithms.Ban{After: 1 + rng.Int64N(3), Window: 5_000_000, Duration: length, Most: 4 * length})
+			bans[z] = storetest.Ban(t, zone, algorithms.Ban{After: 1 + rng.Int64N(3), Window: 5_000_000, Duration: length, Max: 4 * length})
 		}
 		if rng.IntN(5) == 0 {
 			slots[z] = &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1 + rng.Int64N(2)}

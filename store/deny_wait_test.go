@@ -62,7 +62,7 @@ func TestDenyCacheBanFlood(t *testing.T) {
 		withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
 			initial := int64(0)
 			begins := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 3_600_000_000, Initial: &initial})
-			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+			ban := storetest.Ban(t, "z", algorithms.Ban{After: after, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 			requestWithBan := func(cost int64) []store.Request {
 				requests := request(cost, begins)
 				requests[0].Mode, requests[0].Ban = mode, ban

@@ -17,7 +17,7 @@ func TestFailover(t *testing.T) {
 	var failures []error
 	s := store.NewFailover(f, store.NewSharedMemory().Bounded(1000, zoneCount(1), nil), func(err error) { failures = append(failures, err) })
 	limit := fixedWindow(t, 6, time.Hour)
-	share, err := limit.Limit.Part(1, 3)
+	share, err := limit.Limit.Share(1, 3)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
 	s := memory.Bounded(3, zoneCount(1), nil)
 	limits := []store.Limit{fixedWindow(t, 1, time.Hour)}
-	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
 		t.Helper()
 		r := []store.Request{{Zone: "z", Key: key, Cost: 1, Limits: limits, Ban: ban}}
@@ -51,7 +51,7 @@ func TestMemoryHoldsBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()
 		s := memory.Bounded(10, zoneCount(1), nil)
-		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Most: 3_600_000_000})
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 60_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 		take := func() bool {
 			t.Helper()
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
@@ -86,7 +86,7 @@ func TestMemoryHoldsBansByHand(t *testing.T) {
 		memory := store.NewSharedMemory()
 		s := memory.Bounded(10, zoneCount(1), nil)
 		const minute = 60_000_000
-		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Most: 3 * minute})
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: minute, Max: 3 * minute})
 		r := []store.Request{{Zone: "z", Key: "k", Cost: 2, Limits: []store.Limit{fixedWindow(t, 1, time.Minute)}, Ban: ban}}
 		for _, test := range []struct {
 			after time.Duration // the end of the ban by hand

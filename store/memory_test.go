@@ -337,7 +337,7 @@ func TestMemoryCountsLongLogs(t *testing.T) {
 // The target is no allocation at all beyond the key, which is the caller's.
 func TestMemoryTakeAllocatesNothing(t *testing.T) {
 	s := store.NewSharedMemory().Bounded(1_000_000, zoneCount(1), nil)
-	ban := storetest.Ban(t, "z", algorithms.Ban{After: 100, Window: 1_000_000, Duration: 1000, Most: 1000})
+	ban := storetest.Ban(t, "z", algorithms.Ban{After: 100, Window: 1_000_000, Duration: 1000, Max: 1000})
 	for _, q := range storetest.Quotas(1000, 1000) {
 		t.Run(q.Algorithm, func(t *testing.T) {
 			r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{storetest.Limit(t, "z", q)}}}

@@ -140,7 +140,7 @@ func (tx *transaction) findEntries(request int, r *Request) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		e := tx.findOrShare(request, zone, l.ID)
-		if e.exists && l.Lingers() && e.expires <= tx.now { // an expired budget with Initial begins anew
+		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins anew
 			e.state = algorithms.State{}
 		}
 		tx.entries = append(tx.entries, e)
@@ -194,7 +194,7 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 		n++
 		if d.Charged > 0 || e.state != e.before {
 			expires := tx.now + d.ResetAfter
-			if l := &r.Limits[j]; l.Lingers() {
+			if l := &r.Limits[j]; l.KeptAfterReset() {
 				expires = l.Expires(&e.state)
 			}
 			tx.save(e, expires)
@@ -234,12 +234,12 @@ func (tx *transaction) refund(request int, r *Request, n int64) {
 		}
 		l := r.Limits[i]
 		e := tx.findCharged(request, r.Zone, l.ID, d.Receipt.Shared)
-		if !e.exists || l.Lingers() && e.expires <= tx.now { // a saved budget would not begin anew
+		if !e.exists || l.KeptAfterReset() && e.expires <= tx.now { // a saved budget would not begin anew
 			continue
 		}
 		algorithms.Refund(l.Limit, &e.state, tx.now, d.Receipt, min(n, d.Charged))
 		expires := e.expires
-		if l.Lingers() {
+		if l.KeptAfterReset() {
 			expires = l.Expires(&e.state)
 		}
 		tx.save(&e, expires)

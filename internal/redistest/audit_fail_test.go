@@ -37,7 +37,7 @@ func newAuditedClient(t *testing.T, s *redisstore.Store) *auditedClient {
 		tight: storetest.Limit(t, "b", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: minute}),
 		slots: &store.Slots{ID: store.SlotsID("s", ""), Limit: 2},
 		ban: &store.Ban{ID: store.BanID("b", ""), Ban: &algorithms.Ban{
-			After: 2, Window: minute, Duration: minute, Most: 4 * minute,
+			After: 2, Window: minute, Duration: minute, Max: 4 * minute,
 		}},
 	}
 }

@@ -61,7 +61,7 @@ func testZones(t *testing.T, window algorithms.Micros) (zones []store.Request) {
 				r.Slots = &store.Slots{ID: store.SlotsID(r.Zone, ""), Limit: 2}
 			case 2:
 				r.Ban = &store.Ban{ID: store.BanID(r.Zone, ""), Ban: &algorithms.Ban{
-					After: 3, Window: window, Duration: window / 4, Most: window,
+					After: 3, Window: window, Duration: window / 4, Max: window,
 				}}
 			case 3:
 				r.Override = new(store.Override)

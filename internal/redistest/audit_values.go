@@ -36,7 +36,7 @@ func (r *replay) valueAt(name string) *value {
 
 // updateExpiry sets expires after a change of a limit's state.
 func (v *value) updateExpiry(l *algorithms.Limit) {
-	if v.expires = 0; l.Lingers() && v.state != (algorithms.State{}) {
+	if v.expires = 0; l.KeptAfterReset() && v.state != (algorithms.State{}) {
 		v.expires = l.Expires(&v.state)
 	}
 }

@@ -30,7 +30,7 @@ func testBan(t *testing.T, s Store) {
 	quotas := Quotas(2, 1000*minute)
 	initial := int64(2)
 	quotas = append(quotas, algorithms.Quota{Algorithm: "token_bucket", Events: 3, Window: 1000 * minute, Initial: &initial})
-	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Most: 2 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Max: 2 * minute})
 	for i, q := range quotas {
 		for _, mode := range []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform} {
 			limit := Limit(t, "z", q)
@@ -85,7 +85,7 @@ func testBan(t *testing.T, s Store) {
 				take(3*minute+1, false, false, 0)
 				// The limits are others, and so is the ban.
 				r[0].Limits = []store.Limit{Limit(t, "z", Quotas(50, minute)[0])}
-				r[0].Ban = Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Most: second})
+				r[0].Ban = Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Max: second})
 				r[0].Mode = algorithms.Binary
 				take(3*minute+1, true, false, 0)
 				r[0].Cost = 51
@@ -101,7 +101,7 @@ func testBan(t *testing.T, s Store) {
 // testBanCountsOwnDenials checks that a ban counts only denials by the limits of its zone.
 func testBanCountsOwnDenials(t *testing.T, s Store) {
 	one := algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute}
-	ban := algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: minute}
+	ban := algorithms.Ban{After: 1, Window: minute, Duration: minute, Max: minute}
 	many := Limit(t, "many", Quotas(100, minute)[0])
 	r := append(newBanRequest("many", "a", 1, many, Ban(t, "many", ban)), newRequest("one", "b", 1, Limit(t, "one", one))...)
 	same := append(newBanRequest("many", "c", 1, many, Ban(t, "many", ban)), newRequest("one", "c", 1, Limit(t, "one", one))...)
@@ -143,7 +143,7 @@ func testBanCountsOwnDenials(t *testing.T, s Store) {
 // the ban denies all others.
 func testBanConcurrency(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1000 * minute})
-	ban := Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Most: 1000 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 30, Window: 1000 * minute, Duration: 1000 * minute, Max: 1000 * minute})
 	var passed, counted atomic.Int64
 	flood(t, 16, 20, func() error {
 		r := newBanRequest("z", "k", 1, limit, ban)

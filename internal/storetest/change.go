@@ -249,7 +249,7 @@ func testForget(t *testing.T, s Store) {
 
 func testBanByHand(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 1, Window: minute})
-	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Max: 4 * minute})
 	r := newBanRequest("z", "k", 1, limit, ban)
 	take := func(after algorithms.Micros, allowed bool, rest algorithms.Micros) {
 		t.Helper()

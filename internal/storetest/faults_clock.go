@@ -243,7 +243,7 @@ func testRefundClockSetBack(t *testing.T, s Store) {
 func testBanClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
-	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Max: 4 * minute})
 	r := newBanRequest("z", "k", 1, one, ban)
 	for _, want := range []bool{true, false, false} {
 		if takeAt(t, s, at, r) != want {
@@ -267,7 +267,7 @@ func testBanClockSetBack(t *testing.T, s Store) {
 func testBanByHandClockSetBack(t *testing.T, s Store) {
 	const at, back = start + 60*minute, 10 * minute
 	one := Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second})
-	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Most: 4 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 1, Window: minute, Duration: minute, Max: 4 * minute})
 	changeAt(t, s, at, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 60 * minute})
 	r := newBanRequest("z", "k", 1, one, ban)
 	for _, after := range []algorithms.Micros{0, minute, 60*minute - 1} {

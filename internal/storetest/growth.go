@@ -51,14 +51,14 @@ func Growths(t testing.TB) []Growth {
 	}
 	for n := int64(10); n <= 100_000; n *= 10 {
 		for _, q := range Quotas(n, hour) {
-			if q.Algorithm != "sliding_log" || n <= algorithms.MostLogged {
+			if q.Algorithm != "sliding_log" || n <= algorithms.MaxLogged {
 				add(q.Algorithm, n, q)
 			}
 			switch q.Algorithm {
 			case "sliding_log":
 				apart, coarse, fine := q, q, q
 				apart.MinInterval, coarse.Buckets, fine.Buckets = second/1000, 60, 1000
-				if n <= algorithms.MostLogged {
+				if n <= algorithms.MaxLogged {
 					add("sliding_log min_interval", n, apart)
 				}
 				add("sliding_log buckets 60", n, coarse)

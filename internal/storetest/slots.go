@@ -160,7 +160,7 @@ func testSlotsOfZones(t *testing.T, s Store) {
 // testSlotsWithLimits has slots, a limit and a ban in one zone. Each decides on its own.
 func testSlotsWithLimits(t *testing.T, s Store) {
 	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: 1000 * minute})
-	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Most: minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: minute, Duration: minute, Max: minute})
 	newRequest := func(mode algorithms.Mode) []store.Request {
 		r := newSlotsRequest("z", "k", 2)
 		r[0].Limits, r[0].Ban, r[0].Mode = []store.Limit{limit}, ban, mode

@@ -308,7 +308,7 @@ func (r *reader) take(overrides, zones int) *Take {
 			z.SlotsLimit, z.Slots, z.Peek = r.number(), r.key(&r.strings), slots == 2
 		}
 		if ban == 1 {
-			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Most: r.number()}
+			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Max: r.number()}
 			z.BanName = r.key(&r.strings)
 		}
 	}

@@ -100,7 +100,7 @@ func randomOperation(r *rand.Rand, m *Message, limits []*algorithms.Limit) Opera
 			z.Slots, z.SlotsLimit, z.Peek = readNames.Name(q.Key, q.Slots.ID), q.Slots.Limit, q.Peek
 		}
 		if r.IntN(2) == 0 {
-			b := &algorithms.Ban{After: 1 + r.Int64N(9), Window: 5_000_000, Duration: 7_000_000, Most: 1 << 40}
+			b := &algorithms.Ban{After: 1 + r.Int64N(9), Window: 5_000_000, Duration: 7_000_000, Max: 1 << 40}
 			q.Ban = &store.Ban{Ban: b, ID: store.BanID(q.Zone, "")}
 			z.BanName, z.Ban = readNames.Name(q.Key, q.Ban.ID), *b
 		}

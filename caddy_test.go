@@ -138,6 +138,11 @@ func (c *caddyProcess) run(t testing.TB) error {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
 			_ = r.Body.Close()
+			// Caddy answers this once the configuration is in force. It serves the site before that.
+			if r, err = client.Get("http://" + c.admin + "/config/"); err != nil {
+				return err
+			}
+			_ = r.Body.Close()
 			if loops := c.acceptLoops(); loops != c.loops {
 				return fmt.Errorf("%d servers accept connections, want %d", loops, c.loops)
 			}

@@ -10,12 +10,13 @@ import (
 	"strings"
 )
 
-// parseAddress reads the address by hand: what a URL library says of a malformed
-// one repeats the password in it.
+// parseAddress splits the address into its parts. The errors of a URL parser would repeat the
+// password of a malformed URL, so they are not used.
 func (o *Options) parseAddress() error {
 	switch {
 	case o.MasterName != "":
-		return o.parseHosts("with master_name each redis address is host:port of a Sentinel", "127.0.0.1:26379, and username, password, db and tls as options")
+		return o.parseHosts("with master_name each redis address is host:port of a Sentinel",
+			"127.0.0.1:26379, and username, password, db and tls as options")
 	case o.Cluster:
 		return o.parseHosts("with cluster each redis address is host:port of a node", "127.0.0.1:6379, and username, password and tls as options")
 	}
@@ -40,7 +41,7 @@ func (o *Options) parseAddress() error {
 	return nil
 }
 
-// network is that of the address, which is read already.
+// network returns the network of the parsed address, for [net.Dial].
 func (o *Options) network() string {
 	if strings.HasPrefix(o.Address, "/") {
 		return "unix"
@@ -48,17 +49,16 @@ func (o *Options) network() string {
 	return "tcp"
 }
 
-// parseURL puts the parts of a URL where they belong. What stands there already
-// stays.
+// parseURL sets the options that a URL holds. Options that are already set take precedence.
 func (o *Options) parseURL(scheme, rest string) error {
 	form := scheme + "://[user[:password]@]host[:port][/db]"
 	if scheme == "unix" {
 		form = "unix://[user[:password]@]/path[?db=number]"
 	}
-	malformed := errors.New("redis URL is malformed (it is not repeated here, for it may hold a password): " +
+	malformed := errors.New("redis URL is malformed (not shown, because it may hold a password): " +
 		"write " + form + ", special characters of the password percent-encoded")
 	if scheme != "redis" && scheme != "rediss" && scheme != "unix" {
-		return errors.New("redis URL has another scheme than redis, rediss and unix: write host:port or redis://host:port")
+		return errors.New("redis URL must have the scheme redis, rediss or unix: write host:port or redis://host:port")
 	}
 	u, err := url.Parse("redis://" + rest)
 	if err != nil || (u.Hostname() == "") != (scheme == "unix") {
@@ -103,7 +103,8 @@ func (o *Options) parseURL(scheme, rest string) error {
 	return nil
 }
 
-// parseHosts reads addresses that can't be URLs, as rule says.
+// parseHosts parses a list of host:port, in which URLs are not allowed. rule is the beginning of an
+// error.
 func (o *Options) parseHosts(rule, example string) error {
 	all := o.hosts()
 	for i, one := range all {

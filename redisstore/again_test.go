@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Calls that travel alone, as they do where a slot of a cluster has moved, end even if none of them
-// gets a connection and they are more than may be in flight.
+// Calls sent alone, as after a redirect, end even if none gets a connection and they are more than
+// may be in flight.
 func TestAloneEnds(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -26,7 +26,7 @@ func TestAloneEnds(t *testing.T) {
 	var takes sync.WaitGroup
 	for range 2 * maxInFlight {
 		takes.Go(func() {
-			c := s.newTake(context.Background(), 0, []store.Request{{Zone: "z"}})
+			c := s.newTakeCall(context.Background(), 0, []store.Request{{Zone: "z"}})
 			if err := s.sendAlone(c, time.Now().Add(50*time.Millisecond), false); err == nil {
 				t.Error("a take succeeds without Redis")
 			}

@@ -14,25 +14,26 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// batch holds the calls that are sent together, in one message. In a cluster there is one message
-// for each slot, because a script can reach only one. Scripts that don't name their keys can
-// reach all slots of a node, but were seen to lose a charge while slots move.
+// batch holds the calls that are sent together, in one round trip. They share one script call; in a
+// cluster, one for each slot, because a script can reach only one slot. Scripts that don't name
+// their keys can reach all slots of a node, but were seen to lose a charge while slots move.
 //
-// Keys do not share hash tags either. With 16 tags in a cluster of three masters, a message held
-// 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a sixteenth of
-// all keys. Until it has moved, requests with several limits whose budgets begin would fail.
+// Keys do not share hash tags either. With 16 tags in a cluster of three masters, a script call
+// held 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a
+// sixteenth of all keys. Until the slot has moved, requests with several limits whose budgets begin
+// would fail.
 type batch struct {
 	calls       []*pendingCall
-	sets        []slotsOp      // of all keys
-	setAt       map[string]int // the position in sets of each name
+	slotsOps    []slotsOp      // at most one for each name
+	slotsOpAt   map[string]int // the position in slotsOps of each name
 	scriptCalls []*scriptCall
 }
 
-// scriptCall is a message, and the calls and sets in it.
+// scriptCall is one message to the script, with its calls and its operations on slots.
 type scriptCall struct {
 	wire.Message
-	calls []*pendingCall
-	sets  []*slotsOp
+	calls    []*pendingCall
+	slotsOps []*slotsOp
 
 	keys    []string
 	args    []any
@@ -45,7 +46,7 @@ type scriptCall struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-func (b *batch) alone() bool { return len(b.calls) > 0 && b.calls[0].alone }
+func (b *batch) isAlone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
 func (b *batch) release() {
 	b.reset()
@@ -54,107 +55,107 @@ func (b *batch) release() {
 
 func (b *batch) reset() {
 	clear(b.calls)
-	clear(b.sets)
-	clear(b.setAt)
-	b.calls, b.sets = b.calls[:0], b.sets[:0]
-	for _, p := range b.scriptCalls {
-		clear(p.calls)
-		clear(p.sets)
-		p.payload = payload{}
-		p.calls, p.sets = p.calls[:0], p.sets[:0]
+	clear(b.slotsOps)
+	clear(b.slotsOpAt)
+	b.calls, b.slotsOps = b.calls[:0], b.slotsOps[:0]
+	for _, sc := range b.scriptCalls {
+		clear(sc.calls)
+		clear(sc.slotsOps)
+		sc.payload = payload{}
+		sc.calls, sc.slotsOps = sc.calls[:0], sc.slotsOps[:0]
 	}
 }
 
-// scriptCall returns the n-th part. It makes the part if there are only n.
-func (b *batch) scriptCall(n int) *scriptCall {
+// scriptCallAt returns the n-th script call. It makes the script call if there are only n.
+func (b *batch) scriptCallAt(n int) *scriptCall {
 	if n == len(b.scriptCalls) {
 		b.scriptCalls = append(b.scriptCalls, new(scriptCall))
 	}
 	return b.scriptCalls[n]
 }
 
-// divide divides the batch into its parts, and returns the number of parts.
-func (b *batch) divide(names wire.Names, bySlot bool) int {
+// split divides the batch into script calls, and returns their number.
+func (b *batch) split(names wire.Names, bySlot bool) int {
 	if !bySlot {
-		p := b.scriptCall(0)
-		p.calls = append(p.calls, b.calls...)
-		for i := range b.sets {
-			p.sets = append(p.sets, &b.sets[i])
+		sc := b.scriptCallAt(0)
+		sc.calls = append(sc.calls, b.calls...)
+		for i := range b.slotsOps {
+			sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
 		}
 		return 1
 	}
-	places := make(map[int]int, len(b.calls))
-	place := func(slot int) *scriptCall {
-		n, known := places[slot]
-		if !known {
-			n = len(places)
-			places[slot] = n
+	indexes := make(map[int]int, len(b.calls))
+	scriptCallOf := func(slot int) *scriptCall {
+		n, found := indexes[slot]
+		if !found {
+			n = len(indexes)
+			indexes[slot] = n
 		}
-		return b.scriptCall(n)
+		return b.scriptCallAt(n)
 	}
 	for _, c := range b.calls {
 		if c.setName == "" {
-			p := place(names.Slot(c.key))
-			p.calls = append(p.calls, c)
-		} else if b.op(c.setName) != nil {
-			p := place(wire.SlotOfName(c.setName))
-			p.calls = append(p.calls, c)
+			sc := scriptCallOf(names.Slot(c.key))
+			sc.calls = append(sc.calls, c)
+		} else if b.slotsOp(c.setName) != nil {
+			sc := scriptCallOf(wire.SlotOfName(c.setName))
+			sc.calls = append(sc.calls, c)
 		}
 	}
-	for i := range b.sets {
-		p := place(wire.SlotOfName(b.sets[i].name))
-		p.sets = append(p.sets, &b.sets[i])
+	for i := range b.slotsOps {
+		sc := scriptCallOf(wire.SlotOfName(b.slotsOps[i].name))
+		sc.slotsOps = append(sc.slotsOps, &b.slotsOps[i])
 	}
-	return len(places)
+	return len(indexes)
 }
 
-// write writes the message of the part.
-func (p *scriptCall) write(names wire.Names, h wire.Head) (set algorithms.Set) {
-	p.Reset(names, h)
-	p.arrange()
-	for _, op := range p.sets {
+// writeMessage writes the message, and returns the set that the script needs.
+func (sc *scriptCall) writeMessage(names wire.Names, h wire.Head) (set algorithms.Set) {
+	sc.Reset(names, h)
+	sc.sortCalls()
+	for _, op := range sc.slotsOps {
 		set = set.WithSlots()
 		if op.Set {
-			p.Set(op.name, op.Count)
+			sc.Set(op.name, op.Count)
 		}
 	}
-	for _, c := range p.calls {
+	for _, c := range sc.calls {
 		if c.requests != nil {
-			p.Take(c.requests)
-			set |= setOf(c.requests)
+			sc.Take(c.requests)
+			set |= scriptSetFor(c.requests)
 		}
 		for _, one := range c.corrections {
 			for _, l := range one.Request.Limits {
 				set = set.With(l.Algorithm())
 			}
 			if one.Refund > 0 {
-				p.Refund(one.Request, one.Refund)
+				sc.Refund(one.Request, one.Refund)
 			}
 			if one.Charge > 0 {
-				p.Charge(one.Request, one.Charge)
+				sc.Charge(one.Request, one.Charge)
 			}
 		}
 	}
 	return set
 }
 
-// arrange puts takes with the same limits side by side, because the script reads a limit only if
-// it isn't that of the take before. Corrections come first: a take that was asked for after them
-// must find them made.
-func (p *scriptCall) arrange() {
-	slices.SortStableFunc(p.calls, func(a, b *pendingCall) int { return strings.Compare(a.limits(), b.limits()) })
+// sortCalls puts takes with the same limits side by side, because the script reads a limit only if
+// it differs from the limit before. Corrections come first, so that a take sees all corrections
+// that were queued before it.
+func (sc *scriptCall) sortCalls() {
+	slices.SortStableFunc(sc.calls, func(a, b *pendingCall) int { return strings.Compare(a.firstLimitID(), b.firstLimitID()) })
 }
 
-// limits returns the ID of the first limit of a take. It is empty for other calls.
-func (c *pendingCall) limits() string {
+// firstLimitID returns the ID of the first limit of a take, or "" for other calls.
+func (c *pendingCall) firstLimitID() string {
 	if len(c.requests) == 0 || len(c.requests[0].Limits) == 0 {
 		return ""
 	}
 	return c.requests[0].Limits[0].ID
 }
 
-// setOf returns the set that a script needs to decide requests.
-func setOf(requests []store.Request) (set algorithms.Set) {
+// scriptSetFor returns the set that a script needs to decide requests.
+func scriptSetFor(requests []store.Request) (set algorithms.Set) {
 	for i := range requests {
 		r := &requests[i]
 		for j := range r.Limits {
@@ -170,30 +171,31 @@ func setOf(requests []store.Request) (set algorithms.Set) {
 	return set
 }
 
-// read reads the reply to the message of a part. The calls receive the errors that are theirs alone.
-func (b *batch) read(p *scriptCall, text string) error {
-	r := &p.reply
+// readReply reads the reply to a script call. The error is that of all calls; an error of one call
+// is set in the call.
+func (b *batch) readReply(sc *scriptCall, text string) error {
+	r := &sc.reply
 	if err := r.Read(text); err != nil || r.Late {
 		return cmp.Or(err, errLate)
 	}
-	for _, op := range p.sets {
+	for _, op := range sc.slotsOps {
 		if op.Set {
-			op.had, op.err = r.Set()
-			op.seen = true
+			op.found, op.err = r.Set()
+			op.known = true
 		}
 	}
-	for _, c := range p.calls {
+	for _, c := range sc.calls {
 		c.err = nil
 		if c.requests != nil {
-			p.found = p.found[:0]
-			c.allowed, p.found, c.err = r.Take(c.requests, p.found)
+			sc.found = sc.found[:0]
+			c.allowed, sc.found, c.err = r.Take(c.requests, sc.found)
 			if c.err == nil {
-				b.note(c, p.found)
+				b.recordSlots(c, sc.found)
 			}
 		}
 		for _, one := range c.corrections {
 			if one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
-				c.err = cmp.Or(c.err, r.Done())
+				c.err = cmp.Or(c.err, r.Refund())
 			}
 			if one.Charge > 0 {
 				limits := store.Request{Limits: one.Request.Limits}
@@ -207,8 +209,8 @@ func (b *batch) read(p *scriptCall, text string) error {
 
 func isCharged(d algorithms.Decision) bool { return d.Charged > 0 }
 
-// note notes how many slots a take found and took.
-func (b *batch) note(c *pendingCall, found []int64) {
+// recordSlots records how many slots a take found and took.
+func (b *batch) recordSlots(c *pendingCall, found []int64) {
 	n := 0
 	for i := range c.requests {
 		r := &c.requests[i]
@@ -216,9 +218,9 @@ func (b *batch) note(c *pendingCall, found []int64) {
 			continue
 		}
 		if !r.Peek {
-			op := b.op(c.slotNames[n])
-			if !op.seen {
-				op.had, op.seen = found[n], true
+			op := b.slotsOp(c.slotNames[n])
+			if !op.known {
+				op.found, op.known = found[n], true
 			}
 			if r.Outcome.Slots.Taken {
 				op.taken++
@@ -228,17 +230,17 @@ func (b *batch) note(c *pendingCall, found []int64) {
 	}
 }
 
-// op returns the operation of the batch on the slots of a name, or nil if the batch only looks at
-// them.
-func (b *batch) op(name string) *slotsOp {
-	if n, known := b.setAt[name]; known {
-		return &b.sets[n]
+// slotsOp returns the batch's operation on the slots of a name, or nil if the batch only reads
+// their count.
+func (b *batch) slotsOp(name string) *slotsOp {
+	if n, known := b.slotsOpAt[name]; known {
+		return &b.slotsOps[n]
 	}
 	return nil
 }
 
 // payload is the argument of the script. sent reports whether the client has asked for its bytes.
-// Before the client does, nothing is sent.
+// The client sends nothing before that.
 type payload struct {
 	bytes []byte
 	sent  bool
@@ -250,21 +252,34 @@ func (p *payload) MarshalBinary() ([]byte, error) {
 	return p.bytes, nil
 }
 
-// prepareCommand makes the script call of the part.
-func (p *scriptCall) prepareCommand(ctx context.Context, script *redis.Script) {
-	p.keys = p.AppendKeys(p.keys[:0])
-	p.payload = payload{bytes: p.Argument()}
-	p.args = append(p.args[:0], "evalsha", script.Hash(), len(p.keys))
-	for i := range p.keys {
-		p.args = append(p.args, &p.keys[i])
+// makeCommand makes the command of the script call.
+func (sc *scriptCall) makeCommand(ctx context.Context, script *redis.Script) {
+	sc.keys = sc.AppendKeys(sc.keys[:0])
+	sc.payload = payload{bytes: sc.Argument()}
+	sc.args = append(sc.args[:0], "evalsha", script.Hash(), len(sc.keys))
+	for i := range sc.keys {
+		sc.args = append(sc.args, &sc.keys[i])
 	}
-	p.args = append(p.args, &p.payload)
-	p.command = noRetryCmd{redis.NewStringCmd(ctx, p.args...)}
+	sc.args = append(sc.args, &sc.payload)
+	sc.command = noRetryCmd{redis.NewStringCmd(ctx, sc.args...)}
 }
 
-// noRetryCmd is a command that must run at most once. The client never sends it again, whatever happens,
-// noRetryCmd it may have been written. MaxRetries alone doesn't ensure that everywhere.
+// noRetryCmd is a command that must run at most once. The client never sends it again after it may
+// have been written. MaxRetries alone does not ensure that everywhere.
 type noRetryCmd struct{ *redis.StringCmd }
 
 // NoRetry implements [redis.Cmder].
 func (noRetryCmd) NoRetry() bool { return true }
+
+// takesSlot reports whether the call takes a slot of its n-th name, rather than reading the count.
+func (c *pendingCall) takesSlot(n int) bool {
+	for i := range c.requests {
+		if r := &c.requests[i]; r.Slots != nil {
+			if n == 0 {
+				return !r.Peek
+			}
+			n--
+		}
+	}
+	return false
+}

@@ -14,8 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// oneOfEach returns a limit of 10 a minute for each algorithm, and the script for
-// all of them.
+// oneOfEach returns a limit of 10 a minute for each algorithm, and a script for all of them.
 func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 	var set algorithms.Set
 	for _, q := range storetest.Quotas(10, 60_000_000) {
@@ -25,7 +24,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 	return limits, redis.NewScript(set.Script())
 }
 
-// runGroups runs one script call for all groups and passes on what became of each.
+// runGroups runs one script call for all groups, and calls check with the outcome of each.
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
 	var m wire.Message
@@ -50,8 +49,8 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 	}
 }
 
-// Several groups travel in one script call, and each is decided by itself: those
-// on a poisoned key fail, wherever they stand, and all others get their answer.
+// Several groups share a script call, and each is decided independently. Groups of a poisoned key
+// fail at any position, and all others are decided.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -89,7 +88,7 @@ func TestGroups(t *testing.T) {
 	t.Run("all", func(t *testing.T) { run(t, server.Client, func(int) bool { return true }) })
 }
 
-// Whatever fails in the middle of a group's writes, the reply stays in order.
+// The reply stays in order even if a group fails in the middle of its writes.
 func TestGroupsWithRefusedWrites(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -120,8 +119,8 @@ func TestGroupsWithRefusedWrites(t *testing.T) {
 	}
 }
 
-// Groups that differ in nothing but whether they are shadows are told apart: in the
-// shadow a zone charges nothing that another one refuses.
+// Groups that differ only in shadow are distinguished: in shadow mode a zone charges nothing that
+// another zone denies.
 func TestGroupsInTheShadow(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client
@@ -143,21 +142,21 @@ func TestGroupsInTheShadow(t *testing.T) {
 	}
 }
 
-// In a message, takes with the same limits are side by side, in the order in which they came, and
+// In a message, takes with the same limits are side by side, in the order of their arrival, and
 // behind all calls without limits.
 func TestArrange(t *testing.T) {
 	take := func(key, id string) *pendingCall {
 		return &pendingCall{key: key, requests: []store.Request{{Key: key, Limits: []store.Limit{{ID: id}}}}}
 	}
 	slots := &pendingCall{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
-	p := &scriptCall{calls: []*pendingCall{
+	sc := &scriptCall{calls: []*pendingCall{
 		take("1", "b"), take("2", "a"), {key: "refund", corrections: make([]store.Correction, 1)},
 		take("3", "b"), slots, take("1", "a"), take("1", "b"),
 	}}
-	p.arrange()
+	sc.sortCalls()
 	got := ""
-	for _, c := range p.calls {
-		got += c.key + c.limits() + " "
+	for _, c := range sc.calls {
+		got += c.key + c.firstLimitID() + " "
 	}
 	if want := "refund slots 2a 1a 1b 3b 1b "; got != want {
 		t.Errorf("%s, want %s", got, want)

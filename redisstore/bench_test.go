@@ -42,13 +42,13 @@ func BenchmarkBatch(b *testing.B) {
 
 func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisstore.Options) store.Store) {
 	for _, callers := range []int{1, 8, 64, 256, 1024} {
-		for _, flying := range []int{-1, 0, 2, 8} { // -1: as it is; 0: a call for each
-			b.Run(fmt.Sprintf("callers=%d/flying=%d", callers, flying), func(b *testing.B) {
+		for _, inFlight := range []int{-1, 0, 2, 8} { // -1: as it is; 0: a call for each
+			b.Run(fmt.Sprintf("callers=%d/inFlight=%d", callers, inFlight), func(b *testing.B) {
 				var o redisstore.Options
-				if flying == 0 {
+				if inFlight == 0 {
 					o.Batch = -1
-				} else if flying > 0 {
-					defer redisstore.SetFlying(flying)()
+				} else if inFlight > 0 {
+					defer redisstore.SetMaxInFlight(inFlight)()
 				}
 				s := open(o)
 				for n := range 20 { // of all nodes

@@ -7,43 +7,45 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// clock remembers one reading of the time of Redis.
-type clock struct {
+// clockReading is a reading of the clock of Redis, and the local time at which it arrived.
+type clockReading struct {
 	redis algorithms.Micros
-	seen  time.Time
+	local time.Time
 }
 
-// observeClock tells when Redis' time has stepped back by more than a second. Between
-// the reply seen last and the reading now at least the time from that reply to
-// this one's sending has passed, however long either was on its way.
+// observeClock records a reading of the clock of Redis, in the reply to a message sent at an
+// instant. It calls onClockStep if the clock has stepped back by more than a second. The comparison
+// is safe from network delays: Redis took this reading after the message was sent, so at least the
+// time from the last reply to sent has passed.
 func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	s.mu.Lock()
-	last := s.clock
-	// A reply from before a step back can come after one from behind it. Then it is ahead by more
-	// than the time between them, and not the latest reading.
-	ahead := time.Duration(now-last.redis)*time.Microsecond - time.Since(last.seen)
-	if sent.After(last.seen) || now > last.redis && ahead < time.Second {
-		s.clock = clock{redis: now, seen: time.Now()}
+	last := s.lastReading
+	// A reply from before a step back can arrive after a reply from behind the step. The former is
+	// then ahead by more than the time between them, and is not recorded.
+	ahead := time.Duration(now-last.redis)*time.Microsecond - time.Since(last.local)
+	if sent.After(last.local) || now > last.redis && ahead < time.Second {
+		s.lastReading = clockReading{redis: now, local: time.Now()}
 	}
 	s.mu.Unlock()
-	if last.redis == 0 || s.stepped == nil {
+	if last.redis == 0 || s.onClockStep == nil {
 		return
 	}
-	back := time.Duration(last.redis-now)*time.Microsecond + sent.Sub(last.seen)
-	if sent.After(last.seen) && back > time.Second {
-		s.stepped(back)
+	back := time.Duration(last.redis-now)*time.Microsecond + sent.Sub(last.local)
+	if sent.After(last.local) && back > time.Second {
+		s.onClockStep(back)
 	}
 }
 
-// notAfter is a deadline in the time of Redis, rather too early than too late: a
-// call that Redis comes to later is of no use to anybody, and must not charge. The
-// first call asks Redis for its time. With an invented now there is none.
+// notAfter returns a deadline in the time of Redis. If Redis runs a message later, nobody uses the
+// reply, so the message must not charge. An inexact reading makes the deadline too early rather
+// than too late. The first call asks Redis for its time. If now is not 0, there is no deadline, and
+// notAfter returns 0.
 func (s *Store) notAfter(ctx context.Context, conns *connections, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
 	if now != 0 {
 		return 0, nil
 	}
 	s.mu.Lock()
-	known := s.clock
+	known := s.lastReading
 	s.mu.Unlock()
 	if known.redis == 0 {
 		sent := time.Now()
@@ -52,7 +54,7 @@ func (s *Store) notAfter(ctx context.Context, conns *connections, now algorithms
 			return 0, err
 		}
 		s.observeClock(t.UnixMicro(), sent)
-		known = clock{redis: t.UnixMicro(), seen: time.Now()}
+		known = clockReading{redis: t.UnixMicro(), local: time.Now()}
 	}
-	return known.redis + deadline.Sub(known.seen).Microseconds(), nil
+	return known.redis + deadline.Sub(known.local).Microseconds(), nil
 }

@@ -15,28 +15,28 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one slot
-// and decided together, by a node that is a [Store] of its own: it has its own clock,
-// script calls and [store.Breaker], so that one which fails holds up nobody else's
-// requests. How requests of several keys are decided together, [Cluster.Take] says.
+// Cluster is a [store.Store] in a Redis Cluster. All budgets of one key are in one slot, so one
+// node decides them together. Each node is a [Store] with its own clock, queue and [store.Breaker],
+// so a node that fails delays only its own keys. See [Cluster.Take] for requests with several keys.
+// All methods are safe for concurrent use.
 //
-// Which node has which slot is asked of any of them at first, whenever one fails, and
-// when one says that another has a slot by now. A node's own word counts at once.
+// A Cluster queries the slots from any node at first, whenever a node fails, and when a node
+// redirects. It follows a redirect at once.
 type Cluster struct {
-	options Options
-	stepped func(back time.Duration)
-	changed func(address string, failure error)
+	options     Options
+	onClockStep func(back time.Duration)
+	onChange    func(address string, failure error)
 
-	slots      [wire.SlotCount]atomic.Pointer[node] // nil where it isn't known
+	slotNodes  [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
 	slotCounts *slotCounts
 
-	mu      sync.Mutex
-	nodes   map[string]*node // by address
-	known   bool             // some slots are, or were
-	attempt chan struct{}    // closed when the attempt to learn the slots ends that is under way; or nil
-	began   time.Time        // when the last attempt did
-	failure error            // why it failed, if no slots are known
-	closed  bool
+	mu           sync.Mutex
+	nodes        map[string]*node // by address
+	slotsKnown   bool             // some slots are, or were
+	refreshing   chan struct{}    // closed when the query of the slots in progress ends; or nil
+	refreshBegan time.Time        // when the last query began
+	refreshErr   error            // why it failed, while no slots are known
+	closed       bool
 }
 
 // node is a node of a cluster.
@@ -46,54 +46,53 @@ type node struct {
 	cluster *Cluster
 }
 
-// Settings of a [Cluster].
 const (
-	// learnApart is how far apart attempts to learn the slots begin at least.
-	learnApart = 100 * time.Millisecond
-	// learnFrom is how many nodes are asked at the same time.
-	learnFrom = 3
-	// learnTimeout is how long they have for an answer.
-	learnTimeout = time.Second
-	// movePause is how long a request waits before it is tried again, if a slot is on
-	// its way and has some of its keys here and some there.
-	movePause = 2 * time.Millisecond
+	// refreshInterval is the minimum time between the beginnings of two queries of the slots.
+	refreshInterval = 100 * time.Millisecond
+	// maxParallelQueries is how many nodes are queried at the same time.
+	maxParallelQueries = 3
+	// queryTimeout is the timeout of a query.
+	queryTimeout = time.Second
+	// moveRetryDelay is the time before a call is tried again, while a slot moves and only some of
+	// its keys have moved.
+	moveRetryDelay = 2 * time.Millisecond
 )
 
-// NewCluster makes a store. It opens no connection. stepped is as in [New]; changed, if
-// not nil, is called as [store.NewBreaker] says, with the address of a node or, if no
-// node of the cluster says who has the slots, those of the options.
-func NewCluster(o Options, stepped func(back time.Duration), changed func(address string, failure error)) (*Cluster, error) {
+// NewCluster returns a Cluster. It opens no connection. onClockStep is as in [New]. onChange, if
+// not nil, is called when a node begins to fail or works again, as [store.NewBreaker] documents,
+// with the node's address. It is called with the address of the options if no node replies with the
+// slots, and when one does again.
+func NewCluster(o Options, onClockStep func(back time.Duration), onChange func(address string, failure error)) (*Cluster, error) {
 	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}
 	if !o.Cluster {
-		return nil, errors.New("redisstore: these are not the options of a cluster")
+		return nil, errors.New("redisstore: NewCluster needs the option Cluster")
 	}
-	if _, err := o.client(); err != nil {
+	if _, err := o.clientFunc(); err != nil {
 		return nil, err
 	}
-	if changed == nil {
-		changed = func(string, error) {}
+	if onChange == nil {
+		onChange = func(string, error) {}
 	}
-	c := &Cluster{options: o, stepped: stepped, changed: changed, nodes: make(map[string]*node)}
-	c.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, c.storeOf)
-	c.slotCounts.setMoved = c.setSlots
+	c := &Cluster{options: o, onClockStep: onClockStep, onChange: onChange, nodes: make(map[string]*node)}
+	c.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, c.route)
+	c.slotCounts.setMoved = c.setMoved
 	return c, nil
 }
 
-// Take implements [store.Store].
+// Take implements [store.Store], at the time of the nodes.
 //
-// Requests of several keys are decided by several script calls at the same time. If one
-// refuses, what others have charged is given back at once, but by requests of uniform
-// zones; in between, requests of others may have found no room. If one fails, that is
-// the error, and what others have charged is given back, too.
+// Requests with several keys are decided by several script calls at the same time. If one denies,
+// the charges of the others are refunded at once, except in uniform zones. Before the refund,
+// concurrent requests may have been denied. If one fails, its error is returned, and the charges of
+// the others are refunded, too.
 func (c *Cluster) Take(ctx context.Context, requests []store.Request) (bool, error) {
 	return c.TakeAt(ctx, 0, requests)
 }
 
-// TakeAt is Take at an instant of the caller's choice; 0 stands for the time of the
-// nodes.
+// TakeAt is Take at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -101,13 +100,13 @@ func (c *Cluster) TakeAt(ctx context.Context, now algorithms.Micros, requests []
 	if len(requests) == 0 {
 		return true, nil
 	}
-	if isOneKey(requests) {
+	if haveOneKey(requests) {
 		return c.takeKey(ctx, now, requests)
 	}
-	return c.takeKeys(ctx, now, requests)
+	return c.takeCrossKey(ctx, now, requests)
 }
 
-func isOneKey(requests []store.Request) bool {
+func haveOneKey(requests []store.Request) bool {
 	for i := range requests[1:] {
 		if requests[i+1].Key != requests[0].Key {
 			return false
@@ -116,19 +115,19 @@ func isOneKey(requests []store.Request) bool {
 	return true
 }
 
-// storeOf returns the store of the node that has a name, or nil if none is known that works.
-func (c *Cluster) storeOf(name string) *Store {
-	n := c.slots[wire.SlotOfName(name)].Load()
+// route returns the store of the node that has a name, or nil if the node fails or is unknown.
+func (c *Cluster) route(name string) *Store {
+	n := c.slotNodes[wire.SlotOfName(name)].Load()
 	if n == nil || n.breaker.Open() {
 		return nil
 	}
 	return n.Store
 }
 
-// setSlots sets the count of a name at the node that has it.
-func (c *Cluster) setSlots(name string) {
+// setMoved sets the count of a name at the node that has it, and follows redirects.
+func (c *Cluster) setMoved(name string) {
 	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(s *Store, deadline time.Time, asking bool) error {
-		set := newSet(name)
+		set := newSetCall(name)
 		set.done = make(chan struct{}, 1)
 		return toStoreError(context.Background(), s.sendAlone(set, deadline, asking))
 	})
@@ -136,38 +135,39 @@ func (c *Cluster) setSlots(name string) {
 
 // takeKey takes for requests of one key.
 //
-// While the slot of a key is on its way from node to node, a script that names a key which
-// isn't there, as overrides usually aren't, can't run: then they are as the requests say.
+// While a slot moves, a node replies TRYAGAIN to a script that names a missing key, and the keys of
+// overrides are usually missing. takeKey then leaves these keys out, and the overrides in the
+// requests apply.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
-	asked, again := requests, false
+	sent, retrying := requests, false
 	err = c.withKey(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
-		call := s.newTake(ctx, now, asked)
-		if again {
+		call := s.newTakeCall(ctx, now, sent)
+		if retrying {
 			err = s.sendAlone(call, deadline, asking)
 			allowed = call.allowed
 			call.release()
-		} else { // together with others, whose keys may be what is in the way
-			again = true
+		} else { // in a batch, in which other keys may cause a TRYAGAIN
+			retrying = true
 			s.enqueue(call, true)
 			allowed, err = s.await(call)
 		}
 		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
-			asked = slices.Clone(requests)
-			for i := range asked {
-				asked[i].Override = nil
+			sent = slices.Clone(requests)
+			for i := range sent {
+				sent[i].Override = nil
 			}
 		}
 		return toStoreError(ctx, err)
 	})
 	if err == nil {
 		for i := range requests {
-			requests[i].Outcome = asked[i].Outcome
+			requests[i].Outcome = sent[i].Outcome
 		}
 	}
 	return allowed, err
 }
 
-// Correct implements [store.Store].
+// Correct implements [store.Store], at the time of the nodes.
 func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
 	c.slotCounts.leaveSlots(corrections, true)
 	c.correct(0, corrections, func(err error) {
@@ -177,16 +177,16 @@ func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
 	})
 }
 
-// LeaveSlots notes that requests hold their slots no more. It asks no node.
+// LeaveSlots records that requests no longer hold their slots, without a message to any node.
 func (c *Cluster) LeaveSlots(corrections []store.Correction) {
 	c.slotCounts.leaveSlots(corrections, false)
 }
 
-// Count counts slots that another store has granted.
+// CountSlots counts slots that another store has granted.
 func (c *Cluster) CountSlots(requests []store.Request) { c.slotCounts.countSlots(requests) }
 
-// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of the nodes. It
-// returns when the corrections are made.
+// CorrectAt is Correct at a given instant; 0 stands for the time of the nodes. It returns when the
+// corrections are made.
 func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
 	c.slotCounts.leaveSlots(corrections, true)
 	results := make(chan error, len(corrections))
@@ -196,61 +196,60 @@ func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, correction
 	return err
 }
 
-// correct makes refunds and charges, those of each key by themselves. It returns for how many keys;
-// ended is called for each.
+// correct makes corrections, in a call or more for each key. It returns the number of calls; ended
+// is called for each.
 func (c *Cluster) correct(now algorithms.Micros, corrections []store.Correction, ended func(error)) (n int) {
-	for _, made := range callsOf(now, corrections) {
+	for _, call := range correctionCalls(now, corrections) {
 		n++
-		c.correctKey(made, ended)
+		c.correctKey(call, ended)
 	}
 	return n
 }
 
-// correctKey makes the corrections of one key. It queues them at once if it is known where, and goes
-// on in the background if that node says otherwise.
-func (c *Cluster) correctKey(made *pendingCall, ended func(error)) {
-	wander := func() {
-		err := c.withKey(context.Background(), made.key, func(s *Store, deadline time.Time, asking bool) error {
+// correctKey queues a call with corrections of one key. If the node is unknown or redirects,
+// correctKey continues in the background.
+func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
+	retry := func() {
+		err := c.withKey(context.Background(), call.key, func(s *Store, deadline time.Time, asking bool) error {
 			again := &pendingCall{
-				corrections: made.corrections, key: made.key, now: made.now, alone: true, work: made.work,
+				corrections: call.corrections, key: call.key, now: call.now, alone: true, work: call.work,
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
 			return toStoreError(context.Background(), s.sendAlone(again, deadline, asking))
 		})
 		ended(err)
 	}
-	n := c.slots[c.names().Slot(made.key)].Load()
+	n := c.slotNodes[c.names().Slot(call.key)].Load()
 	if n == nil {
-		go wander()
+		go retry()
 		return
 	}
 	if n.breaker.Open() {
 		ended(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
 		return
 	}
-	made.onEnd = func(made *pendingCall) {
-		if to := (redirect{}); errors.As(made.err, &to) {
-			go wander()
+	call.onEnd = func(call *pendingCall) {
+		if to := (redirect{}); errors.As(call.err, &to) {
+			go retry()
 			return
 		}
-		ended(toStoreError(context.Background(), made.err))
+		ended(toStoreError(context.Background(), call.err))
 	}
-	n.enqueue(made, false)
+	n.enqueue(call, false)
 }
 
-// Change implements [store.Store].
+// Change implements [store.Store], at the time of the nodes.
 func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 	return c.ChangeAt(ctx, 0, change)
 }
 
-// ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of the
-// nodes.
+// ChangeAt is Change at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
-	for _, one := range changesOf(c.names(), now, change) { // while their slot is on its way, each can be elsewhere
+	for _, one := range keyChanges(c.names(), now, change) { // each can be on another node while their slot moves
 		err := c.withKey(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
 			waiting, cancel := context.WithDeadline(ctx, deadline)
 			defer cancel()
-			return toStoreError(ctx, s.change(waiting, asking, one))
+			return toStoreError(ctx, s.changeKey(waiting, asking, one))
 		})
 		if err != nil {
 			return err
@@ -259,12 +258,13 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 	return nil
 }
 
-// withKey has the node do something that has a key's slot, within the timeout. A node that
-// doesn't have it, or not all of it, does nothing and says who does.
+// withKey calls do with the store of the node that has a key, within the timeout, and follows
+// redirects. A node that redirects has done nothing.
 func (c *Cluster) withKey(ctx context.Context, key string, do func(s *Store, deadline time.Time, asking bool) error) error {
 	return c.withSlot(ctx, c.names().Slot(key), do)
 }
 
+// withSlot is withKey for a slot.
 func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, deadline time.Time, asking bool) error) error {
 	deadline := time.Now().Add(c.options.Timeout)
 	var n *node
@@ -272,7 +272,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, dead
 	for hops := 1; ; hops++ {
 		if n == nil {
 			var err error
-			if n, err = c.nodeOf(ctx, slot, deadline); err != nil {
+			if n, err = c.nodeFor(ctx, slot, deadline); err != nil {
 				return err
 			}
 		}
@@ -280,7 +280,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, dead
 		err := n.breaker.Do(func() error {
 			err := do(n.Store, deadline, asking)
 			if errors.As(err, &to) {
-				return nil // it works
+				return nil // a node that redirects works
 			}
 			return err
 		})
@@ -294,20 +294,20 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, dead
 		if hops == 1 { // the request may have waited in a queue
 			deadline = time.Now().Add(c.options.Timeout)
 		}
-		address := to.addressFrom(n.options.Address)
+		address := to.resolve(n.options.Address)
 		n, asking = nil, to.kind == "ASK"
 		switch to.kind {
 		case "MOVED":
-			n = c.follow(slot, address)
+			n = c.followMoved(slot, address)
 		case "ASK":
-			n = c.node(address)
+			n = c.nodeAt(address)
 		}
 		if !time.Now().Before(deadline) {
 			return &store.Error{Reason: store.ReasonTimeout, Err: to}
 		}
 		if to.kind == "TRYAGAIN" || hops > 3 {
 			select {
-			case <-time.After(movePause):
+			case <-time.After(moveRetryDelay):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -317,7 +317,8 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, dead
 
 func (c *Cluster) names() wire.Names { return c.options.names() }
 
-// Failing is how many nodes aren't asked at present because they have failed.
+// Failing returns the number of nodes that have failed and get no calls now. It counts one more if
+// no slots are known, because no node replied with them.
 func (c *Cluster) Failing() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -326,19 +327,19 @@ func (c *Cluster) Failing() (n int) {
 			n++
 		}
 	}
-	if c.failure != nil {
+	if c.refreshErr != nil {
 		n++
 	}
 	return n
 }
 
-// allNodes returns the nodes that have slots.
+// allNodes returns the known nodes. It waits until they are known.
 func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(learnTimeout)
+		deadline = time.Now().Add(queryTimeout)
 	}
-	if _, err := c.nodeOf(ctx, 0, deadline); err != nil {
+	if _, err := c.nodeFor(ctx, 0, deadline); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -350,7 +351,7 @@ func (c *Cluster) allNodes(ctx context.Context) ([]*node, error) {
 	return nodes, nil
 }
 
-// Check tells whether all nodes that have slots do all that is asked of them.
+// Check returns an error if a node with slots does not run every command of the scripts.
 func (c *Cluster) Check(ctx context.Context) error {
 	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {
@@ -361,8 +362,8 @@ func (c *Cluster) Check(ctx context.Context) error {
 	return err
 }
 
-// EvictionPolicy is what the nodes do when their memory is full, as
-// [Store.EvictionPolicy] has it: of one that drops keys, if any does.
+// EvictionPolicy implements [Redis]. It returns the policy of a node that evicts keys, if there is
+// one.
 func (c *Cluster) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
 	nodes, err := c.allNodes(ctx)
 	for _, n := range nodes {
@@ -374,14 +375,13 @@ func (c *Cluster) EvictionPolicy(ctx context.Context) (policy string, bounded bo
 	return policy, bounded, err
 }
 
-// Address says where the cluster is.
-func (c *Cluster) Address() string { return c.options.address() }
+// Address implements [Redis].
+func (c *Cluster) Address() string { return c.options.displayAddress() }
 
-// String says whose budgets these are, without secrets.
+// String implements [Redis].
 func (c *Cluster) String() string { return c.options.identity() }
 
-// Close closes the connections once no Take is under way. The cluster can still be
-// asked.
+// Close closes the connections when no operation uses them any more. The Cluster can still be used.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

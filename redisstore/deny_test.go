@@ -11,13 +11,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// slowToTell is a store that does something after each denial, before it tells of it.
-type slowToTell struct {
+// slowDenier is a store that calls a function after each denial, before it returns.
+type slowDenier struct {
 	*redisstore.Store
 	meanwhile func()
 }
 
-func (s *slowToTell) Take(ctx context.Context, requests []store.Request) (bool, error) {
+func (s *slowDenier) Take(ctx context.Context, requests []store.Request) (bool, error) {
 	allowed, err := s.Store.Take(ctx, requests)
 	if !allowed && s.meanwhile != nil {
 		s.meanwhile()
@@ -25,10 +25,10 @@ func (s *slowToTell) Take(ctx context.Context, requests []store.Request) (bool, 
 	return allowed, err
 }
 
-// Events that were given back are there at once, although Redis denied a request before,
-// and tells of it later.
-func TestDenialThatIsOvertakenByRefund(t *testing.T) {
-	s := &slowToTell{Store: open(t, redisstore.Options{Address: redistest.Start(t).Addr, Timeout: patient})}
+// A refund frees room at once, even if Redis denied a request before the refund and the denial
+// returns after it.
+func TestDenialOvertakenByRefund(t *testing.T) {
+	s := &slowDenier{Store: open(t, redisstore.Options{Address: redistest.Start(t).Addr, Timeout: patient})}
 	cache := store.NewDenyCache(s)
 	take := func(requests []store.Request, want bool) {
 		t.Helper()

@@ -13,11 +13,11 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// errNoMaster is what Sentinels mean by answering nothing.
-var errNoMaster = errors.New("redisstore: the Sentinels know no master of this name: write master_name as in their configuration")
+// errNoMaster is the error of Sentinels that don't know the master name. Their reply is empty.
+var errNoMaster = errors.New("redisstore: the Sentinels know no master with this name: write master_name as in their configuration")
 
-// toStoreError wraps an error of the client with what is known of its kind. ctx is
-// the caller's own: if that one ended, the store is not to blame.
+// toStoreError wraps an error in a [store.Error] with its reason. ctx is the context of the caller:
+// once it is done, its error is returned instead, because the store did not fail.
 func toStoreError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -35,22 +35,20 @@ func toStoreError(ctx context.Context, err error) error {
 		err = errNoMaster
 	}
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
-	var answer redis.Error
-	var inScript wire.ScriptError
+	var reply redis.Error
+	var scriptErr wire.ScriptError
 	var malformed wire.ReplyError
-	var elsewhere redirect
+	var redirected redirect
 	switch {
-	case errors.As(err, &inScript):
-		e.Reason = reasonOf(inScript)
-	case errors.As(err, &answer) && forbidden(answer.Error()):
+	case errors.As(err, &scriptErr):
+		e.Reason = scriptErrorReason(scriptErr)
+	case errors.As(err, &reply) && isPermissionDenied(reply.Error()):
 		e.Reason = store.ReasonPermission
 	case isSlotUnserved(err):
 		e.Reason = store.ReasonKey
-	case errors.As(err, &answer), errors.As(err, &malformed), errors.As(err, &elsewhere), errors.Is(err, errNoMaster):
+	case errors.As(err, &reply), errors.As(err, &malformed), errors.As(err, &redirected), errors.Is(err, errNoMaster):
 		e.Reason = store.ReasonReply
-	case errors.Is(err, errLate):
-		e.Reason = store.ReasonTimeout
-	case isTimeout(err):
+	case errors.Is(err, errLate), isTimeout(err):
 		e.Reason = store.ReasonTimeout
 	}
 	return e
@@ -65,15 +63,15 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isSlotUnserved tells whether a node says that nobody has a key's slot, as far as it knows.
+// isSlotUnserved reports whether a node replied that no node has the slot of a key.
 func isSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
-// reasonOf returns the reason of an error in the middle of a script: Redis denies a command to all,
-// or else some program has stored something else under the key.
-func reasonOf(e wire.ScriptError) string {
+// scriptErrorReason returns the reason of an error in the middle of a script. Either Redis denies a
+// command to every client, or another program has stored a value of its own at the key.
+func scriptErrorReason(e wire.ScriptError) string {
 	text := string(e)
 	switch {
-	case forbidden(text):
+	case isPermissionDenied(text):
 		return store.ReasonPermission
 	case containsAny(text, "READONLY", "OOM", "MISCONF", "NOREPLICAS", "LOADING", "CLUSTERDOWN", "MASTERDOWN"):
 		return store.ReasonReply
@@ -81,10 +79,10 @@ func reasonOf(e wire.ScriptError) string {
 	return store.ReasonKey
 }
 
-// forbidden tells whether an answer says that this user may not do that, or may not
-// even log in. Until Redis 7.2 a script sees such an error without its code.
-func forbidden(answer string) bool {
-	return containsAny(answer, "NOPERM", "NOAUTH", "WRONGPASS", "permission", "can't run this command")
+// isPermissionDenied reports whether an error says that the user may not run a command or may not
+// log in. Before Redis 7.2 a script sees such an error without its code.
+func isPermissionDenied(reply string) bool {
+	return containsAny(reply, "NOPERM", "NOAUTH", "WRONGPASS", "permission", "can't run this command")
 }
 
 func containsAny(text string, parts ...string) bool {

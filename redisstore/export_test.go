@@ -8,36 +8,36 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Pretend makes the store believe that Redis' clock showed this a moment ago.
-func Pretend(s *Store, shown time.Time) {
-	s.clock = clock{redis: shown.UnixMicro(), seen: time.Now()}
+// SetClockReading sets the last reading of the clock of Redis, as if it had just arrived.
+func SetClockReading(s *Store, shown time.Time) {
+	s.lastReading = clockReading{redis: shown.UnixMicro(), local: time.Now()}
 }
 
-// SetFlying changes how many messages may be in flight of stores made from now on, none
-// of them for the sake of time, and returns what undoes it.
-func SetFlying(n int) func() {
+// SetMaxInFlight sets the number of batches in flight for stores made from now on, without sends at
+// intervals. It returns a function that restores the default.
+func SetMaxInFlight(n int) func() {
 	before := defaultBounds
 	defaultBounds = inFlightBounds{eager: n, max: n}
 	return func() { defaultBounds = before }
 }
 
-// AddressFrom is where a redirect by a node at another address leads to.
-func AddressFrom(said, from string) string { return redirect{address: said}.addressFrom(from) }
+// ResolveRedirect returns the address of a redirect from the node at another address.
+func ResolveRedirect(address, from string) string { return redirect{address: address}.resolve(from) }
 
-// Batches returns how many calls are queued, and how many messages are in flight.
-func Batches(s *Store) (queued, flying int) {
+// QueueLengths returns how many calls are queued, and how many batches are in flight.
+func QueueLengths(s *Store) (queued, inFlight int) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
 	return len(s.queue.calls), s.queue.inFlight
 }
 
-// SendOneBatch decides requests as if they had been queued until now, as many of them as one
-// message may be for, and returns how many that were.
+// SendOneBatch takes for requests as if they had been queued until now, for as many as fit in one
+// batch. It returns their number.
 func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) int {
 	q := &s.queue
 	q.mu.Lock()
 	for _, r := range requests {
-		c := s.newTake(context.Background(), 0, r)
+		c := s.newTakeCall(context.Background(), 0, r)
 		c.now, c.onEnd = now, func(*pendingCall) {}
 		q.calls = append(q.calls, c)
 	}
@@ -46,33 +46,33 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	q.calls = nil
 	q.mu.Unlock()
 	n := len(b.calls)
-	s.send(b, false)
+	s.sendBatch(b, false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.inFlight--
 	return n
 }
 
-// SendApart sends a message for each of some takes, all in one round trip as in a cluster, and
+// SendSeparately sends a script call for each take, all in one round trip as in a cluster, and
 // returns their errors.
-func SendApart(s *Store, requests [][]store.Request) (errs []error) {
+func SendSeparately(s *Store, requests [][]store.Request) (errs []error) {
 	s.options.Cluster = true
 	defer func() { s.options.Cluster = false }()
 	b := new(batch)
 	for _, r := range requests {
-		c := s.newTake(context.Background(), 0, r)
+		c := s.newTakeCall(context.Background(), 0, r)
 		c.onEnd = func(c *pendingCall) { errs = append(errs, c.err) }
 		b.calls = append(b.calls, c)
 	}
-	s.send(b, false)
+	s.sendBatch(b, false)
 	return errs
 }
 
-// Misroute makes a cluster ask another node for a slot than the one that has it. That node's queue
-// stands still for a while.
+// Misroute makes a cluster send the calls of a slot to the wrong node. That node's queue stands
+// still for d.
 func Misroute(c *Cluster, key string, d time.Duration) {
 	slot := c.names().Slot(key)
-	right := c.slots[slot].Load()
+	right := c.slotNodes[slot].Load()
 	var wrong *node
 	c.mu.Lock()
 	for _, n := range c.nodes {
@@ -81,7 +81,7 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 		}
 	}
 	c.mu.Unlock()
-	c.slots[slot].Store(wrong)
+	c.slotNodes[slot].Store(wrong)
 	q := &wrong.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,16 +95,16 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 	})
 }
 
-// Kill makes a store act as if its instance was killed: it sets no count any more.
+// Kill makes a store behave as if its instance had been killed: the store no longer sets counts.
 func Kill(s store.Store) {
-	var f *slotCounts
+	var counts *slotCounts
 	switch s := s.(type) {
 	case *Store:
-		f = s.slotCounts
+		counts = s.slotCounts
 	case *Cluster:
-		f = s.slotCounts
+		counts = s.slotCounts
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.route = func(string) *Store { return nil }
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	counts.route = func(string) *Store { return nil }
 }

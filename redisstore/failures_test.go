@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A Redis that refuses to do what it is asked says so for all requests alike, charges
-// nothing, fails its check, and decides again once it no longer refuses.
+// A Redis that denies a command fails every request with the same reason, charges nothing, and
+// fails its check. It decides again once it allows the command.
 func TestRefusingRedis(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -107,7 +107,7 @@ func TestRefusingRedis(t *testing.T) {
 	}
 }
 
-// Connections that Redis has closed are noticed before anything is sent on them.
+// The client finds connections that Redis has closed before it sends anything on them.
 func TestClosedConnections(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -122,7 +122,7 @@ func TestClosedConnections(t *testing.T) {
 	}
 }
 
-// After FLUSHALL all budgets begin afresh, and nothing fails.
+// After FLUSHALL all budgets begin anew, and no request fails.
 func TestFlushedBudgets(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -138,7 +138,7 @@ func TestFlushedBudgets(t *testing.T) {
 
 // A connection that breaks is one failure, however many requests shared it.
 func TestOneBrokenCall(t *testing.T) {
-	defer redisstore.SetFlying(1)()
+	defer redisstore.SetMaxInFlight(1)()
 	broken := make(chan struct{})
 	m := startMisbehaving(t, func(conn net.Conn) {
 		<-broken
@@ -161,19 +161,19 @@ func TestOneBrokenCall(t *testing.T) {
 	for range 50 {
 		take()
 	}
-	redistest.WaitFor(t, "50 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 50 })
+	redistest.WaitFor(t, "50 that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 50 })
 	close(broken)
 	all.Wait()
-	redistest.WaitFor(t, "the end of all calls", func() bool { _, flying := redisstore.Batches(s); return flying == 0 })
+	redistest.WaitFor(t, "the end of all calls", func() bool { _, inFlight := redisstore.QueueLengths(s); return inFlight == 0 })
 	if failed.Load() != 51 || m.calls.Load() != 2 || b.Open() {
 		t.Errorf("%d requests failed in %d calls, and the store is asked no more: %v, want 51 in 2, and that it is", failed.Load(), m.calls.Load(), b.Open())
 	}
 }
 
-// Keys that hold something else fail requests of these keys alone: they share script calls
-// with others, which pass, and the store goes on being asked.
+// Requests of keys with foreign values fail alone. Other requests in their script calls succeed,
+// and the store stays in use.
 func TestPoisonedKeys(t *testing.T) {
-	defer redisstore.SetFlying(1)()
+	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
 	s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient})
@@ -202,7 +202,7 @@ func TestPoisonedKeys(t *testing.T) {
 			wantReason(t, "taking from what is no budget", err, store.ReasonKey)
 		})
 	}
-	redistest.WaitFor(t, "all but one that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 2*each-1 })
+	redistest.WaitFor(t, "all but one that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 2*each-1 })
 	server.Thaw(t)
 	all.Wait()
 	if calls, _ := stats(server.Client); calls["evalsha"] != 2 {

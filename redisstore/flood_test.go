@@ -27,8 +27,8 @@ func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, er
 	return c.Store.Take(ctx, requests)
 }
 
-// A flood of one denied key costs Redis a few script calls per second, however many callers there
-// are and whatever their requests cost.
+// A flood of one denied key costs Redis a few script calls per second, for any number of callers
+// and any cost.
 func TestFloodOfOneKey(t *testing.T) {
 	long(t)
 	const warmUp, lasts = time.Second, 3 * time.Second

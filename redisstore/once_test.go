@@ -19,15 +19,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// misbehaving is a server that speaks just enough of Redis' protocol to receive
-// script calls, counts them, and then does something unpleasant.
+// misbehaving is a server that receives script calls, counts them, and then misbehaves.
 type misbehaving struct {
 	addr  string
 	calls atomic.Int64
 }
 
-// startMisbehaving starts a server that passes every script call's connection to
-// behave after counting it.
+// startMisbehaving starts a server that calls behave with the connection after each script call.
 func startMisbehaving(t *testing.T, behave func(net.Conn)) *misbehaving {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -104,7 +102,7 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 	return command, nil
 }
 
-// replyTo returns a reply to a take for one limit: that the request is allowed, and these numbers.
+// replyTo returns a reply to a take with one limit: the request is allowed, with these numbers.
 func replyTo(charged, remaining float64) string {
 	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(1_763_640_000_000_000))
 	b = append(b, 0, 1, 1)
@@ -116,8 +114,8 @@ func replyTo(charged, remaining float64) string {
 
 func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
 
-// After a script call that may have charged or given back something, whatever happens, it is not
-// sent again. A call that gives back and certainly did not run is, once.
+// A script call that may have charged or refunded is never sent again. A correction that certainly
+// did not run is sent once more.
 func TestChargedAtMostOnce(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -181,7 +179,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 	}
 }
 
-// The deadline holds although Redis doesn't answer.
+// The deadline holds even if Redis never replies.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	m := startMisbehaving(t, func(net.Conn) { time.Sleep(patient) })
@@ -193,7 +191,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A call under way when its configuration ends still gets its answer.
+// A call in flight when its configuration ends still gets its reply.
 func TestCloseWaitsForCalls(t *testing.T) {
 	t.Parallel()
 	m := startMisbehaving(t, func(c net.Conn) {

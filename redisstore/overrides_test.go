@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// While a slot is on its way, requests are decided although the override that they might
-// have can't be looked for; what is changed then is in force in the end.
+// While a slot moves, requests are decided even if their override can't be read. Changes made
+// meanwhile hold after the move.
 func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
 	ctx := context.Background()
@@ -74,8 +74,8 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	overridden("after the move", "")
 }
 
-// An answer about overrides that comes at the last moment is that answer, and no failure,
-// which others would be told of, too.
+// An override error that arrives at the last moment is returned as such. It is no failure of the
+// store.
 func TestOverriddenLate(t *testing.T) {
 	server := redistest.Start(t)
 	r := request(t, "k")

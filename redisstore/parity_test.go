@@ -70,10 +70,10 @@ func (p *program) write(m *message, s step) {
 
 // set returns what the script has to decide.
 func (p *program) set() algorithms.Set {
-	set := setOf(p.requests)
+	set := scriptSetFor(p.requests)
 	for _, s := range p.steps {
 		if s.poison != nil {
-			set |= setOf(p.poisonedRequests(s))
+			set |= scriptSetFor(p.poisonedRequests(s))
 		}
 	}
 	return set
@@ -107,7 +107,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 	var replies, late []*redis.Cmd
 	for i, m := range messages {
 		now := m.steps[0].now
-		for _, c := range changesOf(parityNames, now, m.steps[0].change) {
+		for _, c := range keyChanges(parityNames, now, m.steps[0].change) {
 			pipe.Eval(ctx, algorithms.ChangeScript(), []string{c.key}, c.args...)
 		}
 		if i%5 == 0 { // which changes nothing
@@ -208,7 +208,7 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 	}
 	for _, z := range p.steps[c.of].zones {
 		if c.refund > 0 && slices.ContainsFunc(p.steps[c.of].want[z].Decisions, isCharged) {
-			if err := r.Done(); err != nil {
+			if err := r.Refund(); err != nil {
 				return "a refund: " + err.Error()
 			}
 		}

@@ -274,7 +274,7 @@ func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
 	instance := algorithms.Instance{1}
 	m.Reset(poisonNames, wire.Head{Now: poisonNow, Instance: instance, SlotsExpiry: 30_000_000})
 	write(&m)
-	set := setOf(c.of.request("bad", c.mode, c.healthy)).WithSlots()
+	set := scriptSetFor(c.of.request("bad", c.mode, c.healthy)).WithSlots()
 	reply, err := c.client.Eval(context.Background(), c.mutate(set.Script()), m.AppendKeys(nil), m.Argument()).Text()
 	if err != nil {
 		return nil, err
@@ -364,7 +364,7 @@ func (c *poisonCase) play() string {
 func (c *poisonCase) correct(key string, last, beside store.Request) string {
 	if c.of.ban != nil {
 		ban := store.Change{Zone: "z", Key: "bad", Ban: []*store.Ban{c.of.ban}, BanFor: 1000}
-		for _, change := range changesOf(poisonNames, poisonNow, ban) {
+		for _, change := range keyChanges(poisonNames, poisonNow, ban) {
 			script := c.mutate(algorithms.ChangeScript())
 			if err := c.client.Eval(context.Background(), script, []string{change.key}, change.args...).Err(); err == nil {
 				return "a ban is set"
@@ -394,13 +394,13 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 	if c.of.slots != nil {
 		_, failed = reply.Set()
 	} else {
-		failed = reply.Done()
+		failed = reply.Refund()
 	}
 	// A budget that is absent has nothing to give back.
 	if mayPass := c.poison.late && c.of.slots == nil; failed == nil && !mayPass || failed != nil && !isOfTheKey(failed) {
 		return fmt.Sprintf("a correction: %v, want an error of the key", failed)
 	}
-	if err := reply.Done(); err != nil {
+	if err := reply.Refund(); err != nil {
 		return fmt.Sprintf("a correction of another key: %v", err)
 	}
 	if _, _, err := reply.Take(look, nil); err != nil || look[0].Outcome.Decisions[0].Remaining != 10 {

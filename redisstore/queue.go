@@ -12,35 +12,34 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Operations of concurrent requests travel together. A few messages are in flight at a time, and
-// calls that come meanwhile queue up and make the next message. If Redis is far away, further
-// messages are sent every sendInterval, so that no call waits for long. A call that has nothing
-// to wait for is sent at once, alone.
+// Calls of concurrent requests are sent in batches. A few batches are in flight at a time, and
+// calls that arrive meanwhile queue up and make the next batch. If Redis is far away, further
+// batches are sent every sendInterval, so that no call waits for long. A call that arrives while
+// nothing is in flight is sent at once, alone.
 //
-// A take waits in the queue while Redis keeps answering, but no longer than MaxQueued. If a
-// message gets no reply in time, and no other message got one meanwhile, all takes in the queue
-// fail at once.
+// A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
+// gets no reply in time, and no other batch got one meanwhile, all takes in the queue fail at once.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
-	mu       sync.Mutex
-	calls    []*pendingCall
-	inFlight int       // messages in flight
-	last     time.Time // when the last message was sent
-	answered time.Time // when the last reply came
-	bounds   inFlightBounds
-	timer    *time.Timer // sends the next message without waiting for a reply; or nil
+	mu        sync.Mutex
+	calls     []*pendingCall
+	inFlight  int       // messages in flight
+	lastSent  time.Time // when the last batch was sent
+	lastReply time.Time // when the last reply came
+	bounds    inFlightBounds
+	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
 
-	// givingBack has the keys whose charges a message in flight gives back. Connections can
-	// reorder messages, so further calls of such a key wait here until that message has ended.
-	givingBack map[string][]*pendingCall
+	// correcting has the keys with corrections in flight. Connections can reorder messages, so
+	// further calls of such a key are parked here until the batch has ended.
+	correcting map[string][]*pendingCall
 }
 
-// inFlightBounds bound the number of messages in flight. With more messages in flight, each is
-// smaller, and a near Redis needs more time in all. With fewer, calls wait for a far Redis.
+// inFlightBounds bound the number of batches in flight. With more batches in flight, each is
+// smaller, and a near Redis needs more time in all. With fewer, calls wait longer for a far Redis.
 type inFlightBounds struct {
-	eager int // up to this number, a message is sent without waiting for anything
-	max   int // the number in flight at most
+	eager int // up to this number, a batch is sent at once
+	max   int // the maximum number in flight
 }
 
 const maxInFlight = 32
@@ -49,39 +48,42 @@ const maxInFlight = 32
 var defaultBounds = inFlightBounds{eager: 2, max: maxInFlight}
 
 const (
+	// sendInterval is the time between batches when inFlightBounds.eager or more are in flight.
 	// sendInterval is the time between messages when few or more are in flight.
 	sendInterval = 250 * time.Microsecond
-	// MaxQueued is how long a take waits in the queue at most while Redis answers.
+	// MaxQueued is the maximum time that a take waits in the queue while Redis replies.
 	MaxQueued = time.Second
-	// maxCorrectionWait is how long a give-back waits at most. No request waits for it.
-	maxCorrectionWait = 5 * time.Second
+	// maxCorrectionQueued is the maximum time that a correction waits in the queue. No request
+	// waits for a correction.
+	maxCorrectionQueued = 5 * time.Second
 )
 
-// errBusy is the error of a call that was not sent in time: Redis answers, but Redis or this
+// errBusy is the error of a call that was not sent in time. Redis replies, but Redis or this
 // process is overloaded.
 var errBusy = &store.Error{
 	Reason: store.ReasonBusy,
 	Err:    errors.New("redisstore: a request was not sent in time: this instance or its Redis is overloaded"),
 }
 
-// errLate is the error of calls that Redis ran after their last instant. Nothing was done.
-var errLate = errors.New("redisstore: Redis came to it too late")
+// errLate is the error of calls whose message Redis ran after its not-after. The script did
+// nothing.
+var errLate = errors.New("redisstore: Redis ran the message too late and did nothing")
 
 // pendingCall is the work of one caller: a take, corrections of one key, or a set of slots.
 type pendingCall struct {
-	requests    []store.Request // to take for
+	requests    []store.Request // of a take
 	corrections []store.Correction
-	setName     string // the name of slots to set
+	setName     string // of a set: the name of the slots
 
-	ctx       context.Context // of a take; the caller leaves when it is done
+	ctx       context.Context // of a take; the caller leaves when ctx is done
 	now       algorithms.Micros
-	alone     bool // travels without others
+	alone     bool // needs a batch of its own
 	key       string
 	slotNames []string // of the slots that the call takes, looks at or sets
 	queued    time.Time
 	work      int64 // see [algorithms.MaxWork]
-	sent      bool  // or about to be sent; guarded by the mutex of the queue
-	resent    bool  // has been sent before, and certainly didn't run
+	sent      bool  // or about to be sent; guarded by queue.mu
+	resent    bool  // was sent before, and certainly did not run
 
 	allowed bool
 	err     error
@@ -105,18 +107,18 @@ func (c *pendingCall) end(allowed bool, err error) {
 	c.done <- struct{}{}
 }
 
-// maySendLocked reports whether another message may be sent now.
-func (q *queue) maySendLocked() bool {
-	return q.inFlight < q.bounds.eager || q.inFlight < q.bounds.max && time.Since(q.last) >= sendInterval
+// hasRoomLocked reports whether another batch may be sent now.
+func (q *queue) hasRoomLocked() bool {
+	return q.inFlight < q.bounds.eager || q.inFlight < q.bounds.max && time.Since(q.lastSent) >= sendInterval
 }
 
-// queryNodes puts a call into the queue. If a message may be sent now, it is sent: by ask itself if the
-// caller waits for the call anyway, else by a new goroutine.
+// enqueue puts a call into the queue, and sends a batch if there is room. With waits, the caller
+// waits for the call anyway, so enqueue itself sends the batch. Otherwise a new goroutine does.
 func (s *Store) enqueue(c *pendingCall, waits bool) {
 	q := &s.queue
 	q.mu.Lock()
 	q.calls = append(q.calls, c)
-	if !waits || !q.maySendLocked() {
+	if !waits || !q.hasRoomLocked() {
 		s.scheduleSendLocked()
 		q.mu.Unlock()
 		return
@@ -127,14 +129,14 @@ func (s *Store) enqueue(c *pendingCall, waits bool) {
 	if b == nil {
 		return
 	}
-	s.send(b, false)
+	s.sendBatch(b, false)
 	if b := s.nextBatch(); b != nil {
-		go s.sendAll(b)
+		go s.sendBatches(b)
 	}
 }
 
-// await waits for the end of a take. The call must not be used after that. If the caller leaves
-// before the call is sent, await returns at once, and the call is dropped when its turn comes.
+// await waits for the end of a take, and releases the call. If the caller leaves before the call is
+// sent, await returns at once, and the call is dropped when its turn comes.
 func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	select {
 	case <-c.done:
@@ -152,29 +154,29 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	return allowed, err
 }
 
-// sendAlone sends a call by itself, past the queue, and returns its error. It waits only for
-// messages in flight that the call must not overtake. With asking, the call follows an ASK
+// sendAlone sends a call in a batch of its own, past the queue, and returns its error. It waits
+// only for batches in flight that the call must not overtake. With asking, the call follows an ASK
 // redirect of another node of the cluster.
 func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error {
 	c.alone = true
 	for {
 		b := batches.Get().(*batch)
 		s.queue.mu.Lock()
-		free, sends := s.canSendLocked(c), false
-		if free {
+		unblocked, sends := s.isUnblockedLocked(c), false
+		if unblocked {
 			b.calls = append(b.calls, c)
-			if sends = s.prepareLocked(b); sends {
+			if sends = s.beginBatchLocked(b); sends {
 				s.queue.inFlight++
 			}
 		}
 		s.queue.mu.Unlock()
-		if free && !sends { // the count is set by now
+		if unblocked && !sends { // another call has set the count
 			b.release()
 			return nil
 		}
-		if free {
-			s.send(b, asking)
-			go s.sendAll(s.nextBatch()) // the call may be in the queue again
+		if unblocked {
+			s.sendBatch(b, asking)
+			go s.sendBatches(s.nextBatch()) // the call may be in the queue again
 			<-c.done
 			return c.err
 		}
@@ -186,21 +188,21 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 	}
 }
 
-// canSendLocked reports whether a call may be sent without waiting for a message in flight.
-func (s *Store) canSendLocked(c *pendingCall) bool {
-	_, gives := s.queue.givingBack[c.key]
-	return !gives && s.slotCounts.canSend(c)
+// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight.
+func (s *Store) isUnblockedLocked(c *pendingCall) bool {
+	_, blocked := s.queue.correcting[c.key]
+	return !blocked && s.slotCounts.isUnblocked(c)
 }
 
-// scheduleSendLocked makes sure that the calls in the queue are sent before long.
+// scheduleSendLocked makes sure that the calls in the queue are sent soon.
 func (s *Store) scheduleSendLocked() {
 	q := &s.queue
 	switch {
 	case len(q.calls) == 0:
-	case q.maySendLocked():
+	case q.hasRoomLocked():
 		q.inFlight++
 		if b := s.nextBatchLocked(); b != nil {
-			go s.sendAll(b)
+			go s.sendBatches(b)
 		}
 	case q.timer == nil && q.inFlight < q.bounds.max:
 		q.timer = time.AfterFunc(sendInterval, func() {
@@ -212,20 +214,20 @@ func (s *Store) scheduleSendLocked() {
 	}
 }
 
-// sendAll sends a batch, and then the calls that have queued up meanwhile.
-func (s *Store) sendAll(b *batch) {
+// sendBatches sends a batch, and then the calls that have queued up meanwhile.
+func (s *Store) sendBatches(b *batch) {
 	for ; b != nil; b = s.nextBatch() {
-		s.send(b, false)
+		s.sendBatch(b, false)
 	}
 }
 
-// nextBatch returns the next batch after a message has ended. If there is no batch, or it is too early
-// to send one, next notes that one message less is in flight, and returns nil.
+// nextBatch returns the next batch after a batch has ended. If the queue is empty, or it is too
+// early to send, nextBatch counts one batch less in flight, and returns nil.
 func (s *Store) nextBatch() *batch {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.inFlight > q.bounds.eager && time.Since(q.last) < sendInterval {
+	if q.inFlight > q.bounds.eager && time.Since(q.lastSent) < sendInterval {
 		q.inFlight--
 		s.scheduleSendLocked()
 		return nil
@@ -233,16 +235,16 @@ func (s *Store) nextBatch() *batch {
 	return s.nextBatchLocked()
 }
 
-// nextBatchLocked takes the next batch out of the queue: as many calls as one message may hold, by
-// their number and their work. If there is no batch, nextLocked notes that one message less is in
+// nextBatchLocked takes the next batch out of the queue: as many calls as a batch may hold, by
+// their number and their work. If the queue is empty, nextBatchLocked counts one batch less in
 // flight, and returns nil.
 func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
 		s.fillLocked(b)
-		if s.prepareLocked(b) {
-			q.last = time.Now()
+		if s.beginBatchLocked(b) {
+			q.lastSent = time.Now()
 			return b
 		}
 		b.reset()
@@ -252,20 +254,21 @@ func (s *Store) nextBatchLocked() *batch {
 	return nil
 }
 
-// fillLocked moves calls from the queue to a batch. A batch has at most Options.Batch takes. It has
-// more if the next calls would have to wait for its end, because it gives back to their key: if all
-// requests are of one key, only one message is in flight, and Redis may be far away.
+// fillLocked moves calls from the queue to a batch, at most Options.Batch takes. It adds more only
+// if the next calls would have to wait for the end of the batch, because the batch corrects their
+// key or sets their slots. Otherwise the requests of a single key would have one small batch in
+// flight at a time, which is slow if Redis is far away.
 func (s *Store) fillLocked(b *batch) {
 	q := &s.queue
 	now := time.Now()
 	takes, work, n := 0, int64(0), 0
-	var gives, slots string // the key of the last corrections, and the last name of slots
+	var corrected, slots string // the last key with corrections, and the last name of slots
 	for ; n < len(q.calls); n++ {
 		c := q.calls[n]
-		if (c.alone || b.alone()) && len(b.calls) > 0 {
+		if (c.alone || b.isAlone()) && len(b.calls) > 0 {
 			break
 		}
-		if takes >= max(s.options.Batch, 1) && (gives == "" || c.key != gives) && !s.slotCounts.joins(c, slots) {
+		if takes >= max(s.options.Batch, 1) && (corrected == "" || c.key != corrected) && !s.slotCounts.joinsSet(c, slots) {
 			break
 		}
 		if s.dropExpiredLocked(c, now) || s.parkIfBlockedLocked(c) {
@@ -278,7 +281,7 @@ func (s *Store) fillLocked(b *batch) {
 			takes++
 		}
 		if c.corrections != nil {
-			gives = c.key
+			corrected = c.key
 		}
 		if len(c.slotNames) > 0 {
 			slots = c.slotNames[0]
@@ -286,19 +289,20 @@ func (s *Store) fillLocked(b *batch) {
 		c.sent = true
 		b.calls = append(b.calls, c)
 	}
-	rest := copy(q.calls, q.calls[n:])
-	clear(q.calls[rest:])
-	q.calls = q.calls[:rest]
+	left := copy(q.calls, q.calls[n:])
+	clear(q.calls[left:])
+	q.calls = q.calls[:left]
 }
 
-// dropExpiredLocked ends a call that is not worth sending any more, and reports whether it did.
+// dropExpiredLocked ends a call whose caller has left, or that was queued for too long. It reports
+// whether the call has ended.
 func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	if c.ctx != nil && c.ctx.Err() != nil {
 		c.end(false, c.ctx.Err())
 		return true
 	}
-	if now.Sub(c.queued) > c.maxWait() {
-		if c.onEnd != nil { // it may ask the store again, and the queue is locked
+	if now.Sub(c.queued) > c.maxQueued() {
+		if c.onEnd != nil { // onEnd may call the store, and the queue is locked
 			go c.end(false, errBusy)
 		} else {
 			c.end(false, errBusy)
@@ -308,100 +312,89 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	return false
 }
 
-// takesSlot reports whether the call takes a slot of its n-th name.
-func (c *pendingCall) takesSlot(n int) bool {
-	for i := range c.requests {
-		if r := &c.requests[i]; r.Slots != nil {
-			if n == 0 {
-				return !r.Peek
-			}
-			n--
-		}
-	}
-	return false
-}
-
-// maxWait returns how long the call may be queued.
-func (c *pendingCall) maxWait() time.Duration {
+// maxQueued returns how long the call may be queued.
+func (c *pendingCall) maxQueued() time.Duration {
 	switch {
 	case c.requests != nil:
 		return MaxQueued
 	case c.corrections != nil:
-		return maxCorrectionWait
-	default: // a set has no deadline
+		return maxCorrectionQueued
+	default: // a set waits as long as necessary
 		return math.MaxInt64
 	}
 }
 
-// parkIfBlockedLocked reports whether a call must wait for a message in flight. If so, the end of that
-// message puts the call back into the queue.
+// parkIfBlockedLocked parks a call that must wait for a batch in flight, and reports whether the
+// call is parked. The end of that batch puts the call back into the queue.
 func (s *Store) parkIfBlockedLocked(c *pendingCall) bool {
-	if len(s.queue.givingBack) > 0 {
+	if len(s.queue.correcting) > 0 {
 		if c.requests == nil {
-			if s.parkLocked(c.key, c) {
+			if s.parkAtKeyLocked(c.key, c) {
 				return true
 			}
 		}
 		for i := range c.requests {
-			if s.parkLocked(c.requests[i].Key, c) {
+			if s.parkAtKeyLocked(c.requests[i].Key, c) {
 				return true
 			}
 		}
 	}
-	return len(c.slotNames) > 0 && s.slotCounts.park(s, c)
+	return len(c.slotNames) > 0 && s.slotCounts.parkIfBlocked(s, c)
 }
 
-func (s *Store) parkLocked(key string, c *pendingCall) bool {
-	parked, gives := s.queue.givingBack[key]
-	if gives {
-		s.queue.givingBack[key] = append(parked, c)
+// parkAtKeyLocked parks a call if its key has corrections in flight, and reports whether the call
+// is parked.
+func (s *Store) parkAtKeyLocked(key string, c *pendingCall) bool {
+	parked, blocked := s.queue.correcting[key]
+	if blocked {
+		s.queue.correcting[key] = append(parked, c)
 	}
-	return gives
+	return blocked
 }
 
-// prepareLocked notes the keys and slots that a batch is about to change. It reports whether
+// beginBatchLocked records the keys and slots that a batch is about to change. It reports whether
 // there is anything to send.
-func (s *Store) prepareLocked(b *batch) bool {
-	s.slotCounts.prepare(b)
-	sends := len(b.sets) > 0
+func (s *Store) beginBatchLocked(b *batch) bool {
+	s.slotCounts.addOps(b)
+	sends := len(b.slotsOps) > 0
 	for _, c := range b.calls {
 		sends = sends || c.setName == ""
 		if c.corrections != nil {
-			if s.queue.givingBack == nil {
-				s.queue.givingBack = make(map[string][]*pendingCall)
+			if s.queue.correcting == nil {
+				s.queue.correcting = make(map[string][]*pendingCall)
 			}
-			if _, known := s.queue.givingBack[c.key]; !known {
-				s.queue.givingBack[c.key] = nil
+			if _, found := s.queue.correcting[c.key]; !found {
+				s.queue.correcting[c.key] = nil
 			}
 		}
 	}
 	return sends
 }
 
-// recordResult is called when a message has ended. It puts the calls that are sent again into the queue,
-// before all others. Behind them it puts the calls that waited for the message.
-func (s *Store) messageEnded(b *batch, again []*pendingCall, answered bool) {
+// endBatch is called when a batch has ended. It puts back into the queue the calls to send again,
+// and the calls that were parked during the batch.
+func (s *Store) endBatch(b *batch, retries []*pendingCall, replied bool) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if answered {
-		q.answered = time.Now()
+	if replied {
+		q.lastReply = time.Now()
 	}
-	for _, c := range again {
+	for _, c := range retries {
 		c.sent = false
 	}
 	for _, c := range b.calls {
 		if c.corrections != nil {
-			again = append(again, q.givingBack[c.key]...)
-			delete(q.givingBack, c.key)
+			retries = append(retries, q.correcting[c.key]...)
+			delete(q.correcting, c.key)
 		}
 	}
-	q.putBackLocked(again)
+	q.putBackLocked(retries)
 }
 
-// putBackLocked puts calls back into the queue, in the order in which all were asked for. A take must
-// not overtake a give-back that was asked for before it and is still queued: they can have a key in
-// common that is not the one for which the take waited.
+// putBackLocked puts calls back into the queue, in the order in which they were first queued. A
+// take must not overtake a correction that was queued before it: they can share a key other than
+// the one at which the take was parked.
 func (q *queue) putBackLocked(calls []*pendingCall) {
 	if len(calls) == 0 {
 		return
@@ -420,7 +413,7 @@ func (q *queue) putBackLocked(calls []*pendingCall) {
 	q.calls = append(q.calls, rest...)
 }
 
-// requeue puts calls that have waited for others into the queue, before all others.
+// requeue puts parked calls back into the queue.
 func (s *Store) requeue(parked []*pendingCall) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
@@ -428,12 +421,12 @@ func (s *Store) requeue(parked []*pendingCall) {
 	s.scheduleSendLocked()
 }
 
-// failQueue ends all takes in the queue with err, unless a reply has come since an instant.
-func (s *Store) failQueue(since time.Time, err error) {
+// failQueuedTakes ends all takes in the queue with err, unless a reply has come since an instant.
+func (s *Store) failQueuedTakes(since time.Time, err error) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.answered.After(since) {
+	if q.lastReply.After(since) {
 		return
 	}
 	kept := q.calls[:0]

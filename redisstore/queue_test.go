@@ -19,8 +19,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// With Redis near and healthy, far more requests than this process can send wait, and nothing
-// fails. A machine that is busy with other tests, too, has more than one try.
+// With Redis near and healthy, far more requests than this process can send wait, and none fails.
+// There are several tries, because a machine can be busy with other tests.
 func TestSaturated(t *testing.T) {
 	long(t)
 	server := redistest.Start(t)
@@ -69,12 +69,12 @@ func saturate(t *testing.T, server *redistest.Server) (done, failed, busy int64,
 	return done, failed, busy, first
 }
 
-// A request waits in the queue for longer than the timeout while Redis answers. After a second it is
-// shed. That is no
-// failure: the breaker stays closed, no local budget decides, and nothing is charged.
+// A request waits in the queue for longer than the timeout while Redis replies, and fails after a
+// second. That is no failure of Redis: the breaker stays closed, no local budget decides, and
+// nothing is charged.
 func TestShed(t *testing.T) {
 	long(t)
-	defer redisstore.SetFlying(1)()
+	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 80*time.Millisecond)
 	s := open(t, redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1})
@@ -116,9 +116,9 @@ func TestShed(t *testing.T) {
 }
 
 // When Redis is silent for the timeout, all queued requests fail at once, and the breaker opens at
-// once. A slow Redis that still answers is not silent.
+// once. A slow Redis that replies is not silent.
 func TestSilent(t *testing.T) {
-	defer redisstore.SetFlying(1)()
+	defer redisstore.SetMaxInFlight(1)()
 	const timeout = 300 * time.Millisecond
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, Timeout: timeout, Batch: 1})
@@ -161,7 +161,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// Nobody waits for longer than a second and the timeout, whatever Redis does meanwhile.
+// No request waits longer than MaxQueued and the timeout, whatever Redis does.
 func TestLongestWait(t *testing.T) {
 	long(t)
 	const timeout = 200 * time.Millisecond
@@ -206,8 +206,7 @@ func TestLongestWait(t *testing.T) {
 	}
 }
 
-// Requests that all end at once, with Redis far away: nothing fails, and everything is given
-// back.
+// If many requests end at once and Redis is far away, none fails, and all refunds are made.
 func TestManyEndAtOnce(t *testing.T) {
 	long(t)
 	server := redistest.Start(t)
@@ -263,7 +262,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	}
 }
 
-// A take after a give-back of its key finds it made, however many messages are in flight and
+// A take after a correction of its key sees the correction, however many batches are in flight and
 // however connections reorder them.
 func TestTakeAfterGiveBack(t *testing.T) {
 	long(t)
@@ -296,8 +295,8 @@ func TestTakeAfterGiveBack(t *testing.T) {
 	}
 }
 
-// What gives something back and was certainly never sent is sent later. What may have run is
-// not repeated.
+// A correction that was certainly never sent is sent later. A correction that may have run is not
+// repeated.
 func TestGiveBackNeverSent(t *testing.T) {
 	server := redistest.Start(t)
 	down := make(chan struct{})

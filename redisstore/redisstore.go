@@ -1,15 +1,14 @@
-// Package redisstore keeps budgets in Redis, where any number of processes share
-// them: one script decides and charges all limits of a request, atomically, by
-// the clock of Redis. It is the only package that knows the Redis client.
+// Package redisstore keeps budgets in Redis, where any number of processes share them. One script
+// decides and charges all limits of a request, atomically, by the clock of Redis. Calls of
+// concurrent requests share a message.
+//
+// [Open] returns a [Redis]: a [Store] for a single Redis or for Sentinels, or a [Cluster]. Only this
+// package imports the Redis client.
 package redisstore
 
 import (
 	"cmp"
 	"context"
-	_ "embed"
-	"errors"
-	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -23,159 +22,67 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Options say which Redis, and how to reach it. Options are comparable: equal
-// ones can share a Store.
-type Options struct {
-	// Address is a host:port, the absolute path of a unix socket, or a URL:
-	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
-	// or unix://[user[:password]@]/path[?db=number]. With a MasterName it is one or
-	// more host:port of Sentinels, with commas between them.
-	Address string
-	// Cluster tells that this is a Redis Cluster; see [NewCluster]. Address is one or
-	// more host:port of its nodes then, with commas between them.
-	Cluster bool
-	// Username and Password log in; both may be empty. They stand in for those
-	// of a URL.
-	Username, Password string
-	// DB is the number of the database (default 0, or the URL's).
-	DB int
-	// MasterName is what Sentinels call the Redis that is to be used; empty if none
-	// are asked.
-	MasterName string
-	// SentinelUsername and SentinelPassword log in to the Sentinels.
-	SentinelUsername, SentinelPassword string
-	// TLS says whether connections, those to Sentinels too, are encrypted.
-	TLS TLS
-	// KeyPrefix starts the name of every key (default caddy_rl).
-	KeyPrefix string
-	// HashKeys, if not empty, is a secret: keys are stored as [HashedKey] has them.
-	HashKeys string
-	// Timeout is how long a message may take until its reply, or a new connection and that
-	// (default 100 ms). Before, a Take may wait up to a second in the queue.
-	Timeout time.Duration
-	// Batch is how many requests share one script call at most (default 128), not
-	// counting those that would have to wait for its reply. Less than 0 gives each
-	// request a call of its own.
-	Batch int
-	// DialTimeout is how long a new connection may take (default 1 s).
-	DialTimeout time.Duration
-	// SlotExpiry is how long an instance's count of slots lives that the instance doesn't set
-	// (default 30 s).
-	SlotExpiry time.Duration
-}
-
 func init() {
-	// Whatever the client would print to standard error comes back to callers as
-	// an error, and they decide how often to say so.
+	// The client returns its errors to callers, which decide how often to log them.
 	redis.SetLogger(&logging.VoidLogger{})
 }
 
-// Defaults of [Options].
-const (
-	DefaultKeyPrefix   = "caddy_rl"
-	DefaultTimeout     = 100 * time.Millisecond
-	DefaultDialTimeout = time.Second
-	DefaultBatch       = 128
-)
-
-// Store is a [store.Store] in Redis. Connections are opened as they are needed.
+// Store is a [store.Store] in one Redis. It opens connections when they are needed. Its methods are
+// safe for concurrent use.
 //
-// A Store may be used after Close: requests that were under way when their
-// configuration ended still finish. Its connections close once none is.
+// A Store may be used after Close, so that requests in flight finish when their configuration ends.
+// Its connections then close whenever no operation uses them.
 type Store struct {
-	options Options
-	dial    func() *redis.Client
+	options   Options
+	newClient func() *redis.Client
 
-	mu      sync.Mutex
-	conns   *connections // nil before the first use and after the last
-	closed  bool
-	set     algorithms.Set // what scripts can decide
-	scripts *redis.Script
-	clock   clock
-	stepped func(back time.Duration)
+	mu          sync.Mutex
+	conns       *connections // nil before the first use, and after the last use of a closed Store
+	closed      bool
+	scriptSet   algorithms.Set // what lastScript can decide
+	lastScript  *redis.Script
+	lastReading clockReading
+	onClockStep func(back time.Duration)
 
-	loading    sync.Mutex // guards what follows, and is held while a script is loaded
-	loaded     time.Time  // when that had been tried last
-	loadedHash string
-	loadedErr  error
+	loadMu    sync.Mutex // guards the fields below, and is held while a script is loaded
+	loadTried time.Time  // when a script was last loaded, even without success
+	loadHash  string
+	loadErr   error
 
 	queue      queue
 	slotCounts *slotCounts
 }
 
-// Normalized returns the options with defaults filled in and a URL taken apart, so
-// that equal settings are equal values. No error holds a secret, nor what a
-// parser said about one.
-func (o Options) Normalized() (Options, error) {
-	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
-	o.Batch = cmp.Or(o.Batch, DefaultBatch)
-	o.SlotExpiry = cmp.Or(o.SlotExpiry, DefaultSlotExpiry)
-	for _, c := range []byte(o.KeyPrefix) {
-		if c < ' ' || c > '~' || c == '{' || c == '}' {
-			return o, fmt.Errorf("key_prefix %q holds %q: write printable ASCII without braces", o.KeyPrefix, c)
-		}
-	}
-	if o.Timeout < 0 || o.DialTimeout < 0 {
-		return o, errors.New("timeout and dial_timeout must be above 0: write a duration such as 100ms")
-	}
-	if o.DB < 0 || o.DB > math.MaxInt32 {
-		return o, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
-	}
-	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
-		return o, errors.New("sentinel_username and sentinel_password need master_name: write what the Sentinels call the Redis to use")
-	}
-	if o.Cluster && (o.MasterName != "" || o.DB != 0) {
-		return o, errors.New("cluster goes neither with master_name nor with db: write cluster alone")
-	}
-	if o.TLS != (TLS{}) {
-		o.TLS.On = true
-	}
-	return o, o.parseAddress()
-}
-
-// New makes a store. It opens no connection. stepped, if not nil, is called when
-// the clock of Redis was seen to step back by more than a second. Budgets then go
-// on from the new time.
-func New(o Options, stepped func(back time.Duration)) (*Store, error) {
+// New returns a Store in one Redis. It opens no connection. onClockStep, if not nil, is called when
+// the clock of Redis has stepped back by more than a second. Budgets then continue from the new
+// time.
+func New(o Options, onClockStep func(back time.Duration)) (*Store, error) {
 	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}
-	dial, err := o.client()
+	newClient, err := o.clientFunc()
 	if err != nil {
 		return nil, err
 	}
-	return newStore(o, dial, stepped), nil
+	return newStore(o, newClient, onClockStep), nil
 }
 
-func newStore(o Options, dial func() *redis.Client, stepped func(back time.Duration)) *Store {
-	s := &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}}
+func newStore(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration)) *Store {
+	s := &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: queue{bounds: defaultBounds}}
 	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
-// newNode makes the store of a node of a cluster.
-func newNode(o Options, dial func() *redis.Client, stepped func(back time.Duration), f *slotCounts) *Store {
-	return &Store{options: o, dial: dial, stepped: stepped, queue: queue{bounds: defaultBounds}, slotCounts: f}
+// newNode returns the Store of a node of a cluster. The nodes share slot counts.
+func newNode(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration), counts *slotCounts) *Store {
+	return &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: queue{bounds: defaultBounds}, slotCounts: counts}
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }
 
-func (o Options) names() wire.Names { return wire.Names{Prefix: o.KeyPrefix, Secret: o.HashKeys} }
-
-// HashedKey returns the form of a key where keys are not to be stored or shown: its HMAC-SHA256
-// with a secret, marked so that it equals no key.
-func HashedKey(secret, key string) string { return wire.HashedKey(secret, key) }
-
-//go:embed probe.lua
-var probeLua string
-
-var probe = redis.NewScript(probeLua)
-
-// Check tells whether Redis does all that is asked of it: it runs every command of
-// the scripts, on keys that no budget has.
+// Check returns an error if Redis does not run every command of the scripts. It runs them on keys
+// that no budget has.
 func (s *Store) Check(ctx context.Context) error { return s.check(ctx, "%") }
 
 // check is Check with keys that have a hash tag.
@@ -183,15 +90,15 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
 	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
-	err := evalRepeatable(ctx, conns, false, probe, []string{key, key + " log"})
-	if isDemoted("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
-		s.reconnect(conns) // another Sentinel may know better
+	err := evalRepeatable(ctx, conns, false, probeScript, []string{key, key + " log"})
+	if isFromReplica("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
+		s.reconnect(conns) // Sentinels may know another master
 	}
 	return toStoreError(ctx, err)
 }
 
-// EvictionPolicy is what Redis does when its memory is full, such as noeviction, and
-// whether that can happen at all. Redis may refuse to tell.
+// EvictionPolicy returns the eviction policy of the Redis, and whether its memory is bounded; see
+// [Redis].
 func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
 	conns := s.acquire()
 	defer s.release(conns)
@@ -208,24 +115,23 @@ func (s *Store) EvictionPolicy(ctx context.Context) (policy string, bounded bool
 	return policy, bounded, toStoreError(ctx, err)
 }
 
-// Take implements [store.Store]. The instant is Redis' own.
+// Take implements [store.Store], at the time of Redis.
 func (s *Store) Take(ctx context.Context, requests []store.Request) (bool, error) {
 	return s.TakeAt(ctx, 0, requests)
 }
 
-// TakeAt is Take at an instant of the caller's choice; 0 stands for the time of
-// Redis.
+// TakeAt is Take at a given instant; 0 stands for the time of Redis.
 func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
 	if err := ctx.Err(); err != nil || len(requests) == 0 {
 		return err == nil, err
 	}
-	c := s.newTake(ctx, now, requests)
+	c := s.newTakeCall(ctx, now, requests)
 	s.enqueue(c, true)
 	allowed, err := s.await(c)
 	return allowed, toStoreError(ctx, err)
 }
 
-func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
+func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
 	c := pendingCalls.Get().(*pendingCall)
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
 	c.slotNames = s.slotCounts.namesOf(requests)
@@ -246,7 +152,7 @@ func (s *Store) newTake(ctx context.Context, now algorithms.Micros, requests []s
 	return c
 }
 
-// Correct implements [store.Store].
+// Correct implements [store.Store], at the time of Redis.
 func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
 	s.slotCounts.leaveSlots(corrections, true)
 	s.correct(0, corrections, func(c *pendingCall) {
@@ -256,16 +162,16 @@ func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
 	})
 }
 
-// LeaveSlots notes that requests hold their slots no more. It asks Redis nothing.
+// LeaveSlots records that requests no longer hold their slots, without a message to Redis.
 func (s *Store) LeaveSlots(corrections []store.Correction) {
 	s.slotCounts.leaveSlots(corrections, false)
 }
 
-// Count counts slots that another store has granted.
+// CountSlots counts slots that another store has granted.
 func (s *Store) CountSlots(requests []store.Request) { s.slotCounts.countSlots(requests) }
 
-// CorrectAt is Correct at an instant of the caller's choice; 0 stands for the time of Redis. It
-// returns when the corrections are made.
+// CorrectAt is Correct at a given instant; 0 stands for the time of Redis. It returns when the
+// corrections are made.
 func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
 	s.slotCounts.leaveSlots(corrections, true)
 	results := make(chan error, len(corrections))
@@ -277,10 +183,10 @@ func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, correction
 	return toStoreError(ctx, err)
 }
 
-// correct queues refunds and charges: a call for each key, since in a cluster each can be elsewhere.
-// It returns how many calls these are; ended is called for each.
+// correct queues the calls that make corrections, and returns their number. ended is called for
+// each.
 func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*pendingCall)) (n int) {
-	for _, c := range callsOf(now, corrections) {
+	for _, c := range correctionCalls(now, corrections) {
 		c.onEnd = ended
 		s.enqueue(c, false)
 		n++
@@ -288,8 +194,9 @@ func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, e
 	return n
 }
 
-// callsOf returns the calls that make corrections, as much work in each as one message may hold.
-func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*pendingCall) {
+// correctionCalls returns the calls that make corrections. A call has one key, because each key can
+// be on another node of a cluster, and at most the work of one message.
+func correctionCalls(now algorithms.Micros, corrections []store.Correction) (calls []*pendingCall) {
 	last := make(map[string]*pendingCall) // by key
 	for _, one := range corrections {
 		one.Leave = false
@@ -311,48 +218,48 @@ func callsOf(now algorithms.Micros, corrections []store.Correction) (made []*pen
 		if c == nil || c.work+work > algorithms.MaxWork {
 			c = &pendingCall{key: one.Request.Key, now: now, alone: now != 0, queued: time.Now()}
 			last[c.key] = c
-			made = append(made, c)
+			calls = append(calls, c)
 		}
-		one.Request = detached(one.Request)
+		one.Request = cloneForCorrection(one.Request)
 		c.corrections = append(c.corrections, one)
 		c.work += work
 	}
-	return made
+	return calls
 }
 
-// detached copies what a correction has to know of a request.
-func detached(r *store.Request) *store.Request {
+// cloneForCorrection copies the fields of a request that a correction needs. The caller may use the
+// request again.
+func cloneForCorrection(r *store.Request) *store.Request {
 	d := &store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
 	d.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
 	return d
 }
 
-// Change implements [store.Store].
+// Change implements [store.Store], at the time of Redis.
 func (s *Store) Change(ctx context.Context, c store.Change) error { return s.ChangeAt(ctx, 0, c) }
 
-// ChangeAt is Change at an instant of the caller's choice; 0 stands for the time of Redis.
+// ChangeAt is Change at a given instant; 0 stands for the time of Redis.
 func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Change) error {
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
-	for _, one := range changesOf(s.names(), now, c) {
-		if err := s.change(waiting, false, one); err != nil {
+	for _, one := range keyChanges(s.names(), now, c) {
+		if err := s.changeKey(waiting, false, one); err != nil {
 			return toStoreError(ctx, err)
 		}
 	}
 	return nil
 }
 
-// change is a change at one key: the arguments of the script.
-type change struct {
+// keyChange is a change of one key in Redis: the arguments of the script.
+type keyChange struct {
 	key  string
 	args []any
 }
 
-var changeScript = redis.NewScript(algorithms.ChangeScript())
-
-// changesOf returns the changes at single keys that a change is, as change.lua documents them.
-func changesOf(names wire.Names, now algorithms.Micros, c store.Change) (changes []change) {
-	add := func(id string, args ...any) { changes = append(changes, change{names.Name(c.Key, id), args}) }
+// keyChanges splits a change into changes of one key in Redis each. change.lua documents their
+// arguments.
+func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (changes []keyChange) {
+	add := func(id string, args ...any) { changes = append(changes, keyChange{names.Name(c.Key, id), args}) }
 	for _, id := range c.Forget {
 		add(id, "forget")
 	}
@@ -365,12 +272,90 @@ func changesOf(names wire.Names, now algorithms.Micros, c store.Change) (changes
 	return changes
 }
 
-func (s *Store) change(ctx context.Context, asking bool, c change) error {
+func (s *Store) changeKey(ctx context.Context, asking bool, c keyChange) error {
 	conns := s.acquire()
 	defer s.release(conns)
 	err := evalRepeatable(ctx, conns, asking, changeScript, []string{c.key}, c.args...)
-	if isDemoted("", err) {
+	if isFromReplica("", err) {
 		s.reconnect(conns)
 	}
 	return err
+}
+
+// Address returns the address of the Redis, without secrets.
+func (s *Store) Address() string { return s.options.displayAddress() }
+
+// String returns a text that identifies the budgets, without secrets.
+func (s *Store) String() string { return s.options.identity() }
+
+// Redis is a [store.Store] in one Redis, or in a cluster. While a Redis fails, calls that need it
+// fail at once.
+type Redis interface {
+	store.Store
+	// Check returns an error if a Redis does not run all commands that are needed. After an error,
+	// that Redis gets no calls until it works.
+	Check(ctx context.Context) error
+	// Failing returns the number of Redis servers that have failed and get no calls now.
+	Failing() int
+	// EvictionPolicy returns the eviction policy of a Redis, such as noeviction, and whether its
+	// memory is bounded at all. It returns an error if the user may not run INFO.
+	EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error)
+	// Address returns the address of the Redis, without secrets.
+	Address() string
+	// String returns a text that identifies the budgets, without secrets.
+	String() string
+	// Close closes the connections when no operation uses them any more. Methods can still be
+	// called after that.
+	Close() error
+}
+
+// Open returns the Redis with these options. It opens no connection. onClockStep is as in [New].
+// onChange, if not nil, is called when the Redis at an address begins to fail, with the failure,
+// and when it works again, with nil.
+func Open(o Options, onClockStep func(back time.Duration), onChange func(address string, failure error)) (Redis, error) {
+	if o.Cluster {
+		return NewCluster(o, onClockStep, onChange)
+	}
+	s, err := New(o, onClockStep)
+	if err != nil {
+		return nil, err
+	}
+	b := store.NewBreaker(s, func(failure error) {
+		if onChange != nil {
+			onChange(s.Address(), failure)
+		}
+	})
+	s.slotCounts.route = func(string) *Store {
+		if b.Open() {
+			return nil
+		}
+		return s
+	}
+	return single{b, s}, nil
+}
+
+// single is a Redis that is not a cluster.
+type single struct {
+	*store.Breaker
+	redis *Store
+}
+
+func (s single) Failing() int {
+	if s.Open() {
+		return 1
+	}
+	return 0
+}
+
+func (s single) EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error) {
+	return s.redis.EvictionPolicy(ctx)
+}
+
+func (s single) Address() string { return s.redis.Address() }
+
+func (s single) String() string { return s.redis.String() }
+
+func (s single) Close() error {
+	s.Breaker.Close()
+	return s.redis.Close()
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// patient is a deadline no test reaches by the slowness of its machine.
+// patient is a timeout that no test reaches, even on a slow machine.
 const patient = 30 * time.Second
 
 func open(t testing.TB, o redisstore.Options) *redisstore.Store {
@@ -55,7 +55,7 @@ func TestDenyCacheConforms(t *testing.T) {
 	})
 }
 
-// A user with the permissions that the README lists can do everything.
+// A user with the permissions in the README can do everything.
 func TestPermissions(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestPermissions(t *testing.T) {
 	})
 }
 
-// correct makes corrections, waits until they are made, and returns the first failure.
+// correct makes corrections, waits for them, and returns the first error.
 func correct(s store.Store, corrections ...store.Correction) (err error) {
 	type waits interface {
 		CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error
@@ -96,7 +96,7 @@ func correct(s store.Store, corrections ...store.Correction) (err error) {
 	return err
 }
 
-// refund gives back n events of each limit of requests.
+// refund refunds n events of each limit of requests.
 func refund(s store.Store, requests []store.Request, n int64) error {
 	var corrections []store.Correction
 	for i := range requests {
@@ -140,8 +140,7 @@ func TestKeysAndExpiry(t *testing.T) {
 	}
 }
 
-// With a secret no key, however it looks, is found in Redis, and each is still a
-// budget of its own.
+// With a secret, no key can be found in Redis, and each key has a budget of its own.
 func TestHashedKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -211,8 +210,7 @@ func TestScriptFlushedIsLoadedAgain(t *testing.T) {
 	}
 }
 
-// Another program's value under one of our keys fails the requests of that key,
-// and is left as it is.
+// A foreign value at a key fails the requests of that key, and is not changed.
 func TestForeignValue(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -268,8 +266,8 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// A configuration that ended closes the connections; a request that was still on
-// its way uses new ones, which close after it.
+// The end of a configuration closes its connections. A request in flight then opens new
+// connections, which close after it.
 func TestUseAfterClose(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -297,7 +295,7 @@ func TestClockStepsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	redisstore.Pretend(s, time.Now().Add(90*time.Second))
+	redisstore.SetClockReading(s, time.Now().Add(90*time.Second))
 	for range 3 {
 		if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
 			t.Fatal(err)
@@ -334,7 +332,7 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "a:1,/run/redis.sock", MasterName: "m"}, "and one is not"},
 		{redisstore.Options{Address: "a:1,", MasterName: "m"}, `and "" is not`},
 		{redisstore.Options{Address: "h:1", DB: 1 << 40}, "db must be from 0 to 2147483647, not 1099511627776"},
-		{redisstore.Options{Address: "http://SECRET@host"}, "another scheme than redis"},
+		{redisstore.Options{Address: "http://SECRET@host"}, "must have the scheme redis"},
 		{redisstore.Options{Address: "redis://:SECRET@host:port"}, "redis URL is malformed"},
 		{redisstore.Options{Address: "redis://:12/SECRET@host:1"}, "redis URL is malformed"},
 		{redisstore.Options{Address: "redis://:%zzSECRET@host"}, "redis URL is malformed"},

@@ -60,7 +60,7 @@ func BenchmarkScript(b *testing.B) {
 // key. more, if not nil, appends what follows the request.
 func benchmarkScript(b *testing.B, batch int, r store.Request, more func(*wire.Message, *store.Request)) {
 	ctx, client := context.Background(), redistest.Start(b).Client
-	sha, err := client.ScriptLoad(ctx, setOf([]store.Request{r}).Script()).Result()
+	sha, err := client.ScriptLoad(ctx, scriptSetFor([]store.Request{r}).Script()).Result()
 	if err != nil {
 		b.Fatal(err)
 	}

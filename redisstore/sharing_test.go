@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// crowd calls f from many goroutines at once, many times each.
+// crowd calls f from many goroutines concurrently, many times each.
 func crowd(goroutines, each int, f func(goroutine, i int)) {
 	var wg sync.WaitGroup
 	for g := range goroutines {
@@ -29,8 +29,9 @@ func crowd(goroutines, each int, f func(goroutine, i int)) {
 	wg.Wait()
 }
 
-// Concurrent requests share script calls, each is answered for itself, and one on a
-// key that holds something else fails alone. What is no text at the place of an override is none.
+// Concurrent requests share script calls, and each gets its own outcome. A request fails alone if a
+// foreign value is stored at its key. A foreign value at the key of an override counts as no
+// override.
 func TestCallsAreShared(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
@@ -76,7 +77,7 @@ func TestCallsAreShared(t *testing.T) {
 	}
 }
 
-// Scripts that are flushed again and again are loaded again, and nothing fails.
+// Scripts that are flushed repeatedly are loaded again, and no request fails.
 func TestFlushedScripts(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
@@ -98,7 +99,7 @@ func TestFlushedScripts(t *testing.T) {
 	}
 }
 
-// If Redis denies that a script is loaded, that is the error.
+// If Redis denies SCRIPT LOAD, that is the error.
 func TestScriptThatCannotBeLoaded(t *testing.T) {
 	server := redistest.Start(t)
 	server.Client.ACLSetUser(t.Context(), "limited", "on", ">secret", "~*", "+@all", "-script")
@@ -107,10 +108,10 @@ func TestScriptThatCannotBeLoaded(t *testing.T) {
 	wantReason(t, "taking", err, store.ReasonPermission)
 }
 
-// Callers that leave are told so, and leave nothing behind.
+// Callers that leave get the error of their context, and leave no state behind.
 func TestCallersThatLeave(t *testing.T) {
-	const callers, flying = 200, 2
-	defer redisstore.SetFlying(flying)()
+	const callers, inFlight = 200, 2
+	defer redisstore.SetMaxInFlight(inFlight)()
 	answers := make(chan struct{})
 	m := startMisbehaving(t, func(c net.Conn) {
 		<-answers
@@ -130,32 +131,32 @@ func TestCallersThatLeave(t *testing.T) {
 			}
 		})
 	}
-	redistest.WaitFor(t, "all to come", func() bool { return came.Load() == callers && m.calls.Load() == flying })
+	redistest.WaitFor(t, "all to come", func() bool { return came.Load() == callers && m.calls.Load() == inFlight })
 	time.Sleep(100 * time.Millisecond) // most are in the queue by now
 	leave()
 	// Those that were sent alone are there until they are answered.
-	redistest.WaitFor(t, "all others to leave", func() bool { return left.Load() == callers-flying })
+	redistest.WaitFor(t, "all others to leave", func() bool { return left.Load() == callers-inFlight })
 	close(answers)
 	wg.Wait()
 	if left.Load() != callers {
-		t.Errorf("%d of %d callers that left were told so", left.Load(), callers)
+		t.Errorf("%d of %d callers got the error of their context", left.Load(), callers)
 	}
 	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > goroutines; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), goroutines)
 		}
 	}
-	if calls := m.calls.Load(); calls != flying {
-		t.Errorf("%d calls, want %d and none for callers that had left", calls, flying)
+	if calls := m.calls.Load(); calls != inFlight {
+		t.Errorf("%d calls, want %d and none for callers that had left", calls, inFlight)
 	}
 }
 
-// A call that Redis says came too late, because its clock has been set ahead, is made
-// once more with what is known now, and charged once.
+// If Redis runs a call too late because its clock was set ahead, the call is sent once more with
+// the new time, and charged once.
 func TestClockSetAhead(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})
-	redisstore.Pretend(s, time.Now().Add(-time.Hour))
+	redisstore.SetClockReading(s, time.Now().Add(-time.Hour))
 	before, _ := stats(server.Client)
 	r := request(t, "k")
 	if ok, err := s.Take(context.Background(), r); err != nil || !ok || r[0].Outcome.Decisions[0].Remaining != 9 {
@@ -167,7 +168,7 @@ func TestClockSetAhead(t *testing.T) {
 	}
 }
 
-// Callers in a hurry make no others late that share a call with them.
+// A caller with a short deadline does not delay the others in its script call.
 func TestHastyCallers(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr})

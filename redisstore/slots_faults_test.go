@@ -10,8 +10,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// slotCounts returns how many requests hold a slot of a key, as a store that holds none itself is
-// told.
+// slotCounts returns how many requests hold a slot of a key, as a store without held slots finds.
 func slotCounts(t *testing.T, s store.Store, key string) int64 {
 	t.Helper()
 	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
@@ -21,8 +20,8 @@ func slotCounts(t *testing.T, s store.Store, key string) int64 {
 	return r[0].Outcome.Slots.InFlight
 }
 
-// Slots that are held while Redis loses them, hangs or has its clock set are counted again within
-// a third of the expiry, and stay so until they are left. Then nothing is left of them.
+// Slots held while Redis loses them, hangs or has its clock set are counted again within a third of
+// the expiry, until they are left. Then no state remains.
 func TestSlotsSurviveRedis(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -71,7 +70,7 @@ func TestSlotsSurviveRedis(t *testing.T) {
 	}
 }
 
-// A client that sends one request after the other is never denied its only slot, however far away
+// A client that sends one request after another is never denied its only slot, however far away
 // Redis is.
 func TestOneSlotInSequence(t *testing.T) {
 	t.Parallel()
@@ -85,8 +84,8 @@ func TestOneSlotInSequence(t *testing.T) {
 	}
 }
 
-// Requests that Redis admitted count while it fails, and those admitted meanwhile count in Redis
-// once it is back.
+// Requests that Redis admitted count while Redis fails. Requests admitted meanwhile count in Redis
+// once it works again.
 func TestSlotsThroughAnOutage(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -122,7 +121,7 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	redistest.WaitFor(t, "the slots to be free", func() bool { return slotCounts(t, other, "k") == 0 })
 }
 
-// Counts are set where a slot of the cluster is by now, though nothing else asks about its keys.
+// Counts are set on the node that a slot has moved to, even if no request has one of its keys.
 func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	const expiry = 2 * time.Second
 	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// takeSlot asks for one of limit slots of a key.
+// takeSlot takes a slot of a key.
 func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.Request {
 	t.Helper()
 	r := []store.Request{{Zone: "z", Key: key, Cost: 1, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: limit}}}
@@ -27,8 +27,7 @@ func leaveSlot(t *testing.T, s store.Store, r store.Request) {
 	}
 }
 
-// A slot lasts as long as its request, however long that takes. Those of an instance that is
-// killed expire.
+// A slot lasts as long as its request. The slots of an instance that is killed expire.
 func TestSlotsAreRenewed(t *testing.T) {
 	t.Parallel()
 	const expiry = 2 * time.Second
@@ -52,7 +51,7 @@ func TestSlotsAreRenewed(t *testing.T) {
 	}
 }
 
-// A slot that is left while the store isn't asked, because it has failed, expires.
+// A slot that is left while the store fails expires.
 func TestSlotsLeftDuringAnOutage(t *testing.T) {
 	long(t)
 	t.Parallel()

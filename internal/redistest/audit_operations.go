@@ -40,7 +40,7 @@ func (r *replay) livingSlots(m execution, name string) algorithms.Slots {
 
 // playRefund plays a refund.
 func (r *replay) playRefund(m execution, refunds []wire.Refund, reply *wire.Reply) error {
-	err := reply.Done()
+	err := reply.Refund()
 	for _, refund := range refunds {
 		l, wrong := r.findLimit(refund.Budget)
 		if wrong != nil {

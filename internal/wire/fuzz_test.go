@@ -138,7 +138,7 @@ func FuzzReply(f *testing.F) {
 		if allowed && failed != nil {
 			t.Fatalf("allowed, and failed with %v", failed)
 		}
-		refund := r.Done()
+		refund := r.Refund()
 		had, set := r.Set()
 		inRange(t, had)
 		if err := r.End(); err == nil && failed == nil && refund == nil && set == nil && len(data) != len(whole) {
@@ -194,7 +194,7 @@ func TestForeignNumbers(t *testing.T) {
 			if allowed || !isForeign {
 				t.Errorf("number at %d is %v: allowed %v, fails with %v", at, bad, allowed, failed)
 			}
-			if err := r.Done(); err != nil {
+			if err := r.Refund(); err != nil {
 				t.Errorf("number at %d is %v: the refund fails with %v", at, bad, err)
 			}
 			if had, err := r.Set(); had != 3 || err != nil {
@@ -218,7 +218,7 @@ func TestForeignNumbers(t *testing.T) {
 		r, err := wire.ReadReply(string(whole[:size]))
 		if err == nil {
 			_, _, _ = r.Take(fuzzed(t), nil)
-			_ = r.Done()
+			_ = r.Refund()
 			_, _ = r.Set()
 			err = r.End()
 		}

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// maxKeyLength is how many bytes of a key are stored as they are. What is longer
-// is stored as a hash.
+// maxKeyLength is the maximum number of bytes of a key that is stored as it is. A longer key is
+// stored as a hash.
 const maxKeyLength = 128
 
-// Names says how budgets are named in Redis:
+// Names makes the names of keys in Redis:
 //
 //	<prefix>:{<key>}:<limit ID>
 //
-// The braces are Redis Cluster's hash tag: all limits of one key share a slot.
-// See [appendEncoded] for why no key can end the tag or take another's place.
+// The braces are Redis Cluster's hash tag: all limits of one key share a slot. No key can end the
+// tag or equal another; see [appendEncoded].
 type Names struct {
 	Prefix string
-	Secret string // if not empty, keys are stored as [HashedKey] has them
+	Secret string // if not empty, keys are stored in the form of [HashedKey]
 }
 
-// appendStart appends what the names of all budgets of a key begin with.
+// appendStart appends the common beginning of the names of a key.
 func (n Names) appendStart(b []byte, key string) []byte {
 	b = append(b, n.Prefix...)
 	b = append(b, ":{"...)
@@ -38,11 +38,11 @@ func (n Names) appendTag(b []byte, key string) []byte {
 	return appendEncoded(b, key)
 }
 
-// SlotCount is how many slots a Redis Cluster has.
+// SlotCount is the number of slots of a Redis Cluster.
 const SlotCount = 1 << 14
 
-// Slot returns the slot of a key's budgets in a Redis Cluster, which is the CRC16 (XMODEM) of its
-// hash tag, modulo the number of slots.
+// Slot returns the Redis Cluster slot of a key: the CRC16 (XMODEM) of its hash tag, modulo
+// SlotCount.
 func (n Names) Slot(key string) int {
 	var room [maxKeyLength + 16]byte
 	return SlotOf(n.appendTag(room[:0], key))
@@ -76,20 +76,22 @@ func (n Names) AppendName(b []byte, key, id string) []byte {
 	return append(n.appendStart(b, key), id...)
 }
 
-// HashedKey is what stands for a key where keys are not to be stored or shown: its
-// HMAC-SHA256 with a secret, marked so that it equals no key.
+// HashedKey returns the form of a key that must not be stored or shown: its HMAC-SHA256 with a
+// secret. A mark distinguishes this form from every key.
 func HashedKey(secret, key string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(key))
 	return "%$" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// appendEncoded appends a key in printable ASCII without braces. Braces, percent
-// signs and all other bytes are written %XX, so a percent sign is always
-// followed by two digits, except in four reserved forms, which therefore equal no
-// other key: "%" is the empty key (Redis ignores an empty tag), "%#" starts the hash
-// of a long one, "%$" that of [HashedKey], and "%!" the keys that nodes of a cluster
-// are checked with.
+// appendEncoded appends a key in printable ASCII without braces. Braces, percent signs and all
+// bytes outside printable ASCII are written %XX. So two digits follow every percent sign, except in
+// four reserved forms, which therefore equal no key:
+//
+// - "%" is the empty key, because Redis ignores an empty tag.
+// - "%#" begins the hash of a long key.
+// - "%$" begins the hash of a key by [HashedKey].
+// - "%!" begins the keys that nodes of a cluster are checked with.
 func appendEncoded(b []byte, key string) []byte {
 	if key == "" {
 		return append(b, '%')

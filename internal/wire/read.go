@@ -12,32 +12,32 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Operation is an operation of a message that was read. One of its fields is set.
+// Operation is an operation of a message that was read. Exactly one of its fields is set.
 type Operation struct {
 	Take   *Take
 	Refund []Refund // one per budget
 	Set    *Set
 }
 
-// Take is a take. A charge is a take in mode [algorithms.Force].
+// Take is a take, or a charge: a take in mode [algorithms.Force].
 type Take struct {
-	// Overrides are the expected overrides. The message doesn't name their zones.
+	// Overrides are the expected overrides. The message does not name their zones.
 	Overrides []Override
 	Zones     []Zone
 }
 
-// Override is an expected override, and the name of its key.
+// Override is an expected override. Name is the name of its key.
 type Override struct{ Name, Text string }
 
-// Zone is a zone of a take.
+// Zone is one zone of a take.
 type Zone struct {
 	Mode    algorithms.Mode
 	Shadow  bool
 	Cost    int64
 	MaxWait algorithms.Micros
 	Budgets []Budget
-	// Slots is the name of the slots, or empty if the zone has none. SlotsLimit is their
-	// number. Peek reports whether the take only looks at them.
+	// Slots is the name of the slots, or empty if the zone has none. SlotsLimit is their limit.
+	// Peek reports whether the take only reads their count.
 	Slots      string
 	SlotsLimit int64
 	Peek       bool
@@ -53,21 +53,21 @@ type Budget struct {
 	Log         bool // see [algorithms.Algorithm.IsLog]
 }
 
-// Refund gives back events to a budget.
+// Refund gives events back to a budget.
 type Refund struct {
 	Budget
 	Receipt algorithms.Receipt
 	Events  int64
 }
 
-// Set sets the count of the instance in the slots of a name.
+// Set sets this instance's count in the slots of a name.
 type Set struct {
 	Name  string
 	Count int64
 }
 
-// Requests returns requests into which [Reply.Take] can read the reply to the take. Their limits
-// are nil. The first requests have the Overrides, in order.
+// Requests returns requests into which [Reply.Take] can read the reply to the take. Their Limits
+// are zero values. The first requests have the Overrides, in order.
 func (t *Take) Requests() []store.Request {
 	requests := make([]store.Request, len(t.Zones))
 	for i, z := range t.Zones {
@@ -112,15 +112,15 @@ func (o *Operation) Names() (names []string) {
 
 // limitKind describes the limits of an algorithm in messages.
 type limitKind struct {
-	size    int // of a limit
-	warming int // of a limit that has a warm-up
-	log     bool
+	size       int // of a limit
+	warmUpSize int // of a limit that has a warm-up
+	log        bool
 }
 
-// warmUpAt is the position of the warm-up in a limit of an algorithm that has one.
+// warmUpAt is the position of the warm-up in a limit whose algorithm has one.
 const warmUpAt = 1 + 7*8
 
-// limitKinds returns the algorithms by their numbers.
+// limitKinds returns the kinds of limits by the numbers of their algorithms.
 var limitKinds = sync.OnceValue(func() map[byte]limitKind {
 	kinds := make(map[byte]limitKind)
 	message := func(name string, warmUp algorithms.Micros) string {
@@ -135,7 +135,7 @@ var limitKinds = sync.OnceValue(func() map[byte]limitKind {
 		m := message(a.Name, 0)
 		kind := limitKind{size: len(m), log: a.IsLog()}
 		if a.Takes("warm_up") {
-			kind.warming = len(message(a.Name, 1_000_000))
+			kind.warmUpSize = len(message(a.Name, 1_000_000))
 		}
 		kinds[m[0]] = kind
 	}
@@ -151,23 +151,23 @@ func ReadMessage(keys []string, argument string) (Head, []Operation, error) {
 	h.SlotsExpiry = r.number()
 	logs := int(r.uint(2))
 	if logs > len(keys) {
-		r.fail("tells of %d keys of logs, among %d keys", logs, len(keys))
+		r.fail("has %d keys of logs among %d keys", logs, len(keys))
 		logs = len(keys)
 	}
 	r.strings, r.logs = keys[:len(keys)-logs], keys[len(keys)-logs:]
 	size := r.uint(4)
 	if uint64(size) > uint64(len(r.rest)) {
-		r.fail("has operations of %d bytes, which are not there", size)
+		r.fail("has operations of %d bytes, but ends before", size)
 		size = 0
 	}
 	var operations []Operation
-	own := &reader{rest: r.rest[:size], strings: r.strings, logs: r.logs, err: r.err}
-	own.readLimits(r.rest[size:])
-	for r = own; r.err == nil && len(r.rest) > 0; {
+	body := &reader{rest: r.rest[:size], strings: r.strings, logs: r.logs, err: r.err}
+	body.readLimits(r.rest[size:])
+	for r = body; r.err == nil && len(r.rest) > 0; {
 		operations = append(operations, r.operation())
 	}
 	if len(r.strings)+len(r.logs) > 0 {
-		r.fail("comes with %d keys too many", len(r.strings)+len(r.logs))
+		r.fail("has %d keys too many", len(r.strings)+len(r.logs))
 	}
 	if r.err != nil {
 		return Head{}, nil, r.err
@@ -183,7 +183,7 @@ type reader struct {
 	err           error
 }
 
-// readLimits reads the limits behind the operations.
+// readLimits reads the limits that follow the operations.
 func (r *reader) readLimits(text string) {
 	of := &reader{rest: text, err: r.err}
 	r.limits = make(map[uint32]Budget)
@@ -218,11 +218,11 @@ func (r *reader) uint(size int) (n uint32) {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// oneOf reads a byte from 0 to most.
-func (r *reader) oneOf(most uint32) uint32 {
+// byteUpTo reads a byte from 0 to limit.
+func (r *reader) byteUpTo(limit uint32) uint32 {
 	n := r.uint(1)
-	if n > most {
-		r.fail("holds %d where a number from 0 to %d belongs", n, most)
+	if n > limit {
+		r.fail("has %d instead of a number from 0 to %d", n, limit)
 		return 0
 	}
 	return n
@@ -233,7 +233,7 @@ func (r *reader) number() int64 {
 	if n >= 0 && n <= float64(algorithms.Forever) && n == math.Trunc(n) {
 		return int64(n)
 	}
-	r.fail("holds %v where a whole number belongs", n)
+	r.fail("has %v instead of a whole number", n)
 	return 0
 }
 
@@ -246,10 +246,10 @@ func (r *reader) text() string {
 	return r.next(int(size))
 }
 
-// key takes the next key.
+// key takes the next key of strings or of logs.
 func (r *reader) key(of *[]string) string {
 	if len(*of) == 0 {
-		r.fail("comes with too few keys")
+		r.fail("has too few keys")
 		return ""
 	}
 	name := (*of)[0]
@@ -257,33 +257,33 @@ func (r *reader) key(of *[]string) string {
 	return name
 }
 
-// operation reads an operation, which must be as long as its head says.
+// operation reads an operation. Its length must be that in its head.
 func (r *reader) operation() (o Operation) {
 	kind, first, second, size := r.uint(1), r.uint(1), r.uint(1), r.uint(4)
 	strings, logs := int(r.uint(2)), int(r.uint(2))
 	if uint64(size) > uint64(len(r.rest)) || strings > len(r.strings) || logs > len(r.logs) {
-		r.fail("has an operation of %d bytes, %d and %d keys, which are not there", size, strings, logs)
+		r.fail("has an operation of %d bytes with %d and %d keys, but ends before", size, strings, logs)
 		return o
 	}
-	own := &reader{rest: r.next(int(size)), strings: r.strings[:strings], logs: r.logs[:logs], limits: r.limits}
+	body := &reader{rest: r.next(int(size)), strings: r.strings[:strings], logs: r.logs[:logs], limits: r.limits}
 	r.strings, r.logs = r.strings[strings:], r.logs[logs:]
 	switch kind {
 	case kindTake:
-		o.Take = own.take(int(first), int(second))
+		o.Take = body.take(int(first), int(second))
 	case kindRefund:
-		o.Refund = own.refund(int(first))
+		o.Refund = body.refund(int(first))
 	case kindSet:
-		o.Set = &Set{Count: own.number(), Name: own.key(&own.strings)}
+		o.Set = &Set{Count: body.number(), Name: body.key(&body.strings)}
 	default:
-		own.fail("has an operation of the unknown kind %d", kind)
+		body.fail("has an operation of the unknown kind %d", kind)
 	}
-	if n := len(own.rest); n > 0 {
-		own.fail("has an operation that is %d bytes too long", n)
+	if n := len(body.rest); n > 0 {
+		body.fail("has an operation that is %d bytes too long", n)
 	}
-	if n := len(own.strings) + len(own.logs); n > 0 {
-		own.fail("has an operation with %d keys too many", n)
+	if n := len(body.strings) + len(body.logs); n > 0 {
+		body.fail("has an operation with %d keys too many", n)
 	}
-	r.err = own.err
+	r.err = body.err
 	return o
 }
 
@@ -297,9 +297,9 @@ func (r *reader) take(overrides, zones int) *Take {
 	}
 	for i := range t.Zones {
 		z := &t.Zones[i]
-		z.Mode, z.Shadow = algorithms.Mode(r.oneOf(uint32(algorithms.Force))), r.oneOf(1) == 1
+		z.Mode, z.Shadow = algorithms.Mode(r.byteUpTo(uint32(algorithms.Force))), r.byteUpTo(1) == 1
 		z.Budgets = make([]Budget, r.uint(1))
-		slots, ban := r.oneOf(2), r.oneOf(1)
+		slots, ban := r.byteUpTo(2), r.byteUpTo(1)
 		z.Cost, z.MaxWait = r.number(), r.number()
 		for j := range z.Budgets {
 			z.Budgets[j] = r.budget()
@@ -336,7 +336,7 @@ func (r *reader) budget() Budget {
 	b.Burst = r.number()
 	switch {
 	case !known:
-		r.fail("refers to a limit at %d, where there is none", at)
+		r.fail("refers to a limit at %d, but has none there", at)
 	case b.Log:
 		b.Name = r.key(&r.logs)
 	default:
@@ -352,9 +352,9 @@ func (r *reader) limit() Budget {
 		return Budget{}
 	}
 	size := kind.size
-	if kind.warming > 0 && len(r.rest) >= warmUpAt+8 {
+	if kind.warmUpSize > 0 && len(r.rest) >= warmUpAt+8 {
 		if ahead := (reader{rest: r.rest[warmUpAt:]}); ahead.number() > 0 {
-			size = kind.warming
+			size = kind.warmUpSize
 		}
 	}
 	return Budget{Limit: r.next(size), Log: kind.log}

@@ -132,7 +132,7 @@ func randomMessage(t testing.TB, seed uint64) (*Message, Head, []Operation) {
 	return m, h, operations
 }
 
-// What was written is what is read.
+// ReadMessage reads what a Message has written.
 func TestReadMessage(t *testing.T) {
 	for seed := range uint64(2000) {
 		m, h, want := randomMessage(t, seed)

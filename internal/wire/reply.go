@@ -19,18 +19,18 @@ type ScriptError string
 
 func (e ScriptError) Error() string { return fmt.Sprintf("redisstore: %.200s", string(e)) }
 
-// Reply reads a reply operation by operation, in the order of the message.
+// Reply reads a reply. The caller reads operation by operation, in the order of the message.
 type Reply struct {
 	// Now is the instant of the operations.
 	Now algorithms.Micros
-	// Late reports whether Redis ran the message after its last instant. Then nothing was done.
+	// Late reports whether Redis ran the message after Head.NotAfter. Then the script did nothing.
 	Late bool
 
 	rest string
 	err  error // set if the script can't have sent the reply
-	// foreign is set if a number of the current operation can't come from a budget. The reply
-	// itself is valid, but another program has stored the value at the key.
-	foreign error
+	// foreignErr is set if a number of the current operation can't come from a budget. The reply
+	// itself is valid, but another program has stored a value at the key.
+	foreignErr error
 }
 
 // ReadReply reads the head of a reply.
@@ -43,22 +43,22 @@ func ReadReply(text string) (*Reply, error) {
 func (r *Reply) Read(text string) error {
 	*r = Reply{rest: text}
 	r.Now = r.number()
-	r.Late = r.oneOf(1) == 1
-	if r.foreign != nil {
-		r.fail(fmt.Sprintf("begins with %q where an instant belongs", text[:min(len(text), 8)]))
+	r.Late = r.byteUpTo(1) == 1
+	if r.foreignErr != nil {
+		r.fail(fmt.Sprintf("begins with %q instead of an instant", text[:min(len(text), 8)]))
 	}
 	return r.err
 }
 
 // Take reads the reply to [Message.Take] into the Outcomes of the requests. For each request with
-// Slots, it appends to found, which may be nil, how many slots the instance had. After an error
-// only this operation has failed, unless the reply itself is wrong.
+// Slots, it appends this instance's count before the take to found, which may be nil. An error
+// concerns this operation only, unless it is a [ReplyError].
 func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slots []int64, err error) {
-	switch status := r.oneOf(2); {
+	switch status := r.byteUpTo(2); {
 	case r.err != nil:
 		return false, found, r.err
 	case status == 0:
-		return false, found, r.failure()
+		return false, found, r.scriptError()
 	case status == 2:
 		overrides := make([]string, len(requests))
 		for i := range requests {
@@ -74,13 +74,13 @@ func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slo
 	allowed = true
 	for i := range requests {
 		q := &requests[i]
-		had := r.zone(q)
+		count := r.readZone(q)
 		if q.Slots != nil {
-			found = append(found, had)
+			found = append(found, count)
 		}
 		allowed = allowed && (q.Shadow || q.Outcome.Verdict == store.Allowed)
 	}
-	if err := r.end(); err != nil {
+	if err := r.endOperation(); err != nil {
 		return false, found, err
 	}
 	for i := range requests { // a slot is taken if the request is allowed and its zone has room
@@ -90,12 +90,13 @@ func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slo
 	return allowed, found, nil
 }
 
-// zone reads the outcome of one zone. It returns how many slots the instance had.
-func (r *Reply) zone(q *store.Request) (had int64) {
+// readZone reads the outcome of one zone, and returns this instance's count of slots before the
+// take.
+func (r *Reply) readZone(q *store.Request) (count int64) {
 	o := &q.Outcome
 	*o = store.Outcome{Decisions: o.Decisions[:0]}
 	for range q.Limits {
-		room := r.oneOf(2)
+		room := r.byteUpTo(2)
 		d := algorithms.Decision{
 			Allowed:    room > 0,
 			Charged:    r.number(),
@@ -115,48 +116,48 @@ func (r *Reply) zone(q *store.Request) (had int64) {
 	}
 	o.Slots.Free = true
 	if q.Slots != nil {
-		o.Slots.Free = r.oneOf(1) == 1
-		had = r.number()
+		o.Slots.Free = r.byteUpTo(1) == 1
+		count = r.number()
 		o.Slots.InFlight = r.number()
 	}
 	if q.Ban != nil {
-		o.Ban.Stands = r.oneOf(1) == 1
-		o.Ban.Began = r.oneOf(1) == 1
+		o.Ban.Stands = r.byteUpTo(1) == 1
+		o.Ban.Began = r.byteUpTo(1) == 1
 		o.Ban.EndsAfter = r.number()
 	}
 	o.SetVerdict()
-	return had
+	return count
 }
 
-// Done reads the reply to [Message.Refund].
-func (r *Reply) Done() error {
-	if r.oneOf(1) == 0 && r.err == nil {
-		return r.failure()
+// Refund reads the reply to [Message.Refund].
+func (r *Reply) Refund() error {
+	if r.byteUpTo(1) == 0 && r.err == nil {
+		return r.scriptError()
 	}
 	return r.err
 }
 
-// Set reads the reply to [Message.Set]. It returns how many slots the instance had.
-func (r *Reply) Set() (had int64, err error) {
-	if err := r.Done(); err != nil {
+// Set reads the reply to [Message.Set], and returns this instance's count before the operation.
+func (r *Reply) Set() (count int64, err error) {
+	if err := r.Refund(); err != nil {
 		return 0, err
 	}
-	had = r.number()
-	return had, r.end()
+	count = r.number()
+	return count, r.endOperation()
 }
 
 // End returns an error if anything follows the last operation.
 func (r *Reply) End() error {
 	if r.err == nil && len(r.rest) > 0 {
-		r.fail(fmt.Sprintf("holds %d bytes too many", len(r.rest)))
+		r.fail(fmt.Sprintf("has %d bytes too many", len(r.rest)))
 	}
 	return r.err
 }
 
-// end ends an operation.
-func (r *Reply) end() error {
-	foreign := r.foreign
-	r.foreign = nil
+// endOperation returns the error of the operation that has been read.
+func (r *Reply) endOperation() error {
+	foreign := r.foreignErr
+	r.foreignErr = nil
 	if r.err != nil {
 		return r.err
 	}
@@ -182,11 +183,11 @@ func (r *Reply) next(n int) string {
 	return text
 }
 
-// oneOf reads a byte from 0 to most.
-func (r *Reply) oneOf(most byte) byte {
+// byteUpTo reads a byte from 0 to limit.
+func (r *Reply) byteUpTo(limit byte) byte {
 	b := r.next(1)[0]
-	if b > most {
-		r.fail(fmt.Sprintf("holds %d where a number from 0 to %d belongs", b, most))
+	if b > limit {
+		r.fail(fmt.Sprintf("has %d instead of a number from 0 to %d", b, limit))
 		return 0
 	}
 	return b
@@ -201,8 +202,8 @@ func (r *Reply) number() int64 {
 	if n >= 0 && n <= float64(algorithms.Forever) && n == math.Trunc(n) {
 		return int64(n)
 	}
-	if r.foreign == nil {
-		r.foreign = ScriptError(fmt.Sprintf("the value at a key is not a budget: it gives %v", n))
+	if r.foreignErr == nil {
+		r.foreignErr = ScriptError(fmt.Sprintf("the value at a key is not a budget: it gives %v", n))
 	}
 	return 0
 }
@@ -217,7 +218,7 @@ func (r *Reply) text() string {
 	return r.next(int(size))
 }
 
-func (r *Reply) failure() error {
+func (r *Reply) scriptError() error {
 	text := r.text()
 	if r.err != nil {
 		return r.err

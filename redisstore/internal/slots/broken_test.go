@@ -17,22 +17,22 @@ func TestModelFindsBrokenRules(t *testing.T) {
 	}
 	const table, arithmetic, take = "slots.go", "../../../algorithms/slots.go", "../../../algorithms/take.go"
 	for _, b := range []struct{ rule, file, old, broken string }{
-		{"a Set waits for takes in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.setting:"},
-		{"all wait for a Set in flight", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.toBeSet() && k.flight > 0:"},
-		{"takes wait for a Set that waits", table, "case k.setting, k.toBeSet() && k.flight > 0:", "case k.setting, k.held < k.counted && k.flight > 0:"},
-		{"a lost operation may still run", table, "return max(k.closed-now, 0)", "return 0"},
-		{"a lost Set may still run", table, "k.closed = max(k.closed, until)", "if !op.Set {\nk.closed = max(k.closed, until)\n}"},
-		{"after a loss the key is set", table, "k.stale = true\n\tk.closed", "k.closed"},
-		{"a lost operation is not repeated", table, "k.closed = max(k.closed, until)", "k.closed = 0 * until"},
+		{"a Set waits for takes in flight", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.setInFlight:"},
+		{"all wait for a Set in flight", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.needsSet() && k.inFlight > 0:"},
+		{"takes wait for a Set that waits", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.setInFlight, k.held < k.counted && k.inFlight > 0:"},
+		{"a lost operation may still run", table, "return max(k.blockedUntil-now, 0)", "return 0"},
+		{"a lost Set may still run", table, "k.blockedUntil = max(k.blockedUntil, until)", "if !op.Set {\nk.blockedUntil = max(k.blockedUntil, until)\n}"},
+		{"after a loss the key is set", table, "k.stale = true\n\tk.blockedUntil", "k.blockedUntil"},
+		{"a lost operation is not repeated", table, "k.blockedUntil = max(k.blockedUntil, until)", "k.blockedUntil = 0 * until"},
 		{"a Set that did not run is repeated", table, "k.stale = k.stale || op.Set", ""},
 		{"a wrong count is noticed", table, "found != k.counted", "false && found != k.counted"},
 		{"overlapping takes prove nothing", table, "if !op.Set && k.alone && found", "if !op.Set && found"},
-		{"the count is set again and again", table, "every: expiry / 3", "every: expiry * 100"},
-		{"also a count of 0", table, "mostIdle = 10_000", "mostIdle = 0"},
-		{"a key in use is not forgotten", table, "if k.held == 0 && k.flight == 0 && now", "if k.flight == 0 && now"},
+		{"the count is set again and again", table, "setEvery: expiry / 3", "setEvery: expiry * 100"},
+		{"also a count of 0", table, "maxIdle = 10_000", "maxIdle = 0"},
+		{"a key in use is not forgotten", table, "if k.held == 0 && k.inFlight == 0 && now", "if k.inFlight == 0 && now"},
 		{"requests of another store count", table, "k.held++", ""},
 		{"and are told to Redis", table, "return k.stale || k.held != k.counted", "return k.stale || k.held < k.counted"},
-		{"sets are spread", table, "t.credit < t.every || ", "true || "},
+		{"sets are spread", table, "t.credit < t.setEvery || ", "true || "},
 		{"counts expire", arithmetic, "i.Expires > now && i.Count", "i.Count"},
 		{"a clock that was set back delays no expiry", arithmetic, "if i.Expires > now+expiry", "if false"},
 		{"each write renews the expiry", arithmetic, "s[at] = written", "s[at].Count = count"},
@@ -51,7 +51,7 @@ func TestModelFindsBrokenRules(t *testing.T) {
 var failure = regexp.MustCompile(`(?m)^--- FAIL.*$|^\s+slots_test.go.*$`)
 
 // breaks runs the other tests with a file in which old is replaced, and returns whether one of
-// them fails, and what it says. Many programs run only if a single one finds nothing, and no other
+// them fails, and its output. Many programs run only if a single one finds nothing, and no other
 // test either.
 func breaks(t *testing.T, file, old, broken string) (fails bool, said string) {
 	t.Helper()

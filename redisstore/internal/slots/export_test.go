@@ -1,7 +1,7 @@
 package slots
 
-// MostIdle is mostIdle for tests.
-const MostIdle = mostIdle
+// MaxIdle is mostIdle for tests.
+const MaxIdle = maxIdle
 
 // Knows reports whether a key is remembered.
 func (t *Table) Knows(name string) bool { return t.keys[name] != nil }

@@ -35,7 +35,7 @@ type model struct {
 	served int
 }
 
-// keyModel is what may be expected of a key.
+// keyModel holds what the model expects of a key.
 type keyModel struct {
 	requests []*request
 	// allowed is how many may be in flight: the limit, and more after Redis lost counts, until
@@ -141,7 +141,7 @@ func (m *model) pass(d slots.Micros) {
 	m.now = end
 }
 
-// tick is what each instance does 20 times a second.
+// tick runs 20 times a second for each instance.
 func (m *model) tick() {
 	for _, i := range m.alive {
 		if i.setting == 0 {
@@ -250,7 +250,7 @@ func (m *model) send(i *instance, key string, due bool) {
 	}
 }
 
-// transmit decides what becomes of a message.
+// transmit decides whether a message and its reply arrive.
 func (m *model) transmit(msg *message) {
 	there, back := m.between(0, 20*millisecond), m.between(0, 20*millisecond)
 	if m.IntN(3) == 0 {
@@ -283,7 +283,7 @@ func (m *model) transmit(msg *message) {
 	}
 }
 
-// run is what Redis does.
+// run runs a message in Redis.
 func (m *model) run(msg *message) {
 	now := m.now + m.offset
 	if msg.late = now > msg.notAfter; msg.late {

@@ -224,10 +224,10 @@ func TestFloodOfKeys(t *testing.T) {
 			}
 		}
 	}
-	if all, idle := table.Len(); all != slots.MostIdle || idle != slots.MostIdle {
-		t.Errorf("%d keys are remembered, %d of them idle, want %d", all, idle, slots.MostIdle)
+	if all, idle := table.Len(); all != slots.MaxIdle || idle != slots.MaxIdle {
+		t.Errorf("%d keys are remembered, %d of them idle, want %d", all, idle, slots.MaxIdle)
 	}
-	if seconds := int(now / second); sets > (seconds+1)*slots.MostIdle/10 {
+	if seconds := int(now / second); sets > (seconds+1)*slots.MaxIdle/10 {
 		t.Errorf("%d sets in %d s", sets, seconds)
 	}
 }
@@ -335,12 +335,12 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 // While another store admits all requests, keys that nobody holds are not remembered for ever.
 func TestFloodOfKeysWithoutRedis(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
-	for n := range 2 * slots.MostIdle {
+	for n := range 2 * slots.MaxIdle {
 		table.Count(fmt.Sprint(n), 0)
 		table.Leave(fmt.Sprint(n), 0)
 	}
-	if all, _ := table.Len(); all != slots.MostIdle {
-		t.Errorf("%d keys are remembered, want %d", all, slots.MostIdle)
+	if all, _ := table.Len(); all != slots.MaxIdle {
+		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
 	}
 }
 

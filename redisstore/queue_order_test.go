@@ -17,9 +17,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A give-back gets no connection and is sent again. A take of its key that has waited for the
-// give-back stays behind it.
-func TestTakeBehindGiveBackSentAgain(t *testing.T) {
+// A correction gets no connection and is sent again. A take of its key, parked behind the
+// correction, stays behind it.
+func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Start(t)
 	s, err := New(Options{Address: server.Addr}, nil)
 	if err != nil {
@@ -27,8 +27,8 @@ func TestTakeBehindGiveBackSentAgain(t *testing.T) {
 	}
 	defer s.Close()
 	var refuse atomic.Bool
-	dial := s.dial
-	s.dial = func() *redis.Client {
+	dial := s.newClient
+	s.newClient = func() *redis.Client {
 		o := *dial().Options()
 		connect := o.Dialer
 		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -49,16 +49,16 @@ func TestTakeBehindGiveBackSentAgain(t *testing.T) {
 	}
 
 	b := new(batch)
-	b.calls = callsOf(0, []store.Correction{{Request: &r[0], Refund: 1}})
+	b.calls = correctionCalls(0, []store.Correction{{Request: &r[0], Refund: 1}})
 	given := make(chan error, 1)
 	b.calls[0].onEnd = func(c *pendingCall) { given <- c.err }
-	beside := s.newTake(context.Background(), 0, ask("other"))
+	beside := s.newTakeCall(context.Background(), 0, ask("other"))
 	b.calls = append(b.calls, beside)
 	s.queue.mu.Lock()
-	s.prepareLocked(b)
+	s.beginBatchLocked(b)
 	s.queue.inFlight++
 	s.queue.mu.Unlock()
-	behind := s.newTake(t.Context(), 0, ask("k"))
+	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	s.enqueue(behind, false)
 
 	ended := false
@@ -71,22 +71,21 @@ func TestTakeBehindGiveBackSentAgain(t *testing.T) {
 		s.scheduleSendLocked()
 		s.queue.mu.Unlock()
 		if allowed, err := s.await(behind); !allowed || err != nil {
-			t.Errorf("allowed %v, error %v, want that the take finds the charge given back", allowed, err)
+			t.Errorf("allowed %v, error %v, want that the take sees the refund", allowed, err)
 		}
 	}
 	refuse.Store(true)
 	s.reconnect(s.conns)
-	s.send(b, false)
-	s.sendAll(s.nextBatch())
+	s.sendBatch(b, false)
+	s.sendBatches(s.nextBatch())
 	if err := <-given; err != nil || !ended {
-		t.Errorf("giving back: error %v; the other take has ended: %v", err, ended)
+		t.Errorf("correction: error %v; the other take has ended: %v", err, ended)
 	}
 }
 
-// A Redis to which no connection can be made is silent, also if there are always calls that have
-// been tried only once.
+// A Redis that accepts no connection is silent, even if new calls keep arriving.
 func TestSilentWithoutConnections(t *testing.T) {
-	hangs, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never replies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,33 +107,33 @@ func TestSilentWithoutConnections(t *testing.T) {
 		})
 	}
 	take(store.ReasonTimeout)
-	redistest.WaitFor(t, "the first message", func() bool { _, flying := Batches(s); return flying == 1 })
+	redistest.WaitFor(t, "the first message", func() bool { _, inFlight := QueueLengths(s); return inFlight == 1 })
 	for range 5 { // they go with the second try of the first
 		take(store.ReasonSilent)
 	}
 	all.Wait()
 }
 
-// A call that travels alone, and waits for others past its deadline, has found no fault of Redis.
-func TestAloneWaitsTooLong(t *testing.T) {
+// A call sent alone that waits for others past its deadline is no fault of Redis.
+func TestAloneExpires(t *testing.T) {
 	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.queue.givingBack = map[string][]*pendingCall{"k": nil}
-	c := s.newTake(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+	s.queue.correcting = map[string][]*pendingCall{"k": nil}
+	c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
 	if err := toStoreError(t.Context(), s.sendAlone(c, time.Now().Add(20*time.Millisecond), false)); !store.IsBusy(err) {
 		t.Errorf("error %v, want the reason %q", err, store.ReasonBusy)
 	}
 }
 
-// The end of a give-back that is too old to be sent may ask the store again.
-func TestTooOldGiveBack(t *testing.T) {
+// The end of an expired correction may call the store again.
+func TestExpiredCorrection(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, nil)
 	ended := make(chan error)
-	old := &pendingCall{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-maxCorrectionWait - time.Millisecond)}
+	old := &pendingCall{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-maxCorrectionQueued - time.Millisecond)}
 	old.onEnd = func(c *pendingCall) {
-		Batches(s) // locks the queue
+		QueueLengths(s) // locks the queue
 		ended <- c.err
 	}
 	s.queue.calls, s.queue.inFlight = []*pendingCall{old}, 1
@@ -145,11 +144,12 @@ func TestTooOldGiveBack(t *testing.T) {
 			t.Errorf("error %v, want %v", err, errBusy)
 		}
 	case <-time.After(5 * time.Second):
-		t.Error("the queue is locked while it tells of the end of a call")
+		t.Error("the queue is locked while onEnd runs")
 	}
 }
 
-// While a Redis fails, nothing is sent for slots. Their counts are set soon after it works again.
+// While a Redis fails, no message about slots is sent. Their counts are set soon after it works
+// again.
 func TestNoSetsDuringAnOutage(t *testing.T) {
 	server := redistest.Start(t)
 	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, nil, nil)
@@ -165,7 +165,7 @@ func TestNoSetsDuringAnOutage(t *testing.T) {
 	sent := func() time.Time {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
-		return s.queue.last
+		return s.queue.lastSent
 	}
 	server.Kill(t)
 	if err := r.Check(t.Context()); err == nil || r.Failing() != 1 {
@@ -190,15 +190,15 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := givesBack("b")
-	take := s.newTake(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
+	take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "a"}, {Zone: "z", Key: "b"}})
 	q := &s.queue
 	q.calls = []*pendingCall{back, take}
-	q.givingBack = map[string][]*pendingCall{"a": nil, "b": nil} // a message for each is in flight
+	q.correcting = map[string][]*pendingCall{"a": nil, "b": nil} // a message for each is in flight
 	if s.fillLocked(new(batch)); len(q.calls) > 0 {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {
-		s.messageEnded(&batch{calls: []*pendingCall{givesBack(key)}}, nil, true)
+		s.endBatch(&batch{calls: []*pendingCall{givesBack(key)}}, nil, true)
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")

@@ -21,25 +21,25 @@ const (
 	hour  algorithms.Micros = 3_600_000_000
 )
 
-// longest is a limit at its largest legal size.
-type longest struct {
+// maxLimit is a limit at its largest legal size.
+type maxLimit struct {
 	name    string
 	limit   store.Limit
 	entries int64 // of a log: what it holds when it is full
 }
 
-// largest returns the largest number up to most for which a limit is legal.
-func largest(most int64, quota func(n int64) algorithms.Quota) algorithms.Quota {
-	n := int64(sort.Search(int(most), func(n int) bool {
+// largest returns the quota with the largest legal number, up to limit.
+func largest(limit int64, quota func(n int64) algorithms.Quota) algorithms.Quota {
+	n := int64(sort.Search(int(limit), func(n int) bool {
 		_, err := algorithms.NewLimit(quota(int64(n) + 1))
 		return err != nil
 	}))
 	return quota(n)
 }
 
-// allLongest returns every algorithm at its largest legal size, and logs of smaller ones. The
-// size of what isn't a log makes no difference.
-func allLongest(t testing.TB) (all []longest) {
+// allMaxLimits returns every algorithm at its largest legal size, and also smaller logs. Only the
+// size of a log matters.
+func allMaxLimits(t testing.TB) (all []maxLimit) {
 	for _, q := range storetest.Quotas(1_000_000, hour) {
 		switch q.Algorithm {
 		case "sliding_log":
@@ -52,22 +52,22 @@ func allLongest(t testing.TB) (all []longest) {
 			apart := events
 			apart.MinInterval = 1
 			all = append(all,
-				longest{"sliding_log", storetest.Limit(t, "z", events), events.Events},
-				longest{"sliding_log min_interval", storetest.Limit(t, "z", apart), events.Events},
-				longest{"sliding_log buckets", storetest.Limit(t, "z", buckets), buckets.Buckets},
+				maxLimit{"sliding_log", storetest.Limit(t, "z", events), events.Events},
+				maxLimit{"sliding_log min_interval", storetest.Limit(t, "z", apart), events.Events},
+				maxLimit{"sliding_log buckets", storetest.Limit(t, "z", buckets), buckets.Buckets},
 			)
 			for _, n := range []int64{10, 1000} { // more of these are decided in one call
 				small := events
 				small.Events = n
-				all = append(all, longest{fmt.Sprint("sliding_log of ", n), storetest.Limit(t, "z", small), n})
+				all = append(all, maxLimit{fmt.Sprint("sliding_log of ", n), storetest.Limit(t, "z", small), n})
 			}
 		case "smooth":
 			warm := q
 			warm.Burst, warm.WarmUp = 0, hour
-			all = append(all, longest{"smooth warm_up", storetest.Limit(t, "z", warm), 0})
+			all = append(all, maxLimit{"smooth warm_up", storetest.Limit(t, "z", warm), 0})
 			fallthrough
 		default:
-			all = append(all, longest{q.Algorithm, storetest.Limit(t, "z", q), 0})
+			all = append(all, maxLimit{q.Algorithm, storetest.Limit(t, "z", q), 0})
 		}
 	}
 	return all
@@ -117,17 +117,17 @@ func BenchmarkLongest(b *testing.B) {
 		}
 	}
 	// Every script is there before it is measured.
-	for _, l := range allLongest(b) {
+	for _, l := range allMaxLimits(b) {
 		for _, ban := range []*store.Ban{nil, storetest.Ban(b, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1})} {
 			r := ask("k", 1, l.limit)
 			r.Ban = ban
 			refund(began, take(began, r), 1)
 		}
 	}
-	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Forget: []string{allLongest(b)[0].limit.ID}}); err != nil {
+	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Forget: []string{allMaxLimits(b)[0].limit.ID}}); err != nil {
 		b.Fatal(err)
 	}
-	for _, l := range allLongest(b) {
+	for _, l := range allMaxLimits(b) {
 		// As many requests as make one call, each with a limit and an override of its own, and a
 		// ban.
 		var batch [][]store.Request
@@ -208,7 +208,7 @@ func BenchmarkLongest(b *testing.B) {
 }
 
 // fillLog fills a log with charges evenly over an hour, and returns its key in Redis.
-func fillLog(t testing.TB, s *redisstore.Store, l longest, from algorithms.Micros) (key string) {
+func fillLog(t testing.TB, s *redisstore.Store, l maxLimit, from algorithms.Micros) (key string) {
 	charges := min(l.entries, 1000)
 	if l.limit.Buckets > 0 {
 		charges = l.entries
@@ -224,7 +224,7 @@ func fillLog(t testing.TB, s *redisstore.Store, l longest, from algorithms.Micro
 
 // A script call is as many requests as their work allows, one at least.
 func TestWorkPerCall(t *testing.T) {
-	defer redisstore.SetFlying(1)()
+	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
 	const most = algorithms.MaxLogged
@@ -261,11 +261,11 @@ func TestWorkPerCall(t *testing.T) {
 			})
 		}
 		take("first", 1)
-		redistest.WaitFor(t, "a call under way", func() bool { _, flying := redisstore.Batches(s); return flying == 1 })
+		redistest.WaitFor(t, "a call under way", func() bool { _, inFlight := redisstore.QueueLengths(s); return inFlight == 1 })
 		for i := range 20 {
 			take(fmt.Sprint(i), test.cost)
 		}
-		redistest.WaitFor(t, "20 that wait for it", func() bool { queued, _ := redisstore.Batches(s); return queued == 20 })
+		redistest.WaitFor(t, "20 that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 20 })
 		server.Thaw(t)
 		all.Wait()
 		if calls, _ := stats(server.Client); calls["evalsha"] != 1+test.calls {

@@ -31,7 +31,7 @@ func TestUnixSocketConforms(t *testing.T) {
 	wantReason(t, "no socket", err, store.ReasonConnection, "SECRET")
 }
 
-// The parts of a unix URL arrive where they belong.
+// The parts of a unix URL become the right options.
 func TestUnixURL(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartUnix(t, "--requirepass", "p@ss")
@@ -50,7 +50,7 @@ func TestUnixURL(t *testing.T) {
 	wantReason(t, "wrong password", err, store.ReasonPermission, "SECRET")
 }
 
-// read returns the certificates as the store wants them.
+// read returns the certificates as options of a store.
 func read(t testing.TB, c redistest.Certificates) redisstore.TLS {
 	t.Helper()
 	text := func(file string) string {
@@ -63,7 +63,7 @@ func read(t testing.TB, c redistest.Certificates) redisstore.TLS {
 	return redisstore.TLS{CA: text(c.CA), Cert: text(c.Cert), Key: text(c.Key)}
 }
 
-// wantReason checks what an error says, and that it gives no secret away.
+// wantReason checks the reason of an error, and that its text holds no secret.
 func wantReason(t *testing.T, of string, err error, reason string, secrets ...string) {
 	t.Helper()
 	var failed *store.Error
@@ -88,7 +88,8 @@ func TestTLSConforms(t *testing.T) {
 	})
 }
 
-// What TLS is for: nobody else is believed, and nobody else gets in.
+// Only a Redis with the right certificate is used, and only clients with the right certificate can
+// log in.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
@@ -135,8 +136,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A Redis that becomes a replica is a failure, whoever says so, and is left: the
-// next request asks anew which Redis the address stands for.
+// A Redis that becomes a replica fails, and its connections are closed. The next request resolves
+// the address again.
 func TestDemoted(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -179,13 +180,13 @@ func TestDemoted(t *testing.T) {
 	}
 }
 
-// endless is a request that is always allowed, and charged.
+// endless returns a request that is always allowed and charged.
 func endless(t testing.TB, key string) store.Request {
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1_000_000, Window: 1_000_000})
 	return store.Request{Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{limit}}
 }
 
-// instance asks a store all the time, as an instance does, and notes what comes of it.
+// instance takes from a store continuously, and records the results.
 type instance struct {
 	store store.Store
 
@@ -219,7 +220,7 @@ func (i *instance) seen() (errors int, failed time.Time, last error) {
 	return i.errors, i.failed, i.last
 }
 
-// forget begins anew, and returns how long the longest request took.
+// forget clears the results, and returns how long the longest take took.
 func (i *instance) forget() (longest time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -227,8 +228,8 @@ func (i *instance) forget() (longest time.Duration) {
 	return longest
 }
 
-// Each of several instances finds the new master by itself, behind a breaker or not,
-// and no request waits longer than it may.
+// Each of several instances finds the new master, with or without a breaker, and no request waits
+// longer than the timeout.
 func TestSentinel(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -297,7 +298,8 @@ func TestSentinel(t *testing.T) {
 // slack is for a machine that is busy with other tests.
 const slack = 1900 * time.Millisecond
 
-// A Sentinel that is gone, hangs or is wrong doesn't keep a store from the others; wrong settings are errors of the right kind without secrets in them.
+// A Sentinel that is down, hangs or is wrong does not keep a store from using the others. Wrong
+// settings lead to errors with the right reason and without secrets.
 func TestSentinelSettings(t *testing.T) {
 	long(t)
 	t.Parallel()

@@ -11,28 +11,27 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A deadline in the time of Redis is no later than the deadline is: from when the time of
-// Redis was seen, as much time passes there as here.
-func TestLastInstant(t *testing.T) {
+// The deadline in the time of Redis is not later than the local deadline.
+func TestNotAfter(t *testing.T) {
 	s := newStore(Options{}, nil, nil)
 	const shown algorithms.Micros = 1_790_000_000_000_000
-	s.clock = clock{redis: shown, seen: time.Now()}
+	s.lastReading = clockReading{redis: shown, local: time.Now()}
 	for _, left := range []time.Duration{-time.Second, 0, 100 * time.Millisecond, time.Hour} {
-		last, err := s.notAfter(t.Context(), nil, 0, s.clock.seen.Add(left))
+		last, err := s.notAfter(t.Context(), nil, 0, s.lastReading.local.Add(left))
 		if want := shown + left.Microseconds(); err != nil || last != want {
 			t.Errorf("with %v left it is %+d µs, want %+d; error %v", left, last-shown, want-shown, err)
 		}
 	}
 }
 
-// A queued call is not sent once it has waited for too long, or its caller has left. Those get
-// their errors.
-func TestCallsNotWorthSending(t *testing.T) {
+// A queued call is not sent after it has waited for too long, or after its caller has left. It gets
+// its error.
+func TestExpiredCalls(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, nil)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	asked := func(ctx context.Context, waited time.Duration) *pendingCall {
-		c := s.newTake(ctx, 0, []store.Request{{Key: "k"}})
+		c := s.newTakeCall(ctx, 0, []store.Request{{Key: "k"}})
 		c.queued = time.Now().Add(-waited)
 		return c
 	}
@@ -65,9 +64,9 @@ func TestCallsNotWorthSending(t *testing.T) {
 	}
 }
 
-// A reply that was sent before the clock stepped back, and comes after one that was sent behind
-// the step, is no second step.
-func TestRepliesThatOvertakeAStep(t *testing.T) {
+// A reply sent before the clock stepped back, which arrives after a reply sent behind the step, is
+// no second step.
+func TestStaleReplyAfterClockStep(t *testing.T) {
 	steps := 0
 	s := newStore(Options{}, nil, func(time.Duration) { steps++ })
 	const before, after algorithms.Micros = 1_790_000_000_000_000, 1_789_000_000_000_000
@@ -77,9 +76,9 @@ func TestRepliesThatOvertakeAStep(t *testing.T) {
 	s.observeClock(before+1000, sent)
 	s.observeClock(after+2000, time.Now())
 	if steps != 1 {
-		t.Errorf("%d steps are told of, want 1", steps)
+		t.Errorf("%d steps were reported, want 1", steps)
 	}
-	if s.clock.redis != after+2000 {
-		t.Errorf("the clock shows %+d µs, want 2000", s.clock.redis-after)
+	if s.lastReading.redis != after+2000 {
+		t.Errorf("the clock shows %+d µs, want 2000", s.lastReading.redis-after)
 	}
 }

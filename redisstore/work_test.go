@@ -10,19 +10,19 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Slots that are given back while Redis isn't asked leave nothing behind.
-func TestLeftWithoutRedis(t *testing.T) {
-	f := newSlotCounts(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
+// Slots that are left while Redis fails leave no state behind.
+func TestLeaveSlotsWithoutRedis(t *testing.T) {
+	counts := newSlotCounts(wire.Names{}, DefaultSlotExpiry, func(string) *Store { return nil })
 	for n := range 1000 {
 		r := store.Request{Key: fmt.Sprint(n), Slots: &store.Slots{ID: "s", Limit: 1}}
 		r.Outcome.Slots.Taken = true
-		f.countSlots([]store.Request{r})
-		f.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, false)
+		counts.countSlots([]store.Request{r})
+		counts.leaveSlots([]store.Correction{{Request: &r, Leave: true}}, false)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.queuedSets) > 0 {
-		t.Errorf("%d names are remembered that no call sets", len(f.queuedSets))
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	if len(counts.queuedSets) > 0 {
+		t.Errorf("%d names are remembered that no call sets", len(counts.queuedSets))
 	}
 }
 
@@ -38,8 +38,8 @@ func TestWorkOfSlots(t *testing.T) {
 		make func() *pendingCall
 		most int
 	}{
-		"sets":  {func() *pendingCall { return newSet("s") }, most},
-		"takes": {func() *pendingCall { return s.newTake(t.Context(), 0, requests) }, most / 2},
+		"sets":  {func() *pendingCall { return newSetCall("s") }, most},
+		"takes": {func() *pendingCall { return s.newTakeCall(t.Context(), 0, requests) }, most / 2},
 	} {
 		s.queue.calls = nil
 		for range 2 * most {
@@ -48,12 +48,12 @@ func TestWorkOfSlots(t *testing.T) {
 		b := new(batch)
 		s.fillLocked(b)
 		if len(b.calls) != test.most {
-			t.Errorf("%d %s travel together, want %d", len(b.calls), name, test.most)
+			t.Errorf("%d %s share a batch, want %d", len(b.calls), name, test.most)
 		}
 	}
 }
 
-// A message has more takes than Options.Batch if they would have to wait for its end, and only then.
+// A message has more takes than Options.Batch only if they would have to wait for its end.
 func TestFullMessage(t *testing.T) {
 	slots := &store.Slots{ID: "s", Limit: 1000}
 	taken := func(key string) *store.Request {
@@ -72,7 +72,7 @@ func TestFullMessage(t *testing.T) {
 		"behind one of another key":  {before: func(s *Store) { s.queue.calls = []*pendingCall{givesBack("other")} }, want: DefaultBatch},
 		"when a count must be set":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("k")}) }, slots: slots, want: 400},
 		"when another one must be":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
-		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSet(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
+		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSetCall(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
 		s, err := New(Options{Address: "127.0.0.1:1"}, nil)
 		if err != nil {
@@ -81,10 +81,10 @@ func TestFullMessage(t *testing.T) {
 		defer Kill(s)
 		test.before(s)
 		for range 400 {
-			s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, []store.Request{{Key: "k", Slots: test.slots}}))
+			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.Request{{Key: "k", Slots: test.slots}}))
 		}
 		for range 10 {
-			s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, []store.Request{{Key: "last"}}))
+			s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, []store.Request{{Key: "last"}}))
 		}
 		b := new(batch)
 		s.fillLocked(b)
@@ -95,7 +95,7 @@ func TestFullMessage(t *testing.T) {
 			}
 		}
 		if takes != test.want {
-			t.Errorf("%s: %d takes travel together, want %d", name, takes, test.want)
+			t.Errorf("%s: %d takes share a batch, want %d", name, takes, test.want)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestFullMessageOfOverrides(t *testing.T) {
 	const most = algorithms.MaxWork / algorithms.CounterWork
 	for range most + 100 {
 		take := []store.Request{{Zone: "z", Key: "k", Override: new(store.Override), Shadow: true}}
-		s.queue.calls = append(s.queue.calls, s.newTake(t.Context(), 0, take))
+		s.queue.calls = append(s.queue.calls, s.newTakeCall(t.Context(), 0, take))
 	}
 	b := new(batch)
 	s.fillLocked(b)

@@ -1,0 +1,252 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// When a master dies, its replica takes over. No request waits longer than the timeout, and keys of
+// other nodes are not affected.
+func TestClusterFailover(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	const timeout = 2 * time.Second
+	var changes sync.Map
+	s, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout}, nil,
+		func(address string, failure error) { changes.Store(address, failure) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	dying := c.Nodes[1]
+	var mine, others *instance
+	var running sync.WaitGroup
+	stop := make(chan struct{})
+	defer running.Wait()
+	defer close(stop)
+	for n := 0; mine == nil || others == nil; n++ {
+		key := fmt.Sprint("key-", n)
+		i := &instance{store: s}
+		switch lost := c.Owner(t, c.Nodes[0], c.Slot(t, key)) == dying; {
+		case lost && mine == nil:
+			mine = i
+		case !lost && others == nil:
+			others = i
+		default:
+			continue
+		}
+		running.Go(func() { i.run(t, key, stop) })
+	}
+	time.Sleep(100 * time.Millisecond)
+	// If a dead master fails a request, the charges on other nodes are refunded.
+	var together []store.Request
+	for n := 0; len(together) < 2; n++ {
+		key := fmt.Sprint("together-", n)
+		if lost := c.Owner(t, c.Nodes[0], c.Slot(t, key)) == dying; lost == (len(together) == 0) {
+			limit := storetest.Limit(t, key, algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 36_000_000_000})
+			together = append(together, store.Request{Zone: key, Key: key, Cost: 1, Limits: []store.Limit{limit}})
+		}
+	}
+	began := time.Now()
+	dying.Kill(t)
+	for range 20 {
+		if _, err := s.Take(context.Background(), together); err == nil {
+			break // its replica is there
+		}
+		looked := []store.Request{together[1]}
+		for deadline := time.Now().Add(patient); ; time.Sleep(time.Millisecond) {
+			looked[0].Cost, looked[0].Outcome.Decisions = 0, nil
+			if _, err := s.Take(context.Background(), looked); err != nil {
+				t.Fatal(err)
+			}
+			if looked[0].Outcome.Decisions[0].Remaining == 10 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v: it keeps a charge", looked[0].Outcome.Decisions[0])
+			}
+		}
+	}
+	for deadline := began.Add(2 * patient); ; time.Sleep(20 * time.Millisecond) {
+		errors, failed, last := mine.seen()
+		if errors > 0 && time.Since(failed) > time.Second {
+			t.Logf("failed last after %v (%d times), longest request %v, last error: %v",
+				failed.Sub(began).Round(time.Millisecond), errors, mine.forget().Round(time.Millisecond), last)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the keys of a dead master find no new one: %v", last)
+		}
+	}
+	if _, known := changes.Load(dying.Addr); !known {
+		t.Error("onChange was not called for the failed master")
+	}
+	if n := s.Failing(); n != 0 {
+		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)
+	}
+	errors, _, last := others.seen()
+	if longest := others.forget(); errors > 0 || longest > timeout+slack {
+		t.Errorf("keys of other nodes: %d errors (%v), longest request %v", errors, last, longest)
+	}
+}
+
+// The slots of a master that is cut off from the others are old, and are not used.
+func TestClusterCutOff(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	c.KeepMasters(t)
+	ctx := context.Background()
+	alone, heir := c.Nodes[0], c.Nodes[3]
+	for _, other := range c.Nodes[1:] { // the node does not reply for a minute
+		if err := alone.Client.ClusterForget(ctx, other.Client.ClusterMyID(ctx).Val()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.TakeOver(t, heir, c.Nodes[1], c.Nodes[2])
+	for deadline := time.Now().Add(patient); strings.Contains(alone.Client.ClusterInfo(ctx).Val(), "cluster_state:ok"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the master does not notice that it is alone")
+		}
+	}
+	for range 20 { // any node may reply first
+		s := openCluster(t, c, redisstore.Options{Address: strings.Join(c.Addrs()[:3], ",")})
+		for n := range 10 { // of all nodes
+			if _, err := s.Take(ctx, request(t, fmt.Sprint(n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A node that was removed from the cluster knows no slots. Other nodes are queried.
+func TestClusterStrangers(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	c.KeepMasters(t)
+	ctx := context.Background()
+	from, to := c.Nodes[0], c.Nodes[3]
+	var keys []string // of all nodes
+	for n := range 10 {
+		keys = append(keys, fmt.Sprint("key-", n))
+	}
+	old := openCluster(t, c, redisstore.Options{})
+	for _, key := range keys {
+		if _, err := old.Take(ctx, request(t, key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.TakeOver(t, to, c.Nodes[1], c.Nodes[2], from)
+	if err := from.Client.ClusterResetHard(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
+			_, err := old.Take(ctx, request(t, key))
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v", key, err)
+			}
+		}
+	}
+}
+
+// The first request finds that a cluster is unreachable. Later requests fail at once until the
+// cluster replies.
+func TestClusterUnreachable(t *testing.T) {
+	long(t)
+	t.Parallel()
+	const timeout = 300 * time.Millisecond // a node that is asked for the slots has 1 s
+	c := redistest.StartCluster(t)
+	c.KeepMasters(t)
+	ctx := context.Background()
+	for _, s := range c.Nodes {
+		s.Freeze(t)
+	}
+	s := openCluster(t, c, redisstore.Options{Timeout: timeout})
+	var failed *store.Error
+	if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout {
+		t.Errorf("error %v, want a timeout", err)
+	}
+	for deadline := time.Now().Add(patient); s.Failing() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the cluster doesn't count as failing")
+		}
+	}
+	began := time.Now()
+	for range 50 {
+		if _, err := s.Take(ctx, request(t, "k")); !errors.As(err, &failed) || failed.Reason != store.ReasonTimeout {
+			t.Fatalf("error %v, want a timeout", err)
+		}
+	}
+	if took := time.Since(began); took > 10*timeout {
+		t.Errorf("50 requests took %v: they wait", took)
+	}
+	for _, s := range c.Nodes {
+		s.Thaw(t)
+	}
+	for deadline := time.Now().Add(patient); ; time.Sleep(20 * time.Millisecond) {
+		_, err := s.Take(ctx, request(t, "k"))
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	redistest.WaitFor(t, "nothing to fail any more", func() bool { return s.Failing() == 0 })
+}
+
+// Nodes that name only the ports of others are on the same host. The test needs Redis 7.
+func testClusterNoHosts(t *testing.T, c *redistest.Cluster) {
+	ctx := context.Background()
+	slot := c.Slot(t, "nowhere")
+	from, to := ends(t, c, slot)
+	const setting = "cluster-preferred-endpoint-type"
+	for _, node := range c.Nodes {
+		if err := node.Client.ConfigSet(ctx, setting, "unknown-endpoint").Err(); err != nil {
+			t.Skip(err)
+		}
+		defer node.Client.ConfigSet(ctx, setting, "ip")
+	}
+	s := openCluster(t, c, redisstore.Options{Address: c.Addrs()[4]})
+	if err := s.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	c.BeginMove(t, slot, from, to)
+	_, asked := s.Take(ctx, request(t, "nowhere"))
+	c.EndMove(t, slot, from, to)
+	if _, moved := s.Take(ctx, request(t, "nowhere")); asked != nil || moved != nil {
+		t.Error(asked, moved)
+	}
+}
+
+// A redirect without a host leads to the host of the node that sent it.
+func TestRedirectAddress(t *testing.T) {
+	for said, want := range map[string]string{
+		"10.0.0.1:7000":    "10.0.0.1:7000",
+		"node.example:1":   "node.example:1",
+		":7000":            "[fd00::1]:7000",
+		"fd00::2:7000":     "[fd00::2]:7000",
+		"::ffff:1.2.3.4:1": "[::ffff:1.2.3.4]:1",
+	} {
+		if got := redisstore.ResolveRedirect(said, "[fd00::1]:6379"); got != want {
+			t.Errorf("%s leads to %s, want %s", said, got, want)
+		}
+	}
+}

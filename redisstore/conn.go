@@ -1,0 +1,168 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// poolSize returns the maximum number of connections. It is enough for all script calls in flight
+// and for the requests that have a call of their own.
+func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*maxInFlight) }
+
+// clientFunc returns a function that makes clients. The options must be normalized.
+func (o Options) clientFunc() (func() *redis.Client, error) {
+	config, err := o.TLS.Config()
+	if err != nil {
+		return nil, err
+	}
+	if o.MasterName == "" {
+		return func() *redis.Client {
+			return redis.NewClient(&redis.Options{
+				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
+				Dialer: dialFunc(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+				// Take has a deadline of its own, which comes first.
+				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
+				ContextTimeoutEnabled: true,
+				// A command that charges is never sent twice: see [noRetryCmd].
+				MaxRetries:               -1,
+				DialerRetries:            1, // the next request is the next try
+				DisableIdentity:          true,
+				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			})
+		}, nil
+	}
+	return func() *redis.Client { // with the settings above; it has no maintenance notifications
+		return redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+			Username: o.Username, Password: o.Password, DB: o.DB,
+			Dialer: dialFunc(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
+			ContextTimeoutEnabled: true,
+			MaxRetries:            -1,
+			DialerRetries:         1,
+			DisableIdentity:       true,
+		})
+	}, nil
+}
+
+// connections are the connections of one client. Once retired, or once the store is closed, they
+// close when no operation uses them.
+type connections struct {
+	*redis.Client
+	inUse   int
+	retired bool
+}
+
+// acquire returns the current connections. They stay open until release.
+func (s *Store) acquire() *connections {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		s.conns = &connections{Client: s.newClient()}
+	}
+	s.conns.inUse++
+	return s.conns
+}
+
+func (s *Store) release(c *connections) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.inUse--
+	s.closeIdleLocked(c)
+}
+
+// reconnect retires connections, so that the next operation gets new ones. Then a host name is
+// resolved again, and a Sentinel is asked for the master.
+func (s *Store) reconnect(c *connections) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.retired = true
+	if s.conns == c {
+		s.conns = nil
+	}
+	s.closeIdleLocked(c)
+}
+
+// Close closes the connections when no operation uses them any more. The Store can still be used;
+// it opens new connections then.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.conns != nil {
+		s.closeIdleLocked(s.conns)
+	}
+	return nil
+}
+
+func (s *Store) closeIdleLocked(c *connections) {
+	if !s.closed && !c.retired || c.inUse > 0 {
+		return
+	}
+	if s.conns == c {
+		s.conns = nil
+	}
+	go c.Client.Close() // it may wait for a dial, and requests for the mutex
+}
+
+// dialFunc returns a function that opens connections, encrypted if config is not nil.
+func dialFunc(timeout time.Duration, config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	plain := &net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Minute}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		conn, err := plain.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		conn = graceConn{conn}
+		if config == nil {
+			return conn, nil
+		}
+		config := config.Clone()
+		if config.ServerName == "" {
+			config.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		encrypted := tls.Client(conn, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return encrypted, nil
+	}
+}
+
+// graceConn is a connection that tries a read or write once more after its deadline. A busy process
+// may read a reply long after its arrival, or write a message long after its deadline was set. In
+// both cases Redis was not silent.
+type graceConn struct{ net.Conn }
+
+// ioGrace is the deadline of the second try.
+const ioGrace = 5 * time.Millisecond
+
+func (c graceConn) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); n == 0 && isTimeout(err) {
+		_ = c.SetReadDeadline(time.Now().Add(ioGrace))
+		return c.Conn.Read(b)
+	}
+	return n, err
+}
+
+func (c graceConn) Write(b []byte) (n int, err error) {
+	if n, err = c.Conn.Write(b); n == 0 && isTimeout(err) {
+		_ = c.SetWriteDeadline(time.Now().Add(ioGrace))
+		return c.Conn.Write(b)
+	}
+	return n, err
+}
+
+// SyscallConn implements [syscall.Conn]. The client uses it to find connections that Redis has
+// closed.
+func (c graceConn) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }

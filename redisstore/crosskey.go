@@ -1,0 +1,189 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// The keys of a request can be on several nodes of a cluster, which decide independently. If one
+// denies, the charges of the others are refunded.
+
+// keyGroup holds the requests of one key.
+type keyGroup struct {
+	requests  []store.Request
+	positions []int // of these among all requests
+	allowed   bool
+	err       error
+}
+
+// groupByKey groups requests by their keys.
+func groupByKey(requests []store.Request) (groups []*keyGroup) {
+	for i, r := range requests {
+		n := slices.IndexFunc(groups, func(g *keyGroup) bool { return g.requests[0].Key == r.Key })
+		if n < 0 {
+			n = len(groups)
+			groups = append(groups, new(keyGroup))
+		}
+		groups[n].requests = append(groups[n].requests, r)
+		groups[n].positions = append(groups[n].positions, i)
+	}
+	return groups
+}
+
+// concurrently calls do for all groups at the same time, and waits for all.
+func concurrently(groups []*keyGroup, do func(*keyGroup)) {
+	var others sync.WaitGroup
+	for _, g := range groups[1:] {
+		others.Go(func() { do(g) })
+	}
+	do(groups[0])
+	others.Wait()
+}
+
+// takeCrossKey takes for requests of several keys.
+func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (bool, error) {
+	deadline := time.Now().Add(c.options.Timeout)
+	groups := groupByKey(requests)
+	for _, g := range groups { // if a node fails, charge nothing on the others
+		n := c.slotNodes[c.names().Slot(g.requests[0].Key)].Load()
+		if n != nil && n.breaker.Open() {
+			return false, &store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen}
+		}
+	}
+	concurrently(groups, func(g *keyGroup) { g.allowed, g.err = c.takeKey(ctx, now, g.requests) })
+	allowed, failed := true, error(nil)
+	for _, g := range groups {
+		allowed = allowed && g.allowed
+		if !store.IsOverridden(g.err) {
+			failed = cmp.Or(failed, g.err)
+		}
+	}
+	if failed != nil {
+		for _, g := range groups {
+			if g.err == nil {
+				c.Correct(fullRefunds(g.requests), nil)
+			}
+		}
+		return false, failed
+	}
+	if err := overriddenError(groups, len(requests)); err != nil { // the caller takes again, so the charges must be refunded first
+		concurrently(groups, func(g *keyGroup) {
+			if g.err == nil {
+				_ = c.CorrectAt(context.WithoutCancel(ctx), now, fullRefunds(g.requests))
+			}
+		})
+		return false, err
+	}
+	if !allowed {
+		concurrently(groups, func(g *keyGroup) {
+			if g.allowed {
+				c.undoTakes(context.WithoutCancel(ctx), now, deadline, g.requests)
+			}
+		})
+	}
+	for _, g := range groups {
+		for i, position := range g.positions {
+			requests[position].Outcome = g.requests[i].Outcome
+		}
+	}
+	return allowed, nil
+}
+
+// overriddenError returns one error for all requests if the overrides of a group are not those of
+// its requests, or else nil.
+func overriddenError(groups []*keyGroup, requests int) error {
+	all := &store.OverriddenError{Overrides: make([]string, requests)}
+	found := false
+	for _, g := range groups {
+		other, ok := errors.AsType[*store.OverriddenError](g.err)
+		found = found || ok
+		for i, position := range g.positions {
+			if ok {
+				all.Overrides[position] = other.Overrides[i]
+			} else if o := g.requests[i].Override; o != nil {
+				all.Overrides[position] = o.Text
+			}
+		}
+	}
+	if !found {
+		return nil
+	}
+	return all
+}
+
+// fullRefunds returns corrections that refund all charges of requests, and leave their slots.
+func fullRefunds(requests []store.Request) (corrections []store.Correction) {
+	for i := range requests {
+		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})
+	}
+	return corrections
+}
+
+// undoTakes turns requests that one key allowed into requests that another key has denied. It
+// returns by the deadline, even if the refund is not made by then.
+func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline time.Time, requests []store.Request) {
+	var refunds []store.Correction
+	var costless []store.Request
+	var positions []int
+	for i := range requests {
+		r := &requests[i]
+		charged := *r
+		one := store.Correction{Request: &charged, Refund: algorithms.Forever, Leave: true}
+		if r.Mode == algorithms.Uniform { // denied requests are charged, too
+			one.Refund = 0
+			for j := range r.Outcome.Decisions {
+				d := &r.Outcome.Decisions[j]
+				if d.Remaining == r.Cost-1 {
+					d.RetryAfter = d.MoreAfter
+				} else if d.Remaining < r.Cost {
+					d.RetryAfter = d.ResetAfter // the request fits by then, maybe sooner
+				}
+			}
+		} else if r.Outcome.Verdict == store.Allowed {
+			costless, positions = append(costless, store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}), append(positions, i)
+		}
+		charged.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)
+		refunds = append(refunds, one)
+	}
+	for i := range requests {
+		o := &requests[i].Outcome
+		if o.Slots.Taken {
+			o.Slots.Taken = false
+			o.Slots.InFlight--
+		}
+	}
+	for _, position := range positions {
+		for j := range requests[position].Outcome.Decisions {
+			d := &requests[position].Outcome.Decisions[j]
+			d.Wait, d.Charged = 0, 0 // the request does not wait, and the refund is made here
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := c.CorrectAt(ctx, now, refunds)
+		if err == nil && len(costless) > 0 { // a take after the correction sees its refund
+			_, err = c.takeKey(ctx, now, costless)
+		}
+		done <- err
+	}()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			return
+		}
+	case <-timer.C:
+		return
+	}
+	for i, position := range positions {
+		requests[position].Outcome.Decisions = costless[i].Outcome.Decisions
+	}
+}

@@ -1,0 +1,272 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// sendBatch makes one round trip for a batch, and ends its calls. With asking, the batch follows an
+// ASK redirect of another node of the cluster.
+func (s *Store) sendBatch(b *batch, asking bool) {
+	began := time.Now()
+	deadline := began.Add(s.options.Timeout)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	conns := s.acquire()
+	defer s.release(conns)
+
+	head := wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry}
+	if b.isAlone() {
+		head.Now = b.calls[0].now
+	}
+	n := b.split(s.names(), s.options.Cluster)
+	scriptCalls := b.scriptCalls[:n]
+	var failure error
+	if head.NotAfter, failure = s.notAfter(ctx, conns, head.Now, deadline); failure == nil {
+		var set algorithms.Set
+		for _, sc := range scriptCalls {
+			set |= sc.writeMessage(s.names(), head)
+		}
+		deadline = s.runScript(ctx, conns, asking, s.scriptFor(set), head.Now, deadline, scriptCalls)
+	}
+	replied := false
+	for _, sc := range scriptCalls {
+		sc.err = failure
+		if failure == nil {
+			sc.err = asRedirect(sc.command.Err())
+		}
+		if sc.err == nil {
+			if sc.err = b.readReply(sc, sc.command.Val()); head.Now == 0 && sc.reply.Now > 0 {
+				s.observeClock(sc.reply.Now, began)
+			}
+		}
+		replied = replied || !isTimeout(sc.err)
+		s.slotCounts.recordReply(sc, sc.err, deadline)
+	}
+	var retries []*pendingCall
+	for _, sc := range scriptCalls {
+		retries = append(retries, sc.removeRetries()...)
+	}
+	s.endBatch(b, retries, replied)
+	for _, sc := range scriptCalls {
+		s.endCalls(sc, began)
+	}
+	b.release()
+}
+
+// removeRetries removes and returns the calls that certainly did not run and may be sent again.
+func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
+	if sc.err == nil {
+		return nil
+	}
+	late := errors.Is(sc.err, errLate)
+	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
+	unconnected := isTimeout(sc.err) && !sc.payload.sent
+	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
+		if late && c.setName != "" { // a later turn sets the count
+			return false
+		}
+		retry := late || (unconnected || c.corrections != nil && sc.certainlyNotRun()) && time.Since(c.queued) < c.maxQueued() && !c.resent
+		if retry {
+			c.resent = true
+			retries = append(retries, c)
+		}
+		return retry
+	})
+	return retries
+}
+
+// endCalls ends the calls of a script call. If they got no reply in time, and no other batch got
+// one since began, Redis is silent, and the takes in the queue fail, too.
+func (s *Store) endCalls(sc *scriptCall, began time.Time) {
+	err := sc.err
+	if err != nil && len(sc.calls) > 1 {
+		err = &store.SharedError{Err: err}
+	}
+	silent := isTimeout(err) && len(sc.calls) > 0
+	for _, c := range sc.calls {
+		if err == nil {
+			c.end(c.allowed, c.err)
+		} else {
+			c.end(false, err)
+		}
+	}
+	if silent {
+		s.failQueuedTakes(began, &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: err}})
+	}
+}
+
+// certainlyNotRun reports whether the message certainly did not run.
+func (sc *scriptCall) certainlyNotRun() bool {
+	return !sc.payload.sent || certainlyNotRun(sc.err)
+}
+
+// certainlyNotRun reports whether an error proves that Redis did not run a script.
+func certainlyNotRun(err error) bool {
+	if errors.Is(err, errLate) {
+		return true
+	}
+	if _, ok := errors.AsType[loadError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[redirect](err); ok {
+		return true
+	}
+	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// scriptFor returns a script for a set. The script also covers the sets of all earlier calls, so
+// that Redis keeps few scripts.
+func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastScript == nil || s.scriptSet|set != s.scriptSet {
+		s.scriptSet |= set
+		s.lastScript = redis.NewScript(s.scriptSet.Script())
+	}
+	return s.lastScript
+}
+
+// runScript makes script calls in one round trip. If Redis does not have the script, nothing ran:
+// runScript then loads the script and makes the same calls again, within a new timeout. It returns
+// the instant after which no call can run any more.
+func (s *Store) runScript(
+	ctx context.Context, conns *connections, asking bool, script *redis.Script,
+	now algorithms.Micros, deadline time.Time, scriptCalls []*scriptCall,
+) time.Time {
+	began := time.Now()
+	roundTrip(ctx, conns, asking, script, scriptCalls)
+	var missing []*scriptCall
+	for _, sc := range scriptCalls {
+		if err := sc.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			missing = append(missing, sc)
+		}
+	}
+	if len(missing) > 0 {
+		err := s.loadScript(conns, script, began)
+		deadline = time.Now().Add(s.options.Timeout)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		var notAfter algorithms.Micros
+		if err == nil {
+			notAfter, err = s.notAfter(ctx, conns, now, deadline)
+		}
+		for _, sc := range missing {
+			if err != nil {
+				sc.command.SetErr(loadError{err})
+			}
+			sc.SetNotAfter(notAfter)
+		}
+		if err == nil {
+			roundTrip(ctx, conns, asking, script, missing)
+		}
+	}
+	for _, sc := range scriptCalls {
+		if isFromReplica(sc.command.Val(), sc.command.Err()) {
+			s.reconnect(conns)
+			break
+		}
+	}
+	return deadline
+}
+
+// loadError is the error of loading a script that Redis did not have. Nothing ran.
+type loadError struct{ error }
+
+func (e loadError) Unwrap() error { return e.error }
+
+// loadScript loads the script. If another batch has tried to load the script after since,
+// loadScript returns the result of that attempt.
+func (s *Store) loadScript(conns *connections, script *redis.Script, since time.Time) error {
+	s.loadMu.Lock()
+	defer s.loadMu.Unlock()
+	if s.loadTried.After(since) && s.loadHash == script.Hash() {
+		return s.loadErr
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.Timeout)
+	defer cancel()
+	s.loadErr = script.Load(ctx, conns).Err()
+	s.loadTried, s.loadHash = time.Now(), script.Hash()
+	return s.loadErr
+}
+
+// roundTrip makes script calls in one round trip. Their commands hold the results.
+func roundTrip(ctx context.Context, conns *connections, asking bool, script *redis.Script, scriptCalls []*scriptCall) {
+	for _, sc := range scriptCalls {
+		sc.makeCommand(ctx, script)
+	}
+	if len(scriptCalls) == 1 && !asking {
+		_ = conns.Process(ctx, scriptCalls[0].command)
+		return
+	}
+	pipeline := conns.Pipeline()
+	for _, sc := range scriptCalls {
+		if asking {
+			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		_ = pipeline.Process(ctx, sc.command)
+	}
+	if _, err := pipeline.Exec(ctx); err != nil {
+		for _, sc := range scriptCalls { // without a connection, the client sets no errors
+			if sc.command.Err() == nil && sc.command.Val() == "" {
+				sc.command.SetErr(err)
+			}
+		}
+	}
+}
+
+// isFromReplica reports whether a replica sent the reply or the error. It was the master until a
+// moment ago, or a host name stands for another Redis by now. The client closes a connection on
+// such an error, but not on such an error inside a script.
+func isFromReplica(reply string, err error) bool {
+	if err != nil {
+		reply = err.Error()
+	}
+	return strings.Contains(reply, "READONLY") || strings.Contains(reply, "MASTERDOWN")
+}
+
+// evalRepeatable runs a script that may run more than once. If Redis does not have the script,
+// evalRepeatable loads it.
+func evalRepeatable(ctx context.Context, conns *connections, asking bool, script *redis.Script, keys []string, args ...any) error {
+	run := func() error {
+		pipeline := conns.Pipeline()
+		if asking {
+			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		done := script.EvalSha(ctx, pipeline, keys, args...)
+		_, err := pipeline.Exec(ctx)
+		return asRedirect(cmp.Or(done.Err(), err))
+	}
+	err := run()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if err = script.Load(ctx, conns).Err(); err == nil {
+			err = run()
+		}
+	}
+	return err
+}
+
+// probe.lua runs every command of the scripts; see [Store.Check].
+//
+//go:embed probe.lua
+var probeLua string
+
+var probeScript = redis.NewScript(probeLua)
+
+var changeScript = redis.NewScript(algorithms.ChangeScript())

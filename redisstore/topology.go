@@ -1,0 +1,352 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// The topology of a [Cluster]: which node has which slots, and how a Cluster learns that.
+
+// nodeFor returns the node that has a slot. If the node is unknown, nodeFor returns any node that
+// works, which redirects to the right one. It waits for the first attempt to query the slots, but
+// for no later one.
+func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*node, error) {
+	if n := c.slotNodes[slot].Load(); n != nil {
+		return n, nil
+	}
+	c.mu.Lock()
+	refreshing, known := c.startRefreshLocked(), c.slotsKnown || c.refreshErr != nil
+	c.mu.Unlock()
+	if !known {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		select {
+		case <-refreshing:
+		case <-timer.C:
+			err := errors.New("redisstore: no node of the cluster has replied with the slots yet")
+			return nil, &store.Error{Reason: store.ReasonTimeout, Err: err}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if n := c.slotNodes[slot].Load(); n != nil {
+			return n, nil
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		if !n.breaker.Open() {
+			return n, nil
+		}
+	}
+	return nil, toStoreError(context.Background(), cmp.Or(c.refreshErr, errNoNode))
+}
+
+// errNoNode is the error for a slot whose node is unknown while all known nodes fail.
+var errNoNode = errors.New("redisstore: no node of the cluster works")
+
+// followMoved records that the node at an address has a slot, and returns the node. It does both in
+// one step, because a node without slots may be forgotten at any time.
+func (c *Cluster) followMoved(slot int, address string) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodeAtLocked(address)
+	c.slotNodes[slot].Store(n)
+	c.startRefreshLocked()
+	return n
+}
+
+// nodeAt returns the node at an address. It makes the node if it is unknown.
+func (c *Cluster) nodeAt(address string) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodeAtLocked(address)
+}
+
+func (c *Cluster) nodeAtLocked(address string) *node {
+	if n := c.nodes[address]; n != nil {
+		return n
+	}
+	o := c.options
+	o.Address = address
+	newClient, _ := o.clientFunc() // NewCluster has checked these options
+	n := &node{cluster: c, Store: newNode(o, newClient, c.onClockStep, c.slotCounts)}
+	n.breaker = store.NewBreaker(n, func(failure error) { c.onChange(address, failure) })
+	c.nodes[address] = n
+	if c.closed {
+		n.close()
+	}
+	return n
+}
+
+// Check implements [store.Checked]. It runs every command of the scripts in one of the node's
+// slots.
+func (n *node) Check(ctx context.Context) error {
+	n.cluster.refreshSlots() // another node may have replaced this one
+	const tries, redirects = 20 * wire.SlotCount, 5
+	sent := 0
+	for i := range tries {
+		tag := fmt.Appendf(nil, "%%!%d", i)
+		if n.cluster.slotNodes[wire.SlotOf(tag)].Load() != n {
+			continue
+		}
+		err := n.check(ctx, string(tag))
+		if to := (redirect{}); !errors.As(err, &to) {
+			return err
+		}
+		// The slot is moving, maybe for long, or has moved.
+		if sent++; sent == redirects {
+			return nil // a node that redirects works
+		}
+	}
+	return errors.New("redisstore: the node has no slots")
+}
+
+// refreshSlots starts a query of the slots, unless one has begun within refreshInterval.
+func (c *Cluster) refreshSlots() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.startRefreshLocked()
+}
+
+// startRefreshLocked is refreshSlots. It returns a channel that is closed when the query in
+// progress ends, or nil if there is none.
+func (c *Cluster) startRefreshLocked() <-chan struct{} {
+	if c.refreshing == nil && (c.refreshBegan.IsZero() || time.Since(c.refreshBegan) >= refreshInterval) {
+		c.refreshing, c.refreshBegan = make(chan struct{}), time.Now()
+		go c.queryNodes(c.queryAddressesLocked())
+	}
+	return c.refreshing
+}
+
+// queryAddressesLocked returns the addresses to query, the best first: nodes that work, then the
+// addresses of the options, then nodes that fail. The order within each group is random.
+func (c *Cluster) queryAddressesLocked() (addresses []string) {
+	var failing []string
+	for address, n := range c.nodes {
+		if n.breaker.Open() {
+			failing = append(failing, address)
+		} else {
+			addresses = append(addresses, address)
+		}
+	}
+	shuffle(addresses)
+	configured := c.options.hosts()
+	shuffle(configured)
+	shuffle(failing)
+	for _, address := range append(configured, failing...) {
+		if !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}
+
+func shuffle(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
+
+// queryNodes queries nodes, maxParallelQueries at a time, and stores the first valid reply. It
+// prefers the reply of a node whose cluster state is ok: other nodes may be cut off and have old
+// slots.
+func (c *Cluster) queryNodes(addresses []string) {
+	type result struct {
+		ranges []slotRange
+		works  bool
+		err    error
+	}
+	var failure error
+	for chunk := range slices.Chunk(addresses, maxParallelQueries) {
+		ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
+		results := make(chan result, len(chunk))
+		for _, address := range chunk {
+			go func() {
+				ranges, works, err := c.queryNode(ctx, address)
+				results <- result{ranges, works, err}
+			}()
+		}
+		var known []slotRange
+		for range chunk {
+			r := <-results
+			if failure = cmp.Or(failure, r.err); r.err == nil {
+				known = r.ranges
+			}
+			if r.works {
+				break
+			}
+		}
+		cancel()
+		if known != nil {
+			c.storeSlots(known)
+			return
+		}
+	}
+	c.recordRefreshError(failure)
+}
+
+// queryNode queries a node for all slots over a connection of its own. works reports whether the
+// node's cluster state is ok.
+func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
+	o := c.options
+	o.Address = address
+	newClient, err := o.clientFunc()
+	if err != nil {
+		return nil, false, err
+	}
+	client := newClient()
+	defer client.Close()
+	pipeline := client.Pipeline()
+	info, slots := pipeline.ClusterInfo(ctx), pipeline.Do(ctx, "cluster", "slots") // a Redis before 7 has no CLUSTER SHARDS
+	_, _ = pipeline.Exec(ctx)
+	reply, err := slots.Slice()
+	for _, one := range reply {
+		r, err := parseSlotRange(one, address)
+		if err != nil {
+			return nil, false, err
+		}
+		if r.master != "" {
+			ranges = append(ranges, r)
+		}
+	}
+	if err == nil && len(ranges) == 0 {
+		err = fmt.Errorf("redisstore: %s knows no slots", address)
+	}
+	if err != nil && strings.Contains(err.Error(), "cluster support disabled") {
+		err = fmt.Errorf("%s is not a node of a cluster (%w): write redis without cluster, or the address of a node", address, err)
+	}
+	return ranges, err == nil && !strings.Contains(info.Val(), "cluster_state:fail"), err
+}
+
+// slotRange is a range of slots of one master.
+type slotRange struct {
+	first, last int64
+	master      string // its address; empty if no node has the slots
+}
+
+// parseSlotRange parses an element of the reply to CLUSTER SLOTS: the first and last slot, and the
+// nodes that have them, the master first, each with host and port. The client's parser rejects
+// nodes without a host.
+func parseSlotRange(reply any, from string) (slotRange, error) {
+	values, _ := reply.([]any)
+	if len(values) < 2 {
+		return slotRange{}, wire.ReplyError("ends early")
+	}
+	if len(values) == 2 { // no node
+		return slotRange{}, nil
+	}
+	first, isFirst := values[0].(int64)
+	last, isLast := values[1].(int64)
+	master, _ := values[2].([]any)
+	if !isFirst || !isLast || first < 0 || last >= wire.SlotCount || len(master) < 2 {
+		return slotRange{}, wire.ReplyError(fmt.Sprintf("has %.100v instead of slots and their nodes", reply))
+	}
+	host, _ := master[0].(string)
+	return slotRange{first, last, resolveAddress(host, fmt.Sprint(master[1]), from)}, nil
+}
+
+// resolveAddress returns the address of a node that another node has named. Without a host, the
+// host is that of the other node.
+func resolveAddress(host, port, from string) string {
+	if host == "" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// storeSlots records which node has which slots, and forgets nodes without slots.
+func (c *Cluster) storeSlots(ranges []slotRange) {
+	c.mu.Lock()
+	failed := c.refreshErr != nil
+	c.refreshErr, c.slotsKnown = nil, true
+	serving := make(map[*node]bool)
+	var owners [wire.SlotCount]*node
+	for _, r := range ranges {
+		n := c.nodeAtLocked(r.master)
+		serving[n] = true
+		for slot := r.first; slot <= r.last; slot++ {
+			owners[slot] = n
+		}
+	}
+	for slot, n := range owners {
+		c.slotNodes[slot].Store(n)
+	}
+	for address, n := range c.nodes {
+		if !serving[n] {
+			n.close()
+			delete(c.nodes, address)
+		}
+	}
+	c.endRefreshLocked()
+	c.mu.Unlock()
+	if failed {
+		c.onChange(c.options.Address, nil)
+	}
+}
+
+// recordRefreshError records why no node replied with the slots. The known slots stay.
+func (c *Cluster) recordRefreshError(failure error) {
+	c.mu.Lock()
+	first := c.refreshErr == nil && !c.slotsKnown
+	if !c.slotsKnown {
+		c.refreshErr = failure
+	}
+	c.endRefreshLocked()
+	c.mu.Unlock()
+	if first {
+		c.onChange(c.options.Address, failure)
+	}
+}
+
+func (c *Cluster) endRefreshLocked() {
+	close(c.refreshing)
+	c.refreshing = nil
+}
+
+func (n *node) close() {
+	n.breaker.Close()
+	_ = n.Store.Close()
+}
+
+// redirect is the error of a node that does not have a key, or not all keys of a call.
+type redirect struct {
+	kind    string // MOVED, ASK or TRYAGAIN
+	address string // of the node that has the key; empty with TRYAGAIN
+}
+
+func (r redirect) Error() string {
+	return fmt.Sprintf("redisstore: %s %s: this Redis is a node of a cluster: write cluster in the redis block", r.kind, r.address)
+}
+
+// resolve returns the address of the redirect, as resolveAddress does. IPv6 addresses have no
+// brackets in redirects.
+func (r redirect) resolve(from string) string {
+	at := max(strings.LastIndexByte(r.address, ':'), 0)
+	return resolveAddress(r.address[:at], strings.TrimPrefix(r.address[at:], ":"), from)
+}
+
+// asRedirect returns err as a redirect, if err is one, or else err itself.
+func asRedirect(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, kind := range []string{"MOVED", "ASK", "TRYAGAIN"} {
+		if redis.HasErrorPrefix(err, kind+" ") {
+			r := redirect{kind: kind}
+			if words := strings.Fields(err.Error()); kind != "TRYAGAIN" && len(words) > 2 {
+				r.address = words[2]
+			}
+			return r
+		}
+	}
+	return err
+}

@@ -126,8 +126,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 				charge = min(r.Cost, c.verdict.fits)
 			}
 			d := &c.Decision
-			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter =
-				c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
+			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
 			if d.Receipt.At = now; d.Charged == 0 {
 				d.Receipt = Receipt{}
 			}

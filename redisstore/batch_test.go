@@ -150,7 +150,8 @@ func TestArrange(t *testing.T) {
 	}
 	slots := &pendingCall{key: "slots", requests: []store.Request{{Key: "slots", Slots: new(store.Slots)}}}
 	sc := &scriptCall{calls: []*pendingCall{
-		take("1", "b"), take("2", "a"), {key: "refund", corrections: make([]store.Correction, 1)},
+		take("1", "b"), take("2", "a"),
+		{key: "refund", corrections: make([]store.Correction, 1)},
 		take("3", "b"), slots, take("1", "a"), take("1", "b"),
 	}}
 	sc.sortCalls()

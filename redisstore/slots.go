@@ -23,13 +23,13 @@ type slotCounts struct {
 	names    wire.Names
 	expiry   algorithms.Micros
 	started  time.Time
-	// route returns the store that has a name, or nil if that store fails or is unknown.
-	route func(name string) *Store
 	// setMoved, if not nil, sets the count of a name that has moved away from the store that route
 	// returns.
 	setMoved func(name string)
 
-	mu         sync.Mutex
+	mu sync.Mutex
+	// route returns the store that has a name, or nil if that store fails or is unknown.
+	route      func(name string) *Store
 	table      *slots.Table
 	parked     map[string][]parkedCall // by name: calls that wait for a batch in flight
 	queuedSets map[string]bool         // names with a queued call that sets their count
@@ -237,7 +237,10 @@ func (counts *slotCounts) leaveSlots(corrections []store.Correction, sends bool)
 // queueSet queues a call that sets the count of a name, if the count must still be set when the
 // call is sent.
 func (counts *slotCounts) queueSet(name string) {
-	s := counts.route(name)
+	counts.mu.Lock()
+	route := counts.route
+	counts.mu.Unlock()
+	s := route(name)
 	if s == nil { // a later turn sets the count
 		counts.mu.Lock()
 		delete(counts.queuedSets, name)

@@ -203,7 +203,7 @@ func TestBansAreLinearizable(t *testing.T) {
 	}
 	limits := []store.Limit{store.NewLimit("z", "", limit)}
 	ban := &store.Ban{ID: store.BanID("z", ""), Ban: &algorithms.Ban{
-		After: 3, Window: 24 * linearHour, Duration: 24 * linearHour, Most: 48 * linearHour,
+		After: 3, Window: 24 * linearHour, Duration: 24 * linearHour, Max: 48 * linearHour,
 	}}
 	linearTest(t, banModel, func(t *testing.T, h *history, s *redisstore.Store, by int, key string) {
 		change := func(what string, c store.Change) {

@@ -168,7 +168,8 @@ func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
 		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
 	case resource == "":
 		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/{zone}/ "+
-			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban of the empty key; zone and key are percent-encoded, / too", adminPath)
+			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban of the empty key; "+
+			"zone and key are percent-encoded, / too", adminPath)
 	}
 	return resource, zone, key, nil
 }
@@ -249,7 +250,7 @@ func (a *adminRequest) resetKey() (any, error) {
 		network, _ := parseNetwork(a.key)
 		sets := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
 		if text != "" {
-			set, _ := z.readOverride(text) // nil for an override that can't be read, which has no effect
+			set, _ := z.compileStoredOverride(text) // nil for an override that can't be read, which has no effect
 			sets = append(sets, namedLimitSet{limitSet: set})
 		}
 		for i := range z.keys {
@@ -296,13 +297,13 @@ func (a *adminRequest) removeOverride() (any, error) { return nil, a.changeOverr
 // 0, the override has no end.
 func (a *adminRequest) changeOverride(text string, ttl time.Duration) error {
 	for _, z := range a.zones {
-		if !z.overridable {
+		if !z.runtimeOverrides {
 			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.name)
 		}
 		if text == "" {
 			continue
 		}
-		if _, err := z.readOverride(text); err != nil {
+		if _, err := z.compileStoredOverride(text); err != nil {
 			return adminError(http.StatusBadRequest, "override: %w", err)
 		}
 	}
@@ -362,10 +363,10 @@ func (a *adminRequest) requireBan() error {
 // for a zone.
 func (a *adminRequest) changeKey(newChange func(*zone) (store.Change, error)) error {
 	type place struct {
-		identity identity
+		identity zoneIdentity
 		store    store.Store
 	}
-	changed, changedIdentity := make(map[place]bool), make(map[identity]bool)
+	changed, changedIdentity := make(map[place]bool), make(map[zoneIdentity]bool)
 	for _, z := range a.zones {
 		at := place{z.identity, z.handler.authoritativeStore()}
 		if changed[at] {

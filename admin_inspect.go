@@ -15,7 +15,7 @@ import (
 // inspectKey returns the state of a key. It charges nothing.
 func (a *adminRequest) inspectKey() (any, error) {
 	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}
-	seen := make(map[identity]bool)
+	seen := make(map[zoneIdentity]bool)
 	for _, z := range a.zones {
 		if seen[z.identity] {
 			continue
@@ -86,7 +86,7 @@ func isForeign(err error) bool {
 
 // lookUpStoredOverride returns the override of a key in the store; "" if there is none.
 func (z *zone) lookUpStoredOverride(ctx context.Context, key string) (string, error) {
-	if !z.overridable {
+	if !z.runtimeOverrides {
 		return "", nil
 	}
 	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
@@ -122,16 +122,16 @@ func (z *zone) limitSetsInForce(key, runtime string) (v *overrideView, sets [][]
 		v = &overrideView{From: "config", Limits: override.limitTexts()}
 	}
 	if runtime != "" {
-		stored, err := z.readOverride(runtime)
+		stored, err := z.compileStoredOverride(runtime)
 		if err != nil {
 			v = &overrideView{From: "runtime", Limits: []string{}, Error: err.Error()}
 		} else {
-			o, _ := parseOverride(runtime)
+			o, _ := parseStoredOverride(runtime)
 			override, v = stored, &overrideView{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
 		}
 	}
 	for i := range z.keys {
-		if override != nil && z.keys[i].overridable(isNetwork) {
+		if override != nil && z.keys[i].acceptsOverride(isNetwork) {
 			sets = append(sets, []namedLimitSet{{nil, override}})
 		} else {
 			sets = append(sets, z.limitSetsWithoutOverride())
@@ -159,12 +159,12 @@ func distinctLimits(sets []namedLimitSet, alternative int) (limits []store.Limit
 // alternative there is one request about its limits, slots, ban and override, if it has any.
 // The requests are shadows, so no cache of denials keeps them from the store.
 func (z *zone) peekRequests(key, override string, sets [][]namedLimitSet) (requests []store.Request, alternatives []int) {
-	isAddress := looksLikeAddress(key)
-	looksUp := z.overridable && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.overridable(isAddress) })
+	isAddress := isNetwork(key)
+	looksUp := z.runtimeOverrides && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.acceptsOverride(isAddress) })
 	for i := range z.keys {
 		r := store.Request{Zone: z.name, Key: key, Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
 		if n := z.config.Concurrency; n > 0 {
-			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Share: z.handler.storeErrorPolicy.slots(n)}
+			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Share: z.handler.storeErrorPolicy.slotShare(n)}
 		}
 		if bans := z.bansFor(sets[i]); bans != nil {
 			r.Ban = bans[i]

@@ -72,7 +72,7 @@ func (z *zone) view(counts map[string]int64) zoneView {
 	if h := z.handler; h.backend != nil {
 		v = append(v, viewField{"failing_nodes", h.backend.redis.Failing()}, viewField{"on_store_error", h.storeErrorPolicy.mode})
 	} else {
-		v = append(v, viewField{"keys", h.app.memory.Keys()}, viewField{"max_keys", h.app.Memory.MaxKeys})
+		v = append(v, viewField{"keys", h.app.sharedMemory.Keys()}, viewField{"max_keys", h.app.Memory.MaxKeys})
 	}
 	if !z.handler.DisableMetrics {
 		requests := make(map[string]int64)
@@ -90,8 +90,8 @@ func (z *zone) planView() any {
 		return nil
 	}
 	v := planView{By: z.config.Plan.By, Values: make(map[string][]string)}
-	for value, t := range z.planSets {
-		v.Values[value] = t.limitTexts()
+	for value, set := range z.planSets {
+		v.Values[value] = set.limitTexts()
 	}
 	return v
 }
@@ -99,8 +99,8 @@ func (z *zone) planView() any {
 // overridesView returns the limits by key, which is percent-encoded or hashed.
 func (z *zone) overridesView() any {
 	v := make(map[string][]string)
-	for key, t := range z.overrides.all {
-		v[displayKey(z.handler.hashKeys, key)] = t.limitTexts()
+	for key, set := range z.overrides.all {
+		v[displayKey(z.handler.hashSecret, key)] = set.limitTexts()
 	}
 	if len(v) == 0 {
 		return nil
@@ -118,12 +118,12 @@ func displayKey(secret, key string) string {
 }
 
 // limitTexts returns the limits as operators see them.
-func (t *limitSet) limitTexts() []string {
-	if t.unlimited {
+func (set *limitSet) limitTexts() []string {
+	if set.unlimited {
 		return []string{"unlimited"}
 	}
 	texts := []string{}
-	for _, l := range t.limits {
+	for _, l := range set.limits {
 		texts = append(texts, l.String())
 	}
 	return texts

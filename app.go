@@ -22,30 +22,31 @@ func init() {
 }
 
 // App holds the things that all rate_limit handlers of one configuration share: default options,
-// stores, and the names of zones. It works without any configuration.
+// stores, and the zones by name. It needs no configuration of its own.
 type App struct {
 	Options
 
-	// Settings of the store in memory.
+	// Settings of the store in memory (default: the defaults of its fields).
 	Memory *MemoryOptions `json:"memory,omitempty"`
 
 	// The stores that this configuration has acquired from the pool. They live as long as any
 	// configuration uses them, so reloads keep budgets and connections.
-	memory   *store.SharedMemory
-	local    *store.SharedMemory // the local budgets, for when a Redis fails
-	redis    map[redisstore.Options]*backend
-	acquired []any // the keys in the pool, to be released
+	sharedMemory  *store.SharedMemory // for zones without Redis
+	sharedStandIn *store.SharedMemory // the local budgets, for when a Redis fails
+	backends      map[redisstore.Options]*backend
+	poolKeys      []any // the keys of these stores in the pool, to be released
 
-	bounded      *store.Memory
-	standIn      *store.Memory // local as this configuration sees it
-	memoryZones  int
-	sweepEvery   time.Duration
-	placeholders *placeholderSources // nil until a handler asks
-	zonesByName  map[string][]*zone  // the zones of this configuration, by name; usually one of each
+	// The stores in memory with max_keys of this configuration; nil until a handler needs them.
+	boundedMemory  *store.Memory
+	boundedStandIn *store.Memory
 
-	denials       *denialLog
-	storeFailures *throttle
-	fullWarnings  *sync.Map // zone → *throttle
+	memoryZones     int                 // how many names of zones are kept in memory
+	sweepEvery      time.Duration       // the shortest sweep_interval of the handlers; 0: the default
+	cachedSources   *placeholderSources // nil until a handler needs them
+	zonesByName     map[string][]*zone  // usually one zone per name
+	denials         *denialLog
+	failureThrottle *throttle // of log messages about failures of a store
+	fullThrottles   *sync.Map // zone → *throttle, of log messages about full memory
 
 	ctx    caddy.Context
 	logger *zap.Logger
@@ -53,10 +54,10 @@ type App struct {
 
 // MemoryOptions are the settings of the store in memory.
 type MemoryOptions struct {
-	// How many keys are held at most, over all zones. A sliding log counts as one more key
-	// for every 64 events that it has room for. When the store is full, new keys share one
-	// budget per limit (default 1000000). 1000000 keys of any length need about 200 MB of
-	// memory, or at most 1.4 GB with sliding logs.
+	// How many keys the store holds at most, over all zones; at least 1. A sliding log counts as
+	// one more key for every 64 events that it has room for. When the store is full, new keys
+	// share one budget per limit. 1000000 keys of any length need about 200 MB of memory, or at
+	// most 1.4 GB with sliding logs (default 1000000).
 	MaxKeys int64 `json:"max_keys,omitempty"`
 }
 
@@ -65,9 +66,9 @@ const (
 	defaultSweepInterval = time.Minute
 )
 
-// shared is the pool of stores of all configurations in this process. A store in memory has a
-// memoryKey. A Redis has its options as the key.
-var shared = caddy.NewUsagePool()
+// storePool holds the stores of all configurations in this process. The key of a store in memory is
+// a memoryKey. The key of a Redis is its redisstore.Options.
+var storePool = caddy.NewUsagePool()
 
 // memoryKey names one of the two stores in memory: the one for zones without Redis, and the one
 // with the local budgets of an outage.
@@ -86,12 +87,12 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision prepares the app for its handlers. They are provisioned later.
+// Provision prepares the app for its handlers, which Caddy provisions later.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.redis = make(map[redisstore.Options]*backend)
+	a.backends = make(map[redisstore.Options]*backend)
 	a.zonesByName = make(map[string][]*zone)
-	a.storeFailures, a.fullWarnings = new(throttle), new(sync.Map)
+	a.failureThrottle, a.fullThrottles = new(throttle), new(sync.Map)
 	a.warnOfIgnored(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
@@ -112,7 +113,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Validate checks the default options and the options of the store in memory.
 func (a *App) Validate() error {
-	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys)) // whether there is a Redis, handlers decide
+	return errors.Join(a.check(), checkMaxKeys(a.Memory.MaxKeys)) // handlers check that there is a Redis
 }
 
 func checkMaxKeys(n int64) error {
@@ -122,13 +123,14 @@ func checkMaxKeys(n int64) error {
 	return nil
 }
 
-// Start begins to sweep the memory, and checks every Redis once. Both end with the configuration.
+// Start begins to sweep the stores in memory, and to check every Redis once. Both end with the
+// configuration.
 func (a *App) Start() error {
-	if a.memory != nil || a.local != nil {
+	if a.sharedMemory != nil || a.sharedStandIn != nil {
 		go a.sweep()
 	}
-	for _, b := range a.redis {
-		b.outageLog.set(a, a.outageModes(b))
+	for _, b := range a.backends {
+		b.outageLog.setModes(a, a.outageModes(b))
 		go a.checkRedis(b)
 	}
 	return nil
@@ -155,25 +157,26 @@ func (a *App) Cleanup() error {
 	if a.denials != nil {
 		a.denials.close()
 	}
-	for _, b := range a.redis {
-		b.outageLog.set(a, nil)
+	for _, b := range a.backends {
+		b.outageLog.setModes(a, nil)
 	}
 	var errs []error
-	for _, key := range a.acquired {
-		_, err := shared.Delete(key)
+	for _, key := range a.poolKeys {
+		_, err := storePool.Delete(key)
 		errs = append(errs, err)
 	}
-	a.acquired = nil
+	a.poolKeys = nil
 	return errors.Join(errs...)
 }
 
+// sweep drops expired budgets from memory at intervals, until the configuration ends.
 func (a *App) sweep() {
 	ticker := time.NewTicker(cmp.Or(a.sweepEvery, defaultSweepInterval))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			for _, m := range []*store.SharedMemory{a.memory, a.local} {
+			for _, m := range []*store.SharedMemory{a.sharedMemory, a.sharedStandIn} {
 				if m != nil {
 					m.Sweep()
 				}
@@ -184,13 +187,13 @@ func (a *App) sweep() {
 	}
 }
 
-// checkRedis warns if a Redis fails its check. Requests then don't ask this Redis until it passes
-// a check. The configuration is in force in any case.
+// checkRedis checks a Redis, and warns if it fails. Then no request is sent to this Redis until it
+// passes a check. The configuration is in force in any case.
 func (a *App) checkRedis(b *backend) {
 	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
 	defer cancel()
 	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis did not pass the check at the start: until it does, "+withoutRedis(a.outageModes(b)),
+		a.logger.Warn("Redis did not pass the check at the start: until it does, "+describeModes(a.outageModes(b)),
 			zap.String("address", b.redis.Address()), zap.Error(err))
 		return
 	}
@@ -207,12 +210,12 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		return nil, "", err
 	}
 	if o.Store == "redis" || o.Store == "" && o.Redis != nil {
-		options, err := o.Redis.expanded(ctx.Logger())
+		options, err := o.Redis.expandedOptions(ctx.Logger())
 		if err != nil {
 			return nil, "", err
 		}
-		h.hashKeys = options.HashKeys
-		b, err := a.redisStore(options)
+		h.hashSecret = options.HashKeys
+		b, err := a.acquireBackend(options)
 		if err != nil {
 			return nil, "", err
 		}
@@ -220,11 +223,11 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 		if h.storeErrorPolicy.mode != "local" {
 			return b, b.redis.String(), nil
 		}
-		a.local, err = a.memoryIn(standInMemory, a.local)
-		if a.standIn == nil && err == nil {
-			a.standIn = a.local.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
+		a.sharedStandIn, err = a.acquireMemory(standInMemory, a.sharedStandIn)
+		if a.boundedStandIn == nil && err == nil {
+			a.boundedStandIn = a.sharedStandIn.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
 		}
-		return store.NewFailover(b, a.standIn, h.reportStoreFailure), b.redis.String(), err
+		return store.NewFailover(b, a.boundedStandIn, h.reportStoreFailure), b.redis.String(), err
 	}
 	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
 		a.sweepEvery = every
@@ -233,24 +236,25 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 	return s, "memory", err
 }
 
+// memoryStore returns the store in memory for zones without Redis.
 func (a *App) memoryStore() (_ store.Store, err error) {
-	a.memory, err = a.memoryIn(ownMemory, a.memory)
-	if a.bounded == nil && err == nil {
-		a.bounded = a.memory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
+	a.sharedMemory, err = a.acquireMemory(ownMemory, a.sharedMemory)
+	if a.boundedMemory == nil && err == nil {
+		a.boundedMemory = a.sharedMemory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
 	}
-	return a.bounded, err
+	return a.boundedMemory, err
 }
 
-// memoryIn returns known, or the store in memory from the pool if known is nil.
-func (a *App) memoryIn(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
+// acquireMemory returns known, or the store in memory from the pool if known is nil.
+func (a *App) acquireMemory(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
 	if known != nil {
 		return known, nil
 	}
-	m, _, err := shared.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
+	m, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
 	if err != nil {
 		return nil, err
 	}
-	a.acquired = append(a.acquired, key)
+	a.poolKeys = append(a.poolKeys, key)
 	return m.(pooledMemory).SharedMemory, nil
 }
 
@@ -259,26 +263,27 @@ type pooledMemory struct{ *store.SharedMemory }
 
 func (pooledMemory) Destruct() error { return nil }
 
-func (a *App) redisStore(o redisstore.Options) (*backend, error) {
+// acquireBackend returns the Redis with these options from the pool.
+func (a *App) acquireBackend(o redisstore.Options) (*backend, error) {
 	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
 	}
-	if known := a.redis[o]; known != nil {
+	if known := a.backends[o]; known != nil {
 		return known, nil
 	}
 	warnOfConnection(o, a.logger)
 	// The store outlives this configuration, and so may not use its logger.
 	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
-	b, _, err := shared.LoadOrNew(o, func() (caddy.Destructor, error) {
+	b, _, err := storePool.LoadOrNew(o, func() (caddy.Destructor, error) {
 		return newBackend(o, logger)
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.acquired = append(a.acquired, o)
-	a.redis[o] = b.(*backend)
-	return a.redis[o], nil
+	a.poolKeys = append(a.poolKeys, o)
+	a.backends[o] = b.(*backend)
+	return a.backends[o], nil
 }
 
 // registerZone adds a zone to those of the configuration.
@@ -292,8 +297,9 @@ func (a *App) registerZone(z *zone) {
 	a.zonesByName[z.name] = append(known, z)
 }
 
-// checkAgreement returns an error if the zone and those of the same name in the handlers before
-// disagree on settings that decide which budget a request is charged to, or its size.
+// checkAgreement returns an error if the zone and an earlier zone of the same name disagree on
+// settings that decide which budget a request is charged to, or how large it is. If mholt's limiter
+// accepts both zones, checkAgreement only warns, so that such configurations stay valid.
 func (a *App) checkAgreement(z *zone) error {
 	before := a.zonesByName[z.name]
 	before = before[:slices.Index(before, z)]
@@ -312,9 +318,9 @@ func (a *App) checkAgreement(z *zone) error {
 
 // reportFull warns that the memory is full for new keys of a zone, at most once a minute.
 func (a *App) reportFull(zone string) {
-	t, ok := a.fullWarnings.Load(zone)
+	t, ok := a.fullThrottles.Load(zone)
 	if !ok {
-		t, _ = a.fullWarnings.LoadOrStore(zone, new(throttle))
+		t, _ = a.fullThrottles.LoadOrStore(zone, new(throttle))
 	}
 	if n := t.(*throttle).due(time.Minute); n > 0 {
 		a.logger.Warn("the memory store is full: new keys share one budget until others expire; raise max_keys, or limit who can make up keys",
@@ -323,9 +329,9 @@ func (a *App) reportFull(zone string) {
 }
 
 // reportFailure logs a failure of a store, at most once every ten seconds.
-func (a *App) reportFailure(what string, err error) {
-	if n := a.storeFailures.due(10 * time.Second); n > 0 {
-		a.logger.Error(what, zap.Error(err), zap.Int64("requests", n))
+func (a *App) reportFailure(message string, err error) {
+	if n := a.failureThrottle.due(10 * time.Second); n > 0 {
+		a.logger.Error(message, zap.Error(err), zap.Int64("requests", n))
 	}
 }
 

@@ -127,9 +127,10 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return placed(d, fmt.Errorf("rate_limit takes no value %.100q here: write\n%s", shortPlaceholder(args[0]), exampleZone(args)+"\ninstead"))
+		return withPosition(d, fmt.Errorf("rate_limit takes no value %.100q here: write\n%s",
+			shortenPlaceholders(args[0]), exampleZone(args)+"\ninstead"))
 	}
-	return block(d, "rate_limit", handlerOptions, func(option string) error {
+	return readBlock(d, "rate_limit", handlerOptions, func(option string) error {
 		if option == "zone" {
 			return h.unmarshalZone(d)
 		}
@@ -151,7 +152,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("the global option rate_limit is there twice: write all defaults in one")
 	}
 	app := new(App)
-	err := block(d, "the global option rate_limit", append([]string{"memory"}, sharedOptions...), func(option string) error {
+	err := readBlock(d, "the global option rate_limit", append([]string{"memory"}, sharedOptions...), func(option string) error {
 		if option == "memory" {
 			return app.unmarshalMemory(d)
 		}
@@ -228,7 +229,7 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 
 func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 	a.Memory = new(MemoryOptions)
-	return block(d, "memory", memoryOptions, func(string) (err error) {
+	return readBlock(d, "memory", memoryOptions, func(string) (err error) {
 		if a.Memory.MaxKeys, err = integer(d, "1000000"); err == nil {
 			err = checkMaxKeys(a.Memory.MaxKeys)
 		}
@@ -253,7 +254,7 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	}
 	z := new(Zone)
 	h.RateLimits[name] = z
-	err = block(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
+	err = readBlock(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
 	if err == nil {
 		err = z.checkLimits()
 	}
@@ -272,11 +273,11 @@ func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if name, ok := unknownMatcher(err); ok {
-		return noMatcher(name)
+	if name, ok := unknownMatcherName(err); ok {
+		return noMatcherError(name)
 	}
 	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
-		return placedError{err} // Caddy's own matchers say where they are
+		return positionedError{err} // Caddy's own matchers say where they are
 	}
 	if err != nil {
 		return err
@@ -302,15 +303,15 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	form, most := "events and window", 2
+	form, maxValues := "events and window", 2
 	if algorithm.Burst {
-		form, most = "events, window and perhaps a burst", 3
+		form, maxValues = "events, window and perhaps a burst", 3
 	}
 	args := d.RemainingArgs()
-	if err := checkLimitValues(name, args, most); err != nil {
+	if err := checkLimitValues(name, args, maxValues); err != nil {
 		return l, err
 	}
-	if len(args) < 2 || len(args) > most {
+	if len(args) < 2 || len(args) > maxValues {
 		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s 10 1s", name, form, len(args), name)
 	}
 	l.Algorithm = name
@@ -326,7 +327,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
-	err = block(d, name, algorithm.OptionNames(), func(option string) error {
+	err = readBlock(d, name, algorithm.OptionNames(), func(option string) error {
 		return l.unmarshalOption(d, algorithm.Option(option))
 	})
 	if err != nil {
@@ -338,9 +339,10 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	return l, nil
 }
 
-// unmarshalOption reads an option of a limit. The type of the field says how.
+// unmarshalOption reads an option in the block of a limit. The type of its field decides how the
+// value is read.
 func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
-	switch field := l.option(o.Name).(type) {
+	switch field := l.optionField(o.Name).(type) {
 	case *string:
 		*field, err = value(d, o.Example)
 	case *int64:
@@ -356,8 +358,8 @@ func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (e
 	return err
 }
 
-// unmarshalLegacy reads a limit as an older limiter had it, and returns the leaky_bucket that it
-// stands for.
+// unmarshalLegacy reads legacy <max> <duration> [<min_interval>], the limit of an older limiter. It
+// returns the leaky_bucket that stands for this limit.
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
@@ -384,12 +386,13 @@ func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	}, nil
 }
 
-// block reads the block that begins on this line, if there is one. An option must be one of
-// options, and must not repeat unless it may. read reads the rest of the option's line, and the
-// option's block. Every error gets its file and line.
-func block(d *caddyfile.Dispenser, of string, options []string, read func(option string) error) error {
+// readBlock reads the block that begins on this line, if there is one. of is the name of the block
+// for errors. Options that are not in options are errors, and so are options that stand twice
+// although they are not repeatable. read reads the rest of the option's line, and the option's
+// block. Every error gets its file and line.
+func readBlock(d *caddyfile.Dispenser, of string, options []string, read func(option string) error) error {
 	if d.NextArg() {
-		return placed(d, fmt.Errorf("%s takes no value %q here: write its options in braces", of, d.Val()))
+		return withPosition(d, fmt.Errorf("%s takes no value %q here: write its options in braces", of, d.Val()))
 	}
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -397,8 +400,8 @@ func block(d *caddyfile.Dispenser, of string, options []string, read func(option
 		var err error
 		switch {
 		case !slices.Contains(options, option):
-			err = unknownOption(option, of, options)
-		case seen[option] && !mayRepeat(option):
+			err = unknownOptionError(option, of, options)
+		case seen[option] && !isRepeatable(option):
 			err = fmt.Errorf("%s is there twice: write it once", option)
 		default:
 			err = read(option)
@@ -407,22 +410,22 @@ func block(d *caddyfile.Dispenser, of string, options []string, read func(option
 			err = fmt.Errorf("%s takes no block", option)
 		}
 		if err != nil {
-			return placed(d, err)
+			return withPosition(d, err)
 		}
 		seen[option] = true
 	}
 	return nil
 }
 
-// placedError is an error that names its file and line.
-type placedError struct{ error }
+// positionedError is an error whose text has a file and line.
+type positionedError struct{ error }
 
-func (e placedError) Unwrap() error { return e.error }
+func (e positionedError) Unwrap() error { return e.error }
 
-// placed adds file and line to an error that has none.
-func placed(d *caddyfile.Dispenser, err error) error {
-	if _, ok := errors.AsType[placedError](err); ok {
+// withPosition adds file and line to an error, unless it has them already.
+func withPosition(d *caddyfile.Dispenser, err error) error {
+	if _, ok := errors.AsType[positionedError](err); ok {
 		return err
 	}
-	return placedError{d.WrapErr(err)}
+	return positionedError{d.WrapErr(err)}
 }

@@ -34,7 +34,7 @@ func noValue(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// onOff reads an option that is on without a value, and off with the value off.
+// onOff reads an option that is true without a value, and false with the value off.
 func onOff(d *caddyfile.Dispenser) (*bool, error) {
 	option := d.Val()
 	args := d.RemainingArgs()
@@ -45,8 +45,8 @@ func onOff(d *caddyfile.Dispenser) (*bool, error) {
 	return &on, nil
 }
 
-// parsed reads the one value of an option as parse does.
-func parsed[T any](d *caddyfile.Dispenser, example string, parse func(what, text, example string) (T, error)) (v T, err error) {
+// parseValue reads the one value of an option, and returns what parse makes of it.
+func parseValue[T any](d *caddyfile.Dispenser, example string, parse func(what, text, example string) (T, error)) (v T, err error) {
 	option := d.Val()
 	text, err := value(d, example)
 	if err != nil {
@@ -56,7 +56,7 @@ func parsed[T any](d *caddyfile.Dispenser, example string, parse func(what, text
 }
 
 func integer(d *caddyfile.Dispenser, example string) (int64, error) {
-	return parsed(d, example, parseInteger)
+	return parseValue(d, example, parseInteger)
 }
 
 func positiveInteger(d *caddyfile.Dispenser, example string) (int64, error) {
@@ -81,6 +81,7 @@ func number(d *caddyfile.Dispenser, parse func(string) (int64, error)) (Number, 
 	return Number(text), Number(text).check(option, parse)
 }
 
+// smallInteger reads a whole number of up to 32 bits.
 func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
 	option := d.Val()
 	n, err := integer(d, example)
@@ -91,7 +92,7 @@ func smallInteger(d *caddyfile.Dispenser, example string) (int, error) {
 }
 
 func duration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
-	return parsed(d, example, parseDuration)
+	return parseValue(d, example, parseDuration)
 }
 
 func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, error) {
@@ -104,7 +105,7 @@ func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, e
 }
 
 func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
-	return parsed(d, example, parseFraction)
+	return parseValue(d, example, parseFraction)
 }
 
 func positiveFraction(d *caddyfile.Dispenser, example string) (float64, error) {
@@ -156,7 +157,7 @@ func parseDuration(what, text, example string) (caddy.Duration, error) {
 	return caddy.Duration(n), nil
 }
 
-// wholeMicros returns a span near d in whole microseconds, at least 1µs.
+// wholeMicros returns d truncated to whole microseconds, but at least 1µs. Errors suggest it.
 func wholeMicros(d time.Duration) time.Duration {
 	return max(d.Truncate(time.Microsecond), time.Microsecond)
 }

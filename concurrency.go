@@ -33,13 +33,13 @@ func (c *Zone) checkConcurrencyOnly() error {
 	if c.RuntimeOverrides {
 		return nil
 	}
-	for _, t := range c.Override {
-		if t != nil && !t.Unlimited {
+	for _, set := range c.Override {
+		if set != nil && !set.Unlimited {
 			return nil
 		}
 	}
 	for _, s := range zoneSettings() {
-		if s.ofLimits && s.value(c) != nil {
+		if s.needsLimits && s.value(c) != nil {
 			return fmt.Errorf("%s means nothing for concurrency alone, which counts requests: "+
 				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
 		}

@@ -130,7 +130,7 @@ func (q *delayQueue) refundAbandonedLocked(key string) {
 			n--
 			corrections = append(corrections, store.Correction{Request: &line[n].request, Refund: maxCost})
 		}
-		h.store.Correct(corrections, h.correctionFailed)
+		h.store.Correct(corrections, h.reportCorrectionFailure)
 		line = slices.Delete(line, n, len(line))
 		q.freePlacesLocked(key, len(corrections))
 	}

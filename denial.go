@@ -115,7 +115,7 @@ func (h *Handler) reportStoreFailure(err error) {
 const statusClientClosedRequest = 499
 
 // respondWithProblem ends the request with a problem document. Without problem_json, or if
-// there are error routes, it ends the request with the status alone, like respond.
+// there are error routes, it ends the request with the status alone, like [Handler.respondWithStatus].
 func (h *Handler) respondWithProblem(w http.ResponseWriter, r *http.Request, p httpfields.Problem) error {
 	if h.ProblemJSON == nil || !*h.ProblemJSON {
 		return h.respondWithStatus(w, r, p.Status)
@@ -140,9 +140,9 @@ func (h *Handler) respondWithProblem(w http.ResponseWriter, r *http.Request, p h
 	return nil
 }
 
-// respondWithStatus ends the request with a status. If there are error routes, it returns an error for
-// them to render. Unlike caddyhttp.Error, this error has no random ID and no stack trace, which
-// take time.
+// respondWithStatus ends the request with a status. If there are error routes, it returns an error
+// that they render. Unlike caddyhttp.Error, this error has no random ID and no stack trace, because
+// both take time.
 func (h *Handler) respondWithStatus(w http.ResponseWriter, r *http.Request, status int) error {
 	if h.hasErrorRoutes(r) {
 		return caddyhttp.HandlerError{StatusCode: status}

@@ -255,7 +255,7 @@ func (h *Handler) loggedKey(key string) string {
 	if !h.logsKeys() {
 		return ""
 	}
-	shown := newShownKey(h.hashKeys, key)
+	shown := newShownKey(h.hashSecret, key)
 	if shown.cut {
 		return shown.text + "…"
 	}
@@ -269,7 +269,7 @@ func (a *App) reportDenial(events *caddyevents.App, d denial) {
 	if d.wait == algorithms.Forever {
 		wait = 0 // no wait helps
 	}
-	hashed := d.handler.hashKeys != "" // then leave out all texts that keys are made of
+	hashed := d.handler.hashSecret != "" // then leave out all texts that keys are made of
 	if c := d.handler.logger.Check(zap.InfoLevel, d.message()); c != nil {
 		fields := []zap.Field{zap.String("zone", d.zone)}
 		if d.ban {

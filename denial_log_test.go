@@ -69,7 +69,7 @@ func TestDenialsCutKeys(t *testing.T) {
 		l := newDenialLog(func(d denial) { counts[d.key] += d.count })
 		yes := true
 		logging := &Handler{Options: Options{LogKey: &yes}}
-		hashing := &Handler{Options: Options{LogKey: &yes}, hashKeys: "pepper"}
+		hashing := &Handler{Options: Options{LogKey: &yes}, hashSecret: "pepper"}
 		long := strings.Repeat("x", 12_000)
 		whole, cut := long[:maxShownKey], long[:maxShownKey]+"…"
 		for range 3 {
@@ -109,9 +109,9 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	header := func() weak.Pointer[[12_000]byte] {
 		header := new([12_000]byte)
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
-			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashKeys: "pepper"}} {
-				denials.record(denial{zone: "z" + h.hashKeys, key: key, handler: h})
-				z.deniedKeys.add(time.Now(), h.hashKeys, key)
+			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashSecret: "pepper"}} {
+				denials.record(denial{zone: "z" + h.hashSecret, key: key, handler: h})
+				z.deniedKeys.add(time.Now(), h.hashSecret, key)
 			}
 			z.knownOverrides.remember(key, knownOverride{Override: &store.Override{Text: "{}"}})
 		}

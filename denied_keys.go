@@ -53,7 +53,7 @@ func (state *requestState) countDeniedKeys() {
 	now := time.Now()
 	for i := range state.entries {
 		if e := &state.entries[i]; !e.Shadow && e.denies() {
-			e.zone.deniedKeys.add(now, state.handler.hashKeys, e.Key)
+			e.zone.deniedKeys.add(now, state.handler.hashSecret, e.Key)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func (state *requestState) mayNeedCorrections() bool {
 func (state *requestState) keepBackendOpen() {
 	if b := state.handler.backend; b != nil && !state.usesBackend {
 		state.usesBackend = true
-		b.use()
+		b.acquire()
 	}
 }
 
@@ -107,7 +107,7 @@ func (state *requestState) finish() {
 	if !state.usesBackend {
 		return
 	}
-	if err := state.handler.backend.leave(); err != nil {
+	if err := state.handler.backend.release(); err != nil {
 		state.handler.reportStoreFailure(err)
 	}
 }
@@ -131,6 +131,6 @@ func (state *requestState) sendCorrections() {
 		}
 	}
 	if len(corrections) > 0 {
-		state.handler.store.Correct(corrections, state.handler.correctionFailed)
+		state.handler.store.Correct(corrections, state.handler.reportCorrectionFailure)
 	}
 }

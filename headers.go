@@ -52,14 +52,14 @@ func newHeaderForms(names []string) (f headerForms) {
 	return f
 }
 
-// policyField returns the items of RateLimit-Policy for these limits and for the slots.
-func (t *limitSet) policyField(limits []store.Limit) string {
+// formatPolicyItems returns the items of RateLimit-Policy for these limits and for the slots.
+func (set *limitSet) formatPolicyItems(limits []store.Limit) string {
 	var list []byte
 	for i, l := range limits {
-		list = httpfields.AppendQuotaPolicy(list, t.labels[i], l.Burst, l.Window)
+		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, l.Window)
 	}
-	if t.slots != nil {
-		list = httpfields.AppendConcurrencyPolicy(list, t.slotLabel, t.slots.Limit)
+	if set.slots != nil {
+		list = httpfields.AppendConcurrencyPolicy(list, set.slotLabel, set.slots.Limit)
 	}
 	return string(list)
 }
@@ -79,9 +79,9 @@ func (state *requestState) setDraftFields(h http.Header) {
 			policy += ", "
 		}
 		if e.zone.factor.varies() {
-			policy += e.limitSet.policyField(e.Limits)
+			policy += e.limitSet.formatPolicyItems(e.Limits)
 		} else {
-			policy += e.limitSet.policy
+			policy += e.limitSet.policyItems
 		}
 		items = e.appendRateLimitItems(items, state.allowed)
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // newTestState returns the state of a request to a handler that belongs to one zone.
-func newTestState(h *Handler, z *zone, t *limitSet, r store.Request) *requestState {
+func newTestState(h *Handler, z *zone, set *limitSet, r store.Request) *requestState {
 	state := &requestState{handler: h, requests: []store.Request{r}}
-	state.entries = []zoneEntry{{zone: z, limitSet: t, Request: &state.requests[0]}}
+	state.entries = []zoneEntry{{zone: z, limitSet: set, Request: &state.requests[0]}}
 	return state
 }
 

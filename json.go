@@ -13,8 +13,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// UnmarshalJSON implements [json.Unmarshaler]. Its errors name the place and the correction.
-// Unknown fields are errors, as they are without it.
+// UnmarshalJSON implements [json.Unmarshaler]. Its errors name the path of the value and the
+// correction. Unknown fields are errors, as they are without this method.
 func (h *Handler) UnmarshalJSON(data []byte) error {
 	type plain Handler
 	return decodeStrictly(data, (*plain)(h))
@@ -26,8 +26,8 @@ func (a *App) UnmarshalJSON(data []byte) error {
 	return decodeStrictly(data, (*plain)(a))
 }
 
-// decodeStrictly decodes JSON without unknown fields or trailing text. Its errors name the
-// place in the JSON and the correction, and no types of Go.
+// decodeStrictly decodes JSON. Unknown fields and trailing text are errors. Errors name the path of
+// the value and the correction, and no types of Go.
 func decodeStrictly(data []byte, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.DisallowUnknownFields()
@@ -44,14 +44,14 @@ func decodeStrictly(data []byte, into any) error {
 	if _, malformed := errors.AsType[*json.SyntaxError](err); malformed {
 		return fmt.Errorf("not valid JSON: %w", err)
 	}
-	return misplaced("", data, reflect.TypeOf(into).Elem(), err)
+	return locateError("", data, reflect.TypeOf(into).Elem(), err)
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// misplaced returns an error that names the place of the value that can't be decoded into a
+// locateError returns an error that names the place of the value that can't be decoded into a
 // t because of err. It decodes the parts of the JSON one by one to find that value.
-func misplaced(place string, data []byte, t reflect.Type, err error) error {
+func locateError(place string, data []byte, t reflect.Type, err error) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -70,14 +70,14 @@ func misplaced(place string, data []byte, t reflect.Type, err error) error {
 		if json.Unmarshal(data, &object) != nil {
 			break
 		}
-		fields := jsonTypes(t)
+		fields := fieldTypes(t)
 		for _, name := range slices.Sorted(maps.Keys(object)) {
 			of, there := fieldType(t, fields, name)
 			if !there {
-				return unknownField(place, name, slices.Sorted(maps.Keys(fields)))
+				return unknownFieldError(place, name, slices.Sorted(maps.Keys(fields)))
 			}
 			if err := decodes(object[name], of); err != nil {
-				return misplaced(strings.TrimPrefix(place+"."+name, "."), object[name], of, err)
+				return locateError(strings.TrimPrefix(place+"."+name, "."), object[name], of, err)
 			}
 		}
 	case reflect.Slice:
@@ -87,15 +87,15 @@ func misplaced(place string, data []byte, t reflect.Type, err error) error {
 		}
 		for i, element := range list {
 			if err := decodes(element, t.Elem()); err != nil {
-				return misplaced(fmt.Sprintf("%s[%d]", place, i), element, t.Elem(), err)
+				return locateError(fmt.Sprintf("%s[%d]", place, i), element, t.Elem(), err)
 			}
 		}
 	}
-	return wrongValue(place, data, t, err)
+	return wrongValueError(place, data, t, err)
 }
 
-// jsonTypes returns the types of a struct's fields by their JSON names.
-func jsonTypes(t reflect.Type) map[string]reflect.Type {
+// fieldTypes returns the types of a struct's fields by their JSON names.
+func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	if t.Kind() != reflect.Struct {
 		return nil
 	}
@@ -121,7 +121,7 @@ func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (of 
 	return nil, false
 }
 
-func unknownField(place, name string, fields []string) error {
+func unknownFieldError(place, name string, fields []string) error {
 	if place != "" {
 		place += ": "
 	}
@@ -131,9 +131,9 @@ func unknownField(place, name string, fields []string) error {
 	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(fields, ", "))
 }
 
-// wrongValue returns the error for a value of the wrong kind. The error shows the value only
+// wrongValueError returns the error for a value of the wrong kind. The error shows the value only
 // where a number or a duration belongs, because other values may be secrets.
-func wrongValue(place string, data []byte, t reflect.Type, err error) error {
+func wrongValueError(place string, data []byte, t reflect.Type, err error) error {
 	if place == "" {
 		place = "it"
 	}

@@ -257,7 +257,7 @@ func TestRedisPlaceholders(t *testing.T) {
 		Address: []string{"redis://user:{env.TEST_REDIS_HOST}@{env.TEST_REDIS_HOST}:1"}, Password: "{file." + file + "}", KeyPrefix: "{env.TEST_REDIS_HOST}",
 		TLS: &RedisTLS{CA: "{env.TEST_CERTIFICATES}/ca.pem", Cert: "{file." + certificates.Cert + "}", Key: "{file." + certificates.Key + "}", ServerName: "{env.TEST_REDIS_HOST}"},
 	}
-	o, err := c.expanded(zap.New(core))
+	o, err := c.expandedOptions(zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,11 +273,11 @@ func TestRedisPlaceholders(t *testing.T) {
 		t.Errorf("server_name became %q", o.TLS.ServerName)
 	}
 	sentinel := Redis{Address: []string{"{env.TEST_REDIS_HOST}:1", "b:2"}, MasterName: "{env.TEST_REDIS_HOST}", SentinelUsername: "{env.TEST_REDIS_HOST}", SentinelPassword: "{file." + file + "}"}
-	o, err = sentinel.expanded(zap.New(core))
+	o, err = sentinel.expandedOptions(zap.New(core))
 	if err != nil || o.Address != "redis.internal:1,b:2" || o.MasterName != "redis.internal" || o.SentinelUsername != "redis.internal" || o.SentinelPassword != "from file" {
 		t.Errorf("options %+v, %v", o, err)
 	}
-	if _, err := (&Redis{Address: []string{"redis://user@h:1"}}).expanded(zap.New(core)); err != nil {
+	if _, err := (&Redis{Address: []string{"redis://user@h:1"}}).expandedOptions(zap.New(core)); err != nil {
 		t.Fatal(err)
 	}
 	if logs.Len() != 0 {
@@ -291,7 +291,7 @@ func TestRedisPlaceholders(t *testing.T) {
 		{Address: []string{"redis://u:SECRET@{env.TEST_REDIS_HOST}:1"}},
 		{Address: []string{"redis://{env.TEST_REDIS_HOST}:SECRET@h:1"}},
 	} {
-		if _, err := readable.expanded(zap.New(core)); err != nil || logs.Len() != 1 || strings.Contains(fmt.Sprint(logs.All()), "SECRET") {
+		if _, err := readable.expandedOptions(zap.New(core)); err != nil || logs.Len() != 1 || strings.Contains(fmt.Sprint(logs.All()), "SECRET") {
 			t.Errorf("%+v: %v, warnings %v; want one, without the password", readable, err, logs.All())
 		}
 		logs.TakeAll()

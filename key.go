@@ -11,7 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// Key is a value or several alternatives. In JSON it is a string or a list of strings.
+// Key is a text with placeholders, or several alternative texts. In JSON it is a string or a list
+// of strings.
 type Key []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -46,7 +47,8 @@ type requestKey struct {
 	network netip.Prefix
 }
 
-// keyOf returns the key of a request.
+// keyOf returns the key of a request: the first alternative without an empty placeholder, or else
+// the last alternative.
 func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 	last := len(z.keys) - 1
 	for i := range z.keys {
@@ -60,15 +62,16 @@ func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 	return requestKey{}
 }
 
-// keyTemplate is text with placeholders.
+// keyTemplate is a text with placeholders, prepared to be expanded: an alternative of a zone's key,
+// or the text that a plan goes by.
 type keyTemplate struct {
 	text string
-	// single is the name of the placeholder that is the whole text, if it is
-	// just one: the usual case, which needs no building of strings.
+	// single is the name of the only placeholder, if the text is one placeholder and nothing else.
+	// This usual case needs no building of strings.
 	single string
 	plain  bool // without placeholders
 
-	// Of the keys of a zone:
+	// For the keys of a zone only:
 	address    bool // single is an address placeholder
 	masked     bool // the address placeholder gives networks
 	ipv4, ipv6 int  // the prefixes of addresses; 0 for whole addresses
@@ -102,8 +105,8 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 	return value, complete && err == nil
 }
 
-// keyHashes hashes the keys that this process remembers. A hash is short, but clients can make
-// keys long.
+// keyHashes hashes the keys that this process remembers. Clients can make keys long, but a hash
+// takes 16 bytes.
 var keyHashes = keyhash.New()
 
 // maxShownKey is how many bytes of a key operators see.

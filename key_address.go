@@ -12,7 +12,8 @@ import (
 // placeholder, so overrides of addresses apply only to its values. Other text that looks
 // like an address is a key like any other.
 
-// keys returns the zone's keys, at least one.
+// keys returns the alternatives of the zone's key. Without the option key, there is one: the empty
+// text.
 func (c *Zone) keys() Key {
 	if len(c.Key) == 0 {
 		return Key{""}
@@ -20,14 +21,14 @@ func (c *Zone) keys() Key {
 	return c.Key
 }
 
-// keyTemplates returns the zone's keys, ready to be evaluated.
+// keyTemplates returns the alternatives of the zone's key, ready to be expanded.
 func (c *Zone) keyTemplates() (templates []keyTemplate) {
 	for _, key := range c.keys() {
 		t := newKeyTemplate(key)
 		t.ipv4, t.ipv6 = c.IPv4Prefix, c.IPv6Prefix
 		ipv4, ipv6, masked, _ := maskOf(t.single) // checkPlaceholders reports the error
 		t.address = masked || t.single == remoteHost || t.single == clientAddress
-		if t.masked = masked; masked { // Caddy masks the address itself, and gives nothing where it can't
+		if t.masked = masked; masked { // Caddy masks the address
 			t.ipv4, t.ipv6 = ipv4, ipv6
 		}
 		templates = append(templates, t)
@@ -36,8 +37,8 @@ func (c *Zone) keyTemplates() (templates []keyTemplate) {
 }
 
 // maskOf returns the bits of IPv4 and IPv6 addresses that count in a placeholder such as
-// http.request.remote.host/24,64, and whether it is such a placeholder. Bits that the addresses
-// don't have are an error: Caddy gives nothing for such addresses, so all of them share one key.
+// http.request.remote.host/24,64, and whether it is such a placeholder. More bits than an address
+// has are an error: Caddy then gives an empty text, so all addresses of that family share one key.
 func maskOf(placeholder string) (ipv4, ipv6 int, masked bool, err error) {
 	bits, masked := strings.CutPrefix(placeholder, remoteHost+"/")
 	if !masked {
@@ -58,13 +59,15 @@ func maskOf(placeholder string) (ipv4, ipv6 int, masked bool, err error) {
 var errMask = errors.New("is empty for some addresses: write how many bits count of IPv4, up to 32, and of IPv6, up to 128, " +
 	"such as {http.request.remote.host/24,64}")
 
-// identity returns a text that differs for keys of a zone with separate budgets.
+// identity returns a text that is part of the names of the key's budgets. Alternatives of a zone's
+// key with different texts have separate budgets.
 func (t *keyTemplate) identity() string {
 	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
 }
 
-// normalize returns the key for a value. Each address is written in one way, and as a network if
-// it has a prefix. network is set if the value comes from an address placeholder.
+// normalize returns the key for an expanded text. Each address is written in one way, and as a
+// network if the zone has a prefix for its family. network is valid if the text comes from an
+// address placeholder.
 func (t *keyTemplate) normalize(value string) (text string, network netip.Prefix) {
 	if !t.address && t.ipv4 == 0 && t.ipv6 == 0 || !maybeAddress(value) {
 		return value, netip.Prefix{}
@@ -88,8 +91,8 @@ func (t *keyTemplate) normalize(value string) (text string, network netip.Prefix
 	return text, network
 }
 
-// formatAddress returns the key of an address: the address, or the network that it is in. If the
-// key equals like, written allocates no memory.
+// formatAddress returns the key of an address: the address itself, or its network. If the key
+// equals like, formatAddress returns like and allocates no memory.
 func (t *keyTemplate) formatAddress(addr netip.Addr, like string) (text string, network netip.Prefix) {
 	var room [64]byte
 	b := room[:0]
@@ -107,7 +110,7 @@ func (t *keyTemplate) formatAddress(addr netip.Addr, like string) (text string, 
 	return string(b), network
 }
 
-// prefix returns the prefix of keys for addresses of this family; 0 for none.
+// prefix returns the prefix length of keys for addresses of this family; 0 for whole addresses.
 func (t *keyTemplate) prefix(addr netip.Addr) int {
 	if addr.Is4() {
 		return t.ipv4

@@ -14,8 +14,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// This file warns of keys that are not what they look like: addresses that nobody has verified,
-// addresses of proxies, users that are not known yet, and IPv6 addresses of one client.
+// This file warns of keys that let clients share or multiply budgets by mistake: unverified
+// addresses, addresses of proxies, users that are not known yet, and the many IPv6 addresses of
+// one client.
 
 // The placeholders of addresses.
 const (
@@ -33,36 +34,42 @@ const (
 
 // keyWarnings is the state behind the warnings about a zone in use. Each warning is given once.
 type keyWarnings struct {
-	addressKey bool // keys may be addresses
-	remoteKey  bool // keys may be the addresses of connections
-	clientKey  bool // keys may be what Caddy takes for the address of the client
-	manyKeys   bool // one client has many keys
-	// lateTemplates are the placeholders that a request is decided by and that later handlers can set.
-	lateTemplates []template
+	keyMayBeAddress   bool // keys may be addresses
+	keyMayBeRemote    bool // keys may be the addresses of connections
+	keyMayBeClient    bool // keys may be client addresses, as Caddy determines them
+	manyKeysPerClient bool // one client has many keys
+	// latePlaceholders are the placeholders that decide on a request, but that later handlers can
+	// set.
+	latePlaceholders []latePlaceholder
 	// emptyKeys holds, for each alternative of the key, the key that comes out if all its
 	// placeholders are empty. It is nil if an alternative has no placeholder.
 	emptyKeys []string
 
-	peersLeft      atomic.Int32 // how many more peers to look at
-	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to look at
+	peersLeft      atomic.Int32 // how many more peers to check
+	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to check
 	emptyInARow    atomic.Int32 // how many keys in a row were empty
 	costlessInARow atomic.Int32 // how many responses in a row gave no cost
 }
+
+// latePlaceholder is a placeholder in the text of a zone's option.
+type latePlaceholder struct{ option, name string }
 
 const (
 	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests
 	// come through it.
 	maxPeersChecked = 10_000
-	// maxLateChecks bounds the look at placeholders that later handlers leave unchanged. One that
-	// stays empty says less, because a later handler may set it for few requests only.
-	maxLateChecks = 1000 * emptyPerCheck
-	// emptyPerCheck is how many that stay empty count as one that stays as it was.
-	emptyPerCheck = 100
-	// inARow is enough requests to rule out a few odd ones.
-	inARow = 100
+	// maxLateChecks bounds the checks of placeholders that later handlers leave unchanged. A check
+	// that finds a value takes unchangedLateCost from this number.
+	maxLateChecks = 1000 * unchangedLateCost
+	// unchangedLateCost is how many checks of an empty placeholder count as much as one check of a
+	// set one. Empty ones say less, because a later handler may set the placeholder for few
+	// requests only.
+	unchangedLateCost = 100
+	// maxInARow is how many odd requests in a row lead to a warning. A few of them are normal.
+	maxInARow = 100
 )
 
-// usesRemote reports whether the key contains the address of the connection.
+// usesRemote reports whether the key contains the address of the connection's other end.
 func (t *keyTemplate) usesRemote() bool { return strings.Contains(t.text, "{"+remoteAddress) }
 
 // usesAddress reports whether the key contains an address.
@@ -70,26 +77,26 @@ func (t *keyTemplate) usesAddress() bool {
 	return t.usesRemote() || strings.Contains(t.text, "{"+clientAddress+"}")
 }
 
-// prepareWarnings prepares the cautions of the zone.
+// prepareWarnings prepares the warnings of the zone.
 func (z *zone) prepareWarnings(c *Zone) {
 	z.peersLeft.Store(maxPeersChecked)
 	z.lateChecksLeft.Store(maxLateChecks)
 	plain := slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.plain })
 	for i := range z.keys {
 		t := &z.keys[i]
-		z.addressKey = z.addressKey || t.usesAddress()
-		z.remoteKey = z.remoteKey || t.usesRemote()
-		z.clientKey = z.clientKey || strings.Contains(t.text, "{"+clientAddress+"}")
-		z.manyKeys = z.manyKeys || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
+		z.keyMayBeAddress = z.keyMayBeAddress || t.usesAddress()
+		z.keyMayBeRemote = z.keyMayBeRemote || t.usesRemote()
+		z.keyMayBeClient = z.keyMayBeClient || strings.Contains(t.text, "{"+clientAddress+"}")
+		z.manyKeysPerClient = z.manyKeysPerClient || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
 			z.emptyKeys = append(z.emptyKeys, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
 		}
 	}
-	for _, t := range c.decidingTemplates() {
+	for _, t := range c.decidingTexts() {
 		names, _ := placeholderNames(t.text) // checked before
 		for _, name := range names {
 			if strings.HasPrefix(name, userPrefix) || strings.HasPrefix(name, fieldPrefix) {
-				z.lateTemplates = append(z.lateTemplates, template{t.option, name})
+				z.latePlaceholders = append(z.latePlaceholders, latePlaceholder{t.option, name})
 			}
 		}
 	}
@@ -99,12 +106,13 @@ func (z *zone) prepareWarnings(c *Zone) {
 func (h *Handler) warnOfAddresses() {
 	var names []string
 	for _, z := range h.zones {
-		if z.manyKeys {
+		if z.manyKeysPerClient {
 			names = append(names, z.name)
 		}
 	}
 	if names != nil {
-		h.logger.Warn("the keys of zones are addresses, and over IPv6 one client has more of them than can be counted: write ipv6_prefix 64, or 128 for single addresses",
+		h.logger.Warn("the keys of zones are addresses, and over IPv6 one client has more of them than can be counted: "+
+			"write ipv6_prefix 64, or 128 for single addresses",
 			zap.Strings("zones", names))
 	}
 }
@@ -115,7 +123,7 @@ var errTooEarly = errors.New("the address of the client is not verified yet")
 // so before the handshake is complete (HTTP/3 early data). Clients repeat such a request after
 // the handshake.
 func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
-	if !z.addressKey || r.TLS == nil || r.TLS.HandshakeComplete {
+	if !z.keyMayBeAddress || r.TLS == nil || r.TLS.HandshakeComplete {
 		return false
 	}
 	for i := range z.keys {
@@ -129,13 +137,14 @@ func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 	return false
 }
 
-// checkKeySource checks the key of a request in the handler's zone i, and marks the zone for watch.
+// checkKeySource checks where the key of a request in the handler's zone i comes from. It adds the
+// zone to watchedZones if later handlers can set its placeholders.
 func (state *requestState) checkKeySource(i int, r *http.Request) {
 	z := state.handler.zones[i]
-	if z.addressKey && z.peersLeft.Load() > 0 {
+	if z.keyMayBeAddress && z.peersLeft.Load() > 0 {
 		z.warnOfPeer(r)
 	}
-	if z.lateTemplates != nil && z.lateChecksLeft.Load() > 0 {
+	if z.latePlaceholders != nil && z.lateChecksLeft.Load() > 0 {
 		state.watchedZones |= 1 << i // from the 65th zone on a no-op
 	}
 }
@@ -151,11 +160,13 @@ func (z *zone) warnOfPeer(r *http.Request) {
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 		switch {
-		case z.remoteKey && client != host && z.peersLeft.Swap(0) > 0:
-			z.logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, so all clients behind it share a budget: "+
+		case z.keyMayBeRemote && client != host && z.peersLeft.Swap(0) > 0:
+			z.logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, "+
+				"so all clients behind it share a budget: "+
 				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.name))
-		case z.clientKey && takesFirst(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peersLeft.Swap(0) > 0:
-			z.logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy appends to this field: "+
+		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peersLeft.Swap(0) > 0:
+			z.logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy "+
+				"appends to this field: "+
 				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.name))
 		}
 		return
@@ -165,14 +176,16 @@ func (z *zone) warnOfPeer(r *http.Request) {
 	}
 	addr, err := netip.ParseAddr(host)
 	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peersLeft.Swap(0) > 0 {
-		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: use {client_ip} in key, and write in the global options "+
-			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.name))
+		z.logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
+			"use {client_ip} in key, and write in the global options "+
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; "+
+			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.name))
 	}
 }
 
-// takesFirst reports whether Caddy takes the first address that a trusted proxy forwards for
-// that of the client. With trusted_proxies_strict it takes the last one that is not a proxy's.
-func takesFirst(r *http.Request) bool {
+// takesFirstForwarded reports whether the client address is the first address that a trusted proxy
+// forwards. With trusted_proxies_strict it is the last address that is not a proxy's.
+func takesFirstForwarded(r *http.Request) bool {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	return ok && server.TrustedProxiesStrict == 0
 }
@@ -180,12 +193,12 @@ func takesFirst(r *http.Request) bool {
 // earlyValue is the value of a placeholder before the later handlers run.
 type earlyValue struct {
 	zone  *zone
-	from  *template
+	from  *latePlaceholder
 	value string
 }
 
-// watchLatePlaceholders returns next, wrapped to compare the late placeholders before and after it. Denied
-// requests never reach next.
+// watchLatePlaceholders returns next, wrapped to compare the late placeholders before and after
+// it. Denied requests never reach next.
 func (state *requestState) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
 	if state.watchedZones == 0 {
 		return next
@@ -195,9 +208,9 @@ func (state *requestState) watchLatePlaceholders(next caddyhttp.Handler, repl *c
 		if state.watchedZones>>i&1 == 0 {
 			continue
 		}
-		for n := range z.lateTemplates {
-			value, _ := repl.GetString(z.lateTemplates[n].text)
-			before = append(before, earlyValue{z, &z.lateTemplates[n], value})
+		for n := range z.latePlaceholders {
+			value, _ := repl.GetString(z.latePlaceholders[n].name)
+			before = append(before, earlyValue{z, &z.latePlaceholders[n], value})
 		}
 	}
 	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
@@ -206,24 +219,26 @@ func (state *requestState) watchLatePlaceholders(next caddyhttp.Handler, repl *c
 	})
 }
 
-// warnOfLatePlaceholders warns of zones that decide by a placeholder which a later handler has set. It
-// doesn't warn if a handler removes a header field, because credentials are often removed.
+// warnOfLatePlaceholders warns of zones that decide by a placeholder that a later handler has set.
+// It doesn't warn if a handler removes a header field, because handlers often remove credentials.
 func warnOfLatePlaceholders(before []earlyValue, repl *caddy.Replacer) {
 	for _, e := range before {
-		z, name := e.zone, e.from.text
+		z, name := e.zone, e.from.name
 		value, _ := repl.GetString(name)
 		switch {
 		case z.lateChecksLeft.Load() <= 0:
 		case value == "":
 			z.lateChecksLeft.Add(-1)
 		case value == e.value:
-			z.lateChecksLeft.Add(-emptyPerCheck)
+			z.lateChecksLeft.Add(-unchangedLateCost)
 		case z.lateChecksLeft.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
-			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
+			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: "+
+				"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
 		default:
-			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",
+			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: "+
+				"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",
 				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
 		}
 	}
@@ -234,32 +249,34 @@ func (z *zone) warnOfEmptyKey(key requestKey) {
 	switch {
 	case z.emptyKeys == nil:
 	case key.text != z.emptyKeys[key.alternative]:
-		resetCount(&z.emptyInARow)
-	case countToLimit(&z.emptyInARow):
-		z.logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
+		resetUnlessReached(&z.emptyInARow)
+	case reachesMaxInARow(&z.emptyInARow):
+		z.logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
+			"set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
 			zap.String("zone", z.name), zap.Strings("key", z.config.Key))
 	}
 }
 
-// warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this one
-// does.
+// warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this
+// response gives one.
 func (z *zone) warnOfMissingCost(known bool) {
 	switch {
 	case z.settle.Cost == "":
 	case known:
-		resetCount(&z.costlessInARow)
-	case countToLimit(&z.costlessInARow):
-		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: check that responses have it as a number from 0, or exclude the others with match (said once)",
+		resetUnlessReached(&z.costlessInARow)
+	case reachesMaxInARow(&z.costlessInARow):
+		z.logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: "+
+			"check that responses have it as a number from 0, or exclude the others with match (said once)",
 			zap.String("zone", z.name), zap.String("cost", string(z.settle.Cost)))
 	}
 }
 
-// countToLimit counts up, and reports whether the count has just reached inARow.
-func countToLimit(n *atomic.Int32) bool { return n.Load() < inARow && n.Add(1) == inARow }
+// reachesMaxInARow increments n, and reports whether n has just reached maxInARow.
+func reachesMaxInARow(n *atomic.Int32) bool { return n.Load() < maxInARow && n.Add(1) == maxInARow }
 
-// resetCount resets the count, unless it has reached inARow.
-func resetCount(n *atomic.Int32) {
-	if had := n.Load(); had > 0 && had < inARow {
+// resetUnlessReached resets n to 0, unless n has reached maxInARow. So each warning is given once.
+func resetUnlessReached(n *atomic.Int32) {
+	if had := n.Load(); had > 0 && had < maxInARow {
 		n.Store(0)
 	}
 }

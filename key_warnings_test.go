@@ -186,7 +186,7 @@ route {
 		before := c.times(t, theirChoice)
 		c.reload(t, config("", "key {header.X-Key}\nfixed_window 1 1h", "request_header X-Key changed"))
 		c.get(t, "/", "X-Key", "changed").want(t, 200)
-		for range maxLateChecks/emptyPerCheck + 10 {
+		for range maxLateChecks/unchangedLateCost + 10 {
 			c.get(t, "/", "X-Key", "changed").want(t, 429)
 		}
 		c.get(t, "/", "X-Key", "another").want(t, 200)
@@ -331,7 +331,7 @@ func TestWarningsOfConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			core, logs := observer.New(zapcore.WarnLevel)
-			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.expanded(zap.NewNop())
+			o, err := whole.Apps.HTTP.Servers["srv0"].Routes[0].Handle[0].Redis.expandedOptions(zap.NewNop())
 			if err == nil {
 				o, err = o.Normalized()
 			}
@@ -353,14 +353,14 @@ func TestWarningsOfConnections(t *testing.T) {
 
 // Values that later handlers leave as they are, or empty, are not looked at for ever.
 func TestWatchEnds(t *testing.T) {
-	for value, most := range map[string]int{"": maxLateChecks, "same": maxLateChecks / emptyPerCheck} {
+	for value, most := range map[string]int{"": maxLateChecks, "same": maxLateChecks / unchangedLateCost} {
 		z := new(zone)
 		z.lateChecksLeft.Store(maxLateChecks)
 		repl := caddy.NewEmptyReplacer()
 		repl.Set("http.request.header.X-Key", value)
 		looks := 0
 		for ; z.lateChecksLeft.Load() > 0 && looks <= most; looks++ {
-			warnOfLatePlaceholders([]earlyValue{{z, &template{"key", "http.request.header.X-Key"}, value}}, repl)
+			warnOfLatePlaceholders([]earlyValue{{z, &latePlaceholder{"key", "http.request.header.X-Key"}, value}}, repl)
 		}
 		if looks != most {
 			t.Errorf("%q is looked at %d times, want %d", value, looks, most)

@@ -19,15 +19,15 @@ type Limit struct {
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// How many events one window grants. The number is above 0, and at most 200000 for a
-	// sliding_log without buckets.
+	// How many events one window grants: a number above 0. For a sliding_log without buckets the
+	// maximum is 200000.
 	Events int64 `json:"events,omitempty"`
 
-	// The time in which the limit grants that many events; at least 1µs.
+	// The time in which the limit grants that many events: a duration such as "1m", at least 1µs.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// How many events can be taken at once, for gcra, leaky_bucket, token_bucket and smooth
-	// without warm_up. With smooth one more can be taken (default: events).
+	// How many events can be taken at once: a number above 0. It is for gcra, leaky_bucket,
+	// token_bucket, and smooth without warm_up. A smooth limit grants one more (default: events).
 	Burst int64 `json:"burst,omitempty"`
 
 	// The least time between two charged requests of a sliding_log, whatever they cost; at
@@ -55,11 +55,12 @@ type Limit struct {
 	// "clock", at multiples of window since the Unix epoch, UTC (default "first").
 	Align string `json:"align,omitempty"`
 
-	compiled *algorithms.Limit // kept by compile
+	compiled *algorithms.Limit // the result of compile; nil before
 }
 
-// option returns the field of an option.
-func (l *Limit) option(name string) any {
+// optionField returns a pointer to the field of an option in the block of a limit, or nil for
+// an unknown name.
+func (l *Limit) optionField(name string) any {
 	switch name {
 	case "min_interval":
 		return &l.MinInterval
@@ -77,7 +78,7 @@ func (l *Limit) option(name string) any {
 	return nil
 }
 
-// compileLimits compiles limits, no two of which may be the same.
+// compileLimits compiles limits. Two equal limits are an error.
 func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	for i := range configured {
 		limit, err := configured[i].compile()
@@ -94,7 +95,8 @@ func compileLimits(configured []Limit) (limits []*algorithms.Limit, err error) {
 	return limits, nil
 }
 
-// compile returns the limit, checked and ready to be evaluated. It does its work once.
+// compile checks the limit, and returns it ready to be evaluated. Later calls return the same
+// result.
 func (l *Limit) compile() (*algorithms.Limit, error) {
 	if l.compiled != nil {
 		return l.compiled, nil
@@ -122,22 +124,22 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 	return l.compiled, err
 }
 
-// checkEvents judges max_events without its window.
+// checkEvents checks max_events without its window.
 func checkEvents(events int64) error {
 	_, err := (&Limit{Algorithm: "sliding_log", Events: min(events, algorithms.MaxLogged), Window: caddy.Duration(time.Second)}).compile()
 	return err
 }
 
-// checkWindow judges the window of max_events without the events.
+// checkWindow checks the window of max_events without the events.
 func checkWindow(window caddy.Duration) error {
 	_, err := (&Limit{Algorithm: "sliding_log", Events: 1, Window: window}).compile()
 	return err
 }
 
-// scaled returns the limits with their bursts divided by a factor, in millionths. They have the
-// same budgets.
-func scaled(limits []store.Limit, factor int64) []store.Limit {
-	if factor == sameFactor {
+// scaleLimits returns the limits with their bursts divided by a factor, in millionths. The
+// scaled limits have the same budgets as the given ones.
+func scaleLimits(limits []store.Limit, factor int64) []store.Limit {
+	if factor == unitFactor {
 		return limits
 	}
 	limits = slices.Clone(limits)

@@ -65,7 +65,7 @@ func newCollector() *collector {
 
 // sumOfMemoryStores returns the sum of a number over the stores in memory.
 func sumOfMemoryStores(number func(*store.SharedMemory) int64) (sum float64) {
-	shared.Range(func(_, value any) bool {
+	storePool.Range(func(_, value any) bool {
 		if m, ok := value.(pooledMemory); ok {
 			sum += float64(number(m.SharedMemory))
 		}
@@ -76,7 +76,7 @@ func sumOfMemoryStores(number func(*store.SharedMemory) int64) (sum float64) {
 
 // failingRedisNodes returns how many Redis stores, or nodes of a cluster, fail at present.
 func failingRedisNodes() (n float64) {
-	shared.Range(func(_, value any) bool {
+	storePool.Range(func(_, value any) bool {
 		if b, ok := value.(*backend); ok {
 			n += float64(b.redis.Failing())
 		}

@@ -1,8 +1,8 @@
 // Package ratelimit limits HTTP requests in Caddy. The limits are exact, in the memory of one
 // process or in a Redis that any number of processes share.
 //
-// [Handler.ServeHTTP] (handler.go) handles a request. It collects the zones that the request
-// matches (request.go), and takes from the budgets of all of them in one call of a
+// [Handler.ServeHTTP] (handler.go) handles a request. It collects the zones that match the
+// request (request.go), and charges the budgets of all these zones in one call of a
 // [store.Store]. The store is in memory (package store) or in Redis (package redisstore).
 // Package algorithms has the arithmetic of both. The handler then writes the outcome into the
 // response (headers.go), and passes the request on or denies it.
@@ -29,8 +29,9 @@ func init() {
 // Handler limits requests by zones. A zone is a named rule: it says which requests it matches,
 // which budget a request is charged to, and how much that budget grants.
 //
-// A request passes if every zone that it matches has room for it. Then it is charged to all
-// of them. Otherwise it is denied with status 429, and charged to none (but see mode).
+// A request passes if every zone that matches it has room for it. Then the request is charged to
+// all of these zones. Otherwise it is denied with status 429, and charged to none. The option
+// mode of a zone changes this.
 //
 // The module has the same ID and directive as two older limiters. Build it into Caddy instead
 // of them.
@@ -40,10 +41,10 @@ func init() {
 //
 // Placeholder | Value
 // ------------|---------------
-// `{http.rate_limit.<zone>.limit}` | How many events can be taken at once, of the zone's limit that is nearest to exhaustion
+// `{http.rate_limit.<zone>.limit}` | How many events can be taken at once from the zone's limit that is nearest to exhaustion
 // `{http.rate_limit.<zone>.remaining}` | How many events of cost 1 could be taken now
 // `{http.rate_limit.<zone>.reset}` | Seconds until the budget is as good as untouched, rounded up
-// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is, or never will be
+// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is allowed or never will be
 // `{http.rate_limit.<zone>.allowed}` | Whether the zone had room: true or false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
 // `{http.rate_limit.<zone>.banned}` | Whether a ban of the key stands, or began with this request: true or false
@@ -55,18 +56,19 @@ type Handler struct {
 
 	Options
 
-	// Answer denied requests with an error, for the error routes of the JSON subroute that
-	// contains this handler. Where the server has error routes, the handler always does so
-	// (default false).
+	// Return an error for denied requests, for the error routes of the JSON subroute that
+	// contains this handler. If the server has error routes, the handler always returns an
+	// error (default false).
 	ReturnErrors bool `json:"return_errors,omitempty"`
 
-	app              *App
-	store            store.Store
-	correctionFailed func(error) // is told of failures after which corrections may be lost
-	backend          *backend    // the Redis in it; nil: there is none
-	storeErrorPolicy storeErrorPolicy
-	// hashKeys is the secret keys are logged with; empty if they are as they are.
-	hashKeys    string
+	app                     *App
+	store                   store.Store
+	reportCorrectionFailure func(error) // called when corrections of charges may be lost
+	backend                 *backend    // the Redis of the store; nil for a store in memory
+	storeErrorPolicy        storeErrorPolicy
+	// hashSecret is the secret of hash_keys: operators see only the HMAC of a key. If it is empty,
+	// operators see the key itself.
+	hashSecret  string
 	zones       []*zone
 	headerForms headerForms
 	logger      *zap.Logger
@@ -101,7 +103,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.storeErrorPolicy, err = h.OnStoreError.compile(); err != nil {
 		return err
 	}
-	h.correctionFailed = func(err error) {
+	h.reportCorrectionFailure = func(err error) {
 		h.reportStoreFailure(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
 	}
 	h.store, storeID, err = h.app.storeFor(ctx, h)
@@ -139,6 +141,7 @@ func (h *Handler) Validate() error {
 	return nil
 }
 
+// inZone adds the name of a zone to an error.
 func inZone(name string, err error) error { return fmt.Errorf("zone %q: %w", name, err) }
 
 // Interface guards

@@ -76,8 +76,8 @@ func TestProvisionAndCleanup(t *testing.T) {
 	zones := `{"rate_limits":{"b":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]},"a":{"max_events":1,"window":"1m"}}`
 	inRedis := zones + `,"redis":{"address":["` + listener.Addr().String() + `"]}}`
 	references := func() (redis, memory, standIn int) {
-		shared.Range(func(key, _ any) bool {
-			n, _ := shared.References(key)
+		storePool.Range(func(key, _ any) bool {
+			n, _ := storePool.References(key)
 			switch key := key.(type) {
 			case redisstore.Options:
 				redis += n
@@ -175,7 +175,7 @@ func TestNothingIsLeftAcquired(t *testing.T) {
 		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"no_such_handler"}`,
 	} {
 		_ = validate(handlerConfig(handlers))
-		shared.Range(func(key, _ any) bool {
+		storePool.Range(func(key, _ any) bool {
 			t.Errorf("%T is still acquired after %s", key, handlers)
 			return true
 		})

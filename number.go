@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Number is a number, or a text with placeholders that give a number. In JSON it is a number or a
-// string.
+// Number is a number, or a text with placeholders that becomes a number for each request. In JSON it
+// is a number or a string.
 type Number string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -43,28 +43,28 @@ func (n Number) MarshalJSON() ([]byte, error) {
 // varies reports whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 
-// check checks a number that is the same for all requests.
-func (n Number) check(what string, parse func(string) (int64, error)) error {
+// check checks the value of an option. A number that varies is only checked for matching braces.
+func (n Number) check(option string, parse func(string) (int64, error)) error {
 	if n == "" || n.varies() {
-		return checkBraces(what, string(n))
+		return checkBraces(option, string(n))
 	}
 	_, err := parse(string(n))
 	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {
 		err = fmt.Errorf("%w, not %q", errNumber, n)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %w", what, err)
+		return fmt.Errorf("%s %w", option, err)
 	}
 	return nil
 }
 
-// evaluate returns the number for a request. If a placeholder gives no such number, evaluate
-// returns the value that parse returns beside its error, and logs that once per zone.
-func (n Number) evaluate(repl *caddy.Replacer, what string, parse func(string) (int64, error), z *zone, said *atomic.Bool) int64 {
+// evaluate returns the number for a request. If a placeholder gives no valid number, parse returns
+// a default beside its error. Then evaluate returns this default, and logs a warning once per zone.
+func (n Number) evaluate(repl *caddy.Replacer, option string, parse func(string) (int64, error), z *zone, warned *atomic.Bool) int64 {
 	value, err := parse(repl.ReplaceAll(string(n), ""))
-	if err != nil && !said.Swap(true) {
-		z.logger.Warn("a "+what+" is no number from 0: it counts as 1 for such requests (said once)",
-			zap.String("zone", z.name), zap.String(what, string(n)))
+	if err != nil && !warned.Swap(true) {
+		z.logger.Warn("a "+option+" is no number from 0: it counts as 1 for such requests (said once)",
+			zap.String("zone", z.name), zap.String(option, string(n)))
 	}
 	return value
 }
@@ -72,7 +72,8 @@ func (n Number) evaluate(repl *caddy.Replacer, what string, parse func(string) (
 var errNumber = errors.New("must be a number from 0 or a placeholder")
 
 // parseNumber reads a number from 0, perhaps with a fraction. It returns the number in units of
-// 1/scale, rounded by round, but at most maximum.
+// 1/scale, rounded by round, but at most maximum. With an error it returns scale, which is the
+// number 1.
 func parseNumber(text string, scale, maximum float64, round func(float64) float64) (int64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if math.IsInf(n, 1) { // also for numbers too large to be parsed
@@ -84,22 +85,22 @@ func parseNumber(text string, scale, maximum float64, round func(float64) float6
 	return int64(min(round(n*scale), maximum)), nil
 }
 
-// maxCost is the largest cost of a request; a larger one counts as this.
+// maxCost is the largest cost of a request. Larger numbers count as maxCost.
 const maxCost = math.MaxInt32
 
-// parseCost reads what a request is worth, in events; fractions are rounded up.
+// parseCost reads the cost of a request, in events. Fractions are rounded up.
 func parseCost(text string) (int64, error) { return parseNumber(text, 1, maxCost, math.Ceil) }
 
-// sameFactor is a factor of 1, in millionths.
-const sameFactor = 1_000_000
+// unitFactor is the factor 1, in millionths. Bursts divided by it stay the same.
+const unitFactor = 1_000_000
 
-// parseFactor reads a factor, in millionths. A factor of 0 means that nothing is charged. A
-// factor above 0 is at least 1 millionth.
+// parseFactor returns a factor in millionths. The factor 0 means that nothing is charged. A factor
+// above 0 is rounded to at least 1 millionth.
 func parseFactor(text string) (int64, error) {
 	const maxFactor = 1 << 50
-	n, err := parseNumber(text, sameFactor, maxFactor, math.Round)
+	n, err := parseNumber(text, unitFactor, maxFactor, math.Round)
 	if err == nil && n == 0 {
-		n, err = parseNumber(text, sameFactor, maxFactor, math.Ceil)
+		n, err = parseNumber(text, unitFactor, maxFactor, math.Ceil)
 	}
 	return n, err
 }

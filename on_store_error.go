@@ -11,7 +11,7 @@ import (
 )
 
 // OnStoreError says what happens to requests while Redis fails. In JSON it can also be the mode
-// alone.
+// alone, such as "allow".
 type OnStoreError struct {
 	// "local": the same limits apply, with budgets in this process. "allow": requests pass
 	// unlimited. "deny": requests are answered with status 503 (default local).
@@ -49,11 +49,13 @@ type storeErrorPolicy struct {
 	num, den int64 // the share
 }
 
-// slots returns how many of n slots the local budgets grant.
-func (p storeErrorPolicy) slots(n int64) int64 { return max(n*p.num/p.den, 1) }
+// slotShare returns how many of n slots the local budgets grant: the share, but at least 1.
+func (p storeErrorPolicy) slotShare(n int64) int64 { return max(n*p.num/p.den, 1) }
 
+// onStoreErrorForm describes the values of the option on_store_error, for errors.
 const onStoreErrorForm = "local, local with a share as in local 1/3, allow or deny"
 
+// compile returns the checked policy; for nil, the default.
 func (o *OnStoreError) compile() (storeErrorPolicy, error) {
 	policy := storeErrorPolicy{mode: "local", num: 1, den: 1}
 	if o == nil {
@@ -77,7 +79,8 @@ func (o *OnStoreError) compile() (storeErrorPolicy, error) {
 	}
 	const maxDenominator = 1_000_000
 	share, ok := new(big.Rat).SetString(o.Share)
-	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") || share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
+	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") ||
+		share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
 		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", o.Share)
 	}
 	policy.num, policy.den = share.Num().Int64(), share.Denom().Int64()

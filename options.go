@@ -10,36 +10,42 @@ import (
 )
 
 // Options are the options of a handler besides its zones. The rate_limit app has the same
-// options, as defaults for all handlers. An option of a handler replaces the default as a whole.
+// options, as defaults for all handlers. An option of a handler replaces the default as a whole:
+// a redis block of a handler, for example, keeps nothing of the app's redis block.
 type Options struct {
-	// The Redis that keeps the budgets, for any number of Caddy instances
-	// (default: none, and budgets are kept in memory).
+	// The Redis that keeps the budgets, for any number of Caddy instances (default: none, so
+	// budgets are kept in memory).
 	Redis *Redis `json:"redis,omitempty"`
 
-	// Where budgets are kept: "memory" or "redis" (default redis where one is
-	// configured, here or in the app, else memory).
+	// Where budgets are kept: "memory" or "redis" (default: redis if one is configured, here or
+	// in the app; otherwise memory).
 	Store string `json:"store,omitempty"`
 
 	// What happens to requests while Redis fails (default local).
 	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
 
-	// Which header fields tell clients about their budgets: "draft" (RateLimit
-	// and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10),
-	// "draft_06" (RateLimit-Limit, -Remaining, -Reset), "x_ratelimit" or
-	// "x_ratelimit_epoch" (X-RateLimit-Limit, -Remaining, and -Reset in seconds
-	// from now or since the Unix epoch), or "sharkey" (X-RateLimit-Remaining,
-	// -Clear: seconds until the budget is as good as untouched, and -Reset, on
-	// denials only: seconds until the request would be allowed, both with three
-	// decimals); several together, but one of the last three, or "off" alone
-	// (default ["draft"]). Retry-After is sent with all of them.
+	// Which header fields tell clients about their budgets (default ["draft"]):
+	//
+	// - "draft": RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10.
+	// - "draft_06": RateLimit-Limit, -Remaining, and -Reset in seconds from now.
+	// - "x_ratelimit": X-RateLimit-Limit, -Remaining, and -Reset in seconds from now.
+	// - "x_ratelimit_epoch": the same, but -Reset in seconds since the Unix epoch.
+	// - "sharkey": X-RateLimit-Remaining and -Clear, and on denials -Reset. -Clear is the time
+	//   until the budget is as good as untouched, and -Reset the time until the request would be
+	//   allowed. Both are in seconds with three decimals.
+	// - "off": none of them.
+	//
+	// Several can be combined, but only one of the three with X-RateLimit fields, and "off" stands
+	// alone. With each of them, a denial has Retry-After, unless no wait helps.
 	Headers []string `json:"headers,omitempty"`
 
-	// Say in the body of a denial why, as application/problem+json (RFC 9457), where
-	// no error routes answer it (default false: it has no body).
+	// Say in the body of a denial why the request is denied, as application/problem+json
+	// (RFC 9457). If error routes render the denial, this has no effect (default false: a denial
+	// has no body).
 	ProblemJSON *bool `json:"problem_json,omitempty"`
 
-	// The largest random addition to Retry-After, as a fraction of it: 0.2 adds up to a
-	// fifth. So clients don't all come back at the same time (default 0: nothing).
+	// The largest random addition to Retry-After, as a fraction from 0 to 1000: 0.2 adds up to a
+	// fifth. So clients don't all come back at the same time (default 0: nothing is added).
 	Jitter float64 `json:"jitter,omitempty"`
 
 	// Log the key of denied requests (default false: keys can be secrets). A key of
@@ -50,7 +56,7 @@ type Options struct {
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
 	// How often expired budgets are dropped from memory. The shortest interval of all
-	// handlers that keep budgets in memory applies (default 1m).
+	// handlers that keep budgets in memory applies; at least 1ms (default 1m).
 	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
 
 	// Has no effect but a warning. Configurations for another limiter may have it. Use redis to
@@ -62,9 +68,9 @@ type Options struct {
 	Storage any `json:"storage,omitempty"`
 }
 
-// inherit sets unset options to the defaults.
+// inherit sets each unset option to its value in defaults.
 func (o *Options) inherit(defaults Options) {
-	if o.Store == "" && o.Redis == nil { // a Redis of one's own is there to be used
+	if o.Store == "" && o.Redis == nil { // a handler with a Redis of its own uses it
 		o.Store = defaults.Store
 	}
 	if o.Redis == nil {
@@ -110,10 +116,10 @@ func (o *Options) check() error {
 	if o.Redis != nil {
 		redis = o.Redis.check()
 	}
-	_, outage := o.OnStoreError.compile()
+	_, storeError := o.OnStoreError.compile()
 	return errors.Join(
 		redis,
-		outage,
+		storeError,
 		checkStore(o.Store, true),
 		checkHeaders(o.Headers),
 		checkJitter(o.Jitter),
@@ -121,12 +127,14 @@ func (o *Options) check() error {
 	)
 }
 
-func checkStore(name string, redis bool) error {
+// checkStore checks the option store. hasRedis reports whether a Redis is configured.
+func checkStore(name string, hasRedis bool) error {
 	switch {
 	case name != "" && name != "memory" && name != "redis":
 		return fmt.Errorf("store must be memory or redis, not %q", name)
-	case name == "redis" && !redis:
-		return errors.New("store is redis, but no Redis is named: write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
+	case name == "redis" && !hasRedis:
+		return errors.New("store is redis, but no Redis is named: " +
+			"write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
 	}
 	return nil
 }

@@ -17,19 +17,19 @@ type overrides struct {
 	all       map[string]*limitSet // as configured
 	byText    map[string]*limitSet
 	byNetwork map[netip.Prefix]*limitSet
-	// The lengths of the prefixes in byNetwork, the longest first.
+	// The prefix lengths of the networks in byNetwork, in descending order.
 	ipv4, ipv6 []int
 }
 
 func newOverrides(all map[string]*limitSet) overrides {
 	o := overrides{all: all, byText: make(map[string]*limitSet), byNetwork: make(map[netip.Prefix]*limitSet)}
-	for key, t := range all {
+	for key, set := range all {
 		network, ok := parseNetwork(key)
 		if !ok {
-			o.byText[key] = t
+			o.byText[key] = set
 			continue
 		}
-		o.byNetwork[network] = t
+		o.byNetwork[network] = set
 		lengths := o.lengths(network)
 		if !slices.Contains(*lengths, network.Bits()) {
 			*lengths = append(*lengths, network.Bits())
@@ -41,6 +41,7 @@ func newOverrides(all map[string]*limitSet) overrides {
 	return o
 }
 
+// lengths returns ipv4 or ipv6, by the family of the network.
 func (o *overrides) lengths(network netip.Prefix) *[]int {
 	if network.Addr().Is4() {
 		return &o.ipv4
@@ -48,8 +49,9 @@ func (o *overrides) lengths(network netip.Prefix) *[]int {
 	return &o.ipv6
 }
 
-// lookup returns the limits of a key, or nil if there is no override. For an address or a network,
-// they are those of the smallest network around it.
+// lookup returns the limits of a key, or nil if it has no override. network is the key as a
+// network, if the key comes from an address placeholder. Then the override of the smallest network
+// that contains it applies.
 func (o *overrides) lookup(text string, network netip.Prefix) *limitSet {
 	if !network.IsValid() {
 		return o.byText[text]
@@ -59,23 +61,24 @@ func (o *overrides) lookup(text string, network netip.Prefix) *limitSet {
 			continue
 		}
 		around, _ := network.Addr().Prefix(bits)
-		if t := o.byNetwork[around]; t != nil {
-			return t
+		if set := o.byNetwork[around]; set != nil {
+			return set
 		}
 	}
 	return nil
 }
 
-// overridable reports whether an override applies to the keys of this template; address is
-// set if the override is for an address.
-func (t *keyTemplate) overridable(address bool) bool { return t.address || !address }
+// acceptsOverride reports whether an override can apply to the keys of this template. isAddress
+// reports whether the override is for an address or a network.
+func (t *keyTemplate) acceptsOverride(isAddress bool) bool { return t.address || !isAddress }
 
-// looksUp reports whether an override set at run time may apply to a key.
-func (z *zone) looksUp(key requestKey) bool {
-	return z.overridable && (key.network.IsValid() || !looksLikeAddress(key.text))
+// mayHaveRuntimeOverride reports whether an override set at run time may apply to a key.
+func (z *zone) mayHaveRuntimeOverride(key requestKey) bool {
+	return z.runtimeOverrides && (key.network.IsValid() || !isNetwork(key.text))
 }
 
-func looksLikeAddress(text string) bool {
+// isNetwork reports whether a text is an address or a network.
+func isNetwork(text string) bool {
 	_, ok := parseNetwork(text)
 	return ok
 }
@@ -83,13 +86,13 @@ func looksLikeAddress(text string) bool {
 // checkOverrideKeys checks the keys of the zone's overrides.
 func (c *Zone) checkOverrideKeys() error {
 	known := make(map[netip.Prefix]string)
-	all := !slices.ContainsFunc(c.keyTemplates(), func(t keyTemplate) bool { return !t.address })
+	onlyAddresses := !slices.ContainsFunc(c.keyTemplates(), func(t keyTemplate) bool { return !t.address })
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
-		if err := checkLiteral(key); err != nil {
+		if err := checkOverrideText(key); err != nil {
 			return err
 		}
 		network, ok := parseNetwork(key)
-		if !ok && all && !isSocket(key) {
+		if !ok && onlyAddresses && !isSocketKey(key) {
 			return fmt.Errorf("override %q is no address, and the keys of the zone are addresses alone, so it would never apply: "+
 				"write an address or a network, such as 203.0.113.0/24", key)
 		}
@@ -107,9 +110,9 @@ func (c *Zone) checkOverrideKeys() error {
 	return nil
 }
 
-// isSocket reports whether a key may be what address placeholders give for the clients of a
-// unix socket, which have no address.
-func isSocket(key string) bool { return key == "" || key[0] == '@' || key[0] == '/' }
+// isSocketKey reports whether a key may be that of a client of a unix socket. Such a client has no
+// address, and an address placeholder gives an empty text or the path of the socket.
+func isSocketKey(key string) bool { return key == "" || key[0] == '@' || key[0] == '/' }
 
 // checkOverrideNetwork checks an override of an address or a network.
 func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
@@ -149,13 +152,13 @@ func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
 	if _, there := c.Override[key]; there {
 		return fmt.Errorf("override %q is there twice: write it once", key)
 	}
-	t, err := unmarshalLimitSet(d, "override")
+	set, err := unmarshalLimitSet(d, "override")
 	if err != nil {
 		return fmt.Errorf("override %q: %w", key, err)
 	}
 	if c.Override == nil {
 		c.Override = make(map[string]*LimitSet)
 	}
-	c.Override[key] = t
+	c.Override[key] = set
 	return nil
 }

@@ -14,15 +14,15 @@ import (
 )
 
 // A zone with runtime_overrides looks up the key's override in the store with every request, in
-// the same round trip. Each instance remembers the overrides that it has found, and takes by
-// them. If the store has another override, it decides nothing and returns that override. Then
-// the handler takes again.
+// the same round trip as the charge. Each instance remembers the overrides that it has found, and
+// sends the limits of the remembered override. If the store has another override, it charges
+// nothing and returns that override. Then the handler tries again.
 
 // storedOverride is an override as a store keeps it: as JSON.
 type storedOverride struct {
 	LimitSet
-	// Until is when the override ends, by the clock of the instance that has set it. It is for
-	// people: the store drops the override by its own clock. Zero: never.
+	// Until is when the override ends, by the clock of the instance that has set it. Zero means
+	// never. It is only shown to people, because the store drops the override by its own clock.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -32,15 +32,15 @@ func (o storedOverride) text() (string, error) {
 	return string(b), err
 }
 
-// parseOverride reads an override in the form that a store keeps.
-func parseOverride(text string) (o storedOverride, err error) {
+// parseStoredOverride reads an override in the form that a store keeps.
+func parseStoredOverride(text string) (o storedOverride, err error) {
 	err = decodeStrictly([]byte(text), &o)
 	return o, err
 }
 
-// readOverride compiles an override that a store keeps.
-func (z *zone) readOverride(text string) (*limitSet, error) {
-	o, err := parseOverride(text)
+// compileStoredOverride compiles an override from the form that a store keeps.
+func (z *zone) compileStoredOverride(text string) (*limitSet, error) {
+	o, err := parseStoredOverride(text)
 	if err != nil {
 		return nil, fmt.Errorf("override: %w", err)
 	}
@@ -55,7 +55,7 @@ type knownOverrides struct {
 
 type knownOverride struct {
 	*store.Override
-	limitSet *limitSet // nil if the override can't be read: it has no effect
+	limitSet *limitSet // nil if the override can't be read, and so has no effect
 }
 
 // noOverride stands for a key without an override.
@@ -65,6 +65,7 @@ var noOverride = &store.Override{}
 // further key with an override needs two round trips.
 const maxKnownOverrides = 10_000
 
+// lookup returns the known override of a key, or noOverride without limits.
 func (k *knownOverrides) lookup(key string) knownOverride {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -107,12 +108,13 @@ func (k *knownOverrides) remember(key string, o knownOverride) bool {
 	return true
 }
 
-// maxAttempts is how often the handler takes for one request at most, because overrides change.
-// The last time it takes by the overrides that it knows, without looking them up.
+// maxAttempts is the maximum number of attempts to charge a request. An attempt fails if this
+// instance doesn't know the current overrides. The last attempt can't fail so, because it uses
+// the known overrides without a look-up.
 const maxAttempts = 4
 
 // rememberOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err
-// is one: then the handler must collect and take again.
+// is such an error: then the handler must try again.
 func (state *requestState) rememberOverrides(err error) bool {
 	others, is := errors.AsType[*store.OverriddenError](err)
 	if !is {
@@ -126,12 +128,14 @@ func (state *requestState) rememberOverrides(err error) bool {
 	return true
 }
 
+// rememberOverride remembers that the store has an override for a key. An empty text means none.
 func (z *zone) rememberOverride(key, text string) {
 	o, err := knownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
-		o.limitSet, err = z.readOverride(text)
+		o.limitSet, err = z.compileStoredOverride(text)
 	}
 	if z.knownOverrides.remember(key, o) && err != nil {
-		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it", zap.String("zone", z.name), zap.Error(err))
+		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it",
+			zap.String("zone", z.name), zap.Error(err))
 	}
 }

@@ -72,7 +72,7 @@ func TestNamesOfTheConfiguration(t *testing.T) {
 
 // What Caddy and its modules document is known, and what only looks so is not.
 func TestNamesOfCaddy(t *testing.T) {
-	n := &placeholderSources{caddys: newCaddyReplacer()}
+	sources := &placeholderSources{caddyReplacer: newCaddyReplacer()}
 	for _, name := range strings.Fields(`
 		http.request.method http.request.scheme http.request.proto http.request.proto_name http.request.host http.request.port http.request.hostport
 		http.request.host.labels.0 http.request.host.labels.12 http.request.local http.request.local.host http.request.local.port
@@ -94,7 +94,7 @@ func TestNamesOfCaddy(t *testing.T) {
 		http.rate_limit.exceeded.name http.shutting_down http.time_until_shutdown
 		env.HOME file./etc/hostname system.hostname system.slash system.os system.wd system.arch
 		time.now time.now.http time.now.rfc3339 time.now.common_log time.now.year time.now.unix time.now.unix_ms`) {
-		if !n.provides(name) {
+		if !sources.provides(name) {
 			t.Errorf("%s is not known", name)
 		}
 	}
@@ -104,7 +104,7 @@ func TestNamesOfCaddy(t *testing.T) {
 		"http.request.host.labels.-1", "http.request.tls.client.name", "http.request.tls.client.san.ips.x", "http.response.status_code", "http.reverse_proxy.status",
 		"http.regexp.1", "system.time", "time.today", "env.", "foo.bar",
 	} {
-		if n.provides(name) {
+		if sources.provides(name) {
 			t.Errorf("%q is known", name)
 		}
 	}
@@ -127,14 +127,14 @@ func TestPlaceholderNames(t *testing.T) {
 }
 
 func TestSuggestions(t *testing.T) {
-	n := &placeholderSources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddys: newCaddyReplacer()}
+	sources := &placeholderSources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddyReplacer: newCaddyReplacer()}
 	for name, want := range map[string]string{
 		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
 		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
 		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "", "http.request.remote_host": "{http.request.remote.host}",
 		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}", "cost": "", "": "",
 	} {
-		got := n.suggestion(name)
+		got := sources.suggestion(name)
 		if want != "" && got != ": did you mean "+want+"?" || want == "" && strings.Contains(got, "did you mean") {
 			t.Errorf("{%s}%s", name, got)
 		}
@@ -158,9 +158,9 @@ func TestMasks(t *testing.T) {
 // Captures of CEL expressions are not looked for, so none is said to be missing.
 func TestNamesOfExpressions(t *testing.T) {
 	for _, text := range []string{`path_regexp('q', '(.)')`, `vars_regexp ("q", "{vars.x}", "(.)")`} {
-		n := &placeholderSources{names: make(map[string]bool), caddys: newCaddyReplacer()}
-		n.expression(text)
-		if !n.provides("http.regexp.q.1") || n.provides("http.vars.q") {
+		sources := &placeholderSources{names: make(map[string]bool), caddyReplacer: newCaddyReplacer()}
+		sources.addExpression(text)
+		if !sources.provides("http.regexp.q.1") || sources.provides("http.vars.q") {
 			t.Errorf("%s: only its captures may be known", text)
 		}
 	}

@@ -1,9 +1,14 @@
 package ratelimit
 
 import (
+	"context"
 	"encoding/json"
+	"net"
+	"net/http"
+	"net/url"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,206 +17,207 @@ import (
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
 )
 
-// placeholderSources holds the placeholders that the routes of a configuration define: destinations
-// of map, variables of vars, and captures of regular expressions.
+// placeholderSources knows which placeholders a request can have. It collects those that the
+// routes of a configuration define: destinations of map, variables of vars, and captures of
+// regular expressions.
 type placeholderSources struct {
-	names       map[string]bool
-	anyVariable bool // a variable has a placeholder in its name
-	expressions bool // there are CEL expressions with regular expressions
-	plugins     bool // there are handlers or matchers that are not Caddy's: they may set any placeholder
-	unseen      bool // the routes could not be seen
-	caddys      *caddy.Replacer
+	names             map[string]bool
+	anyVariable       bool            // a variable has a placeholder in its name
+	regexpExpressions bool            // a CEL expression has a regular expression, whose captures are unknown
+	plugins           bool            // a handler or matcher isn't Caddy's, and may set any placeholder
+	routesUnknown     bool            // there is no http app whose routes could be read
+	caddyReplacer     *caddy.Replacer // has the placeholders of every request
 }
 
-// configNames returns the placeholders that the configuration defines, in any server or
-// route. When the first handler asks, the http app is still loading its routes. The app keeps
-// the JSON of a route until all handlers of the route are loaded. So each route can be read
-// whole: as JSON, or as modules if it was loaded before.
-func (a *App) configNames(ctx caddy.Context) *placeholderSources {
-	if a.placeholders != nil {
-		return a.placeholders
+// placeholderSources returns the placeholders that the configuration defines, in any server or
+// route. It reads the configuration once. When the first handler calls it, the http app is still
+// loading its routes. The app keeps the JSON of a route until all handlers of the route are
+// loaded. So each route can be read whole: as JSON, or as modules if it was loaded before.
+func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
+	if a.cachedSources != nil {
+		return a.cachedSources
 	}
-	n := &placeholderSources{names: make(map[string]bool), caddys: newCaddyReplacer(), unseen: true}
-	a.placeholders = n
+	sources := &placeholderSources{names: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: true}
+	a.cachedSources = sources
 	for _, module := range ctx.Modules() {
 		app, ok := module.(*caddyhttp.App)
 		if !ok {
 			continue
 		}
-		n.unseen = false
+		sources.routesUnknown = false
 		for _, server := range app.Servers {
-			n.routes(server.Routes)
+			sources.addRoutes(server.Routes)
 			if server.Errors != nil {
-				n.routes(server.Errors.Routes)
+				sources.addRoutes(server.Errors.Routes)
 			}
 			for _, route := range server.NamedRoutes {
-				n.route(route)
+				sources.addRoute(route)
 			}
 		}
 	}
-	return n
+	return sources
 }
 
-func (n *placeholderSources) routes(routes caddyhttp.RouteList) {
+func (sources *placeholderSources) addRoutes(routes caddyhttp.RouteList) {
 	for i := range routes {
-		n.route(&routes[i])
+		sources.addRoute(&routes[i])
 	}
 }
 
-// route reads a route, loaded or not.
-func (n *placeholderSources) route(r *caddyhttp.Route) {
+// addRoute adds the placeholders of a route, loaded or not.
+func (sources *placeholderSources) addRoute(r *caddyhttp.Route) {
 	for _, raw := range r.HandlersRaw {
-		n.json(raw)
+		sources.addJSON(raw)
 	}
 	for _, set := range r.MatcherSetsRaw {
-		n.matchers(set)
+		sources.addRawMatchers(set)
 	}
 	for _, handler := range r.Handlers {
-		n.module(handler)
+		sources.addModule(handler)
 	}
-	n.matcherSets(r.MatcherSets)
+	sources.addMatcherSets(r.MatcherSets)
 }
 
-func (n *placeholderSources) matcherSets(sets caddyhttp.MatcherSets) {
+func (sources *placeholderSources) addMatcherSets(sets caddyhttp.MatcherSets) {
 	for _, set := range sets {
 		for _, matcher := range set {
-			n.module(matcher)
+			sources.addModule(matcher)
 		}
 	}
 }
 
-// module reads a loaded handler or matcher.
-func (n *placeholderSources) module(module any) {
+// addModule adds the placeholders of a loaded handler or matcher.
+func (sources *placeholderSources) addModule(module any) {
 	v := reflect.Indirect(reflect.ValueOf(module))
-	n.plugins = n.plugins || !isCaddys(v.Type())
+	sources.plugins = sources.plugins || !isFromCaddy(v.Type())
 	switch m := module.(type) {
 	case *maphandler.Handler:
 		for _, destination := range m.Destinations { // map has removed the braces
-			n.names[destination] = true
+			sources.names[destination] = true
 		}
 	case *caddyhttp.VarsMiddleware:
 		for name := range *m {
-			n.variable(name)
+			sources.addVariable(name)
 		}
 	case *caddyhttp.MatchExpression:
-		n.expression(m.Expr)
+		sources.addExpression(m.Expr)
 	case *caddyhttp.MatchNot:
-		n.matcherSets(m.MatcherSets)
+		sources.addMatcherSets(m.MatcherSets)
 	default:
-		n.settings(v)
+		sources.addSettings(v)
 	}
 }
 
-// settings reads the fields of a module that are part of its JSON. Other fields may change
-// while they are read.
-func (n *placeholderSources) settings(v reflect.Value) {
+// addSettings adds the placeholders of a module's fields, as far as they are part of its JSON.
+// Other fields may change while they are read.
+func (sources *placeholderSources) addSettings(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			n.settings(v.Elem())
+			sources.addSettings(v.Elem())
 		}
 	case reflect.Slice, reflect.Array:
 		if raw, ok := v.Interface().(json.RawMessage); ok {
-			n.json(raw)
+			sources.addJSON(raw)
 			return
 		}
 		for i := range v.Len() {
-			n.settings(v.Index(i))
+			sources.addSettings(v.Index(i))
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			n.settings(v.MapIndex(key))
+			sources.addSettings(v.MapIndex(key))
 		}
 	case reflect.Struct:
 		switch s := v.Interface().(type) {
 		case caddyhttp.Route:
-			n.route(&s)
+			sources.addRoute(&s)
 			return
 		case caddyhttp.MatchRegexp:
-			n.captures(s.Name, s.Pattern)
+			sources.addCaptures(s.Name, s.Pattern)
 			return
 		}
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			if tag, tagged := field.Tag.Lookup("json"); field.IsExported() && (tagged && tag != "-" || field.Anonymous && !tagged) {
-				n.settings(v.Field(i))
+				sources.addSettings(v.Field(i))
 			}
 		}
 	}
 }
 
-// json reads JSON that may hold handlers.
-func (n *placeholderSources) json(raw json.RawMessage) {
+// addJSON adds the placeholders of JSON that may hold handlers and matchers.
+func (sources *placeholderSources) addJSON(raw json.RawMessage) {
 	var value any
 	if json.Unmarshal(raw, &value) == nil {
-		n.value(value)
+		sources.addJSONValue(value)
 	}
 }
 
-func (n *placeholderSources) matchers(set caddy.ModuleMap) {
+func (sources *placeholderSources) addRawMatchers(set caddy.ModuleMap) {
 	for name, raw := range set {
 		var value any
 		if json.Unmarshal(raw, &value) == nil {
-			n.matcher(name, value)
+			sources.addJSONMatcher(name, value)
 		}
 	}
 }
 
-func (n *placeholderSources) value(value any) {
+func (sources *placeholderSources) addJSONValue(value any) {
 	switch value := value.(type) {
 	case []any:
 		for _, one := range value {
-			n.value(one)
+			sources.addJSONValue(one)
 		}
 	case map[string]any:
-		n.object(value)
+		sources.addJSONObject(value)
 	}
 }
 
-func (n *placeholderSources) object(o map[string]any) {
+func (sources *placeholderSources) addJSONObject(o map[string]any) {
 	if handler, ok := o["handler"].(string); ok {
-		n.named("http.handlers." + handler)
+		sources.addModuleID("http.handlers." + handler)
 		switch handler {
 		case "map":
 			destinations, _ := o["destinations"].([]any)
 			for _, destination := range destinations {
 				if name, ok := destination.(string); ok {
-					n.names[strings.Trim(name, "{}")] = true
+					sources.names[strings.Trim(name, "{}")] = true
 				}
 			}
 			return
 		case "vars":
 			for name := range o {
-				n.variable(name)
+				sources.addVariable(name)
 			}
 			return
 		}
 	}
 	if pattern, ok := o["pattern"].(string); ok {
 		name, _ := o["name"].(string)
-		n.captures(name, pattern)
+		sources.addCaptures(name, pattern)
 	}
 	for name, value := range o {
 		if sets, ok := value.([]any); ok && name == "match" {
-			n.sets(sets)
+			sources.addJSONMatcherSets(sets)
 		} else {
-			n.value(value)
+			sources.addJSONValue(value)
 		}
 	}
 }
 
-// sets reads matcher sets.
-func (n *placeholderSources) sets(sets []any) {
+// addJSONMatcherSets adds the placeholders of decoded matcher sets.
+func (sources *placeholderSources) addJSONMatcherSets(sets []any) {
 	for _, set := range sets {
 		matchers, _ := set.(map[string]any)
 		for name, value := range matchers {
-			n.matcher(name, value)
+			sources.addJSONMatcher(name, value)
 		}
 	}
 }
 
-func (n *placeholderSources) matcher(name string, value any) {
-	n.named("http.matchers." + name)
+func (sources *placeholderSources) addJSONMatcher(name string, value any) {
+	sources.addModuleID("http.matchers." + name)
 	switch name {
 	case "expression":
 		object, _ := value.(map[string]any)
@@ -219,39 +225,39 @@ func (n *placeholderSources) matcher(name string, value any) {
 		if !ok {
 			text, _ = object["expr"].(string)
 		}
-		n.expression(text)
+		sources.addExpression(text)
 	case "not":
 		sets, _ := value.([]any)
-		n.sets(sets)
+		sources.addJSONMatcherSets(sets)
 	default:
-		n.value(value)
+		sources.addJSONValue(value)
 	}
 }
 
-// named notes that a module of this ID is in use.
-func (n *placeholderSources) named(id string) {
+// addModuleID notes that a module with this ID is in use.
+func (sources *placeholderSources) addModuleID(id string) {
 	if info, err := caddy.GetModule(id); err == nil {
-		n.plugins = n.plugins || !isCaddys(reflect.Indirect(reflect.ValueOf(info.New())).Type())
+		sources.plugins = sources.plugins || !isFromCaddy(reflect.Indirect(reflect.ValueOf(info.New())).Type())
 	}
 }
 
-// isCaddys reports whether the type of a module is one of Caddy's, or a Handler.
-func isCaddys(t reflect.Type) bool {
+// isFromCaddy reports whether the type of a module is part of Caddy, or is a [Handler].
+func isFromCaddy(t reflect.Type) bool {
 	return strings.HasPrefix(t.PkgPath(), "github.com/caddyserver/caddy/v2/") || t == reflect.TypeFor[Handler]()
 }
 
-func (n *placeholderSources) variable(name string) {
-	n.names["http.vars."+name] = true
-	n.anyVariable = n.anyVariable || strings.Contains(name, "{")
+func (sources *placeholderSources) addVariable(name string) {
+	sources.names["http.vars."+name] = true
+	sources.anyVariable = sources.anyVariable || strings.Contains(name, "{")
 }
 
-func (n *placeholderSources) expression(text string) {
-	n.expressions = n.expressions || strings.Contains(text, "regexp")
+func (sources *placeholderSources) addExpression(text string) {
+	sources.regexpExpressions = sources.regexpExpressions || strings.Contains(text, "regexp")
 }
 
-// captures notes the captures of a regular expression, by number and by name, with and
-// without the name of the expression.
-func (n *placeholderSources) captures(name, pattern string) {
+// addCaptures adds the placeholders of the captures of a regular expression: by number and by name,
+// with and without the name of the expression.
+func (sources *placeholderSources) addCaptures(name, pattern string) {
 	expression, err := regexp.Compile(pattern)
 	if err != nil {
 		return
@@ -259,9 +265,100 @@ func (n *placeholderSources) captures(name, pattern string) {
 	for i, group := range expression.SubexpNames() {
 		for _, suffix := range []string{strconv.Itoa(i), group} {
 			if suffix != "" {
-				n.names["http.regexp."+suffix] = true
-				n.names["http.regexp."+name+"."+suffix] = true
+				sources.names["http.regexp."+suffix] = true
+				sources.names["http.regexp."+name+"."+suffix] = true
 			}
 		}
 	}
+}
+
+// openPrefixes are the prefixes of placeholders whose names end in a text of the user's choice.
+var openPrefixes = []struct {
+	prefix string
+	header bool // the name ends in a header field
+}{
+	{"http.request.header.", true},
+	{"http.response.header.", true},
+	{"http.reverse_proxy.header.", true},
+	{"http.intercept.header.", true},
+	{"http.request.cookie.", false},
+	{"http.request.uri.query.", false},
+	{"http.auth.", false},
+	{"http.url_pattern.", false},
+	{"http.rate_limit.", false},
+	{"env.", false},
+	{"file.", false},
+}
+
+// runtimePlaceholders are the placeholders that Caddy's handlers and matchers set while they handle
+// a request. The replacer of [newCaddyReplacer] knows those that every request has from the
+// beginning.
+var runtimePlaceholders = strings.Fields(`
+	http.error http.error.status_code http.error.status_text http.error.message http.error.trace http.error.id
+	http.intercept.status_code
+	http.matchers.file.relative http.matchers.file.absolute http.matchers.file.remainder http.matchers.file.type
+	http.response.status http.response.size http.response.duration http.response.duration_ms
+	http.reverse_proxy.duration http.reverse_proxy.duration_ms http.reverse_proxy.retries http.reverse_proxy.is_transport_error
+	http.reverse_proxy.status_code http.reverse_proxy.status_text
+	http.reverse_proxy.upstream.address http.reverse_proxy.upstream.hostport http.reverse_proxy.upstream.host
+	http.reverse_proxy.upstream.port http.reverse_proxy.upstream.requests http.reverse_proxy.upstream.max_requests
+	http.reverse_proxy.upstream.fails http.reverse_proxy.upstream.latency http.reverse_proxy.upstream.latency_ms
+	http.reverse_proxy.upstream.duration http.reverse_proxy.upstream.duration_ms
+	http.vars.client_ip http.vars.trusted_proxy http.vars.start_time http.vars.uuid http.vars.trace_id http.vars.span_id
+	http.vars.matchers.error http.vars.access_logger_names`)
+
+// caddyPrefixes are the prefixes of placeholders that only Caddy sets.
+var caddyPrefixes = []string{
+	"http.request.", "http.response.", "http.vars.", "http.regexp.", "http.matchers.file.", "http.error.", "http.intercept.",
+	"system.", "time.",
+}
+
+// newCaddyReplacer returns a replacer with the placeholders that every request has.
+func newCaddyReplacer() *caddy.Replacer {
+	repl := caddy.NewReplacer()
+	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, new(net.TCPAddr))
+	r := (&http.Request{URL: new(url.URL), Header: make(http.Header)}).WithContext(ctx)
+	caddyhttp.PrepareRequest(r, repl, nil, new(caddyhttp.Server))
+	return repl
+}
+
+// provides reports whether Caddy or the configuration provides the placeholder of this name.
+func (sources *placeholderSources) provides(name string) bool {
+	for _, open := range openPrefixes {
+		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
+			return rest != "" && (!open.header || isFieldName(rest))
+		}
+	}
+	if sources.names[name] || slices.Contains(runtimePlaceholders, name) {
+		return true
+	}
+	if strings.HasPrefix(name, "http.vars.") { // a replacer knows every such name
+		return sources.anyVariable
+	}
+	if sources.regexpExpressions && strings.HasPrefix(name, "http.regexp.") { // CEL expressions are not parsed
+		return true
+	}
+	_, known := sources.caddyReplacer.Get(name)
+	return known
+}
+
+// isFieldName reports whether a header field can have this name.
+func isFieldName(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+// pluginMayProvide reports whether a plugin may provide a placeholder that Caddy doesn't.
+func (sources *placeholderSources) pluginMayProvide(name string) bool {
+	_, short := expandShorthand(name)
+	if sources.routesUnknown || short {
+		return sources.routesUnknown
+	}
+	if sources.plugins {
+		return true
+	}
+	namespace, _, dotted := strings.Cut(name, ".")
+	_, short = expandShorthand(namespace + ".x")
+	return dotted && !short && !slices.ContainsFunc(caddyPrefixes, func(own string) bool { return strings.HasPrefix(name, own) })
 }

@@ -10,18 +10,18 @@ import (
 
 // Plan chooses limits by a value, such as the plan that a customer pays for.
 type Plan struct {
-	// The value: text with placeholders, such as {http.auth.user.plan}.
+	// The text that is looked up in values: it has placeholders, such as {http.auth.user.plan}.
 	By string `json:"by,omitempty"`
 
-	// The limits for each value.
+	// The limits for each value of by. At least one is required.
 	Values map[string]*LimitSet `json:"values,omitempty"`
 
-	// The limits for any other value, and for none (default: the zone's limits).
+	// The limits for all other values, also for the empty one (default: the zone's limits).
 	Default *LimitSet `json:"default,omitempty"`
 }
 
-// planText returns the plan for the comparison of zones of one name. The default is among the
-// limits of the zone.
+// planText returns the plan as text, for the comparison of zones of one name. It leaves out the
+// default, which is compared as the limits of the zone.
 func (z *zone) planText() string {
 	if z.config.Plan == nil {
 		return "none"
@@ -29,8 +29,9 @@ func (z *zone) planText() string {
 	return fmt.Sprintf("by %q %s", z.config.Plan.By, describeLimitSets(z.planSets))
 }
 
-// check checks the plan apart from its limits. limits reports whether the zone has some.
-func (p *Plan) check(limits bool) error {
+// check checks the plan apart from its limits. zoneHasLimits reports whether the zone has limits
+// besides.
+func (p *Plan) check(zoneHasLimits bool) error {
 	switch {
 	case p.By == "":
 		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
@@ -39,9 +40,9 @@ func (p *Plan) check(limits bool) error {
 			"write for example plan {http.auth.user.plan}", p.By)
 	case len(p.Values) == 0:
 		return errors.New("plan has no values: write at least one in its block, with limits in braces or as in free unlimited")
-	case limits && p.Default != nil:
+	case zoneHasLimits && p.Default != nil:
 		return errors.New("the limits of the zone are for values that plan doesn't list, and so is default: write one of the two")
-	case !limits && p.Default == nil:
+	case !zoneHasLimits && p.Default == nil:
 		return errors.New("plan has no default, and the zone no limits: " +
 			"write default with limits in braces, or default unlimited, for all other values")
 	}
@@ -60,17 +61,17 @@ func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		name := d.Val()
-		t, err := unmarshalLimitSet(d, "a plan")
+		set, err := unmarshalLimitSet(d, "a plan")
 		if err == nil && (p.Values[name] != nil || name == "default" && p.Default != nil) {
 			err = errors.New("it is there twice: write it once")
 		}
 		if err != nil {
-			return nil, placed(d, fmt.Errorf("plan %q: %w", name, err))
+			return nil, withPosition(d, fmt.Errorf("plan %q: %w", name, err))
 		}
 		if name == "default" {
-			p.Default = t
+			p.Default = set
 		} else {
-			p.Values[name] = t
+			p.Values[name] = set
 		}
 	}
 	return p, nil

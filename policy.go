@@ -14,41 +14,45 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// LimitSet holds the limits of some keys, or none.
+// LimitSet holds the limits of some keys, or leaves these keys unlimited.
 type LimitSet struct {
-	// Requests pass, and are charged to nothing of this zone.
+	// Pass all requests, and charge nothing in this zone. This excludes limits (default false).
 	Unlimited bool `json:"unlimited,omitempty"`
 
-	// The limits. Equal limits of a zone share their budgets.
+	// The limits. Equal limits of a zone share their budgets (default: none, which needs
+	// unlimited).
 	Limits []Limit `json:"limits,omitempty"`
 }
 
-// limitSet is a LimitSet, checked and compiled.
+// limitSet is a [LimitSet], checked and compiled.
 type limitSet struct {
 	unlimited  bool
-	configured string // the limits, before factor
+	limitsText string // the limits as configured, before factor divides their bursts
 	limits     []*algorithms.Limit
-	shares     []*algorithms.Limit // of this instance while Redis fails; nil: the limits
-	slots      *store.Slots        // without a name; nil: any number of requests may be in flight
+	shares     []*algorithms.Limit // of this instance while Redis fails; nil: the limits themselves
+	slots      *store.Slots        // without ID; nil: any number of requests may be in flight
 	ban        *algorithms.Ban     // nil: no key is banned
-	budgets    []budgets           // for each of the zone's keys
-	labels     []string            // of the limits
-	slotLabel  string
-	policy     string // the items of RateLimit-Policy
+	budgets    []budgets           // one for each of the zone's alternative keys
+
+	// The names and items in header fields.
+	labels      []string // one per limit
+	slotLabel   string
+	policyItems string // of RateLimit-Policy
 }
 
-// budgets holds what a request asks a store about, for one of the zone's alternative keys. Each
-// alternative has budgets of its own, so that a client can't spend one budget through another.
+// budgets holds the limits, slots and ban of a store request, for one of the zone's alternative
+// keys. Each alternative has budgets of its own, so a client can't spend the budget of another
+// alternative by choosing its text.
 type budgets struct {
 	limits []store.Limit
 	slots  *store.Slots
 	ban    *store.Ban
 }
 
-// limitSetFor returns the limits for a key of a request, and the override that the store has for the
-// key, as far as known. The override is nil if the store need not look one up.
+// limitSetFor returns the limits of a request's key, and the override that the store has for the
+// key, as far as this instance knows. The override is nil if the store need not look one up.
 func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *store.Override) {
-	if !z.looksUp(key) {
+	if !z.mayHaveRuntimeOverride(key) {
 		return z.configuredLimitSet(key, repl), nil
 	}
 	known := z.knownOverrides.lookup(key.text)
@@ -58,14 +62,16 @@ func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *st
 	return z.configuredLimitSet(key, repl), known.Override
 }
 
+// configuredLimitSet returns the limits that the configuration has for a key: those of an
+// override, else of the plan, else of the zone.
 func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSet {
-	if t := z.overrides.lookup(key.text, key.network); t != nil {
-		return t
+	if set := z.overrides.lookup(key.text, key.network); set != nil {
+		return set
 	}
 	if z.planSets != nil {
 		value, _ := z.planBy.expand(repl)
-		if t := z.planSets[value]; t != nil {
-			return t
+		if set := z.planSets[value]; set != nil {
+			return set
 		}
 	}
 	return z.defaultSet
@@ -74,20 +80,21 @@ func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSe
 // eachLimitSet calls do for all limit sets of the configuration.
 func (z *zone) eachLimitSet(do func(*limitSet)) {
 	do(z.defaultSet)
-	for _, set := range []map[string]*limitSet{z.overrides.all, z.planSets} {
-		for _, t := range set {
-			do(t)
+	for _, sets := range []map[string]*limitSet{z.overrides.all, z.planSets} {
+		for _, set := range sets {
+			do(set)
 		}
 	}
 }
 
-// checkLimits judges the limits of all keys, and whether they go together with the other
+// checkLimits checks the limits of all keys, and whether they go together with the other
 // settings.
 func (c *Zone) checkLimits() error {
-	return new(zone).compilePolicy(c, sameFactor, storeErrorPolicy{num: 1, den: 1})
+	return new(zone).compilePolicy(c, unitFactor, storeErrorPolicy{num: 1, den: 1})
 }
 
-// compilePolicy checks and compiles the limits of all keys. factor divides the bursts.
+// compilePolicy checks and compiles the limits of all keys. factor divides the bursts; see
+// [Zone.fixedFactor].
 func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) error {
 	if err := c.checkPolicy(); err != nil {
 		return err
@@ -101,7 +108,7 @@ func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) err
 	}
 	compile := standard.compile
 	if c.Plan == nil && c.Concurrency > 0 {
-		compile = standard.compileLimits // the zone may have concurrency alone
+		compile = standard.compileOptional // the zone may have concurrency alone
 	}
 	var err error
 	if z.defaultSet, err = compile(c, factor, outage); err != nil {
@@ -124,39 +131,40 @@ func compileLimitSets(
 ) (map[string]*limitSet, error) {
 	made := make(map[string]*limitSet, len(all))
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		t, err := all[key].compile(c, factor, outage)
+		set, err := all[key].compile(c, factor, outage)
 		if err != nil {
 			return nil, fmt.Errorf("%s %q: %w", option, key, err)
 		}
-		made[key] = t
+		made[key] = set
 	}
 	return made, nil
 }
 
-// compile returns the limits, checked and ready to be evaluated.
-func (t *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
-	if t == nil || !t.Unlimited && len(t.Limits) == 0 {
+// compile checks the set, and returns it ready to be evaluated. The set must have a limit, or be
+// unlimited.
+func (set *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
+	if set == nil || !set.Unlimited && len(set.Limits) == 0 {
 		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
 	}
-	if t.Unlimited {
-		if len(t.Limits) > 0 {
+	if set.Unlimited {
+		if len(set.Limits) > 0 {
 			return nil, errors.New("unlimited and limits don't go together: write one of the two")
 		}
 		return &limitSet{unlimited: true}, nil
 	}
-	return t.compileLimits(c, factor, outage)
+	return set.compileOptional(c, factor, outage)
 }
 
-// compileLimits is compile for limits, of which there may be none.
-func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
-	limits, err := compileLimits(t.Limits)
+// compileOptional is like compile, but the set may be empty.
+func (set *LimitSet) compileOptional(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
+	limits, err := compileLimits(set.Limits)
 	if err == nil {
-		err = c.checkTogether(limits)
+		err = c.checkCompatible(limits)
 	}
 	if err != nil {
 		return nil, err
 	}
-	made := &limitSet{configured: fmt.Sprint(limits)}
+	made := &limitSet{limitsText: fmt.Sprint(limits)}
 	for _, l := range limits {
 		if factor > 0 {
 			l = l.Scaled(factor)
@@ -181,37 +189,38 @@ func (t *LimitSet) compileLimits(c *Zone, factor int64, outage storeErrorPolicy)
 		}
 	}
 	if c.Concurrency > 0 {
-		made.slots = &store.Slots{Limit: c.Concurrency, Share: outage.slots(c.Concurrency)}
+		made.slots = &store.Slots{Limit: c.Concurrency, Share: outage.slotShare(c.Concurrency)}
 	}
 	return made, nil
 }
 
 // nameBudgets fills in the names of the budgets, for each of the zone's alternative keys.
-func (t *limitSet) nameBudgets(zone string, keys []keyTemplate) {
-	t.budgets = nil
+func (set *limitSet) nameBudgets(zone string, keys []keyTemplate) {
+	set.budgets = nil
 	for i := range keys {
 		var b budgets
-		for n, l := range t.limits {
+		for n, l := range set.limits {
 			b.limits = append(b.limits, store.NewLimit(zone, keys[i].identity(), l))
-			if t.shares != nil {
-				b.limits[n].Share = t.shares[n]
+			if set.shares != nil {
+				b.limits[n].Share = set.shares[n]
 			}
 		}
-		if t.slots != nil {
-			b.slots = &store.Slots{ID: store.SlotsID(zone, variantOf(i)), Limit: t.slots.Limit, Share: t.slots.Share}
+		if set.slots != nil {
+			b.slots = &store.Slots{ID: store.SlotsID(zone, variantOf(i)), Limit: set.slots.Limit, Share: set.slots.Share}
 		}
-		if t.ban != nil {
-			b.ban = &store.Ban{Ban: t.ban, ID: store.BanID(zone, variantOf(i))}
+		if set.ban != nil {
+			b.ban = &store.Ban{Ban: set.ban, ID: store.BanID(zone, variantOf(i))}
 		}
-		t.budgets = append(t.budgets, b)
+		set.budgets = append(set.budgets, b)
 	}
-	labels := limitLabels(zone, len(t.limits)+1)
-	t.labels, t.slotLabel = labels[:len(t.limits)], labels[len(t.limits)]
-	t.policy = t.policyField(t.budgets[0].limits)
+	labels := limitLabels(zone, len(set.limits)+1)
+	set.labels, set.slotLabel = labels[:len(set.limits)], labels[len(set.limits)]
+	set.policyItems = set.formatPolicyItems(set.budgets[0].limits)
 }
 
-// variantOf returns the variant of the slots and bans of one of the zone's alternative keys. The
-// variant is the place of the key, so a change of the key's text frees no slot and ends no ban.
+// variantOf returns the variant in the IDs of the slots and bans of one of the zone's alternative
+// keys. The variant is the index of the key, so a change of the key's text frees no slot and ends
+// no ban.
 func variantOf(alternative int) string {
 	if alternative == 0 {
 		return ""
@@ -219,12 +228,12 @@ func variantOf(alternative int) string {
 	return fmt.Sprint(alternative + 1)
 }
 
-// describe returns the limits as configured, for the comparison of zones of one name.
-func (t *limitSet) describe() string {
-	if t.unlimited {
+// describe returns the limits as configured, as text for the comparison of zones of one name.
+func (set *limitSet) describe() string {
+	if set.unlimited {
 		return "unlimited"
 	}
-	return t.configured
+	return set.limitsText
 }
 
 func describeLimitSets(all map[string]*limitSet) string {
@@ -237,24 +246,24 @@ func describeLimitSets(all map[string]*limitSet) string {
 
 // unmarshalLimitSet reads unlimited, or a block of limits.
 func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
-	t := new(LimitSet)
+	set := new(LimitSet)
 	if d.NextArg() {
 		if d.Val() != "unlimited" || d.NextArg() {
 			return nil, fmt.Errorf("it takes unlimited, or limits in braces, not %q", d.Val())
 		}
-		t.Unlimited = true
-		return t, nil
+		set.Unlimited = true
+		return set, nil
 	}
-	err := block(d, of, limitOptions, func(option string) error {
+	err := readBlock(d, of, limitOptions, func(option string) error {
 		l, err := unmarshalLimit(d, option)
-		t.Limits = append(t.Limits, l)
+		set.Limits = append(set.Limits, l)
 		return err
 	})
-	if err == nil && len(t.Limits) == 0 {
+	if err == nil && len(set.Limits) == 0 {
 		err = errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
 	}
 	if err == nil {
-		_, err = compileLimits(t.Limits)
+		_, err = compileLimits(set.Limits)
 	}
-	return t, err
+	return set, err
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// Redis is the Redis that keeps the budgets. All strings may have the placeholders {env.NAME} and
-// {file./absolute/path}, which keep secrets out of the configuration.
+// Redis is the configuration of the Redis that keeps the budgets. All strings may have the
+// placeholders {env.NAME} and {file./absolute/path}, which keep secrets out of the configuration.
 type Redis struct {
-	// One host:port; the absolute path of a unix socket; or a URL:
-	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS,
-	// or unix://[user[:password]@]/path[?db=number]. With a master_name, one or more
-	// host:port of Sentinels; with cluster, of nodes.
+	// One host:port, the absolute path of a unix socket, or a URL. URLs have the form
+	// redis://[user[:password]@]host[:port][/db], the same with rediss:// for TLS, or
+	// unix://[user[:password]@]/path[?db=number]. With master_name: one or more host:port of
+	// Sentinels. With cluster: one or more host:port of nodes. An address is required.
 	Address []string `json:"address,omitempty"`
 
 	// The user to log in as (default: the URL's, or none).
@@ -36,12 +36,12 @@ type Redis struct {
 	// The number of the database (default: the URL's, or 0).
 	DB int `json:"db,omitempty"`
 
-	// Whether this is a Redis Cluster. The other nodes are found through the first one that
-	// answers. db must be 0 (default false).
+	// Whether this is a Redis Cluster. The module learns the other nodes from the first node that
+	// replies. db must be 0 (default false).
 	Cluster bool `json:"cluster,omitempty"`
 
-	// The name that Sentinels have for the master. They are asked for its address at first
-	// and after it has failed (default: none are asked).
+	// The name that Sentinels have for the master. The module asks them for the master's address
+	// when it connects, and after the master has failed (default: no Sentinels are asked).
 	MasterName string `json:"master_name,omitempty"`
 
 	// The user to log in to Sentinels as (default: none).
@@ -50,24 +50,24 @@ type Redis struct {
 	// The password to log in to Sentinels with (default: none).
 	SentinelPassword string `json:"sentinel_password,omitempty"`
 
-	// Connections with TLS, to Sentinels too (default: without, but for a rediss:// URL).
+	// Use TLS for all connections, also to Sentinels (default: TLS only for a rediss:// URL).
 	TLS *RedisTLS `json:"tls,omitempty"`
 
 	// The prefix of every key in Redis: printable ASCII without braces (default caddy_rl).
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
-	// A secret. With it, keys are stored and logged as their HMAC, because keys can be
-	// addresses or API keys. Client addresses are not logged then. Another secret means
-	// other budgets (default: keys are stored as they are).
+	// A secret. With a secret, keys are stored and logged as their HMAC, because keys can be
+	// addresses or API keys. Then client addresses are not logged. Another secret means other
+	// budgets (default: keys are stored as they are).
 	HashKeys *string `json:"hash_keys,omitempty"`
 
-	// How many requests share one script call at most, 1 to 1000, or fewer if their limits
-	// take long to decide. More requests of one key share it if it gives charges or slots of
-	// the key back. With 0 each request has its own call (default 128).
+	// How many requests share one script call at most, 1 to 1000. Fewer requests share a call if
+	// their limits take long to decide. More requests of one key share a call that also gives
+	// back charges or slots of this key. With 0 each request has its own call (default 128).
 	Batch *int `json:"batch,omitempty"`
 
 	// How long Redis may take for a reply, including the time for a new connection; at least
-	// 1ms. Then on_store_error decides (default 100ms).
+	// 1ms. After this time on_store_error decides (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
 	// How long a new connection may take, at least 1ms (default 1s).
@@ -75,8 +75,8 @@ type Redis struct {
 }
 
 // RedisTLS is the configuration of TLS connections. Files are read when the configuration is
-// loaded; reload it when they have changed. Instead of the path of a file, a placeholder can give
-// the content in PEM form.
+// loaded, so reload the configuration when the files have changed. Instead of the path of a file, a
+// placeholder can give the content in PEM form.
 type RedisTLS struct {
 	// A file of CA certificates in PEM form. One of them must have signed the certificate of
 	// Redis (default: the CAs that this system trusts).
@@ -86,15 +86,14 @@ type RedisTLS struct {
 	// certificates, in PEM form (default: none).
 	Cert string `json:"cert,omitempty"`
 
-	// The file with the private key of cert, in PEM form.
+	// A file with the private key of cert, in PEM form. It is required with cert (default: none).
 	Key string `json:"key,omitempty"`
 
-	// The name that the certificate of Redis must have (default: the host of its
-	// address).
+	// The name that the certificate of Redis must have (default: the host of address).
 	ServerName string `json:"server_name,omitempty"`
 
-	// Whether any certificate is accepted. Then anybody who can redirect the connection can
-	// read and answer (default: false).
+	// Accept any certificate. Then anybody who can redirect the connection can read and change
+	// everything (default false).
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
@@ -102,7 +101,8 @@ type RedisTLS struct {
 func (c *Redis) check() error {
 	switch {
 	case c.MasterName != "" && len(c.Address) == 0:
-		return errors.New("redis with master_name takes the addresses of Sentinels: write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
+		return errors.New("redis with master_name takes the addresses of Sentinels: " +
+			"write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
 	case len(c.Address) == 0:
 		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379")
 	case c.MasterName == "" && !c.Cluster && len(c.Address) > 1:
@@ -123,7 +123,7 @@ func (c *Redis) check() error {
 	if err := errors.Join(checkTimeout("timeout", c.Timeout, "100ms"), checkTimeout("dial_timeout", c.DialTimeout, "1s")); err != nil {
 		return err
 	}
-	o := c.unexpanded()
+	o := c.unexpandedOptions()
 	if strings.Contains(o.Address, "{") {
 		o.Address = "unknown:1"
 	}
@@ -134,23 +134,26 @@ func (c *Redis) check() error {
 	return err
 }
 
-// checkHashKeys denies an empty secret, with which keys would be stored as they are.
+// checkHashKeys returns an error for an empty secret, because it would store keys as they are.
 func checkHashKeys(secret string) error {
 	if strings.TrimSpace(secret) == "" {
-		return errors.New("the secret of hash_keys is empty: write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are")
+		return errors.New("the secret of hash_keys is empty: " +
+			"write for example {env.RATE_LIMIT_SECRET}, or leave out hash_keys to store keys as they are")
 	}
 	return nil
 }
 
 func checkBatch(n *int) error {
-	const most = 1000
-	if n != nil && (*n < 0 || *n > most) {
-		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d", most, *n, redisstore.DefaultBatch)
+	const maxBatch = 1000
+	if n != nil && (*n < 0 || *n > maxBatch) {
+		return fmt.Errorf("batch must be from 0 to %d, not %d: write how many requests share one script call, or leave it out for %d",
+			maxBatch, *n, redisstore.DefaultBatch)
 	}
 	return nil
 }
 
-// checkTimeout denies a timeout between 0 and 1ms. Normal checks the others.
+// checkTimeout returns an error for a timeout between 0 and 1ms. [redisstore.Options.Normalized]
+// checks the other values.
 func checkTimeout(option string, timeout caddy.Duration, example string) error {
 	if timeout > 0 && timeout < caddy.Duration(time.Millisecond) {
 		return fmt.Errorf("%s of redis must be at least 1ms, not %v: write for example %s", option, time.Duration(timeout), example)
@@ -161,17 +164,18 @@ func checkTimeout(option string, timeout caddy.Duration, example string) error {
 // warnOfConnection warns of connections that others can read or change.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 	if o.TLS.InsecureSkipVerify {
-		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: write ca and a file of certificates instead",
+		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: "+
+			"write ca and a file of certificates instead",
 			zap.String("address", o.Address))
 	}
-	if (o.Password != "" || o.SentinelPassword != "") && !o.TLS.On && slices.ContainsFunc(strings.Split(o.Address, ","), isElsewhere) {
+	if (o.Password != "" || o.SentinelPassword != "") && !o.TLS.On && slices.ContainsFunc(strings.Split(o.Address, ","), isRemote) {
 		logger.Warn("the password of Redis goes to another host unencrypted: write tls in the redis block",
 			zap.String("address", o.Address))
 	}
 }
 
-// isElsewhere reports whether an address is neither this host nor a unix socket.
-func isElsewhere(address string) bool {
+// isRemote reports whether an address is neither this host nor a unix socket.
+func isRemote(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "localhost" {
 		return false
@@ -180,8 +184,8 @@ func isElsewhere(address string) bool {
 	return err != nil || !addr.Unmap().IsLoopback()
 }
 
-// unexpanded returns the options with their placeholders, and without the content of files.
-func (c *Redis) unexpanded() redisstore.Options {
+// unexpandedOptions returns the options with their placeholders, and without the content of files.
+func (c *Redis) unexpandedOptions() redisstore.Options {
 	o := redisstore.Options{
 		Address: strings.Join(c.Address, ","), Username: c.Username, Password: c.Password, DB: c.DB, KeyPrefix: c.KeyPrefix,
 		Cluster:    c.Cluster,
@@ -203,16 +207,16 @@ func (c *Redis) unexpanded() redisstore.Options {
 	return o
 }
 
-// expanded expands the placeholders, and reads files.
-func (c *Redis) expanded(logger *zap.Logger) (redisstore.Options, error) {
+// expandedOptions returns the options with their placeholders expanded, and with the content of files.
+func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) {
 	if err := c.check(); err != nil {
 		return redisstore.Options{}, err
 	}
-	o := c.unexpanded()
-	if literal(c.Password) || literal(c.SentinelPassword) || literal(urlPassword(c.Address[0])) {
+	o := c.unexpandedOptions()
+	if isLiteral(c.Password) || isLiteral(c.SentinelPassword) || isLiteral(urlPassword(c.Address[0])) {
 		logger.Warn("the password of Redis is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
-	if literal(o.HashKeys) {
+	if isLiteral(o.HashKeys) {
 		logger.Warn("the secret of hash_keys is readable in the configuration: write {env.NAME} or {file./absolute/path} in its place")
 	}
 	if c.TLS != nil && isPEM(c.TLS.Key) {
@@ -232,7 +236,7 @@ func (c *Redis) expanded(logger *zap.Logger) (redisstore.Options, error) {
 		{"sentinel_password", &o.SentinelPassword},
 		{"server_name of tls", &o.TLS.ServerName},
 	} {
-		if err := expand(s.name, s.value); err != nil {
+		if err := expandRedisOption(s.name, s.value); err != nil {
 			return o, err
 		}
 	}
@@ -257,19 +261,21 @@ func (c *Redis) expanded(logger *zap.Logger) (redisstore.Options, error) {
 		*f.text = text
 	}
 	if _, err := (redisstore.TLS{CA: o.TLS.CA}).Config(); err != nil {
-		return o, fmt.Errorf("ca of tls of redis: %s holds no certificate: write a file of certificates in PEM form", shown(c.TLS.CA))
+		return o, fmt.Errorf("ca of tls of redis: %s holds no certificate: write a file of certificates in PEM form", quoteTLSOption(c.TLS.CA))
 	}
 	if _, err := o.TLS.Config(); err != nil {
-		return o, fmt.Errorf("cert and key of tls of redis: %s and %s do not belong together: write a certificate and its private key in PEM form (%w)", shown(c.TLS.Cert), shown(c.TLS.Key), err)
+		return o, fmt.Errorf("cert and key of tls of redis: %s and %s do not belong together: "+
+			"write a certificate and its private key in PEM form (%w)", quoteTLSOption(c.TLS.Cert), quoteTLSOption(c.TLS.Key), err)
 	}
 	return o, nil
 }
 
-// expand expands the placeholders of an option.
-func expand(name string, value *string) error {
+// expandRedisOption expands the placeholders of an option in place. A placeholder without a value is
+// an error.
+func expandRedisOption(name string, value *string) error {
 	expanded, err := caddy.NewReplacer().ReplaceFunc(*value, func(placeholder string, replacement any) (any, error) {
 		if caddy.ToString(replacement) == "" {
-			return nil, emptyPlaceholder(placeholder)
+			return nil, emptyPlaceholderError(placeholder)
 		}
 		return replacement, nil
 	})
@@ -280,9 +286,9 @@ func expand(name string, value *string) error {
 	return nil
 }
 
-// emptyPlaceholder returns the error for a placeholder without a value. It doesn't show other
+// emptyPlaceholderError returns the error for a placeholder without a value. It doesn't show other
 // text in braces, which may be part of a password.
-func emptyPlaceholder(placeholder string) error {
+func emptyPlaceholderError(placeholder string) error {
 	if variable, ok := strings.CutPrefix(placeholder, "env."); ok {
 		return fmt.Errorf("the environment variable %q is not set, or empty: set it where Caddy runs", variable)
 	}
@@ -300,7 +306,7 @@ func readPEM(name, file string) (string, error) {
 		return "", nil
 	}
 	value := file
-	if err := expand(name+" of tls", &value); err != nil || isPEM(value) {
+	if err := expandRedisOption(name+" of tls", &value); err != nil || isPEM(value) {
 		return value, err
 	}
 	text, err := os.ReadFile(value)
@@ -318,8 +324,8 @@ func readPEM(name, file string) (string, error) {
 
 func isPEM(text string) bool { return strings.Contains(text, "-----BEGIN ") }
 
-// shown returns an option of tls in the form that an error may show.
-func shown(option string) string {
+// quoteTLSOption returns an option of tls in the form that an error may show.
+func quoteTLSOption(option string) string {
 	if isPEM(option) {
 		return "the text there"
 	}
@@ -334,14 +340,14 @@ func urlPassword(address string) string {
 	return password
 }
 
-// literal reports whether a text is not empty and has no placeholders.
-func literal(s string) bool { return s != "" && !strings.Contains(s, "{") }
+// isLiteral reports whether a text is not empty and has no placeholders.
+func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 	for d.NextArg() {
 		c.Address = append(c.Address, d.Val())
 	}
-	err := block(d, "redis", redisOptions, func(option string) (err error) {
+	err := readBlock(d, "redis", redisOptions, func(option string) (err error) {
 		switch option {
 		case "address":
 			c.Address = append(c.Address, d.RemainingArgs()...)
@@ -389,7 +395,7 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 }
 
 func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
-	return block(d, "tls", tlsOptions, func(option string) (err error) {
+	return readBlock(d, "tls", tlsOptions, func(option string) (err error) {
 		switch option {
 		case "ca":
 			c.CA, err = value(d, "/etc/redis/ca.pem")

@@ -13,27 +13,28 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// backend is a Redis with its breaker and its cache of denials. It stays open while a
-// configuration uses it, or while a request is in flight that may still give back its charges.
+// backend is a Redis with its circuit breaker and its cache of denials. It stays open while a
+// configuration uses it, or while a request is in flight that may still correct its charges.
 type backend struct {
 	*store.DenyCache
 	redis     redisstore.Redis
 	outageLog outageLog
 
-	uses atomic.Int64 // the number of such requests, and 1 more while a configuration has the backend
+	uses atomic.Int64 // the number of such requests, plus 1 while any configuration uses the backend
 }
 
-// newBackend returns a backend, which opens no connection yet and logs to logger().
+// newBackend returns a backend that opens no connection yet. It calls logger for each message,
+// because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, error) {
 	b := new(backend)
 	b.uses.Store(1)
-	stepped := func(back time.Duration) {
+	clockStepped := func(back time.Duration) {
 		processMetrics.clockSteps.Inc()
 		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 	}
-	changed := func(address string, failure error) { b.outageLog.log(logger(), address, failure) }
+	healthChanged := func(address string, failure error) { b.outageLog.log(logger(), address, failure) }
 	var err error
-	if b.redis, err = redisstore.Open(o, stepped, changed); err != nil {
+	if b.redis, err = redisstore.Open(o, clockStepped, healthChanged); err != nil {
 		return nil, err
 	}
 	b.DenyCache = store.NewDenyCache(b.redis)
@@ -45,28 +46,29 @@ func (b *backend) isCluster() bool {
 	return is
 }
 
-// use keeps the backend from closing until leave is called.
-func (b *backend) use() { b.uses.Add(1) }
+// acquire keeps the backend from closing until release is called.
+func (b *backend) acquire() { b.uses.Add(1) }
 
-// leave closes the backend if nobody else uses it.
-func (b *backend) leave() error {
+// release closes the backend if nobody else uses it.
+func (b *backend) release() error {
 	if b.uses.Add(-1) > 0 {
 		return nil
 	}
 	return b.redis.Close()
 }
 
-// Destruct implements [caddy.Destructor]: no configuration has the backend any more.
-func (b *backend) Destruct() error { return b.leave() }
+// Destruct implements [caddy.Destructor]. Caddy calls it when no configuration uses the backend any
+// more.
+func (b *backend) Destruct() error { return b.release() }
 
 // outageLog counts the requests that are decided while a Redis fails, for the log.
 type outageLog struct {
-	// The requests decided without Redis since the process began.
+	// The requests decided without Redis since the process began, by the mode of on_store_error.
 	local, allowed, denied atomic.Int64
 
-	mu    sync.Mutex
-	modes map[*App]map[string]bool // of on_store_error, by configuration in force
-	began map[string]outage        // the outages that last, by address
+	mu         sync.Mutex
+	modesByApp map[*App]map[string]bool // of on_store_error, by configuration in force
+	outages    map[string]outage        // the outages that last, by address
 }
 
 // outage holds the beginning of an outage, and the counts of [outageLog] at that time.
@@ -75,19 +77,19 @@ type outage struct {
 	local, allowed, denied int64
 }
 
-// set notes the modes of on_store_error of a configuration; with nil it forgets the
+// setModes remembers which modes of on_store_error a configuration has. With nil it forgets the
 // configuration.
-func (o *outageLog) set(a *App, modes map[string]bool) {
+func (o *outageLog) setModes(a *App, modes map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if modes == nil {
-		delete(o.modes, a)
+		delete(o.modesByApp, a)
 		return
 	}
-	if o.modes == nil {
-		o.modes = make(map[*App]map[string]bool)
+	if o.modesByApp == nil {
+		o.modesByApp = make(map[*App]map[string]bool)
 	}
-	o.modes[a] = modes
+	o.modesByApp[a] = modes
 }
 
 // log logs that the Redis at an address fails or, if failure is nil, works again.
@@ -96,23 +98,23 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 	defer o.mu.Unlock()
 	now := outage{time.Now(), o.local.Load(), o.allowed.Load(), o.denied.Load()}
 	if failure != nil {
-		if o.began == nil {
-			o.began = make(map[string]outage)
+		if o.outages == nil {
+			o.outages = make(map[string]outage)
 		}
-		o.began[address] = now
+		o.outages[address] = now
 		modes := make(map[string]bool)
-		for _, some := range o.modes {
+		for _, some := range o.modesByApp {
 			maps.Copy(modes, some)
 		}
-		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+withoutRedis(modes),
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
 			zap.String("address", address), zap.Error(failure))
 		return
 	}
-	began, known := o.began[address]
+	began, known := o.outages[address]
 	if !known {
 		began = now
 	}
-	delete(o.began, address)
+	delete(o.outages, address)
 	logger.Warn("Redis works again", zap.String("address", address),
 		zap.Duration("outage", now.at.Sub(began.at)),
 		zap.Int64("requests_decided_locally", now.local-began.local),
@@ -120,9 +122,9 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		zap.Int64("requests_answered_503", now.denied-began.denied))
 }
 
-// withoutRedis returns the words for how requests are treated while Redis fails, given the
-// modes of on_store_error in use.
-func withoutRedis(modes map[string]bool) string {
+// describeModes returns how requests are treated while Redis fails, as a clause for the log. modes
+// are the modes of on_store_error in use.
+func describeModes(modes map[string]bool) string {
 	var all []string
 	for _, m := range []struct{ mode, words string }{
 		{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"},
@@ -133,7 +135,7 @@ func withoutRedis(modes map[string]bool) string {
 	}
 	switch n := len(all); n {
 	case 0:
-		return "on_store_error decides on requests that are under way"
+		return "on_store_error decides on requests that are in flight"
 	case 1:
 		return "requests are " + all[0]
 	default:

@@ -94,9 +94,9 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 		switch {
 		case !limits.unlimited:
 			b := &limits.budgets[key.alternative]
-			request.Limits, request.Slots, request.Ban = scaled(b.limits, factor), b.slots, b.ban
+			request.Limits, request.Slots, request.Ban = scaleLimits(b.limits, factor), b.slots, b.ban
 			request.Mode, request.Cost, request.Shadow = z.mode, z.costOf(repl), !z.enforces(key.text)
-		case z.looksUp(key): // the store may know a run-time override with limits
+		case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
 			request.Shadow = true
 		default:
 			if attempt == 0 {

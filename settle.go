@@ -64,7 +64,7 @@ func (s *Settle) checkStatus() error {
 // unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
 func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	s := new(Settle)
-	err := block(d, "settle", settleOptions, func(option string) (err error) {
+	err := readBlock(d, "settle", settleOptions, func(option string) (err error) {
 		if option == "cost" {
 			s.Cost, err = number(d, parseCost)
 			return err

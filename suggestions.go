@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// This file makes errors about likely mistakes, with the correction. No error text of the
-// module holds < > or &, because Caddy's admin API sends errors as JSON with < as \u003c.
+// This file makes errors about likely mistakes, with the correction. No error text of the module
+// holds < > or &, because Caddy's admin API sends errors as JSON, where < becomes \u003c.
 
 // synonyms maps words of other limiters, and of the JSON configuration, to the options
 // that were probably meant. The first option that the block has is suggested.
@@ -76,7 +76,7 @@ func suggest(name string, names []string) string {
 	if len(name) > 40 { // too long to be a misspelling
 		return ""
 	}
-	for _, other := range names { // fixed is fixed_window
+	for _, other := range names { // fixed means fixed_window
 		if len(name) >= 4 && strings.HasPrefix(other, strings.ToLower(name)+"_") {
 			return other
 		}
@@ -86,15 +86,15 @@ func suggest(name string, names []string) string {
 	for i, other := range names {
 		bare[i] = letters.Replace(other)
 	}
-	if i := closest(letters.Replace(strings.ToLower(name)), bare, min((len(name)+1)/3, 3)); i >= 0 {
+	if i := closestName(letters.Replace(strings.ToLower(name)), bare, min((len(name)+1)/3, 3)); i >= 0 {
 		return names[i]
 	}
 	return ""
 }
 
-// closest returns the index of the name that is fewest letters away, or -1 if all are more
-// than most away.
-func closest(name string, names []string, most int) int {
+// closestName returns the index of the name with the least edit distance, or -1 if all distances
+// are above maxDistance.
+func closestName(name string, names []string, most int) int {
 	best := -1
 	for i, other := range names {
 		if d := distance(name, other); d <= most {
@@ -128,7 +128,7 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// optionBlock is a block and its options.
+// optionBlock is a block of a Caddyfile and the names of its options.
 type optionBlock struct {
 	name    string
 	options []string
@@ -146,7 +146,8 @@ func optionBlocks() []optionBlock {
 	}
 }
 
-// blockOf returns the block that an option belongs in, or "" for none.
+// blockOf returns the name of the block that an option belongs in, or "" for none. of is the block
+// that has the option by mistake.
 func blockOf(option, of string) string {
 	if of == "redis" && slices.Contains(tlsOptions, option) { // key is an option of zones, too
 		return "the tls block of redis"
@@ -163,11 +164,11 @@ func blockOf(option, of string) string {
 	return "the block of " + strings.Join(limits, " or ")
 }
 
-// unknownOption returns the error for an option that a block doesn't have.
-func unknownOption(option, of string, options []string) error {
+// unknownOptionError returns the error for an option that a block doesn't have.
+func unknownOptionError(option, of string, options []string) error {
 	unknown := fmt.Sprintf("unknown option %.100q of %s", option, of)
 	if option == "burst" && of != "the global option rate_limit" && of != "redis" {
-		return burstOption(unknown, of)
+		return burstOptionError(unknown, of)
 	}
 	if option == "status" && of == "settle" {
 		return errors.New(unknown + ": write for example match status 401 403")
@@ -194,8 +195,9 @@ func unknownOption(option, of string, options []string) error {
 	return fmt.Errorf("%s: write one of %s", unknown, strings.Join(options, ", "))
 }
 
-// burstOption returns the error for a burst that is written as an option.
-func burstOption(unknown, of string) error {
+// burstOptionError returns the error for a burst that is written as an option. unknown is the
+// beginning of its text.
+func burstOptionError(unknown, of string) error {
 	name := of
 	a, err := algorithms.Lookup(of)
 	if err != nil {
@@ -278,13 +280,13 @@ func meantInteger(text string) (n int64, ok bool) {
 }
 
 // checkLimitValues returns an error with the correction if the values of a limit can't be
-// read but their meaning is clear. most is how many values the limit takes.
-func checkLimitValues(name string, args []string, most int) error {
+// read but their meaning is clear. The limit takes up to maxValues values.
+func checkLimitValues(name string, args []string, maxValues int) error {
 	meant := meantValues(args)
 	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !isInteger(meant[0]) {
 		return nil
 	}
-	meant = meant[:min(len(meant), most)]
+	meant = meant[:min(len(meant), maxValues)]
 	if _, err := caddy.ParseDuration(meant[1]); err != nil {
 		return nil
 	}
@@ -331,9 +333,9 @@ func isInteger(text string) bool {
 
 var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
 
-// unknownMatcher returns the name of the request matcher, if the error is that Caddy doesn't
-// know it.
-func unknownMatcher(err error) (name string, ok bool) {
+// unknownMatcherName returns the name of the request matcher that Caddy doesn't know, if that is
+// the error.
+func unknownMatcherName(err error) (name string, ok bool) {
 	if err == nil {
 		return "", false
 	}
@@ -344,8 +346,8 @@ func unknownMatcher(err error) (name string, ok bool) {
 	return parts[1], true
 }
 
-// noMatcher returns the error for text in match that is no request matcher.
-func noMatcher(name string) error {
+// noMatcherError returns the error for a name in match that is no request matcher.
+func noMatcherError(name string) error {
 	switch {
 	case strings.HasPrefix(name, "@"):
 		return fmt.Errorf("match takes matchers, not the matcher name %s: write for example\n"+
@@ -367,15 +369,15 @@ func exampleZone(args []string) string {
 			key = arg
 		}
 	}
-	if key = shortPlaceholder(key); key == "{client_ip}" || key == "{remote_host}" {
+	if key = shortenPlaceholders(key); key == "{client_ip}" || key == "{remote_host}" {
 		key += "\n\t\tipv6_prefix 64"
 	}
 	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s\n\t}\n}", key, limit)
 }
 
-// shortPlaceholder returns the short form of placeholders, as in a Caddyfile. Caddy replaces
+// shortenPlaceholders returns the short form of placeholders, as in a Caddyfile. Caddy replaces
 // the short form before it calls this module.
-func shortPlaceholder(text string) string {
+func shortenPlaceholders(text string) string {
 	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
 		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.").Replace(text)
 }

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// throttle lets something happen once in a while and counts what it held back.
-// The zero throttle is ready.
+// throttle lets an event through once per interval, and counts the events in between. The zero
+// throttle is ready, and lets the first event through. It is safe for concurrent use.
 type throttle struct {
-	last atomic.Int64 // ns since the epoch
-	held atomic.Int64
+	last atomic.Int64 // when due last let an event through, in ns since the Unix epoch
+	held atomic.Int64 // how many events came since then
 }
 
-// due returns 0, or how many times it was called since it last returned
-// another number, if that is at least an interval ago.
+// due counts an event. If the last event was let through at least an interval ago, due lets this
+// one through: it returns the number of events since then, including this one. Otherwise it
+// returns 0.
 func (t *throttle) due(interval time.Duration) int64 {
 	t.held.Add(1)
 	now, last := time.Now().UnixNano(), t.last.Load()

@@ -17,52 +17,54 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Zone is a named rule: which requests it limits, which key a request has, and which limits.
+// Zone is a named rule. It says which requests it limits, which key a request has, and which limits
+// a key gets.
 type Zone struct {
 	// Which requests belong to the zone. One matcher set has to match (default: all
 	// requests).
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}.
-	// Requests with the same key share a budget. Of several values, the first one in which no
-	// placeholder is empty counts, or else the last one. A placeholder that nothing provides is
-	// an error, or a warning where a plugin may provide it. An address from an address
-	// placeholder has one form: 198.51.100.1 for ::ffff:198.51.100.1 (default "": one budget
-	// for all requests).
+	// Requests with the same key share a budget. Of several values, the first one without an
+	// empty placeholder is the key. If all values have an empty placeholder, the last one is the
+	// key. A placeholder that nothing provides is an error, or a warning if a plugin may provide
+	// it. An address from an address placeholder has one form: 198.51.100.1 for
+	// ::ffff:198.51.100.1 (default "": one budget for all requests).
 	Key Key `json:"key,omitempty"`
 
 	// How many bits of a key that is an IPv4 address count, 1 to 32. A network then shares one
 	// budget (default 0: the whole address counts).
 	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
 
-	// How many bits of a key that is an IPv6 address count, 1 to 128. A customer usually has 56
-	// or 64 (default 0: the whole address counts).
+	// How many bits of a key that is an IPv6 address count, 1 to 128. A customer usually has a
+	// network of 56 or 64 bits (default 0: the whole address counts).
 	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
 
-	// How many events pass in any window. With window, this is short for a first limit with the
-	// algorithm sliding_log.
+	// How many events pass in any window. Together with window, this is short for a first limit
+	// with the algorithm sliding_log (default 0: no such limit).
 	MaxEvents int64 `json:"max_events,omitempty"`
 
-	// The window of max_events.
+	// The window of max_events, a duration such as "1m" (default 0: no such limit).
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// The limits. A request passes if all of them have room for it.
+	// The limits. A request passes if all of them have room for it (default: none; then
+	// max_events, concurrency or plan must limit the zone).
 	Limits []Limit `json:"limits,omitempty"`
 
 	// How many events a request is worth: a number from 0, or text with placeholders. Fractions
-	// are rounded up, and more than 2147483647 counts as that. If a placeholder gives no
-	// number, or a negative one, the request costs 1 (default 1).
+	// are rounded up, and a larger number than 2147483647 counts as 2147483647. If a placeholder
+	// gives no number, or a negative one, the request costs 1 (default 1).
 	Cost Number `json:"cost,omitempty"`
 
 	// What the zone grants if a limit has too little room for the cost. "binary" grants all or
-	// nothing, and "nary" as much as there is room for. "uniform" is binary, but charges denied
-	// requests, too. "force" grants everything, and charges as much as there is room for
-	// (default binary).
+	// nothing, and "nary" as much as there is room for. "uniform" grants all or nothing, but
+	// charges denied requests, too. "force" grants everything, and charges as much as there is
+	// room for (default binary).
 	Mode string `json:"mode,omitempty"`
 
-	// The divisor of the bursts, which are rounded up to at least 1: a number above 0, or text
-	// with placeholders. With 0 the request passes uncharged. If a placeholder gives no such
-	// number, the factor is 1. The limits must have a burst (default 1).
+	// The divisor of the bursts: a number from 0, or text with placeholders. The quotients are
+	// rounded up to at least 1. With 0 the request passes uncharged. If a placeholder gives no
+	// such number, the factor is 1. The limits must have a burst (default 1).
 	Factor Number `json:"factor,omitempty"`
 
 	// How many requests of a key may be in flight at the same time, 1 to 10000000. A request is
@@ -80,8 +82,8 @@ type Zone struct {
 	// Of several networks the smallest counts (default: none).
 	Override map[string]*LimitSet `json:"override,omitempty"`
 
-	// Look up in the store, too, whether a key has an override that was set at run time, over
-	// the admin API. Such an override goes before all others (default false).
+	// Apply overrides that were set at run time, over the admin API. They are looked up in the
+	// store with each request, and go before all others (default false).
 	RuntimeOverrides bool `json:"runtime_overrides,omitempty"`
 
 	// Limits by a value, such as a customer's plan. An override goes before the plan (default:
@@ -108,38 +110,38 @@ type Zone struct {
 	Status int `json:"status,omitempty"`
 }
 
-// zone is a Zone, checked and compiled. Handling requests only reads it, except for what has a
-// lock or is atomic.
+// zone is a [Zone], checked and compiled. Requests only read it, except for fields that have a
+// lock or are atomic.
 type zone struct {
 	name       string
 	matchers   caddyhttp.MatcherSets
 	keys       []keyTemplate
 	defaultSet *limitSet // for keys without an override, and values that plan doesn't list
 	overrides  overrides // of the configuration
-	// overridable reports whether the store can have overrides, too. Each instance remembers
-	// those it has seen.
-	overridable     bool
-	knownOverrides  knownOverrides
-	compileOverride func(*LimitSet) (*limitSet, error)
-	planBy          keyTemplate
-	planSets        map[string]*limitSet // by the value of planBy
-	mode            algorithms.Mode
-	cost            Number
-	oneCost         int64  // of every request, if cost doesn't vary
-	factor          Number // if it varies
-	unlimited       bool
-	delay           *delayPolicy // nil: no request is delayed
-	maxWork         int64        // of any limitSet; see [boundWork]
-	settle          *Settle      // nil: charges stay
-	enforce         float64      // the share of keys, in percent
-	status          int
+	// runtimeOverrides reports whether the store can have overrides, too. This instance remembers
+	// in knownOverrides the ones that it has found there.
+	runtimeOverrides bool
+	knownOverrides   knownOverrides
+	compileOverride  func(*LimitSet) (*limitSet, error)
+	planBy           keyTemplate
+	planSets         map[string]*limitSet // by the value of planBy
+	mode             algorithms.Mode
+	cost             Number
+	fixedCost        int64        // of every request, if cost doesn't vary
+	factor           Number       // empty if it doesn't vary
+	unlimited        bool         // factor is always 0
+	delay            *delayPolicy // nil: no request is delayed
+	maxWork          int64        // of a request with any limitSet; see [boundWork]
+	settle           *Settle      // nil: charges stay
+	enforce          float64      // the share of keys whose requests can be denied, in percent
+	status           int
 
 	metrics    zoneMetrics
 	deniedKeys *deniedKeys // of all zones with this name
 
 	handler  *Handler
 	config   *Zone
-	identity identity
+	identity zoneIdentity
 
 	keyWarnings
 	warnedOfCost   atomic.Bool
@@ -157,7 +159,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
-		name: name, mode: mode, cost: c.Cost, oneCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
+		name: name, mode: mode, cost: c.Cost, fixedCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
 		handler: h, config: c, deniedKeys: newDeniedKeys(),
 	}
@@ -176,12 +178,12 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		}
 	}
 	if c.Cost != "" && !c.Cost.varies() {
-		z.oneCost, _ = parseCost(string(c.Cost)) // checked above
+		z.fixedCost, _ = parseCost(string(c.Cost)) // checked above
 	}
 	z.keys = c.keyTemplates()
 	if c.Delay != nil {
-		oneKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
-		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.maxWait(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), singleKey: oneKey}
+		singleKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
+		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.maxWait(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), singleKey: singleKey}
 	}
 	z.prepareWarnings(c)
 	if c.Factor.varies() {
@@ -192,17 +194,17 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err := z.compilePolicy(c, factor, h.storeErrorPolicy); err != nil {
 		return nil, err
 	}
-	if err := c.checkPlaceholders(name, h.app.configNames(ctx), h.logger); err != nil {
+	if err := c.checkPlaceholders(name, h.app.placeholderSources(ctx), h.logger); err != nil {
 		return nil, err
 	}
-	z.eachLimitSet(func(t *limitSet) {
-		if !t.unlimited {
-			t.nameBudgets(z.name, z.keys)
+	z.eachLimitSet(func(set *limitSet) {
+		if !set.unlimited {
+			set.nameBudgets(z.name, z.keys)
 		}
 	})
-	z.overridable = c.RuntimeOverrides
-	z.compileOverride = func(t *LimitSet) (*limitSet, error) {
-		made, err := t.compile(c, factor, h.storeErrorPolicy)
+	z.runtimeOverrides = c.RuntimeOverrides
+	z.compileOverride = func(set *LimitSet) (*limitSet, error) {
+		made, err := set.compile(c, factor, h.storeErrorPolicy)
 		if err == nil {
 			err = z.checkWork(made)
 		}
@@ -217,7 +219,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 // fixedFactor returns the divisor of the bursts for all requests, in millionths.
 func (c *Zone) fixedFactor() int64 {
 	if c.Factor == "" || c.Factor.varies() {
-		return sameFactor
+		return unitFactor
 	}
 	factor, _ := parseFactor(string(c.Factor)) // checked before
 	return factor
@@ -239,9 +241,9 @@ func checkMode(mode string) error {
 	return err
 }
 
-func checkPrefix(option string, bits, most int) error {
-	if bits < 0 || bits > most {
-		return fmt.Errorf("%s must be from 1 to %d, not %d, or 0 for none", option, most, bits)
+func checkPrefix(option string, bits, maxBits int) error {
+	if bits < 0 || bits > maxBits {
+		return fmt.Errorf("%s must be from 1 to %d, not %d, or 0 for none", option, maxBits, bits)
 	}
 	return nil
 }
@@ -262,13 +264,14 @@ func (c *Zone) allLimits() []Limit {
 	return append([]Limit{first}, c.Limits...)
 }
 
-// checkPolicy checks the settings that choose limits for a key, but not the limits.
+// checkPolicy checks the settings that choose the limits of a key: max_events, limits,
+// concurrency, plan, override and ban. It doesn't check the limits themselves.
 func (c *Zone) checkPolicy() error {
 	if (c.MaxEvents == 0) != (c.Window == 0) {
 		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: "+
 			"write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
 	}
-	if c.Ban != nil { // also where nothing is limited
+	if c.Ban != nil { // also if all limit sets are unlimited
 		if _, err := c.Ban.compile(anyLimits); err != nil {
 			return err
 		}
@@ -290,8 +293,9 @@ func (c *Zone) checkPolicy() error {
 	return c.checkOverrideKeys()
 }
 
-// checkTogether checks that the zone's settings and these limits go together.
-func (c *Zone) checkTogether(limits []*algorithms.Limit) error {
+// checkCompatible checks that the zone's settings go together with each other and with these
+// limits.
+func (c *Zone) checkCompatible(limits []*algorithms.Limit) error {
 	mode, err := algorithms.ParseMode(c.Mode)
 	if err != nil {
 		return err
@@ -340,7 +344,7 @@ func (z *zone) costOf(repl *caddy.Replacer) int64 {
 	if z.cost.varies() {
 		return z.cost.evaluate(repl, "cost", parseCost, z, &z.warnedOfCost)
 	}
-	return z.oneCost
+	return z.fixedCost
 }
 
 // factorOf returns the divisor of the bursts for a request, in millionths.
@@ -348,5 +352,5 @@ func (z *zone) factorOf(repl *caddy.Replacer) int64 {
 	if z.factor.varies() {
 		return z.factor.evaluate(repl, "factor", parseFactor, z, &z.warnedOfFactor)
 	}
-	return sameFactor
+	return unitFactor
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// zoneSetting is a setting of a zone. Reading a Caddyfile, checks of single values, the
-// comparison of zones of one name, and the admin API follow the list of [zoneSettings].
+// zoneSetting describes a setting of a zone. The list of [zoneSettings] is the only place that
+// says how a setting is read from a Caddyfile, checked, compared between zones of one name, and
+// shown by the admin API.
 type zoneSetting struct {
 	name  string // of the option in a Caddyfile, and of the field in JSON
 	field string // of the field in JSON, if it has another name
 	zoneValue
 
-	identifies bool // zones of one name must have the same value
-	shown      bool // the admin API shows the value
-	ofMholt    bool // mholt's limiter has the setting, too
-	ofLimits   bool // the setting means nothing in a zone without limits
-	repeats    bool // the option may stand more than once
+	identifies  bool // zones of one name must have the same value
+	shown       bool // the admin API shows the value
+	inMholt     bool // mholt's limiter has the setting, too
+	needsLimits bool // the setting means nothing in a zone without limits
+	repeatable  bool // the option may stand more than once
 
 	// text returns the value for the comparison; nil stands for the configured value.
 	text func(*zone) string
@@ -36,12 +37,13 @@ type zoneValue struct {
 	value func(*Zone) any
 	// read reads the option; nil if there is none.
 	read func(*Zone, *caddyfile.Dispenser) error
-	// check judges the value by itself; nil accepts every value.
+	// check checks the value by itself; nil accepts every value.
 	check func(*Zone) error
 }
 
-// plain returns the value in a field, which isn't set if it is zero.
-func plain[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
+// fieldValue returns the value of a setting that is one field of [Zone]. The setting isn't set if
+// the field is zero.
+func fieldValue[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
 	v := zoneValue{value: func(c *Zone) any { return unlessZero(*field(c)) }}
 	if check != nil {
 		v.check = func(c *Zone) error { return check(*field(c)) }
@@ -64,13 +66,13 @@ func unlessZero[T comparable](v T) any {
 	return v
 }
 
-// as returns a reader of values like an example.
-func as[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
+// withExample returns read with its example filled in. Errors show the example.
+func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
 	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
 }
 
-// present reads an option without a value.
-func present(d *caddyfile.Dispenser) (bool, error) { return true, noValue(d) }
+// flag reads an option without a value.
+func presence(d *caddyfile.Dispenser) (bool, error) { return true, noValue(d) }
 
 // percent reads the value of enforce.
 func percent(d *caddyfile.Dispenser) (*float64, error) {
@@ -81,12 +83,12 @@ func percent(d *caddyfile.Dispenser) (*float64, error) {
 // zoneSettings returns all settings of a zone, in the order in which errors list the options.
 func zoneSettings() []zoneSetting {
 	return []zoneSetting{
-		{name: "match", ofMholt: true, repeats: true, zoneValue: zoneValue{
+		{name: "match", inMholt: true, repeatable: true, zoneValue: zoneValue{
 			value: func(c *Zone) any { return unlessZero(len(c.MatcherSetsRaw)) },
 			read:  (*Zone).unmarshalMatch,
 		}},
 		{
-			name: "key", ofMholt: true, identifies: true, shown: true,
+			name: "key", inMholt: true, identifies: true, shown: true,
 			zoneValue: zoneValue{
 				value: func(c *Zone) any { return unlessZero(len(c.Key)) },
 				read:  (*Zone).unmarshalKey,
@@ -95,12 +97,12 @@ func zoneSettings() []zoneSetting {
 			text: func(z *zone) string { return fmt.Sprintf("%q", z.config.keys()) },
 			view: func(z *zone) any { return z.config.keys() },
 		},
-		{name: "ipv4_prefix", ofMholt: true, identifies: true, shown: true, zoneValue: plain(
-			func(c *Zone) *int { return &c.IPv4Prefix }, as(smallInteger, "24"),
+		{name: "ipv4_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
+			func(c *Zone) *int { return &c.IPv4Prefix }, withExample(smallInteger, "24"),
 			func(bits int) error { return checkPrefix("ipv4_prefix", bits, 32) },
 		)},
-		{name: "ipv6_prefix", ofMholt: true, identifies: true, shown: true, zoneValue: plain(
-			func(c *Zone) *int { return &c.IPv6Prefix }, as(smallInteger, "64"),
+		{name: "ipv6_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
+			func(c *Zone) *int { return &c.IPv6Prefix }, withExample(smallInteger, "64"),
 			func(bits int) error { return checkPrefix("ipv6_prefix", bits, 128) },
 		)},
 		{
@@ -109,20 +111,20 @@ func zoneSettings() []zoneSetting {
 			text:      func(z *zone) string { return z.defaultSet.describe() },
 			view:      func(z *zone) any { return z.defaultSet.limitTexts() },
 		},
-		{name: "cost", ofLimits: true, zoneValue: plain(
+		{name: "cost", needsLimits: true, zoneValue: fieldValue(
 			func(c *Zone) *Number { return &c.Cost },
 			func(d *caddyfile.Dispenser) (Number, error) { return number(d, parseCost) },
 			func(n Number) error { return n.check("cost", parseCost) },
 		)},
 		{
-			name: "mode", identifies: true, shown: true, ofLimits: true,
-			zoneValue: plain(func(c *Zone) *string { return &c.Mode }, as(value, "nary"), checkMode),
+			name: "mode", identifies: true, shown: true, needsLimits: true,
+			zoneValue: fieldValue(func(c *Zone) *string { return &c.Mode }, withExample(value, "nary"), checkMode),
 			text:      func(z *zone) string { return z.mode.String() },
 			view:      func(z *zone) any { return z.mode.String() },
 		},
 		{
-			name: "factor", identifies: true, shown: true, ofLimits: true,
-			zoneValue: plain(
+			name: "factor", identifies: true, shown: true, needsLimits: true,
+			zoneValue: fieldValue(
 				func(c *Zone) *Number { return &c.Factor },
 				func(d *caddyfile.Dispenser) (Number, error) { return number(d, parseFactor) },
 				func(n Number) error { return n.check("factor", parseFactor) },
@@ -131,16 +133,16 @@ func zoneSettings() []zoneSetting {
 				if z.factor.varies() {
 					return string(z.factor)
 				}
-				return fmt.Sprint(float64(z.config.fixedFactor()) / sameFactor)
+				return fmt.Sprint(float64(z.config.fixedFactor()) / unitFactor)
 			},
 			view: func(z *zone) any { return unlessZero(string(z.config.Factor)) },
 		},
-		{name: "concurrency", identifies: true, shown: true, zoneValue: plain(
-			func(c *Zone) *int64 { return &c.Concurrency }, as(integer, "10"), checkConcurrency,
+		{name: "concurrency", identifies: true, shown: true, zoneValue: fieldValue(
+			func(c *Zone) *int64 { return &c.Concurrency }, withExample(integer, "10"), checkConcurrency,
 		)},
-		{name: "delay", ofLimits: true, zoneValue: plain(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
+		{name: "delay", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
 		{
-			name: "override", identifies: true, shown: true, repeats: true,
+			name: "override", identifies: true, shown: true, repeatable: true,
 			zoneValue: zoneValue{
 				value: func(c *Zone) any { return unlessZero(len(c.Override)) },
 				read:  (*Zone).unmarshalOverride,
@@ -148,24 +150,24 @@ func zoneSettings() []zoneSetting {
 			text: func(z *zone) string { return describeLimitSets(z.overrides.all) },
 			view: (*zone).overridesView,
 		},
-		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: plain(
-			func(c *Zone) *bool { return &c.RuntimeOverrides }, present, nil,
+		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: fieldValue(
+			func(c *Zone) *bool { return &c.RuntimeOverrides }, presence, nil,
 		)},
 		{
 			name: "plan", identifies: true, shown: true,
-			zoneValue: plain(func(c *Zone) **Plan { return &c.Plan }, unmarshalPlan, nil),
+			zoneValue: fieldValue(func(c *Zone) **Plan { return &c.Plan }, unmarshalPlan, nil),
 			text:      (*zone).planText,
 			view:      (*zone).planView,
 		},
-		{name: "settle", ofLimits: true, zoneValue: plain(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
-		{name: "shadow", shown: true, zoneValue: plain(func(c *Zone) *bool { return &c.Shadow }, present, nil)},
-		{name: "enforce", shown: true, zoneValue: plain(
+		{name: "settle", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
+		{name: "shadow", shown: true, zoneValue: fieldValue(func(c *Zone) *bool { return &c.Shadow }, presence, nil)},
+		{name: "enforce", shown: true, zoneValue: fieldValue(
 			func(c *Zone) **float64 { return &c.Enforce }, percent,
 			func(percent *float64) error { return checkEnforce(*percent) },
 		)},
 		{
 			name: "ban", identifies: true, shown: true,
-			zoneValue: plain(func(c *Zone) **Ban { return &c.Ban }, unmarshalBan, nil),
+			zoneValue: fieldValue(func(c *Zone) **Ban { return &c.Ban }, unmarshalBan, nil),
 			text:      func(z *zone) string { return z.config.Ban.describe() },
 			view: func(z *zone) any {
 				if z.config.Ban == nil {
@@ -174,12 +176,12 @@ func zoneSettings() []zoneSetting {
 				return z.config.Ban.describe()
 			},
 		},
-		{name: "status", zoneValue: plain(func(c *Zone) *int { return &c.Status }, as(smallInteger, "429"), checkStatus)},
-		{name: "events", field: "max_events", ofMholt: true, zoneValue: plain(
-			func(c *Zone) *int64 { return &c.MaxEvents }, as(integer, "10"), checkEvents,
+		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(smallInteger, "429"), checkStatus)},
+		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
+			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(integer, "10"), checkEvents,
 		)},
-		{name: "window", ofMholt: true, zoneValue: plain(
-			func(c *Zone) *caddy.Duration { return &c.Window }, as(duration, "1m"), checkWindow,
+		{name: "window", inMholt: true, zoneValue: fieldValue(
+			func(c *Zone) *caddy.Duration { return &c.Window }, withExample(duration, "1m"), checkWindow,
 		)},
 	}
 }
@@ -194,10 +196,10 @@ func zoneOptions() (names []string) {
 	return append(names, limitOptions...)
 }
 
-// mayRepeat reports whether an option may stand more than once in a block.
-func mayRepeat(option string) bool {
+// isRepeatable reports whether an option may stand more than once in a block.
+func isRepeatable(option string) bool {
 	return option == "zone" || slices.Contains(limitOptions, option) ||
-		slices.ContainsFunc(zoneSettings(), func(s zoneSetting) bool { return s.repeats && s.name == option })
+		slices.ContainsFunc(zoneSettings(), func(s zoneSetting) bool { return s.repeatable && s.name == option })
 }
 
 // unmarshalOption reads an option of the zone, or a limit.
@@ -212,7 +214,7 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) error {
 	return err
 }
 
-// checkValues judges each setting by itself.
+// checkValues checks each setting by itself.
 func (c *Zone) checkValues() error {
 	var errs []error
 	for _, s := range zoneSettings() {
@@ -226,25 +228,25 @@ func (c *Zone) checkValues() error {
 // mholtCompatible reports whether the zone has only settings that mholt's limiter has, too.
 func (c *Zone) mholtCompatible() bool {
 	for _, s := range zoneSettings() {
-		if !s.ofMholt && s.value(c) != nil {
+		if !s.inMholt && s.value(c) != nil {
 			return false
 		}
 	}
 	return c.MaxEvents > 0 && len(c.keys()) == 1
 }
 
-// identity is what zones of one name must agree on, as text.
-type identity struct{ settings, store string }
+// zoneIdentity holds the settings and the store on which zones of one name must agree, as text.
+type zoneIdentity struct{ settings, store string }
 
 // identify returns the identity of a zone that is kept in a store.
-func (z *zone) identify(store string) identity {
+func (z *zone) identify(store string) zoneIdentity {
 	var settings []string
 	for _, s := range zoneSettings() {
 		if s.identifies {
 			settings = append(settings, s.describe(z))
 		}
 	}
-	return identity{strings.Join(settings, "\n"), store}
+	return zoneIdentity{strings.Join(settings, "\n"), store}
 }
 
 // difference returns the first setting on which two zones of one name disagree, and its values.

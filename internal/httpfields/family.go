@@ -12,7 +12,7 @@ import (
 // Family is a set of header fields with one value each. They report on one limit. The zero
 // value is not usable; see [FamilyByName].
 type Family struct {
-	limit, remaining, reset, clear string // the names of all fields that any server sends in this set
+	limit, remaining, reset, clear string // the names of the fields; Set deletes also those that it doesn't send
 	units                          units
 }
 
@@ -45,19 +45,19 @@ func FamilyByName(name string) (f Family, ok bool) {
 // SharesFields reports whether two families have fields of the same names.
 func (f Family) SharesFields(other Family) bool { return f.remaining == other.remaining }
 
-// Report is what a family says about one limit.
+// Report is the state of one limit after a request, for [Family.Set].
 type Report struct {
 	Limit      int64 // how many events the limit grants at once
-	Remaining  int64
+	Remaining  int64 // how many events of cost 1 could be taken now
 	ResetAfter algorithms.Micros
 	Now        algorithms.Micros // the time, since the Unix epoch
-	Denied     bool              // the request is denied,
-	RetryAfter algorithms.Micros // and may be repeated after this time
+	Denied     bool              // the request is denied
+	RetryAfter algorithms.Micros // of a denied request
 }
 
-// Set sets the family's fields. If the header has a set of these fields already, the tighter
-// set is kept, as a whole. The tighter set is the one with less remaining. If both have the
-// same remaining, it is the new one for a denied request, and else the present one.
+// Set sets the family's fields. If the header has these fields already, Set either keeps
+// all of them or replaces all of them: the fields with less remaining win. If both have the same
+// remaining, the new fields win for a denied request, and the present ones otherwise.
 func (f Family) Set(h http.Header, r Report) {
 	remaining, limit := min(r.Remaining, MaxInteger), min(r.Limit, MaxInteger)
 	if present := h[f.remaining]; len(present) > 0 {

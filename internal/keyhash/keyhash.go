@@ -12,7 +12,8 @@ import (
 // Hash is the hash of a text. It has 16 bytes and no pointer, so the garbage collector doesn't scan it.
 type Hash [2]uint64
 
-// Xor returns the combined hash of two texts. The hashes must come from two Hashers.
+// Xor combines the hashes of two texts. The hashes must come from two Hashers. From one Hasher, two
+// equal texts would give the zero Hash.
 func (h Hash) Xor(other Hash) Hash { return Hash{h[0] ^ other[0], h[1] ^ other[1]} }
 
 // Hasher hashes texts by SipHash-2-4 with 128 bits and a secret. It must be made by [New]. A Hasher is

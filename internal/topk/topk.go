@@ -12,9 +12,9 @@ import (
 //
 // It is the Space-Saving sketch of Metwally, Agrawal and El Abbadi (2005). When all counters
 // are taken, a new key takes over the counter with the least count, and goes on from that
-// count. So a count can be too high, by at most its Excess. But a key with more than its share
-// of all occurrences, one in capacity, always has a counter. "Lately" means that all counts are
-// halved once per half-life.
+// count. So a count can be too high, by at most its Excess. A key always has a counter if it makes
+// up more than 1/capacity of all occurrences. "Lately" means that all counts are halved once per
+// half-life.
 //
 // A label describes a key for people. It is made once, when the key gets a counter.
 type Sketch[Key comparable, Label any] struct {
@@ -27,7 +27,8 @@ type Sketch[Key comparable, Label any] struct {
 	nextHalving time.Time
 }
 
-// Counter says that a key occurred from Count-Excess to Count times.
+// Counter counts the occurrences of a key. The key occurred at least Count-Excess times, and at most
+// Count times.
 type Counter[Key comparable, Label any] struct {
 	Key           Key
 	Label         Label

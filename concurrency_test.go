@@ -4,78 +4,15 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
-
-// gate is an upstream whose requests to /hold end when they are let through, or when
-// their client leaves.
-type gate struct {
-	address  string
-	pass     chan struct{}
-	mu       sync.Mutex
-	inFlight int
-	most     int
-}
-
-func startGate(t *testing.T) *gate {
-	t.Helper()
-	g := &gate{pass: make(chan struct{})}
-	s := httptest.NewServer(g)
-	t.Cleanup(s.Close)
-	t.Cleanup(s.CloseClientConnections) // first
-	g.address = s.Listener.Addr().String()
-	return g
-}
-
-func (g *gate) came(n int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inFlight += n
-	g.most = max(g.most, g.inFlight)
-}
-
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.came(1)
-	defer g.came(-1)
-	switch {
-	case r.Header.Get("Upgrade") != "":
-		conn, stream, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
-		_ = stream.Flush()
-		_, _ = io.Copy(conn, stream)
-	case r.URL.Path == "/hold":
-		select {
-		case <-g.pass:
-		case <-r.Context().Done():
-		}
-	case r.URL.Path == "/short":
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// wait waits until so many requests are in flight.
-func (g *gate) wait(t *testing.T, n int) {
-	t.Helper()
-	eventually(t, fmt.Sprint(n, " are in flight"), func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.inFlight == n
-	})
-}
 
 // waitForSlots waits until so many slots are free, as a request that has one sees it.
 func waitForSlots(t *testing.T, c *caddyProcess, n int) {

@@ -11,66 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
-
-// answering is an upstream that answers as the query of a request says.
-func answering(t *testing.T) string {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		if r.Header.Get("Upgrade") != "" {
-			conn, stream, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Tokens: %s\r\n\r\n", r.Header.Get("Upgrade"), q.Get("tokens"))
-			_ = stream.Flush()
-			line, _ := stream.ReadString('\n')
-			fmt.Fprintf(stream, "you said %s", line)
-			_ = stream.Flush()
-			return
-		}
-		if q.Has("early") {
-			w.Header().Set("X-Tokens", "1000")
-			w.WriteHeader(http.StatusEarlyHints)
-			w.Header().Del("X-Tokens")
-		}
-		if q.Has("tokens") {
-			w.Header().Set("X-Tokens", q.Get("tokens"))
-		}
-		if q.Has("trailer") {
-			w.Header().Set("Trailer", "X-Tokens")
-		}
-		status, _ := strconv.Atoi(q.Get("status"))
-		w.WriteHeader(max(status, 200))
-		_, _ = io.WriteString(w, "data: begins\n\n")
-		if q.Has("stream") {
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-r.Context().Done():
-			case <-time.After(30 * time.Second):
-			}
-		}
-		if q.Has("abort") {
-			_ = http.NewResponseController(w).Flush()
-			panic(http.ErrAbortHandler)
-		}
-		if q.Has("trailer") {
-			w.Header().Set("X-Tokens", q.Get("trailer"))
-		}
-	}))
-	s.Config.ErrorLog = nil
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
-}
 
 // What a response is worth is charged, whatever becomes of it.
 func TestSettle(t *testing.T) {

@@ -4,13 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
+
+// The upstreams of the tests: talker streams what a test says, gate holds requests until a test lets
+// them pass, and answering answers as the query of a request says.
 
 // talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. What it says on
 // a stream is told by the test, piece by piece.
@@ -183,4 +188,117 @@ func (s *stream) tell(t *testing.T, text string) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the upstream does not listen")
 	}
+}
+
+// gate is an upstream whose requests to /hold end when they are let through, or when
+// their client leaves.
+type gate struct {
+	address  string
+	pass     chan struct{}
+	mu       sync.Mutex
+	inFlight int
+	most     int
+}
+
+func startGate(t *testing.T) *gate {
+	t.Helper()
+	g := &gate{pass: make(chan struct{})}
+	s := httptest.NewServer(g)
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // first
+	g.address = s.Listener.Addr().String()
+	return g
+}
+
+func (g *gate) came(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inFlight += n
+	g.most = max(g.most, g.inFlight)
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.came(1)
+	defer g.came(-1)
+	switch {
+	case r.Header.Get("Upgrade") != "":
+		conn, stream, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		_ = stream.Flush()
+		_, _ = io.Copy(conn, stream)
+	case r.URL.Path == "/hold":
+		select {
+		case <-g.pass:
+		case <-r.Context().Done():
+		}
+	case r.URL.Path == "/short":
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// wait waits until so many requests are in flight.
+func (g *gate) wait(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprint(n, " are in flight"), func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.inFlight == n
+	})
+}
+
+// answering is an upstream that answers as the query of a request says.
+func answering(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if r.Header.Get("Upgrade") != "" {
+			conn, stream, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Tokens: %s\r\n\r\n", r.Header.Get("Upgrade"), q.Get("tokens"))
+			_ = stream.Flush()
+			line, _ := stream.ReadString('\n')
+			fmt.Fprintf(stream, "you said %s", line)
+			_ = stream.Flush()
+			return
+		}
+		if q.Has("early") {
+			w.Header().Set("X-Tokens", "1000")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Del("X-Tokens")
+		}
+		if q.Has("tokens") {
+			w.Header().Set("X-Tokens", q.Get("tokens"))
+		}
+		if q.Has("trailer") {
+			w.Header().Set("Trailer", "X-Tokens")
+		}
+		status, _ := strconv.Atoi(q.Get("status"))
+		w.WriteHeader(max(status, 200))
+		_, _ = io.WriteString(w, "data: begins\n\n")
+		if q.Has("stream") {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(30 * time.Second):
+			}
+		}
+		if q.Has("abort") {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		if q.Has("trailer") {
+			w.Header().Set("X-Tokens", q.Get("trailer"))
+		}
+	}))
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
 }

@@ -126,12 +126,13 @@ func Take(requests []Request, now Micros) (allowed bool) {
 				charge = min(r.Cost, c.verdict.fits)
 			}
 			d := &c.Decision
-			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = c.Limit.algorithm.commit(c.Limit, c.State, now, charge, o, c.verdict)
+			l := c.Limit
+			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = l.algorithm.commit(l, c.State, now, charge, o, c.verdict)
 			if d.Receipt.At = now; d.Charged == 0 {
 				d.Receipt = Receipt{}
 			}
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
-				d.RetryAfter = c.Limit.algorithm.decide(c.Limit, c.State, now, r.Cost).retry
+				d.RetryAfter = l.algorithm.decide(l, c.State, now, r.Cost).retry
 			}
 		}
 		if r.Slots != nil {

@@ -48,7 +48,7 @@ func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisst
 				if inFlight == 0 {
 					o.Batch = -1
 				} else if inFlight > 0 {
-					defer redisstore.SetMaxInFlight(inFlight)()
+					o = redisstore.WithMaxInFlight(o, inFlight)
 				}
 				s := open(o)
 				for n := range 20 { // of all nodes

@@ -138,11 +138,11 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		t.Errorf("a node alone: error %v", failed)
 	}
 	for want, o := range map[string]redisstore.Options{
-		`"h" is not`:    {Address: "h:1,h"},
-		"one is not":    {Address: "h:1,/a/socket"},
-		"is not: write": {Address: "redis://:SECRET@h:1"},
-		"master_name":   {Address: "h:1", MasterName: "m"},
-		"nor with db":   {Address: "h:1", DB: 1},
+		`"h" is not`:      {Address: "h:1,h"},
+		"one is not":      {Address: "h:1,/a/socket"},
+		"is not: write":   {Address: "redis://:SECRET@h:1"},
+		"master_name":     {Address: "h:1", MasterName: "m"},
+		"leave those out": {Address: "h:1", DB: 1},
 	} {
 		o.Cluster = true
 		if _, err := redisstore.NewCluster(o, nil, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {

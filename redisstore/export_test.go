@@ -13,12 +13,11 @@ func SetClockReading(s *Store, shown time.Time) {
 	s.lastReading = clockReading{redis: shown.UnixMicro(), local: time.Now()}
 }
 
-// SetMaxInFlight sets the number of batches in flight for stores made from now on, without sends at
-// intervals. It returns a function that restores the default.
-func SetMaxInFlight(n int) func() {
-	before := defaultBounds
-	defaultBounds = inFlightBounds{eager: n, max: n}
-	return func() { defaultBounds = before }
+// WithMaxInFlight returns the options of a store with at most n batches in flight, which sends none
+// at intervals.
+func WithMaxInFlight(o Options, n int) Options {
+	o.bounds = inFlightBounds{eager: n, max: n}
+	return o
 }
 
 // ResolveRedirect returns the address of a redirect from the node at another address.

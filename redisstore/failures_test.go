@@ -138,13 +138,12 @@ func TestFlushedBudgets(t *testing.T) {
 
 // A connection that breaks is one failure, however many requests shared it.
 func TestOneBrokenCall(t *testing.T) {
-	defer redisstore.SetMaxInFlight(1)()
 	broken := make(chan struct{})
 	m := startMisbehaving(t, func(conn net.Conn) {
 		<-broken
 		_ = conn.Close()
 	})
-	s := open(t, redisstore.Options{Address: m.addr, Timeout: patient})
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: m.addr, Timeout: patient}, 1))
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	var failed atomic.Int64
@@ -173,10 +172,9 @@ func TestOneBrokenCall(t *testing.T) {
 // Requests of keys with foreign values fail alone. Other requests in their script calls succeed,
 // and the store stays in use.
 func TestPoisonedKeys(t *testing.T) {
-	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
-	s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient})
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient}, 1))
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	const each = 50

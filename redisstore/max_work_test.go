@@ -224,7 +224,6 @@ func fillLog(t testing.TB, s *redisstore.Store, l maxLimit, from algorithms.Micr
 
 // A script call is as many requests as their work allows, one at least.
 func TestWorkPerCall(t *testing.T) {
-	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	ctx := t.Context()
 	const most = algorithms.MaxLogged
@@ -242,7 +241,7 @@ func TestWorkPerCall(t *testing.T) {
 		{most, 1 << 31, 128, 20},
 	} {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: test.events, Window: 3_600_000_000})
-		s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient, Batch: test.batch})
+		s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: patient, Batch: test.batch}, 1))
 		server.Client.FlushDB(ctx)
 		ask := func(key string, cost int64) []store.Request {
 			return []store.Request{{Zone: "z", Key: key, Cost: cost, Limits: []store.Limit{limit}}}

@@ -52,6 +52,8 @@ type Options struct {
 	// SlotExpiry is how long an instance's count of slots lives after the instance has set it
 	// (default 30 s).
 	SlotExpiry time.Duration
+
+	bounds inFlightBounds // of the queue; the zero value stands for the default, which only tests change
 }
 
 // Defaults of the fields of [Options].

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -44,12 +45,13 @@ type inFlightBounds struct {
 
 const maxInFlight = 32
 
-// defaultBounds are the bounds of every store, except in tests.
-var defaultBounds = inFlightBounds{eager: 2, max: maxInFlight}
+// newQueue returns the queue of a store.
+func newQueue(o Options) queue {
+	return queue{bounds: cmp.Or(o.bounds, inFlightBounds{eager: 2, max: maxInFlight})}
+}
 
 const (
 	// sendInterval is the time between batches when inFlightBounds.eager or more are in flight.
-	// sendInterval is the time between messages when few or more are in flight.
 	sendInterval = 250 * time.Microsecond
 	// MaxQueued is the maximum time that a take waits in the queue while Redis replies.
 	MaxQueued = time.Second

@@ -74,10 +74,9 @@ func saturate(t *testing.T, server *redistest.Server) (done, failed, busy int64,
 // nothing is charged.
 func TestShed(t *testing.T) {
 	long(t)
-	defer redisstore.SetMaxInFlight(1)()
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 80*time.Millisecond)
-	s := open(t, redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1})
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1}, 1))
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	local := store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
@@ -118,10 +117,9 @@ func TestShed(t *testing.T) {
 // When Redis is silent for the timeout, all queued requests fail at once, and the breaker opens at
 // once. A slow Redis that replies is not silent.
 func TestSilent(t *testing.T) {
-	defer redisstore.SetMaxInFlight(1)()
 	const timeout = 300 * time.Millisecond
 	server := redistest.Start(t)
-	s := open(t, redisstore.Options{Address: server.Addr, Timeout: timeout, Batch: 1})
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: timeout, Batch: 1}, 1))
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	if _, err := b.Take(t.Context(), request(t, "first")); err != nil {

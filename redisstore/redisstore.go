@@ -69,14 +69,14 @@ func New(o Options, onClockStep func(back time.Duration)) (*Store, error) {
 }
 
 func newStore(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration)) *Store {
-	s := &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: queue{bounds: defaultBounds}}
+	s := &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: newQueue(o)}
 	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
 // newNode returns the Store of a node of a cluster. The nodes share slot counts.
 func newNode(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration), counts *slotCounts) *Store {
-	return &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: queue{bounds: defaultBounds}, slotCounts: counts}
+	return &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: newQueue(o), slotCounts: counts}
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }

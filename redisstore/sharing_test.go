@@ -111,13 +111,12 @@ func TestScriptThatCannotBeLoaded(t *testing.T) {
 // Callers that leave get the error of their context, and leave no state behind.
 func TestCallersThatLeave(t *testing.T) {
 	const callers, inFlight = 200, 2
-	defer redisstore.SetMaxInFlight(inFlight)()
 	answers := make(chan struct{})
 	m := startMisbehaving(t, func(c net.Conn) {
 		<-answers
 		_ = c.Close()
 	})
-	s := open(t, redisstore.Options{Address: m.addr})
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: m.addr}, inFlight))
 	goroutines := runtime.NumGoroutine()
 	ctx, leave := context.WithCancel(context.Background())
 	var came, left atomic.Int64

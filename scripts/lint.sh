@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, go vet and staticcheck. The linters are pinned in tools/go.mod.
+# Formatting, the size of files and lines, go vet and staticcheck. The linters are pinned in
+# tools/go.mod.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,6 +9,11 @@ if [[ -n $unformatted ]]; then
 	echo "gofumpt would change (run: make format):" "$unformatted" >&2
 	exit 1
 fi
+git ls-files '*.go' '*.lua' | xargs awk '
+	FNR > 500 { large[FILENAME] = 1 }
+	length > 140 && FILENAME !~ /_test\.go$/ { print FILENAME ":" FNR ": a line of more than 140 characters"; failed = 1 }
+	END { for (file in large) { print file ": more than 500 lines: give its second subject a file"; failed = 1 }; exit failed }
+' >&2
 modules=(. redisstore/linear)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)

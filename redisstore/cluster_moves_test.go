@@ -198,6 +198,18 @@ func ends(t *testing.T, c *redistest.Cluster, slot int) (from, to *redistest.Ser
 	return from, to
 }
 
+// moveSlot moves a slot with one key to another node, and calls check at each stage.
+func moveSlot(t *testing.T, c *redistest.Cluster, slot int, check func(when string)) {
+	t.Helper()
+	from, to := ends(t, c, slot)
+	c.BeginMove(t, slot, from, to)
+	check("before the key moves")
+	c.MoveKeys(t, slot, 1, from, to)
+	check("when the key has moved")
+	c.EndMove(t, slot, from, to)
+	check("when the slot has moved")
+}
+
 // While a slot moves, a key that is on neither node yet begins on the new one.
 func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})
@@ -308,7 +320,6 @@ func testClusterRenews(t *testing.T, c *redistest.Cluster) {
 	const expiry = 2 * time.Second
 	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	slot := c.Slot(t, "renewed")
-	from, to := ends(t, c, slot)
 	first, second := takeSlot(t, s, "renewed", 3), takeSlot(t, s, "renewed", 3)
 	held := func(when string) {
 		t.Helper()
@@ -319,12 +330,7 @@ func testClusterRenews(t *testing.T, c *redistest.Cluster) {
 		}
 		leaveSlot(t, s, third)
 	}
-	c.BeginMove(t, slot, from, to)
-	held("before the key moves")
-	c.MoveKeys(t, slot, 1, from, to)
-	held("when the key has moved")
-	c.EndMove(t, slot, from, to)
-	held("when the slot has moved")
+	moveSlot(t, c, slot, held)
 	leaveSlot(t, s, first)
 	leaveSlot(t, s, second)
 	if n := takeSlot(t, s, "renewed", 3).Outcome.Slots.InFlight; n != 1 {

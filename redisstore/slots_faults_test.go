@@ -127,7 +127,6 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	other := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	slot := c.Slot(t, "set elsewhere")
-	from, to := ends(t, c, slot)
 	held := takeSlot(t, s, "set elsewhere", 3)
 	stays := func(when string) {
 		t.Helper()
@@ -136,12 +135,7 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 			t.Errorf("%s: %d in flight, want 1", when, n)
 		}
 	}
-	c.BeginMove(t, slot, from, to)
-	stays("before the key moves")
-	c.MoveKeys(t, slot, 1, from, to)
-	stays("when the key has moved")
-	c.EndMove(t, slot, from, to)
-	stays("when the slot has moved")
+	moveSlot(t, c, slot, stays)
 	leaveSlot(t, s, held)
 	redistest.WaitFor(t, "the slot to be free", func() bool { return slotCounts(t, other, "set elsewhere") == 0 })
 }

@@ -346,14 +346,14 @@ func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (e
 	case *string:
 		*field, err = value(d, o.Example)
 	case *int64:
-		*field, err = positiveInteger(d, o.Example)
+		*field, err = positive(integer, d, o.Example)
 	case **int64:
 		*field = new(int64)
 		**field, err = integer(d, o.Example)
 	case *caddy.Duration:
 		*field, err = positiveDuration(d, o.Example)
 	case *float64:
-		*field, err = positiveFraction(d, o.Example)
+		*field, err = positive(fraction, d, o.Example)
 	}
 	return err
 }

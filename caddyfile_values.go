@@ -59,11 +59,12 @@ func integer(d *caddyfile.Dispenser, example string) (int64, error) {
 	return parseValue(d, example, parseInteger)
 }
 
-func positiveInteger(d *caddyfile.Dispenser, example string) (int64, error) {
+// positive reads a number above 0, as read does.
+func positive[T int64 | float64](read func(*caddyfile.Dispenser, string) (T, error), d *caddyfile.Dispenser, example string) (T, error) {
 	option := d.Val()
-	n, err := integer(d, example)
+	n, err := read(d, example)
 	if err == nil && n <= 0 {
-		return 0, fmt.Errorf("%s must be above 0, not %d: write for example %s %s", option, n, option, example)
+		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s %s", option, n, option, example)
 	}
 	return n, err
 }
@@ -106,15 +107,6 @@ func positiveDuration(d *caddyfile.Dispenser, example string) (caddy.Duration, e
 
 func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
 	return parseValue(d, example, parseFraction)
-}
-
-func positiveFraction(d *caddyfile.Dispenser, example string) (float64, error) {
-	option := d.Val()
-	n, err := fraction(d, example)
-	if err == nil && n <= 0 {
-		return 0, fmt.Errorf("%s must be above 0, not %v: write for example %s %s", option, n, option, example)
-	}
-	return n, err
 }
 
 func parseFraction(what, text, example string) (float64, error) {

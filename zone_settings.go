@@ -71,7 +71,7 @@ func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), exam
 	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
 }
 
-// flag reads an option without a value.
+// presence reads an option without a value.
 func presence(d *caddyfile.Dispenser) (bool, error) { return true, noValue(d) }
 
 // percent reads the value of enforce.
@@ -252,7 +252,10 @@ func (z *zone) identify(store string) zoneIdentity {
 // difference returns the first setting on which two zones of one name disagree, and its values.
 func (z *zone) difference(other *zone) (name, one, two string) {
 	for _, s := range zoneSettings() {
-		if one, two := s.describe(z), s.describe(other); s.identifies && one != two {
+		if !s.identifies {
+			continue
+		}
+		if one, two := s.describe(z), s.describe(other); one != two {
 			return s.name, one, two
 		}
 	}

@@ -65,8 +65,7 @@ func (s Set) compose(body string) string {
 	return withRoom(b.String())
 }
 
-// withRoom gives tables room for a batch of usual size, because growing a table costs more than
-// filling it.
+// withRoom gives tables room for a few entries, because growing a table costs more than filling it.
 func withRoom(script string) string {
 	const room = 8
 	return strings.ReplaceAll(script, "{--[[room]]}", "{"+strings.Repeat("nil,", room)+"}")

@@ -118,7 +118,7 @@ func TestBanTimeline(t *testing.T) {
 			{-1, true, hour},
 			{half, true, half}, // the step is saved
 			{half, false, 0},
-			{-hour - half, false, 2 * hour}, // the refusal before counts, too
+			{-hour - half, false, 2 * hour}, // the denial before counts, too
 			{2*hour - 1, true, 1},
 			{1, false, 0},
 		}},
@@ -133,7 +133,7 @@ func TestBanTimeline(t *testing.T) {
 	}
 }
 
-// Random bans keep what they promise: as many refusals bring one, it stands exactly as
+// Random bans keep what they promise: as many denials bring one, it stands exactly as
 // long as it says, and all is forgotten exactly when reset-after says.
 func TestBanLaws(t *testing.T) {
 	for seed := range uint64(2000) {
@@ -148,12 +148,12 @@ func TestBanLaws(t *testing.T) {
 				before := z.state()
 				z.zone.Cost = 0 // a peek
 				if stood, rest, _ := z.take(0); stood || rest != 0 || z.state() != before {
-					t.Fatalf("seed %d: %+v: a peek after %d refusals: %v %d", seed, b, n, stood, rest)
+					t.Fatalf("seed %d: %+v: a peek after %d denials: %v %d", seed, b, n, stood, rest)
 				}
 				z.zone.Cost = 1
 				stood, rest, _ := z.take(0)
 				if want := n == b.After-1; stood || (rest > 0) != want || want && rest != length {
-					t.Fatalf("seed %d: %+v: refusal %d of %d: ends in %d, want %d", seed, b, n+1, b.After, rest, length)
+					t.Fatalf("seed %d: %+v: denial %d of %d: ends in %d, want %d", seed, b, n+1, b.After, rest, length)
 				}
 			}
 			stands := z.state()
@@ -187,7 +187,7 @@ func TestBanLaws(t *testing.T) {
 	}
 }
 
-// Only what the zone's own limits refuse counts, shadows and all modes alike.
+// Only what the zone's own limits deny counts, shadows and all modes alike.
 func TestBanCountsItsOwnRefusals(t *testing.T) {
 	z := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
 	full := newBanned(t, Ban{After: 1, Window: minute, Duration: minute, Max: minute})
@@ -196,16 +196,16 @@ func TestBanCountsItsOwnRefusals(t *testing.T) {
 	for _, mode := range []Mode{Binary, Nary, Uniform, Force} {
 		*z.zone.Checks[0].State, z.zone.Mode = State{}, mode
 		if _, rest, reset := z.take(0, full.zone); rest != 0 || reset != 0 {
-			t.Errorf("%v: what another zone refuses counts", mode)
+			t.Errorf("%v: what another zone denies counts", mode)
 		}
 	}
 	*z.zone.Checks[0].State, z.zone.Mode, z.zone.Shadow = State{}, Binary, true
 	z.take(0)
 	if _, rest, _ := z.take(0); rest != minute {
-		t.Errorf("what a shadow would refuse doesn't count: %d", rest)
+		t.Errorf("what a shadow would deny doesn't count: %d", rest)
 	}
 	if r := []Request{z.zone}; !Take(r, z.now) || !z.zone.Ban.Decision.Stands || z.zone.Ban.Decision.EndsAfter != minute {
-		t.Errorf("the ban of a shadow refuses, or doesn't say that it would: %+v", z.zone.Ban.Decision)
+		t.Errorf("in shadow mode: ban %+v, want one that is reported and denies nothing", z.zone.Ban.Decision)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestBanAndDelay(t *testing.T) {
 	z.zone.MaxWait = second
 	z.take(0)
 	if _, rest, _ := z.take(0); rest != 0 {
-		t.Error("a request that is held counts as refused")
+		t.Error("a request that is held counts as denied")
 	}
 	if _, rest, _ := z.take(0); rest != minute {
 		t.Errorf("a request that would be held too long: the ban ends in %d", rest)

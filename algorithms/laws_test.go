@@ -193,7 +193,7 @@ func TestRefusalChangesNothing(t *testing.T) {
 		h.mode = Binary
 		before := h.copy()
 		if d := h.take(h.now, h.ask(h.now, 0).Remaining+1); !d.Allowed && before.text() != h.text() {
-			t.Errorf("a refusal changed %+v to %+v", before.state, h.state)
+			t.Errorf("a denial changed %+v to %+v", before.state, h.state)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 		cost := 1 + r.Int64N(h.limit.Burst)
 		d := h.take(h.now, cost)
 		if !d.Allowed && h.mode == Force {
-			t.Fatal("force refused")
+			t.Fatal("force denied")
 		}
 		if d.Allowed {
 			if d.RetryAfter != 0 {
@@ -212,13 +212,13 @@ func TestRetryAfterIsExact(t *testing.T) {
 			return
 		}
 		if d.RetryAfter <= 0 || d.RetryAfter == Forever {
-			t.Fatalf("refused cost %d with retry after %d", cost, d.RetryAfter)
+			t.Fatalf("denied cost %d with retry after %d", cost, d.RetryAfter)
 		}
 		if h.ask(h.now+d.RetryAfter-1, cost).Allowed {
 			t.Errorf("cost %d allowed 1 µs before its retry after of %d", cost, d.RetryAfter)
 		}
 		if !h.ask(h.now+d.RetryAfter, cost).Allowed {
-			t.Errorf("cost %d refused at its retry after of %d", cost, d.RetryAfter)
+			t.Errorf("cost %d denied at its retry after of %d", cost, d.RetryAfter)
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 	})
 }
 
-// The debt that uniform makes of refused requests is bounded, and so is the time
+// The debt that uniform makes of denied requests is bounded, and so is the time
 // it keeps a client out once the client pauses.
 func TestUniformDebtIsBounded(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
@@ -362,7 +362,7 @@ var facts = map[string]struct {
 func TestGrantedStaysWithinTheBound(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		bound := facts[h.limit.algorithm.Name].bound
-		h.charges = h.charges[:0] // counted is what is granted: not what uniform charges refusals
+		h.charges = h.charges[:0] // counted is what is granted: not what uniform charges denials
 		for range 100 {           // greedy: as soon and as much as it will give
 			d := h.ask(h.now, 1)
 			if h.mode == Force {
@@ -440,7 +440,7 @@ func (h *history) withinBound(t *testing.T, bound func(*Limit, Micros) int64) {
 func TestRefundGivesBackTheCharge(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.mode == Uniform {
-			h.mode = Binary // else a refusal would be charged
+			h.mode = Binary // else a denial would be charged
 		}
 		never := h.copy()
 		d := h.take(h.now, 1+r.Int64N(3))

@@ -10,7 +10,7 @@ import (
 // clocks that differ.
 
 // Waits are exact, too: a request that is held passes at the first instant at which
-// it would pass without, and one that is refused can be held from its retry-after
+// it would pass without, and one that is denied can be held from its retry-after
 // on, not 1 µs sooner.
 func TestWaitIsExact(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
@@ -48,7 +48,7 @@ func TestWaitIsExact(t *testing.T) {
 				t.Errorf("held 1 µs before the retry after of %d: %+v", d.RetryAfter, e)
 			}
 			if e := h.ask(h.now+d.RetryAfter, cost); !e.Allowed || e.Wait > h.maxWait {
-				t.Errorf("refused at the retry after of %d: %+v", d.RetryAfter, e)
+				t.Errorf("denied at the retry after of %d: %+v", d.RetryAfter, e)
 			}
 		}
 	})
@@ -110,10 +110,10 @@ func randomSeveral(t *testing.T, r *rand.Rand) (requests several) {
 	return requests
 }
 
-// A request of several zones and limits that is refused passes, if nothing else is
+// A request of several zones and limits that is denied passes, if nothing else is
 // charged, at the longest retry-after of them, and not 1 µs before.
 func TestRetryAfterOfSeveralIsExact(t *testing.T) {
-	refused := 0
+	denied := 0
 	for seed := range uint64(6000) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		requests, now := randomSeveral(t, r), start+r.Int64N(minute)
@@ -134,7 +134,7 @@ func TestRetryAfterOfSeveralIsExact(t *testing.T) {
 		wait := requests.retryAfter()
 		switch early, later := requests.copy(), requests.copy(); {
 		case wait <= 0:
-			t.Errorf("refused without a retry-after")
+			t.Errorf("denied without a retry-after")
 		case wait == Forever:
 			if Take(later, now+1000*minute) {
 				t.Errorf("allowed, and was told never")
@@ -142,14 +142,14 @@ func TestRetryAfterOfSeveralIsExact(t *testing.T) {
 		case Take(early, now+wait-1):
 			t.Errorf("allowed 1 µs before the retry-after of %d", wait)
 		case !Take(later, now+wait):
-			t.Errorf("refused at the retry-after of %d%v", wait, later)
+			t.Errorf("denied at the retry-after of %d%v", wait, later)
 		default:
-			refused++
+			denied++
 		}
 		for i, request := range requests {
 			for j, c := range request.Checks {
 				if request.Mode != Uniform && (c.Decision.Charged != 0 || (&history{state: c.State}).text() != (&history{state: before[i].Checks[j].State}).text()) && c.Limit.withheld == 0 {
-					t.Errorf("zone %d was charged for a refused request", i)
+					t.Errorf("zone %d was charged for a denied request", i)
 				}
 			}
 		}
@@ -157,8 +157,8 @@ func TestRetryAfterOfSeveralIsExact(t *testing.T) {
 			t.Fatalf("seed %d:%v", seed, requests)
 		}
 	}
-	if refused < 1000 {
-		t.Errorf("only %d of 6000 were refused", refused)
+	if denied < 1000 {
+		t.Errorf("only %d of 6000 were denied", denied)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestSequentialClientIsHeldToTheRate(t *testing.T) {
 			spent := l.algorithm.Name != "smooth" || h.state.A == l.Burst*l.window
 			d := h.take(h.now, cost)
 			if !d.Allowed {
-				t.Fatalf("refused: %+v", d)
+				t.Fatalf("denied: %+v", d)
 			}
 			h.now += d.Wait
 			if !held { // the one that finds nothing left counts as the first

@@ -6,7 +6,7 @@ import "testing"
 type step struct {
 	at        Micros // after the start, in ms
 	cost      int64
-	charged   int64 // -1: the request is refused
+	charged   int64 // -1: the request is denied
 	remaining int64
 	retry     Micros // ms
 	reset     Micros // ms
@@ -74,7 +74,7 @@ func TestTimelines(t *testing.T) {
 		{"fixed window: a day is a day of UTC", Quota{Algorithm: "fixed_window", Events: 1, Window: 24 * 60 * minute, Align: "clock"}, Binary, []step{
 			{0, 1, 1, 0, 0, 12 * 60 * 60_000}, // the start is noon
 		}},
-		{"fixed window: a charged refusal restarts it", Quota{Algorithm: "fixed_window", Events: 2, Window: minute}, Uniform, []step{
+		{"fixed window: a charged denial restarts it", Quota{Algorithm: "fixed_window", Events: 2, Window: minute}, Uniform, []step{
 			{0, 2, 2, 0, 0, 60_000},
 			{30_000, 1, -1, 0, 60_000, 60_000},
 			{89_999, 1, -1, 0, 60_000, 60_000},

@@ -197,7 +197,7 @@ func TestPoisonedKeys(t *testing.T) {
 		})
 		all.Go(func() {
 			_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
-			wantReason(t, "taking from what is no budget", err, store.ReasonKey)
+			wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey)
 		})
 	}
 	redistest.WaitFor(t, "all but one that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 2*each-1 })
@@ -208,12 +208,12 @@ func TestPoisonedKeys(t *testing.T) {
 	}
 	for i := range each {
 		_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
-		wantReason(t, "taking from what is no budget", err, store.ReasonKey)
+		wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey)
 	}
 	r := request(t, "bad 0")
 	r[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1, B: 1}}}
-	wantReason(t, "giving back to what is no budget", refund(b, r, 1), store.ReasonKey)
-	wantReason(t, "charging what is no budget", correct(b, store.Correction{Request: &r[0], Charge: 1}), store.ReasonKey)
+	wantReason(t, "giving back to a value that is not a budget", refund(b, r, 1), store.ReasonKey)
+	wantReason(t, "charging a value that is not a budget", correct(b, store.Correction{Request: &r[0], Charge: 1}), store.ReasonKey)
 	if b.Open() {
 		t.Error("the store is not asked any more")
 	}

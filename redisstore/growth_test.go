@@ -52,14 +52,14 @@ func TestWorkPerDecision(t *testing.T) {
 					t.Errorf("%s: %d script calls, want 1", what, calls)
 				}
 			}
-			decide("refused", g.Last, 1, false)
+			decide("denied", g.Last, 1, false)
 			decide("peek", g.Last, 0, true)
 			decide("allowed", passes, 1, true)
 			if g.Entries > 0 {
 				decide("half has expired", (g.First+g.Last)/2+g.Limit.Window, 1, true)
 				decide("almost all has expired", g.Last+g.Limit.Window-1, 1, true)
 			}
-			decide("refused, after the clock has stepped back", g.Last-3_600_000_000, 1, false)
+			decide("denied, after the clock has stepped back", g.Last-3_600_000_000, 1, false)
 			decide("peek, after the clock has stepped back", g.Last-3_600_000_000, 0, true)
 		})
 	}

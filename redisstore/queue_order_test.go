@@ -26,14 +26,14 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	var refuse atomic.Bool
+	var unreachable atomic.Bool
 	dial := s.newClient
 	s.newClient = func() *redis.Client {
 		o := *dial().Options()
 		connect := o.Dialer
 		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if refuse.Load() {
-				return nil, errors.New("refused")
+			if unreachable.Load() {
+				return nil, errors.New("unreachable")
 			}
 			return connect(ctx, network, address)
 		}
@@ -66,7 +66,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 		if ended = true; c.err == nil {
 			t.Error("a take got a connection, want that it got none")
 		}
-		refuse.Store(false)
+		unreachable.Store(false)
 		s.queue.mu.Lock()
 		s.scheduleSendLocked()
 		s.queue.mu.Unlock()
@@ -74,7 +74,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 			t.Errorf("allowed %v, error %v, want that the take sees the refund", allowed, err)
 		}
 	}
-	refuse.Store(true)
+	unreachable.Store(true)
 	s.reconnect(s.conns)
 	s.sendBatch(b, false)
 	s.sendBatches(s.nextBatch())

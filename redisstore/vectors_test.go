@@ -57,9 +57,9 @@ type replay struct {
 const (
 	// A request that can never pass is told so, and not to come back.
 	neverIsNever = "never is never"
-	// Remaining is never negative, and a request that is refused is refused: debt
-	// is told by the wait.
-	debtIsRefused = "debt is refused"
+	// Remaining is never negative. A request that is charged although it is denied stays
+	// denied. Debt shows only in the wait.
+	debtIsDenied = "debt is denied"
 	// While it is too early for another request, nothing remains, and retry after
 	// says when it no longer is.
 	notYet = "nothing remains while it is too early"
@@ -212,12 +212,12 @@ var replays = map[string]replay{
 	"risingstack_rate_limiter/upstream spec: empty, max 1, mode uniform":              in(algorithms.Uniform, one(quota("sliding_log", 1, 1))),
 	"risingstack_rate_limiter/upstream spec: empty, max 2, minDiff 50, mode binary":   one(quota("sliding_log", 2, 1)),
 	"risingstack_rate_limiter/upstream spec: empty, max 2, minDiff 50, mode nary":     in(algorithms.Nary, one(quota("sliding_log", 2, 1))),
-	"risingstack_rate_limiter/upstream spec: fresh item at 2001, max 1, mode uniform": logOf(algorithms.Uniform, one(quota("sliding_log", 1, 1)), 2001).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: fresh item at 2001, max 1, mode uniform": logOf(algorithms.Uniform, one(quota("sliding_log", 1, 1)), 2001).but(debtIsDenied, 0),
 	"risingstack_rate_limiter/upstream spec: fresh item at 2001, max 1, mode nary":    logOf(algorithms.Nary, one(quota("sliding_log", 1, 1)), 2001),
-	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode uniform": logOf(algorithms.Uniform, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode uniform": logOf(algorithms.Uniform, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501).but(debtIsDenied, 0),
 	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode binary":  logOf(algorithms.Binary, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501),
 	"risingstack_rate_limiter/upstream spec: two limits 1000/500, second has fresh item at 2501, mode nary":    logOf(algorithms.Nary, several(quota("sliding_log", 1, 0.5), quota("sliding_log", 1, 1)), 2501),
-	"risingstack_rate_limiter/upstream spec: batch of 2, max 2, fresh item at 2001, mode uniform":              logOf(algorithms.Uniform, one(quota("sliding_log", 2, 1)), 2001).but(debtIsRefused, 0),
+	"risingstack_rate_limiter/upstream spec: batch of 2, max 2, fresh item at 2001, mode uniform":              logOf(algorithms.Uniform, one(quota("sliding_log", 2, 1)), 2001).but(debtIsDenied, 0),
 	"risingstack_rate_limiter/upstream spec: batch of 2, max 2, fresh item at 2001, mode nary":                 logOf(algorithms.Nary, one(quota("sliding_log", 2, 1)), 2001),
 	"risingstack_rate_limiter/binary 3 per 1000":                                                               one(quota("sliding_log", 3, 1000)),
 	"risingstack_rate_limiter/binary batch":                                                                    one(quota("sliding_log", 5, 1000)),
@@ -265,7 +265,7 @@ var notReplayed = map[string]string{
 	"bucket4j/upstream: estimation":                         "begins empty and is filled in one step, which no limit here does",
 	"bucket4j/upstream: blocking":                           "no steps",
 	"classdojo_rolling_rate_limiter/option":                 "no steps",
-	"fixed_window/resetExpiryOnChange":                      "allowed requests restart the window: a client below the limit would be refused for ever",
+	"fixed_window/resetExpiryOnChange":                      "allowed requests restart the window: a client below the limit would be denied for ever",
 	"fixed_window/store operations":                         "no steps",
 	"guava_smooth_bursty/testBurstyAndUpdate":               "the rate changes and keeps the fraction that is saved up: here a changed limit is a new budget",
 	"guava_smooth_warming_up/testWarmUpAndUpdate":           "the rate changes and keeps the fraction that is saved up: here a changed limit is a new budget",

@@ -52,7 +52,7 @@ func (s *Store) sendBatch(b *batch, asking bool) {
 			}
 		}
 		replied = replied || !isTimeout(sc.err)
-		s.slotCounts.recordReply(sc, sc.err, deadline)
+		s.slotCounts.recordReply(sc, deadline)
 	}
 	var retries []*pendingCall
 	for _, sc := range scriptCalls {

@@ -186,9 +186,9 @@ func (counts *slotCounts) addOps(b *batch) {
 	counts.scheduleSetLocked()
 }
 
-// recordReply records what the end of a script call means for its slots. err is the error of the
-// script call. Without a reply, the script call can run until the deadline.
-func (counts *slotCounts) recordReply(sc *scriptCall, err error, deadline time.Time) {
+// recordReply records what the end of a script call means for its slots. Without a reply, the
+// script call can run until the deadline.
+func (counts *slotCounts) recordReply(sc *scriptCall, deadline time.Time) {
 	if len(sc.slotsOps) == 0 {
 		return
 	}
@@ -196,11 +196,11 @@ func (counts *slotCounts) recordReply(sc *scriptCall, err error, deadline time.T
 	now := counts.at(time.Now())
 	for _, op := range sc.slotsOps {
 		switch {
-		case err == nil && op.err == nil && op.known:
+		case sc.err == nil && op.err == nil && op.known:
 			counts.table.Replied(op.Op, op.taken, op.found, now)
-		case err == nil: // the script reports an error of the key
+		case sc.err == nil: // the script reports an error of the key
 			counts.table.Lost(op.Op, now, now)
-		case certainlyNotRun(err) || !sc.payload.sent:
+		case sc.certainlyNotRun():
 			counts.table.NotRun(op.Op, now)
 		default:
 			counts.table.Lost(op.Op, counts.at(deadline), now)

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,64 +16,13 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// fences returns what stands in the code blocks of a language, of a file.
-func fences(t *testing.T, file, language string) (found []string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
-		found = append(found, s[1])
-	}
-	return found
-}
-
-// Every Caddyfile in the README and in docs is adapted and provisioned, and so is JSON.
-func TestSnippets(t *testing.T) {
-	t.Setenv("REDIS_PASSWORD", "secret")
-	t.Setenv("SENTINEL_PASSWORD", "secret")
-	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
-	files, err := filepath.Glob("docs/*.md")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no docs", err)
-	}
-	files = slices.DeleteFunc(files, func(file string) bool { return file == "docs/performance.md" }) // numbers alone
-	for _, file := range append(files, "README.md") {
-		caddyfiles, inJSON := fences(t, file, "caddyfile"), fences(t, file, "json")
-		if len(caddyfiles)+len(inJSON) < 3 {
-			t.Fatalf("only %d snippets found in %s", len(caddyfiles)+len(inJSON), file)
-		}
-		for i, text := range caddyfiles {
-			t.Run(fmt.Sprint(file, " ", i+1), func(t *testing.T) {
-				config, err := adapt(t, []byte(text))
-				if err == nil {
-					err = validate(config)
-				}
-				if err != nil {
-					t.Errorf("%v in\n%s", err, text)
-				}
-			})
-		}
-		for i, text := range inJSON {
-			t.Run(fmt.Sprint(file, " JSON ", i+1), func(t *testing.T) {
-				if err := validateFence(text); err != nil {
-					t.Errorf("%v in\n%s", err, text)
-				}
-			})
-		}
-	}
-}
 
 // No example gives every single IPv6 address a budget of its own: one customer has many.
 func TestExamplesHavePrefixes(t *testing.T) {
-	files, _ := filepath.Glob("docs/*.md")
 	examples, _ := filepath.Glob("examples/*/Caddyfile")
 	texts := make(map[string]string)
-	for _, file := range append(files, "README.md") {
+	for _, file := range pages(t) {
 		texts[file] = strings.Join(fences(t, file, "caddyfile"), "")
 	}
 	for _, file := range append(examples, "Caddyfile.example") {

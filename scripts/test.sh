@@ -68,7 +68,8 @@ case "$*" in
 	run . ./algorithms
 	run . -run "$alone" ./redisstore
 	run redisstore/linear -race ./... # a module of its own
-	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and another one
+	run internal/plugintest ./...     # another one, with the newest Caddy
+	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and a third
 	;;
 -short) run . -short ./... ;;
 *) run . -race "$@" ./... ;;

@@ -1,0 +1,14 @@
+// Command plugintest is the newest Caddy with the rate limiter and the plugins that the recipes use.
+// It is a module of its own, so that the plugins don't get into a Caddy built with this module.
+package main
+
+import (
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	_ "github.com/caddy-rate-limit/caddy-rate-limit"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+)
+
+func main() {
+	caddycmd.Main()
+}

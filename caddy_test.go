@@ -40,6 +40,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// writeCaddyCommand writes a program that is Caddy.
+func writeCaddyCommand(t testing.TB, path string) {
+	t.Helper()
+	program, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, fmt.Sprintf("#!/bin/sh\n%s=1 exec %s \"$@\"\n", beCaddy, program), 0o755)
+}
+
 // caddyProcess is a running Caddy with a site and an admin endpoint.
 type caddyProcess struct {
 	site  string // host:port, also {$SITE} in its Caddyfile

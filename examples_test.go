@@ -7,8 +7,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -224,6 +226,53 @@ func TestExampleWithRedisCluster(t *testing.T) {
 		}
 	}
 	shareExample(t, "redis-cluster", strings.Join(nodes[:3], " "))
+}
+
+// The picture of the README shows what the script prints: three Caddys together allow exactly the limit.
+func TestThreeCaddysScript(t *testing.T) {
+	long(t)
+	for _, program := range []string{"bash", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	caddy := filepath.Join(t.TempDir(), "caddy")
+	writeCaddyCommand(t, caddy)
+	script := exec.Command("scripts/three-caddys.sh")
+	script.Env = append(os.Environ(), "CADDY="+caddy, "REDIS_PORT="+redistest.FreePort(t), "PORT="+freePorts(t, 3))
+	output, err := script.CombinedOutput()
+	sum := regexp.MustCompile(`together +100 +200\b`)
+	if err != nil || !sum.Match(output) {
+		t.Errorf("%v\n%s", err, output)
+	}
+	picture, err := os.ReadFile("docs/three-caddys.svg")
+	if err != nil || !sum.Match(picture) {
+		t.Errorf("docs/three-caddys.svg: %v", err)
+	}
+}
+
+// freePorts returns the first of several free ports in a row.
+func freePorts(t *testing.T, n int) string {
+	t.Helper()
+	for range 100 {
+		first, err := strconv.Atoi(redistest.FreePort(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := 1
+		for ; free < n; free++ {
+			listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+free))
+			if err != nil {
+				break
+			}
+			_ = listener.Close()
+		}
+		if free == n {
+			return strconv.Itoa(first)
+		}
+	}
+	t.Fatal("no free ports in a row")
+	return ""
 }
 
 // startUsage starts a Caddy with an example that stands alone: its site is :8080, and what

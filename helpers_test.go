@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,6 +23,17 @@ func long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it takes long")
+	}
+}
+
+// writeFile writes a file, and the directories that it is in.
+func writeFile(t testing.TB, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
 	}
 }
 

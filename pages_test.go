@@ -187,13 +187,9 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 		}
 	}
 	bin := filepath.Join(p.dir, ".bin")
-	program, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.write(t, filepath.Join(bin, "caddy"), fmt.Sprintf("#!/bin/sh\n%s=1 exec %s \"$@\"\n", beCaddy, program), 0o755)
+	writeCaddyCommand(t, filepath.Join(bin, "caddy"))
 	curl, _ := exec.LookPath("curl")
-	p.write(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec %s -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755) // no progress, but errors
+	writeFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec %s -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755) // no progress, but errors
 	p.env = append(os.Environ(),
 		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"HOME="+p.dir, "XDG_DATA_HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir,
@@ -221,17 +217,7 @@ func (p *pageRun) copyExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.write(t, filepath.Join(p.dir, file), p.withPorts(string(text)), 0o644)
-	}
-}
-
-func (p *pageRun) write(t *testing.T, path, text string, mode os.FileMode) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
+		writeFile(t, filepath.Join(p.dir, file), p.withPorts(string(text)), 0o644)
 	}
 }
 
@@ -353,7 +339,7 @@ func (p *pageRun) startCaddy(t *testing.T) {
 		p.startRedis(t)
 	}
 	file := map[string]string{"caddyfile": "Caddyfile", "json": "caddy.json"}[p.config.language]
-	p.write(t, filepath.Join(p.dir, file), p.withPorts(p.config.text), 0o644)
+	writeFile(t, filepath.Join(p.dir, file), p.withPorts(p.config.text), 0o644)
 	p.current = p.start(t, "caddy run --config "+file)
 }
 

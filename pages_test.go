@@ -131,6 +131,26 @@ func TestSnippets(t *testing.T) {
 var notRun = map[string]string{
 	"xcaddy build":      "the module is not published; scripts/xcaddy.sh builds it from the checkout",
 	"./scripts/test.sh": "it runs this test",
+	"docker ":           "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
+	"sudo ":             "it changes the system",
+	"go doc ":           "it needs the module's directory",
+}
+
+// No exception outlives the command that it was made for.
+func TestNotRunIsUsed(t *testing.T) {
+	var all strings.Builder
+	for _, page := range pages(t) {
+		for _, b := range blocksOf(t, page) {
+			for _, c := range commandsOf(b) {
+				all.WriteString("\n" + c.line)
+			}
+		}
+	}
+	for beginning := range notRun {
+		if !strings.Contains(all.String(), "\n"+beginning) {
+			t.Errorf("no page has a command that begins with %q", beginning)
+		}
+	}
 }
 
 // Every command on a page does what the page shows.

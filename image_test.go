@@ -1,0 +1,61 @@
+package ratelimit
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The Dockerfile copies files that are there, and its health check tells a Caddy that runs from one
+// that doesn't.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dockerfile := strings.ReplaceAll(string(text), "\\\n", "")
+	ignored, err := os.ReadFile(".dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := regexp.MustCompile(`(?m)^COPY (\w\S*) /`).FindAllStringSubmatch(dockerfile, -1)
+	built := regexp.MustCompile(`go build .* \./(\S+)\n`).FindStringSubmatch(dockerfile)
+	if len(copied) == 0 || built == nil {
+		t.Fatal("the Dockerfile copies nothing, or builds nothing")
+	}
+	files := []string{built[1]}
+	for _, c := range copied {
+		files = append(files, c[1])
+	}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+		if regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(strings.SplitN(file, "/", 2)[0]) + `$`).Match(ignored) {
+			t.Errorf(".dockerignore keeps %s out of the image", file)
+		}
+	}
+	check := regexp.MustCompile(`HEALTHCHECK.*\tCMD (.*)\n`).FindStringSubmatch(dockerfile)
+	if check == nil {
+		t.Fatal("the Dockerfile has no health check")
+	}
+	if _, err := exec.LookPath("wget"); err != nil {
+		t.Skip(err)
+	}
+	c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
+	healthy := func() bool {
+		command := strings.ReplaceAll(check[1], "127.0.0.1:2019", c.admin)
+		return exec.Command("sh", "-c", strings.Replace(command, "wget", "wget --tries=1", 1)).Run() == nil
+	}
+	if !healthy() {
+		t.Error("a Caddy that runs counts as broken")
+	}
+	_ = c.process.Process.Kill()
+	<-c.ended
+	if healthy() {
+		t.Error("a Caddy that has ended counts as healthy")
+	}
+}

@@ -318,70 +318,6 @@ func statuses(t *testing.T, c *caddyProcess, method string, header []string, pat
 
 func repeat(path string, n int) []string { return slices.Repeat([]string{path}, n) }
 
-func TestExampleLogin(t *testing.T) {
-	c := startUsage(t, "login")
-	right, wrong := "/login?user=alice&password=correct", "/login?user=alice&password=guess"
-	if got := statuses(t, c, "POST", nil, repeat(right, 30)...); got != strings.Repeat("200 ", 30) {
-		t.Errorf("right passwords: %s", got)
-	}
-	if got := statuses(t, c, "POST", nil, repeat(wrong, 7)...); got != "401 401 401 401 401 429 429 " {
-		t.Errorf("wrong passwords: %s", got)
-	}
-	if got := statuses(t, c, "POST", nil, right); got != "429 " {
-		t.Errorf("the right one at last: %s", got)
-	}
-}
-
-func TestExampleAPIPlans(t *testing.T) {
-	t.Parallel()
-	c := startUsage(t, "api-plans")
-	for _, test := range []struct{ key, policy string }{
-		{"key-of-alice", `"api";q=200;w=1, "api/2";q=1000000;w=86400`},
-		{"key-of-anybody", `"api";q=10;w=1, "api/2";q=1000;w=86400`},
-		{"key-of-bob", `"api";q=50;w=1`},
-		{"key-of-us", ""},
-		{"", `"api";q=3;w=10`},
-	} {
-		r, err := c.do("GET", "http://"+c.site+"/api/", "", "X-Api-Key", test.key)
-		if err != nil || r.StatusCode != 200 || r.field("RateLimit-Policy") != test.policy {
-			t.Errorf("%q: %d %s, want %s", test.key, r.StatusCode, r.field("RateLimit-Policy"), test.policy)
-		}
-	}
-	if got := statuses(t, c, "GET", nil, repeat("/api/", 3)...); got != "200 200 429 " {
-		t.Errorf("without a key: %s", got)
-	}
-	if r, err := c.do("PUT", "http://"+c.admin+"/rate_limit/zones/api/keys/key-of-carol/override", `{"unlimited": true, "ttl": "1h"}`); err != nil || r.StatusCode != 204 {
-		t.Errorf("an override at run time: %v %d %s", err, r.StatusCode, r.body)
-	}
-	c.get(t, "/api/", "X-Api-Key", "key-of-carol").want(t, 200, "RateLimit-Policy", "")
-}
-
-func TestExampleForwardAuth(t *testing.T) {
-	t.Parallel()
-	c := startUsage(t, "forward-auth")
-	const rich, poor = `"api";q=100;w=1`, `"api";q=5;w=3600`
-	for _, test := range []struct{ token, claimed, policy, body string }{
-		{"alices-token", "", rich, "alice enterprise"},
-		{"alices-token", "free", rich, "alice enterprise"},
-		{"bobs-token", "", poor, "bob free"},
-		{"bobs-token", "enterprise", poor, "bob free"},
-	} {
-		r := c.get(t, "/", "Authorization", "Bearer "+test.token, "X-Plan", test.claimed, "X-User", test.claimed)
-		if r.want(t, 200, "RateLimit-Policy", test.policy); r.body != test.body {
-			t.Errorf("%+v: %q", test, r.body)
-		}
-	}
-	// What bob claims to be changes neither his plan nor whose budget he uses.
-	for i, want := range []int{200, 200, 200, 429, 429} {
-		if r := c.get(t, "/", "Authorization", "Bearer bobs-token", "X-Plan", "enterprise", "X-User", fmt.Sprint("bob", i)); r.StatusCode != want {
-			t.Errorf("request %d of bob: %d, want %d", i+3, r.StatusCode, want)
-		}
-	}
-	if got := statuses(t, c, "GET", []string{"X-User", "alice", "X-Plan", "enterprise"}, "/"); got != "401 " {
-		t.Errorf("without a token: %s", got)
-	}
-}
-
 func TestExampleLLMTokens(t *testing.T) {
 	t.Parallel()
 	c := startUsage(t, "llm-tokens")
@@ -408,21 +344,6 @@ func TestExampleLLMTokens(t *testing.T) {
 		if left += 1000; left < test.left || left > test.left+500 { // time grants 167 a second
 			t.Errorf("after %s: %d left, want %d", test.query, left, test.left)
 		}
-	}
-}
-
-func TestExampleBehindACDN(t *testing.T) {
-	t.Parallel()
-	c := startUsage(t, "behind-a-cdn")
-	one, neighbour := []string{"X-Client-Ip", "2001:db8::1"}, []string{"X-Client-Ip", "2001:db8::2"}
-	if got := statuses(t, c, "GET", one, repeat("/search", 6)...); got != "200 200 200 200 200 429 " {
-		t.Errorf("searches: %s", got)
-	}
-	if got := statuses(t, c, "GET", neighbour, "/search", "/page"); got != "429 200 " {
-		t.Errorf("the same network: %s", got)
-	}
-	if got := statuses(t, c, "GET", []string{"X-Client-Ip", "203.0.113.7"}, "/search"); got != "200 " {
-		t.Errorf("another client: %s", got)
 	}
 }
 

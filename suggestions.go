@@ -358,10 +358,14 @@ func noMatcherError(name string) error {
 	return fmt.Errorf("match has no matcher %q: write one of Caddy's request matchers, for example match path /api/*", name)
 }
 
-// exampleZone returns a directive to copy, with one zone. It takes the key and the limit from
-// a line such as rate_limit {client_ip} 10r/s, as far as it can read them.
+// addressForm is how RussellLuo's rate_limit names addresses: {remote.ip}, or
+// {remote.ip_prefix.24} for networks.
+var addressForm = regexp.MustCompile(`^\{remote\.(ip|host)(?:_prefix\.([0-9]{1,3}))?\}$`)
+
+// exampleZone returns a directive to copy, with one zone. It takes the key, the limit and the
+// status from a line such as rate_limit {client_ip} 10r/s 10000 503, as far as it can read them.
 func exampleZone(args []string) string {
-	key, limit := "{http.vars.client_ip}", "token_bucket 10 1s"
+	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
 	for _, arg := range args {
 		if events, window, ok := readRate(arg); ok {
 			limit = fmt.Sprintf("token_bucket %s %s", events, window)
@@ -369,15 +373,35 @@ func exampleZone(args []string) string {
 			key = arg
 		}
 	}
-	if key = shortenPlaceholders(key); key == "{client_ip}" || key == "{remote_host}" {
-		key += "\n\t\tipv6_prefix 64"
+	if len(args) == 4 && args[3] != "429" && isInteger(args[3]) {
+		status = "\n\t\tstatus " + args[3]
 	}
-	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s\n\t}\n}", key, limit)
+	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s%s\n\t}\n}", exampleKey(key), limit, status)
+}
+
+// exampleKey returns the values of key for a placeholder, and the prefixes if it is an address.
+func exampleKey(key string) string {
+	bits := 0
+	if form := addressForm.FindStringSubmatch(key); form != nil {
+		key = map[string]string{"ip": "{client_ip}", "host": "{remote_host}"}[form[1]]
+		bits, _ = strconv.Atoi(form[2]) // 0 if there is no prefix
+	}
+	key = shortenPlaceholders(key)
+	switch {
+	case key != "{client_ip}" && key != "{remote_host}":
+		return key
+	case bits > 32 && bits <= 128:
+		return fmt.Sprintf("%s\n\t\tipv6_prefix %d", key, bits)
+	case bits > 0 && bits <= 32:
+		return fmt.Sprintf("%s\n\t\tipv4_prefix %d\n\t\tipv6_prefix 64", key, bits)
+	}
+	return key + "\n\t\tipv6_prefix 64"
 }
 
 // shortenPlaceholders returns the short form of placeholders, as in a Caddyfile. Caddy replaces
 // the short form before it calls this module.
 func shortenPlaceholders(text string) string {
 	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
-		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.").Replace(text)
+		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.", "{http.request.uri.path.", "{path.",
+		"{http.request.cookie.", "{cookie.", "{remote.port}", "{remote_port}").Replace(text)
 }

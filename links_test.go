@@ -61,3 +61,16 @@ func anchors(t *testing.T, page string) map[string]bool {
 	}
 	return all
 }
+// A reader decides within five minutes whether to use the module.
+func TestReadmeIsShort(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines > 220 {
+		t.Errorf("README.md has %d lines, want at most 220", lines)
+	}
+	if words := len(strings.Fields(string(text))); words > 1800 {
+		t.Errorf("README.md has %d words, want at most 1800", words)
+	}
+}

@@ -1,4 +1,4 @@
-.PHONY: help run test lint format xcaddy footprint bench growth soak fuzz
+.PHONY: help run test lint prose format xcaddy footprint bench growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -9,8 +9,11 @@ run: ## serve Caddyfile.example on :8080
 test: ## run all tests, installing what they need (ARGS=-short: within a minute)
 	./scripts/test.sh $(ARGS)
 
-lint: ## gofumpt, go vet and staticcheck
+lint: ## gofumpt, the English, go vet and staticcheck
 	./scripts/lint.sh
+
+prose: ## check the English of pages, comments and messages (ARGS=FILE: one file)
+	./scripts/prose.sh $(ARGS)
 
 format: ## format the code
 	go tool -modfile=tools/go.mod gofumpt -w .

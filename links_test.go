@@ -61,6 +61,7 @@ func anchors(t *testing.T, page string) map[string]bool {
 	}
 	return all
 }
+
 // A reader decides within five minutes whether to use the module.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")

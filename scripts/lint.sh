@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, the size of files and lines, go vet and staticcheck. The linters are pinned in
-# tools/go.mod.
+# Formatting, the size of files and lines, the English, go vet and staticcheck. The linters are
+# pinned in tools/go.mod.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,7 @@ git ls-files '*.go' '*.lua' | xargs awk '
 	length > 140 && FILENAME !~ /_test\.go$/ { print FILENAME ":" FNR ": a line of more than 140 characters"; failed = 1 }
 	END { for (file in large) { print file ": more than 500 lines: give its second subject a file"; failed = 1 }; exit failed }
 ' >&2
+./scripts/prose.sh
 modules=(. redisstore/linear internal/plugintest)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Checks the English of pages, comments, errors and log lines with Vale: the rules in
+# .vale/RateLimit, each with its own tests. .vale/todo lists the files that are not checked yet.
+#
+#   scripts/prose.sh             all files but those in .vale/todo
+#   scripts/prose.sh docs/*.md   these files
+set -euo pipefail
+cd "$(dirname "$0")/.."
+vale() { NO_COLOR=1 go tool -modfile=tools/go.mod vale "$@"; }
+
+if grep -L '^tests:' .vale/RateLimit/*.yml | grep .; then
+	echo "these rules have no tests" >&2
+	exit 1
+fi
+vale test .vale
+if (($# == 0)); then
+	# shellcheck disable=SC2046 # file names have no spaces
+	set -- $(git ls-files '*.md' '*.go' '*.lua' | grep -vxFf .vale/todo)
+fi
+vale --no-global --output line "$@" >&2

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every link from a page to a file of the repository leads somewhere, and so does its anchor.
+// Every link from a page to a file of the repository leads to a file, and its anchor to a heading.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	found := 0

@@ -182,17 +182,22 @@ var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002
 
 var portOnPage = regexp.MustCompile(`(:|-p |--port )(` + strings.Join(commonPorts, "|") + `)\b`)
 
-// pageRun executes the commands of one page in a directory of their own. A pageRun is used by one
-// goroutine.
+// pageRun executes the commands of one page in a separate directory. One goroutine uses it.
 type pageRun struct {
-	dir     string
-	env     []string
-	ports   map[string]string // real ones by those on the page
-	config  block             // the last configuration that has a site to try
-	running block             // the one that current has
-	current *background       // the Caddy that the commands ask
-	apps    map[string]bool   // ports of applications that the test has started
-	redis   bool
+	dir string
+	env []string
+
+	// ports has the port of the test for each port of the page.
+	ports map[string]string
+
+	// config is the last configuration of the page that has a site to try. running is the configuration of
+	// current, the Caddy that the commands ask.
+	config, running block
+	current         *background
+
+	// apps has the ports of applications, and redis reports whether there is a Redis, that the test has started.
+	apps  map[string]bool
+	redis bool
 }
 
 func newPageRun(t *testing.T, blocks []block) *pageRun {

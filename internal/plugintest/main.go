@@ -1,5 +1,5 @@
 // Command plugintest is the newest Caddy with the rate limiter and the plugins that the recipes use.
-// It is a module of its own, so that the plugins don't get into a Caddy built with this module.
+// It is a separate module, so that the plugins don't get into a Caddy built with this module.
 package main
 
 import (

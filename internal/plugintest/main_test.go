@@ -87,7 +87,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// output is what a process writes, which can be read while the process runs.
+// output collects what a process writes. It can be read while the process runs.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

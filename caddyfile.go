@@ -31,98 +31,98 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //
 //	rate_limit [<matcher>] {
 //		zone <name> {
-//			match { <request matchers> }    # or in one line; may repeat: any may match
-//			key         <value>...          # alternatives: the first in which no placeholder is empty
-//			ipv4_prefix <bits>
+//			match       { <request matchers> }  # or on one line; may repeat: one of them must match
+//			key         <value>...              # alternatives: the first one without an empty placeholder
+//			ipv4_prefix <bits>                  # addresses of one network share a key
 //			ipv6_prefix <bits>
 //
-//			# limits: one or more, unless there is concurrency
-//			fixed_window <events> <window> {
+//			# limits: one or more, unless the zone has concurrency
+//			fixed_window   <events> <window> {
 //				align first|clock
 //			}
 //			sliding_log    <events> <window> {
-//				min_interval <duration>
-//				buckets      <number>
+//				min_interval <duration>         # least time between two requests
+//				buckets      <number>           # parts of the window, instead of single events
 //			}
 //			sliding_window <events> <window>
 //			token_bucket   <events> <window> [<burst>] {
-//				initial <events>
+//				initial <events>                # content of a new budget; default: burst
 //			}
 //			leaky_bucket   <events> <window> [<burst>]
 //			gcra           <events> <window> [<burst>]
 //			smooth         <events> <window> [<burst>] {
 //				initial     <events>
-//				warm_up     <duration>      # without burst and initial
-//				cold_factor <factor>
+//				warm_up     <duration>          # from cold to the full rate; not with burst or initial
+//				cold_factor <factor>            # cost of an event when cold; default 3
 //			}
-//			legacy         <max> <duration> [<min_interval>]    # a leaky_bucket
-//			events         <events>         # with window, short for sliding_log <events> <window>
+//			legacy         <max> <duration> [<min_interval>]  # a leaky_bucket
+//			events         <events>             # with window: sliding_log <events> <window>
 //			window         <window>
 //
-//			cost   <number or placeholder>
-//			mode   binary|nary|uniform|force
-//			factor <number or placeholder>
-//			delay  <max> [<requests>]
-//			concurrency <requests>          # in flight; alone or beside limits
-//			settle {
-//				match status <code>...|header <field> <value>
-//				cost  <number or placeholder>
-//			}
-//			shadow                          # deny and delay nothing
-//			enforce <percent>               # deny requests of this share of the keys
-//			ban <duration> [after <denials>] [max <duration>]
+//			cost        <number or placeholder> # events per request; default 1
+//			mode        binary|nary|uniform|force  # default binary
+//			factor      <number or placeholder> # divides the bursts; 0: no limit
+//			concurrency <requests>              # requests of a key in flight; with or without limits
+//			delay       <max> [<requests>]      # delay requests instead of denying them
+//			shadow                              # report, but deny and delay nothing
+//			enforce     <percent>               # deny requests of this share of the keys
+//			ban         <duration> [after <denials>] [max <duration>]  # deny all requests of a key
 //
-//			override <key> unlimited        # or
+//			override <key> unlimited            # other limits for one key; may repeat
 //			override <key> {
 //				<limits>
 //			}
-//			runtime_overrides               # also look up those set at run time
-//			plan <placeholder> {
-//				<value> unlimited           # or
+//			runtime_overrides                   # also use overrides set over the admin API
+//			plan <placeholder> {                # limits by a value, such as {http.auth.user.plan}
 //				<value> {
 //					<limits>
 //				}
-//				default ...                 # for other values; or else the zone's limits
+//				<value> unlimited
+//				default ...                     # for other values; only if the zone has no limits
 //			}
 //
-//			status <code>
+//			settle {                            # correct the charge by the response
+//				match status <code>...          # or header <field> <value>: others get the charge back
+//				cost  <number or placeholder>   # true cost of the request
+//			}
+//			status <code>                       # of denied requests; default 429
 //		}
 //
 //		redis [<address>...] {
-//			address      <address>...       # several only with cluster or master_name
+//			address      <address>...           # host:port, path of a unix socket, or URL
 //			username     <username>
-//			password     <password>
+//			password     <password>             # better {env.NAME} or {file./absolute/path}
 //			db           <number>
-//			key_prefix   <prefix>
-//			hash_keys    <secret>
-//			batch        <requests>
-//			timeout      <duration>
-//			dial_timeout <duration>
+//			key_prefix   <prefix>               # default caddy_rl
+//			hash_keys    <secret>               # store and log keys as their HMAC
+//			batch        <requests>             # requests per script call; default 128
+//			timeout      <duration>             # for a reply; default 100ms
+//			dial_timeout <duration>             # for a new connection; default 1s
 //
-//			cluster                         # the addresses are those of nodes
+//			cluster                             # the addresses are nodes of a cluster
 //
-//			master_name       <name>        # the addresses are those of Sentinels
+//			master_name       <name>            # the addresses are Sentinels
 //			sentinel_username <username>
 //			sentinel_password <password>
 //
-//			tls {
+//			tls {                               # no block: TLS with the system's CA certificates
 //				ca          <file>
-//				cert        <file>
+//				cert        <file>              # with key: certificate of this client
 //				key         <file>
-//				server_name <name>
+//				server_name <name>              # in the certificate of Redis; default: host of address
 //				insecure_skip_verify
 //			}
 //		}
-//		store          memory|redis
-//		on_store_error local [<share>]|allow|deny
-//		headers        draft|draft_06|x_ratelimit|x_ratelimit_epoch|sharkey|off...
-//		problem_json   [off]
-//		jitter         <fraction>
-//		log_key        [off]
+//		store           memory|redis            # default: redis if one is configured
+//		on_store_error  local [<share>]|allow|deny  # while Redis fails; default local
+//		headers         draft|draft_06|x_ratelimit|x_ratelimit_epoch|sharkey|off...  # default draft
+//		problem_json    [off]                   # explain denials in the body
+//		jitter          <fraction>              # random addition to Retry-After; default 0
+//		log_key         [off]                   # log the keys of denied requests
 //		disable_metrics
-//		sweep_interval <duration>
-//		distributed    ...                  # accepted, without effect
-//		storage        ...                  # accepted, without effect
+//		sweep_interval  <duration>              # how often expired budgets are removed; default 1m
+//		distributed     ...                     # accepted, without effect
+//		storage         ...                     # accepted, without effect
 //	}
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive

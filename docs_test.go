@@ -70,18 +70,26 @@ func validateFence(text string) error {
 	return errors.New("no configuration, which begins with apps, no handler, no body of a denial, which begins with type, and no answer of the admin API")
 }
 
-// rows returns the names that the rows of tables begin with, in the section of a
-// reference that has this heading; those in sections of its own don't count.
+// rowBeginning matches the first cell of a table's row that begins with code.
+var rowBeginning = regexp.MustCompile("(?m)^\\| (`[^|\n]*) \\|")
+
+// rows returns the options or fields that the rows of tables begin with, in the section of a
+// reference that has this heading; those in subsections don't count. Without a heading it returns
+// those of the whole page. A name occurs as often as there are rows that begin with it.
 func rows(t *testing.T, file, heading string) (names []string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	section := regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^#|\z)`).FindString(string(text))
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(section, -1) {
+	section := string(content)
+	if heading != "" {
+		section = regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^#|\z)`).FindString(section)
+	}
+	for _, row := range rowBeginning.FindAllStringSubmatch(section, -1) {
+		begin := len(names)
 		for _, name := range regexp.MustCompile("`(\\w+)").FindAllStringSubmatch(row[1], -1) {
-			if !slices.Contains(names, name[1]) {
+			if !slices.Contains(names[begin:], name[1]) {
 				names = append(names, name[1])
 			}
 		}
@@ -105,6 +113,27 @@ func wantRows(t *testing.T, file, heading string, names []string) {
 	}
 }
 
+// wantOneRowEach checks that a page has one row about each option or field of these blocks. So
+// nothing is said in two places. A name that several blocks have needs a row for each block.
+func wantOneRowEach(t *testing.T, file string, blocks ...[]string) {
+	t.Helper()
+	want := make(map[string]int)
+	for _, names := range blocks {
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+			want[name]++
+		}
+	}
+	got := make(map[string]int)
+	for _, name := range rows(t, file, "") {
+		got[name]++
+	}
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s: rows of tables begin with %s %d times, want %d: a reference has one row about each option or field", file, name, got[name], n)
+		}
+	}
+}
+
 // optionsOfLimits returns the names of the options of all algorithms.
 func optionsOfLimits() (names []string) {
 	for _, a := range algorithms.All() {
@@ -119,21 +148,36 @@ func TestCaddyfileReference(t *testing.T) {
 	without := func(options, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(options), func(o string) bool { return slices.Contains(others, o) })
 	}
-	wantRows(t, file, "The global option", []string{"memory"})
-	wantRows(t, file, "zone", without(zoneOptions(), limitOptions))
-	wantRows(t, file, "Limits", limitOptions)
-	wantRows(t, file, "Options of limits", optionsOfLimits())
-	wantRows(t, file, "settle", settleOptions)
-	wantRows(t, file, "Options", sharedOptions)
-	wantRows(t, file, "redis", redisOptions)
-	wantRows(t, file, "tls", tlsOptions)
+	type section struct {
+		heading string
+		options []string
+	}
+	var blocks [][]string
+	for _, s := range []section{
+		{"Global option", append(slices.Clone(memoryOptions), "memory")},
+		{"Zone options", without(zoneOptions(), limitOptions)},
+		{"Limits", limitOptions},
+		{"Options of limits", optionsOfLimits()},
+		{"settle", settleOptions},
+		{"Handler options", sharedOptions},
+		{"redis", redisOptions},
+		{"tls", tlsOptions},
+	} {
+		wantRows(t, file, s.heading, s.options)
+		blocks = append(blocks, s.options)
+	}
+	wantOneRowEach(t, file, blocks...)
 }
 
 // docs/json.md has every field there is, where it belongs, and no other.
 func TestJSONReference(t *testing.T) {
+	const file = "docs/json.md"
+	var blocks [][]string
 	for _, v := range []any{Handler{}, Zone{}, Limit{}, LimitSet{}, Plan{}, Delay{}, Settle{}, Ban{}, Options{}, OnStoreError{}, Redis{}, RedisTLS{}, App{}, MemoryOptions{}} {
-		wantRows(t, "docs/json.md", reflect.TypeOf(v).Name(), jsonFields(v))
+		wantRows(t, file, reflect.TypeOf(v).Name(), jsonFields(v))
+		blocks = append(blocks, jsonFields(v))
 	}
+	wantOneRowEach(t, file, blocks...)
 }
 
 // jsonFields are the names of the fields that structs have in JSON.
@@ -215,7 +259,7 @@ func TestCommands(t *testing.T) {
 		t.Skip("curl is not installed")
 	}
 	const file = "docs/json.md"
-	configs, scripts := fences(t, file, "json"), fences(t, file, "sh")
+	configs, scripts := fences(t, file, "json"), fences(t, file, "console")
 	config := configs[len(configs)-1]
 	c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
 	addresses := strings.NewReplacer(":8080", c.site, "localhost:2019", c.admin, "curl ", "curl -sSf ")
@@ -225,14 +269,15 @@ func TestCommands(t *testing.T) {
 	}
 	c.get(t, "/").want(t, 200, "RateLimit-Policy", `"burst";q=50;w=1, "day";q=10000;w=86400`)
 	var said string
-	for _, command := range strings.Split(strings.TrimSpace(addresses.Replace(strings.Join(scripts, ""))), "\n") {
-		output, err := exec.Command("sh", "-c", command).CombinedOutput()
+	for _, command := range commandsOf(block{language: "console", text: strings.Join(scripts, "")}) {
+		line := addresses.Replace(command.line)
+		output, err := exec.Command("sh", "-c", line).CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v %s", command, err, output)
+			t.Fatalf("%s: %v %s", line, err, output)
 		}
 		said = string(output)
 		c.settle(t)
-		if strings.HasSuffix(command, "/limits/0/burst") {
+		if strings.HasSuffix(line, "/limits/0/burst") {
 			c.get(t, "/").want(t, 200, "RateLimit-Policy", `"burst";q=20;w=1, "day";q=10000;w=86400`)
 		}
 	}
@@ -247,24 +292,60 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The syntax in the README and above UnmarshalCaddyfile names every option there is.
-func TestSyntaxIsComplete(t *testing.T) {
-	for _, file := range []string{"README.md", "caddyfile.go"} {
+// The grammar in docs/caddyfile.md names every option there is. The comment above
+// UnmarshalCaddyfile has the same grammar.
+func TestGrammar(t *testing.T) {
+	grammar := fences(t, "docs/caddyfile.md", "text")[0]
+	for _, options := range [][]string{zoneOptions(), handlerOptions, redisOptions, tlsOptions, settleOptions, optionsOfLimits()} {
+		for _, option := range options {
+			if !regexp.MustCompile(`(?m)^\t+` + option + `\b`).MatchString(grammar) {
+				t.Errorf("the grammar in docs/caddyfile.md does not show the option %s", option)
+			}
+		}
+	}
+	code, err := os.ReadFile("caddyfile.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comment := regexp.MustCompile(`(?m)^`).ReplaceAllString(strings.TrimSuffix(grammar, "\n"), "//\t")
+	comment = strings.ReplaceAll(comment, "//\t\n", "//\n") // as gofmt writes empty lines
+	if !strings.Contains(string(code), "\n"+comment+"\nfunc (h *Handler) UnmarshalCaddyfile(") {
+		t.Errorf("the comment above UnmarshalCaddyfile is not the grammar of docs/caddyfile.md:\n%s", comment)
+	}
+}
+
+// docs/clients.md and the comment of Handler have every placeholder that the module provides, and
+// no other.
+func TestPlaceholderReference(t *testing.T) {
+	code, err := os.ReadFile("placeholders.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	provided := []string{"exceeded.name"}
+	for _, names := range regexp.MustCompile(`(?m)^\tcase ("\w+"(, "\w+")*):$`).FindAllStringSubmatch(string(code), -1) {
+		for _, name := range regexp.MustCompile(`\w+`).FindAllString(names[1], -1) {
+			provided = append(provided, "<zone>."+name)
+		}
+	}
+	slices.Sort(provided)
+	provided = slices.Compact(provided)
+	if len(provided) < 8 {
+		t.Fatalf("only these placeholders found: %q", provided)
+	}
+	for file, row := range map[string]string{
+		"docs/clients.md": "(?m)^\\| `{http\\.rate_limit\\.([^}`]*)}` \\|",
+		"module.go":       "(?m)^// `{http\\.rate_limit\\.([^}`]*)}` \\|",
+	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, syntax, _ := strings.Cut(string(text), "rate_limit [<matcher>] {")
-		syntax = regexp.MustCompile(`(?s)^.*?\n(//\t)?}`).FindString(syntax)
-		for _, options := range [][]string{zoneOptions(), handlerOptions, redisOptions, tlsOptions, settleOptions, optionsOfLimits()} {
-			for _, option := range options {
-				if option == "distributed" || option == "storage" { // in the README they are elsewhere
-					continue
-				}
-				if !regexp.MustCompile(`(?m)^[/\t ]*` + option + `\b`).MatchString(syntax) {
-					t.Errorf("%s does not show the option %s", file, option)
-				}
-			}
+		var documented []string
+		for _, name := range regexp.MustCompile(row).FindAllStringSubmatch(string(text), -1) {
+			documented = append(documented, name[1])
+		}
+		if slices.Sort(documented); !slices.Equal(documented, provided) {
+			t.Errorf("%s has rows about the placeholders %q, want %q", file, documented, provided)
 		}
 	}
 }

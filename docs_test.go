@@ -317,35 +317,43 @@ func TestGrammar(t *testing.T) {
 // docs/clients.md and the comment of Handler have every placeholder that the module provides, and
 // no other.
 func TestPlaceholderReference(t *testing.T) {
-	code, err := os.ReadFile("placeholders.go")
-	if err != nil {
-		t.Fatal(err)
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
 	}
-	provided := []string{"exceeded.name"}
-	for _, names := range regexp.MustCompile(`(?m)^\tcase ("\w+"(, "\w+")*):$`).FindAllStringSubmatch(string(code), -1) {
+	code := read("placeholders.go")
+	var provided []string
+	for _, name := range regexp.MustCompile(`zone == "exceeded" && field == "(\w+)"`).FindAllStringSubmatch(code, -1) {
+		provided = append(provided, "exceeded."+name[1])
+	}
+	for _, names := range regexp.MustCompile(`(?m)^\tcase ("\w+"(, "\w+")*):$`).FindAllStringSubmatch(code, -1) {
 		for _, name := range regexp.MustCompile(`\w+`).FindAllString(names[1], -1) {
 			provided = append(provided, "<zone>."+name)
 		}
 	}
 	slices.Sort(provided)
-	provided = slices.Compact(provided)
-	if len(provided) < 8 {
+	if provided = slices.Compact(provided); len(provided) < 8 {
 		t.Fatalf("only these placeholders found: %q", provided)
 	}
 	for file, row := range map[string]string{
 		"docs/clients.md": "(?m)^\\| `{http\\.rate_limit\\.([^}`]*)}` \\|",
 		"module.go":       "(?m)^// `{http\\.rate_limit\\.([^}`]*)}` \\|",
 	} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := read(file)
 		var documented []string
-		for _, name := range regexp.MustCompile(row).FindAllStringSubmatch(string(text), -1) {
+		for _, name := range regexp.MustCompile(row).FindAllStringSubmatch(text, -1) {
 			documented = append(documented, name[1])
 		}
 		if slices.Sort(documented); !slices.Equal(documented, provided) {
 			t.Errorf("%s has rows about the placeholders %q, want %q", file, documented, provided)
+		}
+		for _, name := range regexp.MustCompile(`{http\.rate_limit\.(\S*)\.(\w+)}`).FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(provided, "<zone>."+name[2]) && !slices.Contains(provided, name[1]+"."+name[2]) {
+				t.Errorf("%s uses %s, which the module doesn't provide", file, name[0])
+			}
 		}
 	}
 }

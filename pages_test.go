@@ -219,6 +219,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"HOME="+p.dir, "XDG_DATA_HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir,
 		"CADDY_ADMIN=localhost:"+p.ports["2019"],
+		"REDIS_PASSWORD=secret", // as in the commands of the pages
 		"GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	p.copyExamples(t)
 	return p

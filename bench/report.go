@@ -38,18 +38,18 @@ func rows() []row {
 		{"Redis: processor time in Redis", "", added(inRedis, "redis/redis", "redis/"+bare), "≤ 5.2 µs"},
 		{"Redis, one key denied: requests/s", "bare Caddy", ratio("redis/redis, denied", "redis/"+bare), "≥ 0.95"},
 		{"Redis, one key: requests/s", "100,000 keys", ratio("redis/redis, one key", "redis/redis"), "≥ 1"},
-		{"three limits: processor time in Redis", "three requests with one limit", ofThree("redis/three limits", "redis/redis"), "≤ 0.75"},
-		{"`factor`: processor time in Redis", "without", added(inRedis, "redis/factor", "redis/redis"), "≤ +0.3 µs"},
-		{"1000 values of `plan`: processor time in Redis", "without", added(inRedis, "redis/plans", "redis/redis"), "≤ +0.3 µs"},
-		{"`concurrency`: processor time in Caddy", "without", added(inCaddy, "redis/concurrency", "redis/redis"), "≤ +4 µs"},
-		{"`concurrency`: processor time in Redis", "without", added(inRedis, "redis/concurrency", "redis/redis"), "≤ +6 µs"},
-		{"`settle` that gives back: processor time in Caddy", "without", added(inCaddy, "redis/settle", "redis/redis"), "≤ +4 µs"},
-		{"`settle` that gives back: processor time in Redis", "without", added(inRedis, "redis/settle", "redis/redis"), "≤ +3.5 µs"},
+		{"three limits: processor time in Redis", "three requests with one limit each", ofThree("redis/three limits", "redis/redis"), "≤ 0.75"},
+		{"`factor`: processor time in Redis", "without the option", added(inRedis, "redis/factor", "redis/redis"), "≤ +0.3 µs"},
+		{"1000 values of `plan`: processor time in Redis", "without the option", added(inRedis, "redis/plans", "redis/redis"), "≤ +0.3 µs"},
+		{"`concurrency`: processor time in Caddy", "without the option", added(inCaddy, "redis/concurrency", "redis/redis"), "≤ +4 µs"},
+		{"`concurrency`: processor time in Redis", "without the option", added(inRedis, "redis/concurrency", "redis/redis"), "≤ +6 µs"},
+		{"`settle` with a refund: processor time in Caddy", "without the option", added(inCaddy, "redis/settle", "redis/redis"), "≤ +4 µs"},
+		{"`settle` with a refund: processor time in Redis", "without the option", added(inRedis, "redis/settle", "redis/redis"), "≤ +3.5 µs"},
 		{"cluster of three: processor time in Redis", "", added(inRedis, "redis/cluster", "redis/"+bare), "≤ 9 µs"},
-		{"10 ms away, `concurrency`: requests/s", "without", ratio("far/concurrency", "far/plain"), "≥ 0.8"},
-		{"10 ms away, `settle` that gives back: requests/s", "without", ratio("far/settle", "far/plain"), "≥ 0.8"},
-		{"10 ms away, `concurrency`, one key: requests/s", "without", ratio("far/concurrency, one key", "far/plain, one key"), "≥ 0.5"},
-		{"10 ms away, `settle` that gives back, one key: requests/s", "without", ratio("far/settle, one key", "far/plain, one key"), "≥ 0.5"},
+		{"Redis 10 ms away, `concurrency`: requests/s", "without the option", ratio("far/concurrency", "far/plain"), "≥ 0.8"},
+		{"Redis 10 ms away, `settle` with a refund: requests/s", "without the option", ratio("far/settle", "far/plain"), "≥ 0.8"},
+		{"Redis 10 ms away, `concurrency`, one key: requests/s", "without the option", ratio("far/concurrency, one key", "far/plain, one key"), "≥ 0.5"},
+		{"Redis 10 ms away, `settle` with a refund, one key: requests/s", "without the option", ratio("far/settle, one key", "far/plain, one key"), "≥ 0.5"},
 		{"4000 connections, Redis, `on_store_error deny`: requests/s", "memory", ratio("crowd/redis", "crowd/memory"), "no 503"},
 	}
 }
@@ -128,9 +128,9 @@ func report(all []*part, growths []*growth) string {
 		}
 	}
 	if s := m["memory/"+bare]; s != nil {
-		fmt.Fprintf(&b, "The load itself takes %.1f µs of processor time a request.\n", micros(s.inClient, s.requests))
+		fmt.Fprintf(&b, "- The load generator takes %.1f µs of processor time per request.\n", micros(s.inClient, s.requests))
 	}
-	b.WriteString("\n### Summary\n\n| | compared with | measured | goal |\n|---|---|--:|--:|\n")
+	b.WriteString("\n### Summary\n\n| quantity | compared with | measured | goal |\n|---|---|--:|--:|\n")
 	for _, r := range rows() {
 		if value, ok := r.value(m); ok {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.what, r.reference, value, r.goal)
@@ -140,16 +140,16 @@ func report(all []*part, growths []*growth) string {
 	for _, g := range growths {
 		g.summarize(&b)
 	}
-	b.WriteString("\n![Processor time of a request, in Caddy and in Redis](performance.svg)\n")
+	b.WriteString("\n![Processor time per request, in Caddy and in Redis](performance.svg)\n")
 	for _, p := range all {
 		p.report(&b)
 	}
 	if len(growths) > 0 {
-		b.WriteString("\n### Keys in memory\n\n| | keys | resident | per key | p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|\n")
+		b.WriteString("\n### Keys in memory\n\n| program | keys | resident memory | per key | p99 | p99.9 |\n|---|--:|--:|--:|--:|--:|\n")
 	}
 	for _, g := range growths {
 		for _, s := range g.stages {
-			fmt.Fprintf(&b, "| %s | %d | %d MB | %d B |", g.program, s.keys, s.total/1_000_000, s.perKey)
+			fmt.Fprintf(&b, "| %s | %d | %d MB | %d B |", g.label(), s.keys, s.total/1_000_000, s.perKey)
 			if len(s.waits) == 0 {
 				b.WriteString(" | |\n")
 				continue
@@ -158,6 +158,14 @@ func report(all []*part, growths []*growth) string {
 		}
 	}
 	return b.String()
+}
+
+// label returns the name of the program for readers.
+func (g *growth) label() string {
+	if g.program == ours {
+		return "this module"
+	}
+	return g.program
 }
 
 func (g *growth) summarize(b *strings.Builder) {
@@ -170,12 +178,12 @@ func (g *growth) summarize(b *strings.Builder) {
 	if g.program != ours {
 		goal = ""
 	}
-	fmt.Fprintf(b, "| %s, %d keys in memory: resident per key | | %d B | %s |\n", g.program, g.stages[1].keys, g.stages[1].perKey, goal)
+	fmt.Fprintf(b, "| %s, %d keys in memory: resident memory per key | | %d B | %s |\n", g.label(), g.stages[1].keys, g.stages[1].perKey, goal)
 }
 
 func (p *part) report(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s\n\n", p.title)
-	b.WriteString("| | requests/s | compared with | ratio | its quartiles | µs in Caddy | µs in Redis | p99 |\n" +
+	b.WriteString("| setup | requests/s | compared with | ratio | quartiles of the ratio | µs in Caddy | µs in Redis | p99 |\n" +
 		"|---|--:|---|--:|--:|--:|--:|--:|\n")
 	byName := make(map[string]*setup)
 	for _, s := range p.setups {
@@ -224,7 +232,7 @@ func machine() string {
 	if _, after, found := strings.Cut(output("redis-server", "--version"), "v="); found {
 		redis, _, _ = strings.Cut(after, " ")
 	}
-	return fmt.Sprintf("%s, commit %s: %d cores of %s, %s memory, Linux %s; %s, Caddy %s, Redis %s.\n",
+	return fmt.Sprintf("- Measured on %s at commit %s.\n- Machine: %d cores of %s, %s of memory, Linux %s.\n- Programs: %s, Caddy %s, Redis %s.\n",
 		time.Now().Format(time.DateOnly), output("git", "describe", "--always", "--dirty"),
 		runtime.NumCPU(), line("/proc/cpuinfo", "model name"), line("/proc/meminfo", "MemTotal"), output("uname", "-r"),
 		runtime.Version(), output("go", "list", "-m", "-f", "{{.Version}}", "github.com/caddyserver/caddy/v2"), redis)

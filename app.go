@@ -273,10 +273,8 @@ func (a *App) acquireBackend(o redisstore.Options) (*backend, error) {
 		return known, nil
 	}
 	warnOfConnection(o, a.logger)
-	// The store outlives this configuration, and so may not use its logger.
-	logger := func() *zap.Logger { return caddy.Log().Named("http.handlers.rate_limit") }
 	b, _, err := storePool.LoadOrNew(o, func() (caddy.Destructor, error) {
-		return newBackend(o, logger)
+		return newBackend(o, activeLogger)
 	})
 	if err != nil {
 		return nil, err
@@ -284,6 +282,16 @@ func (a *App) acquireBackend(o redisstore.Options) (*backend, error) {
 	a.poolKeys = append(a.poolKeys, o)
 	a.backends[o] = b.(*backend)
 	return a.backends[o], nil
+}
+
+// activeLogger returns the logger of handlers in the configuration in force. A backend outlives its
+// configuration, and so can't use the logger of that configuration. Caddy's default logger would
+// not do: it leaves out what the configuration sends to another log.
+func activeLogger() *zap.Logger {
+	if ctx := caddy.ActiveContext(); ctx.Context != nil {
+		return ctx.Logger(Handler{})
+	}
+	return caddy.Log().Named("http.handlers.rate_limit") // no configuration is in force
 }
 
 // registerZone adds a zone to those of the configuration.

@@ -202,53 +202,8 @@ func TestAdminReference(t *testing.T) {
 		}
 	}
 	wantRows(t, file, "Zones", zone)
-	wantRows(t, file, "The keys denied most", jsonFields(deniedKeyView{}))
-	wantRows(t, file, "A key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
-}
-
-// The commands in docs/admin.md and in the README do as they say.
-func TestAdminCommands(t *testing.T) {
-	t.Parallel()
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
-	}
-	const file = "docs/admin.md"
-	scripts := append(fences(t, file, "sh"), fences(t, "README.md", "sh")...)
-	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n"+strings.Replace(fences(t, file, "caddyfile")[0], ":8080 {", "{$SITE} {", 1))
-	addresses := strings.NewReplacer("localhost:2019", c.admin, "curl ", "curl -sSf ")
-	ran := make(map[string]string)
-	for _, command := range strings.Split(strings.Join(scripts, ""), "\n") {
-		if !strings.Contains(command, adminPath) {
-			continue
-		}
-		c.get(t, "/", "X-Api-Key", "customer-7")
-		output, err := exec.Command("sh", "-c", addresses.Replace(command)).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v %s", command, err, output)
-		}
-		_, does, _ := strings.Cut(strings.TrimPrefix(command, "curl "), "localhost")
-		ran[command] = string(output)
-		policy, status := `"api";q=50;w=1, "api/2";q=10000;w=86400, "api/3";q=20;qu="concurrent-requests"`, 200
-		switch change := strings.Contains(command, "-X PUT"); {
-		case change && strings.HasSuffix(does, "7/override"):
-			policy = `"api";q=100;w=1, "api/2";q=20;qu="concurrent-requests"`
-		case change && strings.HasSuffix(does, "7/ban"):
-			status = 429
-		case change && strings.HasSuffix(does, "/keys/a%2Fb/ban"):
-			c.get(t, "/", "X-Api-Key", "a/b").wantWait(t, 3600)
-		case strings.Contains(command, "-X DELETE") && strings.HasSuffix(does, "/customer-7"):
-			c.get(t, "/", "X-Api-Key", "customer-7").want(t, 200, "RateLimit", `"api";r=49;t=1, "api/2";r=9999;t=86400, "api/3";r=19`)
-		}
-		c.get(t, "/", "X-Api-Key", "customer-7").want(t, status, "RateLimit-Policy", policy)
-	}
-	if len(ran) < 9 {
-		t.Errorf("only %d commands: %q", len(ran), ran)
-	}
-	for command, output := range ran {
-		if look := !strings.Contains(command, "-X"); look != (output != "") {
-			t.Errorf("%s: %s", command, output)
-		}
-	}
+	wantRows(t, file, "Most denied keys", jsonFields(deniedKeyView{}))
+	wantRows(t, file, "Look at a key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
 }
 
 // The commands in docs/json.md change the configuration above them as they say, and no

@@ -139,3 +139,18 @@ func TestOutageIsLogged(t *testing.T) {
 	flood(t, 8, 1, "/deny", c)
 	c.waitForLog(t, `"Redis fails, and is not asked until it works again: meanwhile requests are denied with 503"`)
 }
+
+// Outages are in the log that has the messages of this module, and not only in the default log, which
+// leaves them out then.
+func TestOutageInAnotherLog(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	config := site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr))
+	config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tlog ours {\n\t\toutput stdout\n\t\tinclude http.handlers.rate_limit\n\t}", 1)
+	c := startCaddy(t, config)
+	c.get(t, "/").want(t, 200)
+	server.Kill(t)
+	c.waitForOutages(t, 1)
+	server.Restart(t)
+	c.waitForLog(t, "Redis works again")
+}

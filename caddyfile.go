@@ -128,7 +128,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
 	if args := d.RemainingArgs(); len(args) > 0 {
 		return withPosition(d, fmt.Errorf("rate_limit takes no value %.100q here: write\n%s",
-			shortenPlaceholders(args[0]), exampleZone(args)+"\ninstead"))
+			shortenPlaceholders(args[0]), exampleZone(args)+"\ninstead, and keep the matcher if there is one"))
 	}
 	return readBlock(d, "rate_limit", handlerOptions, func(option string) error {
 		if option == "zone" {

@@ -368,7 +368,7 @@ func exampleZone(args []string) string {
 	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
 	for _, arg := range args {
 		if events, window, ok := readRate(arg); ok {
-			limit = fmt.Sprintf("token_bucket %s %s", events, window)
+			limit = fmt.Sprintf("sliding_window %s %s", events, window) // which counts as the limiter with such lines
 		} else if placeholderForm.MatchString(arg) {
 			key = arg
 		}

@@ -32,13 +32,13 @@ func TestExamplesHavePrefixes(t *testing.T) {
 		}
 		texts[file] = string(text)
 	}
-	address := regexp.MustCompile(`(?m)^\t+key .*\{(client_ip|remote_host)\}\n(.*\n)?(.*)$`)
+	address := regexp.MustCompile(`(?m)^(?:\t+ipv6_prefix .*\n)?\t+key .*\{(client_ip|remote_host)\}\n(.*\n)?(.*)$`)
 	found := 0
 	for file, text := range texts {
 		for _, lines := range address.FindAllString(text, -1) {
 			found++
 			if !strings.Contains(lines, "ipv6_prefix") {
-				t.Errorf("%s: no ipv6_prefix in the two lines after\n%s", file, lines)
+				t.Errorf("%s: no ipv6_prefix before, nor in the two lines after\n%s", file, lines)
 			}
 		}
 	}

@@ -3,17 +3,12 @@ package ratelimit
 import (
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,137 +275,4 @@ func freePorts(t *testing.T, n int) string {
 	}
 	t.Fatal("no free ports in a row")
 	return ""
-}
-
-// startUsage starts a Caddy with an example that stands alone: its site is :8080, and what
-// is behind it :9000, which is another Caddy here.
-func startUsage(t *testing.T, name string) *caddyProcess {
-	t.Helper()
-	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const admin = "{\n\tadmin {$ADMIN}\n}\n"
-	config := strings.Replace(string(text), "\n:8080 {", "\n{$SITE} {", 1)
-	if front, behind, found := strings.Cut(config, "\n:9000 {"); found {
-		config = strings.ReplaceAll(front, "localhost:9000", startCaddy(t, admin+"{$SITE} {"+behind).site)
-	}
-	if before, after, global := strings.Cut(config, "\n{\n"); global {
-		config = before + "\n{\n\tadmin {$ADMIN}\n" + after
-	} else {
-		config = admin + config
-	}
-	return startCaddy(t, config)
-}
-
-// statuses asks for paths one after the other and returns what came of it.
-func statuses(t *testing.T, c *caddyProcess, method string, header []string, paths ...string) (all string) {
-	t.Helper()
-	for _, path := range paths {
-		r, err := c.do(method, "http://"+c.site+path, "", header...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all += fmt.Sprint(r.StatusCode, " ")
-	}
-	return all
-}
-
-func repeat(path string, n int) []string { return slices.Repeat([]string{path}, n) }
-
-func TestExampleLLMTokens(t *testing.T) {
-	t.Parallel()
-	c := startUsage(t, "llm-tokens")
-	for _, test := range []struct {
-		query string
-		left  int // after it
-	}{{"tokens=9000", 11000}, {"tokens=10", 10990}, {"broken=1", 10990}, {"tokens=10500", 490}} {
-		r := c.get(t, "/v1/chat?"+test.query, "Authorization", "Bearer alice")
-		if r.field("X-Tokens-Used") != "" {
-			t.Error("clients see what was used")
-		}
-		look, err := c.do("GET", "http://"+c.site+"/v1/chat?tokens=0", "", "Authorization", "Bearer alice")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if test.left < 1000 {
-			if look.StatusCode != 429 {
-				t.Errorf("after %s: %d, want too few tokens for a request", test.query, look.StatusCode)
-			}
-			continue
-		}
-		var left int
-		_, _ = fmt.Sscan(look.field("X-RateLimit-Remaining"), &left)
-		if left += 1000; left < test.left || left > test.left+500 { // time grants 167 a second
-			t.Errorf("after %s: %d left, want %d", test.query, left, test.left)
-		}
-	}
-}
-
-func TestExampleGradualRollout(t *testing.T) {
-	t.Parallel()
-	c := startUsage(t, "gradual-rollout")
-	denied := 0
-	for n := range 100 {
-		got := statuses(t, c, "POST", []string{"X-User", fmt.Sprint("user ", n)}, repeat("/", 6)...)
-		switch got {
-		case "200 200 200 200 200 429 ":
-			denied++
-		case "200 200 200 200 200 200 ":
-		default:
-			t.Errorf("user %d: %s", n, got)
-		}
-	}
-	if denied < 10 || denied > 45 {
-		t.Errorf("%d of 100 users were denied something, want about 25", denied)
-	}
-	for range 10 {
-		c.get(t, "/", "X-User", "reader")
-	}
-	if r := c.get(t, "/", "X-User", "reader"); r.StatusCode != 200 || r.body != "reads allowed: false" {
-		t.Errorf("in the shadow: %d %s", r.StatusCode, r.body)
-	}
-	waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="reads"} 1`)
-}
-
-func TestExampleNoisyNeighbour(t *testing.T) {
-	t.Parallel()
-	var served atomic.Int64
-	release := make(chan struct{})
-	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		served.Add(1)
-		if r.Header.Get("X-Tenant") == "noisy" {
-			<-release
-		}
-	}))
-	t.Cleanup(slow.Close)
-	text, err := os.ReadFile("examples/noisy-neighbour/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	front, _, _ := strings.Cut(string(text), "\n:9000 {")
-	front = strings.Replace(front, "\n:8080 {", "\n{$SITE} {", 1)
-	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n"+strings.ReplaceAll(front, "localhost:9000", slow.Listener.Addr().String()))
-	began := served.Load()
-	var noisy sync.WaitGroup
-	passed := make(chan string, 3)
-	for range 3 {
-		noisy.Go(func() { passed <- statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/") })
-	}
-	eventually(t, "three requests get through", func() bool { return served.Load() >= began+3 })
-	r := c.get(t, "/", "X-Tenant", "noisy")
-	r.want(t, 429, "Retry-After", "1")
-	if got := statuses(t, c, "GET", []string{"X-Tenant", "quiet"}, repeat("/", 30)...); got != strings.Repeat("200 ", 30) {
-		t.Errorf("the neighbour: %s", got)
-	}
-	close(release)
-	noisy.Wait()
-	for range 3 {
-		if got := <-passed; got != "200 " {
-			t.Errorf("a slow request: %s", got)
-		}
-	}
-	if got := statuses(t, c, "GET", []string{"X-Tenant", "noisy"}, "/"); got != "200 " {
-		t.Errorf("afterwards: %s", got)
-	}
 }

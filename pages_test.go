@@ -91,6 +91,7 @@ func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
 	t.Setenv("SENTINEL_PASSWORD", "secret")
 	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
+	logs := t.TempDir()
 	count := make(map[string]int)
 	for _, page := range pages(t) {
 		for _, b := range blocksOf(t, page) {
@@ -98,7 +99,7 @@ func TestSnippets(t *testing.T) {
 			switch b.language {
 			case "caddyfile":
 				check = func() error {
-					config, err := adapt(t, []byte(b.text))
+					config, err := adapt(t, []byte(strings.ReplaceAll(b.text, logsOnPage, logs)))
 					if err != nil {
 						return err
 					}
@@ -129,11 +130,14 @@ func TestSnippets(t *testing.T) {
 
 // notRun are the beginnings of the commands that tests don't run, and why.
 var notRun = map[string]string{
-	"xcaddy build":      "the module is not published; scripts/xcaddy.sh builds it from the checkout",
-	"./scripts/test.sh": "it runs this test",
-	"docker ":           "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
-	"sudo ":             "it changes the system",
-	"go doc ":           "it needs the module's directory",
+	"xcaddy build":        "the module is not published; scripts/xcaddy.sh builds it from the checkout",
+	"./scripts/test.sh":   "it runs this test",
+	"docker ":             "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
+	"sudo ":               "it changes the system",
+	"go doc ":             "it needs the module's directory",
+	"go build -o adapter": "TestAdapterForTokens builds it",
+	"fail2ban-regex":      "TestFail2ban runs it where it is installed",
+	"cscli":               "CrowdSec is checked by hand",
 }
 
 // No exception outlives the command that it was made for.
@@ -179,6 +183,9 @@ func TestPages(t *testing.T) {
 // commonPorts are the ports that pages name: sites, the admin endpoint, applications and Redis. In
 // a test others stand for them.
 var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002", "2019", "6379", "6380", "6381"}
+
+// logsOnPage is where the Caddyfiles of pages write logs. In a test another directory stands for it.
+const logsOnPage = "/var/log/caddy"
 
 var portOnPage = regexp.MustCompile(`(:|-p |--port )(` + strings.Join(commonPorts, "|") + `)\b`)
 
@@ -247,8 +254,9 @@ func (p *pageRun) copyExamples(t *testing.T) {
 	}
 }
 
-// withPorts replaces the ports of the page by those of the test.
+// withPorts replaces the ports of the page, and the directory of its logs, by those of the test.
 func (p *pageRun) withPorts(text string) string {
+	text = strings.ReplaceAll(text, logsOnPage, p.dir)
 	return portOnPage.ReplaceAllStringFunc(text, func(found string) string {
 		m := portOnPage.FindStringSubmatch(found)
 		return m[1] + p.ports[m[2]]

@@ -7,6 +7,8 @@ replace github.com/caddy-rate-limit/caddy-rate-limit => ../..
 require (
 	github.com/caddy-rate-limit/caddy-rate-limit v0.0.0-00010101000000-000000000000
 	github.com/caddyserver/caddy/v2 v2.11.9
+	github.com/lucaslorentz/caddy-docker-proxy/v2 v2.10.0
+	go.yaml.in/yaml/v3 v3.0.6
 )
 
 require (
@@ -158,7 +160,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	go.uber.org/zap/exp v0.3.0 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d // indirect
 	golang.org/x/exp v0.0.0-20260908205506-85c1c2202aba // indirect

@@ -1,0 +1,162 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// manifest is the part of a Kubernetes object that the tests look at.
+type manifest struct {
+	Kind       string
+	Metadata   struct{ Name string }
+	Data       map[string]string
+	StringData map[string]string `yaml:"stringData"`
+	Spec       struct {
+		Replicas int
+		Ports    []struct {
+			TargetPort string `yaml:"targetPort"`
+		}
+		Template struct {
+			Spec struct {
+				Containers []struct {
+					Env []struct {
+						Name, Value string
+						ValueFrom   struct {
+							SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+						} `yaml:"valueFrom"`
+					}
+					Ports []struct {
+						Name          string
+						ContainerPort int `yaml:"containerPort"`
+					}
+					ReadinessProbe probe `yaml:"readinessProbe"`
+					LivenessProbe  probe `yaml:"livenessProbe"`
+				}
+				Volumes []struct {
+					ConfigMap struct{ Name string } `yaml:"configMap"`
+				}
+			}
+		}
+	}
+}
+
+type probe struct {
+	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+}
+
+// manifests returns the objects in the YAML texts of a page, by kind.
+func manifests(t *testing.T, page string) map[string]manifest {
+	t.Helper()
+	all := make(map[string]manifest)
+	for _, text := range fences(t, page, "yaml") {
+		for decoder := yaml.NewDecoder(strings.NewReader(text)); ; {
+			var object manifest
+			if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			all[object.Kind] = object
+		}
+	}
+	return all
+}
+
+// The objects of the recipe fit together, and three Caddys with its Caddyfile share budgets, also
+// when one is replaced.
+func TestKubernetes(t *testing.T) {
+	t.Parallel()
+	objects := manifests(t, "docs/recipes/kubernetes.md")
+	pod := objects["Deployment"].Spec.Template.Spec
+	config := objects["ConfigMap"].Data["Caddyfile"]
+	if len(pod.Containers) != 1 || len(pod.Volumes) != 1 || pod.Volumes[0].ConfigMap.Name != objects["ConfigMap"].Metadata.Name {
+		t.Fatalf("the pod is %+v", pod)
+	}
+	caddy := pod.Containers[0]
+	ports := make(map[string]int)
+	for _, port := range caddy.Ports {
+		ports[port.Name] = port.ContainerPort
+		if !strings.Contains(config, fmt.Sprintf("\n:%d {", port.ContainerPort)) {
+			t.Errorf("the Caddyfile has no site on %d", port.ContainerPort)
+		}
+	}
+	if target := objects["Service"].Spec.Ports[0].TargetPort; ports[target] != 8080 {
+		t.Errorf("the Service is for port %q", target)
+	}
+	for _, p := range []probe{caddy.ReadinessProbe, caddy.LivenessProbe} {
+		if ports[p.HTTPGet.Port] != 8081 || !strings.Contains(config, "respond "+p.HTTPGet.Path+" 200") {
+			t.Errorf("probe %+v", p)
+		}
+	}
+	share := fmt.Sprintf("on_store_error local 1/%d", objects["Deployment"].Spec.Replicas)
+	if !strings.Contains(config, share) {
+		t.Errorf("the Caddyfile does not say %s", share)
+	}
+
+	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(application.Close)
+	secret := objects["Secret"]
+	server := redistest.Start(t, "--requirepass", secret.StringData["redis-password"])
+	var env []string
+	for _, variable := range caddy.Env {
+		if !regexp.MustCompile(`\{(env\.|\$)` + variable.Name + `\}`).MatchString(config) {
+			t.Errorf("the Caddyfile does not use %s", variable.Name)
+		}
+		value := variable.Value
+		switch variable.Name {
+		case "REDIS_ADDRESS":
+			value = server.Addr
+		case "TRUSTED_PROXIES":
+			value += " 127.0.0.1/32"
+		case "REDIS_PASSWORD":
+			if from := variable.ValueFrom.SecretKeyRef; from.Name == secret.Metadata.Name {
+				value = secret.StringData[from.Key]
+			}
+		}
+		env = append(env, variable.Name+"="+value)
+	}
+	site, health, _ := strings.Cut(config, "\n:8081 {")
+	site = asTestSite(site, "app:9000", application.Listener.Addr().String(),
+		"password {", "timeout 5s\n\t\t\tpassword {") // for a machine that is busy with other tests
+	if healthConfig, err := adapt(t, []byte(":8081 {"+health)); err != nil || validate(healthConfig) != nil {
+		t.Errorf("the site for probes: %v", err)
+	}
+	// ask sends requests of one client in turn to Caddys, and counts those that pass.
+	ask := func(requests int, of ...*caddyProcess) (passed int) {
+		for i := range requests {
+			switch r := of[i%len(of)].get(t, "/", "X-Forwarded-For", "203.0.113.9"); r.StatusCode {
+			case 200:
+				passed++
+			case 429:
+			default:
+				t.Fatalf("status %d", r.StatusCode)
+			}
+		}
+		return passed
+	}
+	var caddys []*caddyProcess
+	for range objects["Deployment"].Spec.Replicas {
+		caddys = append(caddys, startCaddy(t, site, env...))
+	}
+	began := time.Now()
+	passed := ask(120, caddys...)
+	for i := range caddys { // the rolling update
+		caddys[i] = startCaddy(t, site, env...)
+		passed += ask(10, caddys[i])
+	}
+	if most := 100 + int(time.Since(began)/(36*time.Second)) + 1; passed < 100 || passed > most {
+		t.Errorf("%d requests passed, want 100 to %d", passed, most)
+	}
+	caddys[0].get(t, "/", "X-Forwarded-For", "203.0.113.10").want(t, 200)
+}

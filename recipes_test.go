@@ -1,0 +1,313 @@
+package ratelimit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// The tests in this file show of recipes what the commands on their pages can't.
+
+// startRecipe starts a Caddy with the example of a recipe. Its site is :8080. The stand-ins in the
+// example are left out; replace are pairs of an address in the example and another one.
+func startRecipe(t *testing.T, name string, replace ...string) (c *caddyProcess, config string) {
+	t.Helper()
+	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = asTestSite(string(text), replace...)
+	return startCaddy(t, config), config
+}
+
+// asTestSite makes a Caddyfile with the site :8080 one for startCaddy.
+func asTestSite(config string, replace ...string) string {
+	config, _, _ = strings.Cut(config, "\n# This stands in")
+	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
+	if options := regexp.MustCompile(`(?m)^\{$`); options.MatchString(config) {
+		config = options.ReplaceAllLiteralString(config, "{\n\tadmin {$ADMIN}")
+	} else {
+		config = "{\n\tadmin {$ADMIN}\n}\n" + config
+	}
+	return strings.NewReplacer(replace...).Replace(config)
+}
+
+// remaining asks the admin endpoint what is left to a key.
+func (c *caddyProcess) remaining(t *testing.T, zone, key string) int64 {
+	t.Helper()
+	r, err := c.do("GET", "http://"+c.admin+"/rate_limit/zones/"+zone+"/keys/"+url.PathEscape(key), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Budgets []struct {
+			Limits []struct{ Remaining int64 }
+		}
+	}
+	if err := json.Unmarshal([]byte(r.body), &answer); err != nil || len(answer.Budgets) == 0 {
+		t.Fatalf("%s: %v", r.body, err)
+	}
+	return answer.Budgets[0].Limits[0].Remaining
+}
+
+// Only bytes that are in a response's Content-Length cost anything.
+func TestRecipeDownloads(t *testing.T) {
+	t.Parallel()
+	file, changed := make([]byte, 1000000), time.Now().Add(-time.Hour)
+	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/files/a":
+			http.ServeContent(w, r, "a", changed, bytes.NewReader(file))
+		case "/files/chunked":
+			_, _ = w.Write(file[:1000])
+			_ = http.NewResponseController(w).Flush()
+			_, _ = w.Write(file[:1000])
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(files.Close)
+	c, _ := startRecipe(t, "downloads", "localhost:9000", files.Listener.Addr().String())
+	left := int64(1000000000)
+	for _, test := range []struct {
+		method, path string
+		header       []string
+		status       int
+		cost         int64
+	}{
+		{"GET", "/files/a", nil, 200, 1000000},
+		{"GET", "/files/a", []string{"Range", "bytes=0-99"}, 206, 100},
+		{"GET", "/files/a", []string{"Range", "bytes=999900-"}, 206, 100},
+		{"GET", "/files/a", []string{"Range", "bytes=2000000-"}, 416, 0},
+		{"HEAD", "/files/a", nil, 200, 0},
+		{"GET", "/files/a", []string{"If-Modified-Since", time.Now().UTC().Format(http.TimeFormat)}, 304, 0},
+		{"GET", "/files/none", nil, 404, 0},
+		{"GET", "/files/chunked", nil, 200, 1},
+	} {
+		r, err := c.do(test.method, "http://"+c.site+test.path, "", test.header...)
+		if err != nil || r.StatusCode != test.status {
+			t.Errorf("%+v: %v, status %d", test, err, r.StatusCode)
+		}
+		left -= test.cost
+		if got := c.remaining(t, "bytes", "127.0.0.1"); got != left {
+			t.Errorf("after %+v: %d left, want %d", test, got, left)
+			left = got
+		}
+	}
+}
+
+// WebSockets of a user count until they close, and stay open when Caddy reloads.
+func TestRecipeWebSockets(t *testing.T) {
+	t.Parallel()
+	users := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, isUser := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isUser {
+			w.Header().Set("X-User", user)
+		} else {
+			w.WriteHeader(401)
+		}
+	}))
+	t.Cleanup(users.Close)
+	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		socket, err := acceptWebSocket(w, r)
+		if err != nil {
+			return
+		}
+		defer socket.conn.Close()
+		for {
+			message, err := socket.read()
+			if err != nil || socket.write(r.Header.Get("X-User")+": "+message) != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(application.Close)
+	c, config := startRecipe(t, "websockets",
+		"localhost:9000", application.Listener.Addr().String(), "localhost:9001", users.Listener.Addr().String())
+	open := func(user string) (*webSocket, error) {
+		request, err := http.NewRequest("GET", "http://"+c.site+"/ws", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-User", "somebody else")
+		request.Header.Set("Authorization", "Bearer "+user)
+		socket, _, err := dialWebSocket(client, request)
+		if err == nil {
+			t.Cleanup(func() { _ = socket.conn.Close() })
+		}
+		return socket, err
+	}
+	var sockets []*webSocket
+	for _, user := range []string{"alice", "alice", "bob"} {
+		socket, err := open(user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sockets = append(sockets, socket)
+	}
+	for _, when := range []string{"before", "after"} {
+		for i, user := range []string{"alice", "alice", "bob"} {
+			if err := sockets[i].write("hello"); err != nil {
+				t.Fatal(err)
+			}
+			if text, err := sockets[i].hear(t); err != nil || text != user+": hello" {
+				t.Errorf("%s the reload %s hears %q, %v", when, user, text, err)
+			}
+		}
+		if _, err := open("alice"); err == nil || !strings.Contains(err.Error(), "status 429") {
+			t.Errorf("%s the reload, the third of alice: %v", when, err)
+		}
+		if when == "before" {
+			c.reload(t, config+"# Once more.\n")
+		}
+	}
+	if err := sockets[0].close(t); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "alice gets another one", func() bool {
+		_, err := open("alice")
+		if err != nil {
+			time.Sleep(500 * time.Millisecond) // attempts are limited
+		}
+		return err == nil
+	})
+}
+
+// The adapter of the recipe llm-tokens tells Caddy what responses and streams have used.
+func TestAdapterForTokens(t *testing.T) {
+	t.Parallel()
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/stream" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, "data: {\"choices\": []}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprint(w, "data: {\"usage\": {\"total_tokens\": 3000}}\n\ndata: [DONE]\n\n")
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"usage": {"total_tokens": 10}}`)
+	}))
+	t.Cleanup(model.Close)
+	program, port := filepath.Join(t.TempDir(), "adapter"), redistest.FreePort(t)
+	if output, err := exec.Command("go", "build", "-o", program, "./examples/llm-tokens/adapter").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, output)
+	}
+	adapter := exec.Command(program, "-listen", "localhost:"+port, "-model", model.URL)
+	if err := adapter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = adapter.Process.Kill(); _ = adapter.Wait() })
+	c, _ := startRecipe(t, "llm-tokens", "localhost:9000", "localhost:"+port)
+	alice := []string{"Authorization", "Bearer alice"}
+	eventually(t, "the adapter serves", func() bool { return c.get(t, "/", alice...).StatusCode == 200 })
+	left := int64(20000)
+	for _, test := range []struct {
+		path, end string
+		cost      int64
+	}{{"/v1/chat", "10}}", 10}, {"/v1/stream", "[DONE]\n\n", 3000}} {
+		r := c.get(t, test.path, alice...)
+		if r.StatusCode != 200 || !strings.HasSuffix(r.body, test.end) || r.field("X-Tokens-Used") != "" {
+			t.Errorf("%s: status %d, %q, header %v", test.path, r.StatusCode, r.body, r.Header)
+		}
+		left -= test.cost
+		if got := c.remaining(t, "tokens", "Bearer alice"); got != left {
+			t.Errorf("after %s: %d left, want %d", test.path, got, left)
+		}
+	}
+}
+
+// The filter of the recipe fail2ban finds the client addresses of denials, and nothing else.
+func TestFail2ban(t *testing.T) {
+	t.Parallel()
+	const page = "docs/recipes/fail2ban.md"
+	dir := t.TempDir()
+	log := filepath.Join(dir, "rate_limit.log")
+	application := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(application.Close)
+	config := asTestSite("\n"+fences(t, page, "caddyfile")[0], "localhost:9000", application.Listener.Addr().String(), logsOnPage, dir)
+	config = strings.Replace(config, "\t\tzone logins {", "\t\tzone other {\n\t\t\tmatch path /other\n\t\t\tgcra 1 1h\n\t\t}\n\t\tzone logins {", 1)
+	c := startCaddy(t, config)
+	for _, r := range []struct{ client, path string }{
+		{"203.0.113.9", "/login"},
+		{"2001:db8::7", "/login"},
+		{"198.51.100.4", `/login?"client_ip":"192.0.2.1"`},
+		{"198.51.100.5", "/other"},
+	} {
+		for range 7 {
+			_, err := c.do("GET", "http://"+c.site+r.path, "", "X-Forwarded-For", r.client, "User-Agent", `","client_ip":"192.0.2.2"`)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.reload(t, config+"# What is counted is logged now.\n")
+	text, err := os.ReadFile(log)
+	if err != nil || strings.Count(string(text), "rate limit exceeded") < 4 {
+		t.Fatalf("%v; log:\n%s", err, text)
+	}
+	filter := fences(t, page, "ini")[0]
+	for zone, want := range map[string]string{
+		"logins": "198.51.100.4 2001:db8::7 203.0.113.9",
+		"":       "198.51.100.4 198.51.100.5 2001:db8::7 203.0.113.9",
+	} {
+		check := func(by string, found []string) {
+			slices.Sort(found)
+			if got := strings.Join(slices.Compact(found), " "); got != want {
+				t.Errorf("in zone %q %s finds %s, want %s", zone, by, got, want)
+			}
+		}
+		check("the expression", failures(t, filter, zone, string(text)))
+		if _, err := exec.LookPath("fail2ban-regex"); err != nil {
+			continue
+		}
+		file := filepath.Join(dir, "caddy-rate-limit.conf")
+		if err := os.WriteFile(file, []byte(filter), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if zone != "" {
+			file += "[zone=" + zone + "]"
+		}
+		output, err := exec.Command("fail2ban-regex", "-o", "<ip>", log, file).Output()
+		if err != nil {
+			t.Fatalf("fail2ban-regex: %v\n%s", err, output)
+		}
+		check("fail2ban-regex", strings.Fields(string(output)))
+	}
+}
+
+// failures does what fail2ban-regex does: it returns the addresses that the expression of a filter
+// finds in a log.
+func failures(t *testing.T, filter, zone, log string) (found []string) {
+	t.Helper()
+	if zone == "" {
+		zone = regexp.MustCompile(`(?m)^zone = (.*)$`).FindStringSubmatch(filter)[1]
+	}
+	expression := regexp.MustCompile(`(?m)^failregex = (.*)$`).FindStringSubmatch(filter)[1]
+	expression = strings.NewReplacer("<zone>", zone, "<ADDR>", `([0-9a-f.:]+)`).Replace(expression)
+	date := regexp.MustCompile(`"ts":\d+(\.\d+)?`)
+	for line := range strings.Lines(log) {
+		if !date.MatchString(line) {
+			t.Errorf("without a date: %s", line)
+		}
+		if m := regexp.MustCompile(expression).FindStringSubmatch(date.ReplaceAllString(line, "")); m != nil {
+			if _, err := netip.ParseAddr(m[1]); err != nil {
+				t.Error(err)
+			}
+			found = append(found, m[1])
+		}
+	}
+	return found
+}

@@ -61,8 +61,9 @@ type Decision struct {
 	// Allowed reports whether this limit had room for the request. The request
 	// passes only if all its limits had.
 	Allowed bool
-	// NotAsked reports whether the limit was not asked, because another one was known to
-	// deny the request. Then the rest of the decision means nothing. Only stores set it.
+	// NotAsked reports whether the limit was not asked, because another limit or a ban was known to
+	// deny the request. Then only RetryAfter means something, as an upper bound, and 0 if nothing is
+	// known. Only stores set NotAsked.
 	NotAsked bool
 	// Charged is how many events were taken from this budget.
 	Charged int64

@@ -89,6 +89,15 @@ type denial struct {
 	sentAt     time.Duration       // when the request was sent
 	answeredAt time.Duration       // when the answer came
 	askAt      time.Duration       // from then on, one request asks the store again
+	limits     []limitDecision     // with a ban: the decisions of the zone's limits
+}
+
+// limitDecision is the decision of a limit about a request that a ban denied. The limit can have no room
+// when the ban ends.
+type limitDecision struct {
+	id   string
+	mode algorithms.Mode
+	denial
 }
 
 // denyRule is a limit or a ban of a request, which can deny the request.
@@ -96,6 +105,7 @@ type denyRule struct {
 	id string
 	demand
 	maxWait algorithms.Micros
+	mode    algorithms.Mode
 	limit   *Limit // nil for a ban
 }
 
@@ -115,8 +125,13 @@ func ruleOf(r *Request, i int) denyRule {
 	if r.Ban != nil {
 		return denyRule{id: r.Ban.ID}
 	}
+	return limitRule(r, i)
+}
+
+// limitRule returns the rule of the limit with index i of a request.
+func limitRule(r *Request, i int) denyRule {
 	l := &r.Limits[i]
-	return denyRule{l.ID, demand{r.Cost, l.Burst}, r.MaxWait, l}
+	return denyRule{l.ID, demand{r.Cost, l.Burst}, r.MaxWait, r.Mode, l}
 }
 
 // NewDenyCache returns a DenyCache for a store.
@@ -191,9 +206,24 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 			o.Verdict, o.Decisions[i] = Denied, decision
 		} else {
 			o.Verdict, o.Ban = Banned, BanOutcome{Stands: true, EndsAfter: decision.RetryAfter}
+			d.recallLimits(r, now)
 		}
 	}
 	return denied, false
+}
+
+// recallLimits fills in how long the limits of a zone deny a request that a remembered ban denies.
+func (d *denial) recallLimits(r *Request, now time.Duration) {
+	for i, l := range d.limits[:min(len(d.limits), len(r.Limits))] {
+		rule := limitRule(r, i)
+		if l.id != rule.id {
+			continue
+		}
+		if l.mode != r.Mode {
+			l.decision.RetryAfter = l.decision.ResetAfter
+		}
+		r.Outcome.Decisions[i].RetryAfter = max(l.decisionAt(now, rule).RetryAfter, 0)
+	}
 }
 
 // findDenial returns the one of a budget's denials that denies a request by a rule, or nil. This is the
@@ -228,7 +258,8 @@ func (d *denial) stands(maxWait algorithms.Micros, now time.Duration) bool {
 
 // neverFits reports whether the request costs more than the limit ever has room for.
 func (r denyRule) neverFits() bool {
-	return r.limit != nil && r.cost > r.burst && !r.limit.Algorithm().BinaryOnly
+	inPart := r.mode == algorithms.Nary || r.mode == algorithms.Force
+	return r.limit != nil && r.cost > r.burst && !inPart && !r.limit.Algorithm().BinaryOnly
 }
 
 // decisionAt returns the decision of a denial as it is at an instant, for a request by a rule. If the
@@ -239,6 +270,8 @@ func (d *denial) decisionAt(now time.Duration, rule denyRule) algorithms.Decisio
 	switch {
 	case rule.neverFits():
 		decision.RetryAfter = algorithms.Forever
+	case decision.RetryAfter == algorithms.Forever:
+		decision.RetryAfter = decision.ResetAfter // of a request that didn't fit, but this one does
 	case d.demand != rule.demand:
 		decision.RetryAfter = max(decision.RetryAfter, decision.ResetAfter) - rule.maxWait
 	default:
@@ -261,15 +294,37 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 	for i := range countRules(r) {
 		rule := ruleOf(r, i)
 		d := denial{demand: rule.demand, sentAt: sentAt, answeredAt: now, askAt: sentAt + maxDenialAge - askAhead}
-		if rule.limit == nil {
-			d.decision = algorithms.Decision{Allowed: r.Outcome.Ban.EndsAfter == 0, RetryAfter: r.Outcome.Ban.EndsAfter}
-		} else if d.decision = r.Outcome.Decisions[i]; d.decision.RetryAfter < algorithms.Forever {
-			d.decision.RetryAfter += rule.maxWait
+		if rule.limit != nil {
+			d.decision = undelayed(r.Outcome.Decisions[i], rule.maxWait)
+		} else if wait := r.Outcome.Ban.EndsAfter; wait > 0 {
+			d.decision.RetryAfter = wait
+			for j, decision := range r.Outcome.Decisions {
+				rule := limitRule(r, j)
+				if decision.Charged > 0 { // in mode Uniform, after it was decided
+					decision.RetryAfter = decision.ResetAfter
+				}
+				d.limits = append(d.limits, limitDecision{rule.id, r.Mode, denial{
+					demand: rule.demand, decision: undelayed(decision, rule.maxWait), answeredAt: now,
+				}})
+			}
+		} else {
+			d.decision.Allowed = true
 		}
 		if key.id = rule.id; !d.decision.Allowed && d.stands(rule.maxWait, now) {
 			c.addLocked(s, key, d)
 		}
 	}
+}
+
+// undelayed returns the decision with the RetryAfter of a request that can't be held.
+func undelayed(d algorithms.Decision, maxWait algorithms.Micros) algorithms.Decision {
+	switch {
+	case d.Allowed:
+		d.RetryAfter = d.Wait
+	case d.RetryAfter < algorithms.Forever:
+		d.RetryAfter += maxWait
+	}
+	return d
 }
 
 // addLocked adds a denial to those of its budget. It replaces the denial with the same demand or, if

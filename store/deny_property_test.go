@@ -128,8 +128,13 @@ func checkCached(t *testing.T, seed uint64, f *failing, requests []store.Request
 		decided := 0
 		for j, d := range o.Decisions {
 			if d.NotAsked {
-				if d != (algorithms.Decision{NotAsked: true}) {
+				if d != (algorithms.Decision{NotAsked: true, RetryAfter: d.RetryAfter}) || d.RetryAfter != 0 && r.Ban == nil {
 					t.Fatalf("seed %d: %+v of a limit that was not asked", seed, d)
+				}
+				// A limit can deny for longer than the ban. A budget with Initial may begin only after it.
+				late := r.Limits[j].KeptAfterReset()
+				if a := actual.Decisions[j]; r.Ban != nil && !late && (d.RetryAfter < a.RetryAfter || d.RetryAfter > max(a.RetryAfter, a.ResetAfter)+trip) {
+					t.Fatalf("seed %d: %v of a banned key: retry after %+v, remembered %d µs", seed, r.Limits[j].Limit, a, d.RetryAfter)
 				}
 				continue
 			}

@@ -111,6 +111,27 @@ func TestDenyCacheBanFlood(t *testing.T) {
 	}
 }
 
+// The RetryAfter of a remembered ban is that of a limit which denies for longer than the ban.
+func TestDenyCacheBanEndsFirst(t *testing.T) {
+	const hour, ends = 3_600_000_000, 30_000_000
+	withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: hour})
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: hour, Duration: ends, Max: ends})
+		for n := range 3 {
+			requests := request(1, limit)
+			requests[0].Ban = ban
+			allowed, asked := takeAsked(t, c, r.failing, requests)
+			if allowed != (n == 0) || asked != (n < 2) {
+				t.Fatalf("request %d: allowed %v, asked %v", n+1, allowed, asked)
+			}
+			o := requests[0].Outcome
+			if n > 0 && (o.Decisions[0].RetryAfter < hour-10_000 || o.Decisions[0].RetryAfter > hour || o.Ban.EndsAfter > ends) {
+				t.Errorf("request %d: %+v", n+1, o)
+			}
+		}
+	})
+}
+
 // A denial that ends before its answer arrives is not remembered.
 func TestDenyCacheFarAway(t *testing.T) {
 	const trip = 60_000

@@ -36,7 +36,7 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
 		if span := time.Duration(span); span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, wholeMicros(span))
+			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, microsExample(span))
 		}
 	}
 	if b.After == 0 {
@@ -44,6 +44,10 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	}
 	if b.Max == 0 {
 		ban.Max = ban.Duration
+	}
+	if len(limits) == 0 {
+		return nil, errors.New("ban needs a limit, because only denials by limits count: " +
+			"write a limit, such as token_bucket 10 1s, or leave out ban")
 	}
 	for _, l := range limits {
 		ban.Window = max(ban.Window, l.Window)

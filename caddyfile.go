@@ -78,11 +78,14 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //					<limits>
 //				}
 //				<value> unlimited
-//				default ...                     # for other values; only if the zone has no limits
+//				default { <limits> }            # or unlimited; for other values, if the zone has no limits
 //			}
 //
 //			settle {                            # correct the charge by the response
-//				match status <code>...          # or header <field> <value>: others get the charge back
+//				match {                         # or one of them on one line; other responses cost nothing
+//					status <code>...
+//					header <field> <value>
+//				}
 //				cost  <number or placeholder>   # true cost of the request
 //			}
 //			status <code>                       # of denied requests; default 429

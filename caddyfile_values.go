@@ -111,6 +111,13 @@ func fraction(d *caddyfile.Dispenser, example string) (float64, error) {
 
 func parseFraction(what, text, example string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
+	if percent, ok := strings.CutSuffix(text, "%"); ok && isInteger(percent) {
+		n, _ := strconv.ParseFloat(percent, 64)
+		if strings.HasPrefix(example, "0.") { // the option takes a fraction
+			n /= 100
+		}
+		return 0, fmt.Errorf("%s must be a number without a percent sign, not %q: write %v", what, text, n)
+	}
 	if err != nil || math.IsNaN(n) {
 		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", what, text, example)
 	}
@@ -144,7 +151,7 @@ func parseDuration(what, text, example string) (caddy.Duration, error) {
 		if meant, ok := meantDuration(withUnit); ok {
 			return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write %s", what, text, meant)
 		}
-		return 0, fmt.Errorf("%s must be a duration, not %q: write for example %s", what, text, example)
+		return 0, fmt.Errorf("%s must be a duration with a unit of ns, us, ms, s, m, h or d, not %q: write for example %s", what, text, example)
 	}
 	return caddy.Duration(n), nil
 }
@@ -152,4 +159,14 @@ func parseDuration(what, text, example string) (caddy.Duration, error) {
 // wholeMicros returns d truncated to whole microseconds, but at least 1µs. Errors suggest it.
 func wholeMicros(d time.Duration) time.Duration {
 	return max(d.Truncate(time.Microsecond), time.Microsecond)
+}
+
+// microsExample returns what an error suggests instead of d. A few nanoseconds are usually a JSON
+// number that was meant as seconds.
+func microsExample(d time.Duration) string {
+	example := wholeMicros(d).String()
+	if d > 0 && d < time.Microsecond {
+		example += " (in JSON, a number without a unit is nanoseconds)"
+	}
+	return example
 }

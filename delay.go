@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -37,7 +38,7 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	case maxWait <= 0:
 		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", maxWait)
 	case maxWait%time.Microsecond != 0:
-		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", maxWait, wholeMicros(maxWait))
+		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", maxWait, microsExample(maxWait))
 	case d.Held < 0:
 		return fmt.Errorf("delay holds at least 1 request, not %d: write for example delay 2s 100", d.Held)
 	case mode != algorithms.Binary:
@@ -160,6 +161,9 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	if len(args) < 1 || len(args) > 2 {
 		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100",
 			len(args))
+	}
+	if len(args) == 2 && isInteger(args[0]) && !isInteger(args[1]) {
+		return nil, fmt.Errorf("delay takes the duration first, not %q: write delay %s %s", strings.Join(args, " "), args[1], args[0])
 	}
 	maxWait, err := parseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {

@@ -153,6 +153,9 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 	case reflect.Bool:
 		wanted = "true or false"
 	case reflect.Int, reflect.Int64:
+		if class, ok := strings.CutSuffix(text, "xx"); ok && len(class) == 1 && class[0] >= '1' && class[0] <= '5' {
+			text = class // as in a Caddyfile, for a class of status codes
+		}
 		if isText && json.Unmarshal([]byte(text), new(int64)) == nil {
 			return fmt.Errorf("%s must be a whole number, not %.100s: write %s", place, data, text)
 		}
@@ -168,11 +171,14 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 	case reflect.String:
 		wanted = "a string"
 	case reflect.Slice:
-		if isText {
-			return fmt.Errorf("%s must be a list, not a string: write it in brackets", place)
+		if isText || data[0] == '{' {
+			return fmt.Errorf("%s must be a list, not %s: write it in brackets", place, jsonKind(data))
 		}
 		wanted = "a list"
-	case reflect.Struct, reflect.Map:
+	case reflect.Struct:
+		fields := slices.Sorted(maps.Keys(fieldTypes(t)))
+		return fmt.Errorf("%s must be an object, not %s: write in braces %s", place, jsonKind(data), strings.Join(fields, ", "))
+	case reflect.Map:
 		wanted = "an object"
 	default:
 		return fmt.Errorf("%s: %w", place, err)

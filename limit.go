@@ -104,7 +104,7 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 	var err error
 	micros := func(option string, d caddy.Duration) algorithms.Micros {
 		if span := time.Duration(d); span%time.Microsecond != 0 && err == nil {
-			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, wholeMicros(span))
+			err = fmt.Errorf("%s must be a whole number of microseconds, not %v: write for example %v", option, span, microsExample(span))
 		}
 		return time.Duration(d).Microseconds()
 	}

@@ -48,6 +48,9 @@ func (n Number) check(option string, parse func(string) (int64, error)) error {
 	if n == "" || n.varies() {
 		return checkBraces(option, string(n))
 	}
+	if _, short := expandShorthand(string(n)); short || strings.HasPrefix(string(n), "http.") {
+		return fmt.Errorf("%s %q is the name of a placeholder without its braces: write {%[2]s}", option, string(n))
+	}
 	_, err := parse(string(n))
 	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {
 		err = fmt.Errorf("%w, not %q", errNumber, n)

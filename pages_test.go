@@ -83,6 +83,7 @@ func fences(t testing.TB, page, language string) (found []string) {
 func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
 	t.Setenv("SENTINEL_PASSWORD", "secret")
+	t.Setenv("KEYS_SECRET", "secret")
 	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	logs := t.TempDir()
 	count := make(map[string]int)

@@ -112,6 +112,9 @@ func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) err
 	}
 	var err error
 	if z.defaultSet, err = compile(c, factor, outage); err != nil {
+		if c.Plan != nil && c.Plan.Default != nil {
+			return fmt.Errorf("default of plan: %w", err)
+		}
 		return err
 	}
 	all, err := compileLimitSets("override", c.Override, c, factor, outage)
@@ -250,6 +253,9 @@ func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
 	if d.NextArg() {
 		if d.Val() != "unlimited" || d.NextArg() {
 			return nil, fmt.Errorf("it takes unlimited, or limits in braces, not %q", d.Val())
+		}
+		if d.NextBlock(d.Nesting()) {
+			return nil, errors.New("unlimited and limits don't go together: write unlimited, or limits in braces")
 		}
 		set.Unlimited = true
 		return set, nil

@@ -69,9 +69,15 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 			s.Cost, err = number(d, parseCost)
 			return err
 		}
+		if s.Match != nil {
+			return errors.New("match of settle is given twice: write status and header in one block, match { ... }")
+		}
 		matchers := make(map[string]caddyhttp.ResponseMatcher)
 		if err := caddyhttp.ParseNamedResponseMatcher(d.NewFromNextSegment(), matchers); err != nil {
-			return fmt.Errorf("match of settle takes status or header, such as status 401 403 or header X-Failed true: %w", err)
+			reason, _, _ := strings.Cut(err.Error(), ", at ") // readBlock adds file and line
+			reason, _, _ = strings.Cut(reason, ": strconv.")
+			return fmt.Errorf("match of settle takes status or header: write for example "+
+				"match status 401 4xx or match header X-Failed true (%s)", reason)
 		}
 		matcher := matchers["match"]
 		if matcher.StatusCode == nil && matcher.Headers == nil {

@@ -235,6 +235,9 @@ var (
 		"hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "msec": "ms", "millis": "ms", "milliseconds": "ms",
 		"ms": "ms", "s": "s", "m": "m", "h": "h", "d": "d",
 	}
+
+	// daysOf has the units that Caddy doesn't know, in days.
+	daysOf = map[string]int{"w": 7, "week": 7, "weeks": 7, "mo": 30, "month": 30, "months": 30}
 )
 
 // readRate reads events and window out of a text such as 10r/s.
@@ -260,6 +263,9 @@ func meantDuration(text string) (span string, ok bool) {
 	span = spanForm.ReplaceAllStringFunc(strings.TrimSpace(text), func(part string) string {
 		s := spanForm.FindStringSubmatch(part)
 		unit := strings.ToLower(s[2])
+		if n, err := strconv.Atoi(s[1]); err == nil && daysOf[unit] > 0 {
+			return strconv.Itoa(n*daysOf[unit]) + "d"
+		}
 		if short, ok := spanUnits[unit]; ok {
 			unit = short
 		}
@@ -354,6 +360,9 @@ func noMatcherError(name string) error {
 			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
 	case strings.HasPrefix(name, "/"):
 		return fmt.Errorf("match takes matchers with their names, not %q: write match path %[1]s", name)
+	}
+	if slices.Contains(zoneOptions(), name) {
+		return fmt.Errorf("match has no matcher %q, which is an option of the zone: write } above it, to close match", name)
 	}
 	return fmt.Errorf("match has no matcher %q: write one of Caddy's request matchers, for example match path /api/*", name)
 }

@@ -34,6 +34,7 @@ func TestMeant(t *testing.T) {
 func TestMeantValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"1min": "1m", "60": "60s", "1h30min": "1h30m", "5 minutes": "5m", "2Days": "2d", "500msec": "500ms", "1H": "1h", "1.5hours": "1.5h",
+		"1w": "7d", "2 months": "60d",
 		"": "", "soon": "", "0": "", "-5": "", "1 fortnight": "", "1,5m": "",
 	} {
 		if got, ok := meantDuration(text); ok != (want != "") || ok && got != want {

@@ -123,8 +123,8 @@ func TestAdminKey(t *testing.T) {
 	})
 }
 
-// How many slots are in use is told even if there are more than there may be by now, and a
-// reset gives none back.
+// The view shows the number of slots in use, even if it is above the present limit. A reset gives
+// none back.
 func TestAdminConcurrency(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -202,7 +202,7 @@ func TestAdminOverride(t *testing.T) {
 		if !reflect.DeepEqual(v.Override, &overrideView{From: "runtime", Limits: []string{"unlimited"}}) {
 			t.Errorf("%+v", v.Override)
 		}
-		// A ban is told of even so, and has its effect when the override is gone.
+		// The view shows the ban even then. The ban has an effect when the override is gone.
 		c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
 		if v := seenKey(t, c, "k"); !v.Budgets[0].Ban.Banned || !v.Budgets[1].Ban.Banned {
 			t.Errorf("%+v", v)
@@ -249,8 +249,8 @@ func TestAdminBan(t *testing.T) {
 	})
 }
 
-// What is changed through one instance is in force on the other within a second, which is
-// how long that one remembers denials.
+// A change through one instance is in force on the other within a second, because the other
+// instance remembers denials that long.
 func TestAdminReachesOtherInstances(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -314,8 +314,8 @@ func TestAdminInCluster(t *testing.T) {
 	}
 }
 
-// Handlers with connections of their own to one Redis remember denials of their own: what
-// is changed is in force at once for both, and a ban is one.
+// Handlers with separate connections to one Redis remember denials separately. A change is in force
+// at once for both, and there is one ban.
 func TestAdminSeveralHandlers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -32,7 +32,7 @@ func (c *caddyProcess) operate(t *testing.T, status int, method, path, body stri
 	return r
 }
 
-// seen is what the admin API shows at a path.
+// seen returns the answer of the admin API at a path.
 func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
 	t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(c.operate(t, 200, "GET", path, "").body))
@@ -55,7 +55,7 @@ func seenKey(t *testing.T, c *caddyProcess, key string) keyView {
 	return v
 }
 
-// remaining are what remains of the limits of a key, with their plans and alternatives.
+// remaining returns the remaining events of the limits of a key, with their plans and alternatives.
 func (v keyView) remaining() (all []string) {
 	for _, b := range v.Budgets {
 		for _, l := range b.Limits {
@@ -87,7 +87,7 @@ func wantSpan(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// Keys are whatever they are.
+// Keys can have any bytes.
 func TestAdminStrangeKeys(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -203,7 +203,7 @@ func TestAdminErrors(t *testing.T) {
 		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", maxAdminBody) + "}", "at most 65536 bytes"},
 		{400, "PUT", keyPath("k") + "/ban", "{", "write for example"},
 		{400, "PUT", keyPath("k") + "/ban", `{"for":"1h"}`, "for"},
-		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it stands"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it lasts"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"-5s"}`, "at least 1us"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1000000h"}`, "the duration must be at most"},
 		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "whole numbers of microseconds"},

@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// zoneView is what operators see of a zone: a JSON object whose fields keep their order.
+// zoneView is a zone as operators see it: a JSON object whose fields keep their order.
 type zoneView []viewField
 
 type viewField struct {

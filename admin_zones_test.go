@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// zoneSeen is what operators see of a zone.
+// zoneSeen is a zone as operators see it.
 type zoneSeen struct {
 	Name        string              `json:"name"`
 	Key         Key                 `json:"key"`
@@ -37,7 +37,7 @@ type zoneSeen struct {
 	Requests     map[string]int64 `json:"requests"`
 }
 
-// What operators see of zones.
+// Operators see the zones.
 func TestAdminZones(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -21,8 +21,8 @@ func init() {
 	caddy.RegisterModule(App{})
 }
 
-// App holds the things that all rate_limit handlers of one configuration share: default options,
-// stores, and the zones by name. It needs no configuration of its own.
+// App holds the state that all rate_limit handlers of one configuration share: options, stores, and the
+// zones by name. It works without configuration.
 type App struct {
 	Options
 
@@ -40,7 +40,7 @@ type App struct {
 	boundedMemory  *store.Memory
 	boundedStandIn *store.Memory
 
-	memoryZones     int                 // how many names of zones are kept in memory
+	memoryZones     int                 // the number of zone names with budgets in memory
 	sweepEvery      time.Duration       // the shortest sweep_interval of the handlers; 0: the default
 	cachedSources   *placeholderSources // nil until a handler needs them
 	zonesByName     map[string][]*zone  // usually one zone per name
@@ -54,8 +54,8 @@ type App struct {
 
 // MemoryOptions are the settings of the store in memory.
 type MemoryOptions struct {
-	// How many keys the store holds at most, over all zones; at least 1. A sliding log counts as
-	// one more key for every 64 events that it has room for. When the store is full, new keys
+	// The maximum number of keys in the store, over all zones; at least 1. A sliding log counts
+	// as one more key for every 64 events that it has room for. When the store is full, new keys
 	// share one budget per limit. 1000000 keys of any length need about 200 MB of memory, or at
 	// most 1.4 GB with sliding logs (default 1000000).
 	MaxKeys int64 `json:"max_keys,omitempty"`
@@ -198,7 +198,7 @@ func (a *App) checkRedis(b *backend) {
 		return
 	}
 	if policy, bounded, err := b.redis.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
-		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their owners start afresh: set maxmemory-policy noeviction",
+		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their keys get full budgets: set maxmemory-policy noeviction",
 			zap.String("address", b.redis.Address()), zap.String("maxmemory_policy", policy))
 	}
 }
@@ -305,8 +305,8 @@ func (a *App) registerZone(z *zone) {
 	a.zonesByName[z.name] = append(known, z)
 }
 
-// checkAgreement returns an error if the zone and an earlier zone of the same name disagree on
-// settings that decide which budget a request is charged to, or how large it is. If mholt's limiter
+// checkAgreement returns an error if the zone disagrees with an earlier zone of the same name. Only
+// settings that decide the budget of a request, or its size, have to agree. If mholt's limiter
 // accepts both zones, checkAgreement only warns, so that such configurations stay valid.
 func (a *App) checkAgreement(z *zone) error {
 	before := a.zonesByName[z.name]
@@ -316,7 +316,7 @@ func (a *App) checkAgreement(z *zone) error {
 	}
 	setting, one, other := before[0].difference(z)
 	if before[0].config.mholtCompatible() && z.config.mholtCompatible() {
-		a.logger.Warn("a zone is defined twice with different settings, and is two zones with budgets of their own",
+		a.logger.Warn("a zone is defined twice with different settings, so it is two zones with separate budgets",
 			zap.String("zone", z.name), zap.String("setting", setting), zap.String("one", one), zap.String("other", other))
 		return nil
 	}

@@ -18,20 +18,20 @@ type Ban struct {
 	// How long a ban lasts; at least 1µs.
 	Duration caddy.Duration `json:"duration,omitempty"`
 
-	// How many requests the zone's own limits must deny until a ban begins. They count
-	// within the longest window of these limits, from the first denial on (default 1).
+	// The number of denials after which a ban begins. Only denials by the zone's own limits
+	// count, within the longest window of these limits, from the first denial on (default 1).
 	After int64 `json:"after,omitempty"`
 
-	// How long a ban lasts at most. Each ban is twice as long as the one before. After a
-	// time of max without a ban, the next one has the length of duration again (default:
-	// duration; all bans are as long).
+	// The longest ban. Each ban is twice as long as the one before, up to max. If a key has no
+	// ban for the time max, its next ban has the length of duration again (default: duration,
+	// so all bans have the same length).
 	Max caddy.Duration `json:"max,omitempty"`
 }
 
 // compile returns the ban of a zone with these limits.
 func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
-		return nil, errors.New("ban has no duration: write how long it stands, such as 1h")
+		return nil, errors.New("ban has no duration: write how long it lasts, such as 1h")
 	}
 	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
@@ -71,7 +71,7 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	const example = "write for example ban 1h after 5 max 24h"
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args)%2 == 0 {
-		return nil, fmt.Errorf("ban takes a duration, and perhaps after and max with a value each, but has %d values: %s", len(args), example)
+		return nil, fmt.Errorf("ban takes a duration, and optionally after and max with a value each, but has %d values: %s", len(args), example)
 	}
 	b := new(Ban)
 	var err error
@@ -83,15 +83,15 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 		switch word, value := args[i], args[i+1]; {
 		case word == "after" && b.After == 0:
 			if b.After, err = parseInteger("after", value, "5"); err == nil && b.After <= 0 {
-				err = fmt.Errorf("after must be above 0, not %d: write how many denials it takes, or leave it out for 1", b.After)
+				err = fmt.Errorf("after must be above 0, not %d: write the number of denials before a ban, or leave it out for 1", b.After)
 			}
 		case word == "max" && b.Max == 0:
 			if b.Max, err = parseDuration("max", value, "24h"); err == nil && b.Max < b.Duration {
-				err = fmt.Errorf("max must be at least %v, the duration, not %v: write how long a ban stands at most, or leave it out",
+				err = fmt.Errorf("max must be at least %v, the duration, not %v: write the longest ban, or leave it out",
 					time.Duration(b.Duration), time.Duration(b.Max))
 			}
 		default:
-			err = fmt.Errorf("only after and max stand behind the duration, each once and with a value, not %q: %s", word, example)
+			err = fmt.Errorf("after the duration, ban takes only after and max, each once and with a value, not %q: %s", word, example)
 		}
 	}
 	if err != nil {

@@ -79,7 +79,7 @@ func TestBan(t *testing.T) {
 		c.waitForLog(t, `"msg":"rate limit exceeded","zone":"api","wait":3`)
 		c.waitForLog(t, `"name":"rate_limit_exceeded"`)
 
-		// Another limit is a new budget, and frees nobody; nor does another ban.
+		// Another limit is a new budget, and frees nobody. Another ban frees nobody, too.
 		c.reload(t, banSite("fixed_window 3 10m\n ban 10m after 9", use))
 		eventually(t, "the store is asked again", func() bool { // which a denial that is remembered puts off by a second
 			r = get("a")
@@ -122,7 +122,7 @@ func TestBanEnds(t *testing.T) {
 	})
 }
 
-// Who is banned by one instance is by all others.
+// If one instance bans a key, all instances do.
 func TestBanOverInstances(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -228,7 +228,7 @@ zone beside {
 	})
 }
 
-// What a response has cost is charged although a ban has begun meanwhile.
+// The true cost of a response is charged although a ban has begun meanwhile.
 func TestBanAndSettle(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {

@@ -57,9 +57,8 @@ func benchRequest(h caddyhttp.MiddlewareHandler) func() {
 	}
 }
 
-// BenchmarkServeHTTP is the handler alone, with the store in memory. What the
-// request costs without it (a replacer, a response writer) is subtracted by
-// comparing with "nothing".
+// BenchmarkServeHTTP is the handler alone, with the store in memory. Compare it with the cost of
+// the request itself (a replacer, a response writer), which "nothing" measures.
 func BenchmarkServeHTTP(b *testing.B) {
 	for name, h := range benchHandlers(b) {
 		b.Run(name, func(b *testing.B) {

@@ -123,7 +123,8 @@ func (c *caddyProcess) run(t testing.TB) error {
 	t.Helper()
 	process, ended := exec.Command(os.Args[0], "run", "--config", c.file), make(chan struct{})
 	process.Env = append(os.Environ(), beCaddy+"=1")
-	// Under the race detector a process sleeps a second before it exits, unless it is told otherwise.
+	// Under the race detector a process sleeps a second before it exits, unless it is configured
+	// otherwise.
 	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	process.Env = append(process.Env, c.env...)
 	output, err := process.StderrPipe()
@@ -186,7 +187,7 @@ func (c *caddyProcess) waitForLog(t testing.TB, text string) {
 	eventually(t, fmt.Sprintf("the log says %q", text), func() bool { return strings.Contains(c.logged(), text) })
 }
 
-// response is what came back, with its body read.
+// response is a response with its body read.
 type response struct {
 	*http.Response
 	body string
@@ -220,10 +221,10 @@ func (c *caddyProcess) do(method, url, body string, header ...string) (response,
 	return response{r, string(text)}, err
 }
 
-// load replaces the configuration through the admin endpoint. When it returns,
-// one configuration alone takes requests: Caddy answers a little earlier, while
-// servers of the old configuration, or of one it rejected, may still accept. One
-// that is the same as before, but for a comment, is loaded too.
+// load replaces the configuration through the admin endpoint. When it returns, only one
+// configuration takes requests. Caddy answers a little earlier, while servers of the old
+// configuration, or of a rejected one, may still accept. A configuration that differs only in a
+// comment is loaded, too.
 func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 	t.Helper()
 	r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config), "Content-Type", contentType, "Cache-Control", "must-revalidate")

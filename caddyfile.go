@@ -152,7 +152,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option
 	if existing != nil {
-		return nil, d.Err("the global option rate_limit is there twice: write all defaults in one")
+		return nil, d.Err("the global option rate_limit is given twice: write all defaults in one")
 	}
 	app := new(App)
 	err := readBlock(d, "the global option rate_limit", append([]string{"memory"}, sharedOptions...), func(option string) error {
@@ -250,7 +250,7 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 		return err
 	}
 	if _, there := h.RateLimits[name]; there {
-		return fmt.Errorf("zone %q is there twice in one rate_limit: write its options together, or give one another name", name)
+		return fmt.Errorf("zone %q is given twice in one rate_limit: write its options together, or give one another name", name)
 	}
 	if h.RateLimits == nil {
 		h.RateLimits = make(map[string]*Zone)
@@ -366,7 +366,7 @@ func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (e
 func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	args := d.RemainingArgs()
 	if len(args) < 2 || len(args) > 3 {
-		return l, fmt.Errorf("legacy takes max, duration and perhaps min_interval, but has %d value(s): "+
+		return l, fmt.Errorf("legacy takes max, duration and optionally min_interval, but has %d value(s): "+
 			"write for example legacy 10 5s 1s", len(args))
 	}
 	calls, err := parseInteger("max", args[0], "10")
@@ -405,7 +405,7 @@ func readBlock(d *caddyfile.Dispenser, of string, options []string, read func(op
 		case !slices.Contains(options, option):
 			err = unknownOptionError(option, of, options)
 		case seen[option] && !isRepeatable(option):
-			err = fmt.Errorf("%s is there twice: write it once", option)
+			err = fmt.Errorf("%s is given twice: write it once", option)
 		default:
 			err = read(option)
 		}

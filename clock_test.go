@@ -9,9 +9,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// The clock of Redis steps ahead and back while requests come: budgets refill by what it
-// goes ahead, and go on from the new time where it goes back. What is left can be taken
-// meanwhile, and nobody is told to wait longer than a budget takes to refill. Nothing fails.
+// The clock of Redis steps ahead and back while requests come: budgets refill by what it goes
+// ahead, and go on from the new time where it goes back. The remaining events can be taken
+// meanwhile, and no wait is longer than a budget takes to refill. Nothing fails.
 func TestClockOfRedisSteps(t *testing.T) {
 	long(t)
 	t.Parallel()

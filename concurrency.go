@@ -40,7 +40,7 @@ func (c *Zone) checkConcurrencyOnly() error {
 	}
 	for _, s := range zoneSettings() {
 		if s.needsLimits && s.value(c) != nil {
-			return fmt.Errorf("%s means nothing for concurrency alone, which counts requests: "+
+			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
 				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
 		}
 	}

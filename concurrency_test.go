@@ -152,7 +152,7 @@ func TestConcurrencyAndLimits(t *testing.T) {
 	}
 	g.pass <- struct{}{}
 	<-held
-	for range 3 { // what they are worth is not charged to slots
+	for range 3 { // the true cost is not charged to slots
 		c.get(t, "/?key=c&tokens=2").want(t, 200)
 	}
 	r := c.get(t, "/?key=b")
@@ -238,8 +238,7 @@ func TestConcurrencyOfLongRequests(t *testing.T) {
 	})
 }
 
-// What an instance that is killed held is there for others when it has expired, and not
-// before.
+// Others get the slots of a killed instance when its count has expired, and not before.
 func TestConcurrencyOfTheKilled(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -262,8 +261,8 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 	}
 }
 
-// A Redis that loses its data is told again what is in flight. While it fails, an instance goes on
-// counting its own requests, those before the outage too.
+// A Redis that loses its data gets the counts of requests in flight again. While it fails, an
+// instance goes on counting its own requests, also earlier ones.
 func TestConcurrencyInOutage(t *testing.T) {
 	long(t)
 	t.Parallel()

@@ -13,16 +13,17 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Delay holds requests back instead of denying them.
+// Delay delays requests until there is room for them, instead of denying them. Delayed requests
+// are charged in advance, and pass in the order of their charges.
 type Delay struct {
-	// How long a request is held at most; at least 1µs. A request that would have to
-	// wait longer is denied.
+	// The longest delay of a request; at least 1µs. A request that would have to wait longer is
+	// denied.
 	Max caddy.Duration `json:"max,omitempty"`
 
-	// How many requests of the zone this instance holds, or decides on, at a time.
-	// Further requests pass only if there is room for them at once. No key gets more of
-	// these places than it leaves free: half of them if it is the only one. A key without
-	// a placeholder gets all (default 1000).
+	// The number of places for requests of the zone that this instance delays, or decides on, at
+	// the same time. Without a free place a request passes only if there is room for it at once.
+	// A key can have as many places as it leaves free, so a single key gets half of them. A key
+	// without placeholders can have all (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
@@ -36,13 +37,13 @@ func (d *Delay) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	maxWait := time.Duration(d.Max)
 	switch {
 	case maxWait <= 0:
-		return fmt.Errorf("delay must be above 0, not %v: write how long a request is held at most, such as delay 2s", maxWait)
+		return fmt.Errorf("delay must be above 0, not %v: write the longest delay of a request, such as delay 2s", maxWait)
 	case maxWait%time.Microsecond != 0:
 		return fmt.Errorf("delay must be a whole number of microseconds, not %v: write for example %v", maxWait, microsExample(maxWait))
 	case d.Held < 0:
-		return fmt.Errorf("delay holds at least 1 request, not %d: write for example delay 2s 100", d.Held)
+		return fmt.Errorf("delay must have places for at least 1 request, not %d: write for example delay 2s 100", d.Held)
 	case mode != algorithms.Binary:
-		return fmt.Errorf("delay and mode %v don't go together: a request is held until all of its cost is there, which is mode binary", mode)
+		return fmt.Errorf("delay and mode %v don't go together: a delayed request gets all of its cost, as in mode binary; leave out mode", mode)
 	}
 	for _, l := range limits {
 		if err := l.CheckDelay(maxWait.Microseconds()); err != nil {
@@ -60,7 +61,7 @@ type delayPolicy struct {
 	singleKey bool // all requests of the zone have the same key
 }
 
-// reservePlaces takes a place in the queue of each zone that may hold the request, and reports
+// reservePlaces takes a place in the queue of each zone that can delay the request, and reports
 // whether it took one. In a zone without a free place the request passes only at once.
 func (state *requestState) reservePlaces() (reserved bool) {
 	for i := range state.entries {
@@ -74,7 +75,7 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		}
 		switch {
 		case maxWait <= 0:
-		case e.Shadow: // is charged in advance, but not held
+		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
 		case e.zone.delay.reservePlace(e.Key):
 			e.MaxWait, reserved = maxWait, true
@@ -86,7 +87,7 @@ func (state *requestState) reservePlaces() (reserved bool) {
 // hasPlace reports whether the request has a place in the queue of the zone.
 func (e *zoneEntry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
 
-// releasePlaces gives back the places of a request that isn't held.
+// releasePlaces gives back the places of a request that isn't delayed.
 func (state *requestState) releasePlaces() {
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace() {
@@ -95,7 +96,7 @@ func (state *requestState) releasePlaces() {
 	}
 }
 
-// requiredDelay returns how long the request must be held: the longest wait of its limits.
+// requiredDelay returns the delay of the request: the longest wait of its limits.
 func (state *requestState) requiredDelay() (delay algorithms.Micros) {
 	for i := range state.entries {
 		delay = max(delay, state.entries[i].requiredDelay())
@@ -103,7 +104,7 @@ func (state *requestState) requiredDelay() (delay algorithms.Micros) {
 	return delay
 }
 
-// requiredDelay returns how long the zone requires the request to be held.
+// requiredDelay returns the delay that the zone requires.
 func (e *zoneEntry) requiredDelay() (delay algorithms.Micros) {
 	if e.Shadow {
 		return 0
@@ -114,14 +115,14 @@ func (e *zoneEntry) requiredDelay() (delay algorithms.Micros) {
 	return delay
 }
 
-var errClientGone = errors.New("the client left while its request was held")
+var errClientGone = errors.New("the client left while its request was delayed")
 
-// hold holds the request, which is allowed and charged, until its time has come. If the client
-// leaves before, hold gives the charges back.
+// hold delays the request, which is allowed and charged, until its time has come. If the client
+// leaves before, hold gives back the charges.
 func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) error {
 	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
 	defer timer.Stop()
-	var held []*heldRequest // one per zone that holds the request
+	var held []*heldRequest // one per zone that delays it
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace() {
 			held = append(held, e.zone.delay.queue().hold(state.handler, *e.Request))
@@ -159,7 +160,7 @@ func (state *requestState) ageDecisions(passed algorithms.Micros) {
 func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	args := d.RemainingArgs()
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("delay takes a duration and perhaps a number of requests, but has %d value(s): write for example delay 2s 100",
+		return nil, fmt.Errorf("delay takes a duration and optionally a number of requests, but has %d values: write for example delay 2s 100",
 			len(args))
 	}
 	if len(args) == 2 && isInteger(args[0]) && !isInteger(args[1]) {
@@ -171,7 +172,8 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	}
 	held, err := parseInteger("requests", args[1], "100")
 	if err == nil && held <= 0 {
-		err = fmt.Errorf("requests must be above 0, not %d: write how many are held at a time, or leave it out for %d", held, defaultHeld)
+		err = fmt.Errorf("requests must be above 0, not %d: write how many can be delayed at the same time, or leave it out for %d",
+			held, defaultHeld)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("delay: %w", err)

@@ -7,16 +7,16 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// delayQueue is the queue of a zone's held requests in this process, with one line per key.
-// It outlives configurations, because held requests do.
+// delayQueue is the queue of a zone's delayed requests in this process, with one line per key.
+// It outlives configurations, because delayed requests do.
 //
-// A held request is charged in advance. If its client leaves, the charge can be given back
+// A delayed request is charged in advance. If its client leaves, the charge can be given back
 // only while no later request of the key waits behind it. So an abandoned request keeps its
 // place in the line until all requests behind it have left too, or one of them has passed.
 // The number of places bounds the memory.
 type delayQueue struct {
 	mu         sync.Mutex
-	taken      int64                     // places of held requests, and of requests being decided
+	taken      int64                     // places of delayed requests, and of requests being decided
 	takenByKey map[string]int64          // the same by key; never 0
 	heldByKey  map[string][]*heldRequest // the lines, in the order of the charges; never empty
 }
@@ -57,7 +57,7 @@ func (p *delayPolicy) reservePlace(key string) bool {
 	return true
 }
 
-// releasePlace gives back the place of a request that was decided and isn't held.
+// releasePlace gives back the place of a request that was decided and isn't delayed.
 func (q *delayQueue) releasePlace(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *heldRequest) abandon() {
 }
 
 // refundAbandonedLocked gives back the charges of the abandoned requests at the end of a key's
-// line, the newest first, so that each finds its budget as it left it. It does nothing while a
+// line. The newest is first, so that each finds its budget as it left it. Nothing happens while a
 // request of the key is being decided, because that request may be charged behind them.
 func (q *delayQueue) refundAbandonedLocked(key string) {
 	line := q.heldByKey[key]

@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// Held requests pass one by one, none sooner than if it had come when there was
-// room, and those that would have to wait too long are denied at once.
+// Delayed requests pass one by one, none sooner than if it had come when there was room. Requests
+// that would have to wait too long are denied at once.
 func TestDelay(t *testing.T) {
 	t.Parallel()
 	const spacing = 100 * time.Millisecond
@@ -92,8 +92,7 @@ func timed(t *testing.T, c *caddyProcess, requests int, path string) (passed []t
 	return passed, denied
 }
 
-// No more requests are held than there are places, and a client that leaves gets its
-// charge back and frees its place.
+// Each delayed request has a place. A client that leaves gets its charge back and frees its place.
 func TestDelayPlacesAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -222,10 +221,10 @@ func TestDelayDuringReload(t *testing.T) {
 	}
 	r := <-done
 	if took < 4*time.Second {
-		t.Errorf("the held request was answered after %v", took)
+		t.Errorf("the delayed request was answered after %v", took)
 	}
 	if r.Response == nil || r.StatusCode != 200 || r.body != "ok" {
-		t.Errorf("the held request got %+v", r)
+		t.Errorf("the delayed request got %+v", r)
 	}
 	if r := c.get(t, "/"); r.body != "later" {
 		t.Errorf("the new configuration answers %q", r.body)

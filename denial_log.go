@@ -23,8 +23,8 @@ const (
 	reasonBan         = "ban"
 )
 
-// denial is what operators learn about one or more denied requests of one zone and key. All
-// fields but count describe the latest request.
+// denial describes one or more denied requests of one zone and key, for operators. All fields but
+// count describe the latest request.
 type denial struct {
 	zone               string
 	key                string // in the table of a denialLog: as it is logged

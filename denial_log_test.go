@@ -62,7 +62,8 @@ func TestDenialsForgetQuietKeys(t *testing.T) {
 	})
 }
 
-// What is logged of a key is bounded, and two keys that are logged alike are counted apart.
+// Only the beginning of a long key is logged. Two keys that are logged alike are counted
+// separately.
 func TestDenialsCutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(map[string]int64)
@@ -125,7 +126,7 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 	runtime.KeepAlive(z)
 }
 
-// What is kept of a request is bounded, and costs nothing anew while it is the same.
+// The copies of parts of a request are bounded. No copy is made again while the part is the same.
 func TestDenialsKeepLittle(t *testing.T) {
 	var last denial
 	l := newDenialLog(func(d denial) { last = d })

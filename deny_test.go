@@ -111,8 +111,7 @@ respond ok
 	}
 }
 
-// What was denied before a configuration was loaded is remembered after it, for the
-// Redis is the same.
+// Denials before a configuration was loaded are remembered after it, because the Redis is the same.
 func TestReloadRemembersDenials(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

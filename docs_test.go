@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
-// No example gives every single IPv6 address a budget of its own: one customer has many.
+// No example gives each IPv6 address a separate budget, because one customer has many.
 func TestExamplesHavePrefixes(t *testing.T) {
 	examples, _ := filepath.Glob("examples/*/Caddyfile")
 	texts := make(map[string]string)

@@ -32,7 +32,7 @@ func (c *deafConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	return n, from, err
 }
 
-// What comes before the handshake is complete comes from anybody's address.
+// A request before the end of the handshake can have any address.
 func TestEarlyData(t *testing.T) {
 	t.Parallel()
 	port := redistest.FreePort(t)
@@ -75,9 +75,8 @@ https://localhost:`+port+` {
 	cache := tls.NewLRUClientSessionCache(10)
 	sent := 0
 	handled := func() int { return strings.Count(c.logged(), `"msg":"handled request"`) }
-	// request sends one over a connection of its own; an early one arrives before the
-	// handshake is complete, for the answers of the server are held back until the request is
-	// handled.
+	// request sends a request over a new connection. An early request arrives before the handshake
+	// is complete, because the server's answers wait until the request is handled.
 	request := func(early bool, path string, header ...string) (response, error) {
 		t.Helper()
 		udp, err := net.ListenPacket("udp", "127.0.0.1:0")

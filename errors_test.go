@@ -93,7 +93,7 @@ var notFromCaddyfile = map[string]string{
 	"slots of %d bytes: want a multiple of %d":                                                   whileServing,
 	"slots of an instance: count %d until %d: want at most %d until %d":                          whileServing,
 	"the address of the client is not verified yet":                                              whileServing,
-	"the client left while its request was held":                                                 whileServing,
+	"the client left while its request was delayed":                                              whileServing,
 	"correcting what a request was charged, or giving back its slot: %w":                         whileServing,
 	"its limits and those of the other zones take too long to decide in one call: %s":            whileServing,
 	"must be a string or a list of strings, not %.100s":                                          onlyInJSON,
@@ -106,9 +106,9 @@ var notFromCaddyfile = map[string]string{
 	"unknown algorithm %q: write one of %s":                                                      onlyInJSON,
 	"%s takes no burst, not %d: it admits up to events at once":                                  onlyInJSON,
 	"%s has no option %s: it belongs to %s":                                                      onlyInJSON,
-	"ban has no duration: write how long it stands, such as 1h":                                  rejectedFirst,
-	"the duration must be at least 1us, not %s: write how long a ban stands, such as 1h":         rejectedFirst,
-	"delay holds at least 1 request, not %d: write for example delay 2s 100":                     rejectedFirst,
+	"ban has no duration: write how long it lasts, such as 1h":                                   rejectedFirst,
+	"the duration must be at least 1us, not %s: write how long a ban lasts, such as 1h":          rejectedFirst,
+	"delay must have places for at least 1 request, not %d: write for example delay 2s 100":      rejectedFirst,
 	"the share of on_store_error: %w":                                                            mustNotBe,
 	"the window of a ban must be that of a limit":                                                mustNotBe,
 }
@@ -117,9 +117,9 @@ var notFromCaddyfile = map[string]string{
 // a running Caddy.
 var notOfCaddyfiles = []string{"admin.go", "admin_inspect.go", "json.go", "override_runtime.go"}
 
-// Every error that a Caddyfile can lead to stands in a golden file; of those that name
-// another error, only the words around it are looked for. And no error has < > or &, which
-// the admin API would send as \u003c and so on.
+// Every error of a Caddyfile is in a golden file. If an error names another error, the test looks
+// only for the words around it. No error has < > or &, which the admin API would send as \u003c and
+// so on.
 func TestGoldenErrors(t *testing.T) {
 	_, outcomes := goldens(t)
 	verb := regexp.MustCompile(`%[-+#.0-9\[\]]*[a-zA-Z]`)

@@ -92,7 +92,7 @@ func TestExampleWithEveryAlgorithm(t *testing.T) {
 	})
 }
 
-// composeFile is what of a compose file the tests look at.
+// composeFile has the parts of a compose file that the tests read.
 type composeFile struct {
 	Services map[string]struct {
 		Build       string

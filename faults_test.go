@@ -24,14 +24,13 @@ func startLink(t *testing.T, to string) *relay.Relay {
 	return link
 }
 
-// slack is what a request may take beyond the timeout of Redis, on a slow machine.
+// slack is the time that a request can take beyond the timeout of Redis, on a slow machine.
 const slack = 2 * time.Second
 
-// Whatever becomes of Redis, or of the connection to it, while requests come: two
-// Caddys together never let through more than the limit while Redis alone decides;
-// no request waits for much longer than the timeout; clients see 200, 429 and 503 and
-// nothing else; Redis is left alone where it fails for all, and decides again when the
-// fault has gone; nothing is left behind; and what it has charged was told to a client,
+// Redis, or the connection to it, has faults under load. While Redis alone decides, two Caddys
+// together never let through more than the limit. No request waits for much longer than the
+// timeout. Clients see only 200, 429 and 503. A Redis that fails for all gets no requests, and
+// decides again when the fault has gone. Nothing is left behind. A client saw each charge of Redis,
 // or the answer was lost.
 func TestFaultsUnderLoad(t *testing.T) {
 	long(t)
@@ -178,8 +177,8 @@ func TestFaultsUnderLoad(t *testing.T) {
 	}
 }
 
-// A Redis that answers too late is replaced by a budget of each process, and decides
-// again once it answers in time; what it came to too late it has not charged.
+// A Redis that answers too late is replaced by a budget of each process. It decides again once it
+// answers in time. It doesn't charge messages that it reads too late.
 func TestLocalWhileRedisIsSlow(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -207,8 +206,8 @@ func TestLocalWhileRedisIsSlow(t *testing.T) {
 	}
 }
 
-// Clients that leave before they are answered, by the thousand, are no failures of
-// Redis, do no harm to others whose checks travel with theirs, and leave nothing behind.
+// Thousands of clients leave before they are answered. They don't count as failures of Redis. They
+// do no harm to others whose checks travel with theirs, and leave nothing behind.
 func TestClientsThatLeave(t *testing.T) {
 	long(t)
 	t.Parallel()

@@ -100,7 +100,7 @@ func (r response) wantFamilies(t *testing.T) {
 	}
 }
 
-// Whoever answers, and however, the fields are there.
+// Every response has the fields.
 func TestFieldsOnEveryResponse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -181,9 +181,8 @@ route {
 	t.Run("with error routes", check)
 }
 
-// FuzzFields: whatever zones are called, whatever is decided, and whatever others send
-// under the same names, the fields are well-formed and say the same to a parser that
-// isn't ours.
+// FuzzFields checks that the fields are well-formed, and mean the same to an independent parser. It
+// draws names of zones, decisions, and fields of others with the same names.
 func FuzzFields(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed, "api v1; =,*")

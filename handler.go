@@ -13,7 +13,7 @@ import (
 )
 
 // ServeHTTP charges a request to all zones that it belongs to, in one call of the store. Then it
-// passes the request to next, perhaps after a delay, or denies it.
+// passes the request to next, at once or after a delay, or denies it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := h.newRequestState(repl)
@@ -47,14 +47,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
 }
 
-// decide takes the request from the budgets of all its zones. If the request is allowed, but
-// too early, decide holds it until its time.
+// decide takes the request from the budgets of all its zones. If the request is allowed, but too
+// early, decide delays it until its time.
 func (h *Handler) decide(ctx context.Context, state *requestState) error {
 	start := time.Now()
 	hasPlaces, held := state.reservePlaces(), false
 	if hasPlaces {
 		defer func() {
-			if !held { // a held request keeps its places until it passes
+			if !held { // a delayed request keeps its places until it passes
 				state.releasePlaces()
 			}
 		}()

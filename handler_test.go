@@ -107,7 +107,7 @@ func TestHeadersMerge(t *testing.T) {
 	c.get(t, theirs("lots")).want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10")
 	c.get(t, "/").want(t, 200, "X-RateLimit-Remaining", "6", "X-RateLimit-Limit", "10")
 
-	// Of a set of another form nothing is left, nor is it mixed with ours.
+	// A set of another form is removed as a whole, and is not mixed with ours.
 	c.reload(t, strings.Replace(proxied("s"), "headers draft x_ratelimit", "headers sharkey", 1))
 	c.get(t, theirs("5")+"&X-Ratelimit-Clear=3").want(t, 200, "X-RateLimit-Remaining", "5", "X-RateLimit-Limit", "77", "X-RateLimit-Reset", "88", "X-RateLimit-Clear", "3")
 	r := c.get(t, theirs("50"))
@@ -254,8 +254,8 @@ zone api {
 	for _, cost := range []string{"101", "2147483648", "1e300", "1e999", "Inf"} {
 		c.get(t, "/", "Cost", cost).want(t, 429, "Retry-After", "")
 	}
-	c.waitForLog(t, "a cost is no number from 0")
-	if n := strings.Count(c.logged(), "a cost is no number from 0"); n != 1 {
+	c.waitForLog(t, "a cost is not a number from 0")
+	if n := strings.Count(c.logged(), "a cost is not a number from 0"); n != 1 {
 		t.Errorf("the bad costs were logged %d times, want once", n)
 	}
 }
@@ -289,7 +289,7 @@ zone fixed {
 			wantText(t, "RateLimit-Policy with factor "+test.factor, r.field("RateLimit-Policy"), test.policy)
 			wantText(t, "RateLimit with factor "+test.factor, r.field("RateLimit"), test.limit)
 		}
-		c.waitForLog(t, "a factor is no number from 0")
+		c.waitForLog(t, "a factor is not a number from 0")
 		c.get(t, "/", "X-None", "1").want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=3600`, "RateLimit", `"fixed";r=1;t=3600`)
 	})
 }

@@ -72,8 +72,8 @@ func TestImportsRunOneWay(t *testing.T) {
 	}
 }
 
-// A build by a user downloads all that go.mod requires, also for tests. So each direct requirement is
-// part of the program. Tests that need anything else are a module of their own.
+// A build by a user downloads all that go.mod requires, also for tests. So each direct requirement
+// is part of the program. Tests that need anything else are in a separate module.
 func TestRequirementsAreForUsers(t *testing.T) {
 	built := goList(t, "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/caddy")
 	output, err := exec.Command("go", "mod", "edit", "-json").Output()

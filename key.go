@@ -63,7 +63,7 @@ func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 }
 
 // keyTemplate is a text with placeholders, prepared to be expanded: an alternative of a zone's key,
-// or the text that a plan goes by.
+// or the value of a plan.
 type keyTemplate struct {
 	text string
 	// single is the name of the only placeholder, if the text is one placeholder and nothing else.

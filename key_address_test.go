@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What comes from an address placeholder is written in one way, as an address or as the
-// network that it is in. Other values are addresses only where the zone has a prefix.
+// A value of an address placeholder has one form, as an address or as its network. Other values are
+// addresses only where the zone has a prefix.
 func TestKeysOfAddresses(t *testing.T) {
 	for _, test := range []struct {
 		zone        Zone
@@ -119,8 +119,8 @@ func TestSmallestNetwork(t *testing.T) {
 	}
 }
 
-// Neither to write the key nor to find its override takes memory, unless the key is written
-// in another way.
+// The form of the key and the search for its override take no memory, unless the key has another
+// form.
 func TestKeysOfAddressesAllocateNothing(t *testing.T) {
 	zone := Zone{Key: Key{"{http.vars.client_ip}"}}
 	template := zone.keyTemplates()[0]
@@ -191,7 +191,7 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 		if v.Override == nil || v.Override.From != "runtime" {
 			t.Errorf("%+v", v.Override)
 		}
-		// What only looks like an address is reset and banned like any key.
+		// A key that only looks like an address is reset and banned like any key.
 		c.operate(t, 204, "DELETE", keyPath("203.0.113.7"), "")
 		c.get(t, "/", "Authorization", "203.0.113.7").want(t, 200)
 		c.operate(t, 204, "PUT", keyPath("198.51.100.1")+"/ban", "")

@@ -14,9 +14,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// This file warns of keys that let clients share or multiply budgets by mistake: unverified
-// addresses, addresses of proxies, users that are not known yet, and the many IPv6 addresses of
-// one client.
+// This file warns of keys that let clients share or multiply budgets by mistake. These are
+// unverified addresses, addresses of proxies, and users that are not known yet. A single client can
+// also have many IPv6 addresses.
 
 // The placeholders of addresses.
 const (

@@ -89,7 +89,7 @@ route {
 				}
 			}
 			c.reload(t, config("", "", "static")+"# after "+t.Name()+"\n")
-			// When the last reload is in the log, so is all that came before.
+			// When the last reload is in the log, all earlier messages are there, too.
 			eventually(t, "the last reload is in the log", func() bool { return strings.Count(c.logged()[before:], `"load complete"`) >= 2 })
 			log := c.logged()[before:]
 			for _, warning := range []string{many, proxy, untrusted, forged, user} {

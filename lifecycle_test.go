@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// eachStore runs a test with budgets in memory and in Redis; use is what names
-// the store in a configuration.
+// eachStore runs a test with budgets in memory and in Redis; use selects the store in a
+// configuration.
 func eachStore(t *testing.T, run func(t *testing.T, use string)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -56,7 +56,7 @@ func TestReloads(t *testing.T) {
 			if r := c.load(t, bad, "text/caddyfile"); r.StatusCode == 200 || !strings.Contains(r.body, name) {
 				t.Errorf("a configuration that should be rejected because of %q: %d %s", name, r.StatusCode, r.body)
 			}
-			// What matters: two rejected ones in a row, then the running one still stands.
+			// After two rejected configurations in a row, the running one still stands.
 			c.load(t, bad, "text/caddyfile")
 			if r := c.get(t, "/"); r.StatusCode != 429 {
 				t.Errorf("after a reload rejected because of %q: status %d, want 429", name, r.StatusCode)
@@ -187,7 +187,7 @@ func TestReloadKeepsConnections(t *testing.T) {
 		c.reload(t, config+fmt.Sprint("# ", i, "\n"))
 		c.get(t, "/").want(t, 200)
 	}
-	after := connections() // perhaps two more: the check at the start comes at the same time as requests, and the client dials ahead
+	after := connections() // at most two more: the check at the start comes at the same time as requests, and the client dials ahead
 	for id := range before {
 		if !after[id] {
 			t.Errorf("connections before %v and after %v, want the same", before, after)
@@ -200,8 +200,8 @@ func TestReloadKeepsConnections(t *testing.T) {
 	eventually(t, "no connection is open after the last configuration that names this Redis", func() bool { return len(connections()) == 0 })
 }
 
-// Zones written for another limiter may share a name and nothing else. What each
-// is charged does not depend on which of them comes first.
+// Zones written for another limiter may share a name and nothing else. The charge of each doesn't
+// depend on their order.
 func TestPlainZonesOfOneName(t *testing.T) {
 	t.Parallel()
 	zone := "rate_limit %s {\n zone api {\n  key %s\n  events %d\n  window 1h\n }\n}\n"
@@ -248,7 +248,7 @@ func TestPlainZonesKeepTheirBudgets(t *testing.T) {
 		left("/prefix", 3)
 		c.reload(t, config(zone("/a", "static", 5, "match method GET")))
 		left("/a", 1)
-		// Nor does it matter that it can't have such others any more.
+		// It also doesn't matter that it can't have such others any more.
 		c.reload(t, config(zone("/a", "{header.Other} static", 5, "status 403")))
 		left("/a", 0)
 	})

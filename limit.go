@@ -26,12 +26,13 @@ type Limit struct {
 	// The time in which the limit grants that many events: a duration such as "1m", at least 1µs.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// How many events can be taken at once: a number above 0. It is for gcra, leaky_bucket,
-	// token_bucket, and smooth without warm_up. A smooth limit grants one more (default: events).
+	// How many events can be taken at once: a number above 0. The algorithms gcra, leaky_bucket,
+	// token_bucket, and smooth without warm_up have a burst. A smooth limit grants one more
+	// (default: events).
 	Burst int64 `json:"burst,omitempty"`
 
-	// The least time between two charged requests of a sliding_log, whatever they cost; at
-	// least 1µs (default: none).
+	// The least time between two charged requests of a sliding_log, at any cost; at least 1µs
+	// (default: none).
 	MinInterval caddy.Duration `json:"min_interval,omitempty"`
 
 	// The number of parts into which a sliding_log divides a window, 1 to 2000. The log then
@@ -47,12 +48,13 @@ type Limit struct {
 	// at first, and after it was idle for that time (default: it is never cold).
 	WarmUp caddy.Duration `json:"warm_up,omitempty"`
 
-	// How many times as much an event costs when a smooth limit with warm_up is cold: 1 to
-	// 1000, with up to three decimals (default 3).
+	// The cost of an event when a smooth limit with warm_up is cold. It is a multiple of the
+	// usual cost: 1 to 1000, with up to three decimals (default 3).
 	ColdFactor float64 `json:"cold_factor,omitempty"`
 
-	// Where the windows of a fixed_window begin: "first", with the first charged event, or
-	// "clock", at multiples of window since the Unix epoch, UTC (default "first").
+	// The beginning of the windows of a fixed_window. With "first", a window begins with the
+	// first charged event. With "clock", windows begin at multiples of window since the Unix
+	// epoch, UTC (default "first").
 	Align string `json:"align,omitempty"`
 
 	compiled *algorithms.Limit // the result of compile; nil before

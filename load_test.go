@@ -20,7 +20,7 @@ type load struct {
 	tally
 }
 
-// tally is what became of requests.
+// tally counts the outcomes of requests.
 type tally struct {
 	statuses map[int]int
 	slowest  time.Duration
@@ -55,7 +55,7 @@ func startLoad(t testing.TB, connections int, path string, to ...*caddyProcess) 
 	return l
 }
 
-// soFar is what has become of the requests answered until now.
+// soFar returns the outcomes of the requests answered until now.
 func (l *load) soFar() tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,7 @@
 // process or in a Redis that any number of processes share.
 //
 // [Handler.ServeHTTP] (handler.go) handles a request. It collects the zones that match the
-// request (request.go), and charges the budgets of all these zones in one call of a
+// request (request.go). It charges the budgets of all these zones in one call of a
 // [store.Store]. The store is in memory (package store) or in Redis (package redisstore).
 // Package algorithms has the arithmetic of both. The handler then writes the outcome into the
 // response (headers.go), and passes the request on or denies it.
@@ -43,12 +43,12 @@ func init() {
 // ------------|---------------
 // `{http.rate_limit.<zone>.limit}` | How many events can be taken at once from the zone's limit that is nearest to exhaustion
 // `{http.rate_limit.<zone>.remaining}` | How many events of cost 1 could be taken now
-// `{http.rate_limit.<zone>.reset}` | Seconds until the budget is as good as untouched, rounded up
-// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is allowed or never will be
-// `{http.rate_limit.<zone>.allowed}` | Whether the zone had room: true or false
+// `{http.rate_limit.<zone>.reset}` | Seconds until the budget is fully restored, rounded up
+// `{http.rate_limit.<zone>.retry_after}` | Seconds until this request would be allowed, rounded up; empty if it is allowed or no wait helps
+// `{http.rate_limit.<zone>.allowed}` | true if the zone had room, otherwise false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
-// `{http.rate_limit.<zone>.banned}` | Whether a ban of the key stands, or began with this request: true or false
-// `{http.rate_limit.exceeded.name}` | The zone that denied the request, the one with the longest wait if several did; empty if none did
+// `{http.rate_limit.<zone>.banned}` | true if the key is banned, also if the ban began with this request; otherwise false
+// `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did; empty if none did
 type Handler struct {
 	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
 	// Zones with the same name in several handlers are one zone, and must agree.

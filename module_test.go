@@ -165,7 +165,7 @@ func TestValidateChangesNothing(t *testing.T) {
 	}
 }
 
-// Whatever a configuration acquires, it gives back: accepted or not.
+// A configuration gives back all that it acquires, whether it is accepted or not.
 func TestNothingIsLeftAcquired(t *testing.T) {
 	limit := `"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]`
 	for _, handlers := range []string{
@@ -229,12 +229,12 @@ func TestInherit(t *testing.T) {
 	}
 	o = Options{Redis: new(Redis)}
 	if o.inherit(Options{Store: "memory"}); o.Store != "" {
-		t.Errorf("a handler with a Redis of its own keeps its budgets in %s", o.Store)
+		t.Errorf("a handler with its own Redis keeps its budgets in %s", o.Store)
 	}
 }
 
-// What a handler doesn't say itself it has from the global option; what it says
-// replaces that whole.
+// A handler gets its unset options from the global option. An option that it sets replaces the
+// global one as a whole.
 func TestInheritance(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -270,7 +270,7 @@ respond ok
 	}
 }
 
-// What has no effect, or nothing to do, says so.
+// Settings without an effect, and a handler without zones, lead to warnings.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	for settings, want := range map[string]string{

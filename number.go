@@ -66,7 +66,7 @@ func (n Number) check(option string, parse func(string) (int64, error)) error {
 func (n Number) evaluate(repl *caddy.Replacer, option string, parse func(string) (int64, error), z *zone, warned *atomic.Bool) int64 {
 	value, err := parse(repl.ReplaceAll(string(n), ""))
 	if err != nil && !warned.Swap(true) {
-		z.logger.Warn("a "+option+" is no number from 0: it counts as 1 for such requests (said once)",
+		z.logger.Warn("a "+option+" is not a number from 0: it counts as 1 for such requests (logged once per zone)",
 			zap.String("zone", z.name), zap.String(option, string(n)))
 	}
 	return value
@@ -74,7 +74,7 @@ func (n Number) evaluate(repl *caddy.Replacer, option string, parse func(string)
 
 var errNumber = errors.New("must be a number from 0 or a placeholder")
 
-// parseNumber reads a number from 0, perhaps with a fraction. It returns the number in units of
+// parseNumber reads a number from 0, with or without a fraction. It returns the number in units of
 // 1/scale, rounded by round, but at most maximum. With an error it returns scale, which is the
 // number 1.
 func parseNumber(text string, scale, maximum float64, round func(float64) float64) (int64, error) {

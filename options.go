@@ -10,42 +10,41 @@ import (
 )
 
 // Options are the options of a handler besides its zones. The rate_limit app has the same
-// options, as defaults for all handlers. An option of a handler replaces the default as a whole:
-// a redis block of a handler, for example, keeps nothing of the app's redis block.
+// options, as defaults for all handlers. An option of a handler replaces the default as a whole.
+// For example, a redis block of a handler keeps nothing of the app's redis block.
 type Options struct {
 	// The Redis that keeps the budgets, for any number of Caddy instances (default: none, so
 	// budgets are kept in memory).
 	Redis *Redis `json:"redis,omitempty"`
 
-	// Where budgets are kept: "memory" or "redis" (default: redis if one is configured, here or
+	// The place of the budgets: "memory" or "redis" (default: redis if one is configured, here or
 	// in the app; otherwise memory).
 	Store string `json:"store,omitempty"`
 
-	// What happens to requests while Redis fails (default local).
+	// How requests are decided while Redis fails (default local).
 	OnStoreError *OnStoreError `json:"on_store_error,omitempty"`
 
-	// Which header fields tell clients about their budgets (default ["draft"]):
+	// The header fields that tell clients about their budgets (default ["draft"]):
 	//
 	// - "draft": RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10.
 	// - "draft_06": RateLimit-Limit, -Remaining, and -Reset in seconds from now.
 	// - "x_ratelimit": X-RateLimit-Limit, -Remaining, and -Reset in seconds from now.
 	// - "x_ratelimit_epoch": the same, but -Reset in seconds since the Unix epoch.
 	// - "sharkey": X-RateLimit-Remaining and -Clear, and on denials -Reset. -Clear is the time
-	//   until the budget is as good as untouched, and -Reset the time until the request would be
+	//   until the budget is fully restored, and -Reset the time until the request would be
 	//   allowed. Both are in seconds with three decimals.
 	// - "off": none of them.
 	//
-	// Several can be combined, but only one of the three with X-RateLimit fields, and "off" stands
-	// alone. With each of them, a denial has Retry-After, unless no wait helps.
+	// Several can be combined, but only one of the three with X-RateLimit fields. "off" stands
+	// alone. With any value, a denial has Retry-After, unless no wait helps.
 	Headers []string `json:"headers,omitempty"`
 
-	// Say in the body of a denial why the request is denied, as application/problem+json
-	// (RFC 9457). If error routes render the denial, this has no effect (default false: a denial
-	// has no body).
+	// Explain each denial in its body, as application/problem+json (RFC 9457). If error routes
+	// render the denial, this has no effect (default false: a denial has no body).
 	ProblemJSON *bool `json:"problem_json,omitempty"`
 
 	// The largest random addition to Retry-After, as a fraction from 0 to 1000: 0.2 adds up to a
-	// fifth. So clients don't all come back at the same time (default 0: nothing is added).
+	// fifth. Then clients don't all come back at the same time (default 0: nothing is added).
 	Jitter float64 `json:"jitter,omitempty"`
 
 	// Log the key of denied requests (default false: keys can be secrets). A key of
@@ -70,7 +69,7 @@ type Options struct {
 
 // inherit sets each unset option to its value in defaults.
 func (o *Options) inherit(defaults Options) {
-	if o.Store == "" && o.Redis == nil { // a handler with a Redis of its own uses it
+	if o.Store == "" && o.Redis == nil { // a handler with its own Redis uses it
 		o.Store = defaults.Store
 	}
 	if o.Redis == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// What becomes of requests while Redis can't be reached is as on_store_error says.
+// While Redis can't be reached, on_store_error decides about requests.
 func TestOnStoreError(t *testing.T) {
 	t.Parallel()
 	address := "127.0.0.1:" + redistest.FreePort(t)
@@ -88,7 +88,7 @@ func TestRedisHangs(t *testing.T) {
 	}
 }
 
-// A Redis that is killed and starts again without its data begins afresh.
+// A Redis that is killed and starts again without its data begins with full budgets.
 func TestRedisRestarts(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -106,8 +106,8 @@ func TestRedisRestarts(t *testing.T) {
 	eventually(t, "it begins afresh", func() bool { return c.get(t, "/").StatusCode == 200 })
 }
 
-// A Redis that is killed and starts again with its data goes on with the budgets as
-// they were: what it had told anybody was on disk.
+// A Redis that is killed and starts again with its data goes on with the same budgets, because each
+// answered charge was on disk.
 func TestRedisRestartsWithData(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -168,8 +168,8 @@ func TestRedisThatLoads(t *testing.T) {
 	t.Logf("slowest %v, decides again after %v of loading", requests.slowest.Round(time.Millisecond), took.Round(time.Millisecond))
 }
 
-// With a wrong password the site works as on_store_error says, one warning says why and
-// nothing says the password; once it is the right one in Redis, that decides.
+// With a wrong password on_store_error decides. One warning names the reason, and nothing shows the
+// password. Redis decides once it accepts the password.
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -208,8 +208,8 @@ func TestWrongPassword(t *testing.T) {
 	}
 }
 
-// A user who may not do something that the scripts do is found out before any
-// request is half charged, and Redis decides once he may.
+// A user without a permission that the scripts need is found before any request is half charged.
+// Redis decides once the user has the permission.
 func TestRedisWithoutPermission(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -150,7 +150,7 @@ func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
 	}
 	key := d.Val()
 	if _, there := c.Override[key]; there {
-		return fmt.Errorf("override %q is there twice: write it once", key)
+		return fmt.Errorf("override %q is given twice: write it once", key)
 	}
 	set, err := unmarshalLimitSet(d, "override")
 	if err != nil {

@@ -135,7 +135,7 @@ func (z *zone) rememberOverride(key, text string) {
 		o.limitSet, err = z.compileStoredOverride(text)
 	}
 	if z.knownOverrides.remember(key, o) && err != nil {
-		z.logger.Error("the override of a key can't be read, and has no effect: set it anew, or remove it",
+		z.logger.Error("the override of a key can't be read, and has no effect: set it again, or remove it",
 			zap.String("zone", z.name), zap.Error(err))
 	}
 }

@@ -90,7 +90,7 @@ func TestOverridesAtRunTime(t *testing.T) {
 	b.get(t, "/", "Key", "k").want(t, 429)
 }
 
-// What is no override has no effect, and is reported; other keys have theirs.
+// An unreadable override has no effect, and is reported. Other keys have their overrides.
 func TestOverridesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -224,7 +224,7 @@ func TestOverridesOfConcurrencyAlone(t *testing.T) {
 	c.until(t, 200, "Key", "k").want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
 }
 
-// However often an override changes, requests are decided by one that there was.
+// If an override changes all the time, each request is decided by one of its versions.
 func TestOverridesThatChangeAllTheTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

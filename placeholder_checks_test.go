@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// namesConfig is a configuration whose names are defined in all places there are, and used
-// by a handler that is loaded before or after them, for Caddy loads servers in any order.
+// namesConfig is a configuration whose names are defined in all possible places. A handler that is
+// loaded before or after them uses them, because Caddy loads servers in any order.
 const namesConfig = `{"admin":{"disabled":true},"apps":{"http":{"servers":{
 	"a":{"routes":[
 		{"handle":[{"handler":"subroute","routes":[
@@ -70,7 +70,8 @@ func TestNamesOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// What Caddy and its modules document is known, and what only looks so is not.
+// The documented placeholders of Caddy and its modules are known. Names that only look like them
+// are not.
 func TestNamesOfCaddy(t *testing.T) {
 	sources := &placeholderSources{caddyReplacer: newCaddyReplacer()}
 	for _, name := range strings.Fields(`

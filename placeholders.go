@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
-// placeholderPrefix is what the names of all placeholders begin with. The placeholder of just
+// placeholderPrefix is the beginning of the names of all placeholders. The placeholder of just
 // this name holds the outermost handler's state of a request.
 const placeholderPrefix = "http.rate_limit"
 
@@ -69,7 +69,7 @@ func (e *zoneEntry) placeholderField(field string) (value any, ok bool) {
 	}
 	d, quota := e.tightestLimit()
 	if d.NotAsked && (!e.denies() || field != "retry_after" && field != "allowed" && field != "banned") {
-		return "", true // the limits were not asked, perhaps because a ban denies
+		return "", true // the limits were not asked, for example because a ban denies
 	}
 	switch field {
 	case "limit":

@@ -10,7 +10,8 @@ import (
 
 // Plan chooses limits by a value, such as the plan that a customer pays for.
 type Plan struct {
-	// The text that is looked up in values: it has placeholders, such as {http.auth.user.plan}.
+	// The value that chooses the limits: text with placeholders, such as {http.auth.user.plan}.
+	// It is required.
 	By string `json:"by,omitempty"`
 
 	// The limits for each value of by. At least one is required.
@@ -34,16 +35,16 @@ func (z *zone) planText() string {
 func (p *Plan) check(zoneHasLimits bool) error {
 	switch {
 	case p.By == "":
-		return errors.New("plan has nothing to go by: write for example plan {http.auth.user.plan}")
+		return errors.New("plan has no value: write for example plan {http.auth.user.plan}")
 	case !strings.Contains(p.By, "{"):
-		return fmt.Errorf("plan %q has no placeholder, and is the same for all requests: "+
+		return fmt.Errorf("plan %q has no placeholder, so it is the same for all requests: "+
 			"write for example plan {http.auth.user.plan}", p.By)
 	case len(p.Values) == 0:
-		return errors.New("plan has no values: write at least one in its block, with limits in braces or as in free unlimited")
+		return errors.New("plan has no plans: write at least one in its block, with limits in braces or as in free unlimited")
 	case zoneHasLimits && p.Default != nil:
-		return errors.New("the limits of the zone are for values that plan doesn't list, and so is default: write one of the two")
+		return errors.New("both default and the limits of the zone are for values that plan doesn't list: write one of the two")
 	case !zoneHasLimits && p.Default == nil:
-		return errors.New("plan has no default, and the zone no limits: " +
+		return errors.New("plan has no default, and the zone has no limits: " +
 			"write default with limits in braces, or default unlimited, for all other values")
 	}
 	return checkBraces("plan", p.By)
@@ -53,17 +54,17 @@ func (p *Plan) check(zoneHasLimits bool) error {
 func unmarshalPlan(d *caddyfile.Dispenser) (*Plan, error) {
 	p := &Plan{Values: make(map[string]*LimitSet)}
 	if !d.NextArg() {
-		return nil, errors.New("plan takes what to go by: write for example plan {http.auth.user.plan}")
+		return nil, errors.New("plan takes a value: write for example plan {http.auth.user.plan}")
 	}
 	p.By = d.Val()
 	if d.NextArg() {
-		return nil, fmt.Errorf("plan takes one value to go by, not %q too: write its plans in braces", d.Val())
+		return nil, fmt.Errorf("plan takes one value, not also %q: write the plans in braces", d.Val())
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		name := d.Val()
 		set, err := unmarshalLimitSet(d, "a plan")
 		if err == nil && (p.Values[name] != nil || name == "default" && p.Default != nil) {
-			err = errors.New("it is there twice: write it once")
+			err = errors.New("it is given twice: write it once")
 		}
 		if err != nil {
 			return nil, withPosition(d, fmt.Errorf("plan %q: %w", name, err))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Some keys, and some plans, have limits of their own, or none; what a key has used of a
-// limit that stays the same is not forgotten when something about others changes.
+// Some keys, and some plans, have other limits, or none. The used events of a limit that stays the
+// same are not forgotten when other limits change.
 func TestOverridesAndPlans(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {

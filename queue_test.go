@@ -172,8 +172,8 @@ func inMemory() store.Store {
 	return store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
 }
 
-// Whatever order requests join in, they stand in the order they were charged; and
-// nothing is given back while a request may be charged behind.
+// Requests can join in any order, and stand in the order of their charges. Nothing is given back
+// while a request may be charged behind.
 func TestQueueOrder(t *testing.T) {
 	for _, limit := range []string{
 		"gcra 3 3600000000 1", "token_bucket 3 3600000000 1", "leaky_bucket 1 3600000000 1", "smooth 7 3600000000 1",
@@ -212,9 +212,9 @@ func TestQueueOrder(t *testing.T) {
 	}
 }
 
-// Two instances with random clients that come and leave: what passes is within the bound
-// of the limit in every span, and when all that are held leave at once, the next one waits
-// for those only that have passed.
+// Two instances have random clients that come and leave. In every span the passed requests are
+// within the bound of the limit. When all delayed clients leave at once, the next request waits
+// only for requests that have passed.
 func TestQueueLaws(t *testing.T) {
 	const second = int64(time.Second / time.Microsecond)
 	for seed := range uint64(150) {

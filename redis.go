@@ -36,12 +36,12 @@ type Redis struct {
 	// The number of the database (default: the URL's, or 0).
 	DB int `json:"db,omitempty"`
 
-	// Whether this is a Redis Cluster. The module learns the other nodes from the first node that
+	// Connect to a Redis Cluster. The module learns the other nodes from the first node that
 	// replies. db must be 0 (default false).
 	Cluster bool `json:"cluster,omitempty"`
 
-	// The name that Sentinels have for the master. The module asks them for the master's address
-	// when it connects, and after the master has failed (default: no Sentinels are asked).
+	// The name that Sentinels have for the primary. The module asks the Sentinels for the address
+	// of the primary when it connects, and after the primary has failed (default: no Sentinels).
 	MasterName string `json:"master_name,omitempty"`
 
 	// The user to log in to Sentinels as (default: none).
@@ -57,20 +57,20 @@ type Redis struct {
 	KeyPrefix string `json:"key_prefix,omitempty"`
 
 	// A secret. With a secret, keys are stored and logged as their HMAC, because keys can be
-	// addresses or API keys. Then client addresses are not logged. Another secret means other
-	// budgets (default: keys are stored as they are).
+	// addresses or API keys. Then client addresses are not logged. If you change the secret, all
+	// budgets start again (default: keys are stored as they are).
 	HashKeys *string `json:"hash_keys,omitempty"`
 
-	// How many requests share one script call at most, 1 to 1000. Fewer requests share a call if
-	// their limits take long to decide. More requests of one key share a call that also gives
-	// back charges or slots of this key. With 0 each request has its own call (default 128).
+	// The maximum number of requests that share one script call, 1 to 1000. Fewer requests share a
+	// call if their limits take long to decide. More requests of one key share a call that also
+	// gives back charges or slots of this key. With 0 each request has its own call (default 128).
 	Batch *int `json:"batch,omitempty"`
 
-	// How long Redis may take for a reply, including the time for a new connection; at least
-	// 1ms. After this time on_store_error decides (default 100ms).
+	// The longest time to wait for a reply of Redis, including the time for a new connection; at
+	// least 1ms. After this time on_store_error decides (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty"`
 
-	// How long a new connection may take, at least 1ms (default 1s).
+	// The longest time to wait for a new connection; at least 1ms (default 1s).
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
 }
 
@@ -93,7 +93,7 @@ type RedisTLS struct {
 	ServerName string `json:"server_name,omitempty"`
 
 	// Accept any certificate. Then anybody who can redirect the connection can read and change
-	// everything (default false).
+	// all data (default false).
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
@@ -110,7 +110,7 @@ func (c *Redis) check() error {
 			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name <name>", len(c.Address))
 	}
 	if c.TLS != nil && (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		return errors.New("cert and key of tls go together: write both, or neither")
+		return errors.New("cert and key of tls go together: write both, or leave out both")
 	}
 	if err := checkBatch(c.Batch); err != nil {
 		return err

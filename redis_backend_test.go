@@ -18,8 +18,8 @@ func (c *caddyProcess) waitForOutages(t *testing.T, n int) {
 	})
 }
 
-// Requests under way keep what they hold in Redis, and give it back there, though meanwhile
-// other options of Redis were loaded and Redis failed for a while.
+// Requests in flight keep their slots in Redis, and give them back there. Meanwhile other options
+// of Redis were loaded, and Redis failed for a while.
 func TestReloadInOutage(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -50,8 +50,8 @@ func TestReloadInOutage(t *testing.T) {
 	})
 }
 
-// What a response cost more is charged where the request was charged; and to the local
-// budgets, if Redis, which had charged it, fails by then.
+// The additional cost of a response is charged where the request was charged. If Redis charged the
+// request and has failed since, the local budgets are charged.
 func TestSettleInOutage(t *testing.T) {
 	long(t)
 	t.Parallel()

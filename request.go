@@ -40,7 +40,7 @@ type zoneEntry struct {
 	zone     *zone
 	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
-	settled  bool  // the response tells what the request is worth; see [Settle]
+	settled  bool  // the response tells the true cost; see [Settle]
 	trueCost int64 // how many events that is
 }
 

@@ -155,7 +155,7 @@ func TestResponseIsCorrectedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// What ReadFrom returns, and leaves in its source, is as without a length.
+// ReadFrom returns, and leaves in its source, the same as without a length.
 func TestResponseReadsAll(t *testing.T) {
 	content := []byte(strings.Repeat("0123456789", 2000))
 	broken := errors.New("broken")

@@ -119,8 +119,8 @@ func ask(client *http.Client, url, shape string) (status int, err error) {
 	return answer.StatusCode, err
 }
 
-// A client that sends one request after the other to one instance is never denied by its own
-// last request, also where Redis is far away, and however it knows that a response is complete.
+// A client sends one request after the other to one instance. It is never denied by its own last
+// request, also where Redis is far away. It can learn in any way that a response is complete.
 func TestClientIsNotDeniedByItsLastRequest(t *testing.T) {
 	long(t)
 	cert := redistest.NewCertificates(t)

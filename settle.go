@@ -16,14 +16,15 @@ import (
 // Settle corrects the charge of a request once its response is known. Until then the request is
 // charged its cost, so that concurrent requests don't get more than remains.
 type Settle struct {
-	// Which responses are charged. For other responses the whole charge is given back. Header
-	// fields are matched as the handlers behind this one have set them (default: all).
+	// The responses that are charged. For all other responses the whole charge is given back.
+	// The matcher sees the header fields as the handlers behind this one have set them (default:
+	// all responses).
 	Match *caddyhttp.ResponseMatcher `json:"match,omitempty"`
 
-	// What the request was really worth, in the same form as cost: usually
-	// {http.response.header.*}, also of a trailer. What the request was worth more is
-	// charged as far as there is room, and what it was worth less is given back. Without a
-	// number the charge stays (default: what was charged).
+	// The true cost of the request, in the same form as cost of the zone. It is usually
+	// {http.response.header.*}, which can also be a trailer. If the true cost is higher than the
+	// charge, the difference is charged as far as there is room. If it is lower, the difference
+	// is given back. Without a number the charge stays (default: the charge).
 	Cost Number `json:"cost,omitempty"`
 }
 
@@ -31,17 +32,17 @@ type Settle struct {
 func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 	if s.Match == nil && s.Cost == "" {
 		return errors.New("settle has neither match nor cost: write which responses are charged, such as match status 401, " +
-			"or what they are worth, such as cost {http.response.header.X-Tokens}")
+			"or their true cost, such as cost {http.response.header.X-Tokens}")
 	}
 	if err := s.checkStatus(); err != nil {
 		return err
 	}
 	if mode != algorithms.Binary {
-		return fmt.Errorf("settle and mode %v don't go together: what is given back is what was charged, which is mode binary", mode)
+		return fmt.Errorf("settle and mode %v don't go together: only mode binary charges exactly the cost; leave out mode", mode)
 	}
 	for _, l := range limits {
 		if l.Algorithm().BinaryOnly && s.Cost != "" {
-			return fmt.Errorf("cost of settle and %s don't go together: it has no room to charge afterwards; write another limit, or match alone",
+			return fmt.Errorf("cost of settle and %s don't go together: it can't be charged after the response; write another limit, or match alone",
 				l.Algorithm().Name)
 		}
 	}
@@ -92,7 +93,7 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	return s, err
 }
 
-// settlement reads from the response to a request how much the request is worth.
+// settlement reads the true cost of a request from its response.
 type settlement struct {
 	state       *requestState
 	repl        *caddy.Replacer
@@ -133,7 +134,7 @@ func (s *settlement) readHeader(status int, header http.Header) {
 	}
 }
 
-// readTrueCost reads what the request is worth in one zone. If this is the last attempt, it
+// readTrueCost reads the true cost of the request in one zone. If this is the last attempt, it
 // warns of a missing cost.
 func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
 	if cost := e.zone.settle.Cost; cost != "" {

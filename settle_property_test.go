@@ -40,13 +40,13 @@ func init() {
 // It tells of both on the path /witness.
 type witness struct{}
 
-// testimony is what is known of all requests so far.
+// testimony has the known facts about all requests so far.
 type testimony struct {
 	InFlight int
 	Seen     map[string]*sight // by the query parameter id
 }
 
-// sight is what was answered to a request.
+// sight is the answer to a request.
 type sight struct {
 	Status          int    // 0: nothing
 	Tokens, Trailer string // what it costs
@@ -180,7 +180,7 @@ func settledZones() []settledZone {
 	}
 }
 
-// worth is what a response is to be charged, of a request that reserved so much.
+// worth returns the right charge for a response, if its request reserved so much.
 func (z settledZone) worth(s *sight, reserved int) int {
 	if !z.charges(s.Status) {
 		return 0
@@ -262,10 +262,9 @@ func (d drawn) send(c *caddyProcess) (status int) {
 // bounds are the least and the most that may have been charged.
 type bounds struct{ least, most int }
 
-// Whatever becomes of requests and responses, what is charged in the end is what the
-// responses add up to. Where Redis fails meanwhile, it is at least that, but for what a
-// response costs above what was reserved; and it is no more than the requests that
-// were sent have asked for at most.
+// Requests and responses can end in any way. In the end the charge is the sum of the responses. If
+// Redis fails meanwhile, the charge is at least that sum, without the costs above the reservations.
+// It is at most the sum that all sent requests can have asked for.
 func TestSettleAddsUp(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -366,7 +365,7 @@ func TestSettleAddsUp(t *testing.T) {
 				t.Errorf("zone %s is charged %d, %v; want %+v (-settle-seed %d)", z.name, charged, err, sums[i], seed)
 			}
 		}
-		// What is left is all that can be taken.
+		// Exactly the remaining events can be taken.
 		last := slices.IndexFunc(zones, func(z settledZone) bool { return z.name == "nothing" })
 		if n, _ := strconv.Atoi(left[last]); n == settledBudget {
 			c.get(t, "/peek?nothing="+strconv.Itoa(settledBudget+1)).want(t, 429)
@@ -411,7 +410,7 @@ func TestSettleAddsUp(t *testing.T) {
 	})
 }
 
-// remainingOf is what a zone's first limit has left.
+// remainingOf returns the remaining events of a zone's first limit.
 func remainingOf(t *testing.T, r response, zone string) int {
 	t.Helper()
 	_, rest, _ := strings.Cut(r.field("RateLimit"), `"`+zone+`";r=`)

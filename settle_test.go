@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// What a response is worth is charged, whatever becomes of it.
+// The true cost of a response is charged, however the response ends.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -41,7 +41,7 @@ func TestSettle(t *testing.T) {
 		key := 0
 		left := func(path string) (rest string) {
 			t.Helper()
-			// What it would leave is asked for by a request that gives everything back.
+			// A request that gives everything back shows how many events it would leave.
 			r, err := c.do("GET", fmt.Sprintf("http://%s%s?key=%d&status=200&tokens=0", c.site, path, key), "")
 			if err != nil {
 				t.Fatal(err)
@@ -127,8 +127,8 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// Requests that are under way hold what they may cost: no more of them pass at once than
-// remain, though none is charged in the end.
+// Requests in flight reserve their cost. So no more of them pass at once than remain, even if none
+// is charged in the end.
 func TestSettleReserves(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, strings.Replace(site("zone z {\n fixed_window 3 1h\n settle {\n match status 401\n }\n}"), "respond ok", "test_hold\nrespond ok", 1))
@@ -140,8 +140,8 @@ func TestSettleReserves(t *testing.T) {
 	}
 }
 
-// What a response cost more is charged to the limits that the request was charged to, also
-// if its key gets an override meanwhile.
+// The additional cost of a response is charged to the limits of its request, also if the key gets
+// an override meanwhile.
 func TestSettleWithOverrideSetMeanwhile(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -174,8 +174,8 @@ func (s *correcting) Correct(corrections []store.Correction, failed func(error))
 	s.Store.Correct(corrections, failed)
 }
 
-// All that a request gives back or is charged in addition goes to the store in one call, and
-// nothing if there is no such thing.
+// One call of the store gives back and charges everything after a response. Without a correction
+// there is no call.
 func TestCorrectsOnce(t *testing.T) {
 	const limit = `"limits":[{"algorithm":"token_bucket","events":100,"window":"1h"}]`
 	h := loadHandler(t, `

@@ -50,7 +50,8 @@ headers draft x_ratelimit
 			r.want(t, 200, "RateLimit", `"real";r=`+left+`;t=600`, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", left)
 			wantText(t, "body", r.body, "false 0 0 []")
 		}
-		// What another zone denies is not charged to a shadow, and is said to be of that zone.
+		// A request that another zone denies is not charged to a shadow. The denial names that
+		// zone.
 		c.get(t, "/real", "Key", "b").want(t, 429, "RateLimit", `"real";r=0;t=600`, "RateLimit-Policy", `"real";q=3;w=600`, "Retry-After", "600")
 		wantText(t, "a shadow's budget", c.get(t, "/alone", "Key", "b").body, "true 1 1 []")
 
@@ -68,7 +69,7 @@ headers draft x_ratelimit
 		} {
 			waitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_requests_total%s %d", line, n))
 		}
-		// It has its own message, and no event: whoever is banned for those was let pass here.
+		// It has its own message, and no event: the banned client passed here.
 		c.waitForLog(t, `"msg":"rate limit would be exceeded","zone":"tried","wait":`)
 		c.waitForLog(t, `"msg":"rate limit exceeded","zone":"real"`)
 		c.waitForLog(t, `"name":"rate_limit_exceeded"`)
@@ -77,7 +78,7 @@ headers draft x_ratelimit
 			t.Error("the log or an event says that a shadow denied")
 		}
 
-		// Out of the shadow the budget is what it was.
+		// Out of the shadow the budget is the same.
 		c.reload(t, config("", use))
 		c.get(t, "/alone", "Key", "a").want(t, 429)
 		c.get(t, "/alone", "Key", "b").want(t, 200, "RateLimit", `"tried";r=0;t=1800`)
@@ -111,7 +112,7 @@ func TestShadowDelay(t *testing.T) {
 	if n := state.entries[0].zone.delay.queue().taken; took || n != 0 || state.requests[0].MaxWait != 1000 {
 		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, state.requests[0].MaxWait)
 	}
-	// Another zone holds the request all the same.
+	// Another zone delays it all the same.
 	c.get(t, "/other").want(t, 200)
 	began := time.Now()
 	c.get(t, "/other").want(t, 200)
@@ -128,7 +129,7 @@ func TestShadowOutage(t *testing.T) {
 	c.get(t, "/real").want(t, 503, "Retry-After", "1")
 }
 
-// What a shadow would have denied has no response to charge for.
+// A request that a shadow would have denied has no response to charge for.
 func TestShadowSettles(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, strings.Replace(site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),

@@ -18,7 +18,7 @@ type soakZone struct {
 	slots   int64                       // of concurrency
 	ban     *algorithms.Ban
 	// overrides are set by operators now and then. Requests of the zone may pass without a charge.
-	overrides map[string]algorithms.Quota // by what the admin API is told; the zero Quota is none
+	overrides map[string]algorithms.Quota // in the form of the admin API; the zero Quota is none
 	uncharged bool                        // 200 may be without a charge
 }
 
@@ -30,7 +30,7 @@ const (
 	soakKilled = 2
 )
 
-// soakLog is what is checked by counting, too.
+// soakLog is the limit that is checked by counting, too.
 var soakLog = algorithms.Quota{Algorithm: "sliding_log", Events: 20, Window: 2 * soakSecond}
 
 func soakZones() []soakZone {
@@ -96,9 +96,9 @@ func soakZones() []soakZone {
 	}
 }
 
-// soakConfig is a site with all zones twice, of which requests are denied or
-// decided locally where Redis fails, and one more that belongs to all requests of
-// the first kind. It returns the zones as the audit knows them, too.
+// soakConfig is a site with all zones twice: once requests are denied where Redis fails, and once
+// they are decided locally. One more zone belongs to all requests of the first kind. soakConfig
+// also returns the zones as the audit knows them.
 func soakConfig(t *testing.T, redis string) (config string, known []store.Request) {
 	t.Helper()
 	limit := func(zone string, q algorithms.Quota) store.Limit {

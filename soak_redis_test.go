@@ -28,14 +28,14 @@ func startSoakRedis(t *testing.T) *soakRedis {
 	}
 }
 
-// startSoakCluster starts a cluster of three masters, which say of themselves that they are where
-// the audits are.
+// startSoakCluster starts a cluster of three primaries, which announce the addresses of the audits
+// as their own.
 func startSoakCluster(t *testing.T) *soakRedis {
 	t.Helper()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	r := &soakRedis{cluster: true, servers: c.Nodes[:3]}
-	for _, replica := range c.Nodes[3:] { // which would copy from where their masters say they are
+	for _, replica := range c.Nodes[3:] { // which would copy from the announced addresses of their primaries
 		replica.Kill(t)
 	}
 	var addrs []string

@@ -25,7 +25,7 @@ var (
 	soakSeed = flag.Uint64("soak-seed", 0, "which faults TestSoak draws (default: others each time)")
 )
 
-// soakLoad is what clients send, and what they have seen.
+// soakLoad has the requests of the clients, and their results.
 type soakLoad struct {
 	client  *http.Client
 	caddys  []*caddyProcess
@@ -33,7 +33,7 @@ type soakLoad struct {
 	workers sync.WaitGroup
 
 	mu       sync.Mutex
-	reloads  map[*caddyProcess]int // odd while it is being loaded anew
+	reloads  map[*caddyProcess]int // odd while it is being reloaded
 	statuses map[string]int        // by mode and status
 	passed   map[string]int        // by zone and key, where all is in the audit
 	broken   int                   // connections
@@ -102,7 +102,7 @@ func (l *soakLoad) end() {
 	l.client.CloseIdleConnections()
 }
 
-// reload notes that a Caddy begins to be loaded anew, or has been.
+// reload notes that a reload of a Caddy begins, or has ended.
 func (l *soakLoad) reload(c *caddyProcess) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +154,7 @@ func (l *soakLoad) send(t *testing.T, z soakZone) {
 		l.left++
 		return
 	case err != nil:
-		// Caddy closes a socket when it is loaded anew, and what waits there to be accepted.
+		// At a reload Caddy closes a socket, and the connections that wait there to be accepted.
 		reloaded := l.reloads[c] != reloads || reloads%2 == 1
 		if l.broken++; c != l.caddys[soakKilled] && !reloaded {
 			t.Errorf("a Caddy that nothing was done to: %v", err)
@@ -175,7 +175,7 @@ func (l *soakLoad) send(t *testing.T, z soakZone) {
 	}
 }
 
-// footprint is what a process takes.
+// footprint is the memory and the other resources of a process.
 type footprint struct {
 	goroutines int
 	heap       int // bytes in use after a collection
@@ -211,9 +211,9 @@ func (c *caddyProcess) footprint(t *testing.T) (f footprint) {
 	return f
 }
 
-// Over-admission is zero, nothing leaks and nothing panics, whatever goes wrong with
-// Redis, the way to it, and the Caddys: three of them, on one Redis, with all that
-// zones can be. make soak lets it go on for minutes.
+// Three Caddys on one Redis have zones with all options. Over-admission is zero, nothing leaks and
+// nothing panics, with any fault of Redis, of the way to it, and of the Caddys. make soak lets it
+// go on for minutes.
 func TestSoak(t *testing.T) {
 	long(t)
 	soak(t, startSoakRedis(t))

@@ -300,8 +300,8 @@ func checkLimitValues(name string, args []string, maxValues int) error {
 		name, strings.Join(args, " "), strings.Join(meant, " "))
 }
 
-// meantValues returns the events, window and burst that were probably meant: 10 1s 20 for
-// 10r/s burst=20, and 10 1m for 10 per minute, 10 1 minute, or 1m 10.
+// meantValues returns the events, window and burst that were probably meant. For example, 10r/s
+// burst=20 probably means 10 1s 20. Each of 10 per minute, 10 1 minute, and 1m 10 means 10 1m.
 func meantValues(args []string) (meant []string) {
 	for i, arg := range args {
 		before := ""
@@ -371,8 +371,8 @@ func noMatcherError(name string) error {
 // {remote.ip_prefix.24} for networks.
 var addressForm = regexp.MustCompile(`^\{remote\.(ip|host)(?:_prefix\.([0-9]{1,3}))?\}$`)
 
-// exampleZone returns a directive to copy, with one zone. It takes the key, the limit and the
-// status from a line such as rate_limit {client_ip} 10r/s 10000 503, as far as it can read them.
+// exampleZone returns a directive to copy, with one zone. It takes the readable parts of a line
+// such as rate_limit {client_ip} 10r/s 10000 503: the key, the limit and the status.
 func exampleZone(args []string) string {
 	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
 	for _, arg := range args {

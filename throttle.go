@@ -13,7 +13,7 @@ type throttle struct {
 }
 
 // due counts an event. If the last event was let through at least an interval ago, due lets this
-// one through: it returns the number of events since then, including this one. Otherwise it
+// one through. Then it returns the number of events since then, including this one. Otherwise it
 // returns 0.
 func (t *throttle) due(interval time.Duration) int64 {
 	t.held.Add(1)

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A Caddy by TLS and one by a unix socket decide as others do; certificates that
-// change count from the next configuration on, and a bad file changes nothing.
+// A Caddy by TLS and one by a unix socket decide as others do. Changed certificates count from the
+// next configuration on. A bad file changes nothing.
 func TestRedisByTLS(t *testing.T) {
 	t.Parallel()
 	certificates, others := redistest.NewCertificates(t), redistest.NewCertificates(t)
@@ -84,8 +84,8 @@ func TestRedisByUnixSocket(t *testing.T) {
 	c.get(t, "/").want(t, 429)
 }
 
-// Each of two Caddys goes on with the new master when Sentinels have made one, and
-// no request waits for longer than it may.
+// Each of two Caddys goes on with the new primary when Sentinels have made one. No request waits
+// for longer than the timeout.
 func TestRedisBySentinel(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestRedisBySentinel(t *testing.T) {
 	}
 	t.Logf("both recovered after %v", time.Since(began).Round(time.Millisecond))
 	if keys := next.Client.Keys(t.Context(), "caddy_rl:*api*").Val(); len(keys) != 1 {
-		t.Errorf("keys on the new master: %q", keys)
+		t.Errorf("keys on the new primary: %q", keys)
 	}
 	for _, c := range caddys {
 		c.waitForLog(t, "Redis works again")
@@ -144,8 +144,8 @@ func TestRedisBySentinel(t *testing.T) {
 	}
 }
 
-// Several instances share one limit in a cluster, also over zones whose keys are on
-// different nodes, and while one node is gone the keys of others are counted as before.
+// Several instances share one limit in a cluster, also over zones whose keys are on different
+// nodes. While one node is gone, the keys of others are counted as before.
 func TestRedisCluster(t *testing.T) {
 	long(t)
 	t.Parallel()

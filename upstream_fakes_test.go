@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// The upstreams of the tests: talker streams what a test says, gate holds requests until a test lets
-// them pass, and answering answers as the query of a request says.
+// The upstreams of the tests: talker streams what a test says, gate keeps requests until a test
+// lets them pass, and answering answers as the query of a request says.
 
-// talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. What it says on
-// a stream is told by the test, piece by piece.
+// talker is an upstream that speaks HTTP/1.1 and HTTP/2 without TLS. The test sends the texts of a
+// stream, piece by piece.
 type talker struct {
 	address string
 	mu      sync.Mutex

@@ -162,7 +162,7 @@ func (r response) wantZones(t *testing.T, families string) {
 	}
 }
 
-// budgets is what requests of a key have left, as one without cost sees it.
+// budgets returns the remaining events of a key, as a request without cost sees them.
 func (c *caddyProcess) budgets(t *testing.T, key string) string {
 	t.Helper()
 	r := c.get(t, "/peek?cost=0&key="+key)
@@ -198,8 +198,8 @@ func (p path) dial(t *testing.T, uri string) (*webSocket, response) {
 	return conn, response{Response: r}
 }
 
-// Whatever wraps or outlives a response, it goes through piece by piece, as it would
-// without: by HTTP/1.1 and HTTP/2, before and behind Caddy.
+// A response goes through piece by piece, as without the handler, also if it is wrapped or
+// outlived. This is so by HTTP/1.1 and HTTP/2, before and behind Caddy.
 func TestUpstream(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -290,8 +290,8 @@ func TestUpstream(t *testing.T) {
 	})
 }
 
-// A stream holds its slots while it is open, also if Caddy reloads meanwhile, and gives
-// them back however it ends; then it is charged what it is worth.
+// A stream has its slots while it is open, also if Caddy reloads meanwhile. It gives them back
+// after any end, and is then charged its true cost.
 func TestStreamsAndSlots(t *testing.T) {
 	long(t)
 	t.Parallel()

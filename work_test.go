@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// However many limits a request meets, one script call decides them in time, or the
-// configuration is denied, and what its error says to write is legal.
+// One script call decides all limits of a request in time, or the configuration is rejected. The
+// correction in its error is legal.
 func TestBoundWork(t *testing.T) {
 	log := func(events int) string {
 		return fmt.Sprintf(`{"algorithm":"sliding_log","events":%d,"window":"1h"}`, events)

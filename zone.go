@@ -20,28 +20,28 @@ import (
 // Zone is a named rule. It says which requests it limits, which key a request has, and which limits
 // a key gets.
 type Zone struct {
-	// Which requests belong to the zone. One matcher set has to match (default: all
-	// requests).
+	// The requests that belong to the zone. A request belongs to the zone if one of the matcher
+	// sets matches it (default: all requests).
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}.
 	// Requests with the same key share a budget. Of several values, the first one without an
 	// empty placeholder is the key. If all values have an empty placeholder, the last one is the
 	// key. A placeholder that nothing provides is an error, or a warning if a plugin may provide
-	// it. An address from an address placeholder has one form: 198.51.100.1 for
-	// ::ffff:198.51.100.1 (default "": one budget for all requests).
+	// it. Addresses are written in one form: ::ffff:198.51.100.1 counts as 198.51.100.1 (default
+	// "": one budget for all requests).
 	Key Key `json:"key,omitempty"`
 
-	// How many bits of a key that is an IPv4 address count, 1 to 32. A network then shares one
-	// budget (default 0: the whole address counts).
+	// The number of bits that count in a key that is an IPv4 address, 1 to 32. All addresses of
+	// such a network share one budget (default 0: the whole address counts).
 	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
 
-	// How many bits of a key that is an IPv6 address count, 1 to 128. A customer usually has a
-	// network of 56 or 64 bits (default 0: the whole address counts).
+	// The number of bits that count in a key that is an IPv6 address, 1 to 128. A customer usually
+	// has a network of 56 or 64 bits (default 0: the whole address counts).
 	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
 
-	// How many events pass in any window. Together with window, this is short for a first limit
-	// with the algorithm sliding_log (default 0: no such limit).
+	// The number of events that pass in any window. max_events and window together are short for
+	// a first limit with the algorithm sliding_log (default 0: no such limit).
 	MaxEvents int64 `json:"max_events,omitempty"`
 
 	// The window of max_events, a duration such as "1m" (default 0: no such limit).
@@ -51,24 +51,25 @@ type Zone struct {
 	// max_events, concurrency or plan must limit the zone).
 	Limits []Limit `json:"limits,omitempty"`
 
-	// How many events a request is worth: a number from 0, or text with placeholders. Fractions
-	// are rounded up, and a larger number than 2147483647 counts as 2147483647. If a placeholder
-	// gives no number, or a negative one, the request costs 1 (default 1).
+	// How many events a request costs: a number from 0, or text with placeholders. Fractions are
+	// rounded up. The maximum is 2147483647, and a larger number counts as the maximum. If a
+	// placeholder gives no number, or a negative one, the request costs 1 (default 1).
 	Cost Number `json:"cost,omitempty"`
 
-	// What the zone grants if a limit has too little room for the cost. "binary" grants all or
-	// nothing, and "nary" as much as there is room for. "uniform" grants all or nothing, but
-	// charges denied requests, too. "force" grants everything, and charges as much as there is
-	// room for (default binary).
+	// The mode decides how much of the cost the zone grants if a limit has too little room for
+	// all of it. "binary" grants all or nothing. "nary" grants as much as there is room for.
+	// "uniform" grants all or nothing, but charges denied requests, too. "force" grants
+	// everything, and charges as much as there is room for (default binary).
 	Mode string `json:"mode,omitempty"`
 
-	// The divisor of the bursts: a number from 0, or text with placeholders. The quotients are
-	// rounded up to at least 1. With 0 the request passes uncharged. If a placeholder gives no
-	// such number, the factor is 1. The limits must have a burst (default 1).
+	// The divisor of the bursts: a number from 0, or text with placeholders. Each burst is divided
+	// by it, and rounded up to at least 1. With 0 the request passes uncharged. If a placeholder
+	// gives no such number, the factor is 1. All limits must have a burst (default 1).
 	Factor Number `json:"factor,omitempty"`
 
-	// How many requests of a key may be in flight at the same time, 1 to 10000000. A request is
-	// in flight until its response has ended. Further requests are denied (default: any number).
+	// The number of requests of a key that can be in flight at the same time, 1 to 10000000. A
+	// request is in flight until its response has ended. Further requests are denied (default:
+	// any number).
 	Concurrency int64 `json:"concurrency,omitempty"`
 
 	// Delay requests until there is room for them, instead of denying them. This needs mode
@@ -76,34 +77,35 @@ type Zone struct {
 	// token_bucket (default: no request is delayed).
 	Delay *Delay `json:"delay,omitempty"`
 
-	// Other limits for some keys, by key. An override for an address or a network, such as
-	// 203.0.113.0/24, is for all addresses in it that come from an address placeholder:
+	// Other limits for some keys, by key. A key can also be a network such as 203.0.113.0/24,
+	// which stands for all its addresses. This works for keys from an address placeholder:
 	// {http.vars.client_ip}, {http.request.remote.host} or {http.request.remote.host/24,64}.
-	// Of several networks the smallest counts (default: none).
+	// If several networks contain an address, the smallest counts (default: none).
 	Override map[string]*LimitSet `json:"override,omitempty"`
 
-	// Apply overrides that were set at run time, over the admin API. They are looked up in the
-	// store with each request, and go before all others (default false).
+	// Apply overrides that are set at run time, over the admin API. The zone looks them up in the
+	// store for each request. They take precedence over all other limits (default false).
 	RuntimeOverrides bool `json:"runtime_overrides,omitempty"`
 
-	// Limits by a value, such as a customer's plan. An override goes before the plan (default:
-	// none).
+	// Limits by a value, such as a customer's plan. An override takes precedence over the plan
+	// (default: none).
 	Plan *Plan `json:"plan,omitempty"`
 
 	// Correct what a request was charged once its response is known. This needs mode binary
 	// (default: the charge stays).
 	Settle *Settle `json:"settle,omitempty"`
 
-	// Decide, charge, count and log requests, but deny and delay none, and don't tell clients
-	// about the zone. This shows what the zone would do (default false).
+	// Shadow mode: the zone decides, charges, counts and logs requests, but denies and delays
+	// none. Clients don't see the zone. Use it to learn what the zone would do (default false).
 	Shadow bool `json:"shadow,omitempty"`
 
 	// The share of keys that can be denied, in percent, 0 to 100. For all other keys the zone is
-	// as with shadow. All instances pick the same keys. A larger share adds keys (default 100).
+	// in shadow mode. All instances pick the same keys. A larger share adds keys, and drops none
+	// (default 100).
 	Enforce *float64 `json:"enforce,omitempty"`
 
-	// Deny all requests of a key for a while if the limits keep denying them (default: no key is
-	// banned).
+	// Ban a key after its limits have denied it too often: deny all its requests for a while
+	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
 
 	// The status of denied requests, 400 to 599 (default 429).
@@ -231,7 +233,7 @@ func checkZoneName(name string) error {
 		ok = ok && c >= ' ' && c <= '~' && !strings.ContainsRune(`{}"\/`, rune(c))
 	}
 	if !ok {
-		return fmt.Errorf(`%.100q is no name for a zone: write 1 to 64 printable ASCII characters without { } " \ /`, name)
+		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ /`, name)
 	}
 	return nil
 }
@@ -302,15 +304,15 @@ func (c *Zone) checkCompatible(limits []*algorithms.Limit) error {
 	}
 	for _, l := range limits {
 		if l.Algorithm().BinaryOnly && mode != algorithms.Binary {
-			return fmt.Errorf("%s and mode %v don't go together: it serves any cost, on account of the next request, "+
-				"so there is no part to grant and no debt to make; leave out mode, or write another limit", l.Algorithm().Name, mode)
+			return fmt.Errorf("%s and mode %v don't go together: %[1]s works only in mode binary; leave out mode, or write another limit",
+				l.Algorithm().Name, mode)
 		}
 		if c.Factor.varies() && l.Initial != nil {
-			return errors.New("a factor that differs between requests and initial don't go together: " +
-				"what a budget lacks at first depends on its burst; leave out one of the two")
+			return errors.New("initial and a factor with placeholders don't go together: " +
+				"the factor changes the burst, and initial depends on the burst; leave out one of the two")
 		}
 		if c.Factor != "" && !l.Scalable() {
-			return fmt.Errorf("factor and %v don't go together: factor divides the burst, and it has none; "+
+			return fmt.Errorf("factor and %v don't go together: factor divides the burst, and this limit has none; "+
 				"write a limit with a burst, such as token_bucket", l)
 		}
 	}

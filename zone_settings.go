@@ -10,9 +10,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 )
 
-// zoneSetting describes a setting of a zone. The list of [zoneSettings] is the only place that
-// says how a setting is read from a Caddyfile, checked, compared between zones of one name, and
-// shown by the admin API.
+// zoneSetting describes a setting of a zone. The list of [zoneSettings] is the only place
+// that describes a setting. It says how a Caddyfile is read, and how the value is checked. It
+// also says how zones of one name are compared, and what the admin API shows.
 type zoneSetting struct {
 	name  string // of the option in a Caddyfile, and of the field in JSON
 	field string // of the field in JSON, if it has another name

@@ -1,12 +1,16 @@
-// Package algorithms holds the arithmetic of rate limiting, and nothing else:
-// no I/O, no clock, no goroutine. Every algorithm is written twice, in Go and in
-// Lua, in two files side by side with the same names in the same order; a test
-// on a real Redis holds the two equal.
+// Package algorithms has the arithmetic of rate limiting, without I/O, clocks or goroutines.
 //
-// An algorithm answers in two steps. Decide reads a budget and returns how much of
-// it is free, without a change. Commit charges the budget. [Take] puts the two
-// together for any number of limits: all are decided first, on one instant, and
-// then all of them are charged or none. [Refund] gives back what was charged.
+// [NewLimit] makes a [Limit], for example 10 events per second with a burst of 20. The caller keeps
+// a [State] for each budget, and passes it with the present instant to [Take]. Take decides one
+// request about any number of limits, and charges all of them or none. [Refund] gives back a charge.
+// The zero State is a full budget. Package store keeps states, for concurrent use.
+//
+// All numbers are integers: instants and spans in microseconds, and counts of events. Decisions
+// depend on the arguments alone, so tests and simulations can use any clock.
+//
+// Every algorithm is written twice, in Go and in Lua for Redis. The two files have the same names in
+// the same order, and a test compares them on a real Redis. An algorithm works in two steps. Decide
+// reads a budget and returns how many events are free. Commit charges the budget.
 //
 // CONTRIBUTING.md says how to add an algorithm.
 package algorithms
@@ -35,31 +39,30 @@ const (
 	// instant of this century and stay exact.
 	maxSpan Micros = 1 << 52
 
-	// stepBack is how far a clock can be behind the newest instant in a budget's state and
-	// hold the budget still, because the clocks of two nodes can differ by so much. A clock
-	// that is further behind has stepped back. Then the budget goes on from now, and used
-	// events stay used.
+	// stepBack is the largest difference between the clocks of two nodes. If a clock is
+	// behind the newest instant in a budget's state by at most stepBack, the budget stands
+	// still. A clock that is further behind has stepped back. Then the budget goes on from
+	// now, and used events stay used.
 	stepBack Micros = 1_000_000
 )
 
-// State is what is remembered about one budget. The zero State is a budget never
-// charged. A, B and C mean what the algorithm says they mean; Log is used by the
-// algorithms that remember single events.
+// State is the stored state of one budget. The zero State is a budget that was never charged. The
+// comment of each algorithm defines A, B and C. Algorithms that remember single events use Log.
 //
-// A State is owned by its store: it isn't safe for concurrent use.
+// A State isn't safe for concurrent use.
 type State struct {
 	A, B, C int64
 	Log     *Log
 }
 
-// Decision is what one limit says of one request, as it stands afterwards.
+// Decision is the decision of one limit about one request. It describes the budget after the charge.
 //
-// For example, a token bucket of 10 events per second with burst 10 that has
-// served 6 requests of cost 1 at once answers the sixth with Allowed true,
-// Charged 1, Remaining 4, MoreAfter 100000, RetryAfter 0 and ResetAfter 600000.
+// For example, a token bucket has 10 events per second and burst 10, and gets 6 requests of cost 1 at
+// the same instant. The decision about the sixth has Allowed true, Charged 1, Remaining 4, MoreAfter
+// 100000, RetryAfter 0 and ResetAfter 600000.
 type Decision struct {
 	// Allowed reports whether this limit had room for the request. The request
-	// passes only if all its limits had.
+	// passes only if all its limits had room.
 	Allowed bool
 	// NotAsked reports whether the limit was not asked, because another limit or a ban was known to
 	// deny the request. Then only RetryAfter means something, as an upper bound, and 0 if nothing is
@@ -71,24 +74,23 @@ type Decision struct {
 	Remaining int64
 	// MoreAfter is how long until Remaining next grows; 0 when the budget is full.
 	MoreAfter Micros
-	// Wait is how long the request has to be held before it passes, if it passes: it
-	// is charged in advance then. 0 unless [Request].MaxWait is more.
+	// Wait is how long the request must be delayed before it passes. Then it is charged in
+	// advance. Wait is 0 unless [Request].MaxWait is above 0.
 	Wait Micros
-	// RetryAfter is how long until this limit would allow the same request if
-	// nobody else takes anything: 0 when it did, [Forever] when it never will. To
-	// be held up to MaxWait then is to be allowed.
-	// A limit of a Uniform zone can have had room, and have none once it is charged for a
-	// request that another zone denied.
+	// RetryAfter is how long until this limit would allow the same request, if nothing else
+	// is charged. A delay of up to MaxWait counts as allowed. RetryAfter is 0 if the limit allowed the
+	// request, and [Forever] if it never will.
+	// In mode Uniform a limit is also charged for a request that another zone denies. Then
+	// RetryAfter can be above 0 although the limit had room.
 	RetryAfter Micros
-	// ResetAfter is how long until the budget is as good as untouched. State
-	// must be kept at least until then; see [Limit.Expires].
+	// ResetAfter is how long until the budget is fully restored. The state must be kept at
+	// least until then; see [Limit.Expires].
 	ResetAfter Micros
-	// Receipt says where the charge went.
+	// Receipt identifies the charge, for [Refund].
 	Receipt Receipt
 }
 
-// Age makes the decision that of a moment later, when nothing has changed but the
-// time.
+// Age updates the decision after a span in which nothing was charged.
 func (d *Decision) Age(passed Micros) {
 	d.MoreAfter = max(d.MoreAfter-passed, min(d.MoreAfter, 1))
 	d.ResetAfter = max(d.ResetAfter-passed, min(d.ResetAfter, 1))
@@ -97,10 +99,11 @@ func (d *Decision) Age(passed Micros) {
 	}
 }
 
-// Receipt is what [Refund] has to know to give back a charge.
+// Receipt identifies a charge, so that [Refund] can give it back.
 type Receipt struct {
-	// A and B are those of the State right after the charge, or, with a log, the
-	// instant that was charged, by the log's own time, and 0. Both are 0 if nothing was.
+	// A and B are the A and B of the State right after the charge. With a log, A is the
+	// instant of the charge in the log's own time, and B is 0. Both are 0 if nothing was
+	// charged.
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
@@ -139,18 +142,18 @@ type Algorithm struct {
 	lua string
 	// number stands for the algorithm in messages to scripts.
 	number int
-	// numbers returns what the algorithm's script is told of a limit, apart from its quantum.
+	// numbers returns the numbers of a limit for the algorithm's script, without the quantum.
 	numbers func(*Limit) []int64
-	// keepUntil returns the instant at which a state is as good as the zero State and can be
-	// dropped.
+	// keepUntil returns the instant from which on a state decides like the zero State, and can
+	// be dropped.
 	keepUntil func(*Limit, *State) Micros
 	// bound returns an error for a limit that can't be counted exactly, and prepares the numbers
 	// for decide and commit.
 	bound func(*Limit) error
 	// work returns the work of a limit for a script; nil stands for counterWork.
 	work func(*Limit) work
-	// maxDelay is the longest MaxWait whose debt can be counted exactly; nil
-	// where requests can't be charged in advance.
+	// maxDelay returns the longest MaxWait whose debt can be counted exactly. It is nil if
+	// requests can't be charged in advance.
 	maxDelay func(*Limit) Micros
 	// queued returns the instant until which a budget is charged in advance, and a rest,
 	// given its last receipt a and b. Of two charges in advance the later one has the
@@ -158,10 +161,10 @@ type Algorithm struct {
 	queued func(l *Limit, a, b int64) (until Micros, rest int64)
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
 	// commit charges a request, and returns the state of the budget afterwards. The charge of a
-	// denied request has a bound. a and b are those of a Receipt.
+	// denied request has a bound. a and b are for a Receipt.
 	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros)
 	// refund gives back n events of a charge, except for events that time has given back. a and
-	// b are those of the receipt.
+	// b come from the receipt.
 	refund func(l *Limit, s *State, now Micros, a, b, n int64)
 }
 
@@ -169,20 +172,19 @@ type Algorithm struct {
 // read as a whole.
 func (a *Algorithm) IsLog() bool { return a.log }
 
-// outcome is what became of the request that a commit is for.
+// outcome is the outcome of the request that commit charges.
 type outcome uint8
 
 const (
 	peek    outcome = iota // the request only looked, and nothing is saved
-	granted                // it passes, or will once it has been held
+	granted                // it passes, at once or after a delay
 	denied
 )
 
-// verdict is what the first step found: how many events fit, how long the
-// request would have to wait (0 when it fits), and what the second step needs to
-// know of the state without reading it again. d is not 0 if the state differs from
-// the stored one by more than the passed time, as after the clock has stepped back.
-// Then every request but a peek saves it.
+// verdict is the result of the first step. fits is the number of events that fit. retry is how long
+// the request would have to wait, 0 if it fits. a, b and c are numbers of the state for the second
+// step. d is not 0 if the state differs from the stored one by more than the passed time, as after the
+// clock has stepped back. Then every request but a peek saves the state.
 type verdict struct {
 	fits       int64
 	retry      Micros
@@ -214,7 +216,7 @@ func (a *Algorithm) script() string {
 // All returns every algorithm, sorted by name.
 func All() []*Algorithm { return slices.Clone(registered) }
 
-// Lookup returns the algorithm of that name, or an error that lists those there are.
+// Lookup returns the algorithm of that name, or an error that lists all names.
 func Lookup(name string) (*Algorithm, error) {
 	var names []string
 	for _, a := range registered {
@@ -231,8 +233,8 @@ func Lookup(name string) (*Algorithm, error) {
 
 var errBound = errors.New("too large to be counted exactly")
 
-// productBound returns an error if the credit, in events×µs and with room for the largest debt of
-// a denied request, or the time to refill leaves the exact integers.
+// productBound returns an error if the credit in events×µs, or the time to refill, leaves the exact
+// integers. The credit includes the largest debt of a denied request.
 func productBound(l *Limit) error {
 	most := int64(exact)
 	if l.events > most || l.window > most/(2*l.Burst+1) || (2*l.Burst+1)*l.window > most-l.events {
@@ -245,7 +247,7 @@ func productBound(l *Limit) error {
 }
 
 // floorDiv and ceilDiv divide by a positive number, rounding down and up. Go's
-// own division rounds toward zero, Lua's math.floor and math.ceil do not.
+// own division rounds toward zero; Lua's math.floor and math.ceil don't.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {
@@ -256,8 +258,8 @@ func floorDiv(a, b int64) int64 {
 
 func ceilDiv(a, b int64) int64 { return -floorDiv(-a, b) }
 
-// windowsDelay is as long as the windows whose events, beside two bursts, can be
-// counted.
+// windowsDelay returns the length of the windows whose events can be counted beside two
+// bursts.
 func windowsDelay(l *Limit) Micros {
 	windows := floorDiv(exact-2*l.Burst, l.Events) - 2
 	if windows > maxSpan/2/l.Window {
@@ -266,8 +268,8 @@ func windowsDelay(l *Limit) Micros {
 	return windows * l.Window
 }
 
-// productDelay is the longest wait whose debt can be counted in events×µs beside
-// what productBound counts.
+// productDelay returns the longest wait whose debt can be counted in events×µs beside the
+// credit of productBound.
 func productDelay(l *Limit) Micros {
 	return min((exact-l.events-(2*l.Burst+1)*l.window)/l.events, maxSpan/2)
 }

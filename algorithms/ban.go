@@ -40,11 +40,11 @@ func (b *Ban) Check() error {
 	case b.Window < 1 || b.Window > maxSpan:
 		return errors.New("the window of a ban must be that of a limit")
 	case b.Duration < 1:
-		return fmt.Errorf("the duration must be at least 1us, not %s: write how long a ban stands, such as 1h", describeDuration(b.Duration))
+		return fmt.Errorf("the duration must be at least 1us, not %s: write how long a ban lasts, such as 1h", describeDuration(b.Duration))
 	case b.Duration > maxDuration:
 		return fmt.Errorf("the duration must be at most %s, not %s", describeDuration(maxDuration), describeDuration(b.Duration))
 	case b.Max < b.Duration || b.Max > maxDuration:
-		return fmt.Errorf("max must be from %s, the duration, to %s, not %s: write how long a ban stands at most",
+		return fmt.Errorf("max must be from %s, the duration, to %s, not %s: write the longest ban",
 			describeDuration(b.Duration), describeDuration(maxDuration), describeDuration(b.Max))
 	}
 	return nil

@@ -133,8 +133,8 @@ func TestBanTimeline(t *testing.T) {
 	}
 }
 
-// Random bans keep what they promise: as many denials bring one, it stands exactly as
-// long as it says, and all is forgotten exactly when reset-after says.
+// Random bans keep their promises. The right number of denials begins a ban, which lasts exactly as
+// long as it says. After reset after nothing is remembered.
 func TestBanLaws(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -226,7 +226,7 @@ func TestBanAndDelay(t *testing.T) {
 	}
 }
 
-// However many bans there were, lengths stay exact.
+// Lengths stay exact after any number of bans.
 func TestBanManyTimes(t *testing.T) {
 	z := newBanned(t, Ban{After: 1, Window: minute, Duration: 1, Max: maxSpan / 2})
 	z.take(0)

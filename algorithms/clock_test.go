@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is promised by a clock that steps back.
+// The promises if the clock steps back.
 
 // newest is the newest instant in a budget's state; 0 if nothing was charged.
 func (h *history) newest() Micros {
@@ -47,9 +47,9 @@ func TestClockSlightlyBehindHoldsStill(t *testing.T) {
 	})
 }
 
-// A clock that steps back further adds nothing either, and nobody waits longer than was
-// told at the newest instant in the budget's state: there it goes on. Windows at the
-// clock end sooner, and what the window before a sliding one held can weigh less.
+// A clock that steps back further adds nothing, too. No wait is longer than at the newest instant
+// in the budget's state, where the budget goes on. Windows with align clock end sooner, and the
+// previous window of a sliding one can weigh less.
 func TestClockSteppingBackGoesOn(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.newest() == 0 { // nothing was charged
@@ -89,8 +89,8 @@ func TestClockSteppingBackGoesOn(t *testing.T) {
 	})
 }
 
-// Every request but a peek saves where a budget goes on from, also one that is denied or
-// finds nothing to take: the wait that was told is over when it is said to be.
+// Every request but a peek saves the instant from which a budget goes on, also a denied one. So a
+// promised wait ends when it should.
 func TestClockSteppingBackIsSaved(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.newest() == 0 {
@@ -125,9 +125,9 @@ func TestClockSteppingBackIsSaved(t *testing.T) {
 	})
 }
 
-// By a clock that steps back, any number of times, what is granted in any span of true
-// time is what is promised for that span. By one that goes back and forth it is one
-// budget more for each time it goes ahead; windows at the clock can end at each step.
+// If a clock steps back any number of times, the promise for each span of true time holds. If a
+// clock goes back and forth, one more budget is granted each time it goes ahead. Windows with align
+// clock can end at each step.
 func TestGrantedStaysWithinTheBoundByAnyClock(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		type grant struct {

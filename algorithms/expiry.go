@@ -1,6 +1,6 @@
 package algorithms
 
-// A budget is dropped some time after it is as good as untouched. Setting the expiry is half of
+// A budget is dropped some time after it is fully restored. Setting the expiry is half of
 // the cost of a write to Redis. So the expiry moves in steps of one quantum, and most writes leave
 // it as it is. Both languages compute the old and the new expiry from the state alone. A quantum
 // is the time in which 16 events come back, or the whole burst if that is less, but at least a

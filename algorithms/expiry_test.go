@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A budget is dropped one to two quanta after it is as good as untouched, and with initial
-// after it is known no longer to be full, whatever its burst was scaled to.
+// A budget is dropped one to two quanta after it is fully restored. With initial it is dropped
+// after it would be full with any burst.
 func TestExpires(t *testing.T) {
 	const now = 1_700_000_000 * second
 	none := int64(0)

@@ -10,7 +10,7 @@ import (
 //go:embed fixed_window.lua
 var fixedWindowLua string
 
-// fixed_window is a counter that begins anew with each window. It promises at most events per
+// fixed_window is a counter that starts from zero with each window. It promises at most events per
 // window. With align first, a window begins with the first event charged. With align clock, it
 // begins at a multiple of window since the Unix epoch, UTC. A span as long as a window can
 // overlap two windows, so up to 2·events pass in it.
@@ -72,7 +72,7 @@ var align = &Option{
 func fixedWindowKeepUntil(l *Limit, s *State) Micros { return s.A + ceilDiv(s.B, l.Events)*l.Window }
 
 // fixedWindowRoll returns the start of the current window, and the number of events charged in it
-// and in later windows, given those of an earlier window. The window may begin up to a second
+// and in later windows. start and count belong to an earlier window. The window may begin up to a second
 // ahead of now. dirty is 1 if the clock has stepped back and the state must be saved.
 func fixedWindowRoll(l *Limit, start Micros, count int64, now Micros) (currentStart Micros, countNow, dirty int64) {
 	events, window, alignClock := l.Events, l.Window, l.Align == "clock"

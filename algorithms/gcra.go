@@ -13,7 +13,7 @@ var gcraLua string
 // ahead. A request passes if tat is then at most burst spacings ahead of now.
 //
 // For example, 10 events per second have a spacing of 100 ms. With burst 10, after 6 events at
-// once, tat is 600 ms ahead: 4 events remain, one more after 100 ms, and 10 after 600 ms.
+// once, tat is 600 ms ahead. Then 4 events remain, 5 after 100 ms, and 10 after 600 ms.
 //
 // State: A is tat in whole µs. B is the fraction of a µs to add to A, in 1/events µs, so a
 // spacing is never rounded. C is the last charge, in µs. A tat that has passed is the same as

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What every algorithm promises, checked on random limits and histories.
+// The promises of every algorithm, checked on random limits and histories.
 
 const (
 	millisecond = 1000
@@ -65,7 +65,7 @@ func (h *history) refund(r *rand.Rand) {
 	}
 }
 
-// full is what remains of an untouched budget.
+// full returns the remaining events of an untouched budget.
 func (h *history) full() int64 {
 	switch {
 	case h.limit.WarmUp > 0:
@@ -245,8 +245,8 @@ func TestRemainingCanBeTakenAtOnce(t *testing.T) {
 	})
 }
 
-// The debt that uniform makes of denied requests is bounded, and so is the time
-// it keeps a client out once the client pauses.
+// The debt that uniform makes of denied requests is bounded. So a client that pauses waits for a
+// bounded time.
 func TestUniformDebtIsBounded(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.limit.algorithm.BinaryOnly || h.ask(h.now, 0).ResetAfter > 2*ceilDiv(h.limit.Burst, h.limit.Events)*h.limit.Window {
@@ -313,7 +313,7 @@ func TestPastResetAfterIsFresh(t *testing.T) {
 	})
 }
 
-// facts are what the tests know about each algorithm.
+// facts has the knowledge of the tests about each algorithm.
 var facts = map[string]struct {
 	// bound returns how many events may be granted in a span.
 	bound func(l *Limit, span Micros) int64
@@ -362,7 +362,7 @@ var facts = map[string]struct {
 func TestGrantedStaysWithinTheBound(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		bound := facts[h.limit.algorithm.Name].bound
-		h.charges = h.charges[:0] // counted is what is granted: not what uniform charges denials
+		h.charges = h.charges[:0] // only granted events are counted, not charges of denials by uniform
 		for range 100 {           // greedy: as soon and as much as it will give
 			d := h.ask(h.now, 1)
 			if h.mode == Force {
@@ -435,8 +435,8 @@ func (h *history) withinBound(t *testing.T, bound func(*Limit, Micros) int64) {
 	}
 }
 
-// What was charged and given back at once was never charged. Later, a refund gives
-// back no more than the charge, and makes nothing better than untouched.
+// A charge that is given back at once leaves no trace. Later, a refund gives back at most the
+// charge, and a budget never gets more than full.
 func TestRefundGivesBackTheCharge(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.mode == Uniform {

@@ -35,8 +35,8 @@ type Quota struct {
 	// WarmUp is how long a smooth limit takes from cold to its full rate. With 0 the limit is
 	// never cold.
 	WarmUp Micros
-	// ColdFactor is the cost of an event when a smooth limit is cold, in thousandths of the usual
-	// cost, 1000 to 1,000,000; 0 stands for 3000.
+	// ColdFactor is the cost of an event when a smooth limit is cold. It is in thousandths of the
+	// usual cost, 1000 to 1,000,000; 0 stands for 3000.
 	ColdFactor int64
 }
 
@@ -130,12 +130,12 @@ func (l *Limit) prepare() error {
 // Algorithm returns the limit's algorithm.
 func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 
-// Message returns the limit as scripts are told of it: a text, and the burst, which is 0 for
-// algorithms that take none. The text is the same for all that [Limit.Scaled] makes of a limit,
-// except with Initial. So scripts read it once, although clients may choose the factor.
+// Message returns the limit in the form that scripts read: a text, and the burst, which is 0 for
+// algorithms without one. The text is the same for all results of [Limit.Scaled], except with
+// Initial. So scripts read the text once, even if clients choose the factor.
 //
-// The text is the number of the algorithm, one byte, and then numbers as little-endian doubles, in
-// the order in which the algorithm's script reads them.
+// The text begins with one byte, the number of the algorithm. Numbers follow as little-endian
+// doubles, in the order in which the algorithm's script reads them.
 func (l *Limit) Message() (text string, burst int64) {
 	if l.algorithm.Burst {
 		burst = l.Burst
@@ -173,7 +173,7 @@ func (l *Limit) Share(num, den int64) (*Limit, error) {
 	}
 	events := q.Events
 	const tries = 10_000
-	for range tries { // its divisor in common with the window can be smaller; those of neighbours differ
+	for range tries { // its divisor in common with the window can be smaller; those of the next numbers differ
 		p, err := newLimit(l.algorithm, q)
 		if !errors.Is(err, errBound) || q.Events == 1 {
 			return p, err
@@ -203,7 +203,7 @@ func (l *Limit) computeFingerprint() string {
 // [Request].MaxWait.
 func (l *Limit) CheckDelay(longest Micros) error {
 	if l.algorithm.maxDelay == nil {
-		return fmt.Errorf("%s can't charge in advance, so it can't hold requests back: write one of %s", l.algorithm.Name, delaying())
+		return fmt.Errorf("%s can't charge in advance, so it can't delay requests: write one of %s", l.algorithm.Name, delaying())
 	}
 	most := l.MaxDelay()
 	if most < 1 {
@@ -293,7 +293,7 @@ func describeDuration(m Micros) string {
 }
 
 // nearest returns the advice for a quota that can't be counted exactly. The advice is the nearest
-// number of events that fits, because neighbours often share a larger divisor with the window. If
+// number of events that fits, because numbers next to it often share a larger divisor with the window. If
 // none fits, it is the longest warm-up, the largest burst, the longest window, or bounds.
 func nearest(algorithm *Algorithm, q Quota) string {
 	fits := func(q Quota) bool { _, err := newLimit(algorithm, q); return err == nil }

@@ -1,7 +1,7 @@
 package algorithms
 
-// Log is a queue of numbers, oldest first. It is one ring, which grows when it is full, up to the
-// most that its limit can hold, and shrinks when it is nearly empty. A nil or zero Log is empty.
+// Log is a queue of numbers, oldest first. It is one ring. A full ring grows, up to the maximum of
+// its limit, and a nearly empty ring shrinks. A nil or zero Log is empty.
 type Log struct {
 	ring   []Micros
 	head   int64

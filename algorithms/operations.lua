@@ -138,8 +138,8 @@ local function read_limit(check, limit_pos)
   l.algorithm, check.limit_pos = algorithm, limit_pos
 end
 
--- One function per kind of operation. Its arguments are the two numbers of the operation, the position
--- of the rest in the message, and the indexes of the last keys before its own. It returns the
+-- One function per kind of operation. Its arguments are the two numbers of the operation, and the
+-- position of the rest in the message. The indexes of the last keys before its own follow. It returns the
 -- reply, then the position and the indexes behind the operation. If it can't know these, it
 -- returns the reply alone.
 

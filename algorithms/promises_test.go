@@ -6,12 +6,10 @@ import (
 	"testing"
 )
 
-// What is promised of requests that are held, of several limits at once, and by
-// clocks that differ.
+// The promises about delayed requests, about several limits at once, and about clocks that differ.
 
-// Waits are exact, too: a request that is held passes at the first instant at which
-// it would pass without, and one that is denied can be held from its retry-after
-// on, not 1 µs sooner.
+// Waits are exact, too. A delayed request passes at the first instant at which it would pass
+// without a delay. A denied request can be delayed from its retry after on, but not 1 µs sooner.
 func TestWaitIsExact(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.mode != Binary || h.limit.CheckDelay(5*h.limit.Window) != nil {
@@ -70,7 +68,7 @@ func (s several) copy() several {
 	return c
 }
 
-// retryAfter is the longest of all limits, which is what a client is told.
+// retryAfter is the longest wait of all limits, as clients see it.
 func (s several) retryAfter() (wait Micros) {
 	for _, r := range s {
 		for _, c := range r.Checks {
@@ -162,8 +160,8 @@ func TestRetryAfterOfSeveralIsExact(t *testing.T) {
 	}
 }
 
-// A client that sends its next request as soon as the last one has passed is held to
-// exactly the rate, however long it goes on: nothing is rounded away, or piles up.
+// A client sends its next request as soon as the last one has passed. It gets exactly the rate at
+// any length of time, because nothing is rounded away or piles up.
 func TestSequentialClientIsHeldToTheRate(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		l := h.limit
@@ -211,9 +209,9 @@ func TestSequentialClientIsHeldToTheRate(t *testing.T) {
 	})
 }
 
-// A gcra of burst b+1 is nginx's limit_req with burst=b and nodelay. One of burst 1
-// that holds requests for up to b spacings is that without nodelay: as many are
-// taken in, and they pass one spacing apart.
+// A gcra of burst b+1 is nginx's limit_req with burst=b and nodelay. A gcra of burst 1 with a delay
+// of up to b spacings is limit_req without nodelay. It accepts as many requests, and they pass one
+// spacing apart.
 func TestAsNginx(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 8))

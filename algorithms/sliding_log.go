@@ -12,16 +12,16 @@ var slidingLogLua string
 // any window: an event counts until it is exactly one window old. With min_interval, two charged requests are
 // at least that far apart, whatever they cost, and nothing remains before that time.
 //
-// For example, with 3 events per 10 seconds and events at 0 s, 4 s and 9 s, a request at 9.5 s is
-// denied, with a retry after 0.5 s. At 10 s it passes.
+// For example, a limit of 3 events per 10 seconds has events at 0 s, 4 s and 9 s. A request at 9.5 s
+// is denied, with a retry after 0.5 s. At 10 s it passes.
 //
 // With buckets, instants are rounded up to the end of a bucket. So an event counts up to one
 // bucket longer, and the size of the log is bounded. With 10 buckets, the event at 3.2 s of the
 // same limit counts as one at 4 s, until 14 s.
 //
 // State: Log holds the instants, oldest first, at most events of them. With buckets it holds
-// three numbers for each bucket that has events: its end, the number of its first event, and the
-// number of the first event after it. Expired events stay until the next charge. Instants are
+// three numbers for each bucket that has events. They are its end, the number of its first event,
+// and the number of the first event after it. Expired events stay until the next charge. Instants are
 // in the log's own time, which is A µs ahead of the clock.
 //
 // The newest instant is the last one of the log or, with buckets, the first instant that is

@@ -87,8 +87,8 @@ local function sliding_log_set_entries(l, k, from, text)
 end
 
 -- Return the number of entries up to and including edge, by a column of the entries (1: instant,
--- 2: number of the first event). Return also the last of these entries as a string, the
--- instant of the next entry, and the number of its first event; nil where there is none.
+-- 2: number of the first event). Return also the last of these entries as a string, and
+-- the instant and first event of the next entry. Values are nil where there is no entry.
 -- It reads the oldest 16 entries. If all are below edge, it halves until about 500 remain to read.
 local function sliding_log_count(l, k, column, edge)
   local size, offset, entries = l.size, 8 * column - 7, l.entries
@@ -124,8 +124,8 @@ local function sliding_log_count(l, k, column, edge)
   return low, before, stamp, first
 end
 
--- Return the number of events up to and including edge, the number of entries, the instant of the
--- next event, and the last of these entries as a string.
+-- Return the number of events up to and including edge, and the number of entries. Return also the
+-- instant of the next event, and the last of these entries as a string.
 local function sliding_log_expired(l, k, edge)
   local entries, before, stamp, first = sliding_log_count(l, k, 1, edge)
   if entries == l.entries then

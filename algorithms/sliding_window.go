@@ -21,7 +21,7 @@ var slidingWindowLua string
 // the same as no state.
 //
 // A is the newest instant, and never ahead of the charge that wrote it. If the clock is more than
-// a second behind A, A becomes the start of the window that now is in, and B and C stay.
+// a second behind A, A becomes the start of the current window. B and C stay.
 func init() {
 	register(&Algorithm{
 		Name:      "sliding_window",
@@ -72,8 +72,8 @@ func slidingWindowFree(l *Limit, now, start Micros, prev, cur int64) int64 {
 	return max(floorDiv(events*width-prev*(width-elapsed)-cur*width, width), 0)
 }
 
-// slidingWindowFitsAt returns the first instant at which cost fits: in this window, when prev
-// counts little enough, or in the next window, where cur becomes prev.
+// slidingWindowFitsAt returns the first instant at which cost fits. This is in the current window,
+// when prev counts little enough, or in the next window, where cur becomes prev.
 func slidingWindowFitsAt(l *Limit, start Micros, prev, cur, cost int64) Micros {
 	events, window, unit := l.Events, l.Window, l.unit
 	if cur+cost > events {

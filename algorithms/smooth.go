@@ -67,7 +67,7 @@ var coldFactor = &Option{
 	write:  func(n int64) string { return fmt.Sprint(float64(n) / 1000) },
 	check: func(q *Quota) error {
 		if q.WarmUp == 0 {
-			return errors.New("cold_factor means nothing without warm_up: write warm_up as well, such as 10s, or leave out cold_factor")
+			return errors.New("cold_factor needs warm_up: write warm_up as well, such as 10s, or leave out cold_factor")
 		}
 		return nil
 	},
@@ -150,8 +150,8 @@ func smoothKeepUntil(l *Limit, s *State) Micros {
 	return s.B + ceilDiv(s.A, l.smooth.refillRate) + l.retention()
 }
 
-// smoothRefill returns how much is still used, the next free instant (now, if it has passed),
-// and eff, which is the later of now and the last charge. dirty is as of tokenBucketRefill.
+// smoothRefill returns how much is still used, and the next free instant (now, if it has passed).
+// eff is the later of now and the last charge. dirty is as of tokenBucketRefill.
 func smoothRefill(l *Limit, used int64, nextFree, lastCharge, now Micros) (usedNow int64, nextFreeNow, eff Micros, dirty int64) {
 	window, refillRate, withheld := l.window, l.smooth.refillRate, l.withheld
 	if nextFree == 0 && withheld > 0 {
@@ -170,9 +170,10 @@ func smoothRefill(l *Limit, used int64, nextFree, lastCharge, now Micros) (usedN
 // smoothWarm returns the distance from cold after a charge, and the time that the charge costs.
 //
 // Each event uses up window/events · 2(1+F)/(5+F) of the idleness. Above X the cost of idleness
-// rises along a line, from the usual cost at X to F times as much at W. The extra cost of a
-// charge is the area under this line between the idleness before and after, y1 and y0 above X:
-// (F−1)·(y1−y0)·(y1+y0)/(2(W−X)) of idleness. Idleness costs (5+F)/(2(1+F)) of its length in time.
+// rises along a line, from the usual cost at X to F times as much at W. Let y1 and y0 be the
+// idleness above X before and after a charge. The extra cost of the charge is the area under this
+// line between them: (F−1)·(y1−y0)·(y1+y0)/(2(W−X)) of idleness. Idleness costs (5+F)/(2(1+F)) of
+// its length in time.
 //
 // For example, with 1 event per second, W = 10 s and F = 3, X is 5 s, and an event uses up 1 s.
 // For the first event of a cold budget y1 is 5 s and y0 is 4 s, so the extra cost is

@@ -113,7 +113,7 @@ func TestTimelines(t *testing.T) {
 			{1500, 2, -1, 1, 500, 1500},
 			{2500, 3, 3, 0, 0, 1500}, // the grid stays
 			{4000, 0, 0, 4, 0, 0},
-			{4700, 1, 1, 3, 0, 1000}, // and begins anew when the bucket was empty
+			{4700, 1, 1, 3, 0, 1000}, // and begins again when the bucket was empty
 		}},
 	}
 	tests = append(tests, backwards...)

@@ -18,8 +18,8 @@ var tokenBucketLua string
 // back events of it. So nothing is divided, and nothing is ever rounded.
 //
 // For example, 10 events per second are 1 event per 100,000 µs in lowest terms. With burst 10,
-// after 6 events at once, 600,000 of 1,000,000 are used: 4 events remain, one more after
-// 100,000 µs, and the bucket is full after 600,000 µs.
+// after 6 events at once, 600,000 of 1,000,000 are used. Then 4 events remain, 5 after 100,000 µs,
+// and the bucket is full after 600,000 µs.
 //
 // State: A is the use in events×µs at B. B is the last charge, in µs.
 //
@@ -66,8 +66,8 @@ func tokenBucketKeepUntil(l *Limit, s *State) Micros {
 }
 
 // tokenBucketRefill returns the use at eff, given the use at the last charge. eff is the later of
-// now and the last charge. dirty is 1 if the state must be saved even for a denied request: a new
-// bucket begins to refill, or the clock has stepped back.
+// now and the last charge. dirty is 1 if the state must be saved even for a denied request. This is
+// so if a new bucket begins to refill, or the clock has stepped back.
 func tokenBucketRefill(l *Limit, used int64, lastCharge, now Micros) (usedNow int64, eff Micros, dirty int64) {
 	events, window, withheld := l.events, l.window, l.withheld
 	if lastCharge == 0 && withheld > 0 {

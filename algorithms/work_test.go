@@ -37,7 +37,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// What is suggested instead of a limit is legal, is lighter by enough, and not by much more.
+// A suggested limit is legal, light enough, and not much lighter than necessary.
 func TestLighter(t *testing.T) {
 	for _, q := range []Quota{
 		{Algorithm: "sliding_log", Events: MaxLogged, Window: minute, MinInterval: 5},

@@ -42,7 +42,7 @@ const (
 	patience   = 15 * time.Second // with a server that does not answer
 )
 
-// turn is what a server answered for a while.
+// turn has the answers of a server for a while.
 type turn struct {
 	rate     float64 // per second
 	statuses map[int]int

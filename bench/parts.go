@@ -120,8 +120,8 @@ func parts() []*part {
 				{name: "redis", reference: "memory", redis: "near", directive: zone(bucket)},
 			},
 		},
-		// The processor time of Redis for a check alone, by algorithm, in script calls of 9
-		// and of 32 checks, belongs here: it takes no Caddy, only a connection to Redis.
+		// The processor time of Redis for a check alone belongs here, by algorithm, in script
+		// calls of 9 and of 32 checks. It takes no Caddy, only a connection to Redis.
 	}
 	if *mholtBinary != "" {
 		all[0].setups = append(all[0].setups, &setup{

@@ -92,7 +92,7 @@ func startRedis(dir string, more ...string) (*server, error) {
 	})
 }
 
-// startCluster starts a cluster of three masters, and waits until all of them know it.
+// startCluster starts a cluster of three primaries, and waits until all of them know it.
 func startCluster(ctx context.Context, dir string) (nodes []*server, err error) {
 	var clients []*redis.Client
 	for i := range 3 {

@@ -15,8 +15,8 @@ import (
 // oneWay is how long bytes take to a Redis that is far away, and back from it.
 const oneWay = 5 * time.Millisecond
 
-// running is a setup under load. Each has a Redis of its own, so that no keys of others expire
-// in its turns.
+// running is a setup under load. Each has its own Redis, so that no keys of others expire in its
+// turns.
 type running struct {
 	*setup
 	caddy  *server
@@ -76,7 +76,7 @@ func (r *running) stop() {
 	}
 }
 
-// results is what was measured of a setup.
+// results has the measurements of a setup.
 type results struct {
 	rates            []float64 // requests a second, of each round
 	requests         int

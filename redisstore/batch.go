@@ -18,7 +18,7 @@ import (
 // cluster, one for each slot, because a script can reach only one slot. Scripts that don't name
 // their keys can reach all slots of a node, but were seen to lose a charge while slots move.
 //
-// Keys do not share hash tags either. With 16 tags in a cluster of three masters, a script call
+// Keys don't share hash tags. With 16 tags in a cluster of three primaries, a script call
 // held 1.3 checks, and a check cost Redis a tenth less. But a slot that moves would hold a
 // sixteenth of all keys. Until the slot has moved, requests with several limits whose budgets begin
 // would fail.

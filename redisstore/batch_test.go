@@ -164,7 +164,7 @@ func TestArrange(t *testing.T) {
 	}
 }
 
-// In a message, limits that differ only in their burst are one. Each refund goes by its own burst.
+// In a message, limits that differ only in their burst are one. Each refund uses its own burst.
 func TestRefundsOfEqualLimits(t *testing.T) {
 	client := redistest.Start(t).Client
 	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 3_600_000_000})

@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// BenchmarkBatch shows what sharing script calls is worth, by how many callers there
-// are at once, how many calls may be under way, and how far away Redis is.
+// BenchmarkBatch shows the gain of shared script calls. It varies the number of callers, the number
+// of calls in flight, and the distance of Redis.
 func BenchmarkBatch(b *testing.B) {
 	server := redistest.Start(b)
 	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, 5 * time.Millisecond} {
@@ -95,7 +95,7 @@ func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisst
 	}
 }
 
-// cpuTime is what this process and the servers have used so far.
+// cpuTime returns the processor time that this process and the servers have used so far.
 func cpuTime(servers []*redistest.Server) (all time.Duration) {
 	var own syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own)

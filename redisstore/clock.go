@@ -15,7 +15,7 @@ type clockReading struct {
 
 // observeClock records a reading of the clock of Redis, in the reply to a message sent at an
 // instant. It calls onClockStep if the clock has stepped back by more than a second. The comparison
-// is safe from network delays: Redis took this reading after the message was sent, so at least the
+// is safe from network delays. Redis took this reading after the message was sent. So at least the
 // time from the last reply to sent has passed.
 func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	s.mu.Lock()

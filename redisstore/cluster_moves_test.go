@@ -254,7 +254,7 @@ func testClusterGoesOn(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
-// Nor does it trouble a log that holds nothing but what counts no more.
+// It also doesn't trouble a log that has only expired entries.
 func testClusterMovesLogs(t *testing.T, c *redistest.Cluster) {
 	const hour = 3_600_000_000
 	s := openCluster(t, c, redisstore.Options{})

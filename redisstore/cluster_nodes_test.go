@@ -16,8 +16,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// When a master dies, its replica takes over. No request waits longer than the timeout, and keys of
-// other nodes are not affected.
+// When a primary dies, its replica takes over. No request waits longer than the timeout, and keys
+// of other nodes are not affected.
 func TestClusterFailover(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestClusterFailover(t *testing.T) {
 		running.Go(func() { i.run(t, key, stop) })
 	}
 	time.Sleep(100 * time.Millisecond)
-	// If a dead master fails a request, the charges on other nodes are refunded.
+	// If a dead primary fails a request, the charges on other nodes are refunded.
 	var together []store.Request
 	for n := 0; len(together) < 2; n++ {
 		key := fmt.Sprint("together-", n)
@@ -91,7 +91,7 @@ func TestClusterFailover(t *testing.T) {
 		}
 	}
 	if _, known := changes.Load(dying.Addr); !known {
-		t.Error("onChange was not called for the failed master")
+		t.Error("onChange was not called for the failed primary")
 	}
 	if n := s.Failing(); n != 0 {
 		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)
@@ -102,7 +102,7 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
-// The slots of a master that is cut off from the others are old, and are not used.
+// The slots of a primary that is cut off from the others are old, and are not used.
 func TestClusterCutOff(t *testing.T) {
 	long(t)
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 )
 
 // poolSize returns the maximum number of connections. It is enough for all script calls in flight
-// and for the requests that have a call of their own.
+// and for the requests that have their own call.
 func poolSize() int { return max(10*runtime.GOMAXPROCS(0), 2*maxInFlight) }
 
 // clientFunc returns a function that makes clients. The options must be normalized.
@@ -27,7 +27,7 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 			return redis.NewClient(&redis.Options{
 				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
 				Dialer: dialFunc(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
-				// Take has a deadline of its own, which comes first.
+				// Take has its own deadline, which comes first.
 				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 				ContextTimeoutEnabled: true,
 				// A command that charges is never sent twice: see [noRetryCmd].
@@ -79,7 +79,7 @@ func (s *Store) release(c *connections) {
 }
 
 // reconnect retires connections, so that the next operation gets new ones. Then a host name is
-// resolved again, and a Sentinel is asked for the master.
+// resolved again, and a Sentinel is asked for the primary.
 func (s *Store) reconnect(c *connections) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -228,7 +228,7 @@ func (i *instance) forget() (longest time.Duration) {
 	return longest
 }
 
-// Each of several instances finds the new master, with or without a breaker, and no request waits
+// Each of several instances finds the new primary, with or without a breaker, and no request waits
 // longer than the timeout.
 func TestSentinel(t *testing.T) {
 	long(t)
@@ -254,8 +254,8 @@ func TestSentinel(t *testing.T) {
 		instances = append(instances, i)
 		running.Go(func() { i.run(t, fmt.Sprint("instance ", n), stop) })
 	}
-	// recovered waits until all instances charge the new master and nothing has failed
-	// for a while, and logs when each failed last.
+	// recovered waits until all instances charge the new primary and nothing has failed for a
+	// while, and logs when each failed last.
 	recovered := func(what string, began time.Time, master *redistest.Server) {
 		t.Helper()
 		for n, i := range instances {
@@ -364,8 +364,8 @@ func TestSentinelSettings(t *testing.T) {
 		}
 	}
 
-	// One of two Sentinels is wrong. Whoever asks that one doesn't stay with it: a
-	// failed check, as a breaker makes them, asks anew.
+	// One of two Sentinels is wrong. A store that asks this one doesn't stay with it, because a
+	// failed check of a breaker asks again.
 	misled := 0
 	for range 8 {
 		s := open(t, redisstore.Options{
@@ -386,7 +386,7 @@ func TestSentinelSettings(t *testing.T) {
 	}
 	t.Logf("misled %d times", misled)
 
-	// The Sentinel in use hangs, and the master dies.
+	// The Sentinel in use hangs, and the primary dies.
 	s = open(t, o)
 	if _, err := s.Take(context.Background(), request(t, "k")); err != nil {
 		t.Fatal(err)

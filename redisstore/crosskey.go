@@ -15,7 +15,7 @@ import (
 // The keys of a request can be on several nodes of a cluster, which decide independently. If one
 // denies, the charges of the others are refunded.
 
-// keyGroup holds the requests of one key.
+// keyGroup has the requests of one key.
 type keyGroup struct {
 	requests  []store.Request
 	positions []int // of these among all requests

@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// errNoMaster is the error of Sentinels that don't know the master name. Their reply is empty.
-var errNoMaster = errors.New("redisstore: the Sentinels know no master with this name: write master_name as in their configuration")
+// errNoMaster is the error of Sentinels that don't know the name of the primary. Their reply is empty.
+var errNoMaster = errors.New("redisstore: the Sentinels know no primary with this name: write master_name as in their configuration")
 
 // toStoreError wraps an error in a [store.Error] with its reason. ctx is the context of the caller:
 // once it is done, its error is returned instead, because the store did not fail.
@@ -67,7 +67,7 @@ func isTimeout(err error) bool {
 func isSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 
 // scriptErrorReason returns the reason of an error in the middle of a script. Either Redis denies a
-// command to every client, or another program has stored a value of its own at the key.
+// command to every client, or another program has stored another value at the key.
 func scriptErrorReason(e wire.ScriptError) string {
 	text := string(e)
 	switch {

@@ -122,7 +122,7 @@ func TestClosedConnections(t *testing.T) {
 	}
 }
 
-// After FLUSHALL all budgets begin anew, and no request fails.
+// After FLUSHALL all budgets begin again, and no request fails.
 func TestFlushedBudgets(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

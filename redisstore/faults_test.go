@@ -39,10 +39,9 @@ func expiries(t *testing.T, client *redis.Client) map[string]time.Duration {
 	return left
 }
 
-// A key without an expiry, or with one that is refreshed by looking, never goes
-// away (Kong; throttled, where a crash came between SETNX and EXPIRE). Whatever is
-// done to a budget, its key expires, and no later than two steps of expiries after the budget
-// is whole again.
+// A key without an expiry, or with one that is refreshed by looking, never goes away (Kong;
+// throttled, where a crash came between SETNX and EXPIRE). The key of a budget always expires, at
+// most two steps of expiries after the budget is full again.
 func TestFaultImmortalKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -95,14 +94,14 @@ func TestFaultImmortalKeys(t *testing.T) {
 	}
 }
 
-// quantum returns how far apart the instants are at which budgets of a limit expire: the time in
-// which 16 events come back, or the whole burst if that is less, but at least a second.
+// quantum returns the distance of the instants at which budgets of a limit expire. It is the time
+// in which 16 events come back, or the whole burst if that is less. It is at least a second.
 func quantum(l store.Limit) algorithms.Micros {
 	return max((min(16, l.Burst)*l.Window+l.Events-1)/l.Events, 1_000_000)
 }
 
-// A limiter kept state for 2 s, however long a client had to wait (Traefik), others
-// cut the time to whole seconds (throttled): no key goes before its debt is paid.
+// A limiter kept state for 2 s, even if a client had to wait longer (Traefik). Another one cut the
+// time to whole seconds (throttled). No key goes before its debt is paid.
 func TestFaultExpiryShorterThanDebt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

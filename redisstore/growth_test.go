@@ -11,9 +11,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// However many events a budget holds, a decision is one round trip, in which a
-// script runs a fixed number of commands or, where it searches a large log, a number in
-// proportion to the logarithm of what the log holds.
+// A decision is one round trip for any number of events in a budget. The script runs a fixed number
+// of commands. Where it searches a large log, the number of commands grows with the logarithm of
+// the entries.
 func TestWorkPerDecision(t *testing.T) {
 	server := redistest.Start(t)
 	ctx := context.Background()
@@ -65,9 +65,8 @@ func TestWorkPerDecision(t *testing.T) {
 	}
 }
 
-// BenchmarkGrowth shows how long Redis is busy with a decision (the time per op is
-// that of a round trip), and what a key of 15 bytes weighs, as the number of events
-// a budget holds grows.
+// BenchmarkGrowth shows how long Redis is busy with a decision, and the weight of a key of 15
+// bytes, as the number of events in a budget grows. The time per op is the time of a round trip.
 func BenchmarkGrowth(b *testing.B) {
 	server := redistest.Start(b)
 	ctx := context.Background()

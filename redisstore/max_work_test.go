@@ -128,8 +128,7 @@ func BenchmarkLongest(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, l := range allMaxLimits(b) {
-		// As many requests as make one call, each with a limit and an override of its own, and a
-		// ban.
+		// As many requests as make one call, each with a different limit and override, and a ban.
 		var batch [][]store.Request
 		begin := func(of int64, cost int64) {
 			batch = nil

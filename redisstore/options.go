@@ -45,7 +45,7 @@ type Options struct {
 	// 100 ms). Before that, a take may wait in the queue for up to [MaxQueued].
 	Timeout time.Duration
 	// Batch is how many requests share one script call at most (default 128). Requests that would
-	// have to wait for the call's reply don't count. Below 0, each request has a call of its own.
+	// have to wait for the call's reply don't count. Below 0, each request has its own call.
 	Batch int
 	// DialTimeout is how long a new connection may take (default 1 s).
 	DialTimeout time.Duration
@@ -84,7 +84,7 @@ func (o Options) Normalized() (Options, error) {
 		return o, fmt.Errorf("db must be from 0 to %d, not %d: write the number of a database", math.MaxInt32, o.DB)
 	}
 	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
-		return o, errors.New("sentinel_username and sentinel_password need master_name: write the Sentinels' name of the Redis")
+		return o, errors.New("sentinel_username and sentinel_password need master_name: write the name by which the Sentinels know the primary")
 	}
 	if o.Cluster && (o.MasterName != "" || o.DB != 0) {
 		return o, errors.New("cluster can't be combined with master_name or db: leave those out")
@@ -140,8 +140,8 @@ func (t TLS) Config() (*tls.Config, error) {
 	return config, nil
 }
 
-// displayAddress returns the address without secrets: host:port, a path, or a master name and its
-// Sentinels.
+// displayAddress returns the address without secrets: host:port, a path, or the name of a primary
+// and its Sentinels.
 func (o Options) displayAddress() string {
 	switch {
 	case o.MasterName != "":

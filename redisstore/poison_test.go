@@ -22,15 +22,15 @@ import (
 // poisonNow is the instant of everything that is decided beside a poisoned key.
 const poisonNow algorithms.Micros = 1_763_640_000_000_000
 
-// poison is what another program may have stored at the key of a budget.
+// poison is a value that another program may have stored at the key of a budget.
 type poison struct {
 	name string
 	put  func(client *redis.Client, key string) error
-	// certain tells that no budget ever holds this. What one might hold may be decided by,
-	// if only the decision is in range.
+	// certain reports that no budget ever holds this value. A value that a budget could hold may be
+	// decided by, if only the decision is in range.
 	certain bool
-	// late tells that a script finds out only when it writes: what else the request is charged
-	// stays charged.
+	// late reports that a script finds the value only when it writes. Then the other charges of the
+	// request stay.
 	late bool
 }
 
@@ -136,8 +136,8 @@ func poisonedSlots(r *rand.Rand) []poison {
 		text("the same one twice", one(3, poisonNow+1)+one(3, poisonNow+1), false))
 }
 
-// poisonedLogs returns poisons of a log. What it is are doubles: head, entries, ahead, newest, first,
-// after, and places.
+// poisonedLogs returns poisons of a log. The value has doubles: head, entries, ahead, newest,
+// first, after, and places.
 func poisonedLogs(r *rand.Rand, l *algorithms.Limit) []poison {
 	nan, inf, now := math.NaN(), math.Inf(1), float64(poisonNow)
 	log := func(certain bool, numbers ...float64) poison {
@@ -415,8 +415,8 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 	return ""
 }
 
-// Whatever another program has stored at a key fails the operations on that key, and charges
-// and fails no other. What no budget ever holds stays as it is.
+// A value that another program has stored at a key fails the operations on that key. It charges and
+// fails no other key. A value that no budget ever holds stays as it is.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client

@@ -16,7 +16,7 @@ const programSteps = 40
 // room to spare: the year 2096.
 const latest algorithms.Micros = 4_000_000_000_000_000
 
-// program is one run of one seed: steps on a timeline. What Go makes of them is known.
+// program is one run of one seed: steps on a timeline, with the results of the Go functions.
 type program struct {
 	seed     uint64
 	expiry   algorithms.Micros // of slots
@@ -31,7 +31,7 @@ type program struct {
 	poisons   []poisonedKey
 }
 
-// zoneState is what is known of a zone's key.
+// zoneState is the known state of a zone's key.
 type zoneState struct {
 	budgets []algorithms.State // of its limits
 	ban     algorithms.State
@@ -45,7 +45,7 @@ type step struct {
 	joined   bool // it is in the same message as the step before
 	zones    []int
 
-	// What follows has an entry for each zone of the program.
+	// The next fields have an entry for each zone of the program.
 
 	costs []int64
 	peeks []bool
@@ -63,7 +63,7 @@ type step struct {
 }
 
 // correction gives back events of the charges of an earlier step and its slots, and charges it
-// anew.
+// again.
 type correction struct {
 	of             int
 	refund, charge int64
@@ -108,8 +108,8 @@ func (p *program) String() string {
 	return b.String()
 }
 
-// newProgram draws a program and decides it in Go. What happens next is aimed at
-// the edges of what was just decided: exactly then, 1 µs before and after.
+// newProgram draws a program and decides it in Go. The next step is aimed at the edges of the last
+// decision: exactly then, 1 µs before and after.
 func newProgram(seed uint64) *program {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &program{seed: seed, expiry: pick[int64](r, 1000, 1_000_000, 30_000_000)}
@@ -123,7 +123,7 @@ func newProgram(seed uint64) *program {
 	}
 	p.startBans = make(map[int]algorithms.State)
 	for z, q := range p.requests {
-		if q.Ban != nil && r.IntN(4) == 0 { // about as many bans as are told apart
+		if q.Ban != nil && r.IntN(4) == 0 { // about as many bans as are distinguished
 			p.states[z].ban = algorithms.State{A: now - 1, B: now + q.Ban.Duration/2, C: 62 + r.Int64N(2)}
 			p.startBans[z] = p.states[z].ban
 		}

@@ -79,7 +79,7 @@ type pendingCall struct {
 
 	ctx       context.Context // of a take; the caller leaves when ctx is done
 	now       algorithms.Micros
-	alone     bool // needs a batch of its own
+	alone     bool // needs its own batch
 	key       string
 	slotNames []string // of the slots that the call takes, looks at or sets
 	queued    time.Time
@@ -156,7 +156,7 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 	return allowed, err
 }
 
-// sendAlone sends a call in a batch of its own, past the queue, and returns its error. It waits
+// sendAlone sends a call in its own batch, past the queue, and returns its error. It waits
 // only for batches in flight that the call must not overtake. With asking, the call follows an ASK
 // redirect of another node of the cluster.
 func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error {
@@ -257,9 +257,9 @@ func (s *Store) nextBatchLocked() *batch {
 }
 
 // fillLocked moves calls from the queue to a batch, at most Options.Batch takes. It adds more only
-// if the next calls would have to wait for the end of the batch, because the batch corrects their
-// key or sets their slots. Otherwise the requests of a single key would have one small batch in
-// flight at a time, which is slow if Redis is far away.
+// if the batch corrects the key of the next calls or sets their slots. Such calls would have to wait
+// for the end of the batch. Otherwise the requests of a single key would have one small batch in
+// flight at a time. This is slow if Redis is far away.
 func (s *Store) fillLocked(b *batch) {
 	q := &s.queue
 	now := time.Now()
@@ -395,8 +395,8 @@ func (s *Store) endBatch(b *batch, retries []*pendingCall, replied bool) {
 }
 
 // putBackLocked puts calls back into the queue, in the order in which they were first queued. A
-// take must not overtake a correction that was queued before it: they can share a key other than
-// the one at which the take was parked.
+// take must not overtake a correction that was queued before it. They can share another key than the
+// one at which the take was parked.
 func (q *queue) putBackLocked(calls []*pendingCall) {
 	if len(calls) == 0 {
 		return

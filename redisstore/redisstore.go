@@ -1,9 +1,11 @@
 // Package redisstore keeps budgets in Redis, where any number of processes share them. One script
-// decides and charges all limits of a request, atomically, by the clock of Redis. Calls of
-// concurrent requests share a message.
+// decides and charges all limits of a request, atomically, by the clock of Redis. Concurrent requests
+// share script calls.
 //
-// [Open] returns a [Redis]: a [Store] for a single Redis or for Sentinels, or a [Cluster]. Only this
-// package imports the Redis client.
+// [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for
+// Sentinels, or a [Cluster]. It works in any Go program; the package example limits an HTTP handler.
+// While Redis fails, Take returns an error, and the caller decides about the request.
+// [store.Failover] decides by budgets of this process instead.
 package redisstore
 
 import (
@@ -92,7 +94,7 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
 	err := evalRepeatable(ctx, conns, false, probeScript, []string{key, key + " log"})
 	if isFromReplica("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
-		s.reconnect(conns) // Sentinels may know another master
+		s.reconnect(conns) // Sentinels may know another primary
 	}
 	return toStoreError(ctx, err)
 }

@@ -145,7 +145,7 @@ func TestKeysAndExpiry(t *testing.T) {
 	}
 }
 
-// With a secret, no key can be found in Redis, and each key has a budget of its own.
+// With a secret, no key can be found in Redis, and each key has a separate budget.
 func TestHashedKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

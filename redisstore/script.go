@@ -87,8 +87,8 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 	return retries
 }
 
-// endCalls ends the calls of a script call. If they got no reply in time, and no other batch got
-// one since began, Redis is silent, and the takes in the queue fail, too.
+// endCalls ends the calls of a script call. Redis is silent if they got no reply in time,
+// and no other batch got one since began. Then the takes in the queue fail, too.
 func (s *Store) endCalls(sc *scriptCall, began time.Time) {
 	err := sc.err
 	if err != nil && len(sc.calls) > 1 {
@@ -231,7 +231,7 @@ func roundTrip(ctx context.Context, conns *connections, asking bool, script *red
 	}
 }
 
-// isFromReplica reports whether a replica sent the reply or the error. It was the master until a
+// isFromReplica reports whether a replica sent the reply or the error. It was the primary until a
 // moment ago, or a host name stands for another Redis by now. The client closes a connection on
 // such an error, but not on such an error inside a script.
 func isFromReplica(reply string, err error) bool {

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// In a cluster a batch of many keys makes as many script calls. A script that a new master lacks is
-// loaded once.
+// In a cluster a batch of many keys makes as many script calls. A script that a new primary lacks
+// is loaded once.
 func TestLoadsOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -133,7 +133,7 @@ func TestCallersThatLeave(t *testing.T) {
 	redistest.WaitFor(t, "all to come", func() bool { return came.Load() == callers && m.calls.Load() == inFlight })
 	time.Sleep(100 * time.Millisecond) // most are in the queue by now
 	leave()
-	// Those that were sent alone are there until they are answered.
+	// The calls that were sent alone are there until they are answered.
 	redistest.WaitFor(t, "all others to leave", func() bool { return left.Load() == callers-inFlight })
 	close(answers)
 	wg.Wait()

@@ -88,7 +88,7 @@ func lateness(client *redis.Client, key string, want int64) (int64, error) {
 	return late, err
 }
 
-// quantumOf returns the quantum of a limit, the last number that a script is told of it.
+// quantumOf returns the quantum of a limit, the last number of its message to a script.
 func quantumOf(l *algorithms.Limit) algorithms.Micros {
 	text, _ := l.Message()
 	return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(text[len(text)-8:]))))

@@ -194,7 +194,7 @@ func (c *Cluster) queryNodes(addresses []string) {
 	c.recordRefreshError(failure)
 }
 
-// queryNode queries a node for all slots over a connection of its own. works reports whether the
+// queryNode queries a node for all slots over a separate connection. works reports whether the
 // node's cluster state is ok.
 func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotRange, works bool, err error) {
 	o := c.options
@@ -227,14 +227,14 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotR
 	return ranges, err == nil && !strings.Contains(info.Val(), "cluster_state:fail"), err
 }
 
-// slotRange is a range of slots of one master.
+// slotRange is a range of slots of one primary.
 type slotRange struct {
 	first, last int64
 	master      string // its address; empty if no node has the slots
 }
 
-// parseSlotRange parses an element of the reply to CLUSTER SLOTS: the first and last slot, and the
-// nodes that have them, the master first, each with host and port. The client's parser rejects
+// parseSlotRange parses an element of the reply to CLUSTER SLOTS. It has the first and last slot, and
+// the nodes that have them, the primary first, each with host and port. The client's parser rejects
 // nodes without a host.
 func parseSlotRange(reply any, from string) (slotRange, error) {
 	values, _ := reply.([]any)

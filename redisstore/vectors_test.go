@@ -14,9 +14,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Traces recorded from other limiters (testdata/vectors), replayed through the Go
-// functions and through Lua. Whoever comes from one of them finds the same
-// decisions here, with the differences named below and no others.
+// Traces recorded from other limiters (testdata/vectors), replayed through the Go functions and
+// through Lua. Users of one of them find the same decisions here, with only the differences named
+// below.
 
 // vector is one trace.
 type vector struct {
@@ -40,12 +40,12 @@ type vector struct {
 type replay struct {
 	mode   algorithms.Mode
 	limits []algorithms.Quota
-	// start is what the budget of the first limit holds at instant 0.
+	// start is the state of the first limit's budget at instant 0.
 	start algorithms.State
 	stamp int64 // µs, an event in its log, or 0
 	// factor divides the bursts, in millionths; 0 is 1.
 	factor int64
-	// wait is how many ms a request is held at most.
+	// wait is the longest delay of a request in ms.
 	wait float64
 	// remains says why remaining is another number here than there.
 	remains string
@@ -55,7 +55,7 @@ type replay struct {
 
 // The deliberate differences.
 const (
-	// A request that can never pass is told so, and not to come back.
+	// A request that can never pass has no retry after.
 	neverIsNever = "never is never"
 	// Remaining is never negative. A request that is charged although it is denied stays
 	// denied. Debt shows only in the wait.
@@ -65,13 +65,13 @@ const (
 	notYet = "nothing remains while it is too early"
 	// An event counts for exactly one window, not up to a bucket less.
 	wholeWindow = "an event counts for a whole window"
-	// A request that can be held is told to come back when it would be held, not
-	// when it would pass at once.
+	// If requests can be delayed, retry after ends when the request would be delayed, not when it
+	// would pass at once.
 	heldThen = "it would be held then"
 	// Remaining counts the request that is let go on account of the next one, and
 	// nothing that is spent more slowly than at once.
 	takenAtOnce = "remaining is what can be taken now"
-	// What a later window grants doesn't remain now, nor does a place to wait.
+	// The events of a later window don't remain now. A place to wait doesn't, too.
 	notWaiting = "remaining is what can be taken without being held"
 )
 
@@ -138,7 +138,7 @@ func warming(perSecond int64, warmUp, cold int64) replay {
 	return telling(takenAtOnce, one(q))
 }
 
-// held is a replay whose requests are held back.
+// held is a replay with delayed requests.
 func held(wait float64, r replay) replay {
 	r.wait = wait
 	return telling(notWaiting, r)
@@ -433,14 +433,12 @@ func (r replay) play(t *testing.T, v vector) *program {
 	return p
 }
 
-// near tells whether a span is so many ms, rounded up to whole ones, or but for
-// rounding.
+// near reports whether a span is so many ms, with or without rounding up to whole ms.
 func near(got algorithms.Micros, want float64) bool {
 	return (got+ms-1)/ms == int64(math.Ceil(want)) || math.Abs(float64(got)-want*ms) <= rounding
 }
 
-// worst is what a request with several limits is told: the least remaining, the
-// longest wait.
+// worst is the decision of several limits as clients see it: the least remaining, the longest wait.
 func worst(decisions []algorithms.Decision) algorithms.Decision {
 	w := decisions[0]
 	for _, d := range decisions[1:] {

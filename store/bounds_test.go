@@ -34,7 +34,7 @@ func isKept(use func(key string)) bool {
 	return header.Value() != nil
 }
 
-// However long a key is, and whatever it is part of, a store keeps nothing of it.
+// A store keeps nothing of a key of any length, or of the text that contains the key.
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 2, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	for name, open := range map[string]func() store.Store{
@@ -192,8 +192,8 @@ func TestMemoryForgetsZones(t *testing.T) {
 	})
 }
 
-// Zones appear and vanish under requests, changes and sweeps: budgets stay exact, and what
-// the zones hold is what the store holds.
+// Zones appear and vanish under requests, changes and sweeps: budgets stay exact, and the keys of
+// the zones add up to the keys of the store.
 func TestMemoryZonesAtOnce(t *testing.T) {
 	const clients, each, events = 8, 2000, 5000
 	memory := store.NewSharedMemory()
@@ -234,8 +234,8 @@ func TestMemoryZonesAtOnce(t *testing.T) {
 	}
 }
 
-// A request has the clock of a moment before it finds that there is no room: what a sweep
-// drops meanwhile of the shared budgets must not be in force any more for it.
+// A request reads the clock a moment before it finds that there is no room. Meanwhile a sweep can
+// drop shared budgets, which must not be in force for the request.
 func TestMemorySweepLeavesSharedBudgetsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()

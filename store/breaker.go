@@ -49,7 +49,7 @@ const (
 	// checkPause is how long the Breaker waits after a failure before it checks the store.
 	checkPause = 500 * time.Millisecond
 	// checkTimeout is how long a check may take. It is longer than the timeout of a request,
-	// because the check may have to find a new master and connect.
+	// because the check may have to find a new primary and connect.
 	checkTimeout = time.Second
 )
 
@@ -199,7 +199,7 @@ func (b *Breaker) Take(ctx context.Context, requests []Request) (allowed bool, e
 func (b *Breaker) CountSlots(requests []Request) { countSlots(b.store, requests) }
 
 // SlotLeaver is a [Store] that notes slots that are given back even while a [Breaker] is open. A remote
-// store that keeps a count of its own must be a SlotLeaver, or it would count those slots for ever.
+// store that keeps its own count must be a SlotLeaver, or it would count those slots for ever.
 type SlotLeaver interface {
 	// LeaveSlots notes the slots that corrections give back, without asking a remote store.
 	LeaveSlots(corrections []Correction)

@@ -19,13 +19,12 @@ import (
 // The DenyCache doesn't notice if another instance gives events back or forgets a budget, or if the
 // clock of the store is set ahead. Then it still denies until the second is over.
 //
-// A limit that denies a request also denies requests of the same key with the same or a higher cost,
-// and with the same or a smaller burst. So one remembered denial answers these, too.
+// If a limit denies a request, it also denies requests of the same key that cost as much or more, and
+// have the same or a smaller burst. So one remembered denial answers these, too.
 //
 // A flood of requests that stay denied costs about one request to the store per second and key.
 // Shortly before the second is over, one request asks the store again, while the others are still
-// denied. A denial that ends earlier ends for all requests at once, because each may be the one that
-// passes.
+// denied. A denial that ends earlier ends for all requests at once, because each of them can pass.
 //
 // Requests that change something even if they are denied always go to the store:
 //
@@ -85,7 +84,7 @@ type demand struct{ cost, burst int64 }
 // denial is a denial by a limit or a ban. Instants are times since the start of the cache.
 type denial struct {
 	demand
-	decision   algorithms.Decision // with the RetryAfter of a request that can't be held
+	decision   algorithms.Decision // with the RetryAfter of a request that can't be delayed
 	sentAt     time.Duration       // when the request was sent
 	answeredAt time.Duration       // when the answer came
 	askAt      time.Duration       // from then on, one request asks the store again
@@ -248,9 +247,9 @@ func findDenial(denials []denial, rule denyRule, now time.Duration) (found *deni
 // covers reports whether a limit that denies a demand also denies another one.
 func (d demand) covers(other demand) bool { return other.cost >= d.cost && other.burst <= d.burst }
 
-// stands reports whether the denial certainly stands for a request that may be held for maxWait. stands
-// is cautious, because the store decided some time after the request was sent, and counts in whole
-// microseconds.
+// stands reports whether the denial certainly stands for a request that can be delayed by maxWait.
+// stands is cautious, because the store decided some time after the request was sent, and counts in
+// whole microseconds.
 func (d *denial) stands(maxWait algorithms.Micros, now time.Duration) bool {
 	certain := min(d.decision.RetryAfter-maxWait-1, maxDenialAge.Microseconds())
 	return now < d.sentAt+time.Duration(certain)*time.Microsecond
@@ -263,8 +262,8 @@ func (r denyRule) neverFits() bool {
 }
 
 // decisionAt returns the decision of a denial as it is at an instant, for a request by a rule. If the
-// demand is another one, RetryAfter is an upper bound: the time until the budget is as good as
-// untouched.
+// demand is another one, RetryAfter is an upper bound: the time until the budget is fully
+// restored.
 func (d *denial) decisionAt(now time.Duration, rule denyRule) algorithms.Decision {
 	decision := d.decision
 	switch {

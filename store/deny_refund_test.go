@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The denials of the main store are remembered, also while the breaker is open. Those of the local store
-// are not.
+// The denials of the main store are remembered, also while the breaker is open. The denials of the
+// local store are not.
 func TestDenyCacheInOutage(t *testing.T) {
 	f := newFailing()
 	b := store.NewBreaker(f, nil)

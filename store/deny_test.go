@@ -131,8 +131,8 @@ func TestDenyCacheUntil(t *testing.T) {
 	}
 }
 
-// A denial denies requests that cost as much or more and have as much burst or less, of that
-// limit and key, and no others, unless they may be held for so long that they would pass.
+// A denial denies requests of its limit and key that cost as much or more and have as much burst or
+// less. It denies no others, and none whose delay is long enough to pass.
 func TestDenyCacheCovers(t *testing.T) {
 	withDenyCache(t, 0, func(t *testing.T, c *store.DenyCache, r remote) {
 		limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 10_000_000_000, Burst: 10})

@@ -17,15 +17,15 @@ import (
 //
 // Expired budgets stay until [SharedMemory.Sweep] drops them, or until a new key needs their room.
 type SharedMemory struct {
-	// The name of a budget is a hash of its key and its limit. So long keys need no more memory
-	// than short ones, and limits need no table.
+	// The name of a budget is a hash of its key and its limit. A long key needs no more memory
+	// than a short one, and limits need no table.
 	names budgetNamer
 	start time.Time
 
 	// All budgets of a key are in one shard, so a request of one key takes one lock.
 	shards [shardCount]struct {
 		shard
-		_ [32]byte // fills two cache lines, so locks of neighbours don't slow each other
+		_ [32]byte // fills two cache lines, so locks of adjacent shards don't slow each other
 	}
 	weight      atomic.Int64 // of all budgets, except those in overflow
 	nextReclaim atomic.Int64 // the shard where the next reclaim begins
@@ -99,10 +99,10 @@ type Memory struct {
 	full      func(zone string)
 }
 
-// Bounded returns a store that accepts a new key only if there is room: if the SharedMemory holds
-// fewer than maxKeys budgets, or the key's zone holds fewer than its equal share of maxKeys. For
-// example, each of 4 zones has room for 250 of 1000 keys, even if another zone holds more. zones
-// returns the number of zones.
+// Bounded returns a store that accepts a new key only if there is room. There is room if the
+// SharedMemory holds fewer than maxKeys budgets, or the key's zone holds fewer than its equal share
+// of maxKeys. For example, each of 4 zones has room for 250 of 1000 keys, even if another zone
+// holds more. zones returns the number of zones.
 //
 // All keys without room share one budget per limit, and one count of slots per zone. So a flood of
 // keys gets no fresh budgets. Keys without room are not banned. full, if not nil, is called for each

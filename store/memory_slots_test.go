@@ -189,8 +189,8 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 	take("f", false, true, 2)
 }
 
-// However requests begin and end at random, in a store that is mostly full: no slot is lost,
-// none is free too many, and nothing is held in the end.
+// Requests begin and end at random, in a store that is mostly full. No slot is lost or free too
+// often, and none is taken in the end.
 func TestMemorySlotsNeverLeak(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))

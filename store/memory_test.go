@@ -97,8 +97,8 @@ func TestMemoryOverflowIsOneBudget(t *testing.T) {
 	})
 }
 
-// A budget with initial is forgotten some time after it is full, though nothing has swept it away,
-// and then begins anew: a window and one to two quanta, of 5 events here.
+// A budget with initial is forgotten some time after it is full, even without a sweep, and then
+// begins again. The time is a window and one to two quanta, of 5 events here.
 func TestMemoryForgetsInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewSharedMemory().Bounded(10, zoneCount(1), nil)
@@ -360,8 +360,7 @@ func TestMemoryTakeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// However many budgets are held, a new key that finds no room waits for a few
-// shards at most.
+// A new key that finds no room waits for a few shards at most, with any number of budgets.
 func TestMemoryReclaimIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := store.NewSharedMemory()

@@ -11,8 +11,8 @@ import (
 )
 
 // shard is a part of a [SharedMemory]: a slab of budgets, and a map from the names of budgets to
-// their places. Neither has pointers, so the garbage collector doesn't scan them. Logs are pointers,
-// so they have a map of their own.
+// their places. Both are without pointers, so the garbage collector doesn't scan them. Logs are
+// pointers, so they have a separate map.
 type shard struct {
 	// earliest is no later than the first expiry in the shard. So a shard without expired budgets
 	// is skipped without a lock. It is written under mu.

@@ -1,12 +1,16 @@
-// Package store defines [Store], which keeps budgets, and has every store that needs no network.
+// Package store keeps the budgets of rate limits. It works in any Go program, with or without Caddy.
 //
-// Two kinds of stores keep budgets themselves:
+// [Store] is the interface of all stores. [Store.Take] decides and charges requests, and
+// [Store.Correct] gives charges back. [Memory] is a store in this process; the package example limits
+// an HTTP handler with it. Store and Cluster of package redisstore keep budgets in Redis, for many
+// processes. Package algorithms has the limits, and their arithmetic without a store.
 //
-//   - [Memory] keeps them in this process. The Memories of all configurations share one
-//     [SharedMemory].
-//   - Store and Cluster of package redisstore keep them in Redis, for many processes.
+// Stores are safe for concurrent use, and exact under concurrency. Memory drops expired budgets only
+// when [SharedMemory.Sweep] is called, or when it needs room. A long-lived program calls Sweep about
+// once a minute.
 //
-// The others wrap a Store. Requests to Redis go through all of them, from top to bottom:
+// The other types wrap a Store. In Caddy, requests to Redis go through all of them, from top to
+// bottom:
 //
 //	Failover    decides by budgets of this process if the stores below fail
 //	DenyCache   repeats a denial that certainly still stands
@@ -82,12 +86,12 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 	return Limit{Limit: l, ID: idOf(zone, formatVersion+hash, "")}
 }
 
-// SlotsID returns the ID of the slots of a zone. Each variant, which may be empty, has slots of its
-// own.
+// SlotsID returns the ID of the slots of a zone. Each variant has separate slots. A variant can be
+// empty.
 func SlotsID(zone, variant string) string { return idOf(zone, formatVersion+"c", variant) }
 
-// BanID returns the ID of the ban of a zone. Each variant, which may be empty, has a ban of its
-// own.
+// BanID returns the ID of the ban of a zone. Each variant has a separate ban. A variant can be
+// empty.
 func BanID(zone, variant string) string { return idOf(zone, "b", variant) }
 
 // OverrideID returns the ID of the run-time overrides of a zone.
@@ -111,8 +115,8 @@ type Request struct {
 	// Limits are the zone's rate limits, with different IDs. Limits is empty if the request is
 	// only about Slots, a Ban or an Override.
 	Limits []Limit
-	// Slots bounds how many requests of the key may be in flight. If Slots is nil, any number
-	// may be.
+	// Slots bounds how many requests of the key can be in flight. If Slots is nil, the number has
+	// no bound.
 	Slots *Slots
 	// Ban bans the key after repeated denials. If Ban is nil, the zone never bans.
 	Ban *Ban
@@ -122,14 +126,14 @@ type Request struct {
 	Override *Override
 	// Mode decides about requests that cost more than remains.
 	Mode algorithms.Mode
-	// Cost is the number of events that the request is worth, 0 to 2^31-1. A request of cost 0
+	// Cost is the number of events that the request costs, 0 to 2^31-1. A request of cost 0
 	// charges nothing. A request takes one slot at any cost.
 	Cost int64
 	// Peek makes Take decide as always, but change nothing: Take charges no limit, takes no
 	// slot, and counts no denial for the ban. Peek requires Cost 0. InFlight of the Outcome
 	// doesn't count this request.
 	Peek bool
-	// MaxWait is how long the request may be held; see [algorithms.Request].
+	// MaxWait is the longest delay of the request; see [algorithms.Request].
 	MaxWait algorithms.Micros
 	// Shadow keeps the zone from denying anything; see [algorithms.Request].
 	Shadow bool
@@ -176,7 +180,7 @@ const (
 	// NotAsked means that another zone certainly denies the request, so this zone decided
 	// nothing.
 	NotAsked Verdict = iota
-	// Allowed means that the zone has room. A request that must be held first is allowed, too.
+	// Allowed means that the zone has room. A request that must be delayed first is allowed, too.
 	Allowed
 	// Denied means that a limit has no room, or that no slot is free.
 	Denied

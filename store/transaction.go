@@ -140,7 +140,7 @@ func (tx *transaction) findEntries(request int, r *Request) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		e := tx.findOrShare(request, zone, l.ID)
-		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins anew
+		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins again
 			e.state = algorithms.State{}
 		}
 		tx.entries = append(tx.entries, e)
@@ -234,7 +234,7 @@ func (tx *transaction) refund(request int, r *Request, n int64) {
 		}
 		l := r.Limits[i]
 		e := tx.findCharged(request, r.Zone, l.ID, d.Receipt.Shared)
-		if !e.exists || l.KeptAfterReset() && e.expires <= tx.now { // a saved budget would not begin anew
+		if !e.exists || l.KeptAfterReset() && e.expires <= tx.now { // a saved budget would not begin again
 			continue
 		}
 		algorithms.Refund(l.Limit, &e.state, tx.now, d.Receipt, min(n, d.Charged))

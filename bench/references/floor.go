@@ -14,9 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// floor is the least that an exact limiter through Redis costs: one token bucket, fixed when
-// it is compiled, checks in shared script calls, one field. It has no time-outs and survives
-// no fault.
+// floor is the least that an exact limiter through Redis costs. It has one token bucket, fixed when
+// it is compiled, checks in shared script calls, and one field. It has no time-outs and survives no
+// fault.
 type floor struct {
 	client *redis.Client
 	sha    string

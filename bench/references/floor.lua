@@ -3,7 +3,7 @@
 -- each key, 1 or 0 and what remains, as a byte and a 64-bit integer.
 --
 -- A value is a pair: what has been used, and when. It expires between one and two quanta
--- after it is full again, at a multiple of the quantum: most writes leave the expiry alone,
+-- after it is full again, at a multiple of the quantum. So most writes leave the expiry alone,
 -- which is half of their cost.
 local rate, burst = struct.unpack('<i8i8', ARGV[1])
 local quantum = math.max(1000000, math.ceil(burst / rate))

@@ -27,11 +27,11 @@ const (
 	end   = 20 * second
 )
 
-// picture is a picture of a limit. Every algorithm has a picture of its own name, without options.
+// picture is a picture of a limit. The picture with the name of an algorithm has no options.
 type picture struct {
 	name  string
 	quota algorithms.Quota
-	delay algorithms.Micros // how long a request may be held; 0 for no delay
+	delay algorithms.Micros // the longest delay of a request; 0 for no delay
 }
 
 var pictures = []picture{
@@ -49,8 +49,8 @@ var pictures = []picture{
 	{name: "delay", quota: algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: second, Burst: 5}, delay: 3 * second},
 }
 
-// arrivals has the instants of the requests, in ms: one request, two bursts of which the second comes too
-// soon, a trickle that is a little too fast, and a burst after a pause.
+// arrivals has the instants of the requests, in ms. The first request is alone. Two bursts follow, of
+// which the second comes too soon, then a trickle that is a little too fast, and a late burst.
 var arrivals = []algorithms.Micros{
 	1000,
 	4700, 4850, 5000, 5150, 5300, 5450,
@@ -62,7 +62,7 @@ var arrivals = []algorithms.Micros{
 // answer is the answer to a request.
 type answer struct {
 	arrived algorithms.Micros
-	wait    algorithms.Micros // how long it was held
+	wait    algorithms.Micros // how long it was delayed
 	passed  bool
 }
 

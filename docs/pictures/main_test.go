@@ -12,7 +12,7 @@ import (
 
 const command = "go run ./docs/pictures"
 
-// The committed pictures are those that the program makes now.
+// The program makes exactly the committed pictures.
 func TestPicturesAreUpToDate(t *testing.T) {
 	for _, p := range pictures {
 		want, err := p.draw()

@@ -8,9 +8,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// The measures of a picture, in pixels. Colours are fixed, on a background of
-// their own, so a picture is the same on a light page and on a dark one; nothing
-// is told by colour alone.
+// The measures of a picture, in pixels. Colors and background are fixed, so a picture is the same on
+// a light page and on a dark one. No meaning depends on color alone.
 const (
 	left, right  = 84, 24 // of the plot
 	top          = 14     // above the caption
@@ -18,7 +17,7 @@ const (
 	perSecond    = 34
 	perEvent     = 16
 	maxRemaining = 6
-	rowHeight    = 22 // of passed, held and denied
+	rowHeight    = 22 // of passed, delayed and denied
 	axisHeight   = 36
 	legendHeight = 24
 
@@ -36,9 +35,9 @@ text{font:12px system-ui,sans-serif;fill:#1f2328}
 </style>
 `
 
-// render draws, from above: the caption, what remains over time, a row of the
-// requests that passed, one of those that were held (if any can be), one of those
-// that were denied, the seconds, and what the marks mean.
+// render draws a picture. From above it has the caption and the remaining events over time. Then rows
+// show the requests that passed, were delayed (if any can be), and were denied. The seconds and a legend
+// of the marks follow.
 func render(caption []string, answers []answer, levels []level, holds bool) []byte {
 	floor := top + len(caption)*lineHeight + 12 + maxRemaining*perEvent // where 0 remain
 	passed := floor + rowHeight

@@ -3,8 +3,8 @@ package httpfields
 // ProblemContentType is the content type of a [Problem] in JSON.
 const ProblemContentType = "application/problem+json"
 
-// Problem is the body of a response that denies a request, as in RFC 9457. Its types are those
-// of draft-ietf-httpapi-ratelimit-headers.
+// Problem is the body of a response that denies a request, as in RFC 9457. Its types come
+// from draft-ietf-httpapi-ratelimit-headers.
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

@@ -23,8 +23,8 @@ type replay struct {
 
 	values  map[string]*value // by the name of the key
 	spoiled map[string]bool   // the names of the keys that are spoiled
-	// doubtful has the names of the keys whose values are unknown, because a call without an
-	// answer may have changed them, and the instants since when. It is about one Redis process.
+	// doubtful has the names of the keys whose values are unknown, and the instants since when. A
+	// call without an answer may have changed these values. It is about one Redis process.
 	doubtful map[string]algorithms.Micros
 	// charged is the number of events that were charged and not given back.
 	charged map[receipt]int64

@@ -21,7 +21,7 @@ type Clock struct {
 	file   string
 }
 
-// StartClock starts a Redis with a clock of its own, which starts at the current time. StartClock needs Linux
+// StartClock starts a Redis with its own clock, which starts at the current time. StartClock needs Linux
 // and a C compiler.
 func StartClock(t testing.TB) (*Server, Clock) {
 	t.Helper()

@@ -13,9 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Cluster is a Redis Cluster of three masters, each with a replica.
+// Cluster is a Redis Cluster of three primaries, each with a replica.
 type Cluster struct {
-	// Nodes are the first masters, and then their replicas in the same order.
+	// Nodes are the first primaries, and then their replicas in the same order.
 	Nodes [6]*Server
 }
 
@@ -143,7 +143,7 @@ func (c *Cluster) Owner(t testing.TB, asked *Server, slot int) *Server {
 	return nil
 }
 
-// TakeOver makes a replica the master of its master's slots at once, and waits until others have learned of
+// TakeOver makes a replica the primary of its primary's slots at once, and waits until others have learned of
 // it.
 func (c *Cluster) TakeOver(t testing.TB, replica *Server, others ...*Server) {
 	t.Helper()

@@ -9,8 +9,8 @@ import (
 )
 
 // FreePort returns a TCP port that no process listens on. On Linux the port stays reserved until the test
-// ends: the system gives it to no other process, but servers that ask for it can listen on it, also again and
-// again. For this, a socket is bound to the port that doesn't listen. On other systems the port was free a
+// ends, because a socket that doesn't listen is bound to it. The system gives the port to no other process.
+// Servers that ask for the port can listen on it, also several times. On other systems the port was free a
 // moment ago.
 func FreePort(t testing.TB) string {
 	t.Helper()

@@ -12,21 +12,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Master is the name of the master of a [Trio].
+// The name of the primary of a [Trio].
 const Master = "mymaster"
 
-// Trio is three Sentinels that watch a master and its replica.
+// Trio is three Sentinels that watch a primary and its replica.
 type Trio struct {
 	// Sentinels require the password.
 	Sentinels []*Server
-	// Redis are the first master and the first replica.
+	// Redis are the first primary and the first replica.
 	Redis [2]*Server
 	// Password is the password of the Sentinels.
 	Password string
 }
 
-// StartTrio starts a master, a replica and three Sentinels, and waits until all know each other. The
-// Sentinels consider a silent master dead after 300 ms.
+// StartTrio starts a primary, a replica and three Sentinels, and waits until all know each other. The
+// Sentinels consider a silent primary dead after 300 ms.
 func StartTrio(t testing.TB, password string) *Trio {
 	t.Helper()
 	trio := &Trio{Password: password}
@@ -45,7 +45,7 @@ func StartTrio(t testing.TB, password string) *Trio {
 		})
 	}
 	for _, s := range trio.Sentinels {
-		s.speedUp("500") // a Sentinel that hears of no new master for four of these undoes a failover
+		s.speedUp("500") // a Sentinel that hears of no new primary for four of these undoes a failover
 	}
 	return trio
 }
@@ -83,7 +83,7 @@ sentinel failover-timeout %[5]s 5000
 	return nil
 }
 
-// Misinformed starts a Sentinel that no other Sentinel knows. Its address of the master has no Redis.
+// Misinformed starts a Sentinel that no other Sentinel knows. Its address of the primary has no Redis.
 func (trio *Trio) Misinformed(t testing.TB) *Server {
 	t.Helper()
 	return trio.startSentinel(t, "127.0.0.1", FreePort(t))
@@ -97,10 +97,10 @@ func (trio *Trio) Addrs() (all []string) {
 	return all
 }
 
-// Roles returns the current master and replica.
+// Roles returns the current primary and replica.
 func (trio *Trio) Roles(t testing.TB) (master, replica *Server) {
 	t.Helper()
-	WaitFor(t, "one master and one replica", func() bool {
+	WaitFor(t, "one primary and one replica", func() bool {
 		for i, s := range trio.Redis {
 			if other := trio.Redis[1-i]; isMaster(s) && other.replicates() {
 				master, replica = s, other
@@ -122,7 +122,7 @@ func (s *Server) replicates() bool {
 
 func (trio *Trio) waitForReplica(t testing.TB, s *Server) {
 	t.Helper()
-	WaitFor(t, "the replica to have copied the master", s.replicates)
+	WaitFor(t, "the replica to have copied the primary", s.replicates)
 }
 
 // Failover makes a Sentinel begin a failover to the replica.

@@ -83,7 +83,7 @@ func testBan(t *testing.T, s Store) {
 				take(minute+1, false, false, 2*minute)
 				take(3*minute, false, true, 1)
 				take(3*minute+1, false, false, 0)
-				// The limits are others, and so is the ban.
+				// The limits are others, and the ban is another one.
 				r[0].Limits = []store.Limit{Limit(t, "z", Quotas(50, minute)[0])}
 				r[0].Ban = Ban(t, "z", algorithms.Ban{After: 2, Window: 5 * minute, Duration: second, Max: second})
 				r[0].Mode = algorithms.Binary

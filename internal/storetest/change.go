@@ -274,7 +274,7 @@ func testBanByHand(t *testing.T, s Store) {
 	take(61*minute, true, 0)
 	take(61*minute, false, 4*minute) // the third ban, after two by hand
 	changeAt(t, s, start+61*minute, lift)
-	take(61*minute, false, minute) // the count begins anew
+	take(61*minute, false, minute) // the count begins again
 	changeAt(t, s, start+61*minute, lift)
 	take(63*minute, true, 0)
 	changeAt(t, s, start+63*minute, hour)

@@ -97,7 +97,7 @@ func testCostOvershoots(t *testing.T, s Store) {
 }
 
 // A denial charges nothing, in any order of the limits. Caddy-ratelimit, Kong and APISIX charge each limit
-// before they ask the next one, so a request that is denied in the end uses up the loose limits.
+// before they ask the next one. So a request that is denied in the end uses up the loose limits.
 func testLoosestFirst(t *testing.T, s Store) {
 	type one struct {
 		zone   string

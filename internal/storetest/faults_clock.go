@@ -12,8 +12,8 @@ import (
 )
 
 // A limit holds at the instant at which a budget is full again, and around it. Caddy-ratelimit let 1000 of
-// 1000 requests pass a limit of 2, because an event that expired at that instant was given to every
-// request of the instant.
+// 1000 requests pass a limit of 2. An event that expired at that instant was given to every request of
+// the instant.
 func testBoundaryTick(t *testing.T, s Store) {
 	forEach(t, Variants(2, minute), func(t *testing.T, q algorithms.Quota) {
 		limit := Limit(t, "z", q)
@@ -44,7 +44,7 @@ func testBoundaryTick(t *testing.T, s Store) {
 			if passed := count(key, at); passed != remaining || (passed == 0) != (off < 0) {
 				t.Errorf("%+d µs from retry-after %d of %d remaining passed", off, passed, remaining)
 			}
-			// The instant from which on the budget is as good as untouched: every
+			// The instant from which on the budget is fully restored: every
 			// decision is that of a key never seen.
 			key = fmt.Sprint("reset", off)
 			at = start + 7 + fill(key).ResetAfter + off

@@ -42,7 +42,7 @@ func Debts(t testing.TB, q algorithms.Quota) (inAdvance []bool) {
 }
 
 // A debt is remembered until it is paid. Traefik's state expired after 2 s at any debt, so 150 requests
-// passed where 57 was the limit. Throttled cut expiries to whole seconds.
+// passed where 57 was the limit. The limiter throttled cut expiries to whole seconds.
 func testExpiryShorterThanDebt(t *testing.T, s Store) {
 	forEach(t, Variants(2, minute+234_567), func(t *testing.T, q algorithms.Quota) {
 		limit := Limit(t, "z", q)
@@ -90,7 +90,7 @@ func testExpiryOverflows(t *testing.T, s Store) {
 	}
 }
 
-// A denied cost is no debt, and neither is an event that passes by mode Force. Upstash subtracted denied
+// A denied cost makes no debt. An event that passes by mode Force makes no debt. Upstash subtracted denied
 // costs, which left a budget of 10 at -30, and denied requests of cost 1 for long.
 func testDeniedCosts(t *testing.T, s Store) {
 	forEach(t, Variants(10, minute), func(t *testing.T, q algorithms.Quota) {

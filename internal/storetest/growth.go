@@ -12,8 +12,8 @@ import (
 
 const hour = 60 * minute
 
-// Growth is a limit of N events an hour, for measurements of the cost of a decision and the memory of a
-// key, as N grows.
+// Growth is a limit of N events an hour. It is for measurements of the cost of a decision and of the
+// memory of a key, as N grows.
 type Growth struct {
 	// Name is the name of the algorithm, with the option that changes its state.
 	Name string

@@ -25,8 +25,8 @@ func list(s *Sketch[string, string], now time.Time) []Counter[string, string] {
 	return s.List(now, strings.Compare)
 }
 
-// However many keys there are, memory is bounded, no count is too high by more than its excess,
-// and a key with more than its share has a counter.
+// Memory is bounded for any number of keys. No count is too high by more than its excess. A key
+// with more than its share has a counter.
 func TestSketchIsBounded(t *testing.T) {
 	const occurrences = 200_000
 	seed := rand.Uint64()

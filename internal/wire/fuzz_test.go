@@ -177,7 +177,8 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// A number that no budget gives fails the operation it is of. Those behind it are read as ever.
+// A number that no budget gives fails its own operation. The operations behind it are read as
+// always.
 func TestForeignNumbers(t *testing.T) {
 	whole := wholeReply()
 	numbers := []int{11, 19, 27, 35, 43, 51, 59} // of the first limit

@@ -297,9 +297,10 @@ const linearSlots = 3
 // machine that has other things to do.
 const slotsGrace = 250 * time.Millisecond
 
-// slotsModel says: never more than linearSlots requests hold a slot. A take is denied only if so many
-// do, or would with the give-backs that are on their way: of other stores, until a "told" that ends
-// slotsGrace after the give-back, and of its own store those that had not ended when the take began.
+// slotsModel says: never more than linearSlots requests hold a slot. A take is denied only if so
+// many requests hold a slot, or would with the give-backs on their way. Give-backs of other stores
+// are on their way until a "told" that ends slotsGrace after them. Give-backs of the same store are
+// on their way if they had not ended when the take began.
 var slotsModel = porcupine.Model{
 	Init: func() any { return slotsState{} },
 	Step: func(state, input, output any) (bool, any) {

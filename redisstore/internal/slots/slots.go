@@ -210,8 +210,8 @@ func (t *Table) Count(name string, now Micros) {
 // Postpone. Call Due at the instant that Next returns, and at least every 100 ms, so that the Sets
 // are spread over time.
 //
-// Due returns at most limit names. If that is too few to set every key in time, the maximum is
-// twice the number that is due on average since the last call.
+// Due returns at most limit names. This can be too few to set every key in time. Then the maximum
+// is twice the average number of due names since the last call.
 //
 // In a time t, Due returns the share t/10s of all keys, even if they are not due yet. So keys that
 // were set together, as after an outage, don't stay together.

@@ -271,7 +271,7 @@ func TestSetsAreSpread(t *testing.T) {
 	}
 }
 
-// However many keys are held, each is set before its count expires.
+// Each of many keys is set before its count expires.
 func TestManyKeysAreSetInTime(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	const keys = 50_000
@@ -301,8 +301,8 @@ func TestManyKeysAreSetInTime(t *testing.T) {
 	}
 }
 
-// A count that Redis must not have is set at once, and so is that of a request which another
-// store admitted.
+// A count that Redis must not have is set at once. The count of a request that another store
+// admitted is set at once, too.
 func TestWrongCountIsSetAtOnce(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
 	take := func(found int64) slots.Op {

@@ -6,6 +6,7 @@
 #   scripts/prose.sh docs/*.md   these files
 set -euo pipefail
 cd "$(dirname "$0")/.."
+./scripts/install.sh gcc # Vale is built with it
 vale() { NO_COLOR=1 go tool -modfile=tools/go.mod vale "$@"; }
 
 if grep -L '^tests:' .vale/RateLimit/*.yml | grep .; then

@@ -16,29 +16,7 @@ command -v go >/dev/null || {
 	exit 1
 }
 
-missing=()
-command -v redis-server >/dev/null || missing+=(redis)
-command -v "$(go env CC)" >/dev/null || missing+=(gcc)
-
-if ((${#missing[@]})); then
-	echo "installing: ${missing[*]}"
-	if command -v apt-get >/dev/null; then
-		sudo=()
-		if ((EUID != 0)); then sudo=(sudo); fi
-		"${sudo[@]}" apt-get update -qq
-		for package in "${missing[@]}"; do
-			case $package in
-			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
-			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
-			esac
-		done
-	elif command -v brew >/dev/null; then
-		brew install "${missing[@]}"
-	else
-		echo "please install ${missing[*]} with this machine's package manager (redis 6.2 or later, or valkey with a redis-server command) and run this again" >&2
-		exit 1
-	fi
-fi
+./scripts/install.sh redis gcc
 
 tools=$PWD/tools/go.mod
 results=$(mktemp -d)

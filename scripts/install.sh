@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs the named tools that this machine lacks: redis (redis-server) and gcc (a C compiler, which
+# the race detector and Vale need).
+set -euo pipefail
+
+missing=()
+for tool in "$@"; do
+	case $tool in
+	redis) command=redis-server ;;
+	gcc) command=$(go env CC) ;;
+	*) echo "install.sh: unknown tool $tool: write redis or gcc" >&2 && exit 1 ;;
+	esac
+	command -v "$command" >/dev/null || missing+=("$tool")
+done
+
+if ((${#missing[@]})); then
+	echo "installing: ${missing[*]}"
+	if command -v apt-get >/dev/null; then
+		sudo=()
+		if ((EUID != 0)); then sudo=(sudo); fi
+		"${sudo[@]}" apt-get update -qq
+		for package in "${missing[@]}"; do
+			case $package in
+			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
+			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
+			esac
+		done
+	elif command -v brew >/dev/null; then
+		brew install "${missing[@]}"
+	else
+		echo "please install ${missing[*]} with this machine's package manager (redis 6.2 or later, or valkey with a redis-server command) and run this again" >&2
+		exit 1
+	fi
+fi

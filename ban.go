@@ -36,7 +36,8 @@ func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
 		if span := time.Duration(span); span%time.Microsecond != 0 {
-			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v", span, microsExample(span))
+			return nil, fmt.Errorf("ban: its durations must be whole numbers of microseconds, not %v: write for example %v",
+				span, microsExample(span))
 		}
 	}
 	if b.After == 0 {

@@ -169,7 +169,7 @@ func (q *queueTest) reset(t *testing.T) time.Duration {
 }
 
 func inMemory() store.Store {
-	return store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
+	return store.NewMemory(1000)
 }
 
 // Requests can join in any order, and stand in the order of their charges. Nothing is given back

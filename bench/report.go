@@ -48,8 +48,14 @@ func rows() []row {
 		{"cluster of three: processor time in Redis", "", added(inRedis, "redis/cluster", "redis/"+bare), "≤ 9 µs"},
 		{"Redis 10 ms away, `concurrency`: requests/s", "without the option", ratio("far/concurrency", "far/plain"), "≥ 0.8"},
 		{"Redis 10 ms away, `settle` with a refund: requests/s", "without the option", ratio("far/settle", "far/plain"), "≥ 0.8"},
-		{"Redis 10 ms away, `concurrency`, one key: requests/s", "without the option", ratio("far/concurrency, one key", "far/plain, one key"), "≥ 0.5"},
-		{"Redis 10 ms away, `settle` with a refund, one key: requests/s", "without the option", ratio("far/settle, one key", "far/plain, one key"), "≥ 0.5"},
+		{
+			"Redis 10 ms away, `concurrency`, one key: requests/s", "without the option",
+			ratio("far/concurrency, one key", "far/plain, one key"), "≥ 0.5",
+		},
+		{
+			"Redis 10 ms away, `settle` with a refund, one key: requests/s", "without the option",
+			ratio("far/settle, one key", "far/plain, one key"), "≥ 0.5",
+		},
 		{"4000 connections, Redis, `on_store_error deny`: requests/s", "memory", ratio("crowd/redis", "crowd/memory"), "no 503"},
 	}
 }
@@ -232,7 +238,8 @@ func machine() string {
 	if _, after, found := strings.Cut(output("redis-server", "--version"), "v="); found {
 		redis, _, _ = strings.Cut(after, " ")
 	}
-	return fmt.Sprintf("- Measured on %s at commit %s.\n- Machine: %d cores of %s, %s of memory, Linux %s.\n- Programs: %s, Caddy %s, Redis %s.\n",
+	return fmt.Sprintf("- Measured on %s at commit %s.\n- Machine: %d cores of %s, %s of memory, Linux %s.\n"+
+		"- Programs: %s, Caddy %s, Redis %s.\n",
 		time.Now().Format(time.DateOnly), output("git", "describe", "--always", "--dirty"),
 		runtime.NumCPU(), line("/proc/cpuinfo", "model name"), line("/proc/meminfo", "MemTotal"), output("uname", "-r"),
 		runtime.Version(), output("go", "list", "-m", "-f", "{{.Version}}", "github.com/caddyserver/caddy/v2"), redis)

@@ -79,7 +79,7 @@ func TestShed(t *testing.T) {
 	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1}, 1))
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
-	local := store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil)
+	local := store.NewMemory(1000)
 	f := store.NewFailover(b, local, func(err error) { t.Errorf("the failover was told of %v", err) })
 	if _, err := f.Take(t.Context(), request(t, "first")); err != nil { // has a connection, and loads the script
 		t.Fatal(err)

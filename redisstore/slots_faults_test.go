@@ -94,7 +94,7 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
-	f := store.NewFailover(store.NewDenyCache(b), store.NewSharedMemory().Bounded(1000, func() int { return 1 }, nil), func(error) {})
+	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory(1000), func(error) {})
 	take := func(taken, local bool, n int64) store.Request {
 		t.Helper()
 		r := takeSlot(t, f, "k", 3)

@@ -25,7 +25,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	limits := []store.Limit{store.NewLimit("api", "", limit)}
-	budgets := store.NewSharedMemory().Bounded(100_000, func() int { return 1 }, nil)
+	budgets := store.NewMemory(100_000)
 
 	limited := func(next http.Handler) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,7 @@ func ExampleMemory_TakeAt() {
 		log.Fatal(err)
 	}
 	limits := []store.Limit{store.NewLimit("login", "", limit)}
-	budgets := store.NewSharedMemory().Bounded(100_000, func() int { return 1 }, nil)
+	budgets := store.NewMemory(100_000)
 
 	start := 1_700_000_000 * second
 	for _, at := range []algorithms.Micros{0, 4 * second, 9 * second, 10 * second} {
@@ -90,7 +90,7 @@ func ExampleMemory_Take() {
 		}
 		limits = append(limits, store.NewLimit("api", "", limit))
 	}
-	budgets := store.NewSharedMemory().Bounded(100_000, func() int { return 1 }, nil)
+	budgets := store.NewMemory(100_000)
 
 	for range 3 {
 		requests := []store.Request{{Zone: "api", Key: "alice", Limits: limits, Cost: 1}}
@@ -111,7 +111,7 @@ func ExampleMemory_Correct() {
 		log.Fatal(err)
 	}
 	limits := []store.Limit{store.NewLimit("api", "", limit)}
-	budgets := store.NewSharedMemory().Bounded(100_000, func() int { return 1 }, nil)
+	budgets := store.NewMemory(100_000)
 	take := func(cost int64) []store.Request {
 		requests := []store.Request{{Zone: "api", Key: "alice", Limits: limits, Cost: cost, Peek: cost == 0}}
 		_, _ = budgets.Take(context.Background(), requests)

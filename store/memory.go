@@ -90,13 +90,20 @@ func (m *SharedMemory) subtractWeight(zoneNumber uint32, weight int64) {
 // ignoreWeight ignores a dropped budget of the overflow shard, which is not counted.
 func ignoreWeight(uint32, int64) {}
 
-// Memory is a [Store] with budgets in a [SharedMemory], and with the bound of one configuration. A
-// Memory must be made by [SharedMemory.Bounded]. Its decisions are exact, also under concurrency.
+// Memory is a [Store] with budgets in a [SharedMemory], and with the bound of one configuration.
+// [NewMemory] makes one for a program with one configuration, [SharedMemory.Bounded] several that share
+// their budgets. The decisions are exact, also under concurrency.
 type Memory struct {
 	shared    *SharedMemory
 	maxKeys   int64
 	zoneCount func() int
 	full      func(zone string)
+}
+
+// NewMemory returns a store without budgets, with room for maxKeys budgets of all zones together.
+// [SharedMemory.Bounded] says what happens when it is full.
+func NewMemory(maxKeys int64) *Memory {
+	return NewSharedMemory().Bounded(maxKeys, func() int { return 1 }, nil)
 }
 
 // Bounded returns a store that accepts a new key only if there is room. There is room if the

@@ -1,4 +1,5 @@
-// Command recording runs a command and draws a terminal in which its output appears line by line. It draws the picture of the README; run it from the root of the repository:
+// Command recording runs a command and draws a terminal in which its output appears line by line. It draws the
+// picture of the README. Run it from the root of the repository:
 //
 //	go run ./docs/recording ./scripts/three-caddys.sh >docs/three-caddys.svg
 package main

@@ -119,6 +119,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.zones = append(h.zones, z)
 	}
 	h.warnOfAddresses()
+	for _, z := range h.zones {
+		z.warnOfSettings()
+	}
 	if err := boundWork(h.zones); err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ type Memory struct {
 	full      func(zone string)
 }
 
-// NewMemory returns a store without budgets, with room for maxKeys budgets of all zones together.
+// NewMemory returns a store without budgets, with room for maxKeys budgets of each zone.
 // [SharedMemory.Bounded] says what happens when it is full.
 func NewMemory(maxKeys int64) *Memory {
 	return NewSharedMemory().Bounded(maxKeys, func() int { return 1 }, nil)

@@ -1,0 +1,57 @@
+package ratelimit
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// This file warns of settings that are valid, but can't mean what they say.
+
+// warnOfSettings warns of costs that never fit, and of keys that are never used.
+func (z *zone) warnOfSettings() {
+	if l := z.limitBelowCost(); l != nil {
+		z.handler.logger.Warn("each request costs more than a limit of its zone ever allows, so the zone denies them all: "+
+			"write a lower cost, or a limit with more events or a larger burst",
+			zap.String("zone", z.name), zap.Int64("cost", z.fixedCost), zap.Stringer("limit", l))
+	}
+	for _, t := range z.keys[:max(len(z.keys)-1, 0)] {
+		if t.neverEmpty() {
+			z.handler.logger.Warn("a value of key is never empty, so the values behind it are never used: "+
+				"write all of them in quotes to make one key of them",
+				zap.String("zone", z.name), zap.String("value", shortenPlaceholders(t.text)))
+		}
+	}
+}
+
+// limitBelowCost returns a limit, of the zone or of a plan, that denies each request because of its
+// cost. It returns nil if there is none.
+func (z *zone) limitBelowCost() *algorithms.Limit {
+	if z.mode != algorithms.Binary && z.mode != algorithms.Uniform {
+		return nil
+	}
+	sets := []*limitSet{z.defaultSet}
+	for _, set := range z.planSets {
+		sets = append(sets, set)
+	}
+	for _, set := range sets {
+		if set == nil {
+			continue
+		}
+		for _, l := range set.limits {
+			if z.fixedCost > l.Burst && !l.Algorithm().BinaryOnly {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
+// neverEmpty reports whether all placeholders of the text have a value in every request.
+func (t *keyTemplate) neverEmpty() bool {
+	names, _ := placeholderNames(t.text) // checked before
+	always := []string{clientAddress, remoteHost, remoteAddress, "http.request.method", "http.request.uri.path"}
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(always, name) })
+}

@@ -1,0 +1,68 @@
+package ratelimit
+
+import (
+	"regexp"
+	"testing"
+)
+
+// A setting that can't mean what it says gets one warning, when the configuration loads.
+func TestWarningsOfSettings(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, site(`
+		zone too_dear {
+			cost 20
+			fixed_window 10 1h
+		}
+		zone plan_too_dear {
+			cost 20
+			mode uniform
+			plan {header.X-Plan} {
+				free {
+					gcra 10 1h
+				}
+				default unlimited
+			}
+		}
+		zone just_fits {
+			cost 20
+			token_bucket 10 1h 20
+		}
+		zone takes_what_fits {
+			cost 20
+			mode nary
+			fixed_window 10 1h
+		}
+		zone paid_afterwards {
+			cost 20
+			smooth 10 1h
+		}
+		zone second_unused {
+			key {path} {header.X-Api-Key}
+			gcra 10 1h
+		}
+		zone text_first {
+			key everybody {header.X-Api-Key}
+			gcra 10 1h
+		}
+		zone second_used {
+			key {header.X-Api-Key} {path}
+			gcra 10 1h
+		}
+		zone combined {
+			key "{path} {header.X-Api-Key}"
+			gcra 10 1h
+		}
+	`))
+	for message, want := range map[string]string{
+		"each request costs more":      "plan_too_dear too_dear ",
+		"a value of key is never empt": "second_unused text_first ",
+	} {
+		got := ""
+		for _, m := range regexp.MustCompile(message+`.*"zone":"(\w+)"`).FindAllStringSubmatch(c.logged(), -1) {
+			got += m[1] + " "
+		}
+		if got != want {
+			t.Errorf("%q: zones %q, want %q", message, got, want)
+		}
+	}
+}

@@ -1,4 +1,4 @@
-.PHONY: help run test lint prose format xcaddy footprint bench growth soak fuzz
+.PHONY: help run test lowest lint prose format xcaddy footprint bench growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -9,6 +9,9 @@ run: ## serve Caddyfile.example on :8080
 test: ## run all tests, installing what they need (ARGS=-short: within a minute)
 	./scripts/test.sh $(ARGS)
 
+lowest: ## build and test with the lowest versions of Go and Caddy, which are those in go.mod
+	./scripts/lowest.sh
+
 lint: ## gofumpt, the English, go vet and staticcheck
 	./scripts/lint.sh
 
@@ -16,7 +19,7 @@ prose: ## check the English of pages, comments and messages (ARGS=FILE: one file
 	./scripts/prose.sh $(ARGS)
 
 format: ## format the code
-	go tool -modfile=tools/go.mod gofumpt -w .
+	GOWORK=off go tool -modfile=tools/go.mod gofumpt -w .
 
 xcaddy: ## build Caddy with this module through xcaddy, into bin/caddy
 	./scripts/xcaddy.sh

@@ -179,7 +179,7 @@ const maxAdminBody = 64 << 10
 
 func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAdminBody))
-	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+	if errors.As(err, new(*http.MaxBytesError)) {
 		return "", adminError(http.StatusRequestEntityTooLarge, "the body is too long: write at most %d bytes", maxAdminBody)
 	}
 	if err != nil {

@@ -42,7 +42,8 @@ func (z *zone) inspectKey(ctx context.Context, key string, v *keyView) error {
 		if err == nil {
 			return nil
 		}
-		overridden, ok := errors.AsType[*store.OverriddenError](err)
+		var overridden *store.OverriddenError
+		ok := errors.As(err, &overridden)
 		if !ok {
 			return z.inspectLocalKey(ctx, key, v, err)
 		}
@@ -80,7 +81,8 @@ func (z *zone) inspectKeyIn(ctx context.Context, s store.Store, key, override st
 
 // isForeign reports whether an error is about a key at which another program stored a value.
 func isForeign(err error) bool {
-	failed, ok := errors.AsType[*store.Error](err)
+	var failed *store.Error
+	ok := errors.As(err, &failed)
 	return ok && failed.Reason == store.ReasonKey
 }
 
@@ -90,7 +92,8 @@ func (z *zone) lookUpStoredOverride(ctx context.Context, key string) (string, er
 		return "", nil
 	}
 	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
-	if overridden, ok := errors.AsType[*store.OverriddenError](err); ok {
+	var overridden *store.OverriddenError
+	if errors.As(err, &overridden) {
 		return overridden.Overrides[0], nil
 	}
 	return "", err

@@ -427,7 +427,7 @@ func (e positionedError) Unwrap() error { return e.error }
 
 // withPosition adds file and line to an error, unless it has them already.
 func withPosition(d *caddyfile.Dispenser, err error) error {
-	if _, ok := errors.AsType[positionedError](err); ok {
+	if errors.As(err, new(positionedError)) {
 		return err
 	}
 	return positionedError{d.WrapErr(err)}

@@ -26,7 +26,14 @@ func TestImage(t *testing.T) {
 	if len(copied) == 0 || built == nil {
 		t.Fatal("the Dockerfile copies nothing, or builds nothing")
 	}
+	workspace, err := os.ReadFile("go.work")
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := []string{built[1]}
+	for _, module := range regexp.MustCompile(`(?m)^\t\./(\S+)$`).FindAllStringSubmatch(string(workspace), -1) {
+		files = append(files, module[1])
+	}
 	for _, c := range copied {
 		files = append(files, c[1])
 	}

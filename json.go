@@ -41,7 +41,7 @@ func decodeStrictly(data []byte, into any) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the JSON ends too early")
 	}
-	if _, malformed := errors.AsType[*json.SyntaxError](err); malformed {
+	if errors.As(err, new(*json.SyntaxError)) {
 		return fmt.Errorf("not valid JSON: %w", err)
 	}
 	return locateError("", data, reflect.TypeOf(into).Elem(), err)

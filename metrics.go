@@ -109,7 +109,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // already.
 func registerMetrics(registry prometheus.Registerer) error {
 	err := registry.Register(processMetrics)
-	if _, registered := errors.AsType[prometheus.AlreadyRegisteredError](err); registered {
+	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 		return nil
 	}
 	return err
@@ -118,7 +118,8 @@ func registerMetrics(registry prometheus.Registerer) error {
 // countStoreError counts an error of the store by its reason.
 func countStoreError(err error) {
 	reason := "other"
-	if failed, ok := errors.AsType[*store.Error](err); ok {
+	var failed *store.Error
+	if errors.As(err, &failed) {
 		reason = failed.Reason
 	}
 	processMetrics.storeErrors.WithLabelValues(reason).Inc()

@@ -116,7 +116,8 @@ const maxAttempts = 4
 // rememberOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err
 // is such an error: then the handler must try again.
 func (state *requestState) rememberOverrides(err error) bool {
-	others, is := errors.AsType[*store.OverriddenError](err)
+	var others *store.OverriddenError
+	is := errors.As(err, &others)
 	if !is {
 		return false
 	}

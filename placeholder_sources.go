@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -305,7 +307,8 @@ var runtimePlaceholders = strings.Fields(`
 	http.reverse_proxy.upstream.fails http.reverse_proxy.upstream.latency http.reverse_proxy.upstream.latency_ms
 	http.reverse_proxy.upstream.duration http.reverse_proxy.upstream.duration_ms
 	http.vars.client_ip http.vars.trusted_proxy http.vars.start_time http.vars.uuid http.vars.trace_id http.vars.span_id
-	http.vars.matchers.error http.vars.access_logger_names`)
+	http.vars.matchers.error http.vars.access_logger_names
+	http.shutting_down http.time_until_shutdown`)
 
 // caddyPrefixes are the prefixes of placeholders that only Caddy sets.
 var caddyPrefixes = []string{
@@ -317,7 +320,8 @@ var caddyPrefixes = []string{
 func newCaddyReplacer() *caddy.Replacer {
 	repl := caddy.NewReplacer()
 	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, new(net.TCPAddr))
-	r := (&http.Request{URL: new(url.URL), Header: make(http.Header)}).WithContext(ctx)
+	connection := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}} // has the placeholders of TLS, too
+	r := (&http.Request{URL: new(url.URL), Header: make(http.Header), TLS: connection}).WithContext(ctx)
 	caddyhttp.PrepareRequest(r, repl, nil, new(caddyhttp.Server))
 	return repl
 }

@@ -310,7 +310,8 @@ func readPEM(name, file string) (string, error) {
 		return value, err
 	}
 	text, err := os.ReadFile(value)
-	if failed, ok := errors.AsType[*os.PathError](err); ok {
+	var failed *os.PathError
+	if errors.As(err, &failed) {
 		err = failed.Err
 	}
 	if err == nil && !isPEM(string(text)) {

@@ -155,7 +155,8 @@ func (s *settlement) finish(header http.Header, returned bool, err error) {
 		if !returned || err != nil {
 			status = http.StatusInternalServerError
 		}
-		if known, ok := errors.AsType[caddyhttp.HandlerError](err); ok && known.StatusCode != 0 {
+		var known caddyhttp.HandlerError
+		if errors.As(err, &known) && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
 		s.readHeader(status, header)

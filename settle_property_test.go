@@ -82,7 +82,8 @@ func (witness) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	defer func() {
 		if s.Status == 0 && (!returned || err != nil) {
 			s.Status = http.StatusInternalServerError
-			if known, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+			var known caddyhttp.HandlerError
+			if errors.As(err, &known) {
 				s.Status = known.StatusCode
 			}
 		}

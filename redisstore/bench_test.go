@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -97,9 +96,7 @@ func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisst
 
 // cpuTime returns the processor time that this process and the servers have used so far.
 func cpuTime(servers []*redistest.Server) (all time.Duration) {
-	var own syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &own)
-	all = time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	all = ownTime()
 	for _, server := range servers {
 		all += redisTime(server)
 	}

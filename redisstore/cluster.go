@@ -151,7 +151,8 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 			s.enqueue(call, true)
 			allowed, err = s.await(call)
 		}
-		if to, ok := errors.AsType[redirect](err); ok && to.kind == "TRYAGAIN" {
+		var to redirect
+		if errors.As(err, &to) && to.kind == "TRYAGAIN" {
 			sent = slices.Clone(requests)
 			for i := range sent {
 				sent[i].Override = nil

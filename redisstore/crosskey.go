@@ -102,7 +102,8 @@ func overriddenError(groups []*keyGroup, requests int) error {
 	all := &store.OverriddenError{Overrides: make([]string, requests)}
 	found := false
 	for _, g := range groups {
-		other, ok := errors.AsType[*store.OverriddenError](g.err)
+		var other *store.OverriddenError
+		ok := errors.As(g.err, &other)
 		found = found || ok
 		for i, position := range g.positions {
 			if ok {

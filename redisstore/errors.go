@@ -28,7 +28,7 @@ func toStoreError(ctx context.Context, err error) error {
 	if store.IsOverridden(err) {
 		return err
 	}
-	if _, known := errors.AsType[*store.Error](err); known { // of the queue
+	if errors.As(err, new(*store.Error)) { // of the queue
 		return err
 	}
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {

@@ -39,7 +39,8 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	overridden := func(when, want string) {
 		t.Helper()
 		_, err := s.Take(ctx, r)
-		if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != want {
+		var others *store.OverriddenError
+		if !errors.As(err, &others) || others.Overrides[0] != want {
 			t.Fatalf("%s: %v, want it overridden by %q", when, err, want)
 		}
 		r[0].Override = &store.Override{Text: want}
@@ -89,8 +90,8 @@ func TestOverriddenLate(t *testing.T) {
 				r := request(t, "k")
 				r[0].Override = new(store.Override)
 				_, err := s.Take(t.Context(), r)
-				_, failed := errors.AsType[*store.Error](err)
-				_, overridden := errors.AsType[*store.OverriddenError](err)
+				failed := errors.As(err, new(*store.Error))
+				overridden := errors.As(err, new(*store.OverriddenError))
 				if failed == overridden {
 					t.Errorf("%T: %v", err, err)
 					return

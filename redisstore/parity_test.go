@@ -183,10 +183,12 @@ func (p *program) stepDiffers(s step, r *wire.Reply) string {
 	if diff := p.correctionDiffers(s.correction, r); diff != "" {
 		return diff
 	}
-	if found, is := errors.AsType[*store.OverriddenError](failed); is && s.overridden && slices.Equal(found.Overrides, s.others) {
+	var others *store.OverriddenError
+	is := errors.As(failed, &others)
+	if is && s.overridden && slices.Equal(others.Overrides, s.others) {
 		return ""
 	} else if is || s.overridden {
-		return fmt.Sprintf("asked by the overrides %q: %v, want %q", s.asked, found, s.others)
+		return fmt.Sprintf("asked by the overrides %q: %v, want %q", s.asked, failed, s.others)
 	}
 	if failed != nil {
 		return failed.Error()
@@ -264,12 +266,11 @@ func loader(t testing.TB, client *redis.Client, mutate func(string) string) func
 func unchanged(script string) string { return script }
 
 func TestParity(t *testing.T) {
-	t.Parallel()
 	programs := 3000
 	if testing.Short() {
 		programs = 300
 	}
-	client := redistest.Start(t).Client
+	_, client := redistest.Running(t)
 	script := loader(t, client, unchanged)
 	first := uint64(time.Now().UnixNano())
 	for i := range programs {

@@ -284,7 +284,8 @@ func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
 
 // isOfTheKey reports whether an error says that a key holds something else.
 func isOfTheKey(err error) bool {
-	e, is := errors.AsType[*store.Error](toStoreError(context.Background(), err))
+	var e *store.Error
+	is := errors.As(toStoreError(context.Background(), err), &e)
 	return is && e.Reason == store.ReasonKey
 }
 

@@ -101,7 +101,8 @@ func TestSilentWithoutConnections(t *testing.T) {
 	take := func(want string) {
 		all.Go(func() {
 			_, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k"}})
-			if failed, is := errors.AsType[*store.Error](err); !is || failed.Reason != want {
+			var failed *store.Error
+			if !errors.As(err, &failed) || failed.Reason != want {
 				t.Errorf("error %v, want the reason %q", err, want)
 			}
 		})

@@ -132,7 +132,8 @@ func TestSilent(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			_, err := b.Take(t.Context(), request(t, "k"))
-			if failed, is := errors.AsType[*store.Error](err); is {
+			var failed *store.Error
+			if errors.As(err, &failed) {
 				reasons <- failed.Reason
 			} else {
 				t.Errorf("error %v", err)

@@ -37,11 +37,11 @@ func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 }
 
 func TestConforms(t *testing.T) {
-	server := redistest.Start(t)
+	address, _ := redistest.Running(t)
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++
-		return open(t, redisstore.Options{Address: server.Addr, KeyPrefix: fmt.Sprint("test", n)})
+		return open(t, redisstore.Options{Address: address, KeyPrefix: fmt.Sprint("test", n)})
 	})
 }
 

@@ -117,10 +117,10 @@ func certainlyNotRun(err error) bool {
 	if errors.Is(err, errLate) {
 		return true
 	}
-	if _, ok := errors.AsType[loadError](err); ok {
+	if errors.As(err, new(loadError)) {
 		return true
 	}
-	if _, ok := errors.AsType[redirect](err); ok {
+	if errors.As(err, new(redirect)) {
 		return true
 	}
 	for _, prefix := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "NOAUTH", "NOPERM"} {

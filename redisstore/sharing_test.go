@@ -59,7 +59,8 @@ func TestCallsAreShared(t *testing.T) {
 		case poisoned && errors.As(err, &reason) && reason.Reason == store.ReasonKey:
 			failed.Add(1)
 		case another:
-			if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != "" {
+			var others *store.OverriddenError
+			if !errors.As(err, &others) || others.Overrides[0] != "" {
 				t.Errorf("%v, want it overridden by none", err)
 			}
 		case err != nil:

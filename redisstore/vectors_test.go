@@ -313,9 +313,8 @@ func lookup[T any](table map[string]T, v vector) (key string, found T) {
 }
 
 func TestVectors(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	script := loader(t, server.Client, unchanged)
+	_, client := redistest.Running(t)
+	script := loader(t, client, unchanged)
 	used := make(map[string]bool)
 	for _, v := range vectors(t) {
 		if v.Variant == "as_implemented_buggy" {
@@ -329,9 +328,9 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s/%s is neither replayed nor said why not", v.File, v.Name)
 		case len(key) > len(reason):
 			t.Run(v.File+"/"+v.Name, func(t *testing.T) {
-				server.Client.FlushAll(t.Context())
+				client.FlushAll(t.Context())
 				p := r.play(t, v)
-				if diff, err := p.difference(server.Client, script); err != nil || diff != "" {
+				if diff, err := p.difference(client, script); err != nil || diff != "" {
 					t.Errorf("Lua: %s %v", diff, err)
 				}
 			})

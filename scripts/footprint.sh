@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Prints what this module adds to a Caddy built by xcaddy: modules and megabytes.
 #
-# Both programs are built with the versions in go.mod and with xcaddy's flags, so the
+# Both programs are built with the newest Caddy (go.work) and with xcaddy's flags, so the
 # module is all that differs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-module=$(go list -m)
+module=$(GOWORK=off go list -m)
 
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT

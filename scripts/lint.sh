@@ -4,7 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-unformatted=$(go tool -modfile=tools/go.mod gofumpt -l .)
+tool() { GOWORK=off go tool -modfile=tools/go.mod -n "$1"; } # prints where the program is
+gofumpt=$(tool gofumpt)
+staticcheck=$(tool staticcheck)
+
+unformatted=$("$gofumpt" -l .)
 if [[ -n $unformatted ]]; then
 	echo "gofumpt would change (run: make format):" "$unformatted" >&2
 	exit 1
@@ -19,10 +23,9 @@ modules=(. redisstore/linear internal/plugintest)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)
 fi
-tools=$PWD/tools/go.mod
 for module in "${modules[@]}"; do (
 	cd "$module"
 	go vet ./...
-	go tool -modfile="$tools" staticcheck ./...
+	"$staticcheck" ./...
 	go mod tidy -diff
 ); done

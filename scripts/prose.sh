@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ./scripts/install.sh gcc # Vale is built with it
-vale() { NO_COLOR=1 go tool -modfile=tools/go.mod vale "$@"; }
+vale() { GOWORK=off NO_COLOR=1 go tool -modfile=tools/go.mod vale "$@"; }
 
 if grep -L '^tests:' .vale/RateLimit/*.yml | grep .; then
 	echo "these rules have no tests" >&2

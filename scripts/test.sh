@@ -18,7 +18,7 @@ command -v go >/dev/null || {
 
 ./scripts/install.sh redis gcc
 
-tools=$PWD/tools/go.mod
+gotestsum=$(GOWORK=off go tool -modfile=tools/go.mod -n gotestsum)
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 format=dots
@@ -32,7 +32,7 @@ run() {
 	local directory=$1
 	shift
 	runs=$((runs + 1))
-	(cd "$directory" && go tool -modfile="$tools" gotestsum --format "${GOTESTSUM_FORMAT:-$format}" --hide-summary skipped \
+	(cd "$directory" && "$gotestsum" --format "${GOTESTSUM_FORMAT:-$format}" --hide-summary skipped \
 		--jsonfile "$results/$runs" -- -parallel 6 -timeout 30m "$@") || failed=1
 }
 
@@ -55,5 +55,5 @@ esac
 
 cat "$results"/* >"$results/all"
 printf '\nThe slowest tests:\n'
-go tool -modfile="$tools" gotestsum tool slowest --jsonfile "$results/all" --threshold 1s --num 15
+"$gotestsum" tool slowest --jsonfile "$results/all" --threshold 1s --num 15
 exit $failed

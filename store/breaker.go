@@ -99,26 +99,30 @@ func (e *SharedError) Unwrap() error { return e.Err }
 
 // alreadyCounted reports whether a [SharedError] was counted before, and marks it as counted.
 func alreadyCounted(err error) bool {
-	shared, ok := errors.AsType[*SharedError](err)
+	var shared *SharedError
+	ok := errors.As(err, &shared)
 	return ok && shared.counted.Swap(true)
 }
 
 // isFailure reports whether an error of a request is a failure of the store, which other requests are
 // likely to meet, too.
 func isFailure(err error) bool {
-	failed, ok := errors.AsType[*Error](err)
+	var failed *Error
+	ok := errors.As(err, &failed)
 	return ok && failed.Reason != ReasonKey && failed.Reason != ReasonBusy
 }
 
 // IsBusy reports whether an error is an [Error] with [ReasonBusy].
 func IsBusy(err error) bool {
-	failed, ok := errors.AsType[*Error](err)
+	var failed *Error
+	ok := errors.As(err, &failed)
 	return ok && failed.Reason == ReasonBusy
 }
 
 // opensAtOnce reports whether one failure is enough to open a Breaker.
 func opensAtOnce(err error) bool {
-	failed, ok := errors.AsType[*Error](err)
+	var failed *Error
+	ok := errors.As(err, &failed)
 	return ok && (failed.Reason == ReasonPermission || failed.Reason == ReasonSilent || failed.Reason == reasonCheck)
 }
 

@@ -36,7 +36,7 @@ func (*OverriddenError) Error() string { return "other overrides are in force" }
 
 // IsOverridden reports whether an error is an [OverriddenError].
 func IsOverridden(err error) bool {
-	_, is := errors.AsType[*OverriddenError](err)
+	is := errors.As(err, new(*OverriddenError))
 	return is
 }
 

@@ -211,7 +211,8 @@ func (r *replay) playOperation(p *parsedCall, o *wire.Operation, reply *wire.Rep
 	default:
 		err = r.playRefund(m, o.Refund, reply)
 	}
-	failed, is := errors.AsType[wire.ScriptError](err)
+	var failed wire.ScriptError
+	is := errors.As(err, &failed)
 	if !is {
 		return err
 	}

@@ -63,8 +63,8 @@ func (r *replay) playTake(m execution, take *wire.Take, reply *wire.Reply) error
 	replied := take.Requests()
 	allowed, found, err := reply.Take(replied, nil)
 	if err != nil {
-		if _, overridden := errors.AsType[*store.OverriddenError](err); !overridden {
-			if _, failed := errors.AsType[wire.ScriptError](err); !failed {
+		if !errors.As(err, new(*store.OverriddenError)) {
+			if !errors.As(err, new(wire.ScriptError)) {
 				return err
 			}
 		}
@@ -104,7 +104,7 @@ func (r *replay) playTake(m execution, take *wire.Take, reply *wire.Reply) error
 
 // unexplainedError returns the error of a take on unknown values, unless unknown values can explain it.
 func (r *replay) unexplainedError(err error) error {
-	if _, overridden := errors.AsType[*store.OverriddenError](err); overridden {
+	if errors.As(err, new(*store.OverriddenError)) {
 		r.Overridden++
 		return nil
 	}
@@ -148,7 +148,8 @@ func (r *replay) countTake(m execution, allowed bool, replied []store.Request, t
 
 // playOverrides checks the overrides of a take. ended reports whether the take ended with this check.
 func (r *replay) playOverrides(m execution, take *wire.Take, replyErr error) (ended bool, err error) {
-	found, overridden := errors.AsType[*store.OverriddenError](replyErr)
+	var found *store.OverriddenError
+	overridden := errors.As(replyErr, &found)
 	differs, edge := false, false
 	for i, o := range take.Overrides {
 		text, mayHaveEnded := r.overrideAt(o.Name, m.at)
@@ -158,7 +159,7 @@ func (r *replay) playOverrides(m execution, take *wire.Take, replyErr error) (en
 			return true, fmt.Errorf("the override of %s is %q, not %q", o.Name, text, found.Overrides[i])
 		}
 	}
-	_, failed := errors.AsType[wire.ScriptError](replyErr)
+	failed := errors.As(replyErr, new(wire.ScriptError))
 	if overridden != differs && !edge && !failed {
 		return true, fmt.Errorf("other overrides: %v, want %v", overridden, differs)
 	}

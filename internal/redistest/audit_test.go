@@ -209,7 +209,8 @@ func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.Request)
 	}
 	allowed, err := s.Take(ctx, requests)
 	for range 3 {
-		found, overridden := errors.AsType[*store.OverriddenError](err)
+		var found *store.OverriddenError
+		overridden := errors.As(err, &found)
 		if !overridden {
 			break
 		}

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +30,34 @@ type Server struct {
 	process *exec.Cmd
 	output  bytes.Buffer
 	exited  chan struct{}
+}
+
+// running is the environment variable with the address of a server that runs already.
+const running = "RATE_LIMIT_TEST_REDIS"
+
+// Running returns the server that RATE_LIMIT_TEST_REDIS names by its host:port or URL, and a client of it.
+// So the suites run against servers that tests can't start. Without the variable Running starts a Redis.
+// A test begins with FLUSHALL, so the server must have no other use, and the test must not be parallel.
+func Running(t testing.TB) (address string, client *redis.Client) {
+	t.Helper()
+	address = os.Getenv(running)
+	if address == "" {
+		s := Start(t)
+		return s.Addr, s.Client
+	}
+	if !strings.Contains(address, "://") {
+		address = "redis://" + address
+	}
+	options, err := redis.ParseURL(address)
+	if err != nil {
+		t.Fatalf("%s: %v", running, err)
+	}
+	client = redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatalf("%s: %v", running, err)
+	}
+	return address, client
 }
 
 // Start starts a Redis without persistence on a free port. args are added to its command line. The test
@@ -126,19 +153,6 @@ func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if !s.run(t) {
 		t.Fatal("redis-server did not start again")
-	}
-}
-
-// Freeze stops the process. Its connections stay open, but nothing answers.
-func (s *Server) Freeze(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
-
-// Thaw continues a frozen process, which then reads all that was sent meanwhile.
-func (s *Server) Thaw(t testing.TB) { s.signal(t, syscall.SIGCONT) }
-
-func (s *Server) signal(t testing.TB, signal os.Signal) {
-	t.Helper()
-	if err := s.process.Process.Signal(signal); err != nil {
-		t.Fatal(err)
 	}
 }
 

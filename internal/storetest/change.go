@@ -45,7 +45,8 @@ func withOverride(text string, requests ...store.Request) []store.Request {
 func checkOverridden(t *testing.T, s Store, requests []store.Request, want ...string) {
 	t.Helper()
 	_, err := s.TakeAt(context.Background(), start, requests)
-	if others, is := errors.AsType[*store.OverriddenError](err); !is || !slices.Equal(others.Overrides, want) {
+	var others *store.OverriddenError
+	if !errors.As(err, &others) || !slices.Equal(others.Overrides, want) {
 		t.Fatalf("%v, want overrides %q", err, want)
 	}
 }
@@ -155,7 +156,8 @@ func testOverrideEnds(t *testing.T, s Store) {
 		if err == nil && time.Now().Before(deadline) {
 			continue
 		}
-		if others, is := errors.AsType[*store.OverriddenError](err); !is || others.Overrides[0] != "" {
+		var others *store.OverriddenError
+		if !errors.As(err, &others) || others.Overrides[0] != "" {
 			t.Fatalf("%v, want it overridden by none", err)
 		}
 		break
@@ -191,7 +193,8 @@ func testOverrideConcurrency(t *testing.T, s Store) {
 		text, _ := known.LoadOrStore("k", "")
 		for {
 			ok, err := s.Take(context.Background(), withOverride(text.(string), newRequest("z", "k", 1, limit)...))
-			if others, is := errors.AsType[*store.OverriddenError](err); is {
+			var others *store.OverriddenError
+			if errors.As(err, &others) {
 				text = others.Overrides[0]
 				known.Store("k", text)
 				continue

@@ -273,7 +273,8 @@ func TestOverridesAreLinearizable(t *testing.T) {
 		}
 		h.do(linearCall{key: key, what: "take", by: by}, func() any {
 			_, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: key, Override: &store.Override{Text: arg}}})
-			if found, overridden := errors.AsType[*store.OverriddenError](err); overridden {
+			var found *store.OverriddenError
+			if errors.As(err, &found) {
 				return found.Overrides[0]
 			} else if err != nil {
 				t.Error(err)

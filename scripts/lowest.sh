@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds and tests the module with the lowest versions that it works with: the Go and the Caddy in
+# go.mod. All other scripts take the newest Caddy, which go.work adds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export GOWORK=off
+GOTOOLCHAIN=${LOWEST_GO:-go$(go list -m -f '{{.GoVersion}}')}
+export GOTOOLCHAIN
+go version
+echo "Caddy $(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)"
+
+# These tests describe the newest Caddy: its placeholders, allocations and requirements, header fields
+# after early hints, which an older reverse_proxy drops, and the status of a rejected configuration.
+newest='^Test(NamesOfCaddy|ServeHTTPAllocates|RequirementsAreForUsers|Upstream|RedisByTLS)$'
+
+go vet ./... # also tells of functions that this Go doesn't have
+go test -short -skip "$newest" "$@" ./...

@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,11 +18,9 @@ import (
 
 // manifest is the part of a Kubernetes object that the tests look at.
 type manifest struct {
-	Kind       string
-	Metadata   struct{ Name string }
-	Data       map[string]string
-	StringData map[string]string `yaml:"stringData"`
-	Spec       struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
 		Replicas int
 		Ports    []struct {
 			TargetPort string `yaml:"targetPort"`
@@ -31,8 +29,8 @@ type manifest struct {
 			Spec struct {
 				Containers []struct {
 					Env []struct {
-						Name, Value string
-						ValueFrom   struct {
+						Name      string
+						ValueFrom struct {
 							SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
 						} `yaml:"valueFrom"`
 					}
@@ -55,32 +53,49 @@ type probe struct {
 	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
-// manifests returns the objects in the YAML texts of a page, by kind.
-func manifests(t *testing.T, page string) map[string]manifest {
+// manifests returns the objects of an example, by kind.
+func manifests(t *testing.T, text string) map[string]manifest {
 	t.Helper()
 	all := make(map[string]manifest)
-	for _, text := range fences(t, page, "yaml") {
-		for decoder := yaml.NewDecoder(strings.NewReader(text)); ; {
-			var object manifest
-			if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			all[object.Kind] = object
+	for decoder := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var object manifest
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
 		}
+		all[object.Kind] = object
 	}
-	return all
 }
 
 // The objects of the recipe fit together, and three Caddys with its Caddyfile share budgets, also
 // when one is replaced.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
-	objects := manifests(t, "docs/recipes/kubernetes.md")
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	config, page := read("examples/kubernetes/Caddyfile"), read("docs/recipes/kubernetes.md")
+	objects := manifests(t, read("examples/kubernetes/caddy.yaml"))
+	var made struct {
+		Resources          []string
+		ConfigMapGenerator []struct {
+			Name  string
+			Files []string
+		} `yaml:"configMapGenerator"`
+	}
+	if err := yaml.Unmarshal([]byte(read("examples/kubernetes/kustomization.yaml")), &made); err != nil {
+		t.Fatal(err)
+	}
+	if len(made.ConfigMapGenerator) != 1 || fmt.Sprint(made.Resources, made.ConfigMapGenerator[0].Files) != "[caddy.yaml] [Caddyfile]" {
+		t.Fatalf("the kustomization is %+v", made)
+	}
 	pod := objects["Deployment"].Spec.Template.Spec
-	config := objects["ConfigMap"].Data["Caddyfile"]
-	if len(pod.Containers) != 1 || len(pod.Volumes) != 1 || pod.Volumes[0].ConfigMap.Name != objects["ConfigMap"].Metadata.Name {
+	if len(pod.Containers) != 1 || len(pod.Volumes) != 1 || pod.Volumes[0].ConfigMap.Name != made.ConfigMapGenerator[0].Name {
 		t.Fatalf("the pod is %+v", pod)
 	}
 	caddy := pod.Containers[0]
@@ -106,28 +121,17 @@ func TestKubernetes(t *testing.T) {
 
 	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(application.Close)
-	secret := objects["Secret"]
-	server := redistest.Start(t, "--requirepass", secret.StringData["redis-password"])
-	var env []string
-	for _, variable := range caddy.Env {
-		if !regexp.MustCompile(`\{(env\.|\$)` + variable.Name + `\}`).MatchString(config) {
-			t.Errorf("the Caddyfile does not use %s", variable.Name)
-		}
-		value := variable.Value
-		switch variable.Name {
-		case "REDIS_ADDRESS":
-			value = server.Addr
-		case "TRUSTED_PROXIES":
-			value += " 127.0.0.1/32"
-		case "REDIS_PASSWORD":
-			if from := variable.ValueFrom.SecretKeyRef; from.Name == secret.Metadata.Name {
-				value = secret.StringData[from.Key]
-			}
-		}
-		env = append(env, variable.Name+"="+value)
+	server := redistest.Start(t, "--requirepass", "change-me")
+	if len(caddy.Env) != 1 || caddy.Env[0].Name != "REDIS_PASSWORD" {
+		t.Fatalf("the environment is %+v", caddy.Env)
 	}
+	secret := caddy.Env[0].ValueFrom.SecretKeyRef
+	if command := fmt.Sprintf("$ kubectl create secret generic %s --from-literal=%s=change-me\n", secret.Name, secret.Key); !strings.Contains(page, command) {
+		t.Errorf("the page does not say %q", command)
+	}
+	env := []string{"REDIS_PASSWORD=change-me"}
 	site, health, _ := strings.Cut(config, "\n:8081 {")
-	site = asTestSite(site, "app:9000", application.Listener.Addr().String(),
+	site = asTestSite(site, "app:9000", application.Listener.Addr().String(), "redis:6379", server.Addr, "10.244.0.0/16", "10.244.0.0/16 127.0.0.1/32",
 		"password {", "timeout 5s\n\t\t\tpassword {") // for a machine that is busy with other tests
 	if healthConfig, err := adapt(t, []byte(":8081 {"+health)); err != nil || validate(healthConfig) != nil {
 		t.Errorf("the site for probes: %v", err)

@@ -194,11 +194,13 @@ func TestAdapterForTokens(t *testing.T) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			fmt.Fprint(w, "data: {\"choices\": []}\n\n")
 			_ = http.NewResponseController(w).Flush()
-			fmt.Fprint(w, "data: {\"usage\": {\"total_tokens\": 3000}}\n\ndata: [DONE]\n\n")
+			fmt.Fprint(w, "data: {\"usage\": {\"total_tokens\": 30")
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprint(w, "00}}\n\ndata: [DONE]\n\n")
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"usage": {"total_tokens": 10}}`)
+		fmt.Fprint(w, `{"usage": {"total_tokens": 10}, "choices": ["\"total_tokens\": 1"]}`)
 	}))
 	t.Cleanup(model.Close)
 	program, port := filepath.Join(t.TempDir(), "adapter"), redistest.FreePort(t)
@@ -217,10 +219,10 @@ func TestAdapterForTokens(t *testing.T) {
 	for _, test := range []struct {
 		path, end string
 		cost      int64
-	}{{"/v1/chat", "10}}", 10}, {"/v1/stream", "[DONE]\n\n", 3000}} {
+	}{{"/v1/chat", `1"]}`, 10}, {"/v1/stream", "[DONE]\n\n", 3000}} {
 		r := c.get(t, test.path, alice...)
-		if r.StatusCode != 200 || !strings.HasSuffix(r.body, test.end) || r.field("X-Tokens-Used") != "" {
-			t.Errorf("%s: status %d, %q, header %v", test.path, r.StatusCode, r.body, r.Header)
+		if r.StatusCode != 200 || !strings.HasSuffix(r.body, test.end) || r.field("X-Tokens-Used") != "" || len(r.Trailer) > 0 {
+			t.Errorf("%s: status %d, %q, header %v, trailer %v", test.path, r.StatusCode, r.body, r.Header, r.Trailer)
 		}
 		left -= test.cost
 		if got := c.remaining(t, "tokens", "Bearer alice"); got != left {

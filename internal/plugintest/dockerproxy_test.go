@@ -61,30 +61,42 @@ func TestDockerProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := func(language string) string {
-		m := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$").FindStringSubmatch(string(text))
-		if m == nil {
-			t.Fatal("no block in ", language)
+	blocks := func(language string) (all []string) {
+		for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+			all = append(all, m[1])
 		}
-		return m[1]
+		return all
 	}
-	labels := labelsOf(t, block("yaml"))
+	if len(blocks("yaml")) != 2 || len(blocks("caddyfile")) != 1 {
+		t.Fatal("the page has other blocks")
+	}
+	labels := labelsOf(t, blocks("yaml")[0])
 	upstreams := map[string]string{"app": "172.20.0.3"}
 	config := fromLabels(t, labels, upstreams)
 	formatted := func(config string) string {
 		return strings.TrimSpace(regexp.MustCompile(`\n+`).ReplaceAllString(config, "\n"))
 	}
-	if want := block("caddyfile"); formatted(config) != formatted(want) {
+	if want := blocks("caddyfile")[0]; formatted(config) != formatted(want) {
 		t.Errorf("the labels become\n%s\nbut the page says\n%s", config, want)
 	}
 	if _, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), nil); err != nil {
 		t.Error(warnings, err)
 	}
 
-	// The label that changes the order of directives is one of the service caddy.
-	labels["caddy"]["caddy.order"] = "rate_limit after basic_auth"
-	if config := fromLabels(t, labels, upstreams); !strings.Contains(config, "\torder rate_limit after basic_auth\n") {
-		t.Errorf("with the label of the order: %s", config)
+	// Labels of the service caddy are global options.
+	var caddy struct{ Labels map[string]string }
+	if err := yaml.Unmarshal([]byte(blocks("yaml")[1]), &caddy); err != nil {
+		t.Fatal(err)
+	}
+	labels["caddy"] = caddy.Labels
+	config = fromLabels(t, labels, upstreams)
+	for _, want := range []string{
+		"\torder rate_limit after basic_auth\n",
+		"\trate_limit {\n\t\tredis redis:6379 {\n\t\t\tpassword {env.REDIS_PASSWORD}\n",
+	} {
+		if options, _, _ := strings.Cut(config, "app.example.com"); !strings.Contains(options, want) {
+			t.Errorf("the global options have no %q: %s", want, options)
+		}
 	}
 
 	// Two containers of one service have one zone.

@@ -1,27 +1,23 @@
 // Command adapter stands between Caddy and a model whose responses say in their body how many
-// tokens were used. It puts that number into the field X-Tokens-Used: into the header of a JSON
-// response, and into the trailer of an event stream.
+// tokens were used. It copies usage.total_tokens into the trailer X-Tokens-Used.
 //
 //	adapter -listen localhost:9000 -model http://localhost:8000
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"flag"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strconv"
-	"strings"
+	"regexp"
 )
 
-const (
-	field    = "X-Tokens-Used"
-	maxBytes = 16 << 20 // of a JSON response
-)
+const field = "X-Tokens-Used"
+
+// totalTokens can't match text that the model wrote: JSON escapes the quotes in it.
+var totalTokens = regexp.MustCompile(`"total_tokens"\s{0,9}:\s{0,9}(\d{1,10})`)
 
 func main() {
 	listen := flag.String("listen", "localhost:9000", "the address for Caddy")
@@ -31,82 +27,33 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe(*listen, newAdapter(target)))
-}
-
-func newAdapter(model *url.URL) http.Handler {
-	return &httputil.ReverseProxy{
+	log.Fatal(http.ListenAndServe(*listen, &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(model)
+			r.SetURL(target)
 			r.Out.Header.Del("Accept-Encoding") // a compressed body can't be read here
 		},
 		ModifyResponse: func(r *http.Response) error {
-			switch contentType := r.Header.Get("Content-Type"); {
-			case strings.HasPrefix(contentType, "application/json"):
-				return countBody(r)
-			case strings.HasPrefix(contentType, "text/event-stream"):
-				countEvents(r)
-			}
+			r.Header.Del("Content-Length") // only chunked responses have a trailer
+			r.Trailer = http.Header{field: nil}
+			r.Body = &counter{ReadCloser: r.Body, trailer: r.Trailer}
 			return nil
 		},
-	}
+	}))
 }
 
-// tokens returns the number in usage.total_tokens.
-func tokens(text []byte) (count int64, found bool) {
-	var answer struct {
-		Usage *struct {
-			Total int64 `json:"total_tokens"`
-		} `json:"usage"`
-	}
-	if json.Unmarshal(text, &answer) != nil || answer.Usage == nil {
-		return 0, false
-	}
-	return answer.Usage.Total, true
-}
-
-func countBody(r *http.Response) error {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBytes))
-	if err != nil {
-		return err
-	}
-	if count, found := tokens(body); found {
-		r.Header.Set(field, strconv.FormatInt(count, 10))
-	}
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
-	return nil
-}
-
-func countEvents(r *http.Response) {
-	r.Trailer = http.Header{field: nil} // announced
-	r.Body = &events{ReadCloser: r.Body, trailer: r.Trailer}
-}
-
-// events is the body of an event stream. It sets the trailer when an event has a number.
-type events struct {
+// counter is the body of a response. It sets the trailer to the last number that it reads.
+type counter struct {
 	io.ReadCloser
 	trailer http.Header
-	line    []byte
+	end     []byte // of the text so far: a match can span two reads
 }
 
-func (e *events) Read(p []byte) (int, error) {
-	n, err := e.ReadCloser.Read(p)
-	for _, c := range p[:n] {
-		if c != '\n' {
-			if len(e.line) < maxBytes {
-				e.line = append(e.line, c)
-			}
-			continue
-		}
-		if data, isData := bytes.CutPrefix(e.line, []byte("data:")); isData {
-			if count, found := tokens(data); found {
-				e.trailer.Set(field, strconv.FormatInt(count, 10))
-			}
-		}
-		e.line = e.line[:0]
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.end = append(c.end, p[:n]...)
+	for _, match := range totalTokens.FindAllSubmatch(c.end, -1) {
+		c.trailer.Set(field, string(match[1]))
 	}
+	c.end = append(c.end[:0], c.end[max(0, len(c.end)-64):]...)
 	return n, err
 }

@@ -53,7 +53,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"bash", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 	}
 	for _, page := range pages(t) {

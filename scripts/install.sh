@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the named tools that this machine lacks: redis (redis-server) and gcc (a C compiler, which
-# the race detector and Vale need).
+# Installs the named tools that this machine lacks: redis (redis-server), gcc (a C compiler, which the
+# race detector and Vale need), and curl.
 set -euo pipefail
 
 missing=()
@@ -8,7 +8,8 @@ for tool in "$@"; do
 	case $tool in
 	redis) command=redis-server ;;
 	gcc) command=$(go env CC) ;;
-	*) echo "install.sh: unknown tool $tool: write redis or gcc" >&2 && exit 1 ;;
+	curl) command=curl ;;
+	*) echo "install.sh: unknown tool $tool: write redis, gcc or curl" >&2 && exit 1 ;;
 	esac
 	command -v "$command" >/dev/null || missing+=("$tool")
 done
@@ -23,6 +24,7 @@ if ((${#missing[@]})); then
 			case $package in
 			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
 			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
+			curl) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq curl ;;
 			esac
 		done
 	elif command -v brew >/dev/null; then

@@ -16,7 +16,7 @@ command -v go >/dev/null || {
 	exit 1
 }
 
-./scripts/install.sh redis gcc
+./scripts/install.sh redis gcc curl
 
 gotestsum=$(GOWORK=off go tool -modfile=tools/go.mod -n gotestsum)
 results=$(mktemp -d)

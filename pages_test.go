@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,6 +120,38 @@ func TestSnippets(t *testing.T) {
 	}
 	if count["caddyfile"] < 20 || count["json"] < 5 {
 		t.Errorf("few snippets: %v", count)
+	}
+}
+
+// Each recipe has the same parts, so that a reader finds them, and the list of recipes has each of them.
+func TestRecipesHaveTheirParts(t *testing.T) {
+	untried := []string{"docker-proxy", "kubernetes"} // need programs that tests don't have
+	list, err := os.ReadFile("docs/recipes/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipes, err := filepath.Glob("docs/recipes/*.md")
+	if err != nil || len(recipes) < 17 {
+		t.Fatal(recipes, err)
+	}
+	for _, page := range recipes {
+		name := strings.TrimSuffix(filepath.Base(page), ".md")
+		if name == "README" {
+			continue
+		}
+		headings := strings.Join(regexp.MustCompile(`(?m)^## .*$`).FindAllString(prose(t, page), -1), "\n")
+		if want := "## Configuration\n## Try it\n## What goes wrong\n## See also"; headings != want {
+			t.Errorf("%s has the sections\n%s\nwant\n%s", page, headings, want)
+		}
+		if len(fences(t, page, "caddyfile")) == 0 {
+			t.Errorf("%s has no Caddyfile", page)
+		}
+		if len(fences(t, page, "console")) == 0 && !slices.Contains(untried, name) {
+			t.Errorf("%s has no command", page)
+		}
+		if !bytes.Contains(list, []byte("]("+name+".md)")) {
+			t.Errorf("docs/recipes/README.md does not list %s", name)
+		}
 	}
 }
 

@@ -266,6 +266,7 @@ func loader(t testing.TB, client *redis.Client, mutate func(string) string) func
 func unchanged(script string) string { return script }
 
 func TestParity(t *testing.T) {
+	t.Parallel()
 	programs := 3000
 	if testing.Short() {
 		programs = 300

@@ -71,7 +71,7 @@ const (
 	// Remaining counts the request that is let go on account of the next one, and
 	// nothing that is spent more slowly than at once.
 	takenAtOnce = "remaining is what can be taken now"
-	// The events of a later window don't remain now. A place to wait doesn't, too.
+	// The events of a later window don't remain now. Places to wait don't remain either.
 	notWaiting = "remaining is what can be taken without being held"
 )
 
@@ -313,6 +313,7 @@ func lookup[T any](table map[string]T, v vector) (key string, found T) {
 }
 
 func TestVectors(t *testing.T) {
+	t.Parallel()
 	_, client := redistest.Running(t)
 	script := loader(t, client, unchanged)
 	used := make(map[string]bool)

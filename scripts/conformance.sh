@@ -8,4 +8,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RATE_LIMIT_TEST_REDIS=${1:?write the host:port of a server whose data may be deleted} \
-	go test -count 1 -v -run '^Test(Conforms|Parity|Vectors)$' ./redisstore | grep -E '^(---|ok|FAIL|panic| {4}[a-z_]+\.go)'
+	go test -count 1 -v -parallel 1 -run '^Test(Conforms|Parity|Vectors)$' ./redisstore | grep -E '^(---|ok|FAIL|panic| {4}[a-z_]+\.go)'

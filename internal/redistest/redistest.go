@@ -37,7 +37,8 @@ const running = "RATE_LIMIT_TEST_REDIS"
 
 // Running returns the server that RATE_LIMIT_TEST_REDIS names by its host:port or URL, and a client of it.
 // So the suites run against servers that tests can't start. Without the variable Running starts a Redis.
-// A test begins with FLUSHALL, so the server must have no other use, and the test must not be parallel.
+// A test begins with FLUSHALL, so the server must have no other use. scripts/conformance.sh runs such tests
+// one after the other.
 func Running(t testing.TB) (address string, client *redis.Client) {
 	t.Helper()
 	address = os.Getenv(running)

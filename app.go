@@ -46,6 +46,7 @@ type App struct {
 	zonesByName     map[string][]*zone  // usually one zone per name
 	denials         *denialLog
 	failureThrottle *throttle // of log messages about failures of a store
+	shedThrottle    *throttle // of log messages about requests that were shed
 	fullThrottles   *sync.Map // zone → *throttle, of log messages about full memory
 
 	ctx    caddy.Context
@@ -92,7 +93,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
 	a.backends = make(map[redisstore.Options]*backend)
 	a.zonesByName = make(map[string][]*zone)
-	a.failureThrottle, a.fullThrottles = new(throttle), new(sync.Map)
+	a.failureThrottle, a.shedThrottle, a.fullThrottles = new(throttle), new(throttle), new(sync.Map)
 	a.warnOfIgnored(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
@@ -337,9 +338,16 @@ func (a *App) reportFull(zone string) {
 }
 
 // reportFailure logs a failure of a store, at most once every ten seconds.
-func (a *App) reportFailure(message string, err error) {
+func (a *App) reportFailure(err error) {
 	if n := a.failureThrottle.due(10 * time.Second); n > 0 {
-		a.logger.Error(message, zap.Error(err), zap.Int64("requests", n))
+		a.logger.Error("a call to Redis failed", zap.Error(err), zap.Int64("requests", n))
+	}
+}
+
+// reportShed logs that a request was shed, at most once every ten seconds.
+func (a *App) reportShed(err error) {
+	if n := a.shedThrottle.due(10 * time.Second); n > 0 {
+		a.logger.Error("requests were shed", zap.Error(err), zap.Int64("requests", n))
 	}
 }
 

@@ -104,9 +104,9 @@ func (h *Handler) reportStoreFailure(err error) {
 	}
 	switch {
 	case store.IsBusy(err): // Redis has not failed
-		h.app.reportFailure("requests were shed", err)
+		h.app.reportShed(err)
 	case !errors.Is(err, store.ErrOpen):
-		h.app.reportFailure("a call to Redis failed", err)
+		h.app.reportFailure(err)
 	}
 }
 

@@ -228,33 +228,8 @@ func (s source) texts(e ast.Expr, in *ast.FuncDecl) (texts []string) {
 			})
 			return texts
 		}
-	case *ast.Ident: // a parameter, such as message of reportFailure
-		if n := parameter(in, e.Name); n >= 0 && e.Name == "message" {
-			s.functions(func(f *ast.FuncDecl) {
-				calls(f, func(call *ast.CallExpr, _ ast.Expr, name string) {
-					if name == in.Name.Name {
-						texts = append(texts, s.texts(call.Args[n], f)...)
-					}
-				})
-			})
-			return texts
-		}
 	}
 	return []string{"…"}
-}
-
-// parameter returns the index of a parameter, or -1.
-func parameter(f *ast.FuncDecl, name string) int {
-	i := 0
-	for _, field := range f.Type.Params.List {
-		for _, n := range field.Names {
-			if n.Name == name {
-				return i
-			}
-			i++
-		}
-	}
-	return -1
 }
 
 // fields returns the names of the fields that are made in a node. One that differs is a ….

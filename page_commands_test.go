@@ -23,6 +23,7 @@ import (
 var notRun = map[string]string{
 	"xcaddy build":        "the module is not published; scripts/xcaddy.sh builds it from the checkout",
 	"./scripts/test.sh":   "it runs this test",
+	"git clone":           "it needs the network",
 	"docker ":             "it needs a Docker engine; TestImage checks what the Dockerfile relies on",
 	"sudo ":               "it changes the system",
 	"go doc ":             "it needs the module's directory",

@@ -88,8 +88,18 @@ func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	logs := t.TempDir()
 	count := make(map[string]int)
+	all := make(map[string][]block)
 	for _, page := range pages(t) {
-		for _, b := range blocksOf(t, page) {
+		all[page] = blocksOf(t, page)
+	}
+	t.Chdir(t.TempDir()) // for log files
+	logs, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page, blocks := range all {
+		for _, b := range blocks {
+			b.text = strings.ReplaceAll(b.text, logsOnPage, logs)
 			var check func() error
 			switch b.language {
 			case "caddyfile":

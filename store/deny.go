@@ -299,9 +299,6 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 			d.decision.RetryAfter = wait
 			for j, decision := range r.Outcome.Decisions {
 				rule := limitRule(r, j)
-				if decision.Charged > 0 { // in mode Uniform, after it was decided
-					decision.RetryAfter = decision.ResetAfter
-				}
 				d.limits = append(d.limits, limitDecision{rule.id, r.Mode, denial{
 					demand: rule.demand, decision: undelayed(decision, rule.maxWait), answeredAt: now,
 				}})
@@ -315,11 +312,12 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 	}
 }
 
-// undelayed returns the decision with the RetryAfter of a request that can't be held.
+// undelayed returns the decision with the RetryAfter of a request that can't be delayed. In mode Uniform
+// a limit with room has a RetryAfter, too, because it was charged.
 func undelayed(d algorithms.Decision, maxWait algorithms.Micros) algorithms.Decision {
 	switch {
 	case d.Allowed:
-		d.RetryAfter = d.Wait
+		d.RetryAfter = max(d.RetryAfter, d.Wait)
 	case d.RetryAfter < algorithms.Forever:
 		d.RetryAfter += maxWait
 	}

@@ -329,3 +329,25 @@ func (h *hanging) Take(ctx context.Context, requests []store.Request) (bool, err
 	}
 	return h.failing.Take(ctx, requests)
 }
+
+// In mode Uniform the request that begins a ban is also charged to limits with room. The RetryAfter of
+// the remembered ban has this charge.
+func TestDenyCacheBanAfterUniformCharge(t *testing.T) {
+	const hour, ends = 3_600_000_000, 30_000_000
+	withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+		hourly := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 12, Window: hour})
+		quick := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 6, Window: 60_000_000})
+		ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: hour, Duration: ends, Max: ends})
+		for n := range 3 {
+			requests := request(6, hourly, quick)
+			requests[0].Ban, requests[0].Mode = ban, algorithms.Uniform
+			allowed, asked := takeAsked(t, c, r.failing, requests)
+			if allowed != (n == 0) || asked != (n < 2) {
+				t.Fatalf("request %d: allowed %v, asked %v", n+1, allowed, asked)
+			}
+			if wait := requests[0].Outcome.Decisions[0].RetryAfter; n > 0 && (wait < hour/2-10_000 || wait > hour/2) {
+				t.Errorf("request %d: retry after %d µs", n+1, wait)
+			}
+		}
+	})
+}

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -47,7 +46,60 @@ func writeCaddyCommand(t testing.TB, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, path, fmt.Sprintf("#!/bin/sh\n%s=1 exec %s \"$@\"\n", beCaddy, program), 0o755)
+	writeFile(t, path, fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", beCaddy, program), 0o755)
+}
+
+// output collects what a process prints. It can be read while the process runs.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// background is a process that runs beside the test.
+type background struct {
+	process *exec.Cmd
+	ended   chan struct{} // closed when the process has ended
+}
+
+// startBackground starts a process. Its output goes to log.
+func startBackground(t testing.TB, process *exec.Cmd, log *output) *background {
+	t.Helper()
+	// Under the race detector a process sleeps a second before it exits, unless it is configured
+	// otherwise.
+	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
+	process.Stdout, process.Stderr = log, log
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := &background{process, make(chan struct{})}
+	go func() {
+		defer close(b.ended)
+		_ = process.Wait()
+	}()
+	return b
+}
+
+// stop ends the process. There may be none.
+func (b *background) stop() {
+	if b == nil {
+		return
+	}
+	_ = b.process.Process.Signal(os.Interrupt)
+	kill := time.AfterFunc(patient/2, func() { _ = b.process.Process.Kill() })
+	<-b.ended
+	kill.Stop()
 }
 
 // caddyProcess is a running Caddy with a site and an admin endpoint.
@@ -59,11 +111,8 @@ type caddyProcess struct {
 	file  string // its Caddyfile
 	loops int    // how many servers accept connections when none is on its way out
 
-	process *exec.Cmd
-	ended   chan struct{} // closed when the process has
-
-	mu  sync.Mutex
-	log bytes.Buffer
+	*background
+	log output
 }
 
 // patient is a deadline no test reaches by the slowness of its machine.
@@ -107,10 +156,7 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.process.Process.Signal(os.Interrupt)
-		timeout := time.AfterFunc(patient/2, func() { _ = c.process.Process.Kill() })
-		<-c.ended
-		timeout.Stop()
+		c.stop()
 		if log := c.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") && !strings.Contains(log, "as the request wants") {
 			t.Errorf("log of Caddy %s:\n%s", c.site, log)
 		}
@@ -121,30 +167,9 @@ func tryCaddy(t testing.TB, config string, env ...string) (*caddyProcess, error)
 // run starts the process and waits until it answers.
 func (c *caddyProcess) run(t testing.TB) error {
 	t.Helper()
-	process, ended := exec.Command(os.Args[0], "run", "--config", c.file), make(chan struct{})
-	process.Env = append(os.Environ(), beCaddy+"=1")
-	// Under the race detector a process sleeps a second before it exits, unless it is configured
-	// otherwise.
-	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
-	process.Env = append(process.Env, c.env...)
-	output, err := process.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	process.Stdout = process.Stderr
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	c.process, c.ended = process, ended
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			c.mu.Lock()
-			c.log.Write(append(lines.Bytes(), '\n'))
-			c.mu.Unlock()
-		}
-		_ = process.Wait()
-	}()
+	process := exec.Command(os.Args[0], "run", "--config", c.file)
+	process.Env = append(append(os.Environ(), beCaddy+"=1"), c.env...)
+	c.background = startBackground(t, process, &c.log)
 	for deadline := time.Now().Add(patient); ; time.Sleep(10 * time.Millisecond) {
 		r, err := client.Get("http://" + c.site + "/ready")
 		if err == nil {
@@ -160,7 +185,7 @@ func (c *caddyProcess) run(t testing.TB) error {
 			return nil
 		}
 		select {
-		case <-ended:
+		case <-c.ended:
 			return errors.New("it ended")
 		default:
 		}
@@ -175,11 +200,7 @@ func (c *caddyProcess) expand(config string) string {
 	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$TLS}", "https://"+c.tls, "{$ADMIN}", c.admin).Replace(config)
 }
 
-func (c *caddyProcess) logged() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.log.String()
-}
+func (c *caddyProcess) logged() string { return c.log.String() }
 
 // waitForLog waits until the log holds a text.
 func (c *caddyProcess) waitForLog(t testing.TB, text string) {

@@ -1,8 +1,6 @@
 package ratelimit
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,9 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -113,13 +109,13 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	bin := filepath.Join(p.dir, ".bin")
 	writeCaddyCommand(t, filepath.Join(bin, "caddy"))
 	curl, _ := exec.LookPath("curl")
-	writeFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec %s -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755) // no progress, but errors
+	writeFile(t, filepath.Join(bin, "curl"), fmt.Sprintf("#!/bin/sh\nexec '%s' -sS $CURL_OPTIONS \"$@\"\n", curl), 0o755) // no progress, but errors
 	p.env = append(os.Environ(),
 		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"HOME="+p.dir, "XDG_DATA_HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir,
 		"CADDY_ADMIN=localhost:"+p.ports["2019"],
 		"REDIS_PASSWORD=secret", // as in the commands of the pages
-		"GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
+		"LC_ALL=C")              // the pages have the messages of programs in English
 	p.copyExamples(t)
 	return p
 }
@@ -334,66 +330,27 @@ func outputPattern(want string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + pattern + `$`)
 }
 
-// background is a server that a page starts.
-type background struct {
-	process *exec.Cmd
-	ended   chan struct{}
-}
-
-// stop ends the server. There may be none.
-func (b *background) stop() {
-	if b == nil {
-		return
-	}
-	_ = b.process.Process.Signal(os.Interrupt)
-	kill := time.AfterFunc(patient/2, func() { _ = b.process.Process.Kill() })
-	<-b.ended
-	kill.Stop()
-}
-
 // start starts a server and waits until it serves. The server ends with the test.
 func (p *pageRun) start(t *testing.T, line string) *background {
 	t.Helper()
-	b := &background{process: exec.Command("bash", "-c", "exec "+p.withPorts(line)), ended: make(chan struct{})}
-	b.process.Dir, b.process.Env = p.dir, p.env
-	output, err := b.process.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.process.Stderr = b.process.Stdout
-	if err := b.process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var log bytes.Buffer
-	logged := func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return log.String()
-	}
-	go func() {
-		defer close(b.ended)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			mu.Lock()
-			log.Write(append(lines.Bytes(), '\n'))
-			mu.Unlock()
-		}
-		_ = b.process.Wait()
-	}()
+	process := exec.Command("bash", "-c", "exec "+p.withPorts(line))
+	process.Dir, process.Env = p.dir, slices.Clone(p.env)
+	var log output
+	b := startBackground(t, process, &log)
 	t.Cleanup(func() {
 		b.stop()
-		if t.Failed() || strings.Contains(logged(), "DATA RACE") {
-			t.Errorf("log of %s:\n%s", line, logged())
+		if text := log.String(); t.Failed() || strings.Contains(text, "DATA RACE") {
+			t.Errorf("log of %s:\n%s", line, text)
 		}
 	})
-	serves := regexp.MustCompile(`"?serving initial configuration|Ready to accept connections`)
+	serves := regexp.MustCompile(`serving initial configuration|Ready to accept connections`)
 	eventually(t, line+" serves", func() bool {
 		select {
 		case <-b.ended:
 			t.Fatalf("%s: it ended", line)
 		default:
 		}
-		return serves.MatchString(logged())
+		return serves.MatchString(log.String())
 	})
 	return b
 }

@@ -15,11 +15,7 @@ import (
 // placesToTouch returns the files that the numbered list of a section of CONTRIBUTING.md names.
 func placesToTouch(t *testing.T, heading string) (files []string) {
 	t.Helper()
-	text, err := os.ReadFile("CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^##|\z)`).FindString(string(text))
+	section := sectionOf(t, "CONTRIBUTING.md", heading)
 	for _, item := range regexp.MustCompile(`(?m)^\d+\. (.*(\n {3,}\S.*)*)`).FindAllStringSubmatch(section, -1) {
 		file := regexp.MustCompile("`([a-zA-Z_/<>-]+(/|\\.(go|lua|md))|examples/[a-z-]+/Caddyfile)`")
 		for _, name := range file.FindAllStringSubmatch(item[1], -1) {

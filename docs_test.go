@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -26,11 +25,7 @@ func TestExamplesHavePrefixes(t *testing.T) {
 		texts[file] = strings.Join(fences(t, file, "caddyfile"), "")
 	}
 	for _, file := range append(examples, "Caddyfile.example") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts[file] = string(text)
+		texts[file] = readFile(t, file)
 	}
 	address := regexp.MustCompile(`(?m)^(?:\t+ipv6_prefix .*\n)?\t+key .*\{(client_ip|remote_host)\}\n(.*\n)?(.*)$`)
 	found := 0
@@ -78,13 +73,9 @@ var rowBeginning = regexp.MustCompile("(?m)^\\| (`[^|\n]*) \\|")
 // those of the whole page. A name occurs as often as there are rows that begin with it.
 func rows(t *testing.T, file, heading string) (names []string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := string(content)
+	section := readFile(t, file)
 	if heading != "" {
-		section = regexp.MustCompile(`(?ms)^##+ ` + heading + `$(.*?)(^#|\z)`).FindString(section)
+		section = sectionOf(t, file, heading)
 	}
 	for _, row := range rowBeginning.FindAllStringSubmatch(section, -1) {
 		begin := len(names)
@@ -259,13 +250,10 @@ func TestGrammar(t *testing.T) {
 			}
 		}
 	}
-	code, err := os.ReadFile("caddyfile.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	code := readFile(t, "caddyfile.go")
 	comment := regexp.MustCompile(`(?m)^`).ReplaceAllString(strings.TrimSuffix(grammar, "\n"), "//\t")
 	comment = strings.ReplaceAll(comment, "//\t\n", "//\n") // as gofmt writes empty lines
-	if !strings.Contains(string(code), "\n"+comment+"\nfunc (h *Handler) UnmarshalCaddyfile(") {
+	if !strings.Contains(code, "\n"+comment+"\nfunc (h *Handler) UnmarshalCaddyfile(") {
 		t.Errorf("the comment above UnmarshalCaddyfile is not the grammar of docs/caddyfile.md:\n%s", comment)
 	}
 }
@@ -273,14 +261,7 @@ func TestGrammar(t *testing.T) {
 // docs/clients.md and the comment of Handler have every placeholder that the module provides, and
 // no other.
 func TestPlaceholderReference(t *testing.T) {
-	read := func(file string) string {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	code := read("placeholders.go")
+	code := readFile(t, "placeholders.go")
 	var provided []string
 	for _, name := range regexp.MustCompile(`zone == "exceeded" && field == "(\w+)"`).FindAllStringSubmatch(code, -1) {
 		provided = append(provided, "exceeded."+name[1])
@@ -298,7 +279,7 @@ func TestPlaceholderReference(t *testing.T) {
 		"docs/clients.md": "(?m)^\\| `{http\\.rate_limit\\.([^}`]*)}` \\|",
 		"module.go":       "(?m)^// `{http\\.rate_limit\\.([^}`]*)}` \\|",
 	} {
-		text := read(file)
+		text := readFile(t, file)
 		var documented []string
 		for _, name := range regexp.MustCompile(row).FindAllStringSubmatch(text, -1) {
 			documented = append(documented, name[1])
@@ -317,11 +298,8 @@ func TestPlaceholderReference(t *testing.T) {
 // Caddyfile.example does what the README shows.
 func TestExample(t *testing.T) {
 	t.Parallel()
-	example, err := os.ReadFile("Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := strings.Replace(string(example), ":8080 {", "{\n\tadmin {$ADMIN}\n}\n{$SITE} {", 1)
+	example := readFile(t, "Caddyfile.example")
+	config := strings.Replace(example, ":8080 {", "{\n\tadmin {$ADMIN}\n}\n{$SITE} {", 1)
 	c := startCaddy(t, config)
 	// The client of startCaddy has asked before, so a few may be taken already.
 	r := c.get(t, "/")
@@ -343,8 +321,7 @@ func TestExample(t *testing.T) {
 			r.want(t, 429, "Retry-After", "60")
 		}
 	}
-	readme, _ := os.ReadFile("README.md")
-	if !strings.Contains(string(readme), "go run ./cmd/caddy run --config Caddyfile.example") {
+	if !strings.Contains(readFile(t, "README.md"), "go run ./cmd/caddy run --config Caddyfile.example") {
 		t.Error("the README no longer says how to run the example")
 	}
 }

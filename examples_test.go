@@ -22,11 +22,7 @@ import (
 // options are global ones.
 func startExample(t *testing.T, name, options string) *caddyProcess {
 	t.Helper()
-	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := strings.Replace(string(text), "\n:8080 {", "\n{\n\tadmin {$ADMIN}\n"+options+"}\n{$SITE} {", 1)
+	config := strings.Replace(readFile(t, "examples/"+name+"/Caddyfile"), "\n:8080 {", "\n{\n\tadmin {$ADMIN}\n"+options+"}\n{$SITE} {", 1)
 	return startCaddy(t, config)
 }
 
@@ -107,11 +103,7 @@ type composeFile struct {
 func readCompose(t *testing.T, name string, wantCaddys int) (c composeFile) {
 	t.Helper()
 	dir := "examples/" + name + "/"
-	text, err := os.ReadFile(dir + "compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(text), "${REDIS_PASSWORD:-change-me}", "SECRET")), &c); err != nil {
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(readFile(t, dir+"compose.yaml"), "${REDIS_PASSWORD:-change-me}", "SECRET")), &c); err != nil {
 		t.Fatal(err)
 	}
 	caddys := 0
@@ -151,11 +143,7 @@ func readCompose(t *testing.T, name string, wantCaddys int) (c composeFile) {
 // in a minute, less a few that the test sent to find out whether the Caddys serve.
 func shareExample(t *testing.T, name, redis string) {
 	t.Helper()
-	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := strings.Replace(string(text), "\n{\n", "\n{\n\tadmin {$ADMIN}\n", 1)
+	config := strings.Replace(readFile(t, "examples/"+name+"/Caddyfile"), "\n{\n", "\n{\n\tadmin {$ADMIN}\n", 1)
 	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
 	config = strings.Replace(config, "cluster\n", "cluster\n\t\t\ttimeout 5s\n", 1) // for a machine that is busy with other tests
 	began := time.Now()

@@ -104,11 +104,8 @@ func TestBanInOutage(t *testing.T) {
 
 // The bounds in SECURITY.md equal the constants of the code.
 func TestSecurityBounds(t *testing.T) {
-	page, err := os.ReadFile("SECURITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bounds := regexp.MustCompile("(?m)^\\| ([0-9,]+)( ms| s)? \\| .* \\| \\[`(\\w+)`\\]\\((.*)\\) \\|$").FindAllStringSubmatch(string(page), -1)
+	page := readFile(t, "SECURITY.md")
+	bounds := regexp.MustCompile("(?m)^\\| ([0-9,]+)( ms| s)? \\| .* \\| \\[`(\\w+)`\\]\\((.*)\\) \\|$").FindAllStringSubmatch(page, -1)
 	if len(bounds) < 25 {
 		t.Errorf("only %d bounds found", len(bounds))
 	}
@@ -122,14 +119,11 @@ func TestSecurityBounds(t *testing.T) {
 		return v.Value.ExactString()
 	}
 	for _, b := range bounds {
-		source, err := os.ReadFile(b[4])
-		if err != nil {
-			t.Fatal(err)
-		}
-		constant := regexp.MustCompile(`(?m)^(?:const |\t)` + b[3] + ` += (.*?)(?: //.*)?$`).FindSubmatch(source)
+		source := readFile(t, b[4])
+		constant := regexp.MustCompile(`(?m)^(?:const |\t)` + b[3] + ` += (.*?)(?: //.*)?$`).FindStringSubmatch(source)
 		if constant == nil {
 			t.Errorf("there is no constant %s in %s", b[3], b[4])
-		} else if want := value(string(constant[1])); value(strings.ReplaceAll(b[1], ",", "")+units[b[2]]) != want {
+		} else if want := value(constant[1]); value(strings.ReplaceAll(b[1], ",", "")+units[b[2]]) != want {
 			t.Errorf("SECURITY.md: %s is %s%s, want %s", b[3], b[1], b[2], constant[1])
 		}
 	}

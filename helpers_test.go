@@ -26,6 +26,16 @@ func long(t testing.TB) {
 	}
 }
 
+// readFile returns the text of a file.
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // writeFile writes a file, and the directories that it is in.
 func writeFile(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()

@@ -12,26 +12,16 @@ import (
 // that doesn't.
 func TestImage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dockerfile := strings.ReplaceAll(string(text), "\\\n", "")
-	ignored, err := os.ReadFile(".dockerignore")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dockerfile := strings.ReplaceAll(readFile(t, "Dockerfile"), "\\\n", "")
+	ignored := readFile(t, ".dockerignore")
 	copied := regexp.MustCompile(`(?m)^COPY (\w\S*) /`).FindAllStringSubmatch(dockerfile, -1)
 	built := regexp.MustCompile(`go build .* \./(\S+)\n`).FindStringSubmatch(dockerfile)
 	if len(copied) == 0 || built == nil {
 		t.Fatal("the Dockerfile copies nothing, or builds nothing")
 	}
-	workspace, err := os.ReadFile("go.work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	workspace := readFile(t, "go.work")
 	files := []string{built[1]}
-	for _, module := range regexp.MustCompile(`(?m)^\t\./(\S+)$`).FindAllStringSubmatch(string(workspace), -1) {
+	for _, module := range regexp.MustCompile(`(?m)^\t\./(\S+)$`).FindAllStringSubmatch(workspace, -1) {
 		files = append(files, module[1])
 	}
 	for _, c := range copied {
@@ -41,7 +31,7 @@ func TestImage(t *testing.T) {
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
 		}
-		if regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(strings.SplitN(file, "/", 2)[0]) + `$`).Match(ignored) {
+		if regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(strings.SplitN(file, "/", 2)[0]) + `$`).MatchString(ignored) {
 			t.Errorf(".dockerignore keeps %s out of the image", file)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -72,15 +71,8 @@ func manifests(t *testing.T, text string) map[string]manifest {
 // when one is replaced.
 func TestKubernetes(t *testing.T) {
 	t.Parallel()
-	read := func(file string) string {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	config, page := read("examples/kubernetes/Caddyfile"), read("docs/recipes/kubernetes.md")
-	objects := manifests(t, read("examples/kubernetes/caddy.yaml"))
+	config, page := readFile(t, "examples/kubernetes/Caddyfile"), readFile(t, "docs/recipes/kubernetes.md")
+	objects := manifests(t, readFile(t, "examples/kubernetes/caddy.yaml"))
 	var made struct {
 		Resources          []string
 		ConfigMapGenerator []struct {
@@ -88,7 +80,7 @@ func TestKubernetes(t *testing.T) {
 			Files []string
 		} `yaml:"configMapGenerator"`
 	}
-	if err := yaml.Unmarshal([]byte(read("examples/kubernetes/kustomization.yaml")), &made); err != nil {
+	if err := yaml.Unmarshal([]byte(readFile(t, "examples/kubernetes/kustomization.yaml")), &made); err != nil {
 		t.Fatal(err)
 	}
 	if len(made.ConfigMapGenerator) != 1 || fmt.Sprint(made.Resources, made.ConfigMapGenerator[0].Files) != "[caddy.yaml] [Caddyfile]" {

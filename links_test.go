@@ -39,11 +39,7 @@ func TestLinks(t *testing.T) {
 // prose returns a page without its blocks.
 func prose(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fence.ReplaceAllString(string(text), "")
+	return fence.ReplaceAllString(readFile(t, page), "")
 }
 
 // anchors returns the anchors that GitHub gives the headings of a page.
@@ -64,14 +60,11 @@ func anchors(t *testing.T, page string) map[string]bool {
 
 // A reader decides within five minutes whether to use the module.
 func TestReadmeIsShort(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := strings.Count(string(text), "\n"); lines > 220 {
+	text := readFile(t, "README.md")
+	if lines := strings.Count(text, "\n"); lines > 220 {
 		t.Errorf("README.md has %d lines, want at most 220", lines)
 	}
-	if words := len(strings.Fields(string(text))); words > 1800 {
+	if words := len(strings.Fields(text)); words > 1800 {
 		t.Errorf("README.md has %d words, want at most 1800", words)
 	}
 }

@@ -16,36 +16,6 @@ import (
 
 const operationsPage = "docs/operations.md"
 
-// sectionOf returns the section of a page with this heading, without the sections below it.
-func sectionOf(t *testing.T, page, heading string) string {
-	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := regexp.MustCompile(`(?ms)^##+ ` + regexp.QuoteMeta(heading) + `$(.*?)(^##|\z)`).FindString(string(text))
-	if section == "" {
-		t.Fatalf("%s has no section %q", page, heading)
-	}
-	return section
-}
-
-// tableRows returns the cells of the rows of a section whose first cell begins with code.
-func tableRows(section string) (rows [][]string) {
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*) \\|$").FindAllStringSubmatch(section, -1) {
-		rows = append(rows, strings.Split(row[1], " | "))
-	}
-	return rows
-}
-
-// codeIn returns the texts in backticks.
-func codeIn(text string) (found []string) {
-	for _, c := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(text, -1) {
-		found = append(found, c[1])
-	}
-	return found
-}
-
 // docs/operations.md has every metric with its type and its labels, and no other.
 func TestMetricsReference(t *testing.T) {
 	rows := make(map[string][]string)

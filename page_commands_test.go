@@ -134,11 +134,7 @@ func (p *pageRun) copyExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range append(files, "Caddyfile.example") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		writeFile(t, filepath.Join(p.dir, file), p.withPorts(string(text)), 0o644)
+		writeFile(t, filepath.Join(p.dir, file), p.withPorts(readFile(t, file)), 0o644)
 	}
 }
 

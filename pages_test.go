@@ -80,6 +80,32 @@ func fences(t testing.TB, page, language string) (found []string) {
 	return found
 }
 
+// sectionOf returns the section of a page with this heading, without the sections below it.
+func sectionOf(t *testing.T, page, heading string) string {
+	t.Helper()
+	section := regexp.MustCompile(`(?ms)^##+ ` + regexp.QuoteMeta(heading) + `$(.*?)(^##|\z)`).FindString(readFile(t, page))
+	if section == "" {
+		t.Fatalf("%s has no section %q", page, heading)
+	}
+	return section
+}
+
+// tableRows returns the cells of the rows of a section whose first cell begins with code.
+func tableRows(section string) (rows [][]string) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*) \\|$").FindAllStringSubmatch(section, -1) {
+		rows = append(rows, strings.Split(row[1], " | "))
+	}
+	return rows
+}
+
+// codeIn returns the texts in backticks.
+func codeIn(text string) (found []string) {
+	for _, c := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(text, -1) {
+		found = append(found, c[1])
+	}
+	return found
+}
+
 // Every Caddyfile and every JSON text is provisioned or decoded, and every YAML text is parsed.
 func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")

@@ -26,11 +26,7 @@ import (
 // example are left out; replace are pairs of an address in the example and another one.
 func startRecipe(t *testing.T, name string, replace ...string) (c *caddyProcess, config string) {
 	t.Helper()
-	text, err := os.ReadFile("examples/" + name + "/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config = asTestSite(string(text), replace...)
+	config = asTestSite(readFile(t, "examples/"+name+"/Caddyfile"), replace...)
 	return startCaddy(t, config), config
 }
 

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,11 +30,6 @@ type workedExample struct {
 // workedExamples returns the worked examples of a page.
 func workedExamples(t *testing.T, file string) (examples []workedExample) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	code := regexp.MustCompile("`([^`]*)`")
 	cells := func(line string) (cells []string) {
 		for _, cell := range strings.Split(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "|"), "|"), "|") {
 			cells = append(cells, strings.TrimSpace(cell))
@@ -43,16 +37,16 @@ func workedExamples(t *testing.T, file string) (examples []workedExample) {
 		return cells
 	}
 	tables := regexp.MustCompile("(?m)^Example: (.*(?:\n.+)*):\n\n(\\|.*)\n\\|[-:| ]*\n((?:\\|.*\n)*)")
-	for _, s := range tables.FindAllStringSubmatch(string(text), -1) {
+	for _, s := range tables.FindAllStringSubmatch(readFile(t, file), -1) {
 		var e workedExample
-		for _, c := range code.FindAllStringSubmatch(s[1], -1) {
-			switch name, _, _ := strings.Cut(c[1], " "); {
+		for _, code := range codeIn(s[1]) {
+			switch name, _, _ := strings.Cut(code, " "); {
 			case name == "delay" || name == "mode" || name == "factor":
-				e.zoneOptions = append(e.zoneOptions, c[1])
+				e.zoneOptions = append(e.zoneOptions, code)
 			case slices.Contains(limitOptions, name):
-				e.limits = append(e.limits, c[1])
+				e.limits = append(e.limits, code)
 			default:
-				e.options = append(e.options, c[1])
+				e.options = append(e.options, code)
 			}
 		}
 		e.columns = cells(s[2])

@@ -197,12 +197,14 @@ func TestRecipesShowTheirExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	found := 0
 	for _, page := range recipes {
 		name := strings.TrimSuffix(filepath.Base(page), ".md")
 		example, err := os.ReadFile("examples/" + name + "/Caddyfile")
 		if err != nil {
 			continue // not every recipe is about a Caddyfile
 		}
+		found++
 		shown := fences(t, page, "caddyfile")
 		switch {
 		case len(shown) == 0:
@@ -216,5 +218,8 @@ func TestRecipesShowTheirExamples(t *testing.T) {
 		default:
 			t.Errorf("the first Caddyfile of %s is not examples/%s/Caddyfile; -update copies the example", page, name)
 		}
+	}
+	if found < 10 {
+		t.Errorf("only %d recipes with an example found", found)
 	}
 }

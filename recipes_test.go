@@ -95,8 +95,11 @@ func TestRecipeDownloads(t *testing.T) {
 		{"GET", "/files/chunked", nil, 200, 1},
 	} {
 		r, err := c.do(test.method, "http://"+c.site+test.path, "", test.header...)
-		if err != nil || r.StatusCode != test.status {
-			t.Errorf("%+v: %v, status %d", test, err, r.StatusCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.StatusCode != test.status {
+			t.Errorf("%+v: status %d", test, r.StatusCode)
 		}
 		left -= test.cost
 		if got := c.remaining(t, "bytes", "127.0.0.1"); got != left {

@@ -299,9 +299,8 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 			d.decision.RetryAfter = wait
 			for j, decision := range r.Outcome.Decisions {
 				rule := limitRule(r, j)
-				d.limits = append(d.limits, limitDecision{rule.id, r.Mode, denial{
-					demand: rule.demand, decision: undelayed(decision, rule.maxWait), answeredAt: now,
-				}})
+				remembered := denial{demand: rule.demand, decision: undelayed(decision, rule.maxWait), answeredAt: now}
+				d.limits = append(d.limits, limitDecision{rule.id, r.Mode, remembered})
 			}
 		} else {
 			d.decision.Allowed = true

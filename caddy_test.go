@@ -26,8 +26,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// The tests run real Caddys, in processes of their own: this test binary again,
-// told by its environment to be one.
+// The tests run each Caddy in a separate process. The process is this test binary with beCaddy in its
+// environment.
 
 const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 

@@ -17,7 +17,9 @@ import (
 // certainly stands, but for at most one second.
 //
 // The DenyCache doesn't notice if another instance gives events back or forgets a budget, or if the
-// clock of the store is set ahead. Then it still denies until the second is over.
+// clock of the store is set ahead. Then it still denies until the second is over. The DenyCache also
+// doesn't notice later charges to the budget, such as those of cheaper requests. Then the RetryAfter of
+// a repeated denial can be too short.
 //
 // If a limit denies a request, it also denies requests of the same key that cost as much or more, and
 // have the same or a smaller burst. So one remembered denial answers these, too.

@@ -1,5 +1,5 @@
-// Command plugintest is the newest Caddy with the rate limiter and the plugins that the recipes use.
-// It is a separate module, so that the plugins don't get into a Caddy built with this module.
+// Command plugintest is the newest Caddy with the rate limiter. It is a separate module, so that the
+// newest Caddy and the plugins that the tests use don't get into a Caddy built with this module.
 package main
 
 import (

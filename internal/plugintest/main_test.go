@@ -17,8 +17,8 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 )
 
-// The tests run Caddys in processes of their own: this test binary again, told by its environment to
-// be one.
+// The tests run each Caddy in a separate process. The process is this test binary with beCaddy in its
+// environment.
 
 const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 

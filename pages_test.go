@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -139,7 +140,16 @@ func TestSnippets(t *testing.T) {
 			case "json":
 				check = func() error { return validateFence(b.text) }
 			case "yaml":
-				check = func() error { return yaml.Unmarshal([]byte(b.text), new(any)) }
+				check = func() error {
+					documents := yaml.NewDecoder(strings.NewReader(b.text))
+					for {
+						if err := documents.Decode(new(any)); err == io.EOF {
+							return nil
+						} else if err != nil {
+							return err
+						}
+					}
+				}
 			case "", "go", "lua", "js", "java", "nginx", "ini", "promql", "dockerfile", "text", "console", "sh":
 				continue
 			default:

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -33,8 +34,8 @@ func (z *zone) limitBelowCost() *algorithms.Limit {
 		return nil
 	}
 	sets := []*limitSet{z.defaultSet}
-	for _, set := range z.planSets {
-		sets = append(sets, set)
+	for _, plan := range slices.Sorted(maps.Keys(z.planSets)) {
+		sets = append(sets, z.planSets[plan])
 	}
 	for _, set := range sets {
 		if set == nil {

@@ -8,7 +8,7 @@ require (
 	github.com/caddy-rate-limit/caddy-rate-limit v0.0.0-00010101000000-000000000000
 	github.com/caddyserver/caddy/v2 v2.11.9
 	github.com/go-redis/redis_rate/v10 v10.0.1
-	github.com/redis/go-redis/v9 v9.22.0
+	github.com/redis/go-redis/v9 v9.23.0
 )
 
 require (

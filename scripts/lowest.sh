@@ -4,8 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off
-GOTOOLCHAIN=${LOWEST_GO:-go$(go list -m -f '{{.GoVersion}}')}
-export GOTOOLCHAIN
+lowest=$(go list -m -f '{{.GoVersion}}')
+if [[ $(go env GOVERSION) == go${lowest%.*}.* ]]; then # any patch of this version will do
+	LOWEST_GO=local
+fi
+export GOTOOLCHAIN=${LOWEST_GO:-go$lowest}
 go version
 echo "Caddy $(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)"
 

@@ -33,6 +33,9 @@ func main() {
 			r.Out.Header.Del("Accept-Encoding") // a compressed body can't be read here
 		},
 		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode == http.StatusSwitchingProtocols {
+				return nil // a WebSocket
+			}
 			r.Header.Del("Content-Length") // only chunked responses have a trailer
 			r.Trailer = http.Header{field: nil}
 			r.Body = &counter{ReadCloser: r.Body, trailer: r.Trailer}

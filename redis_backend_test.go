@@ -35,6 +35,8 @@ func TestReloadInOutage(t *testing.T) {
 	c.reload(t, config("3s"))
 	c.waitForOutages(t, 2)
 	server.Thaw(t)
+	// A refund is lost if Redis still counts as failing.
+	eventually(t, "Redis works again for both", func() bool { return strings.Count(c.logged(), `"Redis works again"`) == 2 })
 	eventually(t, "Redis knows again of the request in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
 	g.pass <- struct{}{}
 	if status := <-held; status != 200 {

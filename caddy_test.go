@@ -253,6 +253,9 @@ func (c *caddyProcess) load(t testing.TB, config, contentType string) response {
 		t.Fatal(err)
 	}
 	c.settle(t)
+	if strings.Contains(r.body, `{"error":`) { // Caddy 2.10 says 200 if there are warnings, too
+		r.StatusCode = http.StatusBadRequest
+	}
 	return r
 }
 

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -300,8 +301,10 @@ func (p *pageRun) shell(t *testing.T, place string, script []command) (ok bool) 
 	if !script[0].compare { // nothing but its exit status tells how a command went
 		shell.Env = append(slices.Clone(p.env), "CURL_OPTIONS=--fail")
 	}
-	output, err := shell.CombinedOutput()
-	rest := p.asOnPage(strings.ReplaceAll(string(output), "\r", ""))
+	var printed pageOutput
+	shell.Stdout, shell.Stderr = &printed, &printed
+	err := shell.Run()
+	rest := p.asOnPage(strings.ReplaceAll(printed.text.String(), "\r", ""))
 	if err != nil {
 		t.Errorf("%s: %v\n%s\n%s", place, err, text.String(), rest)
 		return false
@@ -315,6 +318,18 @@ func (p *pageRun) shell(t *testing.T, place string, script []command) (ok bool) 
 		}
 	}
 	return true
+}
+
+// pageOutput is the output of the commands of a block. It has a bound, because a command that unexpectedly
+// succeeds can print a whole download.
+type pageOutput struct{ text strings.Builder }
+
+func (o *pageOutput) Write(text []byte) (int, error) {
+	const most = 1 << 20
+	if o.text.Len()+len(text) > most {
+		return 0, errors.New("the commands print too much")
+	}
+	return o.text.Write(text)
 }
 
 // tidyOutput removes what can't be seen: spaces at the ends of lines, and empty lines at the end.

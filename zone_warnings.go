@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -33,14 +32,7 @@ func (z *zone) limitBelowCost() *algorithms.Limit {
 	if z.mode != algorithms.Binary && z.mode != algorithms.Uniform {
 		return nil
 	}
-	sets := []*limitSet{z.defaultSet}
-	for _, plan := range slices.Sorted(maps.Keys(z.planSets)) {
-		sets = append(sets, z.planSets[plan])
-	}
-	for _, set := range sets {
-		if set == nil {
-			continue
-		}
+	for _, set := range z.limitSetsWithoutOverride() {
 		for _, l := range set.limits {
 			if z.fixedCost > l.Burst && !l.Algorithm().BinaryOnly {
 				return l

@@ -9,12 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // The tests run each Caddy in a separate process. The process is this test binary with beCaddy in its
@@ -36,12 +37,12 @@ var client = &http.Client{Timeout: time.Minute}
 // Caddyfile. The Caddyfile has no global options.
 func startCaddy(t *testing.T, caddyfile string, env ...string) string {
 	t.Helper()
-	site := freeAddress(t)
+	site := "127.0.0.1:" + redistest.FreePort(t)
 	file := filepath.Join(t.TempDir(), "Caddyfile")
 	if err := os.WriteFile(file, []byte("{\n\tadmin off\n}\n"+caddyfile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var log output
+	var log bytes.Buffer // to be read when the process has ended
 	process := exec.Command(os.Args[0], "run", "--config", file)
 	process.Env = append(append(os.Environ(), beCaddy+"=1", "SITE=http://"+site, "XDG_DATA_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir()), env...)
 	process.Stdout, process.Stderr = &log, &log
@@ -75,34 +76,6 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) string {
 			t.Fatal("Caddy does not serve")
 		}
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
-// output collects what a process writes. It can be read while the process runs.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // get sends a request with header fields and returns the status of the response.

@@ -18,24 +18,18 @@ import (
 // page links to.
 func TestGuarantees(t *testing.T) {
 	const file = "docs/guarantees.md"
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^)]*_test\\.go)\\)").FindAllSubmatch(page, -1)
-	if named := strings.Count(string(page), "`Test"); len(tests) != named || named < 60 {
+	page := readFile(t, file)
+	tests := regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^)]*_test\\.go)\\)").FindAllStringSubmatch(page, -1)
+	if named := strings.Count(page, "`Test"); len(tests) != named || named < 60 {
 		t.Errorf("%s links %d of %d tests to their files", file, len(tests), named)
 	}
 	for _, test := range tests {
-		source := filepath.Join("docs", string(test[2]))
-		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Error(err)
-		} else if !strings.Contains(string(text), fmt.Sprintf("\nfunc %s(t *testing.T) {\n", test[1])) {
+		source := filepath.Join("docs", test[2])
+		if !strings.Contains(readFile(t, source), fmt.Sprintf("\nfunc %s(t *testing.T) {\n", test[1])) {
 			t.Errorf("%s: there is no %s in %s", file, test[1], source)
 		}
 	}
-	for line := range strings.Lines(string(page)) {
+	for line := range strings.Lines(page) {
 		isRow := strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| event |")
 		if isRow && !strings.Contains(line, "`Test") {
 			t.Errorf("%s: no test for %s", file, line)

@@ -133,7 +133,7 @@ func (s source) constants(prefix string) (texts []string) {
 	for _, file := range s {
 		ast.Inspect(file, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, prefix) {
-				texts = append(texts, s.texts(spec.Values[0], nil)...)
+				texts = append(texts, s.texts(spec.Values[0])...)
 			}
 			return true
 		})
@@ -169,8 +169,8 @@ func isLogger(e ast.Expr) bool {
 	return false
 }
 
-// texts returns the texts that an expression in a function can be.
-func (s source) texts(e ast.Expr, in *ast.FuncDecl) (texts []string) {
+// texts returns the texts that an expression can be.
+func (s source) texts(e ast.Expr) (texts []string) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		text, err := strconv.Unquote(e.Value)
@@ -178,8 +178,8 @@ func (s source) texts(e ast.Expr, in *ast.FuncDecl) (texts []string) {
 			return []string{text}
 		}
 	case *ast.BinaryExpr:
-		for _, left := range s.texts(e.X, in) {
-			for _, right := range s.texts(e.Y, in) {
+		for _, left := range s.texts(e.X) {
+			for _, right := range s.texts(e.Y) {
 				texts = append(texts, left+right)
 			}
 		}
@@ -190,7 +190,7 @@ func (s source) texts(e ast.Expr, in *ast.FuncDecl) (texts []string) {
 				if f.Name.Name == "message" {
 					ast.Inspect(f, func(n ast.Node) bool {
 						if r, ok := n.(*ast.ReturnStmt); ok {
-							texts = append(texts, s.texts(r.Results[0], f)...)
+							texts = append(texts, s.texts(r.Results[0])...)
 						}
 						return true
 					})
@@ -233,7 +233,7 @@ func (s source) messages() (found []logMessage) {
 				name, message, made = call.Args[0].(*ast.SelectorExpr).Sel.Name, call.Args[1], f
 			}
 			level := strings.ToLower(strings.TrimSuffix(name, "Level"))
-			for _, text := range s.texts(message, f) {
+			for _, text := range s.texts(message) {
 				found = append(found, logMessage{text, level, fields(made)})
 			}
 		})

@@ -116,8 +116,7 @@ const maxAttempts = 4
 // rememberOverrides remembers the overrides of a [store.OverriddenError]. It reports whether err
 // is such an error: then the handler must try again.
 func (state *requestState) rememberOverrides(err error) bool {
-	var others *store.OverriddenError
-	is := errors.As(err, &others)
+	others, is := errors.AsType[*store.OverriddenError](err) // errors.As would allocate for each request
 	if !is {
 		return false
 	}

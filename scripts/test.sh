@@ -37,14 +37,15 @@ run() {
 }
 
 # In these tests one goroutine compares the Go functions with the scripts, or with what they
-# promise. The race detector has nothing to find there, and makes them several times slower.
-alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors)$'
+# promise, or counts allocations. The race detector has nothing to find there. It makes them several
+# times slower, and allocates.
+alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?)$'
 
 case "$*" in
 "")
 	run . -race -skip "$alone" $(go list ./... | grep -v /algorithms)
 	run . ./algorithms
-	run . -run "$alone" ./redisstore
+	run . -run "$alone" . ./redisstore ./store
 	run redisstore/linear -race ./... # a module of its own
 	run internal/plugintest ./...     # another one, with the newest Caddy
 	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and a third

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -12,8 +13,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Ban denies all requests of a key in its zone for a while, after the zone's limits have denied
-// the key often enough. While a ban is in force, the zone charges nothing.
+// Ban denies all requests of a key for a while, after the zone's limits have denied the key often
+// enough. While a ban is in force, the zone charges nothing.
 type Ban struct {
 	// How long a ban lasts; at least 1µs.
 	Duration caddy.Duration `json:"duration,omitempty"`
@@ -26,12 +27,20 @@ type Ban struct {
 	// ban for the time max, its next ban has the length of duration again (default: duration,
 	// so all bans have the same length).
 	Max caddy.Duration `json:"max,omitempty"`
+
+	// The requests that a ban denies. "zone": the requests of the zone. "handler": all requests of
+	// the handler whose key in the zone is banned, also requests that match leaves out. Each of
+	// these requests then looks up the ban in the store (default zone).
+	Scope string `json:"scope,omitempty"`
 }
 
 // compile returns the ban of a zone with these limits.
 func (b *Ban) compile(limits []*algorithms.Limit) (*algorithms.Ban, error) {
 	if b.Duration == 0 {
 		return nil, errors.New("ban has no duration: write how long it lasts, such as 1h")
+	}
+	if err := checkBanScope(b.Scope); err != nil {
+		return nil, fmt.Errorf("ban: %w", err)
 	}
 	ban := &algorithms.Ban{After: b.After, Duration: time.Duration(b.Duration).Microseconds(), Max: time.Duration(b.Max).Microseconds()}
 	for _, span := range []caddy.Duration{b.Duration, b.Max} {
@@ -64,15 +73,36 @@ func (b *Ban) describe() string {
 	if b == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%v after %d max %v", time.Duration(b.Duration), max(b.After, 1), time.Duration(max(b.Max, b.Duration)))
+	text := fmt.Sprintf("%v after %d max %v", time.Duration(b.Duration), max(b.After, 1), time.Duration(max(b.Max, b.Duration)))
+	if b.isForHandler() {
+		text += " scope handler"
+	}
+	return text
 }
 
-// unmarshalBan reads ban <duration> [after <n>] [max <duration>].
+// The values of the option scope.
+const (
+	banScopeZone    = "zone"
+	banScopeHandler = "handler"
+)
+
+func checkBanScope(scope string) error {
+	switch scope {
+	case "", banScopeZone, banScopeHandler:
+		return nil
+	}
+	return fmt.Errorf("scope must be zone or handler, not %q: write zone for the requests of the zone, or handler for all requests of the handler", scope)
+}
+
+// isForHandler reports whether a ban denies all requests of the handler.
+func (b *Ban) isForHandler() bool { return b != nil && b.Scope == banScopeHandler }
+
+// unmarshalBan reads ban <duration> [after <n>] [max <duration>] [scope zone|handler].
 func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	const example = "write for example ban 1h after 5 max 24h"
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args)%2 == 0 {
-		return nil, fmt.Errorf("ban takes a duration, and optionally after and max with a value each, but has %d values: %s", len(args), example)
+		return nil, fmt.Errorf("ban takes a duration, and optionally after, max and scope with a value each, but has %d values: %s", len(args), example)
 	}
 	b := new(Ban)
 	var err error
@@ -91,14 +121,49 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 				err = fmt.Errorf("max must be at least %v, the duration, not %v: write the longest ban, or leave it out",
 					time.Duration(b.Duration), time.Duration(b.Max))
 			}
+		case word == "scope" && b.Scope == "":
+			b.Scope = value
+			err = checkBanScope(value)
 		default:
-			err = fmt.Errorf("after the duration, ban takes only after and max, each once and with a value, not %q: %s", word, example)
+			err = fmt.Errorf("after the duration, ban takes only after, max and scope, each once and with a value, not %q: %s", word, example)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ban: %w", err)
 	}
 	return b, nil
+}
+
+// newBanLookup returns the ban of a zone without its limits and slots.
+func newBanLookup(z *zone) *limitSet {
+	set := &limitSet{ban: z.defaultSet.ban}
+	set.nameBudgets(z.name, z.keys)
+	return set
+}
+
+// collectBanLookup adds an entry that only looks up the ban of the request's key, in a zone that the
+// request doesn't belong to. It charges and counts nothing. A key with an empty placeholder has no
+// ban here: otherwise a ban of the empty key would deny all requests without such a value.
+func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *caddy.Replacer) error {
+	if z.factor.varies() {
+		if factor, _ := parseFactor(repl.ReplaceAll(string(z.factor), "")); factor == 0 {
+			return nil
+		}
+	}
+	if z.tooEarly(r, repl) {
+		if z.enforce == 0 {
+			return nil
+		}
+		return errTooEarly
+	}
+	key := z.keyOf(repl)
+	if !key.complete {
+		return nil
+	}
+	state.add(zoneEntry{zone: z, limitSet: z.banLookup, isBanLookup: true}, store.Request{
+		Zone: z.name, Key: key.text, Ban: z.banLookup.budgets[key.alternative].ban, Shadow: !z.enforces(key.text),
+	})
+	return nil
 }
 
 // banned reports whether a ban of the key is in force, or began with this request.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -32,6 +31,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	rate_limit [<matcher>] {
 //		zone <name> {
 //			match       { <request matchers> }  # or on one line; may repeat: one of them must match
+//			exempt      { <request matchers> }  # requests that pass unlimited; like match
 //			key         <value>...              # alternatives: the first one without an empty placeholder
 //			ipv4_prefix <bits>                  # addresses of one network share a key
 //			ipv6_prefix <bits>
@@ -66,9 +66,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			delay       <max> [<requests>]      # delay requests instead of denying them
 //			shadow                              # report, but deny and delay nothing
 //			enforce     <percent>               # deny requests of this share of the keys
-//			ban         <duration> [after <denials>] [max <duration>]  # deny all requests of a key
+//			ban         <duration> [after <denials>] [max <duration>] [scope zone|handler]  # deny all requests of a key
 //
-//			override <key> unlimited            # other limits for one key; may repeat
+//			override <key> unlimited            # other limits for one key, or none; may repeat
 //			override <key> {
 //				<limits>
 //			}
@@ -275,26 +275,9 @@ func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if name, ok := unknownMatcherName(err); ok {
-		return noMatcherError(name)
-	}
-	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
-		return positionedError{err} // Caddy's own matchers say where they are
-	}
-	if err != nil {
-		return err
-	}
-	for name, matcher := range set {
-		if string(matcher) == "null" {
-			return fmt.Errorf("match %s takes at least one value", name)
-		}
-	}
-	if len(set) == 0 {
-		return errors.New("match takes at least one matcher: write for example match path /api/*, or leave it out for all requests")
-	}
+	set, err := matcherSet(d, "path /api/*, or leave it out for all requests")
 	c.MatcherSetsRaw = append(c.MatcherSetsRaw, set)
-	return nil
+	return err
 }
 
 // unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }.

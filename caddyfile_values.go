@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // This file has a reader for each kind of value in a Caddyfile. Errors name the option, the value
@@ -32,6 +33,30 @@ func noValue(d *caddyfile.Dispenser) error {
 		return fmt.Errorf("%s takes no value, not %q", option, d.Val())
 	}
 	return nil
+}
+
+// matcherSet reads an option with request matchers, in a block or on one line.
+func matcherSet(d *caddyfile.Dispenser, example string) (caddy.ModuleMap, error) {
+	option := d.Val()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if name, ok := unknownMatcherName(err); ok {
+		return nil, noMatcherError(option, name)
+	}
+	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
+		return nil, positionedError{err} // Caddy's own matchers say where they are
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, matcher := range set {
+		if string(matcher) == "null" {
+			return nil, fmt.Errorf("%s %s takes at least one value", option, name)
+		}
+	}
+	if len(set) == 0 {
+		return nil, fmt.Errorf("%s takes at least one matcher: write for example %s %s", option, option, example)
+	}
+	return set, nil
 }
 
 // onOff reads an option that is true without a value, and false with the value off.

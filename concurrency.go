@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -30,13 +32,19 @@ func checkConcurrency(n int64) error {
 // checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
 // need a limit, unless an override may have one.
 func (c *Zone) checkConcurrencyOnly() error {
-	if c.RuntimeOverrides {
-		return nil
-	}
 	for _, set := range c.Override {
 		if set != nil && !set.Unlimited {
 			return nil
 		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
+		if c.Override[key] != nil {
+			return fmt.Errorf("override %q unlimited lifts only limits, and the zone has only concurrency: "+
+				"write exempt with a matcher instead, such as exempt client_ip 203.0.113.0/24, to let requests pass without a slot", key)
+		}
+	}
+	if c.RuntimeOverrides {
+		return nil
 	}
 	for _, s := range zoneSettings() {
 		if s.needsLimits && s.value(c) != nil {

@@ -85,7 +85,7 @@ func (h *Handler) decide(ctx context.Context, state *requestState) error {
 // it ends.
 func (state *requestState) mayNeedCorrections() bool {
 	for i := range state.entries {
-		if e := &state.entries[i]; e.Slots != nil || e.zone.settle != nil {
+		if e := &state.entries[i]; e.Slots != nil || e.zone.settle != nil && len(e.Limits) > 0 {
 			return true
 		}
 	}

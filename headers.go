@@ -75,18 +75,20 @@ func (state *requestState) setDraftFields(h http.Header) {
 		if e.Shadow {
 			continue
 		}
-		if policy != "" {
+		own := e.limitSet.policyItems
+		if e.zone.factor.varies() {
+			own = e.limitSet.formatPolicyItems(e.Limits)
+		}
+		if policy != "" && own != "" {
 			policy += ", "
 		}
-		if e.zone.factor.varies() {
-			policy += e.limitSet.formatPolicyItems(e.Limits)
-		} else {
-			policy += e.limitSet.policyItems
-		}
+		policy += own
 		items = e.appendRateLimitItems(items, state.allowed)
 	}
 	state.fieldRoom = [2]string{policy, string(items)}
-	appendField(h, httpfields.RateLimitPolicy, state.fieldRoom[0:1:1])
+	if policy != "" { // empty if the zones have only a ban
+		appendField(h, httpfields.RateLimitPolicy, state.fieldRoom[0:1:1])
+	}
 	if len(items) > 0 { // empty if a ban denies, because then no limit is asked
 		appendField(h, httpfields.RateLimit, state.fieldRoom[1:2:2])
 	}

@@ -41,7 +41,8 @@ func (k Key) MarshalJSON() ([]byte, error) {
 // requestKey is the key of a request in a zone: the owner of the budget that it is charged to.
 type requestKey struct {
 	text        string
-	alternative int // the index of the zone's key that made the text
+	alternative int  // the index of the zone's key that made the text
+	complete    bool // no placeholder was empty
 	// network is the text as a network, if the text comes from an address placeholder.
 	// Otherwise network is not valid, even if the text looks like an address.
 	network netip.Prefix
@@ -56,7 +57,7 @@ func (z *zone) keyOf(repl *caddy.Replacer) requestKey {
 		value, complete := t.expand(repl)
 		if complete || i == last {
 			text, network := t.normalize(value)
-			return requestKey{text, i, network}
+			return requestKey{text, i, complete, network}
 		}
 	}
 	return requestKey{}

@@ -36,7 +36,7 @@ func newCollector() *collector {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
 			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
 				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
-				"or error (the store could not decide).")),
+				"exempt (by a matcher of exempt), or error (the store could not decide).")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -136,10 +136,11 @@ const (
 	outcomeError
 	outcomeOverridden
 	outcomeBanned
+	outcomeExempt
 	outcomeCount
 )
 
-var outcomeLabels = [outcomeCount]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned"}
+var outcomeLabels = [outcomeCount]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned", "exempt"}
 
 // countOutcomes counts the outcomes of a decided request, and how long the decision took.
 func (state *requestState) countOutcomes(took time.Duration) {
@@ -155,19 +156,19 @@ func (state *requestState) countOutcomes(took time.Duration) {
 }
 
 // outcomeLabel returns the outcome of a decided request in the zone. If the store didn't ask
-// the zone, ok is false.
+// the zone, or the request doesn't belong to the zone and isn't banned, ok is false.
 func (e *zoneEntry) outcomeLabel(allowed bool) (label outcomeLabel, ok bool) {
 	switch verdict := e.Outcome.Verdict; {
-	case e.limitSet.unlimited:
-		return outcomeOverridden, true
-	case verdict == store.NotAsked:
-		return 0, false
 	case e.denies() && e.Shadow:
 		return outcomeShadowDenied, true
 	case verdict == store.Banned:
 		return outcomeBanned, true
 	case verdict == store.Denied:
 		return outcomeDenied, true
+	case e.limitSet.unlimited:
+		return outcomeOverridden, true
+	case verdict == store.NotAsked || e.isBanLookup:
+		return 0, false
 	case allowed && e.requiredDelay() > 0:
 		return outcomeDelayed, true
 	default:

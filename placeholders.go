@@ -64,9 +64,6 @@ func emptyPlaceholderField(field string) (value any, ok bool) {
 
 // placeholderField returns the value of a field of the zone, and whether there is such a field.
 func (e *zoneEntry) placeholderField(field string) (value any, ok bool) {
-	if e.limitSet.unlimited {
-		return emptyPlaceholderField(field)
-	}
 	d, quota := e.tightestLimit()
 	if d.NotAsked && (!e.denies() || field != "retry_after" && field != "allowed" && field != "banned") {
 		return "", true // the limits were not asked, for example because a ban denies

@@ -16,7 +16,8 @@ import (
 
 // LimitSet holds the limits of some keys, or leaves these keys unlimited.
 type LimitSet struct {
-	// Pass all requests, and charge nothing in this zone. This excludes limits (default false).
+	// No limit in this zone. The zone's concurrency and ban still apply. This excludes limits
+	// (default false).
 	Unlimited bool `json:"unlimited,omitempty"`
 
 	// The limits. Equal limits of a zone share their budgets (default: none, which needs
@@ -153,7 +154,7 @@ func (set *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*l
 		if len(set.Limits) > 0 {
 			return nil, errors.New("unlimited and limits don't go together: write one of the two")
 		}
-		return &limitSet{unlimited: true}, nil
+		return c.compileUnlimited(outage)
 	}
 	return set.compileOptional(c, factor, outage)
 }
@@ -186,15 +187,24 @@ func (set *LimitSet) compileOptional(c *Zone, factor int64, outage storeErrorPol
 			made.shares = append(made.shares, part)
 		}
 	}
-	if c.Ban != nil {
-		if made.ban, err = c.Ban.compile(made.limits); err != nil {
-			return nil, err
-		}
-	}
+	return made, made.addSlotsAndBan(c, made.limits, outage)
+}
+
+// compileUnlimited returns the set of keys without a limit. Slots and bans apply to them, too.
+func (c *Zone) compileUnlimited(outage storeErrorPolicy) (*limitSet, error) {
+	made := &limitSet{unlimited: true}
+	return made, made.addSlotsAndBan(c, anyLimits, outage)
+}
+
+// addSlotsAndBan adds the slots of the zone, and its ban, whose window is the longest one of limits.
+func (set *limitSet) addSlotsAndBan(c *Zone, limits []*algorithms.Limit, outage storeErrorPolicy) (err error) {
 	if c.Concurrency > 0 {
-		made.slots = &store.Slots{Limit: c.Concurrency, Share: outage.slotShare(c.Concurrency)}
+		set.slots = &store.Slots{Limit: c.Concurrency, Share: outage.slotShare(c.Concurrency)}
 	}
-	return made, nil
+	if c.Ban != nil {
+		set.ban, err = c.Ban.compile(limits)
+	}
+	return err
 }
 
 // nameBudgets fills in the names of the budgets, for each of the zone's alternative keys.

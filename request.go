@@ -13,7 +13,7 @@ import (
 // lives as long as the request.
 type requestState struct {
 	handler      *Handler
-	entries      []zoneEntry     // one per zone that the request belongs to
+	entries      []zoneEntry     // one per zone that limits the request
 	requests     []store.Request // one per entry
 	decided      bool            // the store has decided
 	allowed      bool            // by all zones
@@ -35,13 +35,14 @@ type requestState struct {
 	fieldRoom      [2]string
 }
 
-// zoneEntry is the part of a requestState about one zone that the request belongs to.
+// zoneEntry is the part of a requestState about one zone that limits the request.
 type zoneEntry struct {
 	zone     *zone
 	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
-	settled  bool  // the response tells the true cost; see [Settle]
-	trueCost int64 // how many events that is
+	isBanLookup bool  // the request doesn't belong to the zone; see [requestState.collectBanLookup]
+	settled     bool  // the response tells the true cost; see [Settle]
+	trueCost    int64 // how many events that is
 }
 
 // newRequestState returns the state of a request that comes to the handler.
@@ -58,17 +59,37 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 	return state
 }
 
-// collect fills in the zones that the request belongs to, and one store request per zone. It is
+// collect fills in the zones that limit the request, and one store request per zone: the zones that
+// the request belongs to, and the zones whose ban applies to all requests of the handler. It is
 // called again if the store knows other overrides than this instance; attempt counts the calls
 // from 0.
 func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
 	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
 	for i, z := range state.handler.zones {
+		if z.unlimited {
+			continue
+		}
 		matches, err := z.matches(r)
 		if err != nil {
 			return err
 		}
+		if !matches && z.banLookup == nil {
+			continue
+		}
+		exempt, err := z.exempts(r)
+		if err != nil {
+			return err
+		}
+		if exempt {
+			if matches && attempt == 0 {
+				z.metrics.countOutcome(outcomeExempt)
+			}
+			continue
+		}
 		if !matches {
+			if err := state.collectBanLookup(z, r, repl); err != nil {
+				return err
+			}
 			continue
 		}
 		state.checkKeySource(i, r)
@@ -90,22 +111,23 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 		if attempt == maxAttempts-1 {
 			override = nil
 		}
-		request := store.Request{Zone: z.name, Key: key.text, Override: override}
+		b := &limits.budgets[key.alternative]
+		request := store.Request{
+			Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
+		}
 		switch {
 		case !limits.unlimited:
-			b := &limits.budgets[key.alternative]
-			request.Limits, request.Slots, request.Ban = scaleLimits(b.limits, factor), b.slots, b.ban
-			request.Mode, request.Cost, request.Shadow = z.mode, z.costOf(repl), !z.enforces(key.text)
+			request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, z.costOf(repl)
+		case b.slots != nil || b.ban != nil: // they apply without limits, too
 		case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
-			request.Shadow = true
+			request.Shadow = true // an unlimited key passes also while the store fails
 		default:
 			if attempt == 0 {
 				z.metrics.countOutcome(outcomeOverridden)
 			}
 			continue
 		}
-		state.entries = append(state.entries, zoneEntry{zone: z, limitSet: limits})
-		state.requests = append(state.requests, request)
+		state.add(zoneEntry{zone: z, limitSet: limits}, request)
 	}
 	for i := range state.entries {
 		state.entries[i].Request = &state.requests[i]
@@ -114,6 +136,12 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 		state.requests[0].Outcome.Decisions = state.decisionRoom[:0]
 	}
 	return nil
+}
+
+// add adds an entry and its store request.
+func (state *requestState) add(e zoneEntry, request store.Request) {
+	state.entries = append(state.entries, e)
+	state.requests = append(state.requests, request)
 }
 
 // denies reports whether the zone denies the request, or would without shadow mode.

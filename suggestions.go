@@ -352,19 +352,21 @@ func unknownMatcherName(err error) (name string, ok bool) {
 	return parts[1], true
 }
 
-// noMatcherError returns the error for a name in match that is no request matcher.
-func noMatcherError(name string) error {
+// noMatcherError returns the error for a name in match or exempt that is no request matcher.
+func noMatcherError(option, name string) error {
 	switch {
-	case strings.HasPrefix(name, "@"):
+	case strings.HasPrefix(name, "@") && option == "match":
 		return fmt.Errorf("match takes matchers, not the matcher name %s: write for example\n"+
 			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
+	case strings.HasPrefix(name, "@"):
+		return fmt.Errorf("%s takes matchers, not the matcher name %s: write for example %[1]s client_ip 203.0.113.0/24", option, name)
 	case strings.HasPrefix(name, "/"):
-		return fmt.Errorf("match takes matchers with their names, not %q: write match path %[1]s", name)
+		return fmt.Errorf("%s takes matchers with their names, not %q: write %[1]s path %[2]s", option, name)
 	}
 	if slices.Contains(zoneOptions(), name) {
-		return fmt.Errorf("match has no matcher %q, which is an option of the zone: write } above it, to close match", name)
+		return fmt.Errorf("%s has no matcher %q, which is an option of the zone: write } above it, to close %[1]s", option, name)
 	}
-	return fmt.Errorf("match has no matcher %q: write one of Caddy's request matchers, for example match path /api/*", name)
+	return fmt.Errorf("%s has no matcher %q: write one of Caddy's request matchers, for example %[1]s path /api/*", option, name)
 }
 
 // addressForm is how RussellLuo's rate_limit names addresses: {remote.ip}, or

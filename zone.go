@@ -24,6 +24,10 @@ type Zone struct {
 	// sets matches it (default: all requests).
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
+	// The requests of the zone that pass unlimited. A request is exempt if one of the matcher sets
+	// matches it. The zone then looks up no ban, takes no slot and charges nothing (default: none).
+	ExemptRaw caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
+
 	// The key: text with placeholders, by their full names, such as {http.vars.client_ip}.
 	// Requests with the same key share a budget. Of several values, the first one without an
 	// empty placeholder is the key. If all values have an empty placeholder, the last one is the
@@ -117,6 +121,7 @@ type Zone struct {
 type zone struct {
 	name       string
 	matchers   caddyhttp.MatcherSets
+	exempt     caddyhttp.MatcherSets
 	keys       []keyTemplate
 	defaultSet *limitSet // for keys without an override, and values that plan doesn't list
 	overrides  overrides // of the configuration
@@ -127,6 +132,7 @@ type zone struct {
 	compileOverride  func(*LimitSet) (*limitSet, error)
 	planBy           keyTemplate
 	planSets         map[string]*limitSet // by the value of planBy
+	banLookup        *limitSet            // the ban alone, for requests of other zones; nil: none is looked up
 	mode             algorithms.Mode
 	cost             Number
 	fixedCost        int64        // of every request, if cost doesn't vary
@@ -170,14 +176,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	} else if c.Enforce != nil {
 		z.enforce = *c.Enforce
 	}
-	if c.MatcherSetsRaw != nil {
-		matchers, err := ctx.LoadModule(c, "MatcherSetsRaw")
-		if err != nil {
-			return nil, fmt.Errorf("match: %w", err)
-		}
-		if err := z.matchers.FromInterface(matchers); err != nil {
-			return nil, fmt.Errorf("match: %w", err)
-		}
+	if err := z.loadMatchers(ctx, c); err != nil {
+		return nil, err
 	}
 	if c.Cost != "" && !c.Cost.varies() {
 		z.fixedCost, _ = parseCost(string(c.Cost)) // checked above
@@ -199,18 +199,17 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	if err := c.checkPlaceholders(name, h.app.placeholderSources(ctx), h.logger); err != nil {
 		return nil, err
 	}
-	z.eachLimitSet(func(set *limitSet) {
-		if !set.unlimited {
-			set.nameBudgets(z.name, z.keys)
-		}
-	})
+	z.eachLimitSet(func(set *limitSet) { set.nameBudgets(z.name, z.keys) })
+	if c.Ban.isForHandler() {
+		z.banLookup = newBanLookup(z)
+	}
 	z.runtimeOverrides = c.RuntimeOverrides
 	z.compileOverride = func(set *LimitSet) (*limitSet, error) {
 		made, err := set.compile(c, factor, h.storeErrorPolicy)
 		if err == nil {
 			err = z.checkWork(made)
 		}
-		if err == nil && !made.unlimited {
+		if err == nil {
 			made.nameBudgets(z.name, z.keys)
 		}
 		return made, err
@@ -330,11 +329,29 @@ func (c *Zone) checkCompatible(limits []*algorithms.Limit) error {
 	return nil
 }
 
+// loadMatchers loads the matchers of match and exempt.
+func (z *zone) loadMatchers(ctx caddy.Context, c *Zone) error {
+	load := func(option, field string, raw caddyhttp.RawMatcherSets, sets *caddyhttp.MatcherSets) error {
+		if raw == nil {
+			return nil
+		}
+		matchers, err := ctx.LoadModule(c, field)
+		if err == nil {
+			err = sets.FromInterface(matchers)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", option, err)
+		}
+		return nil
+	}
+	return errors.Join(
+		load("match", "MatcherSetsRaw", c.MatcherSetsRaw, &z.matchers),
+		load("exempt", "ExemptRaw", c.ExemptRaw, &z.exempt),
+	)
+}
+
 // matches reports whether a request belongs to the zone.
 func (z *zone) matches(r *http.Request) (bool, error) {
-	if z.unlimited {
-		return false, nil
-	}
 	if len(z.matchers) == 0 {
 		return true, nil
 	}

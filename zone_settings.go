@@ -87,6 +87,11 @@ func zoneSettings() []zoneSetting {
 			value: func(c *Zone) any { return unlessZero(len(c.MatcherSetsRaw)) },
 			read:  (*Zone).unmarshalMatch,
 		}},
+		{name: "exempt", repeatable: true, zoneValue: zoneValue{
+			value: func(c *Zone) any { return unlessZero(len(c.ExemptRaw)) },
+			read:  (*Zone).unmarshalExempt,
+			check: (*Zone).checkExempt,
+		}},
 		{
 			name: "key", inMholt: true, identifies: true, shown: true,
 			zoneValue: zoneValue{

@@ -10,8 +10,15 @@ import (
 
 // This file warns of settings that are valid, but can't mean what they say.
 
-// warnOfSettings warns of costs that never fit, and of keys that are never used.
+// warnOfSettings warns of matchers that limit more than they seem to, of costs that never fit, and of
+// keys that are never used.
 func (z *zone) warnOfSettings() {
+	if pair := z.config.matchersOfOneBlock(); pair != nil {
+		z.handler.logger.Warn("a request belongs to a zone if one match of the zone matches it, "+
+			"and one of these two matchers alone matches most requests: "+
+			"if a request must match both, write both in one block, match { ... }",
+			zap.String("zone", z.name), zap.Strings("matchers", pair))
+	}
 	if l := z.limitBelowCost(); l != nil {
 		z.handler.logger.Warn("each request costs more than a limit of its zone ever allows, so the zone denies them all: "+
 			"write a lower cost, or a limit with more events or a larger burst",
@@ -24,6 +31,31 @@ func (z *zone) warnOfSettings() {
 				zap.String("zone", z.name), zap.String("value", shortenPlaceholders(t.text)))
 		}
 	}
+}
+
+// wideMatchers are request matchers that match most requests of a site.
+var wideMatchers = []string{"method", "not", "protocol", "tls"}
+
+// matchersOfOneBlock returns two matchers, each alone in a match, that were probably meant to be in
+// one block. It returns nil if there are none. Of two alternatives that differ, a wide matcher leaves
+// little for the other one. Of two nots, each matches the requests that the other leaves out.
+func (c *Zone) matchersOfOneBlock() []string {
+	var alone []string
+	for _, set := range c.MatcherSetsRaw {
+		for name := range set {
+			if len(set) == 1 {
+				alone = append(alone, name)
+			}
+		}
+	}
+	for i, wide := range alone {
+		for j, other := range alone {
+			if i != j && slices.Contains(wideMatchers, wide) && (other != wide || other == "not") {
+				return []string{wide, other}
+			}
+		}
+	}
+	return nil
 }
 
 // limitBelowCost returns a limit, of the zone or of a plan, that denies each request because of its

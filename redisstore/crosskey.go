@@ -147,7 +147,7 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 					d.RetryAfter = d.ResetAfter // the request fits by then, maybe sooner
 				}
 			}
-		} else if r.Outcome.Verdict == store.Allowed {
+		} else if r.Outcome.Verdict == store.Allowed && len(r.Limits) > 0 {
 			costless, positions = append(costless, store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: r.Mode}), append(positions, i)
 		}
 		charged.Outcome.Decisions = slices.Clone(r.Outcome.Decisions)

@@ -194,6 +194,8 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 		key.id = rule.id
 		d := findDenial(s.byBudget[key], rule, now)
 		switch {
+		case d != nil && rule.limit == nil && len(d.limits) < len(r.Limits):
+			return false, true // the request of the denial had no limits, so their waits are unknown
 		case (d == nil || r.Shadow) && (rule.limit == nil || rule.limit.KeptAfterReset()):
 			return false, true // the ban may have to count a denial, or the budget may have to begin
 		case d == nil:
@@ -335,6 +337,9 @@ func (c *DenyCache) addLocked(s *denyShard, key budgetKey, d denial) {
 		old = 0
 	}
 	if old >= 0 {
+		if len(d.limits) == 0 { // a request without limits has denied, and the others still apply
+			d.limits = denials[old].limits
+		}
 		denials = slices.Delete(denials, old, old+1)
 	} else if !hasRoom {
 		return

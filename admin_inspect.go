@@ -146,6 +146,9 @@ func (z *zone) limitSetsInForce(key, runtime string) (v *overrideView, sets [][]
 // distinctLimits returns the limits of all these sets for one alternative, each limit once.
 func distinctLimits(sets []namedLimitSet, alternative int) (limits []store.Limit) {
 	for _, set := range sets {
+		if set.limitSet == nil {
+			continue
+		}
 		for _, l := range set.budgets[alternative].limits {
 			if !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
 				limits = append(limits, l)

@@ -30,26 +30,23 @@ func checkConcurrency(n int64) error {
 }
 
 // checkConcurrencyOnly checks a zone with concurrency and without limits. It rejects options that
-// need a limit, unless an override may have one.
+// need a limit, and overrides that lift the limits, unless an override may have a limit.
 func (c *Zone) checkConcurrencyOnly() error {
 	for _, set := range c.Override {
 		if set != nil && !set.Unlimited {
 			return nil
 		}
 	}
+	for _, s := range zoneSettings() {
+		if s.needsLimits && s.value(c) != nil && !c.RuntimeOverrides {
+			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
+				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
 		if c.Override[key] != nil {
 			return fmt.Errorf("override %q unlimited lifts only limits, and the zone has only concurrency: "+
-				"write exempt with a matcher instead, such as exempt client_ip 203.0.113.0/24, to let requests pass without a slot", key)
-		}
-	}
-	if c.RuntimeOverrides {
-		return nil
-	}
-	for _, s := range zoneSettings() {
-		if s.needsLimits && s.value(c) != nil {
-			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
-				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
+				"write exempt instead, with a matcher such as client_ip 203.0.113.0/24, to let requests pass without a slot", key)
 		}
 	}
 	return nil

@@ -148,7 +148,7 @@ func TestConcurrencyAndLimits(t *testing.T) {
 		r := c.get(t, "/")
 		r.want(t, 429, "Retry-After", "1", "RateLimit-Policy", policy, "RateLimit", `"api";r=4, "api/2";r=99, "api/3";r=0;t=1`, "X-RateLimit-Limit", "1", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1")
 		r.wantProblem(t, 429, "quota-exceeded", "api/3")
-		c.get(t, "/?key=free").want(t, 200, "RateLimit", "")
+		c.get(t, "/?key=free").want(t, 200, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`, "RateLimit", `"api";r=0`)
 	}
 	g.pass <- struct{}{}
 	<-held

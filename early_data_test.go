@@ -69,6 +69,22 @@ https://localhost:`+port+` {
 			fixed_window 5 1h
 		}
 	}
+	rate_limit /banned/* {
+		zone banned {
+			match path /banned/zone
+			exempt path /banned/exempt
+			key {header.Api-Key} {remote_host}
+			ipv6_prefix 64
+			fixed_window 5 1h
+			ban 1h scope handler
+		}
+	}
+	rate_limit /exempt {
+		zone exempt {
+			exempt client_ip 192.0.2.0/24
+			fixed_window 5 1h
+		}
+	}
 	respond "{http.request.tls.resumed}"
 }
 `)
@@ -150,6 +166,11 @@ https://localhost:`+port+` {
 	early("/address", 200, "Api-Key", "known").want(t, 200, "RateLimit", `"addresses";r=4;t=3600`)
 	early("/shadow", 200)
 	early("/neither", 200)
+	// A ban of an address can't be looked up, nor can an address be exempt.
+	early("/banned/other", http.StatusTooEarly)
+	early("/banned/exempt", 200)
+	early("/banned/other", 200, "Api-Key", "known")
+	early("/exempt", http.StatusTooEarly)
 	// With the handshake it is charged, and so far nobody was.
 	r, err := request(false, "/both")
 	if err != nil {

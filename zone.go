@@ -335,7 +335,8 @@ func (z *zone) loadMatchers(ctx caddy.Context, c *Zone) error {
 		if raw == nil {
 			return nil
 		}
-		matchers, err := ctx.LoadModule(c, field)
+		drained := *c // LoadModule empties the field, but later checks of the zone read it
+		matchers, err := ctx.LoadModule(&drained, field)
 		if err == nil {
 			err = sets.FromInterface(matchers)
 		}

@@ -23,6 +23,19 @@ func TestWarningsOfSettings(t *testing.T) {
 				default unlimited
 			}
 		}
+		zone every_post {
+			match method POST
+			match path /login
+			gcra 10 1h
+		}
+		zone one_block {
+			match {
+				method POST
+				path /login
+			}
+			match path /signup
+			gcra 10 1h
+		}
 		zone just_fits {
 			cost 20
 			token_bucket 10 1h 20
@@ -54,6 +67,7 @@ func TestWarningsOfSettings(t *testing.T) {
 		}
 	`))
 	for message, want := range map[string]string{
+		"if one match of the zone":     "every_post ",
 		"each request costs more":      "plan_too_dear too_dear ",
 		"a value of key is never empt": "second_unused text_first ",
 	} {

@@ -139,6 +139,87 @@ func testBanCountsOwnDenials(t *testing.T, s Store) {
 	}
 }
 
+// testBanLookup takes with requests that only ask about a ban. They are denied while it stands, and
+// change nothing: they count no denial and end no window, whatever the window that they have.
+func testBanLookup(t *testing.T, s Store) {
+	limit := Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1000 * minute})
+	ban := Ban(t, "z", algorithms.Ban{After: 2, Window: 10 * minute, Duration: minute, Max: 2 * minute})
+	lookUps := [][]store.Request{
+		{{Zone: "z", Key: "k", Ban: ban, Outcome: staleOutcome}},
+		{{Zone: "z", Key: "k", Ban: Ban(t, "z", algorithms.Ban{After: 1, Window: 1, Duration: 1, Max: 1}), Outcome: staleOutcome}},
+	}
+	beside := newRequest("other", "k2", 1, Limit(t, "other", Quotas(100, minute)[0]))
+	// lookUp asks alone, and beside a request of another zone, which is charged only if both pass.
+	lookUp := func(after, rest algorithms.Micros) {
+		t.Helper()
+		for _, alone := range lookUps {
+			for _, requests := range [][]store.Request{alone, append(alone[:1:1], beside...)} {
+				allowed := takeAt(t, s, start+after, requests)
+				o, want := requests[0].Outcome, store.BanOutcome{Stands: rest > 0, EndsAfter: rest}
+				if verdict := map[bool]store.Verdict{true: store.Allowed, false: store.Banned}[rest == 0]; o.Verdict != verdict || o.Ban != want || allowed != (rest == 0) {
+					t.Errorf("after %d µs: allowed %v, %+v, want a ban for %d µs", after, allowed, o, rest)
+				}
+				if len(requests) == 1 {
+					continue
+				}
+				if d := requests[1].Outcome.Decisions; allowed && d[0].Charged != 1 || !allowed && d[0].Charged != 0 {
+					t.Errorf("after %d µs: the other zone's decision is %+v", after, d)
+				}
+			}
+		}
+	}
+	take := func(after algorithms.Micros, allowed bool, want store.BanOutcome) {
+		t.Helper()
+		r := newBanRequest("z", "k", 1, limit, ban)
+		if got := takeAt(t, s, start+after, r); got != allowed || r[0].Outcome.Ban != want {
+			t.Errorf("after %d µs: allowed %v, %+v, want %+v", after, got, r[0].Outcome.Ban, want)
+		}
+	}
+	lookUp(0, 0)
+	take(0, true, store.BanOutcome{})
+	lookUp(1, 0)
+	take(1, false, store.BanOutcome{})
+	for after := range algorithms.Micros(5) {
+		lookUp(2+after*minute, 0)
+	}
+	take(5*minute, false, store.BanOutcome{Began: true, EndsAfter: minute})
+	lookUp(5*minute, minute)
+	lookUp(6*minute-1, 1)
+	take(6*minute-1, false, store.BanOutcome{Stands: true, EndsAfter: 1})
+	lookUp(6*minute, 0)
+	take(6*minute, false, store.BanOutcome{})
+	lookUp(6*minute, 0)
+	take(6*minute, false, store.BanOutcome{Began: true, EndsAfter: 2 * minute})
+	lookUp(6*minute, 2*minute)
+	// A clock that steps back moves the ban with it, and still nothing is saved.
+	lookUp(0, 2*minute)
+	lookUp(7*minute, minute)
+	// Another key, and a shadow, pass.
+	other := []store.Request{{Zone: "z", Key: "other", Ban: ban}}
+	shadow := []store.Request{{Zone: "z", Key: "k", Ban: ban, Shadow: true}}
+	for _, free := range [][]store.Request{other, shadow} {
+		if !takeAt(t, s, start+7*minute, free) {
+			t.Errorf("%+v is denied", free[0])
+		}
+	}
+	if o := shadow[0].Outcome; o.Verdict != store.Banned || o.Ban.EndsAfter != minute {
+		t.Errorf("the outcome of a shadow: %+v", o)
+	}
+	// Slots beside a ban and without limits are taken unless the key is banned.
+	slots := &store.Slots{ID: store.SlotsID("z", ""), Limit: 2}
+	for _, test := range []struct {
+		after   algorithms.Micros
+		verdict store.Verdict
+		taken   bool
+	}{{7 * minute, store.Banned, false}, {8 * minute, store.Allowed, true}, {8 * minute, store.Allowed, true}, {8 * minute, store.Denied, false}} {
+		r := []store.Request{{Zone: "z", Key: "k", Ban: ban, Slots: slots, Outcome: staleOutcome}}
+		takeAt(t, s, start+test.after, r)
+		if o := r[0].Outcome; o.Verdict != test.verdict || o.Slots.Taken != test.taken || o.Ban.Began {
+			t.Errorf("after %d µs: %+v, want verdict %d", test.after, o, test.verdict)
+		}
+	}
+}
+
 // testBanConcurrency sends many requests at once. The limit denies exactly as many as the ban counts, and
 // the ban denies all others.
 func testBanConcurrency(t *testing.T, s Store) {

@@ -83,6 +83,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"slots under concurrency", testSlotsConcurrency},
 		{"bans", testBan},
 		{"bans for its own denials", testBanCountsOwnDenials},
+		{"bans that are only looked up", testBanLookup},
 		{"bans under concurrency", testBanConcurrency},
 		changeTest("overrides", testOverrides),
 		changeTest("overrides of several keys", testOverridesOfKeys),

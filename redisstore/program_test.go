@@ -189,6 +189,9 @@ func (p *program) addZone(r *rand.Rand, z int) {
 			q.Limits = nil
 		}
 	}
+	if q.Ban != nil && r.IntN(5) == 0 { // only looks the ban up
+		q.Limits = nil
+	}
 	p.requests, p.inForce = append(p.requests, q), append(p.inForce, "")
 	p.states = append(p.states, zoneState{budgets: make([]algorithms.State, len(q.Limits))})
 }

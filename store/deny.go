@@ -337,7 +337,7 @@ func (c *DenyCache) addLocked(s *denyShard, key budgetKey, d denial) {
 		old = 0
 	}
 	if old >= 0 {
-		if len(d.limits) == 0 { // a request without limits has denied, and the others still apply
+		if len(d.limits) == 0 && denials[old].stands(0, d.answeredAt) { // still the same ban
 			d.limits = denials[old].limits
 		}
 		denials = slices.Delete(denials, old, old+1)

@@ -24,7 +24,7 @@ func TestDenyCacheIsRight(t *testing.T) {
 			return
 		}
 	}
-	names := []string{"ban", "slots"}
+	names := []string{"ban", "ban looked up", "slots"}
 	for _, a := range algorithms.All() {
 		names = append(names, a.Name)
 	}
@@ -83,6 +83,9 @@ func checkDenyCache(t *testing.T, seed uint64, hits map[string]int) {
 				r.Mode, r.MaxWait = algorithms.Mode(rng.IntN(4)), 0
 			}
 			r.Ban, r.Slots = bans[z], slots[z]
+			if r.Ban != nil && rng.IntN(3) == 0 { // only looks the ban up
+				r.Limits, r.Slots, r.Cost, r.MaxWait, r.Mode = nil, nil, 0, 0, algorithms.Binary
+			}
 			requests = append(requests, r)
 		}
 		return requests
@@ -153,6 +156,9 @@ func checkCached(t *testing.T, seed uint64, f *failing, requests []store.Request
 		case r.Ban != nil: // else it may count
 			want = store.Banned
 			hits["ban"]++
+			if len(r.Limits) == 0 {
+				hits["ban looked up"]++
+			}
 			ends := o.Ban.EndsAfter
 			if o.Ban != (store.BanOutcome{Stands: true, EndsAfter: ends}) || ends < 1 || ends > actual.Ban.EndsAfter+trip ||
 				r.Shadow || decided > 0 || !actual.Ban.Stands {

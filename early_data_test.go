@@ -166,7 +166,7 @@ https://localhost:`+port+` {
 	early("/address", 200, "Api-Key", "known").want(t, 200, "RateLimit", `"addresses";r=4;t=3600`)
 	early("/shadow", 200)
 	early("/neither", 200)
-	// A ban of an address can't be looked up, nor can an address be exempt.
+	// An address that is not verified has no ban, and is not exempt.
 	early("/banned/other", http.StatusTooEarly)
 	early("/banned/exempt", 200)
 	early("/banned/other", 200, "Api-Key", "known")

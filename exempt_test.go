@@ -197,7 +197,7 @@ func TestUnlimitedKeys(t *testing.T) {
 	})
 }
 
-// A key without a limit takes slots. Its placeholders and fields are those of the slots.
+// A key without a limit takes slots. Its placeholders and fields describe the slots.
 func TestUnlimitedKeysTakeSlots(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)

@@ -59,10 +59,9 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 	return state
 }
 
-// collect fills in the zones that limit the request, and one store request per zone: the zones that
-// the request belongs to, and the zones whose ban applies to all requests of the handler. It is
-// called again if the store knows other overrides than this instance; attempt counts the calls
-// from 0.
+// collect fills in the zones that limit the request, and one store request per zone. The request
+// belongs to these zones, or their ban applies to all requests of the handler. collect is called
+// again if the store knows other overrides than this instance; attempt counts the calls from 0.
 func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
 	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
 	for i, z := range state.handler.zones {

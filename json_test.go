@@ -49,7 +49,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"override":{"a":{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}},` + limit), "unlimited and limits don't go together"},
 		{zone(`"key":"{http.vars.client_ip}","override":{"203.0.113.7":{"unlimited":true},"10.0.0.0/8":{"unlimited":true}},` + limit), ""},
 		{zone(`"override":{"203.0.113.7":{"unlimited":true}},` + limit), "no value of key is an address placeholder alone"},
-		{zone(`"key":"{http.vars.client_ip}|a","override":{"203.0.113.7":{"unlimited":true}},` + limit), "match not client_ip 203.0.113.7"},
+		{zone(`"key":"{http.vars.client_ip}|a","override":{"203.0.113.7":{"unlimited":true}},` + limit), "exempt client_ip 203.0.113.7"},
 		{zone(`"key":["{http.vars.client_ip}","{http.request.remote.host/24,64}"],"ipv6_prefix":56,"override":{"2001:db8::/64":{"unlimited":true}},` + limit), ""},
 		{
 			zone(`"key":["{http.vars.client_ip}","{http.request.remote.host/24,64}"],"ipv6_prefix":56,"override":{"2001:db8::/65":{"unlimited":true}},` + limit),

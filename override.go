@@ -134,7 +134,7 @@ func (c *Zone) checkOverrideNetwork(key string, network netip.Prefix) error {
 	}
 	if !found {
 		return fmt.Errorf("%q is for addresses, and no value of key is an address placeholder alone: write {client_ip} as a value of key, "+
-			"or leave these requests out of the zone with match not client_ip %s", key, key)
+			"or let these requests pass with exempt client_ip %s", key, key)
 	}
 	if network.Bits() > longest {
 		around, _ := network.Addr().Prefix(longest)

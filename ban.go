@@ -91,7 +91,8 @@ func checkBanScope(scope string) error {
 	case "", banScopeZone, banScopeHandler:
 		return nil
 	}
-	return fmt.Errorf("scope must be zone or handler, not %q: write zone for the requests of the zone, or handler for all requests of the handler", scope)
+	return fmt.Errorf("scope must be zone or handler, not %q: write zone for the requests of the zone, "+
+		"or handler for all requests of the handler", scope)
 }
 
 // isForHandler reports whether a ban denies all requests of the handler.
@@ -102,7 +103,8 @@ func unmarshalBan(d *caddyfile.Dispenser) (*Ban, error) {
 	const example = "write for example ban 1h after 5 max 24h"
 	args := d.RemainingArgs()
 	if len(args) == 0 || len(args)%2 == 0 {
-		return nil, fmt.Errorf("ban takes a duration, and optionally after, max and scope with a value each, but has %d values: %s", len(args), example)
+		return nil, fmt.Errorf("ban takes a duration, and optionally after, max and scope with a value each, but has %d values: %s",
+			len(args), example)
 	}
 	b := new(Ban)
 	var err error

@@ -148,16 +148,25 @@ func TestUnlimitedKeys(t *testing.T) {
 		headers draft x_ratelimit
 		`+use), "respond ok", "respond \"[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.banned}]\"", 1)
 		c := startCaddy(t, config)
+		saysNothing := func(r response) {
+			t.Helper()
+			for name := range r.Header {
+				if strings.Contains(strings.ToLower(name), "ratelimit") {
+					t.Errorf("%s: %q", name, r.Header[name])
+				}
+			}
+		}
 		unlimited := func(header ...string) {
 			t.Helper()
 			r := c.until(t, 200, header...)
-			r.want(t, 200, "RateLimit", "", "RateLimit-Policy", "", "X-RateLimit-Limit", "")
+			saysNothing(r)
 			wantText(t, "placeholders", r.body, "[  ]")
 		}
 		banned := func(header ...string) {
 			t.Helper()
 			r := c.get(t, "/", header...)
-			r.want(t, 429, "RateLimit", "", "RateLimit-Policy", "", "X-RateLimit-Limit", "")
+			r.want(t, 429)
+			saysNothing(r)
 			r.wantWait(t, 3600)
 			r.wantProblem(t, 429, "abnormal-usage-detected", "api")
 		}

@@ -156,7 +156,8 @@ func testBanLookup(t *testing.T, s Store) {
 			for _, requests := range [][]store.Request{alone, append(alone[:1:1], beside...)} {
 				allowed := takeAt(t, s, start+after, requests)
 				o, want := requests[0].Outcome, store.BanOutcome{Stands: rest > 0, EndsAfter: rest}
-				if verdict := map[bool]store.Verdict{true: store.Allowed, false: store.Banned}[rest == 0]; o.Verdict != verdict || o.Ban != want || allowed != (rest == 0) {
+				verdict := map[bool]store.Verdict{true: store.Allowed, false: store.Banned}[rest == 0]
+				if o.Verdict != verdict || o.Ban != want || allowed != (rest == 0) {
 					t.Errorf("after %d µs: allowed %v, %+v, want a ban for %d µs", after, allowed, o, rest)
 				}
 				if len(requests) == 1 {
@@ -211,7 +212,12 @@ func testBanLookup(t *testing.T, s Store) {
 		after   algorithms.Micros
 		verdict store.Verdict
 		taken   bool
-	}{{7 * minute, store.Banned, false}, {8 * minute, store.Allowed, true}, {8 * minute, store.Allowed, true}, {8 * minute, store.Denied, false}} {
+	}{
+		{7 * minute, store.Banned, false},
+		{8 * minute, store.Allowed, true},
+		{8 * minute, store.Allowed, true},
+		{8 * minute, store.Denied, false},
+	} {
 		r := []store.Request{{Zone: "z", Key: "k", Ban: ban, Slots: slots, Outcome: staleOutcome}}
 		takeAt(t, s, start+test.after, r)
 		if o := r[0].Outcome; o.Verdict != test.verdict || o.Slots.Taken != test.taken || o.Ban.Began {

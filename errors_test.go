@@ -100,6 +100,7 @@ var notFromCaddyfile = map[string]string{
 	"must be a number or a string with placeholders, not %.100s":                                 onlyInJSON,
 	"must be a string or an object, such as \"allow\"":                                           onlyInJSON,
 	"%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}": onlyInJSON,
+	"exempt has a matcher set without matchers, which would exempt all requests: ":               onlyInJSON,
 	"unlimited and limits don't go together: write one of the two":                               onlyInJSON,
 	"it is null: write an object with key and limits":                                            onlyInJSON,
 	"algorithm is missing: write one of %s":                                                      onlyInJSON,

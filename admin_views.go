@@ -45,8 +45,12 @@ type planView struct {
 func (a *adminRequest) listZones() (any, error) {
 	counts, list := requestCounts(), []zoneView{}
 	for _, name := range slices.Sorted(maps.Keys(a.app.zonesByName)) {
-		first := len(list)
+		first, seen := len(list), make(map[viewedZone]bool)
 		for _, z := range a.app.zonesByName[name] {
+			if seen[z.viewed()] { // hundreds of handlers can have a shared zone
+				continue
+			}
+			seen[z.viewed()] = true
 			v := z.view(counts[name])
 			if !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
 				list = append(list, v)
@@ -54,6 +58,20 @@ func (a *adminRequest) listZones() (any, error) {
 		}
 	}
 	return list, nil
+}
+
+// viewedZone has all that the view of a zone depends on. Zones with the same viewedZone have the same view.
+type viewedZone struct {
+	source         *zoneSource
+	backend        *backend
+	onStoreError   storeErrorPolicy
+	hashSecret     string
+	disableMetrics bool
+}
+
+func (z *zone) viewed() viewedZone {
+	h := z.handler
+	return viewedZone{z.source, h.backend, h.storeErrorPolicy, h.hashSecret, h.DisableMetrics}
 }
 
 // view returns what operators see of the zone: its settings, where the budgets are kept, and the

@@ -24,6 +24,11 @@ func init() {
 // App holds the state that all rate_limit handlers of one configuration share: options, stores, and the
 // zones by name. It works without configuration.
 type App struct {
+	// The shared zones, by name. Handlers name those that they use in zones. A handler without
+	// zones of its own uses all of them if it names none. All handlers share the budgets of a
+	// shared zone (default: none).
+	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
+
 	Options
 
 	// Settings of the store in memory (default: the defaults of its fields).
@@ -40,6 +45,7 @@ type App struct {
 	boundedMemory  *store.Memory
 	boundedStandIn *store.Memory
 
+	sharedZones     map[string]*zoneSource
 	memoryZones     int                 // the number of zone names with budgets in memory
 	sweepEvery      time.Duration       // the shortest sweep_interval of the handlers; 0: the default
 	cachedSources   *placeholderSources // nil until a handler needs them
@@ -109,7 +115,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}
-	return nil
+	return a.provisionSharedZones(ctx)
 }
 
 // Validate checks the default options and the options of the store in memory.
@@ -125,8 +131,9 @@ func checkMaxKeys(n int64) error {
 }
 
 // Start begins to sweep the stores in memory, and to check every Redis once. Both end with the
-// configuration.
+// configuration. All handlers have been provisioned by then.
 func (a *App) Start() error {
+	a.warnOfUnusedZones()
 	if a.sharedMemory != nil || a.sharedStandIn != nil {
 		go a.sweep()
 	}
@@ -316,6 +323,10 @@ func (a *App) checkAgreement(z *zone) error {
 		return nil
 	}
 	setting, one, other := before[0].difference(z)
+	if before[0].source == z.source {
+		return fmt.Errorf("used with two stores, %s and %s: write redis and store in the global option rate_limit, where they are for all sites",
+			one, other)
+	}
 	if before[0].config.mholtCompatible() && z.config.mholtCompatible() {
 		a.logger.Warn("a zone is defined twice with different settings, so it is two zones with separate budgets",
 			zap.String("zone", z.name), zap.String("setting", setting), zap.String("one", one), zap.String("other", other))

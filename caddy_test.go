@@ -195,9 +195,14 @@ func (c *caddyProcess) run(t testing.TB) error {
 	}
 }
 
-// expand replaces {$SITE}, {$TLS} and {$ADMIN}, which an admin endpoint doesn't.
+// otherSite is the address of a second site on the port of the first; {$OTHER} in a Caddyfile.
+func (c *caddyProcess) otherSite() string {
+	return strings.Replace(c.site, "127.0.0.1", "localhost", 1)
+}
+
+// expand replaces {$SITE}, {$OTHER}, {$TLS} and {$ADMIN}, which an admin endpoint doesn't.
 func (c *caddyProcess) expand(config string) string {
-	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$TLS}", "https://"+c.tls, "{$ADMIN}", c.admin).Replace(config)
+	return strings.NewReplacer("{$SITE}", "http://"+c.site, "{$OTHER}", "http://"+c.otherSite(), "{$TLS}", "https://"+c.tls, "{$ADMIN}", c.admin).Replace(config)
 }
 
 func (c *caddyProcess) logged() string { return c.log.String() }

@@ -23,12 +23,20 @@ func init() {
 
 func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	handler := new(Handler)
-	return handler, handler.UnmarshalCaddyfile(h.Dispenser)
+	if err := handler.UnmarshalCaddyfile(h.Dispenser); err != nil {
+		return nil, err
+	}
+	h.Reset()
+	h.Next() // the directive, whose line the error names
+	if err := handler.checkSharedZones(sharedZoneNames(h)); err != nil {
+		return nil, withPosition(h.Dispenser, err)
+	}
+	return handler, nil
 }
 
 // UnmarshalCaddyfile reads the directive:
 //
-//	rate_limit [<matcher>] {
+//	rate_limit [<matcher>] [<shared zone>...] {
 //		zone <name> {
 //			match       { <request matchers> }  # or on one line; may repeat: one of them must match
 //			exempt      { <request matchers> }  # requests that pass unlimited; like match
@@ -129,34 +137,44 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	}
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the directive
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return withPosition(d, fmt.Errorf("rate_limit takes no value %.100q here: write\n%s",
-			shortenPlaceholders(args[0]), exampleZone(args)+"\ninstead, and keep the matcher if there is one"))
+	h.Zones = d.RemainingArgs()
+	err := checkSharedZoneNames(h.Zones)
+	if err == nil {
+		err = h.checkZoneNames()
+	}
+	if err != nil {
+		return withPosition(d, err)
 	}
 	return readBlock(d, "rate_limit", handlerOptions, func(option string) error {
 		if option == "zone" {
-			return h.unmarshalZone(d)
+			return unmarshalZone(d, &h.RateLimits, h.Zones)
 		}
 		return h.unmarshalOption(d)
 	})
 }
 
-// parseGlobal reads the global option, which holds defaults:
+// parseGlobal reads the global option, which holds shared zones, and defaults for all directives:
 //
 //	rate_limit {
-//		memory {
-//			max_keys <n>
+//		zone <name> {
+//			...                 # as in the directive
 //		}
-//		...    # any option of the directive but zone
+//		memory {
+//			max_keys <number>
+//		}
+//		...                     # any other option of the directive
 //	}
 func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option
 	if existing != nil {
-		return nil, d.Err("the global option rate_limit is given twice: write all defaults in one")
+		return nil, d.Err("the global option rate_limit is given twice: write all zones and defaults in one")
 	}
 	app := new(App)
-	err := readBlock(d, "the global option rate_limit", append([]string{"memory"}, sharedOptions...), func(option string) error {
-		if option == "memory" {
+	err := readBlock(d, "the global option rate_limit", globalOptions, func(option string) error {
+		switch option {
+		case "zone":
+			return unmarshalZone(withShorthands(d), &app.RateLimits, nil)
+		case "memory":
 			return app.unmarshalMemory(d)
 		}
 		return app.unmarshalOption(d)
@@ -171,6 +189,7 @@ var (
 		"distributed", "storage",
 	}
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
+	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
 	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions  = []string{"match", "cost"}
 	redisOptions   = []string{
@@ -240,8 +259,19 @@ func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 	})
 }
 
-// unmarshalZone reads a zone. Its errors begin with the zone's name.
-func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
+// withShorthands returns the option at d, with its block, and with the full names of its
+// placeholders. Caddy does this for sites, but not for global options.
+func withShorthands(d *caddyfile.Dispenser) *caddyfile.Dispenser {
+	option := d.NextSegment()
+	shorthands().ApplyToSegment(&option)
+	d = caddyfile.NewDispenser(option)
+	d.Next()
+	return d
+}
+
+// unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
+// the name of a shared zone that the directive uses.
+func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []string) error {
 	name, err := value(d, "api")
 	if err == nil {
 		err = checkZoneName(name)
@@ -249,14 +279,17 @@ func (h *Handler) unmarshalZone(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return err
 	}
-	if _, there := h.RateLimits[name]; there {
+	if _, there := (*zones)[name]; there {
 		return fmt.Errorf("zone %q is given twice in one rate_limit: write its options together, or give one another name", name)
 	}
-	if h.RateLimits == nil {
-		h.RateLimits = make(map[string]*Zone)
+	if slices.Contains(shared, name) {
+		return ownAndSharedError(name)
+	}
+	if *zones == nil {
+		*zones = make(map[string]*Zone)
 	}
 	z := new(Zone)
-	h.RateLimits[name] = z
+	(*zones)[name] = z
 	err = readBlock(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
 	if err == nil {
 		err = z.checkLimits()

@@ -145,7 +145,7 @@ func TestCaddyfileReference(t *testing.T) {
 	}
 	var blocks [][]string
 	for _, s := range []section{
-		{"Global option", append(slices.Clone(memoryOptions), "memory")},
+		{"Global option", append(slices.Clone(memoryOptions), "memory", "zone")},
 		{"Zone options", without(zoneOptions(), limitOptions)},
 		{"Limits", limitOptions},
 		{"Options of limits", optionsOfLimits()},

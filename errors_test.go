@@ -62,7 +62,7 @@ func TestGoldenOptions(t *testing.T) {
 		}
 	}
 	for block, options := range map[string][]string{
-		"zone": zoneOptions(), "rate_limit": handlerOptions, "global": append([]string{"memory"}, sharedOptions...), "memory": {"max_keys"},
+		"zone": zoneOptions(), "rate_limit": handlerOptions, "global": globalOptions, "memory": {"max_keys"},
 		"redis": redisOptions, "tls": tlsOptions, "settle": settleOptions, "ban": {"after", "max"}, "plan": {"default"}, "override": limitOptions,
 	} {
 		for _, option := range options {
@@ -90,13 +90,14 @@ const (
 // notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
 // those of JSON.
 var notFromCaddyfile = map[string]string{
-	"slots of %d bytes: want a multiple of %d":                                                   whileServing,
-	"slots of an instance: count %d until %d: want at most %d until %d":                          whileServing,
-	"the address of the client is not verified yet":                                              whileServing,
-	"the client left while its request was delayed":                                              whileServing,
-	"correcting what a request was charged, or giving back its slot: %w":                         whileServing,
-	"its limits and those of the other zones take too long to decide in one call: %s":            whileServing,
-	"must be a string or a list of strings, not %.100s":                                          onlyInJSON,
+	"slots of %d bytes: want a multiple of %d":                                        whileServing,
+	"slots of an instance: count %d until %d: want at most %d until %d":               whileServing,
+	"the address of the client is not verified yet":                                   whileServing,
+	"the client left while its request was delayed":                                   whileServing,
+	"correcting what a request was charged, or giving back its slot: %w":              whileServing,
+	"its limits and those of the other zones take too long to decide in one call: %s": whileServing,
+	"must be a string or a list of strings, not %.100s":                               onlyInJSON,
+	"zones[%d]: %w": onlyInJSON,
 	"must be a number or a string with placeholders, not %.100s":                                 onlyInJSON,
 	"must be a string or an object, such as \"allow\"":                                           onlyInJSON,
 	"%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}": onlyInJSON,

@@ -32,7 +32,8 @@ const (
 	fieldPrefix = "http.request.header."
 )
 
-// keyWarnings is the state behind the warnings about a zone in use. Each warning is given once.
+// keyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
+// several handlers share the zone.
 type keyWarnings struct {
 	keyMayBeAddress   bool // keys may be addresses
 	keyMayBeRemote    bool // keys may be the addresses of connections
@@ -49,6 +50,8 @@ type keyWarnings struct {
 	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to check
 	emptyInARow    atomic.Int32 // how many keys in a row were empty
 	costlessInARow atomic.Int32 // how many responses in a row gave no cost
+	warnedOfCost   atomic.Bool
+	warnedOfFactor atomic.Bool
 }
 
 // latePlaceholder is a placeholder in the text of a zone's option.
@@ -77,35 +80,37 @@ func (t *keyTemplate) usesAddress() bool {
 	return t.usesRemote() || strings.Contains(t.text, "{"+clientAddress+"}")
 }
 
-// prepareWarnings prepares the warnings of the zone.
-func (z *zone) prepareWarnings(c *Zone) {
-	z.peersLeft.Store(maxPeersChecked)
-	z.lateChecksLeft.Store(maxLateChecks)
-	plain := slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.plain })
-	for i := range z.keys {
-		t := &z.keys[i]
-		z.keyMayBeAddress = z.keyMayBeAddress || t.usesAddress()
-		z.keyMayBeRemote = z.keyMayBeRemote || t.usesRemote()
-		z.keyMayBeClient = z.keyMayBeClient || strings.Contains(t.text, "{"+clientAddress+"}")
-		z.manyKeysPerClient = z.manyKeysPerClient || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
+// newKeyWarnings returns the warnings of a zone with these keys.
+func newKeyWarnings(c *Zone, keys []keyTemplate) *keyWarnings {
+	w := new(keyWarnings)
+	w.peersLeft.Store(maxPeersChecked)
+	w.lateChecksLeft.Store(maxLateChecks)
+	plain := slices.ContainsFunc(keys, func(t keyTemplate) bool { return t.plain })
+	for i := range keys {
+		t := &keys[i]
+		w.keyMayBeAddress = w.keyMayBeAddress || t.usesAddress()
+		w.keyMayBeRemote = w.keyMayBeRemote || t.usesRemote()
+		w.keyMayBeClient = w.keyMayBeClient || strings.Contains(t.text, "{"+clientAddress+"}")
+		w.manyKeysPerClient = w.manyKeysPerClient || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
-			z.emptyKeys = append(z.emptyKeys, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
+			w.emptyKeys = append(w.emptyKeys, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
 		}
 	}
 	for _, t := range c.decidingTexts() {
 		names, _ := placeholderNames(t.text) // checked before
 		for _, name := range names {
 			if strings.HasPrefix(name, userPrefix) || strings.HasPrefix(name, fieldPrefix) {
-				z.latePlaceholders = append(z.latePlaceholders, latePlaceholder{t.option, name})
+				w.latePlaceholders = append(w.latePlaceholders, latePlaceholder{t.option, name})
 			}
 		}
 	}
+	return w
 }
 
 // warnOfAddresses warns of zones in which one client can have many keys.
-func (h *Handler) warnOfAddresses() {
+func (h *Handler) warnOfAddresses(zones []*zone) {
 	var names []string
-	for _, z := range h.zones {
+	for _, z := range zones {
 		if z.manyKeysPerClient {
 			names = append(names, z.name)
 		}

@@ -354,7 +354,7 @@ func TestWarningsOfConnections(t *testing.T) {
 // Values that later handlers leave as they are, or empty, are not looked at for ever.
 func TestWatchEnds(t *testing.T) {
 	for value, most := range map[string]int{"": maxLateChecks, "same": maxLateChecks / unchangedLateCost} {
-		z := new(zone)
+		z := &zone{keyWarnings: new(keyWarnings)}
 		z.lateChecksLeft.Store(maxLateChecks)
 		repl := caddy.NewEmptyReplacer()
 		repl.Set("http.request.header.X-Key", value)

@@ -10,8 +10,6 @@ package ratelimit
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -51,8 +49,13 @@ func init() {
 // `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did; empty if none did
 type Handler struct {
 	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
-	// Zones with the same name in several handlers are one zone, and must agree.
+	// Zones with the same name in several handlers are one zone, and must agree (default: none,
+	// so the handler uses shared zones).
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
+
+	// The names of the shared zones, which the rate_limit app declares, that the handler uses
+	// besides its own (default: all of them if rate_limits is empty, otherwise none).
+	Zones []string `json:"zones,omitempty"`
 
 	Options
 
@@ -95,8 +98,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.app = app.(*App)
 	h.inherit(h.app.Options)
 	h.warnOfIgnored(h.logger)
-	if len(h.RateLimits) == 0 {
-		h.logger.Warn("no zones are configured, so nothing is limited: write at least one zone")
+	sources, err := h.zoneSources()
+	if err != nil {
+		return err
+	}
+	if len(sources) == 0 {
+		h.logger.Warn("no zones are configured, so nothing is limited: write at least one zone, here or in the global option rate_limit")
 	}
 	h.headerForms = newHeaderForms(h.Headers)
 	var storeID string
@@ -110,16 +117,24 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
-		z, err := h.RateLimits[name].provision(ctx, name, h)
+	var newZones []*zone // which no other handler has, so they are to be warned of
+	for _, source := range sources {
+		z, err := source.provision(ctx, h)
 		if err != nil {
-			return inZone(name, err)
+			return err
 		}
 		z.identity = z.identify(storeID)
 		h.zones = append(h.zones, z)
+		first, err := source.checkUse(ctx, h)
+		if err != nil {
+			return err
+		}
+		if first {
+			newZones = append(newZones, z)
+		}
 	}
-	h.warnOfAddresses()
-	for _, z := range h.zones {
+	h.warnOfAddresses(newZones)
+	for _, z := range newZones {
 		z.warnOfSettings()
 	}
 	if err := boundWork(h.zones); err != nil {
@@ -138,7 +153,7 @@ func (h *Handler) Validate() error {
 	}
 	for _, z := range h.zones {
 		if err := h.app.checkAgreement(z); err != nil {
-			return inZone(z.name, err)
+			return z.source.inSource(err)
 		}
 	}
 	return nil

@@ -31,8 +31,8 @@ type placeholderSources struct {
 	caddyReplacer     *caddy.Replacer // has the placeholders of every request
 }
 
-// placeholderSources returns the placeholders that the configuration defines, in any server or
-// route. It reads the configuration once. When the first handler calls it, the http app is still
+// placeholderSources returns the placeholders that the configuration defines, in any server, route
+// or shared zone. It reads the configuration once. When the first handler calls it, the http app is still
 // loading its routes. The app keeps the JSON of a route until all handlers of the route are
 // loaded. So each route can be read whole: as JSON, or as modules if it was loaded before.
 func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
@@ -41,6 +41,9 @@ func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
 	}
 	sources := &placeholderSources{names: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: true}
 	a.cachedSources = sources
+	if zones, err := json.Marshal(a.RateLimits); err == nil {
+		sources.addJSON(zones) // the captures of their matchers
+	}
 	for _, module := range ctx.Modules() {
 		app, ok := module.(*caddyhttp.App)
 		if !ok {

@@ -47,7 +47,7 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 			}
 		}
 	}
-	if state.handler.app.zonesByName[zone] != nil {
+	if app := state.handler.app; app.zonesByName[zone] != nil || app.sharedZones[zone] != nil {
 		return emptyPlaceholderField(field)
 	}
 	return nil, false

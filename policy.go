@@ -78,10 +78,19 @@ func (z *zone) configuredLimitSet(key requestKey, repl *caddy.Replacer) *limitSe
 	return z.defaultSet
 }
 
+// policy holds the limits of all keys of a zone, as configured. It doesn't change after it is
+// compiled, so all handlers of a shared zone can have the same.
+type policy struct {
+	defaultSet *limitSet // for keys without an override, and values that plan doesn't list
+	overrides  overrides
+	planBy     keyTemplate
+	planSets   map[string]*limitSet // by the value of planBy
+}
+
 // eachLimitSet calls do for all limit sets of the configuration.
-func (z *zone) eachLimitSet(do func(*limitSet)) {
-	do(z.defaultSet)
-	for _, sets := range []map[string]*limitSet{z.overrides.all, z.planSets} {
+func (p *policy) eachLimitSet(do func(*limitSet)) {
+	do(p.defaultSet)
+	for _, sets := range []map[string]*limitSet{p.overrides.all, p.planSets} {
 		for _, set := range sets {
 			do(set)
 		}
@@ -91,18 +100,19 @@ func (z *zone) eachLimitSet(do func(*limitSet)) {
 // checkLimits checks the limits of all keys, and whether they go together with the other
 // settings.
 func (c *Zone) checkLimits() error {
-	return new(zone).compilePolicy(c, unitFactor, storeErrorPolicy{num: 1, den: 1})
+	_, err := c.compilePolicy(unitFactor, storeErrorPolicy{num: 1, den: 1})
+	return err
 }
 
 // compilePolicy checks and compiles the limits of all keys. factor divides the bursts; see
 // [Zone.fixedFactor].
-func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) error {
+func (c *Zone) compilePolicy(factor int64, outage storeErrorPolicy) (*policy, error) {
 	if err := c.checkPolicy(); err != nil {
-		return err
+		return nil, err
 	}
-	standard := &LimitSet{Limits: c.allLimits()}
+	p, standard := new(policy), &LimitSet{Limits: c.allLimits()}
 	if c.Plan != nil {
-		z.planBy = newKeyTemplate(c.Plan.By)
+		p.planBy = newKeyTemplate(c.Plan.By)
 		if c.Plan.Default != nil {
 			standard = c.Plan.Default
 		}
@@ -112,22 +122,22 @@ func (z *zone) compilePolicy(c *Zone, factor int64, outage storeErrorPolicy) err
 		compile = standard.compileOptional // the zone may have concurrency alone
 	}
 	var err error
-	if z.defaultSet, err = compile(c, factor, outage); err != nil {
+	if p.defaultSet, err = compile(c, factor, outage); err != nil {
 		if c.Plan != nil && c.Plan.Default != nil {
-			return fmt.Errorf("default of plan: %w", err)
+			return nil, fmt.Errorf("default of plan: %w", err)
 		}
-		return err
+		return nil, err
 	}
 	all, err := compileLimitSets("override", c.Override, c, factor, outage)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	z.overrides = newOverrides(all)
+	p.overrides = newOverrides(all)
 	if c.Plan == nil {
-		return nil
+		return p, nil
 	}
-	z.planSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage)
-	return err
+	p.planSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage)
+	return p, err
 }
 
 func compileLimitSets(

@@ -138,8 +138,7 @@ func optionBlocks() []optionBlock {
 	return []optionBlock{
 		{"the global option rate_limit", []string{"memory"}},
 		{"the memory block of the global option rate_limit", memoryOptions},
-		{"the directive rate_limit", []string{"zone"}},
-		{"the directive rate_limit or its global option", sharedOptions},
+		{"the directive rate_limit or its global option", handlerOptions},
 		{"a zone, as in zone api { ... }", zoneOptions()},
 		{"a redis block", redisOptions},
 		{"the tls block of redis", tlsOptions},
@@ -369,13 +368,34 @@ func noMatcherError(option, name string) error {
 	return fmt.Errorf("%s has no matcher %q: write one of Caddy's request matchers, for example %[1]s path /api/*", option, name)
 }
 
+// checkSharedZoneNames returns an error with the correction if the values behind rate_limit can't
+// be names of zones.
+func checkSharedZoneNames(args []string) error {
+	for _, arg := range args {
+		if arg != "" && strings.Contains("@/*", arg[:1]) {
+			return fmt.Errorf("rate_limit takes one matcher, which stands before the zones: write for example rate_limit %.100s api", arg)
+		}
+		if checkZoneName(arg) != nil {
+			return limitBehindDirectiveError(arg, args)
+		}
+	}
+	return nil
+}
+
+// limitBehindDirectiveError returns the error for a limit behind rate_limit. arg is the part of it that
+// shows that args are no zones.
+func limitBehindDirectiveError(arg string, args []string) error {
+	return fmt.Errorf("rate_limit takes no value %.100q here: write\n%s", shortenPlaceholders(arg),
+		exampleDirective("api", args)+"\ninstead, and keep the matcher if there is one")
+}
+
 // addressForm is how RussellLuo's rate_limit names addresses: {remote.ip}, or
 // {remote.ip_prefix.24} for networks.
 var addressForm = regexp.MustCompile(`^\{remote\.(ip|host)(?:_prefix\.([0-9]{1,3}))?\}$`)
 
-// exampleZone returns a directive to copy, with one zone. It takes the readable parts of a line
+// exampleDirective returns a directive to copy, with one zone. It takes the readable parts of a line
 // such as rate_limit {client_ip} 10r/s 10000 503: the key, the limit and the status.
-func exampleZone(args []string) string {
+func exampleDirective(zone string, args []string) string {
 	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
 	for _, arg := range args {
 		if events, window, ok := readRate(arg); ok {
@@ -387,7 +407,10 @@ func exampleZone(args []string) string {
 	if len(args) == 4 && args[3] != "429" && isInteger(args[3]) {
 		status = "\n\t\tstatus " + args[3]
 	}
-	return fmt.Sprintf("rate_limit {\n\tzone api {\n\t\tkey %s\n\t\t%s%s\n\t}\n}", exampleKey(key), limit, status)
+	if strings.Contains(zone, " ") {
+		zone = strconv.Quote(zone)
+	}
+	return fmt.Sprintf("rate_limit {\n\tzone %s {\n\t\tkey %s\n\t\t%s%s\n\t}\n}", zone, exampleKey(key), limit, status)
 }
 
 // exampleKey returns the values of key for a placeholder, and the prefixes if it is an address.

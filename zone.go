@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -119,20 +118,17 @@ type Zone struct {
 // zone is a [Zone], checked and compiled. Requests only read it, except for fields that have a
 // lock or are atomic.
 type zone struct {
-	name       string
-	matchers   caddyhttp.MatcherSets
-	exempt     caddyhttp.MatcherSets
-	keys       []keyTemplate
-	defaultSet *limitSet // for keys without an override, and values that plan doesn't list
-	overrides  overrides // of the configuration
+	name     string
+	matchers caddyhttp.MatcherSets
+	exempt   caddyhttp.MatcherSets
+	keys     []keyTemplate
+	*policy  // of the configuration
 	// runtimeOverrides reports whether the store can have overrides, too. This instance remembers
 	// in knownOverrides the ones that it has found there.
 	runtimeOverrides bool
 	knownOverrides   knownOverrides
 	compileOverride  func(*LimitSet) (*limitSet, error)
-	planBy           keyTemplate
-	planSets         map[string]*limitSet // by the value of planBy
-	banLookup        *limitSet            // the ban alone, for requests of other zones; nil: none is looked up
+	banLookup        *limitSet // the ban alone, for requests of other zones; nil: none is looked up
 	mode             algorithms.Mode
 	cost             Number
 	fixedCost        int64        // of every request, if cost doesn't vary
@@ -148,20 +144,16 @@ type zone struct {
 	deniedKeys *deniedKeys // of all zones with this name
 
 	handler  *Handler
+	source   *zoneSource
 	config   *Zone
 	identity zoneIdentity
 
-	keyWarnings
-	warnedOfCost   atomic.Bool
-	warnedOfFactor atomic.Bool
-	logger         *zap.Logger
+	*keyWarnings
+	logger *zap.Logger
 }
 
-// provision checks and compiles the zone. Its errors don't repeat the zone's name.
-func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, error) {
-	if c == nil {
-		return nil, errors.New("it is null: write an object with key and limits")
-	}
+// provision checks and compiles the zone for a handler. Its errors don't repeat the zone's name.
+func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zoneSource) (*zone, error) {
 	if err := errors.Join(checkZoneName(name), c.checkValues()); err != nil {
 		return nil, err
 	}
@@ -169,7 +161,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 	z := &zone{
 		name: name, mode: mode, cost: c.Cost, fixedCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
 		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
-		handler: h, config: c, deniedKeys: newDeniedKeys(),
+		handler: h, source: source, config: c, deniedKeys: newDeniedKeys(),
 	}
 	if c.Shadow {
 		z.enforce = 0
@@ -187,19 +179,16 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler) (*zone, err
 		singleKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
 		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.maxWait(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), singleKey: singleKey}
 	}
-	z.prepareWarnings(c)
 	if c.Factor.varies() {
 		z.factor = c.Factor
 	}
 	factor := c.fixedFactor()
 	z.unlimited = factor == 0
-	if err := z.compilePolicy(c, factor, h.storeErrorPolicy); err != nil {
+	var err error
+	if z.policy, err = source.policyFor(z, factor); err != nil {
 		return nil, err
 	}
-	if err := c.checkPlaceholders(name, h.app.placeholderSources(ctx), h.logger); err != nil {
-		return nil, err
-	}
-	z.eachLimitSet(func(set *limitSet) { set.nameBudgets(z.name, z.keys) })
+	z.keyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {
 		z.banLookup = newBanLookup(z)
 	}

@@ -245,13 +245,18 @@ type zoneIdentity struct{ settings, store string }
 
 // identify returns the identity of a zone that is kept in a store.
 func (z *zone) identify(store string) zoneIdentity {
+	return zoneIdentity{z.source.settingsText(z), store}
+}
+
+// identifyingSettings returns the settings on which zones of one name must agree, as text.
+func (z *zone) identifyingSettings() string {
 	var settings []string
 	for _, s := range zoneSettings() {
 		if s.identifies {
 			settings = append(settings, s.describe(z))
 		}
 	}
-	return zoneIdentity{strings.Join(settings, "\n"), store}
+	return strings.Join(settings, "\n")
 }
 
 // difference returns the first setting on which two zones of one name disagree, and its values.

@@ -1,0 +1,222 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"go.uber.org/zap"
+)
+
+// A shared zone is a zone of the app: in a Caddyfile, of the global option rate_limit. Any number of
+// handlers can use it. They have one name and one configuration, so they share their budgets.
+
+// zoneSource is a zone of the configuration, of a handler or of the app. Hundreds of handlers can
+// have a shared zone, with thousands of overrides. So a zoneSource keeps all that they can have in
+// common.
+type zoneSource struct {
+	name   string
+	config *Zone
+	shared bool
+
+	policies    map[storeErrorPolicy]*policy // by the on_store_error of the handlers
+	keyWarnings *keyWarnings
+	settings    string // as text for the comparison of zones of one name
+	used        bool   // a handler has the zone
+}
+
+func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
+	return &zoneSource{name: name, config: config, shared: shared, policies: make(map[storeErrorPolicy]*policy)}
+}
+
+// inSource adds the name of the zone to an error.
+func (s *zoneSource) inSource(err error) error {
+	if s.shared {
+		return fmt.Errorf("shared %w", inZone(s.name, err))
+	}
+	return inZone(s.name, err)
+}
+
+// provision returns the zone, checked and compiled for a handler.
+func (s *zoneSource) provision(ctx caddy.Context, h *Handler) (*zone, error) {
+	if s.config == nil {
+		return nil, s.inSource(errors.New("it is null: write an object with key and limits"))
+	}
+	z, err := s.config.provision(ctx, s.name, h, s)
+	if err != nil {
+		return nil, s.inSource(err)
+	}
+	return z, nil
+}
+
+// checkUse checks what depends on the rest of the configuration, when the first handler uses the
+// zone. It reports whether this handler is the first.
+func (s *zoneSource) checkUse(ctx caddy.Context, h *Handler) (first bool, err error) {
+	if s.used {
+		return false, nil
+	}
+	s.used = true
+	if err := s.config.checkPlaceholders(s.name, h.app.placeholderSources(ctx), h.logger); err != nil {
+		return true, s.inSource(err)
+	}
+	return true, nil
+}
+
+// policyFor returns the limits of a zone of this source.
+func (s *zoneSource) policyFor(z *zone, factor int64) (*policy, error) {
+	outage := z.handler.storeErrorPolicy
+	if p := s.policies[outage]; p != nil {
+		return p, nil
+	}
+	p, err := s.config.compilePolicy(factor, outage)
+	if err != nil {
+		return nil, err
+	}
+	p.eachLimitSet(func(set *limitSet) { set.nameBudgets(z.name, z.keys) })
+	s.policies[outage] = p
+	return p, nil
+}
+
+// warningsFor returns the state of the warnings about a zone of this source.
+func (s *zoneSource) warningsFor(z *zone) *keyWarnings {
+	if s.keyWarnings == nil {
+		s.keyWarnings = newKeyWarnings(s.config, z.keys)
+	}
+	return s.keyWarnings
+}
+
+// settingsText returns the settings on which zones of one name must agree.
+func (s *zoneSource) settingsText(z *zone) string {
+	if s.settings == "" {
+		s.settings = z.identifyingSettings()
+	}
+	return s.settings
+}
+
+// sharedZoneNames returns the names of the zones that the global option of a Caddyfile declares.
+func sharedZoneNames(h httpcaddyfile.Helper) []string {
+	const known = "rate_limit.shared_zones"
+	if names, ok := h.State[known].([]string); ok {
+		return names
+	}
+	var global struct {
+		Zones map[string]json.RawMessage `json:"rate_limits"`
+	}
+	if app, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
+		_ = json.Unmarshal(app.Value, &global) // made by parseGlobal
+	}
+	names := slices.Sorted(maps.Keys(global.Zones))
+	h.State[known] = names
+	return names
+}
+
+// checkSharedZones returns an error if the handler names a shared zone that the Caddyfile doesn't declare.
+func (h *Handler) checkSharedZones(names []string) error {
+	for _, name := range h.Zones {
+		switch {
+		case slices.Contains(names, name):
+		case isInteger(name): // as in rate_limit 10 1s
+			return limitBehindDirectiveError(name, h.Zones)
+		default:
+			return unknownZoneError(name, names, "the global option rate_limit has",
+				"declare it in the global options, at the beginning of the Caddyfile, as in\n{\n\t"+
+					strings.ReplaceAll(exampleDirective(name, nil), "\n", "\n\t")+"\n}\nor write it into the block of this rate_limit")
+		}
+	}
+	return nil
+}
+
+// provisionSharedZones checks the shared zones, also those that no handler uses.
+func (a *App) provisionSharedZones(ctx caddy.Context) error {
+	a.sharedZones = make(map[string]*zoneSource)
+	for _, name := range slices.Sorted(maps.Keys(a.RateLimits)) {
+		a.sharedZones[name] = newZoneSource(name, a.RateLimits[name], true)
+		h := &Handler{app: a, logger: a.logger, storeErrorPolicy: storeErrorPolicy{mode: "local", num: 1, den: 1}}
+		z, err := a.sharedZones[name].provision(ctx, h)
+		if err != nil {
+			return err
+		}
+		if err := boundWork([]*zone{z}); err != nil {
+			return z.source.inSource(err)
+		}
+	}
+	return nil
+}
+
+// warnOfUnusedZones warns of shared zones that no handler uses.
+func (a *App) warnOfUnusedZones() {
+	for _, name := range slices.Sorted(maps.Keys(a.sharedZones)) {
+		if !a.sharedZones[name].used {
+			a.logger.Warn("a shared zone limits nothing, because no rate_limit uses it: name it behind rate_limit in a site, or remove it",
+				zap.String("zone", name))
+		}
+	}
+}
+
+// zoneSources returns the zones of the handler: its own and the shared ones that it names. A handler
+// with neither uses all shared zones.
+func (h *Handler) zoneSources() ([]*zoneSource, error) {
+	if err := h.checkZoneNames(); err != nil {
+		return nil, err
+	}
+	sources := make(map[string]*zoneSource)
+	for name, config := range h.RateLimits {
+		sources[name] = newZoneSource(name, config, false)
+	}
+	for i, name := range h.Zones {
+		shared := h.app.sharedZones[name]
+		if shared == nil {
+			err := unknownZoneError(name, slices.Sorted(maps.Keys(h.app.sharedZones)),
+				"apps.rate_limit.rate_limits has", "write it into apps.rate_limit.rate_limits")
+			return nil, fmt.Errorf("zones[%d]: %w", i, err)
+		}
+		sources[name] = shared
+	}
+	if len(sources) == 0 {
+		sources = h.app.sharedZones
+	}
+	var sorted []*zoneSource
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		sorted = append(sorted, sources[name])
+	}
+	return sorted, nil
+}
+
+// checkZoneNames checks that each zone of the handler has another name.
+func (h *Handler) checkZoneNames() error {
+	for i, name := range h.Zones {
+		if slices.Contains(h.Zones[:i], name) {
+			return fmt.Errorf("the shared zone %q is named twice: write it once", name)
+		}
+		if _, there := h.RateLimits[name]; there {
+			return ownAndSharedError(name)
+		}
+	}
+	return nil
+}
+
+// ownAndSharedError returns the error for a zone of a handler that names a shared zone of this name.
+func ownAndSharedError(name string) error {
+	return fmt.Errorf("zone %q has the name of a shared zone that this rate_limit uses, too: give it another name", name)
+}
+
+// unknownZoneError returns the error for the name of a shared zone that doesn't exist. declares
+// begins the list of the existing zones. If there is none, remedy says how to declare the zone.
+func unknownZoneError(name string, names []string, declares, remedy string) error {
+	if len(names) == 0 {
+		return fmt.Errorf("there is no shared zone %q: %s", name, remedy)
+	}
+	meant, lower := "", make([]string, len(names))
+	for i, other := range names {
+		lower[i] = strings.ToLower(other)
+	}
+	if i := closestName(strings.ToLower(name), lower, min((len(name)+1)/3, 3)); i >= 0 {
+		meant = fmt.Sprintf(" (did you mean %s?)", names[i])
+	}
+	return fmt.Errorf("there is no shared zone %q%s: %s %s", name, meant, declares, strings.Join(names, ", "))
+}

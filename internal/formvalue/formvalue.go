@@ -1,0 +1,19 @@
+// Package formvalue reads single fields from the bodies of HTML forms.
+//
+// Invalid UTF-8 in names and values is replaced by U+FFFD, byte for byte. encoding/json does the same, so a
+// field has the same value in a form and in JSON.
+package formvalue
+
+import (
+	"bytes"
+	"unicode/utf8"
+)
+
+// validUTF8 replaces each invalid byte of text by U+FFFD. bytes.ToValidUTF8 would replace a run of invalid bytes
+// by one U+FFFD.
+func validUTF8(text []byte) []byte {
+	if utf8.Valid(text) {
+		return text
+	}
+	return []byte(string(bytes.Runes(text)))
+}

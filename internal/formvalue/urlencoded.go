@@ -1,0 +1,71 @@
+package formvalue
+
+import (
+	"bytes"
+	"errors"
+)
+
+// ErrEscape reports a percent sign without two hexadecimal digits after it.
+var ErrEscape = errors.New("a % is not followed by two hexadecimal digits")
+
+// URLEncoded returns the first value of a field from a body of the type application/x-www-form-urlencoded. ok is
+// false when the body has no field of that name.
+//
+// It reads the body as the URL standard says (https://url.spec.whatwg.org/#urlencoded-parsing). Only & separates
+// fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns
+// [ErrEscape] for an invalid escape anywhere in the body, because servers disagree about its meaning.
+func URLEncoded(body []byte, field string) (value string, ok bool, err error) {
+	var name, text []byte // used for all fields, so that many fields allocate little
+	for len(body) > 0 {
+		var pair []byte
+		pair, body, _ = bytes.Cut(body, []byte{'&'})
+		if len(pair) == 0 {
+			continue
+		}
+		escapedName, escapedText, _ := bytes.Cut(pair, []byte{'='})
+		if name, err = unescape(name[:0], escapedName); err != nil {
+			return "", false, err
+		}
+		if text, err = unescape(text[:0], escapedText); err != nil {
+			return "", false, err
+		}
+		if !ok && string(validUTF8(name)) == field {
+			value, ok = string(validUTF8(text)), true
+		}
+	}
+	return value, ok, nil
+}
+
+// unescape appends the decoded form of escaped to decoded.
+func unescape(decoded, escaped []byte) ([]byte, error) {
+	for i := 0; i < len(escaped); i++ {
+		switch c := escaped[i]; c {
+		case '+':
+			decoded = append(decoded, ' ')
+		case '%':
+			if i+2 >= len(escaped) || !isHex(escaped[i+1]) || !isHex(escaped[i+2]) {
+				return nil, ErrEscape
+			}
+			decoded = append(decoded, hex(escaped[i+1])<<4|hex(escaped[i+2]))
+			i += 2
+		default:
+			decoded = append(decoded, c)
+		}
+	}
+	return decoded, nil
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// hex returns the value of a hexadecimal digit.
+func hex(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c <= 'F':
+		return c - 'A' + 10
+	}
+	return c - 'a' + 10
+}

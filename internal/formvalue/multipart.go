@@ -7,7 +7,7 @@ import (
 	"mime/multipart"
 )
 
-// maxParts is the number of parts that a body can have. It equals that of Go's own form parser.
+// maxParts is the number of parts that a body can have. Go's own form parser has the same bound.
 const maxParts = 1000
 
 var (
@@ -18,7 +18,7 @@ var (
 // Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when
 // the body has no field of that name. A file is not a field: a part with a file name is skipped.
 //
-// The whole body must be complete and well-formed. Its parts are those that mime/multipart sees. Their
+// The whole body must be complete and well-formed. mime/multipart decides about its parts. Their
 // character sets are ignored.
 func Multipart(body []byte, boundary, field string) (value string, ok bool, err error) {
 	if boundary == "" {

@@ -4,25 +4,23 @@ package jsonvalue
 import (
 	"errors"
 	"io"
-	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // ErrSyntax reports a text that is not JSON, or one with more than 10,000 objects and arrays within one another.
 var ErrSyntax = errors.New("the text is not valid JSON")
 
-// maxDepth is the number of objects and arrays that can be open at once. It equals that of encoding/json.
+// maxDepth is the number of objects and arrays that can be open at once. encoding/json has the same bound.
 const maxDepth = 10_000
 
 // Reader finds the values at some paths of a JSON text. The text is written to it in pieces of any size.
 // A Reader must be made by [NewReader]. It must not be used by several goroutines at once.
 //
-// A Reader agrees with encoding/json. It accepts the same texts, and its values are those that encoding/json
-// decodes into an any. So it decodes escapes, replaces invalid UTF-8 by U+FFFD, and of two members with one
-// name it takes the last.
+// A Reader agrees with encoding/json: it accepts the same texts, and it finds the values that encoding/json decodes
+// into an any. So a Reader decodes escapes, replaces each byte of invalid UTF-8 by U+FFFD, and takes the last of
+// two members with one name.
 //
-// Its memory is bounded by its paths and by maxValue, whatever is written. In addition it needs one bit for
-// each open object or array.
+// The paths and maxValue bound the memory of a Reader, whatever is written. In addition it needs one bit for each
+// open object or array.
 type Reader struct {
 	targets     []target
 	maxValue    int
@@ -41,13 +39,8 @@ type Reader struct {
 	literal   string // the rest of true, false or null
 	hexDigits int    // how many digits of \uXXXX have been read
 	escaped   rune   // the digits of \uXXXX so far
-	surrogate rune   // the first half of a surrogate pair, while the second can follow; else 0
 
-	// The decoded text of the current name, string, number or literal, where it is needed.
-	keeping  bool
-	kept     []byte
-	keepMost int
-	valid    []byte // kept with its invalid UTF-8 replaced
+	text text // of the current name, string, number or literal
 }
 
 // target is a path, and the value that was found there.
@@ -121,15 +114,8 @@ func (r *Reader) Value(i int) (text string, ok bool) {
 
 // Write reads the next piece of the text. After an error, which is [ErrSyntax], each further call returns it too.
 func (r *Reader) Write(p []byte) (int, error) {
-	for n := 0; n < len(p) && !r.failed; n++ {
-		if r.state == inString {
-			length := plainLength(p[n:])
-			r.keep(p[n : n+length])
-			if n += length; n == len(p) {
-				break
-			}
-		}
-		r.read(p[n])
+	for rest := p; len(rest) > 0 && !r.failed; {
+		rest = rest[r.read(rest):]
 	}
 	if r.failed {
 		return 0, ErrSyntax
@@ -151,49 +137,74 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// read reads one byte.
-func (r *Reader) read(c byte) {
+// read reads some bytes at the beginning of p, and returns how many. When a number ends, that is none, because
+// only the byte after a number shows its end. Then the state has changed.
+func (r *Reader) read(p []byte) int {
 	switch r.state {
 	case inString:
-		r.readString(c)
+		return r.readString(p)
 	case inEscape:
-		r.readEscape(c)
+		r.readEscape(p[0])
 	case inHexDigits:
-		r.readHexDigit(c)
+		r.readHexDigit(p[0])
 	case inLiteral:
-		r.readLiteral(c)
+		return r.readLiteral(p)
 	case afterMinus, afterZero, inInteger, afterPoint, inFraction, afterE, afterSign, inExponent:
-		r.readNumber(c)
+		return r.readNumber(p)
 	default:
-		r.readBetween(c)
+		return r.readStructure(p)
 	}
+	return 1
 }
 
-// readBetween reads a byte outside strings, numbers and literals.
-func (r *Reader) readBetween(c byte) {
-	if c == ' ' || c == '\n' || c == '\r' || c == '\t' {
-		return
+// readStructure reads spaces, and then a byte outside strings, numbers and literals, or the first of them.
+func (r *Reader) readStructure(p []byte) int {
+	spaces := 0
+	for p[spaces] == ' ' || p[spaces] == '\n' || p[spaces] == '\r' || p[spaces] == '\t' {
+		if spaces++; spaces == len(p) {
+			return spaces
+		}
 	}
+	c := p[spaces]
+	switch r.state {
+	case beforeValue:
+		r.beginValue(c)
+	case beforeElementOrEnd:
+		if c == ']' {
+			r.endContainer()
+			break
+		}
+		r.nextElement()
+		r.beginValue(c)
+	case beforeNameOrEnd:
+		if c == '}' {
+			r.endContainer()
+			break
+		}
+		fallthrough
+	case beforeName:
+		r.beginName(c)
+	case beforeColon:
+		r.state = beforeValue
+		r.failed = c != ':'
+	case afterValue:
+		r.readAfterValue(c)
+	default: // afterText
+		r.failed = true
+	}
+	return spaces + 1
+}
+
+// readAfterValue reads the byte after a value within an object or an array.
+func (r *Reader) readAfterValue(c byte) {
+	object := r.inObject()
 	switch {
-	case r.state == beforeValue:
-		r.beginValue(c)
-	case r.state == beforeElementOrEnd && c == ']':
-		r.endContainer()
-	case r.state == beforeElementOrEnd:
-		r.nextElement()
-		r.beginValue(c)
-	case r.state == beforeNameOrEnd && c == '}':
-		r.endContainer()
-	case (r.state == beforeNameOrEnd || r.state == beforeName) && c == '"':
-		r.beginString(true)
-	case r.state == beforeColon && c == ':':
-		r.state = beforeValue
-	case r.state == afterValue && c == ',' && r.inObject():
+	case c == ',' && object:
 		r.state = beforeName
-	case r.state == afterValue && c == ',':
+	case c == ',':
 		r.nextElement()
 		r.state = beforeValue
-	case r.state == afterValue && (c == '}' && r.inObject() || c == ']' && !r.inObject()):
+	case c == '}' && object, c == ']' && !object:
 		r.endContainer()
 	default:
 		r.failed = true
@@ -212,7 +223,8 @@ func (r *Reader) beginValue(c byte) {
 		r.state = beforeElementOrEnd
 		return
 	case c == '"':
-		r.beginString(false)
+		r.state, r.inName = inString, false
+		r.text.begin(r.isTarget(), r.maxValue)
 		return
 	case c == 't':
 		r.state, r.literal = inLiteral, "rue"
@@ -230,8 +242,8 @@ func (r *Reader) beginValue(c byte) {
 		r.failed = true
 		return
 	}
-	r.beginKeeping(r.isTarget() && c != 'n', r.maxValue)
-	r.keepByte(c)
+	r.text.begin(r.isTarget() && c != 'n', r.maxValue)
+	r.text.addByte(c)
 }
 
 // beginContainer begins an object or an array.
@@ -279,7 +291,7 @@ func (r *Reader) endValue() {
 
 // endScalar ends a string, number or literal that is a value.
 func (r *Reader) endScalar() {
-	if value, ok := r.keptText(); ok {
+	if value, ok := r.text.decoded(); ok {
 		for i := range r.targets {
 			if t := &r.targets[i]; t.matched == r.depth && len(t.steps) == r.depth {
 				t.value, t.found = append(t.value[:0], value...), true
@@ -328,12 +340,12 @@ func (r *Reader) endName() {
 	if r.watched < r.depth {
 		return
 	}
-	name, ok := r.keptText()
+	name, ok := r.text.decoded()
 	r.match(func(s step) bool { return ok && s.name == string(name) })
 }
 
-// match finds the paths that lead to the next member or element of the innermost object or array. A value that was found
-// there before is forgotten, because a later member of one name replaces the earlier.
+// match finds the paths that lead to the next member or element of the innermost object or array. It forgets the values
+// that were found there before, because a later member of one name replaces the earlier.
 func (r *Reader) match(selected func(step) bool) {
 	parent := r.depth - 1
 	for i := range r.targets {
@@ -346,19 +358,21 @@ func (r *Reader) match(selected func(step) bool) {
 	}
 }
 
-// beginString begins a string, which is a name or a value.
-func (r *Reader) beginString(name bool) {
-	r.state, r.inName = inString, name
-	if name {
-		r.beginKeeping(r.watched == r.depth, r.longestName)
-	} else {
-		r.beginKeeping(r.isTarget(), r.maxValue)
-	}
+// beginName reads the quotation mark before the name of a member.
+func (r *Reader) beginName(c byte) {
+	r.failed = c != '"'
+	r.state, r.inName = inString, true
+	r.text.begin(r.watched == r.depth, r.longestName)
 }
 
-// readString reads a byte that is not plain, within a string.
-func (r *Reader) readString(c byte) {
-	switch {
+// readString reads bytes of a string that stand for themselves, and the byte after them.
+func (r *Reader) readString(p []byte) int {
+	length := plainLength(p)
+	r.text.add(p[:length])
+	if length == len(p) {
+		return length
+	}
+	switch c := p[length]; {
 	case c == '\\':
 		r.state = inEscape
 	case c == '"' && r.inName:
@@ -368,6 +382,7 @@ func (r *Reader) readString(c byte) {
 	default:
 		r.failed = true
 	}
+	return length + 1
 }
 
 // readEscape reads the byte after a backslash.
@@ -375,17 +390,17 @@ func (r *Reader) readEscape(c byte) {
 	r.state = inString
 	switch c {
 	case '"', '\\', '/':
-		r.keepByte(c)
+		r.text.addByte(c)
 	case 'b':
-		r.keepByte('\b')
+		r.text.addByte('\b')
 	case 'f':
-		r.keepByte('\f')
+		r.text.addByte('\f')
 	case 'n':
-		r.keepByte('\n')
+		r.text.addByte('\n')
 	case 'r':
-		r.keepByte('\r')
+		r.text.addByte('\r')
 	case 't':
-		r.keepByte('\t')
+		r.text.addByte('\t')
 	case 'u':
 		r.state, r.hexDigits, r.escaped = inHexDigits, 0, 0
 	default:
@@ -409,128 +424,68 @@ func (r *Reader) readHexDigit(c byte) {
 	r.escaped = r.escaped<<4 | rune(c)
 	if r.hexDigits++; r.hexDigits == 4 {
 		r.state = inString
-		r.keepUTF16(r.escaped)
+		r.text.addUTF16(r.escaped)
 	}
 }
 
-// keepUTF16 keeps a character of UTF-16. Two of them can make one character of the text.
-func (r *Reader) keepUTF16(c rune) {
-	if first := r.surrogate; first != 0 {
-		r.surrogate = 0
-		if both := utf16.DecodeRune(first, c); both != utf8.RuneError {
-			r.keepRune(both)
-			return
-		}
-		r.keepRune(utf8.RuneError)
-	}
-	if 0xd800 <= c && c < 0xdc00 {
-		r.surrogate = c
-		return
-	}
-	r.keepRune(c) // U+FFFD for a second half without the first
-}
-
-// readLiteral reads a byte of true, false or null.
-func (r *Reader) readLiteral(c byte) {
-	if c != r.literal[0] {
+// readLiteral reads bytes of true, false or null.
+func (r *Reader) readLiteral(p []byte) int {
+	length := min(len(p), len(r.literal))
+	if string(p[:length]) != r.literal[:length] {
 		r.failed = true
-		return
+		return length
 	}
-	r.keepByte(c)
-	if r.literal = r.literal[1:]; r.literal == "" {
+	r.text.add(p[:length])
+	if r.literal = r.literal[length:]; r.literal == "" {
 		r.endScalar()
 	}
+	return length
 }
 
-// readNumber reads a byte of a number, or the byte after it.
-func (r *Reader) readNumber(c byte) {
-	digit := '0' <= c && c <= '9'
-	switch {
-	case r.state == afterMinus && c == '0':
-		r.state = afterZero
-	case (r.state == afterMinus || r.state == inInteger) && digit:
-		r.state = inInteger
-	case (r.state == afterZero || r.state == inInteger) && c == '.':
+// readNumber reads bytes of a number. It reads none when the number has ended.
+func (r *Reader) readNumber(p []byte) int {
+	if digits := countDigits(p); digits > 0 && r.state != afterZero {
+		switch {
+		case r.state == afterMinus && p[0] == '0':
+			r.state, digits = afterZero, 1
+		case r.state == afterMinus:
+			r.state = inInteger
+		case r.state == afterPoint:
+			r.state = inFraction
+		case r.state == afterE || r.state == afterSign:
+			r.state = inExponent
+		}
+		r.text.add(p[:digits])
+		return digits
+	}
+	switch c := p[0]; {
+	case c == '.' && (r.state == afterZero || r.state == inInteger):
 		r.state = afterPoint
-	case (r.state == afterPoint || r.state == inFraction) && digit:
-		r.state = inFraction
-	case (r.state == afterZero || r.state == inInteger || r.state == inFraction) && (c == 'e' || c == 'E'):
+	case (c == 'e' || c == 'E') && (r.state == afterZero || r.state == inInteger || r.state == inFraction):
 		r.state = afterE
-	case r.state == afterE && (c == '+' || c == '-'):
+	case (c == '+' || c == '-') && r.state == afterE:
 		r.state = afterSign
-	case (r.state == afterE || r.state == afterSign || r.state == inExponent) && digit:
-		r.state = inExponent
 	case r.numberIsComplete():
 		r.endScalar()
-		r.readBetween(c)
-		return
+		return 0
 	default:
 		r.failed = true
-		return
 	}
-	r.keepByte(c)
+	r.text.addByte(p[0])
+	return 1
+}
+
+// countDigits returns how many digits p begins with.
+func countDigits(p []byte) int {
+	for i, c := range p {
+		if c < '0' || c > '9' {
+			return i
+		}
+	}
+	return len(p)
 }
 
 // numberIsComplete reports whether the current value is a number that can end here.
 func (r *Reader) numberIsComplete() bool {
 	return r.state == afterZero || r.state == inInteger || r.state == inFraction || r.state == inExponent
-}
-
-// beginKeeping prepares for the text of a name or a value.
-func (r *Reader) beginKeeping(needed bool, most int) {
-	r.keeping, r.kept, r.keepMost, r.surrogate = needed, r.kept[:0], most, 0
-}
-
-// keep appends a piece of the current name or value.
-func (r *Reader) keep(p []byte) {
-	if !r.keeping || len(p) == 0 {
-		return
-	}
-	if r.surrogate != 0 {
-		r.surrogate = 0
-		r.keepRune(utf8.RuneError)
-	}
-	if len(r.kept)+len(p) > r.keepMost {
-		r.keeping = false
-		return
-	}
-	r.kept = append(r.kept, p...)
-}
-
-func (r *Reader) keepByte(c byte) { r.keep([]byte{c}) }
-
-func (r *Reader) keepRune(c rune) {
-	var encoded [utf8.UTFMax]byte
-	r.keep(utf8.AppendRune(encoded[:0], c))
-}
-
-// keptText returns the text of the current name or value. ok is false when it wasn't needed or is too long.
-// The text is valid until the next one begins.
-func (r *Reader) keptText() (text []byte, ok bool) {
-	if r.surrogate != 0 {
-		r.surrogate = 0
-		r.keepRune(utf8.RuneError)
-	}
-	if !r.keeping {
-		return nil, false
-	}
-	if utf8.Valid(r.kept) {
-		return r.kept, true
-	}
-	// Bytes of one character can come in two pieces, so only the whole can be judged.
-	r.valid = r.valid[:0]
-	for _, c := range string(r.kept) {
-		r.valid = utf8.AppendRune(r.valid, c)
-	}
-	return r.valid, len(r.valid) <= r.keepMost
-}
-
-// plainLength returns how many bytes at the beginning of p are ordinary bytes of a string.
-func plainLength(p []byte) int {
-	for i, c := range p {
-		if c < ' ' || c == '"' || c == '\\' {
-			return i
-		}
-	}
-	return len(p)
 }

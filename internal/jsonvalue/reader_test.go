@@ -3,18 +3,19 @@ package jsonvalue_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 )
 
-// expected returns what encoding/json says about a text: whether it is valid, and the value at a path.
-func expected(text []byte, path jsonvalue.Path) (value string, ok, valid bool) {
-	if !json.Valid(text) {
-		return "", false, false
-	}
+// expected returns what encoding/json says about the value at a path of a valid text.
+func expected(text []byte, path jsonvalue.Path) (value string, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var v any
@@ -28,7 +29,7 @@ func expected(text []byte, path jsonvalue.Path) (value string, ok, valid bool) {
 		case []any:
 			v = nil
 			for i, element := range container {
-				if number, _ := json.Marshal(i); string(number) == name {
+				if strconv.Itoa(i) == name {
 					v = element
 				}
 			}
@@ -38,13 +39,13 @@ func expected(text []byte, path jsonvalue.Path) (value string, ok, valid bool) {
 	}
 	switch v := v.(type) {
 	case string:
-		return v, true, true
+		return v, true
 	case json.Number:
-		return v.String(), true, true
+		return v.String(), true
 	case bool:
-		return map[bool]string{true: "true", false: "false"}[v], true, true
+		return map[bool]string{true: "true", false: "false"}[v], true
 	}
-	return "", false, true
+	return "", false
 }
 
 // write writes a text in random pieces, and ends it.
@@ -69,19 +70,23 @@ var texts = []string{
 
 var paths = []jsonvalue.Path{{}, {"a"}, {"a", "b"}, {"a", "2", "b"}, {"0"}, {"0", "1", "0"}, {"0", "a", "b"}, {"0", "b"}, {"c"}, {"a\ufffd"}}
 
-// check compares a Reader with encoding/json.
+// check compares a Reader with encoding/json, for any text in any pieces.
 func check(t *testing.T, seed uint64, text []byte) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 0))
-	r := jsonvalue.NewReader(1000, paths...)
-	for range 2 {
+	const maxValue = 20
+	r := jsonvalue.NewReader(maxValue, paths...)
+	for range 2 { // the second time after Reset
 		err := write(r, random, text)
 		if valid := json.Valid(text); valid != (err == nil) {
 			t.Fatalf("%.200q: the error is %v, json.Valid says %v", text, err, valid)
 		}
 		if err == nil {
 			for i, path := range paths {
-				want, wantOK, _ := expected(text, path)
+				want, wantOK := expected(text, path)
+				if len(want) > maxValue {
+					want, wantOK = "", false
+				}
 				if got, ok := r.Value(i); got != want || ok != wantOK {
 					t.Fatalf("%.200q: the value at %q is %q, %v, want %q, %v", text, path, got, ok, want, wantOK)
 				}
@@ -99,9 +104,233 @@ func TestReaderAgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
+// TestReaderAgreesAboutBytesInStrings puts each byte at each place of a string, because several bytes are examined at once.
+func TestReaderAgreesAboutBytesInStrings(t *testing.T) {
+	for c := range 256 {
+		for i := range 17 {
+			text := []byte(`{"a":"` + strings.Repeat("x", 16) + `"}`)
+			check(t, uint64(c), slices.Insert(text, 6+i, byte(c)))
+		}
+	}
+}
+
+// TestReaderAgreesAboutRandomTexts makes texts in which the paths lead to values, are cut, and have duplicate names.
+// A third of the texts is damaged.
+func TestReaderAgreesAboutRandomTexts(t *testing.T) {
+	valid := 0
+	for seed := range uint64(5000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		text := randomValue(random, nil, 4)
+		if random.IntN(3) == 0 {
+			const bytes = `{}[],:"\tu0-.e 1`
+			text[random.IntN(len(text))] = bytes[random.IntN(len(bytes))]
+		}
+		if json.Valid(text) {
+			valid++
+		}
+		check(t, seed, text)
+	}
+	if valid < 2500 || valid > 4900 {
+		t.Errorf("%d of 5000 texts are valid", valid)
+	}
+}
+
+// randomValue appends a value that nests at most depth objects and arrays.
+func randomValue(random *rand.Rand, text []byte, depth int) []byte {
+	space := func() { text = append(text, []string{"", "", "", " ", "\n\t", "\r "}[random.IntN(6)]...) }
+	pick := func(choices ...string) { text = append(text, choices[random.IntN(len(choices))]...) }
+	space()
+	defer func() { space() }()
+	kind := random.IntN(10)
+	switch {
+	case depth > 0 && kind < 5:
+		text = append(text, '{')
+		for i := range random.IntN(4) {
+			if i > 0 {
+				text = append(text, ',')
+			}
+			space()
+			pick(`"a"`, `"a"`, `"\u0061"`, `"b"`, `"b"`, `"c"`, `"0"`, `""`, "\"a\xff\"", `"a\ud800"`, `"\ud800a"`, `"longer than every path"`)
+			space()
+			text = append(text, ':')
+			text = randomValue(random, text, depth-1)
+		}
+		text = append(text, '}')
+	case depth > 0 && kind < 7:
+		text = append(text, '[')
+		for i := range random.IntN(4) {
+			if i > 0 {
+				text = append(text, ',')
+			}
+			text = randomValue(random, text, depth-1)
+		}
+		text = append(text, ']')
+	case kind < 9:
+		pick("true", "false", "null", "0", "-0", "12", "-3.50", "1e5", "1.25E-3", "123456789012345678901")
+	default:
+		text = append(text, '"')
+		for range random.IntN(6) {
+			pick("x", "user", `\u0069`, `\n`, `\"`, `\\`, "é", "\xe9", "\xe2\x82", "\xac", `\ud83d`, `\ude00`, `\uD83D\uDE00`, "12345678", "\x7f")
+		}
+		text = append(text, '"')
+	}
+	return text
+}
+
+// TestReaderValues checks some of the values against literals, because encoding/json could change.
+func TestReaderValues(t *testing.T) {
+	for _, test := range []struct{ text, path, want string }{
+		{`{"user":"al\u0069ce"}`, "user", "alice"},
+		{`{"\u0075ser":"alice"}`, "user", "alice"},
+		{`{"user":"alice","user":"bob"}`, "user", "bob"},
+		{`{"user":{"name":"alice"},"user":{"id":1}}`, "user.name", ""},
+		{`{"user":{"name":"alice","name":null}}`, "user.name", ""},
+		{`{"User":"alice"}`, "user", ""},
+		{`{"usage":{"total_tokens":120.50}}`, "usage.total_tokens", "120.50"},
+		{`{"items":[{"id":1},{"id":2}]}`, "items.1.id", "2"},
+		{`{"items":{"1":{"id":2}}}`, "items.1.id", "2"},
+		{`{"items":[1,2]}`, "items.01", ""},
+		{`{"items":[1,2]}`, "items.+1", ""},
+		{`{"on":true,"off":false}`, "off", "false"},
+		{`{"user":""}`, "user", ""},
+	} {
+		path, err := jsonvalue.ParsePath(test.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := jsonvalue.NewReader(100, path)
+		if _, err := r.Write([]byte(test.text)); err != nil || r.Close() != nil {
+			t.Fatalf("%s: %v", test.text, err)
+		}
+		if got, ok := r.Value(0); got != test.want || ok != (test.want != "" || test.text == `{"user":""}`) {
+			t.Errorf("%s: the value at %s is %q, %v, want %q", test.text, test.path, got, ok, test.want)
+		}
+	}
+}
+
+func TestReaderDropsLongValues(t *testing.T) {
+	r := jsonvalue.NewReader(4, jsonvalue.Path{"a"})
+	for text, want := range map[string]string{
+		`{"a":"1234"}`: "1234", `{"a":"12345"}`: "", `{"a":12345}`: "", `{"a":"1234","a":"12345"}`: "", "{\"a\":\"12\xff\"}": "", "{\"a\":\"1\xff\"}": "1\ufffd",
+	} {
+		r.Reset()
+		if _, err := r.Write([]byte(text)); err != nil || r.Close() != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got, ok := r.Value(0); got != want || ok != (want != "") {
+			t.Errorf("%s: got %q, %v, want %q", text, got, ok, want)
+		}
+	}
+}
+
+// TestReaderBeforeTheEnd checks that a value can be read while the text is incomplete.
+func TestReaderBeforeTheEnd(t *testing.T) {
+	r := jsonvalue.NewReader(10, jsonvalue.Path{"a"})
+	for _, step := range []struct{ text, want string }{
+		{`{"a":12`, ""}, {`3`, ""}, {`,`, "123"}, {`"b":"x"`, "123"}, {`,"a":`, ""}, {`"x"`, "x"},
+	} {
+		if _, err := r.Write([]byte(step.text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := r.Value(0); got != step.want {
+			t.Errorf("after %s the value is %q, want %q", step.text, got, step.want)
+		}
+	}
+	if err := r.Close(); err != io.ErrUnexpectedEOF {
+		t.Errorf("closing an incomplete text: %v", err)
+	}
+}
+
+func TestReaderErrorsAreSticky(t *testing.T) {
+	r := jsonvalue.NewReader(10, jsonvalue.Path{"a"}, jsonvalue.Path{"a", "b"})
+	for _, text := range []string{`{"a":{"b":1]`, `}`, ``} {
+		if _, err := r.Write([]byte(text)); err != jsonvalue.ErrSyntax {
+			t.Errorf("after %q: %v", text, err)
+		}
+	}
+	if err := r.Close(); err != jsonvalue.ErrSyntax {
+		t.Errorf("Close: %v", err)
+	}
+	r.Reset()
+	if _, err := r.Write([]byte(`{"a":1}`)); err != nil || r.Close() != nil {
+		t.Errorf("after Reset: %v", err)
+	}
+	if value, _ := r.Value(0); value != "1" {
+		t.Errorf("after Reset the value is %q", value)
+	}
+}
+
+// TestReaderAllocates checks that a Reader that was used before allocates nothing for names, values and nesting.
+func TestReaderAllocates(t *testing.T) {
+	text := []byte(`{"deep":` + strings.Repeat(`[{"a":`, 1000) + `1` + strings.Repeat(`}]`, 1000) + `,"a":{"b":"al\u0069ce \ud83d\ude00 ` + "\xff" + `"},"c":1.5e3}`)
+	r := jsonvalue.NewReader(100, paths...)
+	allocations := testing.AllocsPerRun(100, func() {
+		r.Reset()
+		for rest := text; len(rest) > 0; rest = rest[min(len(rest), 7):] {
+			if _, err := r.Write(rest[:min(len(rest), 7)]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocations != 0 {
+		t.Errorf("a text costs %v allocations", allocations)
+	}
+}
+
+// TestReaderMemoryIsBounded writes long names, values and nesting, in the places that a Reader examines.
+func TestReaderMemoryIsBounded(t *testing.T) {
+	long := []byte(strings.Repeat("x", 1<<16))
+	r := jsonvalue.NewReader(100, jsonvalue.Path{"a"}, jsonvalue.Path{"a", "b"})
+	write := func(text []byte) {
+		if _, err := r.Write(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for _, text := range []string{`{"`, `":"`, `","a":"`, `","a":"\ud83d`, `","a":{"`, `":"\`, `","b":"`} {
+		if strings.HasSuffix(text, `\`) {
+			text += "n"
+		}
+		write([]byte(text))
+		for range 100 {
+			write(long)
+		}
+	}
+	write([]byte(`"}}`))
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<16 {
+		t.Errorf("44 MiB of JSON cost %d bytes", allocated)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParsePath(t *testing.T) {
+	for text, want := range map[string]jsonvalue.Path{
+		"user": {"user"}, "usage.total_tokens": {"usage", "total_tokens"}, "items.0.id": {"items", "0", "id"}, "a b.ü": {"a b", "ü"},
+	} {
+		if path, err := jsonvalue.ParsePath(text); err != nil || !slices.Equal(path, want) {
+			t.Errorf("%s: got %q, %v", text, path, err)
+		}
+	}
+	for _, text := range []string{"", ".", "a.", ".a", "a..b"} {
+		if path, err := jsonvalue.ParsePath(text); err == nil {
+			t.Errorf("%q: got %q, want an error", text, path)
+		}
+	}
+}
+
 func FuzzReader(f *testing.F) {
 	for i, text := range texts {
 		f.Add(uint64(i), []byte(text))
+	}
+	for seed := range uint64(50) {
+		f.Add(seed, randomValue(rand.New(rand.NewPCG(seed, 2)), nil, 4))
 	}
 	f.Fuzz(check)
 }

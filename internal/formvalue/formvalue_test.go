@@ -194,7 +194,8 @@ func FuzzMultipart(f *testing.F) {
 	user := part(`form-data; name="user"`, "alice")
 	for _, body := range [][]byte{
 		form(user), form(part(`form-data; name="user"; filename="f"`, "x"), user), form(user, user), form("\r\nx", user),
-		form("Content-Transfer-Encoding: quoted-printable\r\n" + user), form(user)[:40], {},
+		form("Content-Transfer-Encoding: quoted-printable\r\n" + user), form(user)[:40],
+		{},
 	} {
 		f.Add(body, "b", "user")
 	}
@@ -205,8 +206,8 @@ func FuzzMultipart(f *testing.F) {
 			// ReadForm also decodes the fields and files that Multipart skips, and its memory has other bounds.
 			return
 		}
-		defer want.RemoveAll() //nolint:errcheck // the test is over
-		if err == io.ErrUnexpectedEOF {     // ReadForm accepts a body that ends in the headers of a part
+		defer want.RemoveAll()          //nolint:errcheck // the test is over
+		if err == io.ErrUnexpectedEOF { // ReadForm accepts a body that ends in the headers of a part
 			return
 		}
 		if err != nil {

@@ -86,6 +86,7 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if resource != "zones" && resource != "top" {
+		a.key = a.zones[0].config.foldKey(a.key) // zones of one name agree about key_case
 		if err := a.checkKey(resource == "override" && r.Method == http.MethodPut); err != nil {
 			return adminError(http.StatusBadRequest, "key %w (in a path percent-encoded)", err)
 		}

@@ -43,6 +43,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			key         <value>...              # alternatives: the first one without an empty placeholder
 //			ipv4_prefix <bits>                  # addresses of one network share a key
 //			ipv6_prefix <bits>
+//			key_case    lower                   # Alice and alice are one key
 //
 //			# limits: one or more, unless the zone has concurrency
 //			fixed_window   <events> <window> {

@@ -31,6 +31,8 @@ func TestImportsRunOneWay(t *testing.T) {
 	}{
 		{"algorithms", nil, ""},
 		{"internal/keyhash", nil, ""},
+		{"internal/jsonvalue", nil, ""},
+		{"internal/formvalue", nil, ""},
 		{"internal/httpfields", []string{"algorithms"}, ""},
 		{"internal/topk", nil, ""},
 		{"internal/relay", nil, ""},

@@ -73,6 +73,7 @@ type keyTemplate struct {
 	plain  bool // without placeholders
 
 	// For the keys of a zone only:
+	foldCase   bool // see [foldCase]
 	address    bool // single is an address placeholder
 	masked     bool // the address placeholder gives networks
 	ipv4, ipv6 int  // the prefixes of addresses; 0 for whole addresses

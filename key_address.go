@@ -25,7 +25,7 @@ func (c *Zone) keys() Key {
 func (c *Zone) keyTemplates() (templates []keyTemplate) {
 	for _, key := range c.keys() {
 		t := newKeyTemplate(key)
-		t.ipv4, t.ipv6 = c.IPv4Prefix, c.IPv6Prefix
+		t.ipv4, t.ipv6, t.foldCase = c.IPv4Prefix, c.IPv6Prefix, c.foldsKeys()
 		ipv4, ipv6, masked, _ := maskOf(t.single) // checkPlaceholders reports the error
 		t.address = masked || t.single == remoteHost || t.single == clientAddress
 		if t.masked = masked; masked { // Caddy masks the address
@@ -65,10 +65,13 @@ func (t *keyTemplate) identity() string {
 	return fmt.Sprintf("%q ipv4 %d ipv6 %d", t.text, t.ipv4, t.ipv6)
 }
 
-// normalize returns the key for an expanded text. Each address is written in one way, and as a
-// network if the zone has a prefix for its family. network is valid if the text comes from an
-// address placeholder.
+// normalize returns the key for an expanded text. Its case is folded if the zone has key_case. Each
+// address is written in one way, and as a network if the zone has a prefix for its family. network
+// is valid if the text comes from an address placeholder.
 func (t *keyTemplate) normalize(value string) (text string, network netip.Prefix) {
+	if t.foldCase {
+		value = foldCase(value)
+	}
 	if !t.address && t.ipv4 == 0 && t.ipv6 == 0 || !maybeAddress(value) {
 		return value, netip.Prefix{}
 	}

@@ -93,7 +93,7 @@ func newKeyWarnings(c *Zone, keys []keyTemplate) *keyWarnings {
 		w.keyMayBeClient = w.keyMayBeClient || strings.Contains(t.text, "{"+clientAddress+"}")
 		w.manyKeysPerClient = w.manyKeysPerClient || c.IPv6Prefix == 0 && (t.single == remoteHost || t.single == clientAddress)
 		if !plain {
-			w.emptyKeys = append(w.emptyKeys, caddy.NewEmptyReplacer().ReplaceAll(t.text, ""))
+			w.emptyKeys = append(w.emptyKeys, c.foldKey(caddy.NewEmptyReplacer().ReplaceAll(t.text, "")))
 		}
 	}
 	for _, t := range c.decidingTexts() {

@@ -85,7 +85,7 @@ func isNetwork(text string) bool {
 
 // checkOverrideKeys checks the keys of the zone's overrides.
 func (c *Zone) checkOverrideKeys() error {
-	known := make(map[netip.Prefix]string)
+	known, knownTexts := make(map[netip.Prefix]string), make(map[string]string)
 	onlyAddresses := !slices.ContainsFunc(c.keyTemplates(), func(t keyTemplate) bool { return !t.address })
 	for _, key := range slices.Sorted(maps.Keys(c.Override)) {
 		if err := checkOverrideText(key); err != nil {
@@ -97,6 +97,11 @@ func (c *Zone) checkOverrideKeys() error {
 				"write an address or a network, such as 203.0.113.0/24", key)
 		}
 		if !ok {
+			folded := c.foldKey(key)
+			if other, there := knownTexts[folded]; there {
+				return fmt.Errorf("override %q and override %q are for the same key, because key_case is lower: write one of them", other, key)
+			}
+			knownTexts[folded] = key
 			continue
 		}
 		if err := c.checkOverrideNetwork(key, network); err != nil {

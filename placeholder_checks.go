@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 )
 
 // This file finds placeholders that nothing provides. Caddy replaces such a placeholder by
@@ -110,7 +113,7 @@ func expandShorthand(name string) (long string, isShort bool) {
 func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logger *zap.Logger) error {
 	all := c.decidingTexts()
 	if c.Settle != nil {
-		all = append(all, optionText{"cost of settle", string(c.Settle.Cost)})
+		all = append(all, optionText{costOfSettle, string(c.Settle.Cost)})
 	}
 	for _, t := range all {
 		names, err := placeholderNames(t.text)
@@ -121,8 +124,13 @@ func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logge
 			if _, _, _, err := maskOf(name); err != nil {
 				return fmt.Errorf("%s: {%s} %w", t.option, name, err)
 			}
+			own, err := sources.checkOwnPlaceholder(name, t.option == costOfSettle)
+			if err != nil {
+				return fmt.Errorf("%s: {%s} %w", t.option, name, err)
+			}
 			long, short := expandShorthand(name)
 			switch {
+			case own:
 			case sources.provides(name):
 			case sources.pluginMayProvide(name):
 				logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
@@ -136,6 +144,100 @@ func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logge
 		}
 	}
 	return nil
+}
+
+// costOfSettle is the only option that is evaluated after the response.
+const costOfSettle = "cost of settle"
+
+// checkOwnPlaceholder checks a placeholder of this module. own reports whether name is one. settles reports
+// whether it stands in the cost of settle. The error continues a sentence that begins with the placeholder.
+func (sources *placeholderSources) checkOwnPlaceholder(name string, settles bool) (own bool, err error) {
+	name, own = strings.CutPrefix(name, placeholderPrefix+".")
+	if !own {
+		return false, nil
+	}
+	kind, rest, _ := strings.Cut(name, ".")
+	switch kind {
+	case "request":
+		err = checkRequestPlaceholder(rest, settles)
+	case "response":
+		err = checkResponsePlaceholder(rest, settles)
+	case "exceeded":
+		err = checkField("a denial", rest, exceededFields)
+	default:
+		err = sources.checkZonePlaceholder(name)
+	}
+	return true, err
+}
+
+// checkRequestPlaceholder checks the part of a placeholder after http.rate_limit.request.
+func checkRequestPlaceholder(name string, settles bool) error {
+	kind, rest, _ := strings.Cut(name, ".")
+	switch {
+	case kind != "json" && kind != "form":
+		return errors.New("doesn't exist: write for example {http.rate_limit.request.json.user} for a member of a JSON body, " +
+			"or {http.rate_limit.request.form.user} for a field of a form")
+	case settles:
+		return errors.New("is empty here, because settle looks at the response: use it in key, plan, cost or factor")
+	case kind == "json":
+		return checkJSONPath(rest)
+	case rest == "":
+		return errors.New("has no field: write for example {http.rate_limit.request.form.user}")
+	}
+	return nil
+}
+
+// checkResponsePlaceholder checks the part of a placeholder after http.rate_limit.response.
+func checkResponsePlaceholder(name string, settles bool) error {
+	kind, path, _ := strings.Cut(name, ".")
+	switch {
+	case kind != "json" && name != "bytes" && name != "seconds":
+		return errors.New("doesn't exist: write for example {http.rate_limit.response.json.usage.total_tokens}, " +
+			"{http.rate_limit.response.bytes} or {http.rate_limit.response.seconds}")
+	case !settles:
+		return errors.New("is empty here, because there is no response yet: use it in the cost of settle")
+	case kind == "json":
+		return checkJSONPath(path)
+	}
+	return nil
+}
+
+func checkJSONPath(path string) error {
+	if _, err := jsonvalue.ParsePath(path); err != nil {
+		return fmt.Errorf("leads to no value: %w", err)
+	}
+	return nil
+}
+
+// checkZonePlaceholder checks the part of the placeholder of a zone after http.rate_limit.
+func (sources *placeholderSources) checkZonePlaceholder(name string) error {
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return fmt.Errorf("has no field: write the name of a zone, a dot, and one of %s", strings.Join(zoneFields, ", "))
+	}
+	zone := name[:dot]
+	if err := checkField("a zone", name[dot+1:], zoneFields); err != nil {
+		return err
+	}
+	if sources.zones[zone] || sources.routesUnknown || sources.plugins { // a plugin may have handlers that can't be seen
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(sources.zones))
+	if near := suggest(zone, names); near != "" {
+		return fmt.Errorf("is always empty, because there is no zone %q (did you mean %s?)", zone, near)
+	}
+	return fmt.Errorf("is always empty, because there is no zone %q: write one of %s", zone, strings.Join(names, ", "))
+}
+
+// checkField checks the last part of a placeholder.
+func checkField(of, field string, fields []string) error {
+	if slices.Contains(fields, field) {
+		return nil
+	}
+	if near := suggest(field, fields); near != "" {
+		return fmt.Errorf("doesn't exist, because %s has no field %q (did you mean %s?)", of, field, near)
+	}
+	return fmt.Errorf("doesn't exist, because %s has no field %q: write one of %s", of, field, strings.Join(fields, ", "))
 }
 
 // commonNames are the usual placeholders of keys, plans, costs and factors, for suggestions.

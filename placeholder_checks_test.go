@@ -91,8 +91,8 @@ func TestNamesOfCaddy(t *testing.T) {
 		http.request.tls.client.san.emails http.request.tls.client.san.ips.1 http.request.tls.client.san.uris.0
 		http.response.header.X-Cost http.vars.client_ip http.vars.trusted_proxy http.auth.user.id http.auth.user.plan http.auth.jwt.error
 		http.reverse_proxy.header.X-Plan http.reverse_proxy.status_code http.reverse_proxy.upstream.hostport http.intercept.header.X http.intercept.status_code
-		http.error.status_code http.error.message http.matchers.file.relative http.url_pattern.pathname.id http.rate_limit.api.remaining
-		http.rate_limit.exceeded.name http.shutting_down http.time_until_shutdown
+		http.error.status_code http.error.message http.matchers.file.relative http.url_pattern.pathname.id
+		http.shutting_down http.time_until_shutdown
 		env.HOME file./etc/hostname system.hostname system.slash system.os system.wd system.arch
 		time.now time.now.http time.now.rfc3339 time.now.common_log time.now.year time.now.unix time.now.unix_ms`) {
 		if !sources.provides(name) {
@@ -107,6 +107,92 @@ func TestNamesOfCaddy(t *testing.T) {
 	} {
 		if sources.provides(name) {
 			t.Errorf("%q is known", name)
+		}
+	}
+}
+
+// The placeholders of this module work in some options only. The names of zones and fields are checked.
+func TestOwnPlaceholders(t *testing.T) {
+	const deciding, settling = "key plan cost factor", "settle"
+	options := map[string]string{
+		"key": `"key":NAME`, "plan": `"plan":{"by":NAME,"values":{"free":{"unlimited":true}}}`, "cost": `"cost":NAME`, "factor": `"factor":NAME`,
+		"settle": `"settle":{"cost":NAME}`,
+	}
+	tests := []struct{ name, worksIn, says string }{
+		{"request.json.user", deciding, "use it in key, plan, cost or factor"},
+		{"request.json.items.0.id", deciding, "use it in key, plan, cost or factor"},
+		{"request.form.user", deciding, "use it in key, plan, cost or factor"},
+		{"request.form.user.name", deciding, "use it in key, plan, cost or factor"},
+		{"response.json.usage.total_tokens", settling, "use it in the cost of settle"},
+		{"response.bytes", settling, "use it in the cost of settle"},
+		{"response.seconds", settling, "use it in the cost of settle"},
+		{"request.json.", "", ""},
+		{"request.json", "", ""},
+		{"request.json.a..b", "", ""},
+		{"request.json..", "", ""},
+		{"request.form.", "", ""},
+		{"request.form", "", ""},
+		{"request", "", "doesn't exist"},
+		{"request.body", "", "doesn't exist"},
+		{"request.xml.user", "", "doesn't exist"},
+		{"response.json.", "", ""},
+		{"response.json.a.", "", ""},
+		{"response", "", "doesn't exist"},
+		{"response.bytes.x", "", "doesn't exist"},
+		{"response.second", "", "doesn't exist"},
+		{"", "", ""},
+		{"api", "", "has no field"},
+		{"api.", "", "a zone has no field"},
+		{"api.remainin", "", "(did you mean remaining?)"},
+		{"apo.limit", "", "(did you mean api?)"},
+		{"exceeded.nam", "", "a denial has no field \"nam\" (did you mean name?)"},
+		{"exceeded", "", "a denial has no field"},
+		{"exceeded.reset", "", "write one of name, limit"},
+	}
+	for _, field := range []string{"limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned"} {
+		for _, zone := range []string{"api", "elsewhere", "nested.too"} {
+			tests = append(tests, struct{ name, worksIn, says string }{zone + "." + field, deciding + " settle", ""})
+		}
+	}
+	for _, field := range []string{"name", "limit", "remaining", "retry_after", "reason"} {
+		tests = append(tests, struct{ name, worksIn, says string }{"exceeded." + field, deciding + " settle", ""})
+	}
+	const other = `{"handler":"rate_limit","rate_limits":{"NAME":{"max_events":1,"window":"1s"}}}`
+	routes := `"errors":{"routes":[{"handle":[` + strings.Replace(other, "NAME", "elsewhere", 1) + `]}]},
+		"routes":[{"handle":[{"handler":"subroute","routes":[{"handle":[` + strings.Replace(other, "NAME", "nested.too", 1) + `]}]}]}]`
+	for _, test := range tests {
+		for option, text := range options {
+			name := "{http.rate_limit." + test.name + "}"
+			zone := `{"limits":[{"algorithm":"token_bucket","events":1,"window":"1s"}],` + strings.Replace(text, "NAME", `"`+name+`"`, 1) + `}`
+			err := validate(`{"admin":{"disabled":true},"apps":{"http":{"servers":{
+				"a":{"listen":[":1"],"routes":[{"handle":[{"handler":"rate_limit","rate_limits":{"api":` + zone + `}}]}]},
+				"b":{"listen":[":2"],` + routes + `}}}}}`)
+			works := slices.Contains(strings.Fields(test.worksIn), option)
+			if works != (err == nil) {
+				t.Errorf("%s in %s: %v", name, option, err)
+			} else if err != nil && (!strings.Contains(err.Error(), ": "+name+" ") || !strings.Contains(err.Error(), test.says)) {
+				t.Errorf("%s in %s: %v, which doesn't say %q", name, option, err, test.says)
+			}
+		}
+	}
+}
+
+// The checks know the fields of zones that a request has.
+func TestZoneFields(t *testing.T) {
+	for _, field := range zoneFields {
+		if _, ok := emptyPlaceholderField(field); !ok {
+			t.Errorf("there is no field %s", field)
+		}
+	}
+}
+
+// Handlers of plugins can hide a zone.
+func TestZonesOfPlugins(t *testing.T) {
+	zone := `{"key":"{http.rate_limit.%s}","max_events":1,"window":"1s"}`
+	for name, ok := range map[string]bool{"hidden.limit": true, "hidden.x": false} {
+		err := validate(handlerConfig(`{"handler":"test_hold"},{"handler":"rate_limit","rate_limits":{"api":` + fmt.Sprintf(zone, name) + `}}`))
+		if ok != (err == nil) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 // regular expressions.
 type placeholderSources struct {
 	names             map[string]bool
+	zones             map[string]bool // the names of all zones
 	anyVariable       bool            // a variable has a placeholder in its name
 	regexpExpressions bool            // a CEL expression has a regular expression, whose captures are unknown
 	plugins           bool            // a handler or matcher isn't Caddy's, and may set any placeholder
@@ -39,8 +40,13 @@ func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
 	if a.cachedSources != nil {
 		return a.cachedSources
 	}
-	sources := &placeholderSources{names: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: true}
+	sources := &placeholderSources{
+		names: make(map[string]bool), zones: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: true,
+	}
 	a.cachedSources = sources
+	for zone := range a.RateLimits {
+		sources.zones[zone] = true
+	}
 	if zones, err := json.Marshal(a.RateLimits); err == nil {
 		sources.addJSON(zones) // the captures of their matchers
 	}
@@ -96,6 +102,11 @@ func (sources *placeholderSources) addModule(module any) {
 	v := reflect.Indirect(reflect.ValueOf(module))
 	sources.plugins = sources.plugins || !isFromCaddy(v.Type())
 	switch m := module.(type) {
+	case *Handler:
+		for zone := range m.RateLimits {
+			sources.zones[zone] = true
+		}
+		sources.addSettings(v)
 	case *maphandler.Handler:
 		for _, destination := range m.Destinations { // map has removed the braces
 			sources.names[destination] = true
@@ -183,6 +194,11 @@ func (sources *placeholderSources) addJSONObject(o map[string]any) {
 	if handler, ok := o["handler"].(string); ok {
 		sources.addModuleID("http.handlers." + handler)
 		switch handler {
+		case "rate_limit":
+			zones, _ := o["rate_limits"].(map[string]any)
+			for zone := range zones {
+				sources.zones[zone] = true
+			}
 		case "map":
 			destinations, _ := o["destinations"].([]any)
 			for _, destination := range destinations {
@@ -290,7 +306,6 @@ var openPrefixes = []struct {
 	{"http.request.uri.query.", false},
 	{"http.auth.", false},
 	{"http.url_pattern.", false},
-	{"http.rate_limit.", false},
 	{"env.", false},
 	{"file.", false},
 }
@@ -348,6 +363,12 @@ func (sources *placeholderSources) provides(name string) bool {
 	_, known := sources.caddyReplacer.Get(name)
 	return known
 }
+
+// The fields of {http.rate_limit.<zone>.<field>} and of {http.rate_limit.exceeded.<field>}.
+var (
+	zoneFields     = strings.Fields("limit remaining reset retry_after allowed charged banned")
+	exceededFields = strings.Fields("name limit remaining retry_after reason")
+)
 
 // isFieldName reports whether a header field can have this name.
 func isFieldName(name string) bool {

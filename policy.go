@@ -128,7 +128,7 @@ func (c *Zone) compilePolicy(factor int64, outage storeErrorPolicy) (*policy, er
 		}
 		return nil, err
 	}
-	all, err := compileLimitSets("override", c.Override, c, factor, outage)
+	all, err := compileLimitSets("override", c.overrides(), c, factor, outage)
 	if err != nil {
 		return nil, err
 	}

@@ -40,6 +40,10 @@ var synonyms = map[string][]string{
 	"ip":              {"key"},
 	"remote_ip":       {"key"},
 	"source":          {"key"},
+	"case":            {"key_case"},
+	"fold_case":       {"key_case"},
+	"ignore_case":     {"key_case"},
+	"lowercase":       {"key_case"},
 	"interval":        {"window"},
 	"period":          {"window"},
 	"events":          {"max_events"},
@@ -212,6 +216,8 @@ func exampleOf(option string) string {
 	switch option {
 	case "key":
 		return ": write for example key {client_ip}"
+	case "key_case":
+		return ": write key_case lower"
 	case "concurrency":
 		return ": write for example concurrency 10"
 	case "override":

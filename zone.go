@@ -43,6 +43,11 @@ type Zone struct {
 	// has a network of 56 or 64 bits (default 0: the whole address counts).
 	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
 
+	// "lower" makes one key of texts that differ only in the case of letters, by the rules of Unicode.
+	// It applies to all values of key, to the keys of override, and to keys in the admin API (default
+	// "": Alice and alice are two keys).
+	KeyCase string `json:"key_case,omitempty"`
+
 	// The number of events that pass in any window. max_events and window together are short for
 	// a first limit with the algorithm sliding_log (default 0: no such limit).
 	MaxEvents int64 `json:"max_events,omitempty"`
@@ -223,7 +228,24 @@ func checkZoneName(name string) error {
 	if !ok {
 		return fmt.Errorf(`%.100q is not a valid zone name: write 1 to 64 printable ASCII characters without { } " \ /`, name)
 	}
+	if name[0] == '@' || name[0] == '*' {
+		return fmt.Errorf("%q is not a valid zone name, because matchers begin with %c: write another name, such as api", name, name[0])
+	}
+	for word, placeholder := range reservedZoneNames {
+		if name == word || strings.HasPrefix(name, word+".") {
+			return fmt.Errorf("%q is not a valid zone name, because {%s} and others are placeholders: write another name, such as %q",
+				name, placeholder, "my-"+name)
+		}
+	}
 	return nil
+}
+
+// reservedZoneNames are words that stand in placeholders where the names of zones stand, each with
+// such a placeholder. No zone has such a name, or begins with one and a dot.
+var reservedZoneNames = map[string]string{
+	"exceeded": placeholderPrefix + ".exceeded.name",
+	"request":  placeholderPrefix + ".request.json.user",
+	"response": placeholderPrefix + ".response.bytes",
 }
 
 func checkMode(mode string) error {

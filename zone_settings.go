@@ -110,6 +110,9 @@ func zoneSettings() []zoneSetting {
 			func(c *Zone) *int { return &c.IPv6Prefix }, withExample(smallInteger, "64"),
 			func(bits int) error { return checkPrefix("ipv6_prefix", bits, 128) },
 		)},
+		{name: "key_case", identifies: true, shown: true, zoneValue: fieldValue(
+			func(c *Zone) *string { return &c.KeyCase }, withExample(value, "lower"), checkKeyCase,
+		)},
 		{
 			name: "limits", identifies: true, shown: true, // a Caddyfile has options for each algorithm
 			zoneValue: zoneValue{value: func(c *Zone) any { return unlessZero(len(c.Limits)) }},

@@ -10,8 +10,8 @@ import (
 
 // This file warns of settings that are valid, but can't mean what they say.
 
-// warnOfSettings warns of matchers that limit more than they seem to, of costs that never fit, and of
-// keys that are never used.
+// warnOfSettings warns of matchers that limit more than they seem to, of costs that never fit, of keys
+// that are never used, and of a key_case without effect.
 func (z *zone) warnOfSettings() {
 	if pair := z.config.matchersOfOneBlock(); pair != nil {
 		z.handler.logger.Warn("a request belongs to a zone if one match of the zone matches it, "+
@@ -23,6 +23,10 @@ func (z *zone) warnOfSettings() {
 		z.handler.logger.Warn("each request costs more than a limit of its zone ever allows, so the zone denies them all: "+
 			"write a lower cost, or a limit with more events or a larger burst",
 			zap.String("zone", z.name), zap.Int64("cost", z.fixedCost), zap.Stringer("limit", l))
+	}
+	if z.ignoresKeyCase() {
+		z.handler.logger.Warn("key_case changes no key, because the keys of the zone are addresses, or have no placeholder: leave it out",
+			zap.String("zone", z.name))
 	}
 	for _, t := range z.keys[:max(len(z.keys)-1, 0)] {
 		if t.neverEmpty() {

@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,8 +19,12 @@ func serve(t *testing.T, respond http.HandlerFunc) (addr string, counts map[stri
 	var mu sync.Mutex
 	counts = make(map[string]int)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		counts[r.Header.Get("X-Key")+" "+r.Header.Get("X-Plan")]++
+		if inBody, _, _ := strings.Cut(strings.TrimPrefix(string(text), "key="), "&"); r.Method == "POST" {
+			counts["in a body "+inBody]++
+		}
 		mu.Unlock()
 		respond(w, r)
 	}))
@@ -30,9 +35,9 @@ func serve(t *testing.T, respond http.HandlerFunc) (addr string, counts map[stri
 func TestFillSendsEachKeyOnce(t *testing.T) {
 	addr, counts := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	const keys = 4096
-	for _, depth := range []int{1, 16} {
+	for depth, b := range map[int]body{1: {}, 16: {}, 2: {"application/x-www-form-urlencoded", "key=" + keyMark + "&x=1"}} {
 		clear(counts)
-		c, err := dial(addr, 8, depth, keys, nil)
+		c, err := dial(addr, 8, depth, keys, nil, b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,6 +49,10 @@ func TestFillSendsEachKeyOnce(t *testing.T) {
 		if len(got.waits) != keys || got.statuses[200] != keys {
 			t.Errorf("depth %d: %d responses with statuses %v, want %d", depth, len(got.waits), got.statuses, keys)
 		}
+		if want := min(len(b.text), 1); counts["in a body 00000000"] != want || counts["in a body 00004095"] != want {
+			t.Errorf("depth %d: the first and the last key were in %d and %d bodies", depth, counts["in a body 00000000"], counts["in a body 00004095"])
+		}
+		maps.DeleteFunc(counts, func(name string, _ int) bool { return strings.HasPrefix(name, "in a body") })
 		if len(counts) != keys || counts["00000000 0001"] != 1 || counts["00004095 0096"] != 1 {
 			t.Errorf("depth %d: %d keys of %d, and the last one came %d times", depth, len(counts), keys, counts["00004095 0096"])
 		}
@@ -87,7 +96,7 @@ func TestWrongAnswersAreFaults(t *testing.T) {
 			addr, _ := serve(t, test.respond)
 			s := &setup{directive: "rate_limit"}
 			s.complete()
-			c, err := dial(addr, 4, 1, s.keys, s.fields)
+			c, err := dial(addr, 4, 1, s.keys, s.fields, s.body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +136,7 @@ func TestEveryRowHasAValue(t *testing.T) {
 			t.Errorf("%q is %s", r.what, value)
 		}
 	}
-	all[1].setups[3].fault = errors.New("status 503")
+	all[2].setups[3].fault = errors.New("status 503")
 	text := report(all, nil)
 	for _, want := range []string{
 		"| memory: requests/s | bare Caddy | 1.00 | ≥ 0.92 |", "| redis | failed: status 503 |",

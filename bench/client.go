@@ -24,9 +24,12 @@ type client struct {
 	keys     int      // how many there are
 	random   bool     // one of them for each request, or one after the other
 	requests int      // how many were sent
-	key      int      // where it stands in a request
-	plan     int      // the same
+	keyAt    []int    // where the key stands in a request: in X-Key, and in the body
+	plan     int      // where X-Plan stands
 }
+
+// body is a body of requests. Its text has keyMark where the key stands.
+type body struct{ contentType, text string }
 
 type conn struct {
 	fd      int
@@ -40,6 +43,7 @@ const (
 	planDigits = 4
 	planValues = 1000
 	patience   = 15 * time.Second // with a server that does not answer
+	keyMark    = "00000000"       // keyDigits of them
 )
 
 // turn has the answers of a server for a while.
@@ -50,14 +54,17 @@ type turn struct {
 	waits    []time.Duration // for each response
 }
 
-func dial(addr string, connections, depth, keys int, fields []string) (*client, error) {
+func dial(addr string, connections, depth, keys int, fields []string, b body) (*client, error) {
 	epoll, err := syscall.EpollCreate1(0)
 	if err != nil {
 		return nil, err
 	}
 	c := &client{epoll: epoll, depth: depth, fields: fields, keys: keys}
-	request := fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s\r\nX-Plan: %0*d\r\nX-Key: %0*d\r\n\r\n", addr, planDigits, 0, keyDigits, 0)
-	c.key = strings.Index(request, "X-Key: ") + len("X-Key: ")
+	request := b.request(addr)
+	for end := 0; strings.Contains(request[end:], keyMark); end += keyDigits {
+		end += strings.Index(request[end:], keyMark)
+		c.keyAt = append(c.keyAt, end)
+	}
 	c.plan = strings.Index(request, "X-Plan: ") + len("X-Plan: ")
 	for i := range connections {
 		fd, err := connect(addr)
@@ -73,6 +80,16 @@ func dial(addr string, connections, depth, keys int, fields []string) (*client, 
 		}
 	}
 	return c, nil
+}
+
+// request returns a request with the body, or without one if the body is empty.
+func (b body) request(addr string) string {
+	method, fields := "GET", ""
+	if b.text != "" {
+		method, fields = "POST", fmt.Sprintf("Content-Type: %s\r\nContent-Length: %d\r\n", b.contentType, len(b.text))
+	}
+	return fmt.Sprintf("%s / HTTP/1.1\r\nHost: %s\r\n%sX-Plan: %0*d\r\nX-Key: %s\r\n\r\n%s",
+		method, addr, fields, planDigits, 0, keyMark, b.text)
 }
 
 func connect(addr string) (fd int, err error) {
@@ -172,7 +189,9 @@ func (c *client) next(conn *conn) error {
 			key = rand.IntN(c.keys)
 		}
 		c.requests++
-		putDigits(request[c.key:][:keyDigits], key)
+		for _, at := range c.keyAt {
+			putDigits(request[at:][:keyDigits], key)
+		}
 		putDigits(request[c.plan:][:planDigits], key%planValues+1)
 	}
 	conn.sent, conn.flying = time.Now(), c.depth

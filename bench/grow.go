@@ -67,7 +67,7 @@ func (b *bench) grow(g *growth) error {
 	defer caddy.stop()
 	const connections, depth, warming = 64, 16, 1000
 	most := g.stages[len(g.stages)-1].keys
-	filling, err := dial(caddy.addr, connections, depth, most, g.fields)
+	filling, err := dial(caddy.addr, connections, depth, most, g.fields, body{})
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (b *bench) grow(g *growth) error {
 		if s.load == 0 {
 			continue
 		}
-		loading, err := dial(caddy.addr, connections, 1, s.keys, g.fields)
+		loading, err := dial(caddy.addr, connections, 1, s.keys, g.fields, body{})
 		if err != nil {
 			return err
 		}

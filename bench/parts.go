@@ -25,6 +25,8 @@ type setup struct {
 	program   string // ours, references or mholt
 	redis     string // near, far, cluster or none
 	directive string
+	respond   string   // the directive that answers
+	body      body     // of the requests
 	keys      int      // that requests are spread over
 	status    int      // of all responses
 	fields    []string // that all responses have, set by complete
@@ -39,6 +41,7 @@ const (
 
 	bare     = "bare Caddy"
 	manyKeys = 100_000
+	fewKeys  = 10_000
 	patient  = "10s" // a time-out that a stall of the machine does not reach
 	short    = 700 * time.Millisecond
 
@@ -47,12 +50,26 @@ const (
 	drained = "gcra 1 365d\n"
 	slots   = "concurrency 1000\n"
 	settled = "cost 2\nsettle {\ncost 1\n}\n" // each response gives half of the charge back
+
+	// If a value of a body were not read, these would deny requests: those of the empty key, and the
+	// fifth of a key whose charges stay. So the run would fail.
+	noEmptyKey  = "override \"\" {\ngcra 1 365d\n}\n"
+	smallBudget = "token_bucket 1 1h 20000\ncost 5000\n"
+	jsonRespond = "respond `" + `\{"id":"chat-1","choices":[\{"text":"One budget."\}],"usage":\{"total_tokens":1\}\}` + "`\n"
+)
+
+var (
+	jsonLogin = body{"application/json", `{"username": "user-` + keyMark + `", "password": "correct horse battery staple", "remember": true}`}
+	formLogin = body{"application/x-www-form-urlencoded", "username=user-" + keyMark + "&password=correct+horse+battery+staple&remember=on"}
 )
 
 // zone returns a directive with a zone of these lines. Each request has a key in X-Key, and
 // one of a thousand numbers in X-Plan.
-func zone(lines ...string) string {
-	return "rate_limit {\nzone bench {\nkey {header.X-Key}\n" + strings.Join(lines, "") + "}\n}\n"
+func zone(lines ...string) string { return zoneOf("{header.X-Key}", lines...) }
+
+// zoneOf returns a directive with a zone of this key.
+func zoneOf(key string, lines ...string) string {
+	return "rate_limit {\nzone bench {\nkey " + key + "\n" + strings.Join(lines, "") + "}\n}\n"
 }
 
 // plans returns an option with a plan for each value of X-Plan, and ten kinds of limits.
@@ -74,6 +91,29 @@ func parts() []*part {
 				{name: "memory", reference: bare, directive: zone(bucket)},
 				{name: "memory, one key", reference: "memory", directive: zone(bucket), keys: 1},
 				{name: "memory, denied", reference: bare, directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
+			},
+		},
+		{
+			name: "bodies", title: "Bodies, budgets in memory, 64 connections", connections: 64, rounds: 8, turn: short,
+			setups: []*setup{
+				{name: "header, JSON body", directive: zone(bucket), body: jsonLogin},
+				{
+					name: "JSON field", reference: "header, JSON body", body: jsonLogin,
+					directive: zoneOf("{http.rate_limit.request.json.username}", bucket, noEmptyKey),
+				},
+				{name: "header, form", directive: zone(bucket), body: formLogin},
+				{
+					name: "form field", reference: "header, form", body: formLogin,
+					directive: zoneOf("{http.rate_limit.request.form.username}", bucket, noEmptyKey),
+				},
+				{
+					name: "settle, fixed cost", respond: jsonRespond, body: jsonLogin, keys: fewKeys,
+					directive: zone(smallBudget, "settle {\ncost 1\n}\n"),
+				},
+				{
+					name: "settle by JSON response", reference: "settle, fixed cost", respond: jsonRespond, body: jsonLogin, keys: fewKeys,
+					directive: zone(smallBudget, "settle {\ncost {http.rate_limit.response.json.usage.total_tokens}\n}\n"),
+				},
 			},
 		},
 		{
@@ -143,6 +183,9 @@ func (s *setup) complete() {
 	if s.program == "" {
 		s.program = ours
 	}
+	if s.respond == "" {
+		s.respond = "respond ok\n"
+	}
 	if s.keys == 0 {
 		s.keys = manyKeys
 	}
@@ -174,5 +217,5 @@ func (s *setup) caddyfile(addr string, redis []string, timeout string) string {
 	if s.program == ours && redis == nil {
 		options += "rate_limit {\nmemory {\nmax_keys 10000000\n}\n}\n"
 	}
-	return "{\n" + options + "}\nhttp://" + addr + " {\n" + s.directive + "respond ok\n}\n"
+	return "{\n" + options + "}\nhttp://" + addr + " {\n" + s.directive + s.respond + "}\n"
 }

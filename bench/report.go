@@ -29,6 +29,18 @@ func rows() []row {
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare), "≤ 1.11"},
 		{"memory, one key denied: requests/s", "bare Caddy", ratio("memory/memory, denied", "memory/"+bare), "≥ 0.95"},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory"), "≥ 1"},
+		{
+			"key from a JSON field: processor time in Caddy", "a header, same body",
+			added(inCaddy, "bodies/JSON field", "bodies/header, JSON body"), "",
+		},
+		{
+			"key from a form field: processor time in Caddy", "a header, same body",
+			added(inCaddy, "bodies/form field", "bodies/header, form"), "",
+		},
+		{
+			"`settle` by a JSON response: processor time in Caddy", "`settle` by a fixed cost",
+			added(inCaddy, "bodies/settle by JSON response", "bodies/settle, fixed cost"), "",
+		},
 		{"Redis, 64 connections: requests/s", "redis_rate", ratio("redis/redis", "redis/redis_rate"), "≥ 1.3"},
 		{"Redis, 256 connections: requests/s", "redis_rate", ratio("redis256/redis", "redis256/redis_rate"), "≥ 1.4"},
 		{"Redis, 64 connections: requests/s", "the floor", ratio("redis/redis", "redis/floor"), "≥ 0.95"},

@@ -56,7 +56,7 @@ func (r *running) start(b *bench, p *part) (err error) {
 	if err != nil {
 		return err
 	}
-	r.client, err = dial(r.caddy.addr, p.connections, 1, r.keys, r.fields)
+	r.client, err = dial(r.caddy.addr, p.connections, 1, r.keys, r.fields, r.body)
 	return err
 }
 

@@ -17,8 +17,8 @@ import (
 func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestState) error {
 	state.setFamilies(w.Header(), h.headerForms.families)
 	e, wait := state.longestDenial()
-	h.setRetryAfter(w.Header(), wait)
-	state.exceededZone = e.zone.name
+	state.denying, state.retryAfter = e, h.addJitter(wait)
+	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
 	state.countDeniedKeys()
 	state.logDenial(r, e, denial{wait: wait})
 	newProblem := httpfields.QuotaExceeded
@@ -26,6 +26,16 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestSta
 		newProblem = httpfields.AbnormalUsage
 	}
 	return h.respondWithProblem(w, r, newProblem(e.zone.status, state.violatedPolicies()))
+}
+
+// clientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as
+// one by the ban, because its retry after is that of the ban.
+func (e *zoneEntry) clientReason() string {
+	if e.banned() {
+		return reasonBan
+	}
+	reason, _ := e.denialReason()
+	return reason
 }
 
 // longestDenial returns the zone that denies the request for the longest time, and the longest
@@ -92,7 +102,7 @@ func (h *Handler) handleStoreError(w http.ResponseWriter, r *http.Request, next 
 	if allow {
 		return next.ServeHTTP(w, r)
 	}
-	httpfields.SetRetryAfter(w.Header(), 1_000_000)
+	httpfields.SetRetryAfter(w.Header(), outageRetryAfter)
 	return h.respondWithProblem(w, r, httpfields.ReducedCapacity(http.StatusServiceUnavailable))
 }
 
@@ -109,6 +119,9 @@ func (h *Handler) reportStoreFailure(err error) {
 		h.app.reportFailure(err)
 	}
 }
+
+// outageRetryAfter is the retry after of a request that the store could not decide on.
+const outageRetryAfter algorithms.Micros = 1_000_000
 
 // statusClientClosedRequest is the status that Caddy writes to its access log for a request
 // whose client has left.

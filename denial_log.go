@@ -107,7 +107,11 @@ func (state *requestState) logShadowsAndBans(r *http.Request) {
 // logDenial fills in the rest of a denial by the zone, and logs it.
 func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) {
 	d.zone, d.key, d.handler = e.zone.name, e.Key, state.handler
-	if d.reason, d.limit = e.denialReason(); d.reason == reasonConcurrency {
+	var limit int
+	switch d.reason, limit = e.denialReason(); d.reason {
+	case reasonLimit:
+		d.limit = e.limitSet.limits[limit]
+	case reasonConcurrency:
 		d.slots = e.Slots.Limit
 	}
 	remoteIP, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -125,19 +129,19 @@ func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) {
 }
 
 // denialReason returns the reason why the zone denies the request. If limits deny it, it also
-// returns the limit with the longest wait.
-func (e *zoneEntry) denialReason() (reason string, limit *algorithms.Limit) {
+// returns the index of the limit with the longest wait.
+func (e *zoneEntry) denialReason() (reason string, limit int) {
 	if e.deniedByBan() {
-		return reasonBan, nil
+		return reasonBan, 0
 	}
 	longest := algorithms.Micros(-1)
 	for n, d := range e.Outcome.Decisions {
 		if limitDenies(d) && d.RetryAfter > longest {
-			longest, reason, limit = d.RetryAfter, reasonLimit, e.limitSet.limits[n]
+			longest, reason, limit = d.RetryAfter, reasonLimit, n
 		}
 	}
 	if e.lacksSlot() && slotRetryAfter > longest {
-		return reasonConcurrency, nil
+		return reasonConcurrency, 0
 	}
 	return reason, limit
 }

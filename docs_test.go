@@ -263,16 +263,20 @@ func TestGrammar(t *testing.T) {
 func TestPlaceholderReference(t *testing.T) {
 	code := readFile(t, "placeholders.go")
 	var provided []string
-	for _, name := range regexp.MustCompile(`zone == "exceeded" && field == "(\w+)"`).FindAllStringSubmatch(code, -1) {
-		provided = append(provided, "exceeded."+name[1])
-	}
-	for _, names := range regexp.MustCompile(`(?m)^\tcase ("\w+"(, "\w+")*):$`).FindAllStringSubmatch(code, -1) {
-		for _, name := range regexp.MustCompile(`\w+`).FindAllString(names[1], -1) {
-			provided = append(provided, "<zone>."+name)
+	function := regexp.MustCompile(`(?ms)^func [^\n]* (\w+)\(field string\) \(value any, ok bool\) {$(.*?)^}$`)
+	for _, f := range function.FindAllStringSubmatch(code, -1) {
+		owner := "<zone>."
+		if f[1] == "exceededField" {
+			owner = "exceeded."
+		}
+		for _, names := range regexp.MustCompile(`(?m)^\tcase ("\w+"(, "\w+")*):$`).FindAllStringSubmatch(f[2], -1) {
+			for _, name := range regexp.MustCompile(`\w+`).FindAllString(names[1], -1) {
+				provided = append(provided, owner+name)
+			}
 		}
 	}
 	slices.Sort(provided)
-	if provided = slices.Compact(provided); len(provided) < 8 {
+	if provided = slices.Compact(provided); len(provided) < 12 {
 		t.Fatalf("only these placeholders found: %q", provided)
 	}
 	for file, row := range map[string]string{

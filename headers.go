@@ -204,11 +204,11 @@ func isTighter(d, than algorithms.Decision) bool {
 	return d.ResetAfter > than.ResetAfter
 }
 
-// setRetryAfter sets Retry-After, later by a random part of the option jitter.
-func (h *Handler) setRetryAfter(header http.Header, wait algorithms.Micros) {
-	if h.Jitter > 0 && wait < algorithms.Forever {
-		jitter := rand.Float64() * h.Jitter * float64(wait)
-		wait += algorithms.Micros(min(jitter, float64(algorithms.Forever-1-wait)))
+// addJitter makes the retry after of a denied request later, by a random part of the option jitter.
+func (h *Handler) addJitter(wait algorithms.Micros) algorithms.Micros {
+	if h.Jitter == 0 || wait >= algorithms.Forever {
+		return wait
 	}
-	httpfields.SetRetryAfter(header, wait)
+	jitter := rand.Float64() * h.Jitter * float64(wait)
+	return wait + algorithms.Micros(min(jitter, float64(algorithms.Forever-1-wait)))
 }

@@ -46,7 +46,17 @@ func init() {
 // `{http.rate_limit.<zone>.allowed}` | true if the zone had room, otherwise false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
 // `{http.rate_limit.<zone>.banned}` | true if the key is banned, also if the ban began with this request; otherwise false
-// `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did; empty if none did
+//
+// These placeholders describe the denial of a request, for an error page that serves all zones.
+// They are empty if no zone denied the request:
+//
+// Placeholder | Value
+// ------------|---------------
+// `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did
+// `{http.rate_limit.exceeded.limit}` | How many events can be taken at once from the limit that denied the request; for concurrency, the number of slots; empty for a ban
+// `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
+// `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
+// `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
 type Handler struct {
 	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
 	// Zones with the same name in several handlers are one zone, and must agree (default: none,

@@ -15,7 +15,7 @@ const placeholderPrefix = "http.rate_limit"
 // String makes {http.rate_limit} the empty text. Only the handlers use its value.
 func (*requestState) String() string { return "" }
 
-// lookUpPlaceholder returns the value of {http.rate_limit.exceeded.name} or of
+// lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>} or of
 // {http.rate_limit.<zone>.<field>}, and whether there is a placeholder of this name. It is
 // called on the outermost state, and looks into the states of all handlers. If a zone of the
 // configuration doesn't limit the request, its values are empty.
@@ -32,13 +32,8 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 		return nil, false
 	}
 	zone, field := rest[1:dot], rest[dot+1:]
-	if zone == "exceeded" && field == "name" {
-		for s := state.innermost; s != nil; s = s.outer {
-			if s.exceededZone != "" {
-				return s.exceededZone, true
-			}
-		}
-		return "", true
+	if zone == "exceeded" {
+		return state.exceededField(field)
 	}
 	for s := state.innermost; s != nil; s = s.outer {
 		for i := range s.entries {
@@ -51,6 +46,55 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 		return emptyPlaceholderField(field)
 	}
 	return nil, false
+}
+
+// exceededField returns the value of a field about the denial of the request, and whether there is
+// such a field. All fields are empty if no zone denied the request.
+func (state *requestState) exceededField(field string) (value any, ok bool) {
+	x := state.exceeded()
+	switch field {
+	case "name":
+		return x.name, true
+	case "limit":
+		return x.limit, true
+	case "remaining":
+		return x.remaining, true
+	case "retry_after":
+		return x.retryAfter, true
+	case "reason":
+		return x.reason, true
+	}
+	return nil, false
+}
+
+// exceeded describes the denial of a request. It has no text that a client can choose, because
+// the texts become part of error pages.
+type exceeded struct{ name, limit, remaining, retryAfter, reason string }
+
+// exceeded returns the denial of the request. Of several denials that is the last one: a handler in
+// error routes can deny the request again. A ban leaves limit and remaining empty.
+func (state *requestState) exceeded() (x exceeded) {
+	denied := state.innermost
+	for denied != nil && denied.denying == nil {
+		denied = denied.outer
+	}
+	if denied == nil {
+		return x
+	}
+	e := denied.denying
+	x.name, x.reason, x.retryAfter = e.zone.name, e.clientReason(), httpfields.FormatRetryAfter(denied.retryAfter)
+	quota, remaining := int64(0), int64(0)
+	switch reason, n := e.denialReason(); reason {
+	case reasonLimit:
+		quota = e.Limits[n].Burst
+		remaining = min(e.Outcome.Decisions[n].Remaining, quota) // smooth grants one more
+	case reasonConcurrency:
+		quota, remaining = e.Slots.Limit, e.slotsDecision().Remaining
+	}
+	if x.reason != reasonBan {
+		x.limit, x.remaining = strconv.FormatInt(quota, 10), strconv.FormatInt(remaining, 10)
+	}
+	return x
 }
 
 // emptyPlaceholderField returns the value of a field of a zone that doesn't limit the request.

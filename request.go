@@ -19,13 +19,16 @@ type requestState struct {
 	allowed      bool            // by all zones
 	corrected    bool            // the corrections are sent
 	usesBackend  bool            // the handler's backend stays open for this request
-	exceededZone string          // the zone that denied the request; see [requestState.longestDenial]
 	watchedZones uint64          // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// Several handlers can evaluate a request. The replacer of the request knows the state of
 	// the outermost handler. From there the others are found.
 	outer     *requestState // of the handler around this one
 	innermost *requestState // of the last handler so far; set in the outermost state
+
+	// Set when the handler denies the request.
+	denying    *zoneEntry        // the zone that denies it; see [requestState.longestDenial]
+	retryAfter algorithms.Micros // as clients are told, with jitter
 
 	// Space for the usual number of zones, so that a request needs only one allocation.
 	entryRoom      [1]zoneEntry

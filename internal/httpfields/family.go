@@ -92,10 +92,18 @@ func formatMilliseconds(span algorithms.Micros) string {
 	return fmt.Sprintf("%d.%03d", ms/1000, ms%1000)
 }
 
-// SetRetryAfter sets Retry-After to whole seconds, rounded up, at least 1. For
-// [algorithms.Forever] it sets nothing, because no wait would help.
+// FormatRetryAfter returns the value of Retry-After: whole seconds, rounded up, at least 1. For
+// [algorithms.Forever] it returns "", because no wait would help.
+func FormatRetryAfter(wait algorithms.Micros) string {
+	if wait >= algorithms.Forever {
+		return ""
+	}
+	return strconv.FormatInt(max(Seconds(wait), 1), 10)
+}
+
+// SetRetryAfter sets Retry-After, unless no wait would help.
 func SetRetryAfter(h http.Header, wait algorithms.Micros) {
-	if wait < algorithms.Forever {
-		h[RetryAfter] = []string{strconv.FormatInt(max(Seconds(wait), 1), 10)}
+	if value := FormatRetryAfter(wait); value != "" {
+		h[RetryAfter] = []string{value}
 	}
 }

@@ -21,6 +21,9 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestSta
 	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
 	state.countDeniedKeys()
 	state.logDenial(r, e, denial{wait: wait})
+	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {
+		return nil
+	}
 	newProblem := httpfields.QuotaExceeded
 	if e.banned() {
 		newProblem = httpfields.AbnormalUsage
@@ -103,6 +106,9 @@ func (h *Handler) handleStoreError(w http.ResponseWriter, r *http.Request, next 
 		return next.ServeHTTP(w, r)
 	}
 	httpfields.SetRetryAfter(w.Header(), outageRetryAfter)
+	if respondToGRPC(w, r, grpcUnavailable, "rate limits are unavailable", outageRetryAfter) {
+		return nil
+	}
 	return h.respondWithProblem(w, r, httpfields.ReducedCapacity(http.StatusServiceUnavailable))
 }
 
@@ -122,6 +128,14 @@ func (h *Handler) reportStoreFailure(err error) {
 
 // outageRetryAfter is the retry after of a request that the store could not decide on.
 const outageRetryAfter algorithms.Micros = 1_000_000
+
+// denyEarly responds to early data of a zone whose key is an address.
+func (h *Handler) denyEarly(w http.ResponseWriter, r *http.Request) error {
+	if respondToGRPC(w, r, grpcUnavailable, "the request came before the end of the TLS handshake", 0) {
+		return nil
+	}
+	return h.respondWithStatus(w, r, http.StatusTooEarly)
+}
 
 // statusClientClosedRequest is the status that Caddy writes to its access log for a request
 // whose client has left.

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -91,8 +92,9 @@ https://localhost:`+port+` {
 	cache := tls.NewLRUClientSessionCache(10)
 	sent := 0
 	handled := func() int { return strings.Count(c.logged(), `"msg":"handled request"`) }
-	// request sends a request over a new connection. An early request arrives before the handshake
-	// is complete, because the server's answers wait until the request is handled.
+	// request sends a GET request over a new connection, or a POST request if it has a content type. An
+	// early request arrives before the handshake is complete, because the server's answers wait until
+	// the request is handled.
 	request := func(early bool, path string, header ...string) (response, error) {
 		t.Helper()
 		udp, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -100,9 +102,7 @@ https://localhost:`+port+` {
 			t.Fatal(err)
 		}
 		conn := &deafConn{PacketConn: udp}
-		method := http.MethodGet
 		if early {
-			method = http3.MethodGet0RTT
 			hears := make(chan struct{})
 			conn.deaf.Store(&hears)
 			sent++
@@ -114,30 +114,48 @@ https://localhost:`+port+` {
 				close(hears)
 			}()
 		}
-		transport := &quic.Transport{Conn: conn}
-		defer udp.Close()
-		defer transport.Close()
-		tr := &http3.Transport{
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", ClientSessionCache: cache},
-			Dial: func(ctx context.Context, _ string, tlsConfig *tls.Config, config *quic.Config) (*quic.Conn, error) {
-				to, err := net.ResolveUDPAddr("udp", "127.0.0.1:"+port)
-				if err != nil {
-					return nil, err
-				}
-				return transport.DialEarly(ctx, to, tlsConfig, config)
-			},
-		}
-		defer tr.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 2*patient)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, method, "https://localhost:"+port+path, nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://localhost:"+port+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
-		answer, err := tr.RoundTrip(r)
+		if r.Header.Get("Content-Type") != "" {
+			r.Method = http.MethodPost
+		}
+		to, err := net.ResolveUDPAddr("udp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &quic.Transport{Conn: conn}
+		defer udp.Close()
+		defer transport.Close()
+		connection, err := transport.DialEarly(ctx, to, &tls.Config{
+			InsecureSkipVerify: true, ServerName: "localhost", ClientSessionCache: cache, NextProtos: []string{http3.NextProtoH3},
+		}, &quic.Config{})
+		if err != nil {
+			return response{}, err
+		}
+		defer connection.CloseWithError(0, "")
+		if !early {
+			select {
+			case <-connection.HandshakeComplete():
+			case <-connection.Context().Done():
+				return response{}, context.Cause(connection.Context())
+			}
+		}
+		// A RoundTrip would send only GET requests early.
+		stream, err := new(http3.Transport).NewClientConn(connection).OpenRequestStream(ctx)
+		if err == nil {
+			err = errors.Join(stream.SendRequestHeader(r), stream.Close())
+		}
+		if err != nil {
+			return response{}, err
+		}
+		answer, err := stream.ReadResponse()
 		if err != nil {
 			return response{}, err
 		}
@@ -171,6 +189,8 @@ https://localhost:`+port+` {
 	early("/banned/exempt", 200)
 	early("/banned/other", 200, "Api-Key", "known")
 	early("/exempt", http.StatusTooEarly)
+	early("/both", 200, "Content-Type", "application/grpc").want(t, 200, "Grpc-Status", "14",
+		"Grpc-Message", "the request came before the end of the TLS handshake", "Grpc-Retry-Pushback-Ms", "", "RateLimit", "", "Retry-After", "")
 	// With the handshake it is charged, and so far nobody was.
 	r, err := request(false, "/both")
 	if err != nil {

@@ -22,7 +22,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	for attempt := range maxAttempts {
 		if err := state.collect(r, repl, attempt); err != nil {
 			if errors.Is(err, errTooEarly) {
-				return h.respondWithStatus(w, r, http.StatusTooEarly)
+				return h.denyEarly(w, r)
 			}
 			return err
 		}

@@ -53,7 +53,7 @@ func init() {
 // Placeholder | Value
 // ------------|---------------
 // `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did
-// `{http.rate_limit.exceeded.limit}` | How many events can be taken at once from the limit that denied the request; for concurrency, the number of slots; empty for a ban
+// `{http.rate_limit.exceeded.limit}` | How many events can be taken at once from the limit that denied; for concurrency, the slots; empty for a ban
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request

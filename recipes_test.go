@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -16,6 +17,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -33,12 +37,12 @@ func startRecipe(t *testing.T, name string, replace ...string) (c *caddyProcess,
 // asTestSite makes a Caddyfile with the site :8080 one for startCaddy.
 func asTestSite(config string, replace ...string) string {
 	config, _, _ = strings.Cut(config, "\n# This stands in")
-	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
 	if options := regexp.MustCompile(`(?m)^\{$`); options.MatchString(config) {
 		config = options.ReplaceAllLiteralString(config, "{\n\tadmin {$ADMIN}")
 	} else {
 		config = "{\n\tadmin {$ADMIN}\n}\n" + config
 	}
+	config = strings.Replace(config, "\n:8080 {", "\n{$SITE} {", 1)
 	return strings.NewReplacer(replace...).Replace(config)
 }
 
@@ -228,6 +232,78 @@ func TestAdapterForTokens(t *testing.T) {
 			t.Errorf("after %s: %d left, want %d", test.path, got, left)
 		}
 	}
+}
+
+// The error page of the recipe is valid for every kind of denial, and for every name of a zone.
+func TestRecipeErrorPages(t *testing.T) {
+	t.Parallel()
+	const odd = `<i>'&' | `
+	const more = `
+		zone never {
+			match path /never
+			fixed_window 1 1h
+			cost 2
+		}
+		zone "` + odd + `" {
+			match path /odd
+			fixed_window 1 100s
+		}
+		zone logins {`
+	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(application.Close)
+	c, _ := startRecipe(t, "error-pages", "localhost:9000", application.Listener.Addr().String(), "\n\t\tzone logins {", more,
+		`"reason":`, `"zone": "{http.rate_limit.exceeded.name}", "reason":`,
+		"<h1>", `<h2>{{ placeholder "http.rate_limit.exceeded.name" | html }}</h2><h1>`)
+	for _, test := range []struct{ path, zone, reason, retryAfter, sentence string }{
+		{"/api/x", "api", "limit", "3600", "<p>Please try again in 60 min.</p>"},
+		{"/login", "logins", "ban", "3600", "<p>Please try again in 60 min.</p>"},
+		{"/never", "never", "limit", "", ""},
+		{"/odd", odd, "limit", "100", "<p>Please try again in 100 s.</p>"},
+	} {
+		for range 5 {
+			c.get(t, test.path)
+		}
+		r := c.get(t, test.path)
+		r.want(t, 429, "Content-Type", "application/json", "Retry-After", test.retryAfter)
+		var got map[string]string
+		if err := json.Unmarshal([]byte(r.body), &got); err != nil || got["zone"] != test.zone || got["reason"] != test.reason || got["retry_after"] != r.field("Retry-After") {
+			t.Errorf("%s: %v in %s", test.path, err, r.body)
+		}
+		r = c.get(t, test.path, "Accept", "text/html,*/*;q=0.8")
+		r.want(t, 429, "Content-Type", "text/html; charset=utf-8")
+		_, page, _ := strings.Cut(r.body, "<h2>")
+		wantText(t, "page of "+test.path, strings.Join(strings.Fields(page), " "), strings.Join(strings.Fields(
+			html.EscapeString(test.zone)+"</h2><h1>Too many requests</h1> "+test.sentence+" </html>"), " "))
+	}
+	application.Close()
+	r := c.get(t, "/other", "Accept", "text/html")
+	if r.StatusCode != 502 || r.body != "502 Bad Gateway" {
+		t.Errorf("an error that is no denial: %d %q", r.StatusCode, r.body)
+	}
+}
+
+// A gRPC client gets what the recipe says: calls up to the limit, and two streams at a time.
+func TestRecipeGRPC(t *testing.T) {
+	t.Parallel()
+	c, _ := startRecipe(t, "grpc", "localhost:9000", startGRPC(t), "shop.v1.Orders", "grpc.testing.TestService", "Watch", "FullDuplexCall")
+	calls := newGRPCClient(t, c.site, false)
+	for range 2 {
+		stream, err := calls.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls.call(t, "both streaming").want(t, codes.ResourceExhausted, "too many requests in flight")
+	for range 3 {
+		calls.call(t, "unary").want(t, codes.OK, "")
+	}
+	calls.call(t, "unary").want(t, codes.ResourceExhausted, "rate limit exceeded", "retry-after", "720")
 }
 
 // The filter of the recipe fail2ban finds the client addresses of denials, and nothing else.

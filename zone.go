@@ -116,7 +116,8 @@ type Zone struct {
 	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
 
-	// The status of denied requests, 400 to 599 (default 429).
+	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of
+	// gRPC instead (default 429).
 	Status int `json:"status,omitempty"`
 }
 

@@ -12,7 +12,7 @@ const maxParts = 1000
 
 var (
 	errBoundary = errors.New("the boundary is empty")
-	errParts    = errors.New("the body has more than 1000 parts")
+	errParts    = errors.New("the body has more than 1,000 parts")
 )
 
 // Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when

@@ -52,7 +52,7 @@ func (c *Zone) overrides() map[string]*LimitSet {
 	return folded
 }
 
-// foldMatters reports whether a key of the template can have letters.
+// foldMatters reports whether requests can have keys of the template that differ only in their case.
 func (t *keyTemplate) foldMatters() bool { return !t.plain && !t.address }
 
 // ignoresKeyCase reports whether key_case lower changes no key.

@@ -10,8 +10,7 @@ import (
 
 // This file warns of settings that are valid, but can't mean what they say.
 
-// warnOfSettings warns of matchers that limit more than they seem to, of costs that never fit, of keys
-// that are never used, and of a key_case without effect.
+// warnOfSettings warns of settings that limit other requests than they seem to, or have no effect.
 func (z *zone) warnOfSettings() {
 	if pair := z.config.matchersOfOneBlock(); pair != nil {
 		z.handler.logger.Warn("a request belongs to a zone if one match of the zone matches it, "+

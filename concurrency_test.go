@@ -180,32 +180,31 @@ func TestConcurrencyInTheShadow(t *testing.T) {
 	g.pass <- struct{}{}
 }
 
-// A request that is held back holds its slot, until its client leaves.
+// A request that a limit delays holds its slot, until its client leaves. Then the next one gets the
+// slot, and the charge that was given back.
 func TestConcurrencyAndDelay(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
-		c := startCaddy(t, gated(g, "zone api {\n token_bucket 1 1h 1\n delay 10h\n concurrency 1\n}\n"+use))
+		c := startCaddy(t, gated(g, "zone api {\n key static\n token_bucket 1 1h 1\n delay 10h\n concurrency 1\n}\n"+use))
 		c.get(t, "/").want(t, 200)
-		for range 2 {
-			ctx, leave := context.WithCancel(context.Background())
-			var held <-chan int
-			eventually(t, "a request is held", func() bool {
-				held = c.hold(ctx, "/")
-				select {
-				case status := <-held:
-					if status != 429 { // until the slot of the one before is there again
-						t.Fatalf("a request to be held got %d", status)
-					}
-					return false
-				case <-time.After(time.Second):
-					return true
-				}
-			})
-			c.get(t, "/").want(t, 429, "Retry-After", "1")
+		ctx, leave := context.WithCancel(context.Background())
+		held := c.hold(ctx, "/")
+		waitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
+		for delayed := 2; delayed <= 4; delayed++ {
+			nextCtx, leaveNext := context.WithCancel(context.Background())
+			next := c.hold(nextCtx, "/")
+			c.waitForWaiters(t, 1)
 			leave()
 			<-held
+			waitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="delayed",zone="api"} %d`, delayed))
+			if reset := c.resetAfter(t, "api", "static"); reset < 3600 || reset > 7200 {
+				t.Errorf("the budget is full again after %v s, want at most 7200: one request has passed, and one is delayed", reset)
+			}
+			held, leave = next, leaveNext
 		}
+		leave()
+		<-held
 	})
 }
 

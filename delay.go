@@ -13,17 +13,19 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Delay delays requests until there is room for them, instead of denying them. Delayed requests
-// are charged in advance, and pass in the order of their charges.
+// Delay delays requests until there is room for them, instead of denying them. Requests that a limit
+// delays are charged in advance, and pass in the order of their charges. Requests that wait for a
+// slot of concurrency are charged when they get one. In an instance, they get slots in the order in
+// which they came.
 type Delay struct {
-	// The longest delay of a request; at least 1µs. A request that would have to wait longer is
-	// denied.
+	// The longest delay of a request, for a slot and for limits together; at least 1µs. A request
+	// that would have to wait longer is denied.
 	Max caddy.Duration `json:"max,omitempty"`
 
 	// The number of places for requests of the zone that this instance delays, or decides on, at
 	// the same time. Without a free place a request passes only if there is room for it at once.
-	// A key can have as many places as it leaves free, so a single key gets half of them. A key
-	// without placeholders can have all (default 1000).
+	// A key gets another place only while more places are free than it has, so a single key gets
+	// half of them. A key without placeholders can have all (default 1000).
 	Held int64 `json:"held,omitempty"`
 }
 
@@ -61,36 +63,45 @@ type delayPolicy struct {
 	singleKey bool // all requests of the zone have the same key
 }
 
+// longestDelay returns MaxWait as a [time.Duration].
+func (p *delayPolicy) longestDelay() time.Duration {
+	return time.Duration(p.maxWait) * time.Microsecond
+}
+
 // reservePlaces takes a place in the queue of each zone that can delay the request, and reports
 // whether it took one. In a zone without a free place the request passes only at once.
 func (state *requestState) reservePlaces() (reserved bool) {
 	for i := range state.entries {
 		e := &state.entries[i]
-		if e.zone.delay == nil || len(e.Limits) == 0 {
+		if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
 			continue
 		}
-		maxWait := e.zone.delay.maxWait
-		for _, l := range e.Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
-			maxWait = min(maxWait, l.MaxDelay())
-		}
+		maxWait := e.longestDelay(0)
 		switch {
-		case maxWait <= 0:
+		case maxWait <= 0 && e.Slots == nil:
 		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
 		case e.zone.delay.reservePlace(e.Key):
-			e.MaxWait, reserved = maxWait, true
+			e.MaxWait, e.hasPlace, reserved = maxWait, true, true
 		}
 	}
 	return reserved
 }
 
-// hasPlace reports whether the request has a place in the queue of the zone.
-func (e *zoneEntry) hasPlace() bool { return e.MaxWait > 0 && !e.Shadow }
+// longestDelay returns how long the limits of the zone can delay a request that has waited for a
+// slot before.
+func (e *zoneEntry) longestDelay(waited algorithms.Micros) algorithms.Micros {
+	longest := e.zone.delay.maxWait - waited
+	for _, l := range e.Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
+		longest = min(longest, l.MaxDelay())
+	}
+	return max(longest, 0)
+}
 
-// releasePlaces gives back the places of a request that isn't delayed.
+// releasePlaces gives back the places of the request, except those that its heldRequest gives back.
 func (state *requestState) releasePlaces() {
 	for i := range state.entries {
-		if e := &state.entries[i]; e.hasPlace() {
+		if e := &state.entries[i]; e.hasPlace && e.held == nil {
 			e.zone.delay.queue().releasePlace(e.Key)
 		}
 	}
@@ -122,26 +133,28 @@ var errClientGone = errors.New("the client left while its request was delayed")
 func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) error {
 	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
 	defer timer.Stop()
-	var held []*heldRequest // one per zone that delays it
 	for i := range state.entries {
-		if e := &state.entries[i]; e.hasPlace() {
-			held = append(held, e.zone.delay.queue().hold(state.handler, *e.Request))
+		if e := &state.entries[i]; e.hasPlace && len(e.Limits) > 0 {
+			e.held = e.zone.delay.queue().hold(state.handler, *e.Request)
 		}
 	}
 	select {
 	case <-timer.C:
-		for _, h := range held {
-			h.pass()
+		for i := range state.entries {
+			if h := state.entries[i].held; h != nil {
+				h.pass()
+			}
 		}
 		state.ageDecisions(delay)
 		return nil
 	case <-ctx.Done():
-		for i := range state.entries { // zones without delay give their charges back when the request ends
+		for i := range state.entries {
 			e := &state.entries[i]
-			e.trueCost, e.settled = 0, !e.hasPlace()
-		}
-		for _, h := range held {
-			h.abandon()
+			if e.held != nil {
+				e.held.abandon()
+			} else { // the charges are given back when the request ends
+				e.trueCost, e.settled = 0, true
+			}
 		}
 		return errClientGone
 	}

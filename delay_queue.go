@@ -16,8 +16,9 @@ import (
 // The number of places bounds the memory.
 type delayQueue struct {
 	mu         sync.Mutex
-	taken      int64                     // places of delayed requests, and of requests being decided
+	taken      int64                     // places of requests that are delayed, being decided, or wait for a slot
 	takenByKey map[string]int64          // the same by key; never 0
+	slotless   map[string]int64          // by key: how many of these wait for a slot; never 0
 	heldByKey  map[string][]*heldRequest // the lines, in the order of the charges; never empty
 }
 
@@ -31,11 +32,15 @@ type heldRequest struct {
 
 var delayQueues sync.Map // zone name → *delayQueue
 
+func newDelayQueue() *delayQueue {
+	return &delayQueue{takenByKey: make(map[string]int64), slotless: make(map[string]int64), heldByKey: make(map[string][]*heldRequest)}
+}
+
 // queue returns the queue of the policy's zone.
 func (p *delayPolicy) queue() *delayQueue {
 	q, ok := delayQueues.Load(p.zone)
 	if !ok {
-		q, _ = delayQueues.LoadOrStore(p.zone, &delayQueue{takenByKey: make(map[string]int64), heldByKey: make(map[string][]*heldRequest)})
+		q, _ = delayQueues.LoadOrStore(p.zone, newDelayQueue())
 	}
 	return q.(*delayQueue)
 }
@@ -63,6 +68,23 @@ func (q *delayQueue) releasePlace(key string) {
 	defer q.mu.Unlock()
 	q.freePlacesLocked(key, 1)
 	q.refundAbandonedLocked(key)
+}
+
+// awaitSlot records that a request that has a place waits for a slot. It isn't charged meanwhile.
+func (q *delayQueue) awaitSlot(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.slotless[key]++
+	q.refundAbandonedLocked(key)
+}
+
+// endSlotWait records that a request no longer waits for a slot, and may be charged.
+func (q *delayQueue) endSlotWait(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.slotless[key]--; q.slotless[key] == 0 {
+		delete(q.slotless, key)
+	}
 }
 
 // hold puts a charged request into the line of its key, on the place that was reserved for it.
@@ -120,7 +142,7 @@ func (h *heldRequest) abandon() {
 // request of the key is being decided, because that request may be charged behind them.
 func (q *delayQueue) refundAbandonedLocked(key string) {
 	line := q.heldByKey[key]
-	if q.takenByKey[key] != int64(len(line)) {
+	if q.takenByKey[key]-q.slotless[key] != int64(len(line)) {
 		return
 	}
 	for n := len(line); n > 0 && line[n-1].abandoned; n = len(line) {

@@ -94,6 +94,7 @@ var notFromCaddyfile = map[string]string{
 	"slots of an instance: count %d until %d: want at most %d until %d":               whileServing,
 	"the address of the client is not verified yet":                                   whileServing,
 	"the client left while its request was delayed":                                   whileServing,
+	"no slot became free in time":                                                     whileServing,
 	"correcting what a request was charged, or giving back its slot: %w":              whileServing,
 	"its limits and those of the other zones take too long to decide in one call: %s": whileServing,
 	"must be a string or a list of strings, not %.100s":                               onlyInJSON,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -47,17 +46,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
 }
 
-// decide takes the request from the budgets of all its zones. If the request is allowed, but too
-// early, decide delays it until its time.
+// decide takes the request from the budgets of all its zones. If a slot is missing, decide may wait
+// for it. If the request is allowed, but too early, decide delays it until its time.
 func (h *Handler) decide(ctx context.Context, state *requestState) error {
-	start := time.Now()
-	hasPlaces, held := state.reservePlaces(), false
+	hasPlaces := state.reservePlaces()
 	if hasPlaces {
-		defer func() {
-			if !held { // a delayed request keeps its places until it passes
-				state.releasePlaces()
-			}
-		}()
+		defer state.releasePlaces()
 	}
 	takeCtx := ctx
 	if hasPlaces || state.mayNeedCorrections() {
@@ -65,7 +59,7 @@ func (h *Handler) decide(ctx context.Context, state *requestState) error {
 		// If the client leaves, the charges must be known all the same, to be given back.
 		takeCtx = context.WithoutCancel(ctx)
 	}
-	allowed, err := h.store.Take(takeCtx, state.requests)
+	allowed, took, err := state.take(ctx, takeCtx)
 	if err != nil {
 		return err
 	}
@@ -73,9 +67,8 @@ func (h *Handler) decide(ctx context.Context, state *requestState) error {
 	if h.backend != nil && state.requests[0].Outcome.Local {
 		h.backend.outageLog.local.Add(1)
 	}
-	state.countOutcomes(time.Since(start))
+	state.countOutcomes(took)
 	if delay := state.requiredDelay(); allowed && delay > 0 {
-		held = true
 		return state.hold(ctx, delay)
 	}
 	return nil
@@ -132,5 +125,6 @@ func (state *requestState) sendCorrections() {
 	}
 	if len(corrections) > 0 {
 		state.handler.store.Correct(corrections, state.handler.reportCorrectionFailure)
+		state.wakeWaiting(corrections)
 	}
 }

@@ -169,7 +169,7 @@ func (e *zoneEntry) outcomeLabel(allowed bool) (label outcomeLabel, ok bool) {
 		return outcomeOverridden, true
 	case verdict == store.NotAsked || e.isBanLookup:
 		return 0, false
-	case allowed && e.requiredDelay() > 0:
+	case allowed && (e.waited || e.requiredDelay() > 0):
 		return outcomeDelayed, true
 	default:
 		return outcomeAllowed, true

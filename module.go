@@ -78,6 +78,7 @@ type Handler struct {
 	store                   store.Store
 	reportCorrectionFailure func(error) // called when corrections of charges may be lost
 	backend                 *backend    // the Redis of the store; nil for a store in memory
+	slotLines               *slotLines
 	storeErrorPolicy        storeErrorPolicy
 	// hashSecret is the secret of hash_keys: operators see only the HMAC of a key. If it is empty,
 	// operators see the key itself.
@@ -100,7 +101,7 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 // Provision inherits unset options from the app, and compiles the zones. It opens no connection
 // and touches no budget.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	h.logger, h.warnedOfErrorRoutes = ctx.Logger(), new(atomic.Bool)
+	h.logger, h.warnedOfErrorRoutes, h.slotLines = ctx.Logger(), new(atomic.Bool), processSlotLines
 	app, err := ctx.App("rate_limit")
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -96,12 +97,153 @@ func TestPlacesOfKeys(t *testing.T) {
 	}
 }
 
+// A key that sends any number of requests keeps no other key from waiting: the last free place goes to
+// a key that has none. So it takes more than the logarithm of the places in keys to fill them. As
+// requests leave, the keys get equal shares.
+func TestPlacesUnderFlood(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 16))
+		places := int64(1) << (1 + random.IntN(9))
+		p := &delayPolicy{zone: fmt.Sprint(t.Name(), seed), maxHeld: places}
+		q, keys := p.queue(), []string{"flood", "b", "c"}[:1+random.IntN(3)]
+		has := func(key string) int64 { return q.takenByKey[key] }
+		for step := range 20 * places {
+			key := keys[0]
+			if random.IntN(10) == 0 {
+				key = keys[random.IntN(len(keys))]
+			}
+			for p.reservePlace(key) { // as many as it gets
+			}
+			if free, want := places-q.taken, places>>len(keys); step > 0 && free < want {
+				t.Fatalf("seed %d: %d of %d places are free while %d keys want more, want at least %d", seed, free, places, len(keys), want)
+			}
+			if !p.reservePlace("newcomer") && places>>len(keys) > 0 {
+				t.Fatalf("seed %d: a newcomer finds none of %d places beside %v", seed, places, q.takenByKey)
+			}
+			for has("newcomer") > 0 {
+				q.releasePlace("newcomer")
+			}
+			if key := keys[random.IntN(len(keys))]; has(key) > 0 {
+				q.releasePlace(key)
+			}
+			if sum := has("flood") + has("b") + has("c"); sum != q.taken || sum > places {
+				t.Fatalf("seed %d: %d of %d places are taken, by %v", seed, q.taken, places, q.takenByKey)
+			}
+		}
+		for _, key := range keys {
+			for has(key) > 0 {
+				q.releasePlace(key)
+			}
+		}
+		q.wantEmpty(t)
+	}
+}
+
+// check checks what holds for a queue at any time.
+func (q *delayQueue) check(t *testing.T, most int64) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sum := int64(0)
+	for key, n := range q.takenByKey {
+		sum += n
+		if n <= 0 || n < int64(len(q.heldByKey[key]))+q.slotless[key] {
+			t.Errorf("key %s has %d places, %d requests in line, and %d wait for slots", key, n, len(q.heldByKey[key]), q.slotless[key])
+		}
+	}
+	for key, line := range q.heldByKey {
+		if len(line) == 0 || q.takenByKey[key] == 0 || !slices.IsSortedFunc(line, func(a, b *heldRequest) int {
+			if a.isChargedAfter(b) {
+				return 1
+			}
+			return -1
+		}) {
+			t.Errorf("the line of key %s has %d requests, %d places, or a wrong order", key, len(line), q.takenByKey[key])
+		}
+	}
+	if sum != q.taken || sum > most {
+		t.Errorf("%d places are taken, keys have %d, want at most %d", q.taken, sum, most)
+	}
+}
+
+// Clients of several keys come, wait for slots and for limits, and leave at random. Of each key the
+// requests pass in the order of their charges. No place is lost, and all are free in the end. A key
+// whose clients all stay and fit is never denied by a flood of another key.
+func TestQueueOfManyKeys(t *testing.T) {
+	const second = int64(time.Second / time.Microsecond)
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 17))
+		synctest.Test(t, func(t *testing.T) {
+			most := 20 + random.Int64N(30)
+			q := newQueueTest(t, inMemory(), fmt.Sprint(seed), fmt.Sprint("gcra 5 ", second, " 1"), most)
+			q.zone.delay.singleKey = false
+			var slots *store.Slots
+			if random.IntN(2) == 0 {
+				slots = &store.Slots{ID: store.SlotsID("api", ""), Limit: 1 + random.Int64N(3)}
+			}
+			var mu sync.Mutex
+			charged := make(map[string]int64) // the last charge of a key that passed
+			passed := 0
+			send := func(ctx context.Context, key string) bool {
+				r := q.request(1)
+				r.Key, r.Slots = key, slots
+				state := newTestState(q.handler, q.zone, &limitSet{}, r)
+				defer state.finish()
+				if err := q.handler.decide(ctx, state); err != nil || !state.allowed {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				passed++
+				receipt := state.requests[0].Outcome.Decisions[0].Receipt.At
+				if receipt < charged[key] {
+					t.Errorf("seed %d: a request of key %s passed after one that was charged later", seed, key)
+				}
+				charged[key] = receipt
+				return true
+			}
+			var clients sync.WaitGroup
+			for range 200 {
+				ctx, stop := t.Context(), func() {}
+				if random.IntN(3) == 0 {
+					ctx, stop = context.WithTimeout(ctx, time.Duration(random.Int64N(int64(5*time.Second))))
+				}
+				key := []string{"flood", "flood", "flood", "flood", "b"}[random.IntN(5)]
+				clients.Go(func() {
+					defer stop()
+					send(ctx, key)
+				})
+				if calm := fmt.Sprint("calm", random.Uint64()); random.IntN(10) == 0 {
+					clients.Go(func() { // one at a time, so it has one place at most
+						for range 2 {
+							if !send(t.Context(), calm) {
+								t.Errorf("seed %d: a calm key was denied", seed)
+							}
+						}
+					})
+				}
+				synctest.Wait()
+				q.zone.delay.queue().check(t, most)
+				time.Sleep(time.Duration(random.Int64N(second/10)) * time.Microsecond)
+			}
+			clients.Wait()
+			if passed == 0 {
+				t.Error("no request passed")
+			}
+			q.zone.delay.queue().wantEmpty(t)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
 func (q *delayQueue) wantEmpty(t *testing.T) {
 	t.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.taken != 0 || len(q.takenByKey) != 0 || len(q.heldByKey) != 0 {
-		t.Errorf("%d places are taken, by %v, in %d queues; want none", q.taken, q.takenByKey, len(q.heldByKey))
+	if q.taken != 0 || len(q.takenByKey) != 0 || len(q.heldByKey) != 0 || len(q.slotless) != 0 {
+		t.Errorf("%d places are taken, by %v, in %d queues, and %v wait for slots; want none", q.taken, q.takenByKey, len(q.heldByKey), q.slotless)
 	}
 }
 
@@ -123,7 +265,7 @@ func newQueueTest(t *testing.T, budgets store.Store, room, limit string, most in
 		t.Fatal(err)
 	}
 	return &queueTest{
-		handler: &Handler{store: budgets},
+		handler: &Handler{store: budgets, slotLines: processSlotLines},
 		zone: &zone{
 			name: "api", metrics: zoneMetrics{disabled: true},
 			delay: &delayPolicy{zone: t.Name() + room, maxWait: 1 << 50, maxHeld: most, singleKey: true},

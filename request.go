@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -19,6 +20,7 @@ type requestState struct {
 	allowed      bool            // by all zones
 	corrected    bool            // the corrections are sent
 	usesBackend  bool            // the handler's backend stays open for this request
+	came         time.Time       // when the handler began to decide
 	watchedZones uint64          // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// Several handlers can evaluate a request. The replacer of the request knows the state of
@@ -43,9 +45,12 @@ type zoneEntry struct {
 	zone     *zone
 	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
-	isBanLookup bool  // the request doesn't belong to the zone; see [requestState.collectBanLookup]
-	settled     bool  // the response tells the true cost; see [Settle]
-	trueCost    int64 // how many events that is
+	hasPlace    bool         // the request has a place in the delay queue of the zone
+	held        *heldRequest // in that queue, while a limit delays the request
+	waited      bool         // the request has waited for a slot of the zone
+	isBanLookup bool         // the request doesn't belong to the zone; see [requestState.collectBanLookup]
+	settled     bool         // the response tells the true cost; see [Settle]
+	trueCost    int64        // how many events that is
 }
 
 // newRequestState returns the state of a request that comes to the handler.

@@ -76,13 +76,13 @@ type Zone struct {
 	Factor Number `json:"factor,omitempty"`
 
 	// The number of requests of a key that can be in flight at the same time, 1 to 10000000. A
-	// request is in flight until its response has ended. Further requests are denied (default:
-	// any number).
+	// request is in flight until its response has ended. Further requests are denied, or wait if
+	// the zone has delay (default: any number).
 	Concurrency int64 `json:"concurrency,omitempty"`
 
-	// Delay requests until there is room for them, instead of denying them. This needs mode
-	// binary, and limits with the algorithm fixed_window, gcra, leaky_bucket, smooth or
-	// token_bucket (default: no request is delayed).
+	// Delay requests until there is room for them, instead of denying them. With concurrency,
+	// requests also wait for a free slot. This needs mode binary. Limits must have the algorithm
+	// fixed_window, gcra, leaky_bucket, smooth or token_bucket (default: no request is delayed).
 	Delay *Delay `json:"delay,omitempty"`
 
 	// Other limits for some keys, by key. A key can also be a network such as 203.0.113.0/24,

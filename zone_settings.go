@@ -148,7 +148,7 @@ func zoneSettings() []zoneSetting {
 		{name: "concurrency", identifies: true, shown: true, zoneValue: fieldValue(
 			func(c *Zone) *int64 { return &c.Concurrency }, withExample(integer, "10"), checkConcurrency,
 		)},
-		{name: "delay", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
+		{name: "delay", zoneValue: fieldValue(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
 		{
 			name: "override", identifies: true, shown: true, repeatable: true,
 			zoneValue: zoneValue{

@@ -1,0 +1,312 @@
+package ratelimit
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A request waits in one line after the other, and holds no slot meanwhile. It doesn't overtake those
+// who came earlier, in whichever line they stand.
+func TestSlotsOfSeveralZones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlotTest(inMemory(), 1000*time.Hour)
+		s.addZone(t, "a", time.Hour, 100)
+		s.addZone(t, "b", time.Hour, 100)
+		a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
+		var mu sync.Mutex
+		var order []string
+		var clients sync.WaitGroup
+		send := func(name string, asks ...slotAsk) (finish func()) {
+			done := make(chan struct{})
+			clients.Go(func() {
+				state, err := s.decide(t.Context(), asks...)
+				if err != nil || !state.allowed {
+					t.Errorf("%s was denied: %v", name, err)
+				}
+				mu.Lock()
+				order = append(order, name)
+				mu.Unlock()
+				<-done
+				state.finish()
+			})
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+			return func() {
+				close(done)
+				synctest.Wait()
+			}
+		}
+		want := func(names ...string) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(order, names) {
+				t.Errorf("%v passed, want %v", order, names)
+			}
+		}
+		endA, endB := send("A", a), send("B", b)
+		endBoth := send("both", a, b) // waits for a
+		want("A", "B")
+		endA() // now it waits for b
+		want("A", "B")
+		endA = send("second A", a) // and takes nothing from others
+		want("A", "B", "second A")
+		endLateA := send("late A", a)
+		endLateB := send("late B", b)
+		endB() // both waits for a again, and so late B passes
+		want("A", "B", "second A", "late B")
+		endLateB()
+		want("A", "B", "second A", "late B")
+		endA() // both came before late A
+		want("A", "B", "second A", "late B", "both")
+		endBoth()
+		want("A", "B", "second A", "late B", "both", "late A")
+		endLateA()
+		clients.Wait()
+		s.wantIdle(t)
+	})
+}
+
+// Requests of many zones that need the slots of the others never wait for each other in a circle.
+func TestSlotsOfManyZones(t *testing.T) {
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 15))
+		synctest.Test(t, func(t *testing.T) {
+			s := newSlotTest(inMemory(), 1000*time.Hour)
+			zones := []slotAsk{{zone: "a", slots: 1}, {zone: "b", slots: 2}, {zone: "c", slots: 1}, {zone: "d", slots: 3}}
+			for _, ask := range zones {
+				s.addZone(t, ask.zone, 10*time.Hour, 1000)
+			}
+			flying := newInFlight()
+			var clients sync.WaitGroup
+			began := time.Now()
+			for number := range 60 {
+				asks := slices.DeleteFunc(slices.Clone(zones), func(slotAsk) bool { return random.IntN(2) == 0 })
+				if len(asks) == 0 {
+					continue
+				}
+				took := time.Duration(1 + random.Int64N(int64(time.Second)))
+				clients.Go(func() {
+					state, err := s.decide(t.Context(), asks...)
+					defer state.finish()
+					if err != nil || !state.allowed {
+						t.Errorf("seed %d: request %d was denied: %v", seed, number, err)
+					}
+					for _, a := range asks {
+						flying.begin(a.zone, number)
+						defer flying.end(a.zone)
+					}
+					time.Sleep(took)
+				})
+				time.Sleep(time.Duration(1 + random.Int64N(int64(100*time.Millisecond))))
+			}
+			clients.Wait()
+			for _, ask := range zones {
+				if most := flying.most[ask.zone]; most > ask.slots {
+					t.Errorf("seed %d: %d requests were in flight in zone %s, which has %d slots", seed, most, ask.zone, ask.slots)
+				}
+			}
+			if took := time.Since(began); took > 70*time.Second {
+				t.Errorf("seed %d: the last request ended after %v", seed, took)
+			}
+			s.wantIdle(t)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// hookedStore is a store that calls functions when it has decided or corrected.
+type hookedStore struct {
+	store.Store
+	afterTake, afterCorrect func()
+}
+
+// callOnce calls a function of the hookedStore, and forgets it.
+func callOnce(hook *func()) {
+	if call := *hook; call != nil {
+		*hook = nil
+		call()
+	}
+}
+
+func (s *hookedStore) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	allowed, err := s.Store.Take(ctx, requests)
+	callOnce(&s.afterTake)
+	return allowed, err
+}
+
+func (s *hookedStore) Correct(corrections []store.Correction, failed func(error)) {
+	s.Store.Correct(corrections, failed)
+	callOnce(&s.afterCorrect)
+}
+
+// A slot that is given back between the denial of a request and its waiting is not missed.
+func TestSlotIsFreeBeforeTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hooks := &hookedStore{Store: inMemory()}
+		s := newSlotTest(hooks, 1000*time.Hour)
+		s.addZone(t, "api", time.Hour, 100)
+		ask := slotAsk{zone: "api", key: "k", slots: 1}
+		first, _ := s.decide(t.Context(), ask)
+		hooks.afterTake = first.finish
+		began := time.Now()
+		state, err := s.decide(t.Context(), ask)
+		if err != nil || !state.allowed || time.Since(began) > 0 {
+			t.Errorf("allowed %v after %v; %v", state.allowed, time.Since(began), err)
+		}
+		state.finish()
+		s.wantIdle(t)
+	})
+}
+
+// A newcomer takes no slot that was given back before the first of the line has asked for it. This
+// also holds if the newcomer waits for a slot of another zone.
+func TestNewcomersDontOvertake(t *testing.T) {
+	for _, places := range []int64{100, 1} { // with one place the newcomer is denied instead
+		synctest.Test(t, func(t *testing.T) {
+			hooks := &hookedStore{Store: inMemory()}
+			s := newSlotTest(hooks, 1000*time.Hour)
+			s.addZone(t, "a", time.Hour, places)
+			s.addZone(t, "b", time.Hour, 100)
+			a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
+			firstA, _ := s.decide(t.Context(), a)
+			firstB, _ := s.decide(t.Context(), b)
+			var clients sync.WaitGroup
+			var passed []string
+			send := func(name string, asks ...slotAsk) {
+				clients.Go(func() {
+					state, err := s.decide(t.Context(), asks...)
+					if err != nil || state.allowed == (places == 1 && name != "waiting") {
+						t.Errorf("with %d places, %s: allowed %v; %v", places, name, state.allowed, err)
+					}
+					passed = append(passed, name)
+					if e := &state.entries[0]; !state.allowed && (!e.denies() || !e.lacksSlot() || e.zone.name != "a") {
+						t.Errorf("denied with %+v", e.Outcome)
+					}
+					time.Sleep(time.Second)
+					state.finish()
+				})
+				synctest.Wait()
+				time.Sleep(time.Millisecond)
+			}
+			send("waiting", a)
+			if places > 1 {
+				send("waiting for b", a, b)
+				// It stands behind the first one, until that one passes. Then b is missing.
+			}
+			hooks.afterCorrect = func() {
+				firstB.finish()
+				send("newcomer", a)
+			}
+			firstA.finish()
+			clients.Wait()
+			want := []string{"waiting", "waiting for b", "newcomer"}
+			if places == 1 {
+				want = []string{"newcomer", "waiting"}
+			}
+			if !slices.Equal(passed, want) {
+				t.Errorf("with %d places: %v passed, want %v", places, passed, want)
+			}
+			s.wantIdle(t)
+		})
+	}
+}
+
+// A request that waits for b doesn't take a slot of a from a request that came earlier.
+func TestWaitersDontOvertakeElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hooks := &hookedStore{Store: inMemory()}
+		s := newSlotTest(hooks, 1000*time.Hour)
+		s.addZone(t, "a", time.Hour, 100)
+		s.addZone(t, "b", time.Hour, 100)
+		a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
+		firstA, _ := s.decide(t.Context(), a)
+		firstB, _ := s.decide(t.Context(), b)
+		var clients sync.WaitGroup
+		var passed []string
+		send := func(name string, asks ...slotAsk) {
+			clients.Go(func() {
+				state, err := s.decide(t.Context(), asks...)
+				if err != nil || !state.allowed {
+					t.Errorf("%s: denied; %v", name, err)
+				}
+				passed = append(passed, name)
+				if name == "b" { // when a slot of a is given back, and nobody has asked for it
+					hooks.afterCorrect = func() {
+						state.finish()
+						synctest.Wait()
+					}
+					firstA.finish()
+					return
+				}
+				time.Sleep(time.Second)
+				state.finish()
+			})
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		send("a", a)
+		send("b", b)
+		send("both", b, a) // behind b
+		firstB.finish()
+		clients.Wait()
+		if want := []string{"b", "a", "both"}; !slices.Equal(passed, want) {
+			t.Errorf("%v passed, want %v", passed, want)
+		}
+		s.wantIdle(t)
+	})
+}
+
+// Only one request of a line asks at a time, also if one that came earlier joins meanwhile.
+func TestOneRequestOfALineAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newSlotLines(time.Second, 4*time.Second)
+		need := slotNeed{slotKey: slotKey{id: "z", key: "k"}, until: time.Now().Add(time.Hour)}
+		newWaiter := func(came time.Duration) *slotWaiter {
+			return &slotWaiter{came: time.Now().Add(came), needs: []slotNeed{need}, changed: make(chan struct{}, 1)}
+		}
+		want := func(what string, w *slotWaiter, want time.Duration) {
+			t.Helper()
+			if wait, err := l.turn(w); wait != want || err != nil {
+				t.Errorf("%s: it waits for %v, want %v; %v", what, wait, want, err)
+			}
+		}
+		late, early := newWaiter(0), newWaiter(-1)
+		l.join(late, 0)
+		want("a new line", late, 0)
+		l.join(early, 0)
+		want("another asks", early, time.Hour)
+		l.join(late, 0) // has found no slot
+		want("the other has asked", early, time.Second)
+		want("the second", late, time.Hour)
+		time.Sleep(time.Second)
+		for _, pause := range []time.Duration{2 * time.Second, 4 * time.Second, 4 * time.Second} {
+			want("after the pause", early, 0)
+			l.join(early, 0)
+			want("after a question without a reason", early, pause)
+			time.Sleep(pause)
+		}
+		l.wake(need.slotKey)
+		want("a slot was given back", early, 0)
+		l.wake(need.slotKey)
+		l.join(early, 0)
+		want("a slot was given back while it asked", early, 0)
+		l.leave(early, false)
+		want("the first has passed", late, time.Second)
+		l.wake(need.slotKey)
+		want("another slot was given back", late, 0)
+		l.leave(late, false)
+		if len(l.byKey) != 0 || l.waiting.Load() != 0 {
+			t.Errorf("%d lines, %d requests wait", len(l.byKey), l.waiting.Load())
+		}
+	})
+}

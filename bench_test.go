@@ -1,8 +1,13 @@
 package ratelimit
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
@@ -94,4 +99,37 @@ type passOn struct{}
 
 func (passOn) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	return next.ServeHTTP(w, r)
+}
+
+// BenchmarkBodies reads a value from bodies of 4 kB, 1000 at a time, and has the next handler read
+// them.
+func BenchmarkBodies(b *testing.B) {
+	h := loadHandler(b, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
+	body := []byte(`{"user":"alice","padding":"` + strings.Repeat("x", 4000) + `"}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	b.SetParallelism(1000 / runtime.GOMAXPROCS(0))
+	next := caddyhttp.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) error {
+		_, err := io.Copy(io.Discard, r.Body)
+		return err
+	})
+	var most atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		w := httptest.NewRecorder()
+		for pb.Next() {
+			r := httptest.NewRequest("POST", "/", bytes.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			clear(w.Header())
+			if err := h.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next); err != nil {
+				b.Error(err)
+			}
+			if used := bodyMemory.Used(); used > most.Load() {
+				most.Store(used)
+			}
+		}
+	})
+	b.ReportMetric(float64(most.Load()), "bytes-taken")
+	if used := bodyMemory.Used(); used != 0 {
+		b.Errorf("%d bytes are still taken", used)
+	}
 }

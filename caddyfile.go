@@ -97,6 +97,8 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //				}
 //				cost  <number or placeholder>   # true cost of the request
 //			}
+//			max_body     <bytes> [pass]         # of a request body that the zone reads; default 64KiB
+//			body_timeout <duration>             # for the whole body; default 5s
 //			status <code>                       # of denied requests; default 429
 //		}
 //

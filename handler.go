@@ -13,17 +13,17 @@ import (
 
 // ServeHTTP charges a request to all zones that it belongs to, in one call of the store. Then it
 // passes the request to next, at once or after a delay, or denies it.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := h.newRequestState(repl)
 	defer state.finish()
+	defer func() { state.releaseBody(w, r, err) }()
 	var storeError error
 	for attempt := range maxAttempts {
-		if err := state.collect(r, repl, attempt); err != nil {
-			if errors.Is(err, errTooEarly) {
-				return h.denyEarly(w, r)
-			}
-			return err
+		err := state.collect(r, repl, attempt)
+		state.collecting = nil
+		if err != nil {
+			return h.handleCollectError(w, r, state, err)
 		}
 		if len(state.requests) == 0 {
 			return state.watchLatePlaceholders(next, repl).ServeHTTP(w, r)
@@ -44,6 +44,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return h.deny(w, r, state)
 	}
 	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
+}
+
+// handleCollectError responds to a request whose zones could not be collected.
+func (h *Handler) handleCollectError(w http.ResponseWriter, r *http.Request, state *requestState, err error) error {
+	if denied, ok := err.(*deniedBody); ok {
+		return h.denyBody(w, r, state, denied)
+	}
+	if errors.Is(err, errTooEarly) {
+		return h.denyEarly(w, r)
+	}
+	return err
 }
 
 // decide takes the request from the budgets of all its zones. If a slot is missing, decide may wait

@@ -36,7 +36,8 @@ func newCollector() *collector {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
 			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
 				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
-				"exempt (by a matcher of exempt), or error (the store could not decide).")),
+				"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
+				"or error (the store could not decide).")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
@@ -137,10 +138,13 @@ const (
 	outcomeOverridden
 	outcomeBanned
 	outcomeExempt
+	outcomeBadBody
 	outcomeCount
 )
 
-var outcomeLabels = [outcomeCount]string{"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned", "exempt"}
+var outcomeLabels = [outcomeCount]string{
+	"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned", "exempt", "bad_body",
+}
 
 // countOutcomes counts the outcomes of a decided request, and how long the decision took.
 func (state *requestState) countOutcomes(took time.Duration) {

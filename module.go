@@ -46,6 +46,8 @@ func init() {
 // `{http.rate_limit.<zone>.allowed}` | true if the zone had room, otherwise false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
 // `{http.rate_limit.<zone>.banned}` | true if the key is banned, also if the ban began with this request; otherwise false
+// `{http.rate_limit.request.json.<path>}` | A value of a JSON body that a zone has read, such as user.name or items.0.id
+// `{http.rate_limit.request.form.<field>}` | A field of a form that a zone has read
 //
 // These placeholders describe the denial of a request, for an error page that serves all zones.
 // They are empty if no zone denied the request:
@@ -84,6 +86,7 @@ type Handler struct {
 	// operators see the key itself.
 	hashSecret  string
 	zones       []*zone
+	bodyFields  []bodyField // the values in bodies that the zones use
 	headerForms headerForms
 	logger      *zap.Logger
 

@@ -27,6 +27,9 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 	if rest == "" {
 		return state, true
 	}
+	if strings.HasPrefix(rest, ".request.") {
+		return state.lookUpBody(name)
+	}
 	dot := strings.LastIndexByte(rest, '.')
 	if dot < 1 || rest[0] != '.' {
 		return nil, false

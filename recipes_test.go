@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -387,4 +388,82 @@ func failures(t *testing.T, filter, zone, log string) (found []string) {
 		}
 	}
 	return found
+}
+
+// No way to write a body gets another failed login of an account past its limit, once that is used up.
+func TestRecipeLogin(t *testing.T) {
+	t.Parallel()
+	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(401)
+	}))
+	t.Cleanup(application.Close)
+	config := asTestSite("\n"+readFile(t, "examples/login/Caddyfile"), "localhost:9000", application.Listener.Addr().String())
+	// All requests come from one address here.
+	config = strings.Replace(config, "sliding_log 5 10m", "sliding_log 1000 10m", 1)
+	c := startCaddy(t, strings.Replace(config, "sliding_log 20 1d", "sliding_log 20 1d\nbody_timeout 100ms", 1))
+	login := func(contentType, body string) int { return c.post(t, "/login", contentType, body).StatusCode }
+	for i := range 20 {
+		contentType, body := jsonType, `{"username":"alice"}`
+		if i%2 == 0 {
+			contentType, body = formType, "username=alice"
+		}
+		if status := login(contentType, body); status != 401 {
+			t.Fatalf("login %d: status %d", i+1, status)
+		}
+	}
+	const part = "Content-Disposition: form-data; name=\"username\"\r\n\r\n"
+	for _, test := range []struct{ contentType, body string }{
+		{jsonType, `{"username":"alice"}`},
+		{jsonType, `{"username":"ALICE"}`},
+		{jsonType, `{"username":"al\u0069ce"}`},
+		{jsonType, `{"user\u006eame":"alice"}`},
+		{jsonType, `{"username":"bob","username":"alice"}`},
+		{jsonType, `{"username":{"username":"bob"},"username":"alice"}`},
+		{jsonType, `{"x":{"username":"bob"},"username":"alice"}`},
+		{jsonType, `{"x":"` + strings.Repeat("x", 100_000) + `","username":"alice"}`},
+		{jsonType, `{"username":"alice","x":"` + strings.Repeat("x", 100_000)},
+		{jsonType, `{"username":"alice"`},
+		{jsonType, `{"username":"alice"} x`},
+		{jsonType, "\ufeff" + `{"username":"alice"}`},
+		{jsonType, "{\x00\"username\":\"alice\"}"},
+		{jsonType, strings.Repeat("[", 20_000) + `{"username":"alice"}`},
+		{jsonType + "; charset=utf-7", `{"username":"+AGEAbABpAGMAZQ-"}`},
+		{jsonType + "; charset=ISO-8859-1", `{"username":"alice"}`},
+		{jsonType + ";", `{"username":"alice"}`},
+		{jsonType + "; charset", `{"username":"alice"}`},
+		{" Application/JSON ;x=y", `{"username":"alice"}`},
+		{"text/json", `{"username":"alice"}`},
+		{"application/vnd.api+json", `{"username":"alice"}`},
+		{formType, "username=alice"},
+		{formType, "username=alice&username=bob"},
+		{formType, "x=" + strings.Repeat("x", 100_000) + "&username=alice"},
+		{formType, "username=%61lice"},
+		{formType, "user%6eame=alice"},
+		{formType, "username=alice&x=%zz"},
+		{"multipart/form-data; boundary=b", "--b\r\n" + part + "alice\r\n--b--\r\n"},
+		{"multipart/form-data; boundary=b", "--b\r\n" + part + "alice\r\n"},
+		{"multipart/form-data", "--b\r\n" + part + "alice\r\n--b--\r\n"},
+	} {
+		if status := login(test.contentType, test.body); status == 401 {
+			t.Errorf("%s %.100q: another failed login", test.contentType, test.body)
+		}
+	}
+	for _, encoding := range []string{"gzip", "identity, gzip", "GZIP", "br"} {
+		if r := c.post(t, "/login", jsonType, `{"username":"alice"}`, "Content-Encoding", encoding); r.StatusCode != 415 {
+			t.Errorf("%s: status %d", encoding, r.StatusCode)
+		}
+	}
+	stalled := c.sendRaw(t, "POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"+`{"username":"alice"}`)
+	readResponse(t, bufio.NewReader(stalled)).want(t, 408)
+	// Nothing of this was charged to another account.
+	if status := login(jsonType, `{"username":"bob"}`); status != 401 || c.remaining(t, "accounts", "bob") != 19 {
+		t.Errorf("bob: status %d", status)
+	}
+	// Bodies of other types count together, as an account without a name.
+	for range 21 {
+		login("text/plain", `{"username":"alice"}`)
+	}
+	if status := login("", `{"username":"alice"}`); status != 429 {
+		t.Errorf("another type: status %d", status)
+	}
 }

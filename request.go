@@ -21,6 +21,10 @@ type requestState struct {
 	corrected    bool            // the corrections are sent
 	usesBackend  bool            // the handler's backend stays open for this request
 	came         time.Time       // when the handler began to decide
+	collecting   *zone           // for which placeholders are being replaced
+	request      *http.Request   // whose body placeholders may read
+	body         *requestBody    // nil until a zone needs it
+	bodyError    *bodyError      // why the zone being collected can't read the body
 	watchedZones uint64          // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// Several handlers can evaluate a request. The replacer of the request knows the state of
@@ -72,6 +76,7 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 // again if the store knows other overrides than this instance; attempt counts the calls from 0.
 func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
 	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
+	state.request = r
 	for i, z := range state.handler.zones {
 		if z.unlimited {
 			continue
@@ -84,57 +89,20 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 			continue
 		}
 		exempt, err := z.exempts(r)
+		switch {
+		case err != nil:
+		case exempt && matches && attempt == 0:
+			z.metrics.countOutcome(outcomeExempt)
+		case exempt:
+		case matches:
+			state.checkKeySource(i, r)
+			err = state.collectZone(z, r, repl, attempt)
+		default:
+			err = state.collectBanLookup(z, r, repl)
+		}
 		if err != nil {
 			return err
 		}
-		if exempt {
-			if matches && attempt == 0 {
-				z.metrics.countOutcome(outcomeExempt)
-			}
-			continue
-		}
-		if !matches {
-			if err := state.collectBanLookup(z, r, repl); err != nil {
-				return err
-			}
-			continue
-		}
-		state.checkKeySource(i, r)
-		factor := z.factorOf(repl)
-		if factor == 0 {
-			continue // unlimited
-		}
-		if z.tooEarly(r, repl) {
-			if z.enforce == 0 {
-				continue
-			}
-			return errTooEarly
-		}
-		key := z.keyOf(repl)
-		if attempt == 0 {
-			z.warnOfEmptyKey(key)
-		}
-		limits, override := z.limitSetFor(key, repl)
-		if attempt == maxAttempts-1 {
-			override = nil
-		}
-		b := &limits.budgets[key.alternative]
-		request := store.Request{
-			Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
-		}
-		switch {
-		case !limits.unlimited:
-			request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, z.costOf(repl)
-		case b.slots != nil || b.ban != nil: // they apply without limits, too
-		case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
-			request.Shadow = true // an unlimited key passes also while the store fails
-		default:
-			if attempt == 0 {
-				z.metrics.countOutcome(outcomeOverridden)
-			}
-			continue
-		}
-		state.add(zoneEntry{zone: z, limitSet: limits}, request)
 	}
 	for i := range state.entries {
 		state.entries[i].Request = &state.requests[i]
@@ -142,6 +110,53 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 	if len(state.requests) > 0 {
 		state.requests[0].Outcome.Decisions = state.decisionRoom[:0]
 	}
+	return nil
+}
+
+// collectZone adds an entry for a zone that the request belongs to, unless the request has neither
+// limits nor a ban there.
+func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Replacer, attempt int) error {
+	state.collecting, state.bodyError = z, nil
+	factor := z.factorOf(repl)
+	if factor == 0 {
+		return nil // unlimited
+	}
+	if z.tooEarly(r, repl) {
+		if z.enforce == 0 {
+			return nil
+		}
+		return errTooEarly
+	}
+	key := z.keyOf(repl)
+	if attempt == 0 {
+		z.warnOfEmptyKey(key)
+	}
+	limits, override := z.limitSetFor(key, repl)
+	if attempt == maxAttempts-1 {
+		override = nil
+	}
+	b := &limits.budgets[key.alternative]
+	request := store.Request{
+		Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
+	}
+	if !limits.unlimited {
+		request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, z.costOf(repl)
+	}
+	if err := state.checkBody(z, key); err != nil {
+		return err
+	}
+	switch {
+	case !limits.unlimited:
+	case b.slots != nil || b.ban != nil: // they apply without limits, too
+	case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
+		request.Shadow = true // an unlimited key passes also while the store fails
+	default:
+		if attempt == 0 {
+			z.metrics.countOutcome(outcomeOverridden)
+		}
+		return nil
+	}
+	state.add(zoneEntry{zone: z, limitSet: limits}, request)
 	return nil
 }
 

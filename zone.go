@@ -116,6 +116,15 @@ type Zone struct {
 	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
 
+	// The bodies that the zone reads for the placeholders
+	// {http.rate_limit.request.json.<path>} and {http.rate_limit.request.form.<field>} in key, plan,
+	// cost and factor (default: bodies of at most 65536 bytes; others are denied).
+	MaxBody *MaxBody `json:"max_body,omitempty"`
+
+	// How long a zone that reads a body waits for its end. A request whose body takes longer is
+	// denied with status 408 (default 5s).
+	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
+
 	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of
 	// gRPC instead (default 429).
 	Status int `json:"status,omitempty"`
@@ -145,6 +154,7 @@ type zone struct {
 	settle           *Settle      // nil: charges stay
 	enforce          float64      // the share of keys whose requests can be denied, in percent
 	status           int
+	body             bodyPolicy
 
 	metrics    zoneMetrics
 	deniedKeys *deniedKeys // of all zones with this name
@@ -198,6 +208,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zon
 	if c.Ban.isForHandler() {
 		z.banLookup = newBanLookup(z)
 	}
+	z.body.compile(c)
+	h.addBodyFields(c)
 	z.runtimeOverrides = c.RuntimeOverrides
 	z.compileOverride = func(set *LimitSet) (*limitSet, error) {
 		made, err := set.compile(c, factor, h.storeErrorPolicy)

@@ -184,6 +184,10 @@ func zoneSettings() []zoneSetting {
 				return z.config.Ban.describe()
 			},
 		},
+		{name: "max_body", zoneValue: fieldValue(func(c *Zone) **MaxBody { return &c.MaxBody }, unmarshalMaxBody, checkMaxBody)},
+		{name: "body_timeout", zoneValue: fieldValue(
+			func(c *Zone) *caddy.Duration { return &c.BodyTimeout }, withExample(duration, "5s"), checkBodyTimeout,
+		)},
 		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(smallInteger, "429"), checkStatus)},
 		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
 			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(integer, "10"), checkEvents,

@@ -27,6 +27,11 @@ func (z *zone) warnOfSettings() {
 		z.handler.logger.Warn("key_case changes no key, because the keys of the zone are addresses, or have no placeholder: leave it out",
 			zap.String("zone", z.name))
 	}
+	if len(z.config.bodyFields()) == 0 && (z.config.MaxBody != nil || z.config.BodyTimeout != 0) {
+		z.handler.logger.Warn("max_body and body_timeout have no effect, because the zone reads no body: leave them out, "+
+			"or use a placeholder such as {http.rate_limit.request.json.user}",
+			zap.String("zone", z.name))
+	}
 	for _, t := range z.keys[:max(len(z.keys)-1, 0)] {
 		if t.neverEmpty() {
 			z.handler.logger.Warn("a value of key is never empty, so the values behind it are never used: "+

@@ -1,5 +1,7 @@
 package httpfields
 
+import "net/http"
+
 // ProblemContentType is the content type of a [Problem] in JSON.
 const ProblemContentType = "application/problem+json"
 
@@ -23,6 +25,11 @@ func QuotaExceeded(status int, policies []string) Problem {
 // AbnormalUsage returns the problem of a banned client.
 func AbnormalUsage(status int, policies []string) Problem {
 	return Problem{problemTypes + "abnormal-usage-detected", "Too many such requests have been denied", status, policies}
+}
+
+// Plain returns a problem that its status describes.
+func Plain(status int) Problem {
+	return Problem{"about:blank", http.StatusText(status), status, nil}
 }
 
 // ReducedCapacity returns the problem of a server that can't decide on requests at present.

@@ -193,6 +193,13 @@ func (b *Body) growLocked(most int) error {
 	return nil
 }
 
+// Ended reports whether the source has been read to its end.
+func (b *Body) Ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err == io.EOF
+}
+
 // Interrupt ends a read of the source that is still under way. The deadline must be that of the
 // source. Afterwards Read returns an error where the source was interrupted.
 func (b *Body) Interrupt(setReadDeadline func(time.Time) error) {

@@ -56,11 +56,11 @@ func cut(random *rand.Rand, text []byte) (parts [][]byte) {
 	return parts
 }
 
-// Whatever is read ahead, by any number of calls: the next handler reads all bytes and the error of
-// the source, and all memory is given back.
+// The next handler reads all bytes and the error of the source, however much was read ahead, by any
+// number of calls. All memory is given back.
 func TestReadsWhatWasSent(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(3000) {
+	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		sent := make([]byte, random.IntN(1+random.IntN(20_000)))
 		for i := range sent {
@@ -91,10 +91,7 @@ func TestReadsWhatWasSent(t *testing.T) {
 		if used := memory.Used(); used > memory.size || used < int64(cap(b.buffer)) {
 			t.Fatalf("seed %d: %d of %d bytes taken, for a buffer of %d", seed, used, memory.size, cap(b.buffer))
 		}
-		got, err := io.ReadAll(iotest.OneByteReader(struct{ io.Reader }{b}))
-		if random.IntN(2) == 0 {
-			continue
-		}
+		got, err := io.ReadAll(iotest.HalfReader(b))
 		if s.end == io.EOF && err != nil || s.end != io.EOF && err != s.end || !bytes.Equal(got, sent) {
 			t.Fatalf("seed %d: the next handler reads %d of %d bytes, and %v", seed, len(got), len(sent), err)
 		}
@@ -206,7 +203,7 @@ func TestReleaseWithoutInterrupt(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		if memory.Used() != firstBuffer {
+		if memory.Used() != 100 {
 			t.Errorf("%d bytes taken while the buffer is in use", memory.Used())
 		}
 		close(next)

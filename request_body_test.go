@@ -1,0 +1,477 @@
+package ratelimit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// received holds the parts of a request that an application has received.
+type received struct {
+	Body     []byte
+	Error    string // instead of the end of the body
+	Length   int64
+	Encoding []string
+	Trailer  string // the field Sum
+	Type     string
+}
+
+// receiving starts an application that answers with what it has received, as JSON.
+func receiving(t testing.TB) (address string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		got := received{
+			Body: body, Length: r.ContentLength, Encoding: r.TransferEncoding,
+			Trailer: r.Trailer.Get("Sum"), Type: r.Header.Get("Content-Type"),
+		}
+		if err != nil {
+			got.Error = err.Error()
+		}
+		_ = json.NewEncoder(w).Encode(got)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// bodySite is a Caddyfile that passes all requests to an application. Its zone reads the name of an
+// account from bodies.
+func bodySite(application, rateLimit string) string {
+	return strings.Replace(site(rateLimit), "respond ok", "respond /ready ok\nreverse_proxy "+application, 1)
+}
+
+const accountKey = "key {http.rate_limit.request.json.user.name} {http.rate_limit.request.form.user}\n"
+
+const jsonType, formType = "application/json", "application/x-www-form-urlencoded"
+
+// post sends a body of a type.
+func (c *caddyProcess) post(t testing.TB, path, contentType, body string, header ...string) response {
+	t.Helper()
+	r, err := c.do("POST", "http://"+c.site+path, body, append(header, "Content-Type", contentType)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A key, plan, cost and factor can come from the body.
+func TestBodyValues(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site(`zone account {
+			match path /login
+			`+accountKey+`
+			token_bucket 10 1000h
+		}
+		zone batch {
+			match path /batch
+			key {query.key}
+			cost {http.rate_limit.request.json.items.0.size}
+			factor {http.rate_limit.request.json.factor}
+			plan {http.rate_limit.request.form.plan} {
+				free {
+					token_bucket 10 1000h
+				}
+				default {
+					token_bucket 100 1000h
+				}
+			}
+		}
+		`+use))
+		var b bytes.Buffer
+		parts := multipart.NewWriter(&b)
+		_ = parts.WriteField("other", "bob")
+		_ = parts.WriteField("user", "alice")
+		file, _ := parts.CreateFormFile("user", "bob")
+		_, _ = io.WriteString(file, "bob")
+		_ = parts.Close()
+		for n, test := range []struct{ contentType, body, left string }{
+			{jsonType, `{"user":{"name":"alice"}}`, "9"},
+			{"Application/Problem+JSON; charset=UTF-8", ` {"x":[{"user":1}],"user":{"name":"al\u0069ce"}}`, "8"},
+			{"text/json", `{"user":{"name":"bob"},"user":{"name":"alice"}}`, "7"},     // the last of two counts
+			{formType, "user=alice", "9"},                                             // another alternative of key, so another budget
+			{formType + "; charset=utf-8", "x=%zz&user=alice"[5:] + "&user=bob", "8"}, // the first of two counts
+			{parts.FormDataContentType(), b.String(), "7"},
+			{formType, "user=%C3%A9lise", "9"},
+			{jsonType, `{"user":{"name":"\u00e9lise"}}`, "9"},
+			{jsonType, `{"user":{"name":"élise"}}`, "8"},
+			{"text/plain", `{"user":{"name":"alice"}}`, "9"}, // neither: the last alternative, empty
+			{"", `{"user":{"name":"alice"}}`, "8"},
+			{formType, `name=alice`, "7"},
+			{jsonType, `{"user":"alice"}`, "6"},
+			{jsonType, ``, "5"},
+			{"application/grpc+json", `{"user":{"name":"alice"}}`, "4"},
+		} {
+			r := c.post(t, "/login", test.contentType, test.body)
+			if r.want(t, 200); !strings.Contains(r.field("RateLimit"), ";r="+test.left+";") {
+				t.Errorf("%d: %s leaves %s, want %s", n, test.body, r.field("RateLimit"), test.left)
+			}
+		}
+		for _, test := range []struct{ contentType, body, left string }{
+			{jsonType, `{"items":[{"size":30}]}`, "70"},
+			{jsonType, `{"items":[{"size":30}], "factor": 2}`, "20"},
+			{formType, `plan=free`, "9"},
+			{formType, `plan=gold`, "99"},
+		} {
+			r := c.post(t, "/batch?key="+url.QueryEscape(test.body), test.contentType, test.body)
+			if r.want(t, 200); !strings.Contains(r.field("RateLimit"), ";r="+test.left+";") {
+				t.Errorf("%s leaves %s, want %s", test.body, r.field("RateLimit"), test.left)
+			}
+		}
+	})
+}
+
+// sendRaw sends a request as it is written, with {host} replaced, and returns the connection.
+func (c *caddyProcess) sendRaw(t testing.TB, request string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", c.site)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(patient))
+	if _, err := io.WriteString(conn, strings.ReplaceAll(request, "{host}", c.site)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// readResponse reads a response from a connection.
+func readResponse(t testing.TB, from *bufio.Reader) response {
+	t.Helper()
+	r, err := http.ReadResponse(from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response{r, string(body)}
+}
+
+// A body that can't be read doesn't get past a limit. With pass, and in shadow mode, the next handler
+// receives it byte for byte.
+func TestBodyErrors(t *testing.T) {
+	t.Parallel()
+	application := receiving(t)
+	zone := func(name, options string) string {
+		return "zone " + name + " {\nmatch path /" + name + "\n" + accountKey + "body_timeout 50ms\ntoken_bucket 1000 1000h\n" + options + "\n}\n"
+	}
+	c := startCaddy(t, bodySite(application,
+		zone("deny", "max_body 100")+zone("pass", "max_body 100 pass")+zone("shadow", "max_body 100\nshadow")+zone("enforce", "max_body 100\nenforce 0")))
+	type bad struct {
+		name, header, body string
+		status             int
+	}
+	chunked := func(text string) string {
+		if text == "" {
+			return "0\r\n\r\n"
+		}
+		return fmt.Sprintf("1\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", text[:1], len(text)-1, text[1:])
+	}
+	long := `{"user":{"name":"alice"}}` + strings.Repeat(" ", 100)
+	json, form := "Content-Type: "+jsonType+"\r\n", "Content-Type: "+formType+"\r\n"
+	const te = "Transfer-Encoding: chunked\r\n"
+	withLength := func(text string) string { return fmt.Sprintf("Content-Length: %d\r\n", len(text)) }
+	var tests []bad
+	for _, test := range []bad{
+		{"too large", json, long, 413},
+		{"too large form", form, "user=alice&x=" + long, 413},
+		{"malformed", json, `{"user":{"name":"alice"}`, 400},
+		{"more than one value", json, `{"user":{"name":"alice"}} {}`, 400},
+		{"malformed form", form, "user=%zz", 400},
+		{"no boundary", "Content-Type: multipart/form-data\r\n", "user=alice", 400},
+		{"no part", "Content-Type: multipart/form-data; boundary=x\r\n", "user=alice", 400},
+		{"compressed", json + "Content-Encoding: gzip\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"compressed twice", json + "Content-Encoding: identity, br\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"charset", "Content-Type: application/json; charset=utf-7\r\n", `{"user":{"name":"+AGEAbABpAGMAZQ-"}}`, 415},
+		{"parameters", "Content-Type: application/json; charset\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"two types", json + form, `{"user":{"name":"alice"}}`, 415},
+		{"UTF-16", json, "\xff\xfe{\x00}\x00", 400},
+	} {
+		tests = append(tests, bad{test.name, test.header + withLength(test.body), test.body, test.status},
+			bad{test.name + ", chunked", test.header + te, chunked(test.body), test.status})
+	}
+	tests = append(tests,
+		bad{"too large, without a body so far", json + "Expect: 100-continue\r\nContent-Length: 1000\r\n", "", 413},
+		bad{"late", json + withLength("{}x"), "{}", 408},
+		bad{"late, and too large", json + te, "200\r\n" + long, 413},
+		bad{"late, chunked", json + te, "2\r\n{}\r\n", 408},
+		bad{"never", json + withLength("x"), "", 408},
+		bad{"chunks", json + te, "zz\r\n", 400},
+	)
+	for _, test := range tests {
+		conn := c.sendRaw(t, "POST /deny HTTP/1.1\r\nHost: {host}\r\n"+test.header+"\r\n"+test.body)
+		from := bufio.NewReader(conn)
+		r := readResponse(t, from)
+		if r.StatusCode != test.status {
+			t.Errorf("%s: status %d, want %d", test.name, r.StatusCode, test.status)
+		}
+		if test.status != 408 {
+			continue
+		}
+		if _, err := from.ReadByte(); !r.Close || err != io.EOF {
+			t.Errorf("%s: close %v, the connection gives %v", test.name, r.Close, err)
+		}
+	}
+	for _, test := range tests {
+		if strings.Contains(test.name, "late") || strings.Contains(test.name, "never") || strings.Contains(test.name, "chunks") || test.body == "" {
+			continue // see TestLateBodies
+		}
+		for _, path := range []string{"/pass", "/shadow", "/enforce"} {
+			want := test.body
+			if strings.Contains(test.name, "chunked") {
+				want = want[3:4] + strings.Split(want, "\r\n")[3]
+			}
+			r := readResponse(t, bufio.NewReader(c.sendRaw(t, "POST "+path+" HTTP/1.1\r\nHost: {host}\r\n"+test.header+"\r\n"+test.body)))
+			if got := decodeReceived(t, r); got.Error != "" || string(got.Body) != want {
+				t.Errorf("%s: %s: the application received %q %s, want %q", test.name, path, got.Body, got.Error, want)
+			}
+		}
+	}
+	for _, want := range []string{
+		`"msg":"a zone denied a request because it could not read the body","zone":"deny","reason":"too large","count":1`,
+		`"msg":"a zone in shadow mode could not read the body of a request, so its values are empty","zone":"shadow"`,
+	} {
+		if !strings.Contains(c.logged(), want) {
+			t.Errorf("the log has no %s", want)
+		}
+	}
+	metrics, err := c.do("GET", "http://"+c.admin+"/metrics", "")
+	if want := fmt.Sprintf(`requests_total{outcome="bad_body",zone="deny"} %d`, len(tests)); err != nil || !strings.Contains(metrics.body, want) {
+		t.Errorf("the metrics have no %s: %v", want, err)
+	}
+}
+
+func decodeReceived(t testing.TB, r response) (got received) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
+		t.Fatalf("%d %s: %v", r.StatusCode, r.body, err)
+	}
+	return got
+}
+
+// arriving starts an application that tells of each part of a body when it arrives.
+func arriving(t testing.TB) (address string, parts <-chan string) {
+	t.Helper()
+	arrived := make(chan string, 100)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := make([]byte, 1000)
+		for {
+			n, err := r.Body.Read(p)
+			if n > 0 {
+				arrived <- string(p[:n])
+			}
+			if err != nil {
+				arrived <- err.Error() + r.Trailer.Get("Sum")
+				return
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), arrived
+}
+
+// sendParts sends the parts of a body, and waits until each has arrived at the application. encode
+// encodes a part.
+func sendParts(t testing.TB, to io.Writer, arrived <-chan string, encode func(string) string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if _, err := io.WriteString(to, encode(part)); err != nil {
+			t.Fatal(err)
+		}
+		for got := ""; got != part; {
+			select {
+			case more := <-arrived:
+				if got += more; !strings.HasPrefix(part, got) {
+					t.Fatalf("%q arrives, want %q", got, part)
+				}
+			case <-time.After(patient):
+				t.Fatalf("%q has not arrived", part)
+			}
+		}
+	}
+}
+
+func asItIs(text string) string { return text }
+
+func asChunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
+
+// The body of a request with another content type reaches the application while it is still sent.
+// So does one that no zone needs, because an earlier alternative of the key has a value, or because no
+// zone matches.
+func TestBodyIsNotRead(t *testing.T) {
+	t.Parallel()
+	application, arrived := arriving(t)
+	c := startCaddy(t, bodySite(application, "zone z {\nmatch path /read\nkey {query.key} {http.rate_limit.request.json.user}\nmax_body 4\nfixed_window 100 1h\n}"))
+	for _, test := range []struct{ path, header string }{
+		{"/read", "Content-Type: application/octet-stream\r\n"},
+		{"/read", "Content-Type: application/grpc+json\r\n"},
+		{"/read", "Content-Type: application/x-www-form-urlencoded\r\n"}, // the key has no form field
+		{"/read", ""},
+		{"/read?key=k", "Content-Type: application/json\r\n"},
+		{"/other", "Content-Type: application/json\r\n"},
+	} {
+		conn := c.sendRaw(t, "POST "+test.path+" HTTP/1.1\r\nHost: {host}\r\n"+test.header+"Content-Length: 9\r\n\r\n")
+		sendParts(t, conn, arrived, asItIs, "{\"a\"", ":12 }")
+		<-arrived // the end
+		readResponse(t, bufio.NewReader(conn)).want(t, 200)
+	}
+}
+
+// A late body reaches the application from its first byte, while it is still sent, also past the
+// timeout of the zone. The connection can be used again.
+func TestLateBodyPasses(t *testing.T) {
+	t.Parallel()
+	application, arrived := arriving(t)
+	for _, options := range []string{"max_body 100 pass", "shadow"} {
+		c := startCaddy(t, bodySite(application, "zone z {\nkey {http.rate_limit.request.json.user}\nbody_timeout 20ms\nfixed_window 100 1h\n"+options+"\n}"))
+		conn := c.sendRaw(t, "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n")
+		from := bufio.NewReader(conn)
+		sendParts(t, conn, arrived, asItIs, "{\"a\"", ":12  ", "    ")
+		<-arrived
+		readResponse(t, from).want(t, 200)
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+c.site+"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n")
+		sendParts(t, conn, arrived, asChunk, "{\"a\"", ":12  ", "    ")
+		_, _ = io.WriteString(conn, "0\r\nSum: 42\r\n\r\n")
+		if end := <-arrived; end != "EOF42" {
+			t.Errorf("the body ends with %s", end)
+		}
+		readResponse(t, from).want(t, 200)
+	}
+}
+
+// A request that is delayed after its body was read lives longer than the timeouts of the body and of
+// the server.
+func TestBodyOfDelayedRequest(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, strings.Replace(bodySite(receiving(t),
+		"zone z {\nkey {http.rate_limit.request.json.user}\nbody_timeout 300ms\ntoken_bucket 1 1s\ndelay 10s\n}"),
+		"admin {$ADMIN}", "admin {$ADMIN}\nservers {\ntimeouts {\nread_body 400ms\n}\n}", 1))
+	body := `{"user":"alice"}`
+	for range 3 {
+		r := c.post(t, "/", jsonType, body)
+		if r.want(t, 200); string(decodeReceived(t, r).Body) != body {
+			t.Errorf("the application received %s", r.body)
+		}
+	}
+}
+
+// request_body in front decides on bodies that are too large for it.
+func TestBodyErrorOfEarlierHandler(t *testing.T) {
+	t.Parallel()
+	config := bodySite(receiving(t), "zone z {\nkey {http.rate_limit.request.json.user}\nfixed_window 100 1h\nmatch path /deny\n}\n"+
+		"zone y {\nkey {http.rate_limit.request.json.user}\nfixed_window 100 1h\nmax_body 1KiB pass\nmatch path /pass\n}")
+	c := startCaddy(t, strings.Replace(config, "@limited not", "request_body {\nmax_size 20\n}\n@limited not", 1))
+	for _, path := range []string{"/deny", "/pass"} {
+		for _, test := range []struct {
+			body   string
+			status int
+		}{{`{"user": "alice"}`, 200}, {`{"user": "alice"}     `, 413}} {
+			r, err := http.NewRequest("POST", "http://"+c.site+path, io.MultiReader(strings.NewReader(test.body))) // of unknown length
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", jsonType)
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if answer.StatusCode != test.status {
+				t.Errorf("%s %q: status %d, want %d", path, test.body, answer.StatusCode, test.status)
+			}
+		}
+	}
+}
+
+// Error routes and problem documents describe a body that can't be read, as they do a denial.
+func TestBodyErrorResponses(t *testing.T) {
+	t.Parallel()
+	zone := "zone z {\nkey {http.rate_limit.request.json.user}\nfixed_window 1 1h\nmax_body 30\n}\n"
+	c := startCaddy(t, site(zone+"problem_json"))
+	r := c.post(t, "/", jsonType, "{")
+	r.want(t, 400, "Content-Type", "application/problem+json")
+	if want := `{"type":"about:blank","title":"Bad Request","status":400}`; r.body != want {
+		t.Errorf("%s, want %s", r.body, want)
+	}
+	// The body is there for the error routes.
+	c.reload(t, strings.Replace(site(zone), "respond ok", "respond ok\nhandle_errors {\nreverse_proxy "+receiving(t)+"\n}", 1))
+	c.post(t, "/", jsonType, `{"user":"alice"}`).want(t, 200)
+	for _, body := range []string{`{"user":"alice"}`, `{"user":"alice"`} {
+		if got := decodeReceived(t, c.post(t, "/", jsonType, body)); string(got.Body) != body {
+			t.Errorf("the error routes receive %q %s, want %q", got.Body, got.Error, body)
+		}
+	}
+}
+
+// serveInProcess starts a server with a handler in this process, which shares bodyMemory.
+func serveInProcess(tb testing.TB, h *Handler, next caddyhttp.HandlerFunc) (address string) {
+	tb.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
+		if err := h.ServeHTTP(w, r, next); err != nil {
+			w.WriteHeader(500)
+		}
+	}))
+	tb.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// The memory of bodies is given back however a request ends, and no later than the next handler has
+// read the body.
+func TestBodyMemoryIsGivenBack(t *testing.T) {
+	h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	body := `{"user":"alice"}`
+	h.ReturnErrors = true
+	address := serveInProcess(t, h, func(w http.ResponseWriter, r *http.Request) error {
+		if used := bodyMemory.Used(); used < int64(len(body)) {
+			t.Errorf("%d bytes taken while the body is kept", used)
+		}
+		switch r.URL.Path {
+		case "/panic":
+			panic(http.ErrAbortHandler)
+		case "/read":
+			if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
+				t.Errorf("read %q %v", got, err)
+			}
+			if used := bodyMemory.Used(); used > int64(len("alice")) {
+				t.Errorf("%d bytes taken after the body is read", used)
+			}
+		case "/error":
+			return caddyhttp.Error(502, nil)
+		}
+		return nil
+	})
+	given := func() bool { return bodyMemory.Used() == 0 }
+	for _, path := range []string{"/panic", "/read", "/error", "/denied"} {
+		if r, err := client.Post("http://"+address+path, jsonType, strings.NewReader(body)); err == nil {
+			_ = r.Body.Close()
+		}
+		eventually(t, "the memory is given back after "+path, given)
+	}
+	for range 10 { // a client that leaves
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)
+		eventually(t, "the body is being read", func() bool { return bodyMemory.Used() >= 500 })
+		_ = conn.Close()
+		eventually(t, "the memory is given back after the client has left", given)
+	}
+}

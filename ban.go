@@ -147,7 +147,6 @@ func newBanLookup(z *zone) *limitSet {
 // request doesn't belong to. It charges and counts nothing. A key with an empty placeholder has no
 // ban here: otherwise a ban of the empty key would deny all requests without such a value.
 func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *caddy.Replacer) error {
-	state.collecting, state.bodyError = z, nil
 	if z.factor.varies() {
 		if factor, _ := parseFactor(repl.ReplaceAll(string(z.factor), "")); factor == 0 {
 			return nil

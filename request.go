@@ -78,6 +78,7 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
 	state.request = r
 	for i, z := range state.handler.zones {
+		state.collecting, state.bodyError = nil, nil
 		if z.unlimited {
 			continue
 		}
@@ -116,7 +117,7 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 // collectZone adds an entry for a zone that the request belongs to, unless the request has neither
 // limits nor a ban there.
 func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Replacer, attempt int) error {
-	state.collecting, state.bodyError = z, nil
+	state.collecting = z // from here on, placeholders may read the body
 	factor := z.factorOf(repl)
 	if factor == 0 {
 		return nil // unlimited

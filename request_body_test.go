@@ -339,19 +339,24 @@ func TestLateBodyPasses(t *testing.T) {
 	t.Parallel()
 	application, arrived := arriving(t)
 	for _, options := range []string{"max_body 100 pass", "shadow"} {
-		c := startCaddy(t, bodySite(application, "zone z {\nkey {http.rate_limit.request.json.user}\nbody_timeout 20ms\nfixed_window 100 1h\n"+options+"\n}"))
+		c := startCaddy(t, bodySite(application, "zone z {\nmatch not path /unlimited\nkey {http.rate_limit.request.json.user}\nbody_timeout 20ms\nfixed_window 100 1h\n"+options+"\n}"))
 		conn := c.sendRaw(t, "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n")
 		from := bufio.NewReader(conn)
 		sendParts(t, conn, arrived, asItIs, "{\"a\"", ":12  ", "    ")
 		<-arrived
 		readResponse(t, from).want(t, 200)
-		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+c.site+"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n")
-		sendParts(t, conn, arrived, asChunk, "{\"a\"", ":12  ", "    ")
-		_, _ = io.WriteString(conn, "0\r\nSum: 42\r\n\r\n")
-		if end := <-arrived; end != "EOF42" {
-			t.Errorf("the body ends with %s", end)
+		var ends []string
+		for _, path := range []string{"/unlimited", "/"} {
+			_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: "+c.site+
+				"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n")
+			sendParts(t, conn, arrived, asChunk, "{\"a\"", ":12  ", "    ")
+			_, _ = io.WriteString(conn, "0\r\nSum: 42\r\n\r\n")
+			ends = append(ends, <-arrived)
+			readResponse(t, from).want(t, 200)
 		}
-		readResponse(t, from).want(t, 200)
+		if ends[0] != ends[1] { // not every Caddy passes the trailer on
+			t.Errorf("the body ends with %s, want %s", ends[1], ends[0])
+		}
 	}
 }
 

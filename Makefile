@@ -44,6 +44,7 @@ fuzz: ## fuzz for a minute each: the Caddyfile, keys, messages, replies, bodies,
 	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/jsonvalue
+	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/eventstream
 	go test -run '^$$' -fuzz FuzzURLEncoded -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz FuzzMultipart -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

@@ -275,6 +275,12 @@ func TestPlaceholderReference(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range regexp.MustCompile(`= responsePrefix \+ "(\w+)(\.?)"`).FindAllStringSubmatch(readFile(t, "response_body.go"), -1) {
+		if name[2] != "" {
+			name[1] += ".<path>"
+		}
+		provided = append(provided, "response."+name[1])
+	}
 	for _, kind := range regexp.MustCompile(`placeholderPrefix \+ "\.(request\.(\w+))\."`).FindAllStringSubmatch(readFile(t, "request_body.go"), -1) {
 		provided = append(provided, kind[1]+map[string]string{"json": ".<path>", "form": ".<field>"}[kind[2]])
 	}

@@ -52,6 +52,7 @@ type keyWarnings struct {
 	costlessInARow atomic.Int32 // how many responses in a row gave no cost
 	warnedOfCost   atomic.Bool
 	warnedOfFactor atomic.Bool
+	warnedOfCoding atomic.Bool // of responses
 }
 
 // latePlaceholder is a placeholder in the text of a zone's option.

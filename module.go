@@ -59,6 +59,14 @@ func init() {
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
+//
+// These placeholders have values of the response's body. They work only in cost of settle:
+//
+// Placeholder | Value
+// ------------|---------------
+// `{http.rate_limit.response.json.<path>}` | A value in a JSON response, or in the last such event of an event stream
+// `{http.rate_limit.response.bytes}` | How many bytes the body of the response has, as they are sent
+// `{http.rate_limit.response.seconds}` | Seconds until the end of the response's body, with a fraction
 type Handler struct {
 	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
 	// Zones with the same name in several handlers are one zone, and must agree (default: none,
@@ -88,7 +96,9 @@ type Handler struct {
 	zones       []*zone
 	bodyFields  []bodyField // the values in bodies that the zones use
 	headerForms headerForms
-	logger      *zap.Logger
+	// responseValues are the JSON values that the zones read from bodies of responses.
+	responseValues responseValues
+	logger         *zap.Logger
 
 	warnedOfErrorRoutes *atomic.Bool
 }
@@ -142,6 +152,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		first, err := source.checkUse(ctx, h)
 		if err != nil {
 			return err
+		}
+		if err := h.responseValues.add(z); err != nil {
+			return inZone(z.name, err)
 		}
 		if first {
 			newZones = append(newZones, z)

@@ -32,6 +32,7 @@ func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *
 		state:                 state, families: families, settlement: settling, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
 	}
 	if settling != nil {
+		rw.body = settling.beginBody(r)
 		returned := false
 		defer func() { settling.finish(w.Header(), returned, err) }() // also after a panic
 		err = next.ServeHTTP(rw, r)
@@ -62,8 +63,9 @@ type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	state      *requestState
 	families   []httpfields.Family
-	settlement *settlement // nil if no zone settles
-	noBody     bool        // responses to this request have no body
+	settlement *settlement   // nil if no zone settles
+	body       *responseBody // nil if no true cost depends on it
+	noBody     bool          // responses to this request have no body
 	headerSent bool
 	bodyLeft   int64 // how many bytes of the body are still to be written, or unknownLength
 }
@@ -92,8 +94,9 @@ func (w *responseWriter) beforeHeader(status int) {
 		w.settlement.readHeader(status, w.Header())
 	}
 	w.state.setFamilies(w.Header(), w.families)
-	w.bodyLeft = w.bodyLength(status)
-	w.beforeBody(0)
+	if w.bodyLeft = w.bodyLength(status); w.bodyLeft == 0 {
+		w.complete()
+	}
 }
 
 // bodyLength returns the length of the response's body, or unknownLength. For a response with
@@ -114,15 +117,29 @@ func (w *responseWriter) bodyLength(status int) int64 {
 	return unknownLength
 }
 
-// beforeBody is called before n further bytes of the body are written.
-func (w *responseWriter) beforeBody(n int) {
-	if w.bodyLeft == unknownLength {
-		return
+// isLast reports whether n further bytes complete the body.
+func (w *responseWriter) isLast(n int) bool {
+	return w.bodyLeft != unknownLength && int64(n) >= w.bodyLeft
+}
+
+// complete is called before the last bytes are written.
+func (w *responseWriter) complete() {
+	w.bodyLeft = unknownLength
+	if w.settlement != nil {
+		w.settlement.readEnd()
 	}
-	if w.bodyLeft -= int64(n); w.bodyLeft <= 0 {
-		w.bodyLeft = unknownLength
-		w.state.sendCorrections()
+	w.state.sendCorrections()
+}
+
+// writePart writes a part of the body that doesn't complete it. The client has the part before the
+// part is read.
+func (w *responseWriter) writePart(b []byte) (int, error) {
+	if w.bodyLeft != unknownLength {
+		w.bodyLeft -= int64(len(b))
 	}
+	n, err := w.ResponseWriterWrapper.Write(b)
+	w.body.see(b[:n])
+	return n, err
 }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -136,30 +153,38 @@ func (w *responseWriter) WriteHeader(status int) {
 // Write implements [http.ResponseWriter].
 func (w *responseWriter) Write(b []byte) (n int, err error) {
 	w.beforeHeader(http.StatusOK)
-	if len(b) > minLongWrite && w.bodyLeft != unknownLength && int64(len(b)) >= w.bodyLeft {
-		n, err = w.ResponseWriterWrapper.Write(b[:len(b)-lastPartSize])
-		w.bodyLeft -= int64(n)
-		if err != nil {
+	if !w.isLast(len(b)) {
+		return w.writePart(b)
+	}
+	if len(b) > minLongWrite {
+		if n, err = w.writePart(b[:len(b)-lastPartSize]); err != nil {
 			return n, err
 		}
 		b = b[n:]
 	}
-	w.beforeBody(len(b))
+	w.body.see(b)
+	w.complete()
 	last, err := w.ResponseWriterWrapper.Write(b)
 	return n + last, err
 }
 
 // ReadFrom implements [io.ReaderFrom]. If the length is known, it leaves all but the last part
 // to the underlying writer, which may use sendfile. It copies the last part, because
-// only a Write shows that the source has these bytes.
+// only a Write shows that the source has these bytes. If the body is read, it copies all of it.
 func (w *responseWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	w.beforeHeader(http.StatusOK)
+	if w.body.isRead() {
+		return io.Copy(struct{ io.Writer }{w}, r)
+	}
 	if w.bodyLeft == unknownLength {
-		return w.ResponseWriterWrapper.ReadFrom(r)
+		n, err = w.ResponseWriterWrapper.ReadFrom(r)
+		w.body.count(n)
+		return n, err
 	}
 	if first := w.bodyLeft - lastPartSize; first > 0 {
 		n, err = w.copyUpTo(r, first)
 		w.bodyLeft -= n
+		w.body.count(n)
 		if err != nil || n < first {
 			return n, err
 		}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -22,7 +24,9 @@ type Settle struct {
 	Match *caddyhttp.ResponseMatcher `json:"match,omitempty"`
 
 	// The true cost of the request, in the same form as cost of the zone. It is usually
-	// {http.response.header.*}, which can also be a trailer. If the true cost is higher than the
+	// {http.response.header.*}, which can also be a trailer, or a value of the response's body:
+	// {http.rate_limit.response.json.*}, {http.rate_limit.response.bytes} or
+	// {http.rate_limit.response.seconds}. If the true cost is higher than the
 	// charge, the difference is charged as far as there is room. If it is lower, the difference
 	// is given back. Without a number the charge stays (default: the charge).
 	Cost Number `json:"cost,omitempty"`
@@ -97,8 +101,10 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 type settlement struct {
 	state       *requestState
 	repl        *caddy.Replacer
-	status      int  // 0: the header is not sent yet
-	hasTrailers bool // the header announces trailers
+	body        *responseBody // nil if no true cost depends on it
+	status      int           // 0: the header is not sent yet
+	hasTrailers bool          // the header announces trailers
+	ended       bool          // the true cost is read, or will not be known
 }
 
 // newSettlement returns nil if no zone of the request settles.
@@ -117,18 +123,41 @@ func (e *zoneEntry) settles() bool {
 	return e.zone.settle != nil && len(e.Limits) > 0 && !(e.Shadow && e.denies())
 }
 
+// beginBody prepares for the body of the response, just before the request is passed on. It returns nil
+// if no true cost depends on the body.
+func (s *settlement) beginBody(r *http.Request) *responseBody {
+	for i := range s.state.entries {
+		e := &s.state.entries[i]
+		if !e.settles() || len(e.zone.bodyPlaceholders) == 0 {
+			continue
+		}
+		if s.body == nil {
+			// CONNECT over HTTP/2 is for a WebSocket, whose response has status 200.
+			s.body = &responseBody{values: &s.state.handler.responseValues, began: time.Now(), switched: r.Method == http.MethodConnect}
+		}
+		s.body.needsJSON = s.body.needsJSON || slices.ContainsFunc(e.zone.bodyPlaceholders, readsJSON)
+	}
+	if s.body != nil && s.body.needsJSON {
+		acceptOnlyDecodable(r.Header)
+	}
+	return s.body
+}
+
 // readHeader settles the request by the header of the response, which is about to be sent. If
-// there are trailers, finish may read the true cost later.
+// there are trailers, or if the true cost depends on the body, readEnd reads it later.
 func (s *settlement) readHeader(status int, header http.Header) {
 	s.status = status
 	s.hasTrailers = len(header["Trailer"]) > 0
+	if s.body != nil {
+		s.body.readHeader(status, header)
+	}
 	for i := range s.state.entries {
 		e := &s.state.entries[i]
 		switch {
 		case !e.settles():
 		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
 			e.trueCost, e.settled = 0, true
-		default:
+		case len(e.zone.bodyPlaceholders) == 0:
 			s.readTrueCost(e, !s.hasTrailers)
 		}
 	}
@@ -137,17 +166,43 @@ func (s *settlement) readHeader(status int, header http.Header) {
 // readTrueCost reads the true cost of the request in one zone. If this is the last attempt, it
 // warns of a missing cost.
 func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
-	if cost := e.zone.settle.Cost; cost != "" {
+	if cost := string(e.zone.settle.Cost); cost != "" {
+		if len(e.zone.bodyPlaceholders) > 0 {
+			cost, _ = s.repl.ReplaceFunc(cost, s.body.replace)
+		} else {
+			cost = s.repl.ReplaceAll(cost, "")
+		}
 		var err error
-		e.trueCost, err = parseCost(strings.TrimSpace(s.repl.ReplaceAll(string(cost), "")))
+		e.trueCost, err = parseCost(strings.TrimSpace(cost))
 		e.settled = err == nil
 	}
-	if e.settled || last {
+	switch {
+	case !e.settled && !last:
+	case !e.settled && s.body.wasUndecodable():
+		e.zone.warnOfUndecodable(s.body.coding)
+	default:
 		e.zone.warnOfMissingCost(e.settled)
 	}
 }
 
-// finish settles what the header didn't settle, after the next handler. If the next handler
+// readEnd settles what the header didn't settle, at the end of the body. Later calls do nothing.
+func (s *settlement) readEnd() {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	if s.body != nil {
+		s.body.end()
+	}
+	for i := range s.state.entries {
+		e := &s.state.entries[i]
+		if e.settles() && !e.settled && (s.hasTrailers || len(e.zone.bodyPlaceholders) > 0) {
+			s.readTrueCost(e, true)
+		}
+	}
+}
+
+// finish settles the request after the next handler, whatever it did. If the next handler
 // panicked, returned is false; otherwise err is its error.
 func (s *settlement) finish(header http.Header, returned bool, err error) {
 	if s.status == 0 { // an outer handler will write the response, usually with this status
@@ -161,9 +216,5 @@ func (s *settlement) finish(header http.Header, returned bool, err error) {
 		}
 		s.readHeader(status, header)
 	}
-	for i := range s.state.entries {
-		if e := &s.state.entries[i]; s.hasTrailers && e.settles() && !e.settled {
-			s.readTrueCost(e, true)
-		}
-	}
+	s.readEnd()
 }

@@ -152,6 +152,7 @@ type zone struct {
 	delay            *delayPolicy // nil: no request is delayed
 	maxWork          int64        // of a request with any limitSet; see [boundWork]
 	settle           *Settle      // nil: charges stay
+	bodyPlaceholders []string     // in cost of settle, for values of the response's body
 	enforce          float64      // the share of keys whose requests can be denied, in percent
 	status           int
 	body             bodyPolicy
@@ -203,6 +204,9 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zon
 	var err error
 	if z.policy, err = source.policyFor(z, factor); err != nil {
 		return nil, err
+	}
+	if c.Settle != nil {
+		z.bodyPlaceholders = c.Settle.bodyPlaceholders()
 	}
 	z.keyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {

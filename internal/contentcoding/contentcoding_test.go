@@ -1,0 +1,180 @@
+package contentcoding
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+var codings = []string{"gzip", "X-GZIP", "zstd"}
+
+// encode compresses parts of a content, and flushes after each.
+func encode(t testing.TB, coding string, parts ...[]byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	var w interface {
+		io.WriteCloser
+		Flush() error
+	}
+	if coding == "zstd" {
+		var err error
+		if w, err = zstd.NewWriter(&b, zstd.WithWindowSize(maxWindow)); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		w = gzip.NewWriter(&b)
+	}
+	for _, part := range parts {
+		if _, err := w.Write(part); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// decode writes a compressed content in pieces of random sizes, and returns what comes out.
+func decode(coding string, compressed []byte, random *rand.Rand) []byte {
+	var b bytes.Buffer
+	w := NewWriter(coding, &b)
+	for len(compressed) > 0 {
+		n := min(len(compressed), 1+random.IntN(1+random.IntN(100_000)))
+		_, _ = w.Write(compressed[:n])
+		compressed = compressed[n:]
+	}
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// text returns a content of this length that can be compressed a little.
+func text(length int, random *rand.Rand) []byte {
+	b := make([]byte, length)
+	for i := range b {
+		b[i] = "abcdefgh"[random.IntN(8)]
+	}
+	return b
+}
+
+func TestWriter(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, coding := range codings {
+		for range 20 {
+			one, two := text(random.IntN(1000), random), text(random.IntN(1_000_000), random)
+			all := append(one[:len(one):len(one)], two...)
+			name := strings.ToLower(coding)
+			if got := decode(coding, encode(t, name, one, two), random); !bytes.Equal(got, all) {
+				t.Errorf("%s: %d bytes come out, not the %d that went in", coding, len(got), len(all))
+			}
+			twice := append(encode(t, name, one), encode(t, name, two)...)
+			if got := decode(coding, twice, random); !bytes.Equal(got, all) {
+				t.Errorf("%s: of two members %d bytes come out, not the %d that went in", coding, len(got), len(all))
+			}
+		}
+	}
+}
+
+// Content that is cut is decoded up to the last flush at least. Content that is no such coding gives nothing.
+func TestWriterOfBrokenContent(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, coding := range []string{"gzip", "zstd"} {
+		one, two := text(1000, random), text(1000, random)
+		first := len(encode(t, coding, one)) // with an end, which is longer than a flush
+		compressed := encode(t, coding, one, two)
+		for cut := range len(compressed) {
+			got := decode(coding, compressed[:cut], random)
+			if !bytes.HasPrefix(append(one[:1000:1000], two...), got) || cut > first && len(got) < len(one) {
+				t.Errorf("%s: the first %d of %d bytes become %d bytes", coding, cut, len(compressed), len(got))
+			}
+		}
+		if got := decode(coding, text(200_000, random), random); len(got) > 0 {
+			t.Errorf("%s: %d bytes come out of a content that is not compressed", coding, len(got))
+		}
+	}
+}
+
+// counter counts bytes.
+type counter struct{ n int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += int64(len(p))
+	return len(p), nil
+}
+
+// Content that expands too much is decoded only up to the bound, and takes bounded memory.
+func TestWriterBoundsExpansion(t *testing.T) {
+	for _, coding := range []string{"gzip", "zstd"} {
+		compressed := encode(t, coding, make([]byte, 64<<20))
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var c counter
+		w := NewWriter(coding, &c)
+		_, _ = w.Write(compressed)
+		_ = w.Close()
+		runtime.ReadMemStats(&after)
+		if most := int64(len(compressed))*maxExpansion + freeExpansion; c.n > most || c.n < freeExpansion/2 {
+			t.Errorf("%s: %d bytes become %d, want at most %d", coding, len(compressed), c.n, most)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 5*maxWindow {
+			t.Errorf("%s: %d bytes are allocated", coding, used)
+		}
+	}
+}
+
+// A window of more than 8 MiB is not decoded.
+func TestWriterBoundsWindow(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	w, err := zstd.NewWriter(&b, zstd.WithWindowSize(2*maxWindow))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.Write(text(1000, rand.New(rand.NewPCG(1, 1))))
+	_ = w.Flush() // so that the header of the frame has the window instead of the size
+	_ = w.Close()
+	if got := decode("zstd", b.Bytes(), rand.New(rand.NewPCG(1, 1))); len(got) > 0 {
+		t.Errorf("%d bytes come out", len(got))
+	}
+}
+
+// faulty panics when it is written to.
+type faulty struct{}
+
+func (faulty) Write([]byte) (int, error) { panic("as the test wants") }
+
+// Write and Close return though nothing is decoded any more, and a panic ends no process.
+func TestWriterAfterPanic(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for _, coding := range codings {
+		w := NewWriter(coding, faulty{})
+		_, _ = w.Write(encode(t, strings.ToLower(coding), text(1_000_000, random)))
+		_, _ = w.Write(text(1_000_000, random))
+		_ = w.Close()
+		if n, err := w.Write([]byte("late")); n != 4 || err != nil {
+			t.Errorf("%s: a late Write returns %d, %v", coding, n, err)
+		}
+	}
+}
+
+func TestCanDecode(t *testing.T) {
+	t.Parallel()
+	for coding, want := range map[string]bool{"gzip": true, "GZip": true, "x-gzip": true, "zstd": true, "br": false, "deflate": false, "": false} {
+		if CanDecode(coding) != want {
+			t.Errorf("CanDecode(%q) is not %v", coding, want)
+		}
+	}
+}

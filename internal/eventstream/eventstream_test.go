@@ -1,0 +1,135 @@
+package eventstream
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// collector collects the data of all events.
+type collector struct {
+	current strings.Builder
+	all     []string
+}
+
+func (c *collector) Data(piece []byte) { c.current.Write(piece) }
+
+func (c *collector) End() {
+	c.all = append(c.all, c.current.String())
+	c.current.Reset()
+}
+
+// read returns the data of the events of a stream that is written in pieces.
+func read(pieces ...string) []string {
+	var c collector
+	r := NewReader(&c)
+	for _, piece := range pieces {
+		n, err := r.Write([]byte(piece))
+		if n != len(piece) || err != nil {
+			panic("Write must take all")
+		}
+	}
+	return c.all
+}
+
+func TestReader(t *testing.T) {
+	for _, test := range []struct {
+		stream string
+		want   []string
+	}{
+		{"", nil},
+		{"data: one\n\ndata:two\n\n", []string{"one", "two"}},
+		{"data: one\r\n\r\ndata: two\r\rdata: three\n\r\n", []string{"one", "two", "three"}},
+		{"data:  two spaces\n\n", []string{" two spaces"}},
+		{"data: first\ndata: second\ndata:\ndata\ndata: last\n\n", []string{"first\nsecond\n\n\nlast"}},
+		{"data\n\n", []string{""}},
+		{": a comment\ndata: x\nevent: y\nid: 7\nretry: 5\n\n", []string{"x"}},
+		{":\n\nevent: nothing\n\n\n\n", nil},
+		{"data: not ended", nil},
+		{"data: not ended\n", nil},
+		{"data: a: b\n\n", []string{"a: b"}},
+		{"data : x\n\ndatas: x\n\n data: x\n\nDATA: x\n\ndat: x\n\n", nil},
+		{"\uFEFFdata: x\n\n\uFEFFdata: y\n\n", []string{"x"}},
+		{"\uFEFF\n\ndata: x\n\n", []string{"x"}},
+		{"\xEF\xBBdata: x\n\ndata: y\n\n", []string{"y"}},
+		{"\xEF\ndata: y\n\n", []string{"y"}},
+		{"\n\r\n\rdata: x\n\n", []string{"x"}},
+		{"data: \x00\xFF\n\n", []string{"\x00\xFF"}},
+	} {
+		if got := read(test.stream); !slices.Equal(got, test.want) {
+			t.Errorf("%q: %q, want %q", test.stream, got, test.want)
+		}
+	}
+}
+
+// wantedEvents returns the data of the events of a whole stream, by the steps of the standard.
+func wantedEvents(stream string) (all []string) {
+	stream = strings.TrimPrefix(stream, "\uFEFF")
+	lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(stream), "\n")
+	data := ""
+	for _, line := range lines[:len(lines)-1] {
+		name, value, _ := strings.Cut(line, ":")
+		switch {
+		case line == "":
+			if data != "" {
+				all = append(all, strings.TrimSuffix(data, "\n"))
+			}
+			data = ""
+		case name == "data":
+			data += strings.TrimPrefix(value, " ") + "\n"
+		}
+	}
+	return all
+}
+
+// split cuts a text into pieces of random sizes.
+func split(text string, random *rand.Rand) (pieces []string) {
+	for len(text) > 0 {
+		n := 1 + random.IntN(min(len(text), 1+random.IntN(20)))
+		pieces, text = append(pieces, text[:n]), text[n:]
+	}
+	return pieces
+}
+
+// A stream has the same events however it is divided, and these are the events of the standard.
+func FuzzReader(f *testing.F) {
+	for _, seed := range []string{
+		"data: {\"usage\":null}\n\ndata: [DONE]\n\n", "\uFEFFdata\r\rdata:x\r\n\r\n: c\n", "data: a\ndata: b\n\nid: 1\n\n",
+		"event: message_delta\r\ndata: {\"usage\":\r\ndata: {\"output_tokens\": 15}}\r\n\r\n",
+	} {
+		f.Add(seed, uint64(1))
+	}
+	f.Fuzz(func(t *testing.T, stream string, seed uint64) {
+		want := wantedEvents(stream)
+		if got := read(stream); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", stream, got, want)
+		}
+		pieces := split(stream, rand.New(rand.NewPCG(seed, 0)))
+		if got := read(pieces...); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", pieces, got, want)
+		}
+	})
+}
+
+// The memory doesn't depend on the lengths of lines and events.
+func TestReaderKeepsNothing(t *testing.T) {
+	r := NewReader(discard{})
+	pieces := [][]byte{
+		[]byte("data: "), []byte(strings.Repeat("x", 4096)), []byte("\n"),
+		[]byte(": "), []byte(strings.Repeat("y", 4096)), []byte("\n"),
+		[]byte(strings.Repeat("name", 1024)), []byte("\ndata\n"),
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		for _, piece := range pieces {
+			_, _ = r.Write(piece)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+type discard struct{}
+
+func (discard) Data([]byte) {}
+func (discard) End()        {}

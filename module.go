@@ -46,8 +46,6 @@ func init() {
 // `{http.rate_limit.<zone>.allowed}` | true if the zone had room, otherwise false
 // `{http.rate_limit.<zone>.charged}` | How many events were charged
 // `{http.rate_limit.<zone>.banned}` | true if the key is banned, also if the ban began with this request; otherwise false
-// `{http.rate_limit.request.json.<path>}` | A value of a JSON body that a zone has read, such as user.name or items.0.id
-// `{http.rate_limit.request.form.<field>}` | A field of a form that a zone has read
 //
 // These placeholders describe the denial of a request, for an error page that serves all zones.
 // They are empty if no zone denied the request:
@@ -55,10 +53,17 @@ func init() {
 // Placeholder | Value
 // ------------|---------------
 // `{http.rate_limit.exceeded.name}` | The zone that denied the request, with the longest wait if several did
-// `{http.rate_limit.exceeded.limit}` | How many events can be taken at once from the limit that denied; for concurrency, the slots; empty for a ban
+// `{http.rate_limit.exceeded.limit}` | The burst, or else the events, of the limit that denied; for concurrency, the slots; empty for a ban
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
+//
+// These placeholders have values of the request's body. They work in key, plan, cost and factor:
+//
+// Placeholder | Value
+// ------------|---------------
+// `{http.rate_limit.request.json.<path>}` | A value of a JSON body, such as user.name or items.0.id
+// `{http.rate_limit.request.form.<field>}` | A field of a form
 //
 // These placeholders have values of the response's body. They work only in cost of settle:
 //

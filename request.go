@@ -34,7 +34,7 @@ type requestState struct {
 
 	// Set when the handler denies the request.
 	denying    *zoneEntry        // the zone that denies it; see [requestState.longestDenial]
-	retryAfter algorithms.Micros // as clients are told, with jitter
+	retryAfter algorithms.Micros // as in Retry-After, with jitter
 
 	// Space for the usual number of zones, so that a request needs only one allocation.
 	entryRoom      [1]zoneEntry

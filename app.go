@@ -24,9 +24,9 @@ func init() {
 // App holds the state that all rate_limit handlers of one configuration share: options, stores, and the
 // zones by name. It works without configuration.
 type App struct {
-	// The shared zones, by name. Handlers name those that they use in zones. A handler without
-	// zones of its own uses all of them if it names none. All handlers share the budgets of a
-	// shared zone (default: none).
+	// The shared zones, by name. A handler names the shared zones that it uses in its field zones.
+	// A handler without rate_limits and zones uses all of them. All handlers that use a shared zone
+	// share its budgets (default: none).
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
 	Options

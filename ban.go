@@ -28,9 +28,10 @@ type Ban struct {
 	// so all bans have the same length).
 	Max caddy.Duration `json:"max,omitempty"`
 
-	// The requests that a ban denies. "zone": the requests of the zone. "handler": all requests of
-	// the handler whose key in the zone is banned, also requests that match leaves out. Each of
-	// these requests then looks up the ban in the store (default zone).
+	// The requests that a ban denies. With "zone", a ban denies the requests of the zone. With
+	// "handler", a ban denies all requests of the handler whose key is banned, also requests that
+	// match leaves out. Each request of the handler then looks up the ban in the store (default
+	// zone).
 	Scope string `json:"scope,omitempty"`
 }
 

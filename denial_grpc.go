@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
-// A gRPC client reads the outcome of a call from the field grpc-status. It takes status 429 for
-// UNAVAILABLE, which many clients retry soon, and it ignores Retry-After. So a denied call gets a
+// A gRPC client reads the outcome of a call from the field grpc-status. It reads status 429 as
+// UNAVAILABLE, which many clients retry after a short time, and it ignores Retry-After. So a denied call gets a
 // response of status 200 with a header and no body ("Trailers-Only"). gRPC-Web clients read it, too. See
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md and PROTOCOL-WEB.md beside it.
 
@@ -29,8 +29,8 @@ var grpcDenialMessages = map[string]string{
 	reasonBan:         "banned after too many requests",
 }
 
-// respondToGRPC responds to a gRPC call, and reports whether the request is one. A wait of 0 means
-// that nobody knows how long to wait.
+// respondToGRPC responds to a gRPC call, and reports whether the request is one. A wait of 0 means that
+// the wait is unknown.
 func respondToGRPC(w http.ResponseWriter, r *http.Request, status, message string, wait algorithms.Micros) bool {
 	contentType := grpcContentType(r)
 	if contentType == "" {
@@ -52,7 +52,7 @@ func respondToGRPC(w http.ResponseWriter, r *http.Request, status, message strin
 
 // grpcContentType returns the content type of a gRPC call, in lower case and without parameters. For other
 // requests it returns "". A call has the method POST. Other methods don't count, because a cache could
-// take the response with status 200 for a page.
+// store the response with status 200 as a page.
 func grpcContentType(r *http.Request) string {
 	if r.Method != http.MethodPost {
 		return ""

@@ -29,7 +29,7 @@ func init() {
 //
 // A request passes if every zone that matches it has room for it. Then the request is charged to
 // all of these zones. Otherwise it is denied with status 429, and charged to none. The option
-// mode of a zone changes this.
+// mode of a zone changes this. A denied gRPC call ends with RESOURCE_EXHAUSTED instead.
 //
 // The module has the same ID and directive as two older limiters. Build it into Caddy instead
 // of them.
@@ -58,7 +58,8 @@ func init() {
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
 //
-// These placeholders have values of the request's body. They work in key, plan, cost and factor:
+// These placeholders have values of the request's body. They work in key, plan, cost and factor of a
+// zone:
 //
 // Placeholder | Value
 // ------------|---------------
@@ -69,17 +70,18 @@ func init() {
 //
 // Placeholder | Value
 // ------------|---------------
-// `{http.rate_limit.response.json.<path>}` | A value in a JSON response, or in the last such event of an event stream
-// `{http.rate_limit.response.bytes}` | How many bytes the body of the response has, as they are sent
+// `{http.rate_limit.response.json.<path>}` | A value in a JSON response, or in the last event of an event stream that has it
+// `{http.rate_limit.response.bytes}` | How many bytes of the response's body are sent, so after compression
 // `{http.rate_limit.response.seconds}` | Seconds until the end of the response's body, with a fraction
 type Handler struct {
-	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /.
-	// Zones with the same name in several handlers are one zone, and must agree (default: none,
-	// so the handler uses shared zones).
+	// The zones, by name. A name has 1 to 64 printable ASCII characters without { } " \ /. It
+	// doesn't begin with @ or *. The names exceeded, request and response are reserved, alone and
+	// before a dot. Zones with the same name in several handlers are one zone, and must agree
+	// (default: none, so the handler uses shared zones).
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
-	// The names of the shared zones, which the rate_limit app declares, that the handler uses
-	// besides its own (default: all of them if rate_limits is empty, otherwise none).
+	// The names of shared zones that the handler uses besides its own zones. The rate_limit app
+	// declares the shared zones (default: all of them if rate_limits is empty, otherwise none).
 	Zones []string `json:"zones,omitempty"`
 
 	Options

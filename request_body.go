@@ -30,13 +30,13 @@ import (
 
 // MaxBody bounds the bodies that a zone reads.
 type MaxBody struct {
-	// The most bytes of a body, 1 to 10485760. A request with a larger body is denied with
-	// status 413 (default 65536).
+	// The size of the largest body that the zone reads, 1 to 10485760 bytes. A request with a larger
+	// body is denied with status 413 (default 65536).
 	Bytes int64 `json:"bytes,omitempty"`
 
-	// Pass requests whose bodies can't be read, instead of denying them. Then all values from
-	// the body are empty. This includes bodies that are too large, late or malformed (default
-	// false).
+	// Pass requests whose bodies can't be read, instead of denying them. All values from the body
+	// are then empty. This applies to bodies that are too large, late, malformed or compressed, and
+	// to bodies without room in memory (default false).
 	Pass bool `json:"pass,omitempty"`
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 )
 
-// This file reads the values of a response's body that a true cost depends on. It only looks on: a byte
-// goes to the client first, and is read after that. The exception is the last part of a body, because
-// the true cost must be known before it is sent.
+// This file reads the values of a response's body that a true cost depends on. Each part of the body goes
+// to the client first, and is read after that. The exception is the last part, because the true cost must
+// be known before the response is complete.
 
 // The placeholders of these values. Only cost of settle can have them.
 const (
@@ -128,8 +128,8 @@ func (b *responseBody) readHeader(status int, header http.Header) {
 	}
 }
 
-// isRead reports whether the content of the body is read, and not only its length. There may be no
-// body to read.
+// isRead reports whether the content of the body is read, and not only its length. b is nil if no true
+// cost depends on the body.
 func (b *responseBody) isRead() bool {
 	return b != nil && b.kind != noJSON && !b.hasUnknownCoding()
 }
@@ -140,7 +140,7 @@ func (b *responseBody) hasUnknownCoding() bool {
 }
 
 // wasUndecodable reports whether values are missing because the body was compressed in an unknown way.
-// There may be no body.
+// b can be nil.
 func (b *responseBody) wasUndecodable() bool {
 	return b != nil && b.kind != noJSON && b.hasUnknownCoding() && b.length > 0
 }
@@ -154,7 +154,7 @@ func (z *zone) warnOfUndecodable(coding string) {
 	}
 }
 
-// see reads a part of the body. There may be no body to read.
+// see reads a part of the body. b can be nil.
 func (b *responseBody) see(part []byte) {
 	if b == nil {
 		return
@@ -181,7 +181,7 @@ func (b *responseBody) see(part []byte) {
 	_, _ = b.json.Write(part)
 }
 
-// count counts bytes of a body that isn't read. There may be no body to count.
+// count counts bytes of a body that isn't read. b can be nil.
 func (b *responseBody) count(n int64) {
 	if b == nil {
 		return

@@ -71,8 +71,9 @@ type Zone struct {
 	Mode string `json:"mode,omitempty"`
 
 	// The divisor of the bursts: a number from 0, or text with placeholders. Each burst is divided
-	// by it, and rounded up to at least 1. With 0 the request passes uncharged. If a placeholder
-	// gives no such number, the factor is 1. All limits must have a burst (default 1).
+	// by it, and rounded up to at least 1. With 0 the zone ignores the request: no limit, no
+	// concurrency and no ban applies. If a placeholder gives no such number, the factor is 1. All
+	// limits must have a burst (default 1).
 	Factor Number `json:"factor,omitempty"`
 
 	// The number of requests of a key that can be in flight at the same time, 1 to 10000000. A
@@ -116,13 +117,13 @@ type Zone struct {
 	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
 
-	// The bodies that the zone reads for the placeholders
+	// The bounds of the request bodies that the zone reads. It reads a body for the placeholders
 	// {http.rate_limit.request.json.<path>} and {http.rate_limit.request.form.<field>} in key, plan,
-	// cost and factor (default: bodies of at most 65536 bytes; others are denied).
+	// cost and factor (default: at most 65536 bytes; larger bodies are denied).
 	MaxBody *MaxBody `json:"max_body,omitempty"`
 
-	// How long a zone that reads a body waits for its end. A request whose body takes longer is
-	// denied with status 408 (default 5s).
+	// How long the zone waits for the end of a body that it reads. A request whose body takes longer
+	// is denied with status 408, unless max_body has pass (default 5s).
 	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
 
 	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of

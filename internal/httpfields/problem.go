@@ -27,7 +27,7 @@ func AbnormalUsage(status int, policies []string) Problem {
 	return Problem{problemTypes + "abnormal-usage-detected", "Too many such requests have been denied", status, policies}
 }
 
-// Plain returns a problem that its status describes.
+// Plain returns a problem that has only the text of its status.
 func Plain(status int) Problem {
 	return Problem{"about:blank", http.StatusText(status), status, nil}
 }

@@ -157,7 +157,8 @@ func (r *Reader) read(p []byte) int {
 	return 1
 }
 
-// readStructure reads spaces, and then a byte outside strings, numbers and literals, or the first of them.
+// readStructure reads spaces, and then one byte: one outside strings, numbers and literals, or the first
+// byte of such a value.
 func (r *Reader) readStructure(p []byte) int {
 	spaces := 0
 	for p[spaces] == ' ' || p[spaces] == '\n' || p[spaces] == '\r' || p[spaces] == '\t' {

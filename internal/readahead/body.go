@@ -1,5 +1,5 @@
-// Package readahead reads the beginning of a request's body before the handler that it is meant
-// for. That handler then reads the body from its first byte.
+// Package readahead reads a request's body before the next handler does. The next handler then reads
+// the same body from its first byte.
 package readahead
 
 import (
@@ -26,13 +26,13 @@ const (
 	interruptWait = time.Second
 )
 
-// Body is a request's body that can be read ahead. ReadAhead returns the body if it ends within a
-// limit. Read returns all bytes from the first one on, and then the error of the source. It
-// returns them as they arrive, however much was read ahead.
+// Body is a request's body that can be read ahead. ReadAhead returns the whole body if it is not
+// larger than a limit. Read returns all bytes as they arrive, from the first one on, and then the error
+// of the source. It doesn't matter how much was read ahead.
 //
-// A goroutine reads the source, because a read can't be given up: over HTTP/1.1 a deadline ends the
-// request's context, and over HTTP/2 it ends the body. If a body is not complete in time, Read
-// takes over where the goroutine is.
+// A goroutine reads the source, because a read can't be abandoned. Over HTTP/1.1 a deadline ends the
+// request's context, and over HTTP/2 a deadline ends the body. If a body is not complete in time, Read
+// continues where the goroutine is.
 //
 // ReadAhead and Interrupt must not be called after Read. Read, Close and Release are safe for
 // concurrent use.
@@ -49,9 +49,9 @@ type Body struct {
 	probed  int           // how many bytes of the probe were read, after those of buffer
 	err     error         // of the source, after these bytes
 	filling chan struct{} // closed when the goroutine has ended; nil if there is none
-	enough  bool          // the goroutine shall end after its read
+	enough  bool          // the goroutine must end after its current read
 	fillErr error         // why the goroutine has ended early
-	failure any           // with which the source has panicked
+	failure any           // the value with which the source has panicked
 
 	begun  bool // Read was called
 	lost   bool // bytes that were not read are released
@@ -158,8 +158,8 @@ func (b *Body) fillOnce(limit int) bool {
 	return err == nil && !b.enough && len(b.buffer)+b.probed <= limit
 }
 
-// roomLocked returns where the next bytes go: into the buffer, or into the probe if the buffer has
-// all bytes that it may have.
+// roomLocked returns where the next bytes go: into the buffer, or into the probe if the buffer holds
+// as many bytes as the limit allows.
 func (b *Body) roomLocked(limit int) ([]byte, error) {
 	most := limit
 	if b.length >= int64(len(b.buffer)+b.probed) {

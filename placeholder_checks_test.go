@@ -130,6 +130,8 @@ func TestOwnPlaceholders(t *testing.T) {
 		{"request.json", "", ""},
 		{"request.json.a..b", "", ""},
 		{"request.json..", "", ""},
+		{"request.json.items[0].id", "", ""},
+		{"response.json.choices.*.id", "", ""},
 		{"request.form.", "", ""},
 		{"request.form", "", ""},
 		{"request", "", "doesn't exist"},

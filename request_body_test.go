@@ -79,7 +79,7 @@ func TestBodyValues(t *testing.T) {
 		zone batch {
 			match path /batch
 			key {query.key}
-			cost {http.rate_limit.request.json.items.0.size}
+			cost {http.rate_limit.request.json.items.0.pack\.size}
 			factor {http.rate_limit.request.json.factor}
 			plan {http.rate_limit.request.form.plan} {
 				free {
@@ -121,8 +121,8 @@ func TestBodyValues(t *testing.T) {
 			}
 		}
 		for _, test := range []struct{ contentType, body, left string }{
-			{jsonType, `{"items":[{"size":30}]}`, "70"},
-			{jsonType, `{"items":[{"size":30}], "factor": 2}`, "20"},
+			{jsonType, `{"items":[{"pack.size":30}]}`, "70"},
+			{jsonType, `{"items":[{"pack.size":30}], "factor": 2}`, "20"},
 			{formType, `plan=free`, "9"},
 			{formType, `plan=gold`, "99"},
 		} {

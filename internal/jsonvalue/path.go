@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Path leads from the outermost value of a JSON text to a value within it. Each element selects a member of
@@ -12,19 +11,53 @@ import (
 // id of the first item. The empty Path is the outermost value itself.
 type Path []string
 
-// ParsePath returns the path that text describes. Dots separate its elements: "items.0.id". A member whose
-// name contains a dot or is empty has no path.
+// ParsePath returns the path that text describes. Dots separate its elements: "items.0.id". A backslash takes
+// the next character as part of a name: `user\.name` is one name. A member whose name is empty has no path.
+// Spellings of other query languages are errors, because their names would select nothing: items[0], *, $.
 func ParsePath(text string) (Path, error) {
 	if text == "" {
 		return nil, errors.New("the path is empty: write the names of the members that lead to the value, as in user.name")
 	}
-	path := strings.Split(text, ".")
-	for _, element := range path {
-		if element == "" {
-			return nil, fmt.Errorf("the path %q has an empty name: write names with one dot between two of them, as in user.name", text)
+	var path Path
+	var name []byte
+	begin := 0 // of the element
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text) || text[i] == '.':
+			if err := checkElement(text, text[begin:i]); err != nil {
+				return nil, err
+			}
+			path, name, begin = append(path, string(name)), name[:0], i+1
+		case text[i] == '\\' && i+1 < len(text):
+			i++
+			name = append(name, text[i])
+		case text[i] == '\\':
+			return nil, fmt.Errorf(`the path %s ends in a backslash: write two for a backslash that is part of a name`, text)
+		case text[i] == '[':
+			return nil, fmt.Errorf(`the path %s has a bracket: write numbers between dots, as in items.0.id, and \[ for a bracket in a name`, text)
+		case text[i] == '"' || text[i] == '\'':
+			return nil, fmt.Errorf(`the path %s has a quote: write user\.name for a name with a dot, and \%c for a quote in a name`, text, text[i])
+		default:
+			name = append(name, text[i])
 		}
 	}
 	return path, nil
+}
+
+// checkElement checks an element of the path text, as it is written.
+func checkElement(text, element string) error {
+	switch element {
+	case "":
+		return fmt.Errorf("the path %q has an empty name: write names with one dot between two of them, as in user.name", text)
+	case "$":
+		return fmt.Errorf(`the path %s has $ as a name: begin with the first name, as in user.name, or write \$ if it is a name`, text)
+	case "*":
+		return fmt.Errorf(`the path %s has * as a name: write the number of one element, as in items.0.id, or \* if it is a name`, text)
+	}
+	if n, err := strconv.Atoi(element); err == nil && n < 0 {
+		return fmt.Errorf(`the path %s has the number %d: numbers count from 0 at the beginning of a list; write \%[2]d if it is a name`, text, n)
+	}
+	return nil
 }
 
 // step is an element of a path, prepared for comparisons.

@@ -313,12 +313,13 @@ func TestReaderMemoryIsBounded(t *testing.T) {
 func TestParsePath(t *testing.T) {
 	for text, want := range map[string]jsonvalue.Path{
 		"user": {"user"}, "usage.total_tokens": {"usage", "total_tokens"}, "items.0.id": {"items", "0", "id"}, "a b.ü": {"a b", "ü"},
+		`user\.name.x`: {"user.name", "x"}, `a\\.b`: {`a\`, "b"}, `\$.\*.items\[0].\-1`: {"$", "*", "items[0]", "-1"}, `$schema.-`: {"$schema", "-"},
 	} {
 		if path, err := jsonvalue.ParsePath(text); err != nil || !slices.Equal(path, want) {
 			t.Errorf("%s: got %q, %v", text, path, err)
 		}
 	}
-	for _, text := range []string{"", ".", "a.", ".a", "a..b"} {
+	for _, text := range []string{"", ".", "a.", ".a", "a..b", "items[0].id", "$.user", "items.*.id", "items.-1", `"user.name"`, `a\`} {
 		if path, err := jsonvalue.ParsePath(text); err == nil {
 			t.Errorf("%q: got %q, want an error", text, path)
 		}

@@ -185,6 +185,9 @@ func TestRecipesHaveTheirParts(t *testing.T) {
 		if name == "README" {
 			continue
 		}
+		if titles := regexp.MustCompile(`(?m)^# `).FindAllStringIndex(prose(t, page), -1); len(titles) != 1 || titles[0][0] != 0 {
+			t.Errorf("%s doesn't begin with its only title", page)
+		}
 		headings := strings.Join(regexp.MustCompile(`(?m)^## .*$`).FindAllString(prose(t, page), -1), "\n")
 		if want := "## Configuration\n## Try it\n## What goes wrong\n## See also"; headings != want {
 			t.Errorf("%s has the sections\n%s\nwant\n%s", page, headings, want)

@@ -20,8 +20,11 @@ import (
 func value(d *caddyfile.Dispenser, example string) (string, error) {
 	option := d.Val()
 	args := d.RemainingArgs()
-	if len(args) != 1 {
-		return "", fmt.Errorf("%s takes one value, not %d: write for example %s %s", option, len(args), option, example)
+	if len(args) == 0 {
+		return "", fmt.Errorf("%s has no value: write for example %[1]s %s", option, example)
+	}
+	if len(args) > 1 {
+		return "", fmt.Errorf("%s takes one value, not %q: write for example %[1]s %[3]s", option, strings.Join(args, " "), example)
 	}
 	return args[0], nil
 }

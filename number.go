@@ -56,7 +56,7 @@ func (n Number) check(option string, parse func(string) (int64, error)) error {
 		err = fmt.Errorf("%w, not %q", errNumber, n)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %w", option, err)
+		return fmt.Errorf("%s %w: write for example 2, or a placeholder in braces", option, err)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func checkMaxBody(m *MaxBody) error {
 }
 
 func maxBodyRangeError(n any) error {
-	return fmt.Errorf("max_body must be from 1 to %d bytes, not %v: write for example max_body 64KiB", largestMaxBody, n)
+	return fmt.Errorf("max_body must be from 1 byte to 10MiB (%d), not %v: write for example max_body 64KiB", largestMaxBody, n)
 }
 
 func checkBodyTimeout(d caddy.Duration) error {

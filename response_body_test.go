@@ -285,6 +285,13 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 				cost 3{http.rate_limit.response.seconds}
 			}
 		}
+		zone kilobytes {
+			key {query.key}
+			fixed_window 1000 1000d
+			settle {
+				cost {http.rate_limit.response.bytes}e-3
+			}
+		}
 		`+use)
 		// seconds is 3 followed by 0.001 or so, and rounded up.
 		c := startCaddy(t, config)
@@ -314,6 +321,10 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 			wantCharge(t, c, test.key, test.key, test.want)
 			if left := seen[keyView](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-40 {
 				t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
+			}
+			kilobytes := seen[keyView](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
+			if want := 1000 - (test.want+999)/1000; kilobytes != want {
+				t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
 			}
 		}
 

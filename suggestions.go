@@ -3,12 +3,14 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -56,6 +58,7 @@ var synonyms = map[string][]string{
 	"log_only":        {"shadow"},
 	"nodelay":         {"delay"},
 	"queue":           {"delay"},
+	"wait":            {"delay"},
 	"weight":          {"cost"},
 	"code":            {"status"},
 	"reject_status":   {"status"},
@@ -234,6 +237,7 @@ var (
 	placeholderForm = regexp.MustCompile(`^\{[^{}\s"]{1,100}\}$`)
 	spanForm        = regexp.MustCompile(`([0-9.]+)[ _-]?([a-zA-Zµ]*)`)
 	groupedForm     = regexp.MustCompile(`^[0-9]{1,3}([_,' ][0-9]{3})+$|^[0-9]+[kK]$`) // 10_000, or 10k
+	sizeForm        = regexp.MustCompile(`^[0-9.]+(?:[MG]|[kKMGT]i?B)$`)               // 1GB
 
 	spanUnits = map[string]string{
 		"": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
@@ -282,6 +286,10 @@ func meantDuration(text string) (span string, ok bool) {
 
 // meantInteger returns the whole number that was probably meant by a text: 10000 for 10_000.
 func meantInteger(text string) (n int64, ok bool) {
+	if sizeForm.MatchString(text) {
+		bytes, err := humanize.ParseBytes(text)
+		return int64(min(bytes, math.MaxInt64)), err == nil
+	}
 	if !groupedForm.MatchString(text) {
 		return 0, false
 	}

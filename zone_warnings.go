@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"bytes"
 	"slices"
 
 	"go.uber.org/zap"
@@ -30,6 +31,11 @@ func (z *zone) warnOfSettings() {
 	if len(z.config.bodyFields()) == 0 && (z.config.MaxBody != nil || z.config.BodyTimeout != 0) {
 		z.handler.logger.Warn("max_body and body_timeout have no effect, because the zone reads no body: leave them out, "+
 			"or use a placeholder such as {http.rate_limit.request.json.user}",
+			zap.String("zone", z.name))
+	}
+	if z.config.matchesBody() {
+		z.handler.logger.Warn("a matcher of the zone has a value of the request's body, but matchers don't read bodies: "+
+			"unless a rate_limit directive before has read it, the value is empty",
 			zap.String("zone", z.name))
 	}
 	for _, t := range z.keys[:max(len(z.keys)-1, 0)] {
@@ -64,6 +70,18 @@ func (c *Zone) matchersOfOneBlock() []string {
 		}
 	}
 	return nil
+}
+
+// matchesBody reports whether a matcher of the zone has a value of a body.
+func (c *Zone) matchesBody() bool {
+	for _, set := range slices.Concat(c.MatcherSetsRaw, c.ExemptRaw) {
+		for _, matcher := range set {
+			if bytes.Contains(matcher, []byte(jsonBodyPrefix)) || bytes.Contains(matcher, []byte(formBodyPrefix)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // limitBelowCost returns a limit, of the zone or of a plan, that denies each request because of its

@@ -65,11 +65,22 @@ func TestWarningsOfSettings(t *testing.T) {
 			key "{path} {header.X-Api-Key}"
 			gcra 10 1h
 		}
+		zone match_body {
+			match expression "{http.rate_limit.request.json.kind} == 'order'"
+			gcra 10 1h
+		}
+		zone exempt_body {
+			match method POST
+			exempt vars {http.rate_limit.request.form.kind} free
+			key {http.rate_limit.request.form.kind}
+			gcra 10 1h
+		}
 	`))
 	for message, want := range map[string]string{
 		"if one match of the zone":     "every_post ",
 		"each request costs more":      "plan_too_dear too_dear ",
 		"a value of key is never empt": "second_unused text_first ",
+		"a matcher of the zone has a":  "exempt_body match_body ",
 	} {
 		got := ""
 		for _, m := range regexp.MustCompile(message+`.*"zone":"(\w+)"`).FindAllStringSubmatch(c.logged(), -1) {

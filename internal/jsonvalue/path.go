@@ -32,11 +32,13 @@ func ParsePath(text string) (Path, error) {
 			i++
 			name = append(name, text[i])
 		case text[i] == '\\':
-			return nil, fmt.Errorf(`the path %s ends in a backslash: write two for a backslash that is part of a name`, text)
+			return nil, fmt.Errorf("the path %s ends in a backslash: write two for a backslash in a name", text)
 		case text[i] == '[':
-			return nil, fmt.Errorf(`the path %s has a bracket: write numbers between dots, as in items.0.id, and \[ for a bracket in a name`, text)
+			return nil, fmt.Errorf("the path %s has a bracket: write numbers between dots, as in items.0.id; "+
+				"a backslash before a bracket makes it part of a name", text)
 		case text[i] == '"' || text[i] == '\'':
-			return nil, fmt.Errorf(`the path %s has a quote: write user\.name for a name with a dot, and \%c for a quote in a name`, text, text[i])
+			return nil, fmt.Errorf("the path %s has a quote: write no quotes, and a backslash before each dot in a name; "+
+				"a backslash before a quote makes it part of a name", text)
 		default:
 			name = append(name, text[i])
 		}
@@ -44,18 +46,21 @@ func ParsePath(text string) (Path, error) {
 	return path, nil
 }
 
+// literally ends errors without a backslash in them, because logs show it doubled.
+const literally = "if it is a name, write a backslash before it"
+
 // checkElement checks an element of the path text, as it is written.
 func checkElement(text, element string) error {
 	switch element {
 	case "":
 		return fmt.Errorf("the path %q has an empty name: write names with one dot between two of them, as in user.name", text)
 	case "$":
-		return fmt.Errorf(`the path %s has $ as a name: begin with the first name, as in user.name, or write \$ if it is a name`, text)
+		return fmt.Errorf("the path %s has $ as a name: begin with the first name, as in user.name; %s", text, literally)
 	case "*":
-		return fmt.Errorf(`the path %s has * as a name: write the number of one element, as in items.0.id, or \* if it is a name`, text)
+		return fmt.Errorf("the path %s has * as a name: write the number of one element, as in items.0.id; %s", text, literally)
 	}
 	if n, err := strconv.Atoi(element); err == nil && n < 0 {
-		return fmt.Errorf(`the path %s has the number %d: numbers count from 0 at the beginning of a list; write \%[2]d if it is a name`, text, n)
+		return fmt.Errorf("the path %s has the number %d: count from 0 at the beginning of the list; %s", text, n, literally)
 	}
 	return nil
 }

@@ -194,7 +194,10 @@ func wholeMicros(d time.Duration) time.Duration {
 func microsExample(d time.Duration) string {
 	example := wholeMicros(d).String()
 	if d > 0 && d < time.Microsecond {
-		example += " (in JSON, a number without a unit is nanoseconds)"
+		example += inNanoseconds
 	}
 	return example
 }
+
+// inNanoseconds ends an error about a few nanoseconds.
+const inNanoseconds = " (in JSON, a number without a unit is nanoseconds)"

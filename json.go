@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -155,6 +156,9 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 	case reflect.Int, reflect.Int64:
 		if class, ok := strings.CutSuffix(text, "xx"); ok && len(class) == 1 && class[0] >= '1' && class[0] <= '5' {
 			text = class // as in a Caddyfile, for a class of status codes
+		}
+		if meant, ok := meantInteger(text); ok {
+			text = strconv.FormatInt(meant, 10)
 		}
 		if isText && json.Unmarshal([]byte(text), new(int64)) == nil {
 			return fmt.Errorf("%s must be a whole number, not %.100s: write %s", place, data, text)

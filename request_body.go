@@ -44,6 +44,7 @@ const (
 	defaultMaxBody     = 64 << 10
 	largestMaxBody     = 10 << 20
 	defaultBodyTimeout = 5 * time.Second
+	leastBodyTimeout   = time.Millisecond
 	maxBodyMemory      = 64 << 20 // of all bodies together
 	bodyLogInterval    = 10 * time.Second
 )
@@ -63,8 +64,12 @@ func maxBodyRangeError(n any) error {
 }
 
 func checkBodyTimeout(d caddy.Duration) error {
-	if d <= 0 {
-		return fmt.Errorf("body_timeout must be above 0, not %v: write for example 5s", time.Duration(d))
+	if timeout := time.Duration(d); timeout < leastBodyTimeout {
+		example := "5s"
+		if timeout > 0 && timeout < time.Microsecond {
+			example += inNanoseconds
+		}
+		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example %s", leastBodyTimeout, timeout, example)
 	}
 	return nil
 }

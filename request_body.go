@@ -96,13 +96,17 @@ type bodyPolicy struct {
 	limit   int
 	timeout time.Duration
 	pass    bool
-	log     throttle
+	logs    map[*bodyError]*throttle // one per reason, so that a common one doesn't hide the others
 }
 
 func (p *bodyPolicy) compile(c *Zone) {
 	p.limit, p.timeout = defaultMaxBody, cmp.Or(time.Duration(c.BodyTimeout), defaultBodyTimeout)
 	if c.MaxBody != nil {
 		p.limit, p.pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
+	}
+	p.logs = make(map[*bodyError]*throttle, len(bodyErrors))
+	for _, err := range bodyErrors {
+		p.logs[err] = new(throttle)
 	}
 }
 
@@ -189,6 +193,8 @@ var (
 	errBodyEncoded   = &bodyError{http.StatusUnsupportedMediaType, "content encoding, charset or parameters"}
 	errBodyMemory    = &bodyError{http.StatusServiceUnavailable, "the memory for bodies is full"}
 	errBodyGone      = &bodyError{statusClientClosedRequest, "the client has left"}
+
+	bodyErrors = []*bodyError{errBodyTooLarge, errBodyLate, errBodyMalformed, errBodyEncoded, errBodyMemory, errBodyGone}
 )
 
 // lookUpBody returns the value of a placeholder of the body, and whether there is one of this name.
@@ -399,7 +405,7 @@ func (state *requestState) checkBody(z *zone, key requestKey) error {
 		return nil
 	}
 	if !z.enforces(key.text) {
-		if count := z.body.log.due(bodyLogInterval); count > 0 {
+		if count := z.body.logs[err].due(bodyLogInterval); count > 0 {
 			z.logger.Warn("a zone in shadow mode could not read the body of a request, so its values are empty",
 				zap.String("zone", z.name), zap.String("reason", err.reason), zap.Int64("count", count))
 		}
@@ -421,7 +427,7 @@ func (h *Handler) denyBody(w http.ResponseWriter, r *http.Request, state *reques
 	}
 	z := denied.zone
 	z.metrics.countOutcome(outcomeBadBody)
-	if count := z.body.log.due(bodyLogInterval); count > 0 {
+	if count := z.body.logs[denied.bodyError].due(bodyLogInterval); count > 0 {
 		z.logger.Warn("a zone denied a request because it could not read the body",
 			zap.String("zone", z.name), zap.String("reason", denied.reason), zap.Int64("count", count))
 	}

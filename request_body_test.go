@@ -245,6 +245,9 @@ func TestBodyErrors(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"msg":"a zone denied a request because it could not read the body","zone":"deny","reason":"too large","count":1`,
+		`"zone":"deny","reason":"malformed","count":1`,
+		`"zone":"deny","reason":"not complete in time","count":1`,
+		`"zone":"deny","reason":"content encoding, charset or parameters","count":1`,
 		`"msg":"a zone in shadow mode could not read the body of a request, so its values are empty","zone":"shadow"`,
 	} {
 		if !strings.Contains(c.logged(), want) {

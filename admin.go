@@ -168,9 +168,9 @@ func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
 	case err != nil:
 		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
 	case resource == "":
-		return "", "", "", adminError(http.StatusNotFound, "there is nothing here: there are %[1]szones, and in %[1]szones/{zone}/ "+
-			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban of the empty key; "+
-			"zone and key are percent-encoded, / too", adminPath)
+		return "", "", "", adminError(http.StatusNotFound, "no such path: write %[1]szones, or %[1]szones/{zone}/ and one of "+
+			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban for the empty key; "+
+			"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban", adminPath)
 	}
 	return resource, zone, key, nil
 }

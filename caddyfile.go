@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -294,6 +295,10 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	z := new(Zone)
 	(*zones)[name] = z
 	err = readBlock(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
+	if err == nil && reflect.ValueOf(*z).IsZero() {
+		err = fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
+			"or, for a shared zone of this name, rate_limit %s without the line zone", name)
+	}
 	if err == nil {
 		err = z.checkLimits()
 	}

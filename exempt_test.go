@@ -258,7 +258,7 @@ func TestUnlimitedKeysCostNothing(t *testing.T) {
 	c.get(t, "/", "Key", "vip", "Factor", "1").want(t, 429)
 }
 
-// Lines of match that were meant as one block get a warning. Alternatives don't.
+// Lines of match or exempt that were meant as one block get a warning. Alternatives don't.
 func TestMatchersOfOneBlock(t *testing.T) {
 	for matchers, want := range map[string][]string{
 		"match method POST\nmatch path /login":                         {"method", "path"},
@@ -272,7 +272,9 @@ func TestMatchersOfOneBlock(t *testing.T) {
 		"match {\n method POST\n path /login\n}\nmatch path /signup":   nil,
 		"match {\n method POST\n path /login\n}\nmatch method PUT":     nil,
 		"match not path /a":                                            nil,
-		"exempt method GET\nexempt path /health":                       nil,
+		"exempt method GET\nexempt path /health":                       {"method", "path"},
+		"exempt method GET\nmatch path /health":                        nil,
+		"exempt client_ip 10.0.0.0/8\nexempt path /health":             nil,
 	} {
 		tokens, err := caddyfile.Tokenize([]byte("rate_limit {\n zone api {\n "+matchers+"\n gcra 1 1s\n}\n}"), "Caddyfile")
 		if err != nil {
@@ -282,7 +284,8 @@ func TestMatchersOfOneBlock(t *testing.T) {
 		if err := h.UnmarshalCaddyfile(caddyfile.NewDispenser(tokens)); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.RateLimits["api"].matchersOfOneBlock(); !slices.Equal(got, want) {
+		z := h.RateLimits["api"]
+		if got := append(matchersOfOneBlock(z.MatcherSetsRaw), matchersOfOneBlock(z.ExemptRaw)...); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", matchers, got, want)
 		}
 	}

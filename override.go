@@ -158,6 +158,10 @@ func (c *Zone) unmarshalOverride(d *caddyfile.Dispenser) error {
 		return fmt.Errorf("override %q is given twice: write it once", key)
 	}
 	set, err := unmarshalLimitSet(d, "override")
+	if key == "unlimited" && errors.Is(err, errNoLimit) {
+		return errors.New("override takes a key before unlimited: write for example override 203.0.113.7 unlimited, " +
+			"or, if the key is an environment variable, set it")
+	}
 	if err != nil {
 		return fmt.Errorf("override %q: %w", key, err)
 	}

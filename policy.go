@@ -154,11 +154,14 @@ func compileLimitSets(
 	return made, nil
 }
 
+// errNoLimit is the error for a limit set that is empty.
+var errNoLimit = errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
+
 // compile checks the set, and returns it ready to be evaluated. The set must have a limit, or be
 // unlimited.
 func (set *LimitSet) compile(c *Zone, factor int64, outage storeErrorPolicy) (*limitSet, error) {
 	if set == nil || !set.Unlimited && len(set.Limits) == 0 {
-		return nil, errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
+		return nil, errNoLimit
 	}
 	if set.Unlimited {
 		if len(set.Limits) > 0 {
@@ -286,7 +289,7 @@ func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
 		return err
 	})
 	if err == nil && len(set.Limits) == 0 {
-		err = errors.New("it has no limit: write at least one, such as token_bucket 10 1s, or unlimited")
+		err = errNoLimit
 	}
 	if err == nil {
 		_, err = compileLimits(set.Limits)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -52,8 +53,13 @@ var synonyms = map[string][]string{
 	"max_events":      {"events"},
 	"burst":           {"limits"},
 	"overrides":       {"runtime_overrides"},
-	"allowlist":       {"override"},
-	"whitelist":       {"override"},
+	"allow":           {"exempt"},
+	"allowlist":       {"exempt"},
+	"bypass":          {"exempt"},
+	"except":          {"exempt"},
+	"ignore":          {"exempt"},
+	"skip":            {"exempt"},
+	"whitelist":       {"exempt"},
 	"dry_run":         {"shadow"},
 	"log_only":        {"shadow"},
 	"nodelay":         {"delay"},
@@ -223,6 +229,8 @@ func exampleOf(option string) string {
 		return ": write key_case lower"
 	case "concurrency":
 		return ": write for example concurrency 10"
+	case "exempt":
+		return ": write for example exempt client_ip 203.0.113.0/24"
 	case "override":
 		return ": write for example override 203.0.113.7 unlimited"
 	}
@@ -269,15 +277,20 @@ func meantDuration(text string) (span string, ok bool) {
 	if len(text) > 40 {
 		return "", false
 	}
+	last := ""
 	span = spanForm.ReplaceAllStringFunc(strings.TrimSpace(text), func(part string) string {
 		s := spanForm.FindStringSubmatch(part)
 		unit := strings.ToLower(s[2])
+		if unit == "" && last == "h" { // 1h30
+			unit = "m"
+		}
 		if n, err := strconv.Atoi(s[1]); err == nil && daysOf[unit] > 0 {
 			return strconv.Itoa(n*daysOf[unit]) + "d"
 		}
 		if short, ok := spanUnits[unit]; ok {
 			unit = short
 		}
+		last = unit
 		return s[1] + unit
 	})
 	d, err := caddy.ParseDuration(span)
@@ -376,10 +389,39 @@ func noMatcherError(option, name string) error {
 	case strings.HasPrefix(name, "/"):
 		return fmt.Errorf("%s takes matchers with their names, not %q: write %[1]s path %[2]s", option, name)
 	}
+	if isAddress(name) {
+		return fmt.Errorf("%s takes matchers with their names, not %q: write %[1]s client_ip %[2]s", option, name)
+	}
 	if slices.Contains(zoneOptions(), name) {
 		return fmt.Errorf("%s has no matcher %q, which is an option of the zone: write } above it, to close %[1]s", option, name)
 	}
+	if meant := suggestMatcher(name); meant != "" {
+		return fmt.Errorf("%s has no matcher %q (did you mean %s?)", option, name, meant)
+	}
 	return fmt.Errorf("%s has no matcher %q: write one of Caddy's request matchers, for example %[1]s path /api/*", option, name)
+}
+
+// isAddress reports whether the text is an address or a network.
+func isAddress(text string) bool {
+	_, err := netip.ParseAddr(text)
+	if err != nil {
+		_, err = netip.ParsePrefix(text)
+	}
+	return err == nil
+}
+
+// suggestMatcher returns the name of the request matcher that was probably meant, or "".
+func suggestMatcher(name string) string {
+	switch strings.ToLower(name) {
+	case "address", "addr", "cidr", "ip", "network", "source":
+		return "client_ip"
+	}
+	var names []string
+	for _, module := range caddy.GetModules("http.matchers") {
+		names = append(names, module.ID.Name())
+	}
+	slices.Sort(names)
+	return suggest(name, names)
 }
 
 // checkSharedZoneNames returns an error with the correction if the values behind rate_limit can't

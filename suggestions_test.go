@@ -15,6 +15,7 @@ func TestMeant(t *testing.T) {
 		"ipv6prefix": "ipv6_prefix", "fixedwindow": "fixed_window",
 		"limit": "token_bucket", "Rate": "token_bucket", "max_connections": "concurrency",
 		"leaky": "leaky_bucket", "overrides": "runtime_overrides", "dry_run": "shadow",
+		"whitelist": "exempt", "allow": "exempt", "bypass": "exempt",
 		"x": "", "frobnicate": "", "bandwidth": "", "": "",
 	} {
 		if got := suggest(name, names); got != want {
@@ -34,6 +35,7 @@ func TestMeant(t *testing.T) {
 func TestMeantValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"1min": "1m", "60": "60s", "1h30min": "1h30m", "5 minutes": "5m", "2Days": "2d", "500msec": "500ms", "1H": "1h", "1.5hours": "1.5h",
+		"1h30": "1h30m", "1m30": "1m30s", "2hours30": "2h30m",
 		"1w": "7d", "2 months": "60d",
 		"": "", "soon": "", "0": "", "-5": "", "1 fortnight": "", "1,5m": "",
 	} {

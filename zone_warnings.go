@@ -3,7 +3,9 @@ package ratelimit
 import (
 	"bytes"
 	"slices"
+	"strings"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -13,10 +15,16 @@ import (
 
 // warnOfSettings warns of settings that limit other requests than they seem to, or have no effect.
 func (z *zone) warnOfSettings() {
-	if pair := z.config.matchersOfOneBlock(); pair != nil {
+	if pair := matchersOfOneBlock(z.config.MatcherSetsRaw); pair != nil {
 		z.handler.logger.Warn("a request belongs to a zone if one match of the zone matches it, "+
 			"and one of these two matchers alone matches most requests: "+
 			"if a request must match both, write both in one block, match { ... }",
+			zap.String("zone", z.name), zap.Strings("matchers", pair))
+	}
+	if pair := matchersOfOneBlock(z.config.ExemptRaw); pair != nil {
+		z.handler.logger.Warn("a request is exempt if one exempt of the zone matches it, "+
+			"and one of these two matchers alone matches most requests: "+
+			"if a request must match both, write both in one block, exempt { ... }",
 			zap.String("zone", z.name), zap.Strings("matchers", pair))
 	}
 	if l := z.limitBelowCost(); l != nil {
@@ -33,6 +41,11 @@ func (z *zone) warnOfSettings() {
 			"or use a placeholder such as {http.rate_limit.request.json.user}",
 			zap.String("zone", z.name))
 	}
+	if z.config.Ban.isForHandler() && z.config.hasOnlyKeysOfBodies() {
+		z.handler.logger.Warn("scope handler of ban has no effect, because the key is from the body, "+
+			"which is read only for requests of the zone: leave it out, or use another key",
+			zap.String("zone", z.name))
+	}
 	if z.config.matchesBody() {
 		z.handler.logger.Warn("a matcher of the zone has a value of the request's body, but matchers don't read bodies: "+
 			"unless a rate_limit directive before has read it, the value is empty",
@@ -47,15 +60,29 @@ func (z *zone) warnOfSettings() {
 	}
 }
 
+// hasOnlyKeysOfBodies reports whether each value of key needs the body of the request.
+func (c *Zone) hasOnlyKeysOfBodies() bool {
+	ofBody := func(name string) bool {
+		return strings.HasPrefix(name, formBodyPrefix) || strings.HasPrefix(name, jsonBodyPrefix)
+	}
+	for _, text := range c.Key {
+		names, _ := placeholderNames(text) // checked before
+		if !slices.ContainsFunc(names, ofBody) {
+			return false
+		}
+	}
+	return len(c.Key) > 0
+}
+
 // wideMatchers are request matchers that match most requests of a site.
 var wideMatchers = []string{"method", "not", "protocol", "tls"}
 
-// matchersOfOneBlock returns two matchers, each alone in a match, that were probably meant to be in
-// one block. It returns nil if there are none. Of two alternatives that differ, a wide matcher leaves
+// matchersOfOneBlock returns two matchers, each alone in a match or exempt, that were probably meant
+// to be in one block. It returns nil if there are none. Of two alternatives that differ, a wide matcher leaves
 // little for the other one. Of two nots, each matches the requests that the other leaves out.
-func (c *Zone) matchersOfOneBlock() []string {
+func matchersOfOneBlock(sets caddyhttp.RawMatcherSets) []string {
 	var alone []string
-	for _, set := range c.MatcherSetsRaw {
+	for _, set := range sets {
 		for name := range set {
 			if len(set) == 1 {
 				alone = append(alone, name)

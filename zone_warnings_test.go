@@ -28,6 +28,22 @@ func TestWarningsOfSettings(t *testing.T) {
 			match path /login
 			gcra 10 1h
 		}
+		zone every_get_exempt {
+			exempt method GET
+			exempt path /login
+			gcra 10 1h
+		}
+		zone account {
+			match method POST
+			key {http.rate_limit.request.json.user}
+			gcra 10 1h
+			ban 1h scope handler
+		}
+		zone account_or_header {
+			key {http.rate_limit.request.json.user} {header.X-User}
+			gcra 10 1h
+			ban 1h scope handler
+		}
 		zone one_block {
 			match {
 				method POST
@@ -78,6 +94,8 @@ func TestWarningsOfSettings(t *testing.T) {
 	`))
 	for message, want := range map[string]string{
 		"if one match of the zone":     "every_post ",
+		"if one exempt of the zone":    "every_get_exempt ",
+		"scope handler of ban has no":  "account ",
 		"each request costs more":      "plan_too_dear too_dear ",
 		"a value of key is never empt": "second_unused text_first ",
 		"a matcher of the zone has a":  "exempt_body match_body ",

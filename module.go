@@ -160,7 +160,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := h.responseValues.add(z); err != nil {
+		if err := h.responseValues.add(z.settle); err != nil {
 			return inZone(z.name, err)
 		}
 		if first {

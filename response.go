@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -207,6 +209,16 @@ func (w *responseWriter) copyUpTo(r io.Reader, n int64) (int64, error) {
 	n, err := w.ResponseWriterWrapper.ReadFrom(&io.LimitedReader{R: limited.R, N: min(n, limited.N)})
 	limited.N -= n
 	return n, err
+}
+
+// Hijack implements [http.Hijacker]. A handler that hijacks the connection before it has sent a header
+// sends its response past w, and that response is nearly always 101.
+func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, stream, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.beforeHeader(http.StatusSwitchingProtocols)
+	}
+	return conn, stream, err
 }
 
 // FlushError sends the buffered data, after the header; see [http.ResponseController].

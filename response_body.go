@@ -42,8 +42,8 @@ func (s *Settle) bodyPlaceholders() (names []string) {
 	return names
 }
 
-// readsJSON reports whether a placeholder is a value in JSON.
-func readsJSON(name string) bool { return strings.HasPrefix(name, responseJSONPrefix) }
+// isResponseJSON reports whether a placeholder is a value in JSON.
+func isResponseJSON(name string) bool { return strings.HasPrefix(name, responseJSONPrefix) }
 
 // responseValues are the JSON values that the zones of a handler read from bodies of responses.
 type responseValues struct {
@@ -52,8 +52,11 @@ type responseValues struct {
 }
 
 // add adds the JSON values that a zone reads.
-func (v *responseValues) add(z *zone) error {
-	for _, name := range z.bodyPlaceholders {
+func (v *responseValues) add(s *Settle) error {
+	if s == nil {
+		return nil
+	}
+	for _, name := range s.bodyPlaceholders() {
 		text, ok := strings.CutPrefix(name, responseJSONPrefix)
 		if !ok || slices.Contains(v.placeholders, name) {
 			continue
@@ -193,13 +196,10 @@ func (b *responseBody) count(n int64) {
 	}
 }
 
-// end ends the body. Its values are known after that. Later calls do nothing.
+// end ends the body. Its values are known after that.
 func (b *responseBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended {
-		return
-	}
 	b.ended, b.took = true, time.Since(b.began)
 	if b.decoder != nil {
 		_ = b.decoder.Close()
@@ -216,7 +216,7 @@ func (b *responseBody) replace(placeholder string, value any) (any, error) {
 		return "", nil
 	case placeholder == responseBytes:
 		return strconv.FormatInt(b.length, 10), nil
-	case readsJSON(placeholder) && b.json != nil:
+	case isResponseJSON(placeholder) && b.json != nil:
 		text, _ := b.json.value(slices.Index(b.values.placeholders, placeholder))
 		return text, nil
 	}

@@ -1,9 +1,12 @@
 package ratelimit
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -74,6 +77,54 @@ type discarding struct{ header http.Header }
 func (d discarding) Header() http.Header       { return d.header }
 func (discarding) Write(p []byte) (int, error) { return len(p), nil }
 func (discarding) WriteHeader(int)             {}
+
+// The bytes of a connection that becomes another protocol are not those of a response, so the charge stays.
+func TestBytesOfOtherProtocols(t *testing.T) {
+	t.Parallel()
+	h := loadHandler(t, `"api":{"limits":[{"algorithm":"fixed_window","events":1000,"window":"1h"}],"cost":10,
+		"settle":{"cost":"{http.rate_limit.response.bytes}"}}`)
+	hello := func(w http.ResponseWriter) error {
+		_, err := io.WriteString(w, "hello")
+		return err
+	}
+	hijack := func(w http.ResponseWriter) error {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if errors.Is(err, http.ErrNotSupported) {
+			return hello(w)
+		}
+		return errors.Join(err, conn.Close())
+	}
+	recorder := httptest.NewRecorder()
+	const costs5 = "[[api refund 5 charge 0 leave false]]"
+	for name, test := range map[string]struct {
+		method string
+		under  http.ResponseWriter
+		answer func(http.ResponseWriter) error
+		want   string
+	}{
+		"an answer":                           {"GET", recorder, hello, costs5},
+		"a WebSocket over HTTP/2":             {"CONNECT", recorder, hello, "[]"},
+		"a hijacked connection":               {"GET", hijackable{recorder}, hijack, "[]"},
+		"a connection that can't be hijacked": {"GET", recorder, hijack, costs5},
+	} {
+		noted := &correcting{Store: h.store}
+		h.store = noted
+		r := httptest.NewRequest(test.method, "http://example.com/", nil)
+		serveBody(t, h, test.under, r, func(w http.ResponseWriter, _ *http.Request) error { return test.answer(w) })
+		if got := fmt.Sprint(noted.calls); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+		h.store = noted.Store
+	}
+}
+
+// hijackable is a response writer whose connection can be hijacked.
+type hijackable struct{ *httptest.ResponseRecorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, other := net.Pipe()
+	return conn, nil, other.Close()
+}
 
 // A body of any length takes little memory.
 func TestBodyIsNotKept(t *testing.T) {
@@ -283,12 +334,18 @@ func TestCodingsOfOtherRequests(t *testing.T) {
 	}
 }
 
-// A body that is compressed in an unknown way is warned of once per zone.
+// A body that is compressed in an unknown way is warned of once per zone that reads it. The zone trailer
+// doesn't, and its true cost is missing for another reason.
 func TestWarningOfUnknownCoding(t *testing.T) {
 	t.Parallel()
 	u := startScripted(t)
-	c := startCaddy(t, scriptedSite(t, u, totalTokens, ""))
-	header := []string{"Content-Type", "application/json"}
+	c := startCaddy(t, scriptedSite(t, u, totalTokens, `zone trailer {
+			fixed_window 1000 1h
+			settle {
+				cost {http.response.header.Tokens}
+			}
+		}`))
+	header := []string{"Content-Type", "application/json", "Trailer", "Tokens"}
 	u.answer("known", with(header, "{}"))
 	u.answer("unknown", with(append(header, "Content-Encoding", "br"), "{}"))
 	u.answer("other", with([]string{"Content-Type", "image/png", "Content-Encoding", "br"}, "{}"))

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -126,19 +125,21 @@ func (e *zoneEntry) settles() bool {
 // beginBody prepares for the body of the response, just before the request is passed on. It returns nil
 // if no true cost depends on the body.
 func (s *settlement) beginBody(r *http.Request) *responseBody {
+	needsBody, needsJSON := false, false
 	for i := range s.state.entries {
-		e := &s.state.entries[i]
-		if !e.settles() || len(e.zone.bodyPlaceholders) == 0 {
-			continue
+		if e := &s.state.entries[i]; e.settles() {
+			needsBody, needsJSON = needsBody || e.zone.costNeedsBody, needsJSON || e.zone.costNeedsJSON
 		}
-		if s.body == nil {
-			// CONNECT over HTTP/2 is for a WebSocket, whose response has status 200.
-			s.body = &responseBody{values: &s.state.handler.responseValues, began: time.Now(), switched: r.Method == http.MethodConnect}
-		}
-		s.body.needsJSON = s.body.needsJSON || slices.ContainsFunc(e.zone.bodyPlaceholders, readsJSON)
 	}
-	if s.body != nil && s.body.needsJSON {
+	if !needsBody {
+		return nil
+	}
+	if needsJSON {
 		acceptOnlyDecodable(r.Header)
+	}
+	s.body = &responseBody{
+		values: &s.state.handler.responseValues, needsJSON: needsJSON, began: time.Now(),
+		switched: r.Method == http.MethodConnect, // over HTTP/2 for a WebSocket, whose response has status 200
 	}
 	return s.body
 }
@@ -157,7 +158,7 @@ func (s *settlement) readHeader(status int, header http.Header) {
 		case !e.settles():
 		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
 			e.trueCost, e.settled = 0, true
-		case len(e.zone.bodyPlaceholders) == 0:
+		case !e.zone.costNeedsBody:
 			s.readTrueCost(e, !s.hasTrailers)
 		}
 	}
@@ -167,7 +168,7 @@ func (s *settlement) readHeader(status int, header http.Header) {
 // warns of a missing cost.
 func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
 	if cost := string(e.zone.settle.Cost); cost != "" {
-		if len(e.zone.bodyPlaceholders) > 0 {
+		if e.zone.costNeedsBody {
 			cost, _ = s.repl.ReplaceFunc(cost, s.body.replace)
 		} else {
 			cost = s.repl.ReplaceAll(cost, "")
@@ -178,7 +179,7 @@ func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
 	}
 	switch {
 	case !e.settled && !last:
-	case !e.settled && s.body.wasUndecodable():
+	case !e.settled && e.zone.costNeedsJSON && s.body.wasUndecodable():
 		e.zone.warnOfUndecodable(s.body.coding)
 	default:
 		e.zone.warnOfMissingCost(e.settled)
@@ -196,7 +197,7 @@ func (s *settlement) readEnd() {
 	}
 	for i := range s.state.entries {
 		e := &s.state.entries[i]
-		if e.settles() && !e.settled && (s.hasTrailers || len(e.zone.bodyPlaceholders) > 0) {
+		if e.settles() && !e.settled && (s.hasTrailers || e.zone.costNeedsBody) {
 			s.readTrueCost(e, true)
 		}
 	}

@@ -153,7 +153,8 @@ type zone struct {
 	delay            *delayPolicy // nil: no request is delayed
 	maxWork          int64        // of a request with any limitSet; see [boundWork]
 	settle           *Settle      // nil: charges stay
-	bodyPlaceholders []string     // in cost of settle, for values of the response's body
+	costNeedsBody    bool         // cost of settle depends on the body of the response
+	costNeedsJSON    bool         // on a value in that body
 	enforce          float64      // the share of keys whose requests can be denied, in percent
 	status           int
 	body             bodyPolicy
@@ -207,7 +208,8 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zon
 		return nil, err
 	}
 	if c.Settle != nil {
-		z.bodyPlaceholders = c.Settle.bodyPlaceholders()
+		names := c.Settle.bodyPlaceholders()
+		z.costNeedsBody, z.costNeedsJSON = len(names) > 0, slices.ContainsFunc(names, isResponseJSON)
 	}
 	z.keyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {

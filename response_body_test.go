@@ -218,7 +218,7 @@ func TestSettleByBody(t *testing.T) {
 			{"a stream in odd pieces", "POST", with(isStream, ": hello\r", "\nda", "ta:"+usage[:10], usage[10:]+"\r\n", "\r\ndata: [DONE]\r\n\r\n"), 35},
 			{"a stream with data of several lines", "POST", with(isStream, "event: usage\rdata: {\"usage\":\rdata: {\"total_tokens\":\rdata: 35}}\r\r"), 35},
 			{"a stream that counts", "POST", with(isStream, "data: {\"usage\":{\"total_tokens\":20}}\n\ndata: {\"usage\":{\"total_tokens\":35}}\n\n"), 35},
-			{"a stream with a malformed event", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
+			{"a stream with malformed events", "POST", with(isStream, "data: [DONE]\n\ndata: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
 			{"a stream whose last event doesn't end", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}\n"), 35},
 			{"a stream that breaks", "POST", with(isStream, "data: "+usage+"\n\n", "data: {\"usage\"", "abort"), 35},
 			{"a stream that breaks before the value", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: {\"usage\":{\"total_tokens\":3", "abort"), 10},

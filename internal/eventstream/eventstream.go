@@ -129,7 +129,7 @@ func (r *Reader) beginData() {
 // endLine ends a line. An empty line ends the event.
 func (r *Reader) endLine() {
 	switch {
-	case r.state == atLine || r.state == atStart && r.matched == 0:
+	case r.state == atLine:
 		if r.hasData {
 			r.events.End()
 		}

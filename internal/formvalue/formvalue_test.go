@@ -57,6 +57,7 @@ func FuzzURLEncoded(f *testing.F) {
 	for _, body := range []string{"user=alice&x=1", "user", "a=%41+b&=&&user=%ff", "user=%", "us%65r=a=b&user=c", "user=a;b", "%75ser=%e2%82%ac\xff"} {
 		f.Add([]byte(body), "user")
 	}
+	f.Add([]byte("&&a=b"), "") // nothing between two & is no field
 	f.Fuzz(func(t *testing.T, body []byte, field string) {
 		before := bytes.Clone(body)
 		value, ok, err := formvalue.URLEncoded(body, field)
@@ -199,6 +200,7 @@ func FuzzMultipart(f *testing.F) {
 	} {
 		f.Add(body, "b", "user")
 	}
+	f.Add(form(part("form-data", "alice")), "b", "") // a part without a name is no field
 	f.Fuzz(func(t *testing.T, body []byte, boundary, field string) {
 		value, ok, err := formvalue.Multipart(body, boundary, field)
 		want, wantErr := multipart.NewReader(bytes.NewReader(body), boundary).ReadForm(1 << 20)

@@ -12,7 +12,7 @@ type text struct {
 	needed    bool // false also when the text is too long
 	most      int  // bytes
 	collected []byte
-	surrogate rune   // the first half of a surrogate pair, while the second half can follow; else 0
+	surrogate rune   // a half of a surrogate pair, while the other half can follow; else 0
 	valid     []byte // the collected bytes with U+FFFD for invalid UTF-8
 }
 
@@ -52,14 +52,14 @@ func (t *text) addUTF16(c rune) {
 		return
 	}
 	t.endSurrogate()
-	if 0xd800 <= c && c < 0xdc00 {
+	if utf16.IsSurrogate(c) {
 		t.surrogate = c
 		return
 	}
-	t.addRune(c) // U+FFFD for a second half without the first
+	t.addRune(c)
 }
 
-// endSurrogate adds U+FFFD for the first half of a surrogate pair, when the second half doesn't follow.
+// endSurrogate adds U+FFFD for a half of a surrogate pair, when the other half doesn't follow.
 func (t *text) endSurrogate() {
 	if t.surrogate != 0 {
 		t.surrogate = 0

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -80,10 +79,6 @@ type responseBody struct {
 	coding   string // the content coding; empty if the body isn't compressed
 	switched bool   // the connection becomes another protocol, and its bytes aren't seen
 
-	// Handlers normally write one after the other. But a connection that becomes another
-	// protocol over HTTP/2 may still write when the handlers have returned.
-	mu      sync.Mutex
-	ended   bool
 	length  int64
 	took    time.Duration
 	json    jsonBody              // nil until a part is seen
@@ -159,16 +154,8 @@ func (z *zone) warnOfUndecodable(coding string) {
 
 // see reads a part of the body. b can be nil.
 func (b *responseBody) see(part []byte) {
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended || len(part) == 0 {
-		return
-	}
-	b.length += int64(len(part))
-	if !b.isRead() {
+	b.count(int64(len(part)))
+	if !b.isRead() || len(part) == 0 {
 		return
 	}
 	if b.json == nil {
@@ -184,23 +171,17 @@ func (b *responseBody) see(part []byte) {
 	_, _ = b.json.Write(part)
 }
 
-// count counts bytes of a body that isn't read. b can be nil.
+// count counts bytes of the body. b can be nil. A connection that has become another protocol over
+// HTTP/2 may still write when the handlers have returned. So its bytes change nothing.
 func (b *responseBody) count(n int64) {
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.ended {
+	if b != nil && !b.switched {
 		b.length += n
 	}
 }
 
 // end ends the body. Its values are known after that.
 func (b *responseBody) end() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended, b.took = true, time.Since(b.began)
+	b.took = time.Since(b.began)
 	if b.decoder != nil {
 		_ = b.decoder.Close()
 	}

@@ -78,13 +78,15 @@ func (d discarding) Header() http.Header       { return d.header }
 func (discarding) Write(p []byte) (int, error) { return len(p), nil }
 func (discarding) WriteHeader(int)             {}
 
-// The bytes of a connection that becomes another protocol are not those of a response, so the charge stays.
+// The bytes of a connection that becomes another protocol are not those of a response, so they are not read,
+// and the charge stays.
 func TestBytesOfOtherProtocols(t *testing.T) {
 	t.Parallel()
-	h := loadHandler(t, `"api":{"limits":[{"algorithm":"fixed_window","events":1000,"window":"1h"}],"cost":10,
-		"settle":{"cost":"{http.rate_limit.response.bytes}"}}`)
+	const zone = `{"limits":[{"algorithm":"fixed_window","events":1000,"window":"1h"}],"cost":10,"settle":{"cost":"{http.rate_limit.response.%s}"}}`
+	h := loadHandler(t, fmt.Sprintf(`"bytes":`+zone+`,"json":`+zone, "bytes", "json.x"))
 	hello := func(w http.ResponseWriter) error {
-		_, err := io.WriteString(w, "hello")
+		w.Header().Set("Content-Type", "application/json")
+		_, err := io.WriteString(w, `{"x":8}`)
 		return err
 	}
 	hijack := func(w http.ResponseWriter) error {
@@ -95,17 +97,17 @@ func TestBytesOfOtherProtocols(t *testing.T) {
 		return errors.Join(err, conn.Close())
 	}
 	recorder := httptest.NewRecorder()
-	const costs5 = "[[api refund 5 charge 0 leave false]]"
+	const read = "[[bytes refund 3 charge 0 leave false json refund 2 charge 0 leave false]]"
 	for name, test := range map[string]struct {
 		method string
 		under  http.ResponseWriter
 		answer func(http.ResponseWriter) error
 		want   string
 	}{
-		"an answer":                           {"GET", recorder, hello, costs5},
+		"an answer":                           {"GET", recorder, hello, read},
 		"a WebSocket over HTTP/2":             {"CONNECT", recorder, hello, "[]"},
 		"a hijacked connection":               {"GET", hijackable{recorder}, hijack, "[]"},
-		"a connection that can't be hijacked": {"GET", recorder, hijack, costs5},
+		"a connection that can't be hijacked": {"GET", recorder, hijack, read},
 	} {
 		noted := &correcting{Store: h.store}
 		h.store = noted

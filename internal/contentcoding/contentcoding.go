@@ -43,7 +43,7 @@ type Writer struct {
 	waiting []byte // the content that is to be decoded
 	taken   int64  // how many bytes of content have been decoded
 	closed  bool   // no more content comes
-	stopped bool   // nothing more is decoded
+	stopped bool   // nothing more is decoded; so it is after Close, too
 }
 
 // NewWriter returns a Writer that decodes content of this coding. It writes the decoded content from
@@ -63,7 +63,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 		for len(w.waiting) == maxWaiting && !w.stopped {
 			w.changed.Wait()
 		}
-		if w.stopped || w.closed {
+		if w.stopped {
 			break
 		}
 		n := min(len(rest), maxWaiting-len(w.waiting))

@@ -134,6 +134,34 @@ func TestWriterBoundsExpansion(t *testing.T) {
 	}
 }
 
+// waitingWatcher notes how much content waits when it is written to.
+type waitingWatcher struct {
+	writer *Writer
+	most   int
+}
+
+func (w *waitingWatcher) Write(p []byte) (int, error) {
+	w.writer.mu.Lock()
+	defer w.writer.mu.Unlock()
+	w.most = max(w.most, len(w.writer.waiting))
+	return len(p), nil
+}
+
+// Only 64 KiB wait, also if more is written at once.
+func TestWriterBoundsWaiting(t *testing.T) {
+	t.Parallel()
+	for _, coding := range []string{"gzip", "zstd"} {
+		watcher, compressed := new(waitingWatcher), encode(t, coding, text(4<<20, rand.New(rand.NewPCG(1, 1))))
+		w := NewWriter(coding, watcher)
+		watcher.writer = w
+		_, _ = w.Write(compressed)
+		_ = w.Close()
+		if watcher.most == 0 || watcher.most > maxWaiting {
+			t.Errorf("%s: of %d bytes %d wait", coding, len(compressed), watcher.most)
+		}
+	}
+}
+
 // A window of more than 8 MiB is not decoded.
 func TestWriterBoundsWindow(t *testing.T) {
 	t.Parallel()

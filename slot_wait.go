@@ -35,7 +35,7 @@ func (state *requestState) take(ctx, takeCtx context.Context) (allowed bool, too
 			err := state.awaitTurn(ctx, waiter)
 			switch hasOutcome := took > 0; {
 			case err == nil && hasOutcome:
-				state.silenceShadows()
+				state.prepareShadows()
 			case errors.Is(err, errNoSlotInTime) && hasOutcome:
 				state.ageDecisions(time.Since(asked).Microseconds())
 				return false, took, nil
@@ -170,17 +170,25 @@ func (state *requestState) denyForSlot(e *zoneEntry) {
 	e.Outcome.Verdict, e.Outcome.Slots = store.Denied, store.SlotsOutcome{InFlight: e.Slots.Limit}
 }
 
-// silenceShadows makes another decision about the request change no shadow zone, because the first
-// one has counted or charged the denial.
-func (state *requestState) silenceShadows() {
+// prepareShadows prepares the shadow zones for another decision about the request. The last one has
+// charged those in mode uniform, which get their charges back. It has also counted the denials of their
+// limits, which must not be counted again.
+func (state *requestState) prepareShadows() {
+	var charged []store.Correction
 	for i := range state.entries {
 		e := &state.entries[i]
 		if !e.Shadow {
 			continue
 		}
-		if e.Ban = nil; e.Mode == algorithms.Uniform {
-			e.Mode = algorithms.Binary
+		if e.Mode == algorithms.Uniform {
+			charged = append(charged, store.Correction{Request: e.Request, Refund: e.Cost})
 		}
+		if e.Outcome.Verdict == store.Denied && !e.banned() {
+			e.Ban = nil
+		}
+	}
+	if len(charged) > 0 {
+		state.handler.store.Correct(charged, state.handler.reportCorrectionFailure)
 	}
 }
 

@@ -304,3 +304,58 @@ func TestSlotWaitAllocates(t *testing.T) {
 		t.Errorf("%v allocations with delay, %v without", after, before)
 	}
 }
+
+// A shadow charges a request that waits for a slot of another zone once, in any mode. A ban of the shadow
+// that stands keeps it from charging, before and after the wait.
+func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1 << 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ban := &store.Ban{ID: store.BanID("shadow", ""), Ban: &algorithms.Ban{After: 1, Window: 1 << 40, Duration: 1 << 40, Max: 1 << 40}}
+	for _, test := range []struct {
+		mode      algorithms.Mode
+		ban       *store.Ban
+		banned    bool
+		allowed   bool
+		remaining int64 // after the wait
+	}{
+		{mode: algorithms.Binary, remaining: 7},
+		{mode: algorithms.Uniform, remaining: 7},
+		{mode: algorithms.Nary, remaining: 7},
+		{mode: algorithms.Force, remaining: 7},
+		{mode: algorithms.Uniform, ban: ban, remaining: 7},
+		{mode: algorithms.Binary, ban: ban, banned: true, remaining: 10},
+		{mode: algorithms.Uniform, ban: ban, banned: true, remaining: 10},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			budgets := inMemory()
+			s := newSlotTest(budgets, time.Hour)
+			s.addZone(t, "slots", time.Hour, 100)
+			s.addZone(t, "shadow", time.Hour, 100)
+			s.zones["shadow"].delay = nil
+			if test.banned {
+				if err := budgets.Change(t.Context(), store.Change{Zone: "shadow", Key: "k", Ban: []*store.Ban{ban}, BanFor: 1 << 40}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			slots := slotAsk{zone: "slots", key: "k", slots: 1}
+			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{store.NewLimit("shadow", "", limit)}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}
+			first, _ := s.decide(t.Context(), slots)
+			time.AfterFunc(time.Minute, first.finish)
+			state, err := s.decide(t.Context(), slots, shadow)
+			if err != nil || !state.allowed {
+				t.Fatalf("denied: %v", err)
+			}
+			state.finish()
+			look := []store.Request{{Zone: "shadow", Key: "k", Limits: shadow.limits}}
+			if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Outcome.Decisions[0].Remaining != test.remaining {
+				t.Errorf("mode %v, banned %v: %d events remain, want %d; %v", test.mode, test.banned, look[0].Outcome.Decisions[0].Remaining, test.remaining, err)
+			}
+			if (state.requests[1].Outcome.Verdict == store.Banned) != test.banned {
+				t.Errorf("mode %v, banned %v: %+v", test.mode, test.banned, state.requests[1].Outcome)
+			}
+			s.wantIdle(t)
+		})
+	}
+}

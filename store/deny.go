@@ -32,7 +32,7 @@ import (
 //
 //   - requests in another mode than Binary,
 //   - requests to a limit with Initial, if they may be the first of their budget,
-//   - requests of a zone with a ban that doesn't stand, because the ban counts denials.
+//   - requests to a limit of a zone with a ban that doesn't stand, because the ban counts denials.
 //
 // A standing ban counts and charges nothing, in any mode. So in a zone with a ban, the DenyCache
 // remembers only the ban. It never remembers that no slot was free.
@@ -194,6 +194,8 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 		key.id = rule.id
 		d := findDenial(s.byBudget[key], rule, now)
 		switch {
+		case d == nil && rule.limit == nil && len(r.Limits) == 0:
+			continue // no denial is counted, so the ban matters only if no other zone denies the request
 		case d != nil && rule.limit == nil && len(d.limits) < len(r.Limits):
 			return false, true // the request of the denial had no limits, so their waits are unknown
 		case (d == nil || r.Shadow) && (rule.limit == nil || rule.limit.KeptAfterReset()):

@@ -24,7 +24,7 @@ func TestDenyCacheIsRight(t *testing.T) {
 			return
 		}
 	}
-	names := []string{"ban", "ban looked up", "slots"}
+	names := []string{"ban", "ban looked up", "ban not looked up", "slots"}
 	for _, a := range algorithms.All() {
 		names = append(names, a.Name)
 	}
@@ -153,6 +153,8 @@ func checkCached(t *testing.T, seed uint64, f *failing, requests []store.Request
 		}
 		want := store.NotAsked
 		switch {
+		case len(r.Limits) == 0 && o.Verdict == store.NotAsked: // another zone denies
+			hits["ban not looked up"]++
 		case r.Ban != nil: // else it may count
 			want = store.Banned
 			hits["ban"]++

@@ -391,3 +391,24 @@ func TestDenyCacheBanLookup(t *testing.T) {
 		take(true, false, false)
 	})
 }
+
+// A request that another zone denies doesn't ask the store only to look up a ban.
+func TestDenyCacheBanLookupBesideDenial(t *testing.T) {
+	withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+		limit := fixedWindow(t, 1, time.Hour)
+		lookup := store.Request{
+			Zone: "bans", Key: "k", Ban: storetest.Ban(t, "bans", algorithms.Ban{After: 1, Window: 1 << 40, Duration: 1 << 40, Max: 1 << 40}),
+		}
+		for _, want := range []struct{ allowed, asked bool }{{true, true}, {false, true}, {false, false}, {false, false}} {
+			allowed, asked := takeAsked(t, c, r.failing, append([]store.Request{lookup}, request(1, limit)...))
+			if allowed != want.allowed || asked != want.asked {
+				t.Errorf("allowed %v, asked %v, want %+v", allowed, asked, want)
+			}
+		}
+		for _, requests := range [][]store.Request{{lookup}, append([]store.Request{lookup}, request(0, limit)...)} {
+			if allowed, asked := takeAsked(t, c, r.failing, requests); !allowed || !asked {
+				t.Errorf("a request that no other zone denies: allowed %v, asked %v", allowed, asked)
+			}
+		}
+	})
+}

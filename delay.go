@@ -63,7 +63,7 @@ type delayPolicy struct {
 	singleKey bool // all requests of the zone have the same key
 }
 
-// longestDelay returns MaxWait as a [time.Duration].
+// longestDelay returns the longest delay of a request, for a slot and for limits together.
 func (p *delayPolicy) longestDelay() time.Duration {
 	return time.Duration(p.maxWait) * time.Microsecond
 }
@@ -76,7 +76,7 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
 			continue
 		}
-		maxWait := e.longestDelay(0)
+		maxWait := e.longestLimitDelay(0)
 		switch {
 		case maxWait <= 0 && e.Slots == nil:
 		case e.Shadow: // is charged in advance, but not delayed
@@ -88,9 +88,9 @@ func (state *requestState) reservePlaces() (reserved bool) {
 	return reserved
 }
 
-// longestDelay returns how long the limits of the zone can delay a request that has waited for a
+// longestLimitDelay returns how long the limits of the zone can delay a request that has waited for a
 // slot before.
-func (e *zoneEntry) longestDelay(waited algorithms.Micros) algorithms.Micros {
+func (e *zoneEntry) longestLimitDelay(waited algorithms.Micros) algorithms.Micros {
 	longest := e.zone.delay.maxWait - waited
 	for _, l := range e.Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
 		longest = min(longest, l.MaxDelay())

@@ -310,3 +310,32 @@ func TestOneRequestOfALineAsks(t *testing.T) {
 		}
 	})
 }
+
+// Requests of two handlers that take the slots of two zones in opposite order block each other, until the
+// longest delay is over.
+func TestSlotsOfTwoHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlotTest(inMemory(), 1000*time.Hour)
+		s.addZone(t, "a", time.Minute, 100)
+		s.addZone(t, "b", time.Minute, 100)
+		began := time.Now()
+		var clients sync.WaitGroup
+		for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+			clients.Go(func() {
+				outer, err := s.decide(t.Context(), slotAsk{zone: order[0], key: "k", slots: 1})
+				defer outer.finish()
+				if err != nil || !outer.allowed {
+					t.Errorf("the first handler denied: %v", err)
+				}
+				time.Sleep(time.Second)
+				inner, err := s.decide(t.Context(), slotAsk{zone: order[1], key: "k", slots: 1})
+				defer inner.finish()
+				if took := time.Since(began) - time.Second; err != nil || inner.allowed || took != time.Minute {
+					t.Errorf("allowed %v after %v; %v", inner.allowed, took, err)
+				}
+			})
+		}
+		clients.Wait()
+		s.wantIdle(t)
+	})
+}

@@ -11,8 +11,9 @@ import (
 )
 
 // In a zone with concurrency and delay, a request without a free slot waits for one. It holds no
-// slot meanwhile, not even in another zone, because the store takes all slots of a request or
-// none. So requests never wait for each other in a circle.
+// slot of the handler meanwhile, not even in another zone, because the store takes all slots of a
+// request or none. So requests of one handler never wait for each other in a circle. With slots of
+// several handlers they can, until the longest delay is over.
 
 // take lets the store decide the request. A request that lacks nothing but slots waits for them,
 // and then the store decides again. took is how long the last decision took.
@@ -150,7 +151,7 @@ func (state *requestState) awaitTurn(ctx context.Context, w *slotWaiter) error {
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace {
 			e.zone.delay.queue().endSlotWait(e.Key)
-			e.MaxWait = e.longestDelay(waited)
+			e.MaxWait = e.longestLimitDelay(waited)
 		}
 	}
 	state.entryOf(w).waited = true

@@ -41,7 +41,7 @@ func (z *zone) warnOfSettings() {
 			"or use a placeholder such as {http.rate_limit.request.json.user}",
 			zap.String("zone", z.name))
 	}
-	if z.config.Ban.isForHandler() && z.config.hasOnlyKeysOfBodies() {
+	if z.banLookup != nil && !slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return !t.readsBody() }) {
 		z.handler.logger.Warn("scope handler of ban has no effect, because the key is from the body, "+
 			"which is read only for requests of the zone: leave it out, or use another key",
 			zap.String("zone", z.name))
@@ -58,20 +58,6 @@ func (z *zone) warnOfSettings() {
 				zap.String("zone", z.name), zap.String("value", shortenPlaceholders(t.text)))
 		}
 	}
-}
-
-// hasOnlyKeysOfBodies reports whether each value of key needs the body of the request.
-func (c *Zone) hasOnlyKeysOfBodies() bool {
-	ofBody := func(name string) bool {
-		return strings.HasPrefix(name, formBodyPrefix) || strings.HasPrefix(name, jsonBodyPrefix)
-	}
-	for _, text := range c.Key {
-		names, _ := placeholderNames(text) // checked before
-		if !slices.ContainsFunc(names, ofBody) {
-			return false
-		}
-	}
-	return len(c.Key) > 0
 }
 
 // wideMatchers are request matchers that match most requests of a site.
@@ -132,4 +118,12 @@ func (t *keyTemplate) neverEmpty() bool {
 	names, _ := placeholderNames(t.text) // checked before
 	always := []string{clientAddress, remoteHost, remoteAddress, "http.request.method", "http.request.uri.path"}
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(always, name) })
+}
+
+// readsBody reports whether the text has a placeholder of the request's body.
+func (t *keyTemplate) readsBody() bool {
+	names, _ := placeholderNames(t.text) // checked before
+	return slices.ContainsFunc(names, func(name string) bool {
+		return strings.HasPrefix(name, jsonBodyPrefix) || strings.HasPrefix(name, formBodyPrefix)
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -268,7 +269,7 @@ func (b *requestBody) readHeader(header http.Header) {
 	default:
 		b.unsupported = errBodyEncoded
 	}
-	if err != nil || len(types) > 1 {
+	if err != nil || len(types) > 1 || !plainParameters.MatchString(types[0]) || hasParameterTwice(types[0]) {
 		b.unsupported = errBodyEncoded
 	}
 	for _, encoding := range header["Content-Encoding"] {
@@ -278,10 +279,25 @@ func (b *requestBody) readHeader(header http.Header) {
 	}
 }
 
-// kindOfMediaType returns the kind of a media type, which may have parameters.
+// plainParameters matches a Content-Type whose parameters all parsers read alike. RFC 2231 allows
+// boundary*=utf-8”x, which only some parsers know. Others cut a text in quotation marks at a
+// semicolon or a comma.
+var plainParameters = regexp.MustCompile(`^[^;]*(;[ \t]*[0-9A-Za-z!#$&+.^_-]+=([^ \t";,\\]+|"[^";,\\]*")[ \t]*)*;?[ \t]*$`)
+
+// hasParameterTwice reports whether a parser that only searches for the name of a parameter could find
+// another value than mime.ParseMediaType, as in x="charset=utf-7".
+func hasParameterTwice(contentType string) bool {
+	contentType = strings.ToLower(contentType)
+	return strings.Count(contentType, "boundary=") > 1 || strings.Count(contentType, "charset=") > 1
+}
+
+// kindOfMediaType returns the kind of a media type, which may have parameters. Some servers end the type
+// at a comma or a space. Such a type is malformed, so the zone can't read the body.
 func kindOfMediaType(text string) (kind bodyKind, multipart bool) {
-	media, _, _ := strings.Cut(text, ";")
-	media = strings.ToLower(strings.TrimSpace(media))
+	media := strings.ToLower(strings.TrimSpace(text))
+	if end := strings.IndexAny(media, ";, \t"); end >= 0 {
+		media = media[:end]
+	}
 	switch {
 	case media == "application/x-www-form-urlencoded":
 		return kindForm, false

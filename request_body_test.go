@@ -172,7 +172,7 @@ func TestBodyErrors(t *testing.T) {
 		return "zone " + name + " {\nmatch path /" + name + "\n" + accountKey + "body_timeout 50ms\ntoken_bucket 1000 1000h\n" + options + "\n}\n"
 	}
 	c := startCaddy(t, bodySite(application,
-		zone("deny", "max_body 100")+zone("pass", "max_body 100 pass")+zone("shadow", "max_body 100\nshadow")+zone("enforce", "max_body 100\nenforce 0")))
+		zone("deny", "max_body 200")+zone("pass", "max_body 200 pass")+zone("shadow", "max_body 200\nshadow")+zone("enforce", "max_body 200\nenforce 0")))
 	type bad struct {
 		name, header, body string
 		status             int
@@ -183,10 +183,14 @@ func TestBodyErrors(t *testing.T) {
 		}
 		return fmt.Sprintf("1\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", text[:1], len(text)-1, text[1:])
 	}
-	long := `{"user":{"name":"alice"}}` + strings.Repeat(" ", 100)
+	long := `{"user":{"name":"alice"}}` + strings.Repeat(" ", 200)
 	json, form := "Content-Type: "+jsonType+"\r\n", "Content-Type: "+formType+"\r\n"
 	const te = "Transfer-Encoding: chunked\r\n"
 	withLength := func(text string) string { return fmt.Sprintf("Content-Length: %d\r\n", len(text)) }
+	twoForms := ""
+	for _, boundary := range []string{"a", "b"} {
+		twoForms += "--" + boundary + "\r\nContent-Disposition: form-data; name=\"user\"\r\n\r\n" + boundary + "\r\n--" + boundary + "--\r\n"
+	}
 	var tests []bad
 	for _, test := range []bad{
 		{"too large", json, long, 413},
@@ -200,6 +204,16 @@ func TestBodyErrors(t *testing.T) {
 		{"compressed twice", json + "Content-Encoding: identity, br\r\n", `{"user":{"name":"alice"}}`, 415},
 		{"charset", "Content-Type: application/json; charset=utf-7\r\n", `{"user":{"name":"+AGEAbABpAGMAZQ-"}}`, 415},
 		{"parameters", "Content-Type: application/json; charset\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"a comma", "Content-Type: application/json, text/plain\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"a space", "Content-Type: application/x-www-form-urlencoded x\r\n", `user=alice`, 415},
+		{"two charsets", "Content-Type: application/json; x=\"charset=utf-7\"; charset=utf-8\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"encoded charset", "Content-Type: application/json; charset*=us-ascii''utf-8\r\n", `{"user":{"name":"alice"}}`, 415},
+		{"JSON as a form", form, `{"user":{"name":"alice"},"x":"&user=bob&"}`, 400},
+		{"semicolons", form, "user=bob;&user=alice", 400},
+		{"two boundaries", "Content-Type: multipart/form-data; x=\"boundary=b\"; boundary=a\r\n", twoForms, 415},
+		{"encoded boundary", "Content-Type: multipart/form-data; boundary=b; boundary*=us-ascii''a\r\n", twoForms, 415},
+		{"boundary in quotation marks", "Content-Type: multipart/form-data; boundary=\"a,b\"\r\n", twoForms, 415},
+		{"two forms", "Content-Type: multipart/form-data; boundary=a\r\n", twoForms, 400},
 		{"two types", json + form, `{"user":{"name":"alice"}}`, 415},
 		{"UTF-16", json, "\xff\xfe{\x00}\x00", 400},
 	} {
@@ -235,7 +249,9 @@ func TestBodyErrors(t *testing.T) {
 		for _, path := range []string{"/pass", "/shadow", "/enforce"} {
 			want := test.body
 			if strings.Contains(test.name, "chunked") {
-				want = want[3:4] + strings.Split(want, "\r\n")[3]
+				_, end, _ := strings.Cut(want[3:], "\r\n") // of the first chunk, and then the length of the second
+				_, end, _ = strings.Cut(end, "\r\n")
+				want = want[3:4] + strings.TrimSuffix(end, "\r\n0\r\n\r\n")
 			}
 			r := readResponse(t, bufio.NewReader(c.sendRaw(t, "POST "+path+" HTTP/1.1\r\nHost: {host}\r\n"+test.header+"\r\n"+test.body)))
 			if got := decodeReceived(t, r); got.Error != "" || string(got.Body) != want {

@@ -3,50 +3,184 @@ package formvalue
 import (
 	"bytes"
 	"errors"
-	"io"
-	"mime/multipart"
+	"mime"
+	"regexp"
+	"strings"
 )
 
-// maxParts is the number of parts that a body can have. Go's own form parser has the same bound.
-const maxParts = 1000
+const (
+	// maxParts is the number of parts that a body can have. Go's own form parser has the same bound.
+	maxParts = 1000
+	// maxPartHeader is the size of a part's header fields, in bytes. Other parsers ignore fields of a
+	// long header, and no client sends one.
+	maxPartHeader = 8 << 10
+)
 
 var (
-	errBoundary = errors.New("the boundary is empty")
+	errBoundary = errors.New("the boundary is empty, or has characters that are not allowed")
 	errParts    = errors.New("the body has more than 1,000 parts")
+	errPart     = errors.New("the parts of the body are malformed, or parsers disagree about them")
+)
+
+var (
+	lineEnd     = []byte("\r\n")
+	dashes      = []byte("--")
+	endOfHeader = []byte("\r\n\r\n")
+
+	// validBoundary are the boundaries of RFC 2046, without spaces and commas.
+	validBoundary = regexp.MustCompile(`^[0-9A-Za-z'()+_./:=?-]{1,70}$`)
+	// headerField is a field of a part's header on one line.
+	headerField = regexp.MustCompile(`^([0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0A-\x1F\x7F]*)$`)
+	// parameter is the first parameter of a text, up to the semicolon after it.
+	parameter = regexp.MustCompile(`^[ \t]*([0-9A-Za-z*-]+)=(?:"([^"]*)"|([^ \t";]+))[ \t]*(?:;|$)`)
 )
 
 // Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when
 // the body has no field of that name. A file is not a field: a part with a file name is skipped.
 //
-// The whole body must be complete and well-formed. mime/multipart decides about its parts. Their
-// character sets are ignored.
+// The body must have the form that browsers send. Parsers disagree about other forms: text before the first
+// boundary, lines that end in LF, spaces behind a boundary, headers on several lines, two names, names in another
+// encoding, a transfer encoding, a charset, an empty file name. A client could show one value to this package
+// and another one to the application. So these forms are errors, as far as they could concern the field.
 func Multipart(body []byte, boundary, field string) (value string, ok bool, err error) {
-	if boundary == "" {
+	if !validBoundary.MatchString(boundary) {
 		return "", false, errBoundary
 	}
-	parts := multipart.NewReader(bytes.NewReader(body), boundary)
-	for count := 0; ; count++ {
-		part, err := parts.NextPart()
-		// Not errors.Is, because the error for an incomplete body wraps io.EOF.
-		if err == io.EOF && bytes.Contains(body, []byte("--"+boundary+"--")) {
+	delimiter := []byte("--" + boundary)
+	rest, found := bytes.CutPrefix(bytes.TrimPrefix(body, lineEnd), delimiter)
+	for count := 0; found; count++ {
+		if after, isLast := bytes.CutPrefix(rest, dashes); isLast {
+			if len(bytes.Trim(after, "\r\n")) > 0 {
+				break
+			}
 			return value, ok, nil
-		}
-		if err == io.EOF { // the body ends in the headers of a part
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return "", false, err
 		}
 		if count == maxParts {
 			return "", false, errParts
 		}
-		if ok || field == "" || part.FormName() != field || part.FileName() != "" {
-			continue
+		var text []byte
+		if rest, found = bytes.CutPrefix(rest, lineEnd); !found {
+			break
 		}
-		text, err := io.ReadAll(part)
-		if err != nil {
+		if text, rest, found = bytes.Cut(rest, delimiter); !found {
+			break
+		}
+		if text, found = bytes.CutSuffix(text, lineEnd); !found {
+			break
+		}
+		p, err := readPart(text)
+		switch {
+		case err != nil:
 			return "", false, err
+		case p.name != field || p.isFile():
+		case !p.isPlainText():
+			return "", false, errPart
+		case !ok:
+			value, ok = string(validUTF8(p.content)), true
 		}
-		value, ok = string(validUTF8(text)), true
 	}
+	return "", false, errPart
+}
+
+// part is a part of a multipart body.
+type part struct {
+	name        string
+	fileName    string // empty if there is none
+	otherName   bool   // a file name that is empty or encoded, which some parsers ignore
+	contentType string
+	encoding    string // the transfer encoding
+	content     []byte
+}
+
+func (p *part) isFile() bool { return p.fileName != "" }
+
+// isPlainText reports whether the content is text, as it is.
+func (p *part) isPlainText() bool {
+	switch strings.ToLower(p.encoding) {
+	case "", "7bit", "8bit", "binary":
+	default:
+		return false
+	}
+	if p.contentType == "" {
+		return !p.otherName
+	}
+	media, parameters, err := mime.ParseMediaType(p.contentType)
+	if err != nil || media != "text/plain" || p.otherName {
+		return false
+	}
+	switch strings.ToLower(parameters["charset"]) {
+	case "", "utf-8", "utf8":
+		return true
+	case "us-ascii", "iso-8859-1":
+		return !bytes.ContainsFunc(p.content, func(c rune) bool { return c >= 0x80 })
+	}
+	return false
+}
+
+// readPart reads the text between two boundaries.
+func readPart(text []byte) (p part, err error) {
+	header, content, found := bytes.Cut(text, endOfHeader)
+	if !found || len(header) > maxPartHeader {
+		return p, errPart
+	}
+	p.content = content
+	disposition := ""
+	for line := range strings.SplitSeq(string(header), "\r\n") {
+		m := headerField.FindStringSubmatch(line)
+		if m == nil {
+			return p, errPart
+		}
+		field := new(string)
+		switch strings.ToLower(m[1]) {
+		case "content-disposition":
+			field = &disposition
+		case "content-type":
+			field = &p.contentType
+		case "content-transfer-encoding":
+			field = &p.encoding
+		}
+		if *field != "" {
+			return p, errPart
+		}
+		*field = strings.TrimRight(m[2], " \t")
+	}
+	if strings.HasPrefix(strings.ToLower(p.contentType), "multipart/") { // parts within a part
+		return p, errPart
+	}
+	return p, p.readDisposition(disposition)
+}
+
+// readDisposition reads Content-Disposition.
+func (p *part) readDisposition(text string) error {
+	kind, rest, _ := strings.Cut(text, ";")
+	if !strings.EqualFold(strings.TrimRight(kind, " \t"), "form-data") {
+		return errPart
+	}
+	seen := make(map[string]bool, 2)
+	for strings.Trim(rest, " \t") != "" {
+		m := parameter.FindStringSubmatch(rest)
+		if m == nil {
+			return errPart
+		}
+		rest = rest[len(m[0]):]
+		name, value := strings.ToLower(m[1]), m[2]+m[3]
+		if seen[name] || strings.HasSuffix(value, `\`) { // \" is a quotation mark for some parsers
+			return errPart
+		}
+		seen[name] = true
+		switch {
+		case name == "name":
+			p.name = value
+		case name == "filename":
+			p.fileName, p.otherName = value, p.otherName || value == ""
+		case strings.HasPrefix(name, "filename*"):
+			p.otherName = true
+		case strings.Contains(name, "*"):
+			return errPart
+		}
+	}
+	if !seen["name"] || strings.Contains(p.name, `\`) || strings.Contains(p.name, "=?") { // encodings of names
+		return errPart
+	}
+	return nil
 }

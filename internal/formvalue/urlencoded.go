@@ -5,16 +5,26 @@ import (
 	"errors"
 )
 
-// ErrEscape reports a percent sign without two hexadecimal digits after it.
-var ErrEscape = errors.New("a % is not followed by two hexadecimal digits")
+// The reasons why [URLEncoded] rejects a body.
+var (
+	ErrEscape    = errors.New("a % is not followed by two hexadecimal digits")
+	ErrAmbiguous = errors.New("servers disagree about the meaning of the body")
+)
 
 // URLEncoded returns the first value of a field from a body of the type application/x-www-form-urlencoded. ok is
 // false when the body has no field of that name.
 //
 // It reads the body as the URL standard says (https://url.spec.whatwg.org/#urlencoded-parsing). Only & separates
-// fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns
-// [ErrEscape] for an invalid escape anywhere in the body, because servers disagree about its meaning.
+// fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns an error
+// where servers disagree, because a client could show another value to them. No browser sends these bodies:
+//
+//   - an invalid escape. Some servers skip the field.
+//   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
+//   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
 func URLEncoded(body []byte, field string) (value string, ok bool, err error) {
+	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) {
+		return "", false, ErrAmbiguous
+	}
 	var name, text []byte // used for all fields, so that many fields allocate little
 	for len(body) > 0 {
 		var pair []byte
@@ -34,6 +44,13 @@ func URLEncoded(body []byte, field string) (value string, ok bool, err error) {
 		}
 	}
 	return value, ok, nil
+}
+
+// beginsAsJSON reports whether a text begins as a JSON object, list or string does, in any of the encodings that
+// JSON parsers recognize by themselves.
+func beginsAsJSON(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) > 0 && bytes.IndexByte([]byte("{[\"\x00\xEF\xFE\xFF"), text[0]) >= 0
 }
 
 // unescape appends the decoded form of escaped to decoded.

@@ -176,7 +176,7 @@ type requestBody struct {
 	malformed bool
 	values    []string // of the handler's bodyFields
 	taken     int      // from bodyMemory for the values
-	detached  bool     // the trailer is no longer the server's
+	late      bool     // the body was not complete in time, and is detached from the server's trailer
 }
 
 // bodyError says why a zone can't read a body.
@@ -317,8 +317,8 @@ func (b *requestBody) readFor(h *Handler, r *http.Request, policy *bodyPolicy) *
 		return b.unsupported
 	}
 	body, err := b.ahead.ReadAhead(policy.limit, policy.timeout)
-	if err == readahead.ErrTimeout && !b.detached {
-		r.Trailer, b.detached = b.ahead.DetachTrailer(r.Trailer), true
+	if err == readahead.ErrTimeout && !b.late {
+		r.Trailer, b.late = b.ahead.DetachTrailer(r.Trailer), true
 	}
 	if err != nil {
 		return bodyErrorOf(r, err)
@@ -456,6 +456,15 @@ func (h *Handler) denyBody(w http.ResponseWriter, r *http.Request, state *reques
 		return h.respondWithProblem(w, r, httpfields.ReducedCapacity(denied.status))
 	}
 	return h.respondWithProblem(w, r, httpfields.Plain(denied.status))
+}
+
+// closeAfterLateBody has the server close the connection after the response, if the body was late. The next
+// handler may not read all of it, and releaseBody then interrupts the body. The rest of the body must not be
+// read as another request.
+func (state *requestState) closeAfterLateBody(w http.ResponseWriter, r *http.Request) {
+	if b := state.body; b != nil && b.late && r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 // releaseBody gives the memory of the body back when the handler returns. It ends a read that is still

@@ -353,7 +353,8 @@ func TestBodyIsNotRead(t *testing.T) {
 }
 
 // A late body reaches the application from its first byte, while it is still sent, also past the
-// timeout of the zone. The connection can be used again.
+// timeout of the zone. The connection closes after the response, also if the application has not read the body.
+// So no rest of a body is read as a request.
 func TestLateBodyPasses(t *testing.T) {
 	t.Parallel()
 	application, arrived := arriving(t)
@@ -363,19 +364,38 @@ func TestLateBodyPasses(t *testing.T) {
 		from := bufio.NewReader(conn)
 		sendParts(t, conn, arrived, asItIs, "{\"a\"", ":12  ", "    ")
 		<-arrived
-		readResponse(t, from).want(t, 200)
+		wantLast(t, from)
 		var ends []string
 		for _, path := range []string{"/unlimited", "/"} {
-			_, _ = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: "+c.site+
-				"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n")
+			conn := c.sendRaw(t, "POST "+path+" HTTP/1.1\r\nHost: {host}\r\n"+
+				"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n")
 			sendParts(t, conn, arrived, asChunk, "{\"a\"", ":12  ", "    ")
 			_, _ = io.WriteString(conn, "0\r\nSum: 42\r\n\r\n")
 			ends = append(ends, <-arrived)
-			readResponse(t, from).want(t, 200)
+			readResponse(t, bufio.NewReader(conn)).want(t, 200)
 		}
 		if ends[0] != ends[1] { // not every Caddy passes the trailer on
 			t.Errorf("the body ends with %s, want %s", ends[1], ends[0])
 		}
+		c.reload(t, site("zone z {\nkey {http.rate_limit.request.json.user}\nbody_timeout 20ms\nfixed_window 100 1h\n"+options+"\n}"))
+		for _, header := range []string{"", "Expect: 100-continue\r\n"} {
+			conn := c.sendRaw(t, "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"+header+"\r\n{")
+			from := bufio.NewReader(conn)
+			if header != "" {
+				readResponse(t, from).want(t, 100)
+			}
+			wantLast(t, from)
+		}
+	}
+}
+
+// wantLast checks that a response with status 200 is the last one of its connection.
+func wantLast(t *testing.T, from *bufio.Reader) {
+	t.Helper()
+	r := readResponse(t, from)
+	r.want(t, 200)
+	if _, err := from.ReadByte(); !r.Close || err != io.EOF {
+		t.Errorf("close %v, the connection gives %v", r.Close, err)
 	}
 }
 

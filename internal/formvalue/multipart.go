@@ -38,10 +38,14 @@ var (
 // Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when
 // the body has no field of that name. A file is not a field: a part with a file name is skipped.
 //
-// The body must have the form that browsers send. Parsers disagree about other forms: text before the first
-// boundary, lines that end in LF, spaces behind a boundary, headers on several lines, two names, names in another
-// encoding, a transfer encoding, a charset, an empty file name. A client could show one value to this package
-// and another one to the application. So these forms are errors, as far as they could concern the field.
+// The body must have the form that browsers send. Parsers disagree about other forms, so a client could show one
+// value to this package and another one to the application. Where they could concern the field, these are errors:
+//
+//   - text before the first boundary or after the last one,
+//   - lines that end in LF, and spaces behind a boundary,
+//   - header fields that are repeated, or are on several lines,
+//   - two names, names in another encoding, and file names that are empty or encoded,
+//   - a transfer encoding, and a charset.
 func Multipart(body []byte, boundary, field string) (value string, ok bool, err error) {
 	if !validBoundary.MatchString(boundary) {
 		return "", false, errBoundary

@@ -53,9 +53,10 @@ type Body struct {
 	fillErr error         // why the goroutine has ended early
 	failure any           // the value with which the source has panicked
 
-	begun  bool // Read was called
-	lost   bool // bytes that were not read are released
-	closed bool
+	begun       bool // Read was called
+	lost        bool // bytes that were not read are released
+	closed      bool
+	interrupted bool // Interrupt has set a deadline
 
 	trailer, earlyTrailer http.Header // see [Body.DetachTrailer]
 }
@@ -205,7 +206,7 @@ func (b *Body) Ended() bool {
 func (b *Body) Interrupt(setReadDeadline func(time.Time) error) {
 	b.mu.Lock()
 	filling := b.filling
-	b.enough = true
+	b.enough, b.interrupted = true, filling != nil
 	b.mu.Unlock()
 	if filling == nil || setReadDeadline(time.Unix(1, 0)) != nil {
 		return // without deadlines, the read ends when the server closes the body
@@ -293,9 +294,12 @@ func (b *Body) Close() error {
 	b.closed = true
 	b.releaseLocked()
 	busy := b.filling != nil
+	interrupted := b.interrupted
 	b.mu.Unlock()
-	if busy {
-		return nil // the server closes the source when the request ends
+	if busy || interrupted {
+		// The server closes the source when the request ends. It takes a closed source for one that was read
+		// to its end, so it would read the rest of the body as a request.
+		return nil
 	}
 	return b.source.Close()
 }

@@ -181,6 +181,9 @@ func TestInterrupt(t *testing.T) {
 			close(next)
 			return nil
 		})
+		if err := b.Close(); err != nil || s.closed {
+			t.Errorf("%v, closed %v: the server would take the source for one that was read to its end", err, s.closed)
+		}
 		b.Release()
 		if memory.Used() != 0 {
 			t.Errorf("%d bytes taken", memory.Used())

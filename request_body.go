@@ -47,6 +47,7 @@ const (
 	defaultBodyTimeout = 5 * time.Second
 	leastBodyTimeout   = time.Millisecond
 	maxBodyMemory      = 64 << 20 // of all bodies together
+	maxRequestValue    = 16 << 10 // bytes of a value in a body
 	bodyLogInterval    = 10 * time.Second
 )
 
@@ -172,11 +173,11 @@ type requestBody struct {
 	boundary    string     // of multipart
 	unsupported *bodyError // the body is encoded
 
-	read      bool // the whole body is read, and values are known
-	malformed bool
-	values    []string // of the handler's bodyFields
-	taken     int      // from bodyMemory for the values
-	late      bool     // the body was not complete in time, and is detached from the server's trailer
+	read    bool       // the whole body is read, and values are known
+	invalid *bodyError // why it has no values, if it is invalid
+	values  []string   // of the handler's bodyFields
+	taken   int        // from bodyMemory for the values
+	late    bool       // the body was not complete in time, and is detached from the server's trailer
 }
 
 // bodyError says why a zone can't read a body.
@@ -328,10 +329,7 @@ func (b *requestBody) readFor(h *Handler, r *http.Request, policy *bodyPolicy) *
 			return err
 		}
 	}
-	if b.malformed {
-		return errBodyMalformed
-	}
-	return nil
+	return b.invalid
 }
 
 // readValues reads all values that the zones of the handler may need. A body without bytes has none.
@@ -347,6 +345,10 @@ func (b *requestBody) readValues(h *Handler, body []byte) *bodyError {
 	}
 	if err != nil {
 		clear(values)
+		b.invalid = errBodyMalformed
+		if err == formvalue.ErrTooLong {
+			b.invalid = errBodyTooLarge
+		}
 	}
 	taken := 0
 	for _, value := range values {
@@ -355,7 +357,7 @@ func (b *requestBody) readValues(h *Handler, body []byte) *bodyError {
 	if !bodyMemory.Take(taken) {
 		return errBodyMemory
 	}
-	b.read, b.malformed, b.values, b.taken = true, err != nil, values, taken
+	b.read, b.values, b.taken = true, values, taken
 	return nil
 }
 
@@ -367,7 +369,7 @@ func readJSONFields(body []byte, fields []bodyField, values []string) error {
 			paths, indexes = append(paths, f.path), append(indexes, i)
 		}
 	}
-	reader := jsonvalue.NewReader(3*len(body), paths...) // each byte can become a U+FFFD
+	reader := jsonvalue.NewReader(maxRequestValue, paths...)
 	if _, err := reader.Write(body); err != nil {
 		return err
 	}
@@ -375,6 +377,9 @@ func readJSONFields(body []byte, fields []bodyField, values []string) error {
 		return err
 	}
 	for n, i := range indexes {
+		if reader.TooLong(n) {
+			return formvalue.ErrTooLong
+		}
 		values[i], _ = reader.Value(n)
 	}
 	return nil
@@ -386,9 +391,9 @@ func (b *requestBody) readFormFields(body []byte, fields []bodyField, values []s
 			continue
 		}
 		if b.multipart {
-			values[i], _, err = formvalue.Multipart(body, b.boundary, f.field)
+			values[i], _, err = formvalue.Multipart(body, b.boundary, f.field, maxRequestValue)
 		} else {
-			values[i], _, err = formvalue.URLEncoded(body, f.field)
+			values[i], _, err = formvalue.URLEncoded(body, f.field, maxRequestValue)
 		}
 		if err != nil {
 			return err

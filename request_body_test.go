@@ -14,9 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // received holds the parts of a request that an application has received.
@@ -460,62 +457,5 @@ func TestBodyErrorResponses(t *testing.T) {
 		if got := decodeReceived(t, c.post(t, "/", jsonType, body)); string(got.Body) != body {
 			t.Errorf("the error routes receive %q %s, want %q", got.Body, got.Error, body)
 		}
-	}
-}
-
-// serveInProcess starts a server with a handler in this process, which shares bodyMemory.
-func serveInProcess(tb testing.TB, h *Handler, next caddyhttp.HandlerFunc) (address string) {
-	tb.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
-		if err := h.ServeHTTP(w, r, next); err != nil {
-			w.WriteHeader(500)
-		}
-	}))
-	tb.Cleanup(s.Close)
-	return s.Listener.Addr().String()
-}
-
-// The memory of bodies is given back however a request ends, and no later than the next handler has
-// read the body.
-func TestBodyMemoryIsGivenBack(t *testing.T) {
-	h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
-	body := `{"user":"alice"}`
-	h.ReturnErrors = true
-	address := serveInProcess(t, h, func(w http.ResponseWriter, r *http.Request) error {
-		if used := bodyMemory.Used(); used < int64(len(body)) {
-			t.Errorf("%d bytes taken while the body is kept", used)
-		}
-		switch r.URL.Path {
-		case "/panic":
-			panic(http.ErrAbortHandler)
-		case "/read":
-			if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
-				t.Errorf("read %q %v", got, err)
-			}
-			if used := bodyMemory.Used(); used > int64(len("alice")) {
-				t.Errorf("%d bytes taken after the body is read", used)
-			}
-		case "/error":
-			return caddyhttp.Error(502, nil)
-		}
-		return nil
-	})
-	given := func() bool { return bodyMemory.Used() == 0 }
-	for _, path := range []string{"/panic", "/read", "/error", "/denied"} {
-		if r, err := client.Post("http://"+address+path, jsonType, strings.NewReader(body)); err == nil {
-			_ = r.Body.Close()
-		}
-		eventually(t, "the memory is given back after "+path, given)
-	}
-	for range 10 { // a client that leaves
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)
-		eventually(t, "the body is being read", func() bool { return bodyMemory.Used() >= 500 })
-		_ = conn.Close()
-		eventually(t, "the memory is given back after the client has left", given)
 	}
 }

@@ -17,3 +17,14 @@ func validUTF8(text []byte) []byte {
 	}
 	return []byte(string(bytes.Runes(text)))
 }
+
+// validValue returns the text of a value, if it has at most so many bytes.
+func validValue(text []byte, most int) (string, error) {
+	if len(text) > most {
+		return "", ErrTooLong
+	}
+	if text = validUTF8(text); len(text) > most {
+		return "", ErrTooLong
+	}
+	return string(text), nil
+}

@@ -12,6 +12,35 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/formvalue"
 )
 
+const maxValue = 1000
+
+// A value has a bound. The other fields have none.
+func TestTooLong(t *testing.T) {
+	for text, tooLong := range map[string]bool{
+		strings.Repeat("x", maxValue):                false,
+		strings.Repeat("x", maxValue+1):              true,
+		strings.Repeat("\xff", maxValue/3):           false, // each becomes three bytes
+		strings.Repeat("\xff", maxValue/3+1):         true,
+		strings.Repeat("x", maxValue/2) + "\xff\xff": false,
+	} {
+		want := error(nil)
+		if tooLong {
+			want = formvalue.ErrTooLong
+		}
+		other := strings.Repeat("x", 2*maxValue)
+		for _, escaped := range []string{text, url.QueryEscape(text)} {
+			value, ok, err := formvalue.URLEncoded([]byte(other+"="+other+"&user="+escaped), "user", maxValue)
+			if err != want || ok == tooLong || ok && value != valid(text) {
+				t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
+			}
+		}
+		body := form(part("form-data; name="+other, other), part("form-data; name=user", text))
+		if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); err != want || ok == tooLong || ok && value != valid(text) {
+			t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
+		}
+	}
+}
+
 func TestURLEncoded(t *testing.T) {
 	for _, test := range []struct {
 		body, field, want string
@@ -36,7 +65,7 @@ func TestURLEncoded(t *testing.T) {
 		{body: "u\xff=x", field: "u\ufffd", want: "x", ok: true},
 		{body: "user=a\x00b%00", field: "user", want: "a\x00b\x00", ok: true},
 	} {
-		value, ok, err := formvalue.URLEncoded([]byte(test.body), test.field)
+		value, ok, err := formvalue.URLEncoded([]byte(test.body), test.field, maxValue)
 		if value != test.want || ok != test.ok || err != nil {
 			t.Errorf("%q: the field %q is %q, %v, %v, want %q, %v", test.body, test.field, value, ok, err, test.want, test.ok)
 		}
@@ -48,7 +77,7 @@ func TestURLEncodedRejectsInvalidEscapes(t *testing.T) {
 	for _, body := range []string{
 		"user=%", "user=%4", "user=%4&x=1", "user=%zz", "user=%4g", "user=a&other=%", "%=1&user=a", "user=a&user=%x1", "user=%%41",
 	} {
-		if value, ok, err := formvalue.URLEncoded([]byte(body), "user"); value != "" || ok || err != formvalue.ErrEscape {
+		if value, ok, err := formvalue.URLEncoded([]byte(body), "user", maxValue); value != "" || ok || err != formvalue.ErrEscape {
 			t.Errorf("%q: got %q, %v, %v", body, value, ok, err)
 		}
 	}
@@ -61,7 +90,7 @@ func TestURLEncodedRejectsAmbiguousBodies(t *testing.T) {
 		`{"user":"alice","x":"&user=bob&"}`, " \r\n[0,\"&user=bob\"]", `"&user=bob"`,
 		"\xef\xbb\xbf{\"user\":\"alice\",\"x\":\"&user=bob&\"}", "\xff\xfe{\x00&user=bob&", "\xfe\xff\x00{&user=bob&", "\x00{&user=bob&",
 	} {
-		if value, ok, err := formvalue.URLEncoded([]byte(body), "user"); value != "" || ok || err != formvalue.ErrAmbiguous {
+		if value, ok, err := formvalue.URLEncoded([]byte(body), "user", maxValue); value != "" || ok || err != formvalue.ErrAmbiguous {
 			t.Errorf("%q: got %q, %v, %v", body, value, ok, err)
 		}
 	}
@@ -75,7 +104,7 @@ func FuzzURLEncoded(f *testing.F) {
 	f.Add([]byte("&&a=b"), "") // nothing between two & is no field
 	f.Fuzz(func(t *testing.T, body []byte, field string) {
 		before := bytes.Clone(body)
-		value, ok, err := formvalue.URLEncoded(body, field)
+		value, ok, err := formvalue.URLEncoded(body, field, maxValue)
 		if !bytes.Equal(body, before) {
 			t.Fatal("the body was changed")
 		}
@@ -164,7 +193,7 @@ func TestMultipart(t *testing.T) {
 		"a body with no part": {body: []byte("--b--\r\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			value, ok, err := formvalue.Multipart(test.body, "b", "user")
+			value, ok, err := formvalue.Multipart(test.body, "b", "user", maxValue)
 			if value != test.want || ok != test.ok || err != nil {
 				t.Errorf("got %q, %v, %v, want %q, %v", value, ok, err, test.want, test.ok)
 			}
@@ -197,14 +226,14 @@ func TestMultipartRejects(t *testing.T) {
 		"an incomplete part afterwards": append(bytes.TrimSuffix(complete, []byte("--\r\n")), "\r\n"+user...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if value, ok, err := formvalue.Multipart(body, "b", "user"); value != "" || ok || err == nil {
+			if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); value != "" || ok || err == nil {
 				t.Errorf("got %q, %v, %v, want an error", value, ok, err)
 			}
 		})
 	}
 	for _, boundary := range []string{"", "b,b", "b b", `b"`, strings.Repeat("b", 71)} {
 		body := bytes.ReplaceAll(complete, []byte("--b"), []byte("--"+boundary))
-		if _, _, err := formvalue.Multipart(body, boundary, "user"); err == nil {
+		if _, _, err := formvalue.Multipart(body, boundary, "user", maxValue); err == nil {
 			t.Errorf("the boundary %q was accepted", boundary)
 		}
 	}
@@ -251,7 +280,7 @@ func TestMultipartRejectsAmbiguousBodies(t *testing.T) {
 		"parts within a part":          form("Content-Type: multipart/mixed; boundary=c\r\n"+part(`form-data; name="x"`, "--c--"), user),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if value, ok, err := formvalue.Multipart(body, "b", "user"); value != "" || ok || err == nil {
+			if value, ok, err := formvalue.Multipart(body, "b", "user", maxValue); value != "" || ok || err == nil {
 				t.Errorf("got %q, %v, %v, want an error", value, ok, err)
 			}
 		})
@@ -271,7 +300,7 @@ func FuzzMultipart(f *testing.F) {
 	}
 	f.Add(form(part("form-data", "alice")), "b", "") // a part without a name is no field
 	f.Fuzz(func(t *testing.T, body []byte, boundary, field string) {
-		value, ok, err := formvalue.Multipart(body, boundary, field)
+		value, ok, err := formvalue.Multipart(body, boundary, field, maxValue)
 		if err != nil {
 			return
 		}

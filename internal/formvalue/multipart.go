@@ -36,7 +36,8 @@ var (
 )
 
 // Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when
-// the body has no field of that name. A file is not a field: a part with a file name is skipped.
+// the body has no field of that name. A file is not a field: a part with a file name is skipped. A value
+// of more than maxValue bytes is [ErrTooLong].
 //
 // The body must have the form that browsers send. Parsers disagree about other forms, so a client could show one
 // value to this package and another one to the application. Where they could concern the field, these are errors:
@@ -46,7 +47,7 @@ var (
 //   - header fields that are repeated, or are on several lines,
 //   - two names, names in another encoding, and file names that are empty or encoded,
 //   - a transfer encoding, and a charset.
-func Multipart(body []byte, boundary, field string) (value string, ok bool, err error) {
+func Multipart(body []byte, boundary, field string, maxValue int) (value string, ok bool, err error) {
 	if !validBoundary.MatchString(boundary) {
 		return "", false, errBoundary
 	}
@@ -80,7 +81,10 @@ func Multipart(body []byte, boundary, field string) (value string, ok bool, err 
 		case !p.isPlainText():
 			return "", false, errPart
 		case !ok:
-			value, ok = string(validUTF8(p.content)), true
+			if value, err = validValue(p.content, maxValue); err != nil {
+				return "", false, err
+			}
+			ok = true
 		}
 	}
 	return "", false, errPart

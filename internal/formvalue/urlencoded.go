@@ -5,14 +5,15 @@ import (
 	"errors"
 )
 
-// The reasons why [URLEncoded] rejects a body.
+// The reasons why a body is rejected.
 var (
 	ErrEscape    = errors.New("a % is not followed by two hexadecimal digits")
+	ErrTooLong   = errors.New("the value of the field is too long")
 	ErrAmbiguous = errors.New("servers disagree about the meaning of the body")
 )
 
 // URLEncoded returns the first value of a field from a body of the type application/x-www-form-urlencoded. ok is
-// false when the body has no field of that name.
+// false when the body has no field of that name. A value of more than maxValue bytes is [ErrTooLong].
 //
 // It reads the body as the URL standard says (https://url.spec.whatwg.org/#urlencoded-parsing). Only & separates
 // fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns an error
@@ -21,27 +22,25 @@ var (
 //   - an invalid escape. Some servers skip the field.
 //   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
 //   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
-func URLEncoded(body []byte, field string) (value string, ok bool, err error) {
+func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool, err error) {
 	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) {
 		return "", false, ErrAmbiguous
 	}
-	var name, text []byte // used for all fields, so that many fields allocate little
-	for len(body) > 0 {
-		var pair []byte
-		pair, body, _ = bytes.Cut(body, []byte{'&'})
-		if len(pair) == 0 {
+	for pair := range bytes.SplitSeq(body, []byte{'&'}) {
+		if !hasValidEscapes(pair) {
+			return "", false, ErrEscape
+		}
+		name, text, _ := bytes.Cut(pair, []byte{'='})
+		if ok || len(pair) == 0 || len(name) > 3*len(field) || string(validUTF8(unescape(name))) != field {
 			continue
 		}
-		escapedName, escapedText, _ := bytes.Cut(pair, []byte{'='})
-		if name, err = unescape(name[:0], escapedName); err != nil {
+		if len(text) > 3*maxValue {
+			return "", false, ErrTooLong
+		}
+		if value, err = validValue(unescape(text), maxValue); err != nil {
 			return "", false, err
 		}
-		if text, err = unescape(text[:0], escapedText); err != nil {
-			return "", false, err
-		}
-		if !ok && string(validUTF8(name)) == field {
-			value, ok = string(validUTF8(text)), true
-		}
+		ok = true
 	}
 	return value, ok, nil
 }
@@ -53,23 +52,35 @@ func beginsAsJSON(text []byte) bool {
 	return len(text) > 0 && bytes.IndexByte([]byte("{[\"\x00\xEF\xFE\xFF"), text[0]) >= 0
 }
 
-// unescape appends the decoded form of escaped to decoded.
-func unescape(decoded, escaped []byte) ([]byte, error) {
+// hasValidEscapes reports whether each percent sign is followed by two hexadecimal digits.
+func hasValidEscapes(escaped []byte) bool {
+	for {
+		i := bytes.IndexByte(escaped, '%')
+		if i < 0 {
+			return true
+		}
+		if i+2 >= len(escaped) || !isHex(escaped[i+1]) || !isHex(escaped[i+2]) {
+			return false
+		}
+		escaped = escaped[i+3:]
+	}
+}
+
+// unescape decodes a text with valid escapes.
+func unescape(escaped []byte) []byte {
+	decoded := make([]byte, 0, len(escaped))
 	for i := 0; i < len(escaped); i++ {
 		switch c := escaped[i]; c {
 		case '+':
 			decoded = append(decoded, ' ')
 		case '%':
-			if i+2 >= len(escaped) || !isHex(escaped[i+1]) || !isHex(escaped[i+2]) {
-				return nil, ErrEscape
-			}
 			decoded = append(decoded, hex(escaped[i+1])<<4|hex(escaped[i+2]))
 			i += 2
 		default:
 			decoded = append(decoded, c)
 		}
 	}
-	return decoded, nil
+	return decoded
 }
 
 func isHex(c byte) bool {

@@ -49,6 +49,7 @@ type target struct {
 	// matched is how many of the steps lead to the current value.
 	matched int
 	found   bool
+	tooLong bool // the value was longer than maxValue
 	value   []byte
 }
 
@@ -95,7 +96,7 @@ func NewReader(maxValue int, paths ...Path) *Reader {
 // Reset prepares the Reader for another text. It keeps the paths.
 func (r *Reader) Reset() {
 	for i := range r.targets {
-		r.targets[i].matched, r.targets[i].found = 0, false
+		r.targets[i].matched, r.targets[i].found, r.targets[i].tooLong = 0, false, false
 	}
 	r.state, r.failed, r.depth, r.watched = beforeValue, false, 0, 0
 }
@@ -111,6 +112,9 @@ func (r *Reader) Value(i int) (text string, ok bool) {
 	}
 	return "", false
 }
+
+// TooLong reports whether the last value at the path with the number i is longer than maxValue.
+func (r *Reader) TooLong(i int) bool { return r.targets[i].tooLong }
 
 // Write reads the next piece of the text. After an error, which is [ErrSyntax], each further call returns it too.
 func (r *Reader) Write(p []byte) (int, error) {
@@ -292,10 +296,10 @@ func (r *Reader) endValue() {
 
 // endScalar ends a string, number or literal that is a value.
 func (r *Reader) endScalar() {
-	if value, ok := r.text.decoded(); ok {
+	if value, ok := r.text.decoded(); ok || r.text.tooLong {
 		for i := range r.targets {
 			if t := &r.targets[i]; t.matched == r.depth && len(t.steps) == r.depth {
-				t.value, t.found = append(t.value[:0], value...), true
+				t.value, t.found, t.tooLong = append(t.value[:0], value...), ok, r.text.tooLong
 			}
 		}
 	}
@@ -354,7 +358,7 @@ func (r *Reader) match(selected func(step) bool) {
 		t.matched = min(t.matched, parent)
 		if t.matched == parent && len(t.steps) > parent && selected(t.steps[parent]) {
 			t.matched = r.depth
-			t.found = false
+			t.found, t.tooLong = false, false
 		}
 	}
 }

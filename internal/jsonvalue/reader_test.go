@@ -84,8 +84,12 @@ func check(t *testing.T, seed uint64, text []byte) {
 		if err == nil {
 			for i, path := range paths {
 				want, wantOK := expected(text, path)
-				if len(want) > maxValue {
+				tooLong := len(want) > maxValue
+				if tooLong {
 					want, wantOK = "", false
+				}
+				if r.TooLong(i) != tooLong {
+					t.Fatalf("%.200q: the value at %q is too long: %v, want %v", text, path, r.TooLong(i), tooLong)
 				}
 				if got, ok := r.Value(i); got != want || ok != wantOK {
 					t.Fatalf("%.200q: the value at %q is %q, %v, want %q, %v", text, path, got, ok, want, wantOK)

@@ -10,6 +10,7 @@ import (
 // text collects the decoded text of a name or a value, if it is needed. It collects at most a given number of bytes.
 type text struct {
 	needed    bool // false also when the text is too long
+	tooLong   bool // the text was needed, but is longer than most
 	most      int  // bytes
 	collected []byte
 	surrogate rune   // a half of a surrogate pair, while the other half can follow; else 0
@@ -18,7 +19,7 @@ type text struct {
 
 // begin begins another text.
 func (t *text) begin(needed bool, most int) {
-	t.needed, t.most, t.collected, t.surrogate = needed, most, t.collected[:0], 0
+	t.needed, t.tooLong, t.most, t.collected, t.surrogate = needed, false, most, t.collected[:0], 0
 }
 
 // add adds bytes that stand for themselves.
@@ -31,7 +32,7 @@ func (t *text) add(p []byte) {
 func (t *text) append(p []byte) {
 	t.endSurrogate()
 	if len(t.collected)+len(p) > t.most {
-		t.needed = false
+		t.needed, t.tooLong = false, true
 		return
 	}
 	t.collected = append(t.collected, p...)
@@ -82,7 +83,11 @@ func (t *text) decoded() (decoded []byte, ok bool) {
 	for _, c := range string(t.collected) {
 		t.valid = utf8.AppendRune(t.valid, c)
 	}
-	return t.valid, len(t.valid) <= t.most
+	if len(t.valid) > t.most {
+		t.tooLong = true
+		return nil, false
+	}
+	return t.valid, true
 }
 
 // plainLength returns how many bytes at the beginning of p stand for themselves in a string. These are all but

@@ -19,9 +19,10 @@ var (
 )
 
 const (
-	// firstBuffer is the capacity of a body's first buffer. The capacity doubles whenever the buffer
-	// is full. So a slow body takes at most twice the bytes that have arrived.
-	firstBuffer = 512
+	// firstBuffer is the capacity of a body's first buffer, if the body isn't known to be shorter. So
+	// most bodies take one read, and 10,000 slow ones fit into the memory. The capacity doubles whenever
+	// the buffer is full. So a slow body takes at most this, or twice the bytes that have arrived.
+	firstBuffer = 4 << 10
 	// interruptWait bounds the wait for a source that doesn't heed its deadline.
 	interruptWait = time.Second
 )

@@ -502,7 +502,7 @@ func TestCombinations(t *testing.T) {
 		}
 	}
 	t.Run("memory", func(t *testing.T) {
-		seeds := uint64(800)
+		seeds := uint64(300)
 		if testing.Short() {
 			seeds = 100
 		}

@@ -16,8 +16,8 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := h.newRequestState(repl)
-	defer state.finish()
 	defer func() { state.releaseBody(w, r, err) }()
+	defer state.finish() // first, because releaseBody may wait for the body
 	var storeError error
 	for attempt := range maxAttempts {
 		err := state.collect(r, repl, attempt)

@@ -129,12 +129,12 @@ type bodyField struct {
 // bodyFields returns the values in bodies that the zone uses.
 func (c *Zone) bodyFields() (fields []bodyField) {
 	for _, t := range c.decidingTexts() {
-		names, _ := placeholderNames(t.text) // checked before
+		names, _ := placeholderNames(t.text) // checkPlaceholders reports the error
 		for _, name := range names {
 			if field, ok := strings.CutPrefix(name, formBodyPrefix); ok {
 				fields = append(fields, bodyField{placeholder: name, kind: kindForm, field: field})
 			} else if text, ok := strings.CutPrefix(name, jsonBodyPrefix); ok {
-				path, _ := jsonvalue.ParsePath(text) // checked before
+				path, _ := jsonvalue.ParsePath(text) // checkPlaceholders reports the error
 				fields = append(fields, bodyField{placeholder: name, kind: kindJSON, path: path})
 			}
 		}
@@ -304,12 +304,17 @@ func kindOfMediaType(text string) (kind bodyKind, multipart bool) {
 		return kindForm, false
 	case media == "multipart/form-data":
 		return kindForm, true
-	case media == "application/json", media == "text/json":
-		return kindJSON, false
-	case strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json") && !strings.HasPrefix(media, "application/grpc"):
+	case isJSONType(media):
 		return kindJSON, false
 	}
 	return kindOther, false
+}
+
+// isJSONType reports whether a media type, in lower case and without parameters, is JSON. A gRPC message
+// isn't, because bytes precede its JSON.
+func isJSONType(media string) bool {
+	return media == "application/json" || media == "text/json" ||
+		strings.HasSuffix(media, "+json") && !strings.HasPrefix(media, "application/grpc")
 }
 
 // readFor reads the whole body and its values, within the bounds of a zone.

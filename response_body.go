@@ -107,7 +107,7 @@ func kindOf(contentType string) responseKind {
 	switch mediaType = strings.ToLower(strings.TrimSpace(mediaType)); {
 	case mediaType == "text/event-stream":
 		return eventStream
-	case mediaType == "application/json" || mediaType == "text/json" || strings.HasSuffix(mediaType, "+json"):
+	case isJSONType(mediaType):
 		return oneJSONText
 	}
 	return noJSON

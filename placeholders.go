@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,8 +103,7 @@ func (state *requestState) exceeded() (x exceeded) {
 
 // emptyPlaceholderField returns the value of a field of a zone that doesn't limit the request.
 func emptyPlaceholderField(field string) (value any, ok bool) {
-	switch field {
-	case "limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned":
+	if slices.Contains(zoneFields, field) {
 		return "", true
 	}
 	return nil, false

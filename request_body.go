@@ -188,11 +188,16 @@ var (
 	bodyErrors = []*bodyError{errBodyTooLarge, errBodyLate, errBodyMalformed, errBodyEncoded, errBodyMemory, errBodyGone}
 )
 
+// isOfBody reports whether a placeholder is a value of the request's body.
+func isOfBody(placeholder string) bool {
+	return strings.HasPrefix(placeholder, jsonBodyPrefix) || strings.HasPrefix(placeholder, formBodyPrefix)
+}
+
 // lookUpBody returns the value of a placeholder of the body, and whether there is one of this name.
 // While a zone is collected, the body is read for it. Otherwise the value is known if a zone has
 // read it before. It is called on the outermost state.
 func (state *requestState) lookUpBody(placeholder string) (value any, ok bool) {
-	if !strings.HasPrefix(placeholder, jsonBodyPrefix) && !strings.HasPrefix(placeholder, formBodyPrefix) {
+	if !isOfBody(placeholder) {
 		return nil, false
 	}
 	for s := state.innermost; s != nil; s = s.outer {

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"bytes"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -123,7 +122,5 @@ func (t *keyTemplate) neverEmpty() bool {
 // readsBody reports whether the text has a placeholder of the request's body.
 func (t *keyTemplate) readsBody() bool {
 	names, _ := placeholderNames(t.text) // checked before
-	return slices.ContainsFunc(names, func(name string) bool {
-		return strings.HasPrefix(name, jsonBodyPrefix) || strings.HasPrefix(name, formBodyPrefix)
-	})
+	return slices.ContainsFunc(names, isOfBody)
 }

@@ -9,12 +9,13 @@ import (
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // inspectKey returns the state of a key. It charges nothing.
 func (a *adminRequest) inspectKey() (any, error) {
-	v := &keyView{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []budgetsView{}}
+	v := &adminapi.Key{Zone: a.zones[0].name, Key: url.PathEscape(a.key), Budgets: []adminapi.Budgets{}}
 	seen := make(map[zoneIdentity]bool)
 	for _, z := range a.zones {
 		if seen[z.identity] {
@@ -35,7 +36,7 @@ func (a *adminRequest) inspectKey() (any, error) {
 }
 
 // inspectKey adds the state of a key in one zone.
-func (z *zone) inspectKey(ctx context.Context, key string, v *keyView) error {
+func (z *zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) error {
 	override := z.knownOverrides.lookup(key).Text
 	for range maxAttempts {
 		err := z.inspectKeyIn(ctx, z.handler.authoritativeStore(), key, override, v)
@@ -54,7 +55,7 @@ func (z *zone) inspectKey(ctx context.Context, key string, v *keyView) error {
 
 // inspectLocalKey adds the local budgets of a key, which decide requests while the store fails. If
 // the zone has no local budgets, it returns the failure of the store.
-func (z *zone) inspectLocalKey(ctx context.Context, key string, v *keyView, failure error) error {
+func (z *zone) inspectLocalKey(ctx context.Context, key string, v *adminapi.Key, failure error) error {
 	failover, ok := z.handler.store.(*store.Failover)
 	if !ok || isForeign(failure) || ctx.Err() != nil {
 		return failure
@@ -65,7 +66,7 @@ func (z *zone) inspectLocalKey(ctx context.Context, key string, v *keyView, fail
 
 // inspectKeyIn adds the state of a key in a store. The run-time override is the one that the
 // store is expected to have; otherwise the error is an [store.OverriddenError].
-func (z *zone) inspectKeyIn(ctx context.Context, s store.Store, key, override string, v *keyView) error {
+func (z *zone) inspectKeyIn(ctx context.Context, s store.Store, key, override string, v *adminapi.Key) error {
 	overrideInForce, sets := z.limitSetsInForce(key, override)
 	v.Override = overrideInForce
 	requests, alternatives := z.peekRequests(key, override, sets)
@@ -118,19 +119,19 @@ func (z *zone) limitSetsWithoutOverride() []namedLimitSet {
 // limitSetsInForce returns the override of a key, and the limit sets that the key can have, for
 // each of the zone's alternatives. runtime is the text of the run-time override; "" for none.
 // An override of an address applies only to alternatives that are address placeholders.
-func (z *zone) limitSetsInForce(key, runtime string) (v *overrideView, sets [][]namedLimitSet) {
+func (z *zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets [][]namedLimitSet) {
 	network, isNetwork := parseNetwork(key)
 	override := z.overrides.lookup(key, network)
 	if override != nil {
-		v = &overrideView{From: "config", Limits: override.limitTexts()}
+		v = &adminapi.Override{From: "config", Limits: override.limitTexts()}
 	}
 	if runtime != "" {
 		stored, err := z.compileStoredOverride(runtime)
 		if err != nil {
-			v = &overrideView{From: "runtime", Limits: []string{}, Error: err.Error()}
+			v = &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}
 		} else {
 			o, _ := parseStoredOverride(runtime)
-			override, v = stored, &overrideView{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
+			override, v = stored, &adminapi.Override{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
 		}
 	}
 	for i := range z.keys {
@@ -204,14 +205,14 @@ func (z *zone) bansFor(sets []namedLimitSet) (bans []*store.Ban) {
 }
 
 // addBudgets adds the budgets that the requests of peekRequests found.
-func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []int, sets [][]namedLimitSet) {
+func (z *zone) addBudgets(v *adminapi.Key, requests []store.Request, alternatives []int, sets [][]namedLimitSet) {
 	for n, r := range requests {
 		i := alternatives[n]
 		decisions := make(map[string]algorithms.Decision) // by the ID of the limit
 		for j, l := range r.Limits {
 			decisions[l.ID] = r.Outcome.Decisions[j]
 		}
-		b := budgetsView{Limits: []limitView{}}
+		b := adminapi.Budgets{Limits: []adminapi.Limit{}}
 		if len(z.keys) > 1 {
 			b.Alternative = i + 1
 		}
@@ -221,13 +222,13 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 			}
 		}
 		if r.Slots != nil {
-			b.Concurrency = &concurrencyView{Limit: r.Slots.Limit, InUse: r.Outcome.Slots.InFlight}
+			b.Concurrency = &adminapi.Concurrency{Limit: r.Slots.Limit, InUse: r.Outcome.Slots.InFlight}
 			if v.Store == "local" {
 				b.Concurrency.Limit = r.Slots.Share
 			}
 		}
 		if r.Ban != nil {
-			b.Ban = &banView{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
+			b.Ban = &adminapi.Ban{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
 		}
 		v.Budgets = append(v.Budgets, b)
 	}
@@ -235,12 +236,12 @@ func (z *zone) addBudgets(v *keyView, requests []store.Request, alternatives []i
 
 // newLimitView returns the view of a limit with this decision. With local it shows the share of
 // the limit that the local budgets grant.
-func newLimitView(plan *string, l store.Limit, d algorithms.Decision, local bool) limitView {
+func newLimitView(plan *string, l store.Limit, d algorithms.Decision, local bool) adminapi.Limit {
 	granted := l.Limit
 	if local && l.Share != nil {
 		granted = l.Share
 	}
-	v := limitView{
+	v := adminapi.Limit{
 		Plan: plan, Limit: granted.String(), Remaining: min(d.Remaining, granted.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
 	}
 	if d.Remaining > 0 {

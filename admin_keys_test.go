@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -36,14 +37,14 @@ func TestAdminKey(t *testing.T) {
 		sweep_interval 1ms
 		`+use))
 		fresh := seenKey(t, c, "k")
-		fresh.wantRemaining(t,
+		wantRemaining(t, fresh,
 			"1 token_bucket 1 1h 3: 3", "1 fixed_window 100 1h: 100", "1 pro token_bucket 1 1h 5: 5", "1 pro fixed_window 100 1h: 100",
 			"2 token_bucket 1 1h 3: 3", "2 fixed_window 100 1h: 100", "2 pro token_bucket 1 1h 5: 5", "2 pro fixed_window 100 1h: 100")
 		if fresh.Override != nil || len(fresh.Budgets) != 2 {
 			t.Fatalf("%+v", fresh)
 		}
 		for _, b := range fresh.Budgets {
-			if *b.Ban != (banView{}) || *b.Concurrency != (concurrencyView{Limit: 4}) {
+			if *b.Ban != (adminapi.Ban{}) || *b.Concurrency != (adminapi.Concurrency{Limit: 4}) {
 				t.Errorf("%+v %+v", b.Ban, b.Concurrency)
 			}
 			for _, l := range b.Limits {
@@ -57,10 +58,10 @@ func TestAdminKey(t *testing.T) {
 		for range 3 {
 			c.get(t, "/?key=k").want(t, 200)
 		}
-		var v keyView
+		var v adminapi.Key
 		for range 3 { // it charges nothing
 			v = seenKey(t, c, "k")
-			v.wantRemaining(t, append(fresh.remaining()[:4],
+			wantRemaining(t, v, append(limitsLeft(fresh)[:4],
 				"2 token_bucket 1 1h 3: 0", "2 fixed_window 100 1h: 96", "2 pro token_bucket 1 1h 5: 4", "2 pro fixed_window 100 1h: 96")...)
 		}
 		b := v.Budgets[1]
@@ -108,18 +109,18 @@ func TestAdminKey(t *testing.T) {
 		// Overrides of the configuration.
 		c.get(t, "/?user=vip").want(t, 200)
 		v = seenKey(t, c, "vip")
-		v.wantRemaining(t, "1 gcra 7 7h: 6", "2 gcra 7 7h: 7")
-		if !reflect.DeepEqual(v.Override, &overrideView{From: "config", Limits: []string{"gcra 7 7h"}}) {
+		wantRemaining(t, v, "1 gcra 7 7h: 6", "2 gcra 7 7h: 7")
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "config", Limits: []string{"gcra 7 7h"}}) {
 			t.Errorf("%+v", v.Override)
 		}
 		c.operate(t, 204, "DELETE", keyPath("vip"), "")
-		seenKey(t, c, "vip").wantRemaining(t, "1 gcra 7 7h: 7", "2 gcra 7 7h: 7")
+		wantRemaining(t, seenKey(t, c, "vip"), "1 gcra 7 7h: 7", "2 gcra 7 7h: 7")
 		v = seenKey(t, c, "staff")
-		v.wantRemaining(t)
-		if !reflect.DeepEqual(v.Override, &overrideView{From: "config", Limits: []string{"unlimited"}}) {
+		wantRemaining(t, v)
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "config", Limits: []string{"unlimited"}}) {
 			t.Errorf("%+v", v.Override)
 		}
-		seenKey(t, c, "other").wantRemaining(t, fresh.remaining()...)
+		wantRemaining(t, seenKey(t, c, "other"), limitsLeft(fresh)...)
 	})
 }
 
@@ -137,14 +138,14 @@ func TestAdminConcurrency(t *testing.T) {
 		g.wait(t, 3)
 		want := func(limit, inUse int64) {
 			t.Helper()
-			if got := *seenKey(t, c, "k").Budgets[0].Concurrency; got != (concurrencyView{limit, inUse}) {
+			if got := *seenKey(t, c, "k").Budgets[0].Concurrency; got != (adminapi.Concurrency{Limit: limit, InUse: inUse}) {
 				t.Errorf("%+v, want %d in use of %d", got, inUse, limit)
 			}
 		}
 		want(3, 3)
 		c.get(t, "/?key=k").want(t, 429)
 		c.operate(t, 204, "DELETE", keyPath("k"), "")
-		seenKey(t, c, "k").wantRemaining(t, "gcra 9 1h: 9")
+		wantRemaining(t, seenKey(t, c, "k"), "gcra 9 1h: 9")
 		want(3, 3)
 		c.reload(t, strings.Replace(config, "concurrency 3", "concurrency 2", 1))
 		want(2, 3)
@@ -168,19 +169,19 @@ func TestAdminOverride(t *testing.T) {
 		const two = `{"limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`
 		c.operate(t, 204, "PUT", keyPath("k")+"/override", two)
 		v := seenKey(t, c, "k")
-		v.wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
-		if !reflect.DeepEqual(v.Override, &overrideView{From: "runtime", Limits: []string{"fixed_window 2 1h"}}) {
+		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"fixed_window 2 1h"}}) {
 			t.Errorf("%+v", v.Override)
 		}
 		for _, status := range []int{200, 200, 429} {
 			c.get(t, "/?key=k").want(t, status)
 		}
 		c.operate(t, 204, "DELETE", keyPath("k"), "")
-		seenKey(t, c, "k").wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2") // the override stays
+		wantRemaining(t, seenKey(t, c, "k"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2") // the override stays
 		c.get(t, "/?key=k").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=3600`)
 		c.operate(t, 204, "DELETE", keyPath("k")+"/override", "")
 		v = seenKey(t, c, "k")
-		v.wantRemaining(t, "1 gcra 2 1h: 2", "2 gcra 2 1h: 2") // by the reset: it was of all limits
+		wantRemaining(t, v, "1 gcra 2 1h: 2", "2 gcra 2 1h: 2") // by the reset: it was of all limits
 		if v.Override != nil {
 			t.Errorf("%+v", v.Override)
 		}
@@ -189,7 +190,7 @@ func TestAdminOverride(t *testing.T) {
 		began := time.Now()
 		c.operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h",`+limits+`}`)
 		v = seenKey(t, c, "k")
-		v.wantRemaining(t, "1 gcra 2 1h: 2", "1 fixed_window 5 1h: 5", "2 gcra 2 1h: 1", "2 fixed_window 5 1h: 5") // what stays has been charged
+		wantRemaining(t, v, "1 gcra 2 1h: 2", "1 fixed_window 5 1h: 5", "2 gcra 2 1h: 1", "2 fixed_window 5 1h: 5") // what stays has been charged
 		if u := v.Override.Until; u.Before(began.Add(time.Hour-time.Second)) || u.After(time.Now().Add(time.Hour)) {
 			t.Errorf("until %v", u)
 		}
@@ -198,8 +199,8 @@ func TestAdminOverride(t *testing.T) {
 			c.get(t, "/?key=k").want(t, 200)
 		}
 		v = seenKey(t, c, "k")
-		v.wantRemaining(t)
-		if !reflect.DeepEqual(v.Override, &overrideView{From: "runtime", Limits: []string{"unlimited"}}) {
+		wantRemaining(t, v)
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"unlimited"}}) {
 			t.Errorf("%+v", v.Override)
 		}
 		// A ban applies to a key without a limit, too.
@@ -215,7 +216,7 @@ func TestAdminOverride(t *testing.T) {
 		c.get(t, "/?key=k").want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
 		// It goes before those of the configuration.
 		c.operate(t, 204, "PUT", keyPath("vip")+"/override", two)
-		seenKey(t, c, "vip").wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		wantRemaining(t, seenKey(t, c, "vip"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
 		c.operate(t, 204, "DELETE", keyPath("vip")+"/override", "")
 		if v := seenKey(t, c, "vip"); v.Override == nil || v.Override.From != "config" {
 			t.Errorf("%+v", v.Override)
@@ -301,14 +302,14 @@ func TestAdminInCluster(t *testing.T) {
 			c.get(t, "/?key="+key).want(t, status)
 		}
 		v := seenKey(t, c, key)
-		v.wantRemaining(t, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 0")
-		if !v.Budgets[1].Ban.Banned || v.Budgets[0].Ban.Banned || *v.Budgets[1].Concurrency != (concurrencyView{Limit: 5}) {
+		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 0")
+		if !v.Budgets[1].Ban.Banned || v.Budgets[0].Ban.Banned || *v.Budgets[1].Concurrency != (adminapi.Concurrency{Limit: 5}) {
 			t.Errorf("%+v", v)
 		}
 		c.operate(t, 204, "DELETE", keyPath(key), "")
 		c.get(t, "/?key="+key).want(t, 200)
 		c.operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":7,"window":"1h"}]}`)
-		seenKey(t, c, key).wantRemaining(t, "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+		wantRemaining(t, seenKey(t, c, key), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
 		c.operate(t, 204, "PUT", keyPath(key)+"/ban", "")
 		c.get(t, "/?key="+key).wantWait(t, 3600)
 	}
@@ -323,7 +324,7 @@ func TestAdminSeveralHandlers(t *testing.T) {
 		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
 	}
 	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nroute {\n handle /a {\n"+handler("30s")+"}\n handle /b {\n"+handler("31s")+"}\n respond ok\n}\n")
-	if zones := seen[[]zoneSeen](t, c, "zones"); len(zones) != 1 {
+	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 1 {
 		t.Errorf("%d zones, want 1", len(zones))
 	}
 	c.operate(t, 204, "PUT", keyPath("k")+"/ban", "")
@@ -351,7 +352,7 @@ func TestAdminOverrideThatCannotBeRead(t *testing.T) {
 	c := startCaddy(t, overridable(server, ""))
 	setOverride(t, server, "k", "garbage", 0)
 	v := seenKey(t, c, "k")
-	v.wantRemaining(t, "gcra 2 1h: 2")
+	wantRemaining(t, v, "gcra 2 1h: 2")
 	if v.Override == nil || v.Override.Error == "" {
 		t.Errorf("%+v", v.Override)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
@@ -46,17 +47,17 @@ func seen[T any](t *testing.T, c *caddyProcess, path string) (v T) {
 // keyPath returns the path of a key of zone api.
 func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
 
-func seenKey(t *testing.T, c *caddyProcess, key string) keyView {
+func seenKey(t *testing.T, c *caddyProcess, key string) adminapi.Key {
 	t.Helper()
-	v := seen[keyView](t, c, keyPath(key))
+	v := seen[adminapi.Key](t, c, keyPath(key))
 	if v.Zone != "api" || v.Key != url.PathEscape(key) {
 		t.Errorf("zone %q, key %q, want api and %q", v.Zone, v.Key, url.PathEscape(key))
 	}
 	return v
 }
 
-// remaining returns the remaining events of the limits of a key, with their plans and alternatives.
-func (v keyView) remaining() (all []string) {
+// limitsLeft returns the remaining events of the limits of a key, with their plans and alternatives.
+func limitsLeft(v adminapi.Key) (all []string) {
 	for _, b := range v.Budgets {
 		for _, l := range b.Limits {
 			text := fmt.Sprintf("%s: %d", l.Limit, l.Remaining)
@@ -72,9 +73,9 @@ func (v keyView) remaining() (all []string) {
 	return all
 }
 
-func (v keyView) wantRemaining(t *testing.T, want ...string) {
+func wantRemaining(t *testing.T, v adminapi.Key, want ...string) {
 	t.Helper()
-	if got := v.remaining(); !slices.Equal(got, want) {
+	if got := limitsLeft(v); !slices.Equal(got, want) {
 		t.Errorf("remaining %q, want %q", got, want)
 	}
 }
@@ -105,13 +106,13 @@ func TestAdminStrangeKeys(t *testing.T) {
 				more = "zones/api"
 			}
 			c.get(t, site).want(t, 200)
-			v := seen[keyView](t, c, path)
-			v.wantRemaining(t, "fixed_window 5 1h: 4")
+			v := seen[adminapi.Key](t, c, path)
+			wantRemaining(t, v, "fixed_window 5 1h: 4")
 			if v.Key != url.PathEscape(key) {
 				t.Errorf("%q, want %q", v.Key, url.PathEscape(key))
 			}
 			c.operate(t, 204, "DELETE", path, "")
-			seen[keyView](t, c, path).wantRemaining(t, "fixed_window 5 1h: 5")
+			wantRemaining(t, seen[adminapi.Key](t, c, path), "fixed_window 5 1h: 5")
 			c.operate(t, 204, "PUT", more+"/ban", "")
 			c.get(t, site).want(t, 429)
 			c.operate(t, 204, "DELETE", more+"/ban", "")
@@ -128,11 +129,11 @@ func TestAdminStrangeKeys(t *testing.T) {
 func TestAdminStrangeZones(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n key <none>\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
-	seen[keyView](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/").wantRemaining(t, "fixed_window 5 1h: 5")
-	seen[keyView](t, c, "zones/%2e%2E/keys/").wantRemaining(t, "fixed_window 6 1h: 6")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/"), "fixed_window 5 1h: 5")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/%2e%2E/keys/"), "fixed_window 6 1h: 6")
 	c.get(t, "/?key=203.0.113.9").want(t, 200)
-	seen[keyView](t, c, "zones/net/keys/203.0.113.0%2F24").wantRemaining(t, "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
-	seen[keyView](t, c, "zones/net/keys/nobody").wantRemaining(t, "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/203.0.113.0%2F24"), "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/nobody"), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
 	for key, proper := range map[string]string{"203.0.113.9": "203.0.113.0/24", "2001:DB8::1": "2001:db8::/64", "::ffff:203.0.113.9": "203.0.113.0/24"} {
 		for _, request := range []string{"GET ", "DELETE ", "PUT /override", "DELETE /override"} {
 			method, what, _ := strings.Cut(request, " ")
@@ -145,7 +146,7 @@ func TestAdminStrangeZones(t *testing.T) {
 	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, `\u00`) {
 		t.Errorf("%s", body)
 	}
-	zones := seen[[]zoneSeen](t, c, "zones")
+	zones := seen[[]adminapi.Zone](t, c, "zones")
 	if len(zones) != 3 || zones[1].Name != "a b%2f..?#&" || !reflect.DeepEqual(zones[2].Override, map[string][]string{"198.51.100.0%2F24": {"unlimited"}}) {
 		t.Errorf("%+v", zones)
 	}
@@ -231,7 +232,7 @@ func TestAdminErrors(t *testing.T) {
 	if answer, err := io.ReadAll(conn); !strings.Contains(string(answer), " 400 ") || !strings.Contains(string(answer), "not percent-encoded as a whole") {
 		t.Errorf("%s %v", answer, err)
 	}
-	seenKey(t, c, "k").wantRemaining(t, "gcra 2 1h: 2")
+	wantRemaining(t, seenKey(t, c, "k"), "gcra 2 1h: 2")
 	if v := seenKey(t, c, "k"); v.Override != nil || v.Budgets[0].Ban.Banned {
 		t.Errorf("%+v", v)
 	}
@@ -247,9 +248,9 @@ func TestAdminReloads(t *testing.T) {
 		c.get(t, "/?key=k").want(t, 200)
 		want := func(remaining string, zones ...string) {
 			t.Helper()
-			seenKey(t, c, "k").wantRemaining(t, remaining)
+			wantRemaining(t, seenKey(t, c, "k"), remaining)
 			var names []string
-			for _, z := range seen[[]zoneSeen](t, c, "zones") {
+			for _, z := range seen[[]adminapi.Zone](t, c, "zones") {
 				names = append(names, z.Name)
 			}
 			if !slices.Equal(names, zones) {
@@ -343,14 +344,14 @@ func TestAdminHashedKeys(t *testing.T) {
 	if !strings.Contains(zones, redisstore.HashedKey(secret, vip)) {
 		t.Error(zones)
 	}
-	seenKey(t, c, key).wantRemaining(t, "fixed_window 1 1h: 0")
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 1 1h: 0")
 	c.operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
 	c.operate(t, 204, "PUT", keyPath(key)+"/ban", "")
 	c.operate(t, 204, "DELETE", keyPath(key)+"/ban", "")
-	seenKey(t, c, key).wantRemaining(t, "fixed_window 3 1h: 3")
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 3 1h: 3")
 	c.operate(t, 204, "DELETE", keyPath(key)+"/override", "")
 	c.operate(t, 204, "DELETE", keyPath(key), "")
-	seenKey(t, c, key).wantRemaining(t, "fixed_window 1 1h: 1")
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 1 1h: 1")
 	for name, text := range map[string]string{"top": top, "zones": zones, "metrics": c.metrics(t)} {
 		if strings.Contains(text, key) || strings.Contains(text, secret) || strings.Contains(text, vip) {
 			t.Errorf("a key or the secret is in %s: %s", name, text)
@@ -384,12 +385,12 @@ func TestAdminRedisAway(t *testing.T) {
 		return strings.Contains(c.logged(), "Redis fails")
 	})
 	v := seenKey(t, c, "k")
-	v.wantRemaining(t, "fixed_window 4 1h: 3")
-	if slots := *v.Budgets[0].Concurrency; v.Store != "local" || slots != (concurrencyView{2, 1}) {
+	wantRemaining(t, v, "fixed_window 4 1h: 3")
+	if slots := *v.Budgets[0].Concurrency; v.Store != "local" || slots != (adminapi.Concurrency{Limit: 2, InUse: 1}) {
 		t.Errorf("%+v, slots %+v, want what the local budgets hold", v, slots)
 	}
 	v = seenKey(t, c, "vip")
-	v.wantRemaining(t, "gcra 4 1h: 4")
+	wantRemaining(t, v, "gcra 4 1h: 4")
 	if v.Override == nil || v.Override.From != "runtime" || v.Override.Limits[0] != "gcra 8 1h" {
 		t.Errorf("override %+v, want what this instance knows", v.Override)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -32,12 +33,6 @@ func (v zoneView) MarshalJSON() ([]byte, error) {
 		fields = append(fields, fmt.Appendf(nil, "%q:%s", f.name, value))
 	}
 	return slices.Concat([]byte("{"), bytes.Join(fields, []byte(",")), []byte("}")), nil
-}
-
-// planView is a plan as operators see it.
-type planView struct {
-	By     string              `json:"by"`
-	Values map[string][]string `json:"values"`
 }
 
 // listZones returns the zones of the configuration, by name. Zones with one name are listed once
@@ -107,7 +102,7 @@ func (z *zone) planView() any {
 	if z.config.Plan == nil {
 		return nil
 	}
-	v := planView{By: z.config.Plan.By, Values: make(map[string][]string)}
+	v := adminapi.Plan{By: z.config.Plan.By, Values: make(map[string][]string)}
 	for value, set := range z.planSets {
 		v.Values[value] = set.limitTexts()
 	}
@@ -147,74 +142,11 @@ func (set *limitSet) limitTexts() []string {
 	return texts
 }
 
-// keyView is a key as operators see it.
-type keyView struct {
-	Zone     string        `json:"zone"`
-	Key      string        `json:"key"`             // percent-encoded
-	Store    string        `json:"store,omitempty"` // local: Redis fails, and these are the local budgets
-	Override *overrideView `json:"override,omitempty"`
-	Budgets  []budgetsView `json:"budgets"`
-}
-
-// overrideView is the override in force as operators see it.
-type overrideView struct {
-	From   string    `json:"from"`            // config or runtime
-	Limits []string  `json:"limits"`          // as in zoneView
-	Until  time.Time `json:"until,omitzero"`  // by the clock of the instance that set it
-	Error  string    `json:"error,omitempty"` // why the override can't be read; then it has no effect
-}
-
-// budgetsView are the budgets of a key for one alternative of the zone's key.
-type budgetsView struct {
-	Alternative int              `json:"alternative,omitempty"` // from 1; 0 if the zone has one alternative
-	Limits      []limitView      `json:"limits"`
-	Concurrency *concurrencyView `json:"concurrency,omitempty"`
-	Ban         *banView         `json:"ban,omitempty"`
-}
-
-// limitView is a budget as operators see it.
-type limitView struct {
-	Plan      *string `json:"plan,omitempty"`
-	Limit     string  `json:"limit"`
-	Remaining int64   `json:"remaining"`
-	// RetryAfter is how long until one event fits: 0 if one fits now, null if none ever will.
-	RetryAfter *float64 `json:"retry_after_seconds"`
-	ResetAfter float64  `json:"reset_after_seconds"`
-}
-
-// concurrencyView are the slots of a key as operators see them.
-type concurrencyView struct {
-	Limit int64 `json:"limit"`
-	InUse int64 `json:"in_use"`
-}
-
-// banView is the ban of a key as operators see it.
-type banView struct {
-	Banned bool    `json:"banned"`
-	Ends   float64 `json:"ends_after_seconds"`
-}
-
-// deniedKeyView is a recently denied key as operators see it.
-type deniedKeyView struct {
-	Key       *string `json:"key,omitempty"` // percent-encoded; nil for a hashed key
-	Cut       bool    `json:"cut,omitempty"` // Key is only the beginning
-	HashedKey string  `json:"hashed_key,omitempty"`
-	Denied    int64   `json:"denied"`
-	AtLeast   int64   `json:"at_least"`
-}
-
 // listDeniedKeys returns the keys of a zone that this instance denied most lately.
 func (a *adminRequest) listDeniedKeys() (any, error) {
-	list := []deniedKeyView{}
+	list := []adminapi.DeniedKey{}
 	for _, c := range a.zones[0].deniedKeys.list(time.Now()) {
-		v := deniedKeyView{Cut: c.Label.cut, Denied: c.Count, AtLeast: c.Count - c.Excess}
-		if c.Label.hashed {
-			v.HashedKey = c.Label.text
-		} else {
-			key := url.PathEscape(c.Label.text)
-			v.Key = &key
-		}
-		list = append(list, v)
+		list = append(list, adminapi.DeniedKey{ShownKey: c.Label.view(), Denied: c.Count, AtLeast: c.Count - c.Excess})
 	}
 	return list, nil
 }

@@ -9,33 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// zoneSeen is a zone as operators see it.
-type zoneSeen struct {
-	Name        string              `json:"name"`
-	Key         Key                 `json:"key"`
-	IPv4Prefix  int                 `json:"ipv4_prefix"`
-	IPv6Prefix  int                 `json:"ipv6_prefix"`
-	Limits      []string            `json:"limits"`
-	Plan        *planView           `json:"plan"`
-	Override    map[string][]string `json:"override"`
-	Runtime     bool                `json:"runtime_overrides"`
-	Concurrency int64               `json:"concurrency"`
-	Mode        string              `json:"mode"`
-	Factor      string              `json:"factor"`
-	Ban         string              `json:"ban"`
-	Shadow      bool                `json:"shadow"`
-	Enforce     *float64            `json:"enforce"`
-
-	Store        string           `json:"store"`
-	Keys         *int64           `json:"keys"`
-	MaxKeys      int64            `json:"max_keys"`
-	FailingNodes *int             `json:"failing_nodes"`
-	OnStoreError string           `json:"on_store_error"`
-	Requests     map[string]int64 `json:"requests"`
-}
 
 // Operators see the zones.
 func TestAdminZones(t *testing.T) {
@@ -84,20 +60,20 @@ func TestAdminZones(t *testing.T) {
 		return all
 	}
 	identity := fmt.Sprintf("redis %s db 0 key_prefix %q", server.Addr, "caddy_rl")
-	a := zoneSeen{
-		Name: "a", Key: Key{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
+	a := adminapi.Zone{
+		Name: "a", Key: adminapi.Alternatives{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
 		Limits:   []string{"token_bucket 10 1s 20", "fixed_window 100 1h aligned to the clock"},
-		Plan:     &planView{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
+		Plan:     &adminapi.Plan{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
 		Override: map[string][]string{"a%2Fb": {"gcra 7 1s"}, "staff": {"unlimited"}}, Runtime: true,
 		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
 		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
 	}
-	b := zoneSeen{Name: "b", Key: Key{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
-	m := zoneSeen{Name: "c", Key: Key{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
-	want := func(want ...zoneSeen) {
+	b := adminapi.Zone{Name: "b", Key: adminapi.Alternatives{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
+	m := adminapi.Zone{Name: "c", Key: adminapi.Alternatives{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
+	want := func(want ...adminapi.Zone) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			got := seen[[]zoneSeen](t, c, "zones")
+			got := seen[[]adminapi.Zone](t, c, "zones")
 			if reflect.DeepEqual(got, want) {
 				return
 			}
@@ -115,7 +91,7 @@ func TestAdminZones(t *testing.T) {
 	if body := c.operate(t, 200, "GET", "zones", "").body; strings.Contains(body, "hush") {
 		t.Errorf("a secret is there: %s", body)
 	}
-	if v := seen[keyView](t, c, "zones/a/keys/k"); v.Store != "local" {
+	if v := seen[adminapi.Key](t, c, "zones/a/keys/k"); v.Store != "local" {
 		t.Errorf("%+v, want what the local budgets hold", v)
 	}
 	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
@@ -177,10 +153,10 @@ func TestAdminZonesThatDisagree(t *testing.T) {
 	}
 	c := startCaddy(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
 	c.get(t, "/?key=k").want(t, 200)
-	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
-	if zones := seen[[]zoneSeen](t, c, "zones"); len(zones) != 2 {
+	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
+	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 2 {
 		t.Errorf("%+v", zones)
 	}
 	c.operate(t, 204, "DELETE", keyPath("k"), "")
-	seenKey(t, c, "k").wantRemaining(t, "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
+	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
 }

@@ -1,9 +1,11 @@
 package ratelimit
 
 import (
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/topk"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -46,6 +48,15 @@ func newShownKey(secret, key string) shownKey {
 	}
 	text, cut := shortenKey(key)
 	return shownKey{text: text, cut: cut}
+}
+
+// view returns the key for an answer of the admin API.
+func (k shownKey) view() adminapi.ShownKey {
+	if k.hashed {
+		return adminapi.ShownKey{HashedKey: k.text}
+	}
+	text := url.PathEscape(k.text)
+	return adminapi.ShownKey{Key: &text, Cut: k.cut}
 }
 
 // countDeniedKeys counts a denied request for the keys that were denied.

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 )
 
@@ -56,11 +57,11 @@ func validateFence(text string) error {
 	case first[1] == `"type"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
 	case first[1] == `"name"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new([]zoneSeen))
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]adminapi.Zone))
 	case first[1] == `"key"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new([]deniedKeyView))
+		return caddy.StrictUnmarshalJSON([]byte(text), new([]adminapi.DeniedKey))
 	case first[1] == `"zone"`:
-		return caddy.StrictUnmarshalJSON([]byte(text), new(keyView))
+		return caddy.StrictUnmarshalJSON([]byte(text), new(adminapi.Key))
 	}
 	return errors.New("no configuration, which begins with apps, no handler, no body of a denial, which begins with type, and no answer of the admin API")
 }
@@ -194,8 +195,8 @@ func TestAdminReference(t *testing.T) {
 		}
 	}
 	wantRows(t, file, "Zones", zone)
-	wantRows(t, file, "Most denied keys", jsonFields(deniedKeyView{}))
-	wantRows(t, file, "Look at a key", jsonFields(keyView{}, overrideView{}, budgetsView{}, limitView{}, concurrencyView{}, banView{}))
+	wantRows(t, file, "Most denied keys", jsonFields(adminapi.ShownKey{}, adminapi.DeniedKey{}))
+	wantRows(t, file, "Look at a key", jsonFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
 }
 
 // The commands in docs/json.md change the configuration above them as they say, and no

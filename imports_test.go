@@ -41,6 +41,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"redisstore/internal/slots", []string{"algorithms"}, ""},
 		{"internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
 		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
+		{"internal/adminapi", nil, ""},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
 // A value of an address placeholder has one form, as an address or as its network. Other values are
@@ -182,12 +184,12 @@ func TestOverrideOfAddressCannotBeClaimed(t *testing.T) {
 
 		// The operator sees it so, too: the first key is the header's.
 		v := seenKey(t, c, "203.0.113.7")
-		v.wantRemaining(t, "1 gcra 1 1h: 0")
+		wantRemaining(t, v, "1 gcra 1 1h: 0")
 		if v.Override == nil || v.Override.From != "config" {
 			t.Errorf("%+v", v.Override)
 		}
 		v = seenKey(t, c, "192.0.2.1")
-		v.wantRemaining(t, "1 gcra 1 1h: 0")
+		wantRemaining(t, v, "1 gcra 1 1h: 0")
 		if v.Override == nil || v.Override.From != "runtime" {
 			t.Errorf("%+v", v.Override)
 		}
@@ -294,7 +296,7 @@ func TestAdminKeysOfAddresses(t *testing.T) {
 			path, request := "zones/"+zone+"/keys/"+url.PathEscape(key), "/"+zone+"?key="+url.QueryEscape(key)
 			want := func(remaining string) {
 				t.Helper()
-				if got := seen[keyView](t, c, path).remaining()[0]; !strings.HasSuffix(got, remaining) {
+				if got := limitsLeft(seen[adminapi.Key](t, c, path))[0]; !strings.HasSuffix(got, remaining) {
 					t.Errorf("%s: %s, want %s", path, got, remaining)
 				}
 			}

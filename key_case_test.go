@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
@@ -61,11 +62,11 @@ func TestKeyCase(t *testing.T) {
 		}
 		wantKey := func(key string, budgets ...string) {
 			t.Helper()
-			v := seen[keyView](t, c, keyPath(key))
+			v := seen[adminapi.Key](t, c, keyPath(key))
 			if v.Key != "alice" {
 				t.Errorf("the key is %q, want alice", v.Key)
 			}
-			v.wantRemaining(t, budgets...)
+			wantRemaining(t, v, budgets...)
 		}
 		get("Alice", 200)
 		get("aLICE", 200)

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -319,10 +320,10 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 			}
 			_, _ = c.do(test.method, "http://"+c.site+test.path+"?key="+query, "", "Accept-Encoding", "gzip")
 			wantCharge(t, c, test.key, test.key, test.want)
-			if left := seen[keyView](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-40 {
+			if left := seen[adminapi.Key](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-40 {
 				t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
 			}
-			kilobytes := seen[keyView](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
+			kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
 			if want := 1000 - (test.want+999)/1000; kilobytes != want {
 				t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
 			}

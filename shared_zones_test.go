@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
 // twoSites is a Caddyfile with shared zones, and two sites that answer ok. The sites get a directive
@@ -73,7 +75,7 @@ zone login {
 		c.getOther(t, "/").want(t, 429)
 
 		var names []string
-		for _, z := range seen[[]zoneSeen](t, c, "zones") {
+		for _, z := range seen[[]adminapi.Zone](t, c, "zones") {
 			names = append(names, z.Name)
 		}
 		if fmt.Sprint(names) != "[api login]" {

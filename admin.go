@@ -26,6 +26,7 @@ func init() {
 
 // AdminAPI shows zones and keys, and changes the state of keys, at Caddy's admin endpoint:
 //
+//	GET           /rate_limit/status                            the instance and its stores
 //	GET           /rate_limit/zones                             all zones
 //	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately
 //	GET, DELETE   /rate_limit/zones/<zone>/keys/<key>           inspect a key, or reset it
@@ -57,6 +58,7 @@ func (a *AdminAPI) Routes() []caddy.AdminRoute {
 // adminActions are the actions by resource and method. They return the body of the response;
 // nil for none.
 var adminActions = map[string]map[string]func(*adminRequest) (any, error){
+	"status":   {http.MethodGet: (*adminRequest).showStatus},
 	"zones":    {http.MethodGet: (*adminRequest).listZones},
 	"top":      {http.MethodGet: (*adminRequest).listDeniedKeys},
 	"key":      {http.MethodGet: (*adminRequest).inspectKey, http.MethodDelete: (*adminRequest).resetKey},
@@ -80,12 +82,13 @@ func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	if a.app, err = activeApp(); err != nil {
 		return err
 	}
-	if resource != "zones" {
+	aboutZone := resource != "status" && resource != "zones"
+	if aboutZone {
 		if a.zones = a.app.zonesByName[zone]; len(a.zones) == 0 {
 			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", zone, adminPath)
 		}
 	}
-	if resource != "zones" && resource != "top" {
+	if aboutZone && resource != "top" {
 		a.key = a.zones[0].config.foldKey(a.key) // zones of one name agree about key_case
 		if err := a.checkKey(resource == "override" && r.Method == http.MethodPut); err != nil {
 			return adminError(http.StatusBadRequest, "key %w (in a path percent-encoded)", err)
@@ -139,7 +142,7 @@ func activeApp() (*App, error) {
 	return app.(*App), nil
 }
 
-// readAdminPath returns the resource at a path: zones, top, key, override or ban. It also
+// readAdminPath returns the resource at a path: status, zones, top, key, override or ban. It also
 // returns the zone and the key in the path.
 func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
 	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
@@ -147,8 +150,8 @@ func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
 			"the path is not percent-encoded as a whole: encode everything in zone and key but letters, digits and -_.~")
 	}
 	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), adminPath), "/")
-	if len(parts) == 1 && parts[0] == "zones" {
-		return "zones", "", "", nil
+	if len(parts) == 1 && (parts[0] == "status" || parts[0] == "zones") {
+		return parts[0], "", "", nil
 	}
 	if len(parts) >= 3 && parts[0] == "zones" {
 		zone, err = url.PathUnescape(parts[1])
@@ -168,7 +171,7 @@ func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
 	case err != nil:
 		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
 	case resource == "":
-		return "", "", "", adminError(http.StatusNotFound, "no such path: write %[1]szones, or %[1]szones/{zone}/ and one of "+
+		return "", "", "", adminError(http.StatusNotFound, "no such path: write %[1]sstatus, %[1]szones, or %[1]szones/{zone}/ and one of "+
 			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban for the empty key; "+
 			"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban", adminPath)
 	}

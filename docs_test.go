@@ -195,6 +195,7 @@ func TestAdminReference(t *testing.T) {
 		}
 	}
 	wantRows(t, file, "Zones", zone)
+	wantRows(t, file, "The instance", jsonFields(adminapi.Status{}, adminapi.Memory{}, adminapi.Redis{}))
 	wantRows(t, file, "Most denied keys", jsonFields(adminapi.ShownKey{}, adminapi.DeniedKey{}))
 	wantRows(t, file, "Look at a key", jsonFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
 }

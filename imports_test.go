@@ -8,8 +8,6 @@ import (
 	"testing"
 )
 
-const modulePath = "github.com/caddy-rate-limit/caddy-rate-limit"
-
 // goList runs go list and returns its words.
 func goList(t *testing.T, args ...string) []string {
 	t.Helper()

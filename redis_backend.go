@@ -18,6 +18,7 @@ import (
 type backend struct {
 	*store.DenyCache
 	redis     redisstore.Redis
+	health    healthLog
 	outageLog outageLog
 
 	uses atomic.Int64 // the number of such requests, plus 1 while any configuration uses the backend
@@ -26,15 +27,20 @@ type backend struct {
 // newBackend returns a backend that opens no connection yet. It calls logger for each message,
 // because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, error) {
-	b := new(backend)
+	b := &backend{health: newHealthLog()}
 	b.uses.Store(1)
-	clockStepped := func(back time.Duration) {
-		processMetrics.clockSteps.Inc()
-		logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
-	}
-	healthChanged := func(address string, failure error) { b.outageLog.log(logger(), address, failure) }
 	var err error
-	if b.redis, err = redisstore.Open(o, clockStepped, healthChanged); err != nil {
+	b.redis, err = redisstore.Open(o, redisstore.Hooks{
+		ClockStepped: func(back time.Duration) {
+			processMetrics.clockSteps.Inc()
+			logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
+		},
+		HealthChanged: func(address string, failure error) {
+			b.health.observe(b.redis.Stats(), failure)
+			b.outageLog.log(logger(), address, failure)
+		},
+	})
+	if err != nil {
 		return nil, err
 	}
 	b.DenyCache = store.NewDenyCache(b.redis)

@@ -191,7 +191,7 @@ func slotStores(t *testing.T, run func(t *testing.T, budgets store.Store, open f
 		t.Parallel()
 		server := redistest.Start(t)
 		open := func() store.Store {
-			s, err := redisstore.Open(redisstore.Options{Address: server.Addr, Timeout: patient}, nil, nil)
+			s, err := redisstore.Open(redisstore.Options{Address: server.Addr, Timeout: patient}, redisstore.Hooks{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,7 +18,7 @@ func TestAloneEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	s, err := New(Options{Address: silent.Addr().String(), Timeout: 50 * time.Millisecond}, nil)
+	s, err := New(Options{Address: silent.Addr().String(), Timeout: 50 * time.Millisecond}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestTakeAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s, err := redisstore.New(redisstore.Options{Address: redistest.Start(t).Addr, Timeout: 10 * time.Second}, nil)
+	s, err := redisstore.New(redisstore.Options{Address: redistest.Start(t).Addr, Timeout: 10 * time.Second}, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ type clockReading struct {
 }
 
 // observeClock records a reading of the clock of Redis, in the reply to a message sent at an
-// instant. It calls onClockStep if the clock has stepped back by more than a second. The comparison
+// instant. It calls [Hooks.ClockStepped] if the clock has stepped back by more than a second. The comparison
 // is safe from network delays. Redis took this reading after the message was sent. So at least the
 // time from the last reply to sent has passed.
 func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
@@ -27,12 +27,12 @@ func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 		s.lastReading = clockReading{redis: now, local: time.Now()}
 	}
 	s.mu.Unlock()
-	if last.redis == 0 || s.onClockStep == nil {
+	if last.redis == 0 || s.hooks.ClockStepped == nil {
 		return
 	}
 	back := time.Duration(last.redis-now)*time.Microsecond + sent.Sub(last.local)
 	if sent.After(last.local) && back > time.Second {
-		s.onClockStep(back)
+		s.hooks.ClockStepped(back)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // The deadline in the time of Redis is not later than the local deadline.
 func TestNotAfter(t *testing.T) {
-	s := newStore(Options{}, nil, nil)
+	s := newStore(Options{}, nil, Hooks{})
 	const shown algorithms.Micros = 1_790_000_000_000_000
 	s.lastReading = clockReading{redis: shown, local: time.Now()}
 	for _, left := range []time.Duration{-time.Second, 0, 100 * time.Millisecond, time.Hour} {
@@ -27,7 +27,7 @@ func TestNotAfter(t *testing.T) {
 // A queued call is not sent after it has waited for too long, or after its caller has left. It gets
 // its error.
 func TestExpiredCalls(t *testing.T) {
-	s := newStore(Options{Batch: 2}, nil, nil)
+	s := newStore(Options{Batch: 2}, nil, Hooks{})
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	asked := func(ctx context.Context, waited time.Duration) *pendingCall {
@@ -68,7 +68,7 @@ func TestExpiredCalls(t *testing.T) {
 // no second step.
 func TestStaleReplyAfterClockStep(t *testing.T) {
 	steps := 0
-	s := newStore(Options{}, nil, func(time.Duration) { steps++ })
+	s := newStore(Options{}, nil, Hooks{ClockStepped: func(time.Duration) { steps++ }})
 	const before, after algorithms.Micros = 1_790_000_000_000_000, 1_789_000_000_000_000
 	sent := time.Now()
 	s.observeClock(before, sent)

@@ -23,9 +23,8 @@ import (
 // A Cluster queries the slots from any node at first, whenever a node fails, and when a node
 // redirects. It follows a redirect at once.
 type Cluster struct {
-	options     Options
-	onClockStep func(back time.Duration)
-	onChange    func(address string, failure error)
+	options Options
+	hooks   Hooks
 
 	slotNodes  [wire.SlotCount]atomic.Pointer[node] // the node of each slot; nil while unknown
 	slotCounts *slotCounts
@@ -58,11 +57,10 @@ const (
 	moveRetryDelay = 2 * time.Millisecond
 )
 
-// NewCluster returns a Cluster. It opens no connection. onClockStep is as in [New]. onChange, if
-// not nil, is called when a node begins to fail or works again, as [store.NewBreaker] documents,
-// with the node's address. It is called with the address of the options if no node replies with the
-// slots, and when one does again.
-func NewCluster(o Options, onClockStep func(back time.Duration), onChange func(address string, failure error)) (*Cluster, error) {
+// NewCluster returns a Cluster. It opens no connection. [Hooks.HealthChanged] is called for each
+// node, with the node's address. It is called with the address of the options if no node replies
+// with the slots, and when one does again.
+func NewCluster(o Options, hooks Hooks) (*Cluster, error) {
 	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
@@ -73,10 +71,7 @@ func NewCluster(o Options, onClockStep func(back time.Duration), onChange func(a
 	if _, err := o.clientFunc(); err != nil {
 		return nil, err
 	}
-	if onChange == nil {
-		onChange = func(string, error) {}
-	}
-	c := &Cluster{options: o, onClockStep: onClockStep, onChange: onChange, nodes: make(map[string]*node)}
+	c := &Cluster{options: o, hooks: hooks, nodes: make(map[string]*node)}
 	c.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, c.route)
 	c.slotCounts.setMoved = c.setMoved
 	return c, nil

@@ -24,8 +24,8 @@ func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	const timeout = 2 * time.Second
 	var changes sync.Map
-	s, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout}, nil,
-		func(address string, failure error) { changes.Store(address, failure) })
+	s, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout},
+		redisstore.Hooks{HealthChanged: func(address string, failure error) { changes.Store(address, failure) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestClusterFailover(t *testing.T) {
 		}
 	}
 	if _, known := changes.Load(dying.Addr); !known {
-		t.Error("onChange was not called for the failed primary")
+		t.Error("HealthChanged was not called for the failed primary")
 	}
 	if n := s.Failing(); n != 0 {
 		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)

@@ -25,7 +25,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 	if o.Timeout == 0 {
 		o.Timeout, o.DialTimeout = patient, patient
 	}
-	s, err := redisstore.NewCluster(o, nil, nil)
+	s, err := redisstore.NewCluster(o, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		"leave those out": {Address: "h:1", DB: 1},
 	} {
 		o.Cluster = true
-		if _, err := redisstore.NewCluster(o, nil, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
+		if _, err := redisstore.NewCluster(o, redisstore.Hooks{}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

@@ -129,7 +129,7 @@ func TestTLS(t *testing.T) {
 		"cert and key are no pair":                          {Cert: right.Cert, Key: other.Key},
 		"cert and key are no pair in PEM form: tls: failed": {Cert: right.Cert},
 	} {
-		_, err := redisstore.New(redisstore.Options{Address: "h:1", TLS: settings}, nil)
+		_, err := redisstore.New(redisstore.Options{Address: "h:1", TLS: settings}, redisstore.Hooks{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "BEGIN") {
 			t.Errorf("error %v, want %q", err, want)
 		}

@@ -12,7 +12,7 @@ import (
 // Share the budgets of an HTTP handler between all processes that use a Redis. While Redis fails,
 // requests pass.
 func Example() {
-	redis, err := redisstore.Open(redisstore.Options{Address: "127.0.0.1:6379"}, nil, nil)
+	redis, err := redisstore.Open(redisstore.Options{Address: "127.0.0.1:6379"}, redisstore.Hooks{})
 	if err != nil {
 		log.Fatal(err)
 	}

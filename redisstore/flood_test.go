@@ -36,7 +36,7 @@ func TestFloodOfOneKey(t *testing.T) {
 	for _, callers := range []int{64, 256, 4000} {
 		for _, most := range []int64{1, 1000} {
 			t.Run(fmt.Sprint(callers, " callers, costs up to ", most), func(t *testing.T) {
-				redis, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 30 * time.Second}, func(time.Duration) {})
+				redis, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 30 * time.Second}, redisstore.Hooks{})
 				if err != nil {
 					t.Fatal(err)
 				}

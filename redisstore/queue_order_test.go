@@ -21,7 +21,7 @@ import (
 // correction, stays behind it.
 func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Start(t)
-	s, err := New(Options{Address: server.Addr}, nil)
+	s, err := New(Options{Address: server.Addr}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestSilentWithoutConnections(t *testing.T) {
 	}
 	defer hangs.Close()
 	const timeout = 200 * time.Millisecond
-	s, err := New(Options{Address: hangs.Addr().String(), Timeout: timeout}, nil)
+	s, err := New(Options{Address: hangs.Addr().String(), Timeout: timeout}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestSilentWithoutConnections(t *testing.T) {
 
 // A call sent alone that waits for others past its deadline is no fault of Redis.
 func TestAloneExpires(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestAloneExpires(t *testing.T) {
 
 // The end of an expired correction may call the store again.
 func TestExpiredCorrection(t *testing.T) {
-	s := newStore(Options{Batch: 2}, nil, nil)
+	s := newStore(Options{Batch: 2}, nil, Hooks{})
 	ended := make(chan error)
 	old := &pendingCall{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-maxCorrectionQueued - time.Millisecond)}
 	old.onEnd = func(c *pendingCall) {
@@ -153,7 +153,7 @@ func TestExpiredCorrection(t *testing.T) {
 // again.
 func TestNoSetsDuringAnOutage(t *testing.T) {
 	server := redistest.Start(t)
-	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, nil, nil)
+	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestNoSetsDuringAnOutage(t *testing.T) {
 // A take of two keys that waited for a message of one of them stays behind a give-back of the other
 // one that was asked for before it.
 func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

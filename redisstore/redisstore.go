@@ -44,7 +44,7 @@ type Store struct {
 	scriptSet   algorithms.Set // what lastScript can decide
 	lastScript  *redis.Script
 	lastReading clockReading
-	onClockStep func(back time.Duration)
+	hooks       Hooks
 
 	loadMu    sync.Mutex // guards the fields below, and is held while a script is loaded
 	loadTried time.Time  // when a script was last loaded, even without success
@@ -55,10 +55,8 @@ type Store struct {
 	slotCounts *slotCounts
 }
 
-// New returns a Store in one Redis. It opens no connection. onClockStep, if not nil, is called when
-// the clock of Redis has stepped back by more than a second. Budgets then continue from the new
-// time.
-func New(o Options, onClockStep func(back time.Duration)) (*Store, error) {
+// New returns a Store in one Redis. It opens no connection.
+func New(o Options, hooks Hooks) (*Store, error) {
 	o, err := o.Normalized()
 	if err != nil {
 		return nil, err
@@ -67,18 +65,18 @@ func New(o Options, onClockStep func(back time.Duration)) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(o, newClient, onClockStep), nil
+	return newStore(o, newClient, hooks), nil
 }
 
-func newStore(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration)) *Store {
-	s := &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: newQueue(o)}
+func newStore(o Options, newClient func() *redis.Client, hooks Hooks) *Store {
+	s := &Store{options: o, newClient: newClient, hooks: hooks, queue: newQueue(o)}
 	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
 // newNode returns the Store of a node of a cluster. The nodes share slot counts.
-func newNode(o Options, newClient func() *redis.Client, onClockStep func(back time.Duration), counts *slotCounts) *Store {
-	return &Store{options: o, newClient: newClient, onClockStep: onClockStep, queue: newQueue(o), slotCounts: counts}
+func newNode(o Options, newClient func() *redis.Client, hooks Hooks, counts *slotCounts) *Store {
+	return &Store{options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), slotCounts: counts}
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }
@@ -299,6 +297,8 @@ type Redis interface {
 	Check(ctx context.Context) error
 	// Failing returns the number of Redis servers that have failed and get no calls now.
 	Failing() int
+	// Stats returns the state of the Redis at this instant.
+	Stats() Stats
 	// EvictionPolicy returns the eviction policy of a Redis, such as noeviction, and whether its
 	// memory is bounded at all. It returns an error if the user may not run INFO.
 	EvictionPolicy(ctx context.Context) (policy string, bounded bool, err error)
@@ -311,22 +311,16 @@ type Redis interface {
 	Close() error
 }
 
-// Open returns the Redis with these options. It opens no connection. onClockStep is as in [New].
-// onChange, if not nil, is called when the Redis at an address begins to fail, with the failure,
-// and when it works again, with nil.
-func Open(o Options, onClockStep func(back time.Duration), onChange func(address string, failure error)) (Redis, error) {
+// Open returns the Redis with these options. It opens no connection.
+func Open(o Options, hooks Hooks) (Redis, error) {
 	if o.Cluster {
-		return NewCluster(o, onClockStep, onChange)
+		return NewCluster(o, hooks)
 	}
-	s, err := New(o, onClockStep)
+	s, err := New(o, hooks)
 	if err != nil {
 		return nil, err
 	}
-	b := store.NewBreaker(s, func(failure error) {
-		if onChange != nil {
-			onChange(s.Address(), failure)
-		}
-	})
+	b := store.NewBreaker(s, func(failure error) { s.hooks.healthChanged(s.Address(), failure) })
 	s.slotCounts.route = func(string) *Store {
 		if b.Open() {
 			return nil

@@ -25,7 +25,7 @@ func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	if o.Timeout == 0 {
 		o.Timeout, o.DialTimeout = patient, patient
 	}
-	s, err := redisstore.New(o, nil)
+	s, err := redisstore.New(o, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,8 @@ func TestUseAfterClose(t *testing.T) {
 func TestClockStepsBack(t *testing.T) {
 	server := redistest.Start(t)
 	var steps []time.Duration
-	s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: patient}, func(back time.Duration) { steps = append(steps, back) })
+	s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: patient},
+		redisstore.Hooks{ClockStepped: func(back time.Duration) { steps = append(steps, back) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "h:1", Timeout: -1}, "timeout and dial_timeout must be above 0"},
 	}
 	for _, test := range tests {
-		_, err := redisstore.New(test.options, nil)
+		_, err := redisstore.New(test.options, redisstore.Hooks{})
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("%+v: error %v, want %q", test.options, err, test.want)
 		}

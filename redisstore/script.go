@@ -152,6 +152,7 @@ func (s *Store) runScript(
 ) time.Time {
 	began := time.Now()
 	roundTrip(ctx, conns, asking, script, scriptCalls)
+	s.observeRoundTrip(scriptCalls, began)
 	var missing []*scriptCall
 	for _, sc := range scriptCalls {
 		if err := sc.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -174,7 +175,9 @@ func (s *Store) runScript(
 			sc.SetNotAfter(notAfter)
 		}
 		if err == nil {
+			again := time.Now()
 			roundTrip(ctx, conns, asking, script, missing)
+			s.observeRoundTrip(missing, again)
 		}
 	}
 	for _, sc := range scriptCalls {
@@ -228,6 +231,22 @@ func roundTrip(ctx context.Context, conns *connections, asking bool, script *red
 				sc.command.SetErr(err)
 			}
 		}
+	}
+}
+
+// observeRoundTrip calls [Hooks.RoundTrip] for a round trip that began at an instant, if a reply came.
+func (s *Store) observeRoundTrip(scriptCalls []*scriptCall, began time.Time) {
+	if s.hooks.RoundTrip == nil {
+		return
+	}
+	requests, replied := 0, false
+	for _, sc := range scriptCalls {
+		requests += len(sc.calls)
+		err := sc.command.Err()
+		replied = replied || err == nil || errors.As(err, new(redis.Error))
+	}
+	if replied {
+		s.hooks.RoundTrip(time.Since(began), requests)
 	}
 }
 

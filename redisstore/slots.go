@@ -95,6 +95,16 @@ func (counts *slotCounts) parkIfBlocked(s *Store, c *pendingCall) bool {
 	return true
 }
 
+// parkedCalls returns how many calls are parked.
+func (counts *slotCounts) parkedCalls() (n int) {
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	for _, calls := range counts.parked {
+		n += len(calls)
+	}
+	return n
+}
+
 // isUnblocked reports whether the slots of a call may be taken or set now.
 func (counts *slotCounts) isUnblocked(c *pendingCall) bool {
 	counts.mu.Lock()

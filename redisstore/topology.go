@@ -82,8 +82,8 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	o := c.options
 	o.Address = address
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
-	n := &node{cluster: c, Store: newNode(o, newClient, c.onClockStep, c.slotCounts)}
-	n.breaker = store.NewBreaker(n, func(failure error) { c.onChange(address, failure) })
+	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.slotCounts)}
+	n.breaker = store.NewBreaker(n, func(failure error) { c.hooks.healthChanged(address, failure) })
 	c.nodes[address] = n
 	if c.closed {
 		n.close()
@@ -289,7 +289,7 @@ func (c *Cluster) storeSlots(ranges []slotRange) {
 	c.endRefreshLocked()
 	c.mu.Unlock()
 	if failed {
-		c.onChange(c.options.Address, nil)
+		c.hooks.healthChanged(c.options.Address, nil)
 	}
 }
 
@@ -303,7 +303,7 @@ func (c *Cluster) recordRefreshError(failure error) {
 	c.endRefreshLocked()
 	c.mu.Unlock()
 	if first {
-		c.onChange(c.options.Address, failure)
+		c.hooks.healthChanged(c.options.Address, failure)
 	}
 }
 

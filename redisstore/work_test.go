@@ -28,7 +28,7 @@ func TestLeaveSlotsWithoutRedis(t *testing.T) {
 
 // Bans, slots and sets count as work of a message.
 func TestWorkOfSlots(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1", Batch: 1000}, nil)
+	s, err := New(Options{Address: "127.0.0.1:1", Batch: 1000}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestFullMessage(t *testing.T) {
 		"when another one must be":   {before: func(s *Store) { s.slotCounts.countSlots([]store.Request{*taken("other")}) }, slots: slots, want: DefaultBatch},
 		"when a count is set anyway": {before: func(s *Store) { s.queue.calls = []*pendingCall{newSetCall(s.names().Name("k", "s"))} }, slots: slots, want: DefaultBatch},
 	} {
-		s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+		s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestFullMessage(t *testing.T) {
 
 // The bound of a message also holds for takes that only look up an override.
 func TestFullMessageOfOverrides(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, nil)
+	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,7 +149,7 @@ type Status struct {
 	Redis   []Redis   `json:"redis,omitempty"`
 }
 
-// Memory is the store in memory.
+// Memory is the store in memory, together with the local budgets of an outage.
 type Memory struct {
 	Keys       int64 `json:"keys"`
 	MaxKeys    int64 `json:"max_keys"`
@@ -162,8 +162,8 @@ type Redis struct {
 	State        string    `json:"state"`   // up, partly_down for a cluster, or down
 	Since        time.Time `json:"since"`   // when the state began, or when the instance first used the Redis
 	FailingNodes int       `json:"failing_nodes"`
-	Error        string    `json:"error,omitempty"` // the last failure, unless the state is up
-	Queued       int       `json:"queued"`          // requests that wait to be sent
+	Error        string    `json:"error,omitempty"` // the last failure of a server, unless the state is up
+	Queued       int       `json:"queued"`          // requests and corrections that wait to be sent
 	Connections  int       `json:"connections"`
 }
 

@@ -20,7 +20,7 @@ import (
 // openStore opens a store that connects through an audit.
 func openStore(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout}, nil)
+	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout}, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

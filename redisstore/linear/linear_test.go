@@ -80,7 +80,7 @@ func openLinear(t *testing.T) (stores [linearStores]*redisstore.Store, server *r
 	t.Helper()
 	server = redistest.Start(t)
 	for by := range stores {
-		s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 10 * time.Second}, nil)
+		s, err := redisstore.New(redisstore.Options{Address: server.Addr, Timeout: 10 * time.Second}, redisstore.Hooks{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,96 @@
+package redisstore
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Hooks are functions that a store calls while it works. Each of them may be nil. They may be called
+// from several goroutines at once, and must return soon. The zero value observes nothing.
+type Hooks struct {
+	// ClockStepped is called when the clock of a Redis has stepped back by more than a second.
+	// Budgets then continue from the new time.
+	ClockStepped func(back time.Duration)
+	// HealthChanged is called when the Redis at an address begins to fail, with the failure, and
+	// when it works again, with nil. [New] never calls it, because a [Store] has no breaker.
+	HealthChanged func(address string, failure error)
+	// RoundTrip is called for each message to a Redis that got a reply. took is the time from the
+	// request for a connection until the reply. requests is how many requests and corrections the
+	// message had. The messages of one pipeline, as to a node of a cluster, count as one.
+	RoundTrip func(took time.Duration, requests int)
+}
+
+// healthChanged calls HealthChanged.
+func (h *Hooks) healthChanged(address string, failure error) {
+	if h.HealthChanged != nil {
+		h.HealthChanged(address, failure)
+	}
+}
+
+// Stats is the state of a [Redis] at an instant. For a cluster it is about all nodes that are known.
+type Stats struct {
+	Servers int // at least 1
+	Failing int // of the servers: they have failed, and get no calls now
+	Queued  int // requests and corrections that wait to be sent
+	InUse   int // connections that send a message, or wait for its reply
+	Idle    int // connections that are open and unused
+}
+
+// stats returns the state of the store, which is that of one server that doesn't fail.
+func (s *Store) stats() Stats {
+	v := Stats{Servers: 1, Queued: s.queued()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns != nil {
+		pool := s.conns.PoolStats()
+		v.Idle = int(pool.IdleConns)
+		v.InUse = max(int(pool.TotalConns)-v.Idle, 0)
+	}
+	return v
+}
+
+// queued returns how many calls wait to be sent, or for the end of a batch that they must not overtake.
+func (s *Store) queued() int {
+	q := &s.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := len(q.calls)
+	for _, parked := range q.correcting {
+		n += len(parked)
+	}
+	return n
+}
+
+// Stats implements [Redis].
+func (s single) Stats() Stats {
+	v := s.redis.stats()
+	v.Queued += s.redis.slotCounts.parkedCalls()
+	v.Failing = s.Failing()
+	return v
+}
+
+// Stats implements [Redis]. While no slots are known, because no node replied with them, one more
+// server counts, and fails.
+func (c *Cluster) Stats() (sum Stats) {
+	c.mu.Lock()
+	nodes := slices.Collect(maps.Values(c.nodes))
+	if c.refreshErr != nil {
+		sum.Servers++
+		sum.Failing++
+	}
+	c.mu.Unlock()
+	for _, n := range nodes {
+		v := n.stats()
+		sum.Servers++
+		sum.Queued += v.Queued
+		sum.InUse += v.InUse
+		sum.Idle += v.Idle
+		if n.breaker.Open() {
+			sum.Failing++
+		}
+	}
+	sum.Servers = max(sum.Servers, 1)
+	sum.Queued += c.slotCounts.parkedCalls()
+	return sum
+}

@@ -1,0 +1,134 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// status returns the answer of GET /rate_limit/status.
+func (c *caddyProcess) status(t *testing.T) (v adminapi.Status) {
+	t.Helper()
+	r, err := c.do("GET", "http://"+c.admin+"/rate_limit/status", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(r.body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&v); r.StatusCode != 200 || err != nil {
+		t.Fatalf("%d %v: %s", r.StatusCode, err, r.body)
+	}
+	if strings.Contains(r.body, "SECRET") {
+		t.Errorf("a secret is shown: %s", r.body)
+	}
+	return v
+}
+
+// The status has the stores that the configuration uses, and no others.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	before := time.Now().Add(-time.Millisecond)
+	config := "zone api {\n key {query.key}\n gcra 1 1h\n}\n"
+	c := startCaddy(t, strings.Replace(site(config), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\tmemory {\n\tmax_keys 2\n\t}\n\t}", 1))
+	for key := range 5 {
+		c.get(t, fmt.Sprint("/?key=", key))
+	}
+	v := c.status(t)
+	if v.Memory == nil || *v.Memory != (adminapi.Memory{Keys: 2, MaxKeys: 2, Overflowed: 3}) || v.Redis != nil {
+		t.Errorf("in memory: %+v %+v", v.Memory, v.Redis)
+	}
+	if v.Version != "(devel)" && !strings.HasPrefix(v.Version, "v") {
+		t.Errorf("version %q", v.Version)
+	}
+	if v.Started.Before(before) || v.Started.After(time.Now()) {
+		t.Errorf("started %v, want after %v", v.Started, before)
+	}
+	server := redistest.Start(t)
+	c.reload(t, site(config+"redis redis://:SECRET@"+server.Addr+" {\n timeout 30s\n}\non_store_error deny"))
+	if v := c.status(t); v.Memory != nil || len(v.Redis) != 1 || v.Redis[0].Address != server.Addr {
+		t.Errorf("in Redis: %+v %+v", v.Memory, v.Redis)
+	}
+	if later := c.status(t); !later.Started.Equal(v.Started) {
+		t.Errorf("a reload moves the start from %v to %v", v.Started, later.Started)
+	}
+	r, err := c.do("POST", "http://"+c.admin+"/rate_limit/status", "")
+	if err != nil || r.StatusCode != 405 || r.field("Allow") != "GET" {
+		t.Errorf("POST: %v %d, Allow: %s", err, r.StatusCode, r.field("Allow"))
+	}
+}
+
+// A Redis is down as long as it fails, and the status says since when, and why.
+func TestStatusOfRedis(t *testing.T) {
+	long(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
+	c.get(t, "/").want(t, 200)
+	began := time.Time{}
+	wait := func(state string, since time.Time) adminapi.Redis {
+		t.Helper()
+		var v adminapi.Redis
+		eventually(t, "Redis is "+state, func() bool {
+			c.get(t, "/")
+			v = c.status(t).Redis[0]
+			return v.State == state
+		})
+		if v.Since.Before(since.Truncate(time.Millisecond)) || v.Since.After(time.Now()) {
+			t.Errorf("%s since %v, want after %v", state, v.Since, since)
+		}
+		if again := c.status(t).Redis[0]; !again.Since.Equal(v.Since) {
+			t.Errorf("%s since %v and since %v", state, v.Since, again.Since)
+		}
+		return v
+	}
+	if v := wait("up", began); v.Connections < 1 || v.Queued != 0 || v.FailingNodes != 0 || v.Error != "" {
+		t.Errorf("up: %+v", v)
+	}
+	began = time.Now()
+	server.Kill(t)
+	if v := wait("down", began); v.FailingNodes != 1 || v.Error == "" {
+		t.Errorf("down: %+v", v)
+	}
+	began = time.Now()
+	server.Restart(t)
+	if v := wait("up", began); v.FailingNodes != 0 || v.Error != "" {
+		t.Errorf("up again: %+v", v)
+	}
+}
+
+// A cluster is partly down while some of its nodes fail, and down while all do.
+func TestStatusOfCluster(t *testing.T) {
+	long(t)
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	cluster.KeepMasters(t)
+	c := startCaddy(t, site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
+		strings.Join(cluster.Addrs(), " "))))
+	wait := func(state string, failing int) {
+		t.Helper()
+		var v adminapi.Redis
+		eventually(t, "the cluster is "+state, func() bool {
+			for key := range 32 {
+				c.get(t, fmt.Sprint("/?key=", key))
+			}
+			v = c.status(t).Redis[0]
+			return v.State == state && v.FailingNodes == failing
+		})
+		if (v.Error == "") != (failing == 0) {
+			t.Errorf("%s with the failure %q", state, v.Error)
+		}
+	}
+	wait("up", 0)
+	masters := slices.Clone(cluster.Nodes[:3])
+	masters[0].Kill(t)
+	wait("partly_down", 1)
+	masters[1].Kill(t)
+	masters[2].Kill(t)
+	wait("down", 3)
+}

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
@@ -50,7 +52,11 @@ func benchHandlers(tb testing.TB) map[string]caddyhttp.MiddlewareHandler {
 
 // benchRequest returns a function that has a handler serve a request.
 func benchRequest(h caddyhttp.MiddlewareHandler) func() {
-	r := httptest.NewRequest("GET", "/", nil)
+	return benchRequestIn(context.Background(), h)
+}
+
+func benchRequestIn(ctx context.Context, h caddyhttp.MiddlewareHandler) func() {
+	r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
 	r.Header.Set("X-Key", "somebody")
 	w := httptest.NewRecorder()
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
@@ -92,6 +98,56 @@ func TestServeHTTPAllocates(t *testing.T) {
 		if got := testing.AllocsPerRun(1000, serve) - nothing; got > want {
 			t.Errorf("%s: %v allocations, want %v", name, got, want)
 		}
+	}
+}
+
+// traceContext returns a context with a span.
+func traceContext(tb testing.TB, sampler sdktrace.Sampler) context.Context {
+	tb.Helper()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler))
+	ctx, span := provider.Tracer("test").Start(context.Background(), "request")
+	if span.IsRecording() != (sampler == sdktrace.AlwaysSample()) {
+		tb.Fatalf("%v: the span is recorded: %v", sampler, span.IsRecording())
+	}
+	return ctx
+}
+
+// BenchmarkTracing is the handler in requests without a span, with one that isn't sampled, and with one
+// that is.
+func BenchmarkTracing(b *testing.B) {
+	h := loadHandler(b, `"z":{"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
+	for _, test := range []struct {
+		name string
+		ctx  context.Context
+	}{
+		{"none", context.Background()},
+		{"unsampled", traceContext(b, sdktrace.NeverSample())},
+		{"sampled", traceContext(b, sdktrace.AlwaysSample())},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			b.ReportAllocs()
+			serve := benchRequestIn(test.ctx, h)
+			for b.Loop() {
+				serve()
+			}
+		})
+	}
+}
+
+// A span that isn't sampled costs no allocation.
+func TestUnsampledSpanAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations can't be counted")
+	}
+	h := loadHandler(t, `"z":{"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
+	without := testing.AllocsPerRun(1000, benchRequest(h))
+	with := testing.AllocsPerRun(1000, benchRequestIn(traceContext(t, sdktrace.NeverSample()), h))
+	if with != without {
+		t.Errorf("%v allocations with a span that isn't sampled, want %v", with, without)
+	}
+	sampled := testing.AllocsPerRun(1000, benchRequestIn(traceContext(t, sdktrace.AlwaysSample()), h))
+	if sampled <= without {
+		t.Errorf("%v allocations with a span that is sampled: nothing is measured", sampled)
 	}
 }
 

@@ -131,6 +131,7 @@ var errClientGone = errors.New("the client left while its request was delayed")
 // hold delays the request, which is allowed and charged, until its time has come. If the client
 // leaves before, hold gives back the charges.
 func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) error {
+	defer state.trace.waitForLimit(ctx)()
 	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
 	defer timer.Stop()
 	for i := range state.entries {

@@ -21,6 +21,8 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestSta
 	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
 	state.countDeniedKeys()
 	state.logDenial(r, e, denial{wait: wait})
+	reason, _ := e.denialReason()
+	state.trace.setDenial(e.zone, reason)
 	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {
 		return nil
 	}
@@ -91,7 +93,7 @@ func (h *Handler) handleStoreError(w http.ResponseWriter, r *http.Request, next 
 		return h.respondWithStatus(w, r, statusClientClosedRequest)
 	}
 	for i := range state.entries {
-		state.entries[i].zone.metrics.countOutcome(outcomeError)
+		state.countOutcome(state.entries[i].zone, outcomeError)
 	}
 	h.reportStoreFailure(err)
 	allow := h.storeErrorPolicy.mode == "allow" || !state.hasEnforcedZone()

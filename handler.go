@@ -16,6 +16,7 @@ import (
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	state := h.newRequestState(repl)
+	state.trace = newRequestTrace(r.Context())
 	defer func() { state.releaseBody(w, r, err) }()
 	defer state.finish() // first, because releaseBody may wait for the body
 	var storeError error
@@ -71,7 +72,9 @@ func (h *Handler) decide(ctx context.Context, state *requestState) error {
 		// If the client leaves, the charges must be known all the same, to be given back.
 		takeCtx = context.WithoutCancel(ctx)
 	}
-	allowed, took, err := state.take(ctx, takeCtx)
+	decisionCtx, span := state.trace.startDecision(ctx)
+	allowed, took, err := state.take(decisionCtx, takeCtx)
+	state.trace.endDecision(ctx, span, state, err)
 	if err != nil {
 		return err
 	}

@@ -118,12 +118,16 @@ func registerMetrics(registry prometheus.Registerer) error {
 
 // countStoreError counts an error of the store by its reason.
 func countStoreError(err error) {
-	reason := "other"
+	processMetrics.storeErrors.WithLabelValues(storeErrorReason(err)).Inc()
+}
+
+// storeErrorReason returns the reason of an error of the store: a short word.
+func storeErrorReason(err error) string {
 	var failed *store.Error
 	if errors.As(err, &failed) {
-		reason = failed.Reason
+		return failed.Reason
 	}
-	processMetrics.storeErrors.WithLabelValues(reason).Inc()
+	return "other"
 }
 
 // outcomeLabel is the outcome of a request in a zone, as a label of metrics.
@@ -155,8 +159,16 @@ func (state *requestState) countOutcomes(took time.Duration) {
 		}
 		if label, ok := e.outcomeLabel(state.allowed); ok {
 			e.zone.metrics.countDecision(label, took)
+			state.trace.setOutcome(e.zone, label)
+			state.trace.setRemaining(e)
 		}
 	}
+}
+
+// countOutcome counts an outcome in a zone without a decision of the store.
+func (state *requestState) countOutcome(z *zone, label outcomeLabel) {
+	z.metrics.countOutcome(label)
+	state.trace.setOutcome(z, label)
 }
 
 // outcomeLabel returns the outcome of a decided request in the zone. If the store didn't ask

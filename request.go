@@ -25,6 +25,7 @@ type requestState struct {
 	request      *http.Request   // whose body placeholders may read
 	body         *requestBody    // nil until a zone needs it
 	bodyError    *bodyError      // why the zone being collected can't read the body
+	trace        *requestTrace   // nil if the request isn't traced
 	watchedZones uint64          // bit i: the handler's zone i has placeholders that later handlers may set
 
 	// Several handlers can evaluate a request. The replacer of the request knows the state of
@@ -93,7 +94,7 @@ func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attemp
 		switch {
 		case err != nil:
 		case exempt && matches && attempt == 0:
-			z.metrics.countOutcome(outcomeExempt)
+			state.countOutcome(z, outcomeExempt)
 		case exempt:
 		case matches:
 			state.checkKeySource(i, r)
@@ -153,7 +154,7 @@ func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Rep
 		request.Shadow = true // an unlimited key passes also while the store fails
 	default:
 		if attempt == 0 {
-			z.metrics.countOutcome(outcomeOverridden)
+			state.countOutcome(z, outcomeOverridden)
 		}
 		return nil
 	}

@@ -381,7 +381,8 @@ func (h *Handler) denyBody(w http.ResponseWriter, r *http.Request, state *reques
 		return h.respondWithStatus(w, r, denied.status)
 	}
 	z := denied.zone
-	z.metrics.countOutcome(outcomeBadBody)
+	state.countOutcome(z, outcomeBadBody)
+	state.trace.setDenial(z, denied.reason)
 	if count := z.body.logs[denied.bodyError].due(bodyLogInterval); count > 0 {
 		z.logger.Warn("a zone denied a request because it could not read the body",
 			zap.String("zone", z.name), zap.String("reason", denied.reason), zap.Int64("count", count))

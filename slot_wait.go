@@ -146,6 +146,7 @@ func (state *requestState) awaitTurn(ctx context.Context, w *slotWaiter) error {
 			e.zone.delay.queue().awaitSlot(e.Key)
 		}
 	}
+	state.trace.waitForSlot(ctx)
 	err := state.handler.slotLines.awaitTurn(ctx, w)
 	waited := time.Since(state.came).Microseconds()
 	for i := range state.entries {

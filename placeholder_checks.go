@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 )
 
@@ -270,7 +271,7 @@ func (sources *placeholderSources) suggestion(name string) string {
 	slices.Sort(candidates[len(commonNames):])
 	candidates = slices.DeleteFunc(candidates, func(candidate string) bool { return !strings.HasPrefix(candidate, name[:min(len(name), 1)]) })
 	best := ""
-	if i := closestName(name, candidates, min(len(name)/3, 2)); i >= 0 {
+	if i := closest.Index(name, candidates, min(len(name)/3, 2)); i >= 0 {
 		best = candidates[i]
 	} else {
 		words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return c == '_' || c == '.' || c == '-' })

@@ -11,6 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 )
 
 // A shared zone is a zone of the app: in a Caddyfile, of the global option rate_limit. Any number of
@@ -215,7 +217,7 @@ func unknownZoneError(name string, names []string, declares, remedy string) erro
 	for i, other := range names {
 		lower[i] = strings.ToLower(other)
 	}
-	if i := closestName(strings.ToLower(name), lower, min((len(name)+1)/3, 3)); i >= 0 {
+	if i := closest.Index(strings.ToLower(name), lower, min((len(name)+1)/3, 3)); i >= 0 {
 		meant = fmt.Sprintf(" (did you mean %s?)", names[i])
 	}
 	return fmt.Errorf("there is no shared zone %q%s: %s %s", name, meant, declares, strings.Join(names, ", "))

@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 )
 
 // This file makes errors about likely mistakes, with the correction. No error text of the module
@@ -99,46 +100,10 @@ func suggest(name string, names []string) string {
 	for i, other := range names {
 		bare[i] = letters.Replace(other)
 	}
-	if i := closestName(letters.Replace(strings.ToLower(name)), bare, min((len(name)+1)/3, 3)); i >= 0 {
+	if i := closest.Index(letters.Replace(strings.ToLower(name)), bare, min((len(name)+1)/3, 3)); i >= 0 {
 		return names[i]
 	}
 	return ""
-}
-
-// closestName returns the index of the name with the least edit distance, or -1 if all distances
-// are above maxDistance.
-func closestName(name string, names []string, most int) int {
-	best := -1
-	for i, other := range names {
-		if d := distance(name, other); d <= most {
-			best, most = i, d-1
-		}
-	}
-	return best
-}
-
-// distance returns the edit distance of two texts: how many letters have to be inserted, left
-// out, replaced, or swapped with the next one.
-func distance(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			switch {
-			case i == 0 || j == 0:
-				rows[i][j] = i + j
-				continue
-			case a[i-1] == b[j-1]:
-				rows[i][j] = rows[i-1][j-1]
-			default:
-				rows[i][j] = 1 + min(rows[i-1][j], rows[i][j-1], rows[i-1][j-1])
-			}
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
 }
 
 // optionBlock is a block of a Caddyfile and the names of its options.

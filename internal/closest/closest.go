@@ -1,0 +1,38 @@
+// Package closest finds the name that was probably meant.
+package closest
+
+// Index returns the index of the name with the least edit distance, or -1 if all distances are
+// above most.
+func Index(name string, names []string, most int) int {
+	best := -1
+	for i, other := range names {
+		if d := distance(name, other); d <= most {
+			best, most = i, d-1
+		}
+	}
+	return best
+}
+
+// distance returns the edit distance of two texts: how many letters have to be inserted, left
+// out, replaced, or swapped with the next one.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			switch {
+			case i == 0 || j == 0:
+				rows[i][j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				rows[i][j] = rows[i-1][j-1]
+			default:
+				rows[i][j] = 1 + min(rows[i-1][j], rows[i][j-1], rows[i-1][j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

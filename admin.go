@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -28,13 +27,16 @@ func init() {
 //
 //	GET           /rate_limit/status                            the instance and its stores
 //	GET           /rate_limit/zones                             all zones
+//	GET           /rate_limit/zones/<zone>                      one zone
 //	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately
+//	GET           /rate_limit/zones/<zone>/bans                 the bans in force
+//	GET           /rate_limit/zones/<zone>/overrides            the overrides
 //	GET, DELETE   /rate_limit/zones/<zone>/keys/<key>           inspect a key, or reset it
 //	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/override  limits at run time
 //	PUT, DELETE   /rate_limit/zones/<zone>/keys/<key>/ban       deny all requests
 //
-// Zones and keys are percent-encoded. The empty key is at keys/, its override and ban at
-// /rate_limit/zones/<zone>/override and ban.
+// Zones and keys are percent-encoded. The key can be a parameter instead: keys?key=<key>,
+// override?key=<key> and ban?key=<key>. The empty key is also at keys/, override and ban.
 //
 // AdminAPI has no state: Caddy creates the admin endpoint of a configuration before it accepts
 // the configuration. So each request looks up the configuration in force.
@@ -55,46 +57,34 @@ func (a *AdminAPI) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{{Pattern: adminPath, Handler: a}}
 }
 
-// adminActions are the actions by resource and method. They return the body of the response;
-// nil for none.
-var adminActions = map[string]map[string]func(*adminRequest) (any, error){
-	"status":   {http.MethodGet: (*adminRequest).showStatus},
-	"zones":    {http.MethodGet: (*adminRequest).listZones},
-	"top":      {http.MethodGet: (*adminRequest).listDeniedKeys},
-	"key":      {http.MethodGet: (*adminRequest).inspectKey, http.MethodDelete: (*adminRequest).resetKey},
-	"override": {http.MethodPut: (*adminRequest).setOverride, http.MethodDelete: (*adminRequest).removeOverride},
-	"ban":      {http.MethodPut: (*adminRequest).banKey, http.MethodDelete: (*adminRequest).unbanKey},
-}
-
 // ServeHTTP implements [caddy.AdminHandler].
 func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	resource, zone, key, err := readAdminPath(r.URL)
+	resource, a, err := readAdminURL(r.URL)
 	if err != nil {
 		return err
 	}
-	action := adminActions[resource][r.Method]
+	action := resource.actions[r.Method]
 	if action == nil {
-		methods := strings.Join(slices.Sorted(maps.Keys(adminActions[resource])), ", ")
+		methods := strings.Join(slices.Sorted(maps.Keys(resource.actions)), ", ")
 		w.Header().Set("Allow", methods)
-		return adminError(http.StatusMethodNotAllowed, "there is no %s here: use one of %s", r.Method, methods)
+		return adminError(http.StatusMethodNotAllowed, "%s doesn't work on %s: use one of %s", r.Method, adminPath+resource.form, methods)
 	}
-	a := &adminRequest{ctx: r.Context(), key: key}
+	a.ctx = r.Context()
 	if a.app, err = activeApp(); err != nil {
 		return err
 	}
-	aboutZone := resource != "status" && resource != "zones"
-	if aboutZone {
-		if a.zones = a.app.zonesByName[zone]; len(a.zones) == 0 {
-			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", zone, adminPath)
+	if resource.has("{zone}") {
+		if a.zones = a.app.zonesByName[a.zone]; len(a.zones) == 0 {
+			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", a.zone, adminPath)
 		}
 	}
-	if aboutZone && resource != "top" {
+	if a.hasKey {
 		a.key = a.zones[0].config.foldKey(a.key) // zones of one name agree about key_case
-		if err := a.checkKey(resource == "override" && r.Method == http.MethodPut); err != nil {
-			return adminError(http.StatusBadRequest, "key %w (in a path percent-encoded)", err)
+		if err := a.checkKey(false); err != nil {
+			return adminError(http.StatusBadRequest, "key %w (percent-encoded)", err)
 		}
 	}
-	if r.Method == http.MethodPut {
+	if r.Method == http.MethodPut || r.Method == http.MethodPost {
 		if a.body, err = readAdminBody(w, r); err != nil {
 			return err
 		}
@@ -142,42 +132,6 @@ func activeApp() (*App, error) {
 	return app.(*App), nil
 }
 
-// readAdminPath returns the resource at a path: status, zones, top, key, override or ban. It also
-// returns the zone and the key in the path.
-func readAdminPath(u *url.URL) (resource, zone, key string, err error) {
-	if u.RawPath != "" && u.EscapedPath() != u.RawPath { // EscapedPath ignores a RawPath that is not valid
-		return "", "", "", adminError(http.StatusBadRequest,
-			"the path is not percent-encoded as a whole: encode everything in zone and key but letters, digits and -_.~")
-	}
-	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), adminPath), "/")
-	if len(parts) == 1 && (parts[0] == "status" || parts[0] == "zones") {
-		return parts[0], "", "", nil
-	}
-	if len(parts) >= 3 && parts[0] == "zones" {
-		zone, err = url.PathUnescape(parts[1])
-		switch rest := parts[2:]; {
-		case len(rest) == 1 && (rest[0] == "top" || rest[0] == "override" || rest[0] == "ban"):
-			resource = rest[0]
-		case len(rest) == 2 && rest[0] == "keys":
-			resource = "key"
-		case len(rest) == 3 && rest[0] == "keys" && (rest[2] == "override" || rest[2] == "ban"):
-			resource = rest[2]
-		}
-		if len(parts) > 3 && err == nil {
-			key, err = url.PathUnescape(parts[3])
-		}
-	}
-	switch {
-	case err != nil:
-		return "", "", "", adminError(http.StatusBadRequest, "the path: %w", err)
-	case resource == "":
-		return "", "", "", adminError(http.StatusNotFound, "no such path: write %[1]sstatus, %[1]szones, or %[1]szones/{zone}/ and one of "+
-			"top, keys/{key}, keys/{key}/override, keys/{key}/ban, and override and ban for the empty key; "+
-			"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban", adminPath)
-	}
-	return resource, zone, key, nil
-}
-
 // maxAdminBody is the maximum length of a body in bytes.
 const maxAdminBody = 64 << 10
 
@@ -194,11 +148,15 @@ func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
 
 // adminRequest is a request of an operator.
 type adminRequest struct {
-	ctx   context.Context
-	app   *App
-	zones []*zone // with the name in the path, at least one
-	key   string
-	body  string
+	ctx    context.Context
+	app    *App
+	zone   string  // the name in the path
+	zones  []*zone // with this name, at least one
+	key    string
+	hasKey bool
+	limit  int    // of a list
+	cursor string // of a list
+	body   string
 }
 
 // checkKey rejects a key that no request can have. If override is set, it also rejects a key that
@@ -271,6 +229,9 @@ func (a *adminRequest) resetKey() (any, error) {
 
 // setOverride sets the run-time override of a key.
 func (a *adminRequest) setOverride() (any, error) {
+	if err := a.checkKey(true); err != nil {
+		return nil, adminError(http.StatusBadRequest, "key %w (percent-encoded)", err)
+	}
 	var body struct {
 		LimitSet
 		TTL *caddy.Duration `json:"ttl"`

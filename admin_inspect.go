@@ -126,12 +126,9 @@ func (z *zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets
 		v = &adminapi.Override{From: "config", Limits: override.limitTexts()}
 	}
 	if runtime != "" {
-		stored, err := z.compileStoredOverride(runtime)
-		if err != nil {
-			v = &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}
-		} else {
-			o, _ := parseStoredOverride(runtime)
-			override, v = stored, &adminapi.Override{From: "runtime", Limits: stored.limitTexts(), Until: o.Until}
+		v = z.viewStoredOverride(runtime)
+		if stored, err := z.compileStoredOverride(runtime); err == nil {
+			override = stored
 		}
 	}
 	for i := range z.keys {
@@ -142,6 +139,16 @@ func (z *zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets
 		}
 	}
 	return v, sets
+}
+
+// viewStoredOverride returns a run-time override in force as operators see it.
+func (z *zone) viewStoredOverride(text string) *adminapi.Override {
+	set, err := z.compileStoredOverride(text)
+	if err != nil {
+		return &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}
+	}
+	o, _ := parseStoredOverride(text) // compileStoredOverride has parsed it
+	return &adminapi.Override{From: "runtime", Limits: set.limitTexts(), Until: o.Until}
 }
 
 // distinctLimits returns the limits of all these sets for one alternative, each limit once.

@@ -339,8 +339,8 @@ func TestAdminSeveralHandlers(t *testing.T) {
 		c.get(t, "/b?key=k").want(t, 429)
 	}
 	c.operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"1ms"}`)
-	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans
-	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 1 {
+	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans, and marks those by operators
+	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
 		t.Errorf("%q %v", state, err)
 	}
 }

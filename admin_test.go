@@ -161,12 +161,11 @@ func TestAdminErrors(t *testing.T) {
 		method, path, body string
 		says               string
 	}{
-		{404, "GET", "", "", "no such path: write /rate_limit/zones"},
+		{404, "GET", "", "", "no such path: write /rate_limit/ and one of zones, zones/{zone}, zones/{zone}/top,"},
 		{404, "GET", "nothing", "", "no such path"},
 		{404, "GET", "zones/", "", "no such path"},
-		{404, "GET", "zones/api", "", "no such path"},
 		{404, "GET", "zones/api/", "", "no such path"},
-		{404, "GET", "zones/api/keys", "", "no such path"},
+		{400, "GET", "zones/api/keys", "", "it takes a key: write keys?key={key} or keys/{key}"},
 		{404, "GET", "zones/api/keys/k/", "", "no such path"},
 		{404, "GET", "zones/api/keys/k/top", "", "no such path"},
 		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "keys/203.0.113.0%2F24/ban"},

@@ -38,8 +38,16 @@ func (v zoneView) MarshalJSON() ([]byte, error) {
 // listZones returns the zones of the configuration, by name. Zones with one name are listed once
 // if their views are the same.
 func (a *adminRequest) listZones() (any, error) {
+	return a.viewZones(slices.Sorted(maps.Keys(a.app.zonesByName)))
+}
+
+// showZone returns the entries of the list of zones with the name in the path.
+func (a *adminRequest) showZone() (any, error) { return a.viewZones([]string{a.zone}) }
+
+// viewZones returns the entries of the list of zones with these names.
+func (a *adminRequest) viewZones(names []string) (any, error) {
 	counts, list := requestCounts(), []zoneView{}
-	for _, name := range slices.Sorted(maps.Keys(a.app.zonesByName)) {
+	for _, name := range names {
 		first, seen := len(list), make(map[viewedZone]bool)
 		for _, z := range a.app.zonesByName[name] {
 			if seen[z.viewed()] { // hundreds of handlers can have a shared zone

@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 )
@@ -26,9 +27,8 @@ type Ban struct {
 	Max Micros
 }
 
-// banLevels is one more than the largest level. The level is the number of bans, up to 63: further
-// bans don't double.
-const banLevels = 64
+// maxBanLevel is the largest level. The level is the number of bans: further bans don't double.
+const maxBanLevel = 63
 
 // Check returns an error if the ban can't be counted. The error names the setting, its value
 // and what to write instead.
@@ -60,8 +60,9 @@ type BanCheck struct {
 	Ban *Ban
 	// State: A is the start of the window, in µs: the first denial that counts. If no denial has
 	// counted since the last ban began, A is the beginning of that ban. B is the end of the last
-	// ban, in µs. C is the number of denials that count, times banLevels, plus the level. Without
-	// denials A starts no window, and without bans B means nothing.
+	// ban, in µs. C is the number of denials that count, whether an operator began the last ban,
+	// and the level: see packBan. Without denials A starts no window, and without bans B means
+	// nothing.
 	//
 	// A is the newest instant; B can be ahead of A by the duration of a ban. If the clock is
 	// more than a second behind A, A becomes now, and B moves with it.
@@ -71,7 +72,22 @@ type BanCheck struct {
 
 	start, ends    Micros
 	denials, level int64
+	byOperator     bool
 	steppedBack    bool
+}
+
+// packBan returns the C of a state.
+func packBan(denials int64, byOperator bool, level int64) int64 {
+	operator := int64(0)
+	if byOperator {
+		operator = 1
+	}
+	return denials<<7 | operator<<6 | level
+}
+
+// unpackBan returns the parts of the C of a state.
+func unpackBan(c int64) (denials int64, byOperator bool, level int64) {
+	return c >> 7, c>>6&1 == 1, c & maxBanLevel
 }
 
 // BanDecision is the decision of a ban about one request.
@@ -92,7 +108,7 @@ func (c *BanCheck) stands() bool { return c != nil && c.Decision.Stands }
 func banKeepUntil(b *Ban, s *State) Micros {
 	window, maxDuration := b.Window, b.Max
 	start, ends := s.A, s.B
-	denials, level := s.C/banLevels, s.C%banLevels
+	denials, _, level := unpackBan(s.C)
 	keepUntil := start
 	if denials > 0 {
 		keepUntil = start + window
@@ -106,7 +122,7 @@ func banKeepUntil(b *Ban, s *State) Micros {
 func (c *BanCheck) decide(now Micros) {
 	window, maxDuration := c.Ban.Window, c.Ban.Max
 	start, ends := c.State.A, c.State.B
-	denials, level := c.State.C/banLevels, c.State.C%banLevels
+	denials, byOperator, level := unpackBan(c.State.C)
 	c.steppedBack = start-now > stepBack
 	if c.steppedBack {
 		start, ends = now, ends-start+now
@@ -115,9 +131,9 @@ func (c *BanCheck) decide(now Micros) {
 		start, denials = 0, 0
 	}
 	if level == 0 || now >= ends+maxDuration {
-		ends, level = 0, 0
+		ends, level, byOperator = 0, 0, false
 	}
-	c.start, c.ends, c.denials, c.level = start, ends, denials, level
+	c.start, c.ends, c.denials, c.byOperator, c.level = start, ends, denials, byOperator, level
 	c.Decision = BanDecision{Stands: ends > now}
 }
 
@@ -134,8 +150,8 @@ func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 			for range c.level {
 				duration = min(2*duration, maxDuration)
 			}
-			c.start, c.denials = now, 0
-			c.ends, c.level = now+duration, min(c.level+1, banLevels-1)
+			c.start, c.denials, c.byOperator = now, 0, false
+			c.ends, c.level = now+duration, min(c.level+1, maxBanLevel)
 			c.Decision.Began = true
 		}
 	}
@@ -149,7 +165,7 @@ func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 		c.Decision.ResetAfter = max(c.Decision.ResetAfter, c.ends+maxDuration-now)
 	}
 	if counts || c.steppedBack && !isPeek {
-		*c.State = State{A: c.start, B: c.ends, C: c.denials*banLevels + c.level}
+		*c.State = State{A: c.start, B: c.ends, C: packBan(c.denials, c.byOperator, c.level)}
 	}
 }
 
@@ -160,6 +176,43 @@ func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 func (b *Ban) Begin(s *State, now, span Micros) (reset Micros) {
 	c := BanCheck{Ban: b, State: s}
 	c.decide(now)
-	s.A, s.B, s.C = now, now+span, min(c.level+1, banLevels-1)
+	s.A, s.B, s.C = now, now+span, packBan(0, true, min(c.level+1, maxBanLevel))
 	return span + b.Max
+}
+
+// StandingBan is a ban that is in force.
+type StandingBan struct {
+	// EndsAfter is the time until the ban ends.
+	EndsAfter Micros
+	// ByOperator reports whether an operator began the ban: see [Ban.Begin]. Otherwise denials did.
+	ByOperator bool
+}
+
+// StandingBan returns the ban that is in force in the state of a ban. ok is false if there is none.
+// The result is the same for every [Ban].
+func (s *State) StandingBan(now Micros) (ban StandingBan, ok bool) {
+	ends := s.B
+	if s.A-now > stepBack {
+		ends -= s.A - now
+	}
+	_, byOperator, level := unpackBan(s.C)
+	if level == 0 || ends <= now {
+		return StandingBan{}, false
+	}
+	return StandingBan{EndsAfter: ends - now, ByOperator: byOperator}, true
+}
+
+// ParseBanState returns the state of a ban as ban.lua stores it. ok is false if the text is something
+// else.
+func ParseBanState(stored string) (s State, ok bool) {
+	if len(stored) != 3*8 {
+		return State{}, false
+	}
+	for i, n := range []*int64{&s.A, &s.B, &s.C} {
+		*n = int64(binary.LittleEndian.Uint64([]byte(stored[8*i:])))
+		if *n < 0 || *n > Forever {
+			return State{}, false
+		}
+	}
+	return s, true
 }

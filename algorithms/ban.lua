@@ -1,12 +1,13 @@
 
 -- ban: see ban.go.
 --
--- state   start (µs), ends (µs), packed (denials·64 + level)
+-- state   start (µs), ends (µs), packed (denials·128 + operator·64 + level)
+--         operator is 1 if an operator began the last ban
 -- ban     1 after, 2 window, 3 duration, 4 max_duration
 local function ban_keep_until(ban, start, ends, packed)
   local window, max_duration = ban[2], ban[4]
   local keep_until = start
-  if packed >= 64 then
+  if packed >= 128 then
     keep_until = start + window
   end
   if packed % 64 > 0 then
@@ -25,7 +26,7 @@ end
 local function ban_decide(ban, k, now)
   local window, max_duration = ban[2], ban[4]
   local start, ends, packed = load(ban, k, 3)
-  local denials, level = floor(packed / 64), packed % 64
+  local denials, by_operator, level = floor(packed / 128), floor(packed / 64) % 2, packed % 64
   ban.stepped_back = start - now > step_back
   if ban.stepped_back then
     start, ends = now, ends - start + now
@@ -34,9 +35,9 @@ local function ban_decide(ban, k, now)
     start, denials = 0, 0
   end
   if level == 0 or now >= ends + max_duration then
-    ends, level = 0, 0
+    ends, level, by_operator = 0, 0, 0
   end
-  ban.start, ban.ends, ban.denials, ban.level, ban.stands = start, ends, denials, level, ends > now
+  ban.start, ban.ends, ban.denials, ban.by_operator, ban.level, ban.stands = start, ends, denials, by_operator, level, ends > now
   return ban.stands
 end
 
@@ -57,14 +58,14 @@ local function ban_commit(ban, k, now, limits_deny, is_peek)
       for _ = 1, ban.level do
         duration = min(2 * duration, max_duration)
       end
-      ban.start, ban.denials = now, 0
+      ban.start, ban.denials, ban.by_operator = now, 0, 0
       ban.ends, ban.level = now + duration, min(ban.level + 1, 63)
       began = 1
     end
   end
   local ends_after = max(ban.ends - now, 0)
   if counts or ban.stepped_back and not is_peek then
-    ban_save(ban, k, ban.start, ban.ends, ban.denials * 64 + ban.level)
+    ban_save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level)
   end
   return began, ends_after
 end
@@ -72,5 +73,5 @@ end
 -- Begin a ban that stands for span from now on.
 local function ban_begin(ban, k, now, span)
   ban_decide(ban, k, now)
-  ban_save(ban, k, now, now + span, min(ban.level + 1, 63))
+  ban_save(ban, k, now, now + span, 64 + min(ban.level + 1, 63))
 end

@@ -235,6 +235,15 @@ func (b *Breaker) Change(ctx context.Context, c Change) error {
 	return b.Do(func() error { return b.store.Change(ctx, c) })
 }
 
+// List implements [Store]. While the Breaker is open, List fails at once. The error of a list isn't
+// counted, because requests can still be decided, for example if the user may not list keys.
+func (b *Breaker) List(ctx context.Context, l Listing) (Page, error) {
+	if b.Open() {
+		return Page{}, &Error{Reason: ReasonOpen, Err: ErrOpen}
+	}
+	return b.store.List(ctx, l)
+}
+
 // Do calls ask, counts its error, and returns it. ask asks the store. If the Breaker is open, Do
 // doesn't call ask.
 func (b *Breaker) Do(ask func() error) error {

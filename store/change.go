@@ -49,6 +49,7 @@ func (tx *transaction) change(c Change) {
 	for _, ban := range c.Ban {
 		e := tx.find(0, tx.shared.zones.zone(c.Zone), ban.ID)
 		reset := ban.Begin(&e.state, tx.now, c.BanFor)
+		e.label = newBanLabel(c.Key, ban.ID)
 		tx.save(&e, tx.now+reset)
 	}
 	if c.Override != nil {

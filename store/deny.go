@@ -391,6 +391,9 @@ func (c *DenyCache) Correct(corrections []Correction, failed func(error)) {
 	}
 }
 
+// List implements [Store].
+func (c *DenyCache) List(ctx context.Context, l Listing) (Page, error) { return c.store.List(ctx, l) }
+
 // Change implements [Store]. It forgets the denials of the key in the zone.
 func (c *DenyCache) Change(ctx context.Context, change Change) error {
 	err := c.store.Change(ctx, change)

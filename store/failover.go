@@ -130,6 +130,9 @@ func (f *Failover) orChargeLocally(corrections []Correction, failed func(error))
 // Change implements [Store]. It changes only the main store.
 func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.Change(ctx, c) }
 
+// List implements [Store]. It lists only what the main store has.
+func (f *Failover) List(ctx context.Context, l Listing) (Page, error) { return f.store.List(ctx, l) }
+
 // localStore is a [Store] that passes requests on with the Share of their limits and slots.
 type localStore struct{ Store }
 

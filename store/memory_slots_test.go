@@ -17,7 +17,7 @@ import (
 // Keys that find no room share a budget, but nobody is banned for what others of them do.
 func TestMemoryBanFindsNoRoom(t *testing.T) {
 	memory := store.NewSharedMemory()
-	s := memory.Bounded(3, zoneCount(1), nil)
+	s := memory.Bounded(4, zoneCount(1), nil)
 	limits := []store.Limit{fixedWindow(t, 1, time.Hour)}
 	ban := storetest.Ban(t, "z", algorithms.Ban{After: 1, Window: 3_600_000_000, Duration: 3_600_000_000, Max: 3_600_000_000})
 	take := func(key string) (bool, store.BanOutcome) {
@@ -31,7 +31,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 	}
 	take("a")
 	take("a") // is banned
-	if _, b := take("a"); !b.Stands || memory.Keys() != 2 {
+	if _, b := take("a"); !b.Stands || memory.Keys() != 3 { // a limit, and a ban with its key
 		t.Fatalf("%+v with %d keys", b, memory.Keys())
 	}
 	take("b")
@@ -41,7 +41,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 			t.Errorf("%s: allowed %v, ban %+v", key, allowed, b)
 		}
 	}
-	if _, b := take("a"); !b.Stands || memory.Keys() != 3 {
+	if _, b := take("a"); !b.Stands || memory.Keys() != 4 {
 		t.Errorf("%+v with %d keys", b, memory.Keys())
 	}
 }

@@ -25,7 +25,8 @@ type shard struct {
 	free   []uint32                   // the indexes before next that are not in use
 	logs   map[uint32]*algorithms.Log // by index; nil until there is a log
 
-	overrides map[overrideKey]override // nil until there is an override
+	banLabels map[keyhash.Hash]*banLabel // of keys that were banned; nil until there is one
+	overrides map[overrideKey]override   // nil until there is an override
 }
 
 // place is the index of a budget in the slab, and the number of its zone.
@@ -46,6 +47,7 @@ type stored struct {
 	index      uint32 // in the slab, if it exists
 	zoneNumber uint32
 	state      algorithms.State
+	label      *banLabel // nil unless the state is of a ban that began
 	expires    algorithms.Micros
 	weight     int64 // as counted; 0 if it doesn't exist
 }
@@ -80,8 +82,8 @@ type override struct {
 }
 
 // weightOf returns how much a budget counts against the bound: 1, and 1 more for every 64 events that
-// its log has room for.
-func weightOf(s algorithms.State) int64 { return 1 + s.Log.Cap()/64 }
+// its log has room for. The label of a ban counts, too.
+func weightOf(s algorithms.State, label *banLabel) int64 { return 1 + s.Log.Cap()/64 + label.weight() }
 
 func (s *shard) init() {
 	s.places = make(map[keyhash.Hash]place)
@@ -99,7 +101,11 @@ func (s *shard) loadLocked(name keyhash.Hash) stored {
 	}
 	b := s.budgetAt(p.index)
 	state := algorithms.State{A: b.a, B: b.b, C: b.c, Log: s.logs[p.index]}
-	return stored{exists: true, index: p.index, zoneNumber: p.zoneNumber, state: state, expires: b.expires, weight: weightOf(state)}
+	label := s.banLabels[name]
+	return stored{
+		exists: true, index: p.index, zoneNumber: p.zoneNumber, state: state, label: label, expires: b.expires,
+		weight: weightOf(state, label),
+	}
 }
 
 // relocateLocked updates a copy of a budget after a sweep, which may have moved or dropped the budget.
@@ -118,6 +124,12 @@ func (s *shard) saveLocked(name keyhash.Hash, c *stored) {
 	}
 	*s.budgetAt(c.index) = budget{c.state.A, c.state.B, c.state.C, c.expires}
 	s.setLogLocked(c.index, c.state.Log)
+	if c.label != nil {
+		if s.banLabels == nil {
+			s.banLabels = make(map[keyhash.Hash]*banLabel)
+		}
+		s.banLabels[name] = c.label
+	}
 	if c.expires < s.earliest.Load() {
 		s.earliest.Store(c.expires)
 	}
@@ -183,6 +195,7 @@ func (s *shard) dropLocked(name keyhash.Hash, dropped func(zoneNumber uint32, we
 	}
 	dropped(c.zoneNumber, c.weight)
 	delete(s.places, name)
+	delete(s.banLabels, name)
 	s.setLogLocked(c.index, nil)
 	s.free = append(s.free, c.index)
 }

@@ -255,6 +255,10 @@ type Store interface {
 	// Change makes an operator's change. After an error it is unknown how much of the change
 	// is made. Change may be called again with the same change.
 	Change(ctx context.Context, c Change) error
+
+	// List returns a page of the bans or overrides in force. It does a bounded amount of work.
+	// Requests don't wait for it.
+	List(ctx context.Context, l Listing) (Page, error)
 }
 
 // Error is an error of a store that could not decide.

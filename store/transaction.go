@@ -217,6 +217,9 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 		// A key without room is not banned: a shared ban would ban all such keys.
 		if e.exists || e.state == e.before || tx.hasRoom(e.zone) {
 			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
+			if d.Began {
+				e.label = newBanLabel(r.Key, r.Ban.ID)
+			}
 			if e.state != e.before {
 				tx.save(e, tx.now+d.ResetAfter)
 			}
@@ -348,7 +351,7 @@ func (tx *transaction) reclaim(zone *zoneUsage) bool {
 
 // save saves an entry in its shard until it expires, and counts its weight.
 func (tx *transaction) save(e *entry, expires algorithms.Micros) {
-	if delta := weightOf(e.state) - e.weight; delta != 0 && e.zone != nil {
+	if delta := weightOf(e.state, e.label) - e.weight; delta != 0 && e.zone != nil {
 		zone := e.zone
 		if e.exists {
 			zone = tx.shared.zones.zoneByNumber(e.zoneNumber)

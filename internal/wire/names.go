@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"net/url"
 	"strings"
 )
 
@@ -74,6 +75,38 @@ func (n Names) Name(key, id string) string { return string(n.AppendName(nil, key
 // AppendName appends the name of one budget.
 func (n Names) AppendName(b []byte, key, id string) []byte {
 	return append(n.appendStart(b, key), id...)
+}
+
+// Pattern returns the glob-style pattern of the names whose ID begins with a text. The pattern can also
+// match other names: see [Names.Parse].
+func (n Names) Pattern(idStart string) string {
+	return escapeGlob(n.Prefix) + ":{*}:" + escapeGlob(idStart) + "*"
+}
+
+// escapeGlob returns the pattern that matches exactly a text.
+func escapeGlob(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}
+
+// Parse is the reverse of Name. If the name has only a hash of the key, Parse returns the hash, and
+// the key is empty. ok is false for a name that Name never returns.
+func (n Names) Parse(name string) (key, hash, id string, ok bool) {
+	rest, ok := strings.CutPrefix(name, n.Prefix+":{")
+	tag, id, closed := strings.Cut(rest, "}:") // a tag has no brace
+	if !ok || !closed {
+		return "", "", "", false
+	}
+	const hmacMark, longMark = "%$", "%#"
+	switch {
+	case strings.HasPrefix(tag, hmacMark):
+		return "", tag, id, n.Secret != ""
+	case strings.HasPrefix(tag, longMark):
+		return "", tag, id, n.Secret == ""
+	case tag == "%":
+		return "", "", id, n.Secret == ""
+	}
+	key, err := url.PathUnescape(tag)
+	return key, "", id, err == nil && n.Secret == "" && string(n.appendTag(nil, key)) == tag
 }
 
 // HashedKey returns the form of a key that must not be stored or shown: its HMAC-SHA256 with a

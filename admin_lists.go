@@ -1,0 +1,170 @@
+package ratelimit
+
+import (
+	"encoding/base64"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// listSource is a part of a list. It returns about limit entries behind a cursor, and the next
+// cursor, which is empty at its end.
+type listSource[T any] func(cursor string, limit int) (entries []T, next string, err error)
+
+// readPage returns a page of a list that has several parts. A cursor is the number of a part, and the
+// cursor in it.
+func readPage[T any](a *adminRequest, parts []listSource[T]) (entries []T, next string, err error) {
+	number, cursor := 0, ""
+	if a.cursor != "" {
+		text, behind, _ := strings.Cut(a.cursor, ".")
+		if number, err = strconv.Atoi(text); err != nil || number < 0 || number >= len(parts) {
+			return nil, "", cursorError(store.ErrCursor)
+		}
+		cursor = behind
+	}
+	entries = []T{}
+	for ; number < len(parts); number++ {
+		if len(entries) >= a.limit {
+			return entries, strconv.Itoa(number) + ".", nil
+		}
+		more, next, err := parts[number](cursor, a.limit-len(entries))
+		if err != nil {
+			return nil, "", err
+		}
+		entries = append(entries, more...)
+		if next != "" {
+			return entries, strconv.Itoa(number) + "." + next, nil
+		}
+		cursor = ""
+	}
+	return entries, "", nil
+}
+
+func cursorError(err error) error {
+	return adminError(http.StatusBadRequest, "cursor: %w, without a cursor", err)
+}
+
+// zonesByStore returns one zone of the request for each store, by the name of the store.
+func (a *adminRequest) zonesByStore() (zones []*zone) {
+	byStore := make(map[string]*zone)
+	for _, z := range a.zones {
+		byStore[z.identity.store] = z
+	}
+	for _, name := range slices.Sorted(maps.Keys(byStore)) {
+		zones = append(zones, byStore[name])
+	}
+	return zones
+}
+
+// listStored returns a part of a list that the store of the zone has. view returns nil for what is not
+// to be listed.
+func listStored[T any](a *adminRequest, z *zone, kind store.ListingKind, view func(store.Listed) *T) listSource[T] {
+	return func(cursor string, limit int) (entries []T, next string, err error) {
+		page, err := z.handler.authoritativeStore().List(a.ctx, store.Listing{Zone: z.name, Kind: kind, Cursor: cursor, Limit: limit})
+		if errors.Is(err, store.ErrCursor) {
+			return nil, "", cursorError(err)
+		}
+		if err != nil {
+			return nil, "", adminError(http.StatusServiceUnavailable, "the store of zone %q can't be listed (%w): ask again when it works", z.name, err)
+		}
+		for _, listed := range page.Entries {
+			if v := view(listed); v != nil {
+				entries = append(entries, *v)
+			}
+		}
+		return entries, page.Next, nil
+	}
+}
+
+// viewListedKey returns the key of an entry of a list as operators may see it.
+func (z *zone) viewListedKey(l store.Listed) adminapi.ShownKey {
+	if l.Hash != "" {
+		return adminapi.ShownKey{HashedKey: l.Hash}
+	}
+	key := newShownKey(z.handler.hashSecret, l.Key)
+	key.cut = key.cut || l.Cut
+	return key.view()
+}
+
+// listBans returns a page of the bans in force.
+func (a *adminRequest) listBans() (any, error) {
+	if err := a.requireBan(); err != nil {
+		return nil, err
+	}
+	var parts []listSource[adminapi.ListedBan]
+	for _, z := range a.zonesByStore() {
+		parts = append(parts, listStored(a, z, store.Bans, z.viewListedBan))
+	}
+	bans, next, err := readPage(a, parts)
+	return adminapi.BanList{Bans: bans, Next: next}, err
+}
+
+// viewListedBan returns a ban as operators see it. It returns nil for the ban of an alternative that the
+// zone doesn't have any more.
+func (z *zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
+	for i := range z.keys {
+		if variantOf(i) != l.Variant {
+			continue
+		}
+		v := &adminapi.ListedBan{
+			ShownKey: z.viewListedKey(l), Origin: "denials", Ends: fractionalSeconds(l.Ban.EndsAfter),
+			Until: time.Now().Add(time.Duration(l.Ban.EndsAfter) * time.Microsecond).UTC().Truncate(time.Millisecond),
+		}
+		if l.Ban.ByOperator {
+			v.Origin = "operator"
+		}
+		if len(z.keys) > 1 {
+			v.Alternative = i + 1
+		}
+		return v
+	}
+	return nil
+}
+
+// listOverrides returns a page of the overrides. Those of the configuration are first.
+func (a *adminRequest) listOverrides() (any, error) {
+	parts := []listSource[adminapi.ListedOverride]{a.listConfigured}
+	for _, z := range a.zonesByStore() {
+		if z.runtimeOverrides {
+			parts = append(parts, listStored(a, z, store.Overrides, z.viewListedOverride))
+		}
+	}
+	overrides, next, err := readPage(a, parts)
+	return adminapi.OverrideList{Overrides: overrides, Next: next}, err
+}
+
+// listConfigured is the part of the overrides in the configuration, in the order of their keys. A cursor
+// has the last key.
+func (a *adminRequest) listConfigured(cursor string, limit int) (list []adminapi.ListedOverride, next string, err error) {
+	last, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(cursor, "k"))
+	if err != nil {
+		return nil, "", cursorError(store.ErrCursor)
+	}
+	z := a.zones[0]
+	for _, key := range slices.Sorted(maps.Keys(z.overrides.all)) {
+		if cursor != "" && key <= string(last) {
+			continue
+		}
+		if len(list) == limit {
+			return list, next, nil
+		}
+		list = append(list, adminapi.ListedOverride{
+			ShownKey: newShownKey(z.handler.hashSecret, key).view(),
+			Override: adminapi.Override{From: "config", Limits: z.overrides.all[key].limitTexts()},
+		})
+		next = "k" + base64.RawURLEncoding.EncodeToString([]byte(key))
+	}
+	return list, "", nil
+}
+
+// viewListedOverride returns an override of the store as operators see it.
+func (z *zone) viewListedOverride(l store.Listed) *adminapi.ListedOverride {
+	return &adminapi.ListedOverride{ShownKey: z.viewListedKey(l), Override: *z.viewStoredOverride(l.Override)}
+}

@@ -227,13 +227,15 @@ type ExplainedZone struct {
 	Ban         *Ban         `json:"ban,omitempty"`
 }
 
-// Denial is a denied request of the last ten minutes.
+// Denial is a denied request of the last ten minutes. It can stand for several requests of one zone
+// and key, and describes the first of them.
 type Denial struct {
 	ID       string    `json:"id"`
 	At       time.Time `json:"at"`
+	Shadow   bool      `json:"shadow,omitempty"` // the zone was in shadow mode, so the request passed
 	Method   string    `json:"method"`
-	Host     string    `json:"host"`
-	Path     string    `json:"path"`
-	ClientIP string    `json:"client_ip"`
+	Host     string    `json:"host,omitempty"` // empty with hash_keys, as the next two
+	Path     string    `json:"path,omitempty"` // before rewrites, without the query
+	ClientIP string    `json:"client_ip,omitempty"`
 	Decision
 }

@@ -51,6 +51,7 @@ type App struct {
 	cachedSources   *placeholderSources // nil until a handler needs them
 	zonesByName     map[string][]*zone  // usually one zone per name
 	denials         *denialLog
+	events          *eventQueue
 	failureThrottle *throttle // of log messages about failures of a store
 	shedThrottle    *throttle // of log messages about requests that were shed
 	fullThrottles   *sync.Map // zone → *throttle, of log messages about full memory
@@ -111,7 +112,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	a.denials = newDenialLog(func(d denial) { a.reportDenial(events.(*caddyevents.App), d) })
+	if a.events, err = newEventQueue(ctx, events.(*caddyevents.App)); err != nil {
+		return err
+	}
+	a.denials = newDenialLog(a.reportDenial)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -266,27 +265,22 @@ func (h *Handler) loggedKey(key string) string {
 	return shown.text
 }
 
-// reportDenial logs a denial or a ban, and emits the event of a denial. Denials in shadow mode
-// and bans have no event.
-func (a *App) reportDenial(events *caddyevents.App, d denial) {
-	wait := time.Duration(d.wait) * time.Microsecond
-	if d.wait == algorithms.Forever {
-		wait = 0 // no wait helps
-	}
-	hashed := d.handler.hashSecret != "" // then leave out all texts that keys are made of
+// reportDenial logs a denial or a ban, and emits its event. With hash_keys it leaves out all texts
+// that keys are made of.
+func (a *App) reportDenial(d denial) {
 	if c := d.handler.logger.Check(zap.InfoLevel, d.message()); c != nil {
 		fields := []zap.Field{zap.String("zone", d.zone)}
 		if d.ban {
-			fields = append(fields, zap.String("until", time.Now().Add(wait).UTC().Format(time.RFC3339)), zap.Duration("duration", wait))
+			fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
 		} else {
-			fields = append(fields, zap.Duration("wait", wait))
+			fields = append(fields, zap.Duration("wait", d.waitTime()))
 		}
-		if !hashed {
+		if !d.handler.hashesKeys() {
 			fields = append(fields, zap.String("remote_ip", d.remoteIP), zap.String("client_ip", d.clientIP))
 		}
 		fields = append(fields, zap.Int64("count", d.count),
 			zap.String("reason", d.reason), zap.String("limit", d.limitDescription()), zap.String("method", d.method))
-		if !hashed {
+		if !d.handler.hashesKeys() {
 			fields = append(fields, zap.String("host", d.host), zap.String("path", d.path))
 		}
 		if d.overflow {
@@ -296,20 +290,21 @@ func (a *App) reportDenial(events *caddyevents.App, d denial) {
 		}
 		c.Write(fields...)
 	}
-	if d.shadow || d.ban {
-		return
+	if name := d.eventName(); name != "" {
+		a.events.add(name, d.eventData())
 	}
-	data := map[string]any{
-		"zone":   d.zone,
-		"wait":   wait,
-		"count":  d.count,
-		"reason": d.reason,
-		"limit":  d.limitDescription(),
-		"method": d.method,
-	}
-	if !hashed {
-		data["remote_ip"], data["client_ip"] = d.remoteIP, d.clientIP
-		data["host"], data["path"] = d.host, d.path
-	}
-	events.Emit(a.ctx, "rate_limit_exceeded", data)
 }
+
+// waitTime returns the retry after of a denial, or the duration of a ban; 0 if no wait helps.
+func (d *denial) waitTime() time.Duration {
+	if d.wait == algorithms.Forever {
+		return 0
+	}
+	return time.Duration(d.wait) * time.Microsecond
+}
+
+// until returns when a ban ends.
+func (d *denial) until() string { return time.Now().Add(d.waitTime()).UTC().Format(time.RFC3339) }
+
+// hashesKeys reports whether operators see keys only as their HMACs.
+func (h *Handler) hashesKeys() bool { return h.hashSecret != "" }

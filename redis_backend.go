@@ -114,6 +114,7 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		}
 		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
 			zap.String("address", address), zap.Error(failure))
+		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
 		return
 	}
 	began, known := o.outages[address]
@@ -121,11 +122,30 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		began = now
 	}
 	delete(o.outages, address)
-	logger.Warn("Redis works again", zap.String("address", address),
-		zap.Duration("outage", now.at.Sub(began.at)),
-		zap.Int64("requests_decided_locally", now.local-began.local),
-		zap.Int64("requests_passed_unlimited", now.allowed-began.allowed),
-		zap.Int64("requests_answered_503", now.denied-began.denied))
+	length := now.at.Sub(began.at)
+	local, allowed, denied := now.local-began.local, now.allowed-began.allowed, now.denied-began.denied
+	logger.Warn("Redis works again", zap.String("address", address), zap.Duration("outage", length),
+		zap.Int64("requests_decided_locally", local),
+		zap.Int64("requests_passed_unlimited", allowed),
+		zap.Int64("requests_answered_503", denied))
+	o.emitLocked(eventStoreUp, map[string]any{
+		"address": address, "outage": length,
+		"requests_decided_locally": local, "requests_passed_unlimited": allowed, "requests_answered_503": denied,
+	})
+}
+
+// emitLocked emits an event in the configuration in force. If that one doesn't use the Redis, a
+// configuration that is being loaded does.
+func (o *outageLog) emitLocked(name string, data map[string]any) {
+	app, _ := activeApp()
+	if _, uses := o.modesByApp[app]; !uses {
+		for app = range o.modesByApp {
+			break
+		}
+	}
+	if app != nil {
+		app.events.add(name, data)
+	}
 }
 
 // describeModes returns how requests are treated while Redis fails, as a clause for the log. modes

@@ -115,7 +115,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.events, err = newEventQueue(ctx, events.(*caddyevents.App)); err != nil {
 		return err
 	}
-	a.denials = newDenialLog(a.reportDenial)
+	a.denials = newDenialLog(a.reportDenial, &processDenials)
 	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}

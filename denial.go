@@ -20,7 +20,7 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestSta
 	state.denying, state.retryAfter = e, h.addJitter(wait)
 	httpfields.SetRetryAfter(w.Header(), state.retryAfter)
 	state.countDeniedKeys()
-	state.logDenial(r, e, denial{wait: wait})
+	state.denialID = state.logDenial(r, e, denial{wait: wait})
 	reason, _ := e.denialReason()
 	state.trace.setDenial(e.zone, reason)
 	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {
@@ -30,7 +30,9 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, state *requestSta
 	if e.banned() {
 		newProblem = httpfields.AbnormalUsage
 	}
-	return h.respondWithProblem(w, r, newProblem(e.zone.status, state.violatedPolicies()))
+	problem := newProblem(e.zone.status, state.violatedPolicies())
+	problem.Denial = state.denialID
+	return h.respondWithProblem(w, r, problem)
 }
 
 // clientReason returns the reason of a denial as clients see it. A denial that begins a ban counts as

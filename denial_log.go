@@ -38,6 +38,9 @@ type denial struct {
 	remoteIP, clientIP string
 	method, host, path string // at most maxLoggedTextBytes each
 	count              int64
+
+	id    string // for clients and operators; "" for a ban, and for denials of all other keys
+	ticks int    // in the table of a denialLog: the seconds since the ID is new
 }
 
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
@@ -103,8 +106,9 @@ func (state *requestState) logShadowsAndBans(r *http.Request) {
 	}
 }
 
-// logDenial fills in the rest of a denial by the zone, and logs it.
-func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) {
+// logDenial fills in the rest of a denial by the zone, and logs it. It returns the ID of the denial, if
+// it has one.
+func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) (id string) {
 	d.zone, d.key, d.handler = e.zone.name, e.Key, state.handler
 	var limit int
 	switch d.reason, limit = e.denialReason(); d.reason {
@@ -124,7 +128,7 @@ func (state *requestState) logDenial(r *http.Request, e *zoneEntry, d denial) {
 		path = original.URL.Path
 	}
 	d.method, d.host, d.path = clipText(r.Method), clipText(r.Host), clipText(path)
-	state.handler.app.denials.record(d)
+	return state.handler.app.denials.record(d, state.entries)
 }
 
 // denialReason returns the reason why the zone denies the request. If limits deny it, it also
@@ -148,7 +152,8 @@ func (e *zoneEntry) denialReason() (reason string, limit int) {
 // denialLog reports denials to the log and the events app without flooding them. For each zone
 // and key it reports the first denial at once, and later ones together once a second.
 type denialLog struct {
-	report func(denial)
+	report  func(denial)
+	records *denialRecords
 
 	mu     sync.Mutex
 	recent map[denialLogKey]*denial // their counts are not yet reported
@@ -160,6 +165,10 @@ type denialLog struct {
 // Denials of further keys are counted together, per zone.
 const maxDenialLogKeys = 1000
 
+// denialIDTicks is how many seconds the denials of a key in the table have the same ID. So a flood on
+// a few keys pushes few records out of [denialRecords].
+const denialIDTicks = 60
+
 // denialLogKey identifies the denials that are reported together. The flags are as in [denial].
 type denialLogKey struct {
 	zone                  string
@@ -167,28 +176,34 @@ type denialLogKey struct {
 	shadow, ban, overflow bool
 }
 
-func newDenialLog(report func(denial)) *denialLog {
-	return &denialLog{report: report, recent: make(map[denialLogKey]*denial)}
+func newDenialLog(report func(denial), records *denialRecords) *denialLog {
+	return &denialLog{report: report, records: records, recent: make(map[denialLogKey]*denial)}
 }
 
-// record reports a denial, now or within a second.
-func (l *denialLog) record(d denial) {
+// record reports a denial, now or within a second. It returns the ID of the denial, and keeps a record
+// of it if the ID is new. The entries are all zones of the request.
+func (l *denialLog) record(d denial, entries []zoneEntry) (id string) {
 	d.count = 1
-	if l.add(&d) {
+	reportNow, newID := l.add(&d)
+	if newID {
+		l.records.add(newDenialRecord(&d, entries))
+	}
+	if reportNow {
 		l.report(d)
 	}
+	return d.id
 }
 
-// add adds a denial to the recent ones. It reports whether the denial must be reported now. The
-// key of d becomes the key as it is logged.
-func (l *denialLog) add(d *denial) (reportNow bool) {
-	id := denialLogKey{zone: d.zone, key: keyHashes.Sum(d.key), shadow: d.shadow, ban: d.ban}
+// add adds a denial to the recent ones. It reports whether the denial must be reported now, and
+// whether its ID is new. The key of d becomes the key as it is logged.
+func (l *denialLog) add(d *denial) (reportNow, newID bool) {
+	group := denialLogKey{zone: d.zone, key: keyHashes.Sum(d.key), shadow: d.shadow, ban: d.ban}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := l.recent[id]
+	known := l.recent[group]
 	if !l.closed && known == nil && len(l.recent) >= maxDenialLogKeys {
-		id = denialLogKey{zone: d.zone, shadow: d.shadow, ban: d.ban, overflow: true}
-		known, d.overflow = l.recent[id], true
+		group = denialLogKey{zone: d.zone, shadow: d.shadow, ban: d.ban, overflow: true}
+		known, d.overflow = l.recent[group], true
 	}
 	switch {
 	case d.overflow:
@@ -198,23 +213,29 @@ func (l *denialLog) add(d *denial) (reportNow bool) {
 	default:
 		d.key = d.handler.loggedKey(d.key)
 	}
+	if known != nil && !l.closed {
+		d.id, d.ticks = known.id, known.ticks
+	}
+	if newID = d.id == "" && !d.overflow && !d.ban; newID {
+		d.id = newDenialID()
+	}
 	if l.closed {
-		return true
+		return true, newID
 	}
 	if known != nil {
 		d.count += known.count
 		d.cloneTexts(known)
 		*known = *d
-		return false
+		return false, newID
 	}
 	first := *d
 	first.count = 0
 	first.cloneTexts(&denial{})
-	l.recent[id] = &first
+	l.recent[group] = &first
 	if l.timer == nil {
 		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
-	return true
+	return true, newID
 }
 
 // reportRecent reports the denials since the last call, and forgets the keys without any.
@@ -228,6 +249,9 @@ func (l *denialLog) reportRecent() {
 		}
 		due = append(due, *d)
 		d.count = 0
+		if d.ticks++; d.ticks >= denialIDTicks {
+			d.id, d.ticks = "", 0
+		}
 	}
 	l.timer = nil
 	if len(l.recent) > 0 && !l.closed {
@@ -258,7 +282,7 @@ func (h *Handler) loggedKey(key string) string {
 	if !h.logsKeys() {
 		return ""
 	}
-	shown := newShownKey(h.hashSecret, key)
+	shown := newShownKey(h.hashSecret, key, maxShownKey)
 	if shown.cut {
 		return shown.text + "…"
 	}
@@ -282,6 +306,9 @@ func (a *App) reportDenial(d denial) {
 			zap.String("reason", d.reason), zap.String("limit", d.limitDescription()), zap.String("method", d.method))
 		if !d.handler.hashesKeys() {
 			fields = append(fields, zap.String("host", d.host), zap.String("path", d.path))
+		}
+		if d.id != "" {
+			fields = append(fields, zap.String("id", d.id))
 		}
 		if d.overflow {
 			fields = append(fields, zap.Bool("other_keys", true))

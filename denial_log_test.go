@@ -22,11 +22,11 @@ func TestDenialsAreBounded(t *testing.T) {
 		l := newDenialLog(func(d denial) {
 			reports++
 			count += d.count
-		})
+		}, new(denialRecords))
 		const keys, each, seconds = 5000, 3, 4
 		for range seconds {
 			for i := range keys * each {
-				l.record(denial{zone: "z", key: fmt.Sprint(i % keys), handler: h})
+				l.record(denial{zone: "z", key: fmt.Sprint(i % keys), handler: h}, nil)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -37,12 +37,12 @@ func TestDenialsAreBounded(t *testing.T) {
 		if len(l.recent) > maxDenialLogKeys+1 {
 			t.Errorf("%d keys are remembered", len(l.recent))
 		}
-		l.record(denial{zone: "z", key: "0", handler: h})
+		l.record(denial{zone: "z", key: "0", handler: h}, nil)
 		l.close()
 		if want := int64(keys*each*seconds + 1); count != want {
 			t.Errorf("%d denials are reported, want %d", count, want)
 		}
-		l.record(denial{zone: "z", key: "late", handler: h}) // of a request that outlives its configuration
+		l.record(denial{zone: "z", key: "late", handler: h}, nil) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
 			t.Errorf("%d denials are reported, want %d", count, want)
 		}
@@ -51,9 +51,9 @@ func TestDenialsAreBounded(t *testing.T) {
 
 func TestDenialsForgetQuietKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newDenialLog(func(denial) {})
+		l := newDenialLog(func(denial) {}, new(denialRecords))
 		defer l.close()
-		l.record(denial{zone: "z", key: "a", handler: new(Handler)})
+		l.record(denial{zone: "z", key: "a", handler: new(Handler)}, nil)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if len(l.recent) != 0 || l.timer != nil {
@@ -67,7 +67,7 @@ func TestDenialsForgetQuietKeys(t *testing.T) {
 func TestDenialsCutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := make(map[string]int64)
-		l := newDenialLog(func(d denial) { counts[d.key] += d.count })
+		l := newDenialLog(func(d denial) { counts[d.key] += d.count }, new(denialRecords))
 		yes := true
 		logging := &Handler{Options: Options{LogKey: &yes}}
 		hashing := &Handler{Options: Options{LogKey: &yes}, hashSecret: "pepper"}
@@ -75,15 +75,15 @@ func TestDenialsCutKeys(t *testing.T) {
 		whole, cut := long[:maxShownKey], long[:maxShownKey]+"…"
 		for range 3 {
 			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
-				l.record(denial{zone: "z", key: key, handler: logging})
+				l.record(denial{zone: "z", key: key, handler: logging}, nil)
 			}
-			l.record(denial{zone: "hashed", key: long, handler: hashing})
-			l.record(denial{zone: "z", key: "hidden", handler: new(Handler)})
+			l.record(denial{zone: "hashed", key: long, handler: hashing}, nil)
+			l.record(denial{zone: "z", key: "hidden", handler: new(Handler)}, nil)
 		}
 		if n := len(l.recent); n != 8 {
 			t.Errorf("%d keys are counted, want 8", n)
 		}
-		l.record(denial{zone: "z", key: "k", handler: hashing}) // of the same zone elsewhere, where keys are secret
+		l.record(denial{zone: "z", key: "k", handler: hashing}, nil) // of the same zone elsewhere, where keys are secret
 		l.close()
 		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, redisstore.HashedKey("pepper", long): 3, redisstore.HashedKey("pepper", "k"): 3}
 		for key, n := range want {
@@ -105,13 +105,13 @@ func TestDenialsCutKeys(t *testing.T) {
 func TestNothingOfAKeyIsKept(t *testing.T) {
 	yes := true
 	z := &zone{deniedKeys: newDeniedKeys()}
-	denials := newDenialLog(func(denial) {})
+	denials := newDenialLog(func(denial) {}, new(denialRecords))
 	defer denials.close()
 	header := func() weak.Pointer[[12_000]byte] {
 		header := new([12_000]byte)
 		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
 			for _, h := range []*Handler{new(Handler), {Options: Options{LogKey: &yes}}, {Options: Options{LogKey: &yes}, hashSecret: "pepper"}} {
-				denials.record(denial{zone: "z" + h.hashSecret, key: key, handler: h})
+				denials.record(denial{zone: "z" + h.hashSecret, key: key, handler: h, host: key[:5]}, requestTo(key))
 				z.deniedKeys.add(time.Now(), h.hashSecret, key)
 			}
 			z.knownOverrides.remember(key, knownOverride{Override: &store.Override{Text: "{}"}})
@@ -129,12 +129,12 @@ func TestNothingOfAKeyIsKept(t *testing.T) {
 // The copies of parts of a request are bounded. No copy is made again while the part is the same.
 func TestDenialsKeepLittle(t *testing.T) {
 	var last denial
-	l := newDenialLog(func(d denial) { last = d })
+	l := newDenialLog(func(d denial) { last = d }, new(denialRecords))
 	defer l.close()
 	h, long := new(Handler), strings.Repeat("x", 100_000)
 	k := denialLogKey{zone: "z", key: keyHashes.Sum("a")}
 	note := func(path string) {
-		l.record(denial{zone: "z", key: "a", handler: h, method: clipText("GET"), host: clipText(long), path: clipText(path)})
+		l.record(denial{zone: "z", key: "a", handler: h, method: clipText("GET"), host: clipText(long), path: clipText(path)}, nil)
 	}
 	note(long)
 	if known := l.recent[k]; len(known.host) != maxLoggedTextBytes || len(known.path) != maxLoggedTextBytes || len(last.path) != maxLoggedTextBytes {
@@ -166,9 +166,9 @@ func TestDenialsSayWhy(t *testing.T) {
 			t.Helper()
 			eventually(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(c.logged()) })
 		}
-		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":[0-9.]+,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)
+		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":[0-9.]+,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"id":"\w{10}","key":"a"}`)
 		wantLine(`"msg":"key banned","zone":"api","until":"20[0-9TZ:-]+","duration":3600,` + who + `,"reason":"limit","limit":"gcra 1 1h",` + what + `,"key":"a"}`)
-		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":3[0-9.]+,` + who + `,"reason":"ban","limit":"ban",` + what + `,"key":"a"}`)
+		wantLine(`"msg":"rate limit exceeded","zone":"api","wait":3[0-9.]+,` + who + `,"reason":"ban","limit":"ban",` + what + `,"id":"\w{10}","key":"a"}`)
 		if n := strings.Count(c.logged(), `"key banned"`); n != 1 {
 			t.Errorf("a ban is logged %d times, want once", n)
 		}
@@ -216,8 +216,10 @@ respond ok
 	log := c.logged()
 	for _, want := range []string{
 		`"logger":"http.handlers.rate_limit","msg":"rate limit exceeded","zone":"api","wait":`,
-		`"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":1,"reason":"limit","limit":"gcra 1 1h","method":"GET","host":"` + c.site + `","path":"/x","key":"secret"}`,
-		`"msg":"recorded event","name":"rate_limit_exceeded","data":{"client_ip":"127.0.0.1","count":1,"host":"` + c.site + `","limit":"gcra 1 1h","method":"GET","path":"/x","reason":"limit","remote_ip":"127.0.0.1","wait":`,
+		`"remote_ip":"127.0.0.1","client_ip":"127.0.0.1","count":1,"reason":"limit","limit":"gcra 1 1h","method":"GET","host":"` + c.site + `","path":"/x","id":"`,
+		`","key":"secret"}`,
+		`"msg":"recorded event","name":"rate_limit_exceeded","data":{"client_ip":"127.0.0.1","count":1,"host":"` + c.site + `","id":"`,
+		`","limit":"gcra 1 1h","method":"GET","path":"/x","reason":"limit","remote_ip":"127.0.0.1","wait":`,
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s", want)
@@ -232,7 +234,7 @@ respond ok
 	c.reload(t, site("zone api {\n key {header.Key}\n gcra 1 1h\n}"))
 	c.get(t, "/", "Key", "hidden")
 	c.get(t, "/", "Key", "hidden")
-	c.waitForLog(t, `"path":"/"}`)
+	c.waitForLog(t, `"path":"/","id":`)
 	if strings.Contains(c.logged(), "hidden") {
 		t.Error("a key is logged without log_key")
 	}

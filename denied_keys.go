@@ -41,12 +41,12 @@ type shownKey struct {
 }
 
 // newShownKey returns the key as its HMAC with the secret. If the secret is empty, it returns
-// the key itself, or the beginning of a long key.
-func newShownKey(secret, key string) shownKey {
+// up to a number of bytes of the key itself.
+func newShownKey(secret, key string, most int) shownKey {
 	if secret != "" {
 		return shownKey{text: redisstore.HashedKey(secret, key), hashed: true}
 	}
-	text, cut := shortenKey(key)
+	text, cut := shortenKey(key, most)
 	return shownKey{text: text, cut: cut}
 }
 
@@ -69,10 +69,10 @@ func (state *requestState) countDeniedKeys() {
 	}
 }
 
-// add counts a denial of a key. Operators see the key as [newShownKey] returns it.
+// add counts a denial of a key. Operators see up to maxShownKey bytes of it, as [newShownKey] returns it.
 func (d *deniedKeys) add(now time.Time, secret, key string) {
 	id := deniedKeyID{keyHashes.Sum(key), secret != ""}
-	d.sketch.Add(now, id, func() shownKey { return newShownKey(secret, key) })
+	d.sketch.Add(now, id, func() shownKey { return newShownKey(secret, key, maxShownKey) })
 }
 
 // list returns the keys that were denied most, the highest count first.

@@ -19,7 +19,7 @@ func TestShownKeys(t *testing.T) {
 		{"", long + "a", shownKey{text: long, cut: true}},
 		{"s", "k", shownKey{text: redisstore.HashedKey("s", "k"), hashed: true}},
 	} {
-		if got := newShownKey(c.secret, c.key); got != c.want {
+		if got := newShownKey(c.secret, c.key, maxShownKey); got != c.want {
 			t.Errorf("%q: %+v, want %+v", c.key, got, c.want)
 		}
 	}

@@ -48,6 +48,9 @@ func (d *denial) eventData() map[string]any {
 	} else {
 		data["wait"] = d.waitTime()
 	}
+	if d.id != "" {
+		data["id"] = d.id
+	}
 	if !d.handler.hashesKeys() {
 		data["remote_ip"], data["client_ip"] = d.remoteIP, d.clientIP
 		data["host"], data["path"] = d.host, d.path

@@ -114,11 +114,11 @@ var keyHashes = keyhash.New()
 // maxShownKey is how many bytes of a key operators see.
 const maxShownKey = 256
 
-// shortenKey returns the part of a key that operators see, and whether the rest is cut. The
-// part is a copy, because the key may be part of a larger text.
-func shortenKey(key string) (shown string, cut bool) {
-	if len(key) > maxShownKey {
-		return strings.Clone(key[:maxShownKey]), true
+// shortenKey returns up to a number of bytes of a key, and whether the rest is cut. The part is a
+// copy, because the key may be part of a larger text.
+func shortenKey(key string, most int) (shown string, cut bool) {
+	if len(key) > most {
+		return strings.Clone(key[:most]), true
 	}
 	return strings.Clone(key), false
 }

@@ -156,7 +156,7 @@ func TestOwnPlaceholders(t *testing.T) {
 			tests = append(tests, struct{ name, worksIn, says string }{zone + "." + field, deciding + " settle", ""})
 		}
 	}
-	for _, field := range []string{"name", "limit", "remaining", "retry_after", "reason"} {
+	for _, field := range []string{"name", "limit", "remaining", "retry_after", "reason", "id"} {
 		tests = append(tests, struct{ name, worksIn, says string }{"exceeded." + field, deciding + " settle", ""})
 	}
 	const other = `{"handler":"rate_limit","rate_limits":{"NAME":{"max_events":1,"window":"1s"}}}`

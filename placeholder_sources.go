@@ -367,7 +367,7 @@ func (sources *placeholderSources) provides(name string) bool {
 // The fields of {http.rate_limit.<zone>.<field>} and of {http.rate_limit.exceeded.<field>}.
 var (
 	zoneFields     = strings.Fields("limit remaining reset retry_after allowed charged banned")
-	exceededFields = strings.Fields("name limit remaining retry_after reason")
+	exceededFields = strings.Fields("name limit remaining retry_after reason id")
 )
 
 // isFieldName reports whether a header field can have this name.

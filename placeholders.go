@@ -67,13 +67,15 @@ func (state *requestState) exceededField(field string) (value any, ok bool) {
 		return x.retryAfter, true
 	case "reason":
 		return x.reason, true
+	case "id":
+		return x.id, true
 	}
 	return nil, false
 }
 
 // exceeded describes the denial of a request. It has no text that a client can choose, because
 // the texts become part of error pages.
-type exceeded struct{ name, limit, remaining, retryAfter, reason string }
+type exceeded struct{ name, limit, remaining, retryAfter, reason, id string }
 
 // exceeded returns the denial of the request. Of several denials that is the last one: a handler in
 // error routes can deny the request again. A ban leaves limit and remaining empty.
@@ -87,6 +89,7 @@ func (state *requestState) exceeded() (x exceeded) {
 	}
 	e := denied.denying
 	x.name, x.reason, x.retryAfter = e.zone.name, e.clientReason(), httpfields.FormatRetryAfter(denied.retryAfter)
+	x.id = denied.denialID
 	quota, remaining := int64(0), int64(0)
 	switch reason, n := e.denialReason(); reason {
 	case reasonLimit:

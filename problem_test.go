@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +21,10 @@ func (r response) wantProblem(t *testing.T, status int, kind string, policies ..
 	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
 		t.Fatalf("%v in %q", err, r.body)
 	}
+	if id, ok := got["denial"].(string); ok != (kind != "temporary-reduced-capacity") || ok && !regexp.MustCompile(`^[0-9a-z]{10}$`).MatchString(id) {
+		t.Errorf("the ID of the denial is %v", got["denial"])
+	}
+	delete(got, "denial")
 	want := map[string]any{"type": "https://iana.org/assignments/http-problem-types#" + kind, "title": got["title"], "status": float64(status)}
 	if policies != nil {
 		want["violated-policies"] = policies

@@ -36,6 +36,7 @@ type requestState struct {
 	// Set when the handler denies the request.
 	denying    *zoneEntry        // the zone that denies it; see [requestState.longestDenial]
 	retryAfter algorithms.Micros // as in Retry-After, with jitter
+	denialID   string            // "" if too many keys are denied at present
 
 	// Space for the usual number of zones, so that a request needs only one allocation.
 	entryRoom      [1]zoneEntry
@@ -50,6 +51,7 @@ type zoneEntry struct {
 	zone     *zone
 	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
+	alternative int          // the index of the zone's key that made the request's key
 	hasPlace    bool         // the request has a place in the delay queue of the zone
 	held        *heldRequest // in that queue, while a limit delays the request
 	waited      bool         // the request has waited for a slot of the zone
@@ -158,7 +160,7 @@ func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Rep
 		}
 		return nil
 	}
-	state.add(zoneEntry{zone: z, limitSet: limits}, request)
+	state.add(zoneEntry{zone: z, limitSet: limits, alternative: key.alternative}, request)
 	return nil
 }
 

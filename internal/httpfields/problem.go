@@ -13,26 +13,28 @@ type Problem struct {
 	Status int    `json:"status"`
 	// Policies are the limits that deny the request, by their names in RateLimit-Policy.
 	Policies []string `json:"violated-policies,omitempty"`
+	// Denial is the ID of the denial, for operators.
+	Denial string `json:"denial,omitempty"`
 }
 
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
 // QuotaExceeded returns the problem of a client with a budget that has no room for its request.
 func QuotaExceeded(status int, policies []string) Problem {
-	return Problem{problemTypes + "quota-exceeded", "The quota for such requests has been exceeded", status, policies}
+	return Problem{Type: problemTypes + "quota-exceeded", Title: "The quota for such requests has been exceeded", Status: status, Policies: policies}
 }
 
 // AbnormalUsage returns the problem of a banned client.
 func AbnormalUsage(status int, policies []string) Problem {
-	return Problem{problemTypes + "abnormal-usage-detected", "Too many such requests have been denied", status, policies}
+	return Problem{Type: problemTypes + "abnormal-usage-detected", Title: "Too many such requests have been denied", Status: status, Policies: policies}
 }
 
 // Plain returns a problem that has only the text of its status.
 func Plain(status int) Problem {
-	return Problem{"about:blank", http.StatusText(status), status, nil}
+	return Problem{Type: "about:blank", Title: http.StatusText(status), Status: status}
 }
 
 // ReducedCapacity returns the problem of a server that can't decide on requests at present.
 func ReducedCapacity(status int) Problem {
-	return Problem{problemTypes + "temporary-reduced-capacity", "The server cannot take such requests at present", status, nil}
+	return Problem{Type: problemTypes + "temporary-reduced-capacity", Title: "The server cannot take such requests at present", Status: status}
 }

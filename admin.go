@@ -207,7 +207,7 @@ func (z *zone) checkKey(key string, override bool) error {
 
 // resetKey makes the budgets of a key untouched, and ends its ban.
 func (a *adminRequest) resetKey() (any, error) {
-	return nil, a.changeKey(func(z *zone) (c store.Change, err error) {
+	err := a.changeKey(func(z *zone) (c store.Change, err error) {
 		text, err := z.lookUpStoredOverride(a.ctx, a.key)
 		network, _ := parseNetwork(a.key)
 		sets := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
@@ -225,6 +225,10 @@ func (a *adminRequest) resetKey() (any, error) {
 		}
 		return c, err
 	})
+	if err == nil {
+		endBan(a.zones[0].name, a.key)
+	}
+	return nil, err
 }
 
 // setOverride sets the run-time override of a key.
@@ -272,9 +276,15 @@ func (a *adminRequest) changeOverride(text string, ttl time.Duration) error {
 			return adminError(http.StatusBadRequest, "override: %w", err)
 		}
 	}
-	return a.changeKey(func(*zone) (store.Change, error) {
+	err := a.changeKey(func(*zone) (store.Change, error) {
 		return store.Change{Override: &text, OverrideFor: ttl.Microseconds()}, nil
 	})
+	if err == nil {
+		for _, z := range a.zones {
+			z.rememberOverride(a.key, text)
+		}
+	}
+	return err
 }
 
 // banKey begins a ban of a key. It replaces a ban that is in force.
@@ -298,9 +308,13 @@ func (a *adminRequest) banKey() (any, error) {
 	if _, err := (&Ban{Duration: duration}).compile(anyLimits); err != nil {
 		return nil, adminError(http.StatusBadRequest, "%w", err)
 	}
-	return nil, a.changeKey(func(z *zone) (store.Change, error) {
+	err := a.changeKey(func(z *zone) (store.Change, error) {
 		return store.Change{Ban: z.bansFor(nil), BanFor: time.Duration(duration).Microseconds()}, nil
 	})
+	if i := slices.IndexFunc(a.zones, func(z *zone) bool { return !z.metrics.disabled }); i >= 0 && err == nil {
+		a.zones[i].metrics.countBan(a.key, time.Duration(duration))
+	}
+	return nil, err
 }
 
 // unbanKey ends the ban of a key, and forgets its earlier bans.
@@ -308,12 +322,16 @@ func (a *adminRequest) unbanKey() (any, error) {
 	if err := a.requireBan(); err != nil {
 		return nil, err
 	}
-	return nil, a.changeKey(func(z *zone) (c store.Change, _ error) {
+	err := a.changeKey(func(z *zone) (c store.Change, _ error) {
 		for _, b := range z.bansFor(nil) {
 			c.Forget = append(c.Forget, b.ID)
 		}
 		return c, nil
 	})
+	if err == nil {
+		endBan(a.zones[0].name, a.key)
+	}
+	return nil, err
 }
 
 // requireBan rejects zones without the option ban.

@@ -88,7 +88,7 @@ func (z *zone) viewListedKey(l store.Listed) adminapi.ShownKey {
 	if l.Hash != "" {
 		return adminapi.ShownKey{HashedKey: l.Hash}
 	}
-	key := newShownKey(z.handler.hashSecret, l.Key)
+	key := newShownKey(z.handler.hashSecret, l.Key, maxShownKey)
 	key.cut = key.cut || l.Cut
 	return key.view()
 }
@@ -156,7 +156,7 @@ func (a *adminRequest) listConfigured(cursor string, limit int) (list []adminapi
 			return list, next, nil
 		}
 		list = append(list, adminapi.ListedOverride{
-			ShownKey: newShownKey(z.handler.hashSecret, key).view(),
+			ShownKey: newShownKey(z.handler.hashSecret, key, maxShownKey).view(),
 			Override: adminapi.Override{From: "config", Limits: z.overrides.all[key].limitTexts()},
 		})
 		next = "k" + base64.RawURLEncoding.EncodeToString([]byte(key))

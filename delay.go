@@ -131,24 +131,12 @@ var errClientGone = errors.New("the client left while its request was delayed")
 // hold delays the request, which is allowed and charged, until its time has come. If the client
 // leaves before, hold gives back the charges.
 func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) error {
-	defer state.trace.waitForLimit(ctx)()
-	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
-	defer timer.Stop()
 	for i := range state.entries {
 		if e := &state.entries[i]; e.hasPlace && len(e.Limits) > 0 {
 			e.held = e.zone.delay.queue().hold(state.handler, *e.Request)
 		}
 	}
-	select {
-	case <-timer.C:
-		for i := range state.entries {
-			if h := state.entries[i].held; h != nil {
-				h.pass()
-			}
-		}
-		state.ageDecisions(delay)
-		return nil
-	case <-ctx.Done():
+	if err := state.sleep(ctx, delay); err != nil {
 		for i := range state.entries {
 			e := &state.entries[i]
 			if e.held != nil {
@@ -157,7 +145,38 @@ func (state *requestState) hold(ctx context.Context, delay algorithms.Micros) er
 				e.trueCost, e.settled = 0, true
 			}
 		}
+		return err
+	}
+	for i := range state.entries {
+		if h := state.entries[i].held; h != nil {
+			h.pass()
+		}
+	}
+	state.ageDecisions(delay)
+	return nil
+}
+
+// sleep waits for the delay, or until the client leaves.
+func (state *requestState) sleep(ctx context.Context, delay algorithms.Micros) error {
+	defer state.trace.waitForLimit(ctx)()
+	state.countWaiting(1)
+	defer state.countWaiting(-1)
+	timer := time.NewTimer(time.Duration(delay) * time.Microsecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
 		return errClientGone
+	}
+}
+
+// countWaiting counts n more waiting requests in each zone that delays the request.
+func (state *requestState) countWaiting(n int64) {
+	for i := range state.entries {
+		if e := &state.entries[i]; e.requiredDelay() > 0 {
+			e.zone.metrics.countWaiting(n)
+		}
 	}
 }
 

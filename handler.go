@@ -137,6 +137,9 @@ func (state *requestState) sendCorrections() {
 		if c.Leave || c.Refund > 0 || c.Charge > 0 {
 			corrections = append(corrections, c)
 		}
+		if c.Leave {
+			e.zone.metrics.countInFlight(-1)
+		}
 	}
 	if len(corrections) > 0 {
 		state.handler.store.Correct(corrections, state.handler.reportCorrectionFailure)

@@ -22,10 +22,14 @@ type collector struct {
 	decision      *prometheus.HistogramVec
 	storeErrors   *prometheus.CounterVec
 	denyCacheHits *prometheus.CounterVec
+	bansBegun     *prometheus.CounterVec
 	clockSteps    prometheus.Counter
+	redisSeconds  prometheus.Histogram
+	redisBatch    prometheus.Histogram
 	storeState    prometheus.GaugeFunc
 	localKeys     prometheus.GaugeFunc
 	localOverflow prometheus.CounterFunc
+	gauges        []prometheus.Collector // see gauges.go
 }
 
 func newCollector() *collector {
@@ -51,6 +55,19 @@ func newCollector() *collector {
 		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
 			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them.")),
 			[]string{"zone"}),
+		bansBegun: prometheus.NewCounterVec(prometheus.CounterOpts(name("bans_total",
+			"Bans that began on this instance, by denials or by operators.")),
+			[]string{"zone"}),
+		redisSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_seconds",
+			Help:    "How long messages to Redis took until the reply. A message has the requests that were waiting to be sent.",
+			Buckets: []float64{5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+		}),
+		redisBatch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_batch_requests",
+			Help:    "How many requests were in one message to Redis. A correction of a charge counts as one request.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256},
+		}),
 		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
 			"How often the clock of Redis stepped back by more than a second."))),
 		localKeys: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("local_keys",
@@ -61,6 +78,7 @@ func newCollector() *collector {
 			func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) }),
 		storeState: prometheus.NewGaugeFunc(prometheus.GaugeOpts(name("store_state",
 			"How many Redis stores, or nodes of a cluster, fail at present. They are not asked until they work again.")), failingRedisNodes),
+		gauges: newGauges(name),
 	}
 }
 
@@ -77,19 +95,17 @@ func sumOfMemoryStores(number func(*store.SharedMemory) int64) (sum float64) {
 
 // failingRedisNodes returns how many Redis stores, or nodes of a cluster, fail at present.
 func failingRedisNodes() (n float64) {
-	storePool.Range(func(_, value any) bool {
-		if b, ok := value.(*backend); ok {
-			n += float64(b.redis.Failing())
-		}
-		return true
-	})
+	for _, b := range openBackends() {
+		n += float64(b.redis.Failing())
+	}
 	return n
 }
 
 func (c *collector) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		c.requests, c.decision, c.storeErrors, c.denyCacheHits, c.clockSteps, c.storeState, c.localKeys, c.localOverflow,
-	}
+	return append([]prometheus.Collector{
+		c.requests, c.decision, c.storeErrors, c.denyCacheHits, c.bansBegun, c.clockSteps, c.redisSeconds, c.redisBatch,
+		c.storeState, c.localKeys, c.localOverflow,
+	}, c.gauges...)
 }
 
 // Describe implements [prometheus.Collector].
@@ -150,7 +166,8 @@ var outcomeLabels = [outcomeCount]string{
 	"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned", "exempt", "bad_body",
 }
 
-// countOutcomes counts the outcomes of a decided request, and how long the decision took.
+// countOutcomes counts the outcomes of a decided request, and how long the decision took. It also counts
+// the slots that the request has taken, and the bans that it has begun.
 func (state *requestState) countOutcomes(took time.Duration) {
 	for i := range state.entries {
 		e := &state.entries[i]
@@ -161,6 +178,12 @@ func (state *requestState) countOutcomes(took time.Duration) {
 			e.zone.metrics.countDecision(label, took)
 			state.trace.setOutcome(e.zone, label)
 			state.trace.setRemaining(e)
+		}
+		if e.Outcome.Slots.Taken {
+			e.zone.metrics.countInFlight(1)
+		}
+		if e.Outcome.Ban.Began && !e.Shadow {
+			e.zone.metrics.countBan(e.Key, time.Duration(e.Outcome.Ban.EndsAfter)*time.Microsecond)
 		}
 	}
 }
@@ -224,6 +247,7 @@ func requestCounts() map[string]map[string]int64 {
 type zoneMetrics struct {
 	zone         string
 	disabled     bool
+	bans         bool // the zone has the option ban
 	lazyCounters atomic.Pointer[zoneCounters]
 }
 
@@ -232,6 +256,8 @@ type zoneCounters struct {
 	outcomes        [outcomeCount]prometheus.Counter
 	decisionSeconds prometheus.Observer
 	denyCacheHits   prometheus.Counter
+	bansBegun       prometheus.Counter // nil if the zone has no ban
+	gauges          *zoneGauges
 }
 
 // counters returns the counters. It creates them at the first call.
@@ -242,6 +268,10 @@ func (m *zoneMetrics) counters() *zoneCounters {
 	c := &zoneCounters{
 		decisionSeconds: processMetrics.decision.WithLabelValues(m.zone),
 		denyCacheHits:   processMetrics.denyCacheHits.WithLabelValues(m.zone),
+		gauges:          gaugesOf(m.zone),
+	}
+	if m.bans {
+		c.bansBegun = processMetrics.bansBegun.WithLabelValues(m.zone)
 	}
 	for i, label := range outcomeLabels {
 		c.outcomes[i] = processMetrics.requests.WithLabelValues(m.zone, label)
@@ -271,5 +301,36 @@ func (m *zoneMetrics) countOutcome(label outcomeLabel) {
 func (m *zoneMetrics) countDenyCacheHit() {
 	if !m.disabled {
 		m.counters().denyCacheHits.Inc()
+	}
+}
+
+// countInFlight counts n more requests that hold a slot. n is -1 for a request that has given it back.
+func (m *zoneMetrics) countInFlight(n int64) {
+	if !m.disabled {
+		m.counters().gauges.inFlight.Add(n)
+	}
+}
+
+// countWaiting counts n more requests that a limit delays. n is -1 for a request whose delay has ended.
+func (m *zoneMetrics) countWaiting(n int64) {
+	if !m.disabled {
+		m.counters().gauges.waitingForLimit.Add(n)
+	}
+}
+
+// waitingForSlot returns the number of requests that wait for a slot, or nil with disable_metrics.
+func (m *zoneMetrics) waitingForSlot() *atomic.Int64 {
+	if m.disabled {
+		return nil
+	}
+	return &m.counters().gauges.waitingForSlot
+}
+
+// countBan counts a ban that begins now.
+func (m *zoneMetrics) countBan(key string, lasts time.Duration) {
+	if m.bans && !m.disabled {
+		c := m.counters()
+		c.bansBegun.Inc()
+		c.gauges.bans.begin(key, lasts)
 	}
 }

@@ -36,7 +36,9 @@ func TestMetricsReference(t *testing.T) {
 			if !strings.HasSuffix(m[1], "_total") { // the client has one type for both functions
 				kind = "gauge"
 			}
-		case *prometheus.HistogramVec:
+		case gaugeSet:
+			kind = "gauge"
+		case *prometheus.HistogramVec, prometheus.Histogram:
 			kind = "histogram"
 		}
 		row, ok := rows[m[1]]

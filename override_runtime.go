@@ -56,6 +56,7 @@ type knownOverrides struct {
 type knownOverride struct {
 	*store.Override
 	limitSet *limitSet // nil if the override can't be read, and so has no effect
+	until    time.Time // as in storedOverride
 }
 
 // noOverride stands for a key without an override.
@@ -133,6 +134,8 @@ func (z *zone) rememberOverride(key, text string) {
 	o, err := knownOverride{Override: &store.Override{Text: text}}, error(nil)
 	if text != "" {
 		o.limitSet, err = z.compileStoredOverride(text)
+		stored, _ := parseStoredOverride(text) // an override that can't be read is known to be there, too
+		o.until = stored.Until
 	}
 	if z.knownOverrides.remember(key, o) && err != nil {
 		z.logger.Error("the override of a key can't be read, and has no effect: set it again, or remove it",

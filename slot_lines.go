@@ -68,6 +68,15 @@ type slotNeed struct {
 	slotKey
 	entry int       // the index of the zone's entry
 	until time.Time // when the request gives up in the line
+	// waiting, if not nil, is the number of requests in the lines of the zone, for the metrics.
+	waiting *atomic.Int64
+}
+
+// count counts n more requests in the lines of the zone.
+func (n *slotNeed) count(more int64) {
+	if n.waiting != nil {
+		n.waiting.Add(more)
+	}
 }
 
 var errNoSlotInTime = errors.New("no slot became free in time")
@@ -142,6 +151,7 @@ func (l *slotLines) insertLocked(w *slotWaiter, need int) {
 		w.element = line.waiters.InsertAfter(w, before)
 	}
 	l.waiting.Add(1)
+	w.needs[need].count(1)
 	line.callFirst()
 }
 
@@ -156,6 +166,7 @@ func (l *slotLines) removeLocked(w *slotWaiter, slotsRemain bool) {
 	line.waiters.Remove(w.element)
 	w.element = nil
 	l.waiting.Add(-1)
+	w.needs[w.at].count(-1)
 	if line.asker == w {
 		line.asker = nil
 		line.mayBeFree = line.mayBeFree || slotsRemain

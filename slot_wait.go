@@ -130,7 +130,7 @@ func (state *requestState) waitFor(e *zoneEntry, w *slotWaiter) *slotWaiter {
 		w = &slotWaiter{came: state.came, changed: make(chan struct{}, 1)}
 		for i := range state.entries {
 			if e := &state.entries[i]; e.hasPlace && e.Slots != nil {
-				w.needs = append(w.needs, slotNeed{state.slotKeyOf(e), i, state.came.Add(e.zone.delay.longestDelay())})
+				w.needs = append(w.needs, slotNeed{state.slotKeyOf(e), i, state.came.Add(e.zone.delay.longestDelay()), e.zone.metrics.waitingForSlot()})
 			}
 		}
 	}

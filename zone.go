@@ -179,7 +179,7 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zon
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &zone{
 		name: name, mode: mode, cost: c.Cost, fixedCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
-		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics}, logger: h.logger,
+		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics, bans: c.Ban != nil}, logger: h.logger,
 		handler: h, source: source, config: c, deniedKeys: newDeniedKeys(),
 	}
 	if c.Shadow {

@@ -26,6 +26,7 @@ func init() {
 // AdminAPI shows zones and keys, and changes the state of keys, at Caddy's admin endpoint:
 //
 //	GET           /rate_limit/status                            the instance and its stores
+//	POST          /rate_limit/explain                           how a described request would be decided
 //	GET           /rate_limit/zones                             all zones
 //	GET           /rate_limit/zones/<zone>                      one zone
 //	GET           /rate_limit/zones/<zone>/top                  the keys that were denied most lately

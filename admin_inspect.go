@@ -1,10 +1,12 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 
@@ -121,16 +123,7 @@ func (z *zone) limitSetsWithoutOverride() []namedLimitSet {
 // An override of an address applies only to alternatives that are address placeholders.
 func (z *zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets [][]namedLimitSet) {
 	network, isNetwork := parseNetwork(key)
-	override := z.overrides.lookup(key, network)
-	if override != nil {
-		v = &adminapi.Override{From: "config", Limits: override.limitTexts()}
-	}
-	if runtime != "" {
-		v = z.viewStoredOverride(runtime)
-		if stored, err := z.compileStoredOverride(runtime); err == nil {
-			override = stored
-		}
-	}
+	v, override := z.overrideInForce(key, network, runtime)
 	for i := range z.keys {
 		if override != nil && z.keys[i].acceptsOverride(isNetwork) {
 			sets = append(sets, []namedLimitSet{{nil, override}})
@@ -141,14 +134,28 @@ func (z *zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets
 	return v, sets
 }
 
-// viewStoredOverride returns a run-time override in force as operators see it.
-func (z *zone) viewStoredOverride(text string) *adminapi.Override {
+// overrideInForce returns the override of a key, and its limits. They are nil if there is no override.
+// network is valid if the key comes from an address. runtime is as of limitSetsInForce.
+func (z *zone) overrideInForce(key string, network netip.Prefix, runtime string) (v *adminapi.Override, override *limitSet) {
+	if override = z.overrides.lookup(key, network); override != nil {
+		v = &adminapi.Override{From: "config", Limits: override.limitTexts()}
+	}
+	if runtime == "" {
+		return v, override
+	}
+	v, stored := z.viewStoredOverride(runtime)
+	return v, cmp.Or(stored, override)
+}
+
+// viewStoredOverride returns a run-time override as operators see it, and its limits. They are nil if
+// the override can't be read; then it has no effect.
+func (z *zone) viewStoredOverride(text string) (*adminapi.Override, *limitSet) {
 	set, err := z.compileStoredOverride(text)
 	if err != nil {
-		return &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}
+		return &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}, nil
 	}
 	o, _ := parseStoredOverride(text) // compileStoredOverride has parsed it
-	return &adminapi.Override{From: "runtime", Limits: set.limitTexts(), Until: o.Until}
+	return &adminapi.Override{From: "runtime", Limits: set.limitTexts(), Until: o.Until}, set
 }
 
 // distinctLimits returns the limits of all these sets for one alternative, each limit once.

@@ -166,5 +166,6 @@ func (a *adminRequest) listConfigured(cursor string, limit int) (list []adminapi
 
 // viewListedOverride returns an override of the store as operators see it.
 func (z *zone) viewListedOverride(l store.Listed) *adminapi.ListedOverride {
-	return &adminapi.ListedOverride{ShownKey: z.viewListedKey(l), Override: *z.viewStoredOverride(l.Override)}
+	override, _ := z.viewStoredOverride(l.Override)
+	return &adminapi.ListedOverride{ShownKey: z.viewListedKey(l), Override: *override}
 }

@@ -19,6 +19,7 @@ type adminResource struct {
 
 var adminResources = []adminResource{
 	{"status", nil, adminGet((*adminRequest).showStatus)},
+	{"explain", nil, map[string]func(*adminRequest) (any, error){http.MethodPost: (*adminRequest).explain}},
 	{"zones", nil, adminGet((*adminRequest).listZones)},
 	{"zones/{zone}", nil, adminGet((*adminRequest).showZone)},
 	{"zones/{zone}/top", nil, adminGet((*adminRequest).listDeniedKeys)},

@@ -147,26 +147,26 @@ func newBanLookup(z *zone) *limitSet {
 // collectBanLookup adds an entry that only looks up the ban of the request's key, in a zone that the
 // request doesn't belong to. It charges and counts nothing. A key with an empty placeholder has no
 // ban here: otherwise a ban of the empty key would deny all requests without such a value.
-func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *caddy.Replacer) error {
+func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *caddy.Replacer) (applies string, err error) {
 	if z.factor.varies() {
 		if factor, _ := parseFactor(repl.ReplaceAll(string(z.factor), "")); factor == 0 {
-			return nil
+			return appliesNot, nil
 		}
 	}
 	if z.tooEarly(r, repl) {
 		if z.enforce == 0 {
-			return nil
+			return appliesNot, nil
 		}
-		return errTooEarly
+		return appliesBan, errTooEarly
 	}
 	key := z.keyOf(repl)
 	if !key.complete {
-		return nil
+		return appliesNot, nil
 	}
 	state.add(zoneEntry{zone: z, limitSet: z.banLookup, isBanLookup: true}, store.Request{
 		Zone: z.name, Key: key.text, Ban: z.banLookup.budgets[key.alternative].ban, Shadow: !z.enforces(key.text),
 	})
-	return nil
+	return appliesBan, nil
 }
 
 // banned reports whether a ban of the key is in force, or began with this request.

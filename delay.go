@@ -71,6 +71,10 @@ func (p *delayPolicy) longestDelay() time.Duration {
 // reservePlaces takes a place in the queue of each zone that can delay the request, and reports
 // whether it took one. In a zone without a free place the request passes only at once.
 func (state *requestState) reservePlaces() (reserved bool) {
+	reserve := (*delayPolicy).reservePlace
+	if state.explained {
+		reserve = (*delayPolicy).hasPlace
+	}
 	for i := range state.entries {
 		e := &state.entries[i]
 		if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
@@ -81,7 +85,7 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		case maxWait <= 0 && e.Slots == nil:
 		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
-		case e.zone.delay.reservePlace(e.Key):
+		case reserve(e.zone.delay, e.Key):
 			e.MaxWait, e.hasPlace, reserved = maxWait, true, true
 		}
 	}

@@ -53,13 +53,25 @@ func (p *delayPolicy) reservePlace(key string) bool {
 	q := p.queue()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	free := p.maxHeld - q.taken
-	if free <= 0 || q.takenByKey[key] >= free && !p.singleKey {
+	if !p.hasPlaceLocked(q, key) {
 		return false
 	}
 	q.taken++
 	q.takenByKey[key]++
 	return true
+}
+
+// hasPlace reports whether reservePlace would take a place.
+func (p *delayPolicy) hasPlace(key string) bool {
+	q := p.queue()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return p.hasPlaceLocked(q, key)
+}
+
+func (p *delayPolicy) hasPlaceLocked(q *delayQueue, key string) bool {
+	free := p.maxHeld - q.taken
+	return free > 0 && (q.takenByKey[key] < free || p.singleKey)
 }
 
 // releasePlace gives back the place of a request that was decided and isn't delayed.

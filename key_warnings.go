@@ -147,6 +147,9 @@ func (z *zone) tooEarly(r *http.Request, repl *caddy.Replacer) bool {
 // zone to watchedZones if later handlers can set its placeholders.
 func (state *requestState) checkKeySource(i int, r *http.Request) {
 	z := state.handler.zones[i]
+	if state.explained {
+		return
+	}
 	if z.keyMayBeAddress && z.peersLeft.Load() > 0 {
 		z.warnOfPeer(r)
 	}

@@ -62,10 +62,11 @@ func (n Number) check(option string, parse func(string) (int64, error)) error {
 }
 
 // evaluate returns the number for a request. If a placeholder gives no valid number, parse returns
-// a default beside its error. Then evaluate returns this default, and logs a warning once per zone.
+// a default beside its error. Then evaluate returns this default, and logs a warning once per zone. If
+// warned is nil, it logs nothing.
 func (n Number) evaluate(repl *caddy.Replacer, option string, parse func(string) (int64, error), z *zone, warned *atomic.Bool) int64 {
 	value, err := parse(repl.ReplaceAll(string(n), ""))
-	if err != nil && !warned.Swap(true) {
+	if err != nil && warned != nil && !warned.Swap(true) {
 		z.logger.Warn("a "+option+" is not a number from 0: it counts as 1 for such requests (logged once per zone)",
 			zap.String("zone", z.name), zap.String(option, string(n)))
 	}

@@ -16,6 +16,7 @@ type requestState struct {
 	handler      *Handler
 	entries      []zoneEntry     // one per zone that limits the request
 	requests     []store.Request // one per entry
+	explained    bool            // the request is only described, so nothing is counted or logged
 	decided      bool            // the store has decided
 	allowed      bool            // by all zones
 	corrected    bool            // the corrections are sent
@@ -78,58 +79,84 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 // belongs to these zones, or their ban applies to all requests of the handler. collect is called
 // again if the store knows other overrides than this instance; attempt counts the calls from 0.
 func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
-	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
-	state.request = r
-	for i, z := range state.handler.zones {
-		state.collecting, state.bodyError = nil, nil
-		if z.unlimited {
-			continue
-		}
-		matches, err := z.matches(r)
-		if err != nil {
-			return err
-		}
-		if !matches && z.banLookup == nil {
-			continue
-		}
-		exempt, err := z.exempts(r)
-		switch {
-		case err != nil:
-		case exempt && matches && attempt == 0:
-			state.countOutcome(z, outcomeExempt)
-		case exempt:
-		case matches:
-			state.checkKeySource(i, r)
-			err = state.collectZone(z, r, repl, attempt)
-		default:
-			err = state.collectBanLookup(z, r, repl)
-		}
-		if err != nil {
+	state.beginCollecting(r)
+	for i := range state.handler.zones {
+		if _, err := state.collectZone(i, r, repl, attempt); err != nil {
 			return err
 		}
 	}
+	state.endCollecting()
+	return nil
+}
+
+func (state *requestState) beginCollecting(r *http.Request) {
+	state.entries, state.requests, state.watchedZones = state.entries[:0], state.requests[:0], 0
+	state.request = r
+}
+
+// endCollecting connects the entries with their requests, whose places are known now.
+func (state *requestState) endCollecting() {
+	state.collecting = nil
 	for i := range state.entries {
 		state.entries[i].Request = &state.requests[i]
 	}
 	if len(state.requests) > 0 {
 		state.requests[0].Outcome.Decisions = state.decisionRoom[:0]
 	}
-	return nil
 }
 
-// collectZone adds an entry for a zone that the request belongs to, unless the request has neither
+// The ways in which a zone applies to a request.
+const (
+	appliesNot       = "no_match"
+	appliesExempt    = "exempt"
+	appliesUnlimited = "unlimited" // by factor or an override
+	appliesBan       = "ban_only"  // the request doesn't belong to the zone, but its ban denies it, too
+	appliesYes       = "yes"
+)
+
+// collectZone adds an entry for the handler's zone i if the zone limits the request, or if its ban
+// applies. It returns how the zone applies.
+func (state *requestState) collectZone(i int, r *http.Request, repl *caddy.Replacer, attempt int) (applies string, err error) {
+	z := state.handler.zones[i]
+	state.collecting, state.bodyError = nil, nil
+	if z.unlimited {
+		return appliesUnlimited, nil
+	}
+	matches, err := z.matches(r)
+	if err != nil || !matches && z.banLookup == nil {
+		return appliesNot, err
+	}
+	exempt, err := z.exempts(r)
+	switch {
+	case err != nil:
+	case exempt && matches:
+		if attempt == 0 {
+			state.countOutcome(z, outcomeExempt)
+		}
+		return appliesExempt, nil
+	case exempt:
+	case matches:
+		state.checkKeySource(i, r)
+		return state.collectLimits(z, r, repl, attempt)
+	default:
+		return state.collectBanLookup(z, r, repl)
+	}
+	return appliesNot, err
+}
+
+// collectLimits adds an entry for a zone that the request belongs to, unless the request has neither
 // limits nor a ban there.
-func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Replacer, attempt int) error {
+func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.Replacer, attempt int) (applies string, err error) {
 	state.collecting = z // from here on, placeholders may read the body
-	factor := z.factorOf(repl)
+	factor := state.factorOf(z, repl)
 	if factor == 0 {
-		return nil // unlimited
+		return appliesUnlimited, nil
 	}
 	if z.tooEarly(r, repl) {
 		if z.enforce == 0 {
-			return nil
+			return appliesUnlimited, nil
 		}
-		return errTooEarly
+		return appliesYes, errTooEarly
 	}
 	key := z.keyOf(repl)
 	if attempt == 0 {
@@ -144,10 +171,10 @@ func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Rep
 		Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
 	}
 	if !limits.unlimited {
-		request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, z.costOf(repl)
+		request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, state.costOf(z, repl)
 	}
 	if err := state.checkBody(z, key); err != nil {
-		return err
+		return appliesYes, err
 	}
 	switch {
 	case !limits.unlimited:
@@ -158,10 +185,10 @@ func (state *requestState) collectZone(z *zone, r *http.Request, repl *caddy.Rep
 		if attempt == 0 {
 			state.countOutcome(z, outcomeOverridden)
 		}
-		return nil
+		return appliesUnlimited, nil
 	}
 	state.add(zoneEntry{zone: z, limitSet: limits, alternative: key.alternative}, request)
-	return nil
+	return appliesYes, nil
 }
 
 // add adds an entry and its store request.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -390,18 +391,26 @@ func (z *zone) matches(r *http.Request) (bool, error) {
 	return z.matchers.AnyMatchWithError(r)
 }
 
-// costOf returns the cost of a request, in events.
-func (z *zone) costOf(repl *caddy.Replacer) int64 {
+// costOf returns the cost of a request in a zone, in events.
+func (state *requestState) costOf(z *zone, repl *caddy.Replacer) int64 {
 	if z.cost.varies() {
-		return z.cost.evaluate(repl, "cost", parseCost, z, &z.warnedOfCost)
+		return z.cost.evaluate(repl, "cost", parseCost, z, state.unlessExplained(&z.warnedOfCost))
 	}
 	return z.fixedCost
 }
 
-// factorOf returns the divisor of the bursts for a request, in millionths.
-func (z *zone) factorOf(repl *caddy.Replacer) int64 {
+// factorOf returns the divisor of the bursts for a request in a zone, in millionths.
+func (state *requestState) factorOf(z *zone, repl *caddy.Replacer) int64 {
 	if z.factor.varies() {
-		return z.factor.evaluate(repl, "factor", parseFactor, z, &z.warnedOfFactor)
+		return z.factor.evaluate(repl, "factor", parseFactor, z, state.unlessExplained(&z.warnedOfFactor))
 	}
 	return unitFactor
+}
+
+// unlessExplained returns warned, or nil if the request is only explained.
+func (state *requestState) unlessExplained(warned *atomic.Bool) *atomic.Bool {
+	if state.explained {
+		return nil
+	}
+	return warned
 }

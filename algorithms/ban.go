@@ -137,7 +137,7 @@ func (c *BanCheck) decide(now Micros) {
 	c.Decision = BanDecision{Stands: ends > now}
 }
 
-// commit counts a denial by the zone's limits. A peek only saves the state if the denial counts.
+// commit counts a denial by the zone's limits. A peek doesn't save the count.
 func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 	after, window, duration, maxDuration := c.Ban.After, c.Ban.Window, c.Ban.Duration, c.Ban.Max
 	counts := limitsDeny && !c.Decision.Stands
@@ -164,7 +164,7 @@ func (c *BanCheck) commit(now Micros, limitsDeny, isPeek bool) {
 	if c.level > 0 {
 		c.Decision.ResetAfter = max(c.Decision.ResetAfter, c.ends+maxDuration-now)
 	}
-	if counts || c.steppedBack && !isPeek {
+	if !isPeek && (counts || c.steppedBack) {
 		*c.State = State{A: c.start, B: c.ends, C: packBan(c.denials, c.byOperator, c.level)}
 	}
 }

@@ -45,7 +45,8 @@ local function ban_save(ban, k, start, ends, packed)
   save(ban, k, ban_keep_until(ban, start, ends, packed), start, ends, packed)
 end
 
--- Count a denial by the zone's limits. Return whether a ban began, and when it ends, from now.
+-- Count a denial by the zone's limits. A peek doesn't save the count. Return whether a ban began, and
+-- when it ends, from now.
 local function ban_commit(ban, k, now, limits_deny, is_peek)
   local after, duration, max_duration = ban[1], ban[3], ban[4]
   local counts, began = limits_deny and not ban.stands, 0
@@ -64,7 +65,7 @@ local function ban_commit(ban, k, now, limits_deny, is_peek)
     end
   end
   local ends_after = max(ban.ends - now, 0)
-  if counts or ban.stepped_back and not is_peek then
+  if not is_peek and (counts or ban.stepped_back) then
     ban_save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level)
   end
   return began, ends_after

@@ -24,9 +24,9 @@
 --                 text     expected override
 --               per zone
 --                 u8       mode: see Mode in take.go
---                 u8       shadow: 0 or 1
+--                 u8       1 for a shadow, plus 2 for a peek
 --                 u8       number of limits
---                 u8       slots: 0 none, 1 take one, 2 peek
+--                 u8       slots: 0 or 1
 --                 u8       ban: 0 or 1
 --                 f64      cost
 --                 f64      max wait
@@ -164,11 +164,12 @@ local function take(override_count, zone_count, pos, k, log_key)
   for z = 1, zone_count do
     local zone = zones[z]
     if not zone then
-      zone = { mode = 0, shadow = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
+      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
       zones[z] = zone
     end
     local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
     mode, shadow, check_count, has_slots, has_ban, cost, max_wait, pos = unpack_numbers('<BBBBBdd', message, pos)
+    zone.peeks, shadow = shadow > 1, shadow % 2
     local needed, has_room = cost, true
     if mode == 1 then needed = min(cost, 1) elseif mode == 3 then needed = 0 end
     zone.mode, zone.shadow, zone.checks, zone.cost, zone.slots, zone.ban = mode, shadow == 1, check_count, cost, nil, nil
@@ -202,13 +203,13 @@ local function take(override_count, zone_count, pos, k, log_key)
       end
       check.budget, check.fits, check.retry, check.room = key, fits, wait, room
     end
-    if has_slots > 0 then
+    if has_slots == 1 then
       local slots_limit
       slots_limit, pos = unpack_numbers('<d', message, pos)
       k = k + 1
       local key = budget_of[k]
       local slots = slots_read(key, instance, now, slots_expiry)
-      slots.takes, slots.free = has_slots == 1, slots.others + slots.count < slots_limit
+      slots.free = slots.others + slots.count < slots_limit
       zone.slots, zone.slots_key, has_room = slots, key, has_room and slots.free
     end
     if has_ban == 1 then
@@ -228,9 +229,9 @@ local function take(override_count, zone_count, pos, k, log_key)
   for z = 1, zone_count do
     local zone = zones[z]
     local mode, cost, slots, ban = zone.mode, zone.cost, zone.slots, zone.ban
-    local passes = allowed and (zone.has_room or not zone.shadow)
-    local charge, outcome, limits_deny = cost, cost == 0 and peek or passes and granted or denied, false
-    if not passes and mode ~= 2 or ban and ban.stands then
+    local passes, peeks = allowed and (zone.has_room or not zone.shadow), zone.peeks
+    local charge, outcome, limits_deny = cost, (peeks or cost == 0) and peek or passes and granted or denied, false
+    if peeks or not passes and mode ~= 2 or ban and ban.stands then
       charge = 0
     elseif mode == 1 then
       for n = c + 1, c + zone.checks do charge = min(charge, checks[n].fits) end
@@ -239,7 +240,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       c = c + 1
       local check = checks[c]
       local l, key, room, retry = check.limit, check.budget, check.room, check.retry
-      if mode == 3 and passes then charge = min(cost, check.fits) end
+      if mode == 3 and passes and not peeks then charge = min(cost, check.fits) end
       local charged, receipt_a, receipt_b, remaining, more, reset =
         l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)
       if mode == 2 and not passes then
@@ -252,15 +253,15 @@ local function take(override_count, zone_count, pos, k, log_key)
     end
     if slots then
       local count_before = slots.count
-      if passes and slots.takes then
+      if passes and not peeks then
         slots_set(slots, zone.slots_key, instance, count_before + 1, now, slots_expiry)
-      elseif slots.stepped_back and slots.takes then
+      elseif slots.stepped_back and not peeks then
         slots_save(slots, zone.slots_key, instance, now, slots_expiry)
       end
       reply = reply .. pack_numbers('<Bdd', slots.free and 1 or 0, count_before, slots.others + slots.count)
     end
     if ban then
-      local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, cost == 0)
+      local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, outcome == peek)
       reply = reply .. pack_numbers('<BBd', ban.stands and 1 or 0, began, ends_after)
     end
   end

@@ -16,7 +16,7 @@ local function slots_read(k, instance, now, slots_expiry)
   if #state % slots_size ~= 0 then not_a_budget() end
   s = {
     count = 0, expires = 0, others = 0, others_expire = 0, stored_expiry = false, before = false, after = '',
-    stepped_back = false, takes = false, free = false,
+    stepped_back = false, free = false,
   }
   local living = ''
   for pos = 1, #state, slots_size do

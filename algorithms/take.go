@@ -40,9 +40,11 @@ func ParseMode(name string) (Mode, error) {
 // Request is one HTTP request to one zone.
 type Request struct {
 	Mode Mode
-	// Cost is the number of events the request counts as, 0 or more. A request of cost 0 is a
-	// peek: it takes nothing.
+	// Cost is the number of events the request counts as, 0 or more. A request of cost 0 takes
+	// nothing.
 	Cost int64
+	// Peek makes Take decide as always, but change nothing: see [Take].
+	Peek bool
 	// MaxWait is the longest time a request may be delayed. A request that doesn't fit now but
 	// will fit by then is charged in advance. 0 means no delay. MaxWait requires Binary, and
 	// limits whose [Limit.CheckDelay] allows it.
@@ -72,8 +74,6 @@ type Check struct {
 type SlotsCheck struct {
 	// Limit is the number of requests that may be in flight, InFlight the number that are.
 	Limit, InFlight int64
-	// Peek makes Take take no slot.
-	Peek bool
 	// Taken is filled in by [Take]. It reports whether the request has taken a slot.
 	Taken bool
 }
@@ -90,6 +90,10 @@ func (c *SlotsCheck) Free() bool { return c == nil || c.InFlight < c.Limit }
 // While a zone's ban stands, the zone denies, delays nothing and charges nothing, whatever its mode.
 // At other times the ban counts the denials by the zone's own limits. A lack of free slots
 // doesn't count.
+//
+// A peek is decided like any other request, and changes nothing. Its decisions show the budgets
+// without its charge, but a ban that it would begin. In mode Uniform a denied request waits for its
+// own charge, too, and a denied peek doesn't.
 //
 // For example, a zone has a limit with 4 events left and one with 2 left. A request of cost 3 is
 // denied. In mode Binary both keep their events. In mode Nary the request passes, and both are
@@ -122,7 +126,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		charge, o := r.charge(passes), r.outcome(passes)
 		for j := range r.Checks {
 			c := &r.Checks[j]
-			if r.Mode == Force && passes {
+			if r.Mode == Force && passes && !r.Peek {
 				charge = min(r.Cost, c.verdict.fits)
 			}
 			d := &c.Decision
@@ -136,12 +140,12 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			}
 		}
 		if r.Slots != nil {
-			if r.Slots.Taken = passes && !r.Slots.Peek; r.Slots.Taken {
+			if r.Slots.Taken = passes && !r.Peek; r.Slots.Taken {
 				r.Slots.InFlight++
 			}
 		}
 		if r.Ban != nil {
-			r.Ban.commit(now, !r.limitsHaveRoom(), r.Cost == 0)
+			r.Ban.commit(now, !r.limitsHaveRoom(), o == peek)
 		}
 	}
 	return allowed
@@ -175,7 +179,7 @@ func (r *Request) limitsHaveRoom() bool {
 // charge returns the charge to each of the zone's limits, except in mode Force.
 func (r *Request) charge(passes bool) int64 {
 	charge := r.Cost
-	if !passes && r.Mode != Uniform || r.Ban.stands() {
+	if r.Peek || !passes && r.Mode != Uniform || r.Ban.stands() {
 		return 0
 	}
 	if r.Mode == Nary {
@@ -188,7 +192,7 @@ func (r *Request) charge(passes bool) int64 {
 
 func (r *Request) outcome(passes bool) outcome {
 	switch {
-	case r.Cost == 0:
+	case r.Peek || r.Cost == 0:
 		return peek
 	case passes:
 		return granted

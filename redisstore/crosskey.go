@@ -135,6 +135,9 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 	var positions []int
 	for i := range requests {
 		r := &requests[i]
+		if r.Peek {
+			continue
+		}
 		charged := *r
 		one := store.Correction{Request: &charged, Refund: algorithms.Forever, Leave: true}
 		if r.Mode == algorithms.Uniform { // denied requests are charged, too
@@ -165,6 +168,9 @@ func (c *Cluster) undoTakes(ctx context.Context, now algorithms.Micros, deadline
 			d := &requests[position].Outcome.Decisions[j]
 			d.Wait, d.Charged = 0, 0 // the request does not wait, and the refund is made here
 		}
+	}
+	if len(refunds) == 0 {
+		return
 	}
 	done := make(chan error, 1)
 	go func() {

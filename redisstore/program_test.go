@@ -283,11 +283,7 @@ func (p *program) addStep(r *rand.Rand, now algorithms.Micros, joined bool) {
 		if p.isLarge {
 			cost = pick(r, 1, e/20, e/10, e/8, e/5, e/4, e/3, e/2)
 		}
-		peek := r.IntN(8) == 0
-		if peek {
-			cost = 0
-		}
-		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, peek)
+		s.costs, s.peeks = append(s.costs, cost), append(s.peeks, r.IntN(8) == 0)
 		s.slots = append(s.slots, pick[int64](r, 1, 2, 2, 2, 2, 3, 10))
 	}
 	if l := p.requests[0].Limits; len(l) > 0 && r.IntN(2) == 0 {
@@ -335,7 +331,7 @@ func (p *program) decide(s step) {
 	living := make([]algorithms.Slots, len(requests))
 	for i, z := range s.zones {
 		q, r, of := p.requests[z], &requests[i], &p.states[z]
-		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow}
+		*r = algorithms.Request{Mode: q.Mode, Cost: s.costs[z], MaxWait: maxWait(q, s.wait), Shadow: q.Shadow, Peek: s.peeks[z]}
 		for n, l := range q.Limits {
 			r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &of.budgets[n]})
 		}
@@ -345,7 +341,7 @@ func (p *program) decide(s step) {
 		if s.want[z].Slots.Free = true; q.Slots != nil {
 			living[i], stepped[i] = slices.Clone(of.slots).Living(s.now, p.expiry)
 			s.found = append(s.found, living[i].Of(s.instance))
-			r.Slots = &algorithms.SlotsCheck{Limit: s.slots[z], InFlight: living[i].InFlight(), Peek: s.peeks[z]}
+			r.Slots = &algorithms.SlotsCheck{Limit: s.slots[z], InFlight: living[i].InFlight()}
 			s.want[z].Slots.Free = r.Slots.Free()
 		}
 	}
@@ -364,7 +360,7 @@ func (p *program) decide(s step) {
 			o.Slots.Taken, o.Slots.InFlight = r.Slots.Taken, r.Slots.InFlight
 			if r.Slots.Taken {
 				of.slots = living[i].Set(s.instance, living[i].Of(s.instance)+1, s.now+p.expiry)
-			} else if stepped[i] && !r.Slots.Peek {
+			} else if stepped[i] && !r.Peek {
 				of.slots = living[i]
 			}
 		}

@@ -149,6 +149,9 @@ func (c *DenyCache) now() time.Duration { return time.Since(c.start) }
 
 // Take implements [Store].
 func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) {
+	if peeks(requests) { // to see the budgets, also if the requests are denied
+		return c.store.Take(ctx, requests)
+	}
 	if c.denials.Load() > 0 && c.denies(requests) {
 		return false, nil
 	}
@@ -160,6 +163,16 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 		}
 	}
 	return allowed, err
+}
+
+// peeks reports whether any of the requests is a peek.
+func peeks(requests []Request) bool {
+	for i := range requests {
+		if requests[i].Peek {
+			return true
+		}
+	}
+	return false
 }
 
 // denies reports whether requests are certainly denied, and then fills in their outcomes.

@@ -130,8 +130,9 @@ type Request struct {
 	// charges nothing. A request takes one slot at any cost.
 	Cost int64
 	// Peek makes Take decide as always, but change nothing: Take charges no limit, takes no
-	// slot, and counts no denial for the ban. Peek requires Cost 0. InFlight of the Outcome
-	// doesn't count this request.
+	// slot, and counts no denial for the ban. The Decisions show the budgets without this
+	// request, and InFlight doesn't count it. Began reports whether the denial would begin a
+	// ban. In mode [algorithms.Uniform] RetryAfter leaves out that a denied request is charged.
 	Peek bool
 	// MaxWait is the longest delay of the request; see [algorithms.Request].
 	MaxWait algorithms.Micros

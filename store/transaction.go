@@ -139,7 +139,7 @@ func (tx *transaction) findEntries(request int, r *Request) {
 	zone := tx.shared.zones.zone(r.Zone)
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		e := tx.findOrShare(request, zone, l.ID)
+		e := tx.findOrShare(request, zone, l.ID, r.Peek)
 		if e.exists && l.KeptAfterReset() && e.expires <= tx.now { // an expired budget with Initial begins again
 			e.state = algorithms.State{}
 		}
@@ -147,7 +147,7 @@ func (tx *transaction) findEntries(request int, r *Request) {
 		tx.checks = append(tx.checks, algorithms.Check{Limit: l.Limit})
 	}
 	if s := r.Slots; s != nil {
-		tx.entries = append(tx.entries, tx.findOrShare(request, zone, s.ID))
+		tx.entries = append(tx.entries, tx.findOrShare(request, zone, s.ID, r.Peek))
 		tx.slots = append(tx.slots, algorithms.SlotsCheck{Limit: s.Limit})
 	}
 	if b := r.Ban; b != nil {
@@ -162,7 +162,7 @@ func (tx *transaction) linkEntries(requests []Request) {
 	entries, checks, slots, bans := tx.entries, tx.checks, tx.slots, tx.bans
 	for i := range requests {
 		r := &requests[i]
-		z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow}
+		z := algorithms.Request{Mode: r.Mode, Cost: r.Cost, MaxWait: r.MaxWait, Shadow: r.Shadow, Peek: r.Peek}
 		z.Checks, checks = checks[:len(r.Limits)], checks[len(r.Limits):]
 		for j := range z.Checks {
 			z.Checks[j].State = &entries[j].state
@@ -171,7 +171,7 @@ func (tx *transaction) linkEntries(requests []Request) {
 		entries = entries[len(r.Limits):]
 		if r.Slots != nil {
 			z.Slots, slots = &slots[0], slots[1:]
-			z.Slots.InFlight, z.Slots.Peek = entries[0].state.A, r.Peek
+			z.Slots.InFlight = entries[0].state.A
 			entries = entries[1:]
 		}
 		if r.Ban != nil {
@@ -215,7 +215,7 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 		d, e := z.Ban.Decision, &entries[n]
 		n++
 		// A key without room is not banned: a shared ban would ban all such keys.
-		if e.exists || e.state == e.before || tx.hasRoom(e.zone) {
+		if e.exists || !d.Began && e.state == e.before || tx.hasRoom(e.zone) {
 			o.Ban = BanOutcome{Stands: d.Stands, Began: d.Began, EndsAfter: d.EndsAfter}
 			if d.Began {
 				e.label = newBanLabel(r.Key, r.Ban.ID)
@@ -294,12 +294,14 @@ func (tx *transaction) findShared(id string) entry {
 }
 
 // findOrShare finds a budget of a request's key or, if the key is new and there is no room, the
-// shared budget.
-func (tx *transaction) findOrShare(request int, zone *zoneUsage, id string) entry {
+// shared budget. A peek isn't counted as a use of the shared budget.
+func (tx *transaction) findOrShare(request int, zone *zoneUsage, id string, peek bool) entry {
 	e := tx.find(request, zone, id)
 	if !e.exists && !tx.hasRoom(zone) && !tx.reclaim(zone) {
-		tx.shared.overflowed.Add(1)
-		tx.overflowed = append(tx.overflowed, zone.name)
+		if !peek {
+			tx.shared.overflowed.Add(1)
+			tx.overflowed = append(tx.overflowed, zone.name)
+		}
 		return tx.findShared(id)
 	}
 	return e

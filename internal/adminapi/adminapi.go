@@ -97,6 +97,7 @@ type Concurrency struct {
 // Ban is the ban of a key.
 type Ban struct {
 	Banned bool    `json:"banned"`
+	Begins bool    `json:"begins,omitempty"` // the denial of an explained request would begin the ban
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
@@ -195,7 +196,7 @@ type Explanation struct {
 // that delay it longest.
 type Decision struct {
 	Zone       string   `json:"zone"`
-	Reason     string   `json:"reason"` // limit, concurrency, or ban
+	Reason     string   `json:"reason"` // limit, concurrency, ban, body, or store
 	Limit      string   `json:"limit,omitempty"`
 	RetryAfter *float64 `json:"retry_after_seconds"` // null if no wait helps
 }
@@ -210,8 +211,8 @@ type ExplainedHandler struct {
 // ExplainedZone is a zone of such a handler.
 type ExplainedZone struct {
 	Zone string `json:"zone"`
-	// Applies says whether the zone limits the request: yes, no_match, exempt, unlimited,
-	// or a reason why it can't be known.
+	// Applies says whether the zone limits the request: yes, no_match, exempt, unlimited, or
+	// ban_only if only the zone's ban applies, because of its scope.
 	Applies     string       `json:"applies"`
 	Key         *ShownKey    `json:"key,omitempty"`
 	Alternative int          `json:"alternative,omitempty"` // as in [Budgets]
@@ -220,8 +221,8 @@ type ExplainedZone struct {
 	Cost        int64        `json:"cost"`
 	Mode        string       `json:"mode,omitempty"`
 	Shadow      bool         `json:"shadow,omitempty"`
-	Store       string       `json:"store,omitempty"` // as in [Key]
-	Verdict     string       `json:"verdict,omitempty"`
+	Store       string       `json:"store,omitempty"`   // as in [Key]
+	Verdict     string       `json:"verdict,omitempty"` // allowed, delayed, denied, or banned
 	Limits      []Limit      `json:"limits,omitempty"`
 	Concurrency *Concurrency `json:"concurrency,omitempty"`
 	Ban         *Ban         `json:"ban,omitempty"`

@@ -24,7 +24,7 @@ func (r *replay) prepareTake(m execution, take *wire.Take) (*expectedTake, error
 	t := &expectedTake{slots: make([]algorithms.Slots, len(take.Zones))}
 	for i := range take.Zones {
 		z := &take.Zones[i]
-		q := algorithms.Request{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow}
+		q := algorithms.Request{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}
 		var names []string
 		for _, b := range z.Budgets {
 			l, err := r.findLimit(b)
@@ -43,7 +43,7 @@ func (r *replay) prepareTake(m execution, take *wire.Take) (*expectedTake, error
 				return nil, fmt.Errorf("no zone has %d slots at %s", z.SlotsLimit, z.Slots)
 			}
 			t.slots[i] = r.livingSlots(m, z.Slots)
-			q.Slots = &algorithms.SlotsCheck{Limit: z.SlotsLimit, InFlight: t.slots[i].InFlight(), Peek: z.Peek}
+			q.Slots = &algorithms.SlotsCheck{Limit: z.SlotsLimit, InFlight: t.slots[i].InFlight()}
 		}
 		if z.BanName != "" {
 			if !slices.Contains(r.bans[idOf(z.BanName)], z.Ban) {

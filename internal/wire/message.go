@@ -106,16 +106,8 @@ func (m *Message) Charge(r *store.Request, n int64) {
 }
 
 func (m *Message) appendZone(r *store.Request, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
-	slots, ban := byte(0), byte(0)
-	if r.Slots != nil {
-		if slots = 1; r.Peek {
-			slots = 2
-		}
-	}
-	if r.Ban != nil {
-		ban = 1
-	}
-	m.body = append(m.body, byte(mode), boolByte(r.Shadow), byte(len(r.Limits)), slots, ban)
+	kind := boolByte(r.Shadow) + 2*boolByte(r.Peek)
+	m.body = append(m.body, byte(mode), kind, byte(len(r.Limits)), boolByte(r.Slots != nil), boolByte(r.Ban != nil))
 	m.appendNumber(cost)
 	m.appendNumber(maxWait)
 	for i := range r.Limits {

@@ -33,14 +33,13 @@ type Override struct{ Name, Text string }
 type Zone struct {
 	Mode    algorithms.Mode
 	Shadow  bool
+	Peek    bool
 	Cost    int64
 	MaxWait algorithms.Micros
 	Budgets []Budget
 	// Slots is the name of the slots, or empty if the zone has none. SlotsLimit is their limit.
-	// Peek reports whether the take only reads their count.
 	Slots      string
 	SlotsLimit int64
-	Peek       bool
 	// BanName is the name of the ban, or empty if the zone has none.
 	BanName string
 	Ban     algorithms.Ban
@@ -297,15 +296,17 @@ func (r *reader) take(overrides, zones int) *Take {
 	}
 	for i := range t.Zones {
 		z := &t.Zones[i]
-		z.Mode, z.Shadow = algorithms.Mode(r.byteUpTo(uint32(algorithms.Force))), r.byteUpTo(1) == 1
+		z.Mode = algorithms.Mode(r.byteUpTo(uint32(algorithms.Force)))
+		kind := r.byteUpTo(3)
+		z.Shadow, z.Peek = kind&1 > 0, kind&2 > 0
 		z.Budgets = make([]Budget, r.uint(1))
-		slots, ban := r.byteUpTo(2), r.byteUpTo(1)
+		slots, ban := r.byteUpTo(1), r.byteUpTo(1)
 		z.Cost, z.MaxWait = r.number(), r.number()
 		for j := range z.Budgets {
 			z.Budgets[j] = r.budget()
 		}
-		if slots > 0 {
-			z.SlotsLimit, z.Slots, z.Peek = r.number(), r.key(&r.strings), slots == 2
+		if slots == 1 {
+			z.SlotsLimit, z.Slots = r.number(), r.key(&r.strings)
 		}
 		if ban == 1 {
 			z.Ban = algorithms.Ban{After: r.number(), Window: r.number(), Duration: r.number(), Max: r.number()}

@@ -1,0 +1,175 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// This file explains a described request: which handlers and zones it meets, and how they would
+// decide. The request is led through Caddy's routes (route_walk.go). Each rate_limit handler on its
+// way decides it as always, but with peeks, which change nothing.
+
+// explainTimeout bounds the time for an explanation, because a matcher can be slow.
+const explainTimeout = 10 * time.Second
+
+// explain explains a described request. It charges, counts and logs nothing.
+func (a *adminRequest) explain() (any, error) {
+	var q adminapi.Request
+	if err := decodeStrictly([]byte(a.body), &q); err != nil {
+		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
+	}
+	q, denied, err := a.describedRequest(q)
+	if err != nil {
+		return nil, err
+	}
+	x := &explanation{view: &adminapi.Explanation{Request: q, Denied: denied, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}}}
+	if err := x.run(a.ctx); err != nil {
+		return nil, err
+	}
+	x.view.Notes = x.walk.notes
+	return x.view, nil
+}
+
+// describedRequest returns the request to explain with its defaults filled in. With the ID of a
+// denied request it also returns that denial.
+func (a *adminRequest) describedRequest(q adminapi.Request) (adminapi.Request, *adminapi.Denial, error) {
+	if q.Denial != "" {
+		return q, nil, adminError(http.StatusNotFound, "there is no denied request %q: describe the request with url", q.Denial)
+	}
+	q.Method = cmp.Or(q.Method, http.MethodGet)
+	q.ClientIP = cmp.Or(q.ClientIP, "127.0.0.1")
+	return q, nil, nil
+}
+
+// explanation is an explanation in the making.
+type explanation struct {
+	view   *adminapi.Explanation
+	walk   *routeWalk
+	server string // its name
+}
+
+// run leads the request through the routes of the configuration in force.
+func (x *explanation) run(ctx context.Context) error {
+	active := caddy.ActiveContext()
+	running, err := active.AppIfConfigured("http")
+	if err != nil {
+		return adminError(http.StatusNotFound, "the configuration in force has no app http, so there are no requests: %w", err)
+	}
+	app := running.(*caddyhttp.App)
+	q := &x.view.Request
+	u, err := parseDescribedURL(q.URL)
+	if err != nil {
+		return adminError(http.StatusBadRequest, "url: %w", err)
+	}
+	port, err := portOf(app, u.Scheme, u.Port())
+	if err != nil {
+		return adminError(http.StatusBadRequest, "url: its port: %w", err)
+	}
+	x.walk = &routeWalk{ctx: active, user: q.User, meet: x.meet}
+	if x.server, x.walk.server, err = findServer(app, u.Hostname(), port); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	r, err := newDescribedRequest(ctx, q, u)
+	if err != nil {
+		return adminError(http.StatusBadRequest, "%w", err)
+	}
+	rw := &unsentResponse{header: make(http.Header)}
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), rw, x.walk.server)
+	if err := x.walk.run(rw, r); err != nil {
+		x.walk.note("the request ends with an error: %v", err)
+	}
+	if q.User != "" && x.walk.users == 0 {
+		x.walk.note("user has no effect, because the request meets no authentication handler")
+	}
+	return nil
+}
+
+// parseDescribedURL reads the URL of a described request.
+func parseDescribedURL(text string) (*url.URL, error) {
+	const example = "write for example https://example.com/login?x=1"
+	if text == "" {
+		return nil, errors.New("it is missing: " + example)
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s", err, example)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return nil, fmt.Errorf("%.100q must begin with http:// or https:// and a host: %s", text, example)
+	case u.User != nil:
+		return nil, errors.New("it must not have a user and a password: write the ID of the user into user")
+	}
+	return u, nil
+}
+
+// newDescribedRequest returns the request that q describes, as a server receives it.
+func newDescribedRequest(ctx context.Context, q *adminapi.Request, u *url.URL) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, q.Method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	client, err := netip.ParseAddr(q.ClientIP)
+	if err != nil {
+		return nil, fmt.Errorf("client_ip must be an address, not %.100q: write for example 203.0.113.7", q.ClientIP)
+	}
+	r.RemoteAddr = net.JoinHostPort(client.String(), "0")
+	r.RequestURI = u.RequestURI()
+	if r.URL, err = url.ParseRequestURI(r.RequestURI); err != nil {
+		return nil, fmt.Errorf("url: %w", err)
+	}
+	if u.Scheme == "https" {
+		r.TLS = &tls.ConnectionState{Version: tls.VersionTLS13, HandshakeComplete: true, ServerName: u.Hostname()}
+	}
+	for name, values := range q.Headers {
+		for _, value := range values {
+			if err := checkHeaderField(name, value); err != nil {
+				return nil, err
+			}
+			r.Header.Add(name, value)
+		}
+	}
+	if host := r.Header["Host"]; len(host) > 0 {
+		r.Host = host[0]
+		delete(r.Header, "Host")
+	}
+	r.Body = http.NoBody
+	if q.Body != "" {
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(q.Body)), int64(len(q.Body))
+	}
+	return r, nil
+}
+
+// checkHeaderField rejects a header field that no request can have.
+func checkHeaderField(name, value string) error {
+	if name == "" || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }) {
+		return fmt.Errorf("headers: %.100q is not the name of a header field: write for example X-Api-Key", name)
+	}
+	if strings.ContainsAny(value, "\r\n\x00") {
+		return fmt.Errorf("headers: the value of %s has a line break or a zero byte: leave it out", name)
+	}
+	return nil
+}
+
+// unsentResponse is the response to a described request. Nobody gets it.
+type unsentResponse struct{ header http.Header }
+
+func (u *unsentResponse) Header() http.Header         { return u.header }
+func (u *unsentResponse) Write(b []byte) (int, error) { return len(b), nil }
+func (u *unsentResponse) WriteHeader(int)             {}

@@ -1,0 +1,230 @@
+package ratelimit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// routeWalk leads a request through the routes of a server, with Caddy's own matchers, groups and
+// terminal routes. It runs only the handlers that change nothing but the request. So no upstream is
+// asked, no file is served, no password is checked, and nothing is written.
+type routeWalk struct {
+	ctx    caddy.Context // of the configuration
+	server *caddyhttp.Server
+	user   string // the ID of the user whom authentication handlers let in; may be empty
+	// meet is called for each rate_limit handler that the request meets. It passes the request to
+	// next, or ends the walk with an error.
+	meet func(h *Handler, w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error
+
+	notes []string // what the walk had to assume
+	steps int      // the number of handlers that the request has met
+	users int      // the number of these that authenticate
+}
+
+// maxWalkSteps bounds the handlers that a request meets. Named routes can invoke each other without
+// an end.
+const maxWalkSteps = 10_000
+
+// The errors that end a walk for a reason of the request or of the configuration.
+var (
+	errWalkTooLong   = fmt.Errorf("the request met %d handlers: look for named routes that invoke each other", maxWalkSteps)
+	errUnknownInvoke = errors.New("there is no named route of this name")
+)
+
+// run leads a request through the routes. The request has the context of [caddyhttp.PrepareRequest].
+// A panic of a handler or a matcher becomes an error.
+func (w *routeWalk) run(rw http.ResponseWriter, r *http.Request) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("a handler or a matcher panicked: %v", reason)
+		}
+	}()
+	return w.serve(w.server.Routes, rw, r, endOfWalk)
+}
+
+// endOfWalk is behind the last handler.
+var endOfWalk = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+
+// serve leads a request through a list of routes, and then to next.
+func (w *routeWalk) serve(routes caddyhttp.RouteList, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	copies := make(caddyhttp.RouteList, len(routes))
+	for i, route := range routes {
+		c := &copies[i]
+		*c = caddyhttp.Route{Group: route.Group, MatcherSets: route.MatcherSets, Terminal: route.Terminal}
+		for _, h := range route.Handlers {
+			c.Handlers = append(c.Handlers, walkStep{w, h})
+		}
+		// There is no module to load, so this only makes the chain of the handlers.
+		if err := c.ProvisionHandlers(w.ctx, nil); err != nil {
+			return err
+		}
+	}
+	return copies.Compile(next).ServeHTTP(rw, r)
+}
+
+// note adds a note, once.
+func (w *routeWalk) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(w.notes, text) {
+		w.notes = append(w.notes, text)
+	}
+}
+
+// walkStep stands for a handler in a walk.
+type walkStep struct {
+	walk    *routeWalk
+	handler caddyhttp.MiddlewareHandler
+}
+
+// handling says what a walk does with a handler of Caddy.
+type handling uint8
+
+const (
+	unknown  handling = iota
+	runs              // it changes only the request, so it runs
+	passes            // it changes only the response, so it is left out
+	responds          // it responds, so the walk ends
+)
+
+// handlings has the handlers of Caddy that need no further look, by the last part of the module ID.
+var handlings = map[string]handling{
+	"headers": runs, "map": runs, "request_body": runs, "rewrite": runs, "vars": runs,
+	"encode": passes, "intercept": passes, "log_append": passes, "push": passes, "templates": passes, "timeouts": passes, "tracing": passes,
+	"copy_response": responds, "copy_response_headers": responds, "error": responds, "metrics": responds,
+}
+
+// ServeHTTP implements [caddyhttp.MiddlewareHandler].
+func (s walkStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	w := s.walk
+	if w.steps++; w.steps > maxWalkSteps {
+		return errWalkTooLong
+	}
+	if err := r.Context().Err(); err != nil {
+		return err
+	}
+	switch h := s.handler.(type) {
+	case *Handler:
+		return w.meet(h, rw, r, next)
+	case *caddyhttp.Subroute:
+		return w.serve(h.Routes, rw, r, next)
+	case *caddyhttp.Invoke:
+		route := w.server.NamedRoutes[h.Name]
+		if route == nil {
+			return fmt.Errorf("invoke %q: %w", h.Name, errUnknownInvoke)
+		}
+		return w.serve(caddyhttp.RouteList{*route}, rw, r, next)
+	case *caddyhttp.StaticResponse:
+		if h.StatusCode.Int() == http.StatusEarlyHints {
+			return next.ServeHTTP(rw, r)
+		}
+		return nil
+	}
+	id := caddy.GetModuleID(s.handler)
+	name := strings.TrimPrefix(id, "http.handlers.")
+	switch handlings[name] {
+	case runs:
+		return s.handler.ServeHTTP(rw, r, next)
+	case responds:
+		return nil
+	case unknown:
+		if !w.passesOn(name, s.handler, r) {
+			return nil
+		}
+	}
+	return next.ServeHTTP(rw, r)
+}
+
+// passesOn reports whether a handler that doesn't run passes the request on, as far as is known. It
+// notes what it assumes.
+func (w *routeWalk) passesOn(name string, handler caddyhttp.MiddlewareHandler, r *http.Request) bool {
+	switch name {
+	case "authentication":
+		w.authenticate(r)
+	case "reverse_proxy":
+		if !hasSet(handler, "HandleResponse") {
+			return false
+		}
+		w.note("the request meets a reverse_proxy with handle_response, such as forward_auth, which is not asked: " +
+			"it is assumed to pass the request on; write header fields that it would copy into headers")
+	case "file_server":
+		if !hasSet(handler, "PassThru") {
+			return false
+		}
+		w.note("the request meets a file_server with pass_thru, which serves no file here: it is assumed to pass the request on")
+	default:
+		w.note("the request meets the handler %s, which does not run here: it is assumed to pass the request on unchanged", name)
+	}
+	return true
+}
+
+// authenticate lets the described user in.
+func (w *routeWalk) authenticate(r *http.Request) {
+	w.users++
+	if w.user == "" {
+		w.note("the request meets an authentication handler, which checks nothing here: " +
+			"it is assumed to pass the request on without a user; write user with the ID of the user whom it would let in")
+		return
+	}
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	repl.Set("http.auth.user.id", w.user)
+}
+
+// hasSet reports whether a field of one of Caddy's handlers is set. The packages of these handlers
+// are not imported, because then each program with this module would have them.
+func hasSet(handler caddyhttp.MiddlewareHandler, field string) bool {
+	v := reflect.Indirect(reflect.ValueOf(handler)).FieldByName(field)
+	return v.IsValid() && !v.IsZero()
+}
+
+// findServer returns the server that listens on a port, and its name. If several do, an address with
+// the host decides.
+func findServer(app *caddyhttp.App, host string, port uint) (name string, server *caddyhttp.Server, err error) {
+	var found string
+	best, listeners := -1, []string{}
+	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
+		listeners = append(listeners, fmt.Sprintf("%s on %s", name, strings.Join(app.Servers[name].Listen, " and ")))
+		for _, listen := range app.Servers[name].Listen {
+			address, err := caddy.ParseNetworkAddress(listen)
+			if err != nil || address.IsUnixNetwork() || port < address.StartPort || port > address.EndPort {
+				continue
+			}
+			score := 0
+			switch {
+			case strings.EqualFold(address.Host, host):
+				score = 2
+			case address.Host == "" || net.ParseIP(address.Host).IsUnspecified():
+				score = 1
+			}
+			if score > best {
+				found, best = name, score
+			}
+		}
+	}
+	if best < 0 {
+		return "", nil, adminError(http.StatusNotFound, "no server listens on port %d: write a URL with the port of a server in it, there is %s",
+			port, cmp.Or(strings.Join(listeners, ", "), "none"))
+	}
+	return found, app.Servers[found], nil
+}
+
+// portOf returns the port of a URL's host, or the default port of its scheme.
+func portOf(app *caddyhttp.App, scheme, port string) (uint, error) {
+	switch {
+	case port != "":
+		n, err := strconv.ParseUint(port, 10, 16)
+		return uint(n), err
+	case scheme == "https":
+		return uint(cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)), nil
+	}
+	return uint(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)), nil
+}

@@ -134,10 +134,15 @@ func checkMaxKeys(n int64) error {
 	return nil
 }
 
-// Start begins to sweep the stores in memory, and to check every Redis once. Both end with the
-// configuration. All handlers have been provisioned by then.
+// Start begins to sweep the stores in memory, to check every Redis once, and to watch which share of
+// their requests the zones deny. All of this ends with the configuration. All handlers have been
+// provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
+	if zones := a.countedZones(); len(zones) > 0 {
+		processShares.join(a, zones, time.Now())
+		go a.watchShares()
+	}
 	if a.sharedMemory != nil || a.sharedStandIn != nil {
 		go a.sweep()
 	}

@@ -33,6 +33,9 @@ const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beCaddy) != "" {
+		if interval, err := time.ParseDuration(os.Getenv(shareIntervalVariable)); err == nil {
+			processShares = newShareWatch(interval, interval*time.Duration(shareWindow/shareInterval), requestCounts)
+		}
 		caddycmd.Main()
 		return
 	}

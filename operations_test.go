@@ -257,7 +257,7 @@ func TestLogReference(t *testing.T) {
 	used := make(map[string]int)
 	rows := tableRows(sectionOf(t, operationsPage, "Denials and bans"))
 	denials := len(rows)
-	for _, heading := range []string{"Redis and the stores", "When a configuration loads", "While requests come"} {
+	for _, heading := range []string{"Redis and the stores", "Shares of denied requests", "When a configuration loads", "While requests come"} {
 		rows = append(rows, tableRows(sectionOf(t, operationsPage, heading))...)
 	}
 	for _, m := range found {

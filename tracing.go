@@ -21,8 +21,7 @@ const (
 	spanWait     = "rate_limit.wait"
 )
 
-// The attributes of the module. Those of a zone are in [zoneAttribute]. The key of a request is never
-// an attribute.
+// The attributes that name no zone; see [zoneAttribute]. The key of a request is never an attribute.
 const (
 	attributeDeniedBy = attribute.Key("rate_limit.denied_by") // on the span of the request
 	attributeReason   = attribute.Key("rate_limit.reason")

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	_ "github.com/caddy-rate-limit/caddy-rate-limit/internal/command" // caddy rate-limit
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 

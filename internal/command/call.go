@@ -1,0 +1,269 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// call is one run of a command.
+type call struct {
+	cmd       *cobra.Command
+	args      []string
+	instances []instance // at least one
+	json      bool
+	out       io.Writer
+	style     style
+}
+
+func newCall(cmd *cobra.Command, args []string) (*call, error) {
+	instances, err := addresses(cmd)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{cmd: cmd, args: args, instances: instances, json: boolFlag(cmd, "json"), out: cmd.OutOrStdout()}
+	c.style.colored = c.onTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return c, nil
+}
+
+// onTerminal reports whether people see the output at once.
+func (c *call) onTerminal() bool {
+	file, ok := c.out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+func boolFlag(cmd *cobra.Command, name string) bool {
+	value, _ := cmd.Flags().GetBool(name)
+	return value
+}
+
+func stringFlag(cmd *cobra.Command, name string) string {
+	value, _ := cmd.Flags().GetString(name)
+	return value
+}
+
+// print prints the output of a command.
+func (c *call) print(text string) error {
+	_, err := io.WriteString(c.out, text)
+	return err
+}
+
+// argument returns an argument, or "" if it is left out.
+func (c *call) argument(i int) string {
+	if i < len(c.args) {
+		return c.args[i]
+	}
+	return ""
+}
+
+// key returns the key in an argument.
+func (c *call) key(i int) (string, error) {
+	if !boolFlag(c.cmd, "encoded") {
+		return c.args[i], nil
+	}
+	key, err := url.PathUnescape(c.args[i])
+	if err != nil {
+		return "", usageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[i], err)
+	}
+	return key, nil
+}
+
+// answer is the answer of an instance: a body, or an error.
+type answer struct {
+	from instance
+	body json.RawMessage
+	err  error
+}
+
+// ask asks instances at the same time. The answers are in the order of the instances.
+func ask(instances []instance, get func(instance) (json.RawMessage, error)) []answer {
+	answers := make([]answer, len(instances))
+	var wg sync.WaitGroup
+	for n, i := range instances {
+		wg.Go(func() {
+			body, err := get(i)
+			answers[n] = answer{i, body, err}
+		})
+	}
+	wg.Wait()
+	return answers
+}
+
+// failures returns the errors of the answers.
+func failures(answers []answer) error {
+	var errs []error
+	for _, a := range answers {
+		if a.err != nil {
+			errs = append(errs, a.err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// decoded is a body of an instance.
+type decoded[T any] struct {
+	from instance
+	body T
+}
+
+// decode returns the bodies of the answers without an error.
+func decode[T any](answers []answer) ([]decoded[T], error) {
+	var bodies []decoded[T]
+	for _, a := range answers {
+		if a.err != nil {
+			continue
+		}
+		d := decoded[T]{from: a.from}
+		if err := json.Unmarshal(a.body, &d.body); err != nil {
+			return nil, fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of the same version", a.from, err)
+		}
+		bodies = append(bodies, d)
+	}
+	return bodies, nil
+}
+
+// object is a JSON object whose fields keep their order.
+type object []field
+
+type field struct {
+	name  string
+	value any
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, f := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(compactJSON(f.name))
+		b.WriteByte(':')
+		b.Write(compactJSON(f.value))
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// compactJSON returns JSON without escapes for < > and &. The value must be made of what JSON has.
+func compactJSON(v any) []byte {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		panic(err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// jsonDocument returns the document for scripts: the body of a single instance, or an object with the
+// bodies by address. An instance that failed then has an error, as in the admin API.
+func (c *call) jsonDocument(answers []answer) string {
+	if len(c.instances) == 1 {
+		if len(answers) == 0 {
+			return "{}\n"
+		}
+		if answers[0].err != nil {
+			return ""
+		}
+		return string(bytes.TrimSpace(answers[0].body)) + "\n"
+	}
+	o := object{}
+	for _, a := range answers {
+		if a.err != nil {
+			o = append(o, field{string(a.from), object{{"error", a.err.Error()}}})
+		} else {
+			o = append(o, field{string(a.from), a.body})
+		}
+	}
+	return string(compactJSON(o)) + "\n"
+}
+
+// show prints the bodies of answers, and returns the errors of instances that failed.
+func show[T any](c *call, answers []answer, view func([]decoded[T]) string) error {
+	failed := failures(answers)
+	if c.json {
+		return errors.Join(c.print(c.jsonDocument(answers)), failed)
+	}
+	bodies, err := decode[T](answers)
+	if err == nil && len(bodies) > 0 {
+		err = c.print(view(bodies))
+	}
+	return errors.Join(err, failed)
+}
+
+// place is where zones are: an instance, and the names of zones.
+type place struct {
+	instance instance
+	zones    []string
+}
+
+// places returns all zones of all instances for which has is true, or only one zone if it is given.
+// With owners, the zones of one Redis are only in the first place that has them, because all
+// instances have the same budgets, overrides and bans there. failed has the errors of instances that
+// could not be asked.
+func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (places []place, failed error) {
+	if zone != "" && len(c.instances) == 1 {
+		return []place{{c.instances[0], []string{zone}}}, nil
+	}
+	answers := ask(c.instances, func(i instance) (json.RawMessage, error) {
+		if zone != "" {
+			return i.getZone(zone)
+		}
+		return i.getZones()
+	})
+	lists, err := decode[[]adminapi.Zone](answers)
+	known := make(map[[2]string]bool) // by name and Redis
+	for _, list := range lists {
+		p := place{instance: list.from}
+		for _, z := range list.body {
+			id := [2]string{z.Name, z.Store}
+			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || owners && known[id] {
+				continue
+			}
+			known[id] = z.Store != "memory"
+			p.zones = append(p.zones, z.Name)
+		}
+		if len(p.zones) > 0 {
+			places = append(places, p)
+		}
+	}
+	return places, errors.Join(err, failures(answers))
+}
+
+// askPlaces asks for a body for each zone of each place. For people, and if no zone is given, the bodies
+// of a place are in an object by zone. For scripts the body of a given zone is as in the admin API.
+func (c *call) askPlaces(zone string, places []place, get func(i instance, zone string) (json.RawMessage, error)) []answer {
+	zones := make(map[instance][]string)
+	var instances []instance
+	for _, p := range places {
+		zones[p.instance] = p.zones
+		instances = append(instances, p.instance)
+	}
+	return ask(instances, func(i instance) (json.RawMessage, error) {
+		o := object{}
+		for _, z := range zones[i] {
+			body, err := get(i, z)
+			if err != nil {
+				return nil, err
+			}
+			if c.json && zone != "" {
+				return body, nil
+			}
+			o = append(o, field{z, body})
+		}
+		return compactJSON(o), nil
+	})
+}

@@ -1,0 +1,203 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// A change is made in each instance that has the zone in memory, and once for each Redis.
+const changeNote = `
+With Redis the change holds for all instances. Others follow within a second.
+In memory it holds for the instances in --address.`
+
+func overrideCommand() *cobra.Command {
+	cmd := subcommand("override <zone> <key> [limit...]", "Gives a key other limits, until --for ends or --remove",
+		`
+Gives a key other limits, or with 'unlimited' no limit. Write a limit as in a
+Caddyfile. Quote each limit if there are several. With --remove the key has the
+limits of its zone again. The zone needs the option runtime_overrides.`+changeNote, `
+  $ caddy rate-limit override api customer-7 token_bucket 100 1m
+  $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
+  $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
+  $ caddy rate-limit override api customer-7 --remove`,
+		func(c *call) error {
+			limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
+			switch {
+			case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
+				return usageErrorf("--remove goes with neither limits nor --for: leave them out")
+			case remove:
+				return c.change("DELETE", "override", nil, overrideResult)
+			case len(limits) == 0:
+				return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
+			}
+			body := object{{"limits", limits}}
+			if len(limits) == 1 && limits[0] == "unlimited" {
+				body = object{{"unlimited", true}}
+			}
+			ttl, err := durationFlag(c.cmd, "for")
+			if err != nil {
+				return err
+			}
+			if ttl != "" {
+				body = append(body, field{"ttl", ttl})
+			}
+			return c.change("PUT", "override", body, overrideResult)
+		})
+	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
+	cmd.Flags().Bool("remove", false, "Remove the override of run time")
+	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("overrides"), limitNames)
+	return addEncoded(cmd)
+}
+
+func banCommand() *cobra.Command {
+	cmd := subcommand("ban <zone> <key>", "Denies all requests of a key for a while",
+		`
+Denies all requests of a key, from now on. The zone needs the option ban.`+changeNote, `
+  $ caddy rate-limit ban login 203.0.113.9
+  $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
+		func(c *call) error {
+			duration, err := durationFlag(c.cmd, "for")
+			if err != nil {
+				return err
+			}
+			body := object{}
+			if duration != "" {
+				body = object{{"duration", duration}}
+			}
+			return c.change("PUT", "ban", body, banResult)
+		})
+	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
+	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys(""))
+	return addEncoded(cmd)
+}
+
+func unbanCommand() *cobra.Command {
+	cmd := subcommand("unban <zone> <key>", "Ends the ban of a key",
+		`
+Ends the ban of a key, and forgets its earlier bans and the denials that count
+toward the next one. Charges stay. The zone needs the option ban.`+changeNote, `
+  $ caddy rate-limit unban login 203.0.113.9`,
+		func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
+	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("bans"))
+	return addEncoded(cmd)
+}
+
+func resetCommand() *cobra.Command {
+	cmd := subcommand("reset <zone> <key>", "Restores all budgets of a key, and ends its ban",
+		`
+Restores all budgets of a key, ends its ban, and forgets its earlier bans.
+An override stays. Requests in flight still count for concurrency.`+changeNote, `
+  $ caddy rate-limit reset api customer-7
+  $ caddy rate-limit reset api 2001:db8::/64`,
+		func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
+	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys(""))
+	return addEncoded(cmd)
+}
+
+// limitTexts returns the limits in arguments. Words without spaces are one limit together, so a
+// single limit needs no quotes.
+func limitTexts(args []string) []string {
+	if !strings.Contains(strings.Join(args, ""), " ") && len(args) > 0 {
+		return []string{strings.Join(args, " ")}
+	}
+	return args
+}
+
+// durationFlag returns the value of a flag, or "" if it isn't set.
+func durationFlag(cmd *cobra.Command, name string) (string, error) {
+	text := stringFlag(cmd, name)
+	if d, err := caddy.ParseDuration(text); text != "" && (err != nil || d < time.Millisecond) {
+		return "", usageErrorf("--%s %q is not a span of time: write for example 30m, 1h or 7d", name, text)
+	}
+	return text, nil
+}
+
+// change changes a key, in all instances that must know, and prints what the key has then.
+func (c *call) change(method, resource string, body any, result func(now time.Time, key adminapi.Key) string) error {
+	zone := c.args[0]
+	key, err := c.key(1)
+	if err != nil {
+		return err
+	}
+	places, failed := c.places(zone, true, nil)
+	var instances []instance
+	for _, p := range places {
+		instances = append(instances, p.instance)
+	}
+	answers := ask(instances, func(i instance) (json.RawMessage, error) {
+		if _, err := i.requestKey(method, zone, resource, key, body); err != nil {
+			return nil, err
+		}
+		after, err := i.requestKey("GET", zone, "keys", key, nil)
+		if err != nil {
+			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
+		}
+		return after, err
+	})
+	if len(answers) == 0 {
+		return failed
+	}
+	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
+		var b strings.Builder
+		for _, d := range bodies {
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteKey(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), d.body))
+			if len(c.instances) > 1 {
+				fmt.Fprintf(&b, " (%s)", d.from)
+			}
+			b.WriteString("\n")
+		}
+		return b.String()
+	}))
+}
+
+// overrideResult returns the override of a key.
+func overrideResult(now time.Time, key adminapi.Key) string {
+	o := key.Override
+	switch {
+	case o == nil:
+		return "no override"
+	case o.From == "config":
+		return "the override of the configuration applies: " + overriddenLimits(*o).text
+	}
+	text := overriddenLimits(*o).text
+	if !o.Until.IsZero() {
+		text += ", until " + instant(now, o.Until)
+	}
+	return text
+}
+
+// banResult returns the ban of a key.
+func banResult(now time.Time, key adminapi.Key) string {
+	ends := 0.0
+	for _, b := range key.Budgets {
+		if b.Ban != nil && b.Ban.Banned {
+			ends = max(ends, b.Ban.Ends)
+		}
+	}
+	if ends == 0 {
+		return "not banned"
+	}
+	return "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
+}
+
+// resetResult returns what a key has left.
+func resetResult(_ time.Time, key adminapi.Key) string {
+	var left []string
+	for _, b := range key.Budgets {
+		for _, l := range b.Limits {
+			left = append(left, fmt.Sprintf("%s of %s", count(l.Remaining), printable(l.Limit)))
+		}
+	}
+	if len(left) == 0 {
+		return "reset"
+	}
+	return "reset, remaining " + strings.Join(left, ", ")
+}

@@ -1,0 +1,202 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+)
+
+// instance is a Caddy, by the address of its admin endpoint.
+type instance string
+
+// patience is how long a command waits for an answer. An answer that needs Redis comes after the
+// timeout of Redis at the latest.
+const patience = 10 * time.Second
+
+// unreachableError means that no admin endpoint answers.
+type unreachableError struct {
+	instance instance
+	reason   string
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("no Caddy answers at %s (%s): start Caddy, for example with caddy run, or name its admin endpoint with --address; "+
+		"a Caddy with admin off in its configuration has none", e.instance, e.reason)
+}
+
+// answerError is an error that an admin endpoint answered.
+type answerError struct {
+	instance instance
+	status   int
+	message  string // empty if the answer is not from the admin API
+}
+
+func (e *answerError) Error() string {
+	switch {
+	case e.status == http.StatusForbidden:
+		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write origins %s in the admin block of its global options, "+
+			"or use another --address", e.instance, e.message, e.instance.host())
+	case e.message == "" && e.status == http.StatusNotFound:
+		return fmt.Sprintf("the Caddy at %s has no admin API for rate limits: build it with this module, in the version of this command", e.instance)
+	case e.message == "":
+		return fmt.Sprintf("the server at %s answers with status %d: is it the admin endpoint of Caddy?", e.instance, e.status)
+	}
+	return fmt.Sprintf("%s (from %s)", e.message, e.instance)
+}
+
+// host returns the address as an entry of the list of origins.
+func (i instance) host() string {
+	_, address, ok := strings.Cut(string(i), "/")
+	if !ok {
+		return string(i)
+	}
+	return strings.TrimPrefix(address, "/")
+}
+
+// request calls the admin API. The path comes after /rate_limit/. The body can be nil.
+func (i instance) request(method, path string, body any) (json.RawMessage, error) {
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(compactJSON(body))
+	}
+	type result struct {
+		body []byte
+		err  error
+	}
+	results := make(chan result, 1)
+	go func() {
+		header := http.Header{"Connection": {"close"}} // or else the client keeps the connection without using it again
+		response, err := caddycmd.AdminAPIRequest(string(i), method, "/rate_limit/"+path, header, reader)
+		if err != nil {
+			results <- result{nil, i.readError(err)}
+			return
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			err = &unreachableError{i, err.Error()}
+		}
+		results <- result{text, err}
+	}()
+	select {
+	case r := <-results:
+		return r.body, r.err
+	case <-time.After(patience):
+		reason := fmt.Sprintf("no answer within %v", patience)
+		if method != http.MethodGet {
+			reason += ", so a change can be made or not"
+		}
+		return nil, &unreachableError{i, reason}
+	}
+}
+
+// errorStatus matches the errors of AdminAPIRequest about statuses from 400 on.
+var errorStatus = regexp.MustCompile(`(?s)^caddy responded with error: HTTP (\d+): (.*)$`)
+
+// readError returns the meaning of an error of AdminAPIRequest, which is only a text.
+func (i instance) readError(err error) error {
+	if m := errorStatus.FindStringSubmatch(err.Error()); m != nil {
+		status, _ := strconv.Atoi(m[1])
+		var body struct{ Error string }
+		_ = json.Unmarshal([]byte(m[2]), &body) // another server's body isn't JSON
+		return &answerError{i, status, body.Error}
+	}
+	reason := strings.TrimPrefix(err.Error(), "performing request: ")
+	if _, cause, ok := strings.Cut(reason, `": `); ok { // after the method and the URL
+		reason = cause
+	}
+	return &unreachableError{i, reason}
+}
+
+// get returns the body of a GET.
+func (i instance) get(path string) (json.RawMessage, error) {
+	return i.request(http.MethodGet, path, nil)
+}
+
+func (i instance) getZones() (json.RawMessage, error) { return i.get("zones") }
+
+func (i instance) getZone(zone string) (json.RawMessage, error) {
+	return i.requestZone(http.MethodGet, zone, "", nil)
+}
+
+// requestZone calls the admin API about a zone. The rest comes after the name of the zone.
+func (i instance) requestZone(method, zone, rest string, body any) (json.RawMessage, error) {
+	answer, err := i.request(method, "zones/"+pathSegment(zone)+rest, body)
+	if failed, ok := err.(*answerError); ok && failed.status == http.StatusNotFound && failed.message != "" {
+		return nil, i.unknownZone(zone, err)
+	}
+	return answer, err
+}
+
+// requestKey calls the admin API about a key. The resource is keys, override or ban.
+func (i instance) requestKey(method, zone, resource, key string, body any) (json.RawMessage, error) {
+	return i.requestZone(method, zone, "/"+resource+"?key="+url.QueryEscape(key), body)
+}
+
+// unknownZone returns an error that names the zones that exist, if the instance doesn't have this zone.
+func (i instance) unknownZone(zone string, err error) error {
+	names, listErr := i.zoneNames()
+	if listErr != nil {
+		return err
+	}
+	var quoted []string
+	for _, name := range names {
+		if name == zone {
+			return err
+		}
+		quoted = append(quoted, quoteKey(name))
+	}
+	hint := ""
+	if len(zone) <= 40 { // else it is too long to be a misspelling
+		if n := closest.Index(zone, names, min((len(zone)+1)/3, 3)); n >= 0 {
+			hint = "did you mean " + quoted[n] + "? "
+		}
+	}
+	if len(quoted) > maxNamed {
+		quoted = append(quoted[:maxNamed], "…")
+	}
+	return fmt.Errorf("there is no zone %s at %s: %sIts zones: %s", quoteKey(zone), i, hint, strings.Join(quoted, ", "))
+}
+
+// maxNamed is how many zones an error names.
+const maxNamed = 20
+
+// zoneNames returns the names of the zones, each once.
+func (i instance) zoneNames() ([]string, error) {
+	body, err := i.getZones()
+	if err != nil {
+		return nil, err
+	}
+	var zones []adminapi.Zone
+	if err := json.Unmarshal(body, &zones); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, z := range zones {
+		if len(names) == 0 || names[len(names)-1] != z.Name { // they are sorted
+			names = append(names, z.Name)
+		}
+	}
+	return names, nil
+}
+
+// pathSegment percent-encodes a text for a path.
+func pathSegment(text string) string {
+	encoded := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
+	if encoded == "." || encoded == ".." { // which would be folders
+		encoded = strings.ReplaceAll(encoded, ".", "%2E")
+	}
+	return encoded
+}

@@ -1,0 +1,195 @@
+// Package command is the command caddy rate-limit, which shows, explains and changes limits through
+// the admin API of running Caddys.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "rate-limit",
+		Usage: "<command>",
+		Short: "Shows, explains and changes the rate limits of running Caddys",
+		Long: `
+Shows, explains and changes the rate limits of running Caddys, through their admin API.
+
+Without --address, the commands use the admin endpoint of the configuration file
+in --config, or else the default one, as other commands of Caddy do. Repeat
+--address for several instances. With limits in memory, make a change in each
+instance. With Redis, a change in one instance is enough.
+
+Write a key exactly as its zone does, and an empty key as ''. The shell must pass on
+the key unchanged, so quote spaces and other special characters. Write -- before
+a key that begins with a dash. With --encoded, the key is percent-encoded.
+
+Exit codes: 0 for success, 1 for an error, 2 for wrong usage, and 3 if the
+request of 'explain' would be denied.`,
+		CobraFunc: configure,
+	})
+}
+
+// The exit codes besides 0 and 1 (caddy.ExitCodeFailedStartup), which have the same meaning in all
+// commands of Caddy.
+const (
+	exitUsage  = 2
+	exitDenied = 3
+)
+
+// configure adds flags and subcommands to the command.
+func configure(cmd *cobra.Command) {
+	cmd.Long = strings.TrimSpace(cmd.Long)
+	cmd.Example = `  $ caddy rate-limit status
+  $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9
+  $ caddy rate-limit top api --watch
+  $ caddy rate-limit override api customer-7 'token_bucket 100 1m' --for 24h`
+	cmd.DisableFlagsInUseLine = true
+	cmd.SuggestionsMinimumDistance = 2
+	flags := cmd.PersistentFlags()
+	flags.StringArray("address", nil, "The address of the admin endpoint, if not the default; repeat for several instances")
+	flags.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
+	flags.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		text := fmt.Sprintf("there is no command %q", args[0])
+		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+			text += ": did you mean " + similar[0] + "?"
+		}
+		return fail(cmd, usageError{errors.New(text)})
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(
+		statusCommand(),
+		explainCommand(),
+		topCommand(),
+		bansCommand(),
+		overridesCommand(),
+		overrideCommand(),
+		banCommand(),
+		unbanCommand(),
+		resetCommand(),
+	)
+}
+
+// usageError is an error about how a command is written.
+type usageError struct{ error }
+
+func usageErrorf(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// errDenied ends a command with exitDenied. The command has printed everything.
+var errDenied = errors.New("denied")
+
+// fail prints an error, and returns an error for Caddy, which then prints nothing and ends the
+// process with the right code.
+func fail(cmd *cobra.Command, err error) error {
+	cmd.SilenceErrors = true
+	switch usage := (usageError{}); {
+	case err == nil:
+		return nil
+	case errors.Is(err, errDenied):
+		return exitWith(cmd, exitDenied)
+	case errors.As(err, &usage):
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %s\nRun '%s --help' for usage.\n", printable(err.Error()), cmd.CommandPath())
+		return exitWith(cmd, exitUsage)
+	}
+	for line := range strings.Lines(err.Error()) { // of joined errors
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %s\n", printable(strings.TrimSuffix(line, "\n")))
+	}
+	return err
+}
+
+// exitWith returns an error with which Caddy ends the process with this code.
+func exitWith(cmd *cobra.Command, code int) error {
+	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, nil })(cmd, nil)
+}
+
+// subcommand returns a command that runs with the arguments in use, such as "ban <zone> <key>".
+// Arguments in brackets can be left out. An argument with ... can be repeated.
+func subcommand(use, short, long, examples string, run func(*call) error) *cobra.Command {
+	arguments := strings.Fields(use)[1:]
+	least, most := 0, len(arguments)
+	for _, a := range arguments {
+		if !strings.HasPrefix(a, "[") {
+			least++
+		}
+		if strings.HasSuffix(a, "...") {
+			most = maxArguments
+		}
+	}
+	cmd := &cobra.Command{
+		Use:     use,
+		Short:   short,
+		Long:    short + ".\n\n" + strings.TrimSpace(long),
+		Example: strings.Trim(examples, "\n"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) < least:
+				return fail(cmd, usageErrorf("%s is missing: write %s", arguments[len(args)], usageOf(cmd, use)))
+			case len(args) > most:
+				return fail(cmd, usageErrorf("%q is one argument too many: write %s, and quotes around an argument with spaces",
+					args[most], usageOf(cmd, use)))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := newCall(cmd, args)
+			if err == nil {
+				err = run(c)
+			}
+			return fail(cmd, err)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().Bool("json", false, "Print JSON, as the admin API has it, for scripts")
+	return cmd
+}
+
+// maxArguments bounds how many limits an override can have on the command line.
+const maxArguments = 100
+
+func usageOf(cmd *cobra.Command, use string) string {
+	return cmd.Parent().CommandPath() + " " + use
+}
+
+// addEncoded adds a flag to a command with a key.
+func addEncoded(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Bool("encoded", false, "The key is percent-encoded, as in --json")
+	return cmd
+}
+
+// addresses returns the admin endpoints that the flags name, without duplicates.
+func addresses(cmd *cobra.Command) ([]instance, error) {
+	given, _ := cmd.Flags().GetStringArray("address")
+	if len(given) == 0 {
+		config, _ := cmd.Flags().GetString("config")
+		adapter, _ := cmd.Flags().GetString("adapter")
+		address, err := caddycmd.DetermineAdminAPIAddress("", nil, config, adapter)
+		if err != nil {
+			return nil, fmt.Errorf("the admin endpoint in %s: %w", config, err)
+		}
+		given = []string{address}
+	}
+	var instances []instance
+	known := make(map[string]bool)
+	for _, address := range given {
+		if parsed, err := caddy.ParseNetworkAddress(address); err != nil || address == "" || parsed.PortRangeSize() > 1 {
+			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example localhost:2019, or unix//run/caddy-admin.sock", address)
+		}
+		if !known[address] {
+			known[address] = true
+			instances = append(instances, instance(address))
+		}
+	}
+	return instances, nil
+}

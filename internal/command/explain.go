@@ -1,0 +1,282 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+func explainCommand() *cobra.Command {
+	var method, data, clientIP, user, denial string
+	var headers []string
+	cmd := subcommand("explain [url]", "Explains how a request would be decided now",
+		`
+Explains how a request would be decided now: the zones that it meets, the key in
+each, the limits with what remains, and which limit decides. Nothing is charged.
+-X, -H and -d are as in curl.
+
+A denied request has an ID in its log line, and in its body with problem_json.
+For ten minutes --denial explains the request with this ID. The ID is known
+only to the instance that denied the request.
+
+The exit code is 3 if the request would be denied.`, `
+  $ caddy rate-limit explain https://example.com/orders
+  $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
+  $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'
+  $ caddy rate-limit explain --denial 3f0c9a6be1d24775`,
+		func(c *call) error {
+			url := c.argument(0)
+			if denial != "" {
+				var others []string
+				for _, name := range []string{"request", "header", "data", "client-ip", "user"} {
+					if c.cmd.Flags().Changed(name) {
+						others = append(others, "--"+name)
+					}
+				}
+				if url != "" || len(others) > 0 {
+					return usageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
+				}
+				return c.explain(adminapi.Request{Denial: denial})
+			}
+			if url == "" {
+				return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and an ID")
+			}
+			r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
+			var err error
+			if r.Headers, err = headerFields(headers); err != nil {
+				return err
+			}
+			if c.cmd.Flags().Changed("data") {
+				if r.Body, err = bodyOf(c.cmd, data); err != nil {
+					return err
+				}
+				r.Method = cmp.Or(r.Method, http.MethodPost)
+				if r.Headers["Content-Type"] == nil {
+					r.Headers["Content-Type"] = adminapi.Strings{"application/x-www-form-urlencoded"} // as curl does
+				}
+			}
+			return c.explain(r)
+		})
+	flags := cmd.Flags()
+	flags.StringVarP(&method, "request", "X", "", "Method of the request (default GET, or POST with a body)")
+	flags.StringArrayVarP(&headers, "header", "H", nil, "Header field of the request, such as 'X-Api-Key: customer-7'; can be repeated")
+	flags.StringVarP(&data, "data", "d", "", "Body of the request; @file for the content of a file, @- for standard input")
+	flags.StringVar(&clientIP, "client-ip", "", "Address of the client")
+	flags.StringVar(&user, "user", "", "User whom an authentication handler would let in")
+	flags.StringVar(&denial, "denial", "", "ID of a denied request, in place of a URL")
+	return cmd
+}
+
+// headerFields returns the fields of flags such as 'X-Api-Key: customer-7'.
+func headerFields(flags []string) (map[string]adminapi.Strings, error) {
+	fields := make(map[string]adminapi.Strings)
+	for _, flag := range flags {
+		name, value, ok := strings.Cut(flag, ":")
+		if name = strings.TrimSpace(name); !ok || name == "" {
+			return nil, usageErrorf("--header %q is not a header field: write for example 'X-Api-Key: customer-7'", flag)
+		}
+		name = http.CanonicalHeaderKey(name)
+		fields[name] = append(fields[name], strings.TrimSpace(value))
+	}
+	return fields, nil
+}
+
+// maxBody is the maximum length of a body that is read from a file. The admin API accepts less.
+const maxBody = 1 << 20
+
+// bodyOf returns the body that the flag --data gives.
+func bodyOf(cmd *cobra.Command, data string) (string, error) {
+	name, isFile := strings.CutPrefix(data, "@")
+	if !isFile {
+		return data, nil
+	}
+	reader := cmd.InOrStdin()
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return "", fmt.Errorf("--data: %w", err)
+		}
+		defer file.Close()
+		reader = file
+	}
+	body, err := io.ReadAll(io.LimitReader(reader, maxBody))
+	if err != nil {
+		return "", fmt.Errorf("--data: %w", err)
+	}
+	return string(body), nil
+}
+
+// explain asks all instances about a request, or the instance that knows a denial.
+func (c *call) explain(r adminapi.Request) error {
+	answers := ask(c.instances, func(i instance) (json.RawMessage, error) {
+		return i.request(http.MethodPost, "explain", r)
+	})
+	if known := func(a answer) bool { return a.err == nil }; r.Denial != "" && slices.ContainsFunc(answers, known) {
+		answers = slices.DeleteFunc(answers, func(a answer) bool { return !known(a) }) // other instances don't know the ID
+	}
+	bodies, err := decode[adminapi.Explanation](answers)
+	if err != nil {
+		return err
+	}
+	err = show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
+		var texts []string
+		for _, d := range bodies {
+			text := explanationView(c.style, time.Now(), d.body)
+			if len(c.instances) > 1 {
+				text = c.style.paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
+			}
+			texts = append(texts, text)
+		}
+		return strings.Join(texts, "\n")
+	})
+	denied := slices.ContainsFunc(bodies, func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" })
+	if err == nil && denied {
+		return errDenied
+	}
+	return err
+}
+
+// explanationView shows an explanation, with the verdict in the first line.
+func explanationView(s style, now time.Time, e adminapi.Explanation) string {
+	var b strings.Builder
+	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + "\n")
+	if d := e.Denied; d != nil {
+		fmt.Fprintf(&b, "At %s the request %s was %s\n", instant(now, d.At), printable(d.ID), decisionText("denied", &d.Decision))
+	}
+	fmt.Fprintf(&b, "\n%s %s", printable(e.Request.Method), printable(e.Request.URL))
+	if e.Request.ClientIP != "" {
+		b.WriteString(" from " + printable(e.Request.ClientIP))
+	}
+	if e.Request.User != "" {
+		b.WriteString(" as " + quoteKey(e.Request.User))
+	}
+	b.WriteString("\n")
+	for n, h := range e.Handlers {
+		fmt.Fprintf(&b, "\nHandler %d of server %s", n+1, printable(h.Server))
+		if !h.Reached {
+			b.WriteString(" (not reached, because an earlier handler denies)")
+		}
+		b.WriteString("\n" + handlerView(s, h.Zones))
+	}
+	if len(e.Handlers) == 0 {
+		b.WriteString("\nThe request meets no rate_limit handler.\n")
+	}
+	for n, note := range e.Notes {
+		if n == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(s.paint("Note:", yellow) + " " + printable(note) + "\n")
+	}
+	return b.String()
+}
+
+func verdictLine(s style, verdict string, d *adminapi.Decision) string {
+	color := green
+	switch verdict {
+	case "denied":
+		color = red
+	case "delayed":
+		color = yellow
+	}
+	text := decisionText(verdict, d)
+	return s.paint(verdict, color) + text[len(verdict):]
+}
+
+// decisionText says what a zone decides, such as "denied by zone api: gcra 5 1m, again in 12s".
+func decisionText(verdict string, d *adminapi.Decision) string {
+	text := printable(verdict)
+	if d == nil {
+		return text
+	}
+	text += " by zone " + quoteKey(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
+	switch {
+	case d.RetryAfter == nil && verdict == "denied":
+		text += ", and waiting doesn't help"
+	case d.RetryAfter == nil:
+	case verdict == "delayed":
+		text += ", for " + span(*d.RetryAfter)
+	default:
+		text += ", again in " + span(*d.RetryAfter)
+	}
+	return text
+}
+
+// handlerView shows the zones that limit the request in a table, and the others in a line.
+func handlerView(s style, zones []adminapi.ExplainedZone) string {
+	t := newTable("ZONE", "VERDICT", "LIMIT", ">REMAINING", ">FREES IN", "KEY")
+	var others []string
+	for _, z := range zones {
+		if z.Applies != "yes" && len(z.Limits) == 0 && z.Concurrency == nil && z.Ban == nil {
+			others = append(others, quoteKey(z.Zone)+" ("+printable(strings.ReplaceAll(z.Applies, "_", " "))+")")
+			continue
+		}
+		addZone(t, z)
+	}
+	text := t.text(s)
+	if len(others) > 0 {
+		text += "Not limited by: " + strings.Join(others, ", ") + "\n"
+	}
+	return text
+}
+
+// addZone adds a row for each limit of a zone, and for its slots and its ban. Only the first row names
+// the zone.
+func addZone(t *table, z adminapi.ExplainedZone) {
+	name, verdict := quoteKey(z.Zone), cmp.Or(z.Verdict, z.Applies)
+	if z.Shadow {
+		name += " (shadow)"
+	}
+	if z.Store == "local" {
+		name += " (local budgets)"
+	}
+	color := map[string]string{"denied": red, "banned": red, "delayed": yellow, "allowed": green}[verdict]
+	key := ""
+	if z.Key != nil {
+		key = shownKey(*z.Key)
+	}
+	if z.Alternative > 0 {
+		key += fmt.Sprintf(" (alternative %d)", z.Alternative)
+	}
+	head := []cell{plain(name), {printable(verdict), color}, plain(""), plain(""), plain(""), plain(key)}
+	row := func(limit, remaining, frees string) {
+		head[2], head[3], head[4] = plain(limit), plain(remaining), plain(frees)
+		t.add(head...)
+		head = []cell{plain(""), plain(""), plain(""), plain(""), plain(""), plain("")}
+	}
+	var from string
+	if z.Override != nil {
+		from = " (override)"
+	} else if z.Plan != nil {
+		from = " (plan " + quoteKey(*z.Plan) + ")"
+	}
+	for _, l := range z.Limits {
+		frees := "never"
+		if l.RetryAfter != nil {
+			frees = ""
+			if *l.RetryAfter > 0 {
+				frees = span(*l.RetryAfter)
+			}
+		}
+		row(printable(l.Limit)+from, count(l.Remaining), frees)
+	}
+	if z.Concurrency != nil {
+		row(fmt.Sprintf("concurrency %d", z.Concurrency.Limit), count(max(z.Concurrency.Limit-z.Concurrency.InUse, 0)), "")
+	}
+	if z.Ban != nil && z.Ban.Banned {
+		row("ban", "0", span(z.Ban.Ends))
+	}
+	if len(z.Limits) == 0 && z.Concurrency == nil && head[0].text != "" {
+		row("no limit"+from, "", "")
+	}
+}
+

@@ -1,0 +1,108 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+func topCommand() *cobra.Command {
+	var limit int
+	cmd := subcommand("top [zone]", "Shows the keys that were denied most lately",
+		`
+Shows the keys that the instances denied most lately, of one zone or of all.
+Each minute all counts are halved. A count such as '5 to 7' can include denials
+of other keys. Several instances are added up.`, `
+  $ caddy rate-limit top
+  $ caddy rate-limit top api
+  $ caddy rate-limit top api --watch
+  $ caddy rate-limit top api --json`,
+		func(c *call) error {
+			if limit < 1 {
+				return usageErrorf("--limit must be at least 1, not %d", limit)
+			}
+			zone := c.argument(0)
+			var before []deniedKey
+			var at time.Time
+			return c.watch(func() (string, error) {
+				places, failed := c.places(zone, false, func(adminapi.Zone) bool { return true })
+				answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
+					return i.requestZone("GET", zone, "/top", nil)
+				})
+				failed = joined(failed, failures(answers))
+				if c.json {
+					return c.jsonDocument(answers), failed
+				}
+				bodies, err := decode[map[string][]adminapi.DeniedKey](answers)
+				if err != nil || len(bodies) == 0 && failed != nil {
+					return "", cmp.Or(err, failed)
+				}
+				now, keys := time.Now(), deniedKeys(bodies)
+				text := topView(c.style, now.Sub(at), before, keys, boolFlag(c.cmd, "watch"), limit)
+				before, at = keys, now
+				return text, failed
+			})
+		})
+	cmd.Flags().IntVar(&limit, "limit", 10, "How many keys of each zone to show")
+	cmd.ValidArgsFunction = completeArguments(zoneNames)
+	addWatch(cmd)
+	return cmd
+}
+
+// deniedKey is a key of a zone that was denied, in all instances together.
+type deniedKey struct {
+	zone, key       string // as people see them
+	denied, atLeast int64
+}
+
+// deniedKeys adds up what instances have denied. The most denied keys of each zone are first.
+func deniedKeys(bodies []decoded[map[string][]adminapi.DeniedKey]) []deniedKey {
+	sums := make(map[[2]string]deniedKey)
+	for _, d := range bodies {
+		for zone, keys := range d.body {
+			for n, k := range keys {
+				id := [2]string{zone, string(compactJSON(k.ShownKey))}
+				if k.Cut { // other keys can have this beginning
+					id[1] += fmt.Sprint(d.from, n)
+				}
+				sum := sums[id]
+				sums[id] = deniedKey{zone, shownKey(k.ShownKey), sum.denied + k.Denied, sum.atLeast + k.AtLeast}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(sums), func(a, b deniedKey) int {
+		return cmp.Or(cmp.Compare(a.zone, b.zone), cmp.Compare(b.denied, a.denied), cmp.Compare(a.key, b.key))
+	})
+}
+
+// topView shows the most denied keys. With rates it also shows denials per second since before.
+func topView(s style, elapsed time.Duration, before, keys []deniedKey, rates bool, limit int) string {
+	earlier := make(map[[2]string]int64)
+	for _, k := range before {
+		earlier[[2]string{k.zone, k.key}] = k.denied
+	}
+	t := newTable("ZONE", ">DENIED", titleIf(rates, ">DENIED/S"), "KEY")
+	shown := make(map[string]int)
+	for _, k := range keys {
+		if shown[k.zone]++; shown[k.zone] > limit {
+			continue
+		}
+		denied := count(k.denied)
+		if k.atLeast < k.denied {
+			denied = count(k.atLeast) + " to " + denied
+		}
+		perSecond := plain("")
+		if n, ok := earlier[[2]string{k.zone, k.key}]; ok && k.denied >= n { // else the counts were halved
+			perSecond = colorIf(k.denied > n, rate(float64(k.denied-n)/elapsed.Seconds()), red)
+		}
+		t.add(plain(quoteKey(k.zone)), plain(denied), perSecond, plain(k.key))
+	}
+	return cmp.Or(t.text(s), "No keys were denied lately.\n")
+}

@@ -148,7 +148,7 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
 		var b strings.Builder
 		for _, d := range bodies {
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteKey(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), d.body))
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), d.body))
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}

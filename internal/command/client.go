@@ -156,7 +156,7 @@ func (i instance) unknownZone(zone string, err error) error {
 		if name == zone {
 			return err
 		}
-		quoted = append(quoted, quoteKey(name))
+		quoted = append(quoted, quoteName(name))
 	}
 	hint := ""
 	if len(zone) <= 40 { // else it is too long to be a misspelling
@@ -167,7 +167,7 @@ func (i instance) unknownZone(zone string, err error) error {
 	if len(quoted) > maxNamed {
 		quoted = append(quoted[:maxNamed], "…")
 	}
-	return fmt.Errorf("there is no zone %s at %s: %sIts zones: %s", quoteKey(zone), i, hint, strings.Join(quoted, ", "))
+	return fmt.Errorf("there is no zone %s at %s: %sIts zones: %s", quoteName(zone), i, hint, strings.Join(quoted, ", "))
 }
 
 // maxNamed is how many zones an error names.

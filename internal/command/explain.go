@@ -149,16 +149,16 @@ func (c *call) explain(r adminapi.Request) error {
 // explanationView shows an explanation, with the verdict in the first line.
 func explanationView(s style, now time.Time, e adminapi.Explanation) string {
 	var b strings.Builder
-	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + "\n")
 	if d := e.Denied; d != nil {
-		fmt.Fprintf(&b, "At %s the request %s was %s\n", instant(now, d.At), printable(d.ID), decisionText("denied", &d.Decision))
+		fmt.Fprintf(&b, "Then, at %s: %s\nNow: ", instant(now, d.At), verdictLine(s, "denied", &d.Decision))
 	}
+	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + "\n")
 	fmt.Fprintf(&b, "\n%s %s", printable(e.Request.Method), printable(e.Request.URL))
 	if e.Request.ClientIP != "" {
 		b.WriteString(" from " + printable(e.Request.ClientIP))
 	}
 	if e.Request.User != "" {
-		b.WriteString(" as " + quoteKey(e.Request.User))
+		b.WriteString(" as " + quoteName(e.Request.User))
 	}
 	b.WriteString("\n")
 	for n, h := range e.Handlers {
@@ -188,17 +188,15 @@ func verdictLine(s style, verdict string, d *adminapi.Decision) string {
 	case "delayed":
 		color = yellow
 	}
-	text := decisionText(verdict, d)
-	return s.paint(verdict, color) + text[len(verdict):]
+	return s.paint(printable(verdict), color) + decisionText(verdict, d)
 }
 
-// decisionText says what a zone decides, such as "denied by zone api: gcra 5 1m, again in 12s".
+// decisionText says which zone decides, such as " by zone api: gcra 5 1m, again in 12s".
 func decisionText(verdict string, d *adminapi.Decision) string {
-	text := printable(verdict)
 	if d == nil {
-		return text
+		return ""
 	}
-	text += " by zone " + quoteKey(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
+	text := " by zone " + quoteName(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
 	switch {
 	case d.RetryAfter == nil && verdict == "denied":
 		text += ", and waiting doesn't help"
@@ -217,7 +215,7 @@ func handlerView(s style, zones []adminapi.ExplainedZone) string {
 	var others []string
 	for _, z := range zones {
 		if z.Applies != "yes" && len(z.Limits) == 0 && z.Concurrency == nil && z.Ban == nil {
-			others = append(others, quoteKey(z.Zone)+" ("+printable(strings.ReplaceAll(z.Applies, "_", " "))+")")
+			others = append(others, quoteName(z.Zone)+" ("+printable(strings.ReplaceAll(z.Applies, "_", " "))+")")
 			continue
 		}
 		addZone(t, z)
@@ -232,7 +230,7 @@ func handlerView(s style, zones []adminapi.ExplainedZone) string {
 // addZone adds a row for each limit of a zone, and for its slots and its ban. Only the first row names
 // the zone.
 func addZone(t *table, z adminapi.ExplainedZone) {
-	name, verdict := quoteKey(z.Zone), cmp.Or(z.Verdict, z.Applies)
+	name, verdict := quoteName(z.Zone), cmp.Or(z.Verdict, z.Applies)
 	if z.Shadow {
 		name += " (shadow)"
 	}
@@ -257,7 +255,7 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Override != nil {
 		from = " (override)"
 	} else if z.Plan != nil {
-		from = " (plan " + quoteKey(*z.Plan) + ")"
+		from = " (plan " + quoteName(*z.Plan) + ")"
 	}
 	for _, l := range z.Limits {
 		frees := "never"

@@ -111,7 +111,7 @@ func (i instance) getList(zone, name string, limit int) (json.RawMessage, error)
 	return compactJSON(list), nil
 }
 
-// zonesOf returns the zones of the bodies in order, each with the instance and the body.
+// eachZone visits the zones of the bodies in order.
 func eachZone[T any](bodies []decoded[map[string]T], visit func(from instance, zone string, body T)) {
 	type entry struct {
 		from instance
@@ -150,11 +150,15 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
 		for _, b := range list.Bans {
-			t.add(plain(string(from)), plain(quoteKey(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
-				plain(printable(b.Origin)), plain(fmt.Sprint(b.Alternative)), plain(shownKey(b.ShownKey)))
+			alternative := ""
+			if b.Alternative > 0 {
+				alternative = strconv.Itoa(b.Alternative)
+			}
+			t.add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
+				plain(printable(b.Origin)), plain(alternative), plain(shownKey(b.ShownKey)))
 		}
 		if list.Next != "" {
-			more = append(more, quoteKey(zone))
+			more = append(more, quoteName(zone))
 		}
 	})
 	return cmp.Or(t.text(s), "No key is banned.\n") + moreLines(more)
@@ -165,11 +169,11 @@ func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.OverrideList) {
 		for _, o := range list.Overrides {
-			t.add(plain(string(from)), plain(quoteKey(zone)), plain(printable(o.From)), plain(untilText(now, o.Until)),
+			t.add(plain(string(from)), plain(quoteName(zone)), plain(printable(o.From)), plain(untilText(now, o.Until)),
 				overriddenLimits(o.Override), plain(shownKey(o.ShownKey)))
 		}
 		if list.Next != "" {
-			more = append(more, quoteKey(zone))
+			more = append(more, quoteName(zone))
 		}
 	})
 	return cmp.Or(t.text(s), "No key has an override.\n") + moreLines(more)

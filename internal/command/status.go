@@ -183,7 +183,7 @@ func zonesTable(s style, elapsed time.Duration, before, after []decoded[statusBo
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		z, late, sum := zones[name], lately[name], totals[name]
 		denied := rate(float64(late.denied) / elapsed.Seconds())
-		t.add(plain(quoteKey(name)), plain(limitsOf(z)),
+		t.add(plain(quoteName(name)), plain(limitsOf(z)),
 			plain(rate(float64(late.allowed)/elapsed.Seconds())), colorIf(late.denied > 0, denied, red),
 			plain(count(sum.allowed)), plain(count(sum.denied)))
 	}
@@ -244,7 +244,7 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 		named := make(map[string]bool)
 		for _, z := range d.body.Zones {
 			if n := z.Requests["error"]; n > 0 && !named[z.Name] {
-				warn("The store could not decide %s requests of zone %s since the start.", count(n), quoteKey(z.Name))
+				warn("The store could not decide %s requests of zone %s since the start.", count(n), quoteName(z.Name))
 			}
 			named[z.Name] = true
 		}

@@ -59,6 +59,15 @@ func quoteKey(key string) string {
 	return "--encoded " + encoded
 }
 
+// quoteName returns the name of a zone, or a value of a plan, as it can be written in a command line
+// if it is printable.
+func quoteName(name string) string {
+	if isPrintable(name) && !strings.HasPrefix(name, "-") {
+		return quoteKey(name)
+	}
+	return "'" + printable(name) + "'"
+}
+
 // isSpecial reports whether a character may mean something to a shell.
 func isSpecial(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_./:@%+,=-", r)
@@ -93,8 +102,8 @@ func span(seconds float64) string {
 	if seconds <= 0 || math.IsNaN(seconds) {
 		return "0s"
 	}
-	if seconds < 0.9995 {
-		return fmt.Sprintf("%.0fms", math.Ceil(seconds*1000))
+	if ms := math.Ceil(seconds*1000 - 1e-6); ms < 1000 { // 0.057 * 1000 is a little more than 57
+		return fmt.Sprintf("%.0fms", ms)
 	}
 	if seconds > 1e9 {
 		return "over 30 years"

@@ -90,8 +90,8 @@ type screen struct {
 }
 
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // without a cursor
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // without a cursor, and long lines are cut
+	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	topLeft     = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"

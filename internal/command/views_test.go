@@ -1,0 +1,159 @@
+package command
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+var update = flag.Bool("update", false, "write what the views show into testdata")
+
+// wantGolden compares a text with a file of testdata.
+func wantGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: it shows\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+func from[T any](address instance, body T) decoded[T] { return decoded[T]{address, body} }
+
+func TestStatusView(t *testing.T) {
+	zones := func(allowed, denied, failed int64) []adminapi.Zone {
+		return []adminapi.Zone{
+			{
+				Name: "api", Limits: []string{"token_bucket 10 1h 50", "fixed_window 10000 24h"}, Concurrency: 20, Store: "memory",
+				Requests: map[string]int64{"allowed": allowed, "delayed": 2, "denied": denied, "banned": 1, "shadow_denied": 0, "error": failed},
+			},
+			{
+				Name: "a zone\x1b[31m", Limits: []string{"gcra 5 1m"}, Plan: &adminapi.Plan{Values: map[string][]string{"free": nil, "pro": nil}}, Shadow: true,
+				Enforce: ptr(25.0), Store: "redis.internal:6379",
+			},
+		}
+	}
+	memory := adminapi.Status{Version: "v1.2.3", Started: now.Add(-time.Hour), Memory: &adminapi.Memory{Keys: 1234, MaxKeys: 1_000_000}}
+	one := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(100, 10, 0)})}
+	later := []decoded[statusBody]{from("localhost:2019", statusBody{memory, zones(225, 13, 0)})}
+	wantGolden(t, "status", statusView(style{}, now, time.Second, one, later))
+
+	failing := adminapi.Status{
+		Started: now.Add(-50 * time.Hour),
+		Memory:  &adminapi.Memory{Keys: 950_000, MaxKeys: 1_000_000, Overflowed: 12},
+		Redis: []adminapi.Redis{
+			{Address: "redis.internal:6379", State: "down", Since: now.Add(-5 * time.Minute), FailingNodes: 1, Error: "connection refused", Queued: 1024},
+			{Address: "cluster:7000", State: "partly_down", Since: now.Add(-time.Second), FailingNodes: 2, Connections: 12},
+			{Address: "other:6379", State: "up", Since: now.Add(-90 * time.Minute), Connections: 3},
+		},
+	}
+	several := append(later, from("10.0.0.2:2019", statusBody{failing, zones(1, 1, 7)}))
+	wantGolden(t, "status_several", statusView(style{}, now, 2*time.Second, one, several))
+	wantGolden(t, "status_colors", statusView(style{colored: true}, now, 2*time.Second, one, several))
+}
+
+func TestTopView(t *testing.T) {
+	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
+	bodies := []decoded[map[string][]adminapi.DeniedKey]{
+		from("a:1", map[string][]adminapi.DeniedKey{
+			"api":   {{ShownKey: shown("customer-7"), Denied: 812, AtLeast: 812}, {ShownKey: shown("a%0Ab"), Denied: 7, AtLeast: 5}},
+			"login": {{ShownKey: adminapi.ShownKey{HashedKey: "abc"}, Denied: 1, AtLeast: 1}},
+		}),
+		from("b:1", map[string][]adminapi.DeniedKey{"api": {{ShownKey: shown("customer-7"), Denied: 1000, AtLeast: 1000}}}),
+	}
+	keys := deniedKeys(bodies)
+	wantGolden(t, "top", topView(style{}, 0, nil, keys, false, 10))
+	wantGolden(t, "top_limit", topView(style{}, 0, nil, keys, false, 1))
+	before := []deniedKey{{"api", "customer-7", 1712, 1712}, {"login", "hash abc", 2, 2}}
+	wantGolden(t, "top_rates", topView(style{}, 2*time.Second, before, keys, true, 10))
+	wantGolden(t, "top_empty", topView(style{}, 0, nil, nil, false, 10))
+}
+
+func TestListViews(t *testing.T) {
+	shown := func(key string) adminapi.ShownKey { return adminapi.ShownKey{Key: &key} }
+	bans := adminapi.BanList{Bans: []adminapi.ListedBan{
+		{ShownKey: shown("203.0.113.9"), Ends: 1800, Until: now.Add(30 * time.Minute), Origin: "operator"},
+		{ShownKey: shown("%E2%80%AE"), Ends: 86400, Until: now.Add(24 * time.Hour), Origin: "denials"},
+	}}
+	wantGolden(t, "bans", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": bans})}))
+	alternative := adminapi.BanList{Next: "7", Bans: []adminapi.ListedBan{
+		{ShownKey: shown("x"), Alternative: 2, Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
+	}}
+	wantGolden(t, "bans_several", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{
+		from("b:1", map[string]adminapi.BanList{"login": alternative}), from("a:1", map[string]adminapi.BanList{"login": bans, "api": {}}),
+	}))
+	wantGolden(t, "bans_empty", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": {}})}))
+
+	overrides := adminapi.OverrideList{Overrides: []adminapi.ListedOverride{
+		{ShownKey: shown("customer-7"), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
+		{ShownKey: shown("customer-8"), Override: adminapi.Override{From: "runtime", Limits: []string{"gcra 5 1s", "gcra 100 1m"}, Until: now.Add(time.Hour)}},
+		{ShownKey: shown("x"), Override: adminapi.Override{From: "runtime", Error: "no\x1b limit"}},
+	}}
+	wantGolden(t, "overrides", overridesView(style{}, now, []decoded[map[string]adminapi.OverrideList]{
+		from("a:1", map[string]adminapi.OverrideList{"api": overrides}),
+	}))
+}
+
+func TestExplanationView(t *testing.T) {
+	key := adminapi.ShownKey{Key: ptr("customer-7")}
+	denied := adminapi.Explanation{
+		Request: adminapi.Request{Method: "GET", URL: "https://example.com/orders", ClientIP: "203.0.113.9", User: "alice b"},
+		Verdict: "denied",
+		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0)},
+		Handlers: []adminapi.ExplainedHandler{
+			{Server: "srv0", Reached: true, Zones: []adminapi.ExplainedZone{
+				{
+					Zone: "api", Applies: "yes", Key: &key, Cost: 1, Verdict: "denied", Plan: ptr("free"),
+					Limits: []adminapi.Limit{
+						{Limit: "token_bucket 3 1h", RetryAfter: ptr(1198.0), ResetAfter: 3600},
+						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: ptr(0.0), ResetAfter: 80000},
+					},
+					Concurrency: &adminapi.Concurrency{Limit: 20, InUse: 3},
+					Ban:         &adminapi.Ban{Banned: true, Ends: 60},
+				},
+				{
+					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: 2, Verdict: "allowed", Shadow: true, Store: "local",
+					Override: &adminapi.Override{From: "runtime"}, Limits: []adminapi.Limit{{Limit: "gcra 0 1s"}},
+				},
+				{Zone: "login", Applies: "no_match"},
+				{Zone: "office", Applies: "exempt"},
+			}},
+			{Server: "srv0", Zones: []adminapi.ExplainedZone{{Zone: "all", Applies: "yes", Verdict: "allowed", Key: &key, Limits: []adminapi.Limit{
+				{Limit: "gcra 5 1s", Remaining: 5, RetryAfter: ptr(0.0)},
+			}}}},
+		},
+		Notes: []string{"the body\x1b is not known"},
+	}
+	wantGolden(t, "explain_denied", explanationView(style{}, now, denied))
+	wantGolden(t, "explain_colors", explanationView(style{colored: true}, now, denied))
+
+	never := adminapi.Explanation{
+		Request: adminapi.Request{Method: "POST", URL: "https://example.com/"}, Verdict: "denied",
+		Decides: &adminapi.Decision{Zone: "api", Reason: "ban"},
+		Denied: &adminapi.Denial{
+			ID: "3f0c9a6be1d24775", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/",
+			Decision: adminapi.Decision{Zone: "api", Reason: "concurrency", RetryAfter: ptr(1.0)},
+		},
+	}
+	wantGolden(t, "explain_denial", explanationView(style{}, now, never))
+	wantGolden(t, "explain_delayed", explanationView(style{}, now, adminapi.Explanation{
+		Request: adminapi.Request{Method: "GET", URL: "https://example.com/"}, Verdict: "delayed",
+		Decides: &adminapi.Decision{Zone: "api", Reason: "limit", Limit: "gcra 5 1m", RetryAfter: ptr(0.25)},
+	}))
+}

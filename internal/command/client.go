@@ -85,8 +85,11 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 		}
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
-		if err != nil {
+		switch {
+		case err != nil:
 			err = &unreachableError{i, err.Error()}
+		case len(text) > 0 && !json.Valid(text):
+			err = &answerError{i, response.StatusCode, ""}
 		}
 		results <- result{text, err}
 	}()

@@ -1,0 +1,80 @@
+// The box that explains a request.
+
+const verdicts = {
+	allowed: ['✓', 'Allowed', 'The request would pass now.'],
+	delayed: ['◷', 'Delayed', 'The request would wait, and then pass.'],
+	denied: ['✕', 'Denied', 'The request would be denied now.'],
+	unlimited: ['✓', 'Not limited', 'No zone limits the request.'],
+};
+
+const applies = { no_match: 'doesn’t match the request', exempt: 'the request is exempt', unlimited: 'no limit for this key' };
+
+function decision(d) {
+	const what = d.reason === 'ban' ? 'a ban' : d.reason === 'concurrency' ? 'the requests in flight' : 'the limit';
+	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'No wait helps.'
+		: d.retry_after_seconds === 0 ? 'It passes again now.' : `It passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(Date.now() + d.retry_after_seconds * 1000)}.`;
+	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, by ${what} `, d.limit ? element('code', {}, d.limit) : null, `. ${wait}`);
+}
+
+function explainedZone(z) {
+	const isIn = z.applies === 'yes' || z.applies === 'unlimited';
+	const verdict = isIn && z.verdict ? state({ allowed: 'up', delayed: 'partly_down', denied: 'down' }[z.verdict] || 'connecting', z.verdict + (z.shadow ? ' (in shadow mode, so it passes)' : '')) : null;
+	return element('article', { class: isIn ? 'explained' : 'explained is-out' },
+		element('div', { class: 'card-head' }, element('h4', {}, z.zone), verdict),
+		z.applies === 'yes' ? null : element('p', { class: 'quiet' }, applies[z.applies] || z.applies),
+		z.key ? element('p', {}, 'Key ', shownKey(z.key), z.alternative ? ` (alternative ${z.alternative})` : '', z.cost !== 1 ? ` · costs ${integer.format(z.cost)}` : '') : null,
+		z.plan !== undefined && z.plan !== null ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
+		z.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(z.override)) : null,
+		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
+		z.limits || z.concurrency || z.ban ? budgetList(z) : null);
+}
+
+function explanation(x) {
+	const [sign, word, text] = verdicts[x.verdict] || ['?', x.verdict, ''];
+	const parts = [element('div', { class: `verdict ${x.verdict}` }, element('span', { class: 'icon', 'aria-hidden': 'true' }, sign),
+		element('div', {}, element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null))];
+	if (x.denied) {
+		const d = x.denied;
+		parts.push(element('p', { class: 'then' }, `At ${formatInstant(new Date(d.at))} the request ${d.method} ${d.host}${d.path} from ${d.client_ip} was denied.`), element('div', { class: 'then' }, element('p', { class: 'quiet' }, 'Then:'), decision(d)));
+	}
+	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
+	for (const handler of x.handlers || []) {
+		parts.push(element('section', { class: 'handler' }, element('h3', {}, `Server ${handler.server}`), handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
+			...(handler.zones || []).map(explainedZone)));
+	}
+	return parts;
+}
+
+// readHeaders reads lines such as "X-Api-Key: a". A line without a colon is an error.
+function readHeaders(text) {
+	const headers = {};
+	for (const line of text.split('\n').filter((l) => l.trim() !== '')) {
+		const colon = line.indexOf(':');
+		if (colon < 1) throw new Error(`The header line “${line}” has no colon. Write for example X-Api-Key: customer-7`);
+		const name = line.slice(0, colon).trim();
+		(headers[name] ||= []).push(line.slice(colon + 1).trim());
+	}
+	return headers;
+}
+
+$('explain-form').addEventListener('submit', async (event) => {
+	event.preventDefault();
+	const out = $('explanation');
+	const value = (name) => $('explain-form').elements[name].value.trim();
+	out.setAttribute('aria-busy', 'true');
+	try {
+		const request = value('denial') ? { denial: value('denial') } : { url: value('url'), method: value('method') || undefined, headers: readHeaders(value('headers')) };
+		if (!request.denial) {
+			if (!request.url) throw new Error('Write a URL, such as https://example.com/login, or the ID of a denial.');
+			for (const name of ['client_ip', 'user']) if (value(name)) request[name] = value(name);
+			const body = $('explain-body').value;
+			if (body) request.body = body;
+		}
+		const instance = instances[Number($('explain-where').value) || 0];
+		out.replaceChildren(...explanation(await instance.call('POST', 'explain', request)));
+	} catch (e) {
+		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : e.message;
+		out.replaceChildren(element('p', { class: 'failure' }, text));
+	}
+	out.removeAttribute('aria-busy');
+});

@@ -1,0 +1,170 @@
+// The instances: each is asked once a second, separately, so one that hangs delays no other.
+
+const second = 1000;
+const passed = ['allowed', 'delayed', 'overridden', 'exempt', 'shadow_denied'];
+const notPassed = ['denied', 'banned', 'bad_body'];
+const sum = (requests, outcomes) => outcomes.reduce((n, outcome) => n + (requests[outcome] || 0), 0);
+
+class Instance {
+	constructor(name, number) {
+		this.name = name;
+		this.number = number;
+		this.path = `/instances/${number}/`;
+		this.state = 'connecting'; // up, or down
+		this.zones = new Map(); // lists of zones by name; zones of one name can differ
+		this.counts = new Map(); // {at, allowed, denied} by name
+		this.rates = new Map(); // {allowed, denied} by name
+		this.status = null;
+		this.missing = new Set(); // endpoints that this version of the module doesn't have
+	}
+
+	call(method, path, body) {
+		return call(method, this.path + path, body);
+	}
+
+	// ask is call for an endpoint that may be missing: then it returns null.
+	async ask(path) {
+		const kind = path.replace(/\?.*/, '').replace(/zones\/[^/]+\//, '');
+		if (this.missing.has(kind)) return null;
+		try {
+			return await this.call('GET', path);
+		} catch (e) {
+			if (e.status !== 404) throw e;
+			if (/no such path/.test(e.message)) this.missing.add(kind);
+			return null;
+		}
+	}
+
+	async poll() {
+		try {
+			const zones = await this.call('GET', 'zones');
+			const at = performance.now();
+			const status = await this.ask('status');
+			this.take(zones, status, at);
+		} catch (e) {
+			if (e.status === 404) this.take([], null, performance.now()); // Caddy runs without zones
+			else this.fail(e);
+		}
+	}
+
+	take(zones, status, at) {
+		if (this.state !== 'up') {
+			if (this.state === 'down') message(`${this.name} answers again.`);
+			this.since = Date.now();
+			this.counts.clear();
+			this.missing.clear();
+		}
+		this.state = 'up';
+		this.error = null;
+		this.status = status;
+		this.zones = Map.groupBy(zones, (z) => z.name);
+		this.rates = new Map();
+		for (const [name, [zone]] of this.zones) {
+			if (!zone.requests) continue;
+			const now = { at, allowed: sum(zone.requests, passed), denied: sum(zone.requests, notPassed) };
+			const before = this.counts.get(name);
+			this.counts.set(name, now);
+			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue; // Caddy has started again
+			const span = (now.at - before.at) / 1000;
+			this.rates.set(name, { allowed: (now.allowed - before.allowed) / span, denied: (now.denied - before.denied) / span });
+		}
+		this.answered = Date.now();
+	}
+
+	fail(e) {
+		if (this.state !== 'down') {
+			if (this.state === 'up') message(`${this.name} does not answer.`, true);
+			this.since = this.answered || Date.now();
+		}
+		this.state = 'down';
+		this.error = e;
+		this.rates = new Map();
+		this.status = null;
+	}
+
+	// store names the place where the budgets of a zone are. Instances with one Redis share it, unless
+	// its address means another place on each machine.
+	store(zone) {
+		if (zone.store === 'memory') return `${this.name} (memory)`;
+		if (/^(unix|\/|localhost|127\.|\[?::1)/.test(zone.store)) return `${zone.store} of ${this.name.replace(/:\d+$/, '')}`;
+		return zone.store;
+	}
+}
+
+let instances = [];
+
+const living = () => instances.filter((i) => i.state === 'up');
+
+// stores returns one living instance for each place with budgets of a zone.
+function stores(name) {
+	const places = new Map();
+	for (const instance of living()) {
+		const zone = (instance.zones.get(name) || [])[0];
+		if (zone && !places.has(instance.store(zone))) places.set(instance.store(zone), instance);
+	}
+	return places;
+}
+
+const stateTexts = { up: 'up', partly_down: 'partly down', down: 'down', connecting: 'connecting' };
+
+// state shows a state with a sign, a color and a word.
+function state(name, text) {
+	const sign = { up: '●', partly_down: '◐', down: '▲', connecting: '○' }[name] || '○';
+	return element('span', { class: `state ${name}` }, element('span', { class: 'sign', 'aria-hidden': 'true' }, sign), text || stateTexts[name] || name);
+}
+
+function fact(name, ...value) {
+	return element('div', { class: 'fact' }, element('dt', {}, name), element('dd', {}, ...value));
+}
+
+// storeFacts shows what the status of an instance says about its stores. Without a status it is what
+// the zones say.
+function storeFacts(instance) {
+	const facts = [];
+	const memory = (m) => {
+		const share = m.max_keys > 0 ? m.keys / m.max_keys : 0;
+		const overflowed = m.overflowed ? ` · ${integer.format(m.overflowed)} requests shared a budget, because the memory was full` : '';
+		facts.push(fact('Memory', bar(share, `${integer.format(m.keys)} of ${integer.format(m.max_keys)} keys${overflowed}`, share >= 1)));
+	};
+	if (instance.status) {
+		if (instance.status.memory) memory(instance.status.memory);
+		for (const r of instance.status.redis || []) {
+			const nodes = r.failing_nodes && r.state === 'partly_down' ? ` · ${r.failing_nodes} failing nodes` : '';
+			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`), element('span', { class: 'quiet' }, `${nodes} · ${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`),
+				r.error ? element('span', { class: 'failure' }, r.error) : null));
+		}
+		return facts;
+	}
+	const seen = new Set();
+	for (const [zone] of instance.zones.values()) {
+		if (seen.has(zone.store)) continue;
+		seen.add(zone.store);
+		if (zone.store === 'memory') memory(zone);
+		else facts.push(fact(`Redis ${zone.store}`, state(zone.failing_nodes ? 'down' : 'up')));
+	}
+	return facts;
+}
+
+function showInstances() {
+	const cards = $('instance-cards');
+	cards.known ||= instances.map(() => {
+		const card = element('article', { class: 'card instance' });
+		cards.append(card);
+		return card;
+	});
+	instances.forEach((instance, i) => {
+		const status = instance.status;
+		const facts = instance.state === 'up' ? storeFacts(instance) : [];
+		const for_ = instance.since ? ` for ${formatSpan(Math.round((Date.now() - instance.since) / 1000))}` : '';
+		const word = instance.state === 'down' ? `not reachable${for_}` : status ? `up for ${since(status.started)}` : stateTexts[instance.state];
+		const version = status && status.version ? element('span', { class: 'quiet' }, status.version) : null;
+		cards.known[i].classList.toggle('is-down', instance.state === 'down');
+		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name), state(instance.state, word)),
+			instance.error ? element('p', { class: 'failure' }, instance.error.message) : null,
+			version, element('dl', { class: 'facts' }, ...facts));
+	});
+	const up = living().length;
+	const text = instances.length === 1 ? (up ? `Live · ${clock.format(Date.now())}` : 'Not reachable') : `${up} of ${instances.length} instances · ${clock.format(Date.now())}`;
+	setText($('pulse-text'), text);
+	$('pulse').classList.toggle('is-down', up < instances.length);
+}

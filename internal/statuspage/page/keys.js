@@ -1,0 +1,112 @@
+// Keys come percent-encoded from the API, because they can be any bytes.
+
+const escaped = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u205f-\u206f\ufeff\ufff9-\ufffd]|[\u{e0000}-\u{e0fff}]/u;
+
+// decodeKey returns the text of a key, or null if the key is not UTF-8.
+function decodeKey(encoded) {
+	try {
+		return decodeURIComponent(encoded);
+	} catch {
+		return null;
+	}
+}
+
+// keyText shows a key so that nobody can take it for another one: characters that are invisible, or
+// that change the direction of the text, appear as their numbers.
+function keyText(text) {
+	const parts = [];
+	for (const part of text.split(new RegExp(`(${escaped.source})`, 'u'))) {
+		if (part === '') continue;
+		if (!escaped.test(part)) parts.push(part);
+		else {
+			const code = part.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+			parts.push(element('span', { class: 'code-point', title: `The character U+${code}` }, `U+${code}`));
+		}
+	}
+	return parts;
+}
+
+// shownKey returns an element for a key of a list: {key, cut} or {hashed_key}.
+function shownKey(k) {
+	if (k.hashed_key !== undefined) return element('span', { class: 'key hashed', title: 'hash_keys is set, so only the hash of the key is known' }, k.hashed_key);
+	if (k.key === '' || k.key === undefined) return element('span', { class: 'key' }, element('em', {}, 'the empty key'));
+	const text = decodeKey(k.key);
+	const e = element('span', { class: 'key' }, ...(text === null ? [k.key] : keyText(text)));
+	if (text === null) e.title = 'The key is not UTF-8, so it is shown percent-encoded';
+	if (k.cut) e.append(element('span', { class: 'cut', title: 'The key is longer. Only its beginning is known' }, '… (cut)'));
+	return e;
+}
+
+// plainKey is a key in a sentence, for screen readers and messages.
+function plainKey(k) {
+	const e = shownKey(k);
+	return e.textContent.length > 60 ? `${e.textContent.slice(0, 60)}…` : e.textContent;
+}
+
+// changeable reports whether the whole key is known, so that a request can name it.
+const changeable = (k) => k.hashed_key === undefined && !k.cut;
+
+const sameKey = (k) => (k.hashed_key !== undefined ? `#${k.hashed_key}` : `${k.cut ? '~' : '='}${k.key || ''}`);
+
+// keyQuery is the query that names a key. An encoded key can have any characters that a path can have.
+function keyQuery(encoded) {
+	return '?key=' + encoded.replace(/[^A-Za-z0-9%._~-]/g, (c) => (c === "'" ? '%27' : encodeURIComponent(c)));
+}
+
+const encodeKey = (text) => encodeURIComponent(text.toWellFormed ? text.toWellFormed() : text);
+
+const zonePath = (zone, rest) => `zones/${encodeURIComponent(zone).replace(/^\.{1,2}$/, (d) => d.replaceAll('.', '%2E'))}${rest || ''}`;
+
+// Limits as bars.
+
+// capacity returns how many events fit into a full budget, by the text of its limit.
+function capacity(limit) {
+	const words = limit.split(/\s+/);
+	const burst = /^\d+$/.test(words[3] || '') ? words[3] : words[1];
+	return /^\d+$/.test(burst || '') ? Number(burst) : null;
+}
+
+// whenFree writes when a request fits again.
+function whenFree(seconds) {
+	if (seconds === null) return 'never fits';
+	if (seconds === 0) return 'fits now';
+	return `frees in ${formatSpan(seconds)}, at ${formatInstant(Date.now() + seconds * 1000)}`;
+}
+
+// bar shows a share of a whole, with its text.
+function bar(share, text, isUsedUp) {
+	const filled = element('span', { class: 'filled' });
+	filled.style.width = `${Math.min(100, Math.max(0, share * 100))}%`;
+	return element('div', { class: isUsedUp ? 'bar used-up' : 'bar' },
+		element('span', { class: 'track', 'aria-hidden': 'true' }, filled), element('span', { class: 'bar-text' }, text));
+}
+
+// limitBar shows the budget of a limit.
+function limitBar(l) {
+	const all = capacity(l.limit);
+	const left = all === null ? `${integer.format(l.remaining)} left` : `${integer.format(l.remaining)} of ${integer.format(all)} left`;
+	const full = l.reset_after_seconds > 0 ? ` · full again in ${formatSpan(l.reset_after_seconds)}` : '';
+	return element('li', { class: 'limit' },
+		element('code', {}, l.limit), l.plan !== undefined && l.plan !== null ? element('span', { class: 'badge' }, `plan ${l.plan}`) : null,
+		bar(all ? l.remaining / all : l.remaining > 0 ? 1 : 0, `${left} · ${whenFree(l.retry_after_seconds)}${full}`, l.retry_after_seconds !== 0));
+}
+
+function budgetList(b) {
+	const rows = (b.limits || []).map(limitBar);
+	if (b.concurrency) {
+		const c = b.concurrency;
+		rows.push(element('li', { class: 'limit' }, element('code', {}, `concurrency ${c.limit}`),
+			bar(1 - c.in_use / c.limit, `${integer.format(c.in_use)} of ${integer.format(c.limit)} in flight`, c.in_use >= c.limit)));
+	}
+	if (b.ban && b.ban.banned) {
+		rows.push(element('li', { class: 'limit banned' }, element('strong', {}, 'Banned'), ` · ends in ${formatSpan(b.ban.ends_after_seconds)}, at ${formatInstant(Date.now() + b.ban.ends_after_seconds * 1000)}`));
+	}
+	return element('ul', { class: 'limits' }, ...rows);
+}
+
+function overrideText(o) {
+	const limits = (o.limits || []).join(', ');
+	if (o.error) return `cannot be read, and has no effect: ${o.error}`;
+	if (o.from === 'config') return `${limits} · from the configuration`;
+	return o.until ? `${limits} · until ${formatInstant(new Date(o.until))}` : `${limits} · no end`;
+}

@@ -1,0 +1,293 @@
+// The zones: a card with a chart for each, and the details of the chosen one.
+
+const cards = new Map(); // by name of the zone
+let chosen = null; // the name of a zone
+
+// rateOf returns the rates of a zone, over all instances that know them.
+function rateOf(name) {
+	const rates = living().map((i) => i.rates.get(name)).filter(Boolean);
+	if (rates.length === 0) return null;
+	return rates.reduce((a, b) => ({ allowed: a.allowed + b.allowed, denied: a.denied + b.denied }));
+}
+
+const variants = (name) => living().flatMap((i) => i.zones.get(name) || []);
+
+// settingsOf returns what a zone is set to, without its counts.
+function settingsOf(zone) {
+	const { keys, max_keys, failing_nodes, requests, store, ...settings } = zone;
+	return settings;
+}
+
+const isEqualEverywhere = (list) => list.every((z) => sameText(settingsOf(z), settingsOf(list[0])));
+
+function badges(list) {
+	const [zone] = list;
+	const texts = [];
+	if (zone.shadow) texts.push('shadow: denies nothing');
+	if (zone.enforce !== undefined && zone.enforce !== null) texts.push(`enforces ${zone.enforce} %`);
+	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}`);
+	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2')}`);
+	if (zone.plan) texts.push(`plan by ${zone.plan.by}`);
+	if (!isEqualEverywhere(list)) texts.push('settings differ');
+	return texts;
+}
+
+class Card {
+	constructor(name) {
+		this.name = name;
+		this.chart = new Chart(name);
+		this.button = element('button', { class: 'zone-name', 'aria-pressed': 'false', onclick: () => choose(name, true) }, name);
+		this.limits = element('p', { class: 'limit-texts' });
+		this.allowed = element('dd', {}, '–');
+		this.denied = element('dd', {}, '–');
+		this.share = element('dd', {}, '–');
+		this.badges = element('p', { class: 'badges' });
+		this.element = element('article', { class: 'card zone' },
+			element('div', { class: 'card-head' }, element('h3', {}, this.button)),
+			this.limits, this.badges, this.chart.element,
+			element('dl', { class: 'numbers' },
+				element('div', { class: 'allowed' }, element('dt', {}, 'Allowed/s'), this.allowed),
+				element('div', { class: 'denied' }, element('dt', {}, 'Denied/s'), this.denied),
+				element('div', {}, element('dt', {}, 'Denied, 3 min'), this.share)));
+		this.element.dataset.zone = name;
+	}
+
+	show(at) {
+		const list = variants(this.name);
+		const rate = rateOf(this.name);
+		this.chart.add(at, rate && rate.allowed, rate && rate.denied);
+		setText(this.allowed, formatRate(rate && rate.allowed));
+		setText(this.denied, formatRate(rate && rate.denied));
+		this.element.classList.toggle('denies', Boolean(rate && rate.denied > 0));
+		const total = this.chart.points.reduce((t, p) => (p.allowed === null ? t : [t[0] + p.denied, t[1] + p.allowed + p.denied]), [0, 0]);
+		setText(this.share, total[1] > 0 ? `${formatRate((100 * total[0]) / total[1])} %` : '–');
+		this.element.classList.toggle('is-gone', list.length === 0);
+		if (list.length === 0) {
+			setChildren(this.badges, element('span', { class: 'badge' }, 'no instance that answers has this zone'));
+			return;
+		}
+		const limits = [...new Set(list.flatMap((z) => z.limits || []))];
+		setChildren(this.limits, ...limits.map((l) => element('code', {}, l)), limits.length === 0 ? element('span', { class: 'quiet' }, list[0].plan ? 'limits by plan' : 'no rate limit') : null);
+		setChildren(this.badges, ...badges(list).map((text) => element('span', { class: 'badge' }, text)));
+	}
+}
+
+function showZones(at) {
+	const names = [...new Set(instances.flatMap((i) => [...i.zones.keys()]))].sort();
+	for (const name of names) {
+		if (cards.has(name)) continue;
+		cards.set(name, new Card(name));
+		const later = [...cards.keys()].filter((other) => other > name).sort()[0];
+		$('zone-cards').insertBefore(cards.get(name).element, later === undefined ? null : cards.get(later).element);
+	}
+	for (const [name, card] of cards) {
+		if (names.includes(name)) {
+			card.show(at);
+			continue;
+		}
+		card.element.remove();
+		cards.delete(name);
+	}
+	$('no-zones').hidden = names.length > 0 || living().length === 0;
+	if (!names.includes(chosen)) choose(names[0] || null, false);
+	showDetails();
+}
+
+function choose(name, byHand) {
+	chosen = name;
+	$('zone').hidden = name === null;
+	for (const [other, card] of cards) {
+		card.button.setAttribute('aria-pressed', String(other === name));
+		card.element.classList.toggle('is-chosen', other === name);
+	}
+	if (name === null) return;
+	lists.forEach((list) => list.clear());
+	showDetails();
+	lists.forEach((list) => list.refresh());
+	if (byHand) $('zone').scrollIntoView({ block: 'nearest', behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' });
+}
+
+const outcomeTexts = {
+	allowed: 'allowed', delayed: 'delayed, then passed', denied: 'denied by a limit', banned: 'denied by a ban', shadow_denied: 'passed in shadow mode',
+	overridden: 'without a limit', exempt: 'exempt', bad_body: 'denied for an unreadable body', error: 'the store could not decide',
+};
+
+function showDetails() {
+	const list = variants(chosen);
+	setText($('zone-heading'), chosen === null ? 'Zone' : `Zone ${chosen}`);
+	if (list.length === 0) return;
+	const [zone] = list;
+	const settings = [element('span', {}, 'Key ', element('code', {}, [zone.key].flat().join(' or ')))];
+	if (zone.ipv6_prefix) settings.push(element('span', {}, `IPv6 prefix ${zone.ipv6_prefix}`));
+	if (zone.ipv4_prefix) settings.push(element('span', {}, `IPv4 prefix ${zone.ipv4_prefix}`));
+	settings.push(element('span', {}, 'Store ', element('code', {}, [...new Set(list.map((z) => z.store))].join(', '))));
+	for (const [value, limits] of Object.entries((zone.plan && zone.plan.values) || {})) settings.push(element('span', {}, `Plan ${value}: `, element('code', {}, limits.join(', '))));
+	setChildren($('zone-settings'), ...settings);
+
+	const hasBans = list.some((z) => z.ban), hasOverrides = list.some((z) => z.runtime_overrides);
+	$('bans-new').hidden = !hasBans;
+	$('overrides-new').hidden = !hasOverrides;
+	lists.forEach((l) => l.show());
+	showOutcomes();
+	showByInstance();
+}
+
+function showOutcomes() {
+	const counts = living().flatMap((i) => (i.zones.get(chosen) || []).slice(0, 1)).map((z) => z.requests).filter(Boolean);
+	$('outcomes-empty').hidden = counts.length > 0;
+	const rows = Object.keys(outcomeTexts).map((outcome) => ({ outcome, n: counts.reduce((n, c) => n + (c[outcome] || 0), 0) }));
+	updateRows($('outcomes-rows'), counts.length ? rows.filter((r) => r.n > 0 || r.outcome === 'allowed' || r.outcome === 'denied') : [], (r) => r.outcome,
+		(r) => element('tr', {}, element('th', { scope: 'row' }, outcomeTexts[r.outcome]), element('td', { class: 'number' })),
+		(row, r) => setText(row.lastChild, integer.format(r.n)));
+}
+
+// showByInstance shows in which way the instances differ.
+function showByInstance() {
+	$('by-instance').hidden = instances.length < 2;
+	if (instances.length < 2) return;
+	const all = rateOf(chosen);
+	const usual = variants(chosen)[0];
+	updateRows($('by-instance-rows'), instances, (i) => i.number,
+		(i) => element('tr', {}, element('th', { scope: 'row' }, i.name), element('td', { class: 'number' }), element('td', { class: 'number' }), element('td', {}), element('td', {})),
+		(row, i) => {
+			const [, allowed, denied, share, settings] = row.children;
+			const rate = i.rates.get(chosen);
+			setText(allowed, formatRate(rate && rate.allowed));
+			setText(denied, formatRate(rate && rate.denied));
+			const part = rate && all && all.allowed + all.denied > 0 ? (rate.allowed + rate.denied) / (all.allowed + all.denied) : null;
+			setChildren(share, part === null ? '–' : bar(part, `${Math.round(part * 100)} %`));
+			const zones = i.zones.get(chosen);
+			let text = 'the same';
+			if (i.state !== 'up') text = 'not reachable';
+			else if (!zones) text = 'does not have the zone';
+			else if (!isEqualEverywhere([usual, ...zones])) text = `differ: ${zones.flatMap((z) => z.limits || []).join(', ') || 'other settings'}`;
+			setText(settings, text);
+			row.classList.toggle('is-down', i.state !== 'up');
+		});
+}
+
+// A list of keys of the chosen zone: the most denied ones, the bans, or the overrides.
+class KeyList {
+	constructor(id, path, every, options) {
+		Object.assign(this, { id, path, every, ...options });
+		this.asked = 0;
+		this.clear();
+		if ($(`${id}-more`)) $(`${id}-more`).addEventListener('click', () => this.more());
+	}
+
+	clear() {
+		this.items = null;
+		this.next = new Map(); // cursors by instance
+		this.pages = 1;
+		this.generation = (this.generation || 0) + 1;
+		updateRows($(`${this.id}-rows`), [], () => '', null, null);
+	}
+
+	more() {
+		this.pages += 1;
+		this.refresh();
+	}
+
+	// refresh asks the instances for the list. A page can be empty and still have a next one.
+	async refresh() {
+		this.asked = Date.now();
+		const { generation } = this;
+		const zone = chosen;
+		const sources = this.eachInstance ? living().map((i) => [i.name, i]) : [...stores(zone)];
+		this.isMissing = false;
+		const answers = await Promise.all(sources.map(async ([place, instance]) => {
+			const found = [];
+			let cursor = '', truncated = false;
+			try {
+				for (let page = 0; page < 20; page++) {
+					const query = this.field ? `?limit=100${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''}` : '';
+					const answer = await instance.ask(zonePath(zone, `/${this.path}`) + query);
+					if (answer === null) {
+						this.isMissing = this.field !== undefined;
+						return found;
+					}
+					for (const item of this.field ? answer[this.field] || [] : answer) found.push({ ...item, place, instance });
+					cursor = this.field ? answer.next : '';
+					truncated = Boolean(cursor) && found.length >= 100 * this.pages;
+					if (!cursor || truncated) break;
+				}
+				this.truncated = Boolean(cursor);
+			} catch (e) {
+				this.error = e;
+			}
+			return found;
+		}));
+		if (generation !== this.generation || zone !== chosen) return;
+		this.items = this.merge(answers.flat());
+		this.show();
+	}
+
+	// merge joins the items of one key. What belongs to one place only stays with the place.
+	merge(items) {
+		const merged = new Map();
+		for (const item of items) {
+			const id = `${sameKey(item)} ${item.alternative || ''} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
+			const known = merged.get(id);
+			if (known) {
+				known.denied += item.denied;
+				known.at_least += item.at_least;
+				known.places.push([item.place, item.denied]);
+			} else merged.set(id, { ...item, id, places: [[item.place, item.denied]] });
+		}
+		return [...merged.values()].sort(this.order || (() => 0));
+	}
+
+	show() {
+		const several = (this.eachInstance ? instances.length : stores(chosen).size) > 1;
+		updateRows($(`${this.id}-rows`), this.items || [], (item) => item.id,
+			(item) => {
+				const open = element('button', { class: 'key-button', onclick: () => lookAt(chosen, item.key) }, shownKey(item));
+				return element('tr', {}, element('th', { scope: 'row' }, changeable(item) ? open : shownKey(item), element('span', { class: 'places quiet' })),
+					element('td', { class: this.isNumber ? 'number' : '' }), element('td', { class: 'actions' }));
+			},
+			(row, item) => {
+				setText(row.querySelector('.places'), several ? item.places.map(([place, n]) => (n === undefined || item.places.length === 1 ? place : `${place}: ${integer.format(n)}`)).join(', ') : '');
+				setChildren(row.children[1], ...this.cell(item));
+				const actions = changeable(item) ? this.actions(item) : [];
+				const cell = row.children[2];
+				const labels = actions.map(([kind]) => kind).join();
+				if (cell.labels === labels) return;
+				cell.labels = labels;
+				cell.replaceChildren(...actions.map(([kind]) => element('button', { class: 'small', 'aria-label': `${changes[kind].button} key ${plainKey(item)}`,
+					onclick: () => change(kind, chosen, { key: item.key, place: this.eachInstance ? null : item.place }) }, changes[kind].button)));
+			});
+		const empty = $(`${this.id}-empty`);
+		empty.hidden = this.items !== null && this.items.length > 0;
+		if (!empty.hidden) setText(empty, this.items === null ? 'Loading…' : this.isMissing ? 'This version of the module does not list them. Look at a key instead.' : this.none());
+		if ($(`${this.id}-more`)) $(`${this.id}-more`).hidden = !this.truncated;
+	}
+}
+
+const settingsOfChosen = () => variants(chosen);
+
+const lists = [
+	new KeyList('top', 'top', 2, {
+		eachInstance: true, isNumber: true,
+		order: (a, b) => b.denied - a.denied,
+		cell: (k) => [element('span', { title: `At least ${integer.format(k.at_least)} of these denials are of this key` }, integer.format(k.denied))],
+		actions: () => [...(settingsOfChosen().some((z) => z.ban) ? [['ban']] : []), ...(settingsOfChosen().some((z) => z.runtime_overrides) ? [['override']] : []), ['reset']],
+		none: () => 'No key was denied lately.',
+	}),
+	new KeyList('bans', 'bans', 5, {
+		field: 'bans',
+		cell: (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'set by hand' : 'after denials')],
+		actions: () => [['unban']],
+		none: () => (settingsOfChosen().some((z) => z.ban) ? 'Nobody is banned.' : 'This zone has no option ban.'),
+	}),
+	new KeyList('overrides', 'overrides', 5, {
+		field: 'overrides',
+		cell: (o) => [element('span', {}, overrideText(o))],
+		actions: (o) => (o.from === 'runtime' ? [['remove']] : []),
+		none: () => (settingsOfChosen().some((z) => z.runtime_overrides) ? 'No key has an override.' : 'No key has an override. Overrides at run time need the option runtime_overrides.'),
+	}),
+];
+
+function refreshLists() {
+	if (chosen === null) return;
+	for (const list of lists) if (Date.now() - list.asked >= list.every * second - 100) list.refresh();
+}

@@ -1,0 +1,238 @@
+package statuspage
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// server serves the page. Everybody on this machine can connect to it, and so can every page that
+// the operator's browser shows. So it checks each request: see checkPage and checkCall.
+type server struct {
+	listener  net.Listener
+	port      string
+	token     string
+	endpoints []*endpoint
+	page      []byte
+	policy    string // the page's Content-Security-Policy
+}
+
+//go:embed page
+var pageFiles embed.FS
+
+// scripts are the parts of the page's script, in their order.
+var scripts = []string{"base.js", "instances.js", "chart.js", "keys.js", "changes.js", "zones.js", "explain.js", "main.js"}
+
+func newServer(listen string, addresses []string) (*server, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen %s: %w: write for example localhost:0", listen, err)
+	}
+	if !isLoopback(host) {
+		return nil, fmt.Errorf("--listen %s is not a loopback address, and everybody who reaches the page can change limits: "+
+			"write localhost:%s, and on another machine ssh -L %[2]s:localhost:%[2]s", listen, port)
+	}
+	s := &server{token: rand.Text()}
+	for _, address := range addresses {
+		e, err := newEndpoint(address)
+		if err != nil {
+			return nil, err
+		}
+		s.endpoints = append(s.endpoints, e)
+	}
+	if err := s.makePage(); err != nil {
+		return nil, err
+	}
+	if s.listener, err = net.Listen("tcp", listen); err != nil {
+		return nil, fmt.Errorf("--listen %s: %w", listen, err)
+	}
+	_, s.port, err = net.SplitHostPort(s.listener.Addr().String())
+	return s, err
+}
+
+// isLoopback reports whether a host is this machine, for this machine alone.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// URL returns the address of the page. It has the token in the fragment, which browsers send to
+// nobody. The host is an address, because another user's program could listen at the other address
+// of localhost.
+func (s *server) URL() string {
+	return fmt.Sprintf("http://%s/#token=%s", s.listener.Addr(), s.token)
+}
+
+// makePage puts the page together. The policy allows its style and its script by their hashes, and
+// nothing else.
+func (s *server) makePage() error {
+	read := func(name string) []byte {
+		text, err := pageFiles.ReadFile(path.Join("page", name))
+		if err != nil {
+			panic(err) // the program was built without the file
+		}
+		return text
+	}
+	style := read("page.css")
+	script := []byte("'use strict';\n")
+	for _, name := range scripts {
+		script = append(script, read(name)...)
+	}
+	page := read("page.html")
+	for placeholder, text := range map[string][]byte{"/* style */": style, "/* script */": script} {
+		if bytes.Count(page, []byte(placeholder)) != 1 {
+			return fmt.Errorf("page.html must have %s once", placeholder)
+		}
+		page = bytes.Replace(page, []byte(placeholder), text, 1)
+	}
+	hash := func(text []byte) string {
+		sum := sha256.Sum256(text)
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	s.page = page
+	s.policy = "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) +
+		"; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+		"; require-trusted-types-for 'script'; trusted-types 'none'"
+	return nil
+}
+
+// serve serves requests until ctx is done.
+func (s *server) serve(ctx context.Context) error {
+	h := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    128 << 10, // a key of 10 kB in an address takes up to 30 kB
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = h.Close() })
+	defer stop()
+	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// tokenField is the header field with the token. Pages of other origins can't set such a field
+// without being asked first, and the server never answers such a question.
+const tokenField = "Status-Page-Token"
+
+// ServeHTTP implements [http.Handler]:
+//
+//	GET /                        the page
+//	GET /icon.svg                its icon
+//	GET /instances               the addresses of the admin endpoints
+//	    /instances/<n>/<path>    a request to /rate_limit/<path> of the n-th, counted from 0
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+
+	if err := s.checkHost(r); err != nil {
+		fail(w, http.StatusForbidden, err)
+		return
+	}
+	switch path := r.URL.EscapedPath(); {
+	case path == "/" || path == "/icon.svg":
+		s.servePage(w, r, path)
+	case path == "/instances" || strings.HasPrefix(path, "/instances/"):
+		if err := s.checkCall(r); err != nil {
+			fail(w, http.StatusForbidden, err)
+			return
+		}
+		s.serveCall(w, r, strings.TrimPrefix(strings.TrimPrefix(path, "/instances"), "/"))
+	default:
+		fail(w, http.StatusNotFound, errors.New("there is nothing here: the page is at /"))
+	}
+}
+
+// servePage answers with the page or its icon. Both are the same for everybody, so they need no token.
+func (s *server) servePage(w http.ResponseWriter, r *http.Request, path string) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		fail(w, http.StatusMethodNotAllowed, errors.New("the page is only for GET"))
+		return
+	}
+	if path == "/icon.svg" {
+		w.Header().Set("Content-Type", "image/svg+xml")
+		icon, _ := pageFiles.ReadFile("page/icon.svg")
+		_, _ = w.Write(icon)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", s.policy)
+	_, _ = w.Write(s.page)
+}
+
+// serveCall answers a call of the page's script. The path is below /instances/.
+func (s *server) serveCall(w http.ResponseWriter, r *http.Request, path string) {
+	if path == "" {
+		names := make([]string, len(s.endpoints))
+		for i, e := range s.endpoints {
+			names[i] = e.address
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(names)
+		return
+	}
+	number, path, _ := strings.Cut(path, "/")
+	i, err := strconv.Atoi(number)
+	if err != nil || i < 0 || i >= len(s.endpoints) {
+		fail(w, http.StatusNotFound, fmt.Errorf("there is no instance %s", number))
+		return
+	}
+	s.endpoints[i].relay(w, r, path)
+}
+
+// checkHost rejects requests with another host than this machine, and with another port. A page from
+// elsewhere has another host even if its name has got the address 127.0.0.1 (DNS rebinding).
+func (s *server) checkHost(r *http.Request) error {
+	host, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host, port = strings.Trim(r.Host, "[]"), "80"
+	}
+	if !isLoopback(host) || port != s.port {
+		return fmt.Errorf("the host %q is not this page: write localhost:%s; with ssh use the same port on both sides, ssh -L %[2]s:localhost:%[2]s", r.Host, s.port)
+	}
+	return nil
+}
+
+// checkCall rejects calls of other pages and of other users of this machine. A cookie would not do:
+// browsers send cookies to all ports of a host, and so to the programs of other users.
+func (s *server) checkCall(r *http.Request) error {
+	origin := r.Header.Get("Origin")
+	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+	switch site := r.Header.Get("Sec-Fetch-Site"); {
+	case site != "" && site != "same-origin", (origin != "" || changes) && origin != "http://"+r.Host:
+		return errors.New("the request is from another page")
+	case subtle.ConstantTimeCompare([]byte(r.Header.Get(tokenField)), []byte(s.token)) != 1:
+		return errors.New("the token is wrong: open the address that the command has printed")
+	}
+	return nil
+}
+
+// fail answers with an error, as the admin endpoint does.
+func fail(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+}

@@ -46,8 +46,8 @@ func relayTarget(method, escapedPath, rawQuery string) (string, error) {
 	pattern := slices.Clone(parts)
 	if len(parts) > 1 {
 		zone, err := url.PathUnescape(parts[1])
-		if err != nil {
-			return "", err
+		if err != nil || zone == "" {
+			return "", fmt.Errorf("the path %s names no zone", escapedPath)
 		}
 		parts[1], pattern[1] = escapeSegment(zone), "*"
 	}
@@ -63,16 +63,6 @@ func relayTarget(method, escapedPath, rawQuery string) (string, error) {
 		if !slices.Contains(relayedQuery, name) || len(values) != 1 {
 			return "", fmt.Errorf("the parameter %q is not relayed", name)
 		}
-	}
-	if key, ok := query["key"]; ok { // TEMPORARY
-		what := parts[2]
-		parts = append(parts[:2:2], "keys", escapeSegment(key[0]), what)
-		if what == "keys" {
-			parts = parts[:4]
-		} else if key[0] == "" {
-			parts = []string{"zones", parts[1], what}
-		}
-		query = nil
 	}
 	target := "/rate_limit/" + strings.Join(parts, "/")
 	if len(query) > 0 {

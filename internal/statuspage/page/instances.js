@@ -157,11 +157,11 @@ function showInstances() {
 		const facts = instance.state === 'up' ? storeFacts(instance) : [];
 		const for_ = instance.since ? ` for ${formatSpan(Math.round((Date.now() - instance.since) / 1000))}` : '';
 		const word = instance.state === 'down' ? `not reachable${for_}` : status ? `up for ${since(status.started)}` : stateTexts[instance.state];
-		const version = status && status.version ? element('span', { class: 'quiet' }, status.version) : null;
+		const version = status && status.version ? element('span', { class: 'version quiet' }, status.version) : null;
 		cards.known[i].classList.toggle('is-down', instance.state === 'down');
-		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name), state(instance.state, word)),
+		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name, version), state(instance.state, word)),
 			instance.error ? element('p', { class: 'failure' }, instance.error.message) : null,
-			version, element('dl', { class: 'facts' }, ...facts));
+			element('dl', { class: 'facts' }, ...facts));
 	});
 	const up = living().length;
 	const text = instances.length === 1 ? (up ? `Live · ${clock.format(Date.now())}` : 'Not reachable') : `${up} of ${instances.length} instances · ${clock.format(Date.now())}`;

@@ -29,7 +29,8 @@ async function begin() {
 	$('explain-where-label').hidden = instances.length < 2;
 	document.body.classList.toggle('has-several', instances.length > 1);
 	showInstances();
-	for (const instance of instances) every(second, () => instance.poll());
+	const firstAnswers = Promise.all(instances.map((instance) => new Promise((answered) => every(second, () => instance.poll().then(answered)))));
+	await Promise.race([firstAnswers, new Promise((done) => setTimeout(done, second))]);
 	every(second, () => {
 		showBanner(instances.every((i) => i.error && i.error.status === 0) ? instances[0].error.message : '');
 		showInstances();

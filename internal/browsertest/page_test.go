@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	cdpruntime "github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/statuspage"
+)
+
+// serve runs the program that serves the page, as the command does, and returns the printed address.
+func serve(t *testing.T, admins ...string) string {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := statuspage.Run(ctx, writer, "localhost:0", admins)
+		_ = writer.CloseWithError(err)
+		ended <- err
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the program ended with %v", err)
+		}
+	})
+	var text strings.Builder
+	for b := make([]byte, 512); !strings.HasSuffix(text.String(), "ends the page.\n"); {
+		n, err := reader.Read(b)
+		if err != nil {
+			t.Fatalf("the program printed %q: %v", text.String(), err)
+		}
+		text.Write(b[:n])
+	}
+	for word := range strings.FieldsSeq(text.String()) {
+		if strings.HasPrefix(word, "http://") {
+			return word
+		}
+	}
+	t.Fatalf("the program printed no address: %q", text.String())
+	return ""
+}
+
+// view is how a page is looked at.
+type view struct {
+	width, height int64
+	dark          bool
+	phone         bool
+}
+
+var desktop = view{width: 1280, height: 900}
+
+// page is a page in the browser.
+type page struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	requests []string
+	problems []string // uncaught exceptions, and what the policy has stopped
+}
+
+// open opens an address. When the test ends, the page must have made no request to another server,
+// and must have had no problem.
+func open(t *testing.T, address string, v view) *page {
+	t.Helper()
+	ctx, closePage := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	ctx, cancel := context.WithTimeout(ctx, 2*patient)
+	p := &page{t: t, ctx: ctx}
+	must(t, chromedp.Do(ctx))
+	must(t, chromedp.Listen(ctx, func(event any) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch e := event.(type) {
+		case network.EventRequestWillBeSent:
+			p.requests = append(p.requests, e.Request.URL)
+		case cdpruntime.EventExceptionThrown:
+			p.problems = append(p.problems, fmt.Sprint(e.ExceptionDetails.Text, " ", e.ExceptionDetails.Exception.Description))
+		case cdplog.EventEntryAdded:
+			if e.Entry.Source == cdplog.EntrySourceSecurity || e.Entry.Source == cdplog.EntrySourceJavascript {
+				p.problems = append(p.problems, e.Entry.Text)
+			}
+		}
+	}))
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("document.body.innerText"))
+			t.Logf("the page:\n%s", text)
+		}
+		cancel()
+		closePage()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, problem := range p.problems {
+			t.Errorf("the page had a problem: %s", problem)
+		}
+		origin := address[:strings.Index(address, "/#")+1]
+		for _, r := range p.requests {
+			if !strings.HasPrefix(r, origin) {
+				t.Errorf("the page asked another server: %s", r)
+			}
+		}
+	})
+	scheme := "light"
+	if v.dark {
+		scheme = "dark"
+	}
+	scale := 1.0
+	if v.phone {
+		scale = 2
+	}
+	_, err := chromedp.Call(ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: v.width, Height: v.height, DeviceScaleFactor: scale, Mobile: v.phone,
+	})
+	must(t, err)
+	_, err = chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	must(t, err)
+	p.do(chromedp.Navigate(address))
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *page) do(actions ...chromedp.Action[chromedp.Void]) {
+	p.t.Helper()
+	must(p.t, chromedp.Do(p.ctx, actions...))
+}
+
+// wait waits until an expression is true.
+func (p *page) wait(format string, args ...any) {
+	p.t.Helper()
+	redistest.WaitFor(p.t, fmt.Sprintf(format, args...), func() bool {
+		return evaluate[bool](p, "(() => { try { return Boolean("+format+") } catch { return false } })()", args...)
+	})
+}
+
+// evaluate returns the value of an expression.
+func evaluate[T any](p *page, format string, args ...any) T {
+	p.t.Helper()
+	expression := fmt.Sprintf(format, args...)
+	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// click clicks the element of a selector.
+func (p *page) click(selector string) {
+	p.t.Helper()
+	p.wait("document.querySelector(%q)", selector)
+	p.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// fill types a text into a field.
+func (p *page) fill(selector, text string) {
+	p.t.Helper()
+	p.do(chromedp.SetValue(chromedp.CSS(selector), ""), chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// text returns the text of an element.
+func (p *page) text(selector string) string {
+	p.t.Helper()
+	return evaluate[string](p, "document.querySelector(%q).textContent", selector)
+}
+
+// row is the selector of the row of a list about a key, as the page shows it.
+func (p *page) row(list, key string) string {
+	p.t.Helper()
+	quoted := fmt.Sprintf("%q", key)
+	mark := fmt.Sprintf("row-%d", evaluate[int](p, "window.marks = (window.marks || 0) + 1"))
+	p.wait("(() => { for (const row of document.querySelectorAll('#%s-rows tr')) if (row.querySelector('.key').textContent === %s) { row.dataset.mark = %q; return true } })()", list, quoted, mark)
+	return fmt.Sprintf("[data-mark=%q]", mark)
+}
+
+// origin returns the origin of an address.
+func origin(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + u.Host
+}

@@ -232,62 +232,6 @@ func (a *adminRequest) resetKey() (any, error) {
 	return nil, err
 }
 
-// setOverride sets the run-time override of a key.
-func (a *adminRequest) setOverride() (any, error) {
-	if err := a.checkKey(true); err != nil {
-		return nil, adminError(http.StatusBadRequest, "key %w (percent-encoded)", err)
-	}
-	var body struct {
-		LimitSet
-		TTL *caddy.Duration `json:"ttl"`
-	}
-	if err := decodeStrictly([]byte(a.body), &body); err != nil {
-		return nil, adminError(http.StatusBadRequest,
-			`the body: %w; write for example {"unlimited":true,"ttl":"1h"}, or limits as in the configuration`, err)
-	}
-	o, ttl := storedOverride{LimitSet: body.LimitSet}, time.Duration(0)
-	if body.TTL != nil {
-		if ttl = time.Duration(*body.TTL); ttl < time.Millisecond {
-			return nil, adminError(http.StatusBadRequest,
-				`ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for no end`, ttl)
-		}
-		o.Until = time.Now().Add(ttl).UTC().Truncate(time.Millisecond)
-	}
-	text, err := o.text()
-	if err != nil {
-		return nil, err
-	}
-	return nil, a.changeOverride(text, ttl)
-}
-
-// removeOverride removes the run-time override of a key.
-func (a *adminRequest) removeOverride() (any, error) { return nil, a.changeOverride("", 0) }
-
-// changeOverride sets the run-time override of a key, or removes it if the text is empty. If ttl is
-// 0, the override has no end.
-func (a *adminRequest) changeOverride(text string, ttl time.Duration) error {
-	for _, z := range a.zones {
-		if !z.runtimeOverrides {
-			return adminError(http.StatusConflict, "zone %q does not look for overrides at run time: write runtime_overrides in it", z.name)
-		}
-		if text == "" {
-			continue
-		}
-		if _, err := z.compileStoredOverride(text); err != nil {
-			return adminError(http.StatusBadRequest, "override: %w", err)
-		}
-	}
-	err := a.changeKey(func(*zone) (store.Change, error) {
-		return store.Change{Override: &text, OverrideFor: ttl.Microseconds()}, nil
-	})
-	if err == nil {
-		for _, z := range a.zones {
-			z.rememberOverride(a.key, text)
-		}
-	}
-	return err
-}
-
 // banKey begins a ban of a key. It replaces a ban that is in force.
 func (a *adminRequest) banKey() (any, error) {
 	if err := a.requireBan(); err != nil {

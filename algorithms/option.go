@@ -66,6 +66,29 @@ func (o *Option) describe(q *Quota) string {
 	return ""
 }
 
+// CaddyfileText returns the text of [Limit.String] as a Caddyfile has it, with the options in a block.
+// It returns other texts as they are.
+func (a *Algorithm) CaddyfileText(text string) string {
+	var block strings.Builder
+	for _, o := range a.Options {
+		phraseStart, phraseEnd, _ := strings.Cut(o.phrase, "%s")
+		before, after, found := strings.Cut(text, phraseStart)
+		if !found {
+			continue
+		}
+		value := after
+		if i := strings.IndexByte(after, ' '); i >= 0 {
+			value = after[:i]
+		}
+		text = before + strings.TrimPrefix(after[len(value):], phraseEnd)
+		fmt.Fprintf(&block, "%s %s\n", o.Name, value)
+	}
+	if block.Len() == 0 {
+		return text
+	}
+	return text + " {\n" + block.String() + "}"
+}
+
 func (o *Option) forKeys(q *Quota) string {
 	n := o.value(q)
 	switch {

@@ -37,7 +37,10 @@ func (a *adminRequest) explain() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &explanation{view: &adminapi.Explanation{Request: q, Denied: denied, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}}}
+	x := &explanation{
+		view:    &adminapi.Explanation{Request: q, Denied: denied, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}},
+		charges: make(map[charge]int64),
+	}
 	if err := x.run(a.ctx); err != nil {
 		return nil, err
 	}
@@ -61,6 +64,10 @@ type explanation struct {
 	view   *adminapi.Explanation
 	walk   *routeWalk
 	server string // its name
+
+	// charges has the cost of the request in the zones of the handlers before. If the request meets a
+	// zone again, the budgets have that much less.
+	charges map[charge]int64
 }
 
 // run leads the request through the routes of the configuration in force.

@@ -88,6 +88,10 @@ func (e *handlerExplanation) decide(r *http.Request) error {
 		}
 	}
 	e.describeZones()
+	for i := range e.state.entries {
+		entry := &e.state.entries[i]
+		e.charges[entry.charge()] = entry.Cost // with the charges before
+	}
 	switch {
 	case storeError != nil:
 		return e.concludeStoreError(r.Context(), storeError)
@@ -95,6 +99,21 @@ func (e *handlerExplanation) decide(r *http.Request) error {
 		e.concludeDecision()
 	}
 	return nil
+}
+
+// charge names the budgets that a zone charges.
+type charge struct {
+	identity    zoneIdentity
+	key         string
+	alternative string // the ID of the first limit, which differs by alternative
+}
+
+func (e *zoneEntry) charge() charge {
+	c := charge{identity: e.zone.identity, key: e.Key}
+	if len(e.Limits) > 0 {
+		c.alternative = e.Limits[0].ID
+	}
+	return c
 }
 
 // collect is [requestState.collect], and remembers how each zone applies.
@@ -116,8 +135,13 @@ func (e *handlerExplanation) peek(ctx context.Context) (err error) {
 	state := e.state
 	state.came = time.Now()
 	state.reservePlaces()
-	for i := range state.requests {
-		state.requests[i].Peek = true
+	for i := range state.entries {
+		entry := &state.entries[i]
+		entry.Peek = true
+		if before := e.charges[entry.charge()]; before > 0 {
+			e.walk.note("the request meets zone %s twice, so its cost counts twice", entry.zone.name)
+			entry.Cost += before
+		}
 	}
 	if occupied := state.occupiedLine(); occupied != nil {
 		if !state.canWaitIn(occupied) {
@@ -289,7 +313,7 @@ func (e *handlerExplanation) describeZone(z *zone, applies string, entry *zoneEn
 	if entry == nil {
 		return v
 	}
-	v.Cost, v.Mode, v.Shadow = entry.Cost, entry.Mode.String(), entry.Shadow
+	v.Cost, v.Mode, v.Shadow = entry.Cost-e.charges[entry.charge()], entry.Mode.String(), entry.Shadow
 	if e.state.decided {
 		e.describeOutcome(entry, &v)
 	}
@@ -339,7 +363,8 @@ func (e *handlerExplanation) describeOutcome(entry *zoneEntry, v *adminapi.Expla
 		v.Concurrency = &adminapi.Concurrency{Limit: entry.grantedSlots(), InUse: o.Slots.InFlight}
 	}
 	if entry.Ban != nil {
-		v.Ban = &adminapi.Ban{Banned: o.Ban.Stands, Begins: o.Ban.Began, Ends: fractionalSeconds(o.Ban.EndsAfter)}
+		ban := adminapi.Ban{Banned: o.Ban.Stands, Ends: fractionalSeconds(o.Ban.EndsAfter)}
+		v.Ban = &adminapi.ExplainedBan{Ban: ban, Begins: o.Ban.Began}
 	}
 	if entry.settles() {
 		e.walk.note("zone %s settles, so the true cost of the request is known only after the response", entry.zone.name)

@@ -39,6 +39,13 @@ func (h *history) take(now Micros, cost int64) Decision {
 	return r[0].Checks[0].Decision
 }
 
+// peek decides without a charge.
+func (h *history) peek(now Micros, cost int64) Decision {
+	r := []Request{{Mode: h.mode, Cost: cost, Peek: true, MaxWait: h.maxWait, Checks: []Check{{Limit: h.limit, State: h.state}}}}
+	Take(r, now)
+	return r[0].Checks[0].Decision
+}
+
 // record takes, and notes what was granted.
 func (h *history) record(cost int64) {
 	if d := h.take(h.now, cost); d.Allowed && d.Charged > 0 {
@@ -177,10 +184,23 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 
 func TestPeekChangesNothing(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
-		before := h.copy()
-		h.take(h.now+r.Int64N(h.limit.Window), 0)
-		if before.text() != h.text() {
-			t.Errorf("a peek changed %+v to %+v", before.state, h.state)
+		now, before := h.now+r.Int64N(h.limit.Window), h.copy()
+		if r.IntN(4) == 0 {
+			now -= r.Int64N(10 * second) // also if the clock steps back
+		}
+		for _, cost := range []int64{0, 1, 1 + r.Int64N(2*h.limit.Burst), 1<<31 - 1} {
+			peek := h.peek(now, cost)
+			if before.text() != h.text() {
+				t.Fatalf("a peek of cost %d changed %+v to %+v", cost, before.state, h.state)
+			}
+			want, none := h.ask(now, cost), h.ask(now, 0)
+			if h.mode == Uniform && !want.Allowed {
+				want.RetryAfter = peek.RetryAfter // it would also wait for its own charge
+			}
+			want.Charged, want.Receipt, want.Remaining, want.MoreAfter, want.ResetAfter = 0, Receipt{}, none.Remaining, none.MoreAfter, none.ResetAfter
+			if peek != want {
+				t.Fatalf("a peek of cost %d says %+v, want %+v", cost, peek, want)
+			}
 		}
 	})
 }

@@ -97,7 +97,6 @@ type Concurrency struct {
 // Ban is the ban of a key.
 type Ban struct {
 	Banned bool    `json:"banned"`
-	Begins bool    `json:"begins,omitempty"` // the denial of an explained request would begin the ban
 	Ends   float64 `json:"ends_after_seconds"`
 }
 
@@ -213,19 +212,25 @@ type ExplainedZone struct {
 	Zone string `json:"zone"`
 	// Applies says whether the zone limits the request: yes, no_match, exempt, unlimited, or
 	// ban_only if only the zone's ban applies, because of its scope.
-	Applies     string       `json:"applies"`
-	Key         *ShownKey    `json:"key,omitempty"`
-	Alternative int          `json:"alternative,omitempty"` // as in [Budgets]
-	Plan        *string      `json:"plan,omitempty"`        // the value of the plan's placeholder
-	Override    *Override    `json:"override,omitempty"`
-	Cost        int64        `json:"cost"`
-	Mode        string       `json:"mode,omitempty"`
-	Shadow      bool         `json:"shadow,omitempty"`
-	Store       string       `json:"store,omitempty"`   // as in [Key]
-	Verdict     string       `json:"verdict,omitempty"` // allowed, delayed, denied, or banned
-	Limits      []Limit      `json:"limits,omitempty"`
-	Concurrency *Concurrency `json:"concurrency,omitempty"`
-	Ban         *Ban         `json:"ban,omitempty"`
+	Applies     string        `json:"applies"`
+	Key         *ShownKey     `json:"key,omitempty"`
+	Alternative int           `json:"alternative,omitempty"` // as in [Budgets]
+	Plan        *string       `json:"plan,omitempty"`        // the value of the plan's placeholder
+	Override    *Override     `json:"override,omitempty"`
+	Cost        int64         `json:"cost"`
+	Mode        string        `json:"mode,omitempty"`
+	Shadow      bool          `json:"shadow,omitempty"`
+	Store       string        `json:"store,omitempty"`   // as in [Key]
+	Verdict     string        `json:"verdict,omitempty"` // allowed, delayed, denied, or banned
+	Limits      []Limit       `json:"limits,omitempty"`
+	Concurrency *Concurrency  `json:"concurrency,omitempty"`
+	Ban         *ExplainedBan `json:"ban,omitempty"`
+}
+
+// ExplainedBan is the ban of a key, as an explained request meets it.
+type ExplainedBan struct {
+	Ban
+	Begins bool `json:"begins,omitempty"` // the ban would begin with the denial of the request
 }
 
 // Denial is a denied request of the last ten minutes. It can stand for several requests of one zone

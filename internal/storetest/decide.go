@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -151,6 +152,80 @@ func testPeek(t *testing.T, s Store) {
 		takeAt(t, s, start, newRequest("z", "k", 5, limit))
 		if !takeAt(t, s, start, peek) || peek[0].Outcome.Decisions[0].Remaining != 0 {
 			t.Errorf("%s: peek at an empty budget: %+v", q.Algorithm, peek[0].Outcome.Decisions)
+		}
+	}
+	for _, q := range Variants(5, minute) {
+		for _, mode := range modesOf(q) {
+			testPeekDecides(t, s, q, mode)
+		}
+	}
+}
+
+// testPeekOfKeys peeks at two keys at once. One of them denies.
+func testPeekOfKeys(t *testing.T, s Store) {
+	for _, q := range Quotas(5, minute) {
+		for _, mode := range modesOf(q) {
+			zone := fmt.Sprint("peek", mode)
+			slots := &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}
+			takeAt(t, s, start, newRequest(zone, "full", 5, Limit(t, zone, q)))
+			both := append(newRequest(zone, "free", 3, Limit(t, zone, q)), newRequest(zone, "full", 3, Limit(t, zone, q))...)
+			for i := range both {
+				both[i].Mode, both[i].Slots, both[i].Peek = mode, slots, true
+			}
+			both[1].Mode = algorithms.Binary
+			for range 2 {
+				if takeAt(t, s, start, both) {
+					t.Fatalf("%v %v: a peek is allowed that one key denies", q, mode)
+				}
+				free, full := both[0].Outcome, both[1].Outcome
+				if free.Verdict != store.Allowed || free.Slots.InFlight != 0 || full.Verdict != store.Denied || full.Decisions[0].RetryAfter == 0 {
+					t.Fatalf("%v %v: a peek at two keys says %+v and %+v", q, mode, free, full)
+				}
+			}
+			look := newRequest(zone, "free", 0, Limit(t, zone, q))
+			if takeAt(t, s, start, look); look[0].Outcome.Decisions[0].ResetAfter != 0 {
+				t.Errorf("%v %v: a peek changed a key: %+v", q, mode, look[0].Outcome)
+			}
+		}
+	}
+}
+
+// testPeekDecides compares peeks of any cost with the takes that follow them. The zone has a ban and
+// slots, too.
+func testPeekDecides(t *testing.T, s Store, q algorithms.Quota, mode algorithms.Mode) {
+	zone := fmt.Sprint("peek", mode)
+	ban := Ban(t, zone, algorithms.Ban{After: 3, Window: minute, Duration: minute, Max: minute})
+	take := newRequest(zone, "k", 0, Limit(t, zone, q))
+	take[0].Mode, take[0].Ban, take[0].Slots = mode, ban, &store.Slots{ID: store.SlotsID(zone, ""), Limit: 4}
+	take[0].Key = fmt.Sprint(q)
+	peek := slices.Clone(take)
+	peek[0].Peek = true
+	now := algorithms.Micros(start)
+	for step, cost := range []int64{2, 4, 1, 6, 0, 3, 1, 1, 9, 1, 2, 1} {
+		now += algorithms.Micros(step) * 1000
+		take[0].Cost, peek[0].Cost = cost, cost
+		takeAt(t, s, now, peek)
+		takeAt(t, s, now, peek) // finds nothing changed
+		p := peek[0].Outcome
+		p.Decisions = slices.Clone(p.Decisions)
+		allowed := takeAt(t, s, now, take)
+		o := take[0].Outcome
+		if p.Verdict != o.Verdict || p.Slots.Free != o.Slots.Free || p.Slots.Taken || p.Ban != o.Ban {
+			t.Errorf("%v %v: step %d: the peek says %+v, the take %+v", q, mode, step, p, o)
+		}
+		for i, d := range p.Decisions {
+			want := o.Decisions[i]
+			if d.Allowed != want.Allowed || d.Charged != 0 || d.Receipt != (algorithms.Receipt{}) ||
+				d.RetryAfter != want.RetryAfter && mode != algorithms.Uniform {
+				t.Errorf("%v %v: step %d: the peek says %+v, the take %+v", q, mode, step, d, want)
+			}
+		}
+		inFlight := o.Slots.InFlight
+		if o.Slots.Taken {
+			inFlight--
+		}
+		if o.Slots.Taken != allowed || p.Slots.InFlight != inFlight {
+			t.Errorf("%v %v: step %d: %d in flight before, and %+v after", q, mode, step, p.Slots.InFlight, o.Slots)
 		}
 	}
 }

@@ -62,6 +62,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"all or none", testAllOrNone},
 		{"shadows have no vote", testShadow},
 		{"peek changes nothing", testPeek},
+		{"peeks at several keys", testPeekOfKeys},
 		{"cost above burst never passes", testCostAboveBurst},
 		{"a changed limit is a new budget", testChangedLimit},
 		{"keys are kept apart", testKeys},

@@ -1,0 +1,321 @@
+package ratelimit
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// explain describes a request to the admin API, and returns the explanation.
+func (c *caddyProcess) explain(t testing.TB, q adminapi.Request) (x adminapi.Explanation) {
+	t.Helper()
+	body, err := json.Marshal(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.do("POST", "http://"+c.admin+adminPath+"explain", string(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(r.body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&x); err != nil || r.StatusCode != 200 {
+		t.Fatalf("explain %s: %d %s (%v)", body, r.StatusCode, r.body, err)
+	}
+	return x
+}
+
+// explainPath explains a GET of a path of the site. header is pairs of name and value.
+func (c *caddyProcess) explainPath(t testing.TB, path string, header ...string) adminapi.Explanation {
+	t.Helper()
+	q := adminapi.Request{URL: "http://" + c.site + path, Headers: make(map[string]adminapi.Strings)}
+	for i := 0; i < len(header); i += 2 {
+		q.Headers[header[i]] = append(q.Headers[header[i]], header[i+1])
+	}
+	return c.explain(t, q)
+}
+
+// zonesOf returns the zones that limit an explained request, in the handlers that it reaches.
+func zonesOf(x adminapi.Explanation) (names []string) {
+	for _, h := range x.Handlers {
+		for _, z := range h.Zones {
+			if h.Reached && z.Applies == "yes" {
+				names = append(names, z.Zone)
+			}
+		}
+	}
+	return names
+}
+
+// zonesIn returns the zones that limited a request, by its response.
+func zonesIn(r response) (names []string) {
+	for _, field := range r.Header.Values("RateLimit-Policy") {
+		for item := range strings.SplitSeq(field, ",") {
+			name, _, _ := strings.Cut(strings.TrimSpace(item), ";")
+			if name = strings.Trim(name, `"`); !strings.Contains(name, "/") {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// ofZone returns a zone of an explanation.
+func ofZone(t testing.TB, x adminapi.Explanation, name string) adminapi.ExplainedZone {
+	t.Helper()
+	for _, h := range x.Handlers {
+		for _, z := range h.Zones {
+			if z.Zone == name {
+				return z
+			}
+		}
+	}
+	t.Fatalf("no zone %s in %+v", name, x)
+	return adminapi.ExplainedZone{}
+}
+
+const explainedRoutes = `{
+	admin {$ADMIN}
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+}
+(limit) {
+	rate_limit {
+		zone {args[0]} {
+			key {args[1]}
+			fixed_window 1000 1h
+		}
+	}
+}
+&(named) {
+	import limit named {path}
+	respond named
+}
+{$OTHER} {
+	import limit other {path}
+	respond other
+}
+{$SITE} {
+	handle /ready {
+		respond ok
+	}
+	handle_path /strip/* {
+		import limit strip {path}
+		respond ok
+	}
+	route /rewritten/* {
+		uri strip_prefix /rewritten
+		import limit before {path}
+		rewrite /a /b?x=1
+		@b path /b
+		handle @b {
+			import limit b {query}
+			respond b
+		}
+		handle {
+			import limit others {path}
+			respond others
+		}
+		import limit never {path}
+	}
+	handle /invoked {
+		import limit outside {path}
+		invoke named
+	}
+	route /mapped/* {
+		map {path} {tier} {
+			/mapped/gold gold
+			default free
+		}
+		vars color {tier}
+		request_header X-Tier {tier}
+		import limit mapped {tier}/{vars.color}/{header.X-Tier}
+		import limit client {client_ip}
+		respond ok
+	}
+	handle /basic {
+		route {
+			basic_auth {
+				bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje
+			}
+			import limit user {http.auth.user.id}
+			respond ok
+		}
+	}
+	handle /forward {
+		route {
+			forward_auth {$SITE} {
+				uri /auth
+				copy_headers X-User
+			}
+			import limit forwarded {header.X-User}
+			respond ok
+		}
+	}
+	handle /auth {
+		header X-User ann
+		respond ok
+	}
+	handle /redirected {
+		redir * /ready
+	}
+	handle /failing {
+		error 503
+	}
+	handle /groups/* {
+		@one path /groups/one*
+		handle @one {
+			import limit one {path}
+		}
+		handle /groups/* {
+			import limit two {path}
+		}
+		encode gzip
+		test_hold
+		respond ok
+	}
+	handle /matched {
+		rate_limit {
+			zone methods {
+				match method POST
+				key {path}
+				fixed_window 1000 1h
+			}
+			zone exempted {
+				exempt header X-Free 1
+				key {path}
+				fixed_window 1000 1h
+			}
+			zone expression {
+				match expression {query.n} == "1" && {header.X-A} == "1"
+				key {path}
+				fixed_window 1000 1h
+			}
+		}
+		respond ok
+	}
+}
+`
+
+// An explanation names the zones and keys that the request itself meets, on all kinds of routes.
+func TestExplainRoutes(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, explainedRoutes)
+	for _, test := range []struct {
+		path   string
+		host   string
+		method string
+		header []string
+		user   string
+		want   string // zones and keys
+		note   string
+	}{
+		{path: "/ready"},
+		{path: "/elsewhere"},
+		{path: "/strip/x", want: "strip=%2Fx"},
+		{path: "/strip/x", host: "other", want: "other=%2Fstrip%2Fx"},
+		{path: "/rewritten/a", want: "before=%2Fa b=x=1"},
+		{path: "/rewritten/c", want: "before=%2Fc others=%2Fc"},
+		{path: "/invoked", want: "outside=%2Finvoked named=%2Finvoked"},
+		{path: "/mapped/gold", want: "mapped=gold%2Fgold%2Fgold client=127.0.0.1"},
+		{path: "/mapped/x", header: []string{"X-Forwarded-For", "203.0.113.7"}, want: "mapped=free%2Ffree%2Ffree client=203.0.113.7"},
+		{path: "/basic", header: []string{"Authorization", "Basic Ym9iOnNlY3JldA=="}, user: "bob", want: "user=bob"},
+		{path: "/forward", header: []string{"X-User", "ann"}, want: "forwarded=ann", note: "write header fields that it would copy"},
+		{path: "/redirected"},
+		{path: "/failing"},
+		{path: "/groups/one", want: "one=%2Fgroups%2Fone", note: "the handler test_hold"},
+		{path: "/groups/other", want: "two=%2Fgroups%2Fother", note: "the handler test_hold"},
+		{path: "/matched", want: "exempted=%2Fmatched"},
+		{path: "/matched", method: "POST", want: "exempted=%2Fmatched methods=%2Fmatched"},
+		{path: "/matched?n=1", header: []string{"X-A", "1", "X-Free", "1"}, want: "expression=%2Fmatched"},
+	} {
+		site := c.site
+		if test.host != "" {
+			site = c.otherSite()
+		}
+		q := adminapi.Request{Method: test.method, URL: "http://" + site + test.path, User: test.user, Headers: make(map[string]adminapi.Strings)}
+		for i := 0; i < len(test.header); i += 2 {
+			q.Headers[test.header[i]] = adminapi.Strings{test.header[i+1]}
+		}
+		x := c.explain(t, q)
+		var keys []string
+		for _, h := range x.Handlers {
+			for _, z := range h.Zones {
+				if z.Applies == "yes" {
+					keys = append(keys, z.Zone+"="+*z.Key.Key)
+				}
+			}
+		}
+		if got := strings.Join(keys, " "); got != test.want {
+			t.Errorf("%s: %s, want %s", test.path, got, test.want)
+		}
+		if notes := strings.Join(x.Notes, "\n"); !strings.Contains(notes, test.note) || test.note == "" && notes != "" {
+			t.Errorf("%s: notes %q, want %q", test.path, notes, test.note)
+		}
+		if want := map[bool]string{true: "allowed", false: "unlimited"}[test.want != ""]; x.Verdict != want || x.Decides != nil {
+			t.Errorf("%s: %s %+v, want %s", test.path, x.Verdict, x.Decides, want)
+		}
+		r, err := c.do(cmp.Or(test.method, "GET"), "http://"+site+test.path, "", test.header...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := zonesOf(x), zonesIn(r); !slices.Equal(got, want) || r.StatusCode == http.StatusUnauthorized {
+			t.Errorf("%s: the explanation has the zones %q, the request (%d) met %q", test.path, got, r.StatusCode, want)
+		}
+	}
+	x := c.explain(t, adminapi.Request{URL: "http://" + c.site + "/basic"})
+	if len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "write user") || *ofZone(t, x, "user").Key.Key != "" {
+		t.Errorf("without a user: %+v", x)
+	}
+	x = c.explain(t, adminapi.Request{URL: "http://" + c.site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
+	if *ofZone(t, x, "client").Key.Key != "2001:db8::1" || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "user has no effect") {
+		t.Errorf("an address: %+v", x)
+	}
+}
+
+// A wrong description gets an error that says what to write.
+func TestExplainErrors(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n&(endless) {\n\tinvoke endless\n}\n{$SITE} {\n\trespond /ready ok\n\tinvoke /endless endless\n\trate_limit {\n\t\tzone api {\n\t\t\tfixed_window 1 1h\n\t\t}\n\t}\n}\n")
+	url := `"url":"http://` + c.site + `/"`
+	for _, e := range []struct {
+		status     int
+		body, says string
+	}{
+		{400, "", "write for example"},
+		{400, `{}`, "url: it is missing: write for example"},
+		{400, `{"url":"/login"}`, "must begin with http:// or https:// and a host"},
+		{400, `{"url":"ftp://example.com/"}`, "must begin with http:// or https:// and a host"},
+		{400, `{"url":"http://a:b@example.com/"}`, "write the ID of the user into user"},
+		{400, `{"url":"http://example.com:99999/"}`, "url: its port"},
+		{400, `{"url":"http://%zz/"}`, "write for example https://example.com/login?x=1"},
+		{404, `{"url":"http://example.com/"}`, "no server listens on port 80: write a URL with the port of a server in it, there is srv0 on :"},
+		{404, `{"url":"https://example.com/"}`, "no server listens on port 443"},
+		{400, `{` + url + `,"client_ip":"localhost"}`, "client_ip must be an address"},
+		{400, `{` + url + `,"method":"G T"}`, "invalid method"},
+		{400, `{` + url + `,"headers":{"A B":"1"}}`, "is not the name of a header field"},
+		{400, `{` + url + `,"headers":{"A":"1\r\nB: 2"}}`, "has a line break"},
+		{400, `{` + url + `,"header":{}}`, "unknown field"},
+		{413, `{` + url + `,"body":"` + strings.Repeat("x", maxAdminBody) + `"}`, "at most 65536 bytes"},
+		{405, "GET", "use one of POST"},
+	} {
+		method := "POST"
+		if e.status == 405 {
+			method = e.body
+		}
+		if r := c.operate(t, e.status, method, "explain", e.body); !strings.Contains(r.body, e.says) {
+			t.Errorf("%s: %s, want %q", e.body, r.body, e.says)
+		}
+	}
+	x := c.explainPath(t, "/endless")
+	if len(x.Notes) != 1 || !strings.Contains(x.Notes[0], fmt.Sprintf("met %d handlers", maxWalkSteps)) {
+		t.Errorf("an endless route: %+v", x.Notes)
+	}
+}

@@ -134,7 +134,7 @@ func (s source) functions(f func(*ast.FuncDecl)) {
 func (s source) constants(prefix string) (texts []string) {
 	for _, file := range s {
 		ast.Inspect(file, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, prefix) {
+			if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) > 0 && strings.HasPrefix(spec.Names[0].Name, prefix) {
 				texts = append(texts, s.texts(spec.Values[0])...)
 			}
 			return true

@@ -163,7 +163,7 @@ func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *cadd
 	if !key.complete {
 		return appliesNot, nil
 	}
-	state.add(zoneEntry{zone: z, limitSet: z.banLookup, isBanLookup: true}, store.Request{
+	state.add(zoneEntry{zone: z, limitSet: z.banLookup, alternative: key.alternative, isBanLookup: true}, store.Request{
 		Zone: z.name, Key: key.text, Ban: z.banLookup.budgets[key.alternative].ban, Shadow: !z.enforces(key.text),
 	})
 	return appliesBan, nil

@@ -48,6 +48,8 @@ type recordedZone struct {
 	zone        string
 	key         shownKey // of up to maxRecordedKey bytes
 	alternative int      // of the zone's key, from 0
+	plan        string   // the value that chose the limits; "" if no value of the plan did
+	factor      int64    // as in [zoneEntry]
 	cost        int64
 }
 
@@ -68,9 +70,23 @@ func newDenialRecord(d *denial, entries []zoneEntry) *denialRecord {
 	}
 	for i := range entries {
 		e := &entries[i]
-		record.zones = append(record.zones, recordedZone{e.zone.name, newShownKey(secret, e.Key, maxRecordedKey), e.alternative, e.Cost})
+		record.zones = append(record.zones, recordedZone{
+			e.zone.name, newShownKey(secret, e.Key, maxRecordedKey), e.alternative, e.planValue(), e.factor, e.Cost,
+		})
 	}
 	return record
+}
+
+// planValue returns the value of the zone's plan that chose the limits of the request.
+func (e *zoneEntry) planValue() string {
+	if e.zone.policy != nil {
+		for value, set := range e.zone.planSets {
+			if set == e.limitSet {
+				return value
+			}
+		}
+	}
+	return ""
 }
 
 // textBytes returns the size of the texts that come from the request.
@@ -132,7 +148,7 @@ func (r *denialRecords) lookUp(id string) (*denialRecord, error) {
 		return record, nil
 	}
 	return nil, adminError(http.StatusNotFound, "the denial %.64q is unknown here: it is of another instance, "+
-		"older than ten minutes, or newer ones took its place; ask the instance that denied the request, or describe the request", id)
+		"older than ten minutes, or newer ones took its place; ask the instance that denied the request, or describe the request with url", id)
 }
 
 // newDenialID returns a new ID. Nobody can guess it. It has no letters that look like digits.

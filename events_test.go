@@ -196,10 +196,10 @@ func TestEventsOfDenials(t *testing.T) {
 		}
 		e := c.waitForEvent(t, eventExceeded, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "method": "GET", "client_ip": "127.0.0.1", "count": 1.0})
 		e.wantFields(t)
-		if wait, ok := e.Data["wait"].(float64); !ok || wait < 3500 || wait > 3600 {
-			t.Errorf("wait is %v, want about 3600 s", e.Data["wait"])
+		if wait, ok := e.Data["wait"].(float64); !ok || wait < 3500e9 || wait > 3600e9 { // JSON has nanoseconds
+			t.Errorf("wait is %v, want about 3600e9", e.Data["wait"])
 		}
-		e = c.waitForEvent(t, eventBanned, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "count": 1.0, "duration": 7200.0})
+		e = c.waitForEvent(t, eventBanned, map[string]any{"zone": "api", "reason": "limit", "limit": "gcra 1 1h", "path": "/path", "count": 1.0, "duration": 7200e9})
 		e.wantFields(t)
 		if until, err := time.Parse(time.RFC3339, fmt.Sprint(e.Data["until"])); err != nil || time.Until(until) > 2*time.Hour || time.Until(until) < 2*time.Hour-patient {
 			t.Errorf("until is %v", e.Data["until"])
@@ -261,8 +261,8 @@ func TestEventsOfTheStore(t *testing.T) {
 	if n := up.Data["requests_decided_locally"].(float64); n < 3 { // readiness isn't limited
 		t.Errorf("%v requests were decided locally, want 3", n)
 	}
-	if length := up.Data["outage"].(float64); length <= 0 || length > patient.Seconds() {
-		t.Errorf("the outage took %v s", length)
+	if length := up.Data["outage"].(float64); length <= 0 || length > float64(patient) {
+		t.Errorf("the outage took %v ns", length)
 	}
 
 	c.reload(t, config) // without a handler of events

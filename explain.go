@@ -33,12 +33,13 @@ func (a *adminRequest) explain() (any, error) {
 	if err := decodeStrictly([]byte(a.body), &q); err != nil {
 		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
 	}
-	q, denied, err := a.describedRequest(q)
-	if err != nil {
-		return nil, err
+	if q.Denial != "" {
+		return a.explainDenial(q)
 	}
+	q.Method = cmp.Or(q.Method, http.MethodGet)
+	q.ClientIP = cmp.Or(q.ClientIP, "127.0.0.1")
 	x := &explanation{
-		view:    &adminapi.Explanation{Request: q, Denied: denied, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}},
+		view:    &adminapi.Explanation{Request: q, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}},
 		charges: make(map[charge]int64),
 	}
 	if err := x.run(a.ctx); err != nil {
@@ -46,17 +47,6 @@ func (a *adminRequest) explain() (any, error) {
 	}
 	x.view.Notes = x.walk.notes
 	return x.view, nil
-}
-
-// describedRequest returns the request to explain with its defaults filled in. With the ID of a
-// denied request it also returns that denial.
-func (a *adminRequest) describedRequest(q adminapi.Request) (adminapi.Request, *adminapi.Denial, error) {
-	if q.Denial != "" {
-		return q, nil, adminError(http.StatusNotFound, "there is no denied request %q: describe the request with url", q.Denial)
-	}
-	q.Method = cmp.Or(q.Method, http.MethodGet)
-	q.ClientIP = cmp.Or(q.ClientIP, "127.0.0.1")
-	return q, nil, nil
 }
 
 // explanation is an explanation in the making.

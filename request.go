@@ -53,6 +53,7 @@ type zoneEntry struct {
 	limitSet *limitSet // the limits of the request's key in the zone
 	*store.Request
 	alternative int          // the index of the zone's key that made the request's key
+	factor      int64        // as [zone.factorOf] returns it; 0 for a look-up of a ban
 	hasPlace    bool         // the request has a place in the delay queue of the zone
 	held        *heldRequest // in that queue, while a limit delays the request
 	waited      bool         // the request has waited for a slot of the zone
@@ -166,19 +167,16 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 	if attempt == maxAttempts-1 {
 		override = nil
 	}
-	b := &limits.budgets[key.alternative]
-	request := store.Request{
-		Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
-	}
+	request := z.requestFor(key, limits, override, factor)
 	if !limits.unlimited {
-		request.Limits, request.Mode, request.Cost = scaleLimits(b.limits, factor), z.mode, state.costOf(z, repl)
+		request.Cost = state.costOf(z, repl)
 	}
 	if err := state.checkBody(z, key); err != nil {
 		return appliesYes, err
 	}
 	switch {
 	case !limits.unlimited:
-	case b.slots != nil || b.ban != nil: // they apply without limits, too
+	case request.Slots != nil || request.Ban != nil: // they apply without limits, too
 	case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
 		request.Shadow = true // an unlimited key passes also while the store fails
 	default:
@@ -187,8 +185,20 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 		}
 		return appliesUnlimited, nil
 	}
-	state.add(zoneEntry{zone: z, limitSet: limits, alternative: key.alternative}, request)
+	state.add(zoneEntry{zone: z, limitSet: limits, alternative: key.alternative, factor: factor}, request)
 	return appliesYes, nil
+}
+
+// requestFor returns the store request of a key with these limits, apart from its cost.
+func (z *zone) requestFor(key requestKey, limits *limitSet, override *store.Override, factor int64) store.Request {
+	b := &limits.budgets[key.alternative]
+	request := store.Request{
+		Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
+	}
+	if !limits.unlimited {
+		request.Limits, request.Mode = scaleLimits(b.limits, factor), z.mode
+	}
+	return request
 }
 
 // add adds an entry and its store request.

@@ -185,7 +185,7 @@ type Strings = Alternatives
 type Explanation struct {
 	Request  Request            `json:"request"`          // with defaults filled in
 	Denied   *Denial            `json:"denied,omitempty"` // with an ID: what happened then
-	Verdict  string             `json:"verdict"`          // allowed, delayed, denied, or unlimited
+	Verdict  string             `json:"verdict"`          // allowed, delayed, denied, unlimited, or unknown (for a denial)
 	Decides  *Decision          `json:"decides,omitempty"`
 	Handlers []ExplainedHandler `json:"handlers"` // in the order in which the request meets them
 	Notes    []string           `json:"notes,omitempty"`
@@ -202,8 +202,8 @@ type Decision struct {
 
 // ExplainedHandler is a rate_limit handler that the request meets.
 type ExplainedHandler struct {
-	Server  string          `json:"server"`
-	Reached bool            `json:"reached"` // false if an earlier handler denies the request
+	Server  string          `json:"server,omitempty"` // empty for a denial
+	Reached bool            `json:"reached"`          // false if an earlier handler denies the request
 	Zones   []ExplainedZone `json:"zones"`
 }
 

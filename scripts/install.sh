@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the named tools that this machine lacks: redis (redis-server), gcc (a C compiler, which the
-# race detector and Vale need), and curl.
+# race detector and Vale need), curl, and prometheus (with promtool).
 set -euo pipefail
 
 missing=()
@@ -9,7 +9,8 @@ for tool in "$@"; do
 	redis) command=redis-server ;;
 	gcc) command=$(go env CC) ;;
 	curl) command=curl ;;
-	*) echo "install.sh: unknown tool $tool: write redis, gcc or curl" >&2 && exit 1 ;;
+	prometheus) command=promtool ;;
+	*) echo "install.sh: unknown tool $tool: write redis, gcc, curl or prometheus" >&2 && exit 1 ;;
 	esac
 	command -v "$command" >/dev/null || missing+=("$tool")
 done
@@ -25,6 +26,12 @@ if ((${#missing[@]})); then
 			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
 			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
 			curl) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq curl ;;
+			prometheus) # the programs alone, because the package also starts a service
+				unpacked=$(mktemp -d)
+				(cd "$unpacked" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .)
+				"${sudo[@]}" install -m 755 "$unpacked"/usr/bin/{prometheus,promtool} /usr/local/bin/
+				rm -r "$unpacked"
+				;;
 			esac
 		done
 	elif command -v brew >/dev/null; then

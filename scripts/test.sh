@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, shows their progress, and names the slowest of them at the end. First it
-# installs what they need and the machine lacks: redis-server, and a C compiler for the race
-# detector.
+# installs what they need and the machine lacks: redis-server, Prometheus, and a C compiler for the
+# race detector.
 #
 #   scripts/test.sh              all tests, under the race detector: 4 minutes on two cores
 #   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
@@ -16,7 +16,7 @@ command -v go >/dev/null || {
 	exit 1
 }
 
-./scripts/install.sh redis gcc curl
+./scripts/install.sh redis gcc curl prometheus
 
 gotestsum=$(GOWORK=off go tool -modfile=tools/go.mod -n gotestsum)
 results=$(mktemp -d)

@@ -56,6 +56,8 @@ func validateFence(text string) error {
 		return validate(handlerConfig(config))
 	case first[1] == `"type"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
+	case first[1] == `"version"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new(adminapi.Status))
 	case first[1] == `"name"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new([]adminapi.Zone))
 	case first[1] == `"key"`:

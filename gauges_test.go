@@ -332,7 +332,7 @@ func TestMetricsOfRedis(t *testing.T) {
 	waitForMetricAbove(t, c, `caddy_rate_limit_redis_connections{state="idle"}`)
 }
 
-// However many keys there are, the number of metrics stays the same.
+// The number of metrics stays the same, however many keys there are.
 func TestMetricCardinality(t *testing.T) {
 	keys := 1_000_000
 	if testing.Short() || raceEnabled {
@@ -340,10 +340,12 @@ func TestMetricCardinality(t *testing.T) {
 	}
 	config := &caddy.Config{
 		Admin: &caddy.AdminConfig{Disabled: true},
-		AppsRaw: caddy.ModuleMap{"rate_limit": json.RawMessage(`{"memory":{"max_keys":10000000},"rate_limits":{
+		AppsRaw: caddy.ModuleMap{
+			"rate_limit": json.RawMessage(`{"memory":{"max_keys":10000000},"rate_limits":{
 			"all":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":1,"window":"100h"}],
 				"ban":{"duration":"1h"},"concurrency":3,"delay":{"max":"1ms"},"override":{"k1":{"unlimited":true}},"runtime_overrides":true}}}`),
-			"http": json.RawMessage(`{"servers":{"s":{"listen":["unix/` + t.TempDir() + `/s"],"routes":[{"handle":[{"handler":"rate_limit"}]}]}}}`)},
+			"http": json.RawMessage(`{"servers":{"s":{"listen":["unix/` + t.TempDir() + `/s"],"routes":[{"handle":[{"handler":"rate_limit"}]}]}}}`),
+		},
 	}
 	if err := caddy.Run(config); err != nil {
 		t.Fatal(err)

@@ -132,6 +132,12 @@ func registerMetrics(registry prometheus.Registerer) error {
 	return err
 }
 
+// countRoundTrip counts a message to Redis, as [redisstore.Hooks] documents.
+func (c *collector) countRoundTrip(took time.Duration, requests int) {
+	c.redisSeconds.Observe(took.Seconds())
+	c.redisBatch.Observe(float64(requests))
+}
+
 // countStoreError counts an error of the store by its reason.
 func countStoreError(err error) {
 	processMetrics.storeErrors.WithLabelValues(storeErrorReason(err)).Inc()

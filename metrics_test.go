@@ -3,6 +3,9 @@ package ratelimit
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func TestMetrics(t *testing.T) {
@@ -50,5 +53,49 @@ zone quiet {
 	c.get(t, "/")
 	if got := metrics(); !strings.Contains(got, `caddy_rate_limit_decision_seconds_count{zone="api"} 2`+"\n") {
 		t.Error("disable_metrics does not keep a request out of the metrics")
+	}
+}
+
+// metricsWork returns what requests do for the metrics, by kind of request. A message to Redis is shared by
+// its requests.
+func metricsWork(tb testing.TB) map[string]func() {
+	tb.Helper()
+	h := loadHandler(tb, `"z":{"limits":[{"algorithm":"gcra","events":1,"window":"1s"}],"concurrency":1}`)
+	state := &requestState{handler: h, allowed: true}
+	state.add(zoneEntry{zone: h.zones[0], limitSet: h.zones[0].defaultSet}, store.Request{Outcome: store.Outcome{Verdict: store.Allowed}})
+	state.entries[0].Request = &state.requests[0]
+	return map[string]func(){
+		"a decision": func() { state.countOutcomes(time.Microsecond) },
+		"a decision with concurrency": func() {
+			state.requests[0].Outcome.Slots.Taken = true
+			state.countOutcomes(time.Microsecond)
+			h.zones[0].metrics.countInFlight(-1)
+			state.requests[0].Outcome.Slots.Taken = false
+		},
+		"a message to Redis": func() { processMetrics.countRoundTrip(time.Millisecond, 3) },
+	}
+}
+
+// BenchmarkMetrics is what metrics cost.
+func BenchmarkMetrics(b *testing.B) {
+	for name, work := range metricsWork(b) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				work()
+			}
+		})
+	}
+}
+
+// Metrics allocate nothing.
+func TestMetricsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations can't be counted")
+	}
+	for name, work := range metricsWork(t) {
+		if got := testing.AllocsPerRun(1000, work); got > 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
 	}
 }

@@ -35,10 +35,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*backend, erro
 			processMetrics.clockSteps.Inc()
 			logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
 		},
-		RoundTrip: func(took time.Duration, requests int) {
-			processMetrics.redisSeconds.Observe(took.Seconds())
-			processMetrics.redisBatch.Observe(float64(requests))
-		},
+		RoundTrip: processMetrics.countRoundTrip,
 		HealthChanged: func(address string, failure error) {
 			b.health.observe(b.redis.Stats(), failure)
 			b.outageLog.log(logger(), address, failure)

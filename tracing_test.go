@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -264,9 +265,49 @@ func TestTracingOfWaits(t *testing.T) {
 		waits := make(chan string, 1)
 		go func() { waits <- c.traced(t, o, "GET", "/slot", "") }()
 		c.waitForWaiters(t, 1)
+		ctx, leave := context.WithCancel(t.Context())
+		id, parent := o.newTrace(true)
+		request, err := http.NewRequestWithContext(ctx, "GET", "http://"+c.site+"/slot", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("traceparent", parent)
+		left := make(chan error, 1)
+		go func() {
+			_, err := client.Do(request)
+			left <- err
+		}()
+		c.waitForWaiters(t, 2)
+		leave()
+		<-left
+		if got, want := o.describe(t, id), decision+"\n\trate_limit.wait wait_for=slot"; got != want {
+			t.Errorf("the trace of a client that left is\n%s\nwant\n%s", got, want)
+		}
 		g.pass <- struct{}{}
 		<-held
 		if got, want := <-waits, " slot.outcome=delayed slot.remaining=0"+decision+"\n\trate_limit.wait wait_for=slot"; got != want {
+			t.Errorf("the trace is\n%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+// If the store knows another override than the handler, the handler decides again. That is no failure.
+func TestTracingOfOverrides(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		o := startCollector(t)
+		config := tracedSite(site("zone api {\n key {header.X-Key}\n fixed_window 5 1000h\n runtime_overrides\n}\n" + use))
+		c := startCaddy(t, config, o.environment...)
+		r, err := c.do("PUT", "http://"+c.admin+"/rate_limit/zones/api/keys/k/override", `{"unlimited": true}`)
+		if err != nil || r.StatusCode >= 300 {
+			t.Fatalf("%v: %s", err, r.body)
+		}
+		c.reload(t, config+"# changed\n") // the new handler doesn't know the override
+		decision := "\nrate_limit.decide cached=false store=memory"
+		if use != "" {
+			decision = "\nrate_limit.decide cached=false store=redis"
+		}
+		if got, want := c.traced(t, o, "GET", "/", "", "X-Key", "k"), " api.outcome=overridden"+decision+decision; got != want {
 			t.Errorf("the trace is\n%s\nwant\n%s", got, want)
 		}
 	})

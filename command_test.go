@@ -122,7 +122,7 @@ func TestCommandStatus(t *testing.T) {
 		if len(got.Zones) != 2 || got.Zones[0].Requests["allowed"] != 2 || got.Zones[0].Requests["denied"] != 3 {
 			t.Errorf("zones %+v, want 2 requests allowed and 3 denied", got.Zones)
 		}
-		if (got.Status.Memory == nil) == (use == "") || len(got.Status.Redis) == 0 != (use == "") {
+		if got.Status.Memory == nil || (len(got.Status.Redis) == 0) != (use == "") {
 			t.Errorf("status %+v", got.Status)
 		}
 	})
@@ -236,9 +236,8 @@ func TestCommandFindsCaddy(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, commandSite(""))
 	withoutEnv := func(args ...string) commandResult {
-		other := *c
-		other.admin = "127.0.0.1:" + redistest.FreePort(t)
-		return other.rateLimit(t, args...)
+		nowhere := &caddyProcess{admin: "127.0.0.1:" + redistest.FreePort(t), env: c.env, file: c.file}
+		return nowhere.rateLimit(t, args...)
 	}
 	withoutEnv("top").fails(t, 1, "no Caddy answers")
 	withoutEnv("top", "--address", c.admin).succeeds(t)

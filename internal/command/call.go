@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -100,13 +101,15 @@ func ask(instances []instance, get func(instance) (json.RawMessage, error)) []an
 	return answers
 }
 
-// failures returns the errors of the answers.
+// failures returns the errors of the answers. An error of several instances names its instance.
 func failures(answers []answer) error {
 	var errs []error
 	for _, a := range answers {
-		if a.err != nil {
-			errs = append(errs, a.err)
+		err := a.err
+		if err != nil && len(answers) > 1 && !strings.Contains(err.Error(), string(a.from)) {
+			err = fmt.Errorf("%w (from %s)", err, a.from)
 		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

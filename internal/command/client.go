@@ -53,7 +53,7 @@ func (e *answerError) Error() string {
 	case e.message == "":
 		return fmt.Sprintf("the server at %s answers with status %d: is it the admin endpoint of Caddy?", e.instance, e.status)
 	}
-	return fmt.Sprintf("%s (from %s)", e.message, e.instance)
+	return e.message
 }
 
 // host returns the address as an entry of the list of origins.

@@ -123,7 +123,7 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 		if !strings.HasPrefix(a, "[") {
 			least++
 		}
-		if strings.HasSuffix(a, "...") {
+		if strings.Contains(a, "...") {
 			most = maxArguments
 		}
 	}

@@ -1,0 +1,91 @@
+package ratelimit
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+)
+
+// rateLimitCommand returns the command as Caddy makes it.
+func rateLimitCommand() *cobra.Command {
+	registered := caddycmd.Commands()["rate-limit"]
+	cmd := &cobra.Command{Use: "caddy"}
+	child := &cobra.Command{Use: registered.Name, Short: registered.Short, Long: registered.Long}
+	registered.CobraFunc(child)
+	cmd.AddCommand(child)
+	return child
+}
+
+// docs/command.md lists all commands, and for each flag the commands that have it.
+func TestCommandReference(t *testing.T) {
+	var commands []string
+	flags := make(map[string][]string) // the commands of a flag, by --name, -n
+	cmd := rateLimitCommand()
+	for _, flag := range flagsIn(cmd.PersistentFlags().FlagUsages()) {
+		flags[flag] = []string{"all"}
+	}
+	for _, sub := range cmd.Commands() {
+		commands = append(commands, sub.Use)
+		for _, flag := range flagsIn(sub.LocalNonPersistentFlags().FlagUsages()) {
+			flags[flag] = append(flags[flag], sub.Name())
+		}
+		if sub.Short == "" || !strings.Contains(sub.Long, sub.Short) || !strings.Contains(sub.Example, "$ caddy rate-limit "+sub.Name()) {
+			t.Errorf("%s: its help lacks a sentence or an example", sub.Name())
+		}
+	}
+	code := regexp.MustCompile("`([^`]+)`")
+	var rows []string
+	for _, row := range tableRows(sectionOf(t, "docs/command.md", "Commands")) {
+		rows = append(rows, strings.Trim(row[0], "` |"))
+	}
+	if slices.Sort(rows); !slices.Equal(rows, slices.Sorted(slices.Values(commands))) {
+		t.Errorf("docs/command.md has the commands %q, want %q", rows, commands)
+	}
+	seen := make(map[string]bool)
+	for _, row := range tableRows(sectionOf(t, "docs/command.md", "Flags")) {
+		name := strings.ReplaceAll(strings.Trim(row[0], "| "), "`", "")
+		seen[name] = true
+		want, got := flags[name], []string{"all"}
+		if row[1] != "all" {
+			got = nil
+			for _, m := range code.FindAllStringSubmatch(row[1], -1) {
+				got = append(got, m[1])
+			}
+			slices.Sort(got)
+		}
+		if len(want) == len(commands) {
+			want = []string{"all"}
+		}
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Errorf("docs/command.md: %s is a flag of %q, want %q", name, got, want)
+		}
+	}
+	for name := range flags {
+		if !seen[name] {
+			t.Errorf("docs/command.md lacks %s", name)
+		}
+	}
+}
+
+// flagsIn returns the names of the flags in a help text, as the table has them: --name, -n.
+func flagsIn(help string) (flags []string) {
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[\w-]+)`).FindAllStringSubmatch(help, -1) {
+		name := m[2]
+		if m[1] != "" {
+			name += ", " + m[1]
+		}
+		flags = append(flags, name)
+	}
+	return flags
+}
+
+// Building the command is a part of each start of Caddy.
+func BenchmarkRateLimitCommand(b *testing.B) {
+	for b.Loop() {
+		rateLimitCommand()
+	}
+}

@@ -168,7 +168,7 @@ func TestHostileKeys(t *testing.T) {
 		p.row("bans", shown)
 	}
 	// Of a long key only the beginning is known. So nothing can be done to it from the list.
-	row := p.row("top", strings.TrimSpace(long[:256])+" … (cut)")
+	row := p.row("top", strings.TrimSpace(long[:256])+"… (cut)")
 	if n := evaluate[int](p, "document.querySelectorAll(%q).length", row+" button"); n != 0 {
 		t.Errorf("a cut key has %d buttons", n)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
@@ -148,7 +149,12 @@ func (p *page) do(actions ...chromedp.Action[chromedp.Void]) {
 // wait waits until an expression is true.
 func (p *page) wait(format string, args ...any) {
 	p.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
 	redistest.WaitFor(p.t, fmt.Sprintf(format, args...), func() bool {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("waited in vain for %s", fmt.Sprintf(format, args...))
+		}
+
 		return evaluate[bool](p, "(() => { try { return Boolean("+format+") } catch { return false } })()", args...)
 	})
 }
@@ -174,7 +180,8 @@ func (p *page) click(selector string) {
 // fill types a text into a field.
 func (p *page) fill(selector, text string) {
 	p.t.Helper()
-	p.do(chromedp.SetValue(chromedp.CSS(selector), ""), chromedp.SendKeys(chromedp.CSS(selector), text))
+	p.wait("(() => { const e = document.querySelector(%q); e.focus(); e.select(); return document.activeElement === e })()", selector)
+	p.do(chromedp.KeyEvent(text))
 }
 
 // text returns the text of an element.

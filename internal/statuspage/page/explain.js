@@ -7,18 +7,24 @@ const verdicts = {
 	unlimited: ['✓', 'Not limited', 'No zone limits the request.'],
 };
 
-const applies = { no_match: 'doesn’t match the request', exempt: 'the request is exempt', unlimited: 'no limit for this key' };
+const applies = {
+	no_match: 'doesn’t match the request', exempt: 'the request is exempt', unlimited: 'no limit for this key',
+	ban_only: 'only the ban of the zone applies, because it covers the whole handler',
+};
 
-function decision(d) {
-	const what = d.reason === 'ban' ? 'a ban' : d.reason === 'concurrency' ? 'the requests in flight' : 'the limit';
+const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', body: 'because the body can’t be read', store: 'because the store fails' };
+
+// decision says which zone decides, at an instant.
+function decision(d, at = new Date()) {
+	const what = reasons[d.reason] || 'by the limit';
 	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'No wait helps.'
-		: d.retry_after_seconds === 0 ? 'It passes again now.' : `It passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(Date.now() + d.retry_after_seconds * 1000)}.`;
-	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, by ${what} `, d.limit ? element('code', {}, d.limit) : null, `. ${wait}`);
+		: d.retry_after_seconds === 0 ? '' : `A request passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(at.getTime() + d.retry_after_seconds * 1000)}.`;
+	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, ${what}`, ...(d.limit ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
 }
 
 function explainedZone(z) {
 	const isIn = z.applies === 'yes' || z.applies === 'unlimited';
-	const verdict = isIn && z.verdict ? state({ allowed: 'up', delayed: 'partly_down', denied: 'down' }[z.verdict] || 'connecting', z.verdict + (z.shadow ? ' (in shadow mode, so it passes)' : '')) : null;
+	const verdict = isIn && z.verdict ? state({ allowed: 'up', delayed: 'partly_down', denied: 'down', banned: 'down' }[z.verdict] || 'connecting', z.verdict + (z.shadow ? ' (in shadow mode, so it passes)' : '')) : null;
 	return element('article', { class: isIn ? 'explained' : 'explained is-out' },
 		element('div', { class: 'card-head' }, element('h4', {}, z.zone), verdict),
 		z.applies === 'yes' ? null : element('p', { class: 'quiet' }, applies[z.applies] || z.applies),
@@ -35,7 +41,8 @@ function explanation(x) {
 		element('div', {}, element('strong', {}, word), ' ', element('span', {}, text), x.decides ? decision(x.decides) : null))];
 	if (x.denied) {
 		const d = x.denied;
-		parts.push(element('p', { class: 'then' }, `At ${formatInstant(new Date(d.at))} the request ${d.method} ${d.host}${d.path} from ${d.client_ip} was denied.`), element('div', { class: 'then' }, element('p', { class: 'quiet' }, 'Then:'), decision(d)));
+		const what = [`${d.method} ${d.host || ''}${d.path || ''}`, d.client_ip ? `from ${d.client_ip}` : ''].join(' ').trim();
+		parts.push(element('div', { class: 'then' }, element('p', {}, `At ${formatInstant(new Date(d.at))}: `, element('code', {}, what), d.shadow ? ' would have been denied (shadow mode).' : ' was denied.'), decision(d, new Date(d.at))));
 	}
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
 	for (const handler of x.handlers || []) {

@@ -98,7 +98,8 @@ function budgetList(b) {
 		rows.push(element('li', { class: 'limit' }, element('code', {}, `concurrency ${c.limit}`),
 			bar(1 - c.in_use / c.limit, `${integer.format(c.in_use)} of ${integer.format(c.limit)} in flight`, c.in_use >= c.limit)));
 	}
-	if (b.ban && b.ban.banned) {
+	if (b.ban && b.ban.begins) rows.push(element('li', { class: 'limit banned' }, element('strong', {}, 'A ban would begin'), ` · of ${formatSpan(b.ban.ends_after_seconds)}`));
+	else if (b.ban && b.ban.banned) {
 		rows.push(element('li', { class: 'limit banned' }, element('strong', {}, 'Banned'), ` · ends in ${formatSpan(b.ban.ends_after_seconds)}, at ${formatInstant(Date.now() + b.ban.ends_after_seconds * 1000)}`));
 	}
 	return element('ul', { class: 'limits' }, ...rows);

@@ -94,16 +94,18 @@ function showZones(at) {
 }
 
 function choose(name, byHand) {
+	const isOther = name !== chosen;
 	chosen = name;
 	$('zone').hidden = name === null;
 	for (const [other, card] of cards) {
 		card.button.setAttribute('aria-pressed', String(other === name));
 		card.element.classList.toggle('is-chosen', other === name);
 	}
-	if (name === null) return;
-	lists.forEach((list) => list.clear());
-	showDetails();
-	lists.forEach((list) => list.refresh());
+	if (name !== null && isOther) {
+		lists.forEach((list) => list.clear());
+		showDetails();
+		lists.forEach((list) => list.refresh());
+	}
 	if (byHand) $('zone').scrollIntoView({ block: 'nearest', behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' });
 }
 

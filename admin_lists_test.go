@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
 // listedBans returns the bans in force of zone api, on all pages.
@@ -66,4 +69,146 @@ func TestAdminListsBans(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Operators see the overrides of the configuration, then those of run time.
+func TestAdminListsOverrides(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n override a/b {\n gcra 5 1s\n}\n}\n"+use))
+		c.operate(t, 204, "PUT", "zones/api/override?key=a%2Fb", `{"limits":["token_bucket 7 1h", {"algorithm":"gcra","events":2,"window":"1m"}],"ttl":"1h"}`)
+		c.operate(t, 204, "PUT", "zones/api/override?key=", `{"limits":["unlimited"]}`)
+		var all []adminapi.ListedOverride
+		for _, limit := range []int{1, 2, 3, 100} {
+			all = listedOverrides(t, c, limit)
+			slices.SortFunc(all[2:], func(a, b adminapi.ListedOverride) int { return strings.Compare(*a.Key, *b.Key) })
+			if len(all) != 4 {
+				t.Fatalf("limit %d: %+v", limit, all)
+			}
+			if until := time.Until(all[3].Until); until > time.Hour || until < 59*time.Minute {
+				t.Errorf("until %v", all[3].Until)
+			}
+			for i, want := range []adminapi.ListedOverride{
+				{ShownKey: shownKey{text: "a/b"}.view(), Override: adminapi.Override{From: "config", Limits: []string{"gcra 5 1s"}}},
+				{ShownKey: shownKey{text: "vip"}.view(), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
+				{ShownKey: shownKey{text: ""}.view(), Override: adminapi.Override{From: "runtime", Limits: []string{"unlimited"}}},
+				{ShownKey: shownKey{text: "a/b"}.view(), Override: adminapi.Override{From: "runtime", Limits: []string{"token_bucket 7 1h", "gcra 2 1m"}, Until: all[3].Until}},
+			} {
+				if !reflect.DeepEqual(all[i], want) {
+					t.Errorf("limit %d: %+v, want %+v", limit, all[i], want)
+				}
+			}
+		}
+	})
+}
+
+// Nobody sees a key under hash_keys, and the hash is that in the log and in Redis.
+func TestAdminListsHashedKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n ban 1h\n}\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {$HASH_SECRET:a-secret-of-32-bytes-for-this-test}\n}\n"))
+	keys := []string{"alice", strings.Repeat("long", 50), ""}
+	want := []string{}
+	for _, key := range keys {
+		c.operate(t, 204, "PUT", "zones/api/ban?key="+key, "")
+		c.operate(t, 204, "PUT", "zones/api/override?key="+key, unlimitedOverride)
+		want = append(want, redisstore.HashedKey("a-secret-of-32-bytes-for-this-test", key))
+	}
+	slices.Sort(want)
+	var bans, overrides []string
+	for _, b := range listedBans(t, c, 10) {
+		if b.Key != nil {
+			t.Errorf("%+v", b)
+		}
+		bans = append(bans, b.HashedKey)
+	}
+	for _, o := range listedOverrides(t, c, 10)[1:] {
+		if o.Key != nil {
+			t.Errorf("%+v", o)
+		}
+		overrides = append(overrides, o.HashedKey)
+	}
+	slices.Sort(bans)
+	slices.Sort(overrides)
+	if !slices.Equal(bans, want) || !slices.Equal(overrides, want) {
+		t.Errorf("%q and %q, want %q", bans, overrides, want)
+	}
+}
+
+// A ban and an override that one instance sets are listed by another, and hold there.
+func TestAdminListsOfAnotherInstance(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	config := site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\nredis " + cluster.Addrs()[0] + " {\n cluster\n timeout 30s\n}\n")
+	a, b := startCaddy(t, config), startCaddy(t, config)
+	for i := range 30 { // on all nodes
+		key := fmt.Sprint("/?key=k", i)
+		b.get(t, key).want(t, 200, "RateLimit", `"api";r=4;t=3600`)
+		a.operate(t, 204, "PUT", fmt.Sprint("zones/api/ban?key=k", i), "")
+		a.operate(t, 204, "PUT", fmt.Sprint("zones/api/override?key=free", i), unlimitedOverride)
+	}
+	if bans, overrides := listedBans(t, b, 7), listedOverrides(t, b, 7); len(bans) != 30 || len(overrides) != 30 {
+		t.Fatalf("%+v %+v", bans, overrides)
+	}
+	for i := range 30 {
+		b.get(t, fmt.Sprint("/?key=k", i)).want(t, 429)
+		b.get(t, fmt.Sprint("/?key=free", i)).want(t, 200, "RateLimit", "")
+	}
+	b.operate(t, 204, "DELETE", "zones/api/ban?key=k7", "")
+	if bans := listedBans(t, a, 100); len(bans) != 29 {
+		t.Errorf("%d bans, want 29", len(bans))
+	}
+}
+
+// A list is of the store that decides, so there is none while it fails.
+func TestAdminListsDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h\n}\nredis "+server.Addr))
+	c.operate(t, 204, "PUT", "zones/api/ban?key=k", "")
+	if bans := listedBans(t, c, 1); len(bans) != 1 {
+		t.Fatalf("%+v", bans)
+	}
+	server.Kill(t)
+	for _, list := range []string{"bans", "overrides"} {
+		for range 10 {
+			if r := c.operate(t, 503, "GET", "zones/api/"+list, ""); !strings.Contains(r.body, "can't be listed") {
+				t.Errorf("%s", r.body)
+			}
+		}
+	}
+}
+
+// A key can be written behind ?key=, whatever its bytes.
+func TestAdminKeyParameter(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, site("zone \"a b*[x]?\" {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"))
+	zone := "zones/a%20b*%5Bx%5D%3F/"
+	for _, key := range []string{"", "/", ".", "..", "a/b", "{}", "%2F", "a b+c&d=e", "\xff\x00\r\n", "é", strings.Repeat("x/", 5000)} {
+		path, query := "/?key="+url.QueryEscape(key), "?key="+url.QueryEscape(key)
+		c.operate(t, 204, "PUT", zone+"override"+query, `{"limits":["gcra 3 1h"]}`)
+		if v := seen[adminapi.Key](t, c, zone+"keys"+query); v.Key != url.PathEscape(key) || v.Override == nil {
+			t.Errorf("%.20q: %+v", key, v)
+		}
+		if len(key) < 1000 { // Caddy's test client has no longer path
+			c.get(t, path).want(t, 200, "RateLimit-Policy", `"a b*[x]?";q=3;w=3600`)
+		}
+		c.operate(t, 204, "DELETE", zone+"override"+query, "")
+		c.operate(t, 204, "PUT", zone+"ban"+query, "")
+		list := seen[adminapi.BanList](t, c, zone+"bans").Bans
+		if len(list) != 1 || !strings.HasPrefix(url.PathEscape(key), *list[0].Key) || list[0].Cut != (len(key) > 256) {
+			t.Errorf("%.20q: %+v", key, list)
+		}
+		if v := seen[adminapi.Key](t, c, zone+"keys"+query); !v.Budgets[0].Ban.Banned {
+			t.Errorf("%.20q: %+v", key, v)
+		}
+		c.operate(t, 204, "DELETE", zone+"ban"+query, "")
+		c.operate(t, 204, "DELETE", zone+"keys"+query, "")
+		if list := seen[adminapi.BanList](t, c, zone+"bans").Bans; len(list) != 0 {
+			t.Errorf("%.20q: %+v", key, list)
+		}
+	}
+	if zones := seen[[]adminapi.Zone](t, c, strings.TrimSuffix(zone, "/")); len(zones) != 1 || zones[0].Name != "a b*[x]?" {
+		t.Errorf("%+v", zones)
+	}
 }

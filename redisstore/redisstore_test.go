@@ -58,9 +58,29 @@ func TestDenyCacheConforms(t *testing.T) {
 // A user with the permissions in the README can do everything.
 func TestPermissions(t *testing.T) {
 	server := redistest.Start(t)
-	if err := server.Client.ACLSetUser(context.Background(), "caddy", documentedRules(t)...).Err(); err != nil {
+	setRules := func(rules ...string) {
+		t.Helper()
+		if err := server.Client.ACLSetUser(context.Background(), "caddy", rules...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setRules(documentedRules(t)...)
+	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"}, nil, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer r.Close()
+	if err := r.Check(t.Context()); err != nil {
+		t.Errorf("lists are permitted separately: %v", err)
+	}
+	for range 10 { // which is no reason not to ask Redis any more
+		_, err = r.List(t.Context(), store.Listing{Zone: "z", Limit: 1})
+	}
+	var failed *store.Error
+	if !errors.As(err, &failed) || failed.Reason != store.ReasonPermission || !strings.Contains(err.Error(), "allow it with +scan") || r.Failing() > 0 {
+		t.Errorf("without SCAN: %v, and %d fail", err, r.Failing())
+	}
+	setRules("+scan")
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		server.Client.FlushAll(context.Background())
 		return open(t, redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"})

@@ -33,3 +33,11 @@ func (m *SharedMemory) SharedBudgets() int {
 	defer m.overflow.mu.Unlock()
 	return len(m.overflow.places)
 }
+
+// BanLabels returns the number of keys that are kept for lists of bans.
+func (m *SharedMemory) BanLabels() (n int) {
+	for i := range m.shards {
+		n += len(m.shards[i].banLabels)
+	}
+	return n
+}

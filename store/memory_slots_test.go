@@ -30,7 +30,7 @@ func TestMemoryBanFindsNoRoom(t *testing.T) {
 		return allowed, r[0].Outcome.Ban
 	}
 	take("a")
-	take("a") // is banned
+	take("a")                                               // is banned
 	if _, b := take("a"); !b.Stands || memory.Keys() != 3 { // a limit, and a ban with its key
 		t.Fatalf("%+v with %d keys", b, memory.Keys())
 	}

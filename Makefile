@@ -38,8 +38,9 @@ growth: ## show the cost of decisions and keys as budgets grow, in both stores, 
 soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
 	go test . -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
-fuzz: ## fuzz for a minute each: the Caddyfile, keys, messages, replies, bodies, parity
+fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, replies, bodies, parity
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
+	go test -run '^$$' -fuzz FuzzParseLimitText -fuzztime 1m .
 	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./internal/wire

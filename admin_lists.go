@@ -128,7 +128,7 @@ func (z *zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 	return nil
 }
 
-// listOverrides returns a page of the overrides. Those of the configuration are first.
+// listOverrides returns a page of the overrides. The overrides of the configuration come first.
 func (a *adminRequest) listOverrides() (any, error) {
 	parts := []listSource[adminapi.ListedOverride]{a.listConfigured}
 	for _, z := range a.zonesByStore() {

@@ -51,8 +51,8 @@ func (l *lister) isFull() bool {
 	return len(l.page.Entries) >= l.Limit || l.scanned >= maxScanned || !time.Now().Before(l.deadline)
 }
 
-// scanCount returns how many keys to read in the next command: about as many as have the entries that
-// the page still needs.
+// scanCount returns how many keys to read in the next command. About as many of them match as the page
+// still needs.
 func (l *lister) scanCount() int64 {
 	missing := l.Limit - len(l.page.Entries)
 	count := missing * max(l.scanned, 1) / max(len(l.page.Entries), 1)
@@ -63,8 +63,8 @@ func (l *lister) scanCount() int64 {
 }
 
 // List implements [store.Store]. Each entry that is in force while a caller asks for all pages is on at
-// least one page, unless another Redis has become the primary, or the Redis was restarted. An entry
-// can be on two pages, because Redis moves its keys while their number changes much. A page can have
+// least one page. This doesn't hold if another Redis becomes the primary, or the Redis restarts. An
+// entry can be on two pages, because Redis moves its keys while their number changes much. A page can have
 // some more entries than the Limit.
 func (s *Store) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	cursor, err := parseScanCursor(l.Cursor)

@@ -124,7 +124,7 @@ func newProgram(seed uint64) *program {
 	p.startBans = make(map[int]algorithms.State)
 	for z, q := range p.requests {
 		if q.Ban != nil && r.IntN(4) == 0 { // about as many bans as are distinguished
-			p.states[z].ban = algorithms.State{A: now - 1, B: now + q.Ban.Duration/2, C: 62 + r.Int64N(2) + 64*r.Int64N(2)}
+			p.states[z].ban = algorithms.State{A: now - 1, B: now + q.Ban.Duration/2, C: 62 + 65*r.Int64N(2)}
 			p.startBans[z] = p.states[z].ban
 		}
 	}

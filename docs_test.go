@@ -200,6 +200,8 @@ func TestAdminReference(t *testing.T) {
 	wantRows(t, file, "The instance", jsonFields(adminapi.Status{}, adminapi.Memory{}, adminapi.Redis{}))
 	wantRows(t, file, "Most denied keys", jsonFields(adminapi.ShownKey{}, adminapi.DeniedKey{}))
 	wantRows(t, file, "Look at a key", jsonFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
+	wantRows(t, file, "Explain a request", jsonFields(adminapi.Request{}, adminapi.Explanation{}, adminapi.Decision{},
+		adminapi.ExplainedHandler{}, adminapi.ExplainedZone{}, adminapi.ExplainedBan{}))
 }
 
 // The commands in docs/json.md change the configuration above them as they say, and no

@@ -65,7 +65,7 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	setRules(documentedRules(t)...)
-	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"}, nil, nil)
+	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"}, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

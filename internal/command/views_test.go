@@ -125,7 +125,7 @@ func TestExplanationView(t *testing.T) {
 						{Limit: "fixed_window 10000 24h", Remaining: 9997, RetryAfter: ptr(0.0), ResetAfter: 80000},
 					},
 					Concurrency: &adminapi.Concurrency{Limit: 20, InUse: 3},
-					Ban:         &adminapi.Ban{Banned: true, Ends: 60},
+					Ban:         &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
 				},
 				{
 					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: 2, Verdict: "allowed", Shadow: true, Store: "local",

@@ -1,0 +1,382 @@
+package ratelimit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+const explainedZones = `
+zone plain {
+	match query zone=plain
+	key {query.key}
+	fixed_window 2 1h
+	gcra 1 1h 5
+	cost {query.cost}
+	ban 2h after 2
+	runtime_overrides
+	override vip unlimited
+	override big {
+		fixed_window 100 1h
+	}
+}
+zone planned {
+	match query zone=planned
+	exempt query free=1
+	key {query.user} {query.key}
+	plan {query.plan} {
+		gold {
+			gcra 50 1h
+		}
+		default {
+			gcra 5 1h
+		}
+	}
+}
+zone slots {
+	match query zone=slots
+	key {query.key}
+	concurrency 1
+}
+zone waits {
+	match query zone=waits
+	key {query.key}
+	concurrency 1
+	delay 20m
+}
+zone delays {
+	match query zone=delays
+	key {query.key}
+	gcra 2 1h
+	delay 40m
+}
+zone watches {
+	match query zone=watches
+	key {query.key}
+	fixed_window 1 1h
+	shadow
+}
+zone bodies {
+	match query zone=bodies
+	key {http.rate_limit.request.json.user}
+	fixed_window 1 1h
+}
+zone handler {
+	match query zone=handler
+	key {query.key}
+	fixed_window 1 1h
+	ban 1h scope handler
+}
+zone settles {
+	match query zone=settles
+	key {query.key}
+	fixed_window 5 1h
+	settle {
+		match status 401
+	}
+}
+zone partly {
+	match query zone=partly
+	key {query.key}
+	fixed_window 5 1h
+	mode nary
+	cost 9
+}
+`
+
+// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster.
+func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, clients []*redis.Client)) {
+	t.Run("memory", func(t *testing.T) { run(t, "", nil) })
+	t.Run("redis", func(t *testing.T) {
+		server := redistest.Start(t)
+		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr), []*redis.Client{server.Client})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		cluster := redistest.StartCluster(t)
+		var clients []*redis.Client
+		for _, address := range cluster.Addrs() {
+			c := redis.NewClient(&redis.Options{Addr: address})
+			t.Cleanup(func() { _ = c.Close() })
+			clients = append(clients, c)
+		}
+		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " ")), clients)
+	})
+}
+
+// An explanation has the verdict, what decides, and the state of each kind of option.
+func TestExplainVerdicts(t *testing.T) {
+	t.Parallel()
+	eachExplainedStore(t, func(t *testing.T, use string, _ []*redis.Client) {
+		g := startGate(t)
+		c := startCaddy(t, gated(g, explainedZones+use))
+		say := func(path string) string {
+			t.Helper()
+			x := c.explainPath(t, path)
+			text := x.Verdict
+			if d := x.Decides; d != nil {
+				text += fmt.Sprintf(" by %s %s %s", d.Zone, d.Reason, d.Limit)
+				if d.RetryAfter != nil {
+					text += fmt.Sprintf(" %.1fh", *d.RetryAfter/3600)
+				}
+			}
+			for _, h := range x.Handlers {
+				for _, z := range h.Zones {
+					if z.Applies == "no_match" || z.Applies == "ban_only" && z.Verdict == "allowed" {
+						continue
+					}
+					text += fmt.Sprintf("; %s %s %s", z.Zone, z.Applies, z.Verdict)
+					for _, l := range z.Limits {
+						text += fmt.Sprintf(" %d", l.Remaining)
+					}
+				}
+			}
+			for _, note := range x.Notes {
+				if !strings.Contains(note, "test_hold") {
+					text += "; " + note
+				}
+			}
+			return text
+		}
+		want := func(path, text string) {
+			t.Helper()
+			if got := say(path); got != text {
+				t.Errorf("%s: %s, want %s", path, got, text)
+			}
+		}
+		want("/?zone=none", "unlimited")
+		want("/?zone=plain&key=a", "allowed; plain yes allowed 2 5")
+		want("/?zone=plain&key=a&cost=2", "allowed; plain yes allowed 2 5")
+		want("/?zone=plain&key=a&cost=3", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5")
+		for _, status := range []int{200, 200, 429} {
+			c.get(t, "/?zone=plain&key=a").want(t, status)
+		}
+		want("/?zone=plain&key=a&cost=0", "allowed; plain yes allowed 0 3")
+		want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3") // the second denial bans
+		if b := ofZone(t, c.explainPath(t, "/?zone=plain&key=a"), "plain").Ban; b.Banned || !b.Begins || b.Ends != 7200 {
+			t.Errorf("a ban that would begin: %+v", b)
+		}
+		c.get(t, "/?zone=plain&key=a").want(t, 429)
+		want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes banned 0 3")
+		want("/?zone=plain&key=vip", "allowed; plain yes allowed")
+		want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
+		c.operate(t, 204, "PUT", "zones/plain/keys/b/override", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
+		want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
+		if o := ofZone(t, c.explainPath(t, "/?zone=plain&key=b"), "plain").Override; o == nil || o.From != "runtime" || o.Limits[0] != "gcra 9 1h" {
+			t.Errorf("an override at run time: %+v", o)
+		}
+		want("/?zone=planned&plan=gold&key=a", "allowed; planned yes allowed 50")
+		want("/?zone=planned&user=a", "allowed; planned yes allowed 5")
+		if z := ofZone(t, c.explainPath(t, "/?zone=planned&plan=gold&key=a"), "planned"); *z.Plan != "gold" || z.Alternative != 2 || *z.Key.Key != "a" {
+			t.Errorf("a plan: %+v", z)
+		}
+		want("/?zone=planned&free=1", "unlimited; planned exempt ")
+		c.get(t, "/?zone=watches&key=a").want(t, 200)
+		want("/?zone=watches&key=a", "allowed; watches yes denied 0")
+		for range 2 {
+			c.get(t, "/?zone=delays&key=a").want(t, 200)
+		}
+		want("/?zone=delays&key=a", "delayed by delays limit gcra 2 1h 0.5h; delays yes delayed 0")
+		want("/?zone=partly&key=a", "allowed; partly yes allowed 5")
+		want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles settles, so the true cost of the request is known only after the response")
+		for _, status := range []int{200, 429} {
+			c.get(t, "/?zone=handler&key=c").want(t, status)
+		}
+		want("/?zone=none&key=c", "denied by handler ban  1.0h; handler ban_only banned")
+
+		for _, zone := range []string{"slots", "waits"} {
+			c.hold(t.Context(), "/hold?key=a&zone="+zone)
+		}
+		g.wait(t, 2)
+		want("/?zone=slots&key=a", "denied by slots concurrency concurrency 1 0.0h; slots yes denied")
+		want("/?zone=waits&key=b", "allowed; waits yes allowed")
+		want("/?zone=waits&key=a", "delayed by waits concurrency concurrency 1; waits yes delayed; zone waits delays the request until a slot is free, at most 20m0s; limits decide then")
+		g.pass <- struct{}{}
+		g.pass <- struct{}{}
+		g.wait(t, 0)
+
+		q := adminapi.Request{Method: "POST", URL: "http://" + c.site + "/?zone=bodies", Headers: map[string]adminapi.Strings{"Content-Type": {"application/json"}}, Body: `{"user":`}
+		if x := c.explain(t, q); x.Verdict != "denied" || x.Decides.Reason != "body" || !strings.Contains(x.Notes[0], "status 400") {
+			t.Errorf("a body that is no JSON: %+v", x)
+		}
+		q.Body = `{"user":"ann"}`
+		if x := c.explain(t, q); x.Verdict != "allowed" || *ofZone(t, x, "bodies").Key.Key != "ann" {
+			t.Errorf("a body: %+v", x)
+		}
+	})
+}
+
+// Explanations change no budget, no metric and no log.
+func TestExplainChangesNothing(t *testing.T) {
+	t.Parallel()
+	eachExplainedStore(t, func(t *testing.T, use string, clients []*redis.Client) {
+		c := startCaddy(t, site(explainedZones+use))
+		paths := []string{"/?zone=none&key=a"}
+		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "partly"} {
+			paths = append(paths, "/?key=a&zone="+zone)
+		}
+		for _, path := range paths { // none is denied, because further denials are logged later
+			c.get(t, path)
+		}
+		state := func() string {
+			r, err := c.do("GET", "http://"+c.admin+"/metrics", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for line := range strings.Lines(r.body) {
+				if strings.HasPrefix(line, "caddy_rate_limit") && strings.Contains(line, "zone=") {
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) == 0 {
+				t.Fatal("there are no metrics")
+			}
+			values := make(map[string]string)
+			for _, client := range clients {
+				names, err := client.Keys(context.Background(), "*").Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range names {
+					values[name] = fmt.Sprintf("%q %v", client.Dump(context.Background(), name).Val(), client.ExpireTime(context.Background(), name).Val())
+				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(values)) {
+				lines = append(lines, name+" "+values[name])
+			}
+			zones := seen[[]adminapi.Zone](t, c, "zones")
+			return fmt.Sprint(lines, keysInMemory(zones))
+		}
+		messages := func() (all []string) {
+			for line := range strings.Lines(c.logged()) {
+				if !strings.Contains(line, `"logger":"admin.api"`) {
+					all = append(all, line)
+				}
+			}
+			return all
+		}
+		before, logged := state(), messages()
+		for n := range 600 {
+			x := c.explainPath(t, paths[n%len(paths)]+fmt.Sprintf("&cost=%d", n%4))
+			if len(x.Handlers) != 1 {
+				t.Fatalf("%+v", x)
+			}
+		}
+		if after := state(); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+		if after := messages(); len(after) != len(logged) {
+			t.Errorf("new lines in the log:\n%s", after[len(logged):])
+		}
+	})
+}
+
+// keysInMemory returns how many keys the memory has, or -1 with Redis.
+func keysInMemory(zones []adminapi.Zone) int64 {
+	if zones[0].Keys == nil {
+		return -1
+	}
+	return *zones[0].Keys
+}
+
+// While Redis fails, on_store_error decides an explained request, too.
+func TestExplainRedisAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	config := site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/3", server.Addr))
+	c := startCaddy(t, config)
+	c.get(t, "/?key=a").want(t, 200)
+	server.Kill(t)
+	eventually(t, "Redis fails", func() bool {
+		c.get(t, "/?key=another")
+		return strings.Contains(c.logged(), "Redis fails")
+	})
+	for _, status := range []int{200, 200, 200, 429} {
+		c.get(t, "/?key=a").want(t, status)
+	}
+	x := c.explainPath(t, "/?key=a")
+	if z := ofZone(t, x, "api"); x.Verdict != "denied" || z.Store != "local" || z.Limits[0].Limit != "fixed_window 3 1h" || x.Decides.Limit != "fixed_window 3 1h" {
+		t.Errorf("local: %+v", x)
+	}
+	c.reload(t, strings.Replace(config, "local 1/3", "deny", 1))
+	if x := c.explainPath(t, "/?key=a"); x.Verdict != "denied" || x.Decides.Reason != "store" || *x.Decides.RetryAfter != 1 || !strings.Contains(x.Notes[0], "503") {
+		t.Errorf("deny: %+v", x)
+	}
+	c.reload(t, strings.Replace(config, "local 1/3", "allow", 1))
+	if x := c.explainPath(t, "/?key=a"); x.Verdict != "allowed" || !strings.Contains(x.Notes[0], "passes the request on") {
+		t.Errorf("allow: %+v", x)
+	}
+}
+
+// Explanations, requests and reloads go on at the same time.
+func TestExplainWhileReloading(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		config := site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n" + use)
+		c := startCaddy(t, config)
+		stop, asked := make(chan bool), make(chan int)
+		body, err := json.Marshal(adminapi.Request{URL: "http://" + c.site + "/?key=k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			n := 0
+			defer func() { asked <- n }()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, _ = c.do("GET", "http://"+c.site+"/?key=other", "")
+				r, err := c.do("POST", "http://"+c.admin+adminPath+"explain", string(body))
+				if err != nil {
+					continue // the endpoint was just being replaced
+				}
+				if n++; r.StatusCode != 200 || !strings.Contains(r.body, `"verdict":"allowed"`) || !strings.Contains(r.body, `"remaining":5`) {
+					t.Errorf("%d %s", r.StatusCode, r.body)
+				}
+			}
+		}()
+		for i := range 10 {
+			if r, err := c.do("POST", "http://"+c.admin+"/load", c.expand(config+fmt.Sprintf("# %d\n", i)), "Content-Type", "text/caddyfile"); err == nil && r.StatusCode != 200 {
+				t.Errorf("%d %s", r.StatusCode, r.body)
+			}
+		}
+		close(stop)
+		if n := <-asked; n == 0 {
+			t.Error("nothing was explained")
+		}
+		c.settle(t)
+	})
+}
+
+// BenchmarkExplain measures an explanation of a request that meets one zone in memory. The log of
+// Caddy is not part of it.
+func BenchmarkExplain(b *testing.B) {
+	config := `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{"http":{"servers":{"a":{
+		"listen":["127.0.0.1:0"],"routes":[{"match":[{"path":["/x"]}],"handle":[{"handler":"subroute","routes":[{"handle":[
+		{"handler":"rate_limit","rate_limits":{"api":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}]}]}]}}}}}`
+	if err := caddy.Load([]byte(config), true); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = caddy.Stop() })
+	a := &adminRequest{ctx: context.Background(), body: `{"url":"http://example.com:0/x","headers":{"X-Key":"k"}}`}
+	b.ReportAllocs()
+	for b.Loop() {
+		x, err := a.explain()
+		if err != nil || x.(*adminapi.Explanation).Verdict != "allowed" {
+			b.Fatal(x, err)
+		}
+	}
+}

@@ -207,7 +207,7 @@ func TestEventsOfDenials(t *testing.T) {
 		for range 2 {
 			c.get(t, "/tried", "Key", "other")
 		}
-		c.waitForEvent(t, eventShadowExceeded, map[string]any{"zone": "tried", "limit": "gcra 1 1d", "path": "/tried"}).wantFields(t)
+		c.waitForEvent(t, eventShadowExceeded, map[string]any{"zone": "tried", "limit": "gcra 1 24h", "path": "/tried"}).wantFields(t)
 		c.waitForLog(t, `"key would be banned"`)
 		c.waitForEvent(t, eventExceeded, map[string]any{"zone": "api", "path": "/tried"})
 		for _, e := range c.events(t) {

@@ -109,7 +109,7 @@ func TestDenialIDsAreReadable(t *testing.T) {
 	}
 }
 
-// Neither many denials nor long ones need more memory than the bounds.
+// The memory of many denials, and of long ones, is bounded.
 func TestDenialRecordsAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for name, key := range map[string]string{"many": "", "long": long} {

@@ -63,6 +63,7 @@ func (d *denial) eventData() map[string]any {
 type eventQueue struct {
 	ctx    caddy.Context // of the app that emits
 	events *caddyevents.App
+	logger *zap.Logger
 	lost   throttle
 
 	mu       sync.Mutex
@@ -82,7 +83,7 @@ const maxQueuedEvents = 1000
 // newEventQueue returns the queue of the configuration of ctx. The queue begins to emit when the
 // configuration has started.
 func newEventQueue(ctx caddy.Context, events *caddyevents.App) (*eventQueue, error) {
-	q := &eventQueue{ctx: ctx, events: events}
+	q := &eventQueue{ctx: ctx, events: events, logger: ctx.Logger()}
 	return q, events.On("started", whenStarted(q.start))
 }
 
@@ -109,7 +110,7 @@ func (q *eventQueue) add(name string, data map[string]any) {
 	defer q.mu.Unlock()
 	if len(q.waiting) >= maxQueuedEvents {
 		if n := q.lost.due(10 * time.Second); n > 0 && q.started {
-			q.ctx.Logger().Warn("events are lost, because the handlers of earlier ones take too long", zap.Int64("events", n))
+			q.logger.Warn("events are lost, because the handlers of earlier ones take too long", zap.Int64("events", n))
 		}
 		return
 	}

@@ -235,7 +235,7 @@ func TestBansInForce(t *testing.T) {
 		want(2)
 		time.Sleep(2*time.Minute - 1)
 		want(2)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		want(1)
 		b.begin("short", time.Minute)
 		b.begin("short", time.Second)

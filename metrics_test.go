@@ -76,7 +76,7 @@ func metricsWork(tb testing.TB) map[string]func() {
 	}
 }
 
-// BenchmarkMetrics is what metrics cost.
+// BenchmarkMetrics measures the cost of metrics.
 func BenchmarkMetrics(b *testing.B) {
 	for name, work := range metricsWork(b) {
 		b.Run(name, func(b *testing.B) {

@@ -94,7 +94,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// The numbers of a cluster are those of all its nodes.
+// The numbers of a cluster are the sums over its nodes.
 func TestStatsOfCluster(t *testing.T) {
 	c := redistest.StartCluster(t)
 	s := openCluster(t, c, redisstore.Options{})

@@ -135,9 +135,10 @@ func collectInFlight(set func(float64, ...string)) {
 }
 
 func collectWaiting(set func(float64, ...string)) {
+	canWaitForSlot := func(z *zone) bool { return z.hasDelay() && z.hasConcurrency() }
 	collectRequests((*zone).hasDelay, func(g *zoneGauges) int64 { return g.waitingForLimit.Load() },
 		func(value float64, zone string) { set(value, zone, forLimit) })
-	collectRequests(func(z *zone) bool { return z.hasDelay() && z.hasConcurrency() }, func(g *zoneGauges) int64 { return g.waitingForSlot.Load() },
+	collectRequests(canWaitForSlot, func(g *zoneGauges) int64 { return g.waitingForSlot.Load() },
 		func(value float64, zone string) { set(value, zone, forSlot) })
 }
 

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -320,4 +321,60 @@ func TestCommandCompletion(t *testing.T) {
 	if err != nil || !bytes.Contains(script, []byte("__complete")) {
 		t.Errorf("the script for bash: %v", err)
 	}
+}
+
+// A request is explained without a charge. A denied one is explained by its ID, too.
+func TestCommandExplain(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		c := startCaddy(t, strings.ReplaceAll(commandSite("problem_json\n"+use), "{header.Key}", "{header.Key}{query.key}"))
+		url := "http://" + c.site + "/login"
+		for range 3 { // nothing is charged
+			c.rateLimit(t, "explain", url, "-H", "Key: k", "--client-ip", "2001:db8::7").succeeds(t,
+				"allowed\n\nGET "+url+" from 2001:db8::7\n", "Handler 1 of server srv0\n",
+				"api    allowed  token_bucket 2 1h          2            k\n", "login  allowed  gcra 5 1m                  5            2001:db8::/64\n")
+		}
+		var denied struct {
+			ID string `json:"denial"`
+		}
+		for range 3 {
+			r := c.get(t, "/", "Key", "k")
+			_ = json.Unmarshal([]byte(r.body), &denied)
+		}
+		other := "http://" + c.site + "/"
+		r := c.rateLimit(t, "explain", other, "-H", "Key: k").fails(t, 3)
+		if !strings.HasPrefix(r.out, "denied by zone api: token_bucket 2 1h, again in ") || !strings.Contains(r.out, "Not limited by: login (no match)\n") || r.err != "" {
+			t.Errorf("it prints %s%s", r.out, r.err)
+		}
+		scripted := c.rateLimit(t, "explain", other, "-H", "Key: k", "--json").fails(t, 3)
+		var e adminapi.Explanation
+		if err := caddy.StrictUnmarshalJSON([]byte(scripted.out), &e); err != nil || e.Verdict != "denied" || e.Decides.Zone != "api" {
+			t.Errorf("%s: %v", scripted.out, err)
+		}
+		c.rateLimit(t, "explain", other, "-H", "Key: vip").succeeds(t, "allowed\n", "no limit (override)")
+		r = c.rateLimit(t, "explain", other+"?key=%1B%5B2J").succeeds(t, "--encoded %1B%5B2J\n")
+		if strings.Contains(r.out, "\x1b") {
+			t.Errorf("it prints %q", r.out)
+		}
+		for _, posted := range [][]string{{"-d", "a=b"}, {"-d", "@body"}, {"-X", "POST", "--user", "alice"}} {
+			writeFile(t, filepath.Join(filepath.Dir(c.file), "body"), "a=b", 0o600)
+			c.rateLimit(t, append([]string{"explain", other}, posted...)...).succeeds(t, "POST "+other)
+		}
+		c.rateLimit(t, "explain", other, "-d", "@none").fails(t, 1, "--data: open none")
+
+		if denied.ID == "" {
+			t.Fatal("the denial has no ID")
+		}
+		r = c.rateLimit(t, "explain", "--denial", denied.ID).fails(t, 3)
+		if !strings.HasPrefix(r.out, "Then, at ") || !strings.Contains(r.out, ": denied by zone api: token_bucket 2 1h, again in ") ||
+			!strings.Contains(r.out, "\nNow: denied by zone api") {
+			t.Errorf("it prints\n%s", r.out)
+		}
+		unknowing := startCaddy(t, commandSite(use))
+		r = c.rateLimit(t, "explain", "--denial", denied.ID, "--address", unknowing.admin, "--address", c.admin).fails(t, 3)
+		if !strings.HasPrefix(r.out, "Caddy at "+c.admin+":\nThen, at ") || r.err != "" {
+			t.Errorf("of two instances it prints\n%s%s", r.out, r.err)
+		}
+		c.rateLimit(t, "explain", "--denial", "nonesuch").fails(t, 1, `the denial "nonesuch" is unknown here`)
+	})
 }

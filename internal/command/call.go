@@ -129,7 +129,7 @@ func decode[T any](answers []answer) ([]decoded[T], error) {
 		}
 		d := decoded[T]{from: a.from}
 		if err := json.Unmarshal(a.body, &d.body); err != nil {
-			return nil, fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of the same version", a.from, err)
+			return nil, a.from.misunderstood(err)
 		}
 		bodies = append(bodies, d)
 	}

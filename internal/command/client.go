@@ -49,7 +49,8 @@ func (e *answerError) Error() string {
 		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write origins %s in the admin block of its global options, "+
 			"or use another --address", e.instance, e.message, e.instance.host())
 	case e.message == "" && e.status == http.StatusNotFound:
-		return fmt.Sprintf("the Caddy at %s has no admin API for rate limits: build it with this module, in the version of this command", e.instance)
+		return fmt.Sprintf("the Caddy at %s has no admin API for rate limits: build it with this module, in the version of this command",
+			e.instance)
 	case e.message == "":
 		return fmt.Sprintf("the server at %s answers with status %d: is it the admin endpoint of Caddy?", e.instance, e.status)
 	}
@@ -121,6 +122,11 @@ func (i instance) readError(err error) error {
 		reason = cause
 	}
 	return &unreachableError{i, reason}
+}
+
+// misunderstood returns an error about an answer that could not be decoded.
+func (i instance) misunderstood(err error) error {
+	return fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of its version", i, err)
 }
 
 // get returns the body of a GET.

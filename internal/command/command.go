@@ -184,7 +184,8 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 	known := make(map[string]bool)
 	for _, address := range given {
 		if parsed, err := caddy.ParseNetworkAddress(address); err != nil || address == "" || parsed.PortRangeSize() > 1 {
-			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example localhost:2019, or unix//run/caddy-admin.sock", address)
+			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example localhost:2019, "+
+				"or unix//run/caddy-admin.sock", address)
 		}
 		if !known[address] {
 			known[address] = true

@@ -33,7 +33,7 @@ The exit code is 3 if the request would be denied.`, `
   $ caddy rate-limit explain https://example.com/orders
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'
-  $ caddy rate-limit explain --denial 3f0c9a6be1d24775`,
+  $ caddy rate-limit explain --denial k3f9x2mq7t`,
 		func(c *call) error {
 			url := c.argument(0)
 			if denial != "" {
@@ -234,6 +234,9 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Shadow {
 		name += " (shadow)"
 	}
+	if z.Cost > 1 {
+		name += fmt.Sprintf(" (cost %s)", count(z.Cost))
+	}
 	if z.Store == "local" {
 		name += " (local budgets)"
 	}
@@ -270,11 +273,13 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Concurrency != nil {
 		row(fmt.Sprintf("concurrency %d", z.Concurrency.Limit), count(max(z.Concurrency.Limit-z.Concurrency.InUse, 0)), "")
 	}
-	if z.Ban != nil && z.Ban.Banned {
+	switch {
+	case z.Ban != nil && z.Ban.Banned:
 		row("ban", "0", span(z.Ban.Ends))
+	case z.Ban != nil && z.Ban.Begins:
+		row("ban, which begins with this denial", "", "")
 	}
 	if len(z.Limits) == 0 && z.Concurrency == nil && head[0].text != "" {
 		row("no limit"+from, "", "")
 	}
 }
-

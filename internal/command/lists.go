@@ -97,7 +97,7 @@ func (i instance) getList(zone, name string, limit int) (json.RawMessage, error)
 			err = json.Unmarshal(page["next"], &next)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("the Caddy at %s answers in a way that this command doesn't understand (%w): use the command of the same version", i, err)
+			return nil, i.misunderstood(err)
 		}
 		entries = append(entries, more...)
 		if next == "" {

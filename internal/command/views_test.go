@@ -128,7 +128,8 @@ func TestExplanationView(t *testing.T) {
 					Ban:         &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
 				},
 				{
-					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: 2, Verdict: "allowed", Shadow: true, Store: "local",
+					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: 2, Verdict: "allowed", Cost: 5,
+					Shadow: true, Store: "local",
 					Override: &adminapi.Override{From: "runtime"}, Limits: []adminapi.Limit{{Limit: "gcra 0 1s"}},
 				},
 				{Zone: "login", Applies: "no_match"},
@@ -147,7 +148,7 @@ func TestExplanationView(t *testing.T) {
 		Request: adminapi.Request{Method: "POST", URL: "https://example.com/"}, Verdict: "denied",
 		Decides: &adminapi.Decision{Zone: "api", Reason: "ban"},
 		Denied: &adminapi.Denial{
-			ID: "3f0c9a6be1d24775", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/",
+			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/",
 			Decision: adminapi.Decision{Zone: "api", Reason: "concurrency", RetryAfter: ptr(1.0)},
 		},
 	}

@@ -111,3 +111,17 @@ func TestCommandWatchInPipe(t *testing.T) {
 		t.Errorf("it prints %q", first.out)
 	}
 }
+
+// A Caddy that hangs doesn't keep a command waiting for ever.
+func TestCommandHangingCaddy(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := startCaddy(t, commandSite(""))
+	if err := c.process.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c.rateLimit(t, "ban", "api", "k").fails(t, 1, "no Caddy answers at "+c.admin+" (no answer within 10s, so a change can be made or not)")
+	if err := c.process.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -45,9 +45,9 @@ func TestExplain(t *testing.T) {
 		response, err := client.Do(r)
 		must(t, err)
 		defer response.Body.Close()
-		var problem struct{ Instance string }
+		var problem struct{ Denial string }
 		must(t, json.NewDecoder(response.Body).Decode(&problem))
-		p.fill("#explain-denial", problem.Instance)
+		p.fill("#explain-denial", problem.Denial)
 		p.click("#explain-send")
 		p.wait("document.querySelector('#explanation .then')")
 		if got := p.text("#explanation .then"); !strings.Contains(got, "GET "+strings.Split(c.site, ":")[0]) || !strings.Contains(got, "was denied") {

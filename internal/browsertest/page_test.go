@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -20,38 +18,29 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/statuspage"
 )
 
-// serve runs the program that serves the page, as the command does, and returns the printed address.
+// serve serves the page as the command does, until the test ends, and returns its address.
 func serve(t *testing.T, admins ...string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	reader, writer := io.Pipe()
-	ended := make(chan error, 1)
+	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		err := statuspage.Run(ctx, writer, "localhost:0", admins)
-		_ = writer.CloseWithError(err)
-		ended <- err
+		ended <- statuspage.Run(ctx, "localhost:0", admins, func(url string) error {
+			address <- url
+			return nil
+		})
 	}()
-	t.Cleanup(func() {
+	select {
+	case url := <-address:
+		t.Cleanup(func() {
+			stop()
+			must(t, <-ended)
+		})
+		return url
+	case err := <-ended:
 		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the program ended with %v", err)
-		}
-	})
-	var text strings.Builder
-	for b := make([]byte, 512); !strings.HasSuffix(text.String(), "ends the page.\n"); {
-		n, err := reader.Read(b)
-		if err != nil {
-			t.Fatalf("the program printed %q: %v", text.String(), err)
-		}
-		text.Write(b[:n])
+		t.Fatal(err)
+		return ""
 	}
-	for word := range strings.FieldsSeq(text.String()) {
-		if strings.HasPrefix(word, "http://") {
-			return word
-		}
-	}
-	t.Fatalf("the program printed no address: %q", text.String())
-	return ""
 }
 
 // view is how a page is looked at.
@@ -197,14 +186,4 @@ func (p *page) row(list, key string) string {
 	mark := fmt.Sprintf("row-%d", evaluate[int](p, "window.marks = (window.marks || 0) + 1"))
 	p.wait("(() => { for (const row of document.querySelectorAll('#%s-rows tr')) if (row.querySelector('.key').textContent === %s) { row.dataset.mark = %q; return true } })()", list, quoted, mark)
 	return fmt.Sprintf("[data-mark=%q]", mark)
-}
-
-// origin returns the origin of an address.
-func origin(t *testing.T, address string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "http://" + u.Host
 }

@@ -77,6 +77,7 @@ func configure(cmd *cobra.Command) {
 		banCommand(),
 		unbanCommand(),
 		resetCommand(),
+		uiCommand(),
 	)
 }
 

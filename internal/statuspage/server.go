@@ -69,10 +69,10 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// URL returns the address of the page. It has the token in the fragment, which browsers send to
+// url returns the address of the page. It has the token in the fragment, which browsers send to
 // nobody. The host is an address, because another user's program could listen at the other address
 // of localhost.
-func (s *server) URL() string {
+func (s *server) url() string {
 	return fmt.Sprintf("http://%s/#token=%s", s.listener.Addr(), s.token)
 }
 

@@ -213,7 +213,7 @@ func TestAddresses(t *testing.T) {
 		{"localhost:0", "localhost:2000-2010", "write for example localhost:2019"},
 		{"localhost:0", "fd/3", "write for example localhost:2019"},
 	} {
-		if err := Run(t.Context(), io.Discard, test.listen, []string{test.admin}); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := Run(t.Context(), test.listen, []string{test.admin}, nil); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s and %s: %v, want %q", test.listen, test.admin, err, test.want)
 		}
 	}

@@ -84,12 +84,14 @@ class Chart {
 		this.describe();
 	}
 
-	// describe says in words what the chart shows. The words change every ten seconds, because screen
-	// readers read them again.
+	// describe says in words what the chart shows. The words change every ten seconds, or when requests
+	// begin or end, because screen readers read them again.
 	describe() {
 		const last = this.points[this.points.length - 1];
-		if (!last || (this.described && last.at - this.described < 10000)) return;
-		this.described = last.at;
+		if (!last) return;
+		const kind = `${last.allowed === null} ${last.allowed > 0} ${last.denied > 0}`;
+		if (kind === this.described?.kind && last.at - this.described.at < 10000) return;
+		this.described = { at: last.at, kind };
 		const rates = this.points.filter((p) => p.allowed !== null);
 		const peak = (of) => formatRate(Math.max(0, ...rates.map(of)));
 		const now = last.allowed === null ? 'No numbers now' : `Now ${formatRate(last.allowed)} allowed and ${formatRate(last.denied)} denied per second`;

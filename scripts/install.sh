@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the named tools that this machine lacks: redis (redis-server), gcc (a C compiler, which the
-# race detector and Vale need), curl, and prometheus (with promtool).
+# race detector and Vale need), curl, prometheus (with promtool),
+# and chromium.
 set -euo pipefail
 
 missing=()
@@ -9,8 +10,14 @@ for tool in "$@"; do
 	redis) command=redis-server ;;
 	gcc) command=$(go env CC) ;;
 	curl) command=curl ;;
+	chromium) # or a browser that is nearly the same
+		command=chromium
+		for other in chromium-browser google-chrome; do
+			if command -v "$other" >/dev/null; then command=$other; fi
+		done
+		;;
 	prometheus) command=promtool ;;
-	*) echo "install.sh: unknown tool $tool: write redis, gcc, curl or prometheus" >&2 && exit 1 ;;
+	*) echo "install.sh: unknown tool $tool: write redis, gcc, curl, prometheus or chromium" >&2 && exit 1 ;;
 	esac
 	command -v "$command" >/dev/null || missing+=("$tool")
 done
@@ -26,6 +33,7 @@ if ((${#missing[@]})); then
 			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
 			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
 			curl) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq curl ;;
+			chromium) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core ;;
 			prometheus) # the programs alone, because the package also starts a service
 				unpacked=$(mktemp -d)
 				(cd "$unpacked" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .)
@@ -34,6 +42,8 @@ if ((${#missing[@]})); then
 				;;
 			esac
 		done
+	elif [[ ${missing[*]} == chromium ]]; then
+		echo "there is no apt-get to install chromium with, so the tests of the status page are skipped" >&2
 	elif command -v brew >/dev/null; then
 		brew install "${missing[@]}"
 	else

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, shows their progress, and names the slowest of them at the end. First it
-# installs what they need and the machine lacks: redis-server, Prometheus, and a C compiler for the
-# race detector.
+# installs what they need and the machine lacks: redis-server, Prometheus, Chromium, and a C compiler
+# for the race detector.
 #
 #   scripts/test.sh              all tests, under the race detector: 4 minutes on two cores
 #   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
@@ -17,6 +17,7 @@ command -v go >/dev/null || {
 }
 
 ./scripts/install.sh redis gcc curl prometheus
+./scripts/install.sh chromium # alone, because it is missing on some systems
 
 gotestsum=$(GOWORK=off go tool -modfile=tools/go.mod -n gotestsum)
 results=$(mktemp -d)
@@ -48,7 +49,8 @@ case "$*" in
 	run . -run "$alone" . ./redisstore ./store
 	run redisstore/linear -race ./... # a module of its own
 	run internal/plugintest ./...     # another one, with the newest Caddy
-	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and a third
+	run internal/browsertest ./...    # another one, with a browser
+	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and another one
 	;;
 -short) run . -short ./... ;;
 *) run . -race "$@" ./... ;;

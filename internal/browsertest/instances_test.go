@@ -53,7 +53,7 @@ func TestTraffic(t *testing.T) {
 	p.wait("/Now \\d.* allowed and \\d.* denied per second/.test(%s.getAttribute('aria-label'))", chart)
 	p.row("top", "customer-7")
 	stop()
-	// Then the rates are 0, and the numbers of requests are those of the admin API.
+	// Then the rates are 0, and the admin API has the same numbers of requests.
 	p.wait(cardRate+" === 0 && "+cardRate+" === 0", "api", "allowed", "api", "denied")
 	for outcome, text := range map[string]string{"allowed": "allowed", "denied": "denied by a limit"} {
 		want := c.zone(t, "api").Requests[outcome]

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// server serves the page. Everybody on this machine can connect to it, and so can every page that
-// the operator's browser shows. So it checks each request: see checkPage and checkCall.
+// server serves the page. Everybody on this machine can connect to it. Every page that the operator's
+// browser shows can, too. So it checks each request: see checkPage and checkCall.
 type server struct {
 	listener  net.Listener
 	port      string
@@ -203,7 +203,7 @@ func (s *server) serveCall(w http.ResponseWriter, r *http.Request, path string) 
 	s.endpoints[i].relay(w, r, path)
 }
 
-// checkHost rejects requests with another host than this machine, and with another port. A page from
+// checkHost returns an error for another host than this machine, and for another port. A page from
 // elsewhere has another host even if its name has got the address 127.0.0.1 (DNS rebinding).
 func (s *server) checkHost(r *http.Request) error {
 	host, port, err := net.SplitHostPort(r.Host)
@@ -216,7 +216,7 @@ func (s *server) checkHost(r *http.Request) error {
 	return nil
 }
 
-// checkCall rejects calls of other pages and of other users of this machine. A cookie would not do:
+// checkCall returns an error for calls of other pages and of other users of this machine. A cookie would not do:
 // browsers send cookies to all ports of a host, and so to the programs of other users.
 func (s *server) checkCall(r *http.Request) error {
 	origin := r.Header.Get("Origin")

@@ -5,6 +5,7 @@ const verdicts = {
 	delayed: ['◷', 'Delayed', 'The request would wait, and then pass.'],
 	denied: ['✕', 'Denied', 'The request would be denied now.'],
 	unlimited: ['✓', 'Not limited', 'No zone limits the request.'],
+	unknown: ['?', 'Not known', 'The record of a denial doesn’t have the whole request. The budgets of its keys are below.'],
 };
 
 const applies = {
@@ -29,7 +30,7 @@ function explainedZone(z) {
 		element('div', { class: 'card-head' }, element('h4', {}, z.zone), verdict),
 		z.applies === 'yes' ? null : element('p', { class: 'quiet' }, applies[z.applies] || z.applies),
 		z.key ? element('p', {}, 'Key ', shownKey(z.key), z.alternative ? ` (alternative ${z.alternative})` : '', z.cost !== 1 ? ` · costs ${integer.format(z.cost)}` : '') : null,
-		z.plan !== undefined && z.plan !== null ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
+		z.plan ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
 		z.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(z.override)) : null,
 		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
 		z.limits || z.concurrency || z.ban ? budgetList(z) : null);
@@ -46,7 +47,7 @@ function explanation(x) {
 	}
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
 	for (const handler of x.handlers || []) {
-		parts.push(element('section', { class: 'handler' }, element('h3', {}, `Server ${handler.server}`), handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
+		parts.push(element('section', { class: 'handler' }, handler.server ? element('h3', {}, `Server ${handler.server}`) : null, handler.reached ? null : element('p', { class: 'quiet' }, 'The request doesn’t get here, because an earlier handler denies it.'),
 			...(handler.zones || []).map(explainedZone)));
 	}
 	return parts;

@@ -86,7 +86,7 @@ class Instance {
 	// its address means another place on each machine.
 	store(zone) {
 		if (zone.store === 'memory') return `${this.name} (memory)`;
-		if (/^(unix|\/|localhost|127\.|\[?::1)/.test(zone.store)) return `${zone.store} of ${this.name.replace(/:\d+$/, '')}`;
+		if (/^(redis )?(unix|\/|localhost|127\.|\[?::1)/.test(zone.store)) return `${zone.store} of ${this.name.replace(/:\d+$/, '')}`;
 		return zone.store;
 	}
 }
@@ -129,8 +129,8 @@ function storeFacts(instance) {
 	if (instance.status) {
 		if (instance.status.memory) memory(instance.status.memory);
 		for (const r of instance.status.redis || []) {
-			const nodes = r.failing_nodes && r.state === 'partly_down' ? ` · ${r.failing_nodes} failing nodes` : '';
-			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`), element('span', { class: 'quiet' }, `${nodes} · ${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`),
+			const nodes = r.failing_nodes && r.state === 'partly_down' ? `${r.failing_nodes} failing nodes · ` : '';
+			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`), element('span', { class: 'more quiet' }, `${nodes}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`),
 				r.error ? element('span', { class: 'failure' }, r.error) : null));
 		}
 		return facts;
@@ -140,7 +140,7 @@ function storeFacts(instance) {
 		if (seen.has(zone.store)) continue;
 		seen.add(zone.store);
 		if (zone.store === 'memory') memory(zone);
-		else facts.push(fact(`Redis ${zone.store}`, state(zone.failing_nodes ? 'down' : 'up')));
+		else facts.push(fact(zone.store, state(zone.failing_nodes ? 'down' : 'up')));
 	}
 	return facts;
 }

@@ -87,7 +87,7 @@ function limitBar(l) {
 	const left = all === null ? `${integer.format(l.remaining)} left` : `${integer.format(l.remaining)} of ${integer.format(all)} left`;
 	const full = l.reset_after_seconds > 0 ? ` · full again in ${formatSpan(l.reset_after_seconds)}` : '';
 	return element('li', { class: 'limit' },
-		element('code', {}, l.limit), l.plan !== undefined && l.plan !== null ? element('span', { class: 'badge' }, `plan ${l.plan}`) : null,
+		element('code', {}, l.limit), l.plan ? element('span', { class: 'badge' }, `plan ${l.plan}`) : null,
 		bar(all ? l.remaining / all : l.remaining > 0 ? 1 : 0, `${left} · ${whenFree(l.retry_after_seconds)}${full}`, l.retry_after_seconds !== 0));
 }
 

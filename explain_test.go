@@ -95,7 +95,12 @@ const explainedRoutes = `{
 	}
 }
 &(named) {
-	import limit named {path}
+	rate_limit {
+		zone named {
+			key {path}
+			fixed_window 1000 1h
+		}
+	}
 	respond named
 }
 {$OTHER} {

@@ -72,7 +72,8 @@ func listStored[T any](a *adminRequest, z *zone, kind store.ListingKind, view fu
 			return nil, "", cursorError(err)
 		}
 		if err != nil {
-			return nil, "", adminError(http.StatusServiceUnavailable, "the store of zone %q can't be listed (%w): ask again when it works", z.name, err)
+			return nil, "", adminError(http.StatusServiceUnavailable,
+				"the store of zone %q can't be listed (%w): ask again when it works", z.name, err)
 		}
 		for _, listed := range page.Entries {
 			if v := view(listed); v != nil {

@@ -77,7 +77,8 @@ func readAdminURL(u *url.URL) (*adminResource, *adminRequest, error) {
 		forms = append(forms, r.form)
 	}
 	return nil, nil, adminError(http.StatusNotFound, "no such path: write %s and one of %s; "+
-		"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban, or write the key behind ?key=, such as ban?key=203.0.113.0/24",
+		"write each slash in a zone or key as %%2F, such as keys/203.0.113.0%%2F24/ban, "+
+		"or write the key behind ?key=, such as ban?key=203.0.113.0/24",
 		adminPath, strings.Join(forms, ", "))
 }
 

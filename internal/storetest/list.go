@@ -100,7 +100,8 @@ func testListedBan(t *testing.T, s Store) {
 	banByHand(t, s, "z", "3", "by hand", minute)
 	banByHand(t, s, "z", "", "ended", 1)
 	banByHand(t, s, "z", "", "ended by hand", hour)
-	if err := s.Change(context.Background(), store.Change{Zone: "z", Key: "ended by hand", Forget: []string{store.BanID("z", "")}}); err != nil {
+	unban := store.Change{Zone: "z", Key: "ended by hand", Forget: []string{store.BanID("z", "")}}
+	if err := s.Change(context.Background(), unban); err != nil {
 		t.Fatal(err)
 	}
 	all := listAll(t, s, store.Listing{Zone: "z", Kind: store.Bans, Limit: 10})

@@ -15,6 +15,7 @@ import (
 
 // A change is made in each instance that has the zone in memory, and once for each Redis.
 const changeNote = `
+
 With Redis the change holds for all instances. Others follow within a second.
 In memory it holds for the instances in --address.`
 

@@ -131,7 +131,7 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 	cmd := &cobra.Command{
 		Use:     use,
 		Short:   short,
-		Long:    short + ".\n\n" + strings.TrimSpace(long),
+		Long:    strings.TrimSpace(long),
 		Example: strings.Trim(examples, "\n"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {

@@ -42,6 +42,7 @@ func listCommand[T any](name, short, long, examples string, has func(adminapi.Zo
 ) *cobra.Command {
 	var limit int
 	cmd := subcommand(name+" [zone]", short, long+`
+
 Instances that share a Redis have one list, so only the first of them is asked.`, examples,
 		func(c *call) error {
 			if limit < 1 {

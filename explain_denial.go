@@ -20,7 +20,7 @@ const verdictUnknown = "unknown"
 // would decide about the same keys now.
 func (a *adminRequest) explainDenial(q adminapi.Request) (any, error) {
 	if !reflect.DeepEqual(q, adminapi.Request{Denial: q.Denial}) {
-		return nil, adminError(http.StatusBadRequest, `denial stands for the whole request: write {"denial":"<id>"} alone`)
+		return nil, adminError(http.StatusBadRequest, `denial stands for the whole request: write {"denial":"k3f9x2mq7t"} alone`)
 	}
 	record, err := processDenials.lookUp(q.Denial)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -94,29 +93,24 @@ zone partly {
 }
 `
 
-// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster.
-func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, clients []*redis.Client)) {
+// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster. servers are
+// the processes of the Redis or the cluster.
+func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, servers []*redistest.Server)) {
 	t.Run("memory", func(t *testing.T) { run(t, "", nil) })
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
-		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr), []*redis.Client{server.Client})
+		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr), []*redistest.Server{server})
 	})
 	t.Run("cluster", func(t *testing.T) {
 		cluster := redistest.StartCluster(t)
-		var clients []*redis.Client
-		for _, address := range cluster.Addrs() {
-			c := redis.NewClient(&redis.Options{Addr: address})
-			t.Cleanup(func() { _ = c.Close() })
-			clients = append(clients, c)
-		}
-		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " ")), clients)
+		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " ")), cluster.Nodes[:])
 	})
 }
 
 // An explanation has the verdict, what decides, and the state of each kind of option.
 func TestExplainVerdicts(t *testing.T) {
 	t.Parallel()
-	eachExplainedStore(t, func(t *testing.T, use string, _ []*redis.Client) {
+	eachExplainedStore(t, func(t *testing.T, use string, _ []*redistest.Server) {
 		g := startGate(t)
 		c := startCaddy(t, gated(g, explainedZones+use))
 		say := func(path string) string {
@@ -218,7 +212,7 @@ func TestExplainVerdicts(t *testing.T) {
 // Explanations change no budget, no metric and no log.
 func TestExplainChangesNothing(t *testing.T) {
 	t.Parallel()
-	eachExplainedStore(t, func(t *testing.T, use string, clients []*redis.Client) {
+	eachExplainedStore(t, func(t *testing.T, use string, servers []*redistest.Server) {
 		c := startCaddy(t, site(explainedZones+use))
 		paths := []string{"/?zone=none&key=a"}
 		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "partly"} {
@@ -242,7 +236,8 @@ func TestExplainChangesNothing(t *testing.T) {
 				t.Fatal("there are no metrics")
 			}
 			values := make(map[string]string)
-			for _, client := range clients {
+			for _, server := range servers {
+				client := server.Client
 				names, err := client.Keys(context.Background(), "*").Result()
 				if err != nil {
 					t.Fatal(err)

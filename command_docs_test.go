@@ -71,6 +71,36 @@ func TestCommandReference(t *testing.T) {
 	}
 }
 
+// Commands in the text and in the tables of pages exist, with their flags. TestPages runs those in blocks.
+func TestCommandsInText(t *testing.T) {
+	command := regexp.MustCompile("`caddy rate-limit ([^`]+)`")
+	found := 0
+	for _, page := range pages(t) {
+		for _, m := range command.FindAllStringSubmatch(prose(t, page), -1) {
+			sub, arguments, err := rateLimitCommand().Find(wordsOf(m[1]))
+			if strings.HasPrefix(m[1], "<command>") {
+				continue
+			}
+			if found++; err != nil || !sub.HasParent() || sub.Name() == "rate-limit" {
+				t.Errorf("%s: there is no command %q", page, m[1])
+			} else if err := sub.ParseFlags(arguments); err != nil && !slices.Contains(arguments, "--help") {
+				t.Errorf("%s: %q: %v", page, m[1], err)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d commands found", found)
+	}
+}
+
+// wordsOf splits a command line as a shell does. Single quotes keep spaces together.
+func wordsOf(line string) (words []string) {
+	for _, m := range regexp.MustCompile(`'([^']*)'|(\S+)`).FindAllStringSubmatch(line, -1) {
+		words = append(words, m[1]+m[2])
+	}
+	return words
+}
+
 // flagsIn returns the names of the flags in a help text, as the table has them: --name, -n.
 func flagsIn(help string) (flags []string) {
 	for _, m := range regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[\w-]+)`).FindAllStringSubmatch(help, -1) {

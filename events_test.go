@@ -131,10 +131,10 @@ func (c *caddyProcess) waitForEvent(t *testing.T, name string, data map[string]a
 	return found
 }
 
-// documentedFields returns the fields of an event on the page about operations.
+// documentedFields returns the fields of an event in the reference.
 func documentedFields(t *testing.T, name string) (fields []string) {
 	t.Helper()
-	rows := tableRows(sectionOf(t, operationsPage, "Events"))
+	rows := tableRows(sectionOf(t, referencePage, "Events"))
 	for i, row := range rows {
 		if codeIn(row[0])[0] != name {
 			continue
@@ -150,7 +150,7 @@ func documentedFields(t *testing.T, name string) (fields []string) {
 			return append(fields, words[:2]...)
 		}
 	}
-	t.Fatalf("%s has no row about the event %s", operationsPage, name)
+	t.Fatalf("%s has no row about the event %s", referencePage, name)
 	return nil
 }
 
@@ -163,10 +163,10 @@ func (e recordedEvent) wantFields(t *testing.T, without ...string) {
 	}
 }
 
-// docs/operations.md has every event, and no other.
+// docs/metrics-and-logs.md has every event, and no other.
 func TestEventReference(t *testing.T) {
 	var rows []string
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Events")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Events")) {
 		rows = append(rows, codeIn(row[0])...)
 	}
 	wantSame(t, "events", rows, parseSource(t, ".").constants("event"))

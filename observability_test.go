@@ -82,7 +82,7 @@ func alertRules(t *testing.T) map[string]string {
 func TestObservabilityFiles(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]bool)
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Metrics")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Metrics")) {
 		names[codeIn(row[0])[0]] = true
 	}
 	shown := make(map[string]bool)
@@ -134,7 +134,7 @@ func TestObservabilityFiles(t *testing.T) {
 		rules = append(rules, name)
 		check(name, expr)
 	}
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Alerts")) {
+	for _, row := range tableRows(sectionOf(t, runbookPage, "Alerts")) {
 		listed = append(listed, codeIn(row[0])...)
 	}
 	wantSame(t, "alerts", listed, rules)

@@ -14,12 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-const operationsPage = "docs/operations.md"
+const (
+	runbookPage   = "docs/operations.md"
+	referencePage = "docs/metrics-and-logs.md"
+)
 
-// docs/operations.md has every metric with its type and its labels, and no other.
+// docs/metrics-and-logs.md has every metric with its type and its labels, and no other. docs/operations.md has every
+// reason of store errors.
 func TestMetricsReference(t *testing.T) {
 	rows := make(map[string][]string)
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Metrics")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Metrics")) {
 		if name := codeIn(row[0])[0]; strings.HasPrefix(name, "caddy_") {
 			rows[name] = row
 		}
@@ -45,25 +49,27 @@ func TestMetricsReference(t *testing.T) {
 		delete(rows, m[1])
 		switch {
 		case !ok:
-			t.Errorf("%s: no row of the metrics is about %s", operationsPage, m[1])
+			t.Errorf("%s: no row of the metrics is about %s", referencePage, m[1])
 		case row[1] != kind:
-			t.Errorf("%s: %s is a %s, not a %s", operationsPage, m[1], kind, row[1])
+			t.Errorf("%s: %s is a %s, not a %s", referencePage, m[1], kind, row[1])
 		case strings.Join(codeIn(row[2]), ",") != m[2]:
-			t.Errorf("%s: the labels of %s are %s, not %s", operationsPage, m[1], m[2], row[2])
+			t.Errorf("%s: the labels of %s are %s, not %s", referencePage, m[1], m[2], row[2])
 		}
 	}
 	for name := range rows {
-		t.Errorf("%s: there is no metric %s", operationsPage, name)
+		t.Errorf("%s: there is no metric %s", referencePage, name)
 	}
 	var outcomes, reasons []string
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Outcomes")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Outcomes")) {
 		outcomes = append(outcomes, codeIn(row[0])...)
 	}
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Reasons of store errors")) {
-		reasons = append(reasons, codeIn(row[0])...)
+	for _, row := range tableRows(sectionOf(t, runbookPage, "Redis is slow, or gone")) {
+		if name := codeIn(row[0])[0]; !strings.HasPrefix(name, "local") && name != "allow" && name != "deny" { // on_store_error
+			reasons = append(reasons, name)
+		}
 	}
 	var values []string
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Values of other labels")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Values of other labels")) {
 		values = append(values, codeIn(row[0])[0]+" "+codeIn(row[1])[0])
 	}
 	wantSame(t, "values of labels", values, []string{
@@ -74,12 +80,12 @@ func TestMetricsReference(t *testing.T) {
 	wantSame(t, "reasons", reasons, append(parseSource(t, "store").constants("Reason"), "other"))
 }
 
-// wantSame checks that the page lists these names, in any order.
+// wantSame checks that the pages list these names, in any order.
 func wantSame(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
 	if !slices.Equal(got, want) {
-		t.Errorf("%s: the %s are %q, want %q", operationsPage, what, got, want)
+		t.Errorf("the %s of %s and %s are %q, want %q", what, referencePage, runbookPage, got, want)
 	}
 }
 
@@ -234,7 +240,7 @@ func (s source) messages() (found []logMessage) {
 	return found
 }
 
-// docs/operations.md has every message that the module logs, with its level and its fields, and no
+// docs/metrics-and-logs.md has every message that the module logs, with its level and its fields, and no
 // other. In a message of the page … stands for any text.
 func TestLogReference(t *testing.T) {
 	found := slices.Concat(parseSource(t, ".").messages(), parseSource(t, "redisstore").messages(), parseSource(t, "store").messages())
@@ -242,14 +248,14 @@ func TestLogReference(t *testing.T) {
 		t.Fatalf("only %d messages found", len(found))
 	}
 	denialFields := []string{}
-	for _, row := range tableRows(sectionOf(t, operationsPage, "Fields of denials and bans")) {
+	for _, row := range tableRows(sectionOf(t, referencePage, "Fields of denials and bans")) {
 		denialFields = append(denialFields, codeIn(row[0])...)
 	}
 	used := make(map[string]int)
-	rows := tableRows(sectionOf(t, operationsPage, "Denials and bans"))
+	rows := tableRows(sectionOf(t, referencePage, "Denials and bans"))
 	denials := len(rows)
 	for _, heading := range []string{"Redis and the stores", "Shares of denied requests", "When a configuration loads", "While requests come"} {
-		rows = append(rows, tableRows(sectionOf(t, operationsPage, heading))...)
+		rows = append(rows, tableRows(sectionOf(t, referencePage, heading))...)
 	}
 	for _, m := range found {
 		matches := 0
@@ -261,7 +267,7 @@ func TestLogReference(t *testing.T) {
 			matches++
 			used[message]++
 			if row[1] != m.level {
-				t.Errorf("%s: the level of %q is %s, not %s", operationsPage, message, m.level, row[1])
+				t.Errorf("%s: the level of %q is %s, not %s", referencePage, message, m.level, row[1])
 			}
 			said := denialFields
 			if i >= denials {
@@ -269,22 +275,22 @@ func TestLogReference(t *testing.T) {
 			}
 			for _, field := range m.fields {
 				if field != "…" && !slices.Contains(said, field) {
-					t.Errorf("%s: %q has a field %s, which the page doesn't say", operationsPage, message, field)
+					t.Errorf("%s: %q has a field %s, which the page doesn't say", referencePage, message, field)
 				}
 			}
 			for _, field := range said {
 				if !slices.Contains(m.fields, field) && !slices.Contains(m.fields, "…") {
-					t.Errorf("%s: %q has no field %s", operationsPage, message, field)
+					t.Errorf("%s: %q has no field %s", referencePage, message, field)
 				}
 			}
 		}
 		if matches != 1 {
-			t.Errorf("%s: %d rows are about the message %q, want 1", operationsPage, matches, m.text)
+			t.Errorf("%s: %d rows are about the message %q, want 1", referencePage, matches, m.text)
 		}
 	}
 	for _, row := range rows {
 		if message := codeIn(row[0])[0]; used[message] == 0 {
-			t.Errorf("%s: no message is %q", operationsPage, message)
+			t.Errorf("%s: no message is %q", referencePage, message)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func onLinuxOnly(b block) bool {
 
 // commonPorts are the ports that pages name: sites, the admin endpoint, applications and Redis. In
 // a test others stand for them.
-var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002", "2019", "6379", "6380", "6381"}
+var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002", "2019", "2020", "6379", "6380", "6381"}
 
 // logsOnPage is where the Caddyfiles of pages write logs. In a test another directory stands for it.
 const logsOnPage = "/var/log/caddy"
@@ -331,9 +331,11 @@ func (o *pageOutput) Write(text []byte) (int, error) {
 	return o.text.Write(text)
 }
 
-// tidyOutput removes what can't be seen: spaces at the ends of lines, and empty lines at the end.
+// tidyOutput removes spaces at the ends of lines, and empty lines at the end, which can't be seen. The width of
+// a column does not matter, because ports of tests can be longer than those of pages.
 func tidyOutput(output string) string {
 	output = regexp.MustCompile(`(?m)[ \t]+$`).ReplaceAllString(output, "")
+	output = regexp.MustCompile(` {2,}`).ReplaceAllLiteralString(output, "  ")
 	if output = strings.Trim(output, "\n"); output != "" {
 		output += "\n"
 	}

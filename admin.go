@@ -320,7 +320,7 @@ func (a *adminRequest) changeKey(newChange func(*zone) (store.Change, error)) er
 // zones were changed before. A single Redis that already failed isn't asked, so nothing has
 // changed there.
 func changeError(z *zone, others bool, err error) error {
-	consequence := "the change may be missing, or made in part"
+	consequence := "the change can be missing, or be made in part"
 	if b := z.handler.backend; !others && b != nil && !b.isCluster() && errors.Is(err, store.ErrOpen) {
 		consequence = "nothing has changed"
 	}

@@ -63,8 +63,8 @@ func (a *adminRequest) zonesByStore() (zones []*zone) {
 	return zones
 }
 
-// listStored returns a part of a list that the store of the zone has. view returns nil for what is not
-// to be listed.
+// listStored returns a part of a list that the store of the zone has. view returns nil for an entry
+// that is not listed.
 func listStored[T any](a *adminRequest, z *zone, kind store.ListingKind, view func(store.Listed) *T) listSource[T] {
 	return func(cursor string, limit int) (entries []T, next string, err error) {
 		page, err := z.handler.authoritativeStore().List(a.ctx, store.Listing{Zone: z.name, Kind: kind, Cursor: cursor, Limit: limit})

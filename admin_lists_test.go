@@ -39,7 +39,7 @@ func listedOverrides(t *testing.T, c *caddyProcess, limit int) (overrides []admi
 	}
 }
 
-// Operators see who is banned, for how long, and who began the ban.
+// Operators see which keys are banned, for how long, and why.
 func TestAdminListsBans(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -71,7 +71,7 @@ func TestAdminListsBans(t *testing.T) {
 	})
 }
 
-// Operators see the overrides of the configuration, then those of run time.
+// Operators see the overrides in the configuration, then those that were set at run time.
 func TestAdminListsOverrides(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
@@ -102,7 +102,7 @@ func TestAdminListsOverrides(t *testing.T) {
 	})
 }
 
-// Nobody sees a key under hash_keys, and the hash is that in the log and in Redis.
+// With hash_keys nobody sees a key. The hash is the one in the log and in Redis.
 func TestAdminListsHashedKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -160,7 +160,7 @@ func TestAdminListsOfAnotherInstance(t *testing.T) {
 	}
 }
 
-// A list is of the store that decides, so there is none while it fails.
+// A list comes from the store that decides, so there is no list while this store fails.
 func TestAdminListsDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -179,7 +179,7 @@ func TestAdminListsDuringAnOutage(t *testing.T) {
 	}
 }
 
-// A key can be written behind ?key=, whatever its bytes.
+// A key with any bytes can be written behind ?key=.
 func TestAdminKeyParameter(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, site("zone \"a b*[x]?\" {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"))

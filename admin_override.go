@@ -78,7 +78,7 @@ func (a *adminRequest) changeOverride(text string, ttl time.Duration) error {
 }
 
 // readLimitTexts returns the body of an override in which all limits are objects. Limits can be texts,
-// too, such as "token_bucket 100 1m". The one text "unlimited" stands for no limits. A body that is no
+// too, such as "token_bucket 100 1m". The one text "unlimited" stands for no limits. A body that isn't
 // JSON is returned as it is.
 func readLimitTexts(body []byte) ([]byte, error) {
 	var fields map[string]json.RawMessage
@@ -111,7 +111,7 @@ func readLimitTexts(body []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// parseLimitText reads a limit as a Caddyfile has it, or as operators see it.
+// parseLimitText reads a limit that is written as in a Caddyfile, or as operators see it.
 func parseLimitText(text string) (l Limit, err error) {
 	name, _, _ := strings.Cut(text, " ")
 	if name == "unlimited" {

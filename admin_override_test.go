@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 )
 
-// A limit that operators see can be written as it is.
+// Operators can write a limit as they see it.
 func TestParseLimitText(t *testing.T) {
 	quotas := []algorithms.Quota{{Algorithm: "smooth", Events: 5, Window: 1_000_000, WarmUp: 10_000_000, ColdFactor: 2500}}
 	for _, window := range []algorithms.Micros{1, 1500, 1_000_000, 60_000_000, 3_600_000_000, 90_061_000_001} {

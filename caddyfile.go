@@ -82,7 +82,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			override <key> {
 //				<limits>
 //			}
-//			runtime_overrides                   # also use overrides set over the admin API
+//			runtime_overrides                   # also use overrides that are set at run time
 //			plan <placeholder> {                # limits by a value, such as {http.auth.user.plan}
 //				<value> {
 //					<limits>

@@ -163,7 +163,7 @@ func TestCommandKeys(t *testing.T) {
 	}
 }
 
-// Errors of the server come with what to write.
+// Errors of the server say what to write.
 func TestCommandChangeErrors(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -178,6 +178,6 @@ func TestCommandChangeErrors(t *testing.T) {
 	c.rateLimit(t, "ban", "api", "k").fails(t, 1, `the store of zone "api" fails`, "make the change again when the store works")
 	eventually(t, "the status shows the failure", func() bool {
 		c.get(t, "/", "Key", "k") // Redis is down after several failures
-		return strings.Contains(c.rateLimit(t, "status").out, "Warning: Redis "+server.Addr+" fails for ")
+		return strings.Contains(c.rateLimit(t, "status").out, "Warning: Redis "+server.Addr+" has failed for ")
 	})
 }

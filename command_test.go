@@ -210,8 +210,8 @@ func TestCommandErrors(t *testing.T) {
 		{"ban api k --for soon", 2, `--for "soon" is not a span of time: write for example 30m, 1h or 7d`},
 		{"ban api k --for 0", 2, `--for "0" is not a span of time`},
 		{"override api k", 2, "the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove"},
-		{"override api k unlimited --remove", 2, "--remove goes with neither limits nor --for"},
-		{"override api k --remove --for 1h", 2, "--remove goes with neither limits nor --for"},
+		{"override api k unlimited --remove", 2, "--remove can't stand beside limits or --for"},
+		{"override api k --remove --for 1h", 2, "--remove can't stand beside limits or --for"},
 		{"unban api a%2 --encoded", 2, `the key "a%2" is not percent-encoded`},
 		{"explain", 2, "the URL is missing"},
 		{"explain https://a/ --denial x", 2, "--denial stands for a whole request"},
@@ -375,6 +375,6 @@ func TestCommandExplain(t *testing.T) {
 		if !strings.HasPrefix(r.out, "Caddy at "+c.admin+":\nThen, at ") || r.err != "" {
 			t.Errorf("of two instances it prints\n%s%s", r.out, r.err)
 		}
-		c.rateLimit(t, "explain", "--denial", "nonesuch").fails(t, 1, `the denial "nonesuch" is unknown here`)
+		c.rateLimit(t, "explain", "--denial", "nonesuch").fails(t, 1, `the denial ID "nonesuch" is unknown here`)
 	})
 }

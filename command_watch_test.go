@@ -63,7 +63,7 @@ func TestCommandWatchOnTerminal(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "an output is shown", func() bool { return strings.Contains(screen.String(), "No keys were denied lately.") })
+	eventually(t, "an output is shown", func() bool { return strings.Contains(screen.String(), "No key was denied lately.") })
 	for range 3 {
 		c.get(t, "/", "Key", "customer-7")
 	}
@@ -93,7 +93,7 @@ func TestCommandWatchInPipe(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"top", "--watch"}, "No keys were denied lately.\n\nNo keys were denied lately.\n"},
+		{[]string{"top", "--watch"}, "No key was denied lately.\n\nNo key was denied lately.\n"},
 		{[]string{"top", "api", "--watch", "--json"}, "[]\n[]\n"},
 		{[]string{"status", "--watch"}, "ALLOWED"},
 	} {
@@ -120,7 +120,7 @@ func TestCommandHangingCaddy(t *testing.T) {
 	if err := c.process.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	c.rateLimit(t, "ban", "api", "k").fails(t, 1, "no Caddy answers at "+c.admin+" (no answer within 10s, so a change can be made or not)")
+	c.rateLimit(t, "ban", "api", "k").fails(t, 1, "no Caddy answers at "+c.admin+" (no answer within 10s, so it is unknown whether a change is made)")
 	if err := c.process.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

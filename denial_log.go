@@ -40,7 +40,7 @@ type denial struct {
 	count              int64
 
 	id    string // for clients and operators; "" for a ban, and for denials of all other keys
-	ticks int    // in the table of a denialLog: the seconds since the ID is new
+	ticks int    // in the table of a denialLog: the seconds since the ID was new
 }
 
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".

@@ -14,8 +14,8 @@ import (
 // processDenials are the recent denials of this process. They survive reloads.
 var processDenials denialRecords
 
-// denialRecords are recent denials by their IDs, for operators who are given an ID. The zero value is
-// ready, and has no records. It is safe for concurrent use.
+// denialRecords are recent denials by their IDs, for operators who get an ID from a client. The zero
+// value is ready, and has no records. It is safe for concurrent use.
 type denialRecords struct {
 	mu             sync.Mutex
 	byID           map[string]*denialRecord
@@ -147,11 +147,11 @@ func (r *denialRecords) lookUp(id string) (*denialRecord, error) {
 	if record := r.byID[proper]; record != nil {
 		return record, nil
 	}
-	return nil, adminError(http.StatusNotFound, "the denial %.64q is unknown here: it is of another instance, "+
-		"older than ten minutes, or newer ones took its place; ask the instance that denied the request, or describe the request with url", id)
+	return nil, adminError(http.StatusNotFound, "the denial ID %.64q is unknown here: another instance denied the request, the denial is older than ten minutes, "+
+		"or newer denials took its place; ask the instance that denied the request, or describe the request with url", id)
 }
 
-// newDenialID returns a new ID. Nobody can guess it. It has no letters that look like digits.
+// newDenialID returns a new denial ID. Nobody can guess it. It has no letters that look like digits.
 func newDenialID() string {
 	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz" // of 32
 	var id [10]byte

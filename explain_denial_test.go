@@ -39,7 +39,7 @@ func sameExplanation(t *testing.T, x adminapi.Explanation) string {
 	return regexp.MustCompile(`_seconds": [0-9.e+]+`).ReplaceAllString(notListed.ReplaceAllString(string(text), ""), `_seconds": …`)
 }
 
-// The ID of a denial explains the same as a description of the denied request, also after changes of the
+// A denial ID explains the same as a description of the denied request, also after changes of the
 // budgets, and after a reload.
 func TestExplainDenial(t *testing.T) {
 	t.Parallel()

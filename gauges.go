@@ -52,7 +52,7 @@ func newGauges(name func(name, help string) prometheus.Opts) []prometheus.Collec
 	return []prometheus.Collector{
 		set(name("bans", "Bans in force that began on this instance, by denials or by operators."), collectBans, "zone"),
 		set(name("overrides", "Overrides in force, by origin: config (in the configuration), or runtime "+
-			"(set over the admin API; with Redis, as far as this instance knows them)."), collectOverrides, "zone", "from"),
+			"(set at run time; with Redis, as far as this instance knows them)."), collectOverrides, "zone", "from"),
 		set(name("in_flight", "Requests of this instance that hold a slot of concurrency."), collectInFlight, "zone"),
 		set(name("waiting", "Delayed requests, by what they wait for: limit, or slot (of concurrency)."), collectWaiting, "zone", "for"),
 		set(name("redis_queue", "Requests and corrections of charges that wait to be sent to Redis."), collectRedisQueue),
@@ -60,7 +60,7 @@ func newGauges(name func(name, help string) prometheus.Opts) []prometheus.Collec
 	}
 }
 
-// zoneGauges are numbers about what the requests and bans of a zone are now. All zones of one name share
+// zoneGauges are the present numbers of a zone's requests and bans. All zones of one name share
 // them. They outlive configurations, because requests do.
 type zoneGauges struct {
 	inFlight, waitingForLimit, waitingForSlot atomic.Int64

@@ -169,19 +169,19 @@ type Redis struct {
 
 // Request describes a request to explain.
 type Request struct {
-	Denial   string             `json:"denial,omitempty"` // the ID of a denied request, instead of all other fields
+	Denial   string             `json:"denial,omitempty"` // a denial ID, instead of all other fields
 	Method   string             `json:"method,omitempty"` // default GET
 	URL      string             `json:"url,omitempty"`    // such as https://example.com/login?x=1
 	Headers  map[string]Strings `json:"headers,omitempty"`
 	ClientIP string             `json:"client_ip,omitempty"`
-	User     string             `json:"user,omitempty"` // who an authentication handler would let in
+	User     string             `json:"user,omitempty"` // the ID of the user that authentication would let in
 	Body     string             `json:"body,omitempty"`
 }
 
 // Strings are the values of a header field. JSON may have one value as a string.
 type Strings = Alternatives
 
-// Explanation says how a request would be decided now. Nothing is charged.
+// Explanation says how Caddy would decide a request now. Nothing is charged.
 type Explanation struct {
 	Request  Request            `json:"request"`          // with defaults filled in
 	Denied   *Denial            `json:"denied,omitempty"` // with an ID: what happened then

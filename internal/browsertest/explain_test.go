@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The box explains requests by their description, and by the ID of a denial.
+// The box explains requests by their description, and by a denial ID.
 func TestExplain(t *testing.T) {
 	eachStore(t, func(t *testing.T, options string) {
 		c := startCaddy(t, fmt.Sprintf(strictSite, "problem_json\n"+options))

@@ -64,7 +64,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// The page sums the instances up, shows how they differ, and lives with one that dies.
+// The page adds up the instances, shows how they differ, and goes on when one of them ends.
 func TestSeveralInstances(t *testing.T) {
 	a := startCaddy(t, fmt.Sprintf(strictSite, ""))
 	b := startCaddy(t, strings.Replace(fmt.Sprintf(strictSite, ""), "token_bucket 2 1h", "token_bucket 4 1h", 1))

@@ -1,4 +1,4 @@
-// Package closest finds the name that was probably meant.
+// Package closest finds the most similar name, for errors such as "did you mean api?".
 package closest
 
 // Index returns the index of the name with the least edit distance, or -1 if all distances are

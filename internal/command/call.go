@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
-// call is one run of a command.
+// call is one run of a subcommand.
 type call struct {
 	cmd       *cobra.Command
 	args      []string

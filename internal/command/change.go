@@ -20,11 +20,12 @@ With Redis the change holds for all instances. Others follow within a second.
 In memory it holds for the instances in --address.`
 
 func overrideCommand() *cobra.Command {
-	cmd := subcommand("override <zone> <key> [limit...]", "Gives a key other limits, until --for ends or --remove",
+	cmd := subcommand("override <zone> <key> [limit...]", "Gives a key other limits, or removes them",
 		`
 Gives a key other limits, or with 'unlimited' no limit. Write a limit as in a
-Caddyfile. Quote each limit if there are several. With --remove the key has the
-limits of its zone again. The zone needs the option runtime_overrides.`+changeNote, `
+Caddyfile. Quote each limit if there are several. Without --for the override has
+no end. With --remove the key has the limits of its zone again. The zone needs
+the option runtime_overrides.`+changeNote, `
   $ caddy rate-limit override api customer-7 token_bucket 100 1m
   $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
   $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
@@ -33,7 +34,7 @@ limits of its zone again. The zone needs the option runtime_overrides.`+changeNo
 			limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
 			switch {
 			case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
-				return usageErrorf("--remove goes with neither limits nor --for: leave them out")
+				return usageErrorf("--remove can't stand beside limits or --for: leave them out")
 			case remove:
 				return c.change("DELETE", "override", nil, overrideResult)
 			case len(limits) == 0:
@@ -53,7 +54,7 @@ limits of its zone again. The zone needs the option runtime_overrides.`+changeNo
 			return c.change("PUT", "override", body, overrideResult)
 		})
 	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
-	cmd.Flags().Bool("remove", false, "Remove the override of run time")
+	cmd.Flags().Bool("remove", false, "Remove the override that was set at run time")
 	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("overrides"), limitNames)
 	return addEncoded(cmd)
 }

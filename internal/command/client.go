@@ -78,7 +78,7 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 	}
 	results := make(chan result, 1)
 	go func() {
-		header := http.Header{"Connection": {"close"}} // or else the client keeps the connection without using it again
+		header := http.Header{"Connection": {"close"}} // otherwise the client keeps the connection, and never uses it again
 		response, err := caddycmd.AdminAPIRequest(string(i), method, "/rate_limit/"+path, header, reader)
 		if err != nil {
 			results <- result{nil, i.readError(err)}
@@ -100,7 +100,7 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 	case <-time.After(patience):
 		reason := fmt.Sprintf("no answer within %v", patience)
 		if method != http.MethodGet {
-			reason += ", so a change can be made or not"
+			reason += ", so it is unknown whether a change is made"
 		}
 		return nil, &unreachableError{i, reason}
 	}

@@ -19,15 +19,15 @@ import (
 func explainCommand() *cobra.Command {
 	var method, data, clientIP, user, denial string
 	var headers []string
-	cmd := subcommand("explain [url]", "Explains how a request would be decided now",
+	cmd := subcommand("explain [url]", "Explains how Caddy would decide a request now",
 		`
-Explains how a request would be decided now: the zones that it meets, the key in
-each, the limits with what remains, and which limit decides. Nothing is charged.
--X, -H and -d are as in curl.
+Explains how Caddy would decide a request now: the zones that the request meets,
+its key in each zone, what remains of each limit, and which limit decides.
+Nothing is charged. -X, -H and -d are as in curl.
 
-A denied request has an ID in its log line, and in its body with problem_json.
-For ten minutes --denial explains the request with this ID. The ID is known
-only to the instance that denied the request.
+A denied request has a denial ID in its log message, and with problem_json in
+its body. For ten minutes --denial explains the request with this ID. Only the
+instance that denied the request knows the ID.
 
 The exit code is 3 if the request would be denied.`, `
   $ caddy rate-limit explain https://example.com/orders
@@ -49,7 +49,7 @@ The exit code is 3 if the request would be denied.`, `
 				return c.explain(adminapi.Request{Denial: denial})
 			}
 			if url == "" {
-				return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and an ID")
+				return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
 			}
 			r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
 			var err error
@@ -72,8 +72,8 @@ The exit code is 3 if the request would be denied.`, `
 	flags.StringArrayVarP(&headers, "header", "H", nil, "Header field of the request, such as 'X-Api-Key: customer-7'; can be repeated")
 	flags.StringVarP(&data, "data", "d", "", "Body of the request; @file for the content of a file, @- for standard input")
 	flags.StringVar(&clientIP, "client-ip", "", "Address of the client")
-	flags.StringVar(&user, "user", "", "User whom an authentication handler would let in")
-	flags.StringVar(&denial, "denial", "", "ID of a denied request, in place of a URL")
+	flags.StringVar(&user, "user", "", "ID of the user that authentication would let in")
+	flags.StringVar(&denial, "denial", "", "Denial ID, in place of a URL")
 	return cmd
 }
 
@@ -199,7 +199,7 @@ func decisionText(verdict string, d *adminapi.Decision) string {
 	text := " by zone " + quoteName(d.Zone) + ": " + printable(cmp.Or(d.Limit, d.Reason))
 	switch {
 	case d.RetryAfter == nil && verdict == "denied":
-		text += ", and waiting doesn't help"
+		text += ", and no wait helps"
 	case d.RetryAfter == nil:
 	case verdict == "delayed":
 		text += ", for " + span(*d.RetryAfter)

@@ -19,7 +19,7 @@ import (
 func bansCommand() *cobra.Command {
 	return listCommand("bans", "Shows the bans in force", `
 Shows the bans in force, of one zone or of all. The origin of a ban is 'denials'
-if the zone has begun it, and 'operator' if a person has.`, `
+or 'operator'.`, `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
@@ -28,8 +28,8 @@ if the zone has begun it, and 'operator' if a person has.`, `
 
 func overridesCommand() *cobra.Command {
 	return listCommand("overrides", "Shows the overrides in force", `
-Shows the overrides in force, of one zone or of all: those of the configuration,
-and those of run time.`, `
+Shows the overrides in force, of one zone or of all: those in the configuration,
+and those that were set at run time.`, `
   $ caddy rate-limit overrides
   $ caddy rate-limit overrides api
   $ caddy rate-limit overrides api --json`,

@@ -19,8 +19,8 @@ func statusCommand() *cobra.Command {
 		`
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of one second, or with --watch since the last
-output. The totals count from the start of the process. Several instances are
-added up. With --json, the output has the totals only.`, `
+output. The totals count from the start of the process. The numbers of several
+instances are added up. With --json, the output has the totals only.`, `
   $ caddy rate-limit status
   $ caddy rate-limit status --watch
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
@@ -38,7 +38,7 @@ added up. With --json, the output has the totals only.`, `
 				if err != nil || len(after) == 0 {
 					return "", cmp.Or(err, failed)
 				}
-				if before == nil { // what is shown first is the difference of a second
+				if before == nil { // the first output needs the requests of a second, too
 					before, at = after, time.Now()
 					time.Sleep(interval)
 					answers = ask(c.instances, getStatus)
@@ -229,7 +229,7 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 		}
 		for _, r := range d.body.Status.Redis {
 			if r.State != "up" {
-				warn("Redis %s fails for %s: %s. The option on_store_error decides its requests.",
+				warn("Redis %s has failed for %s: %s. The option on_store_error decides its requests.",
 					r.Address, since(now, r.Since), strings.TrimSuffix(cmp.Or(r.Error, "no reason is known"), "."))
 			}
 		}

@@ -19,7 +19,7 @@ func topCommand() *cobra.Command {
 		`
 Shows the keys that the instances denied most lately, of one zone or of all.
 Each minute all counts are halved. A count such as '5 to 7' can include denials
-of other keys. Several instances are added up.`, `
+of other keys. The counts of several instances are added up.`, `
   $ caddy rate-limit top
   $ caddy rate-limit top api
   $ caddy rate-limit top api --watch
@@ -104,5 +104,5 @@ func topView(s style, elapsed time.Duration, before, keys []deniedKey, rates boo
 		}
 		t.add(plain(quoteName(k.zone)), plain(denied), perSecond, plain(k.key))
 	}
-	return cmp.Or(t.text(s), "No keys were denied lately.\n")
+	return cmp.Or(t.text(s), "No key was denied lately.\n")
 }

@@ -13,14 +13,14 @@ import (
 
 func uiCommand() *cobra.Command {
 	var listen string
-	cmd := subcommand("ui", "Serves a page with live charts, and with buttons for bans and overrides", `
-Serves a status page on this machine, and prints its address. The page shows
+	cmd := subcommand("ui", "Serves the status page, with live charts and with buttons for bans and overrides", `
+Serves the status page on this machine, and prints its address. The page shows
 allowed and denied requests as live charts, the stores, the most denied keys,
 bans and overrides. It explains requests, and changes single keys.
 
 Open the address as it is printed: it ends with a secret token. The page listens
-only on this machine. To open it from another one, forward the same port, as in
-the last example. Ctrl-C ends the page.`, `
+only on this machine. To open it from another machine, forward the same port, as
+in the last example. Ctrl-C ends the command.`, `
   $ caddy rate-limit ui
   $ caddy rate-limit ui --address localhost:2019 --address localhost:2020
   $ ssh -t -L 4567:localhost:4567 server caddy rate-limit ui --listen localhost:4567`,

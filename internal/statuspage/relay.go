@@ -87,8 +87,8 @@ type endpoint struct {
 }
 
 // newEndpoint returns the endpoint at an address of Caddy: host:port, or unix//path. Its requests
-// have the host and the origin that Caddy's own commands send, so the endpoint's origins apply to
-// them alike. Other than those commands, it keeps connections and limits the time of a request.
+// have the host and the origin that Caddy's own commands send, so the endpoint's list of origins
+// applies in the same way. Unlike these commands, it keeps connections, and limits the time of a request.
 func newEndpoint(address string) (*endpoint, error) {
 	a, err := caddy.ParseNetworkAddress(address)
 	if err != nil || a.PortRangeSize() > 1 || a.IsFdNetwork() {

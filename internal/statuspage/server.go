@@ -63,7 +63,7 @@ func newServer(listen string, addresses []string) (*server, error) {
 	return s, err
 }
 
-// isLoopback reports whether a host is this machine, for this machine alone.
+// isLoopback reports whether a host is a loopback address, or localhost.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

@@ -5,7 +5,7 @@ const verdicts = {
 	delayed: ['◷', 'Delayed', 'The request would wait, and then pass.'],
 	denied: ['✕', 'Denied', 'The request would be denied now.'],
 	unlimited: ['✓', 'Not limited', 'No zone limits the request.'],
-	unknown: ['?', 'Not known', 'The record of a denial doesn’t have the whole request. The budgets of its keys are below.'],
+	unknown: ['?', 'Not known', 'The present state is not known. The reason is below.'],
 };
 
 const applies = {
@@ -73,7 +73,7 @@ $('explain-form').addEventListener('submit', async (event) => {
 	try {
 		const request = value('denial') ? { denial: value('denial') } : { url: value('url'), method: value('method') || undefined, headers: readHeaders(value('headers')) };
 		if (!request.denial) {
-			if (!request.url) throw new Error('Write a URL, such as https://example.com/login, or the ID of a denial.');
+			if (!request.url) throw new Error('Write a URL, such as https://example.com/login, or a denial ID.');
 			for (const name of ['client_ip', 'user']) if (value(name)) request[name] = value(name);
 			const body = $('explain-body').value;
 			if (body) request.body = body;

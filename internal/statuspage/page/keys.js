@@ -57,7 +57,7 @@ const encodeKey = (text) => encodeURIComponent(text.toWellFormed ? text.toWellFo
 
 const zonePath = (zone, rest) => `zones/${encodeURIComponent(zone).replace(/^\.{1,2}$/, (d) => d.replaceAll('.', '%2E'))}${rest || ''}`;
 
-// Limits as bars.
+// Bars for limits.
 
 // capacity returns how many events fit into a full budget, by the text of its limit.
 function capacity(limit) {

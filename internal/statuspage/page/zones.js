@@ -277,9 +277,9 @@ const lists = [
 	}),
 	new KeyList('bans', 'bans', 5, {
 		field: 'bans',
-		cell: (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'set by hand' : 'after denials')],
+		cell: (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'by an operator' : 'by denials')],
 		actions: () => [['unban']],
-		none: () => (settingsOfChosen().some((z) => z.ban) ? 'Nobody is banned.' : 'This zone has no option ban.'),
+		none: () => (settingsOfChosen().some((z) => z.ban) ? 'No key is banned.' : 'This zone has no option ban.'),
 	}),
 	new KeyList('overrides', 'overrides', 5, {
 		field: 'overrides',

@@ -31,7 +31,8 @@ const explainTimeout = 10 * time.Second
 func (a *adminRequest) explain() (any, error) {
 	var q adminapi.Request
 	if err := decodeStrictly([]byte(a.body), &q); err != nil {
-		return nil, adminError(http.StatusBadRequest, `the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
+		return nil, adminError(http.StatusBadRequest,
+			`the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
 	}
 	if q.Denial != "" {
 		return a.explainDenial(q)
@@ -155,7 +156,8 @@ func newDescribedRequest(ctx context.Context, q *adminapi.Request, u *url.URL) (
 
 // checkHeaderField rejects a header field that no request can have.
 func checkHeaderField(name, value string) error {
-	if name == "" || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }) {
+	forbidden := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }
+	if name == "" || strings.ContainsFunc(name, forbidden) {
 		return fmt.Errorf("headers: %.100q is not the name of a header field: write for example X-Api-Key", name)
 	}
 	if strings.ContainsAny(value, "\r\n\x00") {

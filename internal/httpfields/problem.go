@@ -21,12 +21,14 @@ const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
 // QuotaExceeded returns the problem of a client with a budget that has no room for its request.
 func QuotaExceeded(status int, policies []string) Problem {
-	return Problem{Type: problemTypes + "quota-exceeded", Title: "The quota for such requests has been exceeded", Status: status, Policies: policies}
+	const title = "The quota for such requests has been exceeded"
+	return Problem{Type: problemTypes + "quota-exceeded", Title: title, Status: status, Policies: policies}
 }
 
 // AbnormalUsage returns the problem of a banned client.
 func AbnormalUsage(status int, policies []string) Problem {
-	return Problem{Type: problemTypes + "abnormal-usage-detected", Title: "Too many such requests have been denied", Status: status, Policies: policies}
+	const title = "Too many such requests have been denied"
+	return Problem{Type: problemTypes + "abnormal-usage-detected", Title: title, Status: status, Policies: policies}
 }
 
 // Plain returns a problem that has only the text of its status.

@@ -92,7 +92,8 @@ type endpoint struct {
 func newEndpoint(address string) (*endpoint, error) {
 	a, err := caddy.ParseNetworkAddress(address)
 	if err != nil || a.PortRangeSize() > 1 || a.IsFdNetwork() {
-		return nil, fmt.Errorf("--address %s is not the address of an admin endpoint (%v): write for example localhost:2019 or unix//run/caddy/admin.sock", address, err)
+		return nil, fmt.Errorf("--address %s is not the address of an admin endpoint (%v): "+
+			"write for example localhost:2019 or unix//run/caddy/admin.sock", address, err)
 	}
 	e := &endpoint{address: address, origin: "http://" + a.JoinHostPort(0)}
 	if a.IsUnixNetwork() {

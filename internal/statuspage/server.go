@@ -211,7 +211,8 @@ func (s *server) checkHost(r *http.Request) error {
 		host, port = strings.Trim(r.Host, "[]"), "80"
 	}
 	if !isLoopback(host) || port != s.port {
-		return fmt.Errorf("the host %q is not this page: write localhost:%s; with ssh use the same port on both sides, ssh -L %[2]s:localhost:%[2]s", r.Host, s.port)
+		return fmt.Errorf("the host %q is not this page: write localhost:%s; with ssh use the same port on both sides, "+
+			"ssh -L %[2]s:localhost:%[2]s", r.Host, s.port)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (x *explanation) run(ctx context.Context) error {
 		return adminError(http.StatusBadRequest, "url: its port: %w", err)
 	}
 	x.walk = &routeWalk{ctx: active, user: q.User, meet: x.meet}
-	if x.server, x.walk.server, err = findServer(app, u.Hostname(), port); err != nil {
+	if x.server, err = x.walk.findServer(app, u.Hostname(), port); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
@@ -90,7 +90,12 @@ func (x *explanation) run(ctx context.Context) error {
 	}
 	rw := &unsentResponse{header: make(http.Header)}
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), rw, x.walk.server)
-	if err := x.walk.run(rw, r); err != nil {
+	err = x.walk.run(rw, r)
+	switch {
+	case ctx.Err() != nil:
+		return adminError(http.StatusGatewayTimeout,
+			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, adminPath)
+	case err != nil:
 		x.walk.note("the request ends with an error: %v", err)
 	}
 	if q.User != "" && x.walk.users == 0 {
@@ -172,3 +177,7 @@ type unsentResponse struct{ header http.Header }
 func (u *unsentResponse) Header() http.Header         { return u.header }
 func (u *unsentResponse) Write(b []byte) (int, error) { return len(b), nil }
 func (u *unsentResponse) WriteHeader(int)             {}
+
+// Deadlines make no difference, but Caddy logs an error if it can't set them.
+func (u *unsentResponse) SetReadDeadline(time.Time) error  { return nil }
+func (u *unsentResponse) SetWriteDeadline(time.Time) error { return nil }

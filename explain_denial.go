@@ -73,7 +73,7 @@ func (x *explanation) explainRecord(ctx context.Context, h *Handler, record *den
 	x.view.Handlers = append(x.view.Handlers, adminapi.ExplainedHandler{Reached: true})
 	state := h.newRequestState(caddy.NewReplacer())
 	state.explained = true
-	e := &handlerExplanation{explanation: x, state: state, view: &x.view.Handlers[0]}
+	e := &handlerExplanation{explanation: x, state: state, handler: &x.view.Handlers[0]}
 	unknown, storeError := false, error(nil)
 	for range maxAttempts - 1 {
 		unknown = e.collectRecord(record)
@@ -85,15 +85,18 @@ func (x *explanation) explainRecord(ctx context.Context, h *Handler, record *den
 		}
 	}
 	next := 0
-	for i := range e.view.Zones {
-		v := &e.view.Zones[i]
+	for i := range e.handler.Zones {
+		v := &e.handler.Zones[i]
 		if next < len(state.entries) && state.entries[next].zone.name == v.Zone {
 			entry := &state.entries[next]
+			next++
+			if v.Applies == appliesUnlimited {
+				continue
+			}
 			v.Cost, v.Mode, v.Shadow = entry.Cost, entry.Mode.String(), entry.Shadow
 			if state.decided {
 				e.describeOutcome(entry, v)
 			}
-			next++
 		}
 	}
 	if storeError != nil {
@@ -111,7 +114,7 @@ func (x *explanation) explainRecord(ctx context.Context, h *Handler, record *den
 // collectRecord adds a view for each zone of the record, and an entry if the zone would limit the key.
 // It reports whether the present state of a key is unknown.
 func (e *handlerExplanation) collectRecord(record *denialRecord) (unknown bool) {
-	e.view.Zones = []adminapi.ExplainedZone{}
+	e.handler.Zones = []adminapi.ExplainedZone{}
 	e.state.beginCollecting(nil)
 	defer e.state.endCollecting()
 	for _, met := range record.zones {
@@ -135,7 +138,7 @@ func (e *handlerExplanation) collectRecord(record *denialRecord) (unknown bool) 
 		default:
 			e.addRecorded(z, met, &v)
 		}
-		e.view.Zones = append(e.view.Zones, v)
+		e.handler.Zones = append(e.handler.Zones, v)
 	}
 	return unknown
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -41,7 +42,7 @@ func (x *explanation) meet(h *Handler, rw http.ResponseWriter, r *http.Request, 
 	})
 	e := &handlerExplanation{
 		explanation: x, state: state, repl: repl,
-		view: &x.view.Handlers[len(x.view.Handlers)-1], applies: make([]string, len(h.zones)),
+		handler: &x.view.Handlers[len(x.view.Handlers)-1], applies: make([]string, len(h.zones)), added: make(map[*zone]int64),
 	}
 	if err := e.decide(r); err != nil {
 		return err
@@ -61,9 +62,10 @@ type handlerExplanation struct {
 	*explanation
 	state    *requestState
 	repl     *caddy.Replacer
-	view     *adminapi.ExplainedHandler
-	applies  []string   // how each zone applies; empty for zones that are not reached
-	slotless *zoneEntry // the request waits for a slot of this zone
+	handler  *adminapi.ExplainedHandler
+	applies  []string        // how each zone applies; empty for zones that are not reached
+	slotless *zoneEntry      // the request waits for a slot of this zone
+	added    map[*zone]int64 // to the cost in a zone: the charges of the handlers before
 }
 
 // decide decides the request as [Handler.ServeHTTP] does, and describes the decision.
@@ -141,6 +143,7 @@ func (e *handlerExplanation) peek(ctx context.Context) (err error) {
 		if before := e.charges[entry.charge()]; before > 0 {
 			e.walk.note("the request meets zone %s twice, so its cost counts twice", entry.zone.name)
 			entry.Cost += before
+			e.added[entry.zone] = before
 		}
 	}
 	if occupied := state.occupiedLine(); occupied != nil {
@@ -166,7 +169,7 @@ func (e *handlerExplanation) peek(ctx context.Context) (err error) {
 // conclude sets the verdict about the whole request, unless an earlier handler denies it. A denial
 // counts more than a delay, and a longer delay more than a shorter one.
 func (e *handlerExplanation) conclude(verdict string, decides adminapi.Decision) {
-	v := e.explanation.view
+	v := e.view
 	switch {
 	case v.Verdict == verdictDenied:
 	case verdict == verdictAllowed && v.Verdict == verdictDelayed:
@@ -209,7 +212,9 @@ func (e *handlerExplanation) concludeDecision() {
 			}
 		}
 	}
-	e.conclude(verdictAllowed, adminapi.Decision{})
+	if slices.ContainsFunc(e.handler.Zones, func(z adminapi.ExplainedZone) bool { return z.Applies == appliesYes }) {
+		e.conclude(verdictAllowed, adminapi.Decision{})
+	}
 }
 
 // delayingLimit returns the index of the limit that delays the request longest.
@@ -290,7 +295,7 @@ func (e *handlerExplanation) describeZones() {
 	}
 	for i, z := range e.state.handler.zones {
 		if e.applies[i] != "" {
-			e.view.Zones = append(e.view.Zones, e.describeZone(z, e.applies[i], entries[z]))
+			e.handler.Zones = append(e.handler.Zones, e.describeZone(z, e.applies[i], entries[z]))
 		}
 	}
 }
@@ -310,10 +315,10 @@ func (e *handlerExplanation) describeZone(z *zone, applies string, entry *zoneEn
 	if applies != appliesBan {
 		e.describePolicy(z, key, &v)
 	}
-	if entry == nil {
+	if entry == nil || applies == appliesUnlimited {
 		return v
 	}
-	v.Cost, v.Mode, v.Shadow = entry.Cost-e.charges[entry.charge()], entry.Mode.String(), entry.Shadow
+	v.Cost, v.Mode, v.Shadow = entry.Cost-e.added[z], entry.Mode.String(), entry.Shadow
 	if e.state.decided {
 		e.describeOutcome(entry, &v)
 	}

@@ -64,10 +64,10 @@ var rateLimitItem = regexp.MustCompile(`"([^"]*)";r=(\d+)`)
 // response.
 func TestExplainForesees(t *testing.T) {
 	t.Parallel()
-	t.Run("memory", func(t *testing.T) { testExplainForesees(t, "", 60) })
+	t.Run("memory", func(t *testing.T) { testExplainForesees(t, "", 20) })
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
-		testExplainForesees(t, fmt.Sprintf(`,"redis":{"address":[%q],"timeout":"30s"}`, server.Addr), 15)
+		testExplainForesees(t, fmt.Sprintf(`,"redis":{"address":[%q],"timeout":"30s"}`, server.Addr), 6)
 	})
 }
 

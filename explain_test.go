@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -282,6 +283,29 @@ func TestExplainRoutes(t *testing.T) {
 	x = c.explain(t, adminapi.Request{URL: "http://" + c.site + "/mapped/x", ClientIP: "2001:db8::1", User: "bob"})
 	if *ofZone(t, x, "client").Key.Key != "2001:db8::1" || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "user has no effect") {
 		t.Errorf("an address: %+v", x)
+	}
+}
+
+// A server without a port is found if no other listens on the port of the URL.
+func TestExplainUnixSocket(t *testing.T) {
+	t.Parallel()
+	zone := func(name string) string {
+		return "\troute {\n\t\trate_limit {\n\t\t\tzone " + name + " {\n\t\t\t\tgcra 5 1h\n\t\t\t}\n\t\t}\n\t\trespond ok\n\t}\n"
+	}
+	socket := "unix/" + filepath.Join(t.TempDir(), "s")
+	config := "{\n\tadmin {$ADMIN}\n}\n{$SITE} {\n\trespond /ready ok\n" + zone("port") + "}\nhttp://behind.example {\n\tbind " + socket + "\n" + zone("socket") + "}\n"
+	c := startCaddy(t, site("zone api {\n gcra 1 1h\n}"))
+	c.loops = 3 // with the server at the socket
+	c.reload(t, config)
+	for _, test := range []struct{ url, zone, note string }{
+		{"http://" + c.site + "/", "port", ""},
+		{"https://behind.example/", "socket", "is assumed to come to server"},
+		{"http://behind.example:77/", "socket", "no server listens on port 77"},
+	} {
+		x := c.explain(t, adminapi.Request{URL: test.url})
+		if names := strings.Join(zonesOf(x), " "); names != test.zone || !strings.Contains(fmt.Sprint(x.Notes), test.note) || test.note == "" && x.Notes != nil {
+			t.Errorf("%s: zones %q and notes %q, want %q and %q", test.url, names, x.Notes, test.zone, test.note)
+		}
 	}
 }
 

@@ -84,6 +84,13 @@ zone settles {
 		match status 401
 	}
 }
+zone freed {
+	match query zone=freed
+	key {query.key}
+	fixed_window 5 1h
+	runtime_overrides
+	override vip unlimited
+}
 zone partly {
 	match query zone=partly
 	key {query.key}
@@ -180,6 +187,9 @@ func TestExplainVerdicts(t *testing.T) {
 			c.get(t, "/?zone=delays&key=a").want(t, 200)
 		}
 		want("/?zone=delays&key=a", "delayed by delays limit gcra 2 1h 0.5h; delays yes delayed 0")
+		want("/?zone=freed&key=vip", "unlimited; freed unlimited ")
+		c.operate(t, 204, "PUT", "zones/freed/override?key=vip", `{"limits":["gcra 7 1h"]}`)
+		want("/?zone=freed&key=vip", "allowed; freed yes allowed 7")
 		want("/?zone=partly&key=a", "allowed; partly yes allowed 5")
 		want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles settles, so the true cost of the request is known only after the response")
 		for _, status := range []int{200, 429} {
@@ -215,7 +225,7 @@ func TestExplainChangesNothing(t *testing.T) {
 	eachExplainedStore(t, func(t *testing.T, use string, servers []*redistest.Server) {
 		c := startCaddy(t, site(explainedZones+use))
 		paths := []string{"/?zone=none&key=a"}
-		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "partly"} {
+		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "freed", "partly"} {
 			paths = append(paths, "/?key=a&zone="+zone)
 		}
 		for _, path := range paths { // none is denied, because further denials are logged later
@@ -270,8 +280,8 @@ func TestExplainChangesNothing(t *testing.T) {
 			return all
 		}
 		before, logged := state(), messages()
-		for n := range 600 {
-			x := c.explainPath(t, paths[n%len(paths)]+fmt.Sprintf("&cost=%d", n%4))
+		for n := range 8 * len(paths) { // each path twice with each cost
+			x := c.explainPath(t, paths[n%len(paths)]+fmt.Sprintf("&cost=%d", n/len(paths)%4))
 			if len(x.Handlers) != 1 {
 				t.Fatalf("%+v", x)
 			}
@@ -363,6 +373,49 @@ func TestExplainWhileReloading(t *testing.T) {
 		}
 		c.settle(t)
 	})
+}
+
+// A request in whose routes two handlers have the same zone meets its budget twice.
+func TestExplainZoneTwice(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, `{
+	admin {$ADMIN}
+	rate_limit {
+		zone both {
+			key {query.key}
+			cost {query.cost}
+			fixed_window 5 1h
+		}
+	}
+}
+{$SITE} {
+	respond /ready ok
+	route {
+		rate_limit both
+		rate_limit both
+		respond ok
+	}
+}
+`)
+	for _, test := range []struct {
+		cost, verdict string
+		remaining     int64
+	}{{"2", "allowed", 5}, {"3", "denied", 5}} {
+		x := c.explain(t, adminapi.Request{URL: "http://" + c.site + "/?key=k&cost=" + test.cost})
+		if x.Verdict != test.verdict || len(x.Handlers) != 2 || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "meets zone both twice") {
+			t.Fatalf("cost %s: %+v", test.cost, x)
+		}
+		for i, h := range x.Handlers {
+			if z := h.Zones[0]; !h.Reached || fmt.Sprint(z.Cost) != test.cost || z.Limits[0].Remaining != test.remaining {
+				t.Errorf("cost %s, handler %d: %+v", test.cost, i, h)
+			}
+		}
+	}
+	for i, status := range []int{200, 429} {
+		if r, err := c.do("GET", "http://"+c.site+"/?key=k&cost="+fmt.Sprint(i+2), ""); err != nil || r.StatusCode != status {
+			t.Errorf("cost %d: %v %d", i+2, err, r.StatusCode)
+		}
+	}
 }
 
 // BenchmarkExplain measures an explanation of a request that meets one zone in memory. The log of

@@ -22,7 +22,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	var storeError error
 	for attempt := range maxAttempts {
 		err := state.collect(r, repl, attempt)
-		state.collecting = nil
 		state.closeAfterLateBody(w, r)
 		if err != nil {
 			return h.handleCollectError(w, r, state, err)

@@ -81,12 +81,12 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 // again if the store knows other overrides than this instance; attempt counts the calls from 0.
 func (state *requestState) collect(r *http.Request, repl *caddy.Replacer, attempt int) error {
 	state.beginCollecting(r)
+	defer state.endCollecting()
 	for i := range state.handler.zones {
 		if _, err := state.collectZone(i, r, repl, attempt); err != nil {
 			return err
 		}
 	}
-	state.endCollecting()
 	return nil
 }
 
@@ -174,11 +174,13 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 	if err := state.checkBody(z, key); err != nil {
 		return appliesYes, err
 	}
+	applies = appliesYes
 	switch {
 	case !limits.unlimited:
 	case request.Slots != nil || request.Ban != nil: // they apply without limits, too
 	case z.mayHaveRuntimeOverride(key): // the store may know a run-time override with limits
 		request.Shadow = true // an unlimited key passes also while the store fails
+		applies = appliesUnlimited
 	default:
 		if attempt == 0 {
 			state.countOutcome(z, outcomeOverridden)
@@ -186,7 +188,7 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 		return appliesUnlimited, nil
 	}
 	state.add(zoneEntry{zone: z, limitSet: limits, alternative: key.alternative, factor: factor}, request)
-	return appliesYes, nil
+	return applies, nil
 }
 
 // requestFor returns the store request of a key with these limits, apart from its cost.

@@ -186,35 +186,57 @@ func hasSet(handler caddyhttp.MiddlewareHandler, field string) bool {
 	return v.IsValid() && !v.IsZero()
 }
 
-// findServer returns the server that listens on a port, and its name. If several do, an address with
-// the host decides.
-func findServer(app *caddyhttp.App, host string, port uint) (name string, server *caddyhttp.Server, err error) {
-	var found string
-	best, listeners := -1, []string{}
+// findServer finds the server that listens on a port, and returns its name. If several do, an address
+// with the host decides. If none does, a proxy may send the request to a server without a port.
+func (w *routeWalk) findServer(app *caddyhttp.App, host string, port uint) (name string, err error) {
+	var best addressMatch
+	var found, at string
+	var listeners []string
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		listeners = append(listeners, fmt.Sprintf("%s on %s", name, strings.Join(app.Servers[name].Listen, " and ")))
 		for _, listen := range app.Servers[name].Listen {
-			address, err := caddy.ParseNetworkAddress(listen)
-			if err != nil || address.IsUnixNetwork() || port < address.StartPort || port > address.EndPort {
-				continue
-			}
-			score := 0
-			switch {
-			case strings.EqualFold(address.Host, host):
-				score = 2
-			case address.Host == "" || net.ParseIP(address.Host).IsUnspecified():
-				score = 1
-			}
-			if score > best {
-				found, best = name, score
+			if match := matchAddress(listen, host, port); match > best {
+				best, found, at = match, name, listen
 			}
 		}
 	}
-	if best < 0 {
-		return "", nil, adminError(http.StatusNotFound, "no server listens on port %d: write a URL with the port of a server in it, there is %s",
+	switch best {
+	case noAddress:
+		return "", adminError(http.StatusNotFound, "no server listens on port %d: write a URL with the port of a server in it, there is %s",
 			port, cmp.Or(strings.Join(listeners, ", "), "none"))
+	case portlessAddress:
+		w.note("no server listens on port %d: the request is assumed to come to server %s at %s", port, found, at)
 	}
-	return found, app.Servers[found], nil
+	w.server = app.Servers[found]
+	return found, nil
+}
+
+// addressMatch says how well the address of a server matches a URL.
+type addressMatch uint8
+
+const (
+	noAddress       addressMatch = iota
+	portlessAddress              // a unix socket, or a socket that another process has opened
+	otherHost
+	anyHost
+	sameHost
+)
+
+func matchAddress(listen, host string, port uint) addressMatch {
+	address, err := caddy.ParseNetworkAddress(listen)
+	switch {
+	case err != nil:
+		return noAddress
+	case address.IsUnixNetwork() || address.IsFdNetwork():
+		return portlessAddress
+	case port < address.StartPort || port > address.EndPort:
+		return noAddress
+	case strings.EqualFold(address.Host, host):
+		return sameHost
+	case address.Host == "" || net.ParseIP(address.Host).IsUnspecified():
+		return anyHost
+	}
+	return otherHost
 }
 
 // portOf returns the port of a URL's host, or the default port of its scheme.

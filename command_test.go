@@ -338,7 +338,7 @@ func TestCommandExplain(t *testing.T) {
 			ID string `json:"denial"`
 		}
 		for range 3 {
-			r := c.get(t, "/", "Key", "k")
+			r := c.get(t, "/%C2%9B2J", "Key", "k") // a control character of terminals
 			_ = json.Unmarshal([]byte(r.body), &denied)
 		}
 		other := "http://" + c.site + "/"
@@ -370,6 +370,10 @@ func TestCommandExplain(t *testing.T) {
 			!strings.Contains(r.out, "\nNow: denied by zone api") {
 			t.Errorf("it prints\n%s", r.out)
 		}
+		scripted = c.rateLimit(t, "explain", "--denial", denied.ID, "--json").fails(t, 3)
+		if !strings.Contains(scripted.out, `"path":"/\u009b2J"`) {
+			t.Errorf("it prints %q", scripted.out)
+		}
 		unknowing := startCaddy(t, commandSite(use))
 		r = c.rateLimit(t, "explain", "--denial", denied.ID, "--address", unknowing.admin, "--address", c.admin).fails(t, 3)
 		if !strings.HasPrefix(r.out, "Caddy at "+c.admin+":\nThen, at ") || r.err != "" {
@@ -377,4 +381,16 @@ func TestCommandExplain(t *testing.T) {
 		}
 		c.rateLimit(t, "explain", "--denial", "nonesuch").fails(t, 1, `the denial ID "nonesuch" is unknown here`)
 	})
+}
+
+// A command reads only a part of an answer that has no end.
+func TestCommandLongAnswer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "long"), `"`, 0o600)
+	if err := os.Truncate(filepath.Join(dir, "long"), 65<<20); err != nil { // of zero bytes
+		t.Fatal(err)
+	}
+	c := startCaddy(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond /ready ok\nroot "+dir+"\nrewrite /rate_limit/* /long\nfile_server\n")
+	c.rateLimit(t, "status", "--address", c.site).fails(t, 1, "the answer of "+c.site+" is longer than 67108864 bytes: is it the admin endpoint of Caddy?")
 }

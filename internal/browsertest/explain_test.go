@@ -40,7 +40,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("the bar of a used-up limit is %s full", width)
 		}
 
-		r, _ := http.NewRequest(http.MethodGet, "http://"+c.site+"/a", nil)
+		r, _ := http.NewRequest(http.MethodGet, "http://"+c.site+"/a%E2%80%AEgnp.exe", nil)
 		r.Header.Set("X-Api-Key", "alice")
 		response, err := client.Do(r)
 		must(t, err)
@@ -50,7 +50,7 @@ func TestExplain(t *testing.T) {
 		p.fill("#explain-denial", problem.Denial)
 		p.click("#explain-send")
 		p.wait("document.querySelector('#explanation .then')")
-		if got := p.text("#explanation .then"); !strings.Contains(got, "GET "+strings.Split(c.site, ":")[0]) || !strings.Contains(got, "was denied") {
+		if got := p.text("#explanation .then"); !strings.Contains(got, "GET "+strings.Split(c.site, ":")[0]) || !strings.Contains(got, "/aU+202Egnp.exe") || !strings.Contains(got, "was denied") {
 			t.Errorf("explained as %q", got)
 		}
 		p.fill("#explain-denial", "no-such-denial")

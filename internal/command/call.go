@@ -181,7 +181,7 @@ func (c *call) jsonDocument(answers []answer) string {
 		if answers[0].err != nil {
 			return ""
 		}
-		return string(bytes.TrimSpace(answers[0].body)) + "\n"
+		return printableJSON(string(bytes.TrimSpace(answers[0].body))) + "\n"
 	}
 	o := object{}
 	for _, a := range answers {
@@ -191,7 +191,7 @@ func (c *call) jsonDocument(answers []answer) string {
 			o = append(o, field{string(a.from), a.body})
 		}
 	}
-	return string(compactJSON(o)) + "\n"
+	return printableJSON(string(compactJSON(o))) + "\n"
 }
 
 // show prints the bodies of answers, and returns the errors of instances that failed.

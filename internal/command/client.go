@@ -25,6 +25,9 @@ type instance string
 // timeout of Redis at the latest.
 const patience = 10 * time.Second
 
+// maxAnswer is how many bytes of an answer a command reads.
+const maxAnswer = 64 << 20
+
 // unreachableError means that no admin endpoint answers.
 type unreachableError struct {
 	instance instance
@@ -85,10 +88,12 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 			return
 		}
 		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 		switch {
 		case err != nil:
 			err = &unreachableError{i, err.Error()}
+		case len(text) > maxAnswer:
+			err = fmt.Errorf("the answer of %s is longer than %d bytes: is it the admin endpoint of Caddy?", i, maxAnswer)
 		case len(text) > 0 && !json.Valid(text):
 			err = &answerError{i, response.StatusCode, ""}
 		}

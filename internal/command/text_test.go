@@ -1,8 +1,11 @@
 package command
 
 import (
+	"encoding/json"
+	"errors"
 	"net/url"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode"
@@ -46,6 +49,25 @@ func TestQuoteKey(t *testing.T) {
 	for key, want := range hostileKeys {
 		if got := quoteKey(key); got != want {
 			t.Errorf("%q is shown as %s, want %s", key, got, want)
+		}
+	}
+}
+
+// Documents for scripts are safe on a terminal, too, and mean the same.
+func TestPrintableJSON(t *testing.T) {
+	for document, want := range map[string]string{
+		"{\n\t\"a\": \"é 世 \\u001b\"\n}":                        "{\n\t\"a\": \"é 世 \\u001b\"\n}",
+		"\"\u009b31m \x7f\"":                                    `"\u009b31m \u007f"`,
+		"\"\u202egnp.exe no\u00a0break \U000e0041 \U0001f600\"": `"\u202egnp.exe no\u00a0break \udb40\udc41 ` + "\U0001f600\"",
+		"\"\xff\"": "\"\ufffd\"",
+	} {
+		got := printableJSON(document)
+		if got != want {
+			t.Errorf("%q is printed as %q, want %q", document, got, want)
+		}
+		var before, after any
+		if err := errors.Join(json.Unmarshal([]byte(document), &before), json.Unmarshal([]byte(got), &after)); err != nil || !reflect.DeepEqual(before, after) {
+			t.Errorf("%q means %q, not %q (%v)", got, after, before, err)
 		}
 	}
 }

@@ -43,7 +43,7 @@ function explanation(x) {
 	if (x.denied) {
 		const d = x.denied;
 		const what = [`${d.method} ${d.host || ''}${d.path || ''}`, d.client_ip ? `from ${d.client_ip}` : ''].join(' ').trim();
-		parts.push(element('div', { class: 'then' }, element('p', {}, `At ${formatInstant(new Date(d.at))}: `, element('code', {}, what), d.shadow ? ' would have been denied (shadow mode).' : ' was denied.'), decision(d, new Date(d.at))));
+		parts.push(element('div', { class: 'then' }, element('p', {}, `At ${formatInstant(new Date(d.at))}: `, element('code', {}, ...keyText(what)), d.shadow ? ' would have been denied (shadow mode).' : ' was denied.'), decision(d, new Date(d.at))));
 	}
 	for (const note of x.notes || []) parts.push(element('p', { class: 'note' }, note));
 	for (const handler of x.handlers || []) {

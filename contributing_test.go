@@ -56,6 +56,19 @@ func TestContributing(t *testing.T) {
 			wantPlaces(t, options, option, `(?i)\b(`+option+`|`+strings.ReplaceAll(option, "_", "")+`)\b`) // or the name of the field in Go
 		}
 	}
+	endpoints := placesToTouch(t, "Add an endpoint of the admin API")
+	if len(endpoints) < 7 {
+		t.Fatalf("only these places found: %q", endpoints)
+	}
+	for _, r := range adminResources {
+		words := slices.DeleteFunc(strings.Split(r.form, "/"), func(part string) bool { return strings.HasPrefix(part, "{") })
+		name := words[len(words)-1]
+		for _, place := range endpoints {
+			if place != "admin_lists.go" && place != "SECURITY.md" && place != "internal/adminapi/adminapi.go" { // not about each endpoint
+				wantPlaces(t, []string{place}, name, `\b`+name+`\b`)
+			}
+		}
+	}
 	var fields []string
 	for _, s := range zoneSettings() {
 		field := s.name

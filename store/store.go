@@ -91,7 +91,8 @@ func NewLimit(zone, variant string, l *algorithms.Limit) Limit {
 func SlotsID(zone, variant string) string { return idOf(zone, formatVersion+"c", variant) }
 
 // BanID returns the ID of the ban of a zone. Each variant has a separate ban. A variant can be
-// empty.
+// empty. The ID has no format version, because no upgrade may free the banned. So a new version must
+// read the bans of the one before.
 func BanID(zone, variant string) string { return idOf(zone, "b", variant) }
 
 // OverrideID returns the ID of the run-time overrides of a zone.

@@ -1,0 +1,91 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A page reads a bounded part of the keys in Redis, and no command reads more than maxScanCount of them.
+func TestListIsBounded(t *testing.T) {
+	t.Parallel()
+	ctx, server := context.Background(), redistest.Start(t)
+	s, err := New(Options{Address: server.Addr, Timeout: 30 * time.Second}, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	const others = maxScanned + maxScanned/4
+	fill := fmt.Sprintf("for i = 1, %d do redis.call('SET', 'other' .. i, '') end return 1", others)
+	if err := server.Client.Eval(ctx, fill, nil).Err(); err != nil {
+		t.Fatal(err)
+	}
+	ban := &store.Ban{ID: store.BanID("z", ""), Ban: &algorithms.Ban{After: 1, Window: 1, Duration: 3_600_000_000, Max: 3_600_000_000}}
+	if err := s.Change(ctx, store.Change{Zone: "z", Key: "k", Ban: []*store.Ban{ban}, BanFor: 3_600_000_000}); err != nil {
+		t.Fatal(err)
+	}
+	scans := func() (calls int) {
+		t.Helper()
+		stats, err := server.Client.Info(ctx, "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := regexp.MustCompile(`cmdstat_scan:calls=(\d+)`).FindStringSubmatch(stats); m != nil {
+			calls, _ = strconv.Atoi(m[1])
+		}
+		return calls
+	}
+	pages, found := 0, 0
+	for l := (store.Listing{Zone: "z", Kind: store.Bans, Limit: 1000}); ; pages++ {
+		before := scans()
+		page, err := s.List(ctx, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if calls := scans() - before; calls > maxScanned/maxScanCount+1 {
+			t.Errorf("page %d took %d commands", pages+1, calls)
+		}
+		found += len(page.Entries)
+		if l.Cursor = page.Next; l.Cursor == "" {
+			break
+		}
+	}
+	if pages < others/maxScanned || found != 1 {
+		t.Errorf("%d bans on %d pages and one", found, pages)
+	}
+	if total := scans(); total < others/maxScanCount {
+		t.Errorf("%d commands read %d keys", total, others)
+	}
+}
+
+// A cursor of a cluster is of these nodes only.
+func TestClusterCursor(t *testing.T) {
+	nodes := func(addresses ...string) (nodes []*node) {
+		for _, address := range addresses {
+			nodes = append(nodes, &node{Store: &Store{options: Options{Address: address}}})
+		}
+		return nodes
+	}
+	three := nodes("a:1", "b:1", "c:1")
+	text := clusterCursor(three, 2, 1<<63)
+	if number, cursor, err := parseClusterCursor(text, three); err != nil || number != 2 || cursor != 1<<63 {
+		t.Errorf("%s: %d %d %v", text, number, cursor, err)
+	}
+	for _, others := range [][]*node{nodes("a:1", "b:1"), nodes("a:1", "b:1", "d:1"), nodes("a:1", "b:1", "c:1", "d:1"), nodes("a:1", "b:11", "c:1")} {
+		if _, _, err := parseClusterCursor(text, others); err != store.ErrCursor {
+			t.Errorf("%s is a cursor of other nodes: %v", text, err)
+		}
+	}
+	for _, wrong := range []string{text + "0", "0" + text, text + " ", clusterCursor(three, 3, 0), "x", "-"} {
+		if _, _, err := parseClusterCursor(wrong, three); err != store.ErrCursor {
+			t.Errorf("%q is a cursor: %v", wrong, err)
+		}
+	}
+}

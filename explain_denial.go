@@ -120,7 +120,7 @@ func (e *handlerExplanation) collectRecord(record *denialRecord) (unknown bool) 
 	for _, met := range record.zones {
 		z := e.state.handler.zoneNamed(met.zone)
 		if z == nil || met.alternative >= len(z.keys) {
-			e.walk.note("zone %s has changed since, and is left out", met.zone)
+			e.walk.note("zone %s has changed since the denial, and is left out", met.zone)
 			continue
 		}
 		shown := met.key.view()
@@ -131,7 +131,7 @@ func (e *handlerExplanation) collectRecord(record *denialRecord) (unknown bool) 
 		switch {
 		case met.key.hashed || met.key.cut:
 			unknown = true
-			e.walk.note("only the hash or the beginning of the key in zone %s is known, so its present state is not", z.name)
+			e.walk.note("only the hash or the beginning of the key in zone %s is known, so the present state of the key is unknown", z.name)
 		case met.factor == 0:
 			v.Applies = appliesBan
 			e.addBanLookup(z, met)

@@ -190,7 +190,7 @@ func isLonger(span, than *float64) bool {
 func (e *handlerExplanation) concludeDecision() {
 	state := e.state
 	if e.slotless != nil {
-		e.walk.note("zone %s delays the request until a slot is free, at most %v; limits decide then",
+		e.walk.note("zone %s delays the request until a slot is free, for at most %v; then the limits decide",
 			e.slotless.zone.name, e.slotless.zone.delay.longestDelay())
 		e.conclude(verdictDelayed, e.slotless.decisionView(reasonConcurrency, 0, nil))
 		return
@@ -372,6 +372,6 @@ func (e *handlerExplanation) describeOutcome(entry *zoneEntry, v *adminapi.Expla
 		v.Ban = &adminapi.ExplainedBan{Ban: ban, Begins: o.Ban.Began}
 	}
 	if entry.settles() {
-		e.walk.note("zone %s settles, so the true cost of the request is known only after the response", entry.zone.name)
+		e.walk.note("zone %s has settle, so the true cost of the request is known only after the response", entry.zone.name)
 	}
 }

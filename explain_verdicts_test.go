@@ -191,7 +191,7 @@ func TestExplainVerdicts(t *testing.T) {
 		c.operate(t, 204, "PUT", "zones/freed/override?key=vip", `{"limits":["gcra 7 1h"]}`)
 		want("/?zone=freed&key=vip", "allowed; freed yes allowed 7")
 		want("/?zone=partly&key=a", "allowed; partly yes allowed 5")
-		want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles settles, so the true cost of the request is known only after the response")
+		want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles has settle, so the true cost of the request is known only after the response")
 		for _, status := range []int{200, 429} {
 			c.get(t, "/?zone=handler&key=c").want(t, status)
 		}
@@ -203,7 +203,7 @@ func TestExplainVerdicts(t *testing.T) {
 		g.wait(t, 2)
 		want("/?zone=slots&key=a", "denied by slots concurrency concurrency 1 0.0h; slots yes denied")
 		want("/?zone=waits&key=b", "allowed; waits yes allowed")
-		want("/?zone=waits&key=a", "delayed by waits concurrency concurrency 1; waits yes delayed; zone waits delays the request until a slot is free, at most 20m0s; limits decide then")
+		want("/?zone=waits&key=a", "delayed by waits concurrency concurrency 1; waits yes delayed; zone waits delays the request until a slot is free, for at most 20m0s; then the limits decide")
 		g.pass <- struct{}{}
 		g.pass <- struct{}{}
 		g.wait(t, 0)

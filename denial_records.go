@@ -147,8 +147,9 @@ func (r *denialRecords) lookUp(id string) (*denialRecord, error) {
 	if record := r.byID[proper]; record != nil {
 		return record, nil
 	}
-	return nil, adminError(http.StatusNotFound, "the denial ID %.64q is unknown here: another instance denied the request, the denial is older than ten minutes, "+
-		"or newer denials took its place; ask the instance that denied the request, or describe the request with url", id)
+	return nil, adminError(http.StatusNotFound, "the denial ID %.64q is unknown here: another instance denied the request, "+
+		"the denial is older than ten minutes, or newer denials took its place; "+
+		"ask the instance that denied the request, or describe the request with url", id)
 }
 
 // newDenialID returns a new denial ID. Nobody can guess it. It has no letters that look like digits.

@@ -58,7 +58,7 @@ func init() {
 // `{http.rate_limit.exceeded.remaining}` | How many events of cost 1 could be taken now from this limit; empty for a ban
 // `{http.rate_limit.exceeded.retry_after}` | Seconds as in Retry-After, with jitter; empty if no wait helps
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
-// `{http.rate_limit.exceeded.id}` | The denial ID, by which operators find the denial; empty while more than 1000 keys are denied in a second
+// `{http.rate_limit.exceeded.id}` | The denial ID, for operators; empty while more than 1000 keys are denied in a second
 //
 // These placeholders have values of the request's body. They work in key, plan, cost and factor of a
 // zone:

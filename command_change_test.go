@@ -29,6 +29,11 @@ func TestCommandChanges(t *testing.T) {
 			one.get(t, "/", "Key", "k")
 		}
 		felt("k", 429)
+		one.rateLimit(t, "key", "api", "k").succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
+			"token_bucket 2 1h          0       ")
+		if key := decodes[adminapi.Key](t, one.rateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
+			t.Errorf("%+v", key)
+		}
 
 		one.rateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").succeeds(t, "Zone api, key k: token_bucket 1000 1h\n")
 		felt("k", 200)
@@ -47,11 +52,15 @@ func TestCommandChanges(t *testing.T) {
 		one.rateLimit(t, "override", "api", "k", "--remove").succeeds(t, "Zone api, key k: no override\n")
 		one.rateLimit(t, "override", "api", "vip", "--remove").succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
 		felt("k", 429)
+		one.rateLimit(t, "override", "api", "k", "--remove").succeeds(t, "Zone api, key k: had no override\n")
+		one.rateLimit(t, "unban", "api", "k").succeeds(t, "Zone api, key k: was not banned; token_bucket 2 1h has nothing left for ")
 
 		one.rateLimit(t, "reset", "api", "k").succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
+		one.rateLimit(t, "reset", "api", "misspelled").succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
 		felt("k", 200)
 
 		one.rateLimit(t, "ban", "api", "vip").succeeds(t, "Zone api, key vip: banned for 1h, until ")
+		one.rateLimit(t, "key", "api", "vip").succeeds(t, "Zone api, key vip\nBanned for 1h, until ", "\nOverride of the configuration: unlimited\n")
 		felt("vip", 429)
 		one.rateLimit(t, "ban", "api", "fresh", "--for", "30m").succeeds(t, "Zone api, key fresh: banned for 30m, until ")
 		one.rateLimit(t, "bans").succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")

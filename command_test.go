@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,6 +197,10 @@ func TestCommandErrors(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, commandSite(""))
 	gone := "127.0.0.1:" + redistest.FreePort(t)
+	_, port, _ := strings.Cut(c.admin, ":")
+	another := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer another.Close()
+	silent := another.Listener.Addr().String()
 	for _, test := range []struct {
 		args string
 		code int
@@ -217,7 +223,18 @@ func TestCommandErrors(t *testing.T) {
 		{"explain https://a/ --denial x", 2, "--denial stands for a whole request"},
 		{"explain https://a/ -H nothing", 2, `--header "nothing" is not a header field: write for example 'X-Api-Key: customer-7'`},
 		{"top aip", 1, "there is no zone aip at " + c.admin + ": did you mean api? Its zones: api, login"},
-		{"top nowhere-near", 1, ": Its zones: api, login"},
+		{"override api k token_bukket 1 1s", 1, `the limit "token_bukket 1 1s": unknown algorithm "token_bukket": write unlimited, or one of fixed_window`},
+		{"override api k gcra 5", 1, `write for example gcra 10 1s` + "\n"},
+		{"ban login 2001:db8::7", 1, "write 2001:db8::/64\n"},
+		{"ban api -x", 2, "in -x: write -- before a key that begins with a dash"},
+		{"ban api k -for 1h", 2, "in -for: write --for\n"},
+		{"status --address 2019", 2, `"2019" is not the address of an admin endpoint: write for example localhost:2019` + "\n"},
+		{"status --address caddy-1", 2, "write for example caddy-1:2019\n"},
+		{"status --address http://caddy-1:2019/", 2, "write for example caddy-1:2019\n"},
+		{"status --address :" + port, 1, "write --address localhost:" + port},
+		{"status --address " + silent, 1, "answers with status 200: is it the admin endpoint of Caddy?"},
+		{"ban api k --address " + silent, 1, "answers with status 200"},
+		{"top nowhere-near", 1, ": its zones: api, login"},
 		{"status --address " + gone, 1, "no Caddy answers at " + gone + " (dial tcp " + gone + ": connect: connection refused): start Caddy"},
 		{"status --address localhost:1-5", 2, `"localhost:1-5" is not the address of an admin endpoint: write for example localhost:2019`},
 		{"status --address " + c.site, 1, "is it the admin endpoint of Caddy?"},
@@ -229,6 +246,10 @@ func TestCommandErrors(t *testing.T) {
 			t.Errorf("%s: it prints %q besides the error", test.args, r.out)
 		}
 	}
+	c.rateLimit(t, "ban", "", "k").fails(t, 2, "the name of the zone is empty: write caddy rate-limit ban <zone> <key>")
+	c.rateLimit(t, "top", "").fails(t, 2, "the name of the zone is empty")
+	writeFile(t, filepath.Join(filepath.Dir(c.file), "off.caddyfile"), "{\n\tadmin off\n}\n", 0o600)
+	c.rateLimit(t, "status", "--config", "off.caddyfile").fails(t, 1, "the configuration in off.caddyfile has no admin endpoint: remove admin off")
 	c.rateLimit(t).succeeds(t, "Available Commands:", "status", "Exit codes:")
 }
 
@@ -301,7 +322,11 @@ func TestCommandCompletion(t *testing.T) {
 	for _, test := range []struct {
 		args, want []string
 	}{
-		{[]string{"ban", ""}, []string{"api", "login"}},
+		{[]string{"ban", ""}, []string{"api"}}, // login has no bans
+		{[]string{"override", ""}, []string{"api"}},
+		{[]string{"reset", ""}, []string{"api", "login"}},
+		{[]string{"ban", "api", "k", "--for", ""}, nil},
+		{[]string{"key", "api", ""}, []string{"customer-7"}},
 		{[]string{"top", ""}, []string{"api", "login"}},
 		{[]string{"top", "api", ""}, nil},
 		{[]string{"reset", "api", ""}, []string{"customer-7"}},
@@ -367,6 +392,7 @@ func TestCommandExplain(t *testing.T) {
 		}
 		r = c.rateLimit(t, "explain", "--denial", denied.ID).fails(t, 3)
 		if !strings.HasPrefix(r.out, "Then, at ") || !strings.Contains(r.out, ": denied by zone api: token_bucket 2 1h, again in ") ||
+			!strings.Contains(r.out, "\n\nGET "+c.site+"/ from 127.0.0.1\n\nZONE") ||
 			!strings.Contains(r.out, "\nNow: denied by zone api") {
 			t.Errorf("it prints\n%s", r.out)
 		}

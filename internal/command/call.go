@@ -214,8 +214,8 @@ type place struct {
 }
 
 // places returns all zones of all instances for which has is true, or only one zone if it is given.
-// With owners, the zones of one Redis are only in the first place that has them, because all
-// instances have the same budgets, overrides and bans there. failed has the errors of instances that
+// With owners, the zones of one Redis are only in one place that has them, because all instances have
+// the same budgets, overrides and bans there. It is the first instance for which Redis works. failed has the errors of instances that
 // could not be asked.
 func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (places []place, failed error) {
 	if zone != "" && len(c.instances) == 1 {
@@ -228,15 +228,14 @@ func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (p
 		return i.getZones()
 	})
 	lists, err := decode[[]adminapi.Zone](answers)
-	known := make(map[[2]string]bool) // by name and Redis
+	owner := redisOwners(lists)
 	for _, list := range lists {
 		p := place{instance: list.from}
 		for _, z := range list.body {
-			id := [2]string{z.Name, z.Store}
-			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || owners && known[id] {
+			elsewhere := owners && z.Store != "memory" && owner[redisZone{z.Name, z.Store}] != list.from
+			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || elsewhere {
 				continue
 			}
-			known[id] = z.Store != "memory"
 			p.zones = append(p.zones, z.Name)
 		}
 		if len(p.zones) > 0 {
@@ -246,16 +245,21 @@ func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (p
 	return places, errors.Join(err, failures(answers))
 }
 
+func instancesOf(places []place) (instances []instance) {
+	for _, p := range places {
+		instances = append(instances, p.instance)
+	}
+	return instances
+}
+
 // askPlaces asks for a body for each zone of each place. For people, and if no zone is given, the bodies
 // of a place are in an object by zone. For scripts the body of a given zone is as in the admin API.
 func (c *call) askPlaces(zone string, places []place, get func(i instance, zone string) (json.RawMessage, error)) []answer {
 	zones := make(map[instance][]string)
-	var instances []instance
 	for _, p := range places {
 		zones[p.instance] = p.zones
-		instances = append(instances, p.instance)
 	}
-	return ask(instances, func(i instance) (json.RawMessage, error) {
+	return ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
 		o := object{}
 		for _, z := range zones[i] {
 			body, err := get(i, z)
@@ -269,4 +273,30 @@ func (c *call) askPlaces(zone string, places []place, get func(i instance, zone 
 		}
 		return compactJSON(o), nil
 	})
+}
+
+// redisOwners returns the instance to ask about each zone of each Redis: the first one for which Redis
+// works, or for which most of it works.
+func redisOwners(lists []decoded[[]adminapi.Zone]) map[redisZone]instance {
+	owners, least := make(map[redisZone]instance), make(map[redisZone]int)
+	for _, list := range lists {
+		for _, z := range list.body {
+			id := redisZone{z.Name, z.Store}
+			if n := failingNodes(z); owners[id] == "" || n < least[id] {
+				owners[id], least[id] = list.from, n
+			}
+		}
+	}
+	return owners
+}
+
+// redisZone is a zone of one Redis. All instances that have it share its budgets.
+type redisZone struct{ name, store string }
+
+// failingNodes returns how many nodes of a zone's Redis fail, as its instance sees it.
+func failingNodes(z adminapi.Zone) int {
+	if z.FailingNodes == nil {
+		return 0
+	}
+	return *z.FailingNodes
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ the option runtime_overrides.`+changeNote, `
 		})
 	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
 	cmd.Flags().Bool("remove", false, "Remove the override that was set at run time")
-	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("overrides"), limitNames)
+	cmd.ValidArgsFunction = completeArguments(zonesWith(hasRuntimeOverrides), deniedOrListedKeys("overrides"), limitNames)
 	return addEncoded(cmd)
 }
 
@@ -77,7 +78,7 @@ Denies all requests of a key, from now on. The zone needs the option ban.`+chang
 			return c.change("PUT", "ban", body, banResult)
 		})
 	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
-	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys(""))
+	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys(""))
 	return addEncoded(cmd)
 }
 
@@ -88,7 +89,7 @@ Ends the ban of a key, and forgets its earlier bans and the denials that count
 toward the next one. Charges stay. The zone needs the option ban.`+changeNote, `
   $ caddy rate-limit unban login 203.0.113.9`,
 		func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
-	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("bans"))
+	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys("bans"))
 	return addEncoded(cmd)
 }
 
@@ -123,16 +124,22 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 }
 
 // change changes a key, in all instances that must know, and prints what the key has then.
-func (c *call) change(method, resource string, body any, result func(now time.Time, key adminapi.Key) string) error {
+func (c *call) change(method, resource string, body any, result func(now time.Time, before *adminapi.Key, after adminapi.Key) string) error {
 	zone := c.args[0]
 	key, err := c.key(1)
 	if err != nil {
 		return err
 	}
 	places, failed := c.places(zone, true, nil)
-	var instances []instance
-	for _, p := range places {
-		instances = append(instances, p.instance)
+	instances := instancesOf(places)
+	before := make(map[instance]*adminapi.Key)
+	if method == "DELETE" && !c.json { // to say whether there was something to end, or the key is misspelled
+		keys, _ := decode[adminapi.Key](ask(instances, func(i instance) (json.RawMessage, error) {
+			return i.requestKey("GET", zone, "keys", key, nil)
+		}))
+		for _, d := range keys { // without those that can't be read
+			before[d.from] = &d.body
+		}
 	}
 	answers := ask(instances, func(i instance) (json.RawMessage, error) {
 		if _, err := i.requestKey(method, zone, resource, key, body); err != nil {
@@ -150,7 +157,7 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
 		var b strings.Builder
 		for _, d := range bodies {
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), d.body))
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), before[d.from], d.body))
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}
@@ -160,10 +167,12 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 	}))
 }
 
-// overrideResult returns the override of a key.
-func overrideResult(now time.Time, key adminapi.Key) string {
-	o := key.Override
+// overrideResult returns the override of a key. before is nil if it isn't known.
+func overrideResult(now time.Time, before *adminapi.Key, after adminapi.Key) string {
+	o := after.Override
 	switch {
+	case o == nil && before != nil && before.Override == nil:
+		return "had no override"
 	case o == nil:
 		return "no override"
 	case o.From == "config":
@@ -176,30 +185,84 @@ func overrideResult(now time.Time, key adminapi.Key) string {
 	return text
 }
 
-// banResult returns the ban of a key.
-func banResult(now time.Time, key adminapi.Key) string {
-	ends := 0.0
+// banEnds returns how long the ban of a key lasts, in seconds. It is 0 without a ban.
+func banEnds(key adminapi.Key) (ends float64) {
 	for _, b := range key.Budgets {
 		if b.Ban != nil && b.Ban.Banned {
 			ends = max(ends, b.Ban.Ends)
 		}
 	}
-	if ends == 0 {
-		return "not banned"
-	}
-	return "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
+	return ends
 }
 
-// resetResult returns what a key has left.
-func resetResult(_ time.Time, key adminapi.Key) string {
-	var left []string
-	for _, b := range key.Budgets {
-		for _, l := range b.Limits {
-			left = append(left, fmt.Sprintf("%s of %s", count(l.Remaining), printable(l.Limit)))
+// banResult returns the ban of a key, or which limits still deny it. before is nil if it isn't known.
+func banResult(now time.Time, before *adminapi.Key, after adminapi.Key) string {
+	if ends := banEnds(after); ends > 0 {
+		return "banned for " + span(ends) + ", until " + instant(now, now.Add(time.Duration(ends*float64(time.Second))))
+	}
+	text := "not banned"
+	if before != nil && banEnds(*before) == 0 {
+		text = "was not banned"
+	}
+	for l := range limitsOfKey(after) {
+		if l.Remaining == 0 && l.RetryAfter != nil && *l.RetryAfter > 0 {
+			text += fmt.Sprintf("; %s has nothing left for %s", limitText(l), span(*l.RetryAfter))
 		}
 	}
-	if len(left) == 0 {
-		return "reset"
+	return text
+}
+
+// resetResult returns what a key has left. before is nil if it isn't known.
+func resetResult(_ time.Time, before *adminapi.Key, after adminapi.Key) string {
+	var left []string
+	for l := range limitsOfKey(after) {
+		left = append(left, fmt.Sprintf("%s of %s", count(l.Remaining), limitText(l)))
 	}
-	return "reset, remaining " + strings.Join(left, ", ")
+	text := "reset"
+	if before != nil && isUnused(*before) {
+		text = "had full budgets"
+	}
+	if len(left) > 0 {
+		text += ", remaining " + strings.Join(left, ", ")
+	}
+	return text
+}
+
+// isUnused reports whether a key has no charges, and no ban.
+func isUnused(key adminapi.Key) bool {
+	for l := range limitsOfKey(key) {
+		if l.ResetAfter > 0 {
+			return false
+		}
+	}
+	return banEnds(key) == 0
+}
+
+// limitsOfKey returns the limits of a key, for all alternatives.
+func limitsOfKey(key adminapi.Key) iter.Seq[adminapi.Limit] {
+	return func(yield func(adminapi.Limit) bool) {
+		for _, b := range key.Budgets {
+			for _, l := range b.Limits {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// limitText returns a limit with its plan.
+func limitText(l adminapi.Limit) string {
+	if l.Plan == nil {
+		return printable(l.Limit)
+	}
+	return printable(l.Limit) + " (" + planText(*l.Plan) + ")"
+}
+
+// planText returns a plan by its value.
+func planText(value string) string {
+	if value == "" {
+		return "no plan"
+	}
+	return "plan " + quoteName(value)
 }

@@ -48,16 +48,32 @@ type answerError struct {
 
 func (e *answerError) Error() string {
 	switch {
+	case e.status == http.StatusForbidden && strings.HasPrefix(string(e.instance), ":"):
+		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write --address localhost%[1]s", e.instance, e.message)
 	case e.status == http.StatusForbidden:
 		return fmt.Sprintf("the Caddy at %s answers only to known addresses (%s): write origins %s in the admin block of its global options, "+
 			"or use another --address", e.instance, e.message, e.instance.host())
 	case e.message == "" && e.status == http.StatusNotFound:
-		return fmt.Sprintf("the Caddy at %s has no admin API for rate limits: build it with this module, in the version of this command",
-			e.instance)
+		return fmt.Sprintf("the server at %s has no admin API for rate limits: name the admin endpoint of Caddy with --address, "+
+			"and build that Caddy with this module, in the version of this command", e.instance)
 	case e.message == "":
 		return fmt.Sprintf("the server at %s answers with status %d: is it the admin endpoint of Caddy?", e.instance, e.status)
 	}
-	return e.message
+	return commandWords(e.message, e.status)
+}
+
+// commandWords returns an error of the admin API as people need it who write a command and no body.
+func commandWords(message string, status int) string {
+	message = strings.TrimSuffix(message, " (percent-encoded)") // the command encodes keys itself
+	switch {
+	case strings.HasPrefix(message, "the body: limits["):
+		message, _, _ = strings.Cut(strings.TrimPrefix(message, "the body: "), `; write for example {"`)
+		_, message, _ = strings.Cut(message, " ")
+		return "the limit " + strings.Replace(message, ": write one of ", ": write unlimited, or one of ", 1)
+	case status == http.StatusServiceUnavailable && !strings.Contains(message, "is no budget"):
+		return message + "; caddy rate-limit status shows the store"
+	}
+	return message
 }
 
 // host returns the address as an entry of the list of origins.
@@ -75,6 +91,7 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 	if body != nil {
 		reader = bytes.NewReader(compactJSON(body))
 	}
+	changes := method == http.MethodPut || method == http.MethodDelete
 	type result struct {
 		body []byte
 		err  error
@@ -94,7 +111,8 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 			err = &unreachableError{i, err.Error()}
 		case len(text) > maxAnswer:
 			err = fmt.Errorf("the answer of %s is longer than %d bytes: is it the admin endpoint of Caddy?", i, maxAnswer)
-		case len(text) > 0 && !json.Valid(text):
+		case len(text) == 0 && changes && response.StatusCode == http.StatusNoContent:
+		case !json.Valid(text):
 			err = &answerError{i, response.StatusCode, ""}
 		}
 		results <- result{text, err}
@@ -104,7 +122,7 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 		return r.body, r.err
 	case <-time.After(patience):
 		reason := fmt.Sprintf("no answer within %v", patience)
-		if method != http.MethodGet {
+		if changes {
 			reason += ", so it is unknown whether a change is made"
 		}
 		return nil, &unreachableError{i, reason}
@@ -172,16 +190,16 @@ func (i instance) unknownZone(zone string, err error) error {
 		}
 		quoted = append(quoted, quoteName(name))
 	}
-	hint := ""
+	hint := "its zones: "
 	if len(zone) <= 40 { // else it is too long to be a misspelling
 		if n := closest.Index(zone, names, min((len(zone)+1)/3, 3)); n >= 0 {
-			hint = "did you mean " + quoted[n] + "? "
+			hint = "did you mean " + quoted[n] + "? Its zones: "
 		}
 	}
 	if len(quoted) > maxNamed {
 		quoted = append(quoted[:maxNamed], "…")
 	}
-	return fmt.Errorf("there is no zone %s at %s: %sIts zones: %s", quoteName(zone), i, hint, strings.Join(quoted, ", "))
+	return fmt.Errorf("there is no zone %s at %s: %s%s", quoteName(zone), i, hint, strings.Join(quoted, ", "))
 }
 
 // maxNamed is how many zones an error names.

@@ -3,8 +3,11 @@
 package command
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -55,7 +58,9 @@ func configure(cmd *cobra.Command) {
 	flags.StringArray("address", nil, "The address of the admin endpoint, if not the default; repeat for several instances")
 	flags.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
 	flags.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return fail(cmd, usageError{err}) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fail(cmd, usageErrorf("%w%s", err, flagHint(cmd, err.Error())))
+	})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
@@ -67,10 +72,13 @@ func configure(cmd *cobra.Command) {
 		return fail(cmd, usageError{errors.New(text)})
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions) // an error only without the flag
+	_ = cmd.RegisterFlagCompletionFunc("adapter", cobra.NoFileCompletions)
 	cmd.AddCommand(
 		statusCommand(),
 		explainCommand(),
 		topCommand(),
+		keyCommand(),
 		bansCommand(),
 		overridesCommand(),
 		overrideCommand(),
@@ -79,6 +87,11 @@ func configure(cmd *cobra.Command) {
 		resetCommand(),
 		uiCommand(),
 	)
+	for _, sub := range cmd.Commands() {
+		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "denial", "listen"} {
+			_ = sub.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+		}
+	}
 }
 
 // usageError is an error about how a command is written.
@@ -140,6 +153,8 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 			case len(args) > most:
 				return fail(cmd, usageErrorf("%q is one argument too many: write %s, and quotes around an argument with spaces",
 					args[most], usageOf(cmd, use)))
+			case len(args) > 0 && args[0] == "" && strings.Contains(arguments[0], "zone"):
+				return fail(cmd, usageErrorf("the name of the zone is empty: write %s", usageOf(cmd, use)))
 			}
 			return nil
 		},
@@ -173,20 +188,17 @@ func addEncoded(cmd *cobra.Command) *cobra.Command {
 func addresses(cmd *cobra.Command) ([]instance, error) {
 	given, _ := cmd.Flags().GetStringArray("address")
 	if len(given) == 0 {
-		config, _ := cmd.Flags().GetString("config")
-		adapter, _ := cmd.Flags().GetString("adapter")
-		address, err := caddycmd.DetermineAdminAPIAddress("", nil, config, adapter)
+		address, err := addressOfConfig(stringFlag(cmd, "config"), stringFlag(cmd, "adapter"))
 		if err != nil {
-			return nil, fmt.Errorf("the admin endpoint in %s: %w", config, err)
+			return nil, err
 		}
 		given = []string{address}
 	}
 	var instances []instance
 	known := make(map[string]bool)
 	for _, address := range given {
-		if parsed, err := caddy.ParseNetworkAddress(address); err != nil || address == "" || parsed.PortRangeSize() > 1 {
-			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example localhost:2019, "+
-				"or unix//run/caddy-admin.sock", address)
+		if instead := betterAddress(address); instead != "" {
+			return nil, usageErrorf("%q is not the address of an admin endpoint: write for example %s", address, instead)
 		}
 		if !known[address] {
 			known[address] = true
@@ -194,4 +206,62 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 		}
 	}
 	return instances, nil
+}
+
+// addressOfConfig returns the admin endpoint of a configuration file, or the default one without a file.
+func addressOfConfig(file, adapter string) (string, error) {
+	var config []byte
+	if file != "" {
+		var err error
+		if config, _, _, err = caddycmd.LoadConfig(file, adapter); err != nil {
+			return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)
+		}
+		var parsed struct{ Admin caddy.AdminConfig }
+		if json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled {
+			return "", fmt.Errorf("the configuration in %s has no admin endpoint: remove admin off", file)
+		}
+	}
+	address, err := caddycmd.DetermineAdminAPIAddress("", config, file, adapter)
+	if err != nil {
+		return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)
+	}
+	return address, nil
+}
+
+// betterAddress returns an address of an admin endpoint to write instead of this one, or "" if this
+// one can be right.
+func betterAddress(address string) string {
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		host, _, _ := strings.Cut(rest, "/")
+		return cmp.Or(host, exampleAddress)
+	}
+	parsed, err := caddy.ParseNetworkAddress(address)
+	switch {
+	case err != nil || address == "" || parsed.PortRangeSize() > 1:
+		return exampleAddress + ", or unix//run/caddy-admin.sock"
+	case parsed.IsUnixNetwork() || parsed.IsFdNetwork() || parsed.StartPort != 0:
+		return ""
+	case strings.Trim(parsed.Host, "0123456789") == "": // a port alone
+		return "localhost:" + parsed.Host
+	}
+	return net.JoinHostPort(parsed.Host, "2019")
+}
+
+const exampleAddress = "localhost:2019"
+
+// flagHint returns what to write instead of a flag that doesn't exist: the flag with two dashes, or
+// the key that begins with a dash.
+func flagHint(cmd *cobra.Command, err string) string {
+	if !strings.HasPrefix(err, "unknown") {
+		return ""
+	}
+	written := err[strings.LastIndex(err, " ")+1:]
+	name, _, _ := strings.Cut(strings.TrimLeft(written, "-"), "=")
+	switch {
+	case cmd.Flags().Lookup(name) != nil:
+		return ": write --" + name
+	case cmd.Flags().Lookup("encoded") != nil: // the command has a key
+		return ": write -- before a key that begins with a dash, and flags before the --"
+	}
+	return ""
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,25 @@ func zoneNames(i instance, _ []string) []string {
 	names, _ := i.zoneNames()
 	return names
 }
+
+// zonesWith completes the zones that have an option.
+func zonesWith(has func(adminapi.Zone) bool) completion {
+	return func(i instance, _ []string) (names []string) {
+		var zones []adminapi.Zone
+		if body, err := i.getZones(); err == nil {
+			_ = json.Unmarshal(body, &zones)
+		}
+		for _, z := range zones {
+			if has(z) && !slices.Contains(names, z.Name) {
+				names = append(names, z.Name)
+			}
+		}
+		return names
+	}
+}
+
+func hasBan(z adminapi.Zone) bool              { return z.Ban != "" }
+func hasRuntimeOverrides(z adminapi.Zone) bool { return z.Runtime }
 
 // deniedOrListedKeys completes the keys of a zone that were denied lately, and the keys of a list:
 // bans, overrides, or "" for none.

@@ -149,26 +149,40 @@ func (c *call) explain(r adminapi.Request) error {
 // explanationView shows an explanation, with the verdict in the first line.
 func explanationView(s style, now time.Time, e adminapi.Explanation) string {
 	var b strings.Builder
+	r := e.Request
 	if d := e.Denied; d != nil {
-		fmt.Fprintf(&b, "Then, at %s: %s\nNow: ", instant(now, d.At), verdictLine(s, "denied", &d.Decision))
-	}
-	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + "\n")
-	fmt.Fprintf(&b, "\n%s %s", printable(e.Request.Method), printable(e.Request.URL))
-	if e.Request.ClientIP != "" {
-		b.WriteString(" from " + printable(e.Request.ClientIP))
-	}
-	if e.Request.User != "" {
-		b.WriteString(" as " + quoteName(e.Request.User))
-	}
-	b.WriteString("\n")
-	for n, h := range e.Handlers {
-		fmt.Fprintf(&b, "\nHandler %d of server %s", n+1, printable(h.Server))
-		if !h.Reached {
-			b.WriteString(" (not reached, because an earlier handler denies)")
+		shadow := ""
+		if d.Shadow {
+			shadow = " (in shadow mode, so the request passed)"
 		}
-		b.WriteString("\n" + handlerView(s, h.Zones))
+		fmt.Fprintf(&b, "Then, at %s: %s%s\nNow: ", instant(now, d.At), verdictLine(s, "denied", &d.Decision), shadow)
+		r = adminapi.Request{Method: d.Method, URL: d.Host + d.Path, ClientIP: d.ClientIP} // without host and path with hash_keys
 	}
-	if len(e.Handlers) == 0 {
+	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + banHint(e) + "\n")
+	if r.URL != "" {
+		fmt.Fprintf(&b, "\n%s %s", printable(r.Method), printable(r.URL))
+	}
+	if r.ClientIP != "" {
+		b.WriteString(" from " + printable(r.ClientIP))
+	}
+	if r.User != "" {
+		b.WriteString(" as " + quoteName(r.User))
+	}
+	if r.URL != "" {
+		b.WriteString("\n")
+	}
+	for n, h := range e.Handlers {
+		b.WriteString("\n")
+		if h.Server != "" { // else a denial, of which only the zones are known
+			fmt.Fprintf(&b, "Handler %d of server %s", n+1, printable(h.Server))
+			if !h.Reached {
+				b.WriteString(" (not reached, because an earlier handler denies)")
+			}
+			b.WriteString("\n")
+		}
+		b.WriteString(handlerView(s, h.Zones))
+	}
+	if len(e.Handlers) == 0 && e.Denied == nil {
 		b.WriteString("\nThe request meets no rate_limit handler.\n")
 	}
 	for n, note := range e.Notes {
@@ -189,6 +203,22 @@ func verdictLine(s style, verdict string, d *adminapi.Decision) string {
 		color = yellow
 	}
 	return s.paint(printable(verdict), color) + decisionText(verdict, d)
+}
+
+// banHint says when the ban ends that decides, if a limit denies the request for longer.
+func banHint(e adminapi.Explanation) string {
+	d := e.Decides
+	if d == nil || d.Reason != "ban" || d.RetryAfter == nil {
+		return ""
+	}
+	for _, h := range e.Handlers {
+		for _, z := range h.Zones {
+			if z.Zone == d.Zone && z.Ban != nil && z.Ban.Banned && z.Ban.Ends+1 < *d.RetryAfter {
+				return " (the ban ends in " + span(z.Ban.Ends) + ", and a limit denies for longer)"
+			}
+		}
+	}
+	return ""
 }
 
 // decisionText says which zone decides, such as " by zone api: gcra 5 1m, again in 12s".
@@ -246,7 +276,7 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 		key = shownKey(*z.Key)
 	}
 	if z.Alternative > 0 {
-		key += fmt.Sprintf(" (alternative %d)", z.Alternative)
+		key += fmt.Sprintf(" (from alternative %d of key)", z.Alternative)
 	}
 	head := []cell{plain(name), {printable(verdict), color}, plain(""), plain(""), plain(""), plain(key)}
 	row := func(limit, remaining, frees string) {
@@ -258,17 +288,10 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Override != nil {
 		from = " (override)"
 	} else if z.Plan != nil {
-		from = " (plan " + quoteName(*z.Plan) + ")"
+		from = " (" + planText(*z.Plan) + ")"
 	}
 	for _, l := range z.Limits {
-		frees := "never"
-		if l.RetryAfter != nil {
-			frees = ""
-			if *l.RetryAfter > 0 {
-				frees = span(*l.RetryAfter)
-			}
-		}
-		row(printable(l.Limit)+from, count(l.Remaining), frees)
+		row(printable(l.Limit)+from, count(l.Remaining), freesIn(l))
 	}
 	if z.Concurrency != nil {
 		row(fmt.Sprintf("concurrency %d", z.Concurrency.Limit), count(max(z.Concurrency.Limit-z.Concurrency.InUse, 0)), "")

@@ -23,7 +23,7 @@ or 'operator'.`, `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
-		func(z adminapi.Zone) bool { return z.Ban != "" }, bansView)
+		hasBan, bansView)
 }
 
 func overridesCommand() *cobra.Command {

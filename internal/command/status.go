@@ -136,7 +136,7 @@ func titleIf(needed bool, title string) string {
 }
 
 // zoneTotals are the requests of a zone of an instance.
-type zoneTotals struct{ allowed, denied int64 }
+type zoneTotals struct{ allowed, denied, shadowDenied int64 } // shadowDenied are also allowed
 
 // totalsOf returns the requests of the zones of an instance, by zone. The entries of zones with one
 // name have the same counts.
@@ -148,7 +148,10 @@ func totalsOf(zones []adminapi.Zone) map[string]zoneTotals {
 			switch outcome {
 			case "denied", "banned", "bad_body":
 				n.denied += requests
-			case "allowed", "delayed", "overridden", "exempt", "shadow_denied":
+			case "shadow_denied":
+				n.shadowDenied += requests
+				n.allowed += requests
+			case "allowed", "delayed", "overridden", "exempt":
 				n.allowed += requests
 			}
 		}
@@ -163,6 +166,7 @@ func zonesTable(s style, elapsed time.Duration, before, after []decoded[statusBo
 		earlier[d.from] = totalsOf(d.body.Zones)
 	}
 	zones := make(map[string]adminapi.Zone)
+	shadow := false
 	totals, lately := make(map[string]zoneTotals), make(map[string]zoneTotals)
 	for _, d := range after {
 		for _, z := range d.body.Zones {
@@ -172,20 +176,25 @@ func zonesTable(s style, elapsed time.Duration, before, after []decoded[statusBo
 		}
 		for name, n := range totalsOf(d.body.Zones) {
 			sum, late := totals[name], lately[name]
-			sum.allowed, sum.denied = sum.allowed+n.allowed, sum.denied+n.denied
+			sum.allowed, sum.denied, sum.shadowDenied = sum.allowed+n.allowed, sum.denied+n.denied, sum.shadowDenied+n.shadowDenied
+			shadow = shadow || n.shadowDenied > 0
 			if e, ok := earlier[d.from][name]; ok { // max, because a restarted process counts from 0
 				late.allowed, late.denied = late.allowed+max(n.allowed-e.allowed, 0), late.denied+max(n.denied-e.denied, 0)
 			}
 			totals[name], lately[name] = sum, late
 		}
 	}
-	t := newTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED")
+	t := newTable("ZONE", "LIMITS", ">ALLOWED/S", ">DENIED/S", ">ALLOWED", ">DENIED", titleIf(shadow, ">SHADOW DENIED"))
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		z, late, sum := zones[name], lately[name], totals[name]
+		shadowDenied := ""
+		if z.Shadow || z.Enforce != nil || sum.shadowDenied > 0 {
+			shadowDenied = count(sum.shadowDenied)
+		}
 		denied := rate(float64(late.denied) / elapsed.Seconds())
 		t.add(plain(quoteName(name)), plain(limitsOf(z)),
 			plain(rate(float64(late.allowed)/elapsed.Seconds())), colorIf(late.denied > 0, denied, red),
-			plain(count(sum.allowed)), plain(count(sum.denied)))
+			plain(count(sum.allowed)), plain(count(sum.denied)), plain(shadowDenied))
 	}
 	return t.text(s)
 }
@@ -229,8 +238,8 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 		}
 		for _, r := range d.body.Status.Redis {
 			if r.State != "up" {
-				warn("Redis %s has failed for %s: %s. The option on_store_error decides its requests.",
-					r.Address, since(now, r.Since), strings.TrimSuffix(cmp.Or(r.Error, "no reason is known"), "."))
+				warn("Redis %s has failed for %s: %s.%s", r.Address, since(now, r.Since),
+					strings.TrimSuffix(cmp.Or(r.Error, "no reason is known"), "."), withoutRedis(d.body.Zones))
 			}
 		}
 		if m := d.body.Status.Memory; m != nil && m.MaxKeys > 0 {
@@ -250,4 +259,25 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 		}
 	}
 	return b.String()
+}
+
+// withoutRedis says what happens to requests of the zones whose Redis fails.
+func withoutRedis(zones []adminapi.Zone) string {
+	var texts []string
+	for _, z := range zones {
+		if failingNodes(z) == 0 {
+			continue
+		}
+		text := " Local budgets decide"
+		switch z.OnStoreError {
+		case "allow":
+			text = " Requests pass without a limit"
+		case "deny":
+			text = " Requests are answered with status 503"
+		}
+		if text += " (on_store_error " + z.OnStoreError + ")."; !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, "")
 }

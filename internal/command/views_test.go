@@ -45,7 +45,8 @@ func TestStatusView(t *testing.T) {
 			},
 			{
 				Name: "a zone\x1b[31m", Limits: []string{"gcra 5 1m"}, Plan: &adminapi.Plan{Values: map[string][]string{"free": nil, "pro": nil}}, Shadow: true,
-				Enforce: ptr(25.0), Store: "redis.internal:6379",
+				Enforce: ptr(25.0), Store: "redis.internal:6379", FailingNodes: ptr(1), OnStoreError: "local 0.5",
+				Requests: map[string]int64{"allowed": 4, "shadow_denied": 3},
 			},
 		}
 	}
@@ -110,6 +111,28 @@ func TestListViews(t *testing.T) {
 	}))
 }
 
+func TestKeyView(t *testing.T) {
+	wantGolden(t, "key", keyView(style{}, now, adminapi.Key{Zone: "api", Key: "a%20b", Budgets: []adminapi.Budgets{{
+		Limits: []adminapi.Limit{
+			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
+			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
+		},
+		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
+		Ban:         &adminapi.Ban{},
+	}}}))
+	wantGolden(t, "key_banned", keyView(style{}, now, adminapi.Key{
+		Zone: "api", Key: "%0A", Store: "local",
+		Override: &adminapi.Override{From: "runtime", Limits: []string{"gcra 0 1h"}, Until: now.Add(time.Hour)},
+		Budgets: []adminapi.Budgets{
+			{Alternative: 1, Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{Banned: true, Ends: 90}},
+			{Alternative: 2, Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
+		},
+	}))
+	wantGolden(t, "key_unlimited", keyView(style{}, now, adminapi.Key{
+		Zone: "api", Key: "vip", Override: &adminapi.Override{From: "config", Limits: []string{"unlimited"}}, Budgets: []adminapi.Budgets{{}},
+	}))
+}
+
 func TestExplanationView(t *testing.T) {
 	key := adminapi.ShownKey{Key: ptr("customer-7")}
 	denied := adminapi.Explanation{
@@ -144,12 +167,26 @@ func TestExplanationView(t *testing.T) {
 	wantGolden(t, "explain_denied", explanationView(style{}, now, denied))
 	wantGolden(t, "explain_colors", explanationView(style{colored: true}, now, denied))
 
-	never := adminapi.Explanation{
-		Request: adminapi.Request{Method: "POST", URL: "https://example.com/"}, Verdict: "denied",
-		Decides: &adminapi.Decision{Zone: "api", Reason: "ban"},
+	limitedLonger := adminapi.Explanation{
+		Request: adminapi.Request{Denial: "k3f9x2mq7t"}, Verdict: "denied",
+		Decides: &adminapi.Decision{Zone: "api", Reason: "ban", RetryAfter: ptr(3000.0)},
 		Denied: &adminapi.Denial{
-			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/",
+			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Host: "example.com", Path: "/", ClientIP: "203.0.113.9",
 			Decision: adminapi.Decision{Zone: "api", Reason: "concurrency", RetryAfter: ptr(1.0)},
+		},
+		Handlers: []adminapi.ExplainedHandler{{Reached: true, Zones: []adminapi.ExplainedZone{{
+			Zone: "api", Applies: "yes", Key: &key, Verdict: "banned", Plan: ptr(""),
+			Limits: []adminapi.Limit{{Limit: "gcra 5 1h", RetryAfter: ptr(3000.0), ResetAfter: 3600}},
+			Ban:    &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
+		}}}},
+	}
+	wantGolden(t, "explain_denial_banned", explanationView(style{}, now, limitedLonger))
+
+	never := adminapi.Explanation{ // with hash_keys
+		Request: adminapi.Request{Denial: "k3f9x2mq7t"}, Verdict: "unknown",
+		Denied: &adminapi.Denial{
+			ID: "k3f9x2mq7t", At: now.Add(-time.Minute), Method: "POST", Shadow: true,
+			Decision: adminapi.Decision{Zone: "api", Reason: "ban"},
 		},
 	}
 	wantGolden(t, "explain_denial", explanationView(style{}, now, never))

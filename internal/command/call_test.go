@@ -1,0 +1,33 @@
+package command
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// An instance that has lost Redis isn't asked about the zones there, if another one still has it.
+func TestRedisOwners(t *testing.T) {
+	zones := func(failing int) []adminapi.Zone {
+		return []adminapi.Zone{{Name: "api", Store: "redis r:1", FailingNodes: &failing}, {Name: "login", Store: "memory"}}
+	}
+	for _, test := range []struct {
+		failing [3]int
+		want    instance
+	}{
+		{[3]int{0, 0, 0}, "a:1"},
+		{[3]int{1, 0, 0}, "b:1"},
+		{[3]int{3, 2, 1}, "c:1"},
+		{[3]int{1, 1, 1}, "a:1"},
+	} {
+		var lists []decoded[[]adminapi.Zone]
+		for n, from := range []instance{"a:1", "b:1", "c:1"} {
+			lists = append(lists, decoded[[]adminapi.Zone]{from, zones(test.failing[n])})
+		}
+		want := map[redisZone]instance{{"api", "redis r:1"}: test.want, {"login", "memory"}: "a:1"}
+		if got := redisOwners(lists); !maps.Equal(got, want) {
+			t.Errorf("failing nodes %v: %v, want %v", test.failing, got, want)
+		}
+	}
+}

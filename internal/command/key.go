@@ -1,0 +1,112 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+func keyCommand() *cobra.Command {
+	cmd := subcommand("key <zone> <key>", "Shows what a key has left, its override and its ban",
+		`
+Shows the limits of a key with what remains, its override, its requests in
+flight, and its ban. Use it if you know the key from a log or from 'top', and
+'explain' if you know the request. A key that never came has full budgets.
+Instances that share a Redis have the same budgets, so only one of them is asked.`, `
+  $ caddy rate-limit key api customer-7
+  $ caddy rate-limit key login 203.0.113.9
+  $ caddy rate-limit key login 2001:db8::/64 --json`,
+		func(c *call) error {
+			zone := c.args[0]
+			key, err := c.key(1)
+			if err != nil {
+				return err
+			}
+			places, failed := c.places(zone, true, nil)
+			answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
+				return i.requestKey("GET", zone, "keys", key, nil)
+			})
+			if len(answers) == 0 {
+				return failed
+			}
+			return joined(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
+				var texts []string
+				for _, d := range bodies {
+					text := keyView(c.style, time.Now(), d.body)
+					if len(c.instances) > 1 {
+						text = c.style.paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
+					}
+					texts = append(texts, text)
+				}
+				return strings.Join(texts, "\n")
+			}))
+		})
+	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("bans"))
+	return addEncoded(cmd)
+}
+
+// keyView shows a key: its ban and its override first, because they decide before the limits.
+func keyView(s style, now time.Time, key adminapi.Key) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Zone %s, key %s", quoteName(key.Zone), shownKey(adminapi.ShownKey{Key: &key.Key}))
+	if key.Store == "local" {
+		b.WriteString(" (local budgets, because Redis fails)")
+	}
+	b.WriteString("\n")
+	if banEnds(key) > 0 {
+		text := banResult(now, nil, key)
+		b.WriteString(s.paint(strings.ToUpper(text[:1])+text[1:], red) + "\n")
+	}
+	if o := key.Override; o != nil {
+		origin := "Override of the configuration"
+		if o.From == "runtime" {
+			origin = "Override at run time"
+		}
+		b.WriteString(origin + ": " + overriddenLimits(*o).text)
+		if !o.Until.IsZero() {
+			b.WriteString(", until " + instant(now, o.Until))
+		}
+		b.WriteString("\n")
+	}
+	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative > 0 })
+	t := newTable("LIMIT", ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, ">ALTERNATIVE OF KEY"))
+	for _, budgets := range key.Budgets {
+		alternative := plain("")
+		if budgets.Alternative > 0 {
+			alternative = plain(strconv.Itoa(budgets.Alternative))
+		}
+		for _, l := range budgets.Limits {
+			full := ""
+			if l.ResetAfter > 0 {
+				full = span(l.ResetAfter)
+			}
+			t.add(plain(limitText(l)), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
+		}
+		if c := budgets.Concurrency; c != nil {
+			free := max(c.Limit-c.InUse, 0)
+			t.add(plain(fmt.Sprintf("concurrency %d", c.Limit)), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
+		}
+	}
+	if text := t.text(s); text != "" {
+		b.WriteString("\n" + text)
+	}
+	return b.String()
+}
+
+// freesIn returns how long until an event fits into a limit, or "" if one fits now.
+func freesIn(l adminapi.Limit) string {
+	switch {
+	case l.RetryAfter == nil:
+		return "never"
+	case *l.RetryAfter > 0:
+		return span(*l.RetryAfter)
+	}
+	return ""
+}

@@ -34,7 +34,7 @@ type server struct {
 var pageFiles embed.FS
 
 // scripts are the parts of the page's script, in their order.
-var scripts = []string{"base.js", "instances.js", "chart.js", "keys.js", "changes.js", "zones.js", "explain.js", "main.js"}
+var scripts = []string{"base.js", "instances.js", "chart.js", "keys.js", "changes.js", "zones.js", "now.js", "explain.js", "main.js"}
 
 func newServer(listen string, addresses []string) (*server, error) {
 	host, port, err := net.SplitHostPort(listen)

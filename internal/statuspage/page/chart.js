@@ -17,7 +17,7 @@ let charts = 0;
 class Chart {
 	constructor(name) {
 		this.name = name;
-		this.points = []; // {at, allowed, denied}, null rates for a gap
+		this.points = []; // {at, allowed, denied, undecided}, null rates for a gap
 		this.width = 300;
 		const id = `hatch-${charts++}`;
 		this.allowed = svg('path', { class: 'area allowed' });
@@ -40,10 +40,24 @@ class Chart {
 		this.svg.addEventListener('pointerleave', () => this.point(null));
 	}
 
-	add(at, allowed, denied) {
-		this.points.push({ at, allowed, denied });
+	add(at, rate) {
+		this.points.push({ at, ...(rate || { allowed: null, denied: null, undecided: null }) });
 		while (this.points[0].at < at - chartSeconds * 1000) this.points.shift();
 		this.draw();
+	}
+
+	// lastMinute adds up the requests of the last minute.
+	lastMinute() {
+		const total = { denied: 0, undecided: 0, all: 0 };
+		const end = this.points.length ? this.points[this.points.length - 1].at : 0;
+		this.points.forEach((p, i) => {
+			if (i === 0 || p.allowed === null || p.at < end - 60000) return;
+			const span = (p.at - this.points[i - 1].at) / 1000;
+			total.denied += p.denied * span;
+			total.undecided += p.undecided * span;
+			total.all += (p.allowed + p.denied + p.undecided) * span;
+		});
+		return total;
 	}
 
 	// scale returns the least round number that is not below the highest point.

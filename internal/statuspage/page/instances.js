@@ -3,6 +3,7 @@
 const second = 1000;
 const passed = ['allowed', 'delayed', 'overridden', 'exempt', 'shadow_denied'];
 const notPassed = ['denied', 'banned', 'bad_body'];
+const notDecided = ['error'];
 const sum = (requests, outcomes) => outcomes.reduce((n, outcome) => n + (requests[outcome] || 0), 0);
 
 class Instance {
@@ -12,8 +13,8 @@ class Instance {
 		this.path = `/instances/${number}/`;
 		this.state = 'connecting'; // up, or down
 		this.zones = new Map(); // lists of zones by name; zones of one name can differ
-		this.counts = new Map(); // {at, allowed, denied} by name
-		this.rates = new Map(); // {allowed, denied} by name
+		this.counts = new Map(); // {at, allowed, denied, undecided} by name
+		this.rates = new Map(); // {allowed, denied, undecided} by name
 		this.status = null;
 		this.missing = new Set(); // endpoints that this version of the module doesn't have
 	}
@@ -61,12 +62,12 @@ class Instance {
 		this.rates = new Map();
 		for (const [name, [zone]] of this.zones) {
 			if (!zone.requests) continue;
-			const now = { at, allowed: sum(zone.requests, passed), denied: sum(zone.requests, notPassed) };
+			const now = { at, allowed: sum(zone.requests, passed), denied: sum(zone.requests, notPassed), undecided: sum(zone.requests, notDecided) };
 			const before = this.counts.get(name);
 			this.counts.set(name, now);
 			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue; // Caddy has started again
 			const span = (now.at - before.at) / 1000;
-			this.rates.set(name, { allowed: (now.allowed - before.allowed) / span, denied: (now.denied - before.denied) / span });
+			this.rates.set(name, { allowed: (now.allowed - before.allowed) / span, denied: (now.denied - before.denied) / span, undecided: Math.max(0, now.undecided - before.undecided) / span });
 		}
 		this.answered = Date.now();
 	}
@@ -166,5 +167,4 @@ function showInstances() {
 	const up = living().length;
 	const text = instances.length === 1 ? (up ? `Live · ${clock.format(Date.now())}` : 'Not reachable') : `${up} of ${instances.length} instances · ${clock.format(Date.now())}`;
 	setText($('pulse-text'), text);
-	$('pulse').classList.toggle('is-down', up < instances.length);
 }

@@ -35,6 +35,7 @@ async function begin() {
 		showBanner(instances.every((i) => i.error && i.error.status === 0) ? instances[0].error.message : '');
 		showInstances();
 		showZones(Date.now());
+		showNow();
 		refreshLists();
 	});
 }

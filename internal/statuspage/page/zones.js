@@ -7,7 +7,7 @@ let chosen = null; // the name of a zone
 function rateOf(name) {
 	const rates = living().map((i) => i.rates.get(name)).filter(Boolean);
 	if (rates.length === 0) return null;
-	return rates.reduce((a, b) => ({ allowed: a.allowed + b.allowed, denied: a.denied + b.denied }));
+	return rates.reduce((a, b) => ({ allowed: a.allowed + b.allowed, denied: a.denied + b.denied, undecided: a.undecided + b.undecided }));
 }
 
 const variants = (name) => living().flatMap((i) => i.zones.get(name) || []);
@@ -26,7 +26,7 @@ function badges(list) {
 	if (zone.shadow) texts.push('shadow: denies nothing');
 	if (zone.enforce !== undefined && zone.enforce !== null) texts.push(`enforces ${zone.enforce} %`);
 	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}`);
-	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2')}`);
+	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2').replace(/^(\S+)(.*) max \1$/, '$1$2')}`);
 	if (zone.plan) texts.push(`plan by ${zone.plan.by}`);
 	if (!isEqualEverywhere(list)) texts.push('settings differ');
 	return texts;
@@ -55,7 +55,7 @@ class Card {
 	show(at) {
 		const list = variants(this.name);
 		const rate = rateOf(this.name);
-		this.chart.add(at, rate && rate.allowed, rate && rate.denied);
+		this.chart.add(at, rate);
 		setText(this.allowed, formatRate(rate && rate.allowed));
 		setText(this.denied, formatRate(rate && rate.denied));
 		this.element.classList.toggle('denies', Boolean(rate && rate.denied > 0));
@@ -88,6 +88,7 @@ function showZones(at) {
 		card.element.remove();
 		cards.delete(name);
 	}
+	$('no-answer').hidden = names.length > 0 || living().length > 0 || instances.some((i) => i.state === 'connecting');
 	$('no-zones').hidden = names.length > 0 || living().length === 0;
 	if (!names.includes(chosen)) choose(names[0] || null, false);
 	showDetails();
@@ -179,6 +180,7 @@ class KeyList {
 
 	clear() {
 		this.items = null;
+		this.error = null;
 		this.next = new Map(); // cursors by instance
 		this.pages = 1;
 		this.generation = (this.generation || 0) + 1;
@@ -197,6 +199,7 @@ class KeyList {
 		const zone = chosen;
 		const sources = this.eachInstance ? living().map((i) => [i.name, i]) : [...stores(zone)];
 		this.isMissing = false;
+		let error = null;
 		const answers = await Promise.all(sources.map(async ([place, instance]) => {
 			const found = [];
 			let cursor = '', truncated = false;
@@ -215,11 +218,12 @@ class KeyList {
 				}
 				this.truncated = Boolean(cursor);
 			} catch (e) {
-				this.error = e;
+				error = sources.length > 1 ? `${place}: ${e.message}` : e.message;
 			}
 			return found;
 		}));
 		if (generation !== this.generation || zone !== chosen) return;
+		this.error = error;
 		this.items = this.merge(answers.flat());
 		this.show();
 	}
@@ -259,8 +263,9 @@ class KeyList {
 					onclick: () => change(kind, chosen, { key: item.key, place: this.eachInstance ? null : item.place }) }, changes[kind].button)));
 			});
 		const empty = $(`${this.id}-empty`);
-		empty.hidden = this.items !== null && this.items.length > 0;
-		if (!empty.hidden) setText(empty, this.items === null ? 'Loading…' : this.isMissing ? 'This version of the module does not list them. Look at a key instead.' : this.none());
+		empty.hidden = this.items !== null && this.items.length > 0 && !this.error;
+		empty.classList.toggle('failure', Boolean(this.error));
+		if (!empty.hidden) setText(empty, this.items === null ? 'Loading…' : this.error ? this.error : this.isMissing ? 'This version of the module does not list them. Look at a key instead.' : this.none());
 		if ($(`${this.id}-more`)) $(`${this.id}-more`).hidden = !this.truncated;
 	}
 }

@@ -1,0 +1,53 @@
+// What needs a look now: the answer to the first question of somebody who opens the page.
+
+const almostFull = 0.9;
+
+// deniesMuch compares the last minute with the shares at which Caddy logs that a zone begins to deny.
+const deniesMuch = ({ denied, all }) => denied >= 10 && denied >= 0.1 * all;
+
+// problems returns {isFailure, text, zone or section}. Failures come first, and then zones by their denials.
+function problems() {
+	const failures = [], looks = [];
+	const fails = (text, section) => failures.push({ isFailure: true, text, section });
+	for (const i of instances) if (i.state === 'down') fails(`${i.name} does not answer.`, 'instances');
+	const redises = new Map(); // names of instances by what fails
+	for (const i of living()) {
+		for (const r of (i.status && i.status.redis) || []) {
+			if (r.state === 'up') continue;
+			const what = `Redis ${r.address} ${r.state === 'partly_down' ? 'fails in part' : 'fails'}`;
+			redises.set(what, [...(redises.get(what) || []), i.name]);
+		}
+		const memory = i.status && i.status.memory;
+		if (memory && memory.keys >= almostFull * memory.max_keys) fails(`The memory of ${i.name} is ${memory.keys >= memory.max_keys ? 'full' : 'almost full'}.`, 'instances');
+	}
+	for (const [what, names] of redises) fails(instances.length > 1 ? `${what} at ${names.join(', ')}.` : `${what}.`, 'instances');
+	for (const [name, card] of cards) {
+		const minute = card.chart.lastMinute();
+		if (minute.undecided > 0) failures.push({ isFailure: true, text: `The store of zone ${name} could not decide requests.`, zone: name });
+		if (deniesMuch(minute)) looks.push({ text: `Zone ${name} denies ${Math.round((100 * minute.denied) / minute.all)} % of its requests.`, zone: name, denied: minute.denied });
+		const list = variants(name);
+		if (list.length > 0 && !isEqualEverywhere(list)) looks.push({ text: `Zone ${name} has other settings on another instance or site.`, zone: name, denied: 0 });
+	}
+	return [...failures, ...looks.sort((a, b) => b.denied - a.denied)];
+}
+
+const shownProblems = 6;
+
+function showNow() {
+	const list = problems();
+	const failures = list.filter((p) => p.isFailure).length;
+	document.title = failures ? `(${failures}) Rate limits` : 'Rate limits';
+	$('pulse').classList.toggle('is-down', failures > 0);
+	const isKnown = instances.some((i) => i.state !== 'connecting');
+	$('now').hidden = !isKnown;
+	if (!isKnown) return;
+	$('now').classList.toggle('is-fine', list.length === 0);
+	$('now-fine').hidden = list.length > 0;
+	setText($('now-fine-text'), cards.size === 0 ? 'No failure now.' : 'No failure now, and no zone denies a tenth of its requests.');
+	updateRows($('now-list'), list.slice(0, shownProblems), (p) => p.text.replace(/ \d+ %/, ''),
+		(p) => element('li', { class: p.isFailure ? 'failing' : 'look' }, element('span', { class: 'sign', 'aria-hidden': 'true' }, p.isFailure ? '▲' : '◆'),
+			element('button', { class: 'link', onclick: () => (p.zone ? choose(p.zone, true) : $(p.section).scrollIntoView()) })),
+		(row, p) => setText(row.lastChild, p.text));
+	$('now-more').hidden = list.length <= shownProblems;
+	setText($('now-more'), `and ${list.length - shownProblems} more`);
+}

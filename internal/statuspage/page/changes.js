@@ -25,6 +25,9 @@ const changes = {
 	},
 };
 
+// withoutJSON removes what the admin API says about bodies. The dialog writes them.
+const withoutJSON = (text) => text.replace(/^the body: /, '').replace(/; write for example \{.*$/s, '');
+
 let pending = null; // the change that the dialog asks about
 
 // change opens the dialog. Without a key the dialog asks for one. Without a place it asks where.
@@ -70,7 +73,8 @@ $('change-form').addEventListener('submit', async (event) => {
 			await instance.call(c.method, zonePath(zone, `/${c.path}`) + keyQuery(key), body);
 			return null;
 		} catch (e) {
-			return where.length > 1 ? `${place}: ${e.message}` : e.message;
+			const text = withoutJSON(e.message);
+			return where.length > 1 ? `${place}: ${text}` : text;
 		}
 	}));
 	$('change-confirm').disabled = false;
@@ -100,10 +104,13 @@ async function lookAt(zone, key) {
 		$('key-dialog').showModal();
 	}
 	const places = [...stores(zone)];
+	let isBanned = false, isOverridden = false;
 	const parts = await Promise.all(places.map(async ([place, instance]) => {
 		const heading = places.length > 1 ? element('h3', {}, place) : null;
 		try {
 			const k = await instance.call('GET', zonePath(zone, '/keys') + keyQuery(key));
+			isBanned ||= k.budgets.some((b) => b.ban && b.ban.banned);
+			isOverridden ||= Boolean(k.override && k.override.from === 'runtime');
 			return element('section', {}, heading,
 				k.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
 				k.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(k.override)) : null,
@@ -113,7 +120,7 @@ async function lookAt(zone, key) {
 		}
 	}));
 	const list = variants(zone);
-	const kinds = [...(list.some((z) => z.ban) ? ['ban', 'unban'] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', 'remove'] : []), 'reset'];
+	const kinds = [...(list.some((z) => z.ban) ? ['ban', ...(isBanned ? ['unban'] : [])] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', ...(isOverridden ? ['remove'] : [])] : []), 'reset'];
 	const names = { remove: 'Remove override' };
 	content.replaceChildren(element('p', { class: 'quiet' }, `Zone ${zone}`), ...parts,
 		element('div', { class: 'buttons' }, ...kinds.map((kind) => element('button', { class: 'small', 'data-change': kind, onclick: () => change(kind, zone, { key }) }, names[kind] || changes[kind].button))));

@@ -15,12 +15,12 @@ const applies = {
 
 const reasons = { ban: 'by a ban', concurrency: 'by the requests in flight', body: 'because the body can’t be read', store: 'because the store fails' };
 
-// decision says which zone decides, at an instant.
-function decision(d, at = new Date()) {
+// decision says which zone decides, now or at an instant of the past.
+function decision(d, at) {
 	const what = reasons[d.reason] || 'by the limit';
 	const wait = d.retry_after_seconds === null || d.retry_after_seconds === undefined ? 'No wait helps.'
-		: d.retry_after_seconds === 0 ? '' : `A request passes again in ${formatSpan(d.retry_after_seconds)}, at ${formatInstant(at.getTime() + d.retry_after_seconds * 1000)}.`;
-	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` decides, ${what}`, ...(d.limit ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
+		: d.retry_after_seconds === 0 ? '' : `${at ? 'The wait was' : 'A request passes again in'} ${formatSpan(d.retry_after_seconds)}, ${at ? 'until' : 'at'} ${formatInstant((at || new Date()).getTime() + d.retry_after_seconds * 1000)}.`;
+	return element('p', {}, 'Zone ', element('strong', {}, d.zone), ` ${at ? 'decided' : 'decides'}, ${what}`, ...(d.limit && d.reason === 'limit' ? [' ', element('code', {}, d.limit)] : []), `. ${wait}`);
 }
 
 function explainedZone(z) {
@@ -65,6 +65,23 @@ function readHeaders(text) {
 	return headers;
 }
 
+// firstAnswer asks one instance after the other. Only the instance that denied a request knows its ID.
+async function firstAnswer(list, ask) {
+	let failure = null;
+	for (const instance of list) {
+		try {
+			return await ask(instance);
+		} catch (e) {
+			failure ||= e;
+		}
+	}
+	throw failure;
+}
+
+// A request is either described or named by its ID, so each clears the other.
+$('explain-url').addEventListener('input', () => { $('explain-denial').value = ''; });
+$('explain-denial').addEventListener('input', () => { $('explain-url').value = ''; });
+
 $('explain-form').addEventListener('submit', async (event) => {
 	event.preventDefault();
 	const out = $('explanation');
@@ -79,7 +96,8 @@ $('explain-form').addEventListener('submit', async (event) => {
 			if (body) request.body = body;
 		}
 		const instance = instances[Number($('explain-where').value) || 0];
-		out.replaceChildren(...explanation(await instance.call('POST', 'explain', request)));
+		const asked = request.denial ? [instance, ...living().filter((i) => i !== instance)] : [instance];
+		out.replaceChildren(...explanation(await firstAnswer(asked, (i) => i.call('POST', 'explain', request))));
 	} catch (e) {
 		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : e.message;
 		out.replaceChildren(element('p', { class: 'failure' }, text));

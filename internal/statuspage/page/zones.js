@@ -88,11 +88,33 @@ function showZones(at) {
 		card.element.remove();
 		cards.delete(name);
 	}
+	filterZones();
 	$('no-answer').hidden = names.length > 0 || living().length > 0 || instances.some((i) => i.state === 'connecting');
 	$('no-zones').hidden = names.length > 0 || living().length === 0;
 	if (!names.includes(chosen)) choose(names[0] || null, false);
 	showDetails();
 }
+
+// With many zones, a text finds those that have it in their names.
+const manyZones = 9;
+
+function filterZones() {
+	$('find-zone').hidden = cards.size <= manyZones;
+	const text = $('find-zone').hidden ? '' : $('find-zone-text').value.trim().toLowerCase();
+	let found = 0;
+	for (const [name, card] of cards) {
+		card.element.hidden = !name.toLowerCase().includes(text);
+		if (!card.element.hidden) found++;
+	}
+	$('none-found').hidden = found > 0 || cards.size === 0;
+}
+
+$('find-zone').addEventListener('submit', (event) => {
+	event.preventDefault();
+	const first = [...cards].find(([, card]) => !card.element.hidden);
+	if (first) choose(first[0], true);
+});
+$('find-zone-text').addEventListener('input', filterZones);
 
 function choose(name, byHand) {
 	const isOther = name !== chosen;
@@ -228,16 +250,20 @@ class KeyList {
 		this.show();
 	}
 
-	// merge joins the items of one key. What belongs to one place only stays with the place.
+	// merge joins the items of one key. What belongs to one place only stays with the place. The
+	// alternatives of a key are joined, too, because a change applies to all of them.
 	merge(items) {
 		const merged = new Map();
 		for (const item of items) {
-			const id = `${sameKey(item)} ${item.alternative || ''} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
+			const id = `${sameKey(item)} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
 			const known = merged.get(id);
 			if (known) {
 				known.denied += item.denied;
 				known.at_least += item.at_least;
-				known.places.push([item.place, item.denied]);
+				if (new Date(item.until) > new Date(known.until)) known.until = item.until;
+				const place = known.places.find(([name]) => name === item.place);
+				if (place) place[1] += item.denied;
+				else known.places.push([item.place, item.denied]);
 			} else merged.set(id, { ...item, id, places: [[item.place, item.denied]] });
 		}
 		return [...merged.values()].sort(this.order || (() => 0));

@@ -51,7 +51,7 @@ func TestNowUndecided(t *testing.T) {
 	})
 }
 
-// A denial is explained by the instance that knows it. What the operator writes last counts.
+// A denial is explained by the instance that knows it. The field that was written last counts.
 func TestExplainAtAnotherInstance(t *testing.T) {
 	config := fmt.Sprintf(strictSite, "problem_json")
 	a, b := startCaddy(t, config), startCaddy(t, config)

@@ -64,8 +64,8 @@ func (l *lister) scanCount() int64 {
 
 // List implements [store.Store]. Each entry that is in force while a caller asks for all pages is on at
 // least one page. This doesn't hold if another Redis becomes the primary, or the Redis restarts. An
-// entry can be on two pages, because Redis moves its keys while their number changes much. A page can have
-// some more entries than the Limit.
+// entry can be on two pages, because Redis moves its keys while their number changes much, or because a
+// timeout has ended a page. A page can have some more entries than the Limit.
 func (s *Store) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	cursor, err := parseScanCursor(l.Cursor)
 	if err != nil {
@@ -88,18 +88,30 @@ func (s *Store) list(ctx context.Context, l *lister, cursor uint64) (uint64, err
 		if !first && l.isFull() {
 			return cursor, nil
 		}
-		names, next, err := s.scan(ctx, l, cursor)
+		next, err := s.listSome(ctx, l, cursor)
+		if !first && isTimeout(err) && ctx.Err() == nil { // a busy Redis: the next page goes on from here
+			return cursor, nil
+		}
 		if err != nil {
 			return 0, err
-		}
-		for some := range slices.Chunk(names, maxListedValues) {
-			if err := s.addEntries(ctx, l, some); err != nil {
-				return 0, err
-			}
 		}
 		cursor = next
 	}
 	return 0, nil
+}
+
+// listSome adds the entries that one SCAN finds. After an error it has added none or a part of them.
+func (s *Store) listSome(ctx context.Context, l *lister, cursor uint64) (next uint64, err error) {
+	names, next, err := s.scan(ctx, l, cursor)
+	if err != nil {
+		return 0, err
+	}
+	for some := range slices.Chunk(names, maxListedValues) {
+		if err := s.addEntries(ctx, l, some); err != nil {
+			return 0, err
+		}
+	}
+	return next, nil
 }
 
 // scan returns names that match the list, and the next cursor.

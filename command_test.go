@@ -392,7 +392,7 @@ func TestCommandExplain(t *testing.T) {
 		}
 		r = c.rateLimit(t, "explain", "--denial", denied.ID).fails(t, 3)
 		if !strings.HasPrefix(r.out, "Then, at ") || !strings.Contains(r.out, ": denied by zone api: token_bucket 2 1h, again in ") ||
-			!strings.Contains(r.out, "\n\nGET "+c.site+"/ from 127.0.0.1\n\nZONE") ||
+			!strings.Contains(r.out, "\n\nGET "+c.site+`/\u009b2J from 127.0.0.1`+"\n\nZONE") ||
 			!strings.Contains(r.out, "\nNow: denied by zone api") {
 			t.Errorf("it prints\n%s", r.out)
 		}

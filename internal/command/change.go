@@ -123,8 +123,11 @@ func durationFlag(cmd *cobra.Command, name string) (string, error) {
 	return text, nil
 }
 
+// resultText says what a key has after a change. before is nil if it isn't known.
+type resultText func(now time.Time, before *adminapi.Key, after adminapi.Key) string
+
 // change changes a key, in all instances that must know, and prints what the key has then.
-func (c *call) change(method, resource string, body any, result func(now time.Time, before *adminapi.Key, after adminapi.Key) string) error {
+func (c *call) change(method, resource string, body any, result resultText) error {
 	zone := c.args[0]
 	key, err := c.key(1)
 	if err != nil {
@@ -157,7 +160,8 @@ func (c *call) change(method, resource string, body any, result func(now time.Ti
 	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
 		var b strings.Builder
 		for _, d := range bodies {
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}), result(time.Now(), before[d.from], d.body))
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}),
+				result(time.Now(), before[d.from], d.body))
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}

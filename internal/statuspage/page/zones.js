@@ -240,6 +240,7 @@ class KeyList {
 				}
 				this.truncated = Boolean(cursor);
 			} catch (e) {
+				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
 				error = sources.length > 1 ? `${place}: ${e.message}` : e.message;
 			}
 			return found;

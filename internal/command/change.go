@@ -160,8 +160,8 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 	return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
 		var b strings.Builder
 		for _, d := range bodies {
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shownKey(adminapi.ShownKey{Key: &d.body.Key}),
-				result(time.Now(), before[d.from], d.body))
+			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shown, result(time.Now(), before[d.from], d.body))
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}

@@ -2,13 +2,17 @@ package ratelimit
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
@@ -306,6 +310,18 @@ func TestExplainUnixSocket(t *testing.T) {
 		if names := strings.Join(zonesOf(x), " "); names != test.zone || !strings.Contains(fmt.Sprint(x.Notes), test.note) || test.note == "" && x.Notes != nil {
 			t.Errorf("%s: zones %q and notes %q, want %q and %q", test.url, names, x.Notes, test.zone, test.note)
 		}
+	}
+}
+
+// An explanation that takes too long is an error, not a verdict about a part of the way.
+func TestExplainTakesTooLong(t *testing.T) {
+	loadExplained(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // as explainTimeout does
+	_, err := (&adminRequest{ctx: ctx, body: explainedBody}).explain()
+	var answer caddy.APIError
+	if !errors.As(err, &answer) || answer.HTTPStatus != http.StatusGatewayTimeout {
+		t.Errorf("%v, want status 504", err)
 	}
 }
 

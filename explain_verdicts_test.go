@@ -418,17 +418,25 @@ func TestExplainZoneTwice(t *testing.T) {
 	}
 }
 
-// BenchmarkExplain measures an explanation of a request that meets one zone in memory. The log of
-// Caddy is not part of it.
-func BenchmarkExplain(b *testing.B) {
+// explainedBody describes a request to the configuration of loadExplained.
+const explainedBody = `{"url":"http://example.com:0/x","headers":{"X-Key":"k"}}`
+
+// loadExplained loads a configuration with one zone in memory. The log of Caddy is discarded.
+func loadExplained(tb testing.TB) {
+	tb.Helper()
 	config := `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{"http":{"servers":{"a":{
 		"listen":["127.0.0.1:0"],"routes":[{"match":[{"path":["/x"]}],"handle":[{"handler":"subroute","routes":[{"handle":[
 		{"handler":"rate_limit","rate_limits":{"api":{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}]}]}]}}}}}`
 	if err := caddy.Load([]byte(config), true); err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	b.Cleanup(func() { _ = caddy.Stop() })
-	a := &adminRequest{ctx: context.Background(), body: `{"url":"http://example.com:0/x","headers":{"X-Key":"k"}}`}
+	tb.Cleanup(func() { _ = caddy.Stop() })
+}
+
+// BenchmarkExplain measures an explanation of a request that meets one zone in memory.
+func BenchmarkExplain(b *testing.B) {
+	loadExplained(b)
+	a := &adminRequest{ctx: context.Background(), body: explainedBody}
 	b.ReportAllocs()
 	for b.Loop() {
 		x, err := a.explain()

@@ -75,24 +75,25 @@ func TestAdminListsBans(t *testing.T) {
 func TestAdminListsOverrides(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, use string) {
-		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n override a/b {\n gcra 5 1s\n}\n}\n"+use))
+		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n override a/b {\n gcra 5 1s\n}\n override zz unlimited\n}\n"+use))
 		c.operate(t, 204, "PUT", "zones/api/override?key=a%2Fb", `{"limits":["token_bucket 7 1h", {"algorithm":"gcra","events":2,"window":"1m"}],"ttl":"1h"}`)
 		c.operate(t, 204, "PUT", "zones/api/override?key=", `{"limits":["unlimited"]}`)
 		var all []adminapi.ListedOverride
 		for _, limit := range []int{1, 2, 3, 100} {
 			all = listedOverrides(t, c, limit)
-			slices.SortFunc(all[2:], func(a, b adminapi.ListedOverride) int { return strings.Compare(*a.Key, *b.Key) })
-			if len(all) != 4 {
+			slices.SortFunc(all[3:], func(a, b adminapi.ListedOverride) int { return strings.Compare(*a.Key, *b.Key) })
+			if len(all) != 5 {
 				t.Fatalf("limit %d: %+v", limit, all)
 			}
-			if until := time.Until(all[3].Until); until > time.Hour || until < 59*time.Minute {
-				t.Errorf("until %v", all[3].Until)
+			if until := time.Until(all[4].Until); until > time.Hour || until < 59*time.Minute {
+				t.Errorf("until %v", all[4].Until)
 			}
 			for i, want := range []adminapi.ListedOverride{
 				{ShownKey: shownKey{text: "a/b"}.view(), Override: adminapi.Override{From: "config", Limits: []string{"gcra 5 1s"}}},
 				{ShownKey: shownKey{text: "vip"}.view(), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
+				{ShownKey: shownKey{text: "zz"}.view(), Override: adminapi.Override{From: "config", Limits: []string{"unlimited"}}},
 				{ShownKey: shownKey{text: ""}.view(), Override: adminapi.Override{From: "runtime", Limits: []string{"unlimited"}}},
-				{ShownKey: shownKey{text: "a/b"}.view(), Override: adminapi.Override{From: "runtime", Limits: []string{"token_bucket 7 1h", "gcra 2 1m"}, Until: all[3].Until}},
+				{ShownKey: shownKey{text: "a/b"}.view(), Override: adminapi.Override{From: "runtime", Limits: []string{"token_bucket 7 1h", "gcra 2 1m"}, Until: all[4].Until}},
 			} {
 				if !reflect.DeepEqual(all[i], want) {
 					t.Errorf("limit %d: %+v, want %+v", limit, all[i], want)

@@ -204,6 +204,7 @@ func TestAdminErrors(t *testing.T) {
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["token_bukket 1 1s"]}`, `limits[0] \"token_bukket 1 1s\": unknown algorithm`},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s","gcra 5"]}`, `limits[1] \"gcra 5\": gcra takes events`},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s","unlimited"]}`, `\"unlimited\" can't stand beside limits`},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["unlimited","gcra 1 1s"]}`, `\"unlimited\" can't stand beside limits`},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s",7]}`, "limits[1]"},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":"gcra 1 1s"}`, "limits must be a list, not a string"},
 		{400, "PUT", "zones/api/override?key=k", `{"limits":[""]}`, "write for example token_bucket 100 1m"},

@@ -131,6 +131,21 @@ func TestDenyCacheUntil(t *testing.T) {
 	}
 }
 
+// A peek sees the budgets of the store, also while a denial is remembered.
+func TestDenyCachePeeks(t *testing.T) {
+	withDenyCache(t, time.Millisecond, func(t *testing.T, c *store.DenyCache, r remote) {
+		requests := request(1, fixedWindow(t, 1, time.Hour))
+		takeUntilDenied(t, c, requests)
+		if _, asked := takeAsked(t, c, r.failing, requests); asked {
+			t.Fatal("the denial is not remembered")
+		}
+		requests[0].Peek = true
+		if allowed, asked := takeAsked(t, c, r.failing, requests); allowed || !asked {
+			t.Errorf("a peek is allowed: %t, the store was asked: %t", allowed, asked)
+		}
+	})
+}
+
 // A denial denies requests of its limit and key that cost as much or more and have as much burst or
 // less. It denies no others, and none whose delay is long enough to pass.
 func TestDenyCacheCovers(t *testing.T) {

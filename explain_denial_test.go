@@ -206,7 +206,7 @@ func TestExplainUnknownDenial(t *testing.T) {
 		status int
 		text   string
 	}{
-		`{"denial":"0000000000"}`:                             {404, "another instance denied the request"},
+		`{"denial":"0000000000"}`:                             {404, "another instance denied the request, the denial is older than ten minutes"},
 		`{"denial":"` + id + `","url":"http://example.com/"}`: {400, `stands for the whole request`},
 	} {
 		r := c.operate(t, want.status, "POST", "explain", body)

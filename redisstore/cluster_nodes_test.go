@@ -96,6 +96,10 @@ func TestClusterFailover(t *testing.T) {
 	if n := s.Failing(); n != 0 {
 		t.Errorf("%d nodes fail, the dead one is to be forgotten", n)
 	}
+	redistest.WaitFor(t, "HealthChanged about the end of the failure", func() bool {
+		failure, _ := changes.Load(dying.Addr)
+		return failure == nil
+	})
 	errors, _, last := others.seen()
 	if longest := others.forget(); errors > 0 || longest > timeout+slack {
 		t.Errorf("keys of other nodes: %d errors (%v), longest request %v", errors, last, longest)

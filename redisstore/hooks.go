@@ -13,11 +13,13 @@ type Hooks struct {
 	// Budgets then continue from the new time.
 	ClockStepped func(back time.Duration)
 	// HealthChanged is called when the Redis at an address begins to fail, with the failure, and
-	// when it works again, with nil. [New] never calls it, because a [Store] has no breaker.
+	// when it works again, with nil; also if it was a node of a cluster, and others have its slots
+	// now. [New] never calls it, because a [Store] has no breaker.
 	HealthChanged func(address string, failure error)
 	// RoundTrip is called for each message to a Redis that got a reply. took is the time from the
 	// request for a connection until the reply. requests is how many requests and corrections the
-	// message had. The messages of one pipeline, as to a node of a cluster, count as one.
+	// message had. The messages of one pipeline, as to a node of a cluster, count as one. A message
+	// for which Redis lacks the script doesn't count, because it is sent again.
 	RoundTrip func(took time.Duration, requests int)
 }
 

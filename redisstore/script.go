@@ -234,15 +234,19 @@ func roundTrip(ctx context.Context, conns *connections, asking bool, script *red
 	}
 }
 
-// observeRoundTrip calls [Hooks.RoundTrip] for a round trip that began at an instant, if a reply came.
+// observeRoundTrip calls [Hooks.RoundTrip] for a round trip that began at an instant, if a reply came. It
+// skips script calls for which Redis lacks the script, because they are made again.
 func (s *Store) observeRoundTrip(scriptCalls []*scriptCall, began time.Time) {
 	if s.hooks.RoundTrip == nil {
 		return
 	}
 	requests, replied := 0, false
 	for _, sc := range scriptCalls {
-		requests += len(sc.calls)
 		err := sc.command.Err()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			continue
+		}
+		requests += len(sc.calls)
 		replied = replied || err == nil || errors.As(err, new(redis.Error))
 	}
 	if replied {

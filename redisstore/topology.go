@@ -83,12 +83,23 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	o.Address = address
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
 	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.slotCounts)}
-	n.breaker = store.NewBreaker(n, func(failure error) { c.hooks.healthChanged(address, failure) })
+	n.breaker = store.NewBreaker(n, func(failure error) {
+		if c.has(n) {
+			c.hooks.healthChanged(address, failure)
+		}
+	})
 	c.nodes[address] = n
 	if c.closed {
 		n.close()
 	}
 	return n
+}
+
+// has reports whether a node has slots, or may have some. A node without slots is forgotten.
+func (c *Cluster) has(n *node) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[n.options.Address] == n
 }
 
 // Check implements [store.Checked]. It runs every command of the scripts in one of the node's
@@ -280,14 +291,21 @@ func (c *Cluster) storeSlots(ranges []slotRange) {
 	for slot, n := range owners {
 		c.slotNodes[slot].Store(n)
 	}
+	var replaced []string // nodes that fail, whose slots other nodes have now
 	for address, n := range c.nodes {
 		if !serving[n] {
 			n.close()
 			delete(c.nodes, address)
+			if n.breaker.Open() {
+				replaced = append(replaced, address)
+			}
 		}
 	}
 	c.endRefreshLocked()
 	c.mu.Unlock()
+	for _, address := range replaced {
+		c.hooks.healthChanged(address, nil)
+	}
 	if failed {
 		c.hooks.healthChanged(c.options.Address, nil)
 	}

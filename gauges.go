@@ -32,7 +32,7 @@ func (g gaugeSet) Collect(ch chan<- prometheus.Metric) {
 	})
 }
 
-// The values of labels.
+// The values of labels. A trace has those of "for", too.
 const (
 	forLimit = "limit"
 	forSlot  = "slot"

@@ -30,12 +30,6 @@ const (
 	attributeWaitFor  = attribute.Key("rate_limit.wait_for") // on the span of a wait
 )
 
-// The values of attributeWaitFor.
-const (
-	waitForLimit = "limit"
-	waitForSlot  = "slot"
-)
-
 // zoneAttribute returns the name of an attribute about a zone: outcome or remaining.
 func zoneAttribute(z *zone, name string) attribute.Key {
 	return attribute.Key("rate_limit." + z.name + "." + name)
@@ -96,7 +90,7 @@ func (t *requestTrace) endDecision(ctx context.Context, span trace.Span, state *
 // the same decision do nothing.
 func (t *requestTrace) waitForSlot(ctx context.Context) {
 	if t != nil && t.slotWait == nil {
-		_, t.slotWait = t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(waitForSlot)))
+		_, t.slotWait = t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(forSlot)))
 	}
 }
 
@@ -105,7 +99,7 @@ func (t *requestTrace) waitForLimit(ctx context.Context) (end func()) {
 	if t == nil {
 		return func() {}
 	}
-	_, span := t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(waitForLimit)))
+	_, span := t.tracer.Start(ctx, spanWait, trace.WithAttributes(attributeWaitFor.String(forLimit)))
 	return func() { span.End() }
 }
 

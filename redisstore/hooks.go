@@ -13,8 +13,8 @@ type Hooks struct {
 	// Budgets then continue from the new time.
 	ClockStepped func(back time.Duration)
 	// HealthChanged is called when the Redis at an address begins to fail, with the failure, and
-	// when it works again, with nil; also if it was a node of a cluster, and others have its slots
-	// now. [New] never calls it, because a [Store] has no breaker.
+	// when it works again, with nil. It is also called with nil when other nodes of a cluster have
+	// taken over the slots of a node that failed. [New] never calls it, because a [Store] has no breaker.
 	HealthChanged func(address string, failure error)
 	// RoundTrip is called for each message to a Redis that got a reply. took is the time from the
 	// request for a connection until the reply. requests is how many requests and corrections the

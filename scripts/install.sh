@@ -28,20 +28,26 @@ if ((${#missing[@]})); then
 		sudo=()
 		if ((EUID != 0)); then sudo=(sudo); fi
 		"${sudo[@]}" apt-get update -qq
-		for package in "${missing[@]}"; do
-			case $package in
-			redis) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server ;;
-			gcc) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev ;;
-			curl) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq curl ;;
-			chromium) "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core ;;
+		packages=()
+		for tool in "${missing[@]}"; do
+			case $tool in
+			redis) packages+=(redis-server) ;;
+			gcc) packages+=(gcc libc6-dev) ;;
+			curl) packages+=(curl) ;;
+			chromium) packages+=(chromium fonts-dejavu-core) ;;
 			prometheus) # the programs alone, because the package also starts a service
 				unpacked=$(mktemp -d)
-				(cd "$unpacked" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .)
-				"${sudo[@]}" install -m 755 "$unpacked"/usr/bin/{prometheus,promtool} /usr/local/bin/
+				chmod 755 "$unpacked" # apt downloads as another user
+				if ((EUID == 0)) && id _apt >/dev/null 2>&1; then chown _apt "$unpacked"; fi
+				(cd "$unpacked" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb programs)
+				"${sudo[@]}" install -m 755 "$unpacked"/programs/usr/bin/{prometheus,promtool} /usr/local/bin/
 				rm -r "$unpacked"
 				;;
 			esac
 		done
+		if ((${#packages[@]})); then # reinstalled, because a package can be there without its program
+			"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --reinstall "${packages[@]}"
+		fi
 	elif [[ ${missing[*]} == chromium ]]; then
 		echo "there is no apt-get to install chromium with, so the tests of the status page are skipped" >&2
 	elif command -v brew >/dev/null; then

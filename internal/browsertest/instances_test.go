@@ -64,6 +64,23 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// The page stays live if somebody sets the clock of its machine back.
+func TestClockStepsBack(t *testing.T) {
+	c := startCaddy(t, fmt.Sprintf(strictSite, ""))
+	p := open(t, serve(t, c.admin), desktop)
+	traffic(t, c, "X-Api-Key", "customer-7")
+	p.row("top", "customer-7")
+	evaluate[bool](p, "((now) => { Date.now = () => now() - 3600e3; return true })(Date.now)")
+	for range 3 {
+		c.get(t, "/", "X-Api-Key", "customer-8")
+	}
+	p.row("top", "customer-8")
+	p.wait(cardRate+" > 5", "api", "denied")
+	if !evaluate[bool](p, "cards.get('api').chart.points.every((p, i, all) => i === 0 || p.at > all[i - 1].at)") {
+		t.Error("the times of the chart step back")
+	}
+}
+
 // The page adds up the instances, shows how they differ, and goes on when one of them ends.
 func TestSeveralInstances(t *testing.T) {
 	a := startCaddy(t, fmt.Sprintf(strictSite, ""))
@@ -120,9 +137,12 @@ func TestSharedRedis(t *testing.T) {
 	redistest.WaitFor(t, "the ban in both instances", func() bool {
 		return a.get(t, "/", "X-Api-Key", "alice") == 429 && b.get(t, "/", "X-Api-Key", "alice") == 429
 	})
+	p.row("bans", "alice")
 	redis.Kill(t)
 	redistest.WaitFor(t, "the outage in both instances", func() bool {
 		return a.get(t, "/", "X-Api-Key", "c") > 0 && b.get(t, "/", "X-Api-Key", "c") > 0 &&
 			evaluate[int](p, "[...document.querySelectorAll('.instance .fact .state.down')].filter((e) => e.textContent.includes('down for')).length") == 2
 	})
+	// Nobody knows the bans now, so the page doesn't say that there are none.
+	p.wait("/fail/.test(document.querySelector('#bans-empty.failure').textContent)")
 }

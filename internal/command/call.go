@@ -8,10 +8,12 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -215,8 +217,8 @@ type place struct {
 
 // places returns all zones of all instances for which has is true, or only one zone if it is given.
 // With owners, the zones of one Redis are only in one place that has them, because all instances have
-// the same budgets, overrides and bans there. It is the first instance for which Redis works. failed has the errors of instances that
-// could not be asked.
+// the same budgets, overrides and bans there. It is the first instance for which Redis works. failed has
+// the errors of instances that could not be asked.
 func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (places []place, failed error) {
 	if zone != "" && len(c.instances) == 1 {
 		return []place{{c.instances[0], []string{zone}}}, nil
@@ -232,7 +234,7 @@ func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (p
 	for _, list := range lists {
 		p := place{instance: list.from}
 		for _, z := range list.body {
-			elsewhere := owners && z.Store != "memory" && owner[redisZone{z.Name, z.Store}] != list.from
+			elsewhere := owners && z.Store != "memory" && owner[redisZone{z.Name, list.from.store(z.Store)}] != list.from
 			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || elsewhere {
 				continue
 			}
@@ -243,6 +245,22 @@ func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (p
 		}
 	}
 	return places, errors.Join(err, failures(answers))
+}
+
+// localStore matches stores whose address means another Redis on each machine.
+var localStore = regexp.MustCompile(`^redis (unix|/|localhost:|127\.|\[?::1)`)
+
+// store names a store, so that the stores of two instances have the same name if they are the same
+// Redis.
+func (i instance) store(store string) string {
+	if !localStore.MatchString(store) {
+		return store
+	}
+	machine := "localhost"
+	if a, err := caddy.ParseNetworkAddress(string(i)); err == nil && !a.IsUnixNetwork() {
+		machine = a.Host
+	}
+	return store + " of " + machine
 }
 
 func instancesOf(places []place) (instances []instance) {
@@ -281,7 +299,7 @@ func redisOwners(lists []decoded[[]adminapi.Zone]) map[redisZone]instance {
 	owners, least := make(map[redisZone]instance), make(map[redisZone]int)
 	for _, list := range lists {
 		for _, z := range list.body {
-			id := redisZone{z.Name, z.Store}
+			id := redisZone{z.Name, list.from.store(z.Store)}
 			if n := failingNodes(z); owners[id] == "" || n < least[id] {
 				owners[id], least[id] = list.from, n
 			}

@@ -31,3 +31,24 @@ func TestRedisOwners(t *testing.T) {
 		}
 	}
 }
+
+// Instances share a store if its name is the same for both.
+func TestStoresOfInstances(t *testing.T) {
+	const local, remote = "redis localhost:6379 db 0", "redis 10.0.0.9:6379 db 0"
+	for _, test := range []struct {
+		a, b   instance
+		store  string
+		shared bool
+	}{
+		{"10.0.0.1:2019", "10.0.0.2:2019", remote, true},
+		{"10.0.0.1:2019", "10.0.0.2:2019", local, false},
+		{"10.0.0.1:2019", "10.0.0.2:2019", "redis unix//run/redis.sock db 0", false},
+		{"10.0.0.1:2019", "10.0.0.2:2019", "redis localhost.example:6379 db 0", true},
+		{"localhost:2019", "localhost:2020", local, true},
+		{"localhost:2019", "unix//run/caddy.sock", local, true},
+	} {
+		if shared := test.a.store(test.store) == test.b.store(test.store); shared != test.shared {
+			t.Errorf("%s and %s share %s: %v", test.a, test.b, test.store, shared)
+		}
+	}
+}

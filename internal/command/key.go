@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ Instances that share a Redis have the same budgets, so only one of them is asked
 			if len(answers) == 0 {
 				return failed
 			}
-			return joined(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
+			return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
 				var texts []string
 				for _, d := range bodies {
 					text := keyView(c.style, time.Now(), d.body)

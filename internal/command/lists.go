@@ -59,7 +59,7 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 			if len(answers) == 0 && !c.json {
 				return errors.Join(c.print("No zone has "+name+".\n"), failed)
 			}
-			return joined(failed, show(c, answers, func(bodies []decoded[map[string]T]) string {
+			return errors.Join(failed, show(c, answers, func(bodies []decoded[map[string]T]) string {
 				return view(c.style, time.Now(), bodies)
 			}))
 		})
@@ -67,9 +67,6 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 	cmd.ValidArgsFunction = completeArguments(zoneNames)
 	return cmd
 }
-
-// joined returns the errors without those that are nil.
-func joined(errs ...error) error { return errors.Join(errs...) }
 
 // maxPage is how many entries the admin API returns at most for one request.
 const maxPage = 1000

@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,7 +37,7 @@ of other keys. The counts of several instances are added up.`, `
 				answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
 					return i.requestZone("GET", zone, "/top", nil)
 				})
-				failed = joined(failed, failures(answers))
+				failed = errors.Join(failed, failures(answers))
 				if c.json {
 					return c.jsonDocument(answers), failed
 				}

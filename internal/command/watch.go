@@ -55,7 +55,12 @@ func (c *call) watch(render func() (string, error)) error {
 				if first && f.text == "" {
 					return f.err
 				}
-				f.text += "Error: " + printable(f.err.Error()) + "\n" // it may pass, for example when Caddy restarts
+				failure := "Error: " + printable(f.err.Error()) + "\n" // it may pass, for example when Caddy restarts
+				if c.json {
+					c.cmd.PrintErr(failure)
+				} else {
+					f.text += failure
+				}
 			}
 			if err := show(f.text); err != nil {
 				return err

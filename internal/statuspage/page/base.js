@@ -67,6 +67,19 @@ async function call(method, path, body) {
 
 // Numbers and times.
 
+// elapsed is a clock in milliseconds that never goes back, also if somebody sets the machine's clock. It
+// goes on while the machine sleeps, when performance.now() can stand still.
+const elapsed = (() => {
+	let total = 0, wall = Date.now(), steady = performance.now();
+	return () => {
+		const byWall = Date.now() - wall, bySteady = performance.now() - steady;
+		total += byWall > bySteady + 1000 ? byWall : bySteady;
+		wall += byWall;
+		steady += bySteady;
+		return total;
+	};
+})();
+
 const integer = new Intl.NumberFormat('en');
 const oneDigit = new Intl.NumberFormat('en', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' });

@@ -61,9 +61,10 @@ function change(kind, zone, { key, place }) {
 
 $('change-form').addEventListener('submit', async (event) => {
 	event.preventDefault();
-	const { kind, zone } = pending;
+	const asked = pending;
+	const { kind, zone } = asked;
 	const c = changes[kind];
-	const key = pending.key === undefined ? encodeKey($('change-key').value) : pending.key;
+	const key = asked.key === undefined ? encodeKey($('change-key').value) : asked.key;
 	const body = c.body && c.body({ duration: $('change-duration').value.trim(), limits: $('change-limits').value });
 	const where = [...stores(zone)].filter(([place]) => $('change-where').value === '' || $('change-where').value === place);
 	$('change-confirm').disabled = true;
@@ -77,15 +78,17 @@ $('change-form').addEventListener('submit', async (event) => {
 			return where.length > 1 ? `${place}: ${text}` : text;
 		}
 	}));
-	$('change-confirm').disabled = false;
 	const errors = results.filter(Boolean);
 	if (where.length === 0) errors.push('No instance with this zone answers.');
 	lists.forEach((list) => list.refresh());
+	const isOpen = $('change-dialog').open && pending === asked; // it can ask about another change by now
+	if (isOpen) $('change-confirm').disabled = false;
 	if (errors.length) {
-		setText($('change-error'), errors.join('\n'));
+		if (isOpen) setText($('change-error'), errors.join('\n'));
+		else message(`${c.title}: ${errors.join(' · ')}`, true);
 		return;
 	}
-	$('change-dialog').close();
+	if (isOpen) $('change-dialog').close();
 	message(`Key ${plainKey({ key })} of zone ${zone} ${c.done}.`);
 	if ($('key-dialog').open) lookAt(zone, key);
 });
@@ -96,7 +99,10 @@ $('overrides-new').addEventListener('click', () => change('override', chosen, {}
 
 // A look at one key.
 
+let look = null; // the latest look: the answers of earlier ones can come later
+
 async function lookAt(zone, key) {
+	const mine = (look = {});
 	$('key-heading').replaceChildren('Key ', shownKey({ key }));
 	const content = $('key-content');
 	if (!$('key-dialog').open) {
@@ -119,6 +125,7 @@ async function lookAt(zone, key) {
 			return element('section', {}, heading, element('p', { class: 'failure' }, e.message));
 		}
 	}));
+	if (mine !== look) return;
 	const list = variants(zone);
 	const kinds = [...(list.some((z) => z.ban) ? ['ban', ...(isBanned ? ['unban'] : [])] : []), ...(list.some((z) => z.runtime_overrides) ? ['override', ...(isOverridden ? ['remove'] : [])] : []), 'reset'];
 	const names = { remove: 'Remove override' };

@@ -17,7 +17,7 @@ let charts = 0;
 class Chart {
 	constructor(name) {
 		this.name = name;
-		this.points = []; // {at, allowed, denied, undecided}, null rates for a gap
+		this.points = []; // {at, allowed, denied, undecided}, with at as of elapsed(), and null rates for a gap
 		this.width = 300;
 		const id = `hatch-${charts++}`;
 		this.allowed = svg('path', { class: 'area allowed' });
@@ -124,7 +124,7 @@ class Chart {
 			near = this.points.reduce((a, b) => (Math.abs(b.at - at) < Math.abs(a.at - at) ? b : a));
 			if (Math.abs(near.at - at) > 3000 || near.allowed === null) near = null;
 		}
-		setText(left, near ? clock.format(near.at) : '3 min ago');
+		setText(left, near ? clock.format(Date.now() - (elapsed() - near.at)) : '3 min ago');
 		setText(right, near ? `${formatRate(near.allowed)} allowed, ${formatRate(near.denied)} denied per second` : 'now');
 	}
 }

@@ -39,11 +39,11 @@ class Instance {
 	async poll() {
 		try {
 			const zones = await this.call('GET', 'zones');
-			const at = performance.now();
+			const at = elapsed();
 			const status = await this.ask('status');
 			this.take(zones, status, at);
 		} catch (e) {
-			if (e.status === 404) this.take([], null, performance.now()); // Caddy runs without zones
+			if (e.status === 404) this.take([], null, elapsed()); // Caddy runs without zones
 			else this.fail(e);
 		}
 	}
@@ -51,10 +51,10 @@ class Instance {
 	take(zones, status, at) {
 		if (this.state !== 'up') {
 			if (this.state === 'down') message(`${this.name} answers again.`);
-			this.since = Date.now();
+			this.since = at;
 			this.counts.clear();
 			this.missing.clear();
-		}
+		} else if (this.status && status && this.status.started !== status.started) this.counts.clear(); // Caddy has started again
 		this.state = 'up';
 		this.error = null;
 		this.status = status;
@@ -65,17 +65,17 @@ class Instance {
 			const now = { at, allowed: sum(zone.requests, passed), denied: sum(zone.requests, notPassed), undecided: sum(zone.requests, notDecided) };
 			const before = this.counts.get(name);
 			this.counts.set(name, now);
-			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue; // Caddy has started again
+			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue;
 			const span = (now.at - before.at) / 1000;
 			this.rates.set(name, { allowed: (now.allowed - before.allowed) / span, denied: (now.denied - before.denied) / span, undecided: Math.max(0, now.undecided - before.undecided) / span });
 		}
-		this.answered = Date.now();
+		this.answered = at;
 	}
 
 	fail(e) {
 		if (this.state !== 'down') {
 			if (this.state === 'up') message(`${this.name} does not answer.`, true);
-			this.since = this.answered || Date.now();
+			this.since = this.answered ?? elapsed();
 		}
 		this.state = 'down';
 		this.error = e;
@@ -87,7 +87,7 @@ class Instance {
 	// its address means another place on each machine.
 	store(zone) {
 		if (zone.store === 'memory') return `${this.name} (memory)`;
-		if (/^(redis )?(unix|\/|localhost|127\.|\[?::1)/.test(zone.store)) return `${zone.store} of ${this.name.replace(/:\d+$/, '')}`;
+		if (/^(redis )?(unix|\/|localhost:|127\.|\[?::1)/.test(zone.store)) return `${zone.store} of ${this.name.replace(/:\d+$/, '')}`;
 		return zone.store;
 	}
 }
@@ -156,8 +156,7 @@ function showInstances() {
 	instances.forEach((instance, i) => {
 		const status = instance.status;
 		const facts = instance.state === 'up' ? storeFacts(instance) : [];
-		const for_ = instance.since ? ` for ${formatSpan(Math.round((Date.now() - instance.since) / 1000))}` : '';
-		const word = instance.state === 'down' ? `not reachable${for_}` : status ? `up for ${since(status.started)}` : stateTexts[instance.state];
+		const word = instance.state === 'down' ? `not reachable for ${formatSpan(Math.round((elapsed() - instance.since) / 1000))}` : status ? `up for ${since(status.started)}` : stateTexts[instance.state];
 		const version = status && status.version ? element('span', { class: 'version quiet' }, status.version) : null;
 		cards.known[i].classList.toggle('is-down', instance.state === 'down');
 		setChildren(cards.known[i], element('div', { class: 'card-head' }, element('h3', {}, instance.name, version), state(instance.state, word)),

@@ -5,10 +5,15 @@ function showBanner(text) {
 	setText($('banner'), text);
 }
 
-// every calls f again and again, a while after its last call has ended. It rests while nobody looks.
+// every calls f again and again, a while after its last call has ended. It rests while nobody looks. An
+// error of one call, which the console shows, doesn't end the others.
 async function every(milliseconds, f) {
 	for (;;) {
-		if (!document.hidden) await f();
+		try {
+			if (!document.hidden) await f();
+		} catch (e) {
+			console.error(e);
+		}
 		await new Promise((done) => setTimeout(done, milliseconds));
 	}
 }
@@ -34,7 +39,7 @@ async function begin() {
 	every(second, () => {
 		showBanner(instances.every((i) => i.error && i.error.status === 0) ? instances[0].error.message : '');
 		showInstances();
-		showZones(Date.now());
+		showZones(elapsed());
 		showNow();
 		refreshLists();
 	});

@@ -195,17 +195,17 @@ function showByInstance() {
 class KeyList {
 	constructor(id, path, every, options) {
 		Object.assign(this, { id, path, every, ...options });
-		this.asked = 0;
+		this.asked = -Infinity;
 		this.clear();
 		if ($(`${id}-more`)) $(`${id}-more`).addEventListener('click', () => this.more());
 	}
 
 	clear() {
 		this.items = null;
-		this.error = null;
-		this.next = new Map(); // cursors by instance
+		this.errors = [];
+		this.isTruncated = false;
 		this.pages = 1;
-		this.generation = (this.generation || 0) + 1;
+		this.asking = null; // the latest refresh, until it ends
 		updateRows($(`${this.id}-rows`), [], () => '', null, null);
 	}
 
@@ -214,40 +214,39 @@ class KeyList {
 		this.refresh();
 	}
 
-	// refresh asks the instances for the list. A page can be empty and still have a next one.
+	// refresh asks the instances for the list. A page can be empty and still have a next one. Only the
+	// answers to the latest refresh are shown, because earlier ones can come later.
 	async refresh() {
-		this.asked = Date.now();
-		const { generation } = this;
+		this.asked = elapsed();
+		const asking = (this.asking = {});
 		const zone = chosen;
+		const errors = [];
+		let isTruncated = false, isMissing = false;
 		const sources = this.eachInstance ? living().map((i) => [i.name, i]) : [...stores(zone)];
-		this.isMissing = false;
-		let error = null;
 		const answers = await Promise.all(sources.map(async ([place, instance]) => {
 			const found = [];
-			let cursor = '', truncated = false;
+			let cursor = '';
 			try {
-				for (let page = 0; page < 20; page++) {
+				for (let page = 0; page < 20 * this.pages; page++) {
 					const query = this.field ? `?limit=100${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ''}` : '';
 					const answer = await instance.ask(zonePath(zone, `/${this.path}`) + query);
 					if (answer === null) {
-						this.isMissing = this.field !== undefined;
+						isMissing = this.field !== undefined;
 						return found;
 					}
 					for (const item of this.field ? answer[this.field] || [] : answer) found.push({ ...item, place, instance });
 					cursor = this.field ? answer.next : '';
-					truncated = Boolean(cursor) && found.length >= 100 * this.pages;
-					if (!cursor || truncated) break;
+					if (!cursor || found.length >= 100 * this.pages) break;
 				}
-				this.truncated = Boolean(cursor);
+				if (cursor) isTruncated = true;
 			} catch (e) {
 				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
-				error = sources.length > 1 ? `${place}: ${e.message}` : e.message;
+				errors.push(sources.length > 1 ? `${place}: ${e.message}` : e.message);
 			}
 			return found;
 		}));
-		if (generation !== this.generation || zone !== chosen) return;
-		this.error = error;
-		this.items = this.merge(answers.flat());
+		if (asking !== this.asking) return;
+		Object.assign(this, { asking: null, items: this.merge(answers.flat()), errors, isTruncated, isMissing });
 		this.show();
 	}
 
@@ -290,10 +289,17 @@ class KeyList {
 					onclick: () => change(kind, chosen, { key: item.key, place: this.eachInstance ? null : item.place }) }, changes[kind].button)));
 			});
 		const empty = $(`${this.id}-empty`);
-		empty.hidden = this.items !== null && this.items.length > 0 && !this.error;
-		empty.classList.toggle('failure', Boolean(this.error));
-		if (!empty.hidden) setText(empty, this.items === null ? 'Loading…' : this.error ? this.error : this.isMissing ? 'This version of the module does not list them. Look at a key instead.' : this.none());
-		if ($(`${this.id}-more`)) $(`${this.id}-more`).hidden = !this.truncated;
+		empty.hidden = this.items !== null && this.items.length > 0 && this.errors.length === 0;
+		empty.classList.toggle('failure', this.errors.length > 0);
+		if (!empty.hidden) setText(empty, this.whyEmpty());
+		if ($(`${this.id}-more`)) $(`${this.id}-more`).hidden = !this.isTruncated;
+	}
+
+	whyEmpty() {
+		if (this.items === null) return 'Loading…';
+		if (this.errors.length > 0) return this.errors.join(' · ');
+		if (this.isMissing) return 'This version of the module does not list them. Look at a key instead.';
+		return this.isTruncated ? 'None so far. There are more keys to look through.' : this.none();
 	}
 }
 
@@ -323,5 +329,5 @@ const lists = [
 
 function refreshLists() {
 	if (chosen === null) return;
-	for (const list of lists) if (Date.now() - list.asked >= list.every * second - 100) list.refresh();
+	for (const list of lists) if (!list.asking && elapsed() - list.asked >= list.every * second - 100) list.refresh();
 }

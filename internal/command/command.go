@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 )
@@ -210,22 +213,34 @@ func addresses(cmd *cobra.Command) ([]instance, error) {
 
 // addressOfConfig returns the admin endpoint of a configuration file, or the default one without a file.
 func addressOfConfig(file, adapter string) (string, error) {
-	var config []byte
-	if file != "" {
-		var err error
-		if config, _, _, err = caddycmd.LoadConfig(file, adapter); err != nil {
-			return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)
-		}
-		var parsed struct{ Admin caddy.AdminConfig }
-		if json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled {
-			return "", fmt.Errorf("the configuration in %s has no admin endpoint: remove admin off", file)
-		}
+	if hasNoAdmin(file, adapter) {
+		return "", fmt.Errorf("the configuration in %s has no admin endpoint: remove admin off", file)
 	}
-	address, err := caddycmd.DetermineAdminAPIAddress("", config, file, adapter)
+	address, err := caddycmd.DetermineAdminAPIAddress("", nil, file, adapter)
 	if err != nil {
 		return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)
 	}
 	return address, nil
+}
+
+// hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has
+// another error. The function adapts the file itself, because caddycmd.LoadConfig differs between versions.
+func hasNoAdmin(file, adapter string) bool {
+	config, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	base := strings.ToLower(filepath.Base(file))
+	if adapter == "" && (strings.HasPrefix(base, "caddyfile") || strings.HasSuffix(base, ".caddyfile")) {
+		adapter = "caddyfile"
+	}
+	if a := caddyconfig.GetAdapter(adapter); a != nil {
+		if config, _, err = a.Adapt(config, map[string]any{"filename": file}); err != nil {
+			return false
+		}
+	}
+	var parsed struct{ Admin caddy.AdminConfig }
+	return json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled
 }
 
 // betterAddress returns an address of an admin endpoint to write instead of this one, or "" if this

@@ -86,6 +86,7 @@ func TestConcurrency(t *testing.T) {
 			<-one.hold(context.Background(), "/?panic=1")
 		}
 		waitForSlots(t, other, 3)
+		waitForSlots(t, one, 3) // the request that other asked with may hold its slot a little longer
 		ctx, leave := context.WithCancel(context.Background())
 		for range 3 {
 			held = append(held, one.hold(ctx, "/hold"))

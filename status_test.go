@@ -77,7 +77,7 @@ func TestStatusOfRedis(t *testing.T) {
 		eventually(t, "Redis is "+state, func() bool {
 			c.get(t, "/")
 			v = c.status(t).Redis[0]
-			return v.State == state
+			return v.State == state && (state == "up" || v.Error != "") // the reason follows the state
 		})
 		if v.Since.Before(since.Truncate(time.Millisecond)) || v.Since.After(time.Now()) {
 			t.Errorf("%s since %v, want after %v", state, v.Since, since)

@@ -18,7 +18,7 @@ import (
 )
 
 func init() {
-	caddy.RegisterModule(App{})
+	caddy.RegisterModule(new(App))
 }
 
 // App holds the state that all rate_limit handlers of one configuration share: options, stores, and the
@@ -87,8 +87,9 @@ const (
 	standInMemory memoryKey = "stand-in"
 )
 
-// CaddyModule returns the Caddy module information.
-func (App) CaddyModule() caddy.ModuleInfo {
+// CaddyModule returns the Caddy module information. The events app calls it for each event, so it must not
+// copy the App, whose fields Cleanup may change meanwhile.
+func (*App) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
 		ID:  "rate_limit",
 		New: func() caddy.Module { return new(App) },

@@ -143,6 +143,6 @@ func TestSharedRedis(t *testing.T) {
 		return a.get(t, "/", "X-Api-Key", "c") > 0 && b.get(t, "/", "X-Api-Key", "c") > 0 &&
 			evaluate[int](p, "[...document.querySelectorAll('.instance .fact .state.down')].filter((e) => e.textContent.includes('down for')).length") == 2
 	})
-	// Nobody knows the bans now, so the page doesn't say that there are none.
+	// The page can't read the bans now, so it doesn't say that there are none.
 	p.wait("/fail/.test(document.querySelector('#bans-empty.failure').textContent)")
 }

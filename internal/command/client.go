@@ -165,7 +165,7 @@ func (i instance) getZone(zone string) (json.RawMessage, error) {
 
 // requestZone calls the admin API about a zone. The rest comes after the name of the zone.
 func (i instance) requestZone(method, zone, rest string, body any) (json.RawMessage, error) {
-	answer, err := i.request(method, "zones/"+pathSegment(zone)+rest, body)
+	answer, err := i.request(method, "zones/"+adminapi.PathSegment(zone)+rest, body)
 	if failed, ok := err.(*answerError); ok && failed.status == http.StatusNotFound && failed.message != "" {
 		return nil, i.unknownZone(zone, err)
 	}
@@ -222,13 +222,4 @@ func (i instance) zoneNames() ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// pathSegment percent-encodes a text for a path.
-func pathSegment(text string) string {
-	encoded := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
-	if encoded == "." || encoded == ".." { // which would be folders
-		encoded = strings.ReplaceAll(encoded, ".", "%2E")
-	}
-	return encoded
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
 const (
@@ -49,7 +51,7 @@ func relayTarget(method, escapedPath, rawQuery string) (string, error) {
 		if err != nil || zone == "" {
 			return "", fmt.Errorf("the path %s names no zone", escapedPath)
 		}
-		parts[1], pattern[1] = escapeSegment(zone), "*"
+		parts[1], pattern[1] = adminapi.PathSegment(zone), "*"
 	}
 	methods := relayed[strings.Join(pattern, "/")]
 	if !slices.Contains(methods, method) {
@@ -69,14 +71,6 @@ func relayTarget(method, escapedPath, rawQuery string) (string, error) {
 		target += "?" + query.Encode()
 	}
 	return target, nil
-}
-
-// escapeSegment returns text as one segment of a path.
-func escapeSegment(text string) string {
-	if text == "." || text == ".." {
-		return strings.ReplaceAll(text, ".", "%2E")
-	}
-	return url.PathEscape(text)
 }
 
 // endpoint is an admin endpoint of a Caddy.

@@ -1,0 +1,82 @@
+// Package simulate replays logged requests through the limits of a configuration, in the time of the
+// log. It says who would have been denied, and which limits would deny almost nobody.
+package simulate
+
+import (
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Configuration is a configuration of Caddy, as far as it limits requests.
+type Configuration interface {
+	// Zones returns the zones, sorted by name.
+	Zones() []Zone
+
+	// Visit leads a request through the routes, as if every rate_limit handler passed it on. It
+	// changes no budget. It is safe for concurrent use. The Visit doesn't refer to the memory of r.
+	Visit(r *accesslog.Request) (*Visit, error)
+
+	// Notes returns, once all requests have been led through, what the simulation had to assume, and
+	// what the log should have for a better one.
+	Notes() []string
+
+	// MaxKeys returns how many keys the store in memory holds, by the configuration.
+	MaxKeys() int64
+}
+
+// Zone is a zone of a configuration.
+type Zone struct {
+	Name   string
+	Key    []string // as configured; several are alternatives
+	Shadow bool     // the zone never denies
+	// Sets are the limits of the zone: those of all keys first, then those of the plans, then those of
+	// the overrides.
+	Sets        []LimitSet
+	Concurrency int64
+	// MaxDelay is the longest delay of a request, and Places bounds the requests that are delayed at the
+	// same time. MaxDelay is 0 if the zone delays no requests.
+	MaxDelay algorithms.Micros
+	Places   int64
+	// SingleKey reports whether all requests of the zone have the same key.
+	SingleKey bool
+	HasBan    bool
+	// VariesBurst reports whether the option factor divides bursts differently for each request.
+	VariesBurst bool
+}
+
+// LimitSet is the limits of some keys of a zone.
+type LimitSet struct {
+	Name   string // empty for the limits of all keys, "plan gold" or "override 203.0.113.7"
+	Limits []*algorithms.Limit
+}
+
+// Visit is a logged request, and the rate_limit handlers that it meets.
+type Visit struct {
+	Start, End algorithms.Micros
+	Instant    algorithms.Micros // as [accesslog.Request.Instant]
+	Client     string            // the address of the client
+	Path       string            // at most 64 bytes of it
+	Status     int
+	// WasDenied reports whether a rate limit denied the request when it was logged. Then its response
+	// says nothing about its true cost or duration.
+	WasDenied bool
+	Handlers  []HandlerVisit
+}
+
+// HandlerVisit is what a request meets in one rate_limit handler. The handler decides it by one call of
+// the store.
+type HandlerVisit struct {
+	Requests []store.Request // one for each zone that limits the request
+	Zones    []ZoneVisit     // with the same indexes
+}
+
+// ZoneVisit is what [store.Request] doesn't have of a request in a zone.
+type ZoneVisit struct {
+	Zone    int  // the index in [Configuration.Zones]
+	Set     int  // the index of the request's limits in [Zone.Sets]
+	BanOnly bool // the request doesn't belong to the zone, but its ban denies the request
+	// Settled reports whether the response tells the true cost of the request, which is TrueCost.
+	Settled  bool
+	TrueCost int64
+}

@@ -21,6 +21,9 @@ type Configuration interface {
 	// what the log should have for a better one.
 	Notes() []string
 
+	// ShownKey returns a key of a zone as operators see it: cut, or its HMAC with hash_keys.
+	ShownKey(zone int, key string) string
+
 	// MaxKeys returns how many keys the store in memory holds, by the configuration.
 	MaxKeys() int64
 }

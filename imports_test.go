@@ -41,7 +41,10 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
 		{"internal/adminapi", nil, ""},
 		{"internal/closest", nil, ""},
-		{"internal/command", []string{"algorithms", "internal/adminapi", "internal/closest", "internal/statuspage"}, "any but ours"},
+		{"internal/command", []string{
+			"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/keyhash", "internal/simulate",
+			"internal/statuspage", "store",
+		}, "any but ours"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}
 	for _, test := range tests {

@@ -17,12 +17,13 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	_ "github.com/caddy-rate-limit/caddy-rate-limit/internal/command" // caddy rate-limit
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func init() {
 	caddy.RegisterModule(Handler{})
+	command.Register(nil)
 }
 
 // Handler limits requests by zones. A zone is a named rule: it says which requests it matches,

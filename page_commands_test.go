@@ -180,22 +180,22 @@ func (p *pageRun) all(t *testing.T, page string, blocks []block) {
 	}
 }
 
-// command is a line to run, and the output that it should have.
-type command struct {
+// pageCommand is a line to run, and the output that it should have.
+type pageCommand struct {
 	line, want string
 	compare    bool // whether there is an output to compare
 }
 
 // commandsOf splits a block. In a console block commands begin with a dollar sign.
-func commandsOf(b block) (commands []command) {
+func commandsOf(b block) (commands []pageCommand) {
 	lines := strings.SplitAfter(strings.ReplaceAll(b.text, "\\\n", "\\\x00"), "\n")
 	for _, line := range lines {
 		line = strings.ReplaceAll(line, "\\\x00", "\\\n")
 		switch entered, isCommand := strings.CutPrefix(line, "$ "); {
 		case b.language == "sh" && strings.TrimSpace(line) != "":
-			commands = append(commands, command{line: strings.TrimSpace(line)})
+			commands = append(commands, pageCommand{line: strings.TrimSpace(line)})
 		case b.language == "console" && isCommand:
-			commands = append(commands, command{line: strings.TrimSpace(entered), compare: true})
+			commands = append(commands, pageCommand{line: strings.TrimSpace(entered), compare: true})
 		case b.language == "console" && len(commands) > 0:
 			commands[len(commands)-1].want += line
 		}
@@ -206,7 +206,7 @@ func commandsOf(b block) (commands []command) {
 // block runs the commands of a block and reports whether they did as they should.
 func (p *pageRun) block(t *testing.T, place string, b block) (ok bool) {
 	t.Helper()
-	var script []command // to be run by one shell
+	var script []pageCommand // to be run by one shell
 	run := func() bool {
 		defer func() { script = nil }()
 		return len(script) == 0 || p.shell(t, place, script)
@@ -286,7 +286,7 @@ func (p *pageRun) startApplication(t *testing.T, port string) {
 const endOf = "---- the end of the output of command "
 
 // shell runs commands in one shell and compares the output of each with the page.
-func (p *pageRun) shell(t *testing.T, place string, script []command) (ok bool) {
+func (p *pageRun) shell(t *testing.T, place string, script []pageCommand) (ok bool) {
 	t.Helper()
 	var text strings.Builder
 	for i, c := range script {

@@ -16,9 +16,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
 
-func init() {
+// Register registers the command with Caddy. load makes the configuration of a simulation from the JSON of a
+// configuration of Caddy. It is a parameter, because this package doesn't import the handler.
+func Register(load func(config []byte) (simulate.Configuration, error)) {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "rate-limit",
 		Usage: "<command>",
@@ -37,7 +41,7 @@ a key that begins with a dash. With --encoded, the key is percent-encoded.
 
 Exit codes: 0 for success, 1 for an error, 2 for wrong usage, and 3 if the
 request of 'explain' would be denied.`,
-		CobraFunc: configure,
+		CobraFunc: func(cmd *cobra.Command) { configure(cmd, load) },
 	})
 }
 
@@ -49,7 +53,7 @@ const (
 )
 
 // configure adds flags and subcommands to the command.
-func configure(cmd *cobra.Command) {
+func configure(cmd *cobra.Command, _ func(config []byte) (simulate.Configuration, error)) {
 	cmd.Long = strings.TrimSpace(cmd.Long)
 	cmd.Example = `  $ caddy rate-limit status
   $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9

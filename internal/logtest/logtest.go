@@ -95,7 +95,7 @@ func newRequest(r *rand.Rand, start int64, client uint64) request {
 
 // Address returns the address of a client, by its number. A fifth of the clients have IPv6.
 func Address(client uint64) netip.Addr {
-	mixed := client * 0x9e3779b97f4a7c15 // so that neighbors are in other networks
+	mixed := (client + 1) * 0x9e3779b97f4a7c15 // so that neighbors are in other networks
 	if client%5 == 4 {
 		a := [16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}
 		for i := range 4 {

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
 // SharedMemory holds the budgets of this process, for any number of [Memory] stores. It outlives
 // configurations, so a new configuration finds the budgets of the previous one. A SharedMemory must
-// be made by [NewSharedMemory]. All methods are safe for concurrent use.
+// be made by [NewSharedMemory] or [NewRepeatableMemory]. All methods are safe for concurrent use.
 //
 // The clock starts as the wall clock and continues as the monotonic clock. So setting the wall clock
 // neither refills nor freezes budgets.
@@ -42,7 +43,19 @@ const shardCount = 1024
 
 // NewSharedMemory returns a SharedMemory without budgets.
 func NewSharedMemory() *SharedMemory {
-	m := &SharedMemory{names: newBudgetNamer(), start: time.Now(), zones: newZoneTable()}
+	return newSharedMemory(budgetNamer{keyhash.New(), keyhash.New()})
+}
+
+// NewRepeatableMemory returns a SharedMemory without budgets. The same calls with the same instants have
+// the same outcomes in each SharedMemory with the same secrets. The secrets matter only when the
+// SharedMemory is full, because they decide which expired budgets it drops first. Nobody who chooses
+// keys may know them.
+func NewRepeatableMemory(secrets [2][16]byte) *SharedMemory {
+	return newSharedMemory(budgetNamer{keyhash.FromSecret(secrets[0]), keyhash.FromSecret(secrets[1])})
+}
+
+func newSharedMemory(names budgetNamer) *SharedMemory {
+	m := &SharedMemory{names: names, start: time.Now(), zones: newZoneTable()}
 	for i := range m.shards {
 		m.shards[i].init()
 	}
@@ -73,8 +86,10 @@ func (m *SharedMemory) OverrideCounts() map[string]int {
 }
 
 // Sweep drops the budgets that have expired. It locks one shard at a time.
-func (m *SharedMemory) Sweep() {
-	now := m.Now()
+func (m *SharedMemory) Sweep() { m.SweepAt(m.Now()) }
+
+// SweepAt is Sweep at an instant of the caller's choice.
+func (m *SharedMemory) SweepAt(now algorithms.Micros) {
 	for i := range m.shards {
 		if s := &m.shards[i].shard; now >= s.earliest.Load() {
 			s.mu.Lock()

@@ -57,8 +57,6 @@ type stored struct {
 // a key can cancel out an ID.
 type budgetNamer struct{ keys, ids keyhash.Hasher }
 
-func newBudgetNamer() budgetNamer { return budgetNamer{keyhash.New(), keyhash.New()} }
-
 // key returns the hash of a key.
 func (n *budgetNamer) key(key string) keyhash.Hash { return n.keys.Sum(key) }
 

@@ -16,8 +16,8 @@ type Hash [2]uint64
 // equal texts would give the zero Hash.
 func (h Hash) Xor(other Hash) Hash { return Hash{h[0] ^ other[0], h[1] ^ other[1]} }
 
-// Hasher hashes texts by SipHash-2-4 with 128 bits and a secret. It must be made by [New]. A Hasher is
-// immutable and safe for concurrent use.
+// Hasher hashes texts by SipHash-2-4 with 128 bits and a secret. It must be made by [New] or [FromSecret].
+// A Hasher is immutable and safe for concurrent use.
 //
 // Without the secret nobody can construct two texts with the same hash. By chance, two of a billion texts
 // have the same hash with a probability below 10^-20.
@@ -27,6 +27,11 @@ type Hasher struct{ k0, k1 uint64 }
 func New() Hasher {
 	var secret [16]byte
 	_, _ = rand.Read(secret[:]) // never fails
+	return FromSecret(secret)
+}
+
+// FromSecret returns a Hasher with a secret of the caller's choice. Nobody who chooses texts may know it.
+func FromSecret(secret [16]byte) Hasher {
 	return Hasher{binary.LittleEndian.Uint64(secret[:]), binary.LittleEndian.Uint64(secret[8:])}
 }
 

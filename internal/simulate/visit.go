@@ -44,6 +44,9 @@ type Zone struct {
 	// SingleKey reports whether all requests of the zone have the same key.
 	SingleKey bool
 	HasBan    bool
+	// RefundsDenied reports whether settle gives back the charge of a request that a later handler denies
+	// with status 429.
+	RefundsDenied bool
 	// VariesBurst reports whether the option factor divides bursts differently for each request.
 	VariesBurst bool
 }

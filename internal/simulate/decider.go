@@ -1,0 +1,174 @@
+package simulate
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Decider decides logged requests as the rate_limit handlers of a configuration would have decided them,
+// in the time of the log. It uses the store in memory, and never a clock. A Decider must be made by
+// [NewDecider]. It is not safe for concurrent use. Its outcomes depend only on the Visits and on their
+// order.
+//
+// A request occupies the Decider until it has ended, if its end gives back a slot or corrects a charge,
+// or if it is delayed. Further requests leave nothing behind but their charges.
+//
+// The log doesn't say when a response was complete for its client. The Decider makes the corrections of a
+// request at its End, which is a little later. A delay makes the end later by the delay. So a log of a
+// server that delayed requests makes them longer than they are.
+type Decider struct {
+	zones     []Zone
+	maxKeys   int64
+	observers []Observer
+
+	shared *store.SharedMemory // nil before the first Visit
+	store  *store.Memory
+
+	now       algorithms.Micros // never goes back
+	events    eventQueue
+	free      []*flight // to be used again
+	lines     map[slotKey]*slotLine
+	places    []places // by the index of the zone
+	nextSweep algorithms.Micros
+	decided   int64 // requests since the last sweep
+
+	corrections []store.Correction // of one handler
+}
+
+// NewDecider returns a Decider for the requests of one log. Each observer sees each request once.
+func NewDecider(c Configuration, observers ...Observer) *Decider {
+	zones := c.Zones()
+	return &Decider{
+		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant,
+		lines: make(map[slotKey]*slotLine), places: newPlaces(zones),
+	}
+}
+
+const (
+	// earliestInstant is the first instant of a Decider. The store would replace instant 0 by its clock.
+	earliestInstant algorithms.Micros = 1
+	// latestInstant is the last microsecond of the year 9999. It keeps the arithmetic of instants exact.
+	latestInstant algorithms.Micros = 253402300799_999_999
+	// sweepInterval is the shortest time between two sweeps of the store.
+	sweepInterval algorithms.Micros = 60_000_000
+	// minDecidedPerSweep is the number of requests between two sweeps, as a part of the number of keys in
+	// the store. A sweep looks at all keys, so it must not be made too often.
+	minDecidedPerSweep = 4
+)
+
+// Arrival returns the instant at which a Decider decides the Visit: the instant at which the server
+// decided it or, if the log doesn't have that, the instant at which the request began. The Visits must
+// come to a Decider in the order of their Arrivals.
+func (v *Visit) Arrival() algorithms.Micros {
+	arrival := v.Instant
+	if arrival == 0 {
+		arrival = v.Start
+	}
+	return min(max(arrival, earliestInstant), latestInstant)
+}
+
+// Decide decides a request at its Arrival. A request that comes out of order is decided at the latest
+// Arrival so far. The Decider keeps the Visit until the request has ended, and writes into it.
+func (d *Decider) Decide(v *Visit) {
+	if d.store == nil {
+		d.makeStore(v)
+	}
+	d.advance(max(v.Arrival(), d.now))
+	d.sweep()
+	f := d.newFlight(v)
+	d.proceed(f)
+	d.recycle(f)
+}
+
+// Finish decides the requests that still wait, and ends all requests. The Decider must not be used
+// afterwards.
+func (d *Decider) Finish() {
+	for len(d.events.heap) > 0 {
+		d.handle(d.events.pop())
+	}
+}
+
+// Overflowed returns how often a limit or slots were decided on a shared budget, because the store had no
+// room for the key.
+func (d *Decider) Overflowed() int64 {
+	if d.shared == nil {
+		return 0
+	}
+	return d.shared.Overflowed()
+}
+
+// makeStore makes the store. Its secrets come from the first request of the log. So a run can be repeated,
+// and nobody could know the secrets while choosing keys.
+func (d *Decider) makeStore(first *Visit) {
+	var secrets [2][16]byte
+	for i := range secrets {
+		sum := sha256.Sum256(fmt.Append(nil, i, first.Start, first.End, first.Instant, first.Client, first.Path))
+		secrets[i] = [16]byte(sum[:])
+	}
+	d.shared = store.NewRepeatableMemory(secrets)
+	d.store = d.shared.Bounded(d.maxKeys, func() int { return len(d.zones) }, nil)
+}
+
+// advance lets all that happens up to an instant happen.
+func (d *Decider) advance(to algorithms.Micros) {
+	for len(d.events.heap) > 0 && d.events.heap[0].at <= to {
+		d.handle(d.events.pop())
+	}
+	d.now = to
+}
+
+// handle makes an event happen.
+func (d *Decider) handle(e event) {
+	d.now = max(d.now, e.at)
+	switch e.kind {
+	case eventEnd:
+		d.end(e.flight)
+	case eventPass:
+		d.endDelay(e.flight)
+	case eventGiveUp:
+		d.giveUp(e.flight)
+	case eventAsk:
+		d.lookAt(e.line, e.at)
+	}
+	if e.flight != nil {
+		e.flight.events--
+		d.recycle(e.flight)
+	}
+}
+
+// schedule makes an event happen at an instant that is not in the past.
+func (d *Decider) schedule(e event) {
+	e.at = max(e.at, d.now)
+	if e.flight != nil {
+		e.flight.events++
+	}
+	d.events.push(e)
+}
+
+// sweep drops expired budgets from the store once in a while.
+func (d *Decider) sweep() {
+	d.decided++
+	if d.now >= d.nextSweep && d.decided*minDecidedPerSweep >= d.shared.Keys() {
+		d.shared.SweepAt(d.now)
+		d.nextSweep, d.decided = d.now+sweepInterval, 0
+	}
+}
+
+// take lets the store decide the handler at which the request is.
+func (d *Decider) take(f *flight) (allowed bool) {
+	f.asked = true
+	// The error would be about run-time overrides, and the store has none.
+	allowed, _ = d.store.TakeAt(context.Background(), d.now, f.handlerVisit().Requests)
+	return allowed
+}
+
+// correct makes corrections.
+func (d *Decider) correct(corrections []store.Correction) {
+	if len(corrections) > 0 {
+		_ = d.store.CorrectAt(context.Background(), d.now, corrections) // never fails
+	}
+}

@@ -1,0 +1,276 @@
+package simulate
+
+import (
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// flight is a request on its way through the handlers, and afterwards until its end.
+type flight struct {
+	decided  Decided
+	handler  int               // at which the request is; the number of handlers if it has passed them all
+	zone     int               // the index of the handler's first zone in decided.Zones
+	came     algorithms.Micros // to the handler
+	asked    bool              // the store has decided this handler
+	hasPlace []bool            // by the index of the handler's zone: the request can be delayed there
+	places   []heldPlace       // that the request has taken
+	waiter   slotWaiter
+
+	observed  bool
+	events    int                   // to come
+	decisions []algorithms.Decision // room for the outcomes of all handlers
+}
+
+// newFlight returns the flight of a request that comes to its first handler.
+func (d *Decider) newFlight(v *Visit) *flight {
+	var f *flight
+	if n := len(d.free); n > 0 {
+		f, d.free = d.free[n-1], d.free[:n-1]
+	} else {
+		f = new(flight)
+	}
+	f.decided = Decided{Visit: v, Came: d.now, Zones: f.decided.Zones[:0]}
+	f.handler, f.zone, f.observed = 0, 0, false
+	limits := 0
+	for i := range v.Handlers {
+		h := &v.Handlers[i]
+		for j := range h.Requests {
+			r := &h.Requests[j]
+			limits += len(r.Limits)
+			f.decided.Zones = append(f.decided.Zones, DecidedZone{
+				ZoneVisit: &h.Zones[j], Key: r.Key, Shadow: r.Shadow, Cost: r.Cost, Mode: r.Mode,
+			})
+		}
+	}
+	f.decisions = slices.Grow(f.decisions[:0], limits)
+	f.comeToHandler(d)
+	return f
+}
+
+// comeToHandler begins with the handler at which the request is.
+func (f *flight) comeToHandler(d *Decider) {
+	f.came, f.asked = d.now, false
+	f.waiter.reset()
+	if f.handler == len(f.decided.Handlers) {
+		return
+	}
+	f.hasPlace = f.hasPlace[:0]
+	room := f.decisions
+	for i := range f.handlerVisit().Requests {
+		r := &f.handlerVisit().Requests[i]
+		end := len(room) + len(r.Limits)
+		r.Outcome.Decisions, room = room[len(room):len(room):end], room[:end]
+		r.MaxWait = 0
+		f.hasPlace = append(f.hasPlace, false)
+	}
+	f.decisions = room
+}
+
+// recycle lets a flight that is over be used for another request.
+func (d *Decider) recycle(f *flight) {
+	if !f.observed || f.events > 0 {
+		return
+	}
+	clear(f.decided.Zones) // so that the Visit can be freed
+	f.decided.Visit = nil
+	d.free = append(d.free, f)
+}
+
+// handlerVisit returns the handler at which the request is.
+func (f *flight) handlerVisit() *HandlerVisit { return &f.decided.Handlers[f.handler] }
+
+// zoneOf returns the zone with index i of the handler at which the request is.
+func (d *Decider) zoneOf(f *flight, i int) *Zone { return &d.zones[f.handlerVisit().Zones[i].Zone] }
+
+// proceed leads the request through its handlers, until it waits, is denied, or has passed them all.
+func (d *Decider) proceed(f *flight) {
+	for f.handler < len(f.decided.Handlers) {
+		if len(f.handlerVisit().Requests) > 0 {
+			d.findPlaces(f)
+			if allowed, waits := d.decide(f); waits || !d.leave(f, allowed) {
+				return
+			}
+		}
+		d.toNextHandler(f)
+	}
+	d.pass(f)
+}
+
+func (d *Decider) toNextHandler(f *flight) {
+	f.zone += len(f.handlerVisit().Requests)
+	f.handler++
+	f.comeToHandler(d)
+}
+
+// goOn goes on with a request that has waited for a slot and is decided.
+func (d *Decider) goOn(f *flight, allowed bool) {
+	if d.leave(f, allowed) {
+		d.toNextHandler(f)
+		d.proceed(f)
+	}
+}
+
+// leave reads the outcome of the handler, and reports whether the request comes to the next one at once.
+// If a limit delays the request, it does so later.
+func (d *Decider) leave(f *flight, allowed bool) (passes bool) {
+	f.decided.Delay += d.now - f.came
+	delay := d.readOutcome(f, allowed)
+	if !allowed {
+		d.releasePlaces(f)
+		d.deny(f)
+		return false
+	}
+	if delay == 0 {
+		d.releasePlaces(f)
+		return true
+	}
+	d.takePlaces(f)
+	f.decided.Delay += delay
+	d.schedule(event{at: d.now + delay, kind: eventPass, flight: f})
+	if f.isAtLastHandler() { // the outcome is known already
+		f.handler = len(f.decided.Handlers)
+		d.pass(f)
+	}
+	return false
+}
+
+// isAtLastHandler reports whether no further handler limits the request.
+func (f *flight) isAtLastHandler() bool {
+	return !slices.ContainsFunc(f.decided.Handlers[f.handler+1:], func(h HandlerVisit) bool { return len(h.Requests) > 0 })
+}
+
+// endDelay lets a delayed request pass.
+func (d *Decider) endDelay(f *flight) {
+	d.releasePlaces(f)
+	if !f.observed {
+		d.toNextHandler(f)
+		d.proceed(f)
+	}
+}
+
+// readOutcome fills in the zones of the handler, and returns how long their limits delay the request.
+func (d *Decider) readOutcome(f *flight, allowed bool) (delay algorithms.Micros) {
+	requests := f.handlerVisit().Requests
+	for i := range requests {
+		r, z := &requests[i], &f.decided.Zones[f.zone+i]
+		z.Denied, z.Reached = denies(r), r.Outcome.Verdict != store.NotAsked
+		z.Reason = reasonOf(r)
+		if !r.Shadow {
+			wait := algorithms.Micros(0)
+			for _, decision := range r.Outcome.Decisions {
+				wait = max(wait, decision.Wait)
+			}
+			if !allowed {
+				wait = 0
+			}
+			delay = max(delay, wait)
+			z.Delay += wait
+		}
+	}
+	return delay
+}
+
+// denies reports whether the zone denies the request, or would without shadow mode.
+func denies(r *store.Request) bool {
+	return r.Outcome.Verdict == store.Denied || r.Outcome.Verdict == store.Banned
+}
+
+// limitDenies reports whether a limit denies a request.
+func limitDenies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
+
+// lacksSlot reports whether the zone denies the request because no slot is free.
+func lacksSlot(r *store.Request) bool { return r.Slots != nil && !r.Outcome.Slots.Free }
+
+// reasonOf returns the reason of a denial. If a limit and the slots deny the request, it is the one that
+// takes longer, as in the log of a server. Nobody knows when a slot becomes free; a server says a second.
+func reasonOf(r *store.Request) Reason {
+	if r.Outcome.Verdict == store.Banned {
+		return ByBan
+	}
+	if !lacksSlot(r) {
+		return ByLimit
+	}
+	for _, d := range r.Outcome.Decisions {
+		if limitDenies(d) && d.RetryAfter >= 1_000_000 {
+			return ByLimit
+		}
+	}
+	return ByConcurrency
+}
+
+// pass ends the decisions about a request that has passed all handlers.
+func (d *Decider) pass(f *flight) {
+	d.observe(f)
+	if d.needsEnd(f) {
+		end := max(min(f.decided.End, latestInstant), f.decided.Came)
+		d.schedule(event{at: end + f.decided.Delay, kind: eventEnd, flight: f})
+	}
+}
+
+// deny ends a request that the handler at which it is denies. The handlers before get the response of the
+// denial at once.
+func (d *Decider) deny(f *flight) {
+	f.decided.Denied = true
+	d.observe(f)
+	d.end(f)
+}
+
+func (d *Decider) observe(f *flight) {
+	f.observed = true
+	for _, o := range d.observers {
+		o.Observe(&f.decided)
+	}
+}
+
+// end corrects the charges of the handlers that the request has passed, and gives the slots back. The
+// last handler is the first, because it writes its response through the others.
+func (d *Decider) end(f *flight) {
+	for i := f.handler - 1; i >= 0; i-- {
+		corrections := d.corrections[:0]
+		for j := range f.decided.Handlers[i].Requests {
+			if c := d.correction(f, i, j); correctsAnything(&c) {
+				corrections = append(corrections, c)
+			}
+		}
+		d.correct(corrections)
+		d.wakeWaiting(corrections)
+		clear(corrections)
+		d.corrections = corrections
+	}
+}
+
+// correction returns what the response corrects in zone j of handler i.
+//
+// The response to a request that was denied when it was logged says nothing about its true cost, so its
+// charge stays. The response to a request that a later handler denies is the denial.
+func (d *Decider) correction(f *flight, i, j int) store.Correction {
+	h := &f.decided.Handlers[i]
+	r, z := &h.Requests[j], &h.Zones[j]
+	c := store.Correction{Request: r, Leave: r.Outcome.Slots.Taken}
+	switch {
+	case len(r.Limits) == 0 || r.Shadow && denies(r): // without shadow mode there would be no response
+	case f.decided.Denied:
+		if d.zones[z.Zone].RefundsDenied {
+			c.Refund = r.Cost
+		}
+	case z.Settled && !f.decided.WasDenied:
+		c.Refund, c.Charge = max(r.Cost-z.TrueCost, 0), max(z.TrueCost-r.Cost, 0)
+	}
+	return c
+}
+
+func correctsAnything(c *store.Correction) bool { return c.Leave || c.Refund > 0 || c.Charge > 0 }
+
+// needsEnd reports whether the end of the request corrects anything.
+func (d *Decider) needsEnd(f *flight) bool {
+	for i := range f.decided.Handlers {
+		for j := range f.decided.Handlers[i].Requests {
+			if c := d.correction(f, i, j); correctsAnything(&c) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,128 @@
+package simulate_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// zones is a Configuration of which a Decider knows only the zones.
+type zones []simulate.Zone
+
+func (z zones) Zones() []simulate.Zone                          { return z }
+func (zones) Visit(*accesslog.Request) (*simulate.Visit, error) { panic("no request is led") }
+func (zones) Notes() []string                                   { return nil }
+func (zones) ShownKey(_ int, key string) string                 { return key }
+func (zones) MaxKeys() int64                                    { return 1_000_000 }
+
+// second is a second in the time of the log.
+const second algorithms.Micros = 1_000_000
+
+// outcomes is an Observer that keeps what was decided.
+type outcomes []outcome
+
+type outcome struct {
+	visit  *simulate.Visit
+	came   algorithms.Micros
+	denied bool
+	delay  algorithms.Micros
+	zones  []simulate.DecidedZone
+}
+
+func (o *outcomes) Observe(d *simulate.Decided) {
+	*o = append(*o, outcome{d.Visit, d.Came, d.Denied, d.Delay, append([]simulate.DecidedZone(nil), d.Zones...)})
+}
+
+func limit(t testing.TB, zone, name string, events, window, burst int64) store.Limit {
+	t.Helper()
+	l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: name, Events: events, Window: window, Burst: burst})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.NewLimit(zone, "", l)
+}
+
+// A slot is free from the end of a request on, and the true cost counts from then on. Ends come before
+// requests of the same instant.
+func TestEndsCorrect(t *testing.T) {
+	c := zones{{Name: "api", Concurrency: 1}, {Name: "tokens"}}
+	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 1}
+	budget := limit(t, "tokens", "fixed_window", 10, 3600*second, 0)
+	visit := func(start, end algorithms.Micros, zone int, trueCost int64) *simulate.Visit {
+		r := store.Request{Zone: c[zone].Name, Key: "k", Cost: 4}
+		if zone == 0 {
+			r.Slots, r.Cost = slots, 1
+		} else {
+			r.Limits = []store.Limit{budget}
+		}
+		return &simulate.Visit{Start: start, End: end, Handlers: []simulate.HandlerVisit{{
+			Requests: []store.Request{r}, Zones: []simulate.ZoneVisit{{Zone: zone, Settled: zone == 1, TrueCost: trueCost}},
+		}}}
+	}
+	var got outcomes
+	d := simulate.NewDecider(c, &got)
+	for _, v := range []struct {
+		visit *simulate.Visit
+		want  bool
+	}{
+		{visit(1*second, 5*second, 0, 0), true},
+		{visit(5*second-1, 6*second, 0, 0), false},
+		{visit(5*second, 6*second, 0, 0), true},
+		{visit(10*second, 12*second, 1, 1), true},
+		{visit(10*second, 12*second, 1, 1), true},
+		{visit(12*second-1, 12*second, 1, 1), false}, // 2 of 10 remain
+		{visit(12*second, 13*second, 1, 8), true},    // 8 remain
+		{visit(13*second, 13*second, 1, 0), false},   // none remain
+	} {
+		d.Decide(v.visit)
+		if last := got[len(got)-1]; last.denied == v.want {
+			t.Errorf("the request at %d: allowed is %t, want %t", v.visit.Start, !last.denied, v.want)
+		}
+	}
+	d.Finish()
+}
+
+// A request without slots, settle and delay allocates nothing.
+func TestDecideAllocates(t *testing.T) {
+	c := zones{{Name: "api"}, {Name: "logins"}}
+	limits := [][]store.Limit{
+		{limit(t, "api", "token_bucket", 10, second, 0), limit(t, "api", "fixed_window", 100, 60*second, 0)},
+		{limit(t, "logins", "gcra", 10, second, 0)},
+	}
+	d := simulate.NewDecider(c)
+	v := &simulate.Visit{Start: second, Handlers: []simulate.HandlerVisit{{
+		Requests: []store.Request{{Zone: "api", Key: "k", Cost: 1, Limits: limits[0]}, {Zone: "logins", Key: "k", Cost: 1, Limits: limits[1], Shadow: true}},
+		Zones:    []simulate.ZoneVisit{{Zone: 0}, {Zone: 1}},
+	}}}
+	decide := func() {
+		v.Start += second / 100
+		d.Decide(v)
+	}
+	decide()
+	if n := testing.AllocsPerRun(1000, decide); n > 0 {
+		t.Errorf("a request allocates %v times", n)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	c := zones{{Name: "api"}}
+	limits := []store.Limit{limit(b, "api", "token_bucket", 10, second, 0)}
+	d := simulate.NewDecider(c)
+	keys := make([]string, 100_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("203.0.%d.%d", i/256, i%256)
+	}
+	v := &simulate.Visit{Start: second, Handlers: []simulate.HandlerVisit{{
+		Requests: []store.Request{{Zone: "api", Cost: 1, Limits: limits}}, Zones: []simulate.ZoneVisit{{Zone: 0}},
+	}}}
+	b.ReportAllocs()
+	for i := range b.N {
+		v.Start += 100
+		v.Handlers[0].Requests[0].Key = keys[i*7919%len(keys)]
+		d.Decide(v)
+	}
+}

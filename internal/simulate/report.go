@@ -67,22 +67,24 @@ type Bucket struct {
 // ZoneReport is the outcome in one zone. A zone in shadow mode has denied requests, too, although it
 // doesn't deny them.
 type ZoneReport struct {
-	Zone          string     `json:"zone"`
-	Key           []string   `json:"key"`
-	Limits        []string   `json:"limits"`
-	Shadow        bool       `json:"shadow"`
-	Requests      int64      `json:"requests"`
-	Denied        int64      `json:"denied"`
-	DeniedByBan   int64      `json:"denied_by_ban"`
-	DeniedBySlots int64      `json:"denied_by_concurrency"`
-	Delayed       int64      `json:"delayed"`
-	Delay         *Quantiles `json:"delay,omitempty"` // in seconds
-	FirstDenied   *time.Time `json:"first_denied,omitempty"`
-	LastDenied    *time.Time `json:"last_denied,omitempty"`
-	LongestRun    *Run       `json:"longest_run,omitempty"`
-	Keys          int64      `json:"keys"`
-	KeysDenied    int64      `json:"keys_denied"`
-	// KeysWithoutRoom counts the requests of keys beyond the largest number of keys.
+	Zone          string   `json:"zone"`
+	Key           []string `json:"key"`
+	Limits        []string `json:"limits"`
+	Shadow        bool     `json:"shadow"`
+	Requests      int64    `json:"requests"`
+	Denied        int64    `json:"denied"`
+	DeniedByBan   int64    `json:"denied_by_ban"`
+	DeniedBySlots int64    `json:"denied_by_concurrency"`
+	// DeniedByShadow counts the requests that were not denied, because the zone is a shadow for their keys.
+	DeniedByShadow int64      `json:"denied_by_shadow"`
+	Delayed        int64      `json:"delayed"`
+	Delay          *Quantiles `json:"delay,omitempty"` // in seconds
+	FirstDenied    *time.Time `json:"first_denied,omitempty"`
+	LastDenied     *time.Time `json:"last_denied,omitempty"`
+	LongestRun     *Run       `json:"longest_run,omitempty"`
+	Keys           int64      `json:"keys"`
+	KeysDenied     int64      `json:"keys_denied"`
+	// RequestsWithoutRoom counts the requests of keys beyond the largest number of keys.
 	RequestsWithoutRoom int64       `json:"requests_without_room,omitempty"`
 	TopKeys             []KeyReport `json:"top_keys"` // the keys with most denied requests
 	Demand              []Demand    `json:"demand"`

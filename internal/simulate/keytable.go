@@ -1,0 +1,83 @@
+package simulate
+
+import (
+	"math"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+)
+
+// keyTable numbers the keys of a zone, in the order in which they appear: 0, 1, 2 and so on. It keeps
+// their hashes, but no text and no pointer, because an access log can have millions of keys. Keys are
+// never dropped, so results don't depend on the secret of the hashes.
+type keyTable struct {
+	hashes slab[keyhash.Hash]
+	places []uint32 // open addressing; a place holds the number of a key plus 1, or 0
+}
+
+func newKeyTable() keyTable { return keyTable{hashes: newSlab[keyhash.Hash](1)} }
+
+// maxKeyNumbers is the largest number of keys in a keyTable.
+const maxKeyNumbers = math.MaxUint32 - 1
+
+// find returns the number of a key. If the key is new, find gives it a number if there is room.
+func (t *keyTable) find(hash keyhash.Hash, room bool) (number uint32, isNew, found bool) {
+	if t.hashes.len >= len(t.places)/4*3 {
+		t.grow()
+	}
+	place := t.placeOf(hash)
+	if held := t.places[place]; held != 0 {
+		return held - 1, false, true
+	}
+	if !room || t.hashes.len >= maxKeyNumbers {
+		return 0, false, false
+	}
+	number = t.hashes.add()
+	t.hashes.row(number)[0] = hash
+	t.places[place] = number + 1
+	return number, true, true
+}
+
+// placeOf returns the place that holds the key, or the free place in which it belongs.
+func (t *keyTable) placeOf(hash keyhash.Hash) uint64 {
+	mask := uint64(len(t.places) - 1)
+	place := hash[0] & mask
+	for held := t.places[place]; held != 0 && t.hashes.row(held - 1)[0] != hash; held = t.places[place] {
+		place = (place + 1) & mask
+	}
+	return place
+}
+
+func (t *keyTable) grow() {
+	t.places = make([]uint32, max(2*len(t.places), 16))
+	for number := range uint32(t.hashes.len) {
+		t.places[t.placeOf(t.hashes.row(number)[0])] = number + 1
+	}
+}
+
+// slab is a growing array of rows. It grows by chunks, because a copy of a large array would double the
+// memory. Rows keep their place in memory.
+type slab[T any] struct {
+	width  int // of a row
+	chunks [][]T
+	len    int
+}
+
+func newSlab[T any](width int) slab[T] { return slab[T]{width: width} }
+
+// chunkRows is small, because each zone has a few slabs, and most zones have few keys.
+const chunkRows = 256
+
+// add appends a row of zero values, and returns its number.
+func (s *slab[T]) add() uint32 {
+	if s.len%chunkRows == 0 {
+		s.chunks = append(s.chunks, make([]T, chunkRows*s.width))
+	}
+	s.len++
+	return uint32(s.len - 1)
+}
+
+// row returns the row with this number.
+func (s *slab[T]) row(number uint32) []T {
+	from := int(number%chunkRows) * s.width
+	return s.chunks[number/chunkRows][from : from+s.width]
+}

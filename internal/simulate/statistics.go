@@ -1,0 +1,107 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// Statistics counts the outcomes of a configuration. It must be made by [NewStatistics]. It is not safe for
+// concurrent use.
+//
+// A request counts in a zone once for each rate_limit handler that decides it there, as in the metrics of
+// the module. It doesn't count in a zone that didn't decide it, because an earlier handler had denied it.
+//
+// Memory is bounded by [Configuration.MaxKeys]: about 70 bytes for a key of a zone whose limits have one
+// window, 24 for each other window, and 48 more if the key was denied.
+type Statistics struct {
+	configuration Configuration
+	now           algorithms.Micros // the latest Came so far
+	requests      int64
+	limited       int64
+	denied        int64
+	delayed       int64
+	statuses      statusGroups
+	paths         pathGroups
+	timelines     timelines // of all requests, and then of each zone
+	zones         []zoneStatistics
+	keys          keyRoom
+}
+
+// keyRoom bounds the number of keys, as the store in memory does: a zone has room if all zones together have
+// some left, or if the zone has fewer keys than its equal share.
+type keyRoom struct{ used, all, share int64 }
+
+// NewStatistics returns the statistics of a configuration, before the first request.
+func NewStatistics(c Configuration) *Statistics {
+	zones := c.Zones()
+	s := &Statistics{
+		configuration: c,
+		timelines:     newTimelines(1 + len(zones)),
+		zones:         make([]zoneStatistics, len(zones)),
+		keys:          keyRoom{all: c.MaxKeys(), share: c.MaxKeys() / max(int64(len(zones)), 1)},
+	}
+	for i, z := range zones {
+		s.zones[i] = newZoneStatistics(z, func(key string) string { return c.ShownKey(i, key) })
+	}
+	return s
+}
+
+// Observe counts a request.
+func (s *Statistics) Observe(d *Decided) {
+	if s.requests == 0 {
+		s.now = d.Came
+	}
+	// A request that waited for a slot is decided after requests that came later. All statistics over
+	// time count it then.
+	s.now = max(s.now, d.Came)
+	s.requests++
+	if d.Denied {
+		s.denied++
+	}
+	if d.Delay > 0 {
+		s.delayed++
+	}
+	s.statuses.group(d.Status).count(d.Denied)
+	s.paths.group(d.Path).count(d.Denied)
+	bucket := s.timelines.bucket(s.now)
+	s.timelines.series[0][bucket].count(d.Denied)
+
+	limited := d.Denied
+	for i := range d.Zones {
+		z := &d.Zones[i]
+		limited = limited || !z.BanOnly
+		if !z.Reached || z.BanOnly && !z.Denied {
+			continue
+		}
+		s.timelines.series[1+z.Zone][bucket].count(z.Denied)
+		s.zones[z.Zone].observe(s.now, z, &s.keys)
+	}
+	if limited {
+		s.limited++
+	}
+}
+
+// Report returns the counts so far.
+func (s *Statistics) Report() ConfigurationReport {
+	r := ConfigurationReport{
+		Requests: s.requests, Limited: s.limited, Denied: s.denied, Delayed: s.delayed,
+		ByStatus: s.statuses.report(), ByPath: s.paths.report(),
+		BucketSeconds: seconds(s.timelines.length), Timeline: s.timelines.report(0),
+		Zones: []ZoneReport{}, Notes: append([]string{}, s.configuration.Notes()...),
+	}
+	if s.requests > 0 {
+		r.Begins = timeOf(s.timelines.begins)
+	}
+	for i := range s.zones {
+		zone := s.zones[i].report()
+		zone.Timeline = s.timelines.report(1 + i)
+		r.Zones = append(r.Zones, zone)
+	}
+	return r
+}
+
+func timeOf(at algorithms.Micros) *time.Time {
+	t := time.UnixMicro(at).UTC()
+	return &t
+}

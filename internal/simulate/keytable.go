@@ -10,29 +10,38 @@ import (
 // their hashes, but no text and no pointer, because an access log can have millions of keys. Keys are
 // never dropped, so results don't depend on the secret of the hashes.
 type keyTable struct {
-	hashes slab[keyhash.Hash]
-	places []uint32 // open addressing; a place holds the number of a key plus 1, or 0
+	records slab[keyRecord]
+	places  []uint32 // open addressing; a place holds the number of a key plus 1, or 0
 }
 
-func newKeyTable() keyTable { return keyTable{hashes: newSlab[keyhash.Hash](1)} }
+// keyRecord is what is known of each key.
+type keyRecord struct {
+	hash     keyhash.Hash
+	requests int64
+	denials  uint32 // the number of its keyDenials plus 1, or 0 if the key was never denied
+}
+
+func newKeyTable() keyTable { return keyTable{records: newSlab[keyRecord](1)} }
+
+func (t *keyTable) record(number uint32) *keyRecord { return &t.records.row(number)[0] }
 
 // maxKeyNumbers is the largest number of keys in a keyTable.
 const maxKeyNumbers = math.MaxUint32 - 1
 
 // find returns the number of a key. If the key is new, find gives it a number if there is room.
 func (t *keyTable) find(hash keyhash.Hash, room bool) (number uint32, isNew, found bool) {
-	if t.hashes.len >= len(t.places)/4*3 {
+	if t.records.len >= len(t.places)/4*3 {
 		t.grow()
 	}
 	place := t.placeOf(hash)
 	if held := t.places[place]; held != 0 {
 		return held - 1, false, true
 	}
-	if !room || t.hashes.len >= maxKeyNumbers {
+	if !room || t.records.len >= maxKeyNumbers {
 		return 0, false, false
 	}
-	number = t.hashes.add()
-	t.hashes.row(number)[0] = hash
+	number = t.records.add()
+	t.record(number).hash = hash
 	t.places[place] = number + 1
 	return number, true, true
 }
@@ -41,7 +50,7 @@ func (t *keyTable) find(hash keyhash.Hash, room bool) (number uint32, isNew, fou
 func (t *keyTable) placeOf(hash keyhash.Hash) uint64 {
 	mask := uint64(len(t.places) - 1)
 	place := hash[0] & mask
-	for held := t.places[place]; held != 0 && t.hashes.row(held - 1)[0] != hash; held = t.places[place] {
+	for held := t.places[place]; held != 0 && t.record(held-1).hash != hash; held = t.places[place] {
 		place = (place + 1) & mask
 	}
 	return place
@@ -49,8 +58,8 @@ func (t *keyTable) placeOf(hash keyhash.Hash) uint64 {
 
 func (t *keyTable) grow() {
 	t.places = make([]uint32, max(2*len(t.places), 16))
-	for number := range uint32(t.hashes.len) {
-		t.places[t.placeOf(t.hashes.row(number)[0])] = number + 1
+	for number := range uint32(t.records.len) {
+		t.places[t.placeOf(t.record(number).hash)] = number + 1
 	}
 }
 

@@ -22,15 +22,8 @@ type zoneStatistics struct {
 
 	hasher  keyhash.Hasher
 	keys    keyTable
-	records slab[keyRecord]    // by the number of the key
 	demands slab[windowDemand] // by the number of the key: one for each window
 	denials slab[keyDenials]   // by keyRecord.denials
-}
-
-// keyRecord is what is known of each key. It and the other types of slabs have no pointers.
-type keyRecord struct {
-	requests int64
-	denials  uint32 // the number of its keyDenials plus 1, or 0 if the key was never denied
 }
 
 // keyDenials is what is known of a key that was denied. Their numbers are in the order of the first denials.
@@ -59,7 +52,7 @@ type run struct {
 func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatistics {
 	z := zoneStatistics{
 		zone: zone, shownKey: shownKey, hasher: keyhash.New(),
-		keys: newKeyTable(), records: newSlab[keyRecord](1), denials: newSlab[keyDenials](1),
+		keys: newKeyTable(), denials: newSlab[keyDenials](1),
 	}
 	for _, set := range zone.Sets {
 		for _, l := range set.Limits {
@@ -82,17 +75,16 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *ke
 		z.delayed++
 		z.delays.add(d.Delay)
 	}
-	number, isNew, found := z.keys.find(z.hasher.Sum(d.Key), room.used < room.all || int64(z.keys.hashes.len) < room.share)
+	number, isNew, found := z.keys.find(z.hasher.Sum(d.Key), room.used < room.all || int64(z.keys.records.len) < room.share)
 	switch {
 	case !found:
 		z.withoutRoom++
 		return
 	case isNew:
 		room.used++
-		z.records.add()
 		z.demands.add()
 	}
-	record := &z.records.row(number)[0]
+	record := z.keys.record(number)
 	record.requests++
 	if !d.BanOnly {
 		z.countDemand(now, number, d.Cost)
@@ -158,7 +150,7 @@ func (z *zoneStatistics) report() ZoneReport {
 		Zone: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
 		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
 		Delayed: z.delayed, Delay: z.delays.report(),
-		Keys: int64(z.keys.hashes.len), KeysDenied: int64(z.denials.len), RequestsWithoutRoom: z.withoutRoom,
+		Keys: int64(z.keys.records.len), KeysDenied: int64(z.denials.len), RequestsWithoutRoom: z.withoutRoom,
 		TopKeys: []KeyReport{}, Demand: []Demand{},
 	}
 	if z.denied > 0 {
@@ -170,7 +162,7 @@ func (z *zoneStatistics) report() ZoneReport {
 	for _, top := range z.top.sorted() {
 		denials := z.denials.row(top.order - 1)[0]
 		k := KeyReport{
-			Key: top.shown, Requests: z.records.row(top.key)[0].requests, Denied: denials.denied,
+			Key: top.shown, Requests: z.keys.record(top.key).requests, Denied: denials.denied,
 			Peaks: []int64{}, First: *timeOf(denials.first), Last: *timeOf(denials.last),
 		}
 		for _, demand := range z.demands.row(top.key) {
@@ -178,7 +170,7 @@ func (z *zoneStatistics) report() ZoneReport {
 		}
 		r.TopKeys = append(r.TopKeys, k)
 	}
-	if z.keys.hashes.len > 0 {
+	if z.keys.records.len > 0 {
 		for i, window := range z.windows {
 			r.Demand = append(r.Demand, z.demandReport(i, window))
 		}
@@ -187,7 +179,7 @@ func (z *zoneStatistics) report() ZoneReport {
 }
 
 func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) Demand {
-	peaks := make([]int64, z.keys.hashes.len)
+	peaks := make([]int64, z.keys.records.len)
 	for number := range peaks {
 		peaks[number] = z.demands.row(uint32(number))[i].peak
 	}

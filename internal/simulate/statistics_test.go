@@ -198,7 +198,7 @@ func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micro
 	if len(instants) == 0 {
 		return 0, 10_000, 0
 	}
-	for _, text := range strings.Fields("10ms 50ms 100ms 500ms 1s 5s 10s 30s 1m 5m 10m 30m 1h 3h 6h 12h 24h 168h 336h 672h 1344h") {
+	for _, text := range strings.Fields("10ms 50ms 100ms 500ms 1s 5s 10s 30s 1m 5m 10m 30m 1h 3h 6h 12h 24h 168h 336h 672h 1344h 2688h 5376h 10752h 21504h 43008h") {
 		d, _ := time.ParseDuration(text)
 		length = d.Microseconds()
 		for begins = 0; begins+length <= instants[0]; {

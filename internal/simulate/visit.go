@@ -59,6 +59,9 @@ type LimitSet struct {
 
 // Visit is a logged request, and the rate_limit handlers that it meets.
 type Visit struct {
+	// Number is the number of the request in the order of decisions. The Visits of a request in two
+	// configurations have the same Number; see [Comparer].
+	Number     int64
 	Start, End algorithms.Micros
 	Instant    algorithms.Micros // as [accesslog.Request.Instant]
 	Client     string            // the address of the client

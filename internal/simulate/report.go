@@ -161,7 +161,10 @@ type Comparison struct {
 	DeniedByBoth int64 `json:"denied_by_both"`
 	NewlyDenied  int64 `json:"newly_denied"`   // only by the second
 	NoMoreDenied int64 `json:"no_more_denied"` // only by the first
-	// The clients with most requests of these, by their addresses.
+	// The clients with a request of this kind, as far as there was room to count them.
+	ClientCountNewlyDenied  int64 `json:"client_count_newly_denied"`
+	ClientCountNoMoreDenied int64 `json:"client_count_no_more_denied"`
+	// The clients with most requests of these, by their addresses as [Configuration.ShownKey] shows them.
 	ClientsNewlyDenied  []ClientChange `json:"clients_newly_denied"`
 	ClientsNoMoreDenied []ClientChange `json:"clients_no_more_denied"`
 }

@@ -1,0 +1,42 @@
+// Package htmlreport writes the answer of a simulation as one HTML page with plots. The page needs no
+// network and no script, so it can be opened, printed and mailed.
+package htmlreport
+
+import (
+	"crypto/sha256"
+	_ "embed" // for the files of the page
+	"encoding/base64"
+	"html/template"
+	"io"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+var (
+	//go:embed page/report.html
+	reportHTML string
+	//go:embed page/report.css
+	reportCSS string
+	//go:embed page/plots.html
+	plotsHTML string
+)
+
+// policy lets the page use its own style and icon, and nothing else.
+var policy = func() string {
+	hash := sha256.Sum256([]byte(reportCSS))
+	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
+}()
+
+// page has [shown] for all texts from logs and configurations.
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"shown":  shown,
+	"plain":  plain,
+	"number": number,
+	"count":  count,
+	"style":  func() template.CSS { return template.CSS(reportCSS) },
+}).Parse(reportHTML + plotsHTML))
+
+// Write writes a report as an HTML page. The page is the same for the same report.
+func Write(w io.Writer, r *simulate.Report) error {
+	return page.Execute(w, newView(r))
+}

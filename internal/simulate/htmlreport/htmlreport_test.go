@@ -1,0 +1,146 @@
+package htmlreport
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/xml"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport/samples"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var reports = map[string]func() *simulate.Report{
+	"shop": samples.Shop, "compared": samples.Compared, "empty": samples.Empty, "odd": samples.Odd, "many": samples.Many,
+	"from_nothing": samples.FromNothing, "nothing": func() *simulate.Report { return &simulate.Report{} },
+}
+
+func write(t *testing.T, r *simulate.Report) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The page of a report never changes by chance.
+func TestGolden(t *testing.T) {
+	for _, name := range []string{"shop", "empty"} {
+		got := write(t, reports[name]())
+		path := filepath.Join("testdata", name+".html")
+		if *update {
+			if err := os.MkdirAll("testdata", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == string(want) {
+			continue
+		}
+		gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+		for i := range min(len(gotLines), len(wantLines)) {
+			if gotLines[i] != wantLines[i] {
+				t.Errorf("%s, line %d is\n%.300s\nwant\n%.300s\nIf the change is wanted, run go test with -update.", path, i+1, gotLines[i], wantLines[i])
+				break
+			}
+		}
+		if len(gotLines) != len(wantLines) {
+			t.Errorf("%s has %d lines, want %d", path, len(gotLines), len(wantLines))
+		}
+	}
+}
+
+// The pages of all reports are well-formed, and have only elements of the templates.
+func TestWellFormed(t *testing.T) {
+	for name, report := range reports {
+		page := write(t, report())
+		elements := make(map[string]bool)
+		ids, used := make(map[string]bool), make(map[string]bool)
+		d := xml.NewDecoder(strings.NewReader(page))
+		d.Entity = xml.HTMLEntity
+		for {
+			token, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+			e, isStart := token.(xml.StartElement)
+			if !isStart {
+				continue
+			}
+			elements[e.Name.Local] = true
+			for _, a := range e.Attr {
+				switch a.Name.Local {
+				case "id":
+					if ids[a.Value] {
+						t.Errorf("%s has two elements %s", name, a.Value)
+					}
+					ids[a.Value] = true
+				case "aria-labelledby":
+					for _, id := range strings.Fields(a.Value) {
+						used[id] = true
+					}
+				case "href":
+					if id, inside := strings.CutPrefix(a.Value, "#"); inside {
+						used[id] = true
+					} else if !strings.HasPrefix(a.Value, "data:image/svg+xml,") {
+						t.Errorf("%s refers to %s", name, a.Value)
+					}
+				case "src", "srcset", "style", "xlink:href", "action", "formaction", "poster", "background":
+					t.Errorf("%s: <%s %s=%q>", name, e.Name.Local, a.Name.Local, a.Value)
+				}
+				if strings.HasPrefix(a.Name.Local, "on") {
+					t.Errorf("%s: <%s %s=%q>", name, e.Name.Local, a.Name.Local, a.Value)
+				}
+			}
+		}
+		for id := range used {
+			if !ids[id] && name != "empty" && name != "nothing" {
+				t.Errorf("%s: nothing has the id %s", name, id)
+			}
+		}
+		for _, e := range []string{"script", "img", "iframe", "object", "embed", "base", "form", "foreignObject"} {
+			if elements[e] {
+				t.Errorf("%s has an element %s", name, e)
+			}
+		}
+		if match := regexp.MustCompile(`NaN|Inf\b|<nil>|%!|ZgotmplZ|[\x{202a}-\x{202e}\x{2066}-\x{2069}\x{200b}\x00]`).FindString(page); match != "" {
+			t.Errorf("%s has %q", name, match)
+		}
+		if rest := strings.NewReplacer("http://www.w3.org/2000/svg", "").Replace(page); strings.Contains(rest, "//www") || strings.Contains(rest, "@import") || strings.Contains(rest, "url(h") {
+			t.Errorf("%s refers to another server", name)
+		}
+	}
+}
+
+// The policy allows the style as it is in the page.
+func TestPolicy(t *testing.T) {
+	page := write(t, samples.Shop())
+	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(page)[1]
+	hash := sha256.Sum256([]byte(style))
+	policy := regexp.MustCompile(`http-equiv="Content-Security-Policy" content="([^"]*)"`).FindStringSubmatch(page)[1]
+	for _, want := range []string{"default-src &#39;none&#39;", "sha256-" + strings.ReplaceAll(base64.StdEncoding.EncodeToString(hash[:]), "+", "&#43;")} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("the policy is %s, want %s in it", policy, want)
+		}
+	}
+}

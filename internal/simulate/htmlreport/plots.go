@@ -1,0 +1,411 @@
+package htmlreport
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// plot is the part that all plots have in common. The page draws the area of a plot as large as it has
+// room for, so positions are percentages. Labels are beside the area.
+type plot struct {
+	ID, Title, Desc string
+	X, Y            []tick
+	Data            table
+}
+
+// tick is a tick of an axis. A minor one is left out if the plot is narrow.
+type tick struct {
+	At, Label string
+	Minor     bool
+}
+
+// table is a table of numbers. The first column says what the numbers in a row are about.
+type table struct {
+	Caption string
+	Head    []string
+	Rows    [][]string
+}
+
+func (t *table) add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+func percent(p float64) string {
+	return strconv.FormatFloat(p*100, 'f', 2, 64) + "%"
+}
+
+// ids numbers the elements of a page that others refer to.
+type ids int
+
+func (n *ids) next(kind string) string {
+	*n++
+	return fmt.Sprintf("%s-%d", kind, *n)
+}
+
+// Plots over time.
+
+// timePlot is the requests over time, and below them the denied ones again, on their own scale.
+type timePlot struct {
+	Every    string
+	Day      string
+	Requests timePanel
+	Denied   *timePanel // nil if none was denied
+	Data     table
+}
+
+// timePanel is one of the areas of a timePlot. Its areas are paths.
+type timePanel struct {
+	plot
+	Allowed, Hatched string
+	Slots            []slot
+}
+
+// slot is a bucket of a plot, which shows its numbers below the pointer.
+type slot struct {
+	X, Width, Text string
+}
+
+// timeScale is what all plots over time have in common.
+type timeScale struct {
+	begins time.Time
+	bucket float64 // in seconds
+}
+
+func (s timeScale) at(i int) time.Time {
+	return s.begins.Add(time.Duration(float64(i) * s.bucket * float64(time.Second)))
+}
+
+func (s timeScale) format() string {
+	if s.bucket >= 60 && s.begins.Equal(s.begins.Truncate(time.Minute)) {
+		return "2006-01-02 15:04"
+	}
+	return "2006-01-02 15:04:05"
+}
+
+// newTimePlot returns a plot of a timeline. Plots with the same peaks can be compared.
+func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, peak simulate.Bucket) *timePlot {
+	if len(timeline) == 0 {
+		return nil
+	}
+	allowed, requests := make([]int64, len(timeline)), make([]int64, len(timeline))
+	denied, none := make([]int64, len(timeline)), make([]int64, len(timeline))
+	var total simulate.Bucket
+	var slots, deniedSlots []slot
+	most := 0
+	end := s.at(len(timeline))
+	p := &timePlot{Every: span(s.bucket), Day: days(s.begins, end)}
+	p.Data = table{Caption: "Requests and denied requests over time", Head: []string{"From (UTC)", "Requests", "Denied", "Share"}}
+	for i, b := range timeline {
+		allowed[i], requests[i], denied[i] = b.Requests-b.Denied, b.Requests, b.Denied
+		total.Requests += b.Requests
+		total.Denied += b.Denied
+		if b.Denied > timeline[most].Denied || timeline[most].Denied == 0 && b.Requests > timeline[most].Requests {
+			most = i
+		}
+		if b.Requests == 0 {
+			continue
+		}
+		from := s.at(i).UTC().Format(s.format())
+		p.Data.add(from, number(b.Requests), number(b.Denied), shareOf(b.Denied, b.Requests))
+		width := 1 / float64(len(timeline))
+		shown := slot{
+			percent(float64(i) * width), percent(width),
+			fmt.Sprintf("%s UTC: %s, %s denied", from, count(b.Requests, "request"), number(b.Denied)),
+		}
+		slots = append(slots, shown)
+		if b.Denied > 0 {
+			deniedSlots = append(deniedSlots, shown)
+		}
+	}
+	var x []tick
+	for i, t := range timeTicks(s.begins, end, 9) {
+		at := float64(t.at.Sub(s.begins)) / float64(end.Sub(s.begins))
+		x = append(x, tick{percent(at), t.label, i%2 == 1})
+	}
+	y, top := countAxis(peak.Requests, 4)
+	p.Requests = timePanel{
+		plot: plot{
+			ID: n.next("plot"), Title: "Requests over time, " + of,
+			Desc: fmt.Sprintf("From %s to %s UTC, in steps of %s: %s, of which %s are denied. The busiest step has %s.",
+				instant(s.begins), instant(end), span(s.bucket), count(total.Requests, "request"), number(total.Denied),
+				count(slices.Max(requests), "request")),
+			X: x, Y: y,
+		},
+		Allowed: stepArea(none, allowed, top), Hatched: stepArea(allowed, requests, top), Slots: slots,
+	}
+	if total.Denied == 0 {
+		return p
+	}
+	p.Requests.X = nil // the ticks are below the other panel
+	y, top = countAxis(peak.Denied, 2)
+	p.Denied = &timePanel{
+		plot: plot{
+			ID: n.next("plot"), Title: "Denied requests over time, " + of,
+			Desc: fmt.Sprintf("Most are denied in the step from %s UTC: %s of %s.",
+				instant(s.at(most)), number(denied[most]), count(requests[most], "request")),
+			X: x, Y: y,
+		},
+		Hatched: stepArea(none, denied, top), Slots: deniedSlots,
+	}
+	return p
+}
+
+// peaks returns the most requests, and the most denied requests, of a bucket.
+func peaks(timelines ...[]simulate.Bucket) simulate.Bucket {
+	var peak simulate.Bucket
+	for _, timeline := range timelines {
+		for _, b := range timeline {
+			peak.Requests, peak.Denied = max(peak.Requests, b.Requests), max(peak.Denied, b.Denied)
+		}
+	}
+	return peak
+}
+
+func countAxis(peak int64, most int) (ticks []tick, top float64) {
+	values := countTicks(peak, most)
+	top = float64(values[len(values)-1])
+	for _, v := range values {
+		ticks = append(ticks, tick{At: percent(height(float64(v), top)), Label: short(v)})
+	}
+	return ticks, top
+}
+
+// days writes the days of a span in UTC.
+func days(from, to time.Time) string {
+	first, last := from.UTC().Format(time.DateOnly), to.UTC().Add(-1).Format(time.DateOnly)
+	if first == last {
+		return first
+	}
+	return first + " to " + last
+}
+
+// Curves of a proposal.
+
+// curvePlot is the share of requests and of keys that limits would deny.
+type curvePlot struct {
+	plot
+	Of            string // the limit, with … for the number of events
+	Lines         []curveLine
+	Marks         []mark
+	IsLogarithmic bool
+}
+
+type curveLine struct {
+	Class, Path string
+	Points      []place
+}
+
+type place struct{ X, Y string }
+
+// mark is a limit in a plot.
+type mark struct {
+	Class, X, Anchor, Label string
+}
+
+// mostPoints is up to how many points a curve shows one by one.
+const mostPoints = 40
+
+func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
+	if len(p.Curve) == 0 {
+		return nil
+	}
+	curve := slices.Clone(p.Curve)
+	slices.SortStableFunc(curve, func(a, b simulate.CurvePoint) int { return compare(a.Events, b.Events) })
+	current, proposed := eventsOf(p.Current, curve), eventsOf(p.Line, curve)
+	low, high := curve[0].Events, curve[len(curve)-1].Events
+	for _, e := range []int64{current, proposed} {
+		if e > 0 {
+			low, high = min(low, e), max(high, e)
+		}
+	}
+	x := newAxis(float64(low), float64(high))
+	var shares []float64
+	data := table{Caption: "Share denied by limit", Head: []string{"Limit", "Requests denied", "Keys denied"}}
+	for _, c := range curve {
+		shares = append(shares, c.RequestShare, c.KeyShare)
+		data.add(plain(c.Line), share(c.RequestShare), share(c.KeyShare))
+	}
+	y := newShareAxis(shares)
+	plotted := &curvePlot{Of: patternOf(curve[len(curve)-1]), IsLogarithmic: x.log}
+	plotted.plot = plot{
+		ID: n.next("plot"), Title: "Share denied by limit, " + of,
+		Desc: fmt.Sprintf("With %s the limit denies %s of the requests and %s of the keys, with %s it denies %s and %s.",
+			count(curve[0].Events, "event"), share(curve[0].RequestShare), share(curve[0].KeyShare),
+			count(curve[len(curve)-1].Events, "event"), share(curve[len(curve)-1].RequestShare), share(curve[len(curve)-1].KeyShare)),
+		Data: data,
+	}
+	for i, v := range x.ticks(8) {
+		plotted.X = append(plotted.X, tick{percent(x.position(v)), short(int64(v)), i%2 == 1})
+	}
+	for _, v := range y.ticks() {
+		plotted.Y = append(plotted.Y, tick{At: percent(1 - y.position(v)), Label: share(v)})
+	}
+	for _, l := range []struct {
+		class string
+		of    func(c simulate.CurvePoint) float64
+	}{{"keys", func(c simulate.CurvePoint) float64 { return c.KeyShare }}, {"requests", func(c simulate.CurvePoint) float64 { return c.RequestShare }}} {
+		var points []point
+		drawn := curveLine{Class: l.class}
+		for _, c := range curve {
+			p := point{x.position(float64(c.Events)), y.position(l.of(c))}
+			points = append(points, p)
+			if len(curve) <= mostPoints {
+				drawn.Points = append(drawn.Points, place{percent(p.x), percent(1 - p.y)})
+			}
+		}
+		drawn.Path = line(points)
+		plotted.Lines = append(plotted.Lines, drawn)
+	}
+	if current == proposed && current > 0 {
+		plotted.Marks = []mark{newMark("proposed", x.position(float64(current)), "configured and proposed: "+number(current))}
+		return plotted
+	}
+	if current > 0 {
+		plotted.Marks = append(plotted.Marks, newMark("configured", x.position(float64(current)), "configured: "+number(current)))
+	}
+	if proposed > 0 {
+		plotted.Marks = append(plotted.Marks, newMark("proposed", x.position(float64(proposed)), "proposed: "+number(proposed)))
+	}
+	return plotted
+}
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// newMark returns a mark whose label stays within the plot.
+func newMark(class string, at float64, label string) mark {
+	anchor := "middle"
+	switch {
+	case at < 0.3:
+		anchor = "start"
+	case at > 0.7:
+		anchor = "end"
+	}
+	return mark{class, percent(at), anchor, label}
+}
+
+// limitText is a limit as a Caddyfile has it: algorithm, events and window.
+var limitText = regexp.MustCompile(`^(\w+) (\d+) ([\dhmsunµd.]+)(?: |$)`)
+
+// eventsOf returns the events of a limit, or 0 if the limit is unknown.
+func eventsOf(line string, curve []simulate.CurvePoint) int64 {
+	for _, c := range curve {
+		if line != "" && c.Line == line {
+			return c.Events
+		}
+	}
+	if parts := limitText.FindStringSubmatch(line); parts != nil {
+		events, _ := strconv.ParseInt(parts[2], 10, 64)
+		return events
+	}
+	return 0
+}
+
+// patternOf returns the limit of a point with … for its events.
+func patternOf(c simulate.CurvePoint) string {
+	words := strings.Fields(c.Line)
+	if len(words) < 3 || words[1] != strconv.FormatInt(c.Events, 10) {
+		return ""
+	}
+	return words[0] + " … " + words[2]
+}
+
+// Distributions of demand.
+
+// demandPlot is the number of keys by their demand in one window.
+type demandPlot struct {
+	plot
+	Window string
+	Bars   []bar
+	Mark   *mark
+	Beyond string // the limit, if it has no place in the plot
+}
+
+type bar struct {
+	X, Width, Y, Height string
+	Center, Label       string
+	Above               bool // all of its keys wanted more than the limit
+	Text                string
+}
+
+func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *demandPlot {
+	limit := limitFor(d.WindowSeconds, limits)
+	var known []step
+	for _, s := range d.Histogram {
+		known = append(known, step{upTo: s.UpTo, keys: s.Keys})
+	}
+	steps := fillSteps(known, limit)
+	window := span(d.WindowSeconds)
+	p := &demandPlot{Window: window}
+	p.plot = plot{
+		ID: n.next("plot"), Title: fmt.Sprintf("Keys by their demand in %s, %s", window, of),
+		Desc: fmt.Sprintf("Half of the keys want at most %s in their busiest %s, 99%% of them at most %s. The most is %s.",
+			decimal(d.P50), window, decimal(d.P99), decimal(d.Max)),
+		Data: table{Caption: "Keys by events in their busiest window of " + window, Head: []string{"Events", "Keys"}},
+	}
+	if len(steps) == 0 {
+		return p
+	}
+	var peak int64
+	for _, s := range steps {
+		peak = max(peak, s.keys)
+	}
+	width := 1 / float64(len(steps))
+	for i, s := range steps {
+		events := number(s.upTo)
+		if s.above+1 < s.upTo {
+			events = number(s.above+1) + " to " + number(s.upTo)
+		}
+		p.Data.add(events, number(s.keys))
+		p.X = append(p.X, tick{percent(float64(i+1) * width), short(s.upTo), len(steps) > 6 && (len(steps)-1-i)%2 == 1})
+		if s.keys == 0 {
+			continue
+		}
+		y := height(float64(s.keys), float64(max(peak, 1)))
+		p.Bars = append(p.Bars, bar{
+			X: percent((float64(i) + 0.06) * width), Width: percent(0.88 * width), Center: percent((float64(i) + 0.5) * width),
+			Y: percent(min(y, 0.98)), Height: percent(max(1-y, 0.02)), Label: short(s.keys),
+			Above: limit > 0 && s.above >= limit,
+			Text:  fmt.Sprintf("%s with %s in %s", count(s.keys, "key"), events+" events", window),
+		})
+	}
+	if limit == 0 {
+		return p
+	}
+	if at, inside := positionInSteps(steps, limit); inside {
+		m := newMark("configured", at, "limit: "+number(limit))
+		p.Mark = &m
+	} else {
+		p.Beyond = number(limit)
+	}
+	return p
+}
+
+// limitFor returns the events of the least limit with this window, or 0.
+func limitFor(window float64, limits []string) int64 {
+	var least int64
+	for _, l := range limits {
+		parts := limitText.FindStringSubmatch(l)
+		if parts == nil {
+			continue
+		}
+		if w, err := time.ParseDuration(parts[3]); err != nil || w.Seconds() != window {
+			continue
+		}
+		if events, err := strconv.ParseInt(parts[2], 10, 64); err == nil && (least == 0 || events < least) {
+			least = events
+		}
+	}
+	return least
+}

@@ -1,0 +1,272 @@
+// Package samples has reports for tests of pages about them. Each call returns a new report.
+package samples
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// Begins is when the log of [Shop] begins.
+var Begins = time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
+
+const bucket = 10 * time.Minute
+
+// Shop is a day of a shop: customers by day, somebody who tries passwords in the evening, and a search
+// that nothing denies.
+func Shop() *simulate.Report {
+	from, to := Begins.Add(3*time.Second), Begins.Add(24*time.Hour-2*time.Second)
+	api := zone("api", []string{"token_bucket 20 1s 40", "fixed_window 50000 24h", "plan gold: token_bucket 200 1s"}, "{http.request.header.X-Api-Key}")
+	login := zone("login", []string{"gcra 30 1m 10"}, "{client_ip}")
+	search := zone("search", []string{"sliding_window 600 1m", "concurrency 20"}, "{client_ip}")
+	wave := func(hour, peak, width float64) float64 { return math.Exp(-(hour - peak) * (hour - peak) / width) }
+	for i := range 144 {
+		hour := float64(i) / 6
+		customers := 180 + 2400*wave(hour, 11, 9) + 1900*wave(hour, 16.5, 7) + 120*math.Sin(float64(i)*2.1)
+		burst := 900 * wave(hour, 11.4, 0.09)
+		add(api, int64(customers+burst), int64(burst*0.8))
+		attack := 640*wave(hour, 20.5, 0.35) + 300*wave(hour, 3.2, 0.02)
+		add(login, int64(24+200*wave(hour, 10, 12)+40*wave(hour, 18, 5)+attack), int64(attack*0.93))
+		add(search, int64(30+700*wave(hour, 12, 14)+60*math.Sin(float64(i)*1.3)+60), 0)
+	}
+	api.Keys, api.KeysDenied, login.Keys, login.KeysDenied, search.Keys = 1_284, 3, 2_310, 14, 4_052
+	api.Demand = []simulate.Demand{
+		demand(1, 40, 3, 11, 24, 61, 302, 388, 351, 171, 52, 18, 2),
+		demand(86400, 8190, 60, 700, 2600, 8190, 9, 22, 85, 130, 260, 301, 266, 120, 54, 22, 11, 3, 1),
+	}
+	login.Demand = []simulate.Demand{demand(60, 214, 2, 6, 14, 212, 1408, 512, 251, 98, 27, 8, 4, 2)}
+	search.Demand = []simulate.Demand{demand(60, 188, 4, 22, 61, 188, 702, 1130, 1012, 680, 361, 131, 30, 6)}
+	for i, n := range []int64{412, 164, 57} {
+		api.TopKeys = append(api.TopKeys, key(fmt.Sprintf("customer-%d", 7+31*i), 8190-int64(i)*1900, n, 11.2, 11.8, 61-int64(i)*9, 8190-int64(i)*1900))
+	}
+	for i, n := range []int64{3120, 1502, 610, 240, 92, 31, 12, 4} {
+		login.TopKeys = append(login.TopKeys, key(fmt.Sprintf("203.0.113.%d", 9+i*17), n+n/9+40, n, 20.0-float64(i)/10, 21.3, 212/int64(i+1)))
+	}
+	login.TopKeys[2].Key = "2001:db8:4c::/64"
+	finish(api, login, search)
+	login.DeniedByBan = login.Denied / 3
+	login.LongestRun = &simulate.Run{Key: "203.0.113.9", Requests: 1204, From: at(20.1), To: at(20.9)}
+	api.LongestRun = &simulate.Run{Key: "customer-7", Requests: 38, From: at(11.4), To: at(11.402)}
+	api.Proposals = []simulate.Proposal{
+		proposal("token_bucket", "1s", "token_bucket 20 1s 40", 38, 9, 1, 5, 100, 0.6, 0.12),
+		proposal("fixed_window", "24h", "fixed_window 50000 24h", 6120, 61, 1, 500, 60000, 0.9, 0.00045),
+	}
+	api.Proposals = append(api.Proposals, simulate.Proposal{Set: "plan gold", Current: "token_bucket 200 1s", Reason: "No request of plan gold is in the log."})
+	login.Proposals = []simulate.Proposal{proposal("gcra", "1m", "gcra 30 1m 10", 21, 5_702, 14, 2, 220, 0.7, 0.09)}
+	search.Proposals = []simulate.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", 124, 41, 4, 5, 600, 0.8, 0.045)}
+	requests := api.Requests + login.Requests
+	c := simulate.ConfigurationReport{
+		Name: "Caddyfile", Requests: requests + 4_310, Limited: requests, Denied: api.Denied + login.Denied,
+		BucketSeconds: bucket.Seconds(), Begins: &Begins, Zones: []simulate.ZoneReport{*api, *login, *search},
+		ByPath: []simulate.Group{
+			{Name: "/products", Requests: 148_203, Denied: 512}, {Name: "/search", Requests: search.Requests, Denied: 0},
+			{Name: "/login", Requests: login.Requests, Denied: login.Denied}, {Name: "/cart", Requests: 16_004, Denied: 121}, {Name: "/", Requests: 4_310},
+		},
+		ByStatus: []simulate.Group{{Name: "200", Requests: 201_455, Denied: 610}, {Name: "304", Requests: 20_120, Denied: 23}, {Name: "401", Requests: login.Denied + 212, Denied: login.Denied}, {Name: "404", Requests: 803}},
+		Notes: []string{
+			"The log has no header X-Plan, so all requests have the default limits of plan in zone api. Log it with log_append.",
+			"The handler encode passes requests on without being simulated.",
+		},
+	}
+	for i := range api.Timeline {
+		c.Timeline = append(c.Timeline, simulate.Bucket{
+			Requests: api.Timeline[i].Requests + login.Timeline[i].Requests + 30, Denied: api.Timeline[i].Denied + login.Timeline[i].Denied,
+		})
+	}
+	return &simulate.Report{
+		Log: simulate.LogReport{
+			Files: []string{"access.log.2026-11-20.gz", "access.log"}, Lines: c.Requests + 118 + 3, Requests: c.Requests, OtherLines: 118, BrokenLines: 3,
+			Broken:       []simulate.BrokenLine{{File: "access.log", Line: 90_112, Error: "unexpected end of JSON input"}, {File: "access.log", Line: 90_113, Error: "invalid character 'x' looking for beginning of value"}},
+			LateRequests: 2, DeniedBefore: 41, From: &from, To: &to,
+		},
+		Configurations: []simulate.ConfigurationReport{c},
+	}
+}
+
+// Compared is [Shop] with a second configuration, which has a smaller limit for search, and a new zone.
+func Compared() *simulate.Report {
+	r, second := Shop(), Shop().Configurations[0]
+	second.Name = "Caddyfile.new"
+	login, search := &second.Zones[1], &second.Zones[2]
+	search.Limits = []string{"sliding_window 60 1m"}
+	for i := range login.Timeline {
+		login.Timeline[i].Denied /= 2
+		search.Timeline[i].Denied = search.Timeline[i].Requests / 40
+	}
+	login.Limits, login.Proposals, login.KeysDenied = []string{"gcra 60 1m 20"}, nil, 9
+	login.Denied, search.Denied, search.KeysDenied = 0, 0, 41
+	finish(login, search)
+	search.TopKeys = []simulate.KeyReport{key("198.51.100.77", 4_120, 1_204, 9, 17, 188), key("198.51.100.12", 2_002, 310, 10, 14, 96)}
+	for i := range second.Timeline {
+		second.Timeline[i].Denied = second.Zones[0].Timeline[i].Denied + login.Timeline[i].Denied + search.Timeline[i].Denied
+	}
+	second.Denied = second.Zones[0].Denied + login.Denied + search.Denied
+	exports := zone("exports", []string{"fixed_window 5 1h"}, "{http.auth.user.id}")
+	exports.Shadow = true
+	for range 144 {
+		add(exports, 2, 0)
+	}
+	finish(exports)
+	exports.Keys = 4
+	second.Zones = append(second.Zones, *exports)
+	r.Configurations = append(r.Configurations, second)
+	r.Comparison = &simulate.Comparison{
+		DeniedByBoth: 3_011, NewlyDenied: search.Denied, NoMoreDenied: 2_410,
+		ClientsNewlyDenied:  []simulate.ClientChange{{Client: "198.51.100.77", Requests: 1_204, Zones: []string{"search"}}, {Client: "198.51.100.12", Requests: 310, Zones: []string{"search"}}},
+		ClientsNoMoreDenied: []simulate.ClientChange{{Client: "203.0.113.9", Requests: 1_560, Zones: []string{"login"}}},
+	}
+	return r
+}
+
+// Empty is a report about a log without requests.
+func Empty() *simulate.Report {
+	return &simulate.Report{
+		Log:            simulate.LogReport{Files: []string{"-"}, Lines: 4, OtherLines: 4},
+		Configurations: []simulate.ConfigurationReport{{Name: "Caddyfile", Zones: []simulate.ZoneReport{{Zone: "login", Limits: []string{"gcra 30 1m 10"}}}}},
+	}
+}
+
+// Odd has all that can go wrong with a page: an interruption, keys that are HTML, long, or change the
+// direction of text, a single bucket, zones without keys, and proposals without limits.
+func Odd() *simulate.Report {
+	r := Shop()
+	r.Interrupted = true
+	r.Log.Files = []string{"<b>access</b>.log", strings.Repeat("very-long-name", 20) + ".log"}
+	c := &r.Configurations[0]
+	c.Name = `Caddy"file</title><script>alert(1)</script>`
+	c.ByPath = append(c.ByPath, simulate.Group{Name: "/" + strings.Repeat("a", 63), Requests: 1, Denied: 1}, simulate.Group{Name: "/\u202egnp.exe", Requests: 1})
+	odd := zone(`<img src=x onerror=alert(1)>`, []string{"token_bucket 5 1s", `plan "><script>: token_bucket 5 1s`}, "{http.request.header.X-Key}", "{client_ip}")
+	add(odd, 900_000_000_000, 899_999_999_999)
+	finish(odd)
+	odd.Keys, odd.KeysDenied, odd.Shadow = 7, 7, true
+	odd.Delayed, odd.Delay = 12, &simulate.Quantiles{P50: 0.01, P95: 0.5, P99: 1.5, Max: 4000}
+	odd.DeniedBySlots, odd.RequestsWithoutRoom = 3, 1_000_000
+	odd.Demand = []simulate.Demand{demand(1, 5, 1, 1, 1, 1, 7), {WindowSeconds: 86400 * 30, Quantiles: simulate.Quantiles{Max: 9e15}}}
+	for _, k := range []string{
+		"", `<script>alert("key")</script>`, strings.Repeat("W", 256), strings.Repeat("\u200b\u202e", 128), "\u202eabc\u2066\x00\x1b[31m\xff", "مرحبا بالعالم", "a\tb\nc",
+	} {
+		odd.TopKeys = append(odd.TopKeys, key(k, 9_007_199_254_740_993, 9_007_199_254_740_992, 1, 2, 5_000_000_000, 7))
+	}
+	odd.LongestRun = &simulate.Run{Key: odd.TopKeys[4].Key, Requests: 1, From: at(1), To: at(1)}
+	odd.Proposals = []simulate.Proposal{
+		{Reason: "No limit of 1s denies at most <0.1%>."},
+		{Line: "token_bucket 5 1s", Current: "token_bucket 5 1s", Curve: []simulate.CurvePoint{{Events: 5, Line: "token_bucket 5 1s"}}},
+		{Line: "token_bucket 7 1s", Curve: []simulate.CurvePoint{{Events: 7, Line: "token_bucket 7 1s", RequestShare: 1e-9, KeyShare: 1e-7}, {Events: 1, Line: "token_bucket 1 1s", RequestShare: 1, KeyShare: 1}}},
+	}
+	plain := zone("no-limit", nil)
+	plain.Requests, plain.Keys = 10, 0
+	c.Zones = append(c.Zones, *odd, *plain, *zone("nothing", []string{"gcra 1 1m"}, "x"))
+	c.Notes = append(c.Notes, "A note with <i>HTML</i> and \u202ebidi.", strings.Repeat("long", 100))
+	r.Log.Broken = append(r.Log.Broken, simulate.BrokenLine{File: "<x>", Line: 1 << 50, Error: `invalid character '<' in "\u202e` + "\u202e" + `"`})
+	return r
+}
+
+// Many is a report of a hundred zones, some of which deny requests.
+func Many() *simulate.Report {
+	r := Shop()
+	c := &r.Configurations[0]
+	c.Zones = nil
+	for i := range 100 {
+		z := zone(fmt.Sprintf("zone-%02d", i), []string{"token_bucket 5 1s"}, "{client_ip}")
+		for j := range 144 {
+			add(z, int64(j*i%97), int64(j*i%97)*int64(min(1, i%30))/20*int64(1-min(1, i%10)))
+		}
+		z.Keys = int64(i)
+		finish(z)
+		c.Zones = append(c.Zones, *z)
+	}
+	return r
+}
+
+// FromNothing is a report without a configuration: only proposals, for several windows.
+func FromNothing() *simulate.Report {
+	r := Shop()
+	c := &r.Configurations[0]
+	c.Name, c.Denied, c.Notes = "zone key {client_ip}", 0, nil
+	for i := range c.Timeline {
+		c.Timeline[i].Denied = 0
+	}
+	z := c.Zones[2]
+	z.Zone, z.Limits = "proposed", nil
+	z.Proposals = []simulate.Proposal{
+		proposal("sliding_window", "1s", "", 8, 22, 3, 1, 30, 0.8, 0.5), proposal("sliding_window", "10s", "", 31, 38, 3, 1, 90, 0.8, 0.16),
+		proposal("sliding_window", "1m", "", 124, 41, 4, 5, 600, 0.8, 0.045), proposal("sliding_window", "1h", "", 1_020, 44, 4, 50, 6_000, 0.8, 0.006),
+	}
+	c.Zones = []simulate.ZoneReport{z}
+	return r
+}
+
+func zone(name string, limits []string, key ...string) *simulate.ZoneReport {
+	return &simulate.ZoneReport{Zone: name, Limits: limits, Key: key}
+}
+
+func add(z *simulate.ZoneReport, requests, denied int64) {
+	z.Timeline = append(z.Timeline, simulate.Bucket{Requests: requests, Denied: denied})
+}
+
+// finish adds up the timelines.
+func finish(zones ...*simulate.ZoneReport) {
+	for _, z := range zones {
+		z.Requests, z.Denied, z.FirstDenied, z.LastDenied = 0, 0, nil, nil
+		for i, b := range z.Timeline {
+			z.Requests += b.Requests
+			z.Denied += b.Denied
+			if b.Denied > 0 {
+				last := Begins.Add(time.Duration(i)*bucket + 4*time.Minute)
+				if z.LastDenied = &last; z.FirstDenied == nil {
+					z.FirstDenied = &last
+				}
+			}
+		}
+	}
+}
+
+func at(hour float64) time.Time { return Begins.Add(time.Duration(hour * float64(time.Hour))) }
+
+func key(name string, requests, denied int64, first, last float64, peaks ...int64) simulate.KeyReport {
+	return simulate.KeyReport{Key: name, Requests: requests, Denied: denied, Peaks: peaks, First: at(first), Last: at(last)}
+}
+
+// demand has the numbers of keys by step, of which the last one is the step of the most.
+func demand(window, most, p50, p95, p99, maximum float64, keys ...int64) simulate.Demand {
+	d := simulate.Demand{WindowSeconds: window, Quantiles: simulate.Quantiles{P50: p50, P95: p95, P99: p99, Max: max(most, maximum)}}
+	upTo := int64(1)
+	for i, n := range keys {
+		d.Histogram = append(d.Histogram, simulate.Step{UpTo: upTo, Keys: n})
+		upTo = upTo * 2
+		if i%3 == 1 {
+			upTo += upTo / 4
+		}
+	}
+	return d
+}
+
+// proposal has a curve that falls from a share with one event to almost nothing, and to 0 at its end.
+func proposal(algorithm, window, current string, events, deniedRequests, deniedKeys, low, high int64, share, fall float64) simulate.Proposal {
+	text := func(events int64) string { return fmt.Sprintf("%s %d %s", algorithm, events, window) }
+	p := simulate.Proposal{Current: current, Line: text(events), DeniedRequests: deniedRequests, DeniedKeys: deniedKeys}
+	steps := []float64{}
+	for v := float64(low); v < float64(high); v *= 1.22 {
+		steps = append(steps, v)
+	}
+	steps = append(steps, float64(events-1), float64(events), float64(high))
+	seen := make(map[int64]bool)
+	for _, v := range steps {
+		c := simulate.CurvePoint{Events: int64(v), Line: text(int64(v))}
+		if seen[c.Events] {
+			continue
+		}
+		seen[c.Events] = true
+		c.RequestShare = math.Floor(share*math.Exp(-fall*v)*1e6) / 1e6
+		c.KeyShare = math.Floor(share*0.6*math.Exp(-fall*v*0.9)*2500) / 2500
+		p.Curve = append(p.Curve, c)
+		if c.Events == events-1 {
+			next := c
+			p.Next = &next
+		}
+	}
+	return p
+}

@@ -1,0 +1,335 @@
+package htmlreport
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// This file has the arithmetic of the plots, without HTML. A position is a fraction of an axis: 0 is
+// the left or lower end, 1 the right or upper end.
+
+// axis is a linear or logarithmic axis of numbers.
+type axis struct {
+	low, high float64
+	log       bool
+}
+
+// newAxis returns an axis for positive numbers. It is logarithmic if the numbers span more than a
+// factor of 20.
+func newAxis(low, high float64) axis {
+	if low == high { // a single number is in the middle
+		return axis{low - 1, high + 1, false}
+	}
+	return axis{low, high, low > 0 && high/low > 20}
+}
+
+// position returns where a number is. Numbers outside of the axis are at its ends.
+func (a axis) position(v float64) float64 {
+	if a.log {
+		return within((math.Log(v) - math.Log(a.low)) / (math.Log(a.high) - math.Log(a.low)))
+	}
+	return within((v - a.low) / (a.high - a.low))
+}
+
+func within(p float64) float64 {
+	return max(0, min(1, p))
+}
+
+// ticks returns whole round numbers on the axis, at most as many as said.
+func (a axis) ticks(most int) []float64 {
+	if !a.log {
+		var ticks []float64
+		step := roundUp((a.high - a.low) / float64(most))
+		for v := math.Ceil(a.low/step) * step; v <= a.high && len(ticks) < most; v += step {
+			ticks = append(ticks, v)
+		}
+		return ticks
+	}
+	first, last := math.Floor(math.Log10(a.low)), math.Floor(math.Log10(a.high))
+	for _, leading := range [][]float64{{1, 2, 5}, {1, 3}, {1}} {
+		var ticks []float64
+		for e := first; e <= last; e++ {
+			for _, l := range leading {
+				if v := l * math.Pow(10, e); v >= a.low && v <= a.high {
+					ticks = append(ticks, v)
+				}
+			}
+		}
+		if len(ticks) <= most {
+			return ticks
+		}
+	}
+	var ticks []float64
+	for e, every := first, math.Ceil((last-first+1)/float64(most)); e <= last; e += every {
+		if v := math.Pow(10, e); v >= a.low {
+			ticks = append(ticks, v)
+		}
+	}
+	return ticks
+}
+
+// roundUp returns the least number of the shape 1, 2, 5, 10, 20, 50 and so on that is not below v.
+func roundUp(v float64) float64 {
+	step := 1.0
+	for {
+		for _, leading := range []float64{1, 2, 5} {
+			if leading*step >= v {
+				return leading * step
+			}
+		}
+		step *= 10
+	}
+}
+
+// countTicks returns the ticks of an axis that begins at 0 and has room for the peak. The last tick is
+// the upper end of the axis.
+func countTicks(peak int64, most int) []int64 {
+	step := int64(roundUp(float64(peak) / float64(most)))
+	ticks := []int64{0}
+	for ticks[len(ticks)-1] < max(peak, 1) {
+		ticks = append(ticks, ticks[len(ticks)-1]+step)
+	}
+	return ticks
+}
+
+// shareAxis is a logarithmic axis of shares, whose lower end is 0. The decades and the part for 0 have
+// the same height.
+type shareAxis struct {
+	low, high int // powers of ten
+}
+
+// leastShare is the power of ten below which shares are drawn near 0.
+const leastShare = -5
+
+// newShareAxis returns an axis that has room for all shares, and shows the least that is not 0.
+func newShareAxis(shares []float64) shareAxis {
+	least, most := 1.0, 0.0
+	for _, s := range shares {
+		if s > 0 {
+			least = min(least, s)
+		}
+		most = max(most, s)
+	}
+	a := shareAxis{-2, 0}
+	if most > 0 {
+		a.high = min(0, max(int(math.Ceil(math.Log10(most)-1e-9)), leastShare+1))
+		a.low = min(a.high-1, max(int(math.Floor(math.Log10(least)+1e-9)), leastShare))
+	}
+	return a
+}
+
+func (a shareAxis) position(share float64) float64 {
+	parts := float64(a.high - a.low + 1)
+	if least := math.Pow(10, float64(a.low)); share < least {
+		return within(share / least / parts)
+	}
+	return within((math.Log10(share) - float64(a.low) + 1) / parts)
+}
+
+// ticks returns 0 and the powers of ten.
+func (a shareAxis) ticks() []float64 {
+	ticks := []float64{0}
+	for e := a.low; e <= a.high; e++ {
+		ticks = append(ticks, math.Pow(10, float64(e)))
+	}
+	return ticks
+}
+
+// timeTick is a tick of an axis of time.
+type timeTick struct {
+	at    time.Time
+	label string
+}
+
+// steps are the distances between ticks up to a day.
+var steps = []time.Duration{
+	10 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
+	day, 2 * day, 7 * day, 14 * day,
+}
+
+const day = 24 * time.Hour
+
+// timeTicks returns round instants in UTC, at most as many as said. Midnight is labeled with its day.
+func timeTicks(from, to time.Time, most int) []timeTick {
+	from, to = from.UTC(), to.UTC()
+	for _, step := range steps {
+		if to.Sub(from)/step >= time.Duration(most) {
+			continue
+		}
+		var ticks []timeTick
+		first := from.Truncate(step) // weeks begin on Monday, as the zero time does
+		if first.Before(from) {
+			first = first.Add(step)
+		}
+		for at := first; !at.After(to); at = at.Add(step) {
+			ticks = append(ticks, timeTick{at, clockLabel(at, step)})
+		}
+		return ticks
+	}
+	for months := 1; ; months = nextMonths(months) {
+		first := time.Date(from.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
+		if months > 12 {
+			first = first.AddDate(-(from.Year() % (months / 12)), 0, 0)
+		}
+		var ticks []timeTick
+		for at := first; !at.After(to) && len(ticks) <= most; at = at.AddDate(0, months, 0) {
+			if at.Before(from) {
+				continue
+			}
+			label := at.Format("Jan 2006")
+			if months >= 12 {
+				label = at.Format("2006")
+			}
+			ticks = append(ticks, timeTick{at, label})
+		}
+		if len(ticks) <= most {
+			return ticks
+		}
+	}
+}
+
+func clockLabel(at time.Time, step time.Duration) string {
+	switch {
+	case at.Equal(at.Truncate(day)):
+		return at.Format("Jan 2")
+	case step < time.Second:
+		return at.Format("15:04:05.00")
+	case step < time.Minute:
+		return at.Format("15:04:05")
+	}
+	return at.Format("15:04")
+}
+
+// nextMonths returns the next longer distance of ticks, in months.
+func nextMonths(months int) int {
+	i := slices.Index([]int{1, 3, 6, 12}, months)
+	if i >= 0 && i < 3 {
+		return []int{1, 3, 6, 12}[i+1]
+	}
+	return months / 12 * 12 * 2
+}
+
+// Paths are in a square of 1000 by 1000, whose origin is the upper left corner. The page stretches
+// the square to the size of the plot.
+
+const square = 1000
+
+func coordinate(p float64) string {
+	return strconv.FormatFloat(p*square, 'f', 1, 64)
+}
+
+func height(v, top float64) float64 { return 1 - within(v/top) }
+
+// stepArea returns the area between two series, with a step for each of their values. Values that are the
+// same in both have no area. The result is empty if no value has an area.
+func stepArea(lower, upper []int64, top float64) string {
+	var path strings.Builder
+	n := float64(len(upper))
+	for begin := 0; begin < len(upper); {
+		if upper[begin] <= lower[begin] {
+			begin++
+			continue
+		}
+		end := begin
+		for end < len(upper) && upper[end] > lower[end] {
+			end++
+		}
+		path.WriteString("M" + coordinate(float64(begin)/n) + " " + coordinate(height(float64(lower[begin]), top)))
+		for i := begin; i < end; i++ {
+			path.WriteString("V" + coordinate(height(float64(upper[i]), top)) + "H" + coordinate(float64(i+1)/n))
+		}
+		for i := end - 1; i >= begin; i-- {
+			path.WriteString("V" + coordinate(height(float64(lower[i]), top)) + "H" + coordinate(float64(i)/n))
+		}
+		path.WriteString("Z")
+		begin = end
+	}
+	return path.String()
+}
+
+// point is a point of a plot, by its positions.
+type point struct{ x, y float64 }
+
+// line returns a line through points.
+func line(points []point) string {
+	var path strings.Builder
+	for i, p := range points {
+		if i == 0 {
+			path.WriteByte('M')
+		} else {
+			path.WriteByte('L')
+		}
+		path.WriteString(coordinate(p.x) + " " + coordinate(1-p.y))
+	}
+	return path.String()
+}
+
+// step is a bar of a histogram: the number of keys with more than above events, and at most upTo.
+type step struct {
+	above, upTo, keys int64
+}
+
+// mostSteps bounds the empty steps that make room for a limit.
+const mostSteps = 20
+
+// fillSteps returns all steps from the first to the last, and further ones until the limit has a
+// place. The limit is 0 if there is none.
+func fillSteps(known []step, limit int64) []step {
+	if len(known) == 0 {
+		return nil
+	}
+	var all []step
+	for _, s := range known {
+		for len(all) > 0 && len(all) < mostSteps && nextStep(all[len(all)-1].upTo) < s.upTo {
+			last := all[len(all)-1].upTo
+			all = append(all, step{last, nextStep(last), 0})
+		}
+		s.above = 0
+		if len(all) > 0 {
+			s.above = all[len(all)-1].upTo
+		} else if s.upTo > 1 {
+			s.above = previousStep(s.upTo)
+		}
+		all = append(all, s)
+	}
+	for last := all[len(all)-1].upTo; last < limit && len(all) < mostSteps; last = all[len(all)-1].upTo {
+		all = append(all, step{last, nextStep(last), 0})
+	}
+	return all
+}
+
+func nextStep(v int64) int64 {
+	if v > math.MaxInt64/10 {
+		return math.MaxInt64
+	}
+	return int64(roundUp(float64(v) + 0.5))
+}
+
+func previousStep(v int64) int64 {
+	below := int64(1)
+	for next := nextStep(below); next < v; next = nextStep(below) {
+		below = next
+	}
+	return below
+}
+
+// positionInSteps returns where a limit is on the axis of a histogram: a key at the limit is to the left
+// of it. It returns false if the limit is outside of the steps.
+func positionInSteps(steps []step, limit int64) (float64, bool) {
+	for i, s := range steps {
+		if limit > s.above && limit <= s.upTo {
+			part := 1.0
+			if s.above > 0 {
+				part = math.Log(float64(limit)/float64(s.above)) / math.Log(float64(s.upTo)/float64(s.above))
+			}
+			return (float64(i) + part) / float64(len(steps)), true
+		}
+	}
+	return 0, false
+}

@@ -1,7 +1,58 @@
-// Package accesslog reads access logs: Caddy's JSON, and the combined format.
+// Package accesslog reads access logs: those of Caddy's encoders json and console, and the combined format of
+// Apache and nginx.
+//
+// [Open] opens log files, [Log.Next] reads them in chunks of lines, and a [Parser] reads a line into a
+// [Request]. Several goroutines can parse at the same time, each with its own Parser.
+//
+// # Files
+//
+// Files are plain, or compressed with gzip or zstd. Their first bytes decide, not their names. Several files
+// are merged by the times of their lines, so rotated files and the logs of several instances can be named in any
+// order. A file is open only while the merge reads it. Lines of one file keep their order.
+//
+// # Caddy's JSON
+//
+// An access log line has a logger whose name is http.log.access, or begins with http.log.access followed by a
+// dot. A line without a logger is an access log line if it has request and status, and no err_id. Other lines
+// of Caddy are [ErrNotAccess].
+//
+// The field ts is in any time_format of Caddy. Numbers are seconds, milliseconds, microseconds or nanoseconds since
+// the Unix epoch: their size decides. Texts are iso8601, rfc3339, rfc3339_nano, wall, wall_milli, wall_nano,
+// common_log, or a layout in common use. A text without a zone is read as UTC, also with time_local. A time
+// format without fractions of a second, such as rfc3339, makes all requests of a second start at the same
+// instant. If the log has another time_key, the fields time, timestamp, @timestamp, datetime, date and t are tried.
+//
+// The field duration is in any duration_format of Caddy. A number with a fraction is in seconds. A whole number is
+// in milliseconds or nanoseconds, as [Open] detects from the first lines of all files, or as
+// [Options.Duration] says. The start of a request is its end minus its duration. If a filter has deleted or
+// replaced the duration, requests start when they end.
+//
+// Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
+// absent. A line without request or without a time is broken.
+//
+// Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
+// server option log_credentials is on.
+//
+// # The combined format
+//
+// A line in the combined format has the address of the client, the user, the time, the request line, the status and the
+// size. The common format has no more. The combined format adds the header fields Referer and User-Agent, and
+// the format main of nginx adds X-Forwarded-For. If the line begins with the name of a virtual host, it
+// becomes the host. A number with a fraction after the other fields, such as nginx' $request_time, is the
+// duration in seconds. Without this number, requests start when they end. A line without a valid request line,
+// such as one for a TLS handshake on a port without TLS, is [ErrNotAccess].
+//
+// The format has no other header fields, no ports, no TLS, no sizes of request bodies and mostly no host. Times are
+// whole seconds.
 package accesslog
 
-import "net/http"
+import (
+	"errors"
+	"net/http"
+)
+
+// ErrNotAccess reports a valid line that is no access log line, such as another message of Caddy.
+var ErrNotAccess = errors.New("the line is no access log line")
 
 // Request is a request as an access log has it. Fields that the log doesn't have are zero.
 type Request struct {
@@ -43,3 +94,21 @@ type TLS struct {
 // microseconds since the Unix epoch. In Caddy, log_append writes it from the placeholder
 // {http.rate_limit.instant}.
 const InstantField = "rate_limit_instant"
+
+// maxHeaderFields is how many fields a header map has at most when the next line reuses it. Clearing a map takes
+// time for the most fields that it ever had, and clients choose how many they send.
+const maxHeaderFields = 128
+
+// reset makes all fields zero. It keeps the maps.
+func (r *Request) reset() {
+	*r = Request{Header: emptied(r.Header), ResponseHeader: emptied(r.ResponseHeader)}
+}
+
+// emptied returns h without its fields, or a new header.
+func emptied(h http.Header) http.Header {
+	if h == nil || len(h) > maxHeaderFields {
+		return make(http.Header)
+	}
+	clear(h)
+	return h
+}

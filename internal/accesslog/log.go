@@ -1,0 +1,217 @@
+package accesslog
+
+import (
+	"bytes"
+	"container/heap"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options says which logs are read, and how.
+type Options struct {
+	// Names are the names of the files. The name - stands for Stdin.
+	Names []string
+	Stdin io.Reader
+	// Format is json for Caddy's encoders json and console, combined for the combined and the common
+	// format, or empty to detect the format of each line.
+	Format string
+	// Duration is the duration_format of the log in Caddy: s, ms, ns or string, or one of their other names. It
+	// matters for durations that are whole numbers. If Duration is empty, the first lines of the files
+	// decide: whole numbers are milliseconds if one of them is less than 1000, else nanoseconds.
+	Duration string
+}
+
+const (
+	chunkSize = 256 << 10
+	// maxOpen bounds the files that are open at the same time, and so the memory for them.
+	maxOpen = 128
+)
+
+// Log is one or more log files, merged by time. Next must not be called by several goroutines at once. All
+// other methods are safe for concurrent use.
+type Log struct {
+	stdin    io.Reader
+	format   string
+	unit     time.Duration // of durations that are whole numbers; 0 if the log has none
+	parser   Parser // for the times of lines
+	request  Request
+	size     int // of a chunk
+	sources  sourceHeap
+	open     int // how many files are open
+	total    int64
+	read     atomic.Int64
+	done     chan struct{}
+	closeLog sync.Once
+}
+
+// Open looks at the beginning of each file. An error names the file, and says what to do. Empty files are left out, unless
+// all files are empty.
+func Open(o Options) (*Log, error) {
+	return open(o, chunkSize)
+}
+
+func open(o Options, size int) (*Log, error) {
+	unit, ok := durationUnits[o.Duration]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("unknown duration format %q: write s, ms, ns or string", o.Duration)
+	case o.Format != "" && o.Format != formatJSON && o.Format != formatCombined:
+		return nil, fmt.Errorf("unknown log format %q: write json or combined", o.Format)
+	case len(o.Names) == 0:
+		return nil, errors.New("no log is named: name log files, or - for the standard input")
+	}
+	l := &Log{stdin: o.Stdin, format: o.Format, unit: unit, size: size, done: make(chan struct{})}
+	l.parser.format = o.Format
+	if err := l.inspect(o.Names); err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.parser.unit = l.unit
+	heap.Init(&l.sources)
+	return l, nil
+}
+
+// NewParser returns a Parser for the lines of the log.
+func (l *Log) NewParser() *Parser { return &Parser{format: l.format, unit: l.unit} }
+
+// Progress returns how many bytes of the files are read, before decompression, and how many there are. The total is 0 if it
+// is unknown, because one of the files is the standard input or another stream.
+func (l *Log) Progress() (read, total int64) {
+	read = l.read.Load()
+	if l.total > 0 { // a file can grow while it is read
+		read = min(read, l.total)
+	}
+	return read, l.total
+}
+
+// Close ends the reading. A Next that waits for a file returns [os.ErrClosed]. A goroutine that waits for the standard input
+// ends with its next line.
+func (l *Log) Close() {
+	l.closeLog.Do(func() { close(l.done) })
+}
+
+// Next returns the next lines, and io.EOF at the end. Its other errors end the log: a file was replaced since
+// Open, or too many files overlap in time. A file that is damaged further behind has a broken line there.
+func (l *Log) Next() (*Chunk, error) {
+	var c *Chunk
+	for len(l.sources) > 0 && (c == nil || len(c.data) < l.size) {
+		s := l.sources[0]
+		if s.block.buffer == nil {
+			err := l.fill(s)
+			switch {
+			case err == io.EOF:
+				heap.Pop(&l.sources)
+				l.open--
+			case err != nil && c == nil:
+				return nil, err
+			case err != nil:
+				return c, nil // the next call returns the error again
+			}
+			continue
+		}
+		lines, first := l.takeLines(s)
+		heap.Fix(&l.sources, 0)
+		isDone := s.offset == len(s.block.data)
+		switch {
+		case isDone && c == nil && len(lines) == s.offset: // the block is the chunk
+			c = &Chunk{buffer: s.block.buffer, data: lines}
+			c.addRun(s.name, first, s.block.broken)
+			s.block = block{}
+			return c, nil
+		case c == nil:
+			c = newChunk()
+		}
+		c.data = append(c.data, lines...)
+		if isDone {
+			c.addRun(s.name, first, s.block.broken)
+			s.block.release()
+		} else if len(lines) > 0 {
+			c.addRun(s.name, first, nil)
+		}
+	}
+	if c == nil {
+		return nil, io.EOF
+	}
+	return c, nil
+}
+
+// fill reads the next block of a file. It opens the file before the first block. It returns io.EOF after the last one.
+func (l *Log) fill(s *source) error {
+	if s.blocks == nil {
+		if l.open == maxOpen {
+			return fmt.Errorf("more than %d of the log files overlap in time, such as %s: merge some of them first", maxOpen, s.name)
+		}
+		if s.lines == nil {
+			if err := s.open(l.stdin, l.size, &l.read); err != nil {
+				return err
+			}
+		}
+		s.start(l.done)
+		l.open++
+	}
+	if s.head.buffer != nil {
+		s.use(s.head)
+		s.head = block{}
+		return nil
+	}
+	select {
+	case b, ok := <-s.blocks:
+		if ok {
+			s.use(b)
+			return nil
+		}
+	case <-l.done:
+	}
+	select {
+	case <-l.done:
+		return os.ErrClosed
+	default:
+		return io.EOF
+	}
+}
+
+// takeLines returns the lines of the first file that come before those of all other files, and the number of the first
+// line. If there is no other file, these are all lines.
+func (l *Log) takeLines(s *source) (lines []byte, first int64) {
+	begin, first := s.offset, s.number
+	if len(l.sources) == 1 {
+		s.offset = len(s.block.data)
+		return s.block.data[begin:], first
+	}
+	other := l.sources[1]
+	if len(l.sources) > 2 && l.sources.Less(2, 1) {
+		other = l.sources[2]
+	}
+	for s.offset < len(s.block.data) {
+		line, _, _ := bytes.Cut(s.block.data[s.offset:], []byte("\n"))
+		if t, ok := l.parser.timeOf(line, &l.request); ok {
+			s.time = max(s.time, t)
+		}
+		if other.isBefore(s) {
+			break
+		}
+		s.offset += len(line) + 1
+		s.number++
+	}
+	return s.block.data[begin:s.offset], first
+}
+
+// sourceHeap is a heap of the files that aren't read to their end. The file with the next line comes first.
+type sourceHeap []*source
+
+func (h sourceHeap) Len() int           { return len(h) }
+func (h sourceHeap) Less(i, j int) bool { return h[i].isBefore(h[j]) }
+func (h sourceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *sourceHeap) Push(s any)        { *h = append(*h, s.(*source)) }
+
+func (h *sourceHeap) Pop() any {
+	last := len(*h) - 1
+	s := (*h)[last]
+	*h = (*h)[:last]
+	return s
+}

@@ -1,0 +1,128 @@
+package accesslog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/valyala/fastjson"
+)
+
+// Formats of lines. The empty format detects the format of each line.
+const (
+	formatJSON     = "json"
+	formatCombined = "combined"
+)
+
+// Errors of broken lines. They have no details, because a log can have many broken lines.
+var (
+	errSyntax    = errors.New("the line is not valid JSON: it was cut, or another program has written it")
+	errNoRequest = errors.New("the line has no field request: remove the log's filter of this field")
+	errNoTime    = errors.New("the line has no time that can be read: " +
+		"use the time_key ts, and a time_format of Caddy's log encoders")
+	errFormat = errors.New("the line is neither JSON nor in the combined format: " +
+		"use format json in the log directive")
+	errNotJSON  = errors.New("the line is no JSON object")
+	errCombined = errors.New("the line is not in the combined format")
+)
+
+// keptMemory is how much memory for one line a Parser keeps for the next line.
+const keptMemory = 64 << 10
+
+// Parser reads lines of access logs. It reuses its memory for the next line. A Parser must not be used by several
+// goroutines at once.
+//
+// [Log.NewParser] returns a Parser that knows the format of a log. The zero Parser detects the format of each line,
+// and reads durations that are whole numbers as seconds.
+type Parser struct {
+	format string
+	unit   time.Duration // of durations that are whole numbers; 0 is a second
+	times  timeReader
+
+	json   fastjson.Parser
+	number []byte   // the text of a number
+	values []string // of header fields
+	text   []byte   // decoded texts of a line in the combined format
+	tls    TLS
+	// duration is the duration of the last line as it is written, if it is a number.
+	duration []byte
+}
+
+// Parse reads a line into r. It returns [ErrNotAccess] for a valid line that is no access log line, and another
+// error for a broken line. After an error r has no meaning.
+//
+// Parse reuses the maps of r. Strings in r refer to memory of the Parser and of the line, also those within
+// the maps. They are valid until the next Parse, and until the memory of the line is reused: [Chunk.Release]
+// ends both.
+func (p *Parser) Parse(line []byte, r *Request) error {
+	r.reset()
+	if cap(p.text) > keptMemory || cap(p.values) > keptMemory/16 {
+		p.text, p.values = nil, nil
+	}
+	p.text, p.values, p.duration = p.text[:0], p.values[:0], p.duration[:0]
+	switch format, start := p.detect(line); format {
+	case formatJSON:
+		return p.parseJSON(line[start:], line[:start], r)
+	case formatCombined:
+		return p.parseCombined(line, r)
+	case "":
+		return errNotJSON
+	default:
+		panic(fmt.Sprintf("unknown format %q", format))
+	}
+}
+
+// detect returns the format of a line, which is empty for a line that doesn't have the format of the Parser. For
+// JSON it also returns where the JSON begins: the console encoder writes other fields before it.
+func (p *Parser) detect(line []byte) (format string, start int) {
+	if p.format == formatCombined {
+		return formatCombined, 0
+	}
+	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '{' {
+		return formatJSON, len(line) - len(trimmed)
+	}
+	if i := bytes.Index(line, []byte("\t{")); i >= 0 {
+		return formatJSON, i + 1
+	}
+	if p.format == formatJSON {
+		return "", 0
+	}
+	return formatCombined, 0
+}
+
+// timeOf returns the time of a line, in microseconds since the Unix epoch, and whether it has one. It is faster than
+// Parse, and also reads lines that are no access log lines.
+func (p *Parser) timeOf(line []byte, r *Request) (int64, bool) {
+	format, start := p.detect(line)
+	text := line[:0]
+	switch {
+	case format == formatJSON && len(bytes.TrimSpace(line[:start])) > 0:
+		text, _, _ = bytes.Cut(line, []byte("\t"))
+	case format == formatJSON:
+		text = rawField(line, `"ts":`)
+	case format == formatCombined:
+		text, _ = combinedTime(line)
+	}
+	if t, ok := p.times.read(text); ok {
+		return t, true
+	}
+	err := p.Parse(line, r)
+	return r.End, err == nil
+}
+
+// rawField returns the number or the text after the first occurrence of a name with its quotes and colon. Caddy
+// writes the time before all fields that clients choose. Quotes within texts have a backslash.
+func rawField(line []byte, name string) []byte {
+	_, value, _ := bytes.Cut(line, []byte(name))
+	value = bytes.TrimLeft(value, " ")
+	if len(value) > 0 && value[0] == '"' {
+		value, _, _ = bytes.Cut(value[1:], []byte(`"`))
+		return value
+	}
+	return value[:max(0, bytes.IndexAny(value, ",} "))]
+}
+
+// textOf returns the text in b, without a copy.
+func textOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,171 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// source is a log file, or the standard input.
+type source struct {
+	name  string
+	index int         // among the names of the log
+	info  fs.FileInfo // nil for the standard input
+	// regular reports whether the file can be opened again.
+	regular bool
+	first   int64 // the first time in the file; 0 if its beginning has none
+
+	lines  *lineReader // nil if the file isn't open
+	close  func()
+	head   block      // read before the goroutine was started
+	blocks chan block // from the goroutine; nil if it isn't started
+
+	block  block // the current block; its lines before offset were taken
+	offset int
+	number int64 // of the line at offset
+	// time orders the line at offset: the latest time of this line and of all lines before it in the file. So lines
+	// of one file keep their order.
+	time int64
+}
+
+// readAhead is how many blocks of a file are read before they are needed.
+const readAhead = 2
+
+// newSource returns the source with a name, of which "-" is the standard input. It opens files that can't be opened twice.
+func newSource(name string, index int, stdin io.Reader) (*source, error) {
+	s := &source{name: name, index: index}
+	if name == "-" {
+		s.name = "stdin"
+		if stdin == nil {
+			return nil, errors.New("there is no standard input: name a log file instead of -")
+		}
+		return s, nil
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, explain(name, err)
+	}
+	if info.IsDir() {
+		return nil, fmt.Errorf("%s is a directory: name the log files in it, as in %s", name, name+string(os.PathSeparator)+"*.log")
+	}
+	s.info, s.regular = info, info.Mode().IsRegular()
+	return s, nil
+}
+
+// explain says what to do about an error of a file.
+func explain(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no log file %s: check the name, and the output of the log directive", name)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the log file %s can't be read: %w: run the command as a user who can read it", name, err)
+	}
+	return fmt.Errorf("the log file %s can't be read: %w", name, err)
+}
+
+// open opens the file, or begins to read stdin. It counts the bytes that it reads.
+func (s *source) open(stdin io.Reader, blockSize int, count *atomic.Int64) error {
+	file := io.NopCloser(stdin)
+	if s.info != nil {
+		f, err := os.Open(s.name)
+		if err != nil {
+			return explain(s.name, err)
+		}
+		if info, err := f.Stat(); err != nil || !os.SameFile(info, s.info) {
+			f.Close()
+			return fmt.Errorf("another file has replaced the log file %s since it was first opened, "+
+				"mostly because logs were rotated: simulate again", s.name)
+		}
+		file = f
+	}
+	text, closeDecoder, err := decompress(&countingReader{file, count})
+	if err != nil {
+		file.Close()
+		return fmt.Errorf("the log file %s can't be decompressed: %w: check whether it is complete", s.name, err)
+	}
+	s.lines = newLineReader(text, blockSize, !s.regular)
+	s.close = func() { closeDecoder(); file.Close() }
+	return nil
+}
+
+// start lets a goroutine read and decompress the file. It ends when the file does, or when done is closed.
+func (s *source) start(done <-chan struct{}) {
+	s.blocks = make(chan block, readAhead)
+	go func() {
+		defer close(s.blocks)
+		defer s.close()
+		for {
+			b, err := s.lines.next()
+			if err != nil {
+				return
+			}
+			select {
+			case s.blocks <- b:
+			case <-done:
+				return
+			}
+		}
+	}()
+}
+
+// use makes b the current block.
+func (s *source) use(b block) {
+	s.block, s.offset, s.number = b, 0, b.first
+}
+
+// isBefore reports whether the next line of s comes before that of another file.
+func (s *source) isBefore(other *source) bool {
+	return s.time < other.time || s.time == other.time && s.index < other.index
+}
+
+// countingReader counts the bytes that are read.
+type countingReader struct {
+	io.Reader
+	count *atomic.Int64
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.count.Add(int64(n))
+	return n, err
+}
+
+// maxWindow bounds the memory of a zstd decoder. The level 22 and the option --long of zstd need as much.
+const maxWindow = 128 << 20
+
+// decompress returns the text in r. Its first bytes tell the compression.
+func decompress(r io.Reader) (text io.Reader, closeDecoder func(), err error) {
+	buffered := bufio.NewReaderSize(r, 64<<10)
+	magic, err := buffered.Peek(6)
+	if err != nil && err != io.EOF {
+		return nil, nil, err
+	}
+	hasPrefix := func(text string) bool { return bytes.HasPrefix(magic, []byte(text)) }
+	switch {
+	case hasPrefix("\x1f\x8b"):
+		decoder, err := gzip.NewReader(buffered)
+		return decoder, func() {}, err
+	case hasPrefix("\x28\xb5\x2f\xfd"), len(magic) >= 4 && magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18":
+		decoder, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, nil, err
+		}
+		return decoder, decoder.Close, nil
+	case hasPrefix("BZh"):
+		return nil, nil, errors.New("it is compressed with bzip2: decompress it with bzip2 -dc, and simulate -")
+	case hasPrefix("\xfd7zXZ\x00"):
+		return nil, nil, errors.New("it is compressed with xz: decompress it with xz -dc, and simulate -")
+	case hasPrefix("PK\x03\x04"):
+		return nil, nil, errors.New("it is a zip archive: extract the log files first")
+	}
+	return buffered, func() {}, nil
+}

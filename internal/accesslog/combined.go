@@ -48,7 +48,7 @@ func (p *Parser) parseCombined(line []byte, r *Request) error {
 		return errCombined
 	}
 	r.Status = int(n)
-	if r.Size, ok = digits(size); !ok && string(size) != "-" {
+	if r.Size, ok = digits(size); (!ok || len(size) == 0) && string(size) != "-" {
 		return errCombined
 	}
 	duration, ok := p.readExtra(rest, r)

@@ -191,12 +191,11 @@ func (p *Parser) appendValue(v *fastjson.Value) {
 // readDuration reads the duration of the request.
 func (p *Parser) readDuration(v *fastjson.Value, e *entry) {
 	text := p.scalar(v)
-	if d, err := time.ParseDuration(textOf(text)); err == nil && v.Type() == fastjson.TypeString {
-		e.duration = max(0, d.Microseconds())
-		return
-	}
 	if v.Type() == fastjson.TypeNumber {
 		p.duration = append(p.duration[:0], text...)
+	} else if d, err := time.ParseDuration(textOf(text)); err == nil {
+		e.duration = max(0, d.Microseconds())
+		return
 	}
 	unit := time.Second
 	if p.unit != 0 && bytes.IndexByte(text, '.') < 0 {

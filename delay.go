@@ -77,12 +77,9 @@ func (state *requestState) reservePlaces() (reserved bool) {
 	}
 	for i := range state.entries {
 		e := &state.entries[i]
-		if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
-			continue
-		}
-		maxWait := e.longestLimitDelay(0)
+		maxWait, delayed := e.mayBeDelayed()
 		switch {
-		case maxWait <= 0 && e.Slots == nil:
+		case !delayed:
 		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
 		case reserve(e.zone.delay, e.Key):
@@ -90,6 +87,15 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		}
 	}
 	return reserved
+}
+
+// mayBeDelayed reports whether the zone can delay the request, and for how long its limits can.
+func (e *zoneEntry) mayBeDelayed() (maxWait algorithms.Micros, delayed bool) {
+	if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
+		return 0, false
+	}
+	maxWait = e.longestLimitDelay(0)
+	return maxWait, maxWait > 0 || e.Slots != nil
 }
 
 // longestLimitDelay returns how long the limits of the zone can delay a request that has waited for a

@@ -215,38 +215,43 @@ const explainedRoutes = `{
 }
 `
 
+// routedRequest is a request to a site of explainedRoutes, with the zones and keys that it meets.
+type routedRequest struct {
+	path   string
+	host   string
+	method string
+	header []string
+	user   string
+	want   string // zones and keys
+	note   string // a part of a note of the explanation
+}
+
+var routedRequests = []routedRequest{
+	{path: "/ready"},
+	{path: "/elsewhere"},
+	{path: "/strip/x", want: "strip=%2Fx"},
+	{path: "/strip/x", host: "other", want: "other=%2Fstrip%2Fx"},
+	{path: "/rewritten/a", want: "before=%2Fa b=x=1"},
+	{path: "/rewritten/c", want: "before=%2Fc others=%2Fc"},
+	{path: "/invoked", want: "outside=%2Finvoked named=%2Finvoked"},
+	{path: "/mapped/gold", want: "mapped=gold%2Fgold%2Fgold client=127.0.0.1"},
+	{path: "/mapped/x", header: []string{"X-Forwarded-For", "203.0.113.7"}, want: "mapped=free%2Ffree%2Ffree client=203.0.113.7"},
+	{path: "/basic", header: []string{"Authorization", "Basic Ym9iOnNlY3JldA=="}, user: "bob", want: "user=bob"},
+	{path: "/forward", header: []string{"X-User", "ann"}, want: "forwarded=ann", note: "write header fields that it would copy"},
+	{path: "/redirected"},
+	{path: "/failing"},
+	{path: "/groups/one", want: "one=%2Fgroups%2Fone", note: "the handler test_hold"},
+	{path: "/groups/other", want: "two=%2Fgroups%2Fother", note: "the handler test_hold"},
+	{path: "/matched", want: "exempted=%2Fmatched"},
+	{path: "/matched", method: "POST", want: "exempted=%2Fmatched methods=%2Fmatched"},
+	{path: "/matched?n=1", header: []string{"X-A", "1", "X-Free", "1"}, want: "expression=%2Fmatched"},
+}
+
 // An explanation names the zones and keys that the request itself meets, on all kinds of routes.
 func TestExplainRoutes(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, explainedRoutes)
-	for _, test := range []struct {
-		path   string
-		host   string
-		method string
-		header []string
-		user   string
-		want   string // zones and keys
-		note   string
-	}{
-		{path: "/ready"},
-		{path: "/elsewhere"},
-		{path: "/strip/x", want: "strip=%2Fx"},
-		{path: "/strip/x", host: "other", want: "other=%2Fstrip%2Fx"},
-		{path: "/rewritten/a", want: "before=%2Fa b=x=1"},
-		{path: "/rewritten/c", want: "before=%2Fc others=%2Fc"},
-		{path: "/invoked", want: "outside=%2Finvoked named=%2Finvoked"},
-		{path: "/mapped/gold", want: "mapped=gold%2Fgold%2Fgold client=127.0.0.1"},
-		{path: "/mapped/x", header: []string{"X-Forwarded-For", "203.0.113.7"}, want: "mapped=free%2Ffree%2Ffree client=203.0.113.7"},
-		{path: "/basic", header: []string{"Authorization", "Basic Ym9iOnNlY3JldA=="}, user: "bob", want: "user=bob"},
-		{path: "/forward", header: []string{"X-User", "ann"}, want: "forwarded=ann", note: "write header fields that it would copy"},
-		{path: "/redirected"},
-		{path: "/failing"},
-		{path: "/groups/one", want: "one=%2Fgroups%2Fone", note: "the handler test_hold"},
-		{path: "/groups/other", want: "two=%2Fgroups%2Fother", note: "the handler test_hold"},
-		{path: "/matched", want: "exempted=%2Fmatched"},
-		{path: "/matched", method: "POST", want: "exempted=%2Fmatched methods=%2Fmatched"},
-		{path: "/matched?n=1", header: []string{"X-A", "1", "X-Free", "1"}, want: "expression=%2Fmatched"},
-	} {
+	for _, test := range routedRequests {
 		site := c.site
 		if test.host != "" {
 			site = c.otherSite()

@@ -40,8 +40,18 @@ func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
 	if a.cachedSources != nil {
 		return a.cachedSources
 	}
+	for _, module := range ctx.Modules() {
+		if app, ok := module.(*caddyhttp.App); ok {
+			return a.readPlaceholderSources(app)
+		}
+	}
+	return a.readPlaceholderSources(nil)
+}
+
+// readPlaceholderSources reads the placeholders that the configuration defines. app can be nil.
+func (a *App) readPlaceholderSources(app *caddyhttp.App) *placeholderSources {
 	sources := &placeholderSources{
-		names: make(map[string]bool), zones: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: true,
+		names: make(map[string]bool), zones: make(map[string]bool), caddyReplacer: newCaddyReplacer(), routesUnknown: app == nil,
 	}
 	a.cachedSources = sources
 	for zone := range a.RateLimits {
@@ -50,20 +60,16 @@ func (a *App) placeholderSources(ctx caddy.Context) *placeholderSources {
 	if zones, err := json.Marshal(a.RateLimits); err == nil {
 		sources.addJSON(zones) // the captures of their matchers
 	}
-	for _, module := range ctx.Modules() {
-		app, ok := module.(*caddyhttp.App)
-		if !ok {
-			continue
+	if app == nil {
+		return sources
+	}
+	for _, server := range app.Servers {
+		sources.addRoutes(server.Routes)
+		if server.Errors != nil {
+			sources.addRoutes(server.Errors.Routes)
 		}
-		sources.routesUnknown = false
-		for _, server := range app.Servers {
-			sources.addRoutes(server.Routes)
-			if server.Errors != nil {
-				sources.addRoutes(server.Errors.Routes)
-			}
-			for _, route := range server.NamedRoutes {
-				sources.addRoute(route)
-			}
+		for _, route := range server.NamedRoutes {
+			sources.addRoute(route)
 		}
 	}
 	return sources

@@ -45,12 +45,15 @@ var (
 // run leads a request through the routes. The request has the context of [caddyhttp.PrepareRequest].
 // A panic of a handler or a matcher becomes an error.
 func (w *routeWalk) run(rw http.ResponseWriter, r *http.Request) (err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = fmt.Errorf("a handler or a matcher panicked: %v", reason)
-		}
-	}()
+	defer recoverWalk(&err)
 	return w.serve(w.server.Routes, rw, r, endOfWalk)
+}
+
+// recoverWalk is deferred by a walk. It makes an error of a panic of a handler or a matcher.
+func recoverWalk(err *error) {
+	if reason := recover(); reason != nil {
+		*err = fmt.Errorf("a handler or a matcher panicked: %v", reason)
+	}
 }
 
 // endOfWalk is behind the last handler.
@@ -59,18 +62,25 @@ var endOfWalk = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) e
 // serve leads a request through a list of routes, and then to next.
 func (w *routeWalk) serve(routes caddyhttp.RouteList, rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	copies := make(caddyhttp.RouteList, len(routes))
-	for i, route := range routes {
-		c := &copies[i]
-		*c = caddyhttp.Route{Group: route.Group, MatcherSets: route.MatcherSets, Terminal: route.Terminal}
-		for _, h := range route.Handlers {
-			c.Handlers = append(c.Handlers, walkStep{w, h})
+	for i := range routes {
+		steps := make([]caddyhttp.MiddlewareHandler, len(routes[i].Handlers))
+		for n, h := range routes[i].Handlers {
+			steps[n] = walkStep{w, h}
 		}
-		// There is no module to load, so this only makes the chain of the handlers.
-		if err := c.ProvisionHandlers(w.ctx, nil); err != nil {
+		var err error
+		if copies[i], err = routeWith(w.ctx, &routes[i], steps); err != nil {
 			return err
 		}
 	}
 	return copies.Compile(next).ServeHTTP(rw, r)
+}
+
+// routeWith returns a copy of a route whose matchers are loaded, with other handlers.
+func routeWith(ctx caddy.Context, route *caddyhttp.Route, handlers []caddyhttp.MiddlewareHandler) (caddyhttp.Route, error) {
+	c := caddyhttp.Route{Group: route.Group, MatcherSets: route.MatcherSets, Terminal: route.Terminal, Handlers: handlers}
+	// There is no module to load, so this only makes the chain of the handlers.
+	err := c.ProvisionHandlers(ctx, nil)
+	return c, err
 }
 
 // note adds a note, once.
@@ -90,10 +100,10 @@ type walkStep struct {
 type handling uint8
 
 const (
-	unknown  handling = iota
-	runs              // it changes only the request, so it runs
-	passes            // it changes only the response, so it is left out
-	responds          // it responds, so the walk ends
+	unknown  handling = iota // it doesn't run, and is assumed to pass the request on
+	runs                     // it changes only the request, so it runs
+	passes                   // it changes only the response, so it is left out
+	responds                 // it responds, so the walk ends
 )
 
 // handlings has the handlers of Caddy that need no further look, by the last part of the module ID.
@@ -101,6 +111,40 @@ var handlings = map[string]handling{
 	"headers": runs, "map": runs, "request_body": runs, "rewrite": runs, "vars": runs,
 	"encode": passes, "intercept": passes, "log_append": passes, "push": passes, "templates": passes, "timeouts": passes, "tracing": passes,
 	"copy_response": responds, "copy_response_headers": responds, "error": responds, "metrics": responds,
+}
+
+// handlingOf returns what a walk does with a handler, by the last part of its module ID. hasSet reports
+// whether an option of the handler is set, by its name in JSON.
+func handlingOf(handler string, hasSet func(option string) bool) handling {
+	switch handler {
+	case "reverse_proxy":
+		if !hasSet("handle_response") {
+			return responds
+		}
+	case "file_server":
+		if !hasSet("pass_thru") {
+			return responds
+		}
+	}
+	return handlings[handler]
+}
+
+// describeUnknown describes a handler that doesn't run, and why.
+func describeUnknown(handler string) string {
+	switch handler {
+	case "authentication":
+		return "an authentication handler, which checks nothing here"
+	case "reverse_proxy":
+		return "a reverse_proxy with handle_response, such as forward_auth, which is not asked"
+	case "file_server":
+		return "a file_server with pass_thru, which serves no file here"
+	}
+	return "the handler " + handler + ", which does not run here"
+}
+
+// isEarlyHints reports whether a static response is followed by the final one.
+func isEarlyHints(h *caddyhttp.StaticResponse) bool {
+	return h.StatusCode.Int() == http.StatusEarlyHints
 }
 
 // ServeHTTP implements [caddyhttp.MiddlewareHandler].
@@ -124,66 +168,58 @@ func (s walkStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyh
 		}
 		return w.serve(caddyhttp.RouteList{*route}, rw, r, next)
 	case *caddyhttp.StaticResponse:
-		if h.StatusCode.Int() == http.StatusEarlyHints {
+		if isEarlyHints(h) {
 			return next.ServeHTTP(rw, r)
 		}
 		return nil
 	}
-	id := caddy.GetModuleID(s.handler)
-	name := strings.TrimPrefix(id, "http.handlers.")
-	switch handlings[name] {
+	name := strings.TrimPrefix(caddy.GetModuleID(s.handler), "http.handlers.")
+	switch handlingOf(name, func(option string) bool { return hasSet(s.handler, option) }) {
 	case runs:
 		return s.handler.ServeHTTP(rw, r, next)
 	case responds:
 		return nil
 	case unknown:
-		if !w.passesOn(name, s.handler, r) {
-			return nil
-		}
+		w.assumeToPassOn(name, r)
 	}
 	return next.ServeHTTP(rw, r)
 }
 
-// passesOn reports whether a handler that doesn't run passes the request on, as far as is known. It
-// notes what it assumes.
-func (w *routeWalk) passesOn(name string, handler caddyhttp.MiddlewareHandler, r *http.Request) bool {
-	switch name {
+// assumeToPassOn notes that an unknown handler is assumed to pass the request on.
+func (w *routeWalk) assumeToPassOn(handler string, r *http.Request) {
+	assumption := "it is assumed to pass the request on"
+	switch handler {
 	case "authentication":
-		w.authenticate(r)
+		if w.users++; w.user != "" {
+			setUser(r, w.user)
+			return
+		}
+		assumption += " without a user; write user with the ID of the user whom it would let in"
 	case "reverse_proxy":
-		if !hasSet(handler, "HandleResponse") {
-			return false
-		}
-		w.note("the request meets a reverse_proxy with handle_response, such as forward_auth, which is not asked: " +
-			"it is assumed to pass the request on; write header fields that it would copy into headers")
+		assumption += "; write header fields that it would copy into headers"
 	case "file_server":
-		if !hasSet(handler, "PassThru") {
-			return false
-		}
-		w.note("the request meets a file_server with pass_thru, which serves no file here: it is assumed to pass the request on")
 	default:
-		w.note("the request meets the handler %s, which does not run here: it is assumed to pass the request on unchanged", name)
+		assumption += " unchanged"
 	}
-	return true
+	w.note("the request meets %s: %s", describeUnknown(handler), assumption)
 }
 
-// authenticate lets the described user in.
-func (w *routeWalk) authenticate(r *http.Request) {
-	w.users++
-	if w.user == "" {
-		w.note("the request meets an authentication handler, which checks nothing here: " +
-			"it is assumed to pass the request on without a user; write user with the ID of the user whom it would let in")
-		return
-	}
+// setUser sets the ID of the authenticated user.
+func setUser(r *http.Request, id string) {
 	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	repl.Set("http.auth.user.id", w.user)
+	repl.Set("http.auth.user.id", id)
 }
 
-// hasSet reports whether a field of one of Caddy's handlers is set. The packages of these handlers
-// are not imported, because then each program with this module would have them.
-func hasSet(handler caddyhttp.MiddlewareHandler, field string) bool {
-	v := reflect.Indirect(reflect.ValueOf(handler)).FieldByName(field)
-	return v.IsValid() && !v.IsZero()
+// hasSet reports whether an option of one of Caddy's handlers is set, by its name in JSON. The packages
+// of these handlers are not imported, because then each program with this module would have them.
+func hasSet(handler caddyhttp.MiddlewareHandler, option string) bool {
+	v := reflect.Indirect(reflect.ValueOf(handler))
+	for i := range v.NumField() {
+		if name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); name == option {
+			return !v.Field(i).IsZero()
+		}
+	}
+	return false
 }
 
 // findServer finds the server that listens on a port, and returns its name. If several do, an address
@@ -195,7 +231,11 @@ func (w *routeWalk) findServer(app *caddyhttp.App, host string, port uint) (name
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		listeners = append(listeners, fmt.Sprintf("%s on %s", name, strings.Join(app.Servers[name].Listen, " and ")))
 		for _, listen := range app.Servers[name].Listen {
-			if match := matchAddress(listen, host, port); match > best {
+			address, err := caddy.ParseNetworkAddress(listen)
+			if err != nil {
+				continue
+			}
+			if match := matchAddress(address, host, port); match > best {
 				best, found, at = match, name, listen
 			}
 		}
@@ -222,11 +262,8 @@ const (
 	sameHost
 )
 
-func matchAddress(listen, host string, port uint) addressMatch {
-	address, err := caddy.ParseNetworkAddress(listen)
+func matchAddress(address caddy.NetworkAddress, host string, port uint) addressMatch {
 	switch {
-	case err != nil:
-		return noAddress
 	case address.IsUnixNetwork() || address.IsFdNetwork():
 		return portlessAddress
 	case port < address.StartPort || port > address.EndPort:

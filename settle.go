@@ -178,7 +178,7 @@ func (s *settlement) readTrueCost(e *zoneEntry, last bool) {
 		e.settled = err == nil
 	}
 	switch {
-	case !e.settled && !last:
+	case s.state.explained, !e.settled && !last:
 	case !e.settled && e.zone.costNeedsJSON && s.body.wasUndecodable():
 		e.zone.warnOfUndecodable(s.body.coding)
 	default:

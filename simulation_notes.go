@@ -1,0 +1,291 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+)
+
+// simulationNotes collects what a simulation has to assume. While the configuration is loaded, it reads
+// what matchers and handlers depend on. While requests are led through the routes, it only sets flags.
+type simulationNotes struct {
+	handlers map[string]*atomic.Bool // handlers that don't run, by name: whether a request met them
+	names    map[string]bool         // of the placeholders in use
+	fields   []*loggedField          // the header fields in use
+	static   []string                // notes that don't depend on requests
+
+	sawClient, lacksClient atomic.Bool
+	lacksHost              atomic.Bool
+	hostAssumed            atomic.Pointer[string]
+	guess                  atomic.Pointer[string] // the first request whose server was guessed
+	errors                 atomic.Int64
+	mu                     sync.Mutex
+	firstError             string
+}
+
+// loggedField is a header field that the configuration uses.
+type loggedField struct {
+	name           string
+	seen, redacted atomic.Bool
+}
+
+// redacted is the value of a header field with credentials in Caddy's logs.
+const redacted = "REDACTED"
+
+func newSimulationNotes() *simulationNotes {
+	return &simulationNotes{handlers: make(map[string]*atomic.Bool), names: make(map[string]bool)}
+}
+
+// handler returns the flag for a handler that doesn't run.
+func (n *simulationNotes) handler(name string) *atomic.Bool {
+	if n.handlers[name] == nil {
+		n.handlers[name] = new(atomic.Bool)
+	}
+	return n.handlers[name]
+}
+
+// add adds a note that doesn't depend on requests, once.
+func (n *simulationNotes) add(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(n.static, text) {
+		n.static = append(n.static, text)
+	}
+}
+
+// placeholderInText matches the placeholders in any text, also in an expression.
+var placeholderInText = regexp.MustCompile(`\{((?:http|env|file)\.[^{}\s]+)\}`)
+
+// readTexts reads the placeholders in JSON.
+func (n *simulationNotes) readTexts(value any) {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return
+	}
+	for _, match := range placeholderInText.FindAllSubmatch(raw, -1) {
+		name := string(match[1])
+		n.names[name] = true
+		if field, ok := strings.CutPrefix(name, fieldPrefix); ok {
+			n.addField(field)
+		}
+		if strings.HasPrefix(name, "http.request.cookie.") {
+			n.addField("Cookie")
+		}
+	}
+}
+
+func (n *simulationNotes) addField(name string) {
+	name = http.CanonicalHeaderKey(name)
+	if !slices.ContainsFunc(n.fields, func(f *loggedField) bool { return f.name == name }) {
+		n.fields = append(n.fields, &loggedField{name: name})
+	}
+}
+
+// readMatchers reads what a matcher set depends on.
+func (n *simulationNotes) readMatchers(set caddy.ModuleMap) {
+	n.readTexts(set)
+	for name, raw := range set {
+		switch name {
+		case "header", "header_regexp":
+			var fields map[string]json.RawMessage
+			_ = json.Unmarshal(raw, &fields) // loading the matcher reports the error
+			for field := range fields {
+				n.addField(field)
+			}
+		case "file":
+			n.add("the matcher file looks at the files of this machine, as they are now")
+		case "not":
+			var sets []caddy.ModuleMap
+			_ = json.Unmarshal(raw, &sets)
+			for _, set := range sets {
+				n.readMatchers(set)
+			}
+		}
+	}
+}
+
+// readZone reads what a zone depends on.
+func (n *simulationNotes) readZone(z *zone, hasRedis bool) {
+	for _, sets := range []caddyhttp.RawMatcherSets{z.config.MatcherSetsRaw, z.config.ExemptRaw} {
+		for _, set := range sets {
+			n.readMatchers(set)
+		}
+	}
+	if len(z.config.bodyFields()) > 0 {
+		n.add("zone %s uses values of request bodies, which a log doesn't have: they are empty; "+
+			"to simulate the zone, let clients send the value in a header field, too", z.name)
+	}
+	if z.costNeedsJSON {
+		n.add("zone %s settles by values of response bodies, which a log doesn't have: its charges stay; "+
+			"to simulate the zone, let the application send the cost in a header field, too", z.name)
+	}
+	if z.runtimeOverrides {
+		n.add("zone %s has runtime_overrides, which are not known: the limits of the configuration apply", z.name)
+	}
+	if hasRedis {
+		n.add("Redis is not asked: one instance decides all requests; give the logs of all instances that share the limits")
+	}
+}
+
+// leaveOutErrors notes that error routes have limits, which a simulation leaves out.
+func (n *simulationNotes) leaveOutErrors(routes *caddyhttp.HTTPErrorConfig) {
+	if raw, err := json.Marshal(routes); err == nil && strings.Contains(string(raw), `"handler":"rate_limit"`) {
+		n.add("the rate_limit handlers in error routes are left out")
+	}
+}
+
+// seeRequest sees what a logged request has.
+func (n *simulationNotes) seeRequest(logged *accesslog.Request) {
+	if logged.ClientIP == "" {
+		setOnce(&n.lacksClient)
+	}
+	for _, f := range n.fields {
+		if f.seen.Load() {
+			continue
+		}
+		switch values := logged.Header[f.name]; {
+		case len(values) == 0:
+		case values[0] == redacted:
+			setOnce(&f.redacted)
+		default:
+			f.seen.Store(true)
+		}
+	}
+}
+
+// seeMissingHost sees that a request has no host, and is assumed to be of this one.
+func (n *simulationNotes) seeMissingHost(assumed string) {
+	if !n.lacksHost.Load() {
+		n.hostAssumed.Store(&assumed)
+		n.lacksHost.Store(true)
+	}
+}
+
+// seeGuess sees that the server of a request is a guess.
+func (n *simulationNotes) seeGuess(logged *accesslog.Request, server *simulatedServer) {
+	if n.guess.Load() == nil {
+		scheme := "http"
+		if logged.TLS != nil {
+			scheme = "https"
+		}
+		text := fmt.Sprintf("no server listens on the port of requests such as %s://%s: they are assumed to come to server %s",
+			scheme, logged.Host, server.name)
+		n.guess.Store(&text)
+	}
+}
+
+// seeError sees that a request ended with an error.
+func (n *simulationNotes) seeError(err error) {
+	if n.errors.Add(1) == 1 {
+		n.mu.Lock()
+		n.firstError = err.Error()
+		n.mu.Unlock()
+	}
+}
+
+// texts returns the notes.
+func (n *simulationNotes) texts() (notes []string) {
+	notes = append(notes, n.logNotes()...)
+	for _, name := range slices.Sorted(maps.Keys(n.handlers)) {
+		if n.handlers[name].Load() {
+			notes = append(notes, describeAssumption(name))
+		}
+	}
+	notes = append(notes, n.static...)
+	notes = append(notes, n.placeholderNotes()...)
+	if count := n.errors.Load(); count > 0 {
+		n.mu.Lock()
+		notes = append(notes, fmt.Sprintf("%d requests ended with an error in the routes, the first with: %s", count, n.firstError))
+		n.mu.Unlock()
+	}
+	return notes
+}
+
+// describeAssumption describes a handler that doesn't run, and what is assumed.
+func describeAssumption(handler string) string {
+	text := "requests meet " + describeUnknown(handler) + ": it is assumed to pass them on"
+	switch handler {
+	case "authentication":
+		return "requests without a user meet an authentication handler, which checks nothing here: " +
+			"it is assumed to pass them on, except those with status 401"
+	case "reverse_proxy":
+		return text + ", without the header fields that it would copy into them"
+	case "file_server":
+		return text
+	}
+	return text + " unchanged"
+}
+
+// logNotes returns the notes about what the log doesn't have.
+func (n *simulationNotes) logNotes() (notes []string) {
+	if n.lacksHost.Load() {
+		if host := *n.hostAssumed.Load(); host != "" {
+			notes = append(notes, "requests in the log have no host: they are assumed to be of "+host)
+		} else {
+			notes = append(notes, "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON")
+		}
+	}
+	if n.lacksClient.Load() {
+		notes = append(notes, "requests in the log have no client_ip, so the address of the connection stands for it: "+
+			"if Caddy is behind a proxy, use Caddy's access log in JSON")
+	}
+	for _, f := range n.fields {
+		switch {
+		case f.seen.Load():
+		case f.redacted.Load():
+			notes = append(notes, fmt.Sprintf("the configuration uses the header field %s, which the log has only as %s: "+
+				"write log_credentials in the global option servers, and keep such a log secret", f.name, redacted))
+		default:
+			notes = append(notes, fmt.Sprintf("the configuration uses the header field %s, which no request in the log has: "+
+				"if clients send it, use Caddy's access log in JSON without filters for this field", f.name))
+		}
+	}
+	if guess := n.guess.Load(); guess != nil {
+		notes = append(notes, *guess)
+	}
+	return notes
+}
+
+// placeholderNotes returns the notes about placeholders whose values a log doesn't have.
+func (n *simulationNotes) placeholderNotes() (notes []string) {
+	for _, kind := range []struct {
+		matches func(name string) bool
+		note    string
+	}{
+		{isDecisionPlaceholder, "is empty, because the decisions of rate_limit handlers are not known while a request is led through the routes"},
+		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
+		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
+		{hasAnyPrefix("http.request.tls.client."), "is not that of the client, because a log has only the common name of certificates"},
+		{func(name string) bool { return strings.HasPrefix(name, userPrefix) && name != "http.auth.user.id" },
+			"is empty, because a log has only the ID of users"},
+	} {
+		for _, name := range slices.Sorted(maps.Keys(n.names)) {
+			if kind.matches(name) {
+				notes = append(notes, "the placeholder {"+name+"} "+kind.note)
+			}
+		}
+	}
+	return notes
+}
+
+// isDecisionPlaceholder reports whether a placeholder is about the decision of a zone.
+func isDecisionPlaceholder(name string) bool {
+	rest, ok := strings.CutPrefix(name, placeholderPrefix+".")
+	return ok && !strings.HasPrefix(rest, "request.") && !strings.HasPrefix(rest, "response.")
+}
+
+// hasAnyPrefix returns a function that reports whether a text has one of the prefixes.
+func hasAnyPrefix(prefixes ...string) func(string) bool {
+	return func(text string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
+	}
+}

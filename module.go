@@ -23,7 +23,7 @@ import (
 
 func init() {
 	caddy.RegisterModule(Handler{})
-	command.Register(nil)
+	command.Register(newSimulation)
 }
 
 // Handler limits requests by zones. A zone is a named rule: it says which requests it matches,

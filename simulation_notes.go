@@ -265,8 +265,10 @@ func (n *simulationNotes) placeholderNotes() (notes []string) {
 		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
 		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
 		{hasAnyPrefix("http.request.tls.client."), "is not that of the client, because a log has only the common name of certificates"},
-		{func(name string) bool { return strings.HasPrefix(name, userPrefix) && name != "http.auth.user.id" },
-			"is empty, because a log has only the ID of users"},
+		{
+			func(name string) bool { return strings.HasPrefix(name, userPrefix) && name != "http.auth.user.id" },
+			"is empty, because a log has only the ID of users",
+		},
 	} {
 		for _, name := range slices.Sorted(maps.Keys(n.names)) {
 			if kind.matches(name) {

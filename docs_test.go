@@ -290,6 +290,9 @@ func TestPlaceholderReference(t *testing.T) {
 	for _, kind := range regexp.MustCompile(`placeholderPrefix \+ "\.(request\.(\w+))\."`).FindAllStringSubmatch(readFile(t, "request_body.go"), -1) {
 		provided = append(provided, kind[1]+map[string]string{"json": ".<path>", "form": ".<field>"}[kind[2]])
 	}
+	for _, name := range regexp.MustCompile(`name == placeholderPrefix\+"\.(\w+)"`).FindAllStringSubmatch(code, -1) {
+		provided = append(provided, name[1])
+	}
 	slices.Sort(provided)
 	if provided = slices.Compact(provided); len(provided) < 12 {
 		t.Fatalf("only these placeholders found: %q", provided)

@@ -61,6 +61,13 @@ func init() {
 // `{http.rate_limit.exceeded.reason}` | limit, concurrency, or ban; ban also if the ban began with this request
 // `{http.rate_limit.exceeded.id}` | The denial ID, for operators; empty while more than 1000 keys are denied in a second
 //
+// This placeholder is for access logs, which `caddy rate-limit simulate` reads. Write it there with
+// `log_append rate_limit_instant {http.rate_limit.instant}`:
+//
+// Placeholder | Value
+// ------------|---------------
+// `{http.rate_limit.instant}` | When the request was decided, in microseconds since the Unix epoch, by the clock of the store
+//
 // These placeholders have values of the request's body. They work in key, plan, cost and factor of a
 // zone:
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
 )
@@ -165,6 +166,12 @@ func (sources *placeholderSources) checkOwnPlaceholder(name string, settles bool
 		err = checkResponsePlaceholder(rest, settles)
 	case "exceeded":
 		err = checkField("a denial", rest, exceededFields)
+	case "instant":
+		if rest == "" {
+			return true, errors.New("differs for almost every request, so it is only for logs: write log_append " +
+				accesslog.InstantField + " {" + placeholderPrefix + ".instant}")
+		}
+		err = sources.checkZonePlaceholder(name)
 	default:
 		err = sources.checkZonePlaceholder(name)
 	}

@@ -149,6 +149,8 @@ func TestOwnPlaceholders(t *testing.T) {
 		{"apo.limit", "", "(did you mean api?)"},
 		{"exceeded.nam", "", "a denial has no field \"nam\" (did you mean name?)"},
 		{"exceeded", "", "a denial has no field"},
+		{"instant", "", "write log_append rate_limit_instant {http.rate_limit.instant}"},
+		{"instant.limit", "", "zone"},
 		{"exceeded.reset", "", "write one of name, limit"},
 	}
 	for _, field := range []string{"limit", "remaining", "reset", "retry_after", "allowed", "charged", "banned"} {

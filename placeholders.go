@@ -16,8 +16,9 @@ const placeholderPrefix = "http.rate_limit"
 // String makes {http.rate_limit} the empty text. Only the handlers use its value.
 func (*requestState) String() string { return "" }
 
-// lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>} or of
-// {http.rate_limit.<zone>.<field>}, and whether there is a placeholder of this name. It is
+// lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>}, of
+// {http.rate_limit.<zone>.<field>} or of {http.rate_limit.instant}, and whether there is a placeholder of
+// this name. It is
 // called on the outermost state, and looks into the states of all handlers. If a zone of the
 // configuration doesn't limit the request, its values are empty.
 func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
@@ -27,6 +28,9 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 	}
 	if rest == "" {
 		return state, true
+	}
+	if name == placeholderPrefix+".instant" {
+		return state.instant(), true
 	}
 	if strings.HasPrefix(rest, ".request.") {
 		return state.lookUpBody(name)
@@ -50,6 +54,32 @@ func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 		return emptyPlaceholderField(field)
 	}
 	return nil, false
+}
+
+// instant returns when the store decided the request in the first handler that limits it, in
+// microseconds since the Unix epoch. It is a number, so that logs have a number. If the keys of the
+// handler's zones are on several nodes of a cluster, it is the latest instant. It is empty if no store
+// decided, and if the request waited for a slot, because then it says nothing about when it came.
+func (state *requestState) instant() any {
+	at := algorithms.Micros(0)
+	for s := state.innermost; s != nil; s = s.outer {
+		if !s.decided || len(s.entries) == 0 {
+			continue
+		}
+		at = 0
+		for i := range s.entries {
+			e := &s.entries[i]
+			if e.waited {
+				at = 0
+				break
+			}
+			at = max(at, e.Outcome.At)
+		}
+	}
+	if at == 0 {
+		return ""
+	}
+	return at
 }
 
 // exceededField returns the value of a field about the denial of the request, and whether there is

@@ -338,6 +338,7 @@ func (p *program) decide(s step) {
 		if q.Ban != nil {
 			r.Ban = &algorithms.BanCheck{Ban: q.Ban.Ban, State: &of.ban}
 		}
+		s.want[z].At = s.now
 		if s.want[z].Slots.Free = true; q.Slots != nil {
 			living[i], stepped[i] = slices.Clone(of.slots).Living(s.now, p.expiry)
 			s.found = append(s.found, living[i].Of(s.instance))

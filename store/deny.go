@@ -87,6 +87,7 @@ type demand struct{ cost, burst int64 }
 type denial struct {
 	demand
 	decision   algorithms.Decision // with the RetryAfter of a request that can't be delayed
+	decidedAt  algorithms.Micros   // when the store decided, by its clock
 	sentAt     time.Duration       // when the request was sent
 	answeredAt time.Duration       // when the answer came
 	askAt      time.Duration       // from then on, one request asks the store again
@@ -220,6 +221,7 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 			return false, true
 		}
 		o.Cached, denied = true, !r.Shadow
+		o.At = d.decidedAt + (now - d.answeredAt).Microseconds()
 		if decision := d.decisionAt(now, rule); rule.limit != nil {
 			o.Verdict, o.Decisions[i] = Denied, decision
 		} else {
@@ -311,7 +313,10 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 	}
 	for i := range countRules(r) {
 		rule := ruleOf(r, i)
-		d := denial{demand: rule.demand, sentAt: sentAt, answeredAt: now, askAt: sentAt + maxDenialAge - askAhead}
+		d := denial{
+			demand: rule.demand, decidedAt: r.Outcome.At,
+			sentAt: sentAt, answeredAt: now, askAt: sentAt + maxDenialAge - askAhead,
+		}
 		if rule.limit != nil {
 			d.decision = undelayed(r.Outcome.Decisions[i], rule.maxWait)
 		} else if wait := r.Outcome.Ban.EndsAfter; wait > 0 {

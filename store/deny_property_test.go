@@ -128,6 +128,9 @@ func checkCached(t *testing.T, seed uint64, f *failing, requests []store.Request
 	}
 	for i, r := range requests {
 		o, actual := r.Outcome, check[i].Outcome
+		if o.Cached && (o.At > actual.At || o.At < actual.At-2*trip) || !o.Cached && o.At != 0 {
+			t.Fatalf("seed %d: answered at %d, the store decides at %d", seed, o.At, actual.At)
+		}
 		decided := 0
 		for j, d := range o.Decisions {
 			if d.NotAsked {

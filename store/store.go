@@ -155,6 +155,9 @@ type Outcome struct {
 	// Local reports whether budgets of this process decided, because the store failed. See
 	// [Failover].
 	Local bool
+	// At is the instant of the decision, by the clock of the store that decided. If Cached is true,
+	// it is about when the DenyCache answered, by the clock of the store behind it.
+	At algorithms.Micros
 	// Decisions has one decision per limit, in the order of Limits. Take appends them to
 	// Decisions[:0], so the memory is reused.
 	Decisions []algorithms.Decision

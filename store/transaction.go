@@ -188,7 +188,7 @@ func (tx *transaction) linkEntries(requests []Request) {
 // of the request are the first n entries.
 func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []entry) (n int) {
 	o := &r.Outcome
-	*o = Outcome{Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
+	*o = Outcome{At: tx.now, Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
 	for j := range z.Checks {
 		d, e := z.Checks[j].Decision, &entries[n]
 		n++

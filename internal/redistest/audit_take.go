@@ -191,7 +191,7 @@ func (r *replay) saveTake(m execution, take *wire.Take, t *expectedTake) (had []
 
 // compareOutcome compares the outcome of a zone in Redis with that in Go.
 func (r *replay) compareOutcome(m execution, z *wire.Zone, replied *store.Outcome, q *algorithms.Request) {
-	var want store.Outcome
+	want := store.Outcome{At: m.at}
 	for _, c := range q.Checks {
 		want.Decisions = append(want.Decisions, c.Decision)
 	}

@@ -11,7 +11,7 @@ import (
 
 // staleOutcome is the outcome of an earlier request. A store must overwrite all of it.
 var staleOutcome = store.Outcome{
-	Verdict: store.Banned, Cached: true, Local: true,
+	Verdict: store.Banned, Cached: true, Local: true, At: 1,
 	Slots: store.SlotsOutcome{Taken: true, InFlight: 7, Shared: true}, Ban: store.BanOutcome{Stands: true, Began: true, EndsAfter: 1},
 }
 
@@ -19,22 +19,27 @@ func newRequest(zone, key string, cost int64, limits ...store.Limit) []store.Req
 	return []store.Request{{Zone: zone, Key: key, Cost: cost, Limits: limits, Outcome: staleOutcome}}
 }
 
-// checkOutcome checks the outcome of a request without slots and bans, except its decisions.
+// checkOutcome checks the outcome of a request without slots and bans, except its decisions and its instant.
 func checkOutcome(t *testing.T, r *store.Request, verdict store.Verdict) {
 	t.Helper()
 	o := r.Outcome
-	o.Decisions, o.Local = nil, false
+	o.Decisions, o.Local, o.At = nil, false, 0
 	if want := (store.Outcome{Verdict: verdict, Slots: store.SlotsOutcome{Free: true}}); !reflect.DeepEqual(o, want) {
 		t.Errorf("%+v, want %+v", o, want)
 	}
 }
 
-// takeAt takes at an instant. An error ends the test.
+// takeAt takes at an instant, and checks that the outcomes have it. An error ends the test.
 func takeAt(t *testing.T, s Store, now algorithms.Micros, requests []store.Request) bool {
 	t.Helper()
 	allowed, err := s.TakeAt(context.Background(), now, requests)
 	if err != nil {
 		t.Fatalf("take: %v", err)
+	}
+	for i := range requests {
+		if at := requests[i].Outcome.At; now != 0 && at != now {
+			t.Errorf("decided at %d, want %d", at, now)
+		}
 	}
 	return allowed
 }

@@ -94,7 +94,7 @@ func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slo
 // take.
 func (r *Reply) readZone(q *store.Request) (count int64) {
 	o := &q.Outcome
-	*o = store.Outcome{Decisions: o.Decisions[:0]}
+	*o = store.Outcome{At: r.Now, Decisions: o.Decisions[:0]}
 	for range q.Limits {
 		room := r.byteUpTo(2)
 		d := algorithms.Decision{

@@ -41,9 +41,10 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
 		{"internal/adminapi", nil, ""},
 		{"internal/closest", nil, ""},
+		{"internal/terminal", nil, "any but ours"},
 		{"internal/command", []string{
 			"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/keyhash", "internal/simulate",
-			"internal/statuspage", "store",
+			"internal/statuspage", "internal/terminal", "store",
 		}, "any but ours"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}

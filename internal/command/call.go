@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
 // call is one run of a subcommand.
@@ -36,7 +37,7 @@ func newCall(cmd *cobra.Command, args []string) (*call, error) {
 		return nil, err
 	}
 	c := &call{cmd: cmd, args: args, instances: instances, json: boolFlag(cmd, "json"), out: cmd.OutOrStdout()}
-	c.style.colored = c.onTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	c.style.Colored = c.onTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	return c, nil
 }
 
@@ -183,7 +184,7 @@ func (c *call) jsonDocument(answers []answer) string {
 		if answers[0].err != nil {
 			return ""
 		}
-		return printableJSON(string(bytes.TrimSpace(answers[0].body))) + "\n"
+		return terminal.PrintableJSON(string(bytes.TrimSpace(answers[0].body))) + "\n"
 	}
 	o := object{}
 	for _, a := range answers {
@@ -193,7 +194,7 @@ func (c *call) jsonDocument(answers []answer) string {
 			o = append(o, field{string(a.from), a.body})
 		}
 	}
-	return printableJSON(string(compactJSON(o))) + "\n"
+	return terminal.PrintableJSON(string(compactJSON(o))) + "\n"
 }
 
 // show prints the bodies of answers, and returns the errors of instances that failed.

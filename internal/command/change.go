@@ -180,9 +180,9 @@ func overrideResult(now time.Time, before *adminapi.Key, after adminapi.Key) str
 	case o == nil:
 		return "no override"
 	case o.From == "config":
-		return "the override of the configuration applies: " + overriddenLimits(*o).text
+		return "the override of the configuration applies: " + overriddenLimits(*o).Text
 	}
-	text := overriddenLimits(*o).text
+	text := overriddenLimits(*o).Text
 	if !o.Until.IsZero() {
 		text += ", until " + instant(now, o.Until)
 	}

@@ -133,7 +133,7 @@ func (c *call) explain(r adminapi.Request) error {
 		for _, d := range bodies {
 			text := explanationView(c.style, time.Now(), d.body)
 			if len(c.instances) > 1 {
-				text = c.style.paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
+				text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
 			}
 			texts = append(texts, text)
 		}
@@ -189,7 +189,7 @@ func explanationView(s style, now time.Time, e adminapi.Explanation) string {
 		if n == 0 {
 			b.WriteString("\n")
 		}
-		b.WriteString(s.paint("Note:", yellow) + " " + printable(note) + "\n")
+		b.WriteString(s.Paint("Note:", yellow) + " " + printable(note) + "\n")
 	}
 	return b.String()
 }
@@ -202,7 +202,7 @@ func verdictLine(s style, verdict string, d *adminapi.Decision) string {
 	case "delayed":
 		color = yellow
 	}
-	return s.paint(printable(verdict), color) + decisionText(verdict, d)
+	return s.Paint(printable(verdict), color) + decisionText(verdict, d)
 }
 
 // banHint says when the ban ends that decides, if a limit denies the request for longer.
@@ -250,7 +250,7 @@ func handlerView(s style, zones []adminapi.ExplainedZone) string {
 		}
 		addZone(t, z)
 	}
-	text := t.text(s)
+	text := t.Text(s)
 	if len(others) > 0 {
 		text += "Not limited by: " + strings.Join(others, ", ") + "\n"
 	}
@@ -278,10 +278,10 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Alternative > 0 {
 		key += fmt.Sprintf(" (from alternative %d of key)", z.Alternative)
 	}
-	head := []cell{plain(name), {printable(verdict), color}, plain(""), plain(""), plain(""), plain(key)}
+	head := []cell{plain(name), colored(printable(verdict), color), plain(""), plain(""), plain(""), plain(key)}
 	row := func(limit, remaining, frees string) {
 		head[2], head[3], head[4] = plain(limit), plain(remaining), plain(frees)
-		t.add(head...)
+		t.Add(head...)
 		head = []cell{plain(""), plain(""), plain(""), plain(""), plain(""), plain("")}
 	}
 	var from string
@@ -302,7 +302,7 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	case z.Ban != nil && z.Ban.Begins:
 		row("ban, which begins with this denial", "", "")
 	}
-	if len(z.Limits) == 0 && z.Concurrency == nil && head[0].text != "" {
+	if len(z.Limits) == 0 && z.Concurrency == nil && head[0].Text != "" {
 		row("no limit"+from, "", "")
 	}
 }

@@ -42,7 +42,7 @@ Instances that share a Redis have the same budgets, so only one of them is asked
 				for _, d := range bodies {
 					text := keyView(c.style, time.Now(), d.body)
 					if len(c.instances) > 1 {
-						text = c.style.paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
+						text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
 					}
 					texts = append(texts, text)
 				}
@@ -63,14 +63,14 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 	b.WriteString("\n")
 	if banEnds(key) > 0 {
 		text := banResult(now, nil, key)
-		b.WriteString(s.paint(strings.ToUpper(text[:1])+text[1:], red) + "\n")
+		b.WriteString(s.Paint(strings.ToUpper(text[:1])+text[1:], red) + "\n")
 	}
 	if o := key.Override; o != nil {
 		origin := "Override of the configuration"
 		if o.From == "runtime" {
 			origin = "Override at run time"
 		}
-		b.WriteString(origin + ": " + overriddenLimits(*o).text)
+		b.WriteString(origin + ": " + overriddenLimits(*o).Text)
 		if !o.Until.IsZero() {
 			b.WriteString(", until " + instant(now, o.Until))
 		}
@@ -88,14 +88,14 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 			if l.ResetAfter > 0 {
 				full = span(l.ResetAfter)
 			}
-			t.add(plain(limitText(l)), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
+			t.Add(plain(limitText(l)), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
 		}
 		if c := budgets.Concurrency; c != nil {
 			free := max(c.Limit-c.InUse, 0)
-			t.add(plain(fmt.Sprintf("concurrency %d", c.Limit)), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
+			t.Add(plain(fmt.Sprintf("concurrency %d", c.Limit)), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
 		}
 	}
-	if text := t.text(s); text != "" {
+	if text := t.Text(s); text != "" {
 		b.WriteString("\n" + text)
 	}
 	return b.String()

@@ -152,14 +152,14 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 			if b.Alternative > 0 {
 				alternative = strconv.Itoa(b.Alternative)
 			}
-			t.add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
+			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
 				plain(printable(b.Origin)), plain(alternative), plain(shownKey(b.ShownKey)))
 		}
 		if list.Next != "" {
 			more = append(more, quoteName(zone))
 		}
 	})
-	return cmp.Or(t.text(s), "No key is banned.\n") + moreLines(more)
+	return cmp.Or(t.Text(s), "No key is banned.\n") + moreLines(more)
 }
 
 func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.OverrideList]) string {
@@ -167,14 +167,14 @@ func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.OverrideList) {
 		for _, o := range list.Overrides {
-			t.add(plain(string(from)), plain(quoteName(zone)), plain(printable(o.From)), plain(untilText(now, o.Until)),
+			t.Add(plain(string(from)), plain(quoteName(zone)), plain(printable(o.From)), plain(untilText(now, o.Until)),
 				overriddenLimits(o.Override), plain(shownKey(o.ShownKey)))
 		}
 		if list.Next != "" {
 			more = append(more, quoteName(zone))
 		}
 	})
-	return cmp.Or(t.text(s), "No key has an override.\n") + moreLines(more)
+	return cmp.Or(t.Text(s), "No key has an override.\n") + moreLines(more)
 }
 
 // untilText returns when an override ends, or "" if it has no end.
@@ -188,7 +188,7 @@ func untilText(now, until time.Time) string {
 // overriddenLimits returns the limits of an override, or why it has no effect.
 func overriddenLimits(o adminapi.Override) cell {
 	if o.Error != "" {
-		return cell{"no effect: " + printable(o.Error), red}
+		return colored("no effect: "+printable(o.Error), red)
 	}
 	return plain(printable(strings.Join(o.Limits, ", ")))
 }

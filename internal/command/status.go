@@ -106,25 +106,25 @@ func storesTable(s style, now time.Time, bodies []decoded[statusBody]) string {
 	for _, d := range bodies {
 		from := plain(string(d.from))
 		if m := d.body.Status.Memory; m != nil {
-			state := cell{"works", green}
+			state := colored("works", green)
 			if m.MaxKeys > 0 && float64(m.Keys) >= almostFull*float64(m.MaxKeys) {
-				state = cell{"almost full", yellow}
+				state = colored("almost full", yellow)
 			}
-			t.add(from, plain("memory"), state, plain(""), plain(count(m.Keys)), plain(count(m.MaxKeys)), plain(""), plain(""))
+			t.Add(from, plain("memory"), state, plain(""), plain(count(m.Keys)), plain(count(m.MaxKeys)), plain(""), plain(""))
 		}
 		for _, r := range d.body.Status.Redis {
-			state := cell{printable(strings.ReplaceAll(r.State, "_", " ")), red}
+			state := colored(printable(strings.ReplaceAll(r.State, "_", " ")), red)
 			switch r.State {
 			case "up":
-				state.color = green
+				state.Color = green
 			case "partly_down":
-				state = cell{fmt.Sprintf("%d nodes down", r.FailingNodes), red}
+				state = colored(fmt.Sprintf("%d nodes down", r.FailingNodes), red)
 			}
-			t.add(from, plain(printable(r.Address)), state, plain(since(now, r.Since)), plain(""), plain(""),
+			t.Add(from, plain(printable(r.Address)), state, plain(since(now, r.Since)), plain(""), plain(""),
 				plain(count(int64(r.Queued))), plain(count(int64(r.Connections))))
 		}
 	}
-	return t.text(s)
+	return t.Text(s)
 }
 
 // titleIf returns a title for newTable, if the column is needed.
@@ -192,16 +192,16 @@ func zonesTable(s style, elapsed time.Duration, before, after []decoded[statusBo
 			shadowDenied = count(sum.shadowDenied)
 		}
 		denied := rate(float64(late.denied) / elapsed.Seconds())
-		t.add(plain(quoteName(name)), plain(limitsOf(z)),
+		t.Add(plain(quoteName(name)), plain(limitsOf(z)),
 			plain(rate(float64(late.allowed)/elapsed.Seconds())), colorIf(late.denied > 0, denied, red),
 			plain(count(sum.allowed)), plain(count(sum.denied)), plain(shadowDenied))
 	}
-	return t.text(s)
+	return t.Text(s)
 }
 
-func colorIf(colored bool, text, color string) cell {
-	if colored {
-		return cell{text, color}
+func colorIf(yes bool, text, color string) cell {
+	if yes {
+		return colored(text, color)
 	}
 	return plain(text)
 }
@@ -234,7 +234,7 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 			if len(bodies) > 1 {
 				text += " (" + string(d.from) + ")"
 			}
-			b.WriteString(s.paint("Warning:", yellow) + " " + text + "\n")
+			b.WriteString(s.Paint("Warning:", yellow) + " " + text + "\n")
 		}
 		for _, r := range d.body.Status.Redis {
 			if r.State != "up" {

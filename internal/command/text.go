@@ -8,70 +8,25 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
-	"golang.org/x/text/width"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
-// printable returns a text that is safe on a terminal. Control characters, invisible characters,
-// characters that change the direction of text, and invalid UTF-8 become escapes as in Go.
-func printable(text string) string {
-	if isPrintable(text) {
-		return text
-	}
-	var b strings.Builder
-	for len(text) > 0 {
-		r, size := utf8.DecodeRuneInString(text)
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[0])
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-		text = text[size:]
-	}
-	return b.String()
-}
-
-func isPrintable(text string) bool {
-	return utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
-}
-
-// printableJSON returns the same JSON with escapes for the characters that [printable] escapes. JSON has
-// them only in strings.
-func printableJSON(text string) string {
-	if isPrintable(text) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t' || unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
-}
+// printable returns a text that is safe on a terminal.
+func printable(text string) string { return terminal.Printable(text) }
 
 // quoteKey returns a key as it can be written in a command line. It is the key itself if no shell
 // changes it. A printable key is in single quotes. Any other key is percent-encoded, with the flag
 // for that.
 func quoteKey(key string) string {
 	switch {
-	case key != "" && !strings.ContainsAny(key[:1], "-=~") && isPrintable(key) && strings.IndexFunc(key, isSpecial) < 0:
+	case key != "" && !strings.ContainsAny(key[:1], "-=~") && terminal.IsPrintable(key) && strings.IndexFunc(key, isSpecial) < 0:
 		return key
-	case isPrintable(key) && !strings.HasPrefix(key, "-"):
+	case terminal.IsPrintable(key) && !strings.HasPrefix(key, "-"):
 		return "'" + strings.ReplaceAll(key, "'", `'\''`) + "'"
 	}
 	encoded := strings.ReplaceAll(url.QueryEscape(key), "+", "%20")
@@ -84,7 +39,7 @@ func quoteKey(key string) string {
 // quoteName returns the name of a zone, or a value of a plan, as it can be written in a command line
 // if it is printable.
 func quoteName(name string) string {
-	if isPrintable(name) && !strings.HasPrefix(name, "-") {
+	if terminal.IsPrintable(name) && !strings.HasPrefix(name, "-") {
 		return quoteKey(name)
 	}
 	return "'" + printable(name) + "'"
@@ -172,18 +127,4 @@ func rate(perSecond float64) string {
 		return humanize.Comma(int64(math.Round(perSecond)))
 	}
 	return strconv.FormatFloat(perSecond, 'f', 1, 64)
-}
-
-// columns returns how many columns of a terminal a printable text takes.
-func columns(text string) (n int) {
-	for _, r := range text {
-		switch kind := width.LookupRune(r).Kind(); {
-		case unicode.In(r, unicode.Mn, unicode.Me):
-		case kind == width.EastAsianWide || kind == width.EastAsianFullwidth:
-			n += 2
-		default:
-			n++
-		}
-	}
-	return n
 }

@@ -1,11 +1,8 @@
 package command
 
 import (
-	"encoding/json"
-	"errors"
 	"net/url"
 	"os/exec"
-	"reflect"
 	"strings"
 	"testing"
 	"unicode"
@@ -49,25 +46,6 @@ func TestQuoteKey(t *testing.T) {
 	for key, want := range hostileKeys {
 		if got := quoteKey(key); got != want {
 			t.Errorf("%q is shown as %s, want %s", key, got, want)
-		}
-	}
-}
-
-// Documents for scripts are safe on a terminal, too, and mean the same.
-func TestPrintableJSON(t *testing.T) {
-	for document, want := range map[string]string{
-		"{\n\t\"a\": \"é 世 \\u001b\"\n}":                        "{\n\t\"a\": \"é 世 \\u001b\"\n}",
-		"\"\u009b31m \x7f\"":                                    `"\u009b31m \u007f"`,
-		"\"\u202egnp.exe no\u00a0break \U000e0041 \U0001f600\"": `"\u202egnp.exe no\u00a0break \udb40\udc41 ` + "\U0001f600\"",
-		"\"\xff\"": "\"\ufffd\"",
-	} {
-		got := printableJSON(document)
-		if got != want {
-			t.Errorf("%q is printed as %q, want %q", document, got, want)
-		}
-		var before, after any
-		if err := errors.Join(json.Unmarshal([]byte(document), &before), json.Unmarshal([]byte(got), &after)); err != nil || !reflect.DeepEqual(before, after) {
-			t.Errorf("%q means %q, not %q (%v)", got, after, before, err)
 		}
 	}
 }
@@ -133,20 +111,5 @@ func TestSpan(t *testing.T) {
 		if got := span(seconds); got != want {
 			t.Errorf("%v s: %s, want %s", seconds, got, want)
 		}
-	}
-}
-
-// Wide and combining characters don't move the columns that follow them.
-func TestTable(t *testing.T) {
-	table := newTable("NAME", "", ">COUNT", "NOTE")
-	table.add(plain("日本"), plain("hidden"), plain("7"), cell{"red", red})
-	table.add(plain("e\u0301"), plain("hidden"), plain("1,000"), plain(""))
-	want := "NAME  COUNT  NOTE\n日本      7  red\ne\u0301     1,000\n"
-	if got := table.text(style{}); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	want = "\x1b[2mNAME\x1b[0m  \x1b[2mCOUNT\x1b[0m  \x1b[2mNOTE\x1b[0m\n日本      7  \x1b[31mred\x1b[0m\ne\u0301     1,000\n"
-	if got := table.text(style{colored: true}); got != want {
-		t.Errorf("in colors %q, want %q", got, want)
 	}
 }

@@ -103,7 +103,7 @@ func topView(s style, elapsed time.Duration, before, keys []deniedKey, rates boo
 		if n, ok := earlier[[2]string{k.zone, k.key}]; ok && k.denied >= n { // else the counts were halved
 			perSecond = colorIf(k.denied > n, rate(float64(k.denied-n)/elapsed.Seconds()), red)
 		}
-		t.add(plain(quoteName(k.zone)), plain(denied), perSecond, plain(k.key))
+		t.Add(plain(quoteName(k.zone)), plain(denied), perSecond, plain(k.key))
 	}
-	return cmp.Or(t.text(s), "No key was denied lately.\n")
+	return cmp.Or(t.Text(s), "No key was denied lately.\n")
 }

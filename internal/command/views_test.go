@@ -66,7 +66,7 @@ func TestStatusView(t *testing.T) {
 	}
 	several := append(later, from("10.0.0.2:2019", statusBody{failing, zones(1, 1, 7)}))
 	wantGolden(t, "status_several", statusView(style{}, now, 2*time.Second, one, several))
-	wantGolden(t, "status_colors", statusView(style{colored: true}, now, 2*time.Second, one, several))
+	wantGolden(t, "status_colors", statusView(style{Colored: true}, now, 2*time.Second, one, several))
 }
 
 func TestTopView(t *testing.T) {
@@ -165,7 +165,7 @@ func TestExplanationView(t *testing.T) {
 		Notes: []string{"the body\x1b is not known"},
 	}
 	wantGolden(t, "explain_denied", explanationView(style{}, now, denied))
-	wantGolden(t, "explain_colors", explanationView(style{colored: true}, now, denied))
+	wantGolden(t, "explain_colors", explanationView(style{Colored: true}, now, denied))
 
 	limitedLonger := adminapi.Explanation{
 		Request: adminapi.Request{Denial: "k3f9x2mq7t"}, Verdict: "denied",

@@ -14,7 +14,7 @@ type keyTable struct {
 	places  []uint32 // open addressing; a place holds the number of a key plus 1, or 0
 }
 
-// keyRecord is what is known of each key.
+// keyRecord has the counts of a key.
 type keyRecord struct {
 	hash     keyhash.Hash
 	requests int64

@@ -140,7 +140,7 @@ type Proposal struct {
 	Current string `json:"current,omitempty"` // the limit as configured; empty if there is none
 	Line    string `json:"line,omitempty"`    // the proposed limit, to be pasted into a Caddyfile; empty if there is none
 	Reason  string `json:"reason,omitempty"`  // why there is no line
-	// What Line would deny.
+	// DeniedRequests and DeniedKeys are the denials of Line.
 	DeniedRequests int64 `json:"denied_requests"`
 	DeniedKeys     int64 `json:"denied_keys"`
 	// Next is the next smaller limit, and what it would deny.
@@ -148,7 +148,7 @@ type Proposal struct {
 	Curve []CurvePoint `json:"curve"`
 }
 
-// CurvePoint is what a limit would deny.
+// CurvePoint has the denials of one limit.
 type CurvePoint struct {
 	Events       int64   `json:"events"`
 	Line         string  `json:"line"`

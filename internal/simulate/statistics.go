@@ -28,8 +28,8 @@ type Statistics struct {
 	keys          keyRoom
 }
 
-// keyRoom bounds the number of keys, as the store in memory does: a zone has room if all zones together have
-// some left, or if the zone has fewer keys than its equal share.
+// keyRoom bounds the number of keys, as the store in memory does. A zone has room while all zones together
+// have fewer than all keys. It also has room while it has fewer than its equal share.
 type keyRoom struct{ used, all, share int64 }
 
 // NewStatistics returns the statistics of a configuration, before the first request.

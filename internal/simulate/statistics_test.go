@@ -426,7 +426,7 @@ func firstDifference(t *testing.T, got, want any) string {
 	return "one is longer"
 }
 
-// Statistics are those of a model that keeps all requests.
+// Statistics equal the ones of a slow model that keeps all requests.
 func TestStatisticsAreExact(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()

@@ -26,7 +26,7 @@ type zoneStatistics struct {
 	denials slab[keyDenials]   // by keyRecord.denials
 }
 
-// keyDenials is what is known of a key that was denied. Their numbers are in the order of the first denials.
+// keyDenials has the counts of a key that was denied. Keys are numbered in the order of their first denials.
 type keyDenials struct {
 	denied      int64
 	first, last algorithms.Micros

@@ -140,7 +140,7 @@ func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, pea
 	if total.Denied == 0 {
 		return p
 	}
-	p.Requests.X = nil // the ticks are below the other panel
+	p.Requests.X = unlabeled(x) // the labels are below the other panel
 	y, top = countAxis(peak.Denied, 2)
 	p.Denied = &timePanel{
 		plot: plot{
@@ -152,6 +152,14 @@ func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, pea
 		Hatched: stepArea(none, denied, top), Slots: deniedSlots,
 	}
 	return p
+}
+
+func unlabeled(ticks []tick) []tick {
+	ticks = slices.Clone(ticks)
+	for i := range ticks {
+		ticks[i].Label = ""
+	}
+	return ticks
 }
 
 // peaks returns the most requests, and the most denied requests, of a bucket.
@@ -260,17 +268,28 @@ func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
 		drawn.Path = line(points)
 		plotted.Lines = append(plotted.Lines, drawn)
 	}
-	if current == proposed && current > 0 {
-		plotted.Marks = []mark{newMark("proposed", x.position(float64(current)), "configured and proposed: "+number(current))}
-		return plotted
-	}
-	if current > 0 {
-		plotted.Marks = append(plotted.Marks, newMark("configured", x.position(float64(current)), "configured: "+number(current)))
-	}
-	if proposed > 0 {
-		plotted.Marks = append(plotted.Marks, newMark("proposed", x.position(float64(proposed)), "proposed: "+number(proposed)))
-	}
+	plotted.Marks = newMarks(x, current, proposed)
 	return plotted
+}
+
+// newMarks returns the marks of two limits, which are 0 if there is none. The labels point away from
+// each other.
+func newMarks(x axis, current, proposed int64) []mark {
+	switch at, other := x.position(float64(proposed)), x.position(float64(current)); {
+	case current <= 0 && proposed <= 0:
+		return nil
+	case current == proposed:
+		return []mark{newMark("proposed", at, 0.5, "configured and proposed: "+number(current))}
+	case proposed <= 0:
+		return []mark{newMark("configured", other, 0.5, "configured: "+number(current))}
+	case current <= 0:
+		return []mark{newMark("proposed", at, 0.5, "proposed: "+number(proposed))}
+	default:
+		return []mark{
+			newMark("configured", other, at, "configured: "+number(current)),
+			newMark("proposed", at, other, "proposed: "+number(proposed)),
+		}
+	}
 }
 
 func compare(a, b int64) int {
@@ -283,14 +302,18 @@ func compare(a, b int64) int {
 	return 0
 }
 
-// newMark returns a mark whose label stays within the plot.
-func newMark(class string, at float64, label string) mark {
+// newMark returns a mark whose label stays within the plot, and away from another mark if there is room.
+func newMark(class string, at, other float64, label string) mark {
 	anchor := "middle"
 	switch {
 	case at < 0.3:
 		anchor = "start"
 	case at > 0.7:
 		anchor = "end"
+	case at < other:
+		anchor = "end"
+	case at > other:
+		anchor = "start"
 	}
 	return mark{class, percent(at), anchor, label}
 }
@@ -368,7 +391,7 @@ func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *dema
 			events = number(s.above+1) + " to " + number(s.upTo)
 		}
 		p.Data.add(events, number(s.keys))
-		p.X = append(p.X, tick{percent(float64(i+1) * width), short(s.upTo), len(steps) > 6 && (len(steps)-1-i)%2 == 1})
+		p.X = append(p.X, tick{percent(float64(i+1) * width), stepLabel(s.upTo), len(steps) > 6 && (len(steps)-1-i)%2 == 1})
 		if s.keys == 0 {
 			continue
 		}
@@ -384,7 +407,7 @@ func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *dema
 		return p
 	}
 	if at, inside := positionInSteps(steps, limit); inside {
-		m := newMark("configured", at, "limit: "+number(limit))
+		m := newMark("configured", at, 0, "limit: "+number(limit))
 		p.Mark = &m
 	} else {
 		p.Beyond = number(limit)

@@ -17,13 +17,13 @@ type axis struct {
 	log       bool
 }
 
-// newAxis returns an axis for positive numbers. It is logarithmic if the numbers span more than a
-// factor of 20.
+// newAxis returns an axis for positive numbers. It is logarithmic if the numbers span a factor of
+// 10.
 func newAxis(low, high float64) axis {
 	if low == high { // a single number is in the middle
 		return axis{low - 1, high + 1, false}
 	}
-	return axis{low, high, low > 0 && high/low > 20}
+	return axis{low, high, low > 0 && high/low >= 10}
 }
 
 // position returns where a number is. Numbers outside of the axis are at its ends.

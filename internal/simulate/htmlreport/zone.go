@@ -56,7 +56,10 @@ func (z *zonePart) draw(n *ids, peak simulate.Bucket) {
 	z.Facts = z.facts()
 	if r := z.LongestRun; r != nil {
 		z.Run = r
-		z.RunText = fmt.Sprintf("%s in %s, from %s UTC", count(r.Requests, "request"), span(r.To.Sub(r.From).Seconds()), instant(r.From))
+		z.RunText = fmt.Sprintf("%s, at %s UTC", count(r.Requests, "request"), instant(r.From))
+		if r.Requests > 1 {
+			z.RunText = fmt.Sprintf("%s in %s, from %s UTC", count(r.Requests, "request"), span(r.To.Sub(r.From).Seconds()), instant(r.From))
+		}
 	}
 	if z.Configuration.Begins != nil {
 		z.Timeline = newTimePlot(n, of, z.Configuration.timeScale(), z.ZoneReport.Timeline, peak)
@@ -126,7 +129,7 @@ func newProposal(n *ids, of string, p *simulate.Proposal, z *simulate.ZoneReport
 	}
 	shown := &proposal{Proposal: p, Curve: newCurvePlot(n, of, p)}
 	if p.Line != "" {
-		requests, keys := number(p.DeniedRequests), number(p.DeniedKeys)
+		requests, keys := count(p.DeniedRequests, "request"), count(p.DeniedKeys, "key")
 		for _, c := range p.Curve {
 			if c.Line == p.Line {
 				requests += " (" + share(c.RequestShare) + ")"
@@ -134,7 +137,7 @@ func newProposal(n *ids, of string, p *simulate.Proposal, z *simulate.ZoneReport
 				break
 			}
 		}
-		shown.Outcome = fmt.Sprintf("It would have denied %s requests of %s keys.", requests, keys)
+		shown.Outcome = fmt.Sprintf("It would have denied %s, from %s.", requests, keys)
 		if p.DeniedRequests == 0 {
 			shown.Outcome = "It would have denied no request."
 		}

@@ -51,12 +51,12 @@ func Shop() *simulate.Report {
 	login.LongestRun = &simulate.Run{Key: "203.0.113.9", Requests: 1204, From: at(20.1), To: at(20.9)}
 	api.LongestRun = &simulate.Run{Key: "customer-7", Requests: 38, From: at(11.4), To: at(11.402)}
 	api.Proposals = []simulate.Proposal{
-		proposal("token_bucket", "1s", "token_bucket 20 1s 40", 38, 9, 1, 5, 100, 0.6, 0.12),
-		proposal("fixed_window", "24h", "fixed_window 50000 24h", 6120, 61, 1, 500, 60000, 0.9, 0.00045),
+		proposal("token_bucket", "1s", "token_bucket 20 1s 40", api, 5, 100, 0.6, 0.14),
+		proposal("fixed_window", "24h", "fixed_window 50000 24h", api, 500, 60000, 0.9, 0.0009),
 	}
 	api.Proposals = append(api.Proposals, simulate.Proposal{Set: "plan gold", Current: "token_bucket 200 1s", Reason: "No request of plan gold is in the log."})
-	login.Proposals = []simulate.Proposal{proposal("gcra", "1m", "gcra 30 1m 10", 21, 5_702, 14, 2, 220, 0.7, 0.09)}
-	search.Proposals = []simulate.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", 124, 41, 4, 5, 600, 0.8, 0.045)}
+	login.Proposals = []simulate.Proposal{proposal("gcra", "1m", "gcra 30 1m 10", login, 2, 260, 0.7, 0.05)}
+	search.Proposals = []simulate.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", search, 5, 600, 0.8, 0.045)}
 	requests := api.Requests + login.Requests
 	c := simulate.ConfigurationReport{
 		Name: "Caddyfile", Requests: requests + 4_310, Limited: requests, Denied: api.Denied + login.Denied,
@@ -192,8 +192,8 @@ func FromNothing() *simulate.Report {
 	z := c.Zones[2]
 	z.Zone, z.Limits = "proposed", nil
 	z.Proposals = []simulate.Proposal{
-		proposal("sliding_window", "1s", "", 8, 22, 3, 1, 30, 0.8, 0.5), proposal("sliding_window", "10s", "", 31, 38, 3, 1, 90, 0.8, 0.16),
-		proposal("sliding_window", "1m", "", 124, 41, 4, 5, 600, 0.8, 0.045), proposal("sliding_window", "1h", "", 1_020, 44, 4, 50, 6_000, 0.8, 0.006),
+		proposal("sliding_window", "1s", "", &z, 1, 30, 0.8, 0.5), proposal("sliding_window", "10s", "", &z, 1, 90, 0.8, 0.16),
+		proposal("sliding_window", "1m", "", &z, 5, 600, 0.8, 0.045), proposal("sliding_window", "1h", "", &z, 50, 6_000, 0.8, 0.006),
 	}
 	c.Zones = []simulate.ZoneReport{z}
 	return r
@@ -244,29 +244,36 @@ func demand(window, most, p50, p95, p99, maximum float64, keys ...int64) simulat
 	return d
 }
 
-// proposal has a curve that falls from a share with one event to almost nothing, and to 0 at its end.
-func proposal(algorithm, window, current string, events, deniedRequests, deniedKeys, low, high int64, share, fall float64) simulate.Proposal {
+// proposal has a curve that falls from a share with few events to 0. The proposed limit denies at most
+// a thousandth of the requests.
+func proposal(algorithm, window, current string, z *simulate.ZoneReport, low, high int64, share, fall float64) simulate.Proposal {
 	text := func(events int64) string { return fmt.Sprintf("%s %d %s", algorithm, events, window) }
-	p := simulate.Proposal{Current: current, Line: text(events), DeniedRequests: deniedRequests, DeniedKeys: deniedKeys}
-	steps := []float64{}
-	for v := float64(low); v < float64(high); v *= 1.22 {
-		steps = append(steps, v)
+	point := func(events int64) simulate.CurvePoint {
+		requests := math.Floor(share * math.Exp(-fall*float64(events)) * float64(z.Requests))
+		keys := math.Floor(share * 0.5 * math.Exp(-fall*float64(events)*0.8) * float64(z.Keys))
+		return simulate.CurvePoint{Events: events, Line: text(events), RequestShare: requests / float64(z.Requests), KeyShare: min(requests, keys) / float64(z.Keys)}
 	}
-	steps = append(steps, float64(events-1), float64(events), float64(high))
+	least := low
+	for point(least).RequestShare > 0.001 {
+		least++
+	}
+	found, next := point(least), point(least-1)
+	p := simulate.Proposal{
+		Current: current, Line: found.Line, Next: &next,
+		DeniedRequests: int64(found.RequestShare*float64(z.Requests) + 0.5), DeniedKeys: int64(found.KeyShare*float64(z.Keys) + 0.5),
+	}
 	seen := make(map[int64]bool)
-	for _, v := range steps {
-		c := simulate.CurvePoint{Events: int64(v), Line: text(int64(v))}
-		if seen[c.Events] {
-			continue
-		}
-		seen[c.Events] = true
-		c.RequestShare = math.Floor(share*math.Exp(-fall*v)*1e6) / 1e6
-		c.KeyShare = math.Floor(share*0.6*math.Exp(-fall*v*0.9)*2500) / 2500
-		p.Curve = append(p.Curve, c)
-		if c.Events == events-1 {
-			next := c
-			p.Next = &next
+	add := func(events int64) {
+		if !seen[events] {
+			seen[events] = true
+			p.Curve = append(p.Curve, point(events))
 		}
 	}
+	for v := float64(low); v < float64(high); v *= 1.22 {
+		add(int64(v))
+	}
+	add(least - 1)
+	add(least)
+	add(high)
 	return p
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport/samples"
+)
+
+var simulations = map[string]func() *simulate.Report{
+	"shop": samples.Shop, "compared": samples.Compared, "from nothing": samples.FromNothing, "odd": samples.Odd, "empty": samples.Empty,
+}
+
+// openReport opens the page of a report.
+func openReport(t *testing.T, r *simulate.Report, v view) *page {
+	t.Helper()
+	var b bytes.Buffer
+	must(t, htmlreport.Write(&b, r))
+	return openPage(t, b.Bytes(), v)
+}
+
+func openPage(t *testing.T, content []byte, v view) *page {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(content)
+	}))
+	t.Cleanup(server.Close)
+	return open(t, server.URL+"/#", v)
+}
+
+// none fails for each of the texts that a script returns.
+func none(p *page, what, script string) {
+	p.t.Helper()
+	for _, problem := range evaluate[[]string](p, "%s", script) {
+		p.t.Errorf("%s: %s", what, problem)
+	}
+}
+
+// Texts have enough contrast, and all that is drawn is inside of its plot, in both schemes.
+func TestReportLooks(t *testing.T) {
+	for name, report := range simulations {
+		grounds := make(map[string]bool)
+		for _, dark := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				p := openReport(t, report(), view{width: 1280, height: 900, dark: dark})
+				grounds[evaluate[string](p, "getComputedStyle(document.body).backgroundColor")] = true
+				none(p, "too little contrast", contrastScript)
+				none(p, "outside", outsideScript)
+				none(p, "a plot without words", wordlessScript)
+				if name == "shop" {
+					// All requests and 3 zones, of which 2 deny, 4 curves, and 4 windows.
+					if got := evaluate[int](p, "document.querySelectorAll('svg.area').length"); got != 4+3+4+4 {
+						t.Errorf("there are %d plots, want 15", got)
+					}
+				}
+			})
+		}
+		if len(grounds) != 2 {
+			t.Errorf("the schemes have the grounds %v", grounds)
+		}
+	}
+}
+
+// outsideScript lists what is drawn outside of its plot, plots without size, and labels outside of the
+// card.
+const outsideScript = `(() => {
+	const seen = [];
+	const inside = (a, b, by) => a.left >= b.left - by && a.right <= b.right + by && a.top >= b.top - by && a.bottom <= b.bottom + by;
+	for (const plot of document.querySelectorAll('svg.area')) {
+		const title = plot.querySelector('title').textContent, area = plot.getBoundingClientRect();
+		if (area.width < 200 || area.height < 50) seen.push(title + ' is ' + area.width + ' by ' + area.height);
+		const drawn = [...plot.querySelectorAll('.data, .hatched, .dot, .slots rect')];
+		if (!drawn.some((e) => e.matches('.data, .dot') && e.getBoundingClientRect().width > 0)) seen.push(title + ' is empty');
+		for (const e of drawn) if (!inside(e.getBoundingClientRect(), area, 6)) seen.push(title + ': ' + e.outerHTML.slice(0, 100));
+		const card = plot.closest('.card').getBoundingClientRect();
+		for (const e of plot.querySelectorAll('text, .limit-mark')) {
+			if (e.checkVisibility() && !inside(e.getBoundingClientRect(), card, 0)) seen.push(title + ': ' + e.outerHTML);
+		}
+		const labels = [...plot.querySelectorAll('text.tick:not(.above-bar)')].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect());
+		labels.forEach((a, i) => labels.slice(i + 1).forEach((b) => {
+			if (a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom) seen.push(title + ': labels of the axes overlap');
+		}));
+	}
+	return seen;
+})()`
+
+// wordlessScript lists the plots without a title, a description or a table.
+const wordlessScript = `(() => {
+	const seen = [];
+	for (const plot of document.querySelectorAll('svg[role=img]')) {
+		const ids = (plot.getAttribute('aria-labelledby') || '').split(' ').filter(Boolean);
+		if (ids.length ? ids.some((id) => !document.getElementById(id)?.textContent) : !plot.querySelector('title')?.textContent) seen.push(plot.outerHTML.slice(0, 200));
+	}
+	for (const figure of document.querySelectorAll('figure')) if (!figure.querySelector('details tbody tr')) seen.push(figure.textContent.slice(0, 200));
+	return seen;
+})()`
+
+// On a phone nothing is wider than the screen, and the labels of the axes have room.
+func TestReportOnPhone(t *testing.T) {
+	for name, report := range simulations {
+		t.Run(name, func(t *testing.T) {
+			p := openReport(t, report(), view{width: 375, height: 740, phone: true})
+			if width := evaluate[int](p, "document.documentElement.scrollWidth"); width > 375 {
+				t.Errorf("the page is %d pixels wide, want 375", width)
+			}
+			none(p, "wider than the screen", `[...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll, .hidden')).map((e) => e.outerHTML.slice(0, 200))`)
+			none(p, "outside", outsideScript)
+		})
+	}
+}
+
+// On paper the page is light, and no plot is cut, because each is smaller than a sheet.
+func TestReportOnPaper(t *testing.T) {
+	for name, report := range simulations {
+		t.Run(name, func(t *testing.T) {
+			p := openReport(t, report(), view{width: 703, height: 1000, dark: true})
+			_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+				Media: "print", Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}},
+			})
+			must(t, err)
+			if got := evaluate[string](p, "getComputedStyle(document.body).backgroundColor"); got != "rgb(255, 255, 255)" {
+				t.Errorf("the ground is %s on paper", got)
+			}
+			none(p, "too little contrast", contrastScript)
+			none(p, "outside", outsideScript)
+			none(p, "cut", `[...document.querySelectorAll('figure')].filter((e) => getComputedStyle(e).breakInside !== 'avoid' || e.getBoundingClientRect().height > 1000).map((e) => e.textContent.slice(0, 100))`)
+			none(p, "wider than the sheet", `[...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > 704 && !e.closest('.hidden')).map((e) => e.outerHTML.slice(0, 200))`)
+			paper, err := chromedp.Call(p.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true)})
+			must(t, err)
+			if !bytes.HasPrefix(paper.Data, []byte("%PDF-")) {
+				t.Errorf("the paper begins with %.20q", paper.Data)
+			}
+		})
+	}
+}
+
+// A click on a proposed limit selects its line, and nothing else.
+func TestReportSelectsProposal(t *testing.T) {
+	report := samples.Shop()
+	p := openReport(t, report, desktop)
+	p.click("#zone-2 .paste code")
+	want := report.Configurations[0].Zones[1].Proposals[0].Line
+	if got := evaluate[string](p, "getSelection().toString()"); strings.TrimSpace(got) != want || want == "" {
+		t.Errorf("a click selects %q, want %q", got, want)
+	}
+}
+
+// The data of all plots can be read without a pointer.
+func TestReportKeyboard(t *testing.T) {
+	p := openReport(t, samples.Shop(), desktop)
+	opened := func() int { return evaluate[int](p, "document.querySelectorAll('figure details[open]').length") }
+	for range 100 {
+		p.do(press("Tab"))
+		if evaluate[bool](p, "document.activeElement.matches('figure summary')") {
+			p.do(press("Enter"))
+			if evaluate[bool](p, "document.querySelectorAll('figure details:not([open])').length === 0") {
+				return
+			}
+		}
+	}
+	t.Errorf("%d tables were opened by the keyboard, out of %d", opened(), evaluate[int](p, "document.querySelectorAll('figure details').length"))
+}

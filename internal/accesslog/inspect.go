@@ -94,7 +94,7 @@ func (in *inspection) look(s *source) error {
 	l := in.log
 	count, size := &l.read, l.size
 	if s.regular {
-		count, size = new(atomic.Int64), min(size, sampleSize)
+		count, size = new(atomic.Int64), sampleSize
 		l.total += s.info.Size()
 	} else {
 		in.isStream = true

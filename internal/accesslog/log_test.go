@@ -1,0 +1,517 @@
+package accesslog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// writeFile writes a file of the test, and returns its name.
+func writeFile(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// gzipped compresses a text in members of the given size.
+func gzipped(t testing.TB, text string, member int) string {
+	t.Helper()
+	var b bytes.Buffer
+	for len(text) > 0 {
+		n := min(member, len(text))
+		w := gzip.NewWriter(&b)
+		if _, err := io.WriteString(w, text[:n]); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// zstandard compresses a text in frames of the given size, with a skippable frame before them.
+func zstandard(t testing.TB, text string, frame int) string {
+	t.Helper()
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := []byte("\x50\x2a\x4d\x18\x04\x00\x00\x00abcd")
+	for len(text) > 0 {
+		n := min(frame, len(text))
+		b = w.EncodeAll([]byte(text[:n]), b)
+		text = text[n:]
+	}
+	return string(b)
+}
+
+// lineAt is a line in the combined format, at a second of 2023.
+func lineAt(second int, rest string) string {
+	at := time.Date(2023, 1, 1, 0, 0, second, 0, time.UTC)
+	return `192.0.2.7 - - [` + at.Format(`02/Jan/2006:15:04:05 -0700`) + `] "GET /` + rest + ` HTTP/1.1" 200 5`
+}
+
+// readAll returns all lines of a log, each with the name of its file and its number: "name:number text".
+func readAll(t testing.TB, l *Log) (lines []string) {
+	t.Helper()
+	for {
+		c, err := l.Next()
+		if err == io.EOF {
+			return lines
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Each(func(line Line) {
+			text := string(line.Text)
+			if line.Err != nil {
+				text = "error: " + line.Err.Error()
+			}
+			lines = append(lines, fmt.Sprintf("%s:%d %s", filepath.Base(line.File), line.Number, text))
+		})
+		c.Release()
+	}
+}
+
+// openLog opens a log, and closes it after the test.
+func openLog(t testing.TB, o Options, size int) *Log {
+	t.Helper()
+	l, err := open(o, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// Lines come in the order of their times, whatever the sizes of files and chunks, their compression and their
+// formats. Lines of one file keep their order, also lines without a time, and lines that are late.
+func TestMerge(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 100 {
+		type entry struct {
+			time, file, number int
+			text               string
+		}
+		var want []entry
+		var names []string
+		files := 1 + r.IntN(6)
+		for file := range files {
+			var text strings.Builder
+			at := r.IntN(1000)
+			latest, step := -1, 1+r.IntN(20)
+			count := 1 + r.IntN(100)
+			for number := 1; number <= count; number++ {
+				content := ""
+				switch r.IntN(10) {
+				case 0:
+					content = "broken " + strings.Repeat("x", r.IntN(100))
+				case 1:
+					late := max(0, at-r.IntN(20))
+					content = lineAt(late, "late")
+					latest = max(latest, late)
+				case 2, 3, 4:
+					at += r.IntN(step)
+					content = string(line(`ts:"` + time.Date(2023, 1, 1, 0, 0, at, 0, time.UTC).Format(time.RFC3339) + `"`))
+					latest = max(latest, at)
+				default:
+					at += r.IntN(step)
+					content = lineAt(at, strings.Repeat("y", r.IntN(200)))
+					latest = max(latest, at)
+				}
+				want = append(want, entry{latest, file, number, content})
+				text.WriteString(content + pick(r, "\n", "\r\n"))
+			}
+			first := slices.IndexFunc(want, func(e entry) bool { return e.file == file && !strings.HasPrefix(e.text, "broken") })
+			for i := range want { // lines before the first time
+				if first < 0 && want[i].file == file {
+					want[i].time = -1
+				} else if first >= 0 && want[i].file == file && i < first {
+					want[i].time = want[first].time
+				}
+			}
+			if first < 0 { // such a file is in no known format
+				want = slices.DeleteFunc(want, func(e entry) bool { return e.file == file })
+				names = append(names, writeFile(t, fmt.Sprint(file), ""))
+				continue
+			}
+			content := text.String()
+			if r.IntN(3) == 0 {
+				content = strings.TrimRight(content, "\r\n")
+			}
+			switch r.IntN(3) {
+			case 0:
+				content = gzipped(t, content, 1+r.IntN(5000))
+			case 1:
+				content = zstandard(t, content, 1+r.IntN(5000))
+			}
+			names = append(names, writeFile(t, fmt.Sprint(file), content))
+		}
+		if len(want) == 0 {
+			continue
+		}
+		slices.SortFunc(want, func(a, b entry) int {
+			return slices.Compare([]int{a.time, a.file, a.number}, []int{b.time, b.file, b.number})
+		})
+		l := openLog(t, Options{Names: names}, 1+r.IntN(5000))
+		got := readAll(t, l)
+		for i, w := range want {
+			if text := fmt.Sprintf("%d:%d %s", w.file, w.number, w.text); i >= len(got) || got[i] != text {
+				t.Fatalf("seed %d: the lines of %d files are in another order at %d:\n got %q\nwant %q", seed, files, i, got[min(i, len(got)-1)], text)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("seed %d: %d lines, want %d", seed, len(got), len(want))
+		}
+		if read, total := l.Progress(); read != total || total == 0 {
+			t.Fatalf("at the end %d bytes of %d are read", read, total)
+		}
+		if l.open != 0 {
+			t.Fatalf("at the end %d files are open", l.open)
+		}
+	}
+}
+
+// Rotated files are opened one after the other.
+func TestMergeOpensFewFiles(t *testing.T) {
+	var names []string
+	for i := range 3 * maxOpen {
+		names = append(names, writeFile(t, "access.log", lineAt(10*i, "")+"\n"+lineAt(10*i+9, "")+"\n"))
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	l := openLog(t, Options{Names: names}, chunkSize)
+	lines, last := 0, ""
+	for {
+		c, err := l.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Each(func(line Line) {
+			lines++
+			if at := string(line.Text[15:35]); at < last {
+				t.Errorf("%s comes after %s", at, last)
+			} else {
+				last = at
+			}
+		})
+		if l.open > 2 {
+			t.Fatalf("%d files are open", l.open)
+		}
+	}
+	if lines != 2*len(names) {
+		t.Errorf("%d lines, want %d", lines, 2*len(names))
+	}
+}
+
+func TestMergeBoundsOpenFiles(t *testing.T) {
+	var names []string
+	for range maxOpen + 1 {
+		names = append(names, writeFile(t, "access.log", lineAt(0, "")+"\n"+lineAt(9, "")+"\n"))
+	}
+	l := openLog(t, Options{Names: names}, chunkSize)
+	for {
+		c, err := l.Next()
+		if err != nil {
+			if !strings.Contains(err.Error(), "more than 128 of the log files overlap in time") {
+				t.Errorf("the error is %v", err)
+			}
+			return
+		}
+		c.Release()
+	}
+}
+
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", maxLine)
+	first := lineAt(0, "")
+	tests := []struct{ name, text, want string }{
+		{"no newline at the end", first + "\nb", "1 " + first + "|2 b"},
+		{"line endings of Windows", first + "\r\nb\r\n", "1 " + first + "|2 b"},
+		{"empty lines", first + "\n\n\r\nb\n\n", "1 " + first + "|4 b"},
+		{"a byte order mark", "\xef\xbb\xbf" + first + "\n\xef\xbb\xbfb\n", "1 " + first + "|2 \xef\xbb\xbfb"},
+		{"the longest line", first + "\n" + long + "\nb", "1 " + first + "|2 " + long + "|3 b"},
+		{"the longest line at the end", first + "\n" + long, "1 " + first + "|2 " + long},
+		{"a line that is too long", first + "\n" + long + "x\nb", "1 " + first + "|2 error: " + errTooLong.Error() + "|3 b"},
+		{"long lines", first + "\n" + long + "x\n" + long + long + "\n\nb\n" + long + long + long + "\n", "1 " + first +
+			"|2 error: " + errTooLong.Error() + "|3 error: " + errTooLong.Error() + "|5 b|6 error: " + errTooLong.Error()},
+		{"a long line at the end", first + "\n" + long + "x", "1 " + first + "|2 error: " + errTooLong.Error()},
+	}
+	for _, test := range tests {
+		for _, size := range []int{1, 100, chunkSize} {
+			var want []string
+			for w := range strings.SplitSeq(test.want, "|") {
+				want = append(want, "access.log:"+w)
+			}
+			name := writeFile(t, "access.log", test.text)
+			got := readAll(t, openLog(t, Options{Names: []string{name}}, size))
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, chunks of %d bytes: got %.300q, want %.300q", test.name, size, got, want)
+			}
+		}
+		// Streams give any number of bytes at once.
+		var got []string
+		lines := newLineReader(iotest.OneByteReader(strings.NewReader(test.text)), chunkSize, true)
+		for {
+			b, err := lines.next()
+			if err == io.EOF {
+				break
+			}
+			if cap(*b.buffer) > maxLine+16 {
+				t.Fatalf("%s: the buffer has %d bytes", test.name, cap(*b.buffer))
+			}
+			c := Chunk{data: b.data}
+			c.addRun("", b.first, b.broken)
+			c.Each(func(line Line) {
+				text := string(line.Text)
+				if line.Err != nil {
+					text = "error: " + line.Err.Error()
+				}
+				got = append(got, fmt.Sprintf("%d %s", line.Number, text))
+			})
+			b.release()
+		}
+		if strings.Join(got, "|") != test.want {
+			t.Errorf("%s, byte by byte: got %.300q, want %.300q", test.name, got, test.want)
+		}
+	}
+}
+
+// The lines before a damaged part of a file count. The damage is one broken line, and other files go on.
+func TestDamagedFiles(t *testing.T) {
+	var text strings.Builder
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 5000 {
+		text.WriteString(lineAt(i, fmt.Sprint(r.Uint64())) + "\n")
+	}
+	whole := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	damaged := func(text string) string {
+		return text[:len(text)/2] + strings.Repeat("\x55", 1000) + text[len(text)/2+1000:]
+	}
+	gz, zst := gzipped(t, text.String(), 1<<30), zstandard(t, text.String(), 1<<30)
+	for name, content := range map[string]string{
+		"cut.gz": gz[:len(gz)/2], "cut.zst": zst[:len(zst)/2], "damaged.gz": damaged(gz), "damaged.zst": damaged(zst),
+		"tail.gz": gz + "garbage",
+	} {
+		other := writeFile(t, "other.log", lineAt(100_000, "other")+"\n")
+		got := readAll(t, openLog(t, Options{Names: []string{other, writeFile(t, name, content)}}, chunkSize))
+		last := len(got) - 2
+		if last < 100 || got[last+1] != "other.log:1 "+lineAt(100_000, "other") {
+			t.Errorf("%s: the last lines of %d are %q", name, len(got), got[max(0, last-1):])
+			continue
+		}
+		for i, line := range got[:last] {
+			if strings.HasPrefix(name, "damaged") && i > len(whole)/4 {
+				break // a decoder can find damage late, by a checksum
+			}
+			if want := fmt.Sprintf("%s:%d %s", name, i+1, whole[i]); line != want {
+				t.Fatalf("%s: got %q, want %q", name, line, want)
+			}
+		}
+		if want := fmt.Sprintf("%s:%d error: the file can't be read from here on", name, last+1); !strings.HasPrefix(got[last], want) {
+			t.Errorf("%s: the damage is %q, want %q", name, got[last], want)
+		}
+		if strings.HasPrefix(name, "tail") && last != len(whole) {
+			t.Errorf("%s: %d lines, want %d", name, last, len(whole))
+		}
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	good := writeFile(t, "good.log", lineAt(0, "")+"\n")
+	other := filepath.Join(t.TempDir(), "other.log")
+	if err := os.Symlink(good, other); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	empty := writeFile(t, "empty.log", "")
+	tests := []struct {
+		name  string
+		o     Options
+		error string
+	}{
+		{"no name", Options{}, "no log is named"},
+		{"a directory", Options{Names: []string{dir}}, dir + " is a directory: name the log files in it, as in " + filepath.Join(dir, "*.log")},
+		{"a missing file", Options{Names: []string{"missing.log"}}, "there is no log file missing.log: check the name"},
+		{"an empty file", Options{Names: []string{empty}}, "the log file " + empty + " is empty"},
+		{"empty files", Options{Names: []string{empty, writeFile(t, "b", "")}}, "all log files are empty, such as " + empty},
+		{"an empty compressed file", Options{Names: []string{writeFile(t, "a.gz", gzipped(t, "\n", 1)[:0]+emptyGzip(t))}}, "a.gz is empty"},
+		{"an empty stdin", Options{Names: []string{"-"}, Stdin: strings.NewReader("")}, "the log file stdin is empty"},
+		{"no stdin", Options{Names: []string{"-"}}, "there is no standard input"},
+		{"stdin twice", Options{Names: []string{"-", "-"}, Stdin: strings.NewReader(lineAt(0, ""))}, "the standard input can be read once"},
+		{"a file twice", Options{Names: []string{good, good}}, "are the same file: name it once"},
+		{"a file with two names", Options{Names: []string{good, other}}, "the log files " + good + " and " + other + " are the same file"},
+		{"a binary file", Options{Names: []string{writeFile(t, "caddy", "\x7fELF\x00\x01\n\n")}}, "is not text, because it has null bytes"},
+		{"UTF-16", Options{Names: []string{writeFile(t, "a.log", "\xff\xfe{\x00}\x00\n\x00")}}, "is not text, because it has null bytes"},
+		{"bzip2", Options{Names: []string{writeFile(t, "a.log", "BZh91AY&SY")}}, "decompress it with bzip2 -dc"},
+		{"xz", Options{Names: []string{writeFile(t, "a.log", "\xfd7zXZ\x00\x00")}}, "decompress it with xz -dc"},
+		{"zip", Options{Names: []string{writeFile(t, "a.log", "PK\x03\x04\x14\x00")}}, "extract the log files first"},
+		{"a cut gzip header", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08")}}, "a.gz can't be decompressed"},
+		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},
+		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: the line is neither JSON"},
+		{"JSON as combined", Options{Names: []string{writeFile(t, "a.log", string(line()))}, Format: "combined"}, "no known format"},
+		{"combined as JSON", Options{Names: []string{good}, Format: "json"}, "no known format: line 1: the line is no JSON object"},
+		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line has more than 1 MiB"},
+		{"an unknown format", Options{Names: []string{good}, Format: "xml"}, `unknown log format "xml": write json or combined`},
+		{"an unknown duration", Options{Names: []string{good}, Duration: "hours"}, `unknown duration format "hours": write s, ms, ns or string`},
+	}
+	for _, test := range tests {
+		l, err := Open(test.o)
+		if err == nil {
+			l.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), test.error) {
+			t.Errorf("%s: the error is %v, want %s", test.name, err, test.error)
+		}
+	}
+	if os.Getuid() > 0 {
+		if err := os.Chmod(good, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(Options{Names: []string{good}}); err == nil || !strings.Contains(err.Error(), "run the command as a user who can read it") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
+// emptyGzip is a gzip file of an empty text.
+func emptyGzip(t testing.TB) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := gzip.NewWriter(&b).Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// An empty file among others is left out, as is a log that was just rotated.
+func TestOpenLeavesOutEmptyFiles(t *testing.T) {
+	names := []string{writeFile(t, "a.log", ""), writeFile(t, "b.log", lineAt(0, "")), writeFile(t, "c.gz", emptyGzip(t))}
+	if got, want := readAll(t, openLog(t, Options{Names: names}, chunkSize)), []string{"b.log:1 " + lineAt(0, "")}; !slices.Equal(got, want) {
+		t.Errorf("the lines are %q, want %q", got, want)
+	}
+}
+
+func TestNextReportsAReplacedFile(t *testing.T) {
+	name := writeFile(t, "access.log", lineAt(0, ""))
+	l := openLog(t, Options{Names: []string{name}}, chunkSize)
+	if err := os.Rename(name, name+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(lineAt(5, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Next(); err == nil || !strings.Contains(err.Error(), "another file has replaced the log file "+name) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// Lines of a stream come when they are there. Close ends the wait for more.
+func TestStream(t *testing.T) {
+	r, w := io.Pipe()
+	go io.WriteString(w, "half a line\n"+lineAt(0, "")+"\n")
+	l := openLog(t, Options{Names: []string{"-"}, Stdin: r}, chunkSize)
+	c, err := l.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Each(func(line Line) {
+		if line.File != "stdin" {
+			t.Errorf("the name is %s, want stdin", line.File)
+		}
+	})
+	if read, total := l.Progress(); read == 0 || total != 0 {
+		t.Errorf("%d bytes of %d are read, want some of 0", read, total)
+	}
+	result := make(chan error)
+	go func() {
+		_, err := l.Next()
+		result <- err
+	}()
+	l.Close()
+	if err := <-result; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the error is %v, want %v", err, os.ErrClosed)
+	}
+	w.Close()
+}
+
+// A named pipe, such as the shell's <(ssh host cat log), can't be opened twice.
+func TestNamedPipe(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no /dev/fd")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	text := ""
+	var want []string
+	name := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	for i := range 2000 {
+		text += lineAt(2*i, "") + "\n"
+		want = append(want, fmt.Sprintf("%d:%d %s", r.Fd(), i+1, lineAt(2*i, "")))
+	}
+	go func() {
+		io.WriteString(w, gzipped(t, text, 10_000))
+		w.Close()
+	}()
+	file := writeFile(t, "access.log", lineAt(1, "")+"\n"+lineAt(5001, ""))
+	want = slices.Insert(want, 1, "access.log:1 "+lineAt(1, ""))
+	want = append(want, "access.log:2 "+lineAt(5001, ""))
+	got := readAll(t, openLog(t, Options{Names: []string{name, file}}, chunkSize))
+	slices.Sort(want)
+	sorted := slices.Sorted(slices.Values(got))
+	if !slices.Equal(sorted, want) || got[1] != "access.log:1 "+lineAt(1, "") {
+		t.Errorf("got %d lines, want %d; the second is %s", len(got), len(want), got[1])
+	}
+}
+
+// Whole numbers are milliseconds or nanoseconds. Caddy writes seconds with a fraction.
+func TestDurationUnit(t *testing.T) {
+	tests := []struct {
+		durations string // in the log
+		option    string
+		want      int64 // of the duration 2000
+	}{
+		{"0.25 1.5 2000", "", 2_000_000_000},
+		{"0 3 2000 15000", "", 2_000_000},
+		{"0 31234 2000 15000", "", 2},
+		{"2000", "s", 2_000_000_000},
+		{"2000", "milli", 2_000_000},
+		{"3 2000", "nanos", 2},
+		{`"1.5s" 2000`, "", 2},
+	}
+	for _, test := range tests {
+		text := ""
+		for duration := range strings.FieldsSeq(test.durations) {
+			text += string(line("duration:"+duration)) + "\n"
+		}
+		l := openLog(t, Options{Names: []string{writeFile(t, "access.log", text)}, Duration: test.option}, chunkSize)
+		var r Request
+		if err := l.NewParser().Parse(line("duration:2000"), &r); err != nil || min(r.End-r.Start, r.End) != min(test.want, r.End) {
+			t.Errorf("durations %s, option %q: %v, 2000 is %d µs, want %d", test.durations, test.option, err, r.End-r.Start, test.want)
+		}
+	}
+}

@@ -64,7 +64,14 @@ type zoneEntry struct {
 
 // newRequestState returns the state of a request that comes to the handler.
 func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
-	state := &requestState{handler: h}
+	state := new(requestState)
+	state.begin(h, repl)
+	return state
+}
+
+// begin makes the state ready for a request that comes to the handler. The state is zero.
+func (state *requestState) begin(h *Handler, repl *caddy.Replacer) {
+	state.handler = h
 	state.entries, state.requests = state.entryRoom[:0], state.requestRoom[:0]
 	v, _ := repl.Get(placeholderPrefix)
 	outermost, ok := v.(*requestState)
@@ -73,7 +80,6 @@ func (h *Handler) newRequestState(repl *caddy.Replacer) *requestState {
 		repl.Map(state.lookUpPlaceholder)
 	}
 	state.outer, outermost.innermost = outermost.innermost, state
-	return state
 }
 
 // collect fills in the zones that limit the request, and one store request per zone. The request

@@ -2,23 +2,12 @@ package ratelimit
 
 import (
 	"cmp"
-	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
-
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -77,13 +66,10 @@ func (s *simulation) Visit(logged *accesslog.Request) (*simulate.Visit, error) {
 		return v, nil
 	}
 	w := s.walks.Get().(*loggedWalk)
-	w.begin(logged, server, room)
-	err = w.run(w.newRequest(u, host))
-	if err != nil {
+	defer s.walks.Put(w)
+	if err := w.run(logged, server, u, host, room); err != nil {
 		s.notes.seeError(err)
 	}
-	w.end()
-	s.walks.Put(w)
 	return v, nil
 }
 
@@ -125,146 +111,4 @@ func (m *visitRoom) addHandler(zones int) *simulate.HandlerVisit {
 	}
 	m.visit.Handlers = append(m.visit.Handlers, h)
 	return &m.visit.Handlers[len(m.visit.Handlers)-1]
-}
-
-// loggedWalk is the walk of a logged request through the routes. A walk is used again for another
-// request when it has ended.
-type loggedWalk struct {
-	simulation *simulation
-	server     *simulatedServer
-	logged     *accesslog.Request
-	room       *visitRoom
-	nexts      []caddyhttp.Handler // behind the subroutes and named routes that the request is in
-	invoked    int                 // the number of named routes that the request has met
-	response   unsentResponse
-
-	// These are made once.
-	ctx      context.Context
-	tls      tls.ConnectionState
-	defaults caddy.ReplacerFunc // the placeholders that don't depend on the request
-}
-
-// loggedWalkKey is the key of the walk in the context of its request.
-type loggedWalkKey struct{}
-
-func (s *simulation) newWalk() *loggedWalk {
-	w := &loggedWalk{simulation: s, response: unsentResponse{header: make(http.Header)}}
-	ctx := context.WithValue(context.Background(), http.LocalAddrContextKey, walkAddress{w})
-	w.ctx = context.WithValue(ctx, loggedWalkKey{}, w)
-	w.defaults = w.lookUpDefault
-	return w
-}
-
-// walkOf returns the walk of a request.
-func walkOf(r *http.Request) *loggedWalk { return r.Context().Value(loggedWalkKey{}).(*loggedWalk) }
-
-// walkAddress is the address at which the server of a walk listens. A log doesn't have the address of the
-// connection.
-type walkAddress struct{ walk *loggedWalk }
-
-func (walkAddress) Network() string  { return "tcp" }
-func (a walkAddress) String() string { return a.walk.server.address }
-
-func (w *loggedWalk) begin(logged *accesslog.Request, server *simulatedServer, room *visitRoom) {
-	w.logged, w.server, w.room = logged, server, room
-	w.nexts, w.invoked = w.nexts[:0], 0
-	if len(w.response.header) > 0 {
-		w.response.header = make(http.Header)
-	}
-}
-
-// end lets go of everything that belongs to the request.
-func (w *loggedWalk) end() {
-	w.logged, w.server, w.room = nil, nil, nil
-	clear(w.nexts[:cap(w.nexts)])
-}
-
-// run leads the request through the routes of its server.
-func (w *loggedWalk) run(r *http.Request) (err error) {
-	defer recoverWalk(&err)
-	return w.server.routes.ServeHTTP(&w.response, r)
-}
-
-// newRequest returns the logged request, as the server gives it to its routes.
-func (w *loggedWalk) newRequest(u *url.URL, host string) *http.Request {
-	logged := w.logged
-	r := (&http.Request{
-		Method: logged.Method, URL: u, RequestURI: logged.URI, Proto: logged.Proto, ProtoMajor: 1, ProtoMinor: 1,
-		Host: host, Header: logged.Header, Body: http.NoBody, RemoteAddr: logged.RemoteIP,
-	}).WithContext(w.ctx)
-	if major, minor, ok := http.ParseHTTPVersion(logged.Proto); ok {
-		r.ProtoMajor, r.ProtoMinor = major, minor
-	}
-	if w.server.changesHeader { // the request may be led through another configuration, too
-		r.Header = logged.Header.Clone()
-	}
-	if r.Header == nil {
-		r.Header = make(http.Header)
-	}
-	if net.ParseIP(logged.RemoteIP) != nil { // else a unix socket
-		r.RemoteAddr = net.JoinHostPort(logged.RemoteIP, cmp.Or(logged.RemotePort, "0"))
-	}
-	if logged.TLS != nil {
-		w.setTLS(logged.TLS)
-		r.TLS = &w.tls
-	}
-	repl := caddy.NewEmptyReplacer()
-	repl.Map(w.defaults)
-	r = caddyhttp.PrepareRequest(r, repl, &w.response, noServer)
-	client := cmp.Or(logged.ClientIP, logged.RemoteIP)
-	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, client)
-	caddyhttp.SetVar(r.Context(), caddyhttp.TrustedProxyVarKey, client != logged.RemoteIP)
-	return r
-}
-
-// noServer is the server of all logged requests, for Caddy.
-var noServer = new(caddyhttp.Server)
-
-// setTLS sets the state of the connection.
-func (w *loggedWalk) setTLS(logged *accesslog.TLS) {
-	w.tls = tls.ConnectionState{
-		HandshakeComplete: true, Version: logged.Version, CipherSuite: logged.CipherSuite,
-		NegotiatedProtocol: logged.ALPN, ServerName: logged.ServerName, DidResume: logged.Resumed,
-	}
-	if logged.CommonName != "" {
-		subject := pkix.Name{CommonName: logged.CommonName}
-		w.tls.PeerCertificates = []*x509.Certificate{{Subject: subject, SerialNumber: new(big.Int)}}
-	}
-}
-
-// processReplacer has the placeholders of the process.
-var processReplacer = caddy.NewReplacer()
-
-// lookUpDefault returns the value of a placeholder that doesn't depend on the request. The time is that
-// of the request.
-func (w *loggedWalk) lookUpDefault(name string) (any, bool) {
-	kind, rest, _ := strings.Cut(name, ".")
-	switch kind {
-	case "env", "file", "system":
-		return processReplacer.Get(name)
-	case "time":
-		return lookUpTime(time.UnixMicro(w.logged.Start), rest)
-	}
-	return nil, false
-}
-
-// lookUpTime returns the value of a placeholder of time, as Caddy does.
-func lookUpTime(t time.Time, name string) (any, bool) {
-	switch name {
-	case "now":
-		return t, true
-	case "now.http":
-		return t.UTC().Format(http.TimeFormat), true
-	case "now.rfc3339":
-		return t.Format(time.RFC3339), true
-	case "now.common_log":
-		return t.Format("02/Jan/2006:15:04:05 -0700"), true
-	case "now.year":
-		return strconv.Itoa(t.Year()), true
-	case "now.unix":
-		return strconv.FormatInt(t.Unix(), 10), true
-	case "now.unix_ms":
-		return strconv.FormatInt(t.UnixMilli(), 10), true
-	}
-	return nil, false
 }

@@ -38,7 +38,7 @@ func newSimulation(config []byte) (simulate.Configuration, error) {
 	defer func() { _ = l.app.Cleanup() }() // a simulation has its own store
 	l.app.readPlaceholderSources(app)
 	s := &simulation{notes: l.notes, maxKeys: l.app.Memory.MaxKeys, statuses: make(map[int]bool)}
-	s.walks.New = func() any { return s.newWalk() }
+	s.walks.New = func() any { return newLoggedWalk() }
 	l.zones = new(simulatedZones)
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		server, err := l.loadServer(app, name)

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
@@ -31,8 +29,8 @@ func (s *simulation) wasDenied(logged *accesslog.Request) bool {
 
 // settle reads the true costs of a request from its logged response. It is called when the handlers behind
 // the rate_limit handler have run. A response of a rate limit tells no true cost.
-func (w *loggedWalk) settle(state *requestState, repl *caddy.Replacer, visited *simulate.HandlerVisit) {
-	s := state.newSettlement(repl)
+func (w *loggedWalk) settle(state *requestState, visited *simulate.HandlerVisit) {
+	s := state.newSettlement(w.replacer)
 	if s == nil || w.room.visit.WasDenied {
 		return
 	}

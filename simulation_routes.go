@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -199,20 +198,18 @@ type meetStep struct {
 }
 
 func (s meetStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	state := s.handler.newRequestState(repl)
-	state.explained = true
-	if err := state.collect(r, repl, maxAttempts-1); err != nil { // the last attempt asks for no override
+	w := walkOf(r)
+	state := w.newState(s.handler)
+	if err := state.collect(r, w.replacer, maxAttempts-1); err != nil { // the last attempt asks for no override
 		return err
 	}
 	if len(state.entries) == 0 {
 		return next.ServeHTTP(rw, r)
 	}
-	w := walkOf(r)
 	at := len(w.room.visit.Handlers)
 	s.addTo(w.room, state)
 	err := next.ServeHTTP(rw, r)
-	w.settle(state, repl, &w.room.visit.Handlers[at])
+	w.settle(state, &w.room.visit.Handlers[at])
 	return err
 }
 

@@ -235,6 +235,11 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			}
 		}
 	}
+	if c.zones[zone].Concurrency > 0 {
+		z.Limits = append(z.Limits, fmt.Sprint("concurrency ", c.zones[zone].Concurrency))
+	} else if len(windows) == 0 {
+		windows = []algorithms.Micros{1e6, 10e6, 60e6, 3600e6, 86400e6}
+	}
 	slices.Sort(windows)
 	type event struct {
 		DecidedZone
@@ -434,7 +439,8 @@ func TestStatisticsAreExact(t *testing.T) {
 		c := &reportConfiguration{notes: []string{"a note"}, maxKeys: 1_000_000, zones: []Zone{
 			{Name: "a", Key: []string{"{client_ip}"}, Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1s", "fixed_window 9 7s")}, {Name: "plan p", Limits: limitsOf(t, "gcra 7 1s")}}},
 			{Name: "b", Key: []string{"x", "y"}, Shadow: true, Sets: []LimitSet{{Limits: limitsOf(t, "sliding_log 3 1h")}}},
-			{Name: "c"},
+			{Name: "c", Concurrency: 5},
+			{Name: "d"},
 		}}
 		if random.IntN(2) == 0 { // the room of the whole configuration is that of one zone
 			c.zones, c.maxKeys = c.zones[:1], 1+random.Int64N(40)

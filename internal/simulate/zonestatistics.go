@@ -49,6 +49,9 @@ type run struct {
 	from, to algorithms.Micros
 }
 
+// windowsWithoutLimits are the windows for a zone without limits, whose limits are still to be chosen.
+var windowsWithoutLimits = []algorithms.Micros{1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000}
+
 func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatistics {
 	z := zoneStatistics{
 		zone: zone, shownKey: shownKey, hasher: keyhash.New(),
@@ -58,6 +61,9 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 		for _, l := range set.Limits {
 			z.windows = append(z.windows, l.Window)
 		}
+	}
+	if len(z.windows) == 0 && zone.Concurrency == 0 {
+		z.windows = slices.Clone(windowsWithoutLimits)
 	}
 	slices.Sort(z.windows)
 	z.windows = slices.Compact(z.windows)

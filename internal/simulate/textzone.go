@@ -1,0 +1,206 @@
+package simulate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
+)
+
+const (
+	// maxTextKeys is how many keys of a zone a text shows.
+	maxTextKeys = 10
+	// maxTableKey is how many columns of a key the table shows. An IPv6 address fits.
+	maxTableKey = 40
+)
+
+// zone adds the blocks of a zone.
+func (t *textReport) zone(z *ZoneReport) {
+	t.block(t.bold(t.wrap(zoneSentence(z), "")), t.zoneFacts(z))
+	t.margin = 2
+	t.topKeys(z)
+	t.demand(z)
+	t.proposals(z)
+	t.margin = 0
+}
+
+// zoneSentence says what a zone would have done.
+func zoneSentence(z *ZoneReport) string {
+	name := "Zone " + terminal.Printable(z.Zone)
+	switch {
+	case len(z.Limits) == 0 && z.Denied == 0:
+		return fmt.Sprintf("%s has no limit. It has %s from %s.", name, counted(z.Requests, "request"), counted(z.Keys, "key"))
+	case z.Denied == 0:
+		return fmt.Sprintf("%s would have denied none of %s, from %s.", name, counted(z.Requests, "request"), counted(z.Keys, "key"))
+	case z.Shadow:
+		name += ", without shadow mode,"
+	}
+	text := fmt.Sprintf("%s would have denied %s (%s)", name, partOf(z.Denied, z.Requests, "request"), percent(z.Denied, z.Requests))
+	if z.Keys > 1 {
+		text += fmt.Sprintf(", from %s (%s)", partOf(z.KeysDenied, z.Keys, "key"), percent(z.KeysDenied, z.Keys))
+	}
+	return text + "."
+}
+
+// zoneFacts returns the facts of a zone: names on the left, and the texts aligned.
+func (t *textReport) zoneFacts(z *ZoneReport) string {
+	var lines []string
+	add := func(name string, texts ...string) {
+		for _, text := range texts {
+			label := fmt.Sprintf("  %-13s", name)
+			wrapped := strings.TrimLeft(t.wrap(strings.Repeat(" ", len(label))+text, strings.Repeat(" ", len(label)+2)), " ")
+			lines = append(lines, t.faint(label)+wrapped)
+			name = ""
+		}
+	}
+	add("key", printables(z.Key)...)
+	add("limits", printables(z.Limits)...)
+	if z.FirstDenied != nil && z.LastDenied != nil {
+		text := "at " + t.instant(*z.FirstDenied)
+		if z.Denied > 1 {
+			text = "the first " + text + ", the last at " + t.instant(*z.LastDenied)
+		}
+		add("denials", text)
+	}
+	for _, part := range []struct {
+		n    int64
+		text string
+	}{
+		{z.DeniedByBan, "by a ban"},
+		{z.DeniedBySlots, "by concurrency"},
+	} {
+		if part.n > 0 {
+			add("", number(part.n)+" of them "+part.text)
+		}
+	}
+	switch {
+	case z.DeniedByShadow == 0:
+	case z.DeniedByShadow == z.Denied:
+		add("", "The requests pass, because the zone is in shadow mode.")
+	default:
+		add("", fmt.Sprintf("%s of them pass, because the zone is in shadow mode for their keys.", number(z.DeniedByShadow)))
+	}
+	if r := z.LongestRun; r != nil && r.Requests > 1 {
+		add("longest run", fmt.Sprintf("%s in a row, from %s to %s, of key %s", counted(r.Requests, "denial"), t.instant(r.From), t.instant(r.To), keyText(r.Key)))
+	}
+	if q := z.Delay; q != nil {
+		add("delays", fmt.Sprintf("%s: half of them up to %s, 95%% up to %s, 99%% up to %s, the longest %s",
+			counted(z.Delayed, "request"), short(q.P50), short(q.P95), short(q.P99), short(q.Max)))
+	}
+	if z.RequestsWithoutRoom > 0 {
+		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in all numbers of keys.", counted(z.RequestsWithoutRoom, "request")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func printables(texts []string) (printable []string) {
+	for _, text := range texts {
+		printable = append(printable, terminal.Printable(text))
+	}
+	return printable
+}
+
+// topKeys adds the keys with most denials.
+func (t *textReport) topKeys(z *ZoneReport) {
+	if z.Keys < 2 {
+		return
+	}
+	titles := []string{">DENIED", ">REQUESTS", ">SHARE"}
+	for _, d := range z.Demand {
+		titles = append(titles, ">PEAK "+window(d.WindowSeconds))
+	}
+	table := terminal.NewTable(append(titles, "KEY", "FIRST DENIED", "LAST DENIED")...)
+	shown := z.TopKeys[:min(len(z.TopKeys), maxTextKeys)]
+	for _, k := range shown {
+		row := []terminal.Cell{redIf(k.Denied), terminal.Plain(number(k.Requests)), terminal.Plain(percent(k.Denied, k.Requests))}
+		for i := range z.Demand {
+			peak := ""
+			if i < len(k.Peaks) {
+				peak = number(k.Peaks[i])
+			}
+			row = append(row, terminal.Plain(peak))
+		}
+		table.Add(append(row, terminal.Plain(cut(keyText(k.Key), maxTableKey)), terminal.Plain(t.instant(k.First)), terminal.Plain(t.instant(k.Last)))...)
+	}
+	if len(shown) > 0 {
+		t.block(t.table(table) + more(z.KeysDenied-int64(len(shown)), "key"))
+	}
+}
+
+// demand adds how many events the keys asked for.
+func (t *textReport) demand(z *ZoneReport) {
+	several := z.Keys > 1
+	title := "Demand: events of the key in its busiest window"
+	if several {
+		title = "Demand: events of a key in its busiest window"
+	}
+	table := terminal.NewTable("WINDOW", titleIf(several, ">HALF OF THE KEYS"), titleIf(several, ">95%"), titleIf(several, ">99%"), ">MOST")
+	for _, d := range z.Demand {
+		cells := []terminal.Cell{terminal.Plain(window(d.WindowSeconds))}
+		for i, q := range []float64{d.P50, d.P95, d.P99, d.Max} {
+			text := number(int64(q))
+			if i < 3 {
+				text = "up to " + text
+			}
+			cells = append(cells, terminal.Plain(text))
+		}
+		table.Add(cells...)
+	}
+	if len(z.Demand) > 0 {
+		t.block(t.wrap(title, ""), t.table(table))
+	}
+}
+
+// proposals adds the proposed limits. For a zone without limits, they are alternatives.
+func (t *textReport) proposals(z *ZoneReport) {
+	if len(z.Limits) > 0 || len(z.Proposals) < 2 {
+		for i := range z.Proposals {
+			t.proposal(z, &z.Proposals[i])
+		}
+		return
+	}
+	table := terminal.NewTable("PROPOSED LIMIT", ">DENIED REQUESTS", ">SHARE", ">DENIED KEYS", ">SHARE")
+	var reasons []string
+	for _, p := range z.Proposals {
+		if p.Line == "" {
+			reasons = append(reasons, t.wrap("No limit is proposed: "+terminal.Printable(p.Reason), ""))
+			continue
+		}
+		table.Add(
+			terminal.Colored(terminal.Printable(p.Line), terminal.Green), terminal.Plain(number(p.DeniedRequests)), terminal.Plain(percent(p.DeniedRequests, z.Requests)),
+			terminal.Plain(number(p.DeniedKeys)), terminal.Plain(percent(p.DeniedKeys, z.Keys)),
+		)
+	}
+	t.block(append([]string{strings.TrimSuffix(t.table(table), "\n")}, reasons...)...)
+}
+
+// proposal adds a proposed limit, as a line to paste.
+func (t *textReport) proposal(z *ZoneReport, p *Proposal) {
+	title := "Proposed limit for zone " + terminal.Printable(z.Zone)
+	if p.Set != "" {
+		title += ", " + terminal.Printable(p.Set)
+	}
+	if p.Current != "" {
+		title += ", instead of " + limitText(p.Current)
+	}
+	if p.Line == "" {
+		t.block(t.wrap(title+": none. "+terminal.Printable(p.Reason), ""))
+		return
+	}
+	if p.Line == p.Current {
+		title = strings.Replace(title, ", instead of "+limitText(p.Current), " is the present one", 1)
+	}
+	outcome := "It would have denied no request."
+	if p.DeniedRequests > 0 {
+		outcome = fmt.Sprintf("It would have denied %s (%s), from %s (%s).",
+			counted(p.DeniedRequests, "request"), percent(p.DeniedRequests, z.Requests), counted(p.DeniedKeys, "key"), percent(p.DeniedKeys, z.Keys))
+	}
+	if p.Next != nil {
+		outcome += fmt.Sprintf(" The next smaller limit, %s, would have denied %s of the requests and %s of the keys.",
+			limitText(p.Next.Line), percentOf(p.Next.RequestShare), percentOf(p.Next.KeyShare))
+	}
+	if p.Reason != "" {
+		outcome += " " + terminal.Printable(p.Reason)
+	}
+	t.block(t.bold(t.wrap(title, "")), "", "  "+t.style.Paint(terminal.Printable(p.Line), terminal.Green), "", t.wrap(outcome, ""))
+}

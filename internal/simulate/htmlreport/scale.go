@@ -41,12 +41,15 @@ func within(p float64) float64 {
 // ticks returns whole round numbers on the axis, at most as many as said.
 func (a axis) ticks(most int) []float64 {
 	if !a.log {
-		var ticks []float64
-		step := roundUp((a.high - a.low) / float64(most))
-		for v := math.Ceil(a.low/step) * step; v <= a.high && len(ticks) < most; v += step {
-			ticks = append(ticks, v)
+		for step := roundUp((a.high - a.low) / float64(most)); ; step = roundUp(step * 1.5) {
+			var ticks []float64
+			for v := math.Ceil(a.low/step) * step; v <= a.high && len(ticks) <= most; v += step {
+				ticks = append(ticks, v)
+			}
+			if len(ticks) <= most {
+				return ticks
+			}
 		}
-		return ticks
 	}
 	first, last := math.Floor(math.Log10(a.low)), math.Floor(math.Log10(a.high))
 	for _, leading := range [][]float64{{1, 2, 5}, {1, 3}, {1}} {

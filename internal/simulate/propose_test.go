@@ -1,0 +1,630 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// zonesOnly is a configuration of which only the zones matter.
+type zonesOnly struct {
+	zones   []Zone
+	maxKeys int64
+}
+
+func (c zonesOnly) Zones() []Zone                            { return c.zones }
+func (c zonesOnly) MaxKeys() int64                           { return c.maxKeys }
+func (c zonesOnly) Notes() []string                          { return nil }
+func (c zonesOnly) ShownKey(_ int, key string) string        { return key }
+func (c zonesOnly) Visit(*accesslog.Request) (*Visit, error) { return nil, nil }
+
+// logged is a request to the only zone of a test.
+type logged struct {
+	key string
+	set int
+	demand
+}
+
+// drawLog draws requests of a few keys, which come in bursts and pauses.
+func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log []logged) {
+	at := algorithms.Micros(1_700_000_000_000_000) + r.Int64N(1e9)
+	maxCost := []int64{1, 1, 3, 12}[r.IntN(4)]
+	for range n {
+		at += []int64{0, 1, 1000, r.Int64N(3_000_000), r.Int64N(15_000_000)}[r.IntN(5)]
+		l := logged{key: fmt.Sprint("key ", min(r.IntN(keys), r.IntN(keys)))}
+		l.demand = demand{at: at, end: at + 1 + r.Int64N(4_000_000), cost: 1 + r.Int64N(maxCost), mode: mode}
+		if r.IntN(20) == 0 {
+			l.cost = 0
+		}
+		if settles && r.IntN(3) > 0 {
+			l.trueCost = r.Int64N(2*maxCost + 1)
+			l.settled = l.trueCost != l.cost
+		}
+		log = append(log, l)
+	}
+	return log
+}
+
+// record lets a Recorder observe a log.
+func record(t testing.TB, log []logged, maxMemory int64, zone Zone) *Recorder {
+	r := newRecorder(zonesOnly{[]Zone{zone}, 1000}, maxMemory)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range log {
+		l := &log[i]
+		visit := Visit{Start: l.at, End: l.end, Handlers: []HandlerVisit{{Zones: []ZoneVisit{
+			{Set: l.set, Settled: l.settled, TrueCost: l.trueCost},
+		}}}}
+		r.Observe(&Decided{Visit: &visit, Came: l.at, Zones: []DecidedZone{
+			{ZoneVisit: &visit.Handlers[0].Zones[0], Key: l.key, Cost: l.cost, Mode: l.mode, Reached: true},
+		}})
+	}
+	return r
+}
+
+// deniedByStore counts what a store in memory denies that has only this limit.
+func deniedByStore(t testing.TB, log []logged, l *algorithms.Limit, maxWait algorithms.Micros) (denied, total tally) {
+	t.Helper()
+	memory := store.NewMemory(1 << 40)
+	type response struct {
+		end algorithms.Micros
+		store.Correction
+	}
+	var open []response
+	limits := []store.Limit{store.NewLimit("zone", "", l)}
+	deniedKeys, keys := map[string]bool{}, map[string]bool{}
+	for _, e := range log {
+		slices.SortStableFunc(open, func(a, b response) int { return compareInt(a.end, b.end) })
+		for len(open) > 0 && open[0].end <= e.at {
+			if err := memory.CorrectAt(context.Background(), open[0].end, []store.Correction{open[0].Correction}); err != nil {
+				t.Fatal(err)
+			}
+			open = open[1:]
+		}
+		requests := []store.Request{{Zone: "zone", Key: e.key, Limits: limits, Mode: e.mode, Cost: e.cost, MaxWait: maxWait}}
+		allowed, err := memory.TakeAt(context.Background(), e.at, requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[e.key] = true
+		total.requests++
+		if !allowed {
+			denied.requests++
+			deniedKeys[e.key] = true
+		} else if e.settled {
+			open = append(open, response{e.end + requests[0].Outcome.Decisions[0].Wait, store.Correction{
+				Request: &requests[0], Refund: max(e.cost-e.trueCost, 0), Charge: max(e.trueCost-e.cost, 0),
+			}})
+		}
+	}
+	denied.keys, total.keys = int64(len(deniedKeys)), int64(len(keys))
+	return denied, total
+}
+
+// drawQuota draws a limit of any algorithm, with any options.
+func drawQuota(r *rand.Rand) algorithms.Quota {
+	all := algorithms.All()
+	a := all[r.IntN(len(all))]
+	q := algorithms.Quota{Algorithm: a.Name, Events: 1 + r.Int64N(30), Window: (1 + r.Int64N(20)) * 500_000}
+	if a.Burst && r.IntN(2) == 0 {
+		q.Burst = 1 + r.Int64N(60)
+	}
+	if a.Takes("align") && r.IntN(2) == 0 {
+		q.Align = "clock"
+	}
+	if a.Takes("min_interval") && r.IntN(4) == 0 {
+		q.MinInterval = 1 + r.Int64N(500_000)
+	}
+	if a.Takes("buckets") && r.IntN(3) == 0 {
+		q.Buckets = 1 + r.Int64N(10)
+	}
+	if a.Takes("warm_up") && r.IntN(3) == 0 {
+		q.WarmUp, q.Burst = 1+r.Int64N(20_000_000), 0
+	}
+	if a.Takes("initial") && q.WarmUp == 0 && r.IntN(3) == 0 {
+		initial := r.Int64N(max(q.Burst, q.Events*min(1, 1-min(q.Burst, 1))) + 1)
+		q.Initial = &initial
+	}
+	return q
+}
+
+func newLimit(t testing.TB, q algorithms.Quota) *algorithms.Limit {
+	t.Helper()
+	l, err := algorithms.NewLimit(q)
+	if err != nil {
+		t.Fatalf("%+v: %v", q, err)
+	}
+	return l
+}
+
+// fewerOrEqual reports whether a denies at most as much as b of the target's keys or requests.
+func (t Target) of(denied tally) int64 {
+	if t.Requests {
+		return denied.requests
+	}
+	return denied.keys
+}
+
+// Whatever the log and the limit: the proposal denies at most the share, and the next smaller limit
+// denies more. All numbers are those of a real store, which decides the whole log again. Where more
+// events never deny more, no smaller limit at all denies so few.
+func TestProposalsOfAllAlgorithms(t *testing.T) {
+	proposed, withNext, exact := map[string]int{}, map[string]int{}, map[string]int{}
+	seeds := uint64(1200)
+	if testing.Short() {
+		seeds = 300
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 16))
+		l := newLimit(t, drawQuota(r))
+		mode := []algorithms.Mode{algorithms.Binary, algorithms.Nary, algorithms.Uniform}[r.IntN(3)]
+		if l.Algorithm().BinaryOnly {
+			mode = algorithms.Binary
+		}
+		maxWait := algorithms.Micros(0)
+		if mode == algorithms.Binary && r.IntN(3) == 0 && l.CheckDelay(2_000_000) == nil {
+			maxWait = 2_000_000
+		}
+		log := drawLog(r, 20+r.IntN(150), 1+r.IntN(12), mode, r.IntN(3) == 0)
+		target := Target{Requests: r.IntN(2) == 0, Share: []int64{0, 10_000_000, 100_000_000, 400_000_000}[r.IntN(4)]}
+		zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{l}}}, MaxDelay: maxWait, Shadow: r.IntN(2) == 0}
+		proposals, err := record(t, log, 1<<20, zone).Propose(t.Context(), target)
+		if err != nil || len(proposals["zone"]) != 1 {
+			t.Fatalf("seed %d: %v %v", seed, proposals, err)
+		}
+		p := proposals["zone"][0]
+		where := fmt.Sprintf("seed %d, %v, %v, delay %d, target %v: %s", seed, l, mode, maxWait, target, p.Line)
+		ladder := ladderOf(l, maxWait, algorithms.MaxWork, maxCost)
+		decide := func(events int64) (denied, total tally) {
+			return deniedByStore(t, log, newLimit(t, ladder.quota(events)), maxWait)
+		}
+		for _, point := range p.Curve { // what is skipped in the replay denies nothing
+			denied, total := decide(point.Events)
+			if point.KeyShare != float64(denied.keys)/float64(total.keys) ||
+				point.RequestShare != float64(denied.requests)/float64(total.requests) {
+				t.Fatalf("%s: the curve has %+v, the store denies %+v of %+v", where, point, denied, total)
+			}
+		}
+		if !slices.ContainsFunc(p.Curve, func(c CurvePoint) bool { return c.Line == p.Current && c.Events == l.Events }) {
+			t.Fatalf("%s: the curve lacks the current %s", where, p.Current)
+		}
+		if p.Line == "" {
+			if p.Reason == "" {
+				t.Fatalf("%s: neither a line nor a reason", where)
+			}
+			for events := range int64(300) { // it is true that none exists
+				if denied, total := decide(events + 1); target.allows(denied, total) {
+					t.Fatalf("%s: none proposed, %q, but with %d events only %+v are denied", where, p.Reason, events+1, denied)
+				}
+			}
+			continue
+		}
+		at := slices.IndexFunc(p.Curve, func(c CurvePoint) bool { return c.Line == p.Line })
+		if at < 0 {
+			t.Fatalf("%s: not in the curve", where)
+		}
+		events := p.Curve[at].Events
+		denied, total := decide(events)
+		if !target.allows(denied, total) || denied != (tally{p.DeniedRequests, p.DeniedKeys}) {
+			t.Fatalf("%s: denies %+v of %+v, as proposed %d requests and %d keys", where, denied, total, p.DeniedRequests, p.DeniedKeys)
+		}
+		proposed[l.Quota.Algorithm]++
+		if (p.Next == nil) != (events == 1) {
+			t.Fatalf("%s: next is %+v", where, p.Next)
+		}
+		if p.Next == nil {
+			continue
+		}
+		withNext[l.Quota.Algorithm]++
+		if denied, total := decide(events - 1); p.Next.Events != events-1 || target.allows(denied, total) ||
+			p.Next.KeyShare != float64(denied.keys)/float64(total.keys) {
+			t.Fatalf("%s: next is %+v, and denies %+v of %+v", where, p.Next, denied, total)
+		}
+		if events > 400 {
+			continue
+		}
+		last, monotonic, least := int64(1)<<60, true, int64(0)
+		for n := range events {
+			denied, total := decide(n + 1)
+			monotonic = monotonic && target.of(denied) <= last
+			last = target.of(denied)
+			if least == 0 && target.allows(denied, total) {
+				least = n + 1
+			}
+		}
+		if monotonic && least != events {
+			t.Fatalf("%s: %d events are the least", where, least)
+		}
+		if monotonic {
+			exact[l.Quota.Algorithm]++
+		}
+	}
+	for _, a := range algorithms.All() { // the draw is worth something
+		if proposed[a.Name] < 10 || withNext[a.Name] < 10 || exact[a.Name] < 5 {
+			t.Errorf("%s: %d proposals, %d with a next one, %d compared with all", a.Name, proposed[a.Name], withNext[a.Name], exact[a.Name])
+		}
+	}
+}
+
+// slotsDenied decides a log by the number of slots, in the dumbest way.
+func slotsDenied(log []logged, slots int, maxWait algorithms.Micros) (denied, total tally) {
+	ends, deniedKeys := map[string][]algorithms.Micros{}, map[string]bool{}
+	for _, e := range log {
+		var inFlight []algorithms.Micros // and in line
+		for _, end := range ends[e.key] {
+			if end > e.at {
+				inFlight = append(inFlight, end)
+			}
+		}
+		slices.Sort(inFlight)
+		starts := e.at
+		if n := len(inFlight); n >= slots { // the request's turn comes when all but slots-1 have ended
+			starts = inFlight[n-slots]
+		}
+		ends[e.key] = inFlight
+		if starts-e.at > maxWait {
+			denied.requests++
+			deniedKeys[e.key] = true
+			continue
+		}
+		ends[e.key] = append(inFlight, e.end+starts-e.at)
+	}
+	denied.keys = int64(len(deniedKeys))
+	return denied, tally{requests: int64(len(log)), keys: int64(len(ends))}
+}
+
+func TestProposalsOfConcurrency(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 17))
+		log := drawLog(r, 100, 4, algorithms.Binary, r.IntN(2) == 0)
+		maxWait := []algorithms.Micros{0, 500_000}[r.IntN(2)]
+		target := Target{Requests: r.IntN(2) == 0, Share: []int64{0, 50_000_000, 300_000_000}[r.IntN(3)]}
+		zone := Zone{Name: "zone", Sets: []LimitSet{{}, {Name: "plan gold"}}, Concurrency: 3, MaxDelay: maxWait}
+		for i := range log {
+			log[i].set = r.IntN(2) // all sets share the slots
+		}
+		proposals, err := record(t, log, 1<<20, zone).Propose(t.Context(), target)
+		if err != nil || len(proposals["zone"]) != 1 {
+			t.Fatalf("seed %d: %v %v", seed, proposals, err)
+		}
+		p := proposals["zone"][0]
+		least := 1
+		for ; ; least++ {
+			if denied, total := slotsDenied(log, least, maxWait); target.allows(denied, total) {
+				if want := fmt.Sprint("concurrency ", least); p.Line != want || p.DeniedRequests != denied.requests || p.Current != "concurrency 3" {
+					t.Fatalf("seed %d: %+v, want %s, which denies %+v", seed, p, want, denied)
+				}
+				break
+			}
+		}
+		for _, point := range p.Curve {
+			if denied, total := slotsDenied(log, int(point.Events), maxWait); point.KeyShare != float64(denied.keys)/float64(total.keys) ||
+				point.RequestShare != float64(denied.requests)/float64(total.requests) {
+				t.Fatalf("seed %d: the curve has %+v, want %+v of %+v", seed, point, denied, total)
+			}
+		}
+	}
+}
+
+// The answer is the same for any number of goroutines, in memory and in a file, and for keys whose demand
+// doesn't fit into memory at once.
+func TestProposalsAreDeterministic(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	log := drawLog(r, 20_000, 3000, algorithms.Binary, true)
+	log = append(log, drawLog(r, 4_000, 1, algorithms.Binary, false)...)
+	slices.SortStableFunc(log, func(a, b logged) int { return compareInt(a.at, b.at) })
+	zone := Zone{Name: "zone", Concurrency: 2, Sets: []LimitSet{
+		{Limits: []*algorithms.Limit{
+			newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 3, Window: 1_000_000, Burst: 9}),
+			newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 100, Window: 60_000_000}),
+		}},
+		{Name: "plan gold", Limits: []*algorithms.Limit{newLimit(t, algorithms.Quota{Algorithm: "leaky_bucket", Events: 5, Window: 1_000_000})}},
+	}}
+	for i := range log {
+		log[i].set = int(log[i].at) & 1
+	}
+	var want map[string][]Proposal
+	for _, memory := range []int64{1 << 24, 20_000, 0} {
+		for _, workers := range []int{1, 2, 7} {
+			recorder := record(t, log, memory, zone)
+			recorder.workers = workers
+			if spooled := recorder.spool.file != nil; spooled != (memory < 1<<24) {
+				t.Fatalf("with %d bytes of memory a file is used: %v", memory, spooled)
+			}
+			got, err := recorder.Propose(t.Context(), DefaultTarget)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == nil {
+				want = got
+				for _, p := range got["zone"] {
+					if p.Line == "" || len(p.Curve) < 10 {
+						t.Errorf("%+v", p)
+					}
+				}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("with %d bytes of memory and %d goroutines\n%+v\nwant\n%+v", memory, workers, got, want)
+			}
+		}
+	}
+	if len(want["zone"]) != 4 {
+		t.Errorf("%d proposals", len(want["zone"]))
+	}
+}
+
+// A bucket with more requests than fit into memory is read in parts, and a key with so many is read once
+// more for each limit.
+func TestGroupsRequestsByKeys(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	s := newStream(newSpool(1<<16), true)
+	want := make(map[uint32][]demand)
+	at := algorithms.Micros(1_700_000_000_000_000)
+	for range 3 * maxGrouped {
+		at += r.Int64N(1000) - 300 // not in order
+		e := demand{at: at, end: at + r.Int64N(1e9), cost: r.Int64N(3), mode: algorithms.Mode(r.IntN(4))}
+		if e.cost == 2 {
+			e.settled, e.trueCost = true, r.Int64N(1e12)
+		}
+		key := 5 + bucketCount*uint32(r.IntN(20_000))
+		if r.IntN(2) == 0 {
+			key = 5 + bucketCount*7
+		}
+		s.add(key, &e)
+		want[key] = append(want[key], e)
+	}
+	defer s.spool.close()
+	heavy, keys := 0, 0
+	err := newGrouper().eachKey(s, 5, func(k *keyDemand) error {
+		keys++
+		if k.stream != nil {
+			heavy++
+		}
+		i, last := 0, algorithms.Micros(0)
+		err := k.each(func(e *demand) {
+			w := want[k.key][i]
+			w.at = max(w.at, last)
+			w.end = max(w.end, w.at)
+			if last = w.at; *e != w {
+				t.Fatalf("key %d, request %d: %v, want %v", k.key, i, e, &w)
+			}
+			i++
+		})
+		if i != len(want[k.key]) {
+			t.Fatalf("key %d: %d requests, want %d", k.key, i, len(want[k.key]))
+		}
+		return err
+	})
+	if err != nil || heavy != 1 || keys != len(want) || s.spool.file == nil {
+		t.Errorf("%v: %d keys of %d, %d of them heavy", err, keys, len(want), heavy)
+	}
+}
+
+// Requests that a zone of the same handler denies are demand. Exempt requests, those that meet only a
+// ban, and those that an earlier handler denies are not.
+func TestRecorderRecordsDemand(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	zones := []Zone{
+		{Name: "a", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+		{Name: "b", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+		{Name: "c", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+	}
+	tests := []struct {
+		name   string
+		denied [3]bool
+		shadow bool // zone a
+		only   int  // the zone with only a ban; -1 for none
+		exempt int  // the zone that doesn't limit the request; -1 for none
+		want   [3]int64
+	}{
+		{"allowed", [3]bool{}, false, -1, -1, [3]int64{1, 1, 1}},
+		{"denied by the other zone", [3]bool{true, false, false}, false, -1, -1, [3]int64{1, 1, 0}},
+		{"denied by the last zone", [3]bool{false, false, true}, false, -1, -1, [3]int64{1, 1, 1}},
+		{"denied by a shadow", [3]bool{true, false, false}, true, -1, -1, [3]int64{1, 1, 1}},
+		{"only a ban", [3]bool{}, false, 1, -1, [3]int64{1, 0, 1}},
+		{"exempt", [3]bool{}, false, -1, 0, [3]int64{0, 1, 1}},
+	}
+	for _, test := range tests {
+		r := newRecorder(zonesOnly{zones, 10}, 1<<20)
+		visit := Visit{Handlers: []HandlerVisit{{Zones: []ZoneVisit{{Zone: 0}, {Zone: 1}}}, {Zones: []ZoneVisit{{Zone: 2}}}}}
+		d := Decided{Visit: &visit, Came: 1}
+		at := 0
+		for h := range visit.Handlers {
+			for z := range visit.Handlers[h].Zones {
+				v := &visit.Handlers[h].Zones[z]
+				v.BanOnly = at == test.only
+				if at != test.exempt {
+					d.Zones = append(d.Zones, DecidedZone{ZoneVisit: v, Key: "k", Cost: 1, Denied: test.denied[at], Shadow: test.shadow && at == 0})
+				}
+				at++
+			}
+		}
+		r.Observe(&d)
+		for i, want := range test.want {
+			got := int64(0)
+			if s := r.zones[i].sets[0]; s != nil {
+				got = s.requests
+			}
+			if got != want {
+				t.Errorf("%s: zone %s has %d requests, want %d", test.name, zones[i].Name, got, want)
+			}
+		}
+	}
+}
+
+// The number of keys, and the number of sets, have bounds.
+func TestRecorderIsBounded(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}}
+	for i := range 50 {
+		zone.Sets = append(zone.Sets, LimitSet{Name: fmt.Sprint("override ", i), Limits: []*algorithms.Limit{limit}})
+	}
+	var log []logged
+	for i := range 5000 {
+		log = append(log, logged{key: fmt.Sprint("key ", i%2000), set: i % 51, demand: demand{at: int64(i) + 1, end: int64(i) + 1, cost: 1}})
+	}
+	r := record(t, log, 1<<20, zone)
+	if n := len(r.zones[0].keys); n != 1000 {
+		t.Errorf("%d keys, want 1000, which is MaxKeys", n)
+	}
+	proposals, err := r.Propose(t.Context(), DefaultTarget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := proposals["zone"]
+	if last := all[len(all)-1]; len(all) != maxSets+1 || last.Set != "31 other plans and overrides" || last.Reason == "" || last.Line != "" {
+		t.Errorf("%d proposals, the last one %+v", len(all), last)
+	}
+}
+
+func TestProposalsWithoutALine(t *testing.T) {
+	zero := int64(0)
+	bucket := newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1_000_000, Burst: 9})
+	empty := newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 5, Window: 1_000_000, Initial: &zero})
+	spaced := newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 1_000_000, MinInterval: 10_000})
+	at := []demand{{at: 1000, cost: 1}, {at: 1001, cost: 1}}
+	force := []demand{{at: 1000, cost: 1, mode: algorithms.Force}}
+	tests := []struct {
+		limit  *algorithms.Limit
+		varies bool
+		log    []demand
+		reason string
+	}{
+		{bucket, false, nil, "the log has no request with this limit"},
+		{bucket, false, force, "mode force denies nobody, with any limit"},
+		{bucket, true, at, "the option factor gives each request another burst"},
+		{empty, false, at, "even with "},
+		{spaced, false, at, "with any number of events, min_interval denies 1 of 2 requests, and 1 of 1 keys"},
+	}
+	for _, test := range tests {
+		var log []logged
+		for _, d := range test.log {
+			log = append(log, logged{key: "k", demand: d})
+		}
+		zone := Zone{Name: "zone", VariesBurst: test.varies, Sets: []LimitSet{{Limits: []*algorithms.Limit{test.limit}}}}
+		proposals, err := record(t, log, 1<<20, zone).Propose(t.Context(), DefaultTarget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := proposals["zone"][0]
+		if !strings.HasPrefix(p.Reason, test.reason) || p.Line != "" || p.Current == "" {
+			t.Errorf("%v: %+v, want the reason %q", test.limit, p, test.reason)
+		}
+	}
+}
+
+// A proposal has the burst and the initial in proportion, and all other options as they are.
+func TestLadderKeepsOptions(t *testing.T) {
+	five := int64(5)
+	tests := []struct {
+		quota algorithms.Quota
+		want  string // with twice the events
+	}{
+		{algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 1_000_000, Burst: 25, Initial: &five}, "token_bucket 20 1s 50 {\ninitial 10\n}"},
+		{algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 1_000_000}, "token_bucket 20 1s"},
+		{algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1_000_000, Align: "clock"}, "fixed_window 20 1s {\nalign clock\n}"},
+		{
+			algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 1_000_000, MinInterval: 1000, Buckets: 7},
+			"sliding_log 20 1s {\nmin_interval 1ms\nbuckets 7\n}",
+		},
+		{
+			algorithms.Quota{Algorithm: "smooth", Events: 10, Window: 1_000_000, WarmUp: 2_000_000, ColdFactor: 5000},
+			"smooth 20 1s {\nwarm_up 2s\ncold_factor 5\n}",
+		},
+	}
+	for _, test := range tests {
+		l := newLimit(t, test.quota)
+		ladder := ladderOf(l, 0, algorithms.MaxWork, 1)
+		if r, ok := ladder.rung(2 * test.quota.Events); !ok || r.line != test.want {
+			t.Errorf("%v: %q, want %q", l, r.line, test.want)
+		}
+		if same, ok := ladder.rung(test.quota.Events); !ok || same.line != caddyfileLine(l) {
+			t.Errorf("%v: %q, want itself", l, same.line)
+		}
+	}
+}
+
+// Very large numbers can be counted only if they have much in common with the window. A proposal has
+// such a number, and the largest log has a bound.
+func TestLaddersWithGaps(t *testing.T) {
+	day := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
+	log := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, algorithms.MaxWork, 1)
+	for _, n := range []int64{1, 51_111, 60_001, 1_234_567, 987_654_321, 12_345_678_901} {
+		below, ok := atMost(day, n)
+		above, ok2 := atLeast(day, n)
+		if !ok || !ok2 || below.events > n || above.events < n {
+			t.Fatalf("%d: %+v, %+v", n, below, above)
+		}
+		if float64(above.events-below.events) > 0.01*float64(n) {
+			t.Errorf("%d: from %d to %d no limit is found", n, below.events, above.events)
+		}
+	}
+	if _, ok := day.rung(60_001); ok {
+		t.Error("60001 events a day can be counted: choose another number for this test")
+	}
+	if r, ok := atMost(log, 10_000_000); !ok || r.events != algorithms.MaxLogged {
+		t.Errorf("the largest log is %+v", r)
+	}
+	if _, ok := atLeast(log, 10_000_000); ok {
+		t.Error("a larger log is possible")
+	}
+	heavy := ladderOf(newLimit(t, algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 24 * hour}), 0, 10_000, maxCost)
+	if r, ok := atMost(heavy, 10_000_000); !ok || r.events > 60_000 || r.events < 10_000 {
+		t.Errorf("beside other limits the largest log is %+v", r)
+	}
+}
+
+func TestParseTarget(t *testing.T) {
+	for text, want := range map[string]Target{
+		"0.1%": {Share: 1_000_000}, "keys:0.1%": {Share: 1_000_000}, "requests:0.1%": {Requests: true, Share: 1_000_000},
+		"0%": {}, "100%": {Share: 1_000_000_000}, "requests:0.0000001%": {Requests: true, Share: 1}, ".5%": {Share: 5_000_000},
+		"5 %": {Share: 50_000_000}, "12.5%": {Share: 125_000_000},
+	} {
+		got, err := ParseTarget(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
+		if again, err := ParseTarget(got.String()); err != nil || again != want {
+			t.Errorf("%q is written %q, and read as %+v, %v", text, got, again, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"0.1":                      `the target must be a percentage, not "0.1": write 0.1%`,
+		"requests:1":               `the target must be a percentage, not "requests:1": write requests:1%`,
+		"101%":                     `the target must be from 0% to 100%, not "101%": write for example 0.1%`,
+		"-1%":                      `the target must be from 0% to 100%, not "-1%": write for example 0.1%`,
+		"1e3%":                     `the target must be a percentage with at most 7 digits after the point, not "1e3%": write for example 0.1% or requests:0.1%`,
+		"0.00000001%":              `the target must be a percentage with at most 7 digits after the point, not "0.00000001%": write for example 0.1% or requests:0.1%`,
+		"":                         `the target must be a percentage with at most 7 digits after the point, not "": write for example 0.1% or requests:0.1%`,
+		"%":                        `the target must be a percentage with at most 7 digits after the point, not "%": write for example 0.1% or requests:0.1%`,
+		"NaN%":                     `the target must be a percentage with at most 7 digits after the point, not "NaN%": write for example 0.1% or requests:0.1%`,
+		"bytes:1%":                 `the target must be a share of keys or requests, not "bytes:1%": write for example 0.1% or requests:0.1%`,
+		"99999999999999999999999%": `the target must be from 0% to 100%, not "99999999999999999999999%": write for example 0.1%`,
+	} {
+		if got, err := ParseTarget(text); err == nil || err.Error() != want {
+			t.Errorf("%q: %+v, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestProposeStopsWhenCanceled(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	log := drawLog(rand.New(rand.NewPCG(1, 2)), 1000, 10, algorithms.Binary, false)
+	r := record(t, log, 1<<20, Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := r.Propose(ctx, DefaultTarget); err == nil {
+		t.Errorf("proposed %v", got)
+	}
+}

@@ -1,0 +1,148 @@
+package simulate
+
+import (
+	"fmt"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+)
+
+// Recorder is an Observer that records the demand of each zone, for proposals. The demand of a zone is
+// all requests that came to its handler and belong to the zone, also those that a zone of the handler
+// denied. Exempt requests, and requests of which only a ban decides, are no demand.
+//
+// A request that waited for a slot can come late to a Recorder. Then it counts at the instant of the
+// request of the same key before it.
+//
+// A Recorder keeps up to 64 MB of demand in memory, and the rest in a temporary file. It also keeps
+// the hashes of keys, up to [Configuration.MaxKeys]. Requests of further keys are not recorded.
+// Call Close at the end.
+type Recorder struct {
+	zones   []zoneDemand
+	hasher  keyhash.Hasher
+	room    int64 // for new keys
+	spool   *spool
+	workers int // of Propose; 0 stands for one for each core
+}
+
+// zoneDemand is the demand of a zone.
+type zoneDemand struct {
+	Zone
+	keys map[keyhash.Hash]uint32
+	sets []*stream // as Zone.Sets; nil where nothing is recorded
+	all  *stream   // of all sets, for concurrency; nil without
+	// unproposedSets counts the sets beyond maxSets that had requests.
+	unproposedSets map[int]struct{}
+	recordedSets   int
+}
+
+// maxSets is the largest number of sets of limits of a zone for which limits are proposed: the
+// limits of all keys, and the plans and overrides whose requests come first.
+const maxSets = 20
+
+// maxRecorded is how many bytes of demand a Recorder keeps in memory.
+const maxRecorded = 64 << 20
+
+// NewRecorder returns a Recorder for the zones of a configuration.
+func NewRecorder(c Configuration) *Recorder { return newRecorder(c, maxRecorded) }
+
+func newRecorder(c Configuration, maxMemory int64) *Recorder {
+	r := &Recorder{hasher: keyhash.New(), room: c.MaxKeys(), spool: newSpool(maxMemory)}
+	for _, zone := range c.Zones() {
+		r.zones = append(r.zones, zoneDemand{
+			Zone: zone, keys: make(map[keyhash.Hash]uint32), sets: make([]*stream, len(zone.Sets)),
+			unproposedSets: make(map[int]struct{}),
+		})
+	}
+	return r
+}
+
+// Observe records a request.
+func (r *Recorder) Observe(d *Decided) {
+	decided := d.Zones
+	denied := false // by an earlier handler
+	for i := range d.Handlers {
+		handler := &d.Handlers[i]
+		came := !denied
+		for j := range handler.Zones {
+			visit := &handler.Zones[j]
+			if len(decided) == 0 || decided[0].ZoneVisit != visit { // the zone doesn't limit the request
+				continue
+			}
+			z := &decided[0]
+			decided = decided[1:]
+			denied = denied || z.Denied && !z.Shadow
+			if came && !visit.BanOnly {
+				r.record(d, z)
+			}
+		}
+	}
+}
+
+func (r *Recorder) record(d *Decided, z *DecidedZone) {
+	zone := &r.zones[z.Zone]
+	key, ok := r.keyNumber(zone, z.Key)
+	if !ok {
+		return
+	}
+	e := demand{at: d.Came, end: max(d.End, d.Came), cost: z.Cost, mode: z.Mode}
+	if z.Settled && z.TrueCost != z.Cost {
+		e.settled, e.trueCost = true, z.TrueCost
+	}
+	if zone.Concurrency > 0 {
+		if zone.all == nil {
+			zone.all = newStream(r.spool, true)
+		}
+		zone.all.add(key, &e)
+	}
+	if z.Set >= len(zone.sets) || len(zone.Sets[z.Set].Limits) == 0 {
+		return
+	}
+	if zone.sets[z.Set] == nil {
+		if zone.recordedSets == maxSets {
+			zone.unproposedSets[z.Set] = struct{}{}
+			return
+		}
+		zone.recordedSets++
+		zone.sets[z.Set] = newStream(r.spool, false)
+	}
+	zone.sets[z.Set].add(key, &e)
+}
+
+// keyNumber returns the number of a key of a zone. Keys are numbered in the order in which they come.
+func (r *Recorder) keyNumber(zone *zoneDemand, key string) (number uint32, ok bool) {
+	hash := r.hasher.Sum(key)
+	number, ok = zone.keys[hash]
+	if !ok && r.room > 0 {
+		number, ok = uint32(len(zone.keys)), true
+		zone.keys[hash] = number
+		r.room--
+	}
+	return number, ok
+}
+
+// Close removes the temporary file.
+func (r *Recorder) Close() error { return r.spool.close() }
+
+// demand is a request as a limit sees it.
+type demand struct {
+	at   algorithms.Micros
+	end  algorithms.Micros // of the response, if the limit needs to know
+	cost int64
+	mode algorithms.Mode
+	// settled reports whether the charge becomes trueCost when the response ends.
+	settled  bool
+	trueCost int64
+}
+
+// lateCharge returns how many events are charged when the response ends, beyond the cost.
+func (e *demand) lateCharge() int64 {
+	if !e.settled {
+		return 0
+	}
+	return max(e.trueCost-e.cost, 0)
+}
+
+func (e *demand) String() string {
+	return fmt.Sprintf("at %d, until %d, cost %d, %v, settled %v %d", e.at, e.end, e.cost, e.mode, e.settled, e.trueCost)
+}

@@ -74,6 +74,20 @@ func NewLimit(q Quota) (*Limit, error) {
 	return l, err
 }
 
+// TryLimit returns the limit of a quota, or nil if [NewLimit] returns an error. TryLimit is for callers
+// that try many quotas: to advise what to write instead takes NewLimit much longer than to check.
+func TryLimit(q Quota) *Limit {
+	algorithm, err := Lookup(q.Algorithm)
+	if err != nil {
+		return nil
+	}
+	l, err := newLimit(algorithm, q)
+	if err != nil {
+		return nil
+	}
+	return l
+}
+
 func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	switch {
 	case q.Events <= 0:

@@ -82,8 +82,8 @@ func scaled(part, n, of int64) int64 {
 }
 
 func (a *limitLadder) rung(events int64) (*rung, bool) {
-	l, err := algorithms.NewLimit(a.quota(events))
-	if err != nil || l.WorstWork(a.maxCost) > a.work || a.maxWait > 0 && l.CheckDelay(a.maxWait) != nil {
+	l := algorithms.TryLimit(a.quota(events))
+	if l == nil || l.WorstWork(a.maxCost) > a.work || a.maxWait > 0 && l.CheckDelay(a.maxWait) != nil {
 		return nil, false
 	}
 	return &rung{

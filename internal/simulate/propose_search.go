@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -80,21 +81,11 @@ func (q *question) find(ctx context.Context) (*answer, error) {
 
 // withJudged returns a curve with one more point.
 func withJudged(curve []judged, j judged) []judged {
-	at, found := slices.BinarySearchFunc(curve, j, func(a, b judged) int { return compareInt(a.events, b.events) })
+	at, found := slices.BinarySearchFunc(curve, j, func(a, b judged) int { return cmp.Compare(a.events, b.events) })
 	if found {
 		return curve
 	}
 	return slices.Insert(slices.Clone(curve), at, j)
-}
-
-func compareInt(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // search is the state of the search for the answer to a question.
@@ -140,7 +131,7 @@ func (s *search) grid() (rungs []*rung) {
 
 // inOrder sorts limits by their events, and drops repeated ones.
 func inOrder(rungs []*rung) []*rung {
-	slices.SortFunc(rungs, func(a, b *rung) int { return compareInt(a.events, b.events) })
+	slices.SortFunc(rungs, func(a, b *rung) int { return cmp.Compare(a.events, b.events) })
 	return slices.CompactFunc(rungs, func(a, b *rung) bool { return a.events == b.events })
 }
 

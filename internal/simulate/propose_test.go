@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -26,20 +27,20 @@ func (c zonesOnly) Notes() []string                          { return nil }
 func (c zonesOnly) ShownKey(_ int, key string) string        { return key }
 func (c zonesOnly) Visit(*accesslog.Request) (*Visit, error) { return nil, nil }
 
-// logged is a request to the only zone of a test.
-type logged struct {
+// zoneRequest is a request to the only zone of a test.
+type zoneRequest struct {
 	key string
 	set int
 	demand
 }
 
 // drawLog draws requests of a few keys, which come in bursts and pauses.
-func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log []logged) {
+func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log []zoneRequest) {
 	at := algorithms.Micros(1_700_000_000_000_000) + r.Int64N(1e9)
 	maxCost := []int64{1, 1, 3, 12}[r.IntN(4)]
 	for range n {
 		at += []int64{0, 1, 1000, r.Int64N(3_000_000), r.Int64N(15_000_000)}[r.IntN(5)]
-		l := logged{key: fmt.Sprint("key ", min(r.IntN(keys), r.IntN(keys)))}
+		l := zoneRequest{key: fmt.Sprint("key ", min(r.IntN(keys), r.IntN(keys)))}
 		l.demand = demand{at: at, end: at + 1 + r.Int64N(4_000_000), cost: 1 + r.Int64N(maxCost), mode: mode}
 		if r.IntN(20) == 0 {
 			l.cost = 0
@@ -54,7 +55,7 @@ func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log
 }
 
 // record lets a Recorder observe a log.
-func record(t testing.TB, log []logged, maxMemory int64, zone Zone) *Recorder {
+func record(t testing.TB, log []zoneRequest, maxMemory int64, zone Zone) *Recorder {
 	r := newRecorder(zonesOnly{[]Zone{zone}, 1000}, maxMemory)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
@@ -74,7 +75,7 @@ func record(t testing.TB, log []logged, maxMemory int64, zone Zone) *Recorder {
 }
 
 // deniedByStore counts what a store in memory denies that has only this limit.
-func deniedByStore(t testing.TB, log []logged, l *algorithms.Limit, maxWait algorithms.Micros) (denied, total tally) {
+func deniedByStore(t testing.TB, log []zoneRequest, l *algorithms.Limit, maxWait algorithms.Micros) (denied, total tally) {
 	t.Helper()
 	memory := store.NewMemory(1 << 40)
 	type response struct {
@@ -85,7 +86,7 @@ func deniedByStore(t testing.TB, log []logged, l *algorithms.Limit, maxWait algo
 	limits := []store.Limit{store.NewLimit("zone", "", l)}
 	deniedKeys, keys := map[string]bool{}, map[string]bool{}
 	for _, e := range log {
-		slices.SortStableFunc(open, func(a, b response) int { return compareInt(a.end, b.end) })
+		slices.SortStableFunc(open, func(a, b response) int { return cmp.Compare(a.end, b.end) })
 		for len(open) > 0 && open[0].end <= e.at {
 			if err := memory.CorrectAt(context.Background(), open[0].end, []store.Correction{open[0].Correction}); err != nil {
 				t.Fatal(err)
@@ -258,7 +259,7 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 }
 
 // slotsDenied decides a log by the number of slots, in the dumbest way.
-func slotsDenied(log []logged, slots int, maxWait algorithms.Micros) (denied, total tally) {
+func slotsDenied(log []zoneRequest, slots int, maxWait algorithms.Micros) (denied, total tally) {
 	ends, deniedKeys := map[string][]algorithms.Micros{}, map[string]bool{}
 	for _, e := range log {
 		var inFlight []algorithms.Micros // and in line
@@ -323,7 +324,7 @@ func TestProposalsAreDeterministic(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	log := drawLog(r, 20_000, 3000, algorithms.Binary, true)
 	log = append(log, drawLog(r, 4_000, 1, algorithms.Binary, false)...)
-	slices.SortStableFunc(log, func(a, b logged) int { return compareInt(a.at, b.at) })
+	slices.SortStableFunc(log, func(a, b zoneRequest) int { return cmp.Compare(a.at, b.at) })
 	zone := Zone{Name: "zone", Concurrency: 2, Sets: []LimitSet{
 		{Limits: []*algorithms.Limit{
 			newLimit(t, algorithms.Quota{Algorithm: "token_bucket", Events: 3, Window: 1_000_000, Burst: 9}),
@@ -470,9 +471,9 @@ func TestRecorderIsBounded(t *testing.T) {
 	for i := range 50 {
 		zone.Sets = append(zone.Sets, LimitSet{Name: fmt.Sprint("override ", i), Limits: []*algorithms.Limit{limit}})
 	}
-	var log []logged
+	var log []zoneRequest
 	for i := range 5000 {
-		log = append(log, logged{key: fmt.Sprint("key ", i%2000), set: i % 51, demand: demand{at: int64(i) + 1, end: int64(i) + 1, cost: 1}})
+		log = append(log, zoneRequest{key: fmt.Sprint("key ", i%2000), set: i % 51, demand: demand{at: int64(i) + 1, end: int64(i) + 1, cost: 1}})
 	}
 	r := record(t, log, 1<<20, zone)
 	if n := len(r.zones[0].keys); n != 1000 {
@@ -508,9 +509,9 @@ func TestProposalsWithoutALine(t *testing.T) {
 		{spaced, false, at, "with any number of events, min_interval denies 1 of 2 requests, and 1 of 1 keys"},
 	}
 	for _, test := range tests {
-		var log []logged
+		var log []zoneRequest
 		for _, d := range test.log {
-			log = append(log, logged{key: "k", demand: d})
+			log = append(log, zoneRequest{key: "k", demand: d})
 		}
 		zone := Zone{Name: "zone", VariesBurst: test.varies, Sets: []LimitSet{{Limits: []*algorithms.Limit{test.limit}}}}
 		proposals, err := record(t, log, 1<<20, zone).Propose(t.Context(), DefaultTarget)

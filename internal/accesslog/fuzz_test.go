@@ -1,0 +1,147 @@
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"reflect"
+	"testing"
+)
+
+// seeds are lines that a real Caddy has written, and some in the combined format.
+func seeds(f *testing.F) [][]byte {
+	f.Helper()
+	text, err := os.ReadFile("testdata/caddy.log")
+	if err != nil {
+		f.Fatal(err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	if len(lines) < 10 {
+		f.Fatalf("only %d lines in testdata/caddy.log", len(lines))
+	}
+	return append(
+		lines, benchmarkLine,
+		[]byte(`192.0.2.7 - alice [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326 "https://example.com/" "curl/8" "-" 0.005`),
+		[]byte(`shop:443 2001:db8::7 - - [14/Nov/2023:22:13:20 +0100] "GET /\x22\"\u00e9 HTTP/1.0" 304 -`),
+		[]byte(`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "\x16\x03\x01" 400 157 "-" "-"`),
+	)
+}
+
+// checkParse parses a line, and checks everything that holds for all lines.
+func checkParse(t *testing.T, used, fresh *Parser, line []byte) {
+	t.Helper()
+	original := bytes.Clone(line)
+	var r, again Request
+	err := used.Parse(line, &r)
+	if !bytes.Equal(line, original) {
+		t.Fatal("the line was changed")
+	}
+	// A Parser that has parsed other lines finds the same.
+	if errAgain := fresh.Parse(bytes.Clone(line), &again); errAgain != err {
+		t.Fatalf("the error is %v, then %v", err, errAgain)
+	}
+	used.timeOf(line, &Request{Header: again.Header})
+	if err != nil {
+		return
+	}
+	if r.End <= 0 || r.Start < 0 || r.Start > r.End || r.Status < 0 || r.Status > 999 || r.Size < 0 || r.BytesRead < 0 || r.Instant < 0 ||
+		r.Header == nil || r.ResponseHeader == nil {
+		t.Fatalf("the request is %s", shown(&r))
+	}
+}
+
+// Any line can be parsed, in each format. The outcome doesn't depend on the lines before it.
+func FuzzParse(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	parsers := map[string]*Parser{"": {}, "json": {format: "json", unit: 1}, "combined": {format: "combined"}}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		for format, used := range parsers {
+			checkParse(t, used, &Parser{format: format, unit: used.unit}, line)
+			var a, b Request
+			errA, errB := used.Parse(line, &a), (&Parser{format: format, unit: used.unit}).Parse(line, &b)
+			if errA == nil && errB == nil && !reflect.DeepEqual(a, b) {
+				t.Fatalf("format %q: got %s, then %s", format, shown(&a), shown(&b))
+			}
+		}
+	})
+}
+
+// A line whose texts encoding/json decodes has the same texts in the request.
+func FuzzParseTexts(f *testing.F) {
+	f.Add("GET", "example.com", "/\u20ac?\"\\\n\x00", "alice", "a", "\u2028")
+	f.Add("\\u0022", "", "\\", "\"", "{}", "],[")
+	f.Fuzz(func(t *testing.T, method, host, uri, user, name, value string) {
+		quote := func(text string) string {
+			quoted, err := json.Marshal(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(quoted)
+		}
+		text := func(quoted string) (s string) {
+			if err := json.Unmarshal([]byte(quoted), &s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		in := line("user_id:"+quote(user), `request:{"method":`+quote(method)+`,"host":`+quote(host)+`,"uri":`+quote(uri)+
+			`,"headers":{`+quote(name)+":["+quote(value)+`,"b"]}}`)
+		var p Parser
+		var r Request
+		if err := p.Parse(in, &r); err != nil {
+			t.Fatalf("%v\n%s", err, in)
+		}
+		got := []string{r.Method, r.Host, r.URI, r.User, r.Header[text(quote(name))][0]}
+		want := []string{text(quote(method)), text(quote(host)), text(quote(uri)), text(quote(user)), text(quote(value))}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// Lines don't depend on how many bytes the reader gives at once.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("a\nb\r\n\n\xef\xbb\xbfc"), uint8(1), uint8(3))
+	f.Add([]byte("\xef\xbb\xbf\n"), uint8(2), uint8(200))
+	f.Fuzz(func(t *testing.T, text []byte, step, size uint8) {
+		read := func(r io.Reader, size int, eager bool) (all []Line) {
+			lines := newLineReader(r, size, eager)
+			for {
+				b, err := lines.next()
+				if err == io.EOF {
+					return all
+				}
+				c := Chunk{data: b.data}
+				c.addRun("", b.first, b.broken)
+				c.Each(func(line Line) {
+					line.Text = bytes.Clone(line.Text)
+					all = append(all, line)
+				})
+				b.release()
+			}
+		}
+		got := read(&stepReader{text, 1 + int(step)}, 1+int(size), step%2 == 0)
+		want := read(bytes.NewReader(text), chunkSize, false)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// stepReader gives a number of bytes at once.
+type stepReader struct {
+	text []byte
+	step int
+}
+
+func (r *stepReader) Read(p []byte) (int, error) {
+	if len(r.text) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.text[:min(r.step, len(r.text))])
+	r.text = r.text[n:]
+	return n, nil
+}

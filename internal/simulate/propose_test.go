@@ -51,6 +51,14 @@ func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log
 		}
 		log = append(log, l)
 	}
+	if settles { // some responses end at the very instant of a later request
+		taken := map[algorithms.Micros]bool{} // of responses that end at the same instant, any can be the first
+		for _, i := range r.Perm(n)[:n/3] {
+			if j := i + 1 + r.IntN(n-i); j < n && log[j].at > log[i].at && !taken[log[j].at] {
+				log[i].end, taken[log[j].at] = log[j].at, true
+			}
+		}
+	}
 	return log
 }
 
@@ -254,6 +262,45 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 	for _, a := range algorithms.All() { // the draw is worth something
 		if proposed[a.Name] < 10 || withNext[a.Name] < 10 || exact[a.Name] < 5 {
 			t.Errorf("%s: %d proposals, %d with a next one, %d compared with all", a.Name, proposed[a.Name], withNext[a.Name], exact[a.Name])
+		}
+	}
+}
+
+// A limit with as many events as the peak of a key denies it nothing. For other keys the replay is skipped.
+func TestLimitsAdmitThePeak(t *testing.T) {
+	checked := map[string]int{}
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 18))
+		q := drawQuota(r)
+		if q.WarmUp > 0 || q.MinInterval > 0 || q.Initial != nil && *q.Initial == 0 {
+			continue
+		}
+		if q.Buckets > 0 {
+			q.Buckets = 1 + r.Int64N(2)
+		}
+		ladder := ladderOf(newLimit(t, q), 0, algorithms.MaxWork, maxCost)
+		log := drawLog(r, 1+r.IntN(40), 1, []algorithms.Mode{algorithms.Binary, algorithms.Uniform}[r.IntN(2)], r.IntN(3) == 0)
+		meter := ladder.meter()
+		for i := range log {
+			meter.add(&log[i].demand)
+		}
+		limit := newLimit(t, ladder.quota(ladder.admitting(max(meter.peak(), 1))))
+		if limit.Algorithm().BinaryOnly {
+			for i := range log {
+				log[i].mode = algorithms.Binary
+			}
+		}
+		if admits(limit.Quota) < meter.peak() {
+			t.Fatalf("seed %d: %v admits %d, and not %d", seed, limit, admits(limit.Quota), meter.peak())
+		}
+		if denied, _ := deniedByStore(t, log, limit, 0); denied.requests > 0 {
+			t.Fatalf("seed %d: %v denies %d requests with a peak of %d", seed, limit, denied.requests, meter.peak())
+		}
+		checked[q.Algorithm]++
+	}
+	for _, a := range algorithms.All() {
+		if checked[a.Name] < 100 {
+			t.Errorf("%s: %d checked", a.Name, checked[a.Name])
 		}
 	}
 }

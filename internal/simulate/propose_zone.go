@@ -26,7 +26,7 @@ func isOpen(l *algorithms.Limit) bool {
 
 // zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
 const (
-	zonePreface = ":80 {\n\trate_limit {\n\t\tzone " + ZoneName + " {\n"
+	zonePreface = ":80, :443 {\n\trate_limit {\n\t\tzone " + ZoneName + " {\n"
 	zoneEnd     = "\n\t\t\tfixed_window 1000000000000000 24h\n\t\t}\n\t}\n}\n"
 	zoneFile    = "--zone"
 )
@@ -60,12 +60,12 @@ func ZoneConfig(text string) (config []byte, err error) {
 func checkBraces(text string) error {
 	tokens, err := caddyfile.Tokenize([]byte(text), zoneFile)
 	if err != nil {
-		return fmt.Errorf("%s %q: %w", zoneFile, text, err)
+		return zoneError(err, false)
 	}
 	depth := 0
 	for _, token := range tokens {
 		switch {
-		case token.Quoted():
+		case token.Quoted(): // is text
 		case token.Text == "{":
 			depth++
 		case token.Text == "}":
@@ -76,7 +76,7 @@ func checkBraces(text string) error {
 		}
 	}
 	if depth != 0 {
-		return fmt.Errorf("%s %q: its braces don't match: write options of a zone, such as key {client_ip}", zoneFile, text)
+		return fmt.Errorf("%s: the braces of %q don't match: write options of a zone, such as key {client_ip}", zoneFile, text)
 	}
 	return nil
 }
@@ -89,12 +89,13 @@ var (
 // zoneError returns an error of the adapter without what the user hasn't written: the site around the
 // zone, and its lines.
 func zoneError(err error, severalLines bool) error {
-	text := zoneLine.ReplaceAllStringFunc(err.Error(), func(place string) string {
+	text := zoneNoise.ReplaceAllString(err.Error(), "")
+	text = zoneLine.ReplaceAllStringFunc(text, func(place string) string {
 		line, _ := strconv.Atoi(place[len(zoneFile)+1:])
-		if !severalLines {
-			return zoneFile
-		}
-		return fmt.Sprintf("%s, line %d", zoneFile, max(line-zonePrefaceLines, 1))
+		return fmt.Sprintf("line %d", max(line-zonePrefaceLines, 1))
 	})
-	return errors.New(zoneNoise.ReplaceAllString(text, zoneFile+": "))
+	if !severalLines {
+		text = strings.TrimSuffix(text, ", at line 1")
+	}
+	return fmt.Errorf("%s: %s", zoneFile, text)
 }

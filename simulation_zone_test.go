@@ -1,0 +1,80 @@
+package ratelimit
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// The text of a zone is a configuration that limits every request of a log, whatever its host and port.
+func TestSimulationOfAZone(t *testing.T) {
+	config, err := simulate.ZoneConfig("match path /api/* ; key {client_ip} ; ipv6_prefix 64 ; cost 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSimulation(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones := s.Zones()
+	if len(zones) != 1 || zones[0].Name != simulate.ZoneName || len(zones[0].Sets) != 1 || len(zones[0].Sets[0].Limits) != 1 {
+		t.Fatalf("zones %+v", zones)
+	}
+	for _, r := range []accesslog.Request{
+		{URI: "/api/a", Host: "example.com", ClientIP: "2001:db8::1"},
+		{URI: "/api/a", Host: "[2001:db8::80]", ClientIP: "2001:db8::2"},
+		{URI: "/api/a", Host: "example.com", ClientIP: "2001:db8::3", TLS: &accesslog.TLS{}},
+		{URI: "/", Host: "example.com", ClientIP: "2001:db8::1"},
+	} {
+		r.Method, r.Proto, r.RemoteIP, r.RemotePort, r.Status = "GET", "HTTP/1.1", r.ClientIP, "1234", 200
+		r.Start, r.End, r.Header, r.ResponseHeader = 1e15, 1e15+5, http.Header{}, http.Header{}
+		v, err := s.Visit(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for _, h := range v.Handlers {
+			for _, z := range h.Requests {
+				keys = append(keys, z.Key)
+				if z.Cost != 3 {
+					t.Errorf("%+v: cost %d", r, z.Cost)
+				}
+			}
+		}
+		want := "2001:db8::/64"
+		if r.URI == "/" {
+			want = ""
+		}
+		if got := strings.Join(keys, " "); got != want {
+			t.Errorf("%+v: key %q, want %q", r, got, want)
+		}
+	}
+	if notes := s.Notes(); len(notes) > 0 {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// Errors name the flag and the user's own lines, and nothing of the site around the zone.
+func TestSimulationOfAZoneErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"kee {client_ip}": `--zone: unknown option "kee" of a zone (did you mean key?): write for example key {client_ip}`,
+		"key":             "--zone: key takes at least one value: write for example key {client_ip}",
+		`key "x`:          "--zone: unexpected EOF",
+		"mode fast":       `--zone: mode must be binary, nary, uniform or force, not "fast"`,
+		"match pth /x":    `--zone: match has no matcher "pth" (did you mean path?)`,
+		"key {client_ip}\nlimit 5": `--zone: unknown option "limit" of a zone (did you mean token_bucket?): ` +
+			"write for example token_bucket 10 1s, at line 2",
+		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket: window must be a duration with a unit of ns, us, ms, s, m, h or d, " +
+			`not "1x": write for example 1s, at line 2`,
+		"key {client_ip}\n}\n}\n:81 {\n": `--zone: the braces of "key {client_ip}\n}\n}\n:81 {" don't match: ` +
+			"write options of a zone, such as key {client_ip}",
+		"match {": `--zone: the braces of "match {" don't match: write options of a zone, such as key {client_ip}`,
+	} {
+		if _, err := simulate.ZoneConfig(text); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}

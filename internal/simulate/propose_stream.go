@@ -113,6 +113,7 @@ func (s *stream) each(number int, buffer []byte, yield func(key uint32, e *deman
 type decoder struct {
 	stream *stream
 	at     algorithms.Micros // of the last request
+	last   demand            // one for all requests, which is not allocated for each
 	rest   []byte
 	broken bool
 }
@@ -127,17 +128,18 @@ func (d *decoder) decode(bytes []byte, yield func(key uint32, e *demand)) error 
 		}
 		d.rest = d.rest[n:]
 		d.at += delta
-		e := demand{at: d.at, end: d.at, cost: 1, mode: d.stream.usual}
+		e := &d.last
+		*e = demand{at: d.at, end: d.at, cost: 1, mode: d.stream.usual}
 		if d.stream.withEnd {
 			e.end += int64(d.uvarint())
 		}
 		if head&1 == 1 {
-			d.readRest(&e)
+			d.readRest(e)
 		}
 		if d.broken {
 			return errDemand
 		}
-		yield(uint32(head>>1), &e)
+		yield(uint32(head>>1), e)
 	}
 	return nil
 }

@@ -1,0 +1,183 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// A bucket with more requests than fit into memory is read in parts, and a key with so many is read once
+// more for each limit.
+func TestGroupsRequestsByKeys(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	s := newStream(newSpool(1<<16), true)
+	want := make(map[uint32][]demand)
+	at := algorithms.Micros(1_700_000_000_000_000)
+	for range 3 * maxGrouped {
+		at += r.Int64N(1000) - 300 // not in order
+		e := demand{at: at, end: at + r.Int64N(1e9), cost: r.Int64N(3), mode: algorithms.Mode(r.IntN(4))}
+		if e.cost == 2 {
+			e.settled, e.trueCost = true, r.Int64N(1e12)
+		}
+		key := 5 + bucketCount*uint32(r.IntN(20_000))
+		if r.IntN(2) == 0 {
+			key = 5 + bucketCount*7
+		}
+		s.add(key, &e)
+		want[key] = append(want[key], e)
+	}
+	defer s.spool.close()
+	heavy, keys := 0, 0
+	err := newGrouper().eachKey(s, 5, func(k *keyDemand) error {
+		keys++
+		if k.stream != nil {
+			heavy++
+		}
+		i, last := 0, algorithms.Micros(0)
+		err := k.each(func(e *demand) {
+			w := want[k.key][i]
+			w.at = max(w.at, last)
+			w.end = max(w.end, w.at)
+			if last = w.at; *e != w {
+				t.Fatalf("key %d, request %d: %v, want %v", k.key, i, e, &w)
+			}
+			i++
+		})
+		if i != len(want[k.key]) {
+			t.Fatalf("key %d: %d requests, want %d", k.key, i, len(want[k.key]))
+		}
+		return err
+	})
+	if err != nil || heavy != 1 || keys != len(want) || s.spool.file == nil {
+		t.Errorf("%v: %d keys of %d, %d of them heavy", err, keys, len(want), heavy)
+	}
+}
+
+// Requests that a zone of the same handler denies are demand. Exempt requests, those that meet only a
+// ban, and those that an earlier handler denies are not.
+func TestRecorderRecordsDemand(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	zones := []Zone{
+		{Name: "a", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+		{Name: "b", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+		{Name: "c", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}},
+	}
+	tests := []struct {
+		name   string
+		denied [3]bool
+		shadow bool // zone a
+		only   int  // the zone with only a ban; -1 for none
+		exempt int  // the zone that doesn't limit the request; -1 for none
+		want   [3]int64
+	}{
+		{"allowed", [3]bool{}, false, -1, -1, [3]int64{1, 1, 1}},
+		{"denied by the other zone", [3]bool{true, false, false}, false, -1, -1, [3]int64{1, 1, 0}},
+		{"denied by the last zone", [3]bool{false, false, true}, false, -1, -1, [3]int64{1, 1, 1}},
+		{"denied by a shadow", [3]bool{true, false, false}, true, -1, -1, [3]int64{1, 1, 1}},
+		{"only a ban", [3]bool{}, false, 1, -1, [3]int64{1, 0, 1}},
+		{"exempt", [3]bool{}, false, -1, 0, [3]int64{0, 1, 1}},
+	}
+	for _, test := range tests {
+		r := newRecorder(zonesOnly{zones, 10}, 1<<20)
+		visit := Visit{Handlers: []HandlerVisit{{Zones: []ZoneVisit{{Zone: 0}, {Zone: 1}}}, {Zones: []ZoneVisit{{Zone: 2}}}}}
+		d := Decided{Visit: &visit, Came: 1}
+		at := 0
+		for h := range visit.Handlers {
+			for z := range visit.Handlers[h].Zones {
+				v := &visit.Handlers[h].Zones[z]
+				v.BanOnly = at == test.only
+				if at != test.exempt {
+					d.Zones = append(d.Zones, DecidedZone{ZoneVisit: v, Key: "k", Cost: 1, Denied: test.denied[at], Shadow: test.shadow && at == 0})
+				}
+				at++
+			}
+		}
+		r.Observe(&d)
+		for i, want := range test.want {
+			got := int64(0)
+			if s := r.zones[i].sets[0]; s != nil {
+				got = s.requests
+			}
+			if got != want {
+				t.Errorf("%s: zone %s has %d requests, want %d", test.name, zones[i].Name, got, want)
+			}
+		}
+	}
+}
+
+// The number of keys, and the number of sets, have bounds.
+func TestRecorderIsBounded(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}}
+	for i := range 50 {
+		zone.Sets = append(zone.Sets, LimitSet{Name: fmt.Sprint("override ", i), Limits: []*algorithms.Limit{limit}})
+	}
+	var log []zoneRequest
+	for i := range 5000 {
+		log = append(log, zoneRequest{key: fmt.Sprint("key ", i%2000), set: i % 51, demand: demand{at: int64(i) + 1, end: int64(i) + 1, cost: 1}})
+	}
+	r := record(t, log, 1<<20, zone)
+	if n := len(r.zones[0].keys); n != 1000 {
+		t.Errorf("%d keys, want 1000, which is MaxKeys", n)
+	}
+	proposals, err := r.Propose(t.Context(), DefaultTarget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := proposals["zone"]
+	if last := all[len(all)-1]; len(all) != maxSets+1 || last.Set != "31 other plans and overrides" || last.Reason == "" || last.Line != "" {
+		t.Errorf("%d proposals, the last one %+v", len(all), last)
+	}
+}
+
+// The file is gone when the recorder is closed, and in most systems before. A full disk is an error that
+// says what to do.
+func TestTemporaryFile(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	t.Setenv("TMP", dir) // Windows
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: second})
+	zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{limit}}}}
+	log := drawLog(rand.New(rand.NewPCG(1, 2)), 5000, 10, algorithms.Binary, false)
+	r := record(t, log, 0, zone)
+	if r.spool.file == nil {
+		t.Fatal("no file is used")
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	if _, err := r.Propose(t.Context(), DefaultTarget); err == nil {
+		t.Error("a closed recorder proposes limits")
+	}
+
+	missing := filepath.Join(dir, "missing")
+	t.Setenv("TMPDIR", missing)
+	t.Setenv("TMP", missing)
+	_, err := record(t, log, 0, zone).Propose(t.Context(), DefaultTarget)
+	if err == nil || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("without the directory: %v", err)
+	}
+
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no /dev/full:", err)
+	}
+	s := newSpool(0)
+	s.file = full
+	defer s.close()
+	stream := newStream(s, false)
+	for i := range log {
+		stream.add(0, &log[i].demand)
+	}
+	if s.err == nil || !strings.Contains(s.err.Error(), "no space left") {
+		t.Errorf("on a full disk: %v", s.err)
+	}
+}

@@ -14,13 +14,13 @@ const maxUnsorted = 50_000
 
 // logged is a request of the log, in each of the configurations.
 type logged struct {
-	at     algorithms.Micros // of the decision
+	at     algorithms.Micros // when it is decided
 	number int64             // in the log
 	visits [2]*Visit         // the second is nil without a second configuration
 }
 
 func newLogged(visits [2]*Visit) logged {
-	return logged{at: cmp.Or(visits[0].Instant, visits[0].Start), visits: visits}
+	return logged{at: visits[0].Arrival(), visits: visits}
 }
 
 // order passes requests on in the order of their decisions. A request that comes too late to be sorted is
@@ -40,14 +40,14 @@ func (o *order) add(l logged) {
 	if o.added > int64(len(o.waiting)) && l.at < o.edge { // something was passed on
 		o.late++
 		l.at = o.edge
-		for _, v := range l.visits {
-			if v != nil {
-				v.postpone(o.edge)
-			}
-		}
 	}
 	l.number = o.added
 	o.added++
+	for _, v := range l.visits {
+		if v != nil {
+			v.postpone(l.at)
+		}
+	}
 	if o.waiting = append(o.waiting, l); len(o.waiting) >= 2*o.room {
 		o.pass(len(o.waiting) - o.room)
 	}
@@ -73,8 +73,11 @@ func (o *order) pass(n int) {
 	o.waiting = o.waiting[:kept]
 }
 
-// postpone moves the decision to a later instant, and the end of the response if it would be earlier.
+// postpone moves the decision to an instant, unless it is later anyway. The response doesn't end before that.
 func (v *Visit) postpone(at algorithms.Micros) {
+	if v.Arrival() >= at {
+		return
+	}
 	v.Start, v.End = max(v.Start, at), max(v.End, at)
 	if v.Instant != 0 {
 		v.Instant = at

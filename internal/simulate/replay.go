@@ -1,0 +1,303 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+)
+
+// ReplayOptions say what to replay.
+type ReplayOptions struct {
+	Log            *accesslog.Log // Replay closes it
+	Files          []string       // the names of the files in Log
+	Configurations []NamedConfiguration
+	Propose        *Target // nil: propose no limits
+	Workers        int     // goroutines that parse lines and lead requests through routes (default GOMAXPROCS)
+	// Progress is called now and then, by one goroutine.
+	Progress func(Progress)
+}
+
+// NamedConfiguration is a configuration and its name, which is that of its file.
+type NamedConfiguration struct {
+	Name string
+	Configuration
+}
+
+// Progress is how far a replay is.
+type Progress struct {
+	Lines int64
+	// Read is how many bytes of the files were read, of Total. Total is 0 if it is unknown.
+	Read, Total int64
+	// Proposing reports whether the whole log was read, and the proposals are being made.
+	Proposing bool
+}
+
+// maxBrokenLines is how many broken lines a report has. All of them are counted.
+const maxBrokenLines = 5
+
+// Replay replays a log through one configuration, or through two to compare them. The report depends only on
+// the log and on the configurations. If ctx ends, Replay returns the report about the lines so far.
+//
+// One goroutine reads the log. Workers parse the lines, and lead the requests through the routes. The caller's
+// goroutine puts the requests in order, and decides them.
+func Replay(ctx context.Context, o ReplayOptions) (*Report, error) {
+	r := newReplayer(o)
+	defer r.close()
+	if err := r.readLog(ctx); err != nil {
+		return nil, err
+	}
+	return r.finish(ctx)
+}
+
+// replayer is a run of Replay. Only one goroutine uses it.
+type replayer struct {
+	ReplayOptions
+	log         LogReport
+	first, last algorithms.Micros // starts
+	order       order
+	sides       []side    // one for each configuration
+	comparer    *Comparer // nil with one configuration
+	decided     int64     // requests
+	interrupted bool
+}
+
+// side is the simulation in one configuration.
+type side struct {
+	decider    *Decider
+	statistics *Statistics
+	recorder   *Recorder // nil without proposals
+}
+
+func newReplayer(o ReplayOptions) *replayer {
+	r := &replayer{ReplayOptions: o, log: LogReport{Files: o.Files}}
+	if r.Workers == 0 {
+		r.Workers = runtime.GOMAXPROCS(0)
+	}
+	r.order = order{room: maxUnsorted, passOn: r.decide}
+	if len(o.Configurations) == 2 {
+		r.comparer = NewComparer(o.Configurations[0], o.Configurations[1])
+	}
+	for i, c := range o.Configurations {
+		s := side{statistics: NewStatistics(c)}
+		observers := []Observer{s.statistics}
+		if o.Propose != nil {
+			s.recorder = NewRecorder(c)
+			observers = append(observers, s.recorder)
+		}
+		if r.comparer != nil {
+			observers = append(observers, []Observer{r.comparer.First(), r.comparer.Second()}[i])
+		}
+		s.decider = NewDecider(c, observers...)
+		r.sides = append(r.sides, s)
+	}
+	return r
+}
+
+func (r *replayer) close() {
+	for _, s := range r.sides {
+		if s.recorder != nil {
+			_ = s.recorder.Close() // a temporary file
+		}
+	}
+}
+
+// readLog replays the whole log, or what was read of it when ctx ended.
+func (r *replayer) readLog(ctx context.Context) error {
+	// The channels bound how many batches there are. A batch is in both of them.
+	unparsed, ordered := make(chan *batch, 2*r.Workers), make(chan *batch, 2*r.Workers)
+	var readError error // may be read when ordered is closed
+	go func() {
+		defer r.Log.Close()
+		defer close(unparsed)
+		defer close(ordered)
+		for {
+			chunk, err := r.Log.Next()
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					readError = err
+				}
+				return
+			}
+			b := &batch{chunk: chunk, parsed: make(chan struct{})}
+			select {
+			case ordered <- b:
+				unparsed <- b
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for range r.Workers {
+		go func() {
+			w := lineReader{configurations: r.Configurations, parser: r.Log.NewParser()}
+			for b := range unparsed {
+				w.parse(b)
+				close(b.parsed)
+			}
+		}()
+	}
+	for {
+		b := next(ctx, ordered)
+		if b == nil {
+			break
+		}
+		r.replay(b)
+		r.reportProgress(false)
+	}
+	if ctx.Err() != nil {
+		r.interrupted = true
+		r.Log.Close() // so that the goroutines end
+		return nil
+	}
+	return readError
+}
+
+// next returns the next batch when it is parsed, or nil at the end of the log. When ctx has ended, it returns
+// the batches that were read by then.
+func next(ctx context.Context, ordered <-chan *batch) *batch {
+	var b *batch
+	select {
+	case b = <-ordered:
+	case <-ctx.Done():
+		select {
+		case b = <-ordered:
+		default:
+		}
+	}
+	if b != nil {
+		<-b.parsed
+	}
+	return b
+}
+
+func (r *replayer) reportProgress(proposing bool) {
+	if r.Progress != nil {
+		read, total := r.Log.Progress()
+		r.Progress(Progress{Lines: r.log.Lines, Read: read, Total: total, Proposing: proposing})
+	}
+}
+
+// replay replays the requests of a batch.
+func (r *replayer) replay(b *batch) {
+	r.log.Lines += b.lines
+	r.log.OtherLines += b.other
+	r.log.BrokenLines += b.broken
+	r.log.Broken = append(r.log.Broken, b.firstBroken[:min(len(b.firstBroken), maxBrokenLines-len(r.log.Broken))]...)
+	for i := range b.requests {
+		v := b.requests[i].visits[0]
+		if r.log.Requests == 0 {
+			r.first, r.last = v.Start, v.Start
+		}
+		r.first, r.last = min(r.first, v.Start), max(r.last, v.Start)
+		r.log.Requests++
+		if v.WasDenied {
+			r.log.DeniedBefore++
+		}
+		r.order.add(b.requests[i])
+	}
+}
+
+// decide decides the next request in each configuration.
+func (r *replayer) decide(visits *[2]*Visit) {
+	for i := range r.sides {
+		visits[i].Number = r.decided
+		r.sides[i].decider.Decide(visits[i])
+	}
+	r.decided++
+}
+
+// finish decides the requests that are left, and returns the report.
+func (r *replayer) finish(ctx context.Context) (*Report, error) {
+	r.order.finish()
+	for _, s := range r.sides {
+		s.decider.Finish()
+	}
+	if r.interrupted {
+		ctx = context.WithoutCancel(ctx) // the proposals belong to the answer so far
+	}
+	r.log.LateRequests = r.order.late
+	if r.log.Requests > 0 {
+		r.log.From, r.log.To = timeOf(r.first), timeOf(r.last)
+	}
+	report := &Report{Log: r.log}
+	for i, s := range r.sides {
+		c := s.statistics.Report()
+		c.Name = r.Configurations[i].Name
+		if s.recorder != nil {
+			r.reportProgress(true)
+			proposals, err := s.recorder.Propose(ctx, *r.Propose)
+			if err != nil && ctx.Err() == nil {
+				return nil, fmt.Errorf("proposing limits: %w", err)
+			}
+			r.interrupted = r.interrupted || ctx.Err() != nil
+			for j := range c.Zones {
+				c.Zones[j].Proposals = proposals[c.Zones[j].Zone]
+			}
+		}
+		report.Configurations = append(report.Configurations, c)
+	}
+	if r.comparer != nil {
+		report.Comparison = r.comparer.Report()
+	}
+	report.Interrupted = r.interrupted
+	return report, nil
+}
+
+// batch is the lines of a chunk, and what a worker makes of them.
+type batch struct {
+	chunk  *accesslog.Chunk
+	parsed chan struct{} // closed when the rest is there
+
+	requests             []logged
+	lines, other, broken int64
+	firstBroken          []BrokenLine
+}
+
+// lineReader parses lines, and leads requests through the routes. It reuses the memory of a request for the next
+// one.
+type lineReader struct {
+	configurations []NamedConfiguration
+	parser         *accesslog.Parser
+	request        accesslog.Request
+}
+
+// parse parses the lines of a batch.
+func (r *lineReader) parse(b *batch) {
+	b.chunk.Each(func(line accesslog.Line) {
+		b.lines++
+		visits, err := r.visit(line)
+		switch {
+		case err == nil:
+			b.requests = append(b.requests, newLogged(visits))
+		case errors.Is(err, accesslog.ErrNotAccess):
+			b.other++
+		default:
+			if b.broken++; len(b.firstBroken) < maxBrokenLines {
+				b.firstBroken = append(b.firstBroken, BrokenLine{File: line.File, Line: line.Number, Error: err.Error()})
+			}
+		}
+	})
+	b.chunk.Release()
+	b.chunk = nil
+}
+
+// visit leads the request of a line through the routes of all configurations.
+func (r *lineReader) visit(line accesslog.Line) (visits [2]*Visit, err error) {
+	if line.Err != nil {
+		return visits, line.Err
+	}
+	if err := r.parser.Parse(line.Text, &r.request); err != nil {
+		return visits, err
+	}
+	for i, c := range r.configurations {
+		if visits[i], err = c.Visit(&r.request); err != nil {
+			return visits, err
+		}
+	}
+	return visits, nil
+}

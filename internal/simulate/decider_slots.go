@@ -130,7 +130,8 @@ func denyForSlot(f *flight, zone int) {
 		}
 		r.Outcome = store.Outcome{Decisions: decisions, Slots: store.SlotsOutcome{Free: true}}
 	}
-	requests[zone].Outcome.Verdict, requests[zone].Outcome.Slots = store.Denied, store.SlotsOutcome{}
+	r := &requests[zone]
+	r.Outcome.Verdict, r.Outcome.Slots = store.Denied, store.SlotsOutcome{InFlight: r.Slots.Limit}
 }
 
 // join puts the request into the line of a zone. If it has just asked as the first of this line, the next

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"image/png"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport/samples"
+)
+
+const simulatePictures = "../../docs/simulate/"
+
+// simulatedSite is the site in the pictures of a simulation.
+const simulatedSite = `shop.example.com
+
+rate_limit {
+	zone api {
+		match path /api/*
+		key {header.X-Api-Key}
+		token_bucket 20 1s 40
+	}
+	zone login {
+		match path /login
+		key {client_ip} ipv6_prefix 64
+		gcra 10 1m 5
+	}
+	zone search {
+		match path /search
+		key {client_ip} ipv6_prefix 64
+		sliding_window 120 1m
+	}
+}
+respond "ok"
+`
+
+// The pictures of a report show a real simulation of a generated log. They are there, and not too large.
+func TestSimulateScreenshots(t *testing.T) {
+	names := []string{"light.png", "dark.png", "phone.png"}
+	if !*update {
+		for _, name := range names {
+			file, err := os.Open(simulatePictures + name)
+			must(t, err)
+			defer file.Close()
+			if _, err := png.Decode(file); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if info, _ := file.Stat(); info.Size() > 150_000 {
+				t.Errorf("%s has %d bytes, want at most 150,000", name, info.Size())
+			}
+		}
+		return
+	}
+	report := simulateShop(t)
+	must(t, os.MkdirAll(simulatePictures, 0o755))
+	heights := []int{1640, 1640, 2400}
+	for i, v := range []view{{width: 1180, height: 1000}, {width: 1180, height: 1000, dark: true}, {width: 390, height: 844, phone: true}} {
+		p := openPage(t, report, v)
+		shot, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
+		must(t, err)
+		must(t, os.WriteFile(simulatePictures+names[i], smaller(t, shot, heights[i]), 0o644))
+	}
+}
+
+// simulateShop runs the command over a day of a shop, and returns the report.
+func simulateShop(t *testing.T) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	config, report := filepath.Join(dir, "Caddyfile"), filepath.Join(dir, "report.html")
+	must(t, os.WriteFile(config, []byte(simulatedSite), 0o600))
+	writeShopLog(t, filepath.Join(dir, "access.log"))
+	command := exec.Command(os.Args[0], "rate-limit", "simulate", "--config", "Caddyfile", "--propose", "0.1%", "--format", "html", "--output", report, "access.log")
+	command.Dir = dir
+	command.Env = append(os.Environ(), beCaddy+"=1", "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	output, err := command.CombinedOutput()
+	if bytes.Contains(output, []byte("unknown")) {
+		t.Logf("the command is not there, so the picture shows a sample: %s", output)
+		var b bytes.Buffer
+		must(t, htmlreport.Write(&b, samples.Shop()))
+		return b.Bytes()
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	content, err := os.ReadFile(report)
+	must(t, err)
+	return content
+}
+
+// logged is a request of the generated log.
+type logged struct {
+	at          time.Time
+	path        string
+	client, key string
+	status      int
+}
+
+// writeShopLog writes the log of a day, as Caddy writes it: customers who come and go by day, one
+// customer whose import is too fast at noon, and somebody who tries passwords.
+func writeShopLog(t *testing.T, name string) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(1, 2))
+	begins := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
+	var all []logged
+	// send makes requests in one minute, with pauses as independent clients make them.
+	send := func(minute int, rate float64, r func() logged) {
+		for at := random.ExpFloat64() / rate; at < 1; at += random.ExpFloat64() / rate {
+			l := r()
+			l.at = begins.Add(time.Duration((float64(minute) + at) * float64(time.Minute)))
+			all = append(all, l)
+		}
+	}
+	address := func(n int) string { return fmt.Sprintf("192.0.%d.%d", 2+n/250, 1+n%250) }
+	few := func(n int) int { return int(float64(n) * math.Pow(random.Float64(), 3)) } // some are more active
+	peak := func(hour, at, width float64) float64 { return math.Exp(-(hour - at) * (hour - at) / width) }
+	for minute := range 24 * 60 {
+		hour := float64(minute) / 60
+		day := 0.06 + peak(hour, 11, 9) + 0.8*peak(hour, 16.5, 7)
+		send(minute, 45*day, func() logged { return logged{path: "/api/products", client: address(few(900)), key: fmt.Sprintf("customer-%d", few(600)), status: 200} })
+		send(minute, 12*day, func() logged { return logged{path: "/api/cart", client: address(few(900)), key: fmt.Sprintf("customer-%d", few(600)), status: 201} })
+		send(minute, 22*day, func() logged { return logged{path: "/search", client: address(few(900)), status: 200} })
+		send(minute, 5*day, func() logged { return logged{path: "/login", client: address(few(900)), status: []int{302, 302, 302, 401}[random.IntN(4)]} })
+		send(minute, 6*day, func() logged { return logged{path: "/", client: address(few(900)), status: 200} })
+		if math.Abs(hour-11.5) < 0.5 && minute%2 == 0 {
+			for i := range 180 { // 60 in a second
+				all = append(all, logged{begins.Add(time.Duration(minute)*time.Minute + time.Duration(i)*time.Second/60), "/api/import", "198.51.100.40", "customer-77", 200})
+			}
+		}
+		for i := range 14 {
+			rate := 90*peak(hour, 20.5, 0.3)/float64(i+1) + 60*peak(hour, 3.2, 0.03)/float64(i+1)
+			if rate > 0.05 {
+				send(minute, rate, func() logged { return logged{path: "/login", client: fmt.Sprintf("203.0.113.%d", 9+i*13), status: 401} })
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b logged) int { return a.at.Compare(b.at) })
+	file, err := os.Create(name)
+	must(t, err)
+	w := bufio.NewWriter(file)
+	for _, l := range all {
+		headers := ""
+		if l.key != "" {
+			headers = fmt.Sprintf(`"X-Api-Key":[%q]`, l.key)
+		}
+		fmt.Fprintf(w, `{"level":"info","ts":%.6f,"logger":"http.log.access.log0","msg":"handled request","request":{"remote_ip":%q,"remote_port":"40112","client_ip":%q,"proto":"HTTP/2.0","method":"GET","host":"shop.example.com","uri":%q,"headers":{%s},"tls":{"resumed":false,"version":772,"cipher_suite":4865,"proto":"h2","server_name":"shop.example.com"}},"bytes_read":0,"user_id":"","duration":0.002,"size":2,"status":%d,"resp_headers":{}}`+"\n",
+			float64(l.at.UnixMicro())/1e6+0.002, l.client, l.client, l.path, headers, l.status)
+	}
+	must(t, w.Flush())
+	must(t, file.Close())
+}

@@ -33,12 +33,14 @@ rate_limit {
 	}
 	zone login {
 		match path /login
-		key {client_ip} ipv6_prefix 64
+		key {client_ip}
+		ipv6_prefix 64
 		gcra 10 1m 5
 	}
 	zone search {
 		match path /search
-		key {client_ip} ipv6_prefix 64
+		key {client_ip}
+		ipv6_prefix 64
 		sliding_window 120 1m
 	}
 }
@@ -113,34 +115,43 @@ func writeShopLog(t *testing.T, name string) {
 	random := rand.New(rand.NewPCG(1, 2))
 	begins := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
 	var all []logged
-	// send makes requests in one minute, with pauses as independent clients make them.
-	send := func(minute int, rate float64, r func() logged) {
-		for at := random.ExpFloat64() / rate; at < 1; at += random.ExpFloat64() / rate {
-			l := r()
-			l.at = begins.Add(time.Duration((float64(minute) + at) * float64(time.Minute)))
-			all = append(all, l)
+	address := func(n int) string { return fmt.Sprintf("192.0.%d.%d", 2+n/250, 1+n%250) }
+	peak := func(hour, at, width float64) float64 { return math.Exp(-(hour - at) * (hour - at) / width) }
+	// visits begin in one minute. Each makes some requests, with pauses of so many seconds between them.
+	visits := func(minute int, number float64, most int, pause float64, r func(visitor int) logged) {
+		for at := random.ExpFloat64() / number; at < 1; at += random.ExpFloat64() / number {
+			second := (float64(minute) + at) * 60
+			visitor := int(2400 * math.Pow(random.Float64(), 2)) // some are more active
+			for range 1 + int(float64(most)*math.Pow(random.Float64(), 3)) {
+				l := r(visitor)
+				l.at = begins.Add(time.Duration(second * float64(time.Second)))
+				if second < 86400 {
+					all = append(all, l)
+				}
+				second += random.ExpFloat64() * pause
+			}
 		}
 	}
-	address := func(n int) string { return fmt.Sprintf("192.0.%d.%d", 2+n/250, 1+n%250) }
-	few := func(n int) int { return int(float64(n) * math.Pow(random.Float64(), 3)) } // some are more active
-	peak := func(hour, at, width float64) float64 { return math.Exp(-(hour - at) * (hour - at) / width) }
 	for minute := range 24 * 60 {
 		hour := float64(minute) / 60
 		day := 0.06 + peak(hour, 11, 9) + 0.8*peak(hour, 16.5, 7)
-		send(minute, 45*day, func() logged { return logged{path: "/api/products", client: address(few(900)), key: fmt.Sprintf("customer-%d", few(600)), status: 200} })
-		send(minute, 12*day, func() logged { return logged{path: "/api/cart", client: address(few(900)), key: fmt.Sprintf("customer-%d", few(600)), status: 201} })
-		send(minute, 22*day, func() logged { return logged{path: "/search", client: address(few(900)), status: 200} })
-		send(minute, 5*day, func() logged { return logged{path: "/login", client: address(few(900)), status: []int{302, 302, 302, 401}[random.IntN(4)]} })
-		send(minute, 6*day, func() logged { return logged{path: "/", client: address(few(900)), status: 200} })
-		if math.Abs(hour-11.5) < 0.5 && minute%2 == 0 {
-			for i := range 180 { // 60 in a second
+		visits(minute, 9*day, 40, 0.12, func(v int) logged {
+			return logged{path: []string{"/api/products", "/api/products", "/api/cart"}[random.IntN(3)], client: address(v), key: fmt.Sprintf("customer-%d", v), status: 200}
+		})
+		visits(minute, 5*day, 60, 3, func(v int) logged { return logged{path: "/search", client: address(v), status: 200} })
+		visits(minute, 7*day, 6, 8, func(v int) logged {
+			return logged{path: "/login", client: address(v), status: []int{302, 302, 302, 401}[random.IntN(4)]}
+		})
+		visits(minute, 8*day, 3, 10, func(v int) logged { return logged{path: "/", client: address(v), status: 200} })
+		if math.Abs(hour-11.5) < 0.4 && minute%3 == 0 { // an import: 60 requests in a second
+			for i := range 180 {
 				all = append(all, logged{begins.Add(time.Duration(minute)*time.Minute + time.Duration(i)*time.Second/60), "/api/import", "198.51.100.40", "customer-77", 200})
 			}
 		}
-		for i := range 14 {
-			rate := 90*peak(hour, 20.5, 0.3)/float64(i+1) + 60*peak(hour, 3.2, 0.03)/float64(i+1)
+		for i := range 14 { // passwords are tried from several addresses, of which some are faster
+			rate := (55*peak(hour, 20.5, 0.3) + 40*peak(hour, 3.2, 0.03)) / float64(i+1)
 			if rate > 0.05 {
-				send(minute, rate, func() logged { return logged{path: "/login", client: fmt.Sprintf("203.0.113.%d", 9+i*13), status: 401} })
+				visits(minute, rate, 1, 0, func(int) logged { return logged{path: "/login", client: fmt.Sprintf("203.0.113.%d", 9+i*13), status: 401} })
 			}
 		}
 	}

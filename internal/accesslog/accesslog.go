@@ -80,7 +80,7 @@ type Request struct {
 	ResponseHeader http.Header
 }
 
-// TLS is what an access log has of a TLS connection.
+// TLS is the part of a TLS connection that an access log has.
 type TLS struct {
 	Version     uint16
 	CipherSuite uint16

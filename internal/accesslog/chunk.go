@@ -46,11 +46,13 @@ func (c *Chunk) Each(yield func(Line)) {
 	}
 }
 
-// Release gives back the memory of the chunk. The texts of its lines lose their meaning, and so does each
-// [Request] that was parsed from them.
+// Release gives back the memory of the chunk. The texts of its lines lose their meaning, and also each [Request]
+// that was parsed from them.
 func (c *Chunk) Release() {
 	if c.buffer != nil {
-		*c.buffer = c.data // which may have grown
+		if cap(c.data) > cap(*c.buffer) { // it has grown
+			*c.buffer = c.data
+		}
 		buffers.Put(c.buffer)
 	}
 	*c = Chunk{}

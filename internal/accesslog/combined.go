@@ -149,7 +149,7 @@ func readRequestLine(line string, r *Request) bool {
 
 // isAddress reports whether a text is an IP address.
 func isAddress(text []byte) bool {
-	if len(text) == 0 || bytes.IndexAny(text, ".:") < 0 {
+	if len(text) == 0 || !bytes.ContainsAny(text, ".:") {
 		return false
 	}
 	_, err := netip.ParseAddr(textOf(text))

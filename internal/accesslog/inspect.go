@@ -24,7 +24,7 @@ var durationUnits = map[string]time.Duration{
 	"ns": time.Nanosecond, "nano": time.Nanosecond, "nanos": time.Nanosecond,
 }
 
-// inspection is what the beginnings of all files tell.
+// inspection collects facts from the beginnings of all files.
 type inspection struct {
 	log         *Log
 	hasStdin    bool

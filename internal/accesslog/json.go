@@ -10,7 +10,7 @@ import (
 	"github.com/valyala/fastjson"
 )
 
-// entry is what decides whether a JSON line is an access log line, and when its request ran.
+// entry collects the fields of a JSON line that decide whether it is an access log line, and when its request ran.
 type entry struct {
 	logger     string // empty if the line has none
 	hasRequest bool
@@ -30,8 +30,8 @@ func (e *entry) isAccess() bool {
 	return isAccess && (name == "" || name[0] == '.')
 }
 
-// parseJSON reads a JSON object. Before is what the console encoder writes before it: time, level, logger and message,
-// with a tab after each.
+// parseJSON reads a JSON object. Before has the fields that the console encoder writes before it: time, level, logger and
+// message, with a tab after each.
 func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	v, err := p.json.ParseBytes(text)
 	if err != nil {

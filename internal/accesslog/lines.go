@@ -43,7 +43,7 @@ type lineReader struct {
 
 	number   int64  // of the next line
 	rest     []byte // the beginning of the next line
-	skipping bool   // what comes next is the rest of a line that is too long
+	skipping bool   // the next bytes belong to a line that is too long
 	err      error  // of the reader
 }
 
@@ -87,7 +87,7 @@ func (l *lineReader) read(data []byte) []byte {
 	return data[:len(data)+n]
 }
 
-// cut makes a block of the whole lines in data. What remains is the beginning of the next block.
+// cut makes a block of the whole lines in data. The rest is the beginning of the next block.
 func (l *lineReader) cut(b *block, data []byte) {
 	end := bytes.LastIndexByte(data, '\n') + 1
 	switch {

@@ -38,7 +38,7 @@ type Log struct {
 	stdin    io.Reader
 	format   string
 	unit     time.Duration // of durations that are whole numbers; 0 if the log has none
-	parser   Parser // for the times of lines
+	parser   Parser        // for the times of lines
 	request  Request
 	size     int // of a chunk
 	sources  sourceHeap
@@ -118,7 +118,7 @@ func (l *Log) Next() (*Chunk, error) {
 		heap.Fix(&l.sources, 0)
 		isDone := s.offset == len(s.block.data)
 		switch {
-		case isDone && c == nil && len(lines) == s.offset: // the block is the chunk
+		case isDone && c == nil: // no copy is needed
 			c = &Chunk{buffer: s.block.buffer, data: lines}
 			c.addRun(s.name, first, s.block.broken)
 			s.block = block{}
@@ -190,7 +190,7 @@ func (l *Log) takeLines(s *source) (lines []byte, first int64) {
 	for s.offset < len(s.block.data) {
 		line, _, _ := bytes.Cut(s.block.data[s.offset:], []byte("\n"))
 		if t, ok := l.parser.timeOf(line, &l.request); ok {
-			s.time = max(s.time, t)
+			s.time = t
 		}
 		if other.isBefore(s) {
 			break

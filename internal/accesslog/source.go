@@ -31,8 +31,7 @@ type source struct {
 	block  block // the current block; its lines before offset were taken
 	offset int
 	number int64 // of the line at offset
-	// time orders the line at offset: the latest time of this line and of all lines before it in the file. So lines
-	// of one file keep their order.
+	// time is the time of the line at offset. If the line has none, it is the time of the line before it.
 	time int64
 }
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// layouts are the layouts of times that are texts. Fractions of a second needn't be in a layout. Those
-// of Caddy's encoders and of the combined format come first.
+// layouts are the layouts of times that are texts. A layout needn't have a fraction of a second. The layouts of
+// Caddy's encoders and of the combined format come first.
 var layouts = []string{
 	time.RFC3339,
 	"2006-01-02T15:04:05Z0700", // iso8601

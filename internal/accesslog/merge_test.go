@@ -1,0 +1,152 @@
+package accesslog
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Lines come in the order of their times, whatever the sizes of files and chunks, their compression and their
+// formats. Lines of one file keep their order, also lines without a time, and lines that are late.
+func TestMerge(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 100 {
+		type entry struct {
+			time, file, number int
+			text               string
+		}
+		var want []entry
+		var names []string
+		files := 1 + r.IntN(6)
+		for file := range files {
+			var text strings.Builder
+			at := r.IntN(1000)
+			latest, step := -1, 1+r.IntN(20)
+			count := 1 + r.IntN(100)
+			for number := 1; number <= count; number++ {
+				content := ""
+				switch r.IntN(10) {
+				case 0:
+					content = "broken " + strings.Repeat("x", r.IntN(100))
+				case 1:
+					late := max(0, at-r.IntN(20))
+					content = lineAt(late, "late")
+					latest = max(latest, late)
+				case 2, 3, 4:
+					at += r.IntN(step)
+					content = string(line(`ts:"` + time.Date(2023, 1, 1, 0, 0, at, 0, time.UTC).Format(time.RFC3339) + `"`))
+					latest = max(latest, at)
+				default:
+					at += r.IntN(step)
+					content = lineAt(at, strings.Repeat("y", r.IntN(200)))
+					latest = max(latest, at)
+				}
+				want = append(want, entry{latest, file, number, content})
+				text.WriteString(content + pick(r, "\n", "\r\n"))
+			}
+			first := slices.IndexFunc(want, func(e entry) bool { return e.file == file && !strings.HasPrefix(e.text, "broken") })
+			for i := range want { // lines before the first time
+				if first < 0 && want[i].file == file {
+					want[i].time = -1
+				} else if first >= 0 && want[i].file == file && i < first {
+					want[i].time = want[first].time
+				}
+			}
+			if first < 0 { // such a file is in no known format
+				want = slices.DeleteFunc(want, func(e entry) bool { return e.file == file })
+				names = append(names, writeFile(t, fmt.Sprint(file), ""))
+				continue
+			}
+			content := text.String()
+			if r.IntN(3) == 0 {
+				content = strings.TrimRight(content, "\r\n")
+			}
+			switch r.IntN(3) {
+			case 0:
+				content = gzipped(t, content, 1+r.IntN(5000))
+			case 1:
+				content = zstandard(t, content, 1+r.IntN(5000))
+			}
+			names = append(names, writeFile(t, fmt.Sprint(file), content))
+		}
+		if len(want) == 0 {
+			continue
+		}
+		slices.SortFunc(want, func(a, b entry) int {
+			return slices.Compare([]int{a.time, a.file, a.number}, []int{b.time, b.file, b.number})
+		})
+		l := openLog(t, Options{Names: names}, 1+r.IntN(5000))
+		got := readAll(t, l)
+		for i, w := range want {
+			if text := fmt.Sprintf("%d:%d %s", w.file, w.number, w.text); i >= len(got) || got[i] != text {
+				t.Fatalf("seed %d: the lines of %d files are in another order at %d:\n got %q\nwant %q", seed, files, i, got[min(i, len(got)-1)], text)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("seed %d: %d lines, want %d", seed, len(got), len(want))
+		}
+		if read, total := l.Progress(); read != total || total == 0 {
+			t.Fatalf("at the end %d bytes of %d are read", read, total)
+		}
+		if l.open != 0 {
+			t.Fatalf("at the end %d files are open", l.open)
+		}
+	}
+}
+
+// Rotated files are opened one after the other.
+func TestMergeOpensFewFiles(t *testing.T) {
+	var names []string
+	for i := range 3 * maxOpen {
+		names = append(names, writeFile(t, "access.log", lineAt(10*i, "")+"\n"+lineAt(10*i+9, "")+"\n"))
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	l := openLog(t, Options{Names: names}, chunkSize)
+	lines, last := 0, ""
+	for {
+		c, err := l.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Each(func(line Line) {
+			lines++
+			if at := string(line.Text[15:35]); at < last {
+				t.Errorf("%s comes after %s", at, last)
+			} else {
+				last = at
+			}
+		})
+		if l.open > 2 {
+			t.Fatalf("%d files are open", l.open)
+		}
+	}
+	if lines != 2*len(names) {
+		t.Errorf("%d lines, want %d", lines, 2*len(names))
+	}
+}
+
+func TestMergeBoundsOpenFiles(t *testing.T) {
+	var names []string
+	for range maxOpen + 1 {
+		names = append(names, writeFile(t, "access.log", lineAt(0, "")+"\n"+lineAt(9, "")+"\n"))
+	}
+	l := openLog(t, Options{Names: names}, chunkSize)
+	for {
+		c, err := l.Next()
+		if err != nil {
+			if !strings.Contains(err.Error(), "more than 128 of the log files overlap in time") {
+				t.Errorf("the error is %v", err)
+			}
+			return
+		}
+		c.Release()
+	}
+}

@@ -44,7 +44,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"internal/terminal", nil, "any but ours"},
 		{"internal/command", []string{
 			"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/keyhash", "internal/simulate",
-			"internal/statuspage", "internal/terminal", "store",
+			"internal/simulate/htmlreport", "internal/statuspage", "internal/terminal", "store",
 		}, "any but ours"},
 		{"docs/pictures", []string{"algorithms"}, ""},
 	}

@@ -37,15 +37,23 @@ func newCall(cmd *cobra.Command, args []string) (*call, error) {
 		return nil, err
 	}
 	c := &call{cmd: cmd, args: args, instances: instances, json: boolFlag(cmd, "json"), out: cmd.OutOrStdout()}
-	c.style.Colored = c.onTerminal() && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	c.style.Colored = c.onTerminal() && isColored()
 	return c, nil
 }
 
 // onTerminal reports whether people see the output at once.
-func (c *call) onTerminal() bool {
-	file, ok := c.out.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+func (c *call) onTerminal() bool { return terminalOf(c.out) != nil }
+
+// terminalOf returns the terminal to which an output goes, or nil.
+func terminalOf(output any) *os.File {
+	if file, ok := output.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return file
+	}
+	return nil
 }
+
+// isColored reports whether the user of the terminal wants colors.
+func isColored() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
 func boolFlag(cmd *cobra.Command, name string) bool {
 	value, _ := cmd.Flags().GetBool(name)

@@ -4,16 +4,12 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
@@ -26,9 +22,10 @@ func Register(load func(config []byte) (simulate.Configuration, error)) {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "rate-limit",
 		Usage: "<command>",
-		Short: "Shows, explains and changes the rate limits of running Caddys",
+		Short: "Shows, explains and changes the rate limits of running Caddys, and simulates limits",
 		Long: `
 Shows, explains and changes the rate limits of running Caddys, through their admin API.
+The command 'simulate' needs no running Caddy: it reads access logs.
 
 Without --address, the commands use the admin endpoint of the configuration file
 in --config, or else the default one, as other commands of Caddy do. Repeat
@@ -39,8 +36,8 @@ Write a key exactly as its zone does, and an empty key as ''. The shell must pas
 the key unchanged, so quote spaces and other special characters. Write -- before
 a key that begins with a dash. With --encoded, the key is percent-encoded.
 
-Exit codes: 0 for success, 1 for an error, 2 for wrong usage, and 3 if the
-request of 'explain' would be denied.`,
+Exit codes: 0 for success, 1 for an error, 2 for wrong usage, 3 if the request
+of 'explain' would be denied, and 130 if 'simulate' was interrupted.`,
 		CobraFunc: func(cmd *cobra.Command) { configure(cmd, load) },
 	})
 }
@@ -48,17 +45,19 @@ request of 'explain' would be denied.`,
 // The exit codes besides 0 and 1 (caddy.ExitCodeFailedStartup), which have the same meaning in all
 // commands of Caddy.
 const (
-	exitUsage  = 2
-	exitDenied = 3
+	exitUsage       = 2
+	exitDenied      = 3
+	exitInterrupted = 130 // as a shell reports SIGINT
 )
 
 // configure adds flags and subcommands to the command.
-func configure(cmd *cobra.Command, _ func(config []byte) (simulate.Configuration, error)) {
+func configure(cmd *cobra.Command, load loadConfiguration) {
 	cmd.Long = strings.TrimSpace(cmd.Long)
 	cmd.Example = `  $ caddy rate-limit status
   $ caddy rate-limit explain https://example.com/login --client-ip 203.0.113.9
   $ caddy rate-limit top api --watch
-  $ caddy rate-limit override api customer-7 'token_bucket 100 1m' --for 24h`
+  $ caddy rate-limit override api customer-7 'token_bucket 100 1m' --for 24h
+  $ caddy rate-limit simulate --config Caddyfile access.log`
 	cmd.DisableFlagsInUseLine = true
 	cmd.SuggestionsMinimumDistance = 2
 	flags := cmd.PersistentFlags()
@@ -93,6 +92,7 @@ func configure(cmd *cobra.Command, _ func(config []byte) (simulate.Configuration
 		unbanCommand(),
 		resetCommand(),
 		uiCommand(),
+		simulateCommand(load),
 	)
 	for _, sub := range cmd.Commands() {
 		for _, name := range []string{"for", "limit", "request", "header", "client-ip", "user", "denial", "listen"} {
@@ -108,8 +108,11 @@ func usageErrorf(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// errDenied ends a command with exitDenied. The command has printed everything.
-var errDenied = errors.New("denied")
+// These errors end a command with exitDenied or exitInterrupted. The command has printed everything.
+var (
+	errDenied      = errors.New("denied")
+	errInterrupted = errors.New("interrupted")
+)
 
 // fail prints an error, and returns an error for Caddy, which then prints nothing and ends the
 // process with the right code.
@@ -120,6 +123,8 @@ func fail(cmd *cobra.Command, err error) error {
 		return nil
 	case errors.Is(err, errDenied):
 		return exitWith(cmd, exitDenied)
+	case errors.Is(err, errInterrupted):
+		return exitWith(cmd, exitInterrupted)
 	case errors.As(err, &usage):
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Error: %s\nRun '%s --help' for usage.\n", printable(err.Error()), cmd.CommandPath())
 		return exitWith(cmd, exitUsage)
@@ -135,9 +140,22 @@ func exitWith(cmd *cobra.Command, code int) error {
 	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, nil })(cmd, nil)
 }
 
-// subcommand returns a command that runs with the arguments in use, such as "ban <zone> <key>".
-// Arguments in brackets can be left out. An argument with ... can be repeated.
+// subcommand returns a command that asks running Caddys.
 func subcommand(use, short, long, examples string, run func(*call) error) *cobra.Command {
+	cmd := newSubcommand(use, short, long, examples, func(cmd *cobra.Command, args []string) error {
+		c, err := newCall(cmd, args)
+		if err != nil {
+			return err
+		}
+		return run(c)
+	})
+	cmd.Flags().Bool("json", false, "Print JSON, as the admin API has it, for scripts")
+	return cmd
+}
+
+// newSubcommand returns a command that runs with the arguments in use, such as "ban <zone> <key>".
+// Arguments in brackets can be left out. An argument with ... can be repeated.
+func newSubcommand(use, short, long, examples string, run func(*cobra.Command, []string) error) *cobra.Command {
 	arguments := strings.Fields(use)[1:]
 	least, most := 0, len(arguments)
 	for _, a := range arguments {
@@ -148,7 +166,7 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 			most = maxArguments
 		}
 	}
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:     use,
 		Short:   short,
 		Long:    strings.TrimSpace(long),
@@ -166,20 +184,14 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := newCall(cmd, args)
-			if err == nil {
-				err = run(c)
-			}
-			return fail(cmd, err)
+			return fail(cmd, run(cmd, args))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().Bool("json", false, "Print JSON, as the admin API has it, for scripts")
-	return cmd
 }
 
-// maxArguments bounds how many limits an override can have on the command line.
-const maxArguments = 100
+// maxArguments bounds how many limits or log files a command line can have.
+const maxArguments = 10_000
 
 func usageOf(cmd *cobra.Command, use string) string {
 	return cmd.Parent().CommandPath() + " " + use
@@ -225,26 +237,6 @@ func addressOfConfig(file, adapter string) (string, error) {
 		return "", fmt.Errorf("the admin endpoint in %s: %w", file, err)
 	}
 	return address, nil
-}
-
-// hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has
-// another error. The function adapts the file itself, because caddycmd.LoadConfig differs between versions.
-func hasNoAdmin(file, adapter string) bool {
-	config, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	base := strings.ToLower(filepath.Base(file))
-	if adapter == "" && (strings.HasPrefix(base, "caddyfile") || strings.HasSuffix(base, ".caddyfile")) {
-		adapter = "caddyfile"
-	}
-	if a := caddyconfig.GetAdapter(adapter); a != nil {
-		if config, _, err = a.Adapt(config, map[string]any{"filename": file}); err != nil {
-			return false
-		}
-	}
-	var parsed struct{ Admin caddy.AdminConfig }
-	return json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled
 }
 
 // betterAddress returns an address of an admin endpoint to write instead of this one, or "" if this

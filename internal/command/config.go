@@ -1,0 +1,70 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+)
+
+// adapt returns the JSON of a configuration file. Without an adapter, the name of the file decides as in caddy
+// run. The function adapts the file itself, because caddycmd.LoadConfig differs between versions, and logs
+// what it does.
+func adapt(file, adapter string) ([]byte, error) {
+	config, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	base := strings.ToLower(filepath.Base(file))
+	isCaddyfile := strings.HasPrefix(base, "caddyfile") || strings.HasSuffix(base, ".caddyfile")
+	if adapter == "" && isCaddyfile && filepath.Ext(base) != ".json" {
+		adapter = "caddyfile"
+	}
+	if adapter == "" {
+		if !json.Valid(config) {
+			return nil, fmt.Errorf("%s is not JSON: name its adapter, for example --adapter caddyfile", file)
+		}
+		return config, nil
+	}
+	a := caddyconfig.GetAdapter(adapter)
+	if a == nil {
+		return nil, unknownAdapter(adapter)
+	}
+	config, _, err = a.Adapt(config, map[string]any{"filename": file})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return config, nil
+}
+
+// adapterNames returns the config adapters of this program.
+func adapterNames() (names []string) {
+	for _, m := range caddy.GetModules("caddy.adapters") {
+		names = append(names, m.ID.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+func unknownAdapter(name string) error {
+	names := adapterNames()
+	if n := closest.Index(name, names, 2); n >= 0 && len(name) <= 20 {
+		return usageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
+	}
+	return usageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))
+}
+
+// hasNoAdmin reports whether the configuration in a file says admin off. A file that can't be read has
+// another error.
+func hasNoAdmin(file, adapter string) bool {
+	config, err := adapt(file, adapter)
+	var parsed struct{ Admin caddy.AdminConfig }
+	return err == nil && json.Unmarshal(config, &parsed) == nil && parsed.Admin.Disabled
+}

@@ -1,0 +1,358 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
+)
+
+// loadConfiguration makes the configuration of a simulation from JSON of Caddy.
+type loadConfiguration = func(config []byte) (simulate.Configuration, error)
+
+// reportFormats are the formats of reports, with the functions that write them.
+var reportFormats = []struct {
+	name, about string
+	write       func(io.Writer, *simulate.Report) error
+}{
+	{"text", "for people, on a terminal", writeText},
+	{"json", "for scripts", simulate.WriteJSON},
+	{"csv", "for spreadsheets", simulate.WriteCSV},
+	{"html", "a page with plots", htmlreport.Write},
+}
+
+// writeText writes a report that fits the terminal, if it is written to one.
+func writeText(w io.Writer, r *simulate.Report) error {
+	var o simulate.TextOptions
+	if file := terminalOf(w); file != nil {
+		o.Color = isColored()
+		o.Width, _, _ = term.GetSize(int(file.Fd())) // 0 if it is unknown
+	}
+	return simulate.WriteText(w, r, o)
+}
+
+func simulateCommand(load loadConfiguration) *cobra.Command {
+	cmd := newSubcommand("simulate <log...>", "Replays access logs through limits, and proposes limits", `
+Replays access logs through the limits of a configuration, in the time of the log.
+It shows who would have been denied, and when. With --propose it also proposes
+limits that would deny almost nobody. It asks no running Caddy, opens no port, and
+needs no Redis.
+
+A log is a file in Caddy's JSON or in the combined format, plain or compressed with
+gzip or zstd. Name several files in any order. The name - stands for the standard
+input.
+
+Without --config, the command uses the Caddyfile in the current directory, as
+'caddy run' does. With --zone it needs no configuration at all.
+
+Ctrl-C ends the command with the report about the requests so far, and exit code 130.
+A second Ctrl-C ends it without a report.`, `
+  $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
+  $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
+  $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
+  $ caddy rate-limit simulate --zone 'key {client_ip}' access.log
+  $ caddy rate-limit simulate --format html --output report.html access.log
+  $ zstdcat access.log.zst | caddy rate-limit simulate -`,
+		func(cmd *cobra.Command, args []string) error {
+			s := simulation{cmd: cmd, load: load, names: args}
+			return s.run()
+		})
+	flags := cmd.Flags()
+	flags.StringP("config", "c", "", "The configuration whose limits to simulate, if not ./Caddyfile")
+	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare, if their names don't tell")
+	flags.String("compare", "", "A second configuration, to show for whom it makes a difference")
+	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip}', in place of --config")
+	flags.String("propose", "", "Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests: requests:0.1%")
+	flags.String("format", "text", "The format of the report: text, json, csv or html")
+	flags.Bool("json", false, "The same as --format json")
+	flags.StringP("output", "o", "", "The file for the report, if not the standard output")
+	flags.String("log-format", "", "The format of the logs, if it can't be detected: json or combined")
+	flags.String("duration-format", "", "The duration_format of the logs, if it can't be detected: s, ms, ns or string")
+	cmd.ValidArgsFunction = completeFiles
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"config": completeFiles, "compare": completeFiles, "output": completeFiles,
+		"adapter": completeWords(adapterNames), "zone": completeWords(func() []string { return []string{"key {client_ip}"} }),
+		"propose": completeWords(func() []string { return []string{"0.1%", "1%", "requests:0.1%"} }),
+		"format": completeWords(func() (words []string) {
+			for _, f := range reportFormats {
+				words = append(words, f.name+"\t"+f.about)
+			}
+			return words
+		}),
+		"log-format":      completeWords(func() []string { return []string{"json", "combined"} }),
+		"duration-format": completeWords(func() []string { return []string{"s", "ms", "ns", "string"} }),
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error only without the flag
+	}
+	return cmd
+}
+
+func completeFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+func completeWords(words func() []string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return words(), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// simulation is one run of the command simulate.
+type simulation struct {
+	cmd   *cobra.Command
+	load  loadConfiguration
+	names []string // of the logs
+}
+
+func (s *simulation) run() error {
+	write, err := s.format()
+	if err != nil {
+		return err
+	}
+	target, err := s.target()
+	if err != nil {
+		return err
+	}
+	if err := s.checkFlags(); err != nil {
+		return err
+	}
+	configurations, err := s.configurations()
+	if err != nil {
+		return err
+	}
+	log, err := accesslog.Open(accesslog.Options{
+		Names: s.names, Stdin: s.cmd.InOrStdin(),
+		Format: stringFlag(s.cmd, "log-format"), Duration: stringFlag(s.cmd, "duration-format"),
+	})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	output, err := createReport(s.cmd.OutOrStdout(), stringFlag(s.cmd, "output"))
+	if err != nil {
+		return err
+	}
+	defer output.discard()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	bar := newProgressBar(s.cmd.ErrOrStderr())
+	ended := context.AfterFunc(ctx, func() {
+		stop() // so that another signal ends the process
+		bar.clear()
+		_, _ = fmt.Fprintln(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. Another Ctrl-C ends the command without it.")
+	})
+	defer ended()
+	report, err := simulate.Replay(ctx, simulate.ReplayOptions{
+		Log: log, Files: s.names, Configurations: configurations, Propose: target, Progress: bar.show,
+	})
+	bar.close()
+	if err != nil {
+		return err
+	}
+	if report.Log.Requests == 0 {
+		return noRequests(&report.Log, report.Interrupted)
+	}
+	if err := write(output.Writer, report); err != nil {
+		return err
+	}
+	if err := output.finish(); err != nil {
+		return err
+	}
+	if report.Interrupted {
+		return errInterrupted
+	}
+	return nil
+}
+
+// format returns the function that writes the report.
+func (s *simulation) format() (func(io.Writer, *simulate.Report) error, error) {
+	name := stringFlag(s.cmd, "format")
+	if boolFlag(s.cmd, "json") {
+		if s.cmd.Flags().Changed("format") && name != "json" {
+			return nil, usageErrorf("--json and --format %s exclude each other", name)
+		}
+		name = "json"
+	}
+	for _, f := range reportFormats {
+		if f.name == name {
+			return f.write, nil
+		}
+	}
+	return nil, usageErrorf("there is no format %q: write text, json, csv or html", name)
+}
+
+// target returns the target of the proposals, or nil if none are asked for.
+func (s *simulation) target() (*simulate.Target, error) {
+	text := stringFlag(s.cmd, "propose")
+	if text == "" && !s.cmd.Flags().Changed("propose") {
+		if stringFlag(s.cmd, "zone") == "" {
+			return nil, nil
+		}
+		return &simulate.DefaultTarget, nil
+	}
+	target, err := simulate.ParseTarget(text)
+	if err != nil {
+		return nil, usageErrorf("--propose: %w", err)
+	}
+	return &target, nil
+}
+
+// checkFlags checks that the flags go together.
+func (s *simulation) checkFlags() error {
+	flags := s.cmd.Flags()
+	if flags.Changed("address") {
+		return usageErrorf("simulate asks no running Caddy: leave out --address")
+	}
+	if flags.Changed("zone") {
+		for _, other := range []string{"config", "adapter", "compare"} {
+			if flags.Changed(other) {
+				return usageErrorf("--zone and --%s exclude each other: the zone takes the place of a configuration", other)
+			}
+		}
+	}
+	if stringFlag(s.cmd, "config") == "-" || stringFlag(s.cmd, "compare") == "-" {
+		return usageErrorf("a configuration can't be read from the standard input: name its file")
+	}
+	if n := slices.Index(s.names, "-"); n >= 0 && slices.Contains(s.names[n+1:], "-") {
+		return usageErrorf("- is named twice, but there is only one standard input")
+	}
+	return nil
+}
+
+// configurations returns the configurations to simulate: one, or two to compare.
+func (s *simulation) configurations() (configurations []simulate.NamedConfiguration, err error) {
+	if zone := stringFlag(s.cmd, "zone"); s.cmd.Flags().Changed("zone") {
+		config, err := simulate.ZoneConfig(zone)
+		if err != nil {
+			return nil, usageErrorf("--zone: %w", err)
+		}
+		c, err := s.load(config)
+		if err != nil {
+			return nil, usageErrorf("--zone: %w", err)
+		}
+		return []simulate.NamedConfiguration{{Name: zone, Configuration: c}}, nil
+	}
+	files := []string{stringFlag(s.cmd, "config")}
+	if files[0] == "" {
+		files[0] = "Caddyfile"
+		if _, err := os.Stat(files[0]); errors.Is(err, os.ErrNotExist) {
+			return nil, errors.New("there is no Caddyfile in this directory: name a configuration with --config, " +
+				"or propose limits without one, such as --zone 'key {client_ip}'")
+		}
+	}
+	if s.cmd.Flags().Changed("compare") {
+		files = append(files, stringFlag(s.cmd, "compare"))
+	}
+	for _, file := range files {
+		c, err := s.loadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		configurations = append(configurations, simulate.NamedConfiguration{Name: file, Configuration: c})
+	}
+	return configurations, nil
+}
+
+// loadFile loads a configuration file.
+func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
+	config, err := adapt(file, stringFlag(s.cmd, "adapter"))
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.load(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, nil
+}
+
+// noRequests returns the error about a log without a request.
+func noRequests(log *simulate.LogReport, interrupted bool) error {
+	if interrupted {
+		return errors.New("interrupted before the first request of the log")
+	}
+	files := strings.Join(log.Files, ", ")
+	var found []string
+	if log.OtherLines > 0 {
+		found = append(found, count(log.OtherLines)+" lines are other messages: name the log that the directive log writes")
+	}
+	if log.BrokenLines > 0 {
+		first := log.Broken[0]
+		found = append(found, fmt.Sprintf("%s lines can't be read, the first one is line %d of %s: %s",
+			count(log.BrokenLines), first.Line, first.File, first.Error))
+	}
+	if len(found) == 0 {
+		found = []string{"the log is empty: write log into the site, and wait for requests"}
+	}
+	return fmt.Errorf("there is no request in %s: %s", files, strings.Join(found, "; "))
+}
+
+// reportFile is where a report is written to. A file appears under its name when the report is complete.
+type reportFile struct {
+	io.Writer
+	file *os.File // nil for the standard output
+	name string   // that the file gets at the end; empty if it has it
+}
+
+// createReport creates a file for a report.
+func createReport(standard io.Writer, name string) (*reportFile, error) {
+	if name == "" {
+		return &reportFile{Writer: standard}, nil
+	}
+	if link, err := filepath.EvalSymlinks(name); err == nil {
+		name = link
+	}
+	mode := os.FileMode(0o666) // before umask
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return nil, fmt.Errorf("--output %s is a directory: name a file", name)
+	case err == nil && !info.Mode().IsRegular(): // such as /dev/stdout
+		file, err := os.OpenFile(name, os.O_WRONLY, 0)
+		return &reportFile{Writer: file, file: file}, err
+	case err == nil:
+		mode = info.Mode().Perm()
+	}
+	file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", name, os.Getpid()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return nil, fmt.Errorf("--output: %w", err)
+	}
+	return &reportFile{Writer: file, file: file, name: name}, nil
+}
+
+// finish gives the file its name.
+func (f *reportFile) finish() error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	if err == nil && f.name != "" {
+		err = os.Rename(f.file.Name(), f.name)
+	}
+	f.file = nil
+	return err
+}
+
+// discard removes the file if it isn't finished.
+func (f *reportFile) discard() {
+	if f.file != nil {
+		_ = f.file.Close()
+		if f.name != "" {
+			_ = os.Remove(f.file.Name())
+		}
+	}
+}

@@ -1,0 +1,294 @@
+package ratelimit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// simulatedSite has zones of several kinds for the requests of logtest.
+const simulatedSite = `example.com {
+	rate_limit {
+		zone clients {
+			key {client_ip}
+			ipv6_prefix 64
+			token_bucket 20 1s 100
+		}
+		zone login {
+			match path /login*
+			key {client_ip}
+			ipv6_prefix 64
+			sliding_window 5 1m
+		}
+		zone customers {
+			match path /api/*
+			key {header.X-Api-Key}
+			gcra 100 1m
+		}
+	}
+	reverse_proxy localhost:9000
+}`
+
+// generatedLog writes a log, and returns the name of its file.
+func generatedLog(t testing.TB, o logtest.Options) string {
+	t.Helper()
+	var log bytes.Buffer
+	if err := logtest.Write(&log, o); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "access.log")
+	writeFile(t, file, log.String(), 0o600)
+	return file
+}
+
+// replayLog replays a log through the configurations of Caddyfiles.
+func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *simulate.Report {
+	t.Helper()
+	log, err := accesslog.Open(accesslog.Options{Names: []string{file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := simulate.ReplayOptions{Log: log, Files: []string{"access.log"}, Workers: workers, Propose: &simulate.DefaultTarget}
+	for _, caddyfile := range caddyfiles {
+		o.Configurations = append(o.Configurations, simulate.NamedConfiguration{Name: "Caddyfile", Configuration: loadSimulation(t, caddyfile)})
+	}
+	report, err := simulate.Replay(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// The report of one worker is byte for byte that of eight.
+func TestSimulateWorkers(t *testing.T) {
+	t.Parallel()
+	file := generatedLog(t, logtest.Options{Requests: 20_000, Clients: 2000, PerSecond: 200})
+	other := strings.Replace(simulatedSite, "token_bucket 20 1s 100", "fixed_window 10 1m\n\t\t\tconcurrency 2\n\t\t\tdelay 100ms", 1)
+	var first []byte
+	for _, workers := range []int{1, 2, 8} {
+		report := replayLog(t, file, workers, simulatedSite, other)
+		var text bytes.Buffer
+		if err := simulate.WriteJSON(&text, report); err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = text.Bytes()
+			if c := report.Configurations; c[0].Denied == 0 || c[1].Denied == 0 || c[1].Delayed == 0 || report.Comparison.NewlyDenied == 0 {
+				t.Fatalf("the log shows too little: %s", first)
+			}
+		} else if !bytes.Equal(text.Bytes(), first) {
+			t.Errorf("%d workers report\n%s\none reports\n%s", workers, text.Bytes(), first)
+		}
+	}
+}
+
+// simulateIn returns the command simulate in a directory.
+func simulateIn(dir string, args ...string) *exec.Cmd {
+	c := &caddyProcess{file: filepath.Join(dir, "Caddyfile"), env: []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}}
+	return c.command(append([]string{"rate-limit", "simulate"}, args...)...)
+}
+
+// runCommand runs a command to its end.
+func runCommand(t testing.TB, process *exec.Cmd) commandResult {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	process.Stdout, process.Stderr = &stdout, &stderr
+	if err := process.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return commandResult{fmt.Sprintf("%q", process.Args[1:]), stdout.String(), stderr.String(), process.ProcessState.ExitCode()}
+}
+
+// simulationDirectory returns a directory with a Caddyfile and a log of 200 requests.
+func simulationDirectory(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Dir(generatedLog(t, logtest.Options{Requests: 200, Clients: 10}))
+	writeFile(t, filepath.Join(dir, "Caddyfile"), simulatedSite, 0o600)
+	return dir
+}
+
+// Each error has its exit code, says what to do, and leaves --output as it was.
+func TestSimulateErrors(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	file := func(name, text string) string {
+		writeFile(t, filepath.Join(dir, name), text, 0o600)
+		return name
+	}
+	file("nothing.caddyfile", ":80 {\n\trespond hello\n}")
+	file("wrong.caddyfile", ":80 {\n\trate_limit {\n\t\tzone api {\n\t\t\tkey {client_ip}\n\t\t\ttoken_bukket 1 1s\n\t\t}\n\t}\n}")
+	file("text", "something else")
+	file("empty.log", "")
+	file("messages.log", `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}`+"\n")
+	file("broken.log", `{"level":"info","ts":1767225600,"logger":"http.log.access","msg":"handled request","request":{"remote_ip"`+"\n")
+	report := filepath.Join(dir, "report")
+	writeFile(t, report, "as before", 0o640)
+	for _, test := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"", 2, "<log...> is missing: write caddy rate-limit simulate <log...>"},
+		{"access.log --format xml", 2, `there is no format "xml": write text, json, csv or html`},
+		{"access.log --json --format csv", 2, "--json and --format csv exclude each other"},
+		{"access.log --address localhost:2019", 2, "leave out --address"},
+		{"access.log --propose 5", 2, "write 5%"},
+		{"access.log --propose=", 2, "write for example 0.1%"},
+		{"access.log --zone key --config Caddyfile", 2, "--zone and --config exclude each other"},
+		{"access.log --zone key --compare Caddyfile", 2, "--zone and --compare exclude each other"},
+		{"access.log --zone kee", 2, "--zone"},
+		{"access.log --config -", 2, "name its file"},
+		{"access.log --adapter cadyfile", 2, "did you mean caddyfile?"},
+		{"access.log --adapter xml", 2, "write one of caddyfile"},
+		{"- -", 2, "named twice"},
+		{"access.log --config none", 1, "none: no such file"},
+		{"access.log --config text", 1, "text is not JSON: name its adapter, for example --adapter caddyfile"},
+		{"access.log --config nothing.caddyfile", 1, "nothing.caddyfile: the configuration limits no requests: write rate_limit with a zone"},
+		{"access.log --config wrong.caddyfile", 1, "wrong.caddyfile:5"},
+		{"access.log --compare nothing.caddyfile", 1, "nothing.caddyfile: the configuration limits no requests"},
+		{"access.log --compare=", 1, "no such file"},
+		{"none.log", 1, "none.log"},
+		{"access.log --log-format clf", 1, "json or combined"},
+		{"access.log --duration-format h", 1, "write s, ms, ns or string"},
+		{"text", 1, "text is in no known format"},
+		{"empty.log", 1, "empty.log is empty: name a log with requests"},
+		{"messages.log", 1, "there is no request in messages.log: 1 lines are other messages"},
+		{"broken.log", 1, "broken.log is in no known format: line 1: "},
+		{"access.log --output " + filepath.Join(dir, "none", "report"), 1, "--output"},
+		{"access.log --output " + dir, 1, "is a directory: name a file"},
+	} {
+		process := simulateIn(dir, append([]string{"--output", report}, strings.Fields(test.args)...)...)
+		if r := runCommand(t, process).fails(t, test.code, test.text); r.out != "" {
+			t.Errorf("%s: it prints %q", r.line, r.out)
+		}
+	}
+	runCommand(t, simulateIn(t.TempDir(), filepath.Join(dir, "access.log"))).fails(t, 1, "no Caddyfile in this directory: name a configuration with --config")
+	text, err := os.ReadFile(report)
+	if err != nil || string(text) != "as before" {
+		t.Errorf("--output has %.100q, %v", text, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
+		t.Errorf("these files are left: %q", left)
+	}
+}
+
+// The report replaces the file of --output when it is complete. In a pipe there is no progress bar.
+func TestSimulateOutput(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	report := filepath.Join(dir, "report.json")
+	writeFile(t, report, strings.Repeat("x", 1<<20), 0o640)
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(report, link); err != nil {
+		t.Fatal(err)
+	}
+	printed := runCommand(t, simulateIn(dir, "--json", "access.log")).succeeds(t, `"requests": 200`)
+	runCommand(t, simulateIn(dir, "--format", "json", "access.log", "--output", link)).succeeds(t)
+	written, err := os.ReadFile(report)
+	if err != nil || string(written) != printed.out {
+		t.Errorf("the file has\n%s\n%v, but printed is\n%s", written, err, printed.out)
+	}
+	if info, err := os.Stat(report); err != nil || info.Mode() != 0o640 {
+		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
+	}
+	if printed.err != "" {
+		t.Errorf("in a pipe it prints %q", printed.err)
+	}
+	runCommand(t, simulateIn(dir, "--json", "access.log", "--output", "/dev/stdout")).succeeds(t, `"requests": 200`)
+}
+
+// Configurations are read as caddy run reads them: by their name or adapter, with imports and the
+// environment.
+func TestSimulateConfigurations(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	writeFile(t, filepath.Join(dir, "limits"), "key {client_ip}\nipv6_prefix 64\nfixed_window {$EVENTS} 1h\n", 0o600)
+	site := "example.com {\n\trate_limit {\n\t\tzone api {\n\t\t\timport limits\n\t\t}\n\t}\n}"
+	writeFile(t, filepath.Join(dir, "Caddyfile"), site, 0o600)
+	writeFile(t, filepath.Join(dir, "site"), site, 0o600)
+	adapted := simulateIn(dir)
+	adapted.Args = []string{adapted.Args[0], "adapt"}
+	adapted.Env = append(adapted.Env, "EVENTS=3")
+	writeFile(t, filepath.Join(dir, "caddy.json"), runCommand(t, adapted).out, 0o600)
+	for _, args := range [][]string{
+		{},
+		{"--config", "Caddyfile"},
+		{"--config", "site", "--adapter", "caddyfile"},
+		{"--config", "caddy.json"},
+		{"--config", "site", "--compare", "Caddyfile", "--adapter", "caddyfile"},
+	} {
+		process := simulateIn(dir, append(args, "--json", "access.log")...)
+		process.Env = append(process.Env, "EVENTS=3")
+		r := decodes[simulate.Report](t, runCommand(t, process))
+		if got := r.Configurations[0].Zones[0].Limits; !slices.Equal(got, []string{"fixed_window 3 1h"}) || r.Configurations[0].Denied == 0 {
+			t.Errorf("%q: the limits are %q", args, got)
+		}
+	}
+}
+
+// The report counts lines that are no requests, and shows the first ones that can't be read.
+func TestSimulateBrokenLines(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(log), "\n")[:200]
+	for i := 9; i < 80; i += 10 {
+		lines[i] = lines[i][:50] + "\n" // 10, 20 … 80
+	}
+	lines[100] = `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}` + "\n"
+	writeFile(t, filepath.Join(dir, "access.log"), strings.Join(lines, ""), 0o600)
+	r := decodes[simulate.Report](t, runCommand(t, simulateIn(dir, "--json", "access.log"))).Log
+	if r.Lines != 200 || r.Requests != 191 || r.BrokenLines != 8 || r.OtherLines != 1 || len(r.Broken) != 5 {
+		t.Errorf("the log is counted as %+v", r)
+	}
+	for i, b := range r.Broken {
+		if b.File != "access.log" || b.Line != int64(10*i+10) || b.Error == "" {
+			t.Errorf("a broken line: %+v", b)
+		}
+	}
+}
+
+// Shells complete the names of files, and the values of flags.
+func TestSimulateCompletion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, test := range []struct{ args, want string }{
+		{"", ":0"},
+		{"access.log ", ":0"},
+		{"--config ", ":0"},
+		{"--compare ", ":0"},
+		{"--output ", ":0"},
+		{"--format ", "text\tfor people, on a terminal json\tfor scripts csv\tfor spreadsheets html\ta page with plots :4"},
+		{"--log-format ", "json combined :4"},
+		{"--adapter ", "caddyfile :4"},
+	} {
+		process := simulateIn(dir)
+		process.Args = append([]string{process.Args[0], "__complete", "rate-limit", "simulate"}, strings.Split(test.args, " ")...)
+		r := runCommand(t, process)
+		if got := strings.Join(strings.Split(strings.TrimSpace(r.out), "\n"), " "); got != test.want {
+			t.Errorf("%q: %q, want %q", test.args, got, test.want)
+		}
+	}
+}
+
+func BenchmarkSimulate(b *testing.B) {
+	const lines = 300_000
+	file := generatedLog(b, logtest.Options{Requests: lines, Clients: 100_000, PerSecond: 2000})
+	for b.Loop() {
+		replayLog(b, file, 0, simulatedSite)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/lines, "ns/line")
+}

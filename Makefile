@@ -1,4 +1,4 @@
-.PHONY: help run test lowest lint prose format xcaddy footprint bench growth soak fuzz
+.PHONY: help run test lowest lint prose format xcaddy footprint bench simulate growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,6 +29,9 @@ footprint: ## print what the module adds to Caddy: modules and megabytes
 
 bench: ## measure Caddy with and without the handler, and write docs/performance.md (ARGS="-only redis": one part, -quick)
 	cd bench && go run . $(ARGS)
+
+simulate: ## measure caddy rate-limit simulate over a generated log, which takes 12 GB (ARGS="-lines 1000000": a shorter one)
+	cd bench && go run ./simulate $(ARGS)
 
 growth: ## show the cost of decisions and keys as budgets grow, in both stores, the longest script calls, and what a check costs Redis
 	go test -run '^$$' -bench Growth -benchtime 100ms ./store ./redisstore

@@ -31,7 +31,9 @@ func TestCommandReference(t *testing.T) {
 	for _, sub := range cmd.Commands() {
 		commands = append(commands, sub.Use)
 		for _, flag := range flagsIn(sub.LocalNonPersistentFlags().FlagUsages()) {
-			flags[flag] = append(flags[flag], sub.Name())
+			if !slices.Contains(flags[flag], "all") { // simulate describes some of these differently
+				flags[flag] = append(flags[flag], sub.Name())
+			}
 		}
 		if sub.Short == "" || sub.Long == "" || !strings.Contains(sub.Example, "$ caddy rate-limit "+sub.Name()) {
 			t.Errorf("%s: its help lacks a sentence or an example", sub.Name())

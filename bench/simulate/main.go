@@ -45,7 +45,7 @@ func options() logtest.Options {
 
 // The configurations of the runs.
 const (
-	configuration = `:80 {
+	configuration = `example.com {
 	rate_limit {
 		zone clients {
 			key {client_ip}
@@ -67,7 +67,7 @@ const (
 	reverse_proxy localhost:9000
 }
 `
-	otherConfiguration = `:80 {
+	otherConfiguration = `example.com {
 	rate_limit {
 		zone clients {
 			key {client_ip}
@@ -97,7 +97,7 @@ func run() error {
 			return fmt.Errorf("%w: %s", err, output)
 		}
 	}
-	for name, text := range map[string]string{"Caddyfile": configuration, "Other": otherConfiguration} {
+	for name, text := range map[string]string{"Caddyfile": configuration, "Caddyfile.other": otherConfiguration} {
 		if err := os.WriteFile(path(name), []byte(text), 0o600); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func run() error {
 		{"gzip", 2, []string{"access.log.gz"}},
 		{"zstd", 2, []string{"access.log.zst"}},
 		{"--propose 0.1%", 2, []string{"--propose", "0.1%", "access.log"}},
-		{"--compare", 2, []string{"--compare", "Other", "--adapter", "caddyfile", "access.log"}},
+		{"--compare", 2, []string{"--compare", "Caddyfile.other", "access.log"}},
 		{"--zone 'key {client_ip}'", 2, []string{"--zone", "key {client_ip}", "access.log"}},
 	} {
 		cmd := exec.Command(program, append([]string{"rate-limit", "simulate", "--output", "report.txt"}, r.args...)...)

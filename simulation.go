@@ -19,7 +19,7 @@ import (
 // connection. It implements [simulate.Configuration].
 type simulation struct {
 	servers  []*simulatedServer
-	onlyHost string // that all routes name; empty if they name several
+	onlyHost string // of requests without a host; empty if the routes name no host, or several
 	zones    *simulatedZones
 	statuses map[int]bool // of denials by the zones, besides 429
 	maxKeys  int64

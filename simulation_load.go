@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -51,7 +52,13 @@ func newSimulation(config []byte) (simulate.Configuration, error) {
 	if len(l.zones.all) == 0 {
 		return nil, errors.New("the configuration limits no requests: write rate_limit with a zone in a site")
 	}
-	s.zones, s.onlyHost = l.zones, s.findOnlyHost()
+	s.zones = l.zones
+	if hosts := s.namedHosts(); len(hosts) == 1 && !strings.Contains(hosts[0], "*") {
+		s.onlyHost = hosts[0]
+		l.notes.withoutHost = "requests in the log have no host: they are assumed to be of " + s.onlyHost
+	} else if len(hosts) > 0 {
+		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON"
+	}
 	for _, h := range l.handlers {
 		for _, z := range h.zones {
 			s.statuses[z.status] = true

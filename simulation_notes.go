@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -8,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -22,16 +22,17 @@ import (
 type simulationNotes struct {
 	handlers map[string]*atomic.Bool // handlers that don't run, by name: whether a request met them
 	names    map[string]bool         // of the placeholders in use
-	fields   []*loggedField          // the header fields in use
+	fields   []*loggedField          // the header fields of requests in use
+	answers  []*loggedField          // the header fields of responses in use
 	static   []string                // notes that don't depend on requests
 
-	sawClient, lacksClient atomic.Bool
-	lacksHost              atomic.Bool
-	hostAssumed            atomic.Pointer[string]
-	guess                  atomic.Pointer[string] // the first request whose server was guessed
-	errors                 atomic.Int64
-	mu                     sync.Mutex
-	firstError             string
+	usesClient  bool // the configuration uses the client address
+	lacksClient atomic.Bool
+	withoutHost string // the note for a log without hosts; empty if the routes name none
+	lacksHost   atomic.Bool
+	guess       atomic.Pointer[string] // the first request whose server was guessed
+	errors      atomic.Int64
+	firstError  atomic.Pointer[string]
 }
 
 // loggedField is a header field that the configuration uses.
@@ -71,6 +72,7 @@ func (n *simulationNotes) readTexts(value any) {
 	if err != nil {
 		return
 	}
+	n.usesClient = n.usesClient || bytes.Contains(raw, []byte("client_ip"))
 	for _, match := range placeholderInText.FindAllSubmatch(raw, -1) {
 		name := string(match[1])
 		n.names[name] = true
@@ -80,14 +82,21 @@ func (n *simulationNotes) readTexts(value any) {
 		if strings.HasPrefix(name, "http.request.cookie.") {
 			n.addField("Cookie")
 		}
+		if field, ok := strings.CutPrefix(name, "http.response.header."); ok {
+			n.addResponseField(field)
+		}
 	}
 }
 
-func (n *simulationNotes) addField(name string) {
+func (n *simulationNotes) addField(name string)         { n.fields = addLoggedField(n.fields, name) }
+func (n *simulationNotes) addResponseField(name string) { n.answers = addLoggedField(n.answers, name) }
+
+func addLoggedField(fields []*loggedField, name string) []*loggedField {
 	name = http.CanonicalHeaderKey(name)
-	if !slices.ContainsFunc(n.fields, func(f *loggedField) bool { return f.name == name }) {
-		n.fields = append(n.fields, &loggedField{name: name})
+	if slices.ContainsFunc(fields, func(f *loggedField) bool { return f.name == name }) {
+		return fields
 	}
+	return append(fields, &loggedField{name: name})
 }
 
 // readMatchers reads what a matcher set depends on.
@@ -149,24 +158,24 @@ func (n *simulationNotes) seeRequest(logged *accesslog.Request) {
 		setOnce(&n.lacksClient)
 	}
 	for _, f := range n.fields {
-		if f.seen.Load() {
-			continue
-		}
-		switch values := logged.Header[f.name]; {
-		case len(values) == 0:
-		case values[0] == redacted:
-			setOnce(&f.redacted)
-		default:
-			f.seen.Store(true)
-		}
+		f.see(logged.Header)
+	}
+	for _, f := range n.answers {
+		f.see(logged.ResponseHeader)
 	}
 }
 
-// seeMissingHost sees that a request has no host, and is assumed to be of this one.
-func (n *simulationNotes) seeMissingHost(assumed string) {
-	if !n.lacksHost.Load() {
-		n.hostAssumed.Store(&assumed)
-		n.lacksHost.Store(true)
+// see looks for the field in a header, until a header has it.
+func (f *loggedField) see(header http.Header) {
+	if f.seen.Load() {
+		return
+	}
+	switch values := header[f.name]; {
+	case len(values) == 0:
+	case values[0] == redacted:
+		setOnce(&f.redacted)
+	default:
+		f.seen.Store(true)
 	}
 }
 
@@ -186,9 +195,8 @@ func (n *simulationNotes) seeGuess(logged *accesslog.Request, server *simulatedS
 // seeError sees that a request ended with an error.
 func (n *simulationNotes) seeError(err error) {
 	if n.errors.Add(1) == 1 {
-		n.mu.Lock()
-		n.firstError = err.Error()
-		n.mu.Unlock()
+		text := err.Error()
+		n.firstError.Store(&text)
 	}
 }
 
@@ -202,10 +210,8 @@ func (n *simulationNotes) texts() (notes []string) {
 	}
 	notes = append(notes, n.static...)
 	notes = append(notes, n.placeholderNotes()...)
-	if count := n.errors.Load(); count > 0 {
-		n.mu.Lock()
-		notes = append(notes, fmt.Sprintf("%d requests ended with an error in the routes, the first with: %s", count, n.firstError))
-		n.mu.Unlock()
+	if first := n.firstError.Load(); first != nil {
+		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), *first))
 	}
 	return notes
 }
@@ -227,32 +233,41 @@ func describeAssumption(handler string) string {
 
 // logNotes returns the notes about what the log doesn't have.
 func (n *simulationNotes) logNotes() (notes []string) {
-	if n.lacksHost.Load() {
-		if host := *n.hostAssumed.Load(); host != "" {
-			notes = append(notes, "requests in the log have no host: they are assumed to be of "+host)
-		} else {
-			notes = append(notes, "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON")
-		}
+	if n.withoutHost != "" && n.lacksHost.Load() {
+		notes = append(notes, n.withoutHost)
 	}
-	if n.lacksClient.Load() {
+	if n.usesClient && n.lacksClient.Load() {
 		notes = append(notes, "requests in the log have no client_ip, so the address of the connection stands for it: "+
 			"if Caddy is behind a proxy, use Caddy's access log in JSON")
 	}
 	for _, f := range n.fields {
-		switch {
-		case f.seen.Load():
-		case f.redacted.Load():
-			notes = append(notes, fmt.Sprintf("the configuration uses the header field %s, which the log has only as %s: "+
-				"write log_credentials in the global option servers, and keep such a log secret", f.name, redacted))
-		default:
-			notes = append(notes, fmt.Sprintf("the configuration uses the header field %s, which no request in the log has: "+
-				"if clients send it, use Caddy's access log in JSON without filters for this field", f.name))
+		if note := f.note("request", "clients send it"); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	for _, f := range n.answers {
+		if note := f.note("response", "the application sends it"); note != "" {
+			notes = append(notes, note)
 		}
 	}
 	if guess := n.guess.Load(); guess != nil {
 		notes = append(notes, *guess)
 	}
 	return notes
+}
+
+// note returns the note about a field that the log doesn't have, or has without its values. It is empty
+// if the log has the field.
+func (f *loggedField) note(of, sent string) string {
+	switch {
+	case f.seen.Load():
+		return ""
+	case f.redacted.Load():
+		return fmt.Sprintf("the configuration uses the header field %s, which the log has only as %s: "+
+			"write log_credentials in the global option servers, and keep the log secret", f.name, redacted)
+	}
+	return fmt.Sprintf("the configuration uses the header field %s, which no %s in the log has: "+
+		"if %s, use Caddy's access log in JSON without filters for this field", f.name, of, sent)
 }
 
 // placeholderNotes returns the notes about placeholders whose values a log doesn't have.
@@ -263,6 +278,7 @@ func (n *simulationNotes) placeholderNotes() (notes []string) {
 	}{
 		{isDecisionPlaceholder, "is empty, because the decisions of rate_limit handlers are not known while a request is led through the routes"},
 		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
+		{hasAnyPrefix("http.request.uuid", "http.request.local", "http.request.duration"), "is not that of the request, because a log doesn't have it"},
 		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
 		{hasAnyPrefix("http.request.tls.client."), "is not that of the client, because a log has only the common name of certificates"},
 		{

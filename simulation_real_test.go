@@ -100,7 +100,7 @@ func TestSimulationMeetsWhatRequestsMet(t *testing.T) {
 			}
 		}
 		var parser accesslog.Parser
-		for i, line := range c.accessLines(t, requests + len(want))[requests:] {
+		for i, line := range c.accessLines(t, requests+len(want))[requests:] {
 			var logged accesslog.Request
 			if err := parser.Parse([]byte(line), &logged); err != nil {
 				t.Fatal(err, line)

@@ -27,7 +27,6 @@ type simulatedServer struct {
 	hosts               map[string]bool // that its routes name, in lower case
 	anyHost             bool            // a route names no host
 	httpPort, httpsPort uint
-	usesTLS             bool
 }
 
 func newSimulatedServer(app *caddyhttp.App, name string) *simulatedServer {
@@ -40,13 +39,11 @@ func newSimulatedServer(app *caddyhttp.App, name string) *simulatedServer {
 	for _, listen := range configured.Listen {
 		if address, err := caddy.ParseNetworkAddress(listen); err == nil {
 			s.addresses = append(s.addresses, address)
-			s.usesTLS = s.usesTLS || address.StartPort == s.httpsPort
 		}
 	}
 	if len(s.addresses) > 0 {
 		s.address = s.addresses[0].JoinHostPort(0)
 	}
-	s.usesTLS = s.usesTLS || configured.TLSConnPolicies != nil
 	for i := range configured.Routes {
 		s.addHosts(&configured.Routes[i])
 	}
@@ -89,7 +86,7 @@ func (s *simulation) serverOf(logged *accesslog.Request) (*simulatedServer, stri
 	requested := logged.Host
 	if requested == "" {
 		requested = s.onlyHost
-		s.notes.seeMissingHost(requested)
+		setOnce(&s.notes.lacksHost)
 	}
 	host, port, err := net.SplitHostPort(requested)
 	if err != nil {
@@ -114,8 +111,12 @@ func (s *simulation) serverOf(logged *accesslog.Request) (*simulatedServer, stri
 	return best, requested
 }
 
-// accepts reports how well an address of the server matches the Host of a request.
+// accepts reports how well an address of the server matches the Host of a request. A server without an
+// address accepts all requests.
 func (s *simulatedServer) accepts(host, port string, tls bool) (best addressMatch) {
+	if len(s.addresses) == 0 {
+		return anyHost
+	}
 	number := s.httpPort
 	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 		number = uint(n)
@@ -128,10 +129,8 @@ func (s *simulatedServer) accepts(host, port string, tls bool) (best addressMatc
 	return best
 }
 
-// findOnlyHost returns the host that all routes of the configuration name, or "" if they name several. A
-// log without Host is assumed to be of this host.
-func (s *simulation) findOnlyHost() string {
-	var hosts []string
+// namedHosts returns the hosts that the routes of the configuration name.
+func (s *simulation) namedHosts() (hosts []string) {
 	for _, server := range s.servers {
 		for host := range server.hosts {
 			if !slices.Contains(hosts, host) {
@@ -139,8 +138,5 @@ func (s *simulation) findOnlyHost() string {
 			}
 		}
 	}
-	if len(hosts) == 1 && !strings.Contains(hosts[0], "*") {
-		return hosts[0]
-	}
-	return ""
+	return hosts
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -98,8 +97,9 @@ func TestSimulationRoutes(t *testing.T) {
 	s.wantNote(t, "requests meet the handler test_hold, which does not run here: it is assumed to pass them on unchanged")
 }
 
-func BenchmarkVisit(b *testing.B) {
-	s := loadSimulation(b, `{$SITE} {
+// benchmarkedVisit returns a usual configuration, and a usual request.
+func benchmarkedVisit(t testing.TB) (*simulation, *accesslog.Request) {
+	s := loadSimulation(t, `{$SITE} {
 	handle /api/* {
 		rate_limit {
 			zone api {
@@ -117,11 +117,166 @@ func BenchmarkVisit(b *testing.B) {
 	}
 }
 `)
-	r := loggedGet("/api/v1/things?x=1", "User-Agent", "curl", "Accept", "*/*")
+	return s, loggedGet("/api/v1/things?x=1", "User-Agent", "curl", "Accept", "*/*")
+}
+
+func BenchmarkVisit(b *testing.B) {
+	s, r := benchmarkedVisit(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if v := s.visit(b, r); len(v.Handlers) != 1 {
-			b.Fatal(fmt.Sprint(v))
+		s.visit(b, r)
+	}
+}
+
+// The notes say what the log doesn't have of what the configuration uses.
+func TestSimulationNotes(t *testing.T) {
+	const caddyfile = `example.com {
+	basic_auth {
+		bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje
+	}
+	@key header X-Matched 1
+	vars @key zone {env.HOME}
+	handle /file {
+		file_server {
+			pass_thru
 		}
+	}
+	@file not file {path}.html
+	respond @file 404
+	encode gzip
+	route {
+		rate_limit {
+			zone a {
+				match header X-In-Zone *
+				key {header.X-Key} {cookie.session}
+				plan {http.auth.user.plan} {
+					gold {
+						gcra 3 1h
+					}
+				}
+				gcra 1 1h
+				settle {
+					cost {http.response.header.X-Cost}
+				}
+			}
+			zone b {
+				key {http.rate_limit.request.json.user}
+				gcra 1 1h
+				settle {
+					cost {http.rate_limit.response.json.tokens}
+				}
+			}
+		}
+		rate_limit {
+			zone c {
+				key {http.rate_limit.b.remaining}{client_ip}
+				gcra 1 1h
+			}
+		}
+	}
+	handle_errors {
+		rate_limit {
+			zone c {
+				key {http.rate_limit.b.remaining}{client_ip}
+				gcra 1 1h
+			}
+		}
+	}
+}
+`
+	s := loadSimulation(t, caddyfile)
+	r := loggedGet("/file", "Cookie", "REDACTED")
+	r.Host, r.ClientIP = "", ""
+	r.TLS = &accesslog.TLS{}
+	s.visit(t, r)
+	for _, text := range []string{
+		"requests in the log have no host: they are assumed to be of example.com",
+		"requests in the log have no client_ip",
+		"the header field X-Matched, which no request in the log has: if clients send it",
+		"the header field X-In-Zone, which no request",
+		"the header field X-Key, which no request",
+		"the header field X-Cost, which no response in the log has: if the application sends it",
+		"the header field Cookie, which the log has only as REDACTED: write log_credentials",
+		"requests without a user meet an authentication handler",
+		"requests meet a file_server with pass_thru",
+		"the matcher file looks at the files of this machine",
+		"the rate_limit handlers in error routes are left out",
+		"zone b uses values of request bodies",
+		"zone b settles by values of response bodies",
+		"{env.HOME} has the value that it has in this process",
+		"{http.auth.user.plan} is empty",
+		"{http.rate_limit.b.remaining} is empty, because the decisions",
+	} {
+		s.wantNote(t, text)
+	}
+	if n := len(s.Notes()); n != 16 {
+		t.Errorf("%d notes:\n%s", n, strings.Join(s.Notes(), "\n"))
+	}
+	// A log that has all of this leads to fewer notes.
+	r = loggedGet("/file", "Cookie", "session=1", "X-Matched", "1", "X-In-Zone", "1", "X-Key", "k")
+	r.Host, r.ResponseHeader, r.User, r.TLS = "example.com", http.Header{"X-Cost": {"2"}}, "bob", &accesslog.TLS{}
+	s = loadSimulation(t, caddyfile)
+	v := s.visit(t, r)
+	if got, want := s.met(v), "a=k b= c=127.0.0.1"; got != want {
+		t.Errorf("met %q, want %q", got, want)
+	}
+	if n := len(s.Notes()); n != 8 {
+		t.Errorf("%d notes:\n%s", n, strings.Join(s.Notes(), "\n"))
+	}
+}
+
+// A request whose routes fail has met what came before the failure, and leaves nothing for the next request.
+func TestSimulationOfFailingRoutes(t *testing.T) {
+	s := loadSimulation(t, `&(again) {
+	invoke again
+}
+{$SITE} {
+	route {
+		rate_limit {
+			zone a {
+				gcra 1 1h
+			}
+		}
+		handle /again {
+			invoke again
+		}
+		@fails expression int({query.n}) > 1
+		respond @fails 404
+		rate_limit {
+			zone b {
+				gcra 1 1h
+			}
+		}
+	}
+}
+`)
+	for _, test := range []struct{ uri, want string }{
+		{"/?n=1", "a= b="}, {"/?n=2", "a="}, {"/?n=x", "a="}, {"/again", "a="}, {"/?n=1", "a= b="},
+	} {
+		if got := s.met(s.visit(t, loggedGet(test.uri))); got != test.want {
+			t.Errorf("%s met %q, want %q", test.uri, got, test.want)
+		}
+	}
+	s.wantNote(t, "requests that ended with an error in the routes: 2")
+	for _, uri := range []string{"", "x", "%zz", "/%zz"} {
+		if v, err := s.Visit(loggedGet(uri)); err == nil {
+			t.Errorf("%q: %+v", uri, v)
+		}
+	}
+	connect := loggedGet("example.com:443")
+	connect.Method = http.MethodConnect
+	if got := s.met(s.visit(t, connect)); got != "a=" && got != "a= b=" {
+		t.Errorf("CONNECT met %q", got)
+	}
+}
+
+// A Visit needs few allocations, most of them in Caddy's routes.
+func TestVisitAllocates(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	s, r := benchmarkedVisit(t)
+	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 26 {
+		t.Errorf("%v allocations", n)
 	}
 }

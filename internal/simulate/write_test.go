@@ -178,26 +178,46 @@ func computedReport(t *testing.T) *simulate.Report {
 	return r
 }
 
-// Nothing that a terminal could execute, hide or turn around is written.
-func TestReportsAreSafeOnTerminals(t *testing.T) {
-	r := samples.Odd()
-	c := &r.Configurations[0]
-	compared := samples.Compared()
-	hostile := "\x1b[31m\u202e\u200b\xff\u0085\r"
-	r.Comparison = compared.Comparison
-	r.Configurations = append(r.Configurations, compared.Configurations[1])
-	r.Comparison.ClientsNewlyDenied[0].Client, r.Comparison.ClientsNewlyDenied[0].Zones = hostile, []string{hostile}
-	for _, name := range []*string{&r.Configurations[0].Name, &r.Configurations[1].Name, &c.Zones[0].Zone, &c.Zones[0].Key[0], &c.Zones[0].Limits[0], &c.Zones[0].Proposals[0].Line, &c.Zones[0].Proposals[0].Current, &c.Zones[0].Proposals[0].Set, &c.Notes[0], &c.ByPath[0].Name, &c.ByStatus[0].Name, &r.Log.Broken[0].File, &r.Log.Broken[0].Error} {
-		*name += hostile
-	}
-	for format, text := range map[string][]byte{"text": textOf(t, r, simulate.TextOptions{Width: 70}), "json": jsonOf(t, r), "csv": csvOf(t, r)} {
-		if i := bytes.IndexFunc(text, func(r rune) bool { return r == '\uFFFD' && format != "json" || r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
-			t.Errorf("%s has %q", format, text[max(i-20, 0):min(i+20, len(text))])
+// appendToTexts appends a text to all texts of a value, which must be addressable.
+func appendToTexts(v reflect.Value, text string) {
+	switch {
+	case v.Type() == reflect.TypeFor[time.Time]():
+	case v.Kind() == reflect.String:
+		v.SetString(v.String() + text)
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		appendToTexts(v.Elem(), text)
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			appendToTexts(v.Field(i), text)
+		}
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			appendToTexts(v.Index(i), text)
 		}
 	}
-	colored := textOf(t, r, simulate.TextOptions{Width: 70, Color: true})
-	if plain := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAll(colored, nil); !bytes.Equal(plain, textOf(t, r, simulate.TextOptions{Width: 70})) {
-		t.Error("colors change the text")
+}
+
+// Nothing that a terminal could execute, hide or turn around is written, wherever it is in a report.
+func TestReportsAreSafeOnTerminals(t *testing.T) {
+	odd := samples.Odd()
+	odd.Configurations = append(odd.Configurations, samples.Compared().Configurations[1])
+	odd.Comparison = samples.Compared().Comparison
+	for _, r := range []*simulate.Report{odd, samples.FromNothing(), samples.Empty()} {
+		appendToTexts(reflect.ValueOf(r), "\x1b[31m\u202e\u200b\xff\u0085\r\t")
+		plain := textOf(t, r, simulate.TextOptions{Width: 70})
+		for format, text := range map[string][]byte{"text": plain, "json": jsonOf(t, r), "csv": csvOf(t, r)} {
+			for line := range bytes.Lines(text) {
+				if bytes.ContainsFunc(bytes.TrimSuffix(line, []byte("\n")), func(r rune) bool {
+					return r == unicode.ReplacementChar && format != "json" || !unicode.IsPrint(r)
+				}) {
+					t.Errorf("%s has the line %q", format, line)
+				}
+			}
+		}
+		colored := textOf(t, r, simulate.TextOptions{Width: 70, Color: true})
+		if !bytes.Equal(regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAll(colored, nil), plain) {
+			t.Error("colors change the text")
+		}
 	}
 }
 

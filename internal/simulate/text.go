@@ -29,7 +29,8 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 		t.block(t.style.Paint(t.wrap("Interrupted: this is the answer for the part of the log that was read.", ""), terminal.Yellow))
 	}
 	if l := &r.Log; l.From != nil && l.To != nil {
-		t.block(t.wrap(fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To)), ""))
+		head := fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
+		t.block(t.wrap(head, ""))
 	}
 	if r.Comparison != nil && len(r.Configurations) == 2 {
 		t.comparison(r.Comparison)
@@ -141,8 +142,8 @@ func (t *textReport) zoneTable(zones []ZoneReport) {
 	for i := range zones {
 		z := &zones[i]
 		table.Add(
-			terminal.Plain(zoneName(z)), terminal.Plain(number(z.Requests)), redIf(z.Denied), terminal.Plain(percent(z.Denied, z.Requests)),
-			terminal.Plain(number(z.Delayed)), terminal.Plain(number(z.Keys)), terminal.Plain(number(z.KeysDenied)), terminal.Plain(percent(z.KeysDenied, z.Keys)),
+			terminal.Plain(zoneName(z)), numberCell(z.Requests), redIf(z.Denied), percentCell(z.Denied, z.Requests),
+			numberCell(z.Delayed), numberCell(z.Keys), numberCell(z.KeysDenied), percentCell(z.KeysDenied, z.Keys),
 		)
 	}
 	t.block(t.table(table))
@@ -158,7 +159,7 @@ func (t *textReport) groups(title string, groups []Group) {
 	for _, g := range groups {
 		if shown < maxGroups && g.Denied > 0 {
 			shown++
-			table.Add(redIf(g.Denied), terminal.Plain(number(g.Requests)), terminal.Plain(percent(g.Denied, g.Requests)), terminal.Plain(terminal.Printable(g.Name)))
+			table.Add(redIf(g.Denied), numberCell(g.Requests), percentCell(g.Denied, g.Requests), terminal.Plain(terminal.Printable(g.Name)))
 		}
 	}
 	t.block(t.table(table))
@@ -207,15 +208,19 @@ func (t *textReport) timeline(c *ConfigurationReport) {
 
 // comparison adds the differences between two configurations.
 func (t *textReport) comparison(c *Comparison) {
-	names := [2]string{"A (" + terminal.Printable(t.report.Configurations[0].Name) + ")", "B (" + terminal.Printable(t.report.Configurations[1].Name) + ")"}
+	var names [2]string
+	for i := range names {
+		names[i] = t.letter(i) + " (" + terminal.Printable(t.report.Configurations[i].Name) + ")"
+	}
 	if c.NewlyDenied == 0 && c.NoMoreDenied == 0 {
-		t.block(t.bold(t.wrap("Configurations "+names[0]+" and "+names[1]+" deny the same requests.", "")), "Both would have denied "+counted(c.DeniedByBoth, "request")+".")
+		title := t.wrap("Configurations "+names[0]+" and "+names[1]+" deny the same requests.", "")
+		t.block(t.bold(title), "Both would have denied "+counted(c.DeniedByBoth, "request")+".")
 		return
 	}
 	table := terminal.NewTable("COMPARED", ">REQUESTS", ">CLIENTS")
-	table.Add(terminal.Plain("newly denied: only by "+names[1]), redIf(c.NewlyDenied), terminal.Plain(number(c.ClientCountNewlyDenied)))
-	table.Add(terminal.Plain("no longer denied: only by "+names[0]), terminal.Plain(number(c.NoMoreDenied)), terminal.Plain(number(c.ClientCountNoMoreDenied)))
-	table.Add(terminal.Plain("denied by both"), terminal.Plain(number(c.DeniedByBoth)), terminal.Plain(""))
+	table.Add(terminal.Plain("newly denied: only by "+names[1]), redIf(c.NewlyDenied), numberCell(c.ClientCountNewlyDenied))
+	table.Add(terminal.Plain("no longer denied: only by "+names[0]), numberCell(c.NoMoreDenied), numberCell(c.ClientCountNoMoreDenied))
+	table.Add(terminal.Plain("denied by both"), numberCell(c.DeniedByBoth), terminal.Plain(""))
 	t.block(t.table(table))
 	t.clients("CLIENTS NEWLY DENIED", c.ClientsNewlyDenied, c.ClientCountNewlyDenied)
 	t.clients("CLIENTS NO LONGER DENIED", c.ClientsNoMoreDenied, c.ClientCountNoMoreDenied)
@@ -228,7 +233,7 @@ func (t *textReport) clients(title string, clients []ClientChange, all int64) {
 		for _, zone := range c.Zones {
 			zones = append(zones, terminal.Printable(zone))
 		}
-		table.Add(terminal.Plain(number(c.Requests)), terminal.Plain(keyText(c.Client)), terminal.Plain(strings.Join(zones, ", ")))
+		table.Add(numberCell(c.Requests), terminal.Plain(keyText(c.Client)), terminal.Plain(strings.Join(zones, ", ")))
 	}
 	t.block(t.table(table) + more(all-int64(len(clients)), "client"))
 }

@@ -75,10 +75,8 @@ func window(seconds float64) string { return spanText(int64(math.Round(seconds *
 func short(seconds float64) string {
 	d := time.Duration(seconds * 1e9)
 	unit := time.Microsecond
-	for _, u := range []time.Duration{10 * time.Microsecond, 100 * time.Microsecond, time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
-		if d >= 1000*unit {
-			unit = u
-		}
+	for d >= 1000*unit && unit < time.Second {
+		unit *= 10
 	}
 	return spanText(d.Round(unit).Microseconds())
 }
@@ -124,6 +122,10 @@ func titleIf(shown bool, title string) string {
 	}
 	return ""
 }
+
+func numberCell(n int64) terminal.Cell { return terminal.Plain(number(n)) }
+
+func percentCell(part, whole int64) terminal.Cell { return terminal.Plain(percent(part, whole)) }
 
 // redIf writes a number of denials.
 func redIf(n int64) terminal.Cell {

@@ -81,14 +81,16 @@ func (t *textReport) zoneFacts(z *ZoneReport) string {
 		add("", fmt.Sprintf("%s of them pass, because the zone is in shadow mode for their keys.", number(z.DeniedByShadow)))
 	}
 	if r := z.LongestRun; r != nil && r.Requests > 1 {
-		add("longest run", fmt.Sprintf("%s in a row, from %s to %s, of key %s", counted(r.Requests, "denial"), t.instant(r.From), t.instant(r.To), keyText(r.Key)))
+		add("longest run", fmt.Sprintf("%s in a row, from %s to %s, of key %s",
+			counted(r.Requests, "denial"), t.instant(r.From), t.instant(r.To), keyText(r.Key)))
 	}
 	if q := z.Delay; q != nil {
 		add("delays", fmt.Sprintf("%s: half of them up to %s, 95%% up to %s, 99%% up to %s, the longest %s",
 			counted(z.Delayed, "request"), short(q.P50), short(q.P95), short(q.P99), short(q.Max)))
 	}
 	if z.RequestsWithoutRoom > 0 {
-		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in all numbers of keys.", counted(z.RequestsWithoutRoom, "request")))
+		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in all numbers of keys.",
+			counted(z.RequestsWithoutRoom, "request")))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -112,7 +114,7 @@ func (t *textReport) topKeys(z *ZoneReport) {
 	table := terminal.NewTable(append(titles, "KEY", "FIRST DENIED", "LAST DENIED")...)
 	shown := z.TopKeys[:min(len(z.TopKeys), maxTextKeys)]
 	for _, k := range shown {
-		row := []terminal.Cell{redIf(k.Denied), terminal.Plain(number(k.Requests)), terminal.Plain(percent(k.Denied, k.Requests))}
+		row := []terminal.Cell{redIf(k.Denied), numberCell(k.Requests), percentCell(k.Denied, k.Requests)}
 		for i := range z.Demand {
 			peak := ""
 			if i < len(k.Peaks) {
@@ -120,7 +122,10 @@ func (t *textReport) topKeys(z *ZoneReport) {
 			}
 			row = append(row, terminal.Plain(peak))
 		}
-		table.Add(append(row, terminal.Plain(cut(keyText(k.Key), maxTableKey)), terminal.Plain(t.instant(k.First)), terminal.Plain(t.instant(k.Last)))...)
+		for _, text := range []string{cut(keyText(k.Key), maxTableKey), t.instant(k.First), t.instant(k.Last)} {
+			row = append(row, terminal.Plain(text))
+		}
+		table.Add(row...)
 	}
 	if len(shown) > 0 {
 		t.block(t.table(table) + more(z.KeysDenied-int64(len(shown)), "key"))
@@ -167,8 +172,8 @@ func (t *textReport) proposals(z *ZoneReport) {
 			continue
 		}
 		table.Add(
-			terminal.Colored(terminal.Printable(p.Line), terminal.Green), terminal.Plain(number(p.DeniedRequests)), terminal.Plain(percent(p.DeniedRequests, z.Requests)),
-			terminal.Plain(number(p.DeniedKeys)), terminal.Plain(percent(p.DeniedKeys, z.Keys)),
+			terminal.Colored(terminal.Printable(p.Line), terminal.Green), numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, z.Requests),
+			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, z.Keys),
 		)
 	}
 	t.block(append([]string{strings.TrimSuffix(t.table(table), "\n")}, reasons...)...)

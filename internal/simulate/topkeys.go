@@ -42,11 +42,9 @@ func (t *topKeys) count(k topKey, key string, shownKey func(string) string) {
 	case i >= 0:
 		t.keys[i].denied = k.denied
 	case full:
-		i = t.last
 		k.shown = shownKey(key)
-		t.keys[i] = k
+		t.keys[t.last] = k
 	default:
-		i = len(t.keys)
 		k.shown = shownKey(key)
 		t.keys = append(t.keys, k)
 	}

@@ -112,7 +112,8 @@ func fraction(part, whole int64) string {
 func (c *csvReport) configuration(r *ConfigurationReport) {
 	c.name = r.Name
 	c.row(csvRow{
-		section: "total", requests: integer(r.Requests), denied: integer(r.Denied), share: fraction(r.Denied, r.Requests), delayed: integer(r.Delayed),
+		section: "total", requests: integer(r.Requests), denied: integer(r.Denied), share: fraction(r.Denied, r.Requests),
+		delayed: integer(r.Delayed),
 	})
 	c.groups("status", r.ByStatus)
 	c.groups("path", r.ByPath)
@@ -134,7 +135,9 @@ func (c *csvReport) configuration(r *ConfigurationReport) {
 
 func (c *csvReport) groups(section string, groups []Group) {
 	for _, g := range groups {
-		c.row(csvRow{section: section, name: g.Name, requests: integer(g.Requests), denied: integer(g.Denied), share: fraction(g.Denied, g.Requests)})
+		c.row(csvRow{
+			section: section, name: g.Name, requests: integer(g.Requests), denied: integer(g.Denied), share: fraction(g.Denied, g.Requests),
+		})
 	}
 }
 

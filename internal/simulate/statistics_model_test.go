@@ -1,0 +1,303 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// modelReport computes a report slowly, from all requests at once.
+func modelReport(c *reportConfiguration, all []*Decided) ConfigurationReport {
+	r := ConfigurationReport{Notes: append([]string{}, c.notes...), Timeline: []Bucket{}, ByPath: []Group{}, ByStatus: []Group{}, Zones: []ZoneReport{}}
+	var instants []algorithms.Micros
+	for i, d := range all {
+		if instants = append(instants, d.Came); i > 0 {
+			instants[i] = max(d.Came, instants[i-1])
+		}
+	}
+	statuses, paths := make(map[int]Group), make(map[string]Group)
+	add := func(g Group, denied bool) Group {
+		g.Requests++
+		if denied {
+			g.Denied++
+		}
+		return g
+	}
+	for _, d := range all {
+		statuses[d.Status] = add(statuses[d.Status], d.Denied)
+		segment := "/"
+		if d.Path != "" {
+			segment = d.Path[:1] + strings.Split(d.Path[1:], "/")[0]
+		}
+		paths[segment] = add(paths[segment], d.Denied)
+		r.Requests++
+		if d.Denied {
+			r.Denied++
+		}
+		if d.Delay > 0 {
+			r.Delayed++
+		}
+		if d.Denied || slices.ContainsFunc(d.Zones, func(z DecidedZone) bool { return !z.BanOnly }) {
+			r.Limited++
+		}
+	}
+	for status := 1; status < 1000; status++ {
+		if g := statuses[status]; g.Requests > 0 {
+			r.ByStatus = append(r.ByStatus, Group{fmt.Sprint(status), g.Requests, g.Denied})
+		}
+	}
+	if g := statuses[0]; g.Requests > 0 {
+		r.ByStatus = append(r.ByStatus, Group{"none", g.Requests, g.Denied})
+	}
+	for name, g := range paths {
+		g.Name = name
+		r.ByPath = append(r.ByPath, g)
+	}
+	slices.SortFunc(r.ByPath, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
+	})
+	if len(r.ByPath) > 20 {
+		rest := Group{Name: "other"}
+		for _, g := range r.ByPath[20:] {
+			rest.Requests += g.Requests
+			rest.Denied += g.Denied
+		}
+		r.ByPath = append(r.ByPath[:20:20], rest)
+	}
+
+	begins, length, buckets := modelBuckets(instants)
+	r.BucketSeconds = float64(length) / 1e6
+	if len(all) > 0 {
+		r.Begins = timeOf(begins)
+	}
+	timeline := func(counts func(*Decided) []bool) []Bucket {
+		series := make([]Bucket, buckets)
+		for i, d := range all {
+			for _, denied := range counts(d) {
+				b := &series[(instants[i]-begins)/length]
+				b.Requests++
+				if denied {
+					b.Denied++
+				}
+			}
+		}
+		return series
+	}
+	r.Timeline = timeline(func(d *Decided) []bool { return []bool{d.Denied} })
+	for zone := range c.zones {
+		z := modelZone(c, zone, all, instants)
+		z.Timeline = timeline(func(d *Decided) (outcomes []bool) {
+			for _, z := range modelDecisions(d, zone) {
+				outcomes = append(outcomes, z.Denied)
+			}
+			return outcomes
+		})
+		r.Zones = append(r.Zones, z)
+	}
+	return r
+}
+
+func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micros, n int) {
+	if len(instants) == 0 {
+		return 0, 10_000, 0
+	}
+	for _, text := range strings.Fields("10ms 50ms 100ms 500ms 1s 5s 10s 30s 1m 5m 10m 30m 1h 3h 6h 12h 24h 168h 336h 672h 1344h 2688h 5376h 10752h 21504h 43008h") {
+		d, _ := time.ParseDuration(text)
+		length = d.Microseconds()
+		for begins = 0; begins+length <= instants[0]; {
+			begins += length * max((instants[0]-begins)/length, 1)
+		}
+		if n = int((instants[len(instants)-1]-begins)/length) + 1; n <= 200 {
+			break
+		}
+	}
+	return begins, length, n
+}
+
+// modelDecisions returns the decisions that count in a zone.
+func modelDecisions(d *Decided, zone int) (decisions []DecidedZone) {
+	for _, z := range d.Zones {
+		if z.Zone == zone && z.Reached && (!z.BanOnly || z.Denied) {
+			decisions = append(decisions, z)
+		}
+	}
+	return decisions
+}
+
+func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros) ZoneReport {
+	z := ZoneReport{
+		Zone: c.zones[zone].Name, Key: c.zones[zone].Key, Shadow: c.zones[zone].Shadow,
+		Limits: []string{}, TopKeys: []KeyReport{}, Demand: []Demand{},
+	}
+	var windows []algorithms.Micros
+	for _, set := range c.zones[zone].Sets {
+		for _, l := range set.Limits {
+			z.Limits = append(z.Limits, strings.TrimPrefix(set.Name+": "+l.String(), ": "))
+			if !slices.Contains(windows, l.Window) {
+				windows = append(windows, l.Window)
+			}
+		}
+	}
+	if c.zones[zone].Concurrency > 0 {
+		z.Limits = append(z.Limits, fmt.Sprint("concurrency ", c.zones[zone].Concurrency))
+	} else if len(windows) == 0 {
+		windows = []algorithms.Micros{1e6, 10e6, 60e6, 3600e6, 86400e6}
+	}
+	slices.Sort(windows)
+	type event struct {
+		DecidedZone
+		at algorithms.Micros
+	}
+	byKey, keys, firstDenied := make(map[string][]event), []string{}, make(map[string]int)
+	var delays []int64
+	for i, d := range all {
+		for _, e := range modelDecisions(d, zone) {
+			z.Requests++
+			if e.Denied {
+				if z.Denied++; z.FirstDenied == nil {
+					z.FirstDenied = timeOf(instants[i])
+				}
+				z.LastDenied = timeOf(instants[i])
+				z.DeniedByBan += map[Reason]int64{ByBan: 1}[e.Reason]
+				z.DeniedBySlots += map[Reason]int64{ByConcurrency: 1}[e.Reason]
+				z.DeniedByShadow += map[bool]int64{true: 1}[e.Shadow]
+			}
+			if e.Delay > 0 {
+				z.Delayed++
+				delays = append(delays, e.Delay)
+			}
+			if byKey[e.Key] == nil {
+				if len(keys) == int(c.maxKeys) {
+					z.RequestsWithoutRoom++
+					continue
+				}
+				keys = append(keys, e.Key)
+			}
+			byKey[e.Key] = append(byKey[e.Key], event{e, instants[i]})
+			if _, was := firstDenied[e.Key]; e.Denied && !was {
+				firstDenied[e.Key] = len(firstDenied)
+			}
+		}
+	}
+	if z.Keys = int64(len(keys)); len(delays) > 0 {
+		slices.Sort(delays)
+		q := modelQuantiles(delays)
+		z.Delay = &Quantiles{q.P50 / 1e6, q.P95 / 1e6, q.P99 / 1e6, q.Max / 1e6}
+	}
+	peaks := make(map[string][]int64)
+	for _, key := range keys {
+		for _, window := range windows {
+			sums, peak := make(map[int64]int64), int64(0)
+			for _, e := range byKey[key] {
+				if !e.BanOnly {
+					sums[e.at/window] += e.Cost
+					peak = max(peak, sums[e.at/window])
+				}
+			}
+			peaks[key] = append(peaks[key], peak)
+		}
+		report := KeyReport{Key: c.ShownKey(zone, key), Requests: int64(len(byKey[key])), Peaks: append([]int64{}, peaks[key]...)}
+		for _, e := range byKey[key] {
+			if e.Denied {
+				if report.Denied++; report.Denied == 1 {
+					report.First = *timeOf(e.at)
+				}
+				report.Last = *timeOf(e.at)
+			}
+		}
+		if report.Denied > 0 {
+			z.KeysDenied++
+			z.TopKeys = append(z.TopKeys, report)
+		}
+	}
+	order := func(shown string) int {
+		for key, order := range firstDenied {
+			if c.ShownKey(zone, key) == shown {
+				return order
+			}
+		}
+		return -1
+	}
+	slices.SortFunc(z.TopKeys, func(a, b KeyReport) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(order(a.Key), order(b.Key)))
+	})
+	z.TopKeys = z.TopKeys[:min(len(z.TopKeys), 20)]
+	z.LongestRun = modelLongestRun(c, zone, all, instants, keys)
+	if len(keys) == 0 {
+		return z
+	}
+	for i, window := range windows {
+		var values []int64
+		for _, key := range keys {
+			values = append(values, peaks[key][i])
+		}
+		slices.Sort(values)
+		d := Demand{WindowSeconds: float64(window) / 1e6, Quantiles: modelQuantiles(values)}
+		below := int64(-1)
+		for _, upTo := range []int64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000} {
+			step := Step{UpTo: upTo}
+			for _, v := range values {
+				if v > below && v <= upTo {
+					step.Keys++
+				}
+			}
+			if step.Keys > 0 || upTo > 0 && below < values[len(values)-1] {
+				d.Histogram = append(d.Histogram, step)
+			}
+			below = upTo
+		}
+		z.Demand = append(z.Demand, d)
+	}
+	return z
+}
+
+// modelLongestRun finds the run that was the first to become that long.
+func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros, keys []string) *Run {
+	var longest *Run
+	running := make(map[string]Run)
+	for i, d := range all {
+		for _, e := range modelDecisions(d, zone) {
+			if !slices.Contains(keys, e.Key) {
+				continue
+			}
+			if !e.Denied {
+				delete(running, e.Key)
+				continue
+			}
+			r, ok := running[e.Key]
+			if !ok {
+				r = Run{Key: c.ShownKey(zone, e.Key), From: *timeOf(instants[i])}
+			}
+			r.Requests++
+			r.To = *timeOf(instants[i])
+			running[e.Key] = r
+			if longest == nil || r.Requests > longest.Requests {
+				longest = &r
+			}
+		}
+	}
+	return longest
+}
+
+// modelQuantiles counts, for each value, how many are at most as large.
+func modelQuantiles(values []int64) Quantiles {
+	quantile := func(percent int) float64 {
+		for _, candidate := range values {
+			atMost := 0
+			for _, v := range values {
+				if v <= candidate {
+					atMost++
+				}
+			}
+			if 100*atMost >= percent*len(values) {
+				return float64(candidate)
+			}
+		}
+		return -1
+	}
+	return Quantiles{quantile(50), quantile(95), quantile(99), quantile(100)}
+}

@@ -46,7 +46,7 @@ func run(m *testing.M) int {
 	}
 	if path == "" {
 		if _, err := exec.LookPath("apt-get"); err != nil && os.Getenv("CI") == "" {
-			fmt.Println("SKIPPED: all tests of the status page, because there is no chromium, and no apt-get to install it with")
+			fmt.Println("SKIPPED: all tests of pages in a browser, because there is no chromium, and no apt-get to install it with")
 			return 0
 		}
 		fmt.Println("chromium is not installed: run ./scripts/install.sh chromium")

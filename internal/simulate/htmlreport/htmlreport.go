@@ -24,7 +24,8 @@ var (
 // policy lets the page use its own style and icon, and nothing else.
 var policy = func() string {
 	hash := sha256.Sum256([]byte(reportCSS))
-	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
+	return "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; " +
+		"style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
 }()
 
 // page has [shown] for all texts from logs and configurations.

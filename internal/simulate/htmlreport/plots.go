@@ -69,7 +69,7 @@ type slot struct {
 	X, Width, Text string
 }
 
-// timeScale is what all plots over time have in common.
+// timeScale is the common scale of all plots over time.
 type timeScale struct {
 	begins time.Time
 	bucket float64 // in seconds
@@ -255,7 +255,10 @@ func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
 	for _, l := range []struct {
 		class string
 		of    func(c simulate.CurvePoint) float64
-	}{{"keys", func(c simulate.CurvePoint) float64 { return c.KeyShare }}, {"requests", func(c simulate.CurvePoint) float64 { return c.RequestShare }}} {
+	}{{"keys", func(c simulate.CurvePoint) float64 { return c.KeyShare }}, {
+		"requests",
+		func(c simulate.CurvePoint) float64 { return c.RequestShare },
+	}} {
 		var points []point
 		drawn := curveLine{Class: l.class}
 		for _, c := range curve {

@@ -177,7 +177,11 @@ func TestSteps(t *testing.T) {
 		at     float64
 		inside bool
 	}{
-		{2, 1. / 6, true}, {20, 4. / 6, true}, {100, 1, true}, {101, 0, false}, {1, 0, false},
+		{2, 1. / 6, true},
+		{20, 4. / 6, true},
+		{100, 1, true},
+		{101, 0, false},
+		{1, 0, false},
 		{60, (5 + math.Log(1.2)/math.Log(2)) / 6, true},
 	} {
 		if at, inside := positionInSteps(steps, test.limit); math.Abs(at-test.at) > 1e-9 || inside != test.inside {

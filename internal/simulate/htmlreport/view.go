@@ -198,7 +198,10 @@ func newGroups(groups []simulate.Group) []group {
 	}
 	var rows []group
 	for _, g := range groups {
-		rows = append(rows, group{g.Name, number(g.Requests), number(g.Denied), shareOf(g.Denied, g.Requests), newShareBar(g.Requests, g.Denied, most)})
+		rows = append(rows, group{
+			g.Name, number(g.Requests), number(g.Denied), shareOf(g.Denied, g.Requests),
+			newShareBar(g.Requests, g.Denied, most),
+		})
 	}
 	return rows
 }

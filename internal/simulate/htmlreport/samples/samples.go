@@ -19,7 +19,10 @@ const bucket = 10 * time.Minute
 // that nothing denies.
 func Shop() *simulate.Report {
 	from, to := Begins.Add(3*time.Second), Begins.Add(24*time.Hour-2*time.Second)
-	api := zone("api", []string{"token_bucket 20 1s 40", "fixed_window 50000 24h", "plan gold: token_bucket 200 1s"}, "{http.request.header.X-Api-Key}")
+	api := zone("api", []string{
+		"token_bucket 20 1s 40", "fixed_window 50000 24h",
+		"plan gold: token_bucket 200 1s",
+	}, "{http.request.header.X-Api-Key}")
 	login := zone("login", []string{"gcra 30 1m 10"}, "{client_ip}")
 	search := zone("search", []string{"sliding_window 600 1m", "concurrency 20"}, "{client_ip}")
 	wave := func(hour, peak, width float64) float64 { return math.Exp(-(hour - peak) * (hour - peak) / width) }
@@ -40,7 +43,8 @@ func Shop() *simulate.Report {
 	login.Demand = []simulate.Demand{demand(60, 214, 2, 6, 14, 212, 1408, 512, 251, 98, 27, 8, 4, 2)}
 	search.Demand = []simulate.Demand{demand(60, 188, 4, 22, 61, 188, 702, 1130, 1012, 680, 361, 131, 30, 6)}
 	for i, n := range []int64{412, 164, 57} {
-		api.TopKeys = append(api.TopKeys, key(fmt.Sprintf("customer-%d", 7+31*i), 8190-int64(i)*1900, n, 11.2, 11.8, 61-int64(i)*9, 8190-int64(i)*1900))
+		api.TopKeys = append(api.TopKeys, key(fmt.Sprintf("customer-%d", 7+31*i), 8190-int64(i)*1900, n, 11.2, 11.8,
+			61-int64(i)*9, 8190-int64(i)*1900))
 	}
 	for i, n := range []int64{3120, 1502, 610, 240, 92, 31, 12, 4} {
 		login.TopKeys = append(login.TopKeys, key(fmt.Sprintf("203.0.113.%d", 9+i*17), n+n/9+40, n, 20.0-float64(i)/10, 21.3, 212/int64(i+1)))
@@ -54,7 +58,10 @@ func Shop() *simulate.Report {
 		proposal("token_bucket", "1s", "token_bucket 20 1s 40", api, 5, 100, 0.6, 0.14),
 		proposal("fixed_window", "24h", "fixed_window 50000 24h", api, 500, 60000, 0.9, 0.0009),
 	}
-	api.Proposals = append(api.Proposals, simulate.Proposal{Set: "plan gold", Current: "token_bucket 200 1s", Reason: "No request of plan gold is in the log."})
+	api.Proposals = append(api.Proposals, simulate.Proposal{
+		Set: "plan gold", Current: "token_bucket 200 1s",
+		Reason: "No request of plan gold is in the log.",
+	})
 	login.Proposals = []simulate.Proposal{proposal("gcra", "1m", "gcra 30 1m 10", login, 2, 260, 0.7, 0.05)}
 	search.Proposals = []simulate.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", search, 5, 600, 0.8, 0.045)}
 	requests := api.Requests + login.Requests
@@ -62,10 +69,19 @@ func Shop() *simulate.Report {
 		Name: "Caddyfile", Requests: requests + 4_310, Limited: requests, Denied: api.Denied + login.Denied,
 		BucketSeconds: bucket.Seconds(), Begins: &Begins, Zones: []simulate.ZoneReport{*api, *login, *search},
 		ByPath: []simulate.Group{
-			{Name: "/products", Requests: 148_203, Denied: 512}, {Name: "/search", Requests: search.Requests, Denied: 0},
-			{Name: "/login", Requests: login.Requests, Denied: login.Denied}, {Name: "/cart", Requests: 16_004, Denied: 121}, {Name: "/", Requests: 4_310},
+			{Name: "/products", Requests: 148_203, Denied: 512},
+			{Name: "/search", Requests: search.Requests, Denied: 0},
+			{Name: "/login", Requests: login.Requests, Denied: login.Denied},
+			{
+				Name: "/cart", Requests: 16_004,
+				Denied: 121,
+			},
+			{Name: "/", Requests: 4_310},
 		},
-		ByStatus: []simulate.Group{{Name: "200", Requests: 201_455, Denied: 610}, {Name: "304", Requests: 20_120, Denied: 23}, {Name: "401", Requests: login.Denied + 212, Denied: login.Denied}, {Name: "404", Requests: 803}},
+		ByStatus: []simulate.Group{{Name: "200", Requests: 201_455, Denied: 610}, {
+			Name: "304", Requests: 20_120,
+			Denied: 23,
+		}, {Name: "401", Requests: login.Denied + 212, Denied: login.Denied}, {Name: "404", Requests: 803}},
 		Notes: []string{
 			"The log has no header X-Plan, so all requests have the default limits of plan in zone api. Log it with log_append.",
 			"The handler encode passes requests on without being simulated.",
@@ -78,8 +94,15 @@ func Shop() *simulate.Report {
 	}
 	return &simulate.Report{
 		Log: simulate.LogReport{
-			Files: []string{"access.log.2026-11-20.gz", "access.log"}, Lines: c.Requests + 118 + 3, Requests: c.Requests, OtherLines: 118, BrokenLines: 3,
-			Broken:       []simulate.BrokenLine{{File: "access.log", Line: 90_112, Error: "unexpected end of JSON input"}, {File: "access.log", Line: 90_113, Error: "invalid character 'x' looking for beginning of value"}},
+			Files: []string{"access.log.2026-11-20.gz", "access.log"}, Lines: c.Requests + 118 + 3, Requests: c.Requests,
+			OtherLines: 118, BrokenLines: 3,
+			Broken: []simulate.BrokenLine{{
+				File: "access.log", Line: 90_112,
+				Error: "unexpected end of JSON input",
+			}, {
+				File: "access.log", Line: 90_113,
+				Error: "invalid character 'x' looking for beginning of value",
+			}},
 			LateRequests: 2, DeniedBefore: 41, From: &from, To: &to,
 		},
 		Configurations: []simulate.ConfigurationReport{c},
@@ -115,7 +138,10 @@ func Compared() *simulate.Report {
 	r.Configurations = append(r.Configurations, second)
 	r.Comparison = &simulate.Comparison{
 		DeniedByBoth: 3_011, NewlyDenied: search.Denied, NoMoreDenied: 2_410,
-		ClientsNewlyDenied:  []simulate.ClientChange{{Client: "198.51.100.77", Requests: 1_204, Zones: []string{"search"}}, {Client: "198.51.100.12", Requests: 310, Zones: []string{"search"}}},
+		ClientsNewlyDenied: []simulate.ClientChange{{
+			Client: "198.51.100.77", Requests: 1_204,
+			Zones: []string{"search"},
+		}, {Client: "198.51.100.12", Requests: 310, Zones: []string{"search"}}},
 		ClientsNoMoreDenied: []simulate.ClientChange{{Client: "203.0.113.9", Requests: 1_560, Zones: []string{"login"}}},
 	}
 	return r
@@ -124,21 +150,28 @@ func Compared() *simulate.Report {
 // Empty is a report about a log without requests.
 func Empty() *simulate.Report {
 	return &simulate.Report{
-		Log:            simulate.LogReport{Files: []string{"-"}, Lines: 4, OtherLines: 4},
-		Configurations: []simulate.ConfigurationReport{{Name: "Caddyfile", Zones: []simulate.ZoneReport{{Zone: "login", Limits: []string{"gcra 30 1m 10"}}}}},
+		Log: simulate.LogReport{Files: []string{"-"}, Lines: 4, OtherLines: 4},
+		Configurations: []simulate.ConfigurationReport{{
+			Name:  "Caddyfile",
+			Zones: []simulate.ZoneReport{{Zone: "login", Limits: []string{"gcra 30 1m 10"}}},
+		}},
 	}
 }
 
-// Odd has all that can go wrong with a page: an interruption, keys that are HTML, long, or change the
-// direction of text, a single bucket, zones without keys, and proposals without limits.
+// Odd has all that can go wrong with a page. Keys are long, are HTML, or change the direction of text. The
+// simulation was interrupted. There are a single bucket, zones without keys, and proposals without limits.
 func Odd() *simulate.Report {
 	r := Shop()
 	r.Interrupted = true
 	r.Log.Files = []string{"<b>access</b>.log", strings.Repeat("very-long-name", 20) + ".log"}
 	c := &r.Configurations[0]
 	c.Name = `Caddy"file</title><script>alert(1)</script>`
-	c.ByPath = append(c.ByPath, simulate.Group{Name: "/" + strings.Repeat("a", 63), Requests: 1, Denied: 1}, simulate.Group{Name: "/\u202egnp.exe", Requests: 1})
-	odd := zone(`<img src=x onerror=alert(1)>`, []string{"token_bucket 5 1s", `plan "><script>: token_bucket 5 1s`}, "{http.request.header.X-Key}", "{client_ip}")
+	c.ByPath = append(c.ByPath, simulate.Group{Name: "/" + strings.Repeat("a", 63), Requests: 1, Denied: 1},
+		simulate.Group{Name: "/\u202egnp.exe", Requests: 1})
+	odd := zone(`<img src=x onerror=alert(1)>`, []string{
+		"token_bucket 5 1s",
+		`plan "><script>: token_bucket 5 1s`,
+	}, "{http.request.header.X-Key}", "{client_ip}")
 	add(odd, 900_000_000_000, 899_999_999_999)
 	finish(odd)
 	odd.Keys, odd.KeysDenied, odd.Shadow = 7, 7, true
@@ -146,7 +179,8 @@ func Odd() *simulate.Report {
 	odd.DeniedBySlots, odd.RequestsWithoutRoom = 3, 1_000_000
 	odd.Demand = []simulate.Demand{demand(1, 5, 1, 1, 1, 1, 7), {WindowSeconds: 86400 * 30, Quantiles: simulate.Quantiles{Max: 9e15}}}
 	for _, k := range []string{
-		"", `<script>alert("key")</script>`, strings.Repeat("W", 256), strings.Repeat("\u200b\u202e", 128), "\u202eabc\u2066\x00\x1b[31m\xff", "مرحبا بالعالم", "a\tb\nc",
+		"", `<script>alert("key")</script>`, strings.Repeat("W", 256), strings.Repeat("\u200b\u202e", 128),
+		"\u202eabc\u2066\x00\x1b[31m\xff", "مرحبا بالعالم", "a\tb\nc",
 	} {
 		odd.TopKeys = append(odd.TopKeys, key(k, 9_007_199_254_740_993, 9_007_199_254_740_992, 1, 2, 5_000_000_000, 7))
 	}
@@ -154,13 +188,19 @@ func Odd() *simulate.Report {
 	odd.Proposals = []simulate.Proposal{
 		{Reason: "No limit of 1s denies at most <0.1%>."},
 		{Line: "token_bucket 5 1s", Current: "token_bucket 5 1s", Curve: []simulate.CurvePoint{{Events: 5, Line: "token_bucket 5 1s"}}},
-		{Line: "token_bucket 7 1s", Curve: []simulate.CurvePoint{{Events: 7, Line: "token_bucket 7 1s", RequestShare: 1e-9, KeyShare: 1e-7}, {Events: 1, Line: "token_bucket 1 1s", RequestShare: 1, KeyShare: 1}}},
+		{Line: "token_bucket 7 1s", Curve: []simulate.CurvePoint{{
+			Events: 7, Line: "token_bucket 7 1s",
+			RequestShare: 1e-9, KeyShare: 1e-7,
+		}, {Events: 1, Line: "token_bucket 1 1s", RequestShare: 1, KeyShare: 1}}},
 	}
 	plain := zone("no-limit", nil)
 	plain.Requests, plain.Keys = 10, 0
 	c.Zones = append(c.Zones, *odd, *plain, *zone("nothing", []string{"gcra 1 1m"}, "x"))
 	c.Notes = append(c.Notes, "A note with <i>HTML</i> and \u202ebidi.", strings.Repeat("long", 100))
-	r.Log.Broken = append(r.Log.Broken, simulate.BrokenLine{File: "<x>", Line: 1 << 50, Error: `invalid character '<' in "\u202e` + "\u202e" + `"`})
+	r.Log.Broken = append(r.Log.Broken, simulate.BrokenLine{
+		File: "<x>", Line: 1 << 50,
+		Error: `invalid character '<' in "\u202e` + "\u202e" + `"`,
+	})
 	return r
 }
 
@@ -251,7 +291,10 @@ func proposal(algorithm, window, current string, z *simulate.ZoneReport, low, hi
 	point := func(events int64) simulate.CurvePoint {
 		requests := math.Floor(share * math.Exp(-fall*float64(events)) * float64(z.Requests))
 		keys := math.Floor(share * 0.5 * math.Exp(-fall*float64(events)*0.8) * float64(z.Keys))
-		return simulate.CurvePoint{Events: events, Line: text(events), RequestShare: requests / float64(z.Requests), KeyShare: min(requests, keys) / float64(z.Keys)}
+		return simulate.CurvePoint{
+			Events: events, Line: text(events), RequestShare: requests / float64(z.Requests),
+			KeyShare: min(requests, keys) / float64(z.Keys),
+		}
 	}
 	least := low
 	for point(least).RequestShare > 0.001 {

@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +56,59 @@ func TestSimulationOfAZone(t *testing.T) {
 	}
 	if notes := s.Notes(); len(notes) > 0 {
 		t.Errorf("notes %q", notes)
+	}
+}
+
+// Requests go through the matcher and the key of the text to the decider and the recorder, and limits are
+// proposed for their demand.
+func TestProposalsForAZone(t *testing.T) {
+	config, err := simulate.ZoneConfig("match path /api/*\nkey {client_ip}\ncost 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSimulation(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := simulate.NewRecorder(s)
+	defer recorder.Close()
+	decider := simulate.NewDecider(s, recorder)
+	for i := range int64(100) { // 192.0.2.1 sends four requests at once every minute, others one
+		for _, path := range []string{"/api/", "/"} {
+			for n := range 4 {
+				r := accesslog.Request{
+					Method: "GET", Proto: "HTTP/1.1", Host: "example.com", URI: path, RemoteIP: "192.0.2.1", RemotePort: "1234",
+					Start: 1_700_000_000_000_000 + i*60_000_000, Status: 200, Header: http.Header{}, ResponseHeader: http.Header{},
+				}
+				if n == 3 {
+					r.RemoteIP = fmt.Sprintf("198.51.100.%d", i)
+				}
+				r.ClientIP, r.End = r.RemoteIP, r.Start
+				v, err := s.Visit(&r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				decider.Decide(v)
+			}
+		}
+	}
+	decider.Finish()
+	proposals, err := recorder.Propose(t.Context(), simulate.Target{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, p := range proposals[simulate.ZoneName] {
+		lines = append(lines, p.Line)
+	}
+	// Nine events come 20 s into each minute, for 100 minutes. So a sliding_window of 1m counts 9·40/60 events
+	// of the window before. A burst of 300 needs 600 more events in 99 minutes.
+	want := []string{
+		"sliding_window 9 1s", "sliding_window 9 10s", "sliding_window 15 1m", "sliding_window 532 1h", "sliding_window 900 24h",
+		"token_bucket 9 1m 30", "token_bucket 9 1m 90", "token_bucket 7 1m 300", "token_bucket 1 1m 900",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("proposals %q, want %q", lines, want)
 	}
 }
 

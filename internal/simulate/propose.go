@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// Propose returns proposals for the limits of each zone, by the name of the zone. The proposals of a
-// zone are those for its sets of limits in their order, and then one for concurrency.
+// Propose returns proposals for the limits of each zone, by the name of the zone. First come the
+// proposals for the sets of limits in their order, and then the one for concurrency.
 //
 // Each limit is proposed on its own, as if the zone had no other. A proposal has the algorithm, the
 // window and the options of the present limit. Its burst and its initial change in proportion to its

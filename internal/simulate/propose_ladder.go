@@ -17,7 +17,7 @@ type ladder interface {
 	meter() meter
 	// admitting returns the least number of events that [rung.admits] a peak.
 	admitting(peak int64) int64
-	// most is the largest number of events that can be worth trying.
+	// most is the largest number of events of any limit.
 	most() int64
 	// endless reports whether limits that are larger than admitting says can deny less.
 	endless() bool
@@ -39,14 +39,11 @@ type meter interface {
 	peak() int64
 }
 
-// unreachable is a peak that no limit is known to admit.
-const unreachable = math.MaxInt64
-
 // limitLadder has the limits that differ in their events alone. Numbers that are fixed with events
 // grow in proportion.
 type limitLadder struct {
 	quota   func(events int64) algorithms.Quota
-	maxWait algorithms.Micros
+	maxWait algorithms.Micros // the longest delay
 	// work is the most work of a decision by the limit, and maxCost the largest cost of a request.
 	work, maxCost int64
 }

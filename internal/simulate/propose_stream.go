@@ -38,10 +38,11 @@ func newStream(s *spool, withEnd bool) *stream {
 	return &stream{spool: s, withEnd: withEnd}
 }
 
-// The first number of an encoded request is the number of its key in the bucket, times 2, and 1 more
-// unless the request is plain: of cost 1, in the usual mode, and not settled. Then come the time since
-// the request before and, in a stream with ends, the duration. A request that is not plain also has
-// its cost, its mode (and settledFlag), and if settled its duration and its true cost.
+// A plain request has cost 1 and the usual mode, and is not settled. The first number of an encoded
+// request is the number of its key in the bucket, times 2, and 1 more unless it is plain. Then come the
+// time since the request before and, in a stream with ends, the duration. A request that is not plain
+// also has its cost and its mode. A settled request has settledFlag in its mode, then its duration and
+// its true cost.
 const settledFlag = 0x80
 
 // add adds a request. Requests of one key come in the order of their instants.

@@ -7,10 +7,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
@@ -159,7 +157,7 @@ func newLimit(t testing.TB, q algorithms.Quota) *algorithms.Limit {
 	return l
 }
 
-// fewerOrEqual reports whether a denies at most as much as b of the target's keys or requests.
+// of returns what a target counts.
 func (t Target) of(denied tally) int64 {
 	if t.Requests {
 		return denied.requests
@@ -167,9 +165,9 @@ func (t Target) of(denied tally) int64 {
 	return denied.keys
 }
 
-// Whatever the log and the limit: the proposal denies at most the share, and the next smaller limit
-// denies more. All numbers are those of a real store, which decides the whole log again. Where more
-// events never deny more, no smaller limit at all denies so few.
+// For random logs and limits, the proposal denies at most the share, and the next smaller limit denies
+// more. A real store decides the whole log again, and has the same numbers. Where more events never deny
+// more, no smaller limit denies so few.
 func TestProposalsOfAllAlgorithms(t *testing.T) {
 	proposed, withNext, exact := map[string]int{}, map[string]int{}, map[string]int{}
 	seeds := uint64(1200)
@@ -261,7 +259,7 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 			exact[l.Quota.Algorithm]++
 		}
 	}
-	for _, a := range algorithms.All() { // the draw is worth something
+	for _, a := range algorithms.All() { // the draw is wide enough
 		if proposed[a.Name] < 10 || withNext[a.Name] < 10 || exact[a.Name] < 5 {
 			t.Errorf("%s: %d proposals, %d with a next one, %d compared with all", a.Name, proposed[a.Name], withNext[a.Name], exact[a.Name])
 		}
@@ -429,7 +427,8 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		// One event comes back in 10 ms.
 		{
 			algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1_000_000, Initial: &zero},
-			Target{Requests: true, Share: whole / 2}, "token_bucket 100 1s {\ninitial 0\n}",
+			Target{Requests: true, Share: whole / 2},
+			"token_bucket 100 1s {\ninitial 0\n}",
 		},
 	} {
 		zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{newLimit(t, test.quota)}}}}
@@ -439,58 +438,6 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		}
 		if p := proposals["zone"][0]; p.Line != test.want {
 			t.Errorf("%q, %s, next %+v, want %q", p.Line, p.Reason, p.Next, test.want)
-		}
-	}
-}
-
-// From nothing, a sliding window of every length is proposed, and token buckets with the least rate. None of
-// them denies more than the share, by a real store.
-func TestProposalsFromNothing(t *testing.T) {
-	for seed := range uint64(20) {
-		r := rand.New(rand.NewPCG(seed, 19))
-		log := drawLog(r, 300, 20, algorithms.Binary, r.IntN(2) == 0)
-		delay := []algorithms.Micros{0, second}[r.IntN(2)]
-		own := newLimit(t, algorithms.Quota{Algorithm: "gcra", Events: 2, Window: second})
-		zone := Zone{Name: ZoneName, Sets: []LimitSet{{Limits: []*algorithms.Limit{own, newLimit(t, open)}}}, MaxDelay: delay}
-		target := Target{Requests: r.IntN(2) == 0, Share: 50_000_000}
-		all, err := record(t, log, 1<<20, zone).Propose(t.Context(), target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		proposals := all[ZoneName]
-		if len(proposals) < 1+len(Windows) || proposals[0].Current != "gcra 2 1s" {
-			t.Fatalf("seed %d: %+v", seed, proposals)
-		}
-		for i, p := range proposals[1:] {
-			fields := strings.Fields(p.Line)
-			window, err := time.ParseDuration(fields[2])
-			if err != nil || p.Current != "" {
-				t.Fatalf("seed %d: %+v: %v", seed, p, err)
-			}
-			decide := func(events int64) (denied, total tally) {
-				q := algorithms.Quota{Algorithm: fields[0], Events: events, Window: window.Microseconds()}
-				if len(fields) == 4 {
-					q.Burst, _ = strconv.ParseInt(fields[3], 10, 64)
-				}
-				return deniedByStore(t, log, newLimit(t, q), delay)
-			}
-			events, _ := strconv.ParseInt(fields[1], 10, 64)
-			denied, total := decide(events)
-			if !target.allows(denied, total) || denied != (tally{p.DeniedRequests, p.DeniedKeys}) {
-				t.Fatalf("seed %d: %s denies %+v of %+v: %+v", seed, p.Line, denied, total, p)
-			}
-			if events > 1 {
-				if denied, total := decide(events - 1); target.allows(denied, total) || p.Next.Events != events-1 {
-					t.Fatalf("seed %d: %s, and one event less denies %+v of %+v", seed, p.Line, denied, total)
-				}
-			}
-			want := "token_bucket"
-			if i < len(Windows) {
-				want = map[bool]string{false: "sliding_window", true: "fixed_window"}[delay > 0]
-			}
-			if fields[0] != want || i < len(Windows) && window.Microseconds() != Windows[i] {
-				t.Errorf("seed %d: proposal %d is %s", seed, i, p.Line)
-			}
 		}
 	}
 }

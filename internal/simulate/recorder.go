@@ -31,13 +31,13 @@ type zoneDemand struct {
 	keys map[keyhash.Hash]uint32
 	sets []*stream // as Zone.Sets; nil where nothing is recorded
 	all  *stream   // of all sets, for concurrency; nil without
-	// unproposedSets counts the sets beyond maxSets that had requests.
+	// unproposedSets are the sets beyond maxSets that had requests.
 	unproposedSets map[int]struct{}
 	recordedSets   int
 }
 
-// maxSets is the largest number of sets of limits of a zone for which limits are proposed: the
-// limits of all keys, and the plans and overrides whose requests come first.
+// maxSets is the largest number of sets of a zone for which limits are proposed. The sets whose requests
+// come first are chosen.
 const maxSets = 20
 
 // maxRecorded is how many bytes of demand a Recorder keeps in memory.

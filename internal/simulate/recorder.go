@@ -59,34 +59,40 @@ func newRecorder(c Configuration, maxMemory int64) *Recorder {
 
 // Observe records a request.
 func (r *Recorder) Observe(d *Decided) {
-	decided := d.Zones
-	denied := false // by an earlier handler
+	rest := d.Zones
 	for i := range d.Handlers {
 		handler := &d.Handlers[i]
-		came := !denied
+		n, denies := 0, false
 		for j := range handler.Zones {
-			visit := &handler.Zones[j]
-			if len(decided) == 0 || decided[0].ZoneVisit != visit { // the zone doesn't limit the request
-				continue
-			}
-			z := &decided[0]
-			decided = decided[1:]
-			denied = denied || z.Denied && !z.Shadow
-			if came && !visit.BanOnly {
-				r.record(d, z)
+			if n < len(rest) && rest[n].ZoneVisit == &handler.Zones[j] { // the zone limits the request
+				denies = denies || rest[n].Denied && !rest[n].Shadow
+				n++
 			}
 		}
+		for j := range rest[:n] {
+			if z := &rest[j]; !z.BanOnly {
+				r.record(d, z, d.Denied && !denies)
+			}
+		}
+		if denies { // the request doesn't come to the next handler
+			return
+		}
+		rest = rest[n:]
 	}
 }
 
-func (r *Recorder) record(d *Decided, z *DecidedZone) {
+// record records a request to a zone. deniedLater reports whether a later handler denies the request.
+func (r *Recorder) record(d *Decided, z *DecidedZone, deniedLater bool) {
 	zone := &r.zones[z.Zone]
 	key, ok := r.keyNumber(zone, z.Key)
 	if !ok {
 		return
 	}
 	e := demand{at: d.Came, end: max(d.End, d.Came), cost: z.Cost, mode: z.Mode}
-	if z.Settled && z.TrueCost != z.Cost {
+	switch {
+	case deniedLater: // there is no response, so the logged one says nothing
+		e.end, e.settled = d.Came, zone.RefundsDenied && z.Cost > 0
+	case z.Settled && !d.WasDenied && z.TrueCost != z.Cost:
 		e.settled, e.trueCost = true, z.TrueCost
 	}
 	if zone.Concurrency > 0 {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,7 +86,7 @@ func TestRecorderRecordsDemand(t *testing.T) {
 	for _, test := range tests {
 		r := newRecorder(zonesOnly{zones, 10}, 1<<20)
 		visit := Visit{Handlers: []HandlerVisit{{Zones: []ZoneVisit{{Zone: 0}, {Zone: 1}}}, {Zones: []ZoneVisit{{Zone: 2}}}}}
-		d := Decided{Visit: &visit, Came: 1}
+		d := Decided{Visit: &visit, Came: 1, Denied: slices.Contains(test.denied[:], true) && !test.shadow}
 		at := 0
 		for h := range visit.Handlers {
 			for z := range visit.Handlers[h].Zones {
@@ -106,6 +107,39 @@ func TestRecorderRecordsDemand(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: zone %s has %d requests, want %d", test.name, zones[i].Name, got, want)
 			}
+		}
+	}
+}
+
+// The charge of a request is corrected as the Decider corrects it.
+func TestRecorderRecordsSettlements(t *testing.T) {
+	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
+	sets := []LimitSet{{Limits: []*algorithms.Limit{limit}}}
+	for _, test := range []struct {
+		name                               string
+		wasDenied, deniedLater, refundsOwn bool
+		want                               demand
+	}{
+		{"settled", false, false, false, demand{at: 10, end: 90, cost: 3, settled: true, trueCost: 7}},
+		{"denied in the log", true, false, false, demand{at: 10, end: 10, cost: 3}},
+		{"denied later", false, true, false, demand{at: 10, end: 10, cost: 3}},
+		{"denied later, and given back", false, true, true, demand{at: 10, end: 10, cost: 3, settled: true}},
+	} {
+		r := newRecorder(zonesOnly{[]Zone{{Name: "a", Sets: sets, RefundsDenied: test.refundsOwn}, {Name: "b", Sets: sets}}, 10}, 1<<20)
+		visit := Visit{End: 90, WasDenied: test.wasDenied, Handlers: []HandlerVisit{
+			{Zones: []ZoneVisit{{Zone: 0, Settled: true, TrueCost: 7}}}, {Zones: []ZoneVisit{{Zone: 1}}},
+		}}
+		r.Observe(&Decided{Visit: &visit, Came: 10, Denied: test.deniedLater, Zones: []DecidedZone{
+			{ZoneVisit: &visit.Handlers[0].Zones[0], Key: "k", Cost: 3},
+			{ZoneVisit: &visit.Handlers[1].Zones[0], Key: "k", Cost: 1, Denied: test.deniedLater},
+		}})
+		err := r.zones[0].sets[0].each(0, nil, func(_ uint32, e *demand) {
+			if *e != test.want {
+				t.Errorf("%s: %v, want %v", test.name, e, &test.want)
+			}
+		})
+		if err != nil || r.zones[0].sets[0].requests != 1 {
+			t.Errorf("%s: %d requests, %v", test.name, r.zones[0].sets[0].requests, err)
 		}
 	}
 }

@@ -41,7 +41,7 @@ growth: ## show the cost of decisions and keys as budgets grow, in both stores, 
 soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
 	go test . -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
-fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, replies, bodies, parity
+fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, replies, bodies, parity, access logs
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
 	go test -run '^$$' -fuzz FuzzParseLimitText -fuzztime 1m .
 	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./internal/wire
@@ -51,4 +51,7 @@ fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, 
 	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/eventstream
 	go test -run '^$$' -fuzz FuzzURLEncoded -fuzztime 1m ./internal/formvalue
 	go test -run '^$$' -fuzz FuzzMultipart -fuzztime 1m ./internal/formvalue
+	go test -run '^$$' -fuzz 'FuzzParse$$' -fuzztime 1m ./internal/accesslog
+	go test -run '^$$' -fuzz FuzzParseTexts -fuzztime 1m ./internal/accesslog
+	go test -run '^$$' -fuzz FuzzLines -fuzztime 1m ./internal/accesslog
 	go test -run '^$$' -fuzz FuzzParity -fuzztime 1m ./redisstore

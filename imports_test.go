@@ -39,6 +39,7 @@ func TestImportsRunOneWay(t *testing.T) {
 		{"redisstore/internal/slots", []string{"algorithms"}, ""},
 		{"internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
 		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
+		{"internal/accesslog", nil, "not caddy"},
 		{"internal/adminapi", nil, ""},
 		{"internal/closest", nil, ""},
 		{"internal/terminal", nil, "any but ours"},

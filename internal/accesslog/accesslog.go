@@ -8,7 +8,12 @@
 //
 // Files are plain, or compressed with gzip or zstd. Their first bytes decide, not their names. Several files
 // are merged by the times of their lines, so rotated files and the logs of several instances can be named in any
-// order. A file is open only while the merge reads it. Lines of one file keep their order.
+// order. A file is open only while the merge reads it. Lines of one file keep their order. A line without a time
+// follows the line before it. At most 128 files can overlap in time.
+//
+// A file can grow while it is read. If its last line is only half written, it is broken. If compressed data is cut or
+// damaged, the lines before the damage count, and one broken line with the number of the next line reports it. A line
+// of more than 1 MiB is broken, too. Empty lines don't count.
 //
 // # Caddy's JSON
 //

@@ -71,12 +71,13 @@ func (p *Parser) readClient(text []byte, r *Request) bool {
 		r.Host = p.decode(first)
 		first, rest = second, others
 	}
-	_, user := cutWord(rest)
-	if len(user) == 0 {
+	identity, user := cutWord(rest)
+	if len(identity) == 0 {
 		return false
 	}
 	r.RemoteIP = textOf(first)
-	if string(user) != "-" && string(user) != `""` {
+	// Caddy's transform encoder can write nothing for an unknown user.
+	if user = bytes.TrimSpace(user); string(user) != "-" && string(user) != `""` {
 		r.User = p.decode(user)
 	}
 	return true

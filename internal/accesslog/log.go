@@ -28,7 +28,8 @@ type Options struct {
 
 const (
 	chunkSize = 256 << 10
-	// maxOpen bounds the files that are open at the same time, and so the memory for them.
+	// maxOpen bounds the files that are open at the same time. Each needs about 1 MiB of memory, and the window if it
+	// is compressed with zstd, which is 8 MiB or less by default.
 	maxOpen = 128
 )
 

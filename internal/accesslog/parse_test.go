@@ -233,7 +233,7 @@ func TestParseCombined(t *testing.T) {
 		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer + ` "-" "a" "b"`, base(func(*Request) {}), nil},
 		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer + ` "shop"`, base(func(*Request) {}), nil},
 		{`192.0.2.7 - alice [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer, base(func(r *Request) { r.User = "alice" }), nil},
-		{`192.0.2.7 -  [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 2326`, nil, errCombined},
+		{`192.0.2.7 -  [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer, base(func(*Request) {}), nil},
 		{`192.0.2.7 - "" [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer, base(func(*Request) {}), nil},
 		{`192.0.2.7 - a [1] \"b [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer, base(func(r *Request) { r.User = `a [1] "b` }), nil},
 		{`192.0.2.7 - a] \"[ [14/Nov/2023:22:13:20 +0100] "GET /x?y=z HTTP/1.0" 200 2326` + referer, base(func(r *Request) { r.User = `a] "[` }), nil},

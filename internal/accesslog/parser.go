@@ -53,9 +53,8 @@ type Parser struct {
 // Parse reads a line into r. It returns [ErrNotAccess] for a valid line that is no access log line, and another
 // error for a broken line. After an error r has no meaning.
 //
-// Parse reuses the maps of r. Strings in r refer to memory of the Parser and of the line, also those within
-// the maps. They are valid until the next Parse, and until the memory of the line is reused: [Chunk.Release]
-// ends both.
+// Parse reuses the maps of r. The strings in r and in its maps, and r.TLS, refer to memory of the Parser and of the
+// line. They are valid until the next Parse of the same Parser, and until [Chunk.Release].
 func (p *Parser) Parse(line []byte, r *Request) error {
 	r.reset()
 	if cap(p.text) > keptMemory || cap(p.values) > keptMemory/16 {

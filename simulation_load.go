@@ -77,8 +77,8 @@ type simulationLoader struct {
 	notes    *simulationNotes
 }
 
-// loadApp loads the rate_limit app into a context of its own. The context has only this app, and the
-// events app without handlers, which the rate_limit app needs. Its log keeps still.
+// loadApp loads the rate_limit app into a separate context. The context has only this app, and the
+// events app without handlers, which the rate_limit app needs. Its log shows no warnings.
 func (l *simulationLoader) loadApp(raw json.RawMessage) error {
 	options := make(map[string]json.RawMessage)
 	if raw != nil {

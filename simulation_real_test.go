@@ -30,7 +30,7 @@ func (c *caddyProcess) accessLines(t testing.TB, n int) (lines []string) {
 	return lines
 }
 
-// explainedMeeting is what an explanation says about the zones of a request, in the words of [visitedMeeting].
+// explainedMeeting returns the zones of an explained request, in the words of visitedMeeting.
 func explainedMeeting(x adminapi.Explanation) (met string) {
 	for _, h := range x.Handlers {
 		handler := ""
@@ -135,7 +135,7 @@ func drawLogged(random *rand.Rand, zones int) adminapi.Request {
 }
 
 // The requests of all kinds of routes meet in a simulation over the access log what they met in Caddy. The
-// true costs and the outcomes are those of the responses.
+// responses tell the true costs and the outcomes.
 func TestSimulationOfAccessLog(t *testing.T) {
 	t.Parallel()
 	const settled = `	handle /settled/* {

@@ -158,11 +158,8 @@ type enterStep struct{ routes caddyhttp.Handler }
 
 func (s enterStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	w := walkOf(r)
-	depth := len(w.nexts)
 	w.nexts = append(w.nexts, next)
-	err := s.routes.ServeHTTP(rw, r)
-	w.nexts = w.nexts[:depth]
-	return err
+	return s.routes.ServeHTTP(rw, r)
 }
 
 // leaveRoutes is behind the last route of a subroute, or of a named route.
@@ -171,9 +168,7 @@ var leaveRoutes = caddyhttp.HandlerFunc(func(rw http.ResponseWriter, r *http.Req
 	last := len(w.nexts) - 1
 	next := w.nexts[last]
 	w.nexts = w.nexts[:last]
-	err := next.ServeHTTP(rw, r)
-	w.nexts = append(w.nexts, next) // the routes can have further handlers around this one
-	return err
+	return next.ServeHTTP(rw, r)
 })
 
 // invokeStep leads a request through a named route.

@@ -280,3 +280,51 @@ func TestVisitAllocates(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A request leaves nothing behind for the next one: no user, variable, mapped value or header field.
+func TestSimulationForgets(t *testing.T) {
+	s := loadSimulation(t, `(limit) {
+	rate_limit {
+		zone a {
+			key "{http.auth.user.id} {vars.v} {m} {header.X-A} {http.response.header.X-R} {http.regexp.r.1}"
+			gcra 1 1h
+		}
+	}
+}
+{$SITE} {
+	route /sets/* {
+		basic_auth {
+			bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje
+		}
+		vars v 1
+		map {path} {m} {
+			default one
+		}
+		request_header X-A 1
+		header X-R 1
+		@r path_regexp r ^/sets/(.*)
+		vars @r w 1
+		import limit
+	}
+	route /maps {
+		map {path} {m} {
+			default two
+		}
+		import limit
+	}
+	import limit
+	respond ok
+}
+`)
+	for _, test := range []struct{ uri, want string }{
+		{"/sets/x", " a=bob 1 one 1 1 x"}, {"/maps", " a=  two   "}, {"/", ""},
+		{"/maps", " a=  two   "}, {"/sets/y", " a=bob 1 one 1 1 y"}, {"/", ""},
+	} {
+		r := loggedGet(test.uri)
+		r.User = "bob"
+		const first = "a=     " // the limit of all paths comes first, and sees nothing of this
+		if got := s.met(s.visit(t, r)); got != first+test.want {
+			t.Errorf("%s met %q, want %q", test.uri, got, first+test.want)
+		}
+	}
+}

@@ -98,7 +98,7 @@ type walkAddress struct{ walk *loggedWalk }
 func (walkAddress) Network() string  { return "tcp" }
 func (a walkAddress) String() string { return a.walk.server.address }
 
-// run leads a logged request through the routes of a server. What it meets goes into room.
+// run leads a logged request through the routes of a server. It adds the handlers on the way to room.
 func (w *loggedWalk) run(logged *accesslog.Request, server *simulatedServer, u *url.URL, host string, room *visitRoom) (err error) {
 	w.logged, w.server, w.room, w.original = logged, server, room, *u
 	defer w.end()

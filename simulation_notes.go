@@ -88,7 +88,8 @@ func (n *simulationNotes) readTexts(value any) {
 	}
 }
 
-func (n *simulationNotes) addField(name string)         { n.fields = addLoggedField(n.fields, name) }
+func (n *simulationNotes) addField(name string) { n.fields = addLoggedField(n.fields, name) }
+
 func (n *simulationNotes) addResponseField(name string) { n.answers = addLoggedField(n.answers, name) }
 
 func addLoggedField(fields []*loggedField, name string) []*loggedField {

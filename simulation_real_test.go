@@ -249,8 +249,10 @@ func TestSimulationErrors(t *testing.T) {
 		{inServer(`[{"handle":[{"handler":"static_response"}]}]`), "limits no requests"},
 		{inServer(`[{"match":[{"nothing":{}}],"handle":[` + limited + `]}]`), "server srv0: route 0: loading matcher modules"},
 		{inServer(`[{"match":[{"nothing":{}}],"handle":[` + limited + `]}]`), "http.matchers.nothing"},
-		{inServer(`[{"handle":[{"handler":"subroute","routes":[{"handle":[{"handler":"vars"},` + strings.Replace(limited, "gcra", "gcrb", 1) + `]}]}]}]`),
-			"server srv0: route 0: handler 0: route 0: handler 1: rate_limit"},
+		{
+			inServer(`[{"handle":[{"handler":"subroute","routes":[{"handle":[{"handler":"vars"},` + strings.Replace(limited, "gcra", "gcrb", 1) + `]}]}]}]`),
+			"server srv0: route 0: handler 0: route 0: handler 1: rate_limit",
+		},
 		{inServer(`[{"handle":[` + strings.Replace(limited, `"limits"`, `"key":"{nothing}","limits"`, 1) + `]}]`), "nothing provides the placeholder {nothing}"},
 		{inServer(`[{"handle":[{"handler":"rewrite","nothing":1},` + limited + `]}]`), "rewrite"},
 		{`{"apps":{"rate_limit":{"rate_limits":{"a":{}}},"http":{}}}`, "zone"},

@@ -317,8 +317,12 @@ func TestSimulationForgets(t *testing.T) {
 }
 `)
 	for _, test := range []struct{ uri, want string }{
-		{"/sets/x", " a=bob 1 one 1 1 x"}, {"/maps", " a=  two   "}, {"/", ""},
-		{"/maps", " a=  two   "}, {"/sets/y", " a=bob 1 one 1 1 y"}, {"/", ""},
+		{"/sets/x", " a=bob 1 one 1 1 x"},
+		{"/maps", " a=  two   "},
+		{"/", ""},
+		{"/maps", " a=  two   "},
+		{"/sets/y", " a=bob 1 one 1 1 y"},
+		{"/", ""},
 	} {
 		r := loggedGet(test.uri)
 		r.User = "bob"

@@ -276,7 +276,7 @@ func TestVisitAllocates(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	s, r := benchmarkedVisit(t)
-	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 26 {
+	if n := testing.AllocsPerRun(1000, func() { s.visit(t, r) }); n > 32 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -32,12 +32,12 @@ type loggedWalk struct {
 	invoked  int                 // the number of named routes that the request has met
 	states   int                 // the number of stateRoom in use
 	original url.URL             // before handlers change it
+	replacer *caddy.Replacer     // a new one for each request, because handlers add placeholders
 
 	// These are made once, and cleared before each request.
 	request     *http.Request // its address is known to the replacer
 	blank       http.Request
-	replacer    *caddy.Replacer
-	clean       caddy.Replacer
+	prepared    caddy.ReplacerFunc // the placeholders that Caddy prepares
 	vars        map[string]any
 	initialVars map[string]any
 	groups      map[string]struct{} // the groups of routes that the request has passed
@@ -50,15 +50,17 @@ type loggedWalk struct {
 const routeGroups = caddy.CtxKey("route_group")
 
 func newLoggedWalk() *loggedWalk {
-	w := &loggedWalk{replacer: caddy.NewEmptyReplacer(), response: unsentResponse{header: make(http.Header)}}
-	w.replacer.Map(w.lookUpDefault)
+	w := &loggedWalk{response: unsentResponse{header: make(http.Header)}}
+	replacer := caddy.NewEmptyReplacer()
+	replacer.Map(w.lookUpDefault)
+	w.prepared = replacer.Get
 	r := (&http.Request{URL: new(url.URL)}).WithContext(context.WithValue(context.Background(), http.LocalAddrContextKey, walkAddress{w}))
-	w.request = caddyhttp.PrepareRequest(r, w.replacer, &w.response, new(caddyhttp.Server))
+	w.request = caddyhttp.PrepareRequest(r, replacer, &w.response, new(caddyhttp.Server))
 	ctx := w.request.Context()
 	w.vars, _ = ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
 	w.groups, _ = ctx.Value(routeGroups).(map[string]struct{})
 	w.blank = *w.request.WithContext(walkContext{ctx, w})
-	w.clean, w.initialVars = *w.replacer, maps.Clone(w.vars)
+	w.initialVars = maps.Clone(w.vars)
 	return w
 }
 
@@ -112,8 +114,7 @@ func (w *loggedWalk) end() {
 	w.logged, w.server, w.room, w.original = nil, nil, nil, url.URL{}
 	clear(w.nexts[:cap(w.nexts)])
 	w.nexts, w.invoked = w.nexts[:0], 0
-	*w.request, *w.replacer = w.blank, w.clean
-	w.replacer.DeleteByPrefix("")
+	*w.request, w.replacer = w.blank, nil
 	clear(w.vars)
 	maps.Copy(w.vars, w.initialVars)
 	clear(w.groups)
@@ -138,6 +139,8 @@ func (w *loggedWalk) newState(h *Handler) *requestState {
 
 // setRequest makes the request as the server gives it to its routes.
 func (w *loggedWalk) setRequest(u *url.URL, host string) {
+	w.replacer = caddy.NewEmptyReplacer()
+	w.replacer.Map(w.prepared)
 	r, logged := w.request, w.logged
 	*r = w.blank
 	r.Method, r.URL, r.RequestURI, r.Host, r.Header = logged.Method, u, logged.URI, host, logged.Header

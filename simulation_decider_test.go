@@ -17,8 +17,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// A Decider decides random requests as the handler does in a time that only the test makes pass: the same
-// requests are denied by the same zones for the same reasons, are delayed as long, and are charged the
+// A Decider decides random requests as the handler does, in a time that only the test makes pass. The same
+// requests are denied by the same zones for the same reasons. They are delayed as long, and charged the
 // same. The zones have limits of all algorithms and modes, slots, bans, settle and delay, and are in one
 // handler or in two.
 func TestDeciderLikeHandler(t *testing.T) {

@@ -227,7 +227,7 @@ func TestSimulationDeniesWhatCaddyDenied(t *testing.T) {
 						statuses[-1]++
 					}
 				}
-				if statuses[-1] > 0 && use == "" {
+				if statuses[-1] > 0 && use == "" { // requests of one instant in Redis may be swapped
 					t.Errorf("%d statuses differ from the simulation", statuses[-1])
 				}
 				if mode == "enforced" && statuses[http.StatusTooManyRequests] < 100 {
@@ -295,13 +295,13 @@ func TestSimulationEndsWhatCaddyEnded(t *testing.T) {
 	})
 }
 
-// Without the instants, a simulation decides at the beginnings of the requests, which come before. If no
-// request took longer than d from its beginning to its decision, Caddy denied at least as many requests of
-// each key as a simulation with a window that is shorter by d, and at most as many as one with a window that is
+// Without the instants, a simulation decides at the beginnings of the requests, which come before. Let no
+// request take longer than d from its beginning to its decision. Then Caddy denied at least as many requests of
+// each key as a simulation with a window that is shorter by d. It denied at most as many as with a window that is
 // longer by d.
 //
-// Proof for a sliding log with requests of cost 1: Of all sets of requests that the limit can allow, it
-// allows a largest one, because each request that it allows is no later than the one of equal rank in any other
+// This is the proof for a sliding log with requests of cost 1. Of all sets of requests that the limit can
+// allow, it allows a largest one. Each request that it allows is no later than the one of equal rank in another
 // set. If a set fits into the limit, and each request comes earlier by at most d, the times between two
 // requests become shorter by at most d. So the set fits into the limit with the shorter window. The converse
 // holds with the longer window.

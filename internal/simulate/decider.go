@@ -60,8 +60,8 @@ const (
 	minDecidedPerSweep = 4
 )
 
-// Arrival returns the instant at which a Decider decides the Visit: the instant at which the server
-// decided it or, if the log doesn't have that, the instant at which the request began. The Visits must
+// Arrival returns the instant at which a Decider decides the Visit. It is the instant at which the server
+// decided it. If the log doesn't have that, it is the instant at which the request began. The Visits must
 // come to a Decider in the order of their Arrivals.
 func (v *Visit) Arrival() algorithms.Micros {
 	arrival := v.Instant

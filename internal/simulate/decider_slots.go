@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// The rules by which requests wait for slots are those of the handler in a server. A request waits in the
+// Requests wait for slots by the rules of the handler in a server. A request waits in the
 // line of one zone at a time, in the order in which they came, and holds no slot of the handler meanwhile.
 // Only the first request of a line asks the store. It asks when a slot was given back, and after pauses.
 

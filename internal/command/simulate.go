@@ -153,7 +153,8 @@ func (s *simulation) run() error {
 	ended := context.AfterFunc(ctx, func() {
 		stop() // so that another signal ends the process
 		bar.clear()
-		_, _ = fmt.Fprintln(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. Another Ctrl-C ends the command without it.")
+		_, _ = io.WriteString(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. "+
+			"Another Ctrl-C ends the command without it.\n")
 	})
 	defer ended()
 	report, err := simulate.Replay(ctx, simulate.ReplayOptions{

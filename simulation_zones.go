@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -61,6 +62,7 @@ func (s *simulatedZones) add(group []*zone) {
 	for _, z := range group {
 		s.index[z] = len(s.all)
 		made.Shadow = made.Shadow && z.enforce == 0
+		made.RefundsDenied = made.RefundsDenied || z.settle.refunds(http.StatusTooManyRequests)
 		if z.delay != nil && z.delay.maxWait > made.MaxDelay {
 			made.MaxDelay, made.Places = z.delay.maxWait, z.delay.maxHeld
 		}
@@ -72,6 +74,12 @@ func (s *simulatedZones) add(group []*zone) {
 	}
 	s.all = append(s.all, made)
 	s.secrets = append(s.secrets, first.handler.hashSecret)
+}
+
+// refunds reports whether settle gives back the whole charge of a request whose response has this status and
+// no header fields.
+func (s *Settle) refunds(status int) bool {
+	return s != nil && s.Match != nil && !s.Match.Match(status, make(http.Header))
 }
 
 // namedSet is a limitSet with its name in a report.

@@ -279,7 +279,10 @@ func (n *simulationNotes) placeholderNotes() (notes []string) {
 	}{
 		{isDecisionPlaceholder, "is empty, because the decisions of rate_limit handlers are not known while a request is led through the routes"},
 		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
-		{hasAnyPrefix("http.request.uuid", "http.request.local", "http.request.duration"), "is not that of the request, because a log doesn't have it"},
+		{
+			hasAnyPrefix("http.request.uuid", "http.request.local", "http.request.duration"),
+			"is not that of the request, because a log doesn't have it",
+		},
 		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
 		{hasAnyPrefix("http.request.tls.client."), "is not that of the client, because a log has only the common name of certificates"},
 		{

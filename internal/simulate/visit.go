@@ -73,14 +73,14 @@ type Visit struct {
 	Handlers  []HandlerVisit
 }
 
-// HandlerVisit is what a request meets in one rate_limit handler. The handler decides it by one call of
+// HandlerVisit is a request in one rate_limit handler. The handler decides the request by one call of
 // the store.
 type HandlerVisit struct {
 	Requests []store.Request // one for each zone that limits the request
 	Zones    []ZoneVisit     // with the same indexes
 }
 
-// ZoneVisit is what [store.Request] doesn't have of a request in a zone.
+// ZoneVisit is a request in a zone, as far as [store.Request] doesn't have it.
 type ZoneVisit struct {
 	Zone    int  // the index in [Configuration.Zones]
 	Set     int  // the index of the request's limits in [Zone.Sets]

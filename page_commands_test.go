@@ -135,7 +135,7 @@ func (p *pageRun) startRedis(t *testing.T) {
 	_, p.ports["6379"], _ = net.SplitHostPort(redistest.Start(t).Addr)
 }
 
-// copyExamples puts the Caddyfiles of the repository where the page's commands find them.
+// copyExamples puts the Caddyfiles and the access logs of the repository where the page's commands find them.
 func (p *pageRun) copyExamples(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob("examples/*/Caddyfile")
@@ -144,6 +144,13 @@ func (p *pageRun) copyExamples(t *testing.T) {
 	}
 	for _, file := range append(files, "Caddyfile.example") {
 		writeFile(t, filepath.Join(p.dir, file), p.withPorts(readFile(t, file)), 0o644)
+	}
+	logs, err := filepath.Glob("examples/*/access.log.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range logs {
+		writeFile(t, filepath.Join(p.dir, file), readFile(t, file), 0o644)
 	}
 }
 

@@ -112,6 +112,41 @@ func TestProposalsForAZone(t *testing.T) {
 	}
 }
 
+// A report doesn't show the limit that asks for proposals from nothing. Without other limits it shows the
+// demand in the usual windows.
+func TestReportOfAZone(t *testing.T) {
+	for text, want := range map[string]struct {
+		limits  string
+		windows int
+	}{
+		"key {client_ip}":                      {"[]", len(simulate.Windows)},
+		"key {client_ip} ; token_bucket 10 1m": {"[token_bucket 10 1m]", 1},
+		"key {client_ip} ; concurrency 5":      {"[concurrency 5]", 0},
+		"key {client_ip} ; delay 1s":           {"[delay 1s]", len(simulate.Windows)},
+	} {
+		config, err := simulate.ZoneConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := newSimulation(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		statistics := simulate.NewStatistics(s)
+		decider := simulate.NewDecider(s, statistics)
+		v, err := s.Visit(&accesslog.Request{Start: 1e15, End: 1e15, Method: "GET", URI: "/", Proto: "HTTP/1.1", ClientIP: "192.0.2.1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		decider.Decide(v)
+		decider.Finish()
+		zone := statistics.Report().Zones[0]
+		if got := fmt.Sprint(zone.Limits); got != want.limits || len(zone.Demand) != want.windows {
+			t.Errorf("%s: limits %s and %d windows, want %s and %d", text, got, len(zone.Demand), want.limits, want.windows)
+		}
+	}
+}
+
 // Errors name the flag and the user's own lines, and nothing of the site around the zone.
 func TestSimulationOfAZoneErrors(t *testing.T) {
 	for text, want := range map[string]string{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,11 @@ var open = algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000_000_000
 // isOpen reports whether a limit asks for proposals from nothing.
 func isOpen(l *algorithms.Limit) bool {
 	return l.Quota.Algorithm == open.Algorithm && l.Events == open.Events && l.Window == open.Window
+}
+
+// givenLimits returns the limits of a set that a user wrote.
+func givenLimits(set LimitSet) []*algorithms.Limit {
+	return slices.DeleteFunc(slices.Clone(set.Limits), isOpen)
 }
 
 // zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.

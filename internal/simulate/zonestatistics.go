@@ -58,7 +58,7 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 		keys: newKeyTable(), denials: newSlab[keyDenials](1),
 	}
 	for _, set := range zone.Sets {
-		for _, l := range set.Limits {
+		for _, l := range givenLimits(set) {
 			z.windows = append(z.windows, l.Window)
 		}
 	}
@@ -198,7 +198,7 @@ func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) Demand {
 func limitTexts(zone Zone) []string {
 	texts := []string{}
 	for _, set := range zone.Sets {
-		for _, l := range set.Limits {
+		for _, l := range givenLimits(set) {
 			text := l.String()
 			if set.Name != "" {
 				text = set.Name + ": " + text

@@ -116,11 +116,11 @@ var notFromCaddyfile = map[string]string{
 	"the window of a ban must be that of a limit":                                                mustNotBe,
 }
 
-// notOfCaddyfiles are the files whose errors are about JSON, or about what operators ask of
-// a running Caddy.
+// notOfCaddyfiles are the files whose errors are about JSON, about what operators ask of a running
+// Caddy, or about a simulation.
 var notOfCaddyfiles = []string{
 	"admin.go", "admin_inspect.go", "admin_lists.go", "admin_override.go", "admin_path.go", "denial_records.go", "explain.go",
-	"explain_denial.go", "json.go", "override_runtime.go", "route_walk.go",
+	"explain_denial.go", "json.go", "override_runtime.go", "route_walk.go", "simulation.go", "simulation_load.go", "simulation_routes.go",
 }
 
 // Every error of a Caddyfile is in a golden file. If an error names another error, the test looks

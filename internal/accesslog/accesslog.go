@@ -26,14 +26,15 @@
 // common_log, or a layout in common use. A text without a zone is read as UTC, also with time_local. A time
 // format without fractions of a second, such as rfc3339, makes all requests of a second start at the same
 // instant. If the log has another time_key, the fields time, timestamp, @timestamp, datetime, date and t are tried.
+// Times are from 1990 to 2099. A line with another time is broken.
 //
 // The field duration is in any duration_format of Caddy. A number with a fraction is in seconds. A whole number is
 // in milliseconds or nanoseconds, as [Open] detects from the first lines of all files, or as
 // [Options.Duration] says. The start of a request is its end minus its duration. If a filter has deleted or
-// replaced the duration, requests start when they end.
+// replaced the duration, requests start when they end. A duration of decades counts as absent.
 //
 // Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
-// absent. A line without request or without a time is broken.
+// absent. A line without request or without a time is broken, and so is a line with more than 50,000 values.
 //
 // Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
 // server option log_credentials is on.
@@ -99,6 +100,14 @@ type TLS struct {
 // microseconds since the Unix epoch. In Caddy, log_append writes it from the placeholder
 // {http.rate_limit.instant}.
 const InstantField = "rate_limit_instant"
+
+// setTimes sets the end, and the start from the duration. A duration of decades counts as absent.
+func (r *Request) setTimes(end, duration int64) {
+	r.End, r.Start = end, end-duration
+	if !isPlausible(r.Start) {
+		r.Start = end
+	}
+}
 
 // maxHeaderFields is how many fields a header map has at most when the next line reuses it. Clearing a map takes
 // time for the most fields that it ever had, and clients choose how many they send.

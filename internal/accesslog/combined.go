@@ -55,7 +55,7 @@ func (p *Parser) parseCombined(line []byte, r *Request) error {
 	if !ok {
 		return errCombined
 	}
-	r.End, r.Start = end, max(0, end-duration)
+	r.setTimes(end, duration)
 	if !readRequestLine(request, r) {
 		return ErrNotAccess
 	}

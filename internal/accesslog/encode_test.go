@@ -156,7 +156,7 @@ func randomLogged(r *rand.Rand) *logged {
 		end:      time.UnixMicro(1_600_000_000_000_000 + r.Int64N(300_000_000_000_000)),
 		duration: pick(r, 0, time.Microsecond, 999*time.Millisecond, time.Second, 36*time.Hour, time.Duration(r.Int64N(1e8))*time.Microsecond),
 		status:   pick(r, 0, 101, 200, 404, 429, 503), size: r.IntN(1 << 40), bytesRead: r.IntN(1 << 40), user: randomText(r),
-		response: randomHeader(r), instant: pick(r, 0, r.Int64N(1<<52)),
+		response: randomHeader(r), instant: pick(r, 0, earliest+r.Int64N(latest-earliest)),
 	}
 	if r.IntN(2) == 0 {
 		l.request.TLS = &tls.ConnectionState{

@@ -33,6 +33,9 @@ func (e *entry) isAccess() bool {
 // parseJSON reads a JSON object. Before has the fields that the console encoder writes before it: time, level, logger and
 // message, with a tab after each.
 func (p *Parser) parseJSON(text, before []byte, r *Request) error {
+	if len(text) > keptMemory && countValues(text) > maxValues {
+		return errValues
+	}
 	v, err := p.json.ParseBytes(text)
 	if err != nil {
 		return errSyntax
@@ -57,8 +60,19 @@ func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	case e.end == 0:
 		return errNoTime
 	}
-	r.End, r.Start = e.end, max(0, e.end-e.duration)
+	if !isPlausible(r.Instant) {
+		r.Instant = 0
+	}
+	r.setTimes(e.end, e.duration)
 	return nil
+}
+
+// countValues returns about how many values JSON has, and never fewer.
+func countValues(text []byte) (n int) {
+	for _, before := range []string{",", "[", "{"} {
+		n += bytes.Count(text, []byte(before))
+	}
+	return n + 1
 }
 
 // readConsole reads the fields that the console encoder writes before the JSON.

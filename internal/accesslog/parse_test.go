@@ -90,7 +90,10 @@ func TestParseJSON(t *testing.T) {
 		{"a replaced duration", []string{`duration:"REDACTED"`}, func(r *Request) { r.Start = r.End }, nil},
 		{"a negative duration", []string{`duration:-1.5`}, func(r *Request) { r.Start = r.End }, nil},
 		{"a duration with an exponent", []string{`duration:2.5e-1`}, func(*Request) {}, nil},
-		{"a duration longer than the epoch", []string{`duration:5000000000.5`}, func(r *Request) { r.Start = 0 }, nil},
+		{"a duration of decades", []string{`duration:1100000000.5`}, func(r *Request) { r.Start = r.End }, nil},
+		{"a duration of years", []string{`duration:1000000000.25`}, func(r *Request) { r.Start = 700_000_000_000_000 }, nil},
+		{"an instant of another time", []string{`rate_limit_instant:1`}, func(*Request) {}, nil},
+		{"an instant in the far future", []string{`rate_limit_instant:253402300799000000`}, func(*Request) {}, nil},
 		{"a huge duration", []string{`duration:99999999999999999999999999999999`}, func(r *Request) { r.Start = r.End }, nil},
 		{"a duration with a huge exponent", []string{`duration:1e999999`}, func(r *Request) { r.Start = r.End }, nil},
 		{"no numbers", []string{"duration:NaN", "size:nan", "status:[]", "bytes_read:{}"}, func(r *Request) {
@@ -131,6 +134,9 @@ func TestParseJSON(t *testing.T) {
 		{"no time", []string{"ts:"}, nil, errNoTime},
 		{"no valid time", []string{`ts:"yesterday"`}, nil, errNoTime},
 		{"a negative time", []string{`ts:-5`}, nil, errNoTime},
+		{"the time of a server without a clock", []string{`ts:86400.5`}, nil, errNoTime},
+		{"a time in the far future", []string{`ts:253402300799.5`}, nil, errNoTime},
+		{"a date in the far future", []string{`ts:"9999-12-31T23:59:59Z"`}, nil, errNoTime},
 		{"an endless time", []string{`ts:inf`}, nil, errNoTime},
 		{"a time that is too large", []string{`ts:99999999999999999999`}, nil, errNoTime},
 		{"text behind the object", []string{`status:200} {`}, nil, errSyntax},
@@ -168,9 +174,26 @@ func TestParseCutJSON(t *testing.T) {
 func TestParseDeepNesting(t *testing.T) {
 	var p Parser
 	var r Request
-	deep := strings.Repeat("[", 500_000)
+	deep := strings.Repeat("[", maxValues-5)
 	if err := p.Parse([]byte(`{"a":`+deep), &r); err != errSyntax {
 		t.Errorf("the error is %v, want %v", err, errSyntax)
+	}
+}
+
+// Each value of a long line takes memory, so their number is bounded, in whatever they are nested.
+func TestParseManyValues(t *testing.T) {
+	var p Parser
+	var r Request
+	header := func(value string, n int) []byte {
+		return line(`request:{"headers":{"A":[` + strings.TrimSuffix(strings.Repeat(value, n), ",") + `]}}`)
+	}
+	for _, value := range []string{`"",`, `0,`, `[[[]]],`, `{},`} {
+		if err := p.Parse(header(value, maxValues), &r); err != errValues {
+			t.Errorf("many values %s: the error is %v, want %v", value, err, errValues)
+		}
+	}
+	if err := p.Parse(header(`"",`, maxValues-100), &r); err != nil || len(r.Header["A"]) != maxValues-100 {
+		t.Errorf("%d values: %v", len(r.Header["A"]), err)
 	}
 }
 
@@ -335,10 +358,10 @@ func TestParseAllocates(t *testing.T) {
 		}
 	}
 	var many strings.Builder
-	for i := range 50_000 {
+	for i := range maxValues / 3 {
 		fmt.Fprintf(&many, `"X%d":["b"],`, i)
 	}
-	if err := p.Parse(line(`request:{"headers":{`+strings.TrimSuffix(many.String(), ",")+`}}`), &r); err != nil || len(r.Header) != 50_000 {
+	if err := p.Parse(line(`request:{"headers":{`+strings.TrimSuffix(many.String(), ",")+`}}`), &r); err != nil || len(r.Header) != maxValues/3 {
 		t.Fatal(err, len(r.Header))
 	}
 	large := reflect.ValueOf(r.Header).Pointer()

@@ -20,13 +20,18 @@ const (
 var (
 	errSyntax    = errors.New("the line is not valid JSON: it was cut, or another program has written it")
 	errNoRequest = errors.New("the line has no field request: remove the log's filter of this field")
-	errNoTime    = errors.New("the line has no time that can be read: " +
+	errNoTime    = errors.New("the line has no time that can be read, from 1990 to 2099: " +
 		"use the time_key ts, and a time_format of Caddy's log encoders")
+	errValues = errors.New("the line has more than 50,000 values, mostly header fields that a client has sent")
 	errFormat = errors.New("the line is neither JSON nor in the combined format: " +
 		"use format json in the log directive")
 	errNotJSON  = errors.New("the line is no JSON object")
 	errCombined = errors.New("the line is not in the combined format")
 )
+
+// maxValues is how many values a JSON line can have. Each takes about 100 bytes of memory while the line is read, but
+// two bytes of the line. A comma within a text also counts.
+const maxValues = 50_000
 
 // keptMemory is how much memory for one line a Parser keeps for the next line.
 const keptMemory = 64 << 10

@@ -39,7 +39,17 @@ var layouts = []string{
 // timeReader reads times. It remembers the layout of the last one, because a log has mostly one.
 type timeReader struct{ last int }
 
-// read returns the time in a text, in microseconds since the Unix epoch. Times up to the epoch have no meaning.
+// The times of requests are from earliest on and before latest: 1990 and 2100. A damaged line can have another time,
+// and also a server without a clock. One such line would stretch the time of the whole log.
+const (
+	earliest = 631_152_000_000_000
+	latest   = 4_102_444_800_000_000
+)
+
+func isPlausible(instant int64) bool { return earliest <= instant && instant < latest }
+
+// read returns the time in a text, in microseconds since the Unix epoch. Other times than those of requests have no
+// meaning.
 func (t *timeReader) read(text []byte) (int64, bool) {
 	if len(text) == 0 || len(text) > 64 {
 		return 0, false
@@ -66,7 +76,7 @@ func readLayout(text []byte, layout string) (int64, bool) {
 		return 0, false
 	}
 	micros := instant.Round(time.Microsecond).UnixMicro()
-	return micros, micros > 0
+	return micros, isPlausible(micros)
 }
 
 // unixTime returns the time in a number. The number of its digits tells its unit, because logs have times between
@@ -87,7 +97,7 @@ func unixTime(text []byte) (int64, bool) {
 		unit = time.Microsecond
 	}
 	instant, ok := microseconds(text, unit)
-	return instant, ok && instant > 0
+	return instant, ok && isPlausible(instant)
 }
 
 // maxNanoseconds bounds times and durations to 285 years, so that sums and differences of two don't overflow.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -35,7 +36,11 @@ func (s *simulation) MaxKeys() int64 { return s.maxKeys }
 
 // ShownKey implements [simulate.Configuration].
 func (s *simulation) ShownKey(zone int, key string) string {
-	shown := newShownKey(s.zones.secrets[zone], key, maxShownKey)
+	secret := s.zones.secrets[zone]
+	if len(key) > maxVisitedKey && secret != "" {
+		return key[maxVisitedKey:] // the HMAC of the whole key
+	}
+	shown := newShownKey(secret, key, maxShownKey)
 	if shown.cut {
 		return shown.text + "…"
 	}
@@ -45,8 +50,22 @@ func (s *simulation) ShownKey(zone int, key string) string {
 // Notes implements [simulate.Configuration].
 func (s *simulation) Notes() []string { return s.notes.texts() }
 
-// maxVisitedPath is how many bytes of the path a [simulate.Visit] has.
-const maxVisitedPath = 64
+// A simulation keeps many Visits at the same time, to sort them. So these bound the texts in a
+// [simulate.Visit], which clients choose.
+const (
+	// maxVisitedText is how many bytes of the path, and of the address of the client, a Visit has.
+	maxVisitedText = 64
+	// maxVisitedKey is how many bytes a key can have. A longer key ends with its hash instead of its rest.
+	maxVisitedKey = 1024
+)
+
+// visitedKey returns a key for a Visit. Different keys remain different.
+func visitedKey(secret, key string) string {
+	if len(key) <= maxVisitedKey {
+		return strings.Clone(key)
+	}
+	return key[:maxVisitedKey] + redisstore.HashedKey(secret, key)
+}
 
 // Visit implements [simulate.Configuration]. It returns an error for a request that no server accepts.
 func (s *simulation) Visit(logged *accesslog.Request) (*simulate.Visit, error) {
@@ -57,8 +76,8 @@ func (s *simulation) Visit(logged *accesslog.Request) (*simulate.Visit, error) {
 	room := new(visitRoom)
 	v := &room.visit
 	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
-	v.Client = strings.Clone(cmp.Or(logged.ClientIP, logged.RemoteIP))
-	v.Path = strings.Clone(u.Path[:min(len(u.Path), maxVisitedPath)])
+	v.Client, _ = shortenKey(cmp.Or(logged.ClientIP, logged.RemoteIP), maxVisitedText)
+	v.Path, _ = shortenKey(u.Path, maxVisitedText)
 	v.WasDenied = s.wasDenied(logged)
 	s.notes.seeRequest(logged)
 	server, host := s.serverOf(logged)

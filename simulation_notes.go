@@ -30,9 +30,23 @@ type simulationNotes struct {
 	lacksClient atomic.Bool
 	withoutHost string // the note for a log without hosts; empty if the routes name none
 	lacksHost   atomic.Bool
-	guess       atomic.Pointer[string] // the first request whose server was guessed
+	guess       example // a request whose server was guessed
 	errors      atomic.Int64
-	firstError  atomic.Pointer[string]
+	someError   example
+}
+
+// example is one of several texts: the first one in the order of texts. Requests are led through the routes in any
+// order, but a simulation has always the same result.
+type example struct{ text atomic.Pointer[string] }
+
+// see sees another text.
+func (e *example) see(text string) {
+	for {
+		known := e.text.Load()
+		if known != nil && *known <= text || e.text.CompareAndSwap(known, &text) {
+			return
+		}
+	}
 }
 
 // loggedField is a header field that the configuration uses.
@@ -182,23 +196,19 @@ func (f *loggedField) see(header http.Header) {
 
 // seeGuess sees that the server of a request is a guess.
 func (n *simulationNotes) seeGuess(logged *accesslog.Request, server *simulatedServer) {
-	if n.guess.Load() == nil {
-		scheme := "http"
-		if logged.TLS != nil {
-			scheme = "https"
-		}
-		text := fmt.Sprintf("no server listens on the port of requests such as %s://%s: they are assumed to come to server %s",
-			scheme, logged.Host, server.name)
-		n.guess.Store(&text)
+	scheme := "http"
+	if logged.TLS != nil {
+		scheme = "https"
 	}
+	host, _ := shortenKey(logged.Host, maxShownKey)
+	n.guess.see(scheme + "://" + host + ": they are assumed to come to server " + server.name)
 }
 
 // seeError sees that a request ended with an error.
 func (n *simulationNotes) seeError(err error) {
-	if n.errors.Add(1) == 1 {
-		text := err.Error()
-		n.firstError.Store(&text)
-	}
+	n.errors.Add(1)
+	text, _ := shortenKey(err.Error(), maxShownKey)
+	n.someError.see(text)
 }
 
 // texts returns the notes.
@@ -211,8 +221,8 @@ func (n *simulationNotes) texts() (notes []string) {
 	}
 	notes = append(notes, n.static...)
 	notes = append(notes, n.placeholderNotes()...)
-	if first := n.firstError.Load(); first != nil {
-		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), *first))
+	if text := n.someError.text.Load(); text != nil {
+		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), *text))
 	}
 	return notes
 }
@@ -251,8 +261,8 @@ func (n *simulationNotes) logNotes() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
-	if guess := n.guess.Load(); guess != nil {
-		notes = append(notes, *guess)
+	if guess := n.guess.text.Load(); guess != nil {
+		notes = append(notes, "no server listens on the port of requests such as "+*guess)
 	}
 	return notes
 }

@@ -216,9 +216,9 @@ func (s meetStep) addTo(room *visitRoom, state *requestState) {
 		if maxWait, delayed := e.mayBeDelayed(); delayed {
 			e.MaxWait = maxWait
 		}
-		request := *e.Request
-		request.Key, request.Outcome = strings.Clone(e.Key), store.Outcome{}
+		request, zone := *e.Request, s.zones.index[e.zone]
+		request.Key, request.Outcome = visitedKey(s.zones.secrets[zone], e.Key), store.Outcome{}
 		h.Requests = append(h.Requests, request)
-		h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: s.zones.index[e.zone], Set: s.zones.sets[e.limitSet], BanOnly: e.isBanLookup})
+		h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: zone, Set: s.zones.sets[e.limitSet], BanOnly: e.isBanLookup})
 	}
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -330,5 +331,65 @@ func TestSimulationForgets(t *testing.T) {
 		if got := s.met(s.visit(t, r)); got != first+test.want {
 			t.Errorf("%s met %q, want %q", test.uri, got, first+test.want)
 		}
+	}
+}
+
+// Clients choose the lengths of keys, and the order in which requests are led through the routes changes from run to
+// run. Visits stay small, and reports are always the same.
+func TestSimulationOfLongTexts(t *testing.T) {
+	const caddyfile = `http://:80 {
+	rate_limit {
+		zone a {
+			key {header.X-Key}
+			gcra 1 1h
+		}
+		HASHED
+	}
+	@fails expression {http.request.uri.query.n} == "" || int({http.request.uri.query.n}) > 1
+	respond @fails 404
+}
+`
+	long := strings.Repeat("k", 64_000)
+	for _, hashed := range []string{"", "redis localhost:1 {\nhash_keys secret-of-this-test\n}"} {
+		s := loadSimulation(t, strings.Replace(caddyfile, "HASHED", hashed, 1))
+		for _, key := range []string{long, long[:maxVisitedKey+1], long[:maxVisitedKey]} {
+			r := loggedGet("/"+long, "X-Key", key)
+			r.ClientIP = long
+			v := s.visit(t, r)
+			got := v.Handlers[0].Requests[0].Key
+			if len(got) > 2*maxVisitedKey || len(v.Client) > maxVisitedText || len(v.Path) > maxVisitedText {
+				t.Errorf("a visit has texts of %d, %d and %d bytes", len(got), len(v.Client), len(v.Path))
+			}
+			if shown, want := s.ShownKey(0, got), newShownKey(s.zones.secrets[0], key, maxShownKey).text; strings.TrimSuffix(shown, "…") != want {
+				t.Errorf("a key of %d bytes is shown as %s, want %s", len(key), shown, want)
+			}
+			other := s.visit(t, loggedGet("/", "X-Key", key+"l")).Handlers[0].Requests[0].Key
+			if other == got {
+				t.Errorf("different keys of %d bytes become one", len(key))
+			}
+		}
+	}
+}
+
+// Notes don't depend on the order of requests, and don't grow with them.
+func TestSimulationNotesInAnyOrder(t *testing.T) {
+	notes := func(hosts ...string) string {
+		s := loadSimulation(t, "http://:80 {\n\trate_limit {\n\t\tzone a {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n}\n")
+		for _, host := range hosts {
+			r := loggedGet("/")
+			r.Host = host
+			s.visit(t, r)
+			s.notes.seeError(errors.New("the error of " + host))
+		}
+		s.wantNote(t, "no server listens on the port of requests such as")
+		s.wantNote(t, "the error of")
+		return strings.Join(s.Notes(), "\n")
+	}
+	first, second := "a.example.com:9999", strings.Repeat("b", 10_000)+":9999"
+	if got, want := notes(first, second), notes(second, first); got != want {
+		t.Errorf("the notes are\n%s\nand in another order\n%s", got, want)
+	}
+	if text := notes(second); len(text) > 4*maxShownKey {
+		t.Errorf("the notes have %d bytes", len(text))
 	}
 }

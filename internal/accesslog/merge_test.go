@@ -150,3 +150,28 @@ func TestMergeBoundsOpenFiles(t *testing.T) {
 		c.Release()
 	}
 }
+
+// A damaged time doesn't hold back the lines behind it while the other files are read.
+func TestMergeDamagedTime(t *testing.T) {
+	far := string(line(`ts:"9999-12-31T23:59:59Z"`))
+	first := writeFile(t, "first", lineAt(1, "a")+"\n"+far+"\n"+lineAt(2, "b")+"\n")
+	second := writeFile(t, "second", lineAt(3, "c")+"\n"+lineAt(4, "d")+"\n")
+	log, err := Open(Options{Names: []string{first, second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	var got []string
+	for {
+		chunk, err := log.Next()
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		chunk.Each(func(l Line) { got = append(got, string(l.Text)) })
+	}
+	if want := []string{lineAt(1, "a"), far, lineAt(2, "b"), lineAt(3, "c"), lineAt(4, "d")}; !slices.Equal(got, want) {
+		t.Errorf("the lines are %q, want %q", got, want)
+	}
+}

@@ -30,6 +30,7 @@ type Decider struct {
 
 	now       algorithms.Micros // never goes back
 	events    eventQueue
+	room      int       // for further requests whose end is awaited
 	free      []*flight // to be used again
 	lines     map[slotKey]*slotLine
 	places    []places // by the index of the zone
@@ -43,7 +44,7 @@ type Decider struct {
 func NewDecider(c Configuration, observers ...Observer) *Decider {
 	zones := c.Zones()
 	return &Decider{
-		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant,
+		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant, room: maxRunning,
 		lines: make(map[slotKey]*slotLine), places: newPlaces(zones),
 	}
 }
@@ -58,6 +59,9 @@ const (
 	// minDecidedPerSweep is the number of requests between two sweeps, as a part of the number of keys in
 	// the store. A sweep looks at all keys, so it must not be made too often.
 	minDecidedPerSweep = 4
+	// maxRunning is how many requests can run at the same time, if their ends correct anything. It bounds the memory
+	// for a log whose durations are wrong. A further request ends at once.
+	maxRunning = 500_000
 )
 
 // Arrival returns the instant at which a Decider decides the Visit. It is the instant at which the server
@@ -126,6 +130,7 @@ func (d *Decider) handle(e event) {
 	d.now = max(d.now, e.at)
 	switch e.kind {
 	case eventEnd:
+		d.room++
 		d.end(e.flight)
 	case eventPass:
 		d.endDelay(e.flight)

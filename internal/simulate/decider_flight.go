@@ -203,7 +203,12 @@ func reasonOf(r *store.Request) Reason {
 // pass ends the decisions about a request that has passed all handlers.
 func (d *Decider) pass(f *flight) {
 	d.observe(f)
-	if d.needsEnd(f) {
+	switch {
+	case !d.needsEnd(f):
+	case d.room == 0:
+		d.end(f)
+	default:
+		d.room--
 		end := max(min(f.decided.End, latestInstant), f.decided.Came)
 		d.schedule(event{at: end + f.decided.Delay, kind: eventEnd, flight: f})
 	}

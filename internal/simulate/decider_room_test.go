@@ -1,0 +1,47 @@
+package simulate
+
+import (
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// oneZone is a Configuration with a zone that has slots.
+type oneZone struct{}
+
+func (oneZone) Zones() []Zone                            { return []Zone{{Name: "api", Concurrency: 10}} }
+func (oneZone) Visit(*accesslog.Request) (*Visit, error) { panic("no request is led") }
+func (oneZone) Notes() []string                          { return nil }
+func (oneZone) ShownKey(_ int, key string) string        { return key }
+func (oneZone) MaxKeys() int64                           { return 1000 }
+
+// The requests that run at the same time are bounded. Further ones end at once, until another request has ended.
+func TestRunningRequestsAreBounded(t *testing.T) {
+	d := NewDecider(oneZone{})
+	d.room = 3
+	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 10}
+	var inFlight []int64
+	for i := range int64(8) {
+		v := &Visit{Start: 1 + i, End: 1 << 50, Handlers: []HandlerVisit{{
+			Requests: []store.Request{{Zone: "api", Key: "k", Cost: 1, Slots: slots}}, Zones: make([]ZoneVisit, 1),
+		}}}
+		if i == 0 {
+			v.End = 6
+		}
+		d.Decide(v)
+		inFlight = append(inFlight, v.Handlers[0].Requests[0].Outcome.Slots.InFlight)
+		if n := len(d.events.heap); n > 3 {
+			t.Fatalf("%d events wait", n)
+		}
+	}
+	for i, want := range []int64{1, 2, 3, 4, 4, 3, 4, 4} {
+		if inFlight[i] != want {
+			t.Errorf("with request %d, %d requests are in flight, want %d", i, inFlight[i], want)
+		}
+	}
+	d.Finish()
+	if d.room != 3 {
+		t.Errorf("room for %d requests remains", d.room)
+	}
+}

@@ -171,6 +171,8 @@ func TestSimulateErrors(t *testing.T) {
 		{"broken.log", 1, "broken.log is in no known format: line 1: "},
 		{"access.log --output " + filepath.Join(dir, "none", "report"), 1, "--output"},
 		{"access.log --output " + dir, 1, "is a directory: name a file"},
+		{"access.log --output access.log", 1, "--output would replace access.log, which the command reads: name another file"},
+		{"access.log --output Caddyfile", 1, "--output would replace Caddyfile"},
 	} {
 		process := simulateIn(dir, append([]string{"--output", report}, strings.Fields(test.args)...)...)
 		if r := runCommand(t, process).fails(t, test.code, test.text); r.out != "" {

@@ -92,6 +92,21 @@ func TestSimulateInterruptedTwice(t *testing.T) {
 	}
 }
 
+// A command that is killed leaves no file behind.
+func TestSimulateKilled(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	process := simulateIn(dir, "--output", "report", "-")
+	simulateEndlessLog(t, process)
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	if left, _ := filepath.Glob(filepath.Join(dir, "report*")); len(left) > 0 {
+		t.Errorf("these files are left: %q", left)
+	}
+}
+
 // A bar on the terminal shows the rate and the time left. It disappears at the end, and isn't part of the
 // report.
 func TestSimulateProgress(t *testing.T) {

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,11 +143,11 @@ func (s *simulation) run() error {
 		return err
 	}
 	defer log.Close()
-	output, err := createReport(s.cmd.OutOrStdout(), stringFlag(s.cmd, "output"))
+	inputs := append(s.configurationFiles(), s.names...)
+	output, err := createReport(s.cmd.OutOrStdout(), stringFlag(s.cmd, "output"), inputs)
 	if err != nil {
 		return err
 	}
-	defer output.discard()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -247,18 +249,13 @@ func (s *simulation) configurations() (configurations []simulate.NamedConfigurat
 		}
 		return []simulate.NamedConfiguration{{Name: zone, Configuration: c}}, nil
 	}
-	files := []string{stringFlag(s.cmd, "config")}
-	if files[0] == "" {
-		files[0] = "Caddyfile"
-		if _, err := os.Stat(files[0]); errors.Is(err, os.ErrNotExist) {
+	if stringFlag(s.cmd, "config") == "" {
+		if _, err := os.Stat(defaultConfiguration); errors.Is(err, os.ErrNotExist) {
 			return nil, errors.New("there is no Caddyfile in this directory: name a configuration with --config, " +
 				"or propose limits without one, such as --zone 'key {client_ip}'")
 		}
 	}
-	if s.cmd.Flags().Changed("compare") {
-		files = append(files, stringFlag(s.cmd, "compare"))
-	}
-	for _, file := range files {
+	for _, file := range s.configurationFiles() {
 		c, err := s.loadFile(file)
 		if err != nil {
 			return nil, err
@@ -266,6 +263,21 @@ func (s *simulation) configurations() (configurations []simulate.NamedConfigurat
 		configurations = append(configurations, simulate.NamedConfiguration{Name: file, Configuration: c})
 	}
 	return configurations, nil
+}
+
+// defaultConfiguration is the file of the configuration if none is named.
+const defaultConfiguration = "Caddyfile"
+
+// configurationFiles returns the names of the configurations. With --zone, no file is read.
+func (s *simulation) configurationFiles() []string {
+	if s.cmd.Flags().Changed("zone") {
+		return nil
+	}
+	files := []string{cmp.Or(stringFlag(s.cmd, "config"), defaultConfiguration)}
+	if s.cmd.Flags().Changed("compare") {
+		files = append(files, stringFlag(s.cmd, "compare"))
+	}
+	return files
 }
 
 // loadFile loads a configuration file.
@@ -302,15 +314,18 @@ func noRequests(log *simulate.LogReport, interrupted bool) error {
 	return fmt.Errorf("there is no request in %s: %s", files, strings.Join(found, "; "))
 }
 
-// reportFile is where a report is written to. A file appears under its name when the report is complete.
+// reportFile is where a report is written to. A file is written when the report is complete, so that nothing remains of
+// a command that is killed before.
 type reportFile struct {
 	io.Writer
-	file *os.File // nil for the standard output
-	name string   // that the file gets at the end; empty if it has it
+	device *os.File      // such as /dev/stdout; nil for a file and for the standard output
+	text   *bytes.Buffer // of a file
+	name   string        // of a file
+	mode   os.FileMode
 }
 
-// createReport creates a file for a report.
-func createReport(standard io.Writer, name string) (*reportFile, error) {
+// createReport makes sure that a report can be written. The inputs are files that it must not replace.
+func createReport(standard io.Writer, name string, inputs []string) (*reportFile, error) {
 	if name == "" {
 		return &reportFile{Writer: standard}, nil
 	}
@@ -322,38 +337,50 @@ func createReport(standard io.Writer, name string) (*reportFile, error) {
 	switch {
 	case err == nil && info.IsDir():
 		return nil, fmt.Errorf("--output %s is a directory: name a file", name)
-	case err == nil && !info.Mode().IsRegular(): // such as /dev/stdout
-		file, err := os.OpenFile(name, os.O_WRONLY, 0)
-		return &reportFile{Writer: file, file: file}, err
+	case err == nil && !info.Mode().IsRegular():
+		device, err := os.OpenFile(name, os.O_WRONLY, 0)
+		return &reportFile{Writer: device, device: device}, err
 	case err == nil:
 		mode = info.Mode().Perm()
+		for _, input := range inputs {
+			if other, err := os.Stat(input); err == nil && os.SameFile(info, other) {
+				return nil, fmt.Errorf("--output would replace %s, which the command reads: name another file", input)
+			}
+		}
 	}
-	file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", name, os.Getpid()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f := &reportFile{text: new(bytes.Buffer), name: name, mode: mode}
+	f.Writer = f.text
+	file, err := f.create()
 	if err != nil {
 		return nil, fmt.Errorf("--output: %w", err)
 	}
-	return &reportFile{Writer: file, file: file, name: name}, nil
+	_ = file.Close()
+	return f, os.Remove(file.Name())
 }
 
-// finish gives the file its name.
+// create creates the file that gets the name when it is complete.
+func (f *reportFile) create() (*os.File, error) {
+	return os.OpenFile(fmt.Sprintf("%s.%d.tmp", f.name, os.Getpid()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
+}
+
+// finish writes the file.
 func (f *reportFile) finish() error {
-	if f.file == nil {
+	switch {
+	case f.device != nil:
+		return f.device.Close()
+	case f.text == nil:
 		return nil
 	}
-	err := f.file.Close()
-	if err == nil && f.name != "" {
-		err = os.Rename(f.file.Name(), f.name)
+	file, err := f.create()
+	if err != nil {
+		return err
 	}
-	f.file = nil
+	_, err = f.text.WriteTo(file)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), f.name)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+	}
 	return err
-}
-
-// discard removes the file if it isn't finished.
-func (f *reportFile) discard() {
-	if f.file != nil {
-		_ = f.file.Close()
-		if f.name != "" {
-			_ = os.Remove(f.file.Name())
-		}
-	}
 }

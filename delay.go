@@ -77,9 +77,12 @@ func (state *requestState) reservePlaces() (reserved bool) {
 	}
 	for i := range state.entries {
 		e := &state.entries[i]
-		maxWait, delayed := e.mayBeDelayed()
+		if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
+			continue
+		}
+		maxWait := e.longestLimitDelay(0)
 		switch {
-		case !delayed:
+		case maxWait <= 0 && e.Slots == nil:
 		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
 		case reserve(e.zone.delay, e.Key):
@@ -87,15 +90,6 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		}
 	}
 	return reserved
-}
-
-// mayBeDelayed reports whether the zone can delay the request, and for how long its limits can.
-func (e *zoneEntry) mayBeDelayed() (maxWait algorithms.Micros, delayed bool) {
-	if e.zone.delay == nil || len(e.Limits) == 0 && e.Slots == nil {
-		return 0, false
-	}
-	maxWait = e.longestLimitDelay(0)
-	return maxWait, maxWait > 0 || e.Slots != nil
 }
 
 // longestLimitDelay returns how long the limits of the zone can delay a request that has waited for a

@@ -18,9 +18,8 @@ func (*requestState) String() string { return "" }
 
 // lookUpPlaceholder returns the value of {http.rate_limit.exceeded.<field>}, of
 // {http.rate_limit.<zone>.<field>} or of {http.rate_limit.instant}, and whether there is a placeholder of
-// this name. It is
-// called on the outermost state, and looks into the states of all handlers. If a zone of the
-// configuration doesn't limit the request, its values are empty.
+// this name. It is called on the outermost state, and looks into the states of all handlers. If a zone of
+// the configuration doesn't limit the request, its values are empty.
 func (state *requestState) lookUpPlaceholder(name string) (value any, ok bool) {
 	rest, ok := strings.CutPrefix(name, placeholderPrefix)
 	if !ok {

@@ -19,13 +19,15 @@ import (
 // the http app, down to their rate_limit handlers. It opens no port, no log, no storage and no
 // connection. It implements [simulate.Configuration].
 type simulation struct {
-	servers  []*simulatedServer
-	onlyHost string // of requests without a host; empty if the routes name no host, or several
-	zones    *simulatedZones
-	statuses map[int]bool // of denials by the zones, besides 429
-	maxKeys  int64
-	notes    *simulationNotes
-	walks    sync.Pool // of *loggedWalk
+	servers   []*simulatedServer
+	httpPort  uint
+	httpsPort uint
+	onlyHost  string // of requests without a host; empty if the routes name no host, or several
+	zones     *simulatedZones
+	statuses  map[int]bool // of denials by the zones, besides 429
+	maxKeys   int64
+	notes     *simulationNotes
+	walks     sync.Pool // of *loggedWalk
 }
 
 // Zones implements [simulate.Configuration].
@@ -87,7 +89,7 @@ func (s *simulation) Visit(logged *accesslog.Request) (*simulate.Visit, error) {
 	w := s.walks.Get().(*loggedWalk)
 	defer s.walks.Put(w)
 	if err := w.run(logged, server, u, host, room); err != nil {
-		s.notes.seeError(err)
+		s.notes.seeError(logged, err)
 	}
 	return v, nil
 }

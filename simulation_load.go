@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -32,17 +33,24 @@ func newSimulation(config []byte) (simulate.Configuration, error) {
 	if err := json.Unmarshal(c.Apps["http"], app); err != nil {
 		return nil, fmt.Errorf("the app http: %w", err)
 	}
+	if err := findNull(app); err != nil {
+		return nil, err
+	}
 	l := &simulationLoader{notes: newSimulationNotes()}
 	if err := l.loadApp(c.Apps["rate_limit"]); err != nil {
 		return nil, err
 	}
 	defer func() { _ = l.app.Cleanup() }() // a simulation has its own store
 	l.app.readPlaceholderSources(app)
-	s := &simulation{notes: l.notes, maxKeys: l.app.Memory.MaxKeys, statuses: make(map[int]bool)}
+	s := &simulation{
+		httpPort:  uint(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)),
+		httpsPort: uint(cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)),
+		notes:     l.notes, maxKeys: l.app.Memory.MaxKeys, statuses: make(map[int]bool),
+	}
 	s.walks.New = func() any { return newLoggedWalk() }
 	l.zones = new(simulatedZones)
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
-		server, err := l.loadServer(app, name)
+		server, err := l.loadServer(name, app.Servers[name])
 		if err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
@@ -65,6 +73,21 @@ func newSimulation(config []byte) (simulate.Configuration, error) {
 		}
 	}
 	return s, nil
+}
+
+// findNull returns an error if a server or a named route is null in JSON.
+func findNull(app *caddyhttp.App) error {
+	for name, server := range app.Servers {
+		if server == nil {
+			return fmt.Errorf("server %s is null: write its routes, or leave it out", name)
+		}
+		for route, routes := range server.NamedRoutes {
+			if routes == nil {
+				return fmt.Errorf("server %s: named route %s is null: write its handlers, or leave it out", name, route)
+			}
+		}
+	}
+	return nil
 }
 
 // simulationLoader loads a configuration for a simulation.
@@ -110,9 +133,9 @@ func (l *simulationLoader) loadApp(raw json.RawMessage) error {
 }
 
 // loadServer loads the routes of a server.
-func (l *simulationLoader) loadServer(app *caddyhttp.App, name string) (*simulatedServer, error) {
-	configured := app.Servers[name]
-	server := newSimulatedServer(app, name)
+func (l *simulationLoader) loadServer(name string, configured *caddyhttp.Server) (*simulatedServer, error) {
+	server := newSimulatedServer(name, configured)
+	handlers := len(l.handlers)
 	l.notes.leaveOutErrors(configured.Errors)
 	routes := &routesOfSimulation{l, server}
 	for _, name := range slices.Sorted(maps.Keys(configured.NamedRoutes)) {
@@ -124,6 +147,7 @@ func (l *simulationLoader) loadServer(app *caddyhttp.App, name string) (*simulat
 	}
 	var err error
 	server.routes, err = routes.compile(configured.Routes, endOfWalk)
+	server.limits = len(l.handlers) > handlers
 	return server, err
 }
 

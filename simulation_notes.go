@@ -30,23 +30,40 @@ type simulationNotes struct {
 	lacksClient atomic.Bool
 	withoutHost string // the note for a log without hosts; empty if the routes name none
 	lacksHost   atomic.Bool
-	guess       example // a request whose server was guessed
+	guess       earliest // of the requests whose server was guessed
 	errors      atomic.Int64
-	someError   example
+	firstError  earliest
 }
 
-// example is one of several texts: the first one in the order of texts. Requests are led through the routes in any
-// order, but a simulation has always the same result.
-type example struct{ text atomic.Pointer[string] }
+// earliest is the text about the earliest of some requests. So it doesn't depend on the order in which
+// goroutines see them.
+type earliest struct{ first atomic.Pointer[textAt] }
 
-// see sees another text.
-func (e *example) see(text string) {
+type textAt struct {
+	at   int64
+	text string
+}
+
+// see sees a request that began at an instant. text is called only if the request may be the earliest.
+func (e *earliest) see(at int64, text func() string) {
 	for {
-		known := e.text.Load()
-		if known != nil && *known <= text || e.text.CompareAndSwap(known, &text) {
+		first := e.first.Load()
+		if first != nil && first.at < at {
+			return
+		}
+		seen := &textAt{at, text()}
+		if first != nil && first.at == at && first.text <= seen.text || e.first.CompareAndSwap(first, seen) {
 			return
 		}
 	}
+}
+
+// text returns the text, or "" if there was no request.
+func (e *earliest) text() string {
+	if first := e.first.Load(); first != nil {
+		return first.text
+	}
+	return ""
 }
 
 // loggedField is a header field that the configuration uses.
@@ -196,19 +213,24 @@ func (f *loggedField) see(header http.Header) {
 
 // seeGuess sees that the server of a request is a guess.
 func (n *simulationNotes) seeGuess(logged *accesslog.Request, server *simulatedServer) {
-	scheme := "http"
-	if logged.TLS != nil {
-		scheme = "https"
-	}
-	host, _ := shortenKey(logged.Host, maxShownKey)
-	n.guess.see(scheme + "://" + host + ": they are assumed to come to server " + server.name)
+	n.guess.see(logged.Start, func() string {
+		scheme := "http"
+		if logged.TLS != nil {
+			scheme = "https"
+		}
+		host, _ := shortenKey(logged.Host, maxShownKey)
+		return fmt.Sprintf("no server listens on the port of requests such as %s://%s: they are assumed to come to server %s",
+			scheme, host, server.name)
+	})
 }
 
 // seeError sees that a request ended with an error.
-func (n *simulationNotes) seeError(err error) {
+func (n *simulationNotes) seeError(logged *accesslog.Request, err error) {
 	n.errors.Add(1)
-	text, _ := shortenKey(err.Error(), maxShownKey)
-	n.someError.see(text)
+	n.firstError.see(logged.Start, func() string {
+		text, _ := shortenKey(err.Error(), maxShownKey)
+		return text
+	})
 }
 
 // texts returns the notes.
@@ -221,8 +243,8 @@ func (n *simulationNotes) texts() (notes []string) {
 	}
 	notes = append(notes, n.static...)
 	notes = append(notes, n.placeholderNotes()...)
-	if text := n.someError.text.Load(); text != nil {
-		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), *text))
+	if first := n.firstError.text(); first != "" {
+		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), first))
 	}
 	return notes
 }
@@ -261,8 +283,8 @@ func (n *simulationNotes) logNotes() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
-	if guess := n.guess.text.Load(); guess != nil {
-		notes = append(notes, "no server listens on the port of requests such as "+*guess)
+	if guess := n.guess.text(); guess != "" {
+		notes = append(notes, guess)
 	}
 	return notes
 }

@@ -256,6 +256,8 @@ func TestSimulationErrors(t *testing.T) {
 		{inServer(`[{"handle":[` + strings.Replace(limited, `"limits"`, `"key":"{nothing}","limits"`, 1) + `]}]`), "nothing provides the placeholder {nothing}"},
 		{inServer(`[{"handle":[{"handler":"rewrite","nothing":1},` + limited + `]}]`), "rewrite"},
 		{`{"apps":{"rate_limit":{"rate_limits":{"a":{}}},"http":{}}}`, "zone"},
+		{`{"apps":{"http":{"servers":{"srv0":null}}}}`, "server srv0 is null"},
+		{`{"apps":{"http":{"servers":{"srv0":{"named_routes":{"a":null}}}}}}`, "server srv0: named route a is null"},
 	} {
 		if !json.Valid([]byte(test.config)) && test.config != "x" {
 			t.Fatal(test.config)

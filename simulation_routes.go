@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -90,7 +91,7 @@ func (l *routesOfSimulation) step(raw json.RawMessage) (caddyhttp.MiddlewareHand
 		}
 		return respondStep{}, nil
 	}
-	switch handlingOf(name, func(option string) bool { return options[option] != nil }) {
+	switch handlingOf(name, func(option string) bool { return isSet(options[option]) }) {
 	case runs:
 		l.server.changesHeader = l.server.changesHeader || name == "headers"
 		l.notes.readTexts(options)
@@ -101,6 +102,11 @@ func (l *routesOfSimulation) step(raw json.RawMessage) (caddyhttp.MiddlewareHand
 		return respondStep{}, nil
 	}
 	return passStep{l.notes.handler(name)}, nil
+}
+
+// isSet reports whether an option in JSON has another value than that of an option left out.
+func isSet(option json.RawMessage) bool {
+	return !slices.Contains([]string{"", "null", "false", "[]"}, string(option))
 }
 
 // loadHandler loads a handler that runs.
@@ -213,9 +219,6 @@ func (s meetStep) addTo(room *visitRoom, state *requestState) {
 	h := room.addHandler(len(state.entries))
 	for i := range state.entries {
 		e := &state.entries[i]
-		if maxWait, delayed := e.mayBeDelayed(); delayed {
-			e.MaxWait = maxWait
-		}
 		request, zone := *e.Request, s.zones.index[e.zone]
 		request.Key, request.Outcome = visitedKey(s.zones.secrets[zone], e.Key), store.Outcome{}
 		h.Requests = append(h.Requests, request)

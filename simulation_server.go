@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -21,21 +20,16 @@ type simulatedServer struct {
 	routes        caddyhttp.Handler
 	named         map[string]caddyhttp.Handler // the named routes
 	changesHeader bool                         // a handler may change header fields of requests
+	limits        bool                         // a route has a rate_limit handler
 
-	addresses           []caddy.NetworkAddress
-	address             string          // the first of them
-	hosts               map[string]bool // that its routes name, in lower case
-	anyHost             bool            // a route names no host
-	httpPort, httpsPort uint
+	addresses []caddy.NetworkAddress
+	address   string          // the first of them
+	hosts     map[string]bool // that its routes name, in lower case
+	anyHost   bool            // a route names no host, or one with a placeholder
 }
 
-func newSimulatedServer(app *caddyhttp.App, name string) *simulatedServer {
-	configured := app.Servers[name]
-	s := &simulatedServer{
-		name: name, named: make(map[string]caddyhttp.Handler), hosts: make(map[string]bool),
-		httpPort:  uint(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)),
-		httpsPort: uint(cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)),
-	}
+func newSimulatedServer(name string, configured *caddyhttp.Server) *simulatedServer {
+	s := &simulatedServer{name: name, named: make(map[string]caddyhttp.Handler), hosts: make(map[string]bool)}
 	for _, listen := range configured.Listen {
 		if address, err := caddy.ParseNetworkAddress(listen); err == nil {
 			s.addresses = append(s.addresses, address)
@@ -60,14 +54,14 @@ func (s *simulatedServer) addHosts(route *caddyhttp.Route) {
 		}
 		for _, host := range hosts {
 			s.hosts[strings.ToLower(host)] = true
+			s.anyHost = s.anyHost || strings.Contains(host, "{") || strings.LastIndexByte(host, '*') > 0
 		}
 	}
 }
 
-// names reports how well the routes of the server match a host: 2 if they name it, 1 if they name none,
-// otherwise 0.
+// names reports how well the routes of the server match a host, which is in lower case: 2 if they name it, 1
+// if they name none, otherwise 0.
 func (s *simulatedServer) names(host string) int {
-	host = strings.ToLower(host)
 	_, parent, _ := strings.Cut(host, ".")
 	switch {
 	case s.hosts[host], s.hosts["*."+parent]:
@@ -78,53 +72,126 @@ func (s *simulatedServer) names(host string) int {
 	return 0
 }
 
+// target is where a logged request was sent, as far as the log says it.
+type target struct {
+	host        string // in lower case
+	port        uint   // of Host, or of the scheme
+	schemePort  uint
+	isKnown     bool // false if the log has neither a Host nor TLS, so that the port can be any
+	isOnSocket  bool // the connection was made to a unix socket
+	isEncrypted bool
+}
+
+// targetOf returns where a request was sent. Host is that of the request, or an assumed one.
+func (s *simulation) targetOf(logged *accesslog.Request, host string) target {
+	t := target{
+		schemePort: s.httpPort, isKnown: logged.Host != "" || logged.TLS != nil,
+		isOnSocket: logged.RemoteIP == "@", isEncrypted: logged.TLS != nil,
+	}
+	if t.isEncrypted {
+		t.schemePort = s.httpsPort
+	}
+	t.port = t.schemePort
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	} else if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		t.port = uint(n)
+	}
+	t.host = strings.ToLower(name)
+	return t
+}
+
 // serverOf returns the server that a logged request came to, and the request's Host. A log doesn't say to
 // which address a connection was made, so the server is found by TLS, and by the host and the port in
-// Host. If no server listens on this port, the server whose routes name the host is assumed. serverOf
-// returns nil for a request that an automatic redirect to HTTPS answered.
+// Host. The port can be that of a proxy or of a container. So if no server listens on the port, or the one
+// that does has no route for the host, the server whose routes name the host is assumed. serverOf returns
+// nil for a request that an automatic redirect to HTTPS answered.
 func (s *simulation) serverOf(logged *accesslog.Request) (*simulatedServer, string) {
-	requested := logged.Host
-	if requested == "" {
-		requested = s.onlyHost
+	host := logged.Host
+	if host == "" {
+		host = s.onlyHost
 		setOnce(&s.notes.lacksHost)
 	}
-	host, port, err := net.SplitHostPort(requested)
-	if err != nil {
-		host, port = strings.Trim(requested, "[]"), ""
-	}
+	t := s.targetOf(logged, host)
 	var best *simulatedServer
-	var rank int
-	var known addressMatch
+	var fit serverFit
 	for _, server := range s.servers {
-		match := server.accepts(host, port, logged.TLS != nil)
-		if r := int(match)<<2 + server.names(host); best == nil || r > rank {
-			best, rank, known = server, r, match
+		if f := server.fitOf(&t); best == nil || f.rank() > fit.rank() {
+			best, fit = server, f
 		}
 	}
 	switch {
-	case logged.Host == "" || known > portlessAddress:
-	case logged.TLS == nil && logged.Status == http.StatusPermanentRedirect:
+	case logged.Host == "" || fit.listens && fit.names == 2:
+	case logged.Status == http.StatusPermanentRedirect && s.redirects(&t, fit):
 		return nil, ""
-	default:
+	case !fit.listens && fit.names > 0:
 		s.notes.seeGuess(logged, best)
 	}
-	return best, requested
+	return best, host
 }
 
-// accepts reports how well an address of the server matches the Host of a request. A server without an
-// address accepts all requests.
-func (s *simulatedServer) accepts(host, port string, tls bool) (best addressMatch) {
+// redirects reports whether an automatic redirect to HTTPS answers a request with status 308. fit is that of
+// its server. A redirect comes before routes that name no host.
+func (s *simulation) redirects(t *target, fit serverFit) bool {
+	return !t.isEncrypted && slices.ContainsFunc(s.servers, func(server *simulatedServer) bool {
+		names := server.names(t.host)
+		return server.accepts(t.host, s.httpsPort) > portlessAddress && (names == 2 || names == 1 && !fit.listens)
+	})
+}
+
+// serverFit says how well a server fits the target of a request.
+type serverFit struct {
+	address addressMatch
+	listens bool // on the port
+	names   int
+	likely  bool // more than another server that fits equally well
+}
+
+func (s *simulatedServer) fitOf(t *target) serverFit {
+	f := serverFit{names: s.names(t.host)}
+	switch {
+	case !t.isKnown:
+		f.likely = s.limits
+		return f
+	case !t.isOnSocket:
+		f.address = s.accepts(t.host, t.port)
+	case s.accepts(t.host, 0) == portlessAddress:
+		f.address = sameHost
+	}
+	f.listens = f.address > portlessAddress
+	f.likely = s.accepts(t.host, t.schemePort) > portlessAddress
+	return f
+}
+
+// rank is higher for a server that fits better. A server that names the host fits better than one that only
+// listens on the port.
+func (f serverFit) rank() (rank int) {
+	switch {
+	case f.listens && f.names > 0:
+		rank = 3
+	case f.names == 2:
+		rank = 2
+	case f.listens:
+		rank = 1
+	}
+	rank = rank<<3 | int(f.address)
+	rank = rank<<2 | f.names
+	rank <<= 1
+	if f.likely {
+		rank++
+	}
+	return rank
+}
+
+// accepts reports how well an address of the server matches a host and a port. A server without an address
+// accepts all requests.
+func (s *simulatedServer) accepts(host string, port uint) (best addressMatch) {
 	if len(s.addresses) == 0 {
 		return anyHost
 	}
-	number := s.httpPort
-	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
-		number = uint(n)
-	} else if tls {
-		number = s.httpsPort
-	}
 	for i := range s.addresses {
-		best = max(best, matchAddress(s.addresses[i], host, number))
+		best = max(best, matchAddress(s.addresses[i], host, port))
 	}
 	return best
 }

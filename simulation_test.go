@@ -98,6 +98,24 @@ func TestSimulationRoutes(t *testing.T) {
 	s.wantNote(t, "requests meet the handler test_hold, which does not run here: it is assumed to pass them on unchanged")
 }
 
+// A file_server with an explicit pass_thru false ends the walk, as one without the option.
+func TestSimulationReadsOptions(t *testing.T) {
+	const limited = `{"handle":[{"handler":"rate_limit","rate_limits":{"a":{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}}}]}`
+	for options, want := range map[string]string{
+		``: "", `,"pass_thru":false`: "", `,"pass_thru":null`: "", `,"pass_thru":true`: "a=",
+	} {
+		s, err := newSimulation([]byte(`{"apps":{"http":{"servers":{"srv0":{"routes":[{"handle":[{"handler":"file_server"` + options + `}]},` +
+			limited + `]}}}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := s.(*simulation)
+		if got := of.met(of.visit(t, loggedGet("/"))); got != want {
+			t.Errorf("with the options %q met %q, want %q", options, got, want)
+		}
+	}
+}
+
 // benchmarkedVisit returns a usual configuration, and a usual request.
 func benchmarkedVisit(t testing.TB) (*simulation, *accesslog.Request) {
 	s := loadSimulation(t, `{$SITE} {
@@ -379,7 +397,7 @@ func TestSimulationNotesInAnyOrder(t *testing.T) {
 			r := loggedGet("/")
 			r.Host = host
 			s.visit(t, r)
-			s.notes.seeError(errors.New("the error of " + host))
+			s.notes.seeError(r, errors.New("the error of "+host))
 		}
 		s.wantNote(t, "no server listens on the port of requests such as")
 		s.wantNote(t, "the error of")

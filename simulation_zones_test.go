@@ -200,11 +200,8 @@ shared ["{http.vars.client_ip}"] [gcra 1 1h]false false false false false 0 0`; 
 			for i, z := range h.Zones {
 				zone := s.Zones()[z.Zone]
 				met = append(met, fmt.Sprintf("%s/%s=%s", zone.Name, zone.Sets[z.Set].Name, h.Requests[i].Key))
-				switch r := h.Requests[i]; {
-				case zone.Name == "cost" && (r.Cost != 4 || r.Limits[0].Burst != 20):
+				if r := h.Requests[i]; zone.Name == "cost" && (r.Cost != 4 || r.Limits[0].Burst != 20) {
 					t.Errorf("cost %d, and %v", r.Cost, r.Limits[0])
-				case zone.Name == "plans" && len(r.Limits) > 0 && r.MaxWait != 2_000_000:
-					t.Errorf("delay of %d", r.MaxWait)
 				}
 			}
 		}
@@ -281,6 +278,99 @@ func TestSimulationServer(t *testing.T) {
 		} else if test.note != "" {
 			s.wantNote(t, test.note)
 		}
+	}
+}
+
+// The port in Host can be that of a proxy, a container or nothing. Then the routes that name the host decide, and TLS.
+func TestSimulationServerBehindProxy(t *testing.T) {
+	site := func(address, zone string) string {
+		limit := ""
+		if zone != "" {
+			limit = "\trate_limit {\n\t\tzone " + zone + " {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n"
+		}
+		return address + " {\n" + limit + "\trespond ok\n}\n"
+	}
+	const guess = "they are assumed to come to server"
+	for name, test := range map[string]struct {
+		config string
+		change func(r *accesslog.Request)
+		want   string
+		notes  int
+	}{
+		"a host that only a server on another port names": {
+			site("a.example.com", "a") + site("https://b.example.com:8443", "b"),
+			func(r *accesslog.Request) { r.Host, r.TLS = "b.example.com", new(accesslog.TLS) }, "b=", 1,
+		},
+		"a host that no server names": {
+			site("a.example.com", "a") + site("https://b.example.com:8443", "b"),
+			func(r *accesslog.Request) { r.Host = "192.0.2.1:99" }, "", 0,
+		},
+		"a mapped port without TLS": {
+			site("https://", "secure") + site("http://", "plain"),
+			func(r *accesslog.Request) { r.Host = "localhost:49152" }, "plain=", 1,
+		},
+		"a mapped port with TLS": {
+			site("https://", "secure") + site("http://", "plain"),
+			func(r *accesslog.Request) { r.Host, r.TLS = "localhost:49152", new(accesslog.TLS) }, "secure=", 1,
+		},
+		"TLS that ends at a proxy": {
+			site("https://example.com", "secure"),
+			func(r *accesslog.Request) { r.Host = "example.com" }, "secure=", 1,
+		},
+		"no host, and a site that only redirects": {
+			site("http://example.com", "") + site("https://example.com", "secure"),
+			func(r *accesslog.Request) { r.Host = "" }, "secure=", 1,
+		},
+		"a unix socket": {
+			site(":80", "port") + strings.Replace(site("http://", "socket"), "{", "{\n\tbind unix//run/caddy.sock", 1),
+			func(r *accesslog.Request) { r.Host, r.RemoteIP = "anything", "@" }, "socket=", 0,
+		},
+		"a redirect before a site for any host": {
+			site(":80", "plain") + site("example.com", "secure"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.com", 308 }, "", 0,
+		},
+		"another redirect of a site for any host": {
+			site(":80", "plain") + site("example.com", "secure"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.org", 308 }, "plain=", 0,
+		},
+		"a redirect by an application on a mapped port": {
+			site(":8080", "plain"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.org", 308 }, "plain=", 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := loadSimulation(t, test.config)
+			r := loggedGet("/")
+			test.change(r)
+			if got := s.met(s.visit(t, r)); got != test.want {
+				t.Errorf("met %q, want %q", got, test.want)
+			}
+			if notes := s.Notes(); len(notes) != test.notes || test.notes > 0 && !strings.Contains(notes[0], guess) && r.Host != "" {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
+// The notes show the earliest requests, in any order in which goroutines see them.
+func TestSimulationNotesOfEarliestRequest(t *testing.T) {
+	notes := make(map[string]bool)
+	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {2, 1, 3}} {
+		s := loadSimulation(t, "http://example.com:8080 {\n\t@f expression `int({query.n}) > 1`\n\trespond @f 404\n"+
+			"\trate_limit {\n\t\tzone a {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n}\n")
+		for _, i := range order {
+			for _, name := range []string{"x", "y"} {
+				r := loggedGet(fmt.Sprint("/?n=", name, i))
+				r.Start, r.Host = 1e15+i, fmt.Sprint("example.com:", 9000+i)
+				s.visit(t, r)
+			}
+		}
+		s.wantNote(t, "http://example.com:9001: they")
+		s.wantNote(t, "ended with an error in the routes: 6")
+		notes[strings.Join(s.Notes(), "\n")] = true
+	}
+	if len(notes) != 1 {
+		t.Errorf("the notes differ: %v", notes)
 	}
 }
 

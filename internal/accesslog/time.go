@@ -80,7 +80,7 @@ func readLayout(text []byte, layout string) (int64, bool) {
 }
 
 // unixTime returns the time in a number. The number of its digits tells its unit, because logs have times between
-// 1973 and 5138.
+// 1973 and 2286. A number with 14 digits has the layout 20060102150405.
 func unixTime(text []byte) (int64, bool) {
 	text = withoutExponent(text)
 	digits := 0
@@ -91,6 +91,8 @@ func unixTime(text []byte) (int64, bool) {
 	switch {
 	case digits <= 11:
 		unit = time.Second
+	case digits == 14:
+		return 0, false
 	case digits <= 14:
 		unit = time.Millisecond
 	case digits <= 17:

@@ -3,11 +3,14 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
 
@@ -22,7 +25,7 @@ func TestSimulationOfAZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	zones := s.Zones()
-	if len(zones) != 1 || zones[0].Name != simulate.ZoneName || len(zones[0].Sets) != 1 || len(zones[0].Sets[0].Limits) != 1 {
+	if len(zones) != 1 || zones[0].Name != simulate.ZoneName || len(zones[0].Sets) != 1 || len(zones[0].Sets[0].Limits) != 0 || !zones[0].Sets[0].Open {
 		t.Fatalf("zones %+v", zones)
 	}
 	for _, r := range []accesslog.Request{
@@ -112,17 +115,14 @@ func TestProposalsForAZone(t *testing.T) {
 	}
 }
 
-// A report doesn't show the limit that asks for proposals from nothing. Without other limits it shows the
-// demand in the usual windows.
-func TestReportOfAZone(t *testing.T) {
-	for text, want := range map[string]struct {
-		limits  string
-		windows int
-	}{
-		"key {client_ip}":                      {"[]", len(simulate.Windows)},
-		"key {client_ip} ; token_bucket 10 1m": {"[token_bucket 10 1m]", 1},
-		"key {client_ip} ; concurrency 5":      {"[concurrency 5]", 0},
-		"key {client_ip} ; delay 1s":           {"[delay 1s]", len(simulate.Windows)},
+// Statistics from nothing don't have the limit that asks for proposals. They have the demand in the usual
+// windows.
+func TestStatisticsOfAZone(t *testing.T) {
+	for text, want := range map[string]string{
+		"key {client_ip}":                      "[]",
+		"key {client_ip} ; token_bucket 10 1m": "[token_bucket 10 1m]",
+		"key {client_ip} ; concurrency 5":      "[concurrency 5]",
+		"key {client_ip} ; delay 1s":           "[delay 1s]",
 	} {
 		config, err := simulate.ZoneConfig(text)
 		if err != nil {
@@ -141,8 +141,8 @@ func TestReportOfAZone(t *testing.T) {
 		decider.Decide(v)
 		decider.Finish()
 		zone := statistics.Report().Zones[0]
-		if got := fmt.Sprint(zone.Limits); got != want.limits || len(zone.Demand) != want.windows {
-			t.Errorf("%s: limits %s and %d windows, want %s and %d", text, got, len(zone.Demand), want.limits, want.windows)
+		if got := fmt.Sprint(zone.Limits); got != want || len(zone.Demand) != len(simulate.Windows) {
+			t.Errorf("%s: limits %s and %d windows, want %s", text, got, len(zone.Demand), want)
 		}
 	}
 }
@@ -165,6 +165,61 @@ func TestSimulationOfAZoneErrors(t *testing.T) {
 	} {
 		if _, err := simulate.ZoneConfig(text); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// A report from nothing has a zone to paste, with the user's options and one of the limits. No format shows the
+// limit that stands for none.
+func TestReportOfAZone(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	for format, wants := range map[string][]string{
+		"text": {"No limit is configured.", "24h ", "one of which is enough: each denies at most 5% of the keys", "    zone new {\n        key {client_ip}\n        ipv6_prefix 64\n        "},
+		"json": {`"limits": []`, `"zone_options": "key {client_ip} ; ipv6_prefix 64"`, `"propose": "5%"`, `"window": 86400`},
+		"csv":  {",proposal,new,sliding_window ", ",proposal,new,token_bucket "},
+		"html": {"No limit is configured.", "one of which is enough", "<bdi>zone new {</bdi>\n<bdi>    key {client_ip}</bdi>\n<bdi>    ipv6_prefix 64</bdi>\n"},
+	} {
+		process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "--propose", "5%", "--format", format, "access.log")
+		process.Dir = dir
+		result := runCommand(t, process)
+		for _, want := range wants {
+			if !strings.Contains(result.out, want) {
+				t.Errorf("%s lacks %q: %s\n%s", format, want, result.out, result.err)
+			}
+		}
+		for _, none := range []string{"000000000", "1_000", "denied none", "1,000,000,000"} {
+			if strings.Contains(result.out, none) {
+				t.Errorf("%s has %q: %s", format, none, result.out)
+			}
+		}
+	}
+	caddyfile, err := os.ReadFile(filepath.Join(dir, "Caddyfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
+	process.Dir = dir
+	_, zone, _ := strings.Cut(runCommand(t, process).out, "for example:\n")
+	zone, _, _ = strings.Cut(zone, "\nLog\n")
+	pasted := strings.Replace(string(caddyfile), "zone clients {", zone+"\nzone clients {", 1)
+	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {
+		t.Errorf("with %s there are the zones %+v", zone, zones)
+	}
+}
+
+// A report says that keys shared budgets, because the store was full.
+func TestReportOfAFullStore(t *testing.T) {
+	t.Parallel()
+	file := generatedLog(t, logtest.Options{Requests: 2000, Clients: 200})
+	for global, want := range map[string]string{"memory {\n max_keys 10\n}": "the store had no room for more keys", "": ""} {
+		caddyfile := "{\n rate_limit {\n" + global + "\n}\n}\n" + simulatedSite
+		if global == "" {
+			caddyfile = simulatedSite
+		}
+		notes := strings.Join(replayLog(t, file, 1, caddyfile).Configurations[0].Notes, "\n")
+		if strings.Contains(notes, "no room") != (want != "") || !strings.Contains(notes, want) {
+			t.Errorf("with %q the notes are %s", global, notes)
 		}
 	}
 }

@@ -52,9 +52,12 @@ func newSimulatedZones(handlers []*Handler) *simulatedZones {
 func (s *simulatedZones) add(group []*zone) {
 	first := group[0]
 	made := simulate.Zone{
-		Name: first.name, Key: slices.Clone(first.config.keys()), Concurrency: first.config.Concurrency, Shadow: true,
+		Name: first.name, Key: []string{}, Concurrency: first.config.Concurrency, Shadow: true,
 		SingleKey: !slices.ContainsFunc(first.keys, func(k keyTemplate) bool { return !k.plain }),
 		HasBan:    first.config.Ban != nil, VariesBurst: first.factor.varies(),
+	}
+	for _, key := range first.config.Key {
+		made.Key = append(made.Key, shortenPlaceholders(key))
 	}
 	if s.variants[first.name]++; s.variants[first.name] > 1 {
 		made.Name = fmt.Sprintf("%s (%d)", first.name, s.variants[first.name])
@@ -69,7 +72,7 @@ func (s *simulatedZones) add(group []*zone) {
 		made.Sets = made.Sets[:0]
 		for i, set := range z.namedSets() {
 			s.sets[set.limitSet] = i
-			made.Sets = append(made.Sets, simulate.LimitSet{Name: set.name, Limits: set.limits})
+			made.Sets = append(made.Sets, simulate.NewLimitSet(set.name, set.limits))
 		}
 	}
 	s.all = append(s.all, made)

@@ -50,6 +50,12 @@ func (z *zone) warnOfSettings() {
 			"unless a rate_limit directive before has read it, the value is empty",
 			zap.String("zone", z.name))
 	}
+	if i := slices.IndexFunc(z.config.Key, isZoneOption); i >= 0 {
+		z.handler.logger.Warn("a value of key is the name of an option of the zone, which stands on the line of key by mistake: "+
+			"write the option on its own line, or the value in quotes with another one",
+			zap.String("zone", z.name), zap.String("value", z.config.Key[i]))
+		return
+	}
 	for _, t := range z.keys[:max(len(z.keys)-1, 0)] {
 		if t.neverEmpty() {
 			z.handler.logger.Warn("a value of key is never empty, so the values behind it are never used: "+
@@ -58,6 +64,8 @@ func (z *zone) warnOfSettings() {
 		}
 	}
 }
+
+func isZoneOption(name string) bool { return slices.Contains(zoneOptions(), name) }
 
 // wideMatchers are request matchers that match most requests of a site.
 var wideMatchers = []string{"method", "not", "protocol", "tls"}

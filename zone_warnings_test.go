@@ -73,6 +73,14 @@ func TestWarningsOfSettings(t *testing.T) {
 			key everybody {header.X-Api-Key}
 			gcra 10 1h
 		}
+		zone option_in_key {
+			key {client_ip} ipv6_prefix 64
+			gcra 10 1h
+		}
+		zone option_after_header {
+			key {header.X-Api-Key} ban
+			gcra 10 1h
+		}
 		zone second_used {
 			key {header.X-Api-Key} {path}
 			gcra 10 1h
@@ -99,6 +107,7 @@ func TestWarningsOfSettings(t *testing.T) {
 		"each request costs more":      "plan_too_dear too_dear ",
 		"a value of key is never empt": "second_unused text_first ",
 		"a matcher of the zone has a":  "exempt_body match_body ",
+		"a value of key is the name":   "option_after_header option_in_key ",
 	} {
 		got := ""
 		for _, m := range regexp.MustCompile(message+`.*"zone":"(\w+)"`).FindAllStringSubmatch(c.logged(), -1) {

@@ -81,7 +81,7 @@ func (a *Algorithm) CaddyfileText(text string) string {
 			value = after[:i]
 		}
 		text = before + strings.TrimPrefix(after[len(value):], phraseEnd)
-		fmt.Fprintf(&block, "%s %s\n", o.Name, value)
+		fmt.Fprintf(&block, "\t%s %s\n", o.Name, value)
 	}
 	if block.Len() == 0 {
 		return text

@@ -65,7 +65,7 @@ A second Ctrl-C ends it without a report.`, `
   $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
   $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
   $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
-  $ caddy rate-limit simulate --zone 'key {client_ip}' access.log
+  $ caddy rate-limit simulate --zone 'key {client_ip} ; ipv6_prefix 64' access.log
   $ caddy rate-limit simulate --format html --output report.html access.log
   $ zstdcat access.log.zst | caddy rate-limit simulate -`,
 		func(cmd *cobra.Command, args []string) error {
@@ -76,7 +76,7 @@ A second Ctrl-C ends it without a report.`, `
 	flags.StringP("config", "c", "", "The configuration whose limits to simulate, if not ./Caddyfile")
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare, if their names don't tell")
 	flags.String("compare", "", "A second configuration, to show for whom it makes a difference")
-	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip}', in place of --config")
+	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', in place of --config")
 	flags.String("propose", "", "Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests: requests:0.1%")
 	flags.String("format", "text", "The format of the report: text, json, csv or html")
 	flags.Bool("json", false, "The same as --format json")
@@ -247,7 +247,7 @@ func (s *simulation) configurations() (configurations []simulate.NamedConfigurat
 		if err != nil {
 			return nil, usageErrorf("--zone: %w", err)
 		}
-		return []simulate.NamedConfiguration{{Name: zone, Configuration: c}}, nil
+		return []simulate.NamedConfiguration{{Name: zone, ZoneOptions: zone, Configuration: c}}, nil
 	}
 	if stringFlag(s.cmd, "config") == "" {
 		if _, err := os.Stat(defaultConfiguration); errors.Is(err, os.ErrNotExist) {

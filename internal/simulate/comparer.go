@@ -27,8 +27,8 @@ type pendingOutcome struct {
 type change struct {
 	requests int64
 	hasher   keyhash.Hasher
-	clients  keyTable
-	zones    slab[uint64] // by the number of the client: a zoneSet
+	clients  keyTable[int64] // the requests of each client
+	zones    slab[uint64]    // by the number of the client: a zoneSet
 	top      topKeys
 }
 
@@ -48,7 +48,7 @@ func NewComparer(first, second Configuration) *Comparer {
 		pending: make(map[int64]pendingOutcome), maxClients: max(first.MaxKeys(), second.MaxKeys()),
 	}
 	for i, zones := range c.zones {
-		c.changes[i] = change{hasher: keyhash.New(), clients: newKeyTable(), zones: newSlab[uint64](len(newZoneSet(len(zones))))}
+		c.changes[i] = change{hasher: keyhash.New(), clients: newKeyTable[int64](), zones: newSlab[uint64](len(newZoneSet(len(zones))))}
 	}
 	return c
 }
@@ -101,15 +101,15 @@ func (c *Comparer) denyingZones(side int, d *Decided) zoneSet {
 func (c *Comparer) count(side int, client string, zones zoneSet) {
 	change := &c.changes[side]
 	change.requests++
-	number, isNew, found := change.clients.find(change.hasher.Sum(client), int64(change.clients.records.len) < c.maxClients)
+	number, isNew, found := change.clients.find(change.hasher.Sum(client), change.clients.len() < c.maxClients)
 	if !found {
 		return
 	}
 	if isNew {
 		change.zones.add()
 	}
-	record := change.clients.record(number)
-	record.requests++
+	requests := change.clients.at(number)
+	*requests++
 	known, last := zoneSet(change.zones.row(number)), 0
 	for zone := range c.zones[side] {
 		if zones.has(zone) {
@@ -117,7 +117,7 @@ func (c *Comparer) count(side int, client string, zones zoneSet) {
 			last = zone
 		}
 	}
-	change.top.count(topKey{key: number, order: number, denied: record.requests}, client, func(client string) string {
+	change.top.count(topKey{key: number, order: number, denied: *requests}, client, func(client string) string {
 		return c.configurations[side].ShownKey(last, client)
 	})
 }
@@ -127,7 +127,7 @@ func (c *Comparer) Report() *Comparison {
 	first, second := &c.changes[0], &c.changes[1]
 	return &Comparison{
 		DeniedByBoth: c.both, NewlyDenied: second.requests, NoMoreDenied: first.requests,
-		ClientCountNewlyDenied: int64(second.clients.records.len), ClientCountNoMoreDenied: int64(first.clients.records.len),
+		ClientCountNewlyDenied: second.clients.len(), ClientCountNoMoreDenied: first.clients.len(),
 		ClientsNewlyDenied: second.report(c.zones[1]), ClientsNoMoreDenied: first.report(c.zones[0]),
 	}
 }

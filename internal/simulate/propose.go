@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
@@ -49,7 +48,14 @@ func (r *Recorder) proposeForZone(ctx context.Context, zone *zoneDemand, target 
 			continue
 		}
 		for _, l := range set.Limits {
-			found, err := r.proposeForLimit(ctx, zone, set, l, demand, target)
+			p, err := r.proposeForLimit(ctx, zone, set, l, demand, target)
+			if err != nil {
+				return nil, err
+			}
+			proposals = append(proposals, p)
+		}
+		if set.Open {
+			found, err := r.proposeFromNothing(ctx, zone, demand, target)
 			if err != nil {
 				return nil, err
 			}
@@ -75,33 +81,36 @@ func (r *Recorder) proposeForZone(ctx context.Context, zone *zoneDemand, target 
 // proposeForLimit returns the proposal that replaces a limit of a set.
 func (r *Recorder) proposeForLimit(
 	ctx context.Context, zone *zoneDemand, set LimitSet, l *algorithms.Limit, demand *stream, target Target,
-) ([]Proposal, error) {
-	p := Proposal{Set: set.Name, Current: caddyfileLine(l)}
-	if isOpen(l) {
-		p.Current = ""
-	}
-	switch {
-	case demand == nil:
-		p.Reason = "the log has no request with this limit"
-	case !demand.limiting:
-		p.Reason = "mode force denies nobody, with any limit"
-	case zone.VariesBurst && l.Scalable():
+) (Proposal, error) {
+	p := Proposal{Set: set.Name, Current: caddyfileLine(l), Reason: demand.whyNone()}
+	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
 		p.Reason = "the option factor gives each request another burst"
-	case isOpen(l):
-		return r.proposeFromNothing(ctx, zone, demand, target)
-	default:
-		q := r.question(zone, demand, ladderOf(l, zone.MaxDelay, workLeft(set, l), demand.maxCharge()), target)
-		q.current = l.Events
-		a, err := q.find(ctx)
-		if err != nil {
-			return nil, err
-		}
-		a.fill(&p)
-		if a.chosen == nil {
-			p.Reason = a.whyNone(&l.Quota)
-		}
 	}
-	return []Proposal{p}, nil
+	if p.Reason != "" {
+		return p, nil
+	}
+	q := r.question(zone, demand, ladderOf(l, zone.MaxDelay, workLeft(set, l), demand.maxCharge()), target)
+	q.current = l.Events
+	a, err := q.find(ctx)
+	if err != nil {
+		return p, err
+	}
+	a.fill(&p)
+	if a.chosen == nil {
+		p.Reason = a.whyNone(&l.Quota)
+	}
+	return p, nil
+}
+
+// whyNone says why no limit can be found for a demand. It is empty if one can.
+func (s *stream) whyNone() string {
+	switch {
+	case s == nil:
+		return "the log has no request with this limit"
+	case !s.limiting:
+		return "mode force denies nobody, with any limit"
+	}
+	return ""
 }
 
 // proposeSlots returns the proposal for the number of requests in flight.
@@ -121,7 +130,7 @@ func (r *Recorder) proposeSlots(ctx context.Context, zone *zoneDemand, target Ta
 }
 
 func (r *Recorder) question(zone *zoneDemand, demand *stream, l ladder, target Target) *question {
-	q := &question{stream: demand, ladder: l, target: target, points: curvePoints, keys: len(zone.keys), workers: r.workers, least: 1}
+	q := &question{stream: demand, ladder: l, target: target, points: curvePoints, keys: zone.keys.len(), workers: r.workers, least: 1}
 	if _, ok := l.(*limitLadder); ok && demand.minCost > 1 && demand.usual != algorithms.Nary {
 		q.least = l.admitting(demand.minCost) / 2
 	}
@@ -154,6 +163,7 @@ func caddyfileLine(l *algorithms.Limit) string { return l.Algorithm().CaddyfileT
 
 // fill fills in a proposal.
 func (a *answer) fill(p *Proposal) {
+	p.Requests, p.Keys = a.total.requests, a.total.keys
 	for i := range a.curve {
 		p.Curve = append(p.Curve, a.point(&a.curve[i]))
 	}
@@ -170,7 +180,7 @@ func (a *answer) fill(p *Proposal) {
 
 func (a *answer) point(j *judged) CurvePoint {
 	return CurvePoint{
-		Events: j.events, Line: j.line,
+		Events: j.events, Line: j.line, DeniedRequests: j.denied.requests, DeniedKeys: j.denied.keys,
 		RequestShare: float64(j.denied.requests) / float64(max(a.total.requests, 1)),
 		KeyShare:     float64(j.denied.keys) / float64(max(a.total.keys, 1)),
 	}
@@ -192,72 +202,3 @@ func (a *answer) whyNone(q *algorithms.Quota) string {
 	}
 	return fmt.Sprintf("the largest limit that can be proposed, with %d events, still %s", largest.events, denied)
 }
-
-// proposeFromNothing returns the proposals for a zone without limits: one for each of [Windows], and
-// token buckets with usual bursts.
-func (r *Recorder) proposeFromNothing(ctx context.Context, zone *zoneDemand, demand *stream, target Target) ([]Proposal, error) {
-	var proposals []Proposal
-	ask := func(q *question) (*answer, error) {
-		q.points = pointsFromNothing
-		a, err := q.find(ctx)
-		if err == nil && a.chosen != nil {
-			p := Proposal{}
-			a.fill(&p)
-			proposals = append(proposals, p)
-		}
-		return a, err
-	}
-	algorithm := "sliding_window"
-	if zone.MaxDelay > 0 { // which a sliding_window can't
-		algorithm = "fixed_window"
-	}
-	for _, window := range Windows {
-		l := &limitLadder{
-			maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: demand.maxCharge(),
-			quota: func(events int64) algorithms.Quota {
-				return algorithms.Quota{Algorithm: algorithm, Events: events, Window: window}
-			},
-		}
-		if _, err := ask(r.question(zone, demand, l, target)); err != nil {
-			return nil, err
-		}
-	}
-	for _, burst := range bursts {
-		l := &limitLadder{
-			maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: demand.maxCharge(),
-			quota: func(events int64) algorithms.Quota {
-				return algorithms.Quota{Algorithm: "token_bucket", Events: events, Window: minute, Burst: burst * max(demand.minCost, 1)}
-			},
-		}
-		q := r.question(zone, demand, l, target)
-		q.least, q.highest = 1, 60*burst*max(demand.minCost, 1)
-		a, err := ask(q)
-		if err != nil {
-			return nil, err
-		}
-		if a.chosen != nil && a.chosen.events == 1 { // larger bursts don't help
-			break
-		}
-	}
-	if len(proposals) == 0 {
-		return []Proposal{{Reason: "no limit denies so few"}}, nil
-	}
-	return slices.Clip(proposals), nil
-}
-
-const (
-	second = algorithms.Micros(1_000_000)
-	minute = 60 * second
-	hour   = 60 * minute
-)
-
-// Windows are the windows for which limits are proposed from nothing.
-var Windows = []algorithms.Micros{second, 10 * second, minute, hour, 24 * hour}
-
-// bursts are the bursts of the token buckets that are proposed from nothing, in requests of the least
-// cost. Each is proposed with the least rate per minute. A rate at which the burst comes back in less
-// than a second isn't proposed, because then the burst hardly matters.
-var bursts = []int64{10, 30, 100, 300, 1000}
-
-// pointsFromNothing is about how many points the curve of a limit from nothing has.
-const pointsFromNothing = 16

@@ -53,16 +53,16 @@ func TestLadderKeepsOptions(t *testing.T) {
 		quota algorithms.Quota
 		want  string // with twice the events
 	}{
-		{algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 1_000_000, Burst: 25, Initial: &five}, "token_bucket 20 1s 50 {\ninitial 10\n}"},
+		{algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 1_000_000, Burst: 25, Initial: &five}, "token_bucket 20 1s 50 {\n\tinitial 10\n}"},
 		{algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 1_000_000}, "token_bucket 20 1s"},
-		{algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1_000_000, Align: "clock"}, "fixed_window 20 1s {\nalign clock\n}"},
+		{algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1_000_000, Align: "clock"}, "fixed_window 20 1s {\n\talign clock\n}"},
 		{
 			algorithms.Quota{Algorithm: "sliding_log", Events: 10, Window: 1_000_000, MinInterval: 1000, Buckets: 7},
-			"sliding_log 20 1s {\nmin_interval 1ms\nbuckets 7\n}",
+			"sliding_log 20 1s {\n\tmin_interval 1ms\n\tbuckets 7\n}",
 		},
 		{
 			algorithms.Quota{Algorithm: "smooth", Events: 10, Window: 1_000_000, WarmUp: 2_000_000, ColdFactor: 5000},
-			"smooth 20 1s {\nwarm_up 2s\ncold_factor 5\n}",
+			"smooth 20 1s {\n\twarm_up 2s\n\tcold_factor 5\n}",
 		},
 	}
 	for _, test := range tests {

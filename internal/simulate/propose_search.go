@@ -22,7 +22,7 @@ type question struct {
 	least int64
 	// highest, if not 0, is the largest number of events worth proposing.
 	highest int64
-	keys    int // at most, by their numbers
+	keys    int64 // at most, by their numbers
 	workers int
 }
 

@@ -201,7 +201,8 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 		for _, point := range p.Curve { // what is skipped in the replay denies nothing
 			denied, total := decide(point.Events)
 			if point.KeyShare != float64(denied.keys)/float64(total.keys) ||
-				point.RequestShare != float64(denied.requests)/float64(total.requests) {
+				point.RequestShare != float64(denied.requests)/float64(total.requests) ||
+				denied != (tally{point.DeniedRequests, point.DeniedKeys}) || total != (tally{p.Requests, p.Keys}) {
 				t.Fatalf("%s: the curve has %+v, the store denies %+v of %+v", where, point, denied, total)
 			}
 		}
@@ -423,12 +424,12 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		want   string
 	}{
 		// The first event of a cold budget takes about 3 · 1s/events, rounded up.
-		{algorithms.Quota{Algorithm: "smooth", Events: 1, Window: 1_000_000, WarmUp: 60_000_000}, Target{}, "smooth 301 1s {\nwarm_up 1m\n}"},
+		{algorithms.Quota{Algorithm: "smooth", Events: 1, Window: 1_000_000, WarmUp: 60_000_000}, Target{}, "smooth 301 1s {\n\twarm_up 1m\n}"},
 		// One event comes back in 10 ms.
 		{
 			algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: 1_000_000, Initial: &zero},
 			Target{Requests: true, Share: whole / 2},
-			"token_bucket 100 1s {\ninitial 0\n}",
+			"token_bucket 100 1s {\n\tinitial 0\n}",
 		},
 	} {
 		zone := Zone{Name: "zone", Sets: []LimitSet{{Limits: []*algorithms.Limit{newLimit(t, test.quota)}}}}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 )
 
 // ZoneName is the name of the zone in a configuration of [ZoneConfig].
-const ZoneName = "simulated"
+const ZoneName = "new"
 
 // open is the quota of the limit that asks for proposals from nothing. No log reaches it.
 var open = algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000_000_000_000, Window: 24 * hour}
@@ -23,11 +22,6 @@ var open = algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000_000_000
 // isOpen reports whether a limit asks for proposals from nothing.
 func isOpen(l *algorithms.Limit) bool {
 	return l.Quota.Algorithm == open.Algorithm && l.Events == open.Events && l.Window == open.Window
-}
-
-// givenLimits returns the limits of a set that a user wrote.
-func givenLimits(set LimitSet) []*algorithms.Limit {
-	return slices.DeleteFunc(slices.Clone(set.Limits), isOpen)
 }
 
 // zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
@@ -42,8 +36,8 @@ var zonePrefaceLines = strings.Count(zonePreface, "\n")
 // ZoneConfig returns the configuration of a site that serves every request, and has one zone with the
 // given options, in the syntax of a Caddyfile. For example, "key {client_ip}" is the text of a zone. The
 // options are on separate lines, or separated by a semicolon between spaces. Limits of the text are kept.
-// The zone also has a limit that no log reaches. For this limit [Recorder.Propose] proposes limits from
-// nothing.
+// The zone also has a limit that no log reaches. It makes [Recorder.Propose] propose limits from nothing; see
+// [NewLimitSet].
 //
 // The program must have Caddy's adapter for Caddyfiles, and the directive rate_limit.
 func ZoneConfig(text string) (config []byte, err error) {
@@ -51,7 +45,7 @@ func ZoneConfig(text string) (config []byte, err error) {
 	if adapter == nil {
 		return nil, errors.New("the program has no adapter for Caddyfiles")
 	}
-	text = strings.TrimSpace(strings.ReplaceAll(text, " ; ", "\n"))
+	text = zoneLines(text)
 	if err := checkBraces(text); err != nil {
 		return nil, err
 	}
@@ -60,6 +54,11 @@ func ZoneConfig(text string) (config []byte, err error) {
 		return nil, zoneError(err, strings.Count(text, "\n") > 0)
 	}
 	return config, nil
+}
+
+// zoneLines returns the options of a zone on separate lines.
+func zoneLines(options string) string {
+	return strings.TrimSpace(strings.ReplaceAll(options, " ; ", "\n"))
 }
 
 // checkBraces returns an error if the text ends its zone, or leaves a block open.

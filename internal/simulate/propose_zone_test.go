@@ -18,7 +18,7 @@ func TestProposalsFromNothing(t *testing.T) {
 		log := drawLog(r, 300, 20, algorithms.Binary, r.IntN(2) == 0)
 		delay := []algorithms.Micros{0, second}[r.IntN(2)]
 		own := newLimit(t, algorithms.Quota{Algorithm: "gcra", Events: 2, Window: second})
-		zone := Zone{Name: ZoneName, Sets: []LimitSet{{Limits: []*algorithms.Limit{own, newLimit(t, open)}}}, MaxDelay: delay}
+		zone := Zone{Name: ZoneName, Sets: []LimitSet{NewLimitSet("", []*algorithms.Limit{own, newLimit(t, open)})}, MaxDelay: delay}
 		target := Target{Requests: r.IntN(2) == 0, Share: 50_000_000}
 		all, err := record(t, log, 1<<20, zone).Propose(t.Context(), target)
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 type Recorder struct {
 	zones   []zoneDemand
 	hasher  keyhash.Hasher
-	room    int64 // for new keys
+	keys    keyRoom
 	spool   *spool
 	workers int // of Propose; 0 stands for one for each core
 }
@@ -28,7 +28,7 @@ type Recorder struct {
 // zoneDemand is the demand of a zone.
 type zoneDemand struct {
 	Zone
-	keys map[keyhash.Hash]uint32
+	keys keyTable[struct{}]
 	sets []*stream // as Zone.Sets; nil where nothing is recorded
 	all  *stream   // of all sets, for concurrency; nil without
 	// unproposedSets are the sets beyond maxSets that had requests.
@@ -47,10 +47,10 @@ const maxRecorded = 64 << 20
 func NewRecorder(c Configuration) *Recorder { return newRecorder(c, maxRecorded) }
 
 func newRecorder(c Configuration, maxMemory int64) *Recorder {
-	r := &Recorder{hasher: keyhash.New(), room: c.MaxKeys(), spool: newSpool(maxMemory)}
+	r := &Recorder{hasher: keyhash.New(), keys: newKeyRoom(c), spool: newSpool(maxMemory)}
 	for _, zone := range c.Zones() {
 		r.zones = append(r.zones, zoneDemand{
-			Zone: zone, keys: make(map[keyhash.Hash]uint32), sets: make([]*stream, len(zone.Sets)),
+			Zone: zone, keys: newKeyTable[struct{}](), sets: make([]*stream, len(zone.Sets)),
 			unproposedSets: make(map[int]struct{}),
 		})
 	}
@@ -84,9 +84,12 @@ func (r *Recorder) Observe(d *Decided) {
 // record records a request to a zone. deniedLater reports whether a later handler denies the request.
 func (r *Recorder) record(d *Decided, z *DecidedZone, deniedLater bool) {
 	zone := &r.zones[z.Zone]
-	key, ok := r.keyNumber(zone, z.Key)
-	if !ok {
+	key, isNew, found := zone.keys.find(r.hasher.Sum(z.Key), r.keys.has(zone.keys.len()))
+	if !found {
 		return
+	}
+	if isNew {
+		r.keys.used++
 	}
 	e := demand{at: d.Came, end: max(d.End, d.Came), cost: z.Cost, mode: z.Mode}
 	switch {
@@ -101,7 +104,7 @@ func (r *Recorder) record(d *Decided, z *DecidedZone, deniedLater bool) {
 		}
 		zone.all.add(key, &e)
 	}
-	if z.Set >= len(zone.sets) || len(zone.Sets[z.Set].Limits) == 0 {
+	if set := &zone.Sets[z.Set]; len(set.Limits) == 0 && !set.Open {
 		return
 	}
 	if zone.sets[z.Set] == nil {
@@ -113,18 +116,6 @@ func (r *Recorder) record(d *Decided, z *DecidedZone, deniedLater bool) {
 		zone.sets[z.Set] = newStream(r.spool, false)
 	}
 	zone.sets[z.Set].add(key, &e)
-}
-
-// keyNumber returns the number of a key of a zone. Keys are numbered in the order in which they come.
-func (r *Recorder) keyNumber(zone *zoneDemand, key string) (number uint32, ok bool) {
-	hash := r.hasher.Sum(key)
-	number, ok = zone.keys[hash]
-	if !ok && r.room > 0 {
-		number, ok = uint32(len(zone.keys)), true
-		zone.keys[hash] = number
-		r.room--
-	}
-	return number, ok
 }
 
 // Close removes the temporary file.

@@ -156,8 +156,17 @@ func TestRecorderIsBounded(t *testing.T) {
 		log = append(log, zoneRequest{key: fmt.Sprint("key ", i%2000), set: i % 51, demand: demand{at: int64(i) + 1, end: int64(i) + 1, cost: 1}})
 	}
 	r := record(t, log, 1<<20, zone)
-	if n := len(r.zones[0].keys); n != 1000 {
+	if n := r.zones[0].keys.len(); n != 1000 {
 		t.Errorf("%d keys, want 1000, which is MaxKeys", n)
+	}
+	late := Visit{Handlers: []HandlerVisit{{Zones: []ZoneVisit{{Zone: 1}}}}}
+	two := newRecorder(zonesOnly{[]Zone{zone, zone}, 10}, 1<<20)
+	for i := range 40 { // a zone that comes late has its share of the room
+		late.Handlers[0].Zones[0].Zone = i / 20
+		two.Observe(&Decided{Visit: &late, Came: 1, Zones: []DecidedZone{{ZoneVisit: &late.Handlers[0].Zones[0], Key: fmt.Sprint(i), Cost: 1}}})
+	}
+	if first, second := two.zones[0].keys.len(), two.zones[1].keys.len(); first != 10 || second != 5 {
+		t.Errorf("%d keys in the first zone and %d in the second, want 10 and 5", first, second)
 	}
 	proposals, err := r.Propose(t.Context(), DefaultTarget)
 	if err != nil {

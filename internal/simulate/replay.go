@@ -24,7 +24,8 @@ type ReplayOptions struct {
 
 // NamedConfiguration is a configuration and its name, which is that of its file.
 type NamedConfiguration struct {
-	Name string
+	Name        string
+	ZoneOptions string // of which [ZoneConfig] made the configuration; empty if a file has it
 	Configuration
 }
 
@@ -227,8 +228,12 @@ func (r *replayer) finish(ctx context.Context) (*Report, error) {
 	report := &Report{Log: r.log}
 	for i, s := range r.sides {
 		c := s.statistics.Report()
-		c.Name = r.Configurations[i].Name
+		c.Name, c.ZoneOptions = r.Configurations[i].Name, r.Configurations[i].ZoneOptions
+		if n := s.decider.Overflowed(); n > 0 {
+			c.Notes = append(c.Notes, overflowNote(n))
+		}
 		if s.recorder != nil {
+			report.Propose = r.Propose.String()
 			r.reportProgress(true)
 			proposals, err := s.recorder.Propose(ctx, *r.Propose)
 			if err != nil && ctx.Err() == nil {

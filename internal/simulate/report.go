@@ -7,6 +7,7 @@ import "time"
 type Report struct {
 	Interrupted    bool                  `json:"interrupted"`
 	Log            LogReport             `json:"log"`
+	Propose        string                `json:"propose,omitempty"`    // the share that a proposed limit may deny
 	Configurations []ConfigurationReport `json:"configurations"`       // one, or two with --compare
 	Comparison     *Comparison           `json:"comparison,omitempty"` // with --compare
 }
@@ -36,13 +37,15 @@ type BrokenLine struct {
 
 // ConfigurationReport is the outcome in one configuration.
 type ConfigurationReport struct {
-	Name     string  `json:"name"` // of the file
-	Requests int64   `json:"requests"`
-	Limited  int64   `json:"limited"` // belong to at least one zone
-	Denied   int64   `json:"denied"`  // by a zone that is not a shadow
-	Delayed  int64   `json:"delayed"`
-	ByStatus []Group `json:"by_status"` // the logged status
-	ByPath   []Group `json:"by_path"`   // the first segment of the path, at most 20
+	Name string `json:"name"` // of the file
+	// ZoneOptions are the options of a zone, instead of a file. See [ZoneConfig].
+	ZoneOptions string  `json:"zone_options,omitempty"`
+	Requests    int64   `json:"requests"`
+	Limited     int64   `json:"limited"` // belong to at least one zone
+	Denied      int64   `json:"denied"`  // by a zone that is not a shadow
+	Delayed     int64   `json:"delayed"`
+	ByStatus    []Group `json:"by_status"` // the logged status
+	ByPath      []Group `json:"by_path"`   // the first segment of the path, at most 20
 	// BucketSeconds is the length of the buckets of all timelines, the first of which begins at Begins.
 	BucketSeconds float64      `json:"bucket_seconds"`
 	Begins        *time.Time   `json:"begins,omitempty"`
@@ -140,20 +143,25 @@ type Proposal struct {
 	Current string `json:"current,omitempty"` // the limit as configured; empty if there is none
 	Line    string `json:"line,omitempty"`    // the proposed limit, to be pasted into a Caddyfile; empty if there is none
 	Reason  string `json:"reason,omitempty"`  // why there is no line
+	// Requests and Keys are what the limit decides. The requests of other plans are not among them.
+	Requests int64 `json:"requests"`
+	Keys     int64 `json:"keys"`
 	// DeniedRequests and DeniedKeys are the denials of Line.
 	DeniedRequests int64 `json:"denied_requests"`
 	DeniedKeys     int64 `json:"denied_keys"`
-	// Next is the next smaller limit, and what it would deny.
+	// Next is the next smaller limit. It is nil if there is none.
 	Next  *CurvePoint  `json:"next,omitempty"`
 	Curve []CurvePoint `json:"curve"`
 }
 
 // CurvePoint has the denials of one limit.
 type CurvePoint struct {
-	Events       int64   `json:"events"`
-	Line         string  `json:"line"`
-	RequestShare float64 `json:"request_share"`
-	KeyShare     float64 `json:"key_share"`
+	Events         int64   `json:"events"`
+	Line           string  `json:"line"`
+	DeniedRequests int64   `json:"denied_requests"`
+	DeniedKeys     int64   `json:"denied_keys"`
+	RequestShare   float64 `json:"request_share"`
+	KeyShare       float64 `json:"key_share"`
 }
 
 // Comparison compares the outcomes of two configurations, request by request.

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -28,10 +29,6 @@ type Statistics struct {
 	keys          keyRoom
 }
 
-// keyRoom bounds the number of keys, as the store in memory does. A zone has room while all zones together
-// have fewer than all keys. It also has room while it has fewer than its equal share.
-type keyRoom struct{ used, all, share int64 }
-
 // NewStatistics returns the statistics of a configuration, before the first request.
 func NewStatistics(c Configuration) *Statistics {
 	zones := c.Zones()
@@ -39,7 +36,7 @@ func NewStatistics(c Configuration) *Statistics {
 		configuration: c,
 		timelines:     newTimelines(1 + len(zones)),
 		zones:         make([]zoneStatistics, len(zones)),
-		keys:          keyRoom{all: c.MaxKeys(), share: c.MaxKeys() / max(int64(len(zones)), 1)},
+		keys:          newKeyRoom(c),
 	}
 	for i, z := range zones {
 		s.zones[i] = newZoneStatistics(z, func(key string) string { return c.ShownKey(i, key) })
@@ -99,6 +96,12 @@ func (s *Statistics) Report() ConfigurationReport {
 		r.Zones = append(r.Zones, zone)
 	}
 	return r
+}
+
+// overflowNote says that n limits or slots were decided on a shared budget.
+func overflowNote(n int64) string {
+	return fmt.Sprintf("the store had no room for more keys, so a shared budget decided %s, as in production: raise max_keys",
+		counted(n, "time"))
 }
 
 func timeOf(at algorithms.Micros) *time.Time {

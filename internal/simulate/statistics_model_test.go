@@ -141,11 +141,12 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 				windows = append(windows, l.Window)
 			}
 		}
+		if set.Open {
+			windows = []algorithms.Micros{1e6, 10e6, 60e6, 3600e6, 86400e6}
+		}
 	}
 	if c.zones[zone].Concurrency > 0 {
 		z.Limits = append(z.Limits, fmt.Sprint("concurrency ", c.zones[zone].Concurrency))
-	} else if len(windows) == 0 {
-		windows = []algorithms.Micros{1e6, 10e6, 60e6, 3600e6, 86400e6}
 	}
 	slices.Sort(windows)
 	type event struct {

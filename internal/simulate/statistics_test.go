@@ -146,7 +146,7 @@ func TestStatisticsAreExact(t *testing.T) {
 			{Name: "a", Key: []string{"{client_ip}"}, Sets: []LimitSet{{Limits: limitsOf(t, "gcra 5 1s", "fixed_window 9 7s")}, {Name: "plan p", Limits: limitsOf(t, "gcra 7 1s")}}},
 			{Name: "b", Key: []string{"x", "y"}, Shadow: true, Sets: []LimitSet{{Limits: limitsOf(t, "sliding_log 3 1h")}}},
 			{Name: "c", Concurrency: 5},
-			{Name: "d"},
+			{Name: "d", Sets: []LimitSet{{Open: true}}},
 		}}
 		if random.IntN(2) == 0 { // the room of the whole configuration is that of one zone
 			c.zones, c.maxKeys = c.zones[:1], 1+random.Int64N(40)

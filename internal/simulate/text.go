@@ -97,7 +97,7 @@ func (t *textReport) configuration(c *ConfigurationReport, letter string) {
 	}
 	for i := range zones {
 		if zones[i].Requests > 0 {
-			t.zone(&zones[i])
+			t.zone(c, &zones[i])
 		}
 	}
 	var notes []string
@@ -119,7 +119,7 @@ func (t *textReport) verdict(c *ConfigurationReport) string {
 	case c.Denied > 0:
 		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), percent(c.Denied, c.Requests))
 		text = t.style.Paint(t.wrap(sentence, ""), terminal.Red)
-	case !slices.ContainsFunc(c.Zones, func(z ZoneReport) bool { return len(z.Limits) > 0 }):
+	case !c.HasLimit():
 		text = t.bold("No limit is configured.")
 	}
 	lines := []string{text}

@@ -162,7 +162,9 @@ func (t *textReport) wrap(text, indent string) string {
 const noBreak = "\u00a0"
 
 // limitText writes a limit within a sentence.
-func limitText(line string) string { return strings.ReplaceAll(terminal.Printable(line), " ", noBreak) }
+func limitText(line string) string {
+	return strings.ReplaceAll(terminal.Printable(OneLine(line)), " ", noBreak)
+}
 
 // fit cuts the lines of a table at the width of the terminal.
 func (t *textReport) fit(table string) string {

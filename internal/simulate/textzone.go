@@ -15,12 +15,12 @@ const (
 )
 
 // zone adds the blocks of a zone.
-func (t *textReport) zone(z *ZoneReport) {
+func (t *textReport) zone(c *ConfigurationReport, z *ZoneReport) {
 	t.block(t.bold(t.wrap(zoneSentence(z), "")), t.zoneFacts(z))
 	t.margin = 2
 	t.topKeys(z)
 	t.demand(z)
-	t.proposals(z)
+	t.proposals(c, z)
 	t.margin = 0
 }
 
@@ -54,7 +54,12 @@ func (t *textReport) zoneFacts(z *ZoneReport) string {
 		}
 	}
 	add("key", printables(z.Key)...)
-	add("limits", printables(z.Limits)...)
+	if len(z.Key) == 0 {
+		add("key", "the same for all requests")
+	}
+	for i, limit := range z.Limits {
+		add([]string{"limits", ""}[min(i, 1)], terminal.Printable(OneLine(limit)))
+	}
 	if z.FirstDenied != nil && z.LastDenied != nil {
 		text := "at " + t.instant(*z.FirstDenied)
 		if z.Denied > 1 {
@@ -89,7 +94,7 @@ func (t *textReport) zoneFacts(z *ZoneReport) string {
 			counted(z.Delayed, "request"), short(q.P50), short(q.P95), short(q.P99), short(q.Max)))
 	}
 	if z.RequestsWithoutRoom > 0 {
-		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in all numbers of keys.",
+		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in the numbers of keys, and in the proposals.",
 			counted(z.RequestsWithoutRoom, "request")))
 	}
 	return strings.Join(lines, "\n")
@@ -156,56 +161,93 @@ func (t *textReport) demand(z *ZoneReport) {
 	}
 }
 
-// proposals adds the proposed limits. For a zone without limits, they are alternatives.
-func (t *textReport) proposals(z *ZoneReport) {
-	if len(z.Limits) > 0 || len(z.Proposals) < 2 {
-		for i := range z.Proposals {
-			t.proposal(z, &z.Proposals[i])
+// proposals adds the proposed limits.
+func (t *textReport) proposals(c *ConfigurationReport, z *ZoneReport) {
+	alternatives, others := t.report.Alternatives(c, z)
+	if len(others) > 0 {
+		title := "Proposed limits" + t.allowing("each")
+		if len(others) == 1 {
+			title = "Proposed limit" + t.allowing("it")
 		}
-		return
+		t.block(t.bold(t.wrap(title, "")))
 	}
-	table := terminal.NewTable("PROPOSED LIMIT", ">DENIED REQUESTS", ">SHARE", ">DENIED KEYS", ">SHARE")
-	var reasons []string
-	for _, p := range z.Proposals {
-		if p.Line == "" {
-			reasons = append(reasons, t.wrap("No limit is proposed: "+terminal.Printable(p.Reason), ""))
-			continue
-		}
-		table.Add(
-			terminal.Colored(terminal.Printable(p.Line), terminal.Green), numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, z.Requests),
-			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, z.Keys),
-		)
+	for _, p := range others {
+		t.proposal(p)
 	}
-	t.block(append([]string{strings.TrimSuffix(t.table(table), "\n")}, reasons...)...)
+	if alternatives != nil {
+		t.alternatives(alternatives)
+	}
 }
 
-// proposal adds a proposed limit, as a line to paste.
-func (t *textReport) proposal(z *ZoneReport, p *Proposal) {
-	title := "Proposed limit for zone " + terminal.Printable(z.Zone)
-	if p.Set != "" {
-		title += ", " + terminal.Printable(p.Set)
+// allowing says what a proposed limit denies at most.
+func (t *textReport) allowing(limit string) string {
+	if t.report.Propose == "" {
+		return ""
 	}
+	return fmt.Sprintf(": %s denies at most %s", limit, terminal.Printable(t.report.Share()))
+}
+
+// proposal adds a proposed limit, as lines to paste.
+func (t *textReport) proposal(p *Proposal) {
+	var sentences []string
+	add := func(format string, args ...any) { sentences = append(sentences, fmt.Sprintf(format, args...)) }
+	instead := ""
 	if p.Current != "" {
-		title += ", instead of " + limitText(p.Current)
+		instead = " for " + limitText(p.Current)
+	}
+	if p.Set != "" {
+		instead += " of " + terminal.Printable(p.Set)
 	}
 	if p.Line == "" {
-		t.block(t.wrap(title+": none. "+terminal.Printable(p.Reason), ""))
+		t.block(t.wrap("None"+instead+": "+terminal.Printable(p.Reason)+".", ""))
 		return
 	}
-	if p.Line == p.Current {
-		title = strings.Replace(title, ", instead of "+limitText(p.Current), " is the present one", 1)
+	switch {
+	case p.Line == p.Current:
+		add("This is the present limit%s.", strings.TrimPrefix(instead, " for "+limitText(p.Current)))
+	case p.Current != "":
+		add("It replaces%s.", strings.TrimPrefix(instead, " for"))
 	}
-	outcome := "It would have denied no request."
-	if p.DeniedRequests > 0 {
-		outcome = fmt.Sprintf("It would have denied %s (%s), from %s (%s).",
-			counted(p.DeniedRequests, "request"), percent(p.DeniedRequests, z.Requests), counted(p.DeniedKeys, "key"), percent(p.DeniedKeys, z.Keys))
-	}
+	add("It would have denied %s.", denials(p.DeniedRequests, p.DeniedKeys, p))
 	if p.Next != nil {
-		outcome += fmt.Sprintf(" The next smaller limit, %s, would have denied %s of the requests and %s of the keys.",
-			limitText(p.Next.Line), percentOf(p.Next.RequestShare), percentOf(p.Next.KeyShare))
+		add("The next smaller limit, %s, would have denied %s.", limitText(p.Next.Line), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
+	} else {
+		add("There is no smaller limit.")
 	}
-	if p.Reason != "" {
-		outcome += " " + terminal.Printable(p.Reason)
+	t.block(t.pasted(p.Line), "", t.wrap(strings.Join(sentences, " "), ""))
+}
+
+// denials says what a limit would have denied.
+func denials(requests, keys int64, p *Proposal) string {
+	if requests == 0 {
+		return "no request"
 	}
-	t.block(t.bold(t.wrap(title, "")), "", "  "+t.style.Paint(terminal.Printable(p.Line), terminal.Green), "", t.wrap(outcome, ""))
+	return fmt.Sprintf("%s (%s), from %s (%s)",
+		counted(requests, "request"), percent(requests, p.Requests), counted(keys, "key"), percent(keys, p.Keys))
+}
+
+// alternatives adds the limits that are proposed from nothing.
+func (t *textReport) alternatives(a *Alternatives) {
+	table := terminal.NewTable("LIMIT", ">DENIED REQUESTS", ">SHARE", ">KEYS", ">SHARE")
+	for _, p := range a.Proposals {
+		table.Add(
+			terminal.Colored(terminal.Printable(OneLine(p.Line)), terminal.Green), numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, p.Requests),
+			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys),
+		)
+	}
+	t.block(t.bold(t.wrap("Proposed limits, one of which is enough"+t.allowing("each"), "")), t.table(table))
+	t.block(t.wrap(terminal.Printable(strings.Join(a.Advice, " ")), ""))
+	if a.Zone != "" {
+		t.block(t.wrap("Write the limit that you choose into a zone of rate_limit, for example:", ""), "", t.pasted(a.Zone))
+	}
+}
+
+// pasted writes lines of a Caddyfile, to be copied.
+func (t *textReport) pasted(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "    ")
+		lines = append(lines, "  "+t.style.Paint(terminal.Printable(line), terminal.Green))
+	}
+	return strings.Join(lines, "\n")
 }

@@ -31,7 +31,7 @@ type Configuration interface {
 // Zone is a zone of a configuration.
 type Zone struct {
 	Name   string
-	Key    []string // as configured; several are alternatives
+	Key    []string // as in a Caddyfile; several are alternatives, and without any, all requests have the same key
 	Shadow bool     // the zone never denies
 	// Sets are the limits of the zone: those of all keys first, then those of the plans, then those of
 	// the overrides.
@@ -55,6 +55,21 @@ type Zone struct {
 type LimitSet struct {
 	Name   string // empty for the limits of all keys, "plan gold" or "override 203.0.113.7"
 	Limits []*algorithms.Limit
+	Open   bool // limits are to be proposed from nothing, see [NewLimitSet]
+}
+
+// NewLimitSet returns the limits of some keys. The limit that [ZoneConfig] adds makes the set open, and is
+// none of its limits.
+func NewLimitSet(name string, limits []*algorithms.Limit) LimitSet {
+	set := LimitSet{Name: name}
+	for _, l := range limits {
+		if isOpen(l) {
+			set.Open = true
+		} else {
+			set.Limits = append(set.Limits, l)
+		}
+	}
+	return set
 }
 
 // Visit is a logged request, and the rate_limit handlers that it meets.

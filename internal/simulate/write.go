@@ -50,9 +50,9 @@ type csvRow struct {
 //	histogram   step of the demand of keys           window, value in events, keys
 //	delay       quantile of the delays               name, value in seconds
 //	timeline    bucket of all requests or of a zone  time, window, requests, denied, denied_share
-//	proposal    proposed limit                       name, denied, keys_denied and their shares
-//	curve       tried limit                          name, value in events, denied_share, keys_denied_share
-//	comparison  kind of change                       name, requests
+//	proposal    proposed limit                       name, all counts and shares except delayed
+//	curve       tried limit                          name, value in events, all counts and shares except delayed
+//	comparison  kind of change                       name, value in clients, requests
 //	client      client with such a change            name, value (the kind), requests
 //
 // Shares are fractions from 0 to 1, windows are seconds, and times are in UTC. A text that a spreadsheet would
@@ -162,13 +162,15 @@ func (c *csvReport) zone(z *ZoneReport) {
 	}
 	for _, p := range z.Proposals {
 		c.row(csvRow{
-			section: "proposal", zone: z.Zone, name: p.Line, denied: integer(p.DeniedRequests), share: fraction(p.DeniedRequests, z.Requests),
-			keysDenied: integer(p.DeniedKeys), keysShare: fraction(p.DeniedKeys, z.Keys),
+			section: "proposal", zone: z.Zone, name: OneLine(p.Line),
+			requests: integer(p.Requests), denied: integer(p.DeniedRequests), share: fraction(p.DeniedRequests, p.Requests),
+			keys: integer(p.Keys), keysDenied: integer(p.DeniedKeys), keysShare: fraction(p.DeniedKeys, p.Keys),
 		})
 		for _, point := range p.Curve {
 			c.row(csvRow{
-				section: "curve", zone: z.Zone, name: point.Line, value: integer(point.Events),
-				share: decimal(point.RequestShare), keysShare: decimal(point.KeyShare),
+				section: "curve", zone: z.Zone, name: OneLine(point.Line), value: integer(point.Events),
+				requests: integer(p.Requests), denied: integer(point.DeniedRequests), share: fraction(point.DeniedRequests, p.Requests),
+				keys: integer(p.Keys), keysDenied: integer(point.DeniedKeys), keysShare: fraction(point.DeniedKeys, p.Keys),
 			})
 		}
 	}
@@ -199,13 +201,14 @@ func (c *csvReport) comparison(r *Comparison) {
 	for _, kind := range []struct {
 		name     string
 		requests int64
+		count    string
 		clients  []ClientChange
 	}{
-		{"newly_denied", r.NewlyDenied, r.ClientsNewlyDenied},
-		{"no_more_denied", r.NoMoreDenied, r.ClientsNoMoreDenied},
-		{"denied_by_both", r.DeniedByBoth, nil},
+		{"newly_denied", r.NewlyDenied, integer(r.ClientCountNewlyDenied), r.ClientsNewlyDenied},
+		{"no_more_denied", r.NoMoreDenied, integer(r.ClientCountNoMoreDenied), r.ClientsNoMoreDenied},
+		{"denied_by_both", r.DeniedByBoth, "", nil},
 	} {
-		c.row(csvRow{section: "comparison", name: kind.name, requests: integer(kind.requests)})
+		c.row(csvRow{section: "comparison", name: kind.name, value: kind.count, requests: integer(kind.requests)})
 		for _, client := range kind.clients {
 			c.row(csvRow{section: "client", name: client.Client, value: kind.name, requests: integer(client.Requests)})
 		}

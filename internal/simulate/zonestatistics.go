@@ -21,9 +21,15 @@ type zoneStatistics struct {
 	top                                                              topKeys
 
 	hasher  keyhash.Hasher
-	keys    keyTable
+	keys    keyTable[keyCounts]
 	demands slab[windowDemand] // by the number of the key: one for each window
-	denials slab[keyDenials]   // by keyRecord.denials
+	denials slab[keyDenials]   // by keyCounts.denials
+}
+
+// keyCounts has the counts of a key.
+type keyCounts struct {
+	requests int64
+	denials  uint32 // the number of its keyDenials plus 1, or 0 if the key was never denied
 }
 
 // keyDenials has the counts of a key that was denied. Keys are numbered in the order of their first denials.
@@ -49,21 +55,18 @@ type run struct {
 	from, to algorithms.Micros
 }
 
-// windowsWithoutLimits are the windows for a zone without limits, whose limits are still to be chosen.
-var windowsWithoutLimits = []algorithms.Micros{1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000}
-
 func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatistics {
 	z := zoneStatistics{
 		zone: zone, shownKey: shownKey, hasher: keyhash.New(),
-		keys: newKeyTable(), denials: newSlab[keyDenials](1),
+		keys: newKeyTable[keyCounts](), denials: newSlab[keyDenials](1),
 	}
 	for _, set := range zone.Sets {
-		for _, l := range givenLimits(set) {
+		for _, l := range set.Limits {
 			z.windows = append(z.windows, l.Window)
 		}
-	}
-	if len(z.windows) == 0 && zone.Concurrency == 0 {
-		z.windows = slices.Clone(windowsWithoutLimits)
+		if set.Open {
+			z.windows = append(z.windows, Windows...)
+		}
 	}
 	slices.Sort(z.windows)
 	z.windows = slices.Compact(z.windows)
@@ -81,7 +84,7 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *ke
 		z.delayed++
 		z.delays.add(d.Delay)
 	}
-	number, isNew, found := z.keys.find(z.hasher.Sum(d.Key), room.used < room.all || int64(z.keys.records.len) < room.share)
+	number, isNew, found := z.keys.find(z.hasher.Sum(d.Key), room.has(z.keys.len()))
 	switch {
 	case !found:
 		z.withoutRoom++
@@ -90,15 +93,15 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *ke
 		room.used++
 		z.demands.add()
 	}
-	record := z.keys.record(number)
-	record.requests++
+	counts := z.keys.at(number)
+	counts.requests++
 	if !d.BanOnly {
 		z.countDemand(now, number, d.Cost)
 	}
 	if d.Denied {
-		z.countKeyDenial(now, number, record, d.Key)
-	} else if record.denials > 0 {
-		z.denials.row(record.denials - 1)[0].run = 0
+		z.countKeyDenial(now, number, counts, d.Key)
+	} else if counts.denials > 0 {
+		z.denials.row(counts.denials - 1)[0].run = 0
 	}
 }
 
@@ -131,12 +134,12 @@ func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost 
 	}
 }
 
-func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, record *keyRecord, key string) {
-	if record.denials == 0 {
-		record.denials = z.denials.add() + 1
-		z.denials.row(record.denials - 1)[0].first = now
+func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, counts *keyCounts, key string) {
+	if counts.denials == 0 {
+		counts.denials = z.denials.add() + 1
+		z.denials.row(counts.denials - 1)[0].first = now
 	}
-	denials := &z.denials.row(record.denials - 1)[0]
+	denials := &z.denials.row(counts.denials - 1)[0]
 	denials.denied++
 	denials.last = now
 	if denials.run++; denials.run == 1 {
@@ -148,7 +151,7 @@ func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, re
 		}
 		longest.requests, longest.from, longest.to = denials.run, denials.runBegan, now
 	}
-	z.top.count(topKey{key: number, order: record.denials, denied: denials.denied}, key, z.shownKey)
+	z.top.count(topKey{key: number, order: counts.denials, denied: denials.denied}, key, z.shownKey)
 }
 
 func (z *zoneStatistics) report() ZoneReport {
@@ -156,7 +159,7 @@ func (z *zoneStatistics) report() ZoneReport {
 		Zone: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
 		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
 		Delayed: z.delayed, Delay: z.delays.report(),
-		Keys: int64(z.keys.records.len), KeysDenied: int64(z.denials.len), RequestsWithoutRoom: z.withoutRoom,
+		Keys: z.keys.len(), KeysDenied: int64(z.denials.len), RequestsWithoutRoom: z.withoutRoom,
 		TopKeys: []KeyReport{}, Demand: []Demand{},
 	}
 	if z.denied > 0 {
@@ -168,7 +171,7 @@ func (z *zoneStatistics) report() ZoneReport {
 	for _, top := range z.top.sorted() {
 		denials := z.denials.row(top.order - 1)[0]
 		k := KeyReport{
-			Key: top.shown, Requests: z.keys.record(top.key).requests, Denied: denials.denied,
+			Key: top.shown, Requests: z.keys.at(top.key).requests, Denied: denials.denied,
 			Peaks: []int64{}, First: *timeOf(denials.first), Last: *timeOf(denials.last),
 		}
 		for _, demand := range z.demands.row(top.key) {
@@ -176,7 +179,7 @@ func (z *zoneStatistics) report() ZoneReport {
 		}
 		r.TopKeys = append(r.TopKeys, k)
 	}
-	if z.keys.records.len > 0 {
+	if z.keys.len() > 0 {
 		for i, window := range z.windows {
 			r.Demand = append(r.Demand, z.demandReport(i, window))
 		}
@@ -185,7 +188,7 @@ func (z *zoneStatistics) report() ZoneReport {
 }
 
 func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) Demand {
-	peaks := make([]int64, z.keys.records.len)
+	peaks := make([]int64, z.keys.len())
 	for number := range peaks {
 		peaks[number] = z.demands.row(uint32(number))[i].peak
 	}
@@ -198,8 +201,8 @@ func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) Demand {
 func limitTexts(zone Zone) []string {
 	texts := []string{}
 	for _, set := range zone.Sets {
-		for _, l := range givenLimits(set) {
-			text := l.String()
+		for _, l := range set.Limits {
+			text := caddyfileLine(l)
 			if set.Name != "" {
 				text = set.Name + ": " + text
 			}

@@ -30,11 +30,13 @@ var policy = func() string {
 
 // page has [shown] for all texts from logs and configurations.
 var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"shown":  shown,
-	"plain":  plain,
-	"number": number,
-	"count":  count,
-	"style":  func() template.CSS { return template.CSS(reportCSS) },
+	"shown":   shown,
+	"plain":   plain,
+	"lines":   lines,
+	"oneline": simulate.OneLine,
+	"number":  number,
+	"count":   count,
+	"style":   func() template.CSS { return template.CSS(reportCSS) },
 }).Parse(reportHTML + plotsHTML))
 
 // Write writes a report as an HTML page. The page is the same for the same report.

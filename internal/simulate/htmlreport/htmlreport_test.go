@@ -132,6 +132,35 @@ func TestWellFormed(t *testing.T) {
 	}
 }
 
+// The page shows these parts of reports, which the golden files don't have.
+func TestShows(t *testing.T) {
+	shadow := samples.Shop()
+	z := &shadow.Configurations[0].Zones[0]
+	z.DeniedByShadow, z.Limits[0] = 1_234, "fixed_window 20 10s {\n\talign clock\n}"
+	z.Proposals[0].Line = "fixed_window 46 10s {\n\talign clock\n}"
+	for _, test := range []struct {
+		report *simulate.Report
+		wants  []string
+	}{
+		{samples.Compared(), []string{`<td class="number">41</td></tr>`, `<p class="quiet">and 39 more</p>`}},
+		{shadow, []string{
+			"<dt>Denied, but passed by shadow mode</dt><dd>1,234</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
+			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
+		}},
+		{samples.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
+	} {
+		page := write(t, test.report)
+		for _, want := range test.wants {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page lacks %s", want)
+			}
+		}
+		if strings.Contains(page, "U+000A") {
+			t.Error("the page has the code point of a line feed")
+		}
+	}
+}
+
 // The policy allows the style as it is in the page.
 func TestPolicy(t *testing.T) {
 	page := write(t, samples.Shop())

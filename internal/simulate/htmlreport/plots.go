@@ -235,10 +235,10 @@ func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
 	data := table{Caption: "Share denied by limit", Head: []string{"Limit", "Requests denied", "Keys denied"}}
 	for _, c := range curve {
 		shares = append(shares, c.RequestShare, c.KeyShare)
-		data.add(plain(c.Line), share(c.RequestShare), share(c.KeyShare))
+		data.add(plain(simulate.OneLine(c.Line)), share(c.RequestShare), share(c.KeyShare))
 	}
 	y := newShareAxis(shares)
-	plotted := &curvePlot{Of: patternOf(curve[len(curve)-1]), IsLogarithmic: x.log}
+	plotted := &curvePlot{Of: patternOf(curve), IsLogarithmic: x.log}
 	plotted.plot = plot{
 		ID: n.next("plot"), Title: "Share denied by limit, " + of,
 		Desc: fmt.Sprintf("With %s the limit denies %s of the requests and %s of the keys, with %s it denies %s and %s.",
@@ -338,13 +338,19 @@ func eventsOf(line string, curve []simulate.CurvePoint) int64 {
 	return 0
 }
 
-// patternOf returns the limit of a point with … for its events.
-func patternOf(c simulate.CurvePoint) string {
-	words := strings.Fields(c.Line)
-	if len(words) < 3 || words[1] != strconv.FormatInt(c.Events, 10) {
+// patternOf returns what the limits of a curve have in common, with … for their events. It is empty if their
+// lines have another shape.
+func patternOf(curve []simulate.CurvePoint) string {
+	first, last := curve[0], curve[len(curve)-1]
+	words := strings.Fields(last.Line)
+	if len(words) < 3 || words[1] != strconv.FormatInt(last.Events, 10) {
 		return ""
 	}
-	return words[0] + " … " + words[2]
+	words[1] = "…"
+	if others := strings.Fields(first.Line); len(others) != len(words) || !slices.Equal(others[2:], words[2:]) {
+		words = words[:3] // the burst grows with the events
+	}
+	return strings.Join(words, " ")
 }
 
 // Distributions of demand.

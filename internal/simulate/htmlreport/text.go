@@ -167,6 +167,15 @@ func shown(text string) template.HTML {
 	return template.HTML(b.String())
 }
 
+// lines returns the lines of a Caddyfile as HTML.
+func lines(text string) template.HTML {
+	var all []string
+	for line := range strings.Lines(strings.ReplaceAll(text, "\t", "    ")) {
+		all = append(all, string(shown(strings.TrimSuffix(line, "\n"))))
+	}
+	return template.HTML(strings.Join(all, "\n"))
+}
+
 // eachRun calls yield with the printable parts of a text, and with the code points of all else.
 func eachRun(text string, yield func(run string, isCodePoint bool)) {
 	begin := 0

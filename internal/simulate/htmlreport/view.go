@@ -14,6 +14,7 @@ type view struct {
 	Interrupted    bool
 	Log            *simulate.LogReport
 	Span           string
+	Target         string // of the proposals
 	Configurations []*configuration
 	Comparison     *comparison
 	Zones          []*zoneGroup // by name
@@ -78,6 +79,9 @@ func newView(r *simulate.Report) *view {
 	if r.Log.From != nil && r.Log.To != nil {
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), span(r.Log.To.Sub(*r.Log.From).Seconds()))
 	}
+	if r.Propose != "" {
+		v.Target = r.Share()
+	}
 	var n ids
 	groups := make(map[string]*zoneGroup)
 	var names []string
@@ -97,7 +101,7 @@ func newView(r *simulate.Report) *view {
 				v.Zones = append(v.Zones, groups[z.Zone])
 			}
 			g := groups[z.Zone]
-			g.Parts = append(g.Parts, &zonePart{ZoneReport: z, Configuration: c})
+			g.Parts = append(g.Parts, &zonePart{ZoneReport: z, report: r, Configuration: c})
 			f := newFinding(g.ID, z)
 			if f.Denies || len(z.Limits) == 0 && z.Requests > 0 {
 				c.Findings = append(c.Findings, f)
@@ -185,7 +189,7 @@ func newFinding(id string, z *simulate.ZoneReport) finding {
 	}
 	for _, p := range z.Proposals {
 		if len(z.Proposals) == 1 && p.Line != "" && p.Line != p.Current {
-			f.Proposal = p.Line
+			f.Proposal = simulate.OneLine(p.Line)
 		}
 	}
 	return f
@@ -229,12 +233,12 @@ func logFacts(l *simulate.LogReport) []fact {
 type comparison struct {
 	*simulate.Comparison
 	Rows  []comparisonRow
-	Newly []client
-	Gone  []client
+	Newly clients
+	Gone  clients
 }
 
 type comparisonRow struct {
-	Class, Name, Number, Width string
+	Class, Name, Requests, Width, Clients string
 }
 
 type client struct {
@@ -242,26 +246,35 @@ type client struct {
 	Zones          []string
 }
 
+// clients are the clients with most requests of a kind, and how many more there are.
+type clients struct {
+	Shown []client
+	More  string
+}
+
 func newComparison(c *simulate.Comparison) *comparison {
 	most := max(c.NewlyDenied, c.NoMoreDenied, c.DeniedByBoth, 1)
-	row := func(class, name string, n int64) comparisonRow {
-		return comparisonRow{class, name, number(n), percent(float64(n) / float64(most))}
+	row := func(class, name string, n int64, clients string) comparisonRow {
+		return comparisonRow{class, name, number(n), percent(float64(n) / float64(most)), clients}
 	}
 	return &comparison{
 		Comparison: c,
 		Rows: []comparisonRow{
-			row("newly", "Newly denied, only by B", c.NewlyDenied),
-			row("gone", "No longer denied, only by A", c.NoMoreDenied),
-			row("both", "Denied by both", c.DeniedByBoth),
+			row("newly", "Newly denied, only by B", c.NewlyDenied, number(c.ClientCountNewlyDenied)),
+			row("gone", "No longer denied, only by A", c.NoMoreDenied, number(c.ClientCountNoMoreDenied)),
+			row("both", "Denied by both", c.DeniedByBoth, "–"),
 		},
-		Newly: newClients(c.ClientsNewlyDenied), Gone: newClients(c.ClientsNoMoreDenied),
+		Newly: newClients(c.ClientsNewlyDenied, c.ClientCountNewlyDenied),
+		Gone:  newClients(c.ClientsNoMoreDenied, c.ClientCountNoMoreDenied),
 	}
 }
 
-func newClients(changes []simulate.ClientChange) []client {
-	var clients []client
-	for _, c := range changes {
-		clients = append(clients, client{c.Client, number(c.Requests), c.Zones})
+func newClients(changes []simulate.ClientChange, all int64) (c clients) {
+	for _, change := range changes {
+		c.Shown = append(c.Shown, client{change.Client, number(change.Requests), change.Zones})
 	}
-	return clients
+	if more := all - int64(len(changes)); more > 0 {
+		c.More = fmt.Sprintf("and %s more", number(more))
+	}
+	return c
 }

@@ -9,6 +9,7 @@ import (
 // zonePart is a zone in one configuration.
 type zonePart struct {
 	*simulate.ZoneReport
+	report        *simulate.Report
 	Configuration *configuration
 	Numbers       []headline
 	Facts         []fact
@@ -18,6 +19,7 @@ type zonePart struct {
 	Demands       []*demandPlot
 	Quantiles     table
 	Proposals     []*proposal
+	Alternatives  *alternatives
 	Windows       []string // of the peaks
 	TopKeys       []topKey
 }
@@ -74,8 +76,12 @@ func (z *zonePart) draw(n *ids, peak simulate.Bucket) {
 			z.Demands = append(z.Demands, newDemandPlot(n, of, d, z.Limits))
 		}
 	}
-	for i := range z.ZoneReport.Proposals {
-		z.Proposals = append(z.Proposals, newProposal(n, of, &z.ZoneReport.Proposals[i], z.ZoneReport))
+	found, others := z.report.Alternatives(z.Configuration.ConfigurationReport, z.ZoneReport)
+	for _, p := range others {
+		z.Proposals = append(z.Proposals, newProposal(n, of, p))
+	}
+	if found != nil {
+		z.Alternatives = newAlternatives(n, of, found)
 	}
 	var most int64
 	for i := range z.ZoneReport.TopKeys {
@@ -110,6 +116,9 @@ func (z *zonePart) facts() []fact {
 	if z.DeniedBySlots > 0 {
 		facts = append(facts, fact{"Denied by concurrency", number(z.DeniedBySlots)})
 	}
+	if z.DeniedByShadow > 0 {
+		facts = append(facts, fact{"Denied, but passed by shadow mode", number(z.DeniedByShadow)})
+	}
 	if z.Delayed > 0 {
 		text := number(z.Delayed)
 		if z.Delay != nil {
@@ -123,27 +132,48 @@ func (z *zonePart) facts() []fact {
 	return facts
 }
 
-func newProposal(n *ids, of string, p *simulate.Proposal, z *simulate.ZoneReport) *proposal {
+func newProposal(n *ids, of string, p *simulate.Proposal) *proposal {
 	if p.Set != "" {
 		of += ", " + plain(p.Set)
 	}
 	shown := &proposal{Proposal: p, Curve: newCurvePlot(n, of, p)}
 	if p.Line != "" {
-		requests, keys := count(p.DeniedRequests, "request"), count(p.DeniedKeys, "key")
-		for _, c := range p.Curve {
-			if c.Line == p.Line {
-				requests += " (" + share(c.RequestShare) + ")"
-				keys += " (" + share(c.KeyShare) + ")"
-				break
-			}
-		}
-		shown.Outcome = fmt.Sprintf("It would have denied %s, from %s.", requests, keys)
-		if p.DeniedRequests == 0 {
-			shown.Outcome = "It would have denied no request."
-		}
+		shown.Outcome = "It would have denied " + denials(p.DeniedRequests, p.DeniedKeys, p) + "."
+		shown.Next = "There is no smaller limit."
 	}
 	if p.Next != nil {
-		shown.Next = fmt.Sprintf("would have denied %s of the requests and %s of the keys.", share(p.Next.RequestShare), share(p.Next.KeyShare))
+		shown.Next = fmt.Sprintf("The next smaller limit, %s, would have denied %s.",
+			plain(simulate.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
+	}
+	return shown
+}
+
+// denials says what a limit would have denied.
+func denials(requests, keys int64, p *simulate.Proposal) string {
+	if requests == 0 {
+		return "no request"
+	}
+	return fmt.Sprintf("%s (%s), from %s (%s)",
+		count(requests, "request"), shareOf(requests, p.Requests), count(keys, "key"), shareOf(keys, p.Keys))
+}
+
+// alternatives are the limits that are proposed from nothing.
+type alternatives struct {
+	*simulate.Alternatives
+	Rows   [][]string
+	Curves []*curvePlot
+}
+
+func newAlternatives(n *ids, of string, a *simulate.Alternatives) *alternatives {
+	shown := &alternatives{Alternatives: a}
+	for _, p := range a.Proposals {
+		shown.Rows = append(shown.Rows, []string{
+			plain(simulate.OneLine(p.Line)), number(p.DeniedRequests), shareOf(p.DeniedRequests, p.Requests),
+			number(p.DeniedKeys), shareOf(p.DeniedKeys, p.Keys),
+		})
+		if curve := newCurvePlot(n, of+", "+plain(simulate.OneLine(p.Line)), p); curve != nil {
+			shown.Curves = append(shown.Curves, curve)
+		}
 	}
 	return shown
 }

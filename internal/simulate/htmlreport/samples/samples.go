@@ -60,7 +60,7 @@ func Shop() *simulate.Report {
 	}
 	api.Proposals = append(api.Proposals, simulate.Proposal{
 		Set: "plan gold", Current: "token_bucket 200 1s",
-		Reason: "No request of plan gold is in the log.",
+		Reason: "the log has no request with this limit",
 	})
 	login.Proposals = []simulate.Proposal{proposal("gcra", "1m", "gcra 30 1m 10", login, 2, 260, 0.7, 0.05)}
 	search.Proposals = []simulate.Proposal{proposal("sliding_window", "1m", "sliding_window 600 1m", search, 5, 600, 0.8, 0.045)}
@@ -93,6 +93,7 @@ func Shop() *simulate.Report {
 		})
 	}
 	return &simulate.Report{
+		Propose: "requests:0.1%",
 		Log: simulate.LogReport{
 			Files: []string{"access.log.2026-11-20.gz", "access.log"}, Lines: c.Requests + 118 + 3, Requests: c.Requests,
 			OtherLines: 118, BrokenLines: 3,
@@ -138,6 +139,7 @@ func Compared() *simulate.Report {
 	r.Configurations = append(r.Configurations, second)
 	r.Comparison = &simulate.Comparison{
 		DeniedByBoth: 3_011, NewlyDenied: search.Denied, NoMoreDenied: 2_410,
+		ClientCountNewlyDenied: 41, ClientCountNoMoreDenied: 1,
 		ClientsNewlyDenied: []simulate.ClientChange{{
 			Client: "198.51.100.77", Requests: 1_204,
 			Zones: []string{"search"},
@@ -186,7 +188,7 @@ func Odd() *simulate.Report {
 	}
 	odd.LongestRun = &simulate.Run{Key: odd.TopKeys[4].Key, Requests: 1, From: at(1), To: at(1)}
 	odd.Proposals = []simulate.Proposal{
-		{Reason: "No limit of 1s denies at most <0.1%>."},
+		{Reason: "no limit denies at most <0.1%>"},
 		{Line: "token_bucket 5 1s", Current: "token_bucket 5 1s", Curve: []simulate.CurvePoint{{Events: 5, Line: "token_bucket 5 1s"}}},
 		{Line: "token_bucket 7 1s", Curve: []simulate.CurvePoint{{
 			Events: 7, Line: "token_bucket 7 1s",
@@ -225,15 +227,22 @@ func Many() *simulate.Report {
 func FromNothing() *simulate.Report {
 	r := Shop()
 	c := &r.Configurations[0]
-	c.Name, c.Denied, c.Notes = "zone key {client_ip}", 0, nil
+	c.Name, c.ZoneOptions, c.Denied, c.Notes = "key {client_ip} ; ipv6_prefix 64", "key {client_ip} ; ipv6_prefix 64", 0, nil
 	for i := range c.Timeline {
 		c.Timeline[i].Denied = 0
 	}
 	z := c.Zones[2]
-	z.Zone, z.Limits = "proposed", nil
+	z.Zone, z.Limits = simulate.ZoneName, nil
 	z.Proposals = []simulate.Proposal{
 		proposal("sliding_window", "1s", "", &z, 1, 30, 0.8, 0.5), proposal("sliding_window", "10s", "", &z, 1, 90, 0.8, 0.16),
 		proposal("sliding_window", "1m", "", &z, 5, 600, 0.8, 0.045), proposal("sliding_window", "1h", "", &z, 50, 6_000, 0.8, 0.006),
+		proposal("token_bucket", "1m 10", "", &z, 5, 600, 0.8, 0.051), proposal("token_bucket", "1m 300", "", &z, 1, 600, 0.0008, 0.02),
+	}
+	z.Proposals[5].Next = nil
+	z.Demand = []simulate.Demand{
+		demand(1, 31, 1, 4, 9, 31, 2002, 1130, 612, 280, 28), demand(10, 92, 2, 11, 30, 92, 1402, 1130, 812, 480, 161, 60, 7),
+		z.Demand[0], demand(3600, 1188, 9, 122, 361, 1188, 302, 730, 1012, 880, 661, 331, 88, 48),
+		demand(86400, 4188, 12, 322, 961, 4188, 202, 630, 912, 880, 761, 431, 138, 88, 10),
 	}
 	c.Zones = []simulate.ZoneReport{z}
 	return r
@@ -292,8 +301,8 @@ func proposal(algorithm, window, current string, z *simulate.ZoneReport, low, hi
 		requests := math.Floor(share * math.Exp(-fall*float64(events)) * float64(z.Requests))
 		keys := math.Floor(share * 0.5 * math.Exp(-fall*float64(events)*0.8) * float64(z.Keys))
 		return simulate.CurvePoint{
-			Events: events, Line: text(events), RequestShare: requests / float64(z.Requests),
-			KeyShare: min(requests, keys) / float64(z.Keys),
+			Events: events, Line: text(events), DeniedRequests: int64(requests), DeniedKeys: int64(min(requests, keys)),
+			RequestShare: requests / float64(z.Requests), KeyShare: min(requests, keys) / float64(z.Keys),
 		}
 	}
 	least := low
@@ -302,8 +311,8 @@ func proposal(algorithm, window, current string, z *simulate.ZoneReport, low, hi
 	}
 	found, next := point(least), point(least-1)
 	p := simulate.Proposal{
-		Current: current, Line: found.Line, Next: &next,
-		DeniedRequests: int64(found.RequestShare*float64(z.Requests) + 0.5), DeniedKeys: int64(found.KeyShare*float64(z.Keys) + 0.5),
+		Current: current, Line: found.Line, Next: &next, Requests: z.Requests, Keys: z.Keys,
+		DeniedRequests: found.DeniedRequests, DeniedKeys: found.DeniedKeys,
 	}
 	seen := make(map[int64]bool)
 	add := func(events int64) {

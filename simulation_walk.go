@@ -120,7 +120,7 @@ func (w *loggedWalk) end() {
 	clear(w.groups)
 	clear(w.response.header)
 	for _, state := range w.stateRoom[:w.states] {
-		*state = requestState{}
+		state.forget()
 	}
 	w.states = 0
 }
@@ -132,9 +132,21 @@ func (w *loggedWalk) newState(h *Handler) *requestState {
 	}
 	state := w.stateRoom[w.states]
 	w.states++
+	entries, requests := state.entries, state.requests
 	state.begin(h, w.replacer)
+	if cap(entries) > cap(state.entries) {
+		state.entries, state.requests = entries, requests
+	}
 	state.explained = true
 	return state
+}
+
+// forget makes the state zero, but keeps the memory for entries, which can be more than the usual number.
+func (state *requestState) forget() {
+	entries, requests := state.entries, state.requests
+	clear(entries)
+	clear(requests)
+	*state = requestState{entries: entries[:0], requests: requests[:0]}
 }
 
 // setRequest makes the request as the server gives it to its routes.

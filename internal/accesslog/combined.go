@@ -26,7 +26,10 @@ func combinedTime(line []byte) (text, before []byte) {
 // parseCombined reads a line in the combined or the common format.
 func (p *Parser) parseCombined(line []byte, r *Request) error {
 	text, before := combinedTime(line)
-	if text == nil {
+	switch {
+	case text == nil && p.format == formatCombined:
+		return errNoTimeInBrackets
+	case text == nil:
 		return errFormat
 	}
 	end, ok := p.times.read(text)

@@ -236,7 +236,7 @@ func TestOpenErrors(t *testing.T) {
 		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},
 		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: the line is neither JSON"},
 		{"JSON as combined", Options{Names: []string{writeFile(t, "a.log", string(line()))}, Format: "combined"}, "no known format"},
-		{"combined as JSON", Options{Names: []string{good}, Format: "json"}, "no known format: line 1: the line is no JSON object"},
+		{"combined as JSON", Options{Names: []string{good}, Format: "json"}, "no known format: line 1: the line has no JSON object: leave out --log-format"},
 		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line has more than 1 MiB"},
 		{"an unknown format", Options{Names: []string{good}, Format: "xml"}, `unknown log format "xml": write json or combined`},
 		{"an unknown duration", Options{Names: []string{good}, Duration: "hours"}, `unknown duration format "hours": write s, ms, ns or string`},

@@ -214,7 +214,7 @@ func TestParseFormat(t *testing.T) {
 		{"json", "console with another logger", append([]byte("2023/11/14 22:13:20.250\tINFO\thttp.log.error\tfailed\t"), line("logger:", "ts:")...), ErrNotAccess},
 		{"json", "console without a time", append([]byte("INFO\thttp.log.access\thandled request\t"), line("logger:", "ts:")...), errNoTime},
 		{"json", "combined", combined, errNotJSON},
-		{"combined", "JSON", line(), errFormat},
+		{"combined", "JSON", line(), errNoTimeInBrackets},
 		{"combined", "combined", combined, nil},
 	}
 	for _, test := range tests {

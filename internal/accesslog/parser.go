@@ -25,8 +25,9 @@ var (
 	errValues = errors.New("the line has more than 50,000 values, mostly header fields that a client has sent")
 	errFormat = errors.New("the line is neither JSON nor in the combined format: " +
 		"use format json in the log directive")
-	errNotJSON  = errors.New("the line is no JSON object")
-	errCombined = errors.New("the line is not in the combined format")
+	errNotJSON          = errors.New("the line has no JSON object: leave out --log-format")
+	errNoTimeInBrackets = errors.New("the line is not in the combined format: leave out --log-format")
+	errCombined         = errors.New("the line is not in the combined format")
 )
 
 // maxValues is how many values a JSON line can have. Each takes about 100 bytes of memory while the line is read, but

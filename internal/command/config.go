@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,9 @@ import (
 // what it does.
 func adapt(file, adapter string) ([]byte, error) {
 	config, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("there is no configuration file %q: check the name", file)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -94,8 +94,8 @@ A second Ctrl-C ends it without a report.`, `
 			}
 			return words
 		}),
-		"log-format":      completeWords(func() []string { return []string{"json", "combined"} }),
-		"duration-format": completeWords(func() []string { return []string{"s", "ms", "ns", "string"} }),
+		"log-format":      completeWords(func() []string { return logFormats }),
+		"duration-format": completeWords(func() []string { return durationFormats }),
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error only without the flag
 	}
@@ -111,6 +111,12 @@ func completeWords(words func() []string) cobra.CompletionFunc {
 		return words(), cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+// Values of --log-format and --duration-format.
+var (
+	logFormats      = []string{"json", "combined"}
+	durationFormats = []string{"s", "ms", "ns", "string"}
+)
 
 // simulation is one run of the command simulate.
 type simulation struct {
@@ -227,6 +233,12 @@ func (s *simulation) checkFlags() error {
 			}
 		}
 	}
+	if format := stringFlag(s.cmd, "log-format"); format != "" && !slices.Contains(logFormats, format) {
+		return usageErrorf("--log-format: there is no format %q: write json or combined. Logs of nginx are combined", format)
+	}
+	if format := stringFlag(s.cmd, "duration-format"); format != "" && !slices.Contains(durationFormats, format) {
+		return usageErrorf("--duration-format: there is no format %q: write s, ms, ns or string", format)
+	}
 	if stringFlag(s.cmd, "config") == "-" || stringFlag(s.cmd, "compare") == "-" {
 		return usageErrorf("a configuration can't be read from the standard input: name its file")
 	}
@@ -239,9 +251,9 @@ func (s *simulation) checkFlags() error {
 // configurations returns the configurations to simulate: one, or two to compare.
 func (s *simulation) configurations() (configurations []simulate.NamedConfiguration, err error) {
 	if zone := stringFlag(s.cmd, "zone"); s.cmd.Flags().Changed("zone") {
-		config, err := simulate.ZoneConfig(zone)
-		if err != nil {
-			return nil, usageErrorf("--zone: %w", err)
+		config, err := ZoneConfig(zone)
+		if err != nil { // which names the flag
+			return nil, usageErrorf("%w", err)
 		}
 		c, err := s.load(config)
 		if err != nil {
@@ -301,17 +313,25 @@ func noRequests(log *simulate.LogReport, interrupted bool) error {
 	files := strings.Join(log.Files, ", ")
 	var found []string
 	if log.OtherLines > 0 {
-		found = append(found, count(log.OtherLines)+" lines are other messages: name the log that the directive log writes")
+		found = append(found, lineCount(log.OtherLines)+" no request: name the log that the directive log writes")
 	}
 	if log.BrokenLines > 0 {
 		first := log.Broken[0]
-		found = append(found, fmt.Sprintf("%s lines can't be read, the first one is line %d of %s: %s",
-			count(log.BrokenLines), first.Line, first.File, first.Error))
+		found = append(found, fmt.Sprintf("%s broken, the first at %s:%d: %s",
+			lineCount(log.BrokenLines), first.File, first.Line, first.Error))
 	}
 	if len(found) == 0 {
 		found = []string{"the log is empty: write log into the site, and wait for requests"}
 	}
 	return fmt.Errorf("there is no request in %s: %s", files, strings.Join(found, "; "))
+}
+
+// lineCount returns the beginning of a sentence about lines.
+func lineCount(lines int64) string {
+	if lines == 1 {
+		return "1 line is"
+	}
+	return count(lines) + " lines are"
 }
 
 // reportFile is where a report is written to. A file is written when the report is complete, so that nothing remains of
@@ -351,6 +371,9 @@ func createReport(standard io.Writer, name string, inputs []string) (*reportFile
 	f := &reportFile{text: new(bytes.Buffer), name: name, mode: mode}
 	f.Writer = f.text
 	file, err := f.create()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("--output: there is no directory %s: make it, or name a file in another one", filepath.Dir(name))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--output: %w", err)
 	}

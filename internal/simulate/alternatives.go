@@ -70,7 +70,7 @@ func zoneWith(c *ConfigurationReport, z *ZoneReport, alternatives []*Proposal) s
 			line = p.Line
 		}
 	}
-	zone := fmt.Sprintf("zone %s {\n%s\n%s\n}\n", z.Zone, zoneLines(c.ZoneOptions), line)
+	zone := fmt.Sprintf("zone %s {\n%s\n%s\n}\n", z.Zone, ZoneLines(c.ZoneOptions), line)
 	return string(caddyfile.Format([]byte(zone)))
 }
 

@@ -10,6 +10,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
+// open is the limit of OpenLine.
+var open = algorithms.Quota{Algorithm: "fixed_window", Events: 1_000_000_000_000_000, Window: 24 * hour}
+
 // From nothing, a sliding window of every length is proposed, and token buckets with the least rate. None of
 // them denies more than the share, by a real store.
 func TestProposalsFromNothing(t *testing.T) {

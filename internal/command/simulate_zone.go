@@ -1,0 +1,93 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
+const (
+	zonePreface = ":80, :443 {\n\trate_limit {\n\t\tzone " + simulate.ZoneName + " {\n"
+	zoneEnd     = "\n\t\t\t" + simulate.OpenLine + "\n\t\t}\n\t}\n}\n"
+	zoneFile    = "--zone"
+)
+
+var zonePrefaceLines = strings.Count(zonePreface, "\n")
+
+// ZoneConfig returns the configuration of a site that serves every request, and has one zone with the
+// given options, in the syntax of a Caddyfile. For example, "key {client_ip}" is the text of a zone. The
+// options are on separate lines, or separated by a semicolon between spaces. Limits of the text are kept.
+// The zone also has a limit that no log reaches. It makes [simulate.Recorder.Propose] propose limits from nothing; see
+// [simulate.NewLimitSet].
+//
+// The program must have Caddy's adapter for Caddyfiles, and the directive rate_limit.
+func ZoneConfig(text string) (config []byte, err error) {
+	adapter := caddyconfig.GetAdapter("caddyfile")
+	if adapter == nil {
+		return nil, errors.New("the program has no adapter for Caddyfiles")
+	}
+	text = simulate.ZoneLines(text)
+	if err := checkZoneText(text); err != nil {
+		return nil, err
+	}
+	config, _, err = adapter.Adapt([]byte(zonePreface+text+zoneEnd), map[string]any{"filename": zoneFile})
+	if err != nil {
+		return nil, zoneError(err, strings.Count(text, "\n") > 0)
+	}
+	return config, nil
+}
+
+// checkZoneText returns an error if the text ends its zone, leaves a block open, or has a semicolon that
+// separates nothing.
+func checkZoneText(text string) error {
+	tokens, err := caddyfile.Tokenize([]byte(text), zoneFile)
+	if err != nil {
+		return zoneError(err, false)
+	}
+	depth := 0
+	for _, token := range tokens {
+		switch {
+		case token.Quoted(): // is text
+		case token.Text == "{":
+			depth++
+		case token.Text == "}":
+			depth--
+		case len(token.Text) > 1 && strings.HasSuffix(token.Text, ";"): // else the next options are part of this one
+			return fmt.Errorf("%s: write a space before the semicolon of %q, or quotes around it", zoneFile, token.Text)
+		}
+		if depth < 0 {
+			break
+		}
+	}
+	if depth != 0 {
+		return fmt.Errorf("%s: the braces of %q don't match: write options of a zone, such as key {client_ip}", zoneFile, text)
+	}
+	return nil
+}
+
+var (
+	zoneLine  = regexp.MustCompile(regexp.QuoteMeta(zoneFile) + `:(\d+)`)
+	zoneNoise = regexp.MustCompile(`^.*zone "` + simulate.ZoneName + `": `)
+)
+
+// zoneError returns an error of the adapter without what the user hasn't written: the site around the
+// zone, and its lines.
+func zoneError(err error, severalLines bool) error {
+	text := zoneNoise.ReplaceAllString(err.Error(), "")
+	text = zoneLine.ReplaceAllStringFunc(text, func(place string) string {
+		line, _ := strconv.Atoi(place[len(zoneFile)+1:])
+		return fmt.Sprintf("line %d", max(line-zonePrefaceLines, 1))
+	})
+	if !severalLines {
+		text = strings.TrimSuffix(text, ", at line 1")
+	}
+	return fmt.Errorf("%s: %s", zoneFile, text)
+}

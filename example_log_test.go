@@ -43,6 +43,9 @@ func TestExampleLog(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("%s is another log; -update writes it: %v", exampleLog, err)
 	}
+	if shown := fences(t, "docs/simulate.md", "caddyfile")[0]; shown != readFile(t, "examples/simulate/Caddyfile") {
+		t.Error("the first Caddyfile of docs/simulate.md is not examples/simulate/Caddyfile")
+	}
 	if info, err := os.Stat(exampleLog); err != nil || info.Size() > 50_000 {
 		t.Error("the example log is too large:", info.Size(), err)
 	}

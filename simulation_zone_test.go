@@ -203,7 +203,7 @@ func TestReportOfAZone(t *testing.T) {
 	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
 	process.Dir = dir
 	_, zone, _ := strings.Cut(runCommand(t, process).out, "for example:\n")
-	zone, _, _ = strings.Cut(zone, "\nLog\n")
+	zone, _, _ = strings.Cut(zone, "\nNotes\n")
 	pasted := strings.Replace(string(caddyfile), "zone clients {", zone+"\nzone clients {", 1)
 	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {
 		t.Errorf("with %s there are the zones %+v", zone, zones)
@@ -222,6 +222,27 @@ func TestReportOfAFullStore(t *testing.T) {
 		notes := strings.Join(replayLog(t, file, 1, caddyfile).Configurations[0].Notes, "\n")
 		if strings.Contains(notes, "no room") != (want != "") || !strings.Contains(notes, want) {
 			t.Errorf("with %q the notes are %s", global, notes)
+		}
+	}
+}
+
+// A report says that the log, the configuration and the target don't belong together.
+func TestReportNotes(t *testing.T) {
+	t.Parallel()
+	file := generatedLog(t, logtest.Options{Requests: 500, Clients: 50})
+	keyless := strings.ReplaceAll(simulatedSite, "{client_ip}", "{header.X-Nobody-Sends-This}")
+	for caddyfile, want := range map[string]string{
+		simulatedSite: "of the keys is less than one key, so the proposed limits deny nobody",
+		keyless:       "the log lacks the value of {header.X-Nobody-Sends-This}, or its name is misspelled",
+		"other.example {\n rate_limit {\n zone a {\n gcra 1 1s\n}\n}\n}\n": "no request belongs to a zone",
+	} {
+		report := replayLog(t, file, 1, caddyfile)
+		notes := strings.Join(report.Configurations[0].Notes, "\n")
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes are %s, want %s", notes, want)
+		}
+		if caddyfile == simulatedSite && (strings.Contains(notes, "misspelled") || strings.Contains(notes, "no request")) {
+			t.Errorf("notes without a reason: %s", notes)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -15,7 +16,7 @@ import (
 
 // zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
 const (
-	zonePreface = ":80, :443 {\n\trate_limit {\n\t\tzone " + simulate.ZoneName + " {\n"
+	zonePreface = ":80 {\n\trate_limit {\n\t\tzone " + simulate.ZoneName + " {\n"
 	zoneEnd     = "\n\t\t\t" + simulate.OpenLine + "\n\t\t}\n\t}\n}\n"
 	zoneFile    = "--zone"
 )
@@ -42,7 +43,19 @@ func ZoneConfig(text string) (config []byte, err error) {
 	if err != nil {
 		return nil, zoneError(err, strings.Count(text, "\n") > 0)
 	}
-	return config, nil
+	return serveEveryPort(config)
+}
+
+// serveEveryPort removes the port of the only server. A server without addresses gets all requests of a log.
+func serveEveryPort(config []byte) ([]byte, error) {
+	var c map[string]map[string]map[string]map[string]map[string]json.RawMessage // apps, http, servers, srv0
+	if err := json.Unmarshal(config, &c); err != nil {
+		return nil, err
+	}
+	for _, server := range c["apps"]["http"]["servers"] {
+		delete(server, "listen")
+	}
+	return json.Marshal(c)
 }
 
 // checkZoneText returns an error if the text ends its zone, leaves a block open, or has a semicolon that

@@ -245,9 +245,6 @@ func (r *replayer) finish(ctx context.Context) (*Report, error) {
 	for i, s := range r.sides {
 		c := s.statistics.Report()
 		c.Name, c.ZoneOptions = r.Configurations[i].Name, r.Configurations[i].ZoneOptions
-		if n := s.decider.Overflowed(); n > 0 {
-			c.Notes = append(c.Notes, overflowNote(n))
-		}
 		if s.recorder != nil {
 			report.Propose = r.Propose.String()
 			r.reportProgress(true)
@@ -259,7 +256,11 @@ func (r *replayer) finish(ctx context.Context) (*Report, error) {
 			for j := range c.Zones {
 				c.Zones[j].Proposals = proposals[c.Zones[j].Zone]
 			}
+			c.noteFewKeys(*r.Propose)
 		}
+		c.noteNoLimitedRequest()
+		c.noteEmptyKeys()
+		c.noteOverflow(s.decider.Overflowed())
 		report.Configurations = append(report.Configurations, c)
 	}
 	if r.comparer != nil {

@@ -87,6 +87,8 @@ type ZoneReport struct {
 	LongestRun     *Run       `json:"longest_run,omitempty"`
 	Keys           int64      `json:"keys"`
 	KeysDenied     int64      `json:"keys_denied"`
+	// RequestsWithoutKey counts the requests whose key is empty.
+	RequestsWithoutKey int64 `json:"requests_without_key,omitempty"`
 	// RequestsWithoutRoom counts the requests of keys beyond the largest number of keys.
 	RequestsWithoutRoom int64       `json:"requests_without_room,omitempty"`
 	TopKeys             []KeyReport `json:"top_keys"` // the keys with most denied requests

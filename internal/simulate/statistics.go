@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -96,12 +95,6 @@ func (s *Statistics) Report() ConfigurationReport {
 		r.Zones = append(r.Zones, zone)
 	}
 	return r
-}
-
-// overflowNote says that n limits or slots were decided on a shared budget.
-func overflowNote(n int64) string {
-	return fmt.Sprintf("the store had no room for more keys, so a shared budget decided %s, as in production: raise max_keys",
-		counted(n, "time"))
 }
 
 func timeOf(at algorithms.Micros) *time.Time {

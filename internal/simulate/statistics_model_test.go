@@ -158,6 +158,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 	for i, d := range all {
 		for _, e := range modelDecisions(d, zone) {
 			z.Requests++
+			z.RequestsWithoutKey += map[string]int64{"": 1}[e.Key]
 			if e.Denied {
 				if z.Denied++; z.FirstDenied == nil {
 					z.FirstDenied = timeOf(instants[i])

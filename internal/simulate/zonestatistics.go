@@ -14,11 +14,11 @@ type zoneStatistics struct {
 	shownKey func(key string) string
 	windows  []algorithms.Micros // the different windows of the limits, the shortest first
 
-	requests, denied, byBan, bySlots, byShadow, delayed, withoutRoom int64
-	firstDenied, lastDenied                                          algorithms.Micros
-	delays                                                           delays
-	longestRun                                                       run
-	top                                                              topKeys
+	requests, denied, byBan, bySlots, byShadow, delayed, withoutKey, withoutRoom int64
+	firstDenied, lastDenied                                                      algorithms.Micros
+	delays                                                                       delays
+	longestRun                                                                   run
+	top                                                                          topKeys
 
 	hasher  keyhash.Hasher
 	keys    keyTable[keyCounts]
@@ -77,6 +77,9 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 // observe counts a request that the zone decided.
 func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *keyRoom) {
 	z.requests++
+	if d.Key == "" {
+		z.withoutKey++
+	}
 	if d.Denied {
 		z.countDenial(now, d)
 	}
@@ -159,7 +162,7 @@ func (z *zoneStatistics) report() ZoneReport {
 		Zone: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
 		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
 		Delayed: z.delayed, Delay: z.delays.report(),
-		Keys: z.keys.len(), KeysDenied: int64(z.denials.len), RequestsWithoutRoom: z.withoutRoom,
+		Keys: z.keys.len(), KeysDenied: int64(z.denials.len), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.withoutRoom,
 		TopKeys: []KeyReport{}, Demand: []Demand{},
 	}
 	if z.denied > 0 {

@@ -34,7 +34,7 @@
 // replaced the duration, requests start when they end. A duration of decades counts as absent.
 //
 // Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
-// absent. A line without request or without a time is broken, and so is a line with more than 50,000 values.
+// absent. A line is broken without request, without a time, or with more than 50,000 values.
 //
 // Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
 // server option log_credentials is on.

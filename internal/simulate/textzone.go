@@ -231,7 +231,8 @@ func (t *textReport) alternatives(a *Alternatives) {
 	table := terminal.NewTable("LIMIT", ">DENIED REQUESTS", ">SHARE", ">KEYS", ">SHARE")
 	for _, p := range a.Proposals {
 		table.Add(
-			terminal.Colored(terminal.Printable(OneLine(p.Line)), terminal.Green), numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, p.Requests),
+			terminal.Colored(terminal.Printable(OneLine(p.Line)), terminal.Green),
+			numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, p.Requests),
 			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys),
 		)
 	}

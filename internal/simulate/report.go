@@ -145,7 +145,7 @@ type Proposal struct {
 	Current string `json:"current,omitempty"` // the limit as configured; empty if there is none
 	Line    string `json:"line,omitempty"`    // the proposed limit, to be pasted into a Caddyfile; empty if there is none
 	Reason  string `json:"reason,omitempty"`  // why there is no line
-	// Requests and Keys are what the limit decides. The requests of other plans are not among them.
+	// Requests and Keys count those that the limit decides, and not those of other plans.
 	Requests int64 `json:"requests"`
 	Keys     int64 `json:"keys"`
 	// DeniedRequests and DeniedKeys are the denials of Line.

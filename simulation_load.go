@@ -27,11 +27,11 @@ func newSimulation(config []byte) (simulate.Configuration, error) {
 		return nil, fmt.Errorf("the configuration is not JSON of Caddy: %w", err)
 	}
 	if c.Apps["http"] == nil {
-		return nil, errors.New("the configuration has no app http, so it limits no requests: write a site with rate_limit")
+		return nil, errors.New("the configuration has no http app, so it limits no requests: write a site with rate_limit")
 	}
 	app := new(caddyhttp.App) // never provisioned
 	if err := json.Unmarshal(c.Apps["http"], app); err != nil {
-		return nil, fmt.Errorf("the app http: %w", err)
+		return nil, fmt.Errorf("the http app: %w", err)
 	}
 	if err := findNull(app); err != nil {
 		return nil, err
@@ -106,12 +106,12 @@ func (l *simulationLoader) loadApp(raw json.RawMessage) error {
 	options := make(map[string]json.RawMessage)
 	if raw != nil {
 		if err := json.Unmarshal(raw, &options); err != nil {
-			return fmt.Errorf("the app rate_limit: %w", err)
+			return fmt.Errorf("the rate_limit app: %w", err)
 		}
 	}
 	var err error
 	if l.options, err = takeStoreOptions(options); err != nil {
-		return fmt.Errorf("the app rate_limit: %w", err)
+		return fmt.Errorf("the rate_limit app: %w", err)
 	}
 	l.notes.readTexts(options)
 	if raw, err = json.Marshal(options); err != nil {

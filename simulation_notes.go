@@ -173,7 +173,7 @@ func (n *simulationNotes) readZone(z *zone, hasRedis bool) {
 		n.add("zone %s has runtime_overrides, which are not known: the limits of the configuration apply", z.name)
 	}
 	if hasRedis {
-		n.add("Redis is not asked: one instance decides all requests; give the logs of all instances that share the limits")
+		n.add("Redis is not asked: one instance decides all requests; name the logs of all instances that share the limits")
 	}
 }
 
@@ -270,7 +270,7 @@ func (n *simulationNotes) logNotes() (notes []string) {
 		notes = append(notes, n.withoutHost)
 	}
 	if n.usesClient && n.lacksClient.Load() {
-		notes = append(notes, "requests in the log have no client_ip, so the address of the connection stands for it: "+
+		notes = append(notes, "requests in the log have no client_ip, so the address of the connection is used instead: "+
 			"if Caddy is behind a proxy, use Caddy's access log in JSON")
 	}
 	for _, f := range n.fields {
@@ -313,10 +313,10 @@ func (n *simulationNotes) placeholderNotes() (notes []string) {
 		{hasAnyPrefix("env.", "file."), "has the value that it has in this process"},
 		{
 			hasAnyPrefix("http.request.uuid", "http.request.local", "http.request.duration"),
-			"is not that of the request, because a log doesn't have it",
+			"has another value than in the request, because a log doesn't have it",
 		},
 		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
-		{hasAnyPrefix("http.request.tls.client."), "is not that of the client, because a log has only the common name of certificates"},
+		{hasAnyPrefix("http.request.tls.client."), "has another value than for the client, because a log has only the common name of its certificate"},
 		{
 			func(name string) bool { return strings.HasPrefix(name, userPrefix) && name != "http.auth.user.id" },
 			"is empty, because a log has only the ID of users",

@@ -244,7 +244,7 @@ func TestSimulationErrors(t *testing.T) {
 	}
 	for _, test := range []struct{ config, want string }{
 		{`x`, "is not JSON"},
-		{`{"apps":{}}`, "no app http"},
+		{`{"apps":{}}`, "no http app"},
 		{inServer(`[]`), "limits no requests"},
 		{inServer(`[{"handle":[{"handler":"static_response"}]}]`), "limits no requests"},
 		{inServer(`[{"match":[{"nothing":{}}],"handle":[` + limited + `]}]`), "server srv0: route 0: loading matcher modules"},

@@ -61,7 +61,7 @@ func (l *routesOfSimulation) step(raw json.RawMessage) (caddyhttp.MiddlewareHand
 		return nil, err
 	}
 	if err := json.Unmarshal(options["handler"], &name); err != nil {
-		return nil, fmt.Errorf("its name: %w", err)
+		return nil, fmt.Errorf("the name of the handler: %w", err)
 	}
 	delete(options, "handler")
 	switch name {

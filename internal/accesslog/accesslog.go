@@ -58,7 +58,7 @@ import (
 )
 
 // ErrNotAccess reports a valid line that is no access log line, such as another message of Caddy.
-var ErrNotAccess = errors.New("the line is no access log line")
+var ErrNotAccess = errors.New("the line is not an access log line")
 
 // Request is a request as an access log has it. Fields that the log doesn't have are zero.
 type Request struct {

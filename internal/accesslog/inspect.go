@@ -74,7 +74,7 @@ func (l *Log) inspect(names []string) error {
 func (in *inspection) checkTwice(s *source) error {
 	if s.info == nil {
 		if in.hasStdin {
-			return errors.New("the standard input can be read once: name - once")
+			return errors.New("the standard input can be read only once: name - only once")
 		}
 		in.hasStdin = true
 		return nil

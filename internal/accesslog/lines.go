@@ -97,7 +97,7 @@ func (l *lineReader) cut(b *block, data []byte) {
 		data = append(data, '\n')
 		end = len(data)
 	case l.err != nil && l.err != io.EOF:
-		b.broken = fmt.Errorf("the file can't be read from here on, the lines before count: %w", l.err)
+		b.broken = fmt.Errorf("the rest of the file can't be read, only the lines before it count: %w", l.err)
 		l.err = io.EOF
 	default:
 		l.rest = append(l.rest, data[end:]...)

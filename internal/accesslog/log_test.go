@@ -194,7 +194,7 @@ func TestDamagedFiles(t *testing.T) {
 				t.Fatalf("%s: got %q, want %q", name, line, want)
 			}
 		}
-		if want := fmt.Sprintf("%s:%d error: the file can't be read from here on", name, last+1); !strings.HasPrefix(got[last], want) {
+		if want := fmt.Sprintf("%s:%d error: the rest of the file can't be read", name, last+1); !strings.HasPrefix(got[last], want) {
 			t.Errorf("%s: the damage is %q, want %q", name, got[last], want)
 		}
 		if strings.HasPrefix(name, "tail") && last != len(whole) {
@@ -224,13 +224,13 @@ func TestOpenErrors(t *testing.T) {
 		{"an empty compressed file", Options{Names: []string{writeFile(t, "a.gz", gzipped(t, "\n", 1)[:0]+emptyGzip(t))}}, "a.gz is empty"},
 		{"an empty stdin", Options{Names: []string{"-"}, Stdin: strings.NewReader("")}, "the log file stdin is empty"},
 		{"no stdin", Options{Names: []string{"-"}}, "there is no standard input"},
-		{"stdin twice", Options{Names: []string{"-", "-"}, Stdin: strings.NewReader(lineAt(0, ""))}, "the standard input can be read once"},
+		{"stdin twice", Options{Names: []string{"-", "-"}, Stdin: strings.NewReader(lineAt(0, ""))}, "the standard input can be read only once"},
 		{"a file twice", Options{Names: []string{good, good}}, "are the same file: name it once"},
 		{"a file with two names", Options{Names: []string{good, other}}, "the log files " + good + " and " + other + " are the same file"},
 		{"a binary file", Options{Names: []string{writeFile(t, "caddy", "\x7fELF\x00\x01\n\n")}}, "is not text, because it has null bytes"},
 		{"UTF-16", Options{Names: []string{writeFile(t, "a.log", "\xff\xfe{\x00}\x00\n\x00")}}, "is not text, because it has null bytes"},
-		{"bzip2", Options{Names: []string{writeFile(t, "a.log", "BZh91AY&SY")}}, "decompress it with bzip2 -dc"},
-		{"xz", Options{Names: []string{writeFile(t, "a.log", "\xfd7zXZ\x00\x00")}}, "decompress it with xz -dc"},
+		{"bzip2", Options{Names: []string{writeFile(t, "a.log", "BZh91AY&SY")}}, "pipe the output of bzip2 -dc"},
+		{"xz", Options{Names: []string{writeFile(t, "a.log", "\xfd7zXZ\x00\x00")}}, "pipe the output of xz -dc"},
 		{"zip", Options{Names: []string{writeFile(t, "a.log", "PK\x03\x04\x14\x00")}}, "extract the log files first"},
 		{"a cut gzip header", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08")}}, "a.gz can't be decompressed"},
 		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},

@@ -20,9 +20,9 @@ const (
 var (
 	errSyntax    = errors.New("the line is not valid JSON: it was cut, or another program has written it")
 	errNoRequest = errors.New("the line has no field request: remove the log's filter of this field")
-	errNoTime    = errors.New("the line has no time that can be read, from 1990 to 2099: " +
+	errNoTime    = errors.New("the line has no readable time between 1990 and 2099: " +
 		"use the time_key ts, and a time_format of Caddy's log encoders")
-	errValues = errors.New("the line has more than 50,000 values, mostly header fields that a client has sent")
+	errValues = errors.New("the line has more than 50,000 values: a client probably sent many header fields")
 	errFormat = errors.New("the line is neither JSON nor in the combined format: " +
 		"use format json in the log directive")
 	errNotJSON          = errors.New("the line has no JSON object: leave out --log-format")

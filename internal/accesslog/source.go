@@ -81,14 +81,14 @@ func (s *source) open(stdin io.Reader, blockSize int, count *atomic.Int64) error
 		if info, err := f.Stat(); err != nil || !os.SameFile(info, s.info) {
 			f.Close()
 			return fmt.Errorf("another file has replaced the log file %s since it was first opened, "+
-				"mostly because logs were rotated: simulate again", s.name)
+				"probably because the logs were rotated: run the command again", s.name)
 		}
 		file = f
 	}
 	text, closeDecoder, err := decompress(&countingReader{file, count})
 	if err != nil {
 		file.Close()
-		return fmt.Errorf("the log file %s can't be decompressed: %w: check whether it is complete", s.name, err)
+		return fmt.Errorf("the log file %s can't be decompressed: %w", s.name, err)
 	}
 	s.lines = newLineReader(text, blockSize, !s.regular)
 	s.close = func() { closeDecoder(); file.Close() }
@@ -151,6 +151,9 @@ func decompress(r io.Reader) (text io.Reader, closeDecoder func(), err error) {
 	switch {
 	case hasPrefix("\x1f\x8b"):
 		decoder, err := gzip.NewReader(buffered)
+		if err != nil {
+			err = fmt.Errorf("%w: check whether it is complete", err)
+		}
 		return decoder, func() {}, err
 	case hasPrefix("\x28\xb5\x2f\xfd"), len(magic) >= 4 && magic[0]&0xf0 == 0x50 && string(magic[1:4]) == "\x2a\x4d\x18":
 		decoder, err := zstd.NewReader(buffered, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
@@ -160,9 +163,9 @@ func decompress(r io.Reader) (text io.Reader, closeDecoder func(), err error) {
 		}
 		return decoder, decoder.Close, nil
 	case hasPrefix("BZh"):
-		return nil, nil, errors.New("it is compressed with bzip2: decompress it with bzip2 -dc, and simulate -")
+		return nil, nil, errors.New("it is compressed with bzip2: pipe the output of bzip2 -dc into the command, and name - as the log")
 	case hasPrefix("\xfd7zXZ\x00"):
-		return nil, nil, errors.New("it is compressed with xz: decompress it with xz -dc, and simulate -")
+		return nil, nil, errors.New("it is compressed with xz: pipe the output of xz -dc into the command, and name - as the log")
 	case hasPrefix("PK\x03\x04"):
 		return nil, nil, errors.New("it is a zip archive: extract the log files first")
 	}

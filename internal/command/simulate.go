@@ -49,19 +49,19 @@ func writeText(w io.Writer, r *simulate.Report) error {
 func simulateCommand(load loadConfiguration) *cobra.Command {
 	cmd := newSubcommand("simulate <log...>", "Replays access logs through limits, and proposes limits", `
 Replays access logs through the limits of a configuration, in the time of the log.
-It shows who would have been denied, and when. With --propose it also proposes
-limits that would deny almost nobody. It asks no running Caddy, opens no port, and
-needs no Redis.
+The report shows who would have been denied, and when. With --propose it also
+proposes limits that would deny almost nobody. The command needs no running Caddy
+and no Redis, and opens no port.
 
-A log is a file in Caddy's JSON or in the combined format, plain or compressed with
-gzip or zstd. Name several files in any order. The name - stands for the standard
-input.
+A log is a file in Caddy's JSON or console format, or in the combined format of nginx
+and Apache. It can be compressed with gzip or zstd. Name several files in any order.
+The name - stands for the standard input.
 
 Without --config, the command uses the Caddyfile in the current directory, as
 'caddy run' does. With --zone it needs no configuration at all.
 
-Ctrl-C ends the command with the report about the requests so far, and exit code 130.
-A second Ctrl-C ends it without a report.`, `
+After Ctrl-C, the command reports about the requests so far. Its exit code is then
+130. A second Ctrl-C ends the command without a report.`, `
   $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
   $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
   $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
@@ -73,16 +73,16 @@ A second Ctrl-C ends it without a report.`, `
 			return s.run()
 		})
 	flags := cmd.Flags()
-	flags.StringP("config", "c", "", "The configuration whose limits to simulate, if not ./Caddyfile")
-	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare, if their names don't tell")
-	flags.String("compare", "", "A second configuration, to show for whom it makes a difference")
+	flags.StringP("config", "c", "", "The configuration with the limits. The default is ./Caddyfile")
+	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
+	flags.String("compare", "", "A second configuration. The report shows which clients it newly denies or no longer denies")
 	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', in place of --config")
-	flags.String("propose", "", "Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests: requests:0.1%")
+	flags.String("propose", "", "Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
 	flags.String("format", "text", "The format of the report: text, json, csv or html")
 	flags.Bool("json", false, "The same as --format json")
-	flags.StringP("output", "o", "", "The file for the report, if not the standard output")
-	flags.String("log-format", "", "The format of the logs, if it can't be detected: json or combined")
-	flags.String("duration-format", "", "The duration_format of the logs, if it can't be detected: s, ms, ns or string")
+	flags.StringP("output", "o", "", "The file for the report. The default is the standard output")
+	flags.String("log-format", "", "The format of the logs: json or combined. By default it is detected")
+	flags.String("duration-format", "", "The duration_format of the logs: s, ms, ns or string. By default it is detected")
 	cmd.ValidArgsFunction = completeFiles
 	for name, complete := range map[string]cobra.CompletionFunc{
 		"config": completeFiles, "compare": completeFiles, "output": completeFiles,
@@ -162,7 +162,7 @@ func (s *simulation) run() error {
 		stop() // so that another signal ends the process
 		bar.clear()
 		_, _ = io.WriteString(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. "+
-			"Another Ctrl-C ends the command without it.\n")
+			"Another Ctrl-C ends the command without a report.\n")
 	})
 	defer ended()
 	report, err := simulate.Replay(ctx, simulate.ReplayOptions{
@@ -257,14 +257,14 @@ func (s *simulation) configurations() (configurations []simulate.NamedConfigurat
 		}
 		c, err := s.load(config)
 		if err != nil {
-			return nil, usageErrorf("--zone: %w", err)
+			return nil, usageErrorf("%w", zoneError(err, false))
 		}
 		return []simulate.NamedConfiguration{{Name: zone, ZoneOptions: zone, Configuration: c}}, nil
 	}
 	if stringFlag(s.cmd, "config") == "" {
 		if _, err := os.Stat(defaultConfiguration); errors.Is(err, os.ErrNotExist) {
 			return nil, errors.New("there is no Caddyfile in this directory: name a configuration with --config, " +
-				"or propose limits without one, such as --zone 'key {client_ip}'")
+				"or options of a zone with --zone, such as 'key {client_ip}'")
 		}
 	}
 	for _, file := range s.configurationFiles() {
@@ -313,25 +313,25 @@ func noRequests(log *simulate.LogReport, interrupted bool) error {
 	files := strings.Join(log.Files, ", ")
 	var found []string
 	if log.OtherLines > 0 {
-		found = append(found, lineCount(log.OtherLines)+" no request: name the log that the directive log writes")
+		found = append(found, lineCount(log.OtherLines, "is not a request", "are not requests")+": name the file that the directive log writes")
 	}
 	if log.BrokenLines > 0 {
 		first := log.Broken[0]
-		found = append(found, fmt.Sprintf("%s broken, the first at %s:%d: %s",
-			lineCount(log.BrokenLines), first.File, first.Line, first.Error))
+		found = append(found, fmt.Sprintf("%s, the first at %s:%d: %s",
+			lineCount(log.BrokenLines, "is broken", "are broken"), first.File, first.Line, first.Error))
 	}
 	if len(found) == 0 {
-		found = []string{"the log is empty: write log into the site, and wait for requests"}
+		found = []string{"the log is empty: write the directive log in the site, and wait for requests"}
 	}
 	return fmt.Errorf("there is no request in %s: %s", files, strings.Join(found, "; "))
 }
 
-// lineCount returns the beginning of a sentence about lines.
-func lineCount(lines int64) string {
+// lineCount returns a sentence about lines. It ends with the text for one line, or for several.
+func lineCount(lines int64, one, several string) string {
 	if lines == 1 {
-		return "1 line is"
+		return "1 line " + one
 	}
-	return count(lines) + " lines are"
+	return count(lines) + " lines " + several
 }
 
 // reportFile is where a report is written to. A file is written when the report is complete, so that nothing remains of
@@ -372,7 +372,7 @@ func createReport(standard io.Writer, name string, inputs []string) (*reportFile
 	f.Writer = f.text
 	file, err := f.create()
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("--output: there is no directory %s: make it, or name a file in another one", filepath.Dir(name))
+		return nil, fmt.Errorf("--output: there is no directory %s: create it, or name a file in another directory", filepath.Dir(name))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--output: %w", err)

@@ -61,6 +61,9 @@ func serveEveryPort(config []byte) ([]byte, error) {
 // checkZoneText returns an error if the text ends its zone, leaves a block open, or has a semicolon that
 // separates nothing.
 func checkZoneText(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return fmt.Errorf("%s is empty: write options of a zone, such as key {client_ip}", zoneFile)
+	}
 	tokens, err := caddyfile.Tokenize([]byte(text), zoneFile)
 	if err != nil {
 		return zoneError(err, false)
@@ -91,10 +94,10 @@ var (
 	zoneNoise = regexp.MustCompile(`^.*zone "` + simulate.ZoneName + `": `)
 )
 
-// zoneError returns an error of the adapter without what the user hasn't written: the site around the
-// zone, and its lines.
+// zoneError returns an error about the zone. It leaves out the site around the zone, which the user hasn't
+// written, and counts lines from the beginning of the zone.
 func zoneError(err error, severalLines bool) error {
-	text := zoneNoise.ReplaceAllString(err.Error(), "")
+	text := strings.TrimPrefix(zoneNoise.ReplaceAllString(err.Error(), ""), zoneFile+": ")
 	text = zoneLine.ReplaceAllStringFunc(text, func(place string) string {
 		line, _ := strconv.Atoi(place[len(zoneFile)+1:])
 		return fmt.Sprintf("line %d", max(line-zonePrefaceLines, 1))

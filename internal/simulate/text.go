@@ -26,7 +26,7 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 		t.oneDay = r.Log.From.UTC().Format(time.DateOnly) == r.Log.To.UTC().Format(time.DateOnly)
 	}
 	if r.Interrupted {
-		t.block(t.style.Paint(t.wrap("Interrupted: this is the answer for the part of the log that was read.", ""), terminal.Yellow))
+		t.block(t.style.Paint(t.wrap("Interrupted: the report is about the requests so far.", ""), terminal.Yellow))
 	}
 	if l := &r.Log; l.From != nil && l.To != nil {
 		head := fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
@@ -247,7 +247,8 @@ func (t *textReport) log(l *LogReport) {
 			lines = append(lines, t.wrap(fmt.Sprintf(format, args...), ""))
 		}
 	}
-	add(l.OtherLines, "%s no request, such as messages of Caddy.", verb(l.OtherLines, "line", "is", "are"))
+	add(l.OtherLines, "%s of Caddy.", verb(l.OtherLines, "line",
+		"is not a request, but for example a message", "are not requests, but for example messages"))
 	add(l.LateRequests, "%s too far out of order to be sorted. The simulation decided %s late.",
 		verb(l.LateRequests, "request", "was", "were"), map[bool]string{true: "it", false: "them"}[l.LateRequests == 1])
 	add(l.DeniedBefore, "%s denied by a rate limit when the log was written. The log doesn't say how %s would have ended otherwise.",

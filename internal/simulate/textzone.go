@@ -94,7 +94,7 @@ func (t *textReport) zoneFacts(z *ZoneReport) string {
 			counted(z.Delayed, "request"), short(q.P50), short(q.P95), short(q.P99), short(q.Max)))
 	}
 	if z.RequestsWithoutRoom > 0 {
-		add("no room", fmt.Sprintf("%s of keys beyond max_keys. They are missing in the numbers of keys, and in the proposals.",
+		add("max_keys", fmt.Sprintf("%s of keys beyond max_keys. The numbers of keys and the proposals leave them out.",
 			counted(z.RequestsWithoutRoom, "request")))
 	}
 	return strings.Join(lines, "\n")

@@ -144,7 +144,7 @@ func TestShows(t *testing.T) {
 	}{
 		{samples.Compared(), []string{`<td class="number">41</td></tr>`, `<p class="quiet">and 39 more</p>`}},
 		{shadow, []string{
-			"<dt>Denied, but passed by shadow mode</dt><dd>1,234</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
+			"<dt>Denied only in shadow mode</dt><dd>1,234</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
 			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
 		{samples.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},

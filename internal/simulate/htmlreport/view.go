@@ -176,7 +176,7 @@ func newFinding(id string, z *simulate.ZoneReport) finding {
 	case z.Requests == 0:
 		f.After = "matches no request."
 	case len(z.Limits) == 0 && z.Denied == 0:
-		f.After = fmt.Sprintf("has no limit. %s sent %s.", count(z.Keys, "key"), requests)
+		f.After = fmt.Sprintf("has no limit. It has %s from %s.", requests, count(z.Keys, "key"))
 	case z.Denied == 0:
 		f.Before, f.Number = "would have denied", "none"
 		f.After = fmt.Sprintf("of %s, from %s.", requests, count(z.Keys, "key"))
@@ -217,10 +217,10 @@ func logFacts(l *simulate.LogReport) []fact {
 		name string
 		n    int64
 	}{
-		{"Lines that are no requests", l.OtherLines},
+		{"Lines that are not requests", l.OtherLines},
 		{"Broken lines", l.BrokenLines},
-		{"Requests too late in the log to be put in order", l.LateRequests},
-		{"Requests that a rate limit had denied when they were logged", l.DeniedBefore},
+		{"Requests too far out of order to be sorted", l.LateRequests},
+		{"Requests denied by a rate limit when the log was written", l.DeniedBefore},
 	} {
 		if f.n > 0 {
 			facts = append(facts, fact{f.name, number(f.n)})

@@ -66,7 +66,7 @@ func (z *zonePart) draw(n *ids, peak simulate.Bucket) {
 	if z.Configuration.Begins != nil {
 		z.Timeline = newTimePlot(n, of, z.Configuration.timeScale(), z.ZoneReport.Timeline, peak)
 	}
-	z.Quantiles = table{Caption: "Events that keys want in their busiest window", Head: []string{"Window", "Median", "95%", "99%", "Most"}}
+	z.Quantiles = table{Caption: "Events of a key in its busiest window", Head: []string{"Window", "Median", "95%", "99%", "Most"}}
 	for i := range z.Demand {
 		d := &z.Demand[i]
 		window := span(d.WindowSeconds)
@@ -117,7 +117,7 @@ func (z *zonePart) facts() []fact {
 		facts = append(facts, fact{"Denied by concurrency", number(z.DeniedBySlots)})
 	}
 	if z.DeniedByShadow > 0 {
-		facts = append(facts, fact{"Denied, but passed by shadow mode", number(z.DeniedByShadow)})
+		facts = append(facts, fact{"Denied only in shadow mode", number(z.DeniedByShadow)})
 	}
 	if z.Delayed > 0 {
 		text := number(z.Delayed)
@@ -127,7 +127,7 @@ func (z *zonePart) facts() []fact {
 		facts = append(facts, fact{"Delayed", text})
 	}
 	if z.RequestsWithoutRoom > 0 {
-		facts = append(facts, fact{"Requests of keys beyond the largest number of keys", number(z.RequestsWithoutRoom)})
+		facts = append(facts, fact{"Requests of keys beyond max_keys", number(z.RequestsWithoutRoom)})
 	}
 	return facts
 }

@@ -52,7 +52,7 @@ func (s *simulation) ShownKey(zone int, key string) string {
 // Notes implements [simulate.Configuration].
 func (s *simulation) Notes() []string { return s.notes.texts() }
 
-// A simulation keeps many Visits at the same time, to sort them. So these bound the texts in a
+// A simulation keeps many Visits at the same time, to sort them. These constants bound the texts in a
 // [simulate.Visit], which clients choose.
 const (
 	// maxVisitedText is how many bytes of the path, and of the address of the client, a Visit has.

@@ -27,7 +27,7 @@ func (s *simulation) wasDenied(logged *accesslog.Request) bool {
 	return logged.Status == http.StatusOK && len(grpc) == 1 && grpc[0] == resourceExhausted && logged.Size == 0
 }
 
-// settle reads the true costs of a request from its logged response. It is called when the handlers behind
+// settle reads the true costs of a request from its logged response. It is called after the handlers behind
 // the rate_limit handler have run. A response of a rate limit tells no true cost.
 func (w *loggedWalk) settle(state *requestState, visited *simulate.HandlerVisit) {
 	s := state.newSettlement(w.replacer)

@@ -103,10 +103,10 @@ func (s *simulation) targetOf(logged *accesslog.Request, host string) target {
 }
 
 // serverOf returns the server that a logged request came to, and the request's Host. A log doesn't say to
-// which address a connection was made, so the server is found by TLS, and by the host and the port in
-// Host. The port can be that of a proxy or of a container. So if no server listens on the port, or the one
-// that does has no route for the host, the server whose routes name the host is assumed. serverOf returns
-// nil for a request that an automatic redirect to HTTPS answered.
+// which address a connection was made, so the server is found by TLS, and by the host and the port in Host.
+// The port can be that of a proxy or of a container. It can happen that no server listens on the port, or
+// that its server has no route for the host. Then the server whose routes name the host is assumed. serverOf
+// returns nil for a request that an automatic redirect to HTTPS answered.
 func (s *simulation) serverOf(logged *accesslog.Request) (*simulatedServer, string) {
 	host := logged.Host
 	if host == "" {

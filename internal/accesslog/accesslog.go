@@ -11,8 +11,8 @@
 // order. A file is open only while the merge reads it. Lines of one file keep their order. A line without a time
 // follows the line before it. At most 128 files can overlap in time.
 //
-// A file can grow while it is read. If its last line is only half written, it is broken. If compressed data is cut or
-// damaged, the lines before the damage count, and one broken line with the number of the next line reports it. A line
+// A file can grow while it is read. A half-written last line is broken. If compressed data is cut or damaged,
+// the lines before the damage count, and one broken line with the number of the next line reports it. A line
 // of more than 1 MiB is broken, too. Empty lines don't count.
 //
 // # Caddy's JSON
@@ -34,19 +34,19 @@
 // replaced the duration, requests start when they end. A duration of decades counts as absent.
 //
 // Filters of the log can delete, replace, hash or mask every field. A field with an unexpected type counts as
-// absent. A line is broken without request, without a time, or with more than 50,000 values.
+// absent. A line is broken if it has no request, no time, or more than 50,000 values.
 //
 // Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
 // server option log_credentials is on.
 //
 // # The combined format
 //
-// A line in the combined format has the address of the client, the user, the time, the request line, the status and the
-// size. The common format has no more. The combined format adds the header fields Referer and User-Agent, and
-// the format main of nginx adds X-Forwarded-For. If the line begins with the name of a virtual host, it
-// becomes the host. A number with a fraction after the other fields, such as nginx' $request_time, is the
-// duration in seconds. Without this number, requests start when they end. A line without a valid request line,
-// such as one for a TLS handshake on a port without TLS, is [ErrNotAccess].
+// A line in the combined format has the address of the client, the user, the time, the request line, the
+// status and the size. The common format has no more. The combined format adds the header fields Referer and
+// User-Agent, and the format main of nginx adds X-Forwarded-For. A line can begin with the name of a virtual
+// host, which becomes the host. A number with a fraction after the other fields, such as $request_time of
+// nginx, is the duration in seconds. Without this number, requests start when they end. A line without a
+// valid request line, such as one for a TLS handshake on a port without TLS, is [ErrNotAccess].
 //
 // The format has no other header fields, no ports, no TLS, no sizes of request bodies and mostly no host. Times are
 // whole seconds.
@@ -57,7 +57,7 @@ import (
 	"net/http"
 )
 
-// ErrNotAccess reports a valid line that is no access log line, such as another message of Caddy.
+// ErrNotAccess reports a valid line that is not an access log line, such as another message of Caddy.
 var ErrNotAccess = errors.New("the line is not an access log line")
 
 // Request is a request as an access log has it. Fields that the log doesn't have are zero.

@@ -65,8 +65,8 @@ func (p *Parser) parseCombined(line []byte, r *Request) error {
 	return nil
 }
 
-// readClient reads the fields before the time: the virtual host in some logs, the address, the identity, which no server
-// knows today, and the user.
+// readClient reads the fields before the time: the virtual host in some logs, the address, the identity, and
+// the user. Servers leave the identity empty today.
 func (p *Parser) readClient(text []byte, r *Request) bool {
 	first, rest := cutWord(text)
 	second, others := cutWord(rest)

@@ -56,8 +56,8 @@ type Parser struct {
 	duration []byte
 }
 
-// Parse reads a line into r. It returns [ErrNotAccess] for a valid line that is no access log line, and another
-// error for a broken line. After an error r has no meaning.
+// Parse reads a line into r. It returns [ErrNotAccess] for a valid line that is not an access log line, and
+// another error for a broken line. After an error r has no meaning.
 //
 // Parse reuses the maps of r. The strings in r and in its maps, and r.TLS, refer to memory of the Parser and of the
 // line. They are valid until the next Parse of the same Parser, and until [Chunk.Release].
@@ -97,8 +97,8 @@ func (p *Parser) detect(line []byte) (format string, start int) {
 	return formatCombined, 0
 }
 
-// timeOf returns the time of a line, in microseconds since the Unix epoch, and whether it has one. It is faster than
-// Parse, and also reads lines that are no access log lines.
+// timeOf returns the time of a line, in microseconds since the Unix epoch, and whether it has one. It is
+// faster than Parse, and also reads lines that are not access log lines.
 func (p *Parser) timeOf(line []byte, r *Request) (int64, bool) {
 	format, start := p.detect(line)
 	text := line[:0]

@@ -39,8 +39,9 @@ var layouts = []string{
 // timeReader reads times. It remembers the layout of the last one, because a log has mostly one.
 type timeReader struct{ last int }
 
-// The times of requests are from earliest on and before latest: 1990 and 2100. A damaged line can have another time,
-// and also a server without a clock. One such line would stretch the time of the whole log.
+// The times of requests are from earliest on and before latest: 1990 and 2100. A damaged line can have
+// another time. A server without a clock can write one, too. One line with such a time would stretch the time
+// of the whole log.
 const (
 	earliest = 631_152_000_000_000
 	latest   = 4_102_444_800_000_000

@@ -7,7 +7,7 @@ import "github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 // [NewComparer]. It is not safe for concurrent use.
 //
 // Memory is bounded by the requests that only one Decider has decided so far, and by the larger
-// [Configuration.MaxKeys]. It bounds the number of clients whose outcomes changed.
+// [Configuration.MaxKeys]. This number also bounds the clients whose outcomes changed.
 type Comparer struct {
 	configurations [2]Configuration
 	zones          [2][]Zone

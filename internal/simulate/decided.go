@@ -9,7 +9,7 @@ type Decided struct {
 	// their decisions. These differ from Came for requests that waited for a slot.
 	Came  algorithms.Micros
 	Zones []DecidedZone // that limit the request, in the order in which it met them
-	// Denied reports whether a zone that is not a shadow denied the request.
+	// Denied reports whether a zone that is not in shadow mode denied the request.
 	Denied bool
 	// Delay is how long the request waited, for slots and for limits together.
 	Delay algorithms.Micros
@@ -22,12 +22,12 @@ type DecidedZone struct {
 	Shadow bool  // the zone doesn't deny requests of this key
 	Cost   int64 // the charge before the response, in events
 	Mode   algorithms.Mode
-	Denied bool // also by a shadow
+	Denied bool // also in shadow mode
 	Reason Reason
 	// Reached reports whether the zone decided. It is false if an earlier handler, or another zone of the
 	// handler, certainly denied the request.
 	Reached bool
-	// Delay is how long the zone delays the request; 0 for a shadow.
+	// Delay is how long the zone delays the request; 0 in shadow mode.
 	Delay algorithms.Micros
 }
 

@@ -14,12 +14,12 @@ import (
 // [NewDecider]. It is not safe for concurrent use. Its outcomes depend only on the Visits and on their
 // order.
 //
-// A request occupies the Decider until it has ended, if its end gives back a slot or corrects a charge,
-// or if it is delayed. Further requests leave nothing behind but their charges.
+// The Decider keeps a request until its end if the request is delayed, or if its end gives back a slot or
+// corrects a charge. Of all other requests, only the charges remain.
 //
 // The log doesn't say when a response was complete for its client. The Decider makes the corrections of a
-// request at its End, which is a little later. A delay makes the end later by the delay. So a log of a
-// server that delayed requests makes them longer than they are.
+// request at its End, which is a little later. A delay in the simulation moves the end by the delay. If the
+// server delayed the request, too, both delays count.
 type Decider struct {
 	zones     []Zone
 	maxKeys   int64
@@ -105,8 +105,8 @@ func (d *Decider) Overflowed() int64 {
 	return d.shared.Overflowed()
 }
 
-// makeStore makes the store. Its secrets come from the first request of the log. So a run can be repeated,
-// and nobody could know the secrets while choosing keys.
+// makeStore makes the store. Its secrets come from the first request of the log. So a run can be repeated.
+// Clients couldn't know the secrets when they chose their keys.
 func (d *Decider) makeStore(first *Visit) {
 	var secrets [2][16]byte
 	for i := range secrets {
@@ -117,7 +117,7 @@ func (d *Decider) makeStore(first *Visit) {
 	d.store = d.shared.Bounded(d.maxKeys, func() int { return len(d.zones) }, nil)
 }
 
-// advance lets all that happens up to an instant happen.
+// advance handles all events up to an instant.
 func (d *Decider) advance(to algorithms.Micros) {
 	for len(d.events.heap) > 0 && d.events.heap[0].at <= to {
 		d.handle(d.events.pop())
@@ -125,7 +125,7 @@ func (d *Decider) advance(to algorithms.Micros) {
 	d.now = to
 }
 
-// handle makes an event happen.
+// handle carries out an event.
 func (d *Decider) handle(e event) {
 	d.now = max(d.now, e.at)
 	switch e.kind {
@@ -145,7 +145,7 @@ func (d *Decider) handle(e event) {
 	}
 }
 
-// schedule makes an event happen at an instant that is not in the past.
+// schedule adds an event at an instant that is not in the past.
 func (d *Decider) schedule(e event) {
 	e.at = max(e.at, d.now)
 	if e.flight != nil {

@@ -183,8 +183,9 @@ func limitDenies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked 
 // lacksSlot reports whether the zone denies the request because no slot is free.
 func lacksSlot(r *store.Request) bool { return r.Slots != nil && !r.Outcome.Slots.Free }
 
-// reasonOf returns the reason of a denial. If a limit and the slots deny the request, it is the one that
-// takes longer, as in the log of a server. Nobody knows when a slot becomes free; a server says a second.
+// reasonOf returns the reason of a denial. If a limit and the slots deny the request, the reason is the one
+// with the longer retry after, as in the log of a server. For slots, retry after is one second, because
+// nobody knows when a slot becomes free.
 func reasonOf(r *store.Request) Reason {
 	if r.Outcome.Verdict == store.Banned {
 		return ByBan
@@ -214,8 +215,8 @@ func (d *Decider) pass(f *flight) {
 	}
 }
 
-// deny ends a request that the handler at which it is denies. The handlers before get the response of the
-// denial at once.
+// deny ends a request that its present handler denies. Earlier handlers get the response of the denial at
+// once.
 func (d *Decider) deny(f *flight) {
 	f.decided.Denied = true
 	d.observe(f)
@@ -229,8 +230,8 @@ func (d *Decider) observe(f *flight) {
 	}
 }
 
-// end corrects the charges of the handlers that the request has passed, and gives the slots back. The
-// last handler is the first, because it writes its response through the others.
+// end corrects the charges of the handlers that the request has passed, and gives the slots back. The last
+// handler comes first, because it writes its response through the others.
 func (d *Decider) end(f *flight) {
 	for i := f.handler - 1; i >= 0; i-- {
 		corrections := d.corrections[:0]

@@ -7,9 +7,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Requests wait for slots by the rules of the handler in a server. A request waits in the
-// line of one zone at a time, in the order in which they came, and holds no slot of the handler meanwhile.
-// Only the first request of a line asks the store. It asks when a slot was given back, and after pauses.
+// Requests wait for slots by the rules of the handler in a server. A request waits in the line of one zone at
+// a time, and takes no slot of the handler meanwhile. A line has the order in which its requests came. Only
+// the first request of a line asks the store. It asks when a slot was given back, and after pauses.
 
 const (
 	// firstSlotPause is the pause before the first question of a line that needs no reason. Each further
@@ -244,7 +244,7 @@ func (d *Decider) earlierLine(f *flight) int {
 	return -1
 }
 
-// ask lets the store decide the request again, which is the first in its line.
+// ask lets the store decide the first request of a line again.
 func (d *Decider) ask(f *flight) {
 	if f.asked {
 		d.prepareShadows(f)
@@ -267,9 +267,9 @@ func (d *Decider) ask(f *flight) {
 	d.goOn(f, allowed)
 }
 
-// prepareShadows prepares the shadow zones for another decision about the request. The last one has
-// charged those in mode uniform, which get their charges back. It has also counted the denials of their
-// limits, which must not be counted again.
+// prepareShadows prepares the shadow zones for another decision about the request. Zones in mode uniform get
+// back the charges of the last decision. The denials of their limits were counted then, and must not be
+// counted again.
 func (d *Decider) prepareShadows(f *flight) {
 	charged := d.corrections[:0]
 	requests := f.handlerVisit().Requests
@@ -308,7 +308,7 @@ func (d *Decider) giveUp(f *flight) {
 	d.goOn(f, false)
 }
 
-// wakeWaiting makes the requests ask that wait for the slots that corrections have given back.
+// wakeWaiting lets requests ask if they wait for slots that corrections have given back.
 func (d *Decider) wakeWaiting(corrections []store.Correction) {
 	if len(d.lines) == 0 {
 		return

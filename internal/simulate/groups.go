@@ -16,8 +16,8 @@ const shownPathGroups = 20
 // other is the name of the group of all requests that are in no other group.
 const other = "other"
 
-// pathGroups counts requests by the first segment of their paths. A segment that first appears after
-// maxPathGroups others is not counted separately.
+// pathGroups counts requests by the first segment of their paths. It counts the first maxPathGroups segments
+// separately, and all others together.
 type pathGroups struct {
 	numbers map[string]int
 	groups  []Group

@@ -66,7 +66,7 @@ func (t *keyTable[T]) grow() {
 }
 
 // keyRoom bounds the number of keys, as the store in memory does. A zone has room while all zones together
-// have fewer than all keys. It also has room while it has fewer than its equal share.
+// have fewer keys than the bound. It also has room while it has fewer keys than its equal share.
 type keyRoom struct{ used, all, share int64 }
 
 func newKeyRoom(c Configuration) keyRoom {

@@ -7,9 +7,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// maxUnsorted is how many requests of the log can end after a request began and before it ends, so that the
-// simulation still decides it in its place. A log has requests in the order in which their responses ended, but
-// limits decide them in the order in which they began.
+// maxUnsorted is how many requests of the log can end while another request runs. If more end, the simulation
+// decides that request too late. A log has requests in the order in which their responses ended, but limits
+// decide them in the order in which they began.
 const maxUnsorted = 50_000
 
 // logged is a request of the log, in each of the configurations.
@@ -23,8 +23,8 @@ func newLogged(visits [2]*Visit) logged {
 	return logged{at: visits[0].Arrival(), visits: visits}
 }
 
-// order passes requests on in the order of their decisions. A request that comes too late to be sorted is
-// decided at the instant of the request that was passed on last.
+// order passes requests on in the order of their decisions. A request can come too late to be sorted. Then it
+// is decided at the instant of the last request that was passed on.
 type order struct {
 	room   int // at least so many requests wait before one is passed on
 	passOn func(visits *[2]*Visit)

@@ -16,11 +16,11 @@ import (
 // and delay. It simulates no bans, and no bound on the number of delayed requests. A zone in shadow mode
 // is judged as if it denied and delayed.
 //
-// A proposed limit denies at most the share of the target, and the next smaller limit denies more. For
-// most demands it is the least such limit. For a few demands a larger limit denies more than a smaller
-// one: with costs that differ, with mode nary, and with limits that have steps (leaky_bucket), initial or
-// warm_up. Then there can be a smaller limit that denies less than the share. Among limits that can't all
-// be counted exactly, very large ones, only round numbers of events are tried.
+// A proposed limit denies at most the share of the target, and the next smaller limit denies more. For most
+// demands it is the least such limit. For a few demands a larger limit denies more than a smaller one: with
+// costs that differ, with mode nary, and with limits that have steps (leaky_bucket), initial or warm_up. Then
+// there can be a smaller limit that denies less than the share. Very large limits can't all be counted
+// exactly. Among these, Propose tries only round numbers of events.
 //
 // The results don't depend on the number of goroutines, nor on where the demand is kept.
 func (r *Recorder) Propose(ctx context.Context, target Target) (map[string][]Proposal, error) {

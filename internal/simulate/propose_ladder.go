@@ -19,7 +19,7 @@ type ladder interface {
 	admitting(peak int64) int64
 	// most is the largest number of events of any limit.
 	most() int64
-	// endless reports whether limits that are larger than admitting says can deny less.
+	// endless reports whether limits larger than admitting returns can deny less.
 	endless() bool
 }
 

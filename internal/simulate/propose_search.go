@@ -283,8 +283,8 @@ func (w *worker) replay(r *rung) replay {
 	return replay
 }
 
-// parts returns into how many parts the work on n limits is divided for a bucket. It is more than 1 for
-// a bucket with much more requests than others, such as that of a zone with one key.
+// parts returns into how many parts the work on n limits is divided for a bucket. It is more than 1 for a
+// bucket with many more requests than others, such as that of a zone with one key.
 func (s *search) parts(bucket, n int) int {
 	if s.stream.buckets[bucket].requests > 4*s.stream.requests/bucketCount {
 		return max(n, 1)

@@ -53,8 +53,8 @@ func nextStep(step int64) int64 {
 	}
 }
 
-// delays counts spans of time, in bounded memory. Spans below 512 µs are exact. A longer span is taken
-// for the longest one with the same 9 leading bits, which is at most 0.4 % too long.
+// delays counts spans of time, in bounded memory. Spans below 512 µs are exact. A longer span counts as the
+// longest span with the same 9 leading bits, which is at most 0.4 % too long.
 type delays struct {
 	counts []int64
 	n      int64

@@ -58,10 +58,10 @@ func Replay(ctx context.Context, o ReplayOptions) (*Report, error) {
 	return r.finish(ctx)
 }
 
-// newBallast returns memory that is never used, so that it occupies none of the machine. The garbage
-// collector begins when the heap has doubled. With the ballast, a small heap more than doubles before that,
-// and a large one grows by hardly more than it would without. A limit on the memory of the process would
-// count the ballast, so there is none then.
+// newBallast returns memory that is never used, so it takes no memory of the machine. The garbage collector
+// begins when the heap has doubled. With the ballast, a small heap more than doubles before that, and a large
+// one grows by hardly more than it would without. A limit on the memory of the process would count the
+// ballast. With this limit there is no ballast.
 func newBallast() []byte {
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 {
 		return nil

@@ -17,7 +17,7 @@ type LogReport struct {
 	Files       []string     `json:"files"`
 	Lines       int64        `json:"lines"`
 	Requests    int64        `json:"requests"`
-	OtherLines  int64        `json:"other_lines"` // valid, but not of an access log, such as messages of Caddy
+	OtherLines  int64        `json:"other_lines"` // valid lines that are not access log lines, such as messages of Caddy
 	BrokenLines int64        `json:"broken_lines"`
 	Broken      []BrokenLine `json:"broken,omitempty"` // the first ones
 	// LateRequests came further out of order than the window for sorting, and were decided late.
@@ -42,7 +42,7 @@ type ConfigurationReport struct {
 	ZoneOptions string  `json:"zone_options,omitempty"`
 	Requests    int64   `json:"requests"`
 	Limited     int64   `json:"limited"` // belong to at least one zone
-	Denied      int64   `json:"denied"`  // by a zone that is not a shadow
+	Denied      int64   `json:"denied"`  // by a zone that is not in shadow mode
 	Delayed     int64   `json:"delayed"`
 	ByStatus    []Group `json:"by_status"` // the logged status
 	ByPath      []Group `json:"by_path"`   // the first segment of the path, at most 20
@@ -78,7 +78,7 @@ type ZoneReport struct {
 	Denied        int64    `json:"denied"`
 	DeniedByBan   int64    `json:"denied_by_ban"`
 	DeniedBySlots int64    `json:"denied_by_concurrency"`
-	// DeniedByShadow counts the requests that were not denied, because the zone is a shadow for their keys.
+	// DeniedByShadow counts the requests that were not denied, because the zone is in shadow mode for their keys.
 	DeniedByShadow int64      `json:"denied_by_shadow"`
 	Delayed        int64      `json:"delayed"`
 	Delay          *Quantiles `json:"delay,omitempty"` // in seconds
@@ -145,7 +145,8 @@ type Proposal struct {
 	Current string `json:"current,omitempty"` // the limit as configured; empty if there is none
 	Line    string `json:"line,omitempty"`    // the proposed limit, to be pasted into a Caddyfile; empty if there is none
 	Reason  string `json:"reason,omitempty"`  // why there is no line
-	// Requests and Keys count those that the limit decides, and not those of other plans.
+	// Requests and Keys count the requests that the limit decides, and their keys. Requests of other plans
+	// don't count.
 	Requests int64 `json:"requests"`
 	Keys     int64 `json:"keys"`
 	// DeniedRequests and DeniedKeys are the denials of Line.

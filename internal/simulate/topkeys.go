@@ -16,16 +16,16 @@ type topKey struct {
 	shown  string
 }
 
-// comesBefore reports whether a key is more important for a report. Of two keys with equal denials, the one
-// that was denied first is.
+// comesBefore reports whether a key is more important for a report. Of two keys with equally many denials,
+// the key that was denied first is more important.
 func (k *topKey) comesBefore(other *topKey) bool { return compareTopKeys(k, other) < 0 }
 
 func compareTopKeys(a, b *topKey) int {
 	return cmp.Or(cmp.Compare(b.denied, a.denied), cmp.Compare(a.order, b.order))
 }
 
-// topKeys finds the keys with most denials, exactly, and remembers the texts of these keys alone. That works
-// because counts only grow: at its last denial, a key that belongs to them in the end already does.
+// topKeys finds the keys with most denials, exactly, and remembers the texts of these keys alone. Counts only
+// grow. So a key that belongs to them at the end belongs to them since its last denial.
 type topKeys struct {
 	keys []topKey
 	last int // the index of the key that leaves next

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Configuration is a configuration of Caddy, as far as it limits requests.
+// Configuration is the part of a Caddy configuration that limits requests.
 type Configuration interface {
 	// Zones returns the zones, sorted by name.
 	Zones() []Zone
@@ -17,8 +17,8 @@ type Configuration interface {
 	// changes no budget. It is safe for concurrent use. The Visit doesn't refer to the memory of r.
 	Visit(r *accesslog.Request) (*Visit, error)
 
-	// Notes returns, once all requests have been led through, what the simulation had to assume, and
-	// what the log should have for a better one.
+	// Notes returns the assumptions of the simulation, and the changes to the log that would make it more
+	// exact. It is called after all Visits.
 	Notes() []string
 
 	// ShownKey returns a key of a zone as operators see it: cut, or its HMAC with hash_keys.
@@ -31,7 +31,7 @@ type Configuration interface {
 // Zone is a zone of a configuration.
 type Zone struct {
 	Name   string
-	Key    []string // as in a Caddyfile; several are alternatives, and without any, all requests have the same key
+	Key    []string // as in a Caddyfile; several keys are alternatives; empty if all requests share one key
 	Shadow bool     // the zone never denies
 	// Sets are the limits of the zone: those of all keys first, then those of the plans, then those of
 	// the overrides.
@@ -59,7 +59,7 @@ type LimitSet struct {
 }
 
 // NewLimitSet returns the limits of some keys. The limit that [ZoneConfig] adds makes the set open, and is
-// none of its limits.
+// not part of Limits.
 func NewLimitSet(name string, limits []*algorithms.Limit) LimitSet {
 	set := LimitSet{Name: name}
 	for _, l := range limits {
@@ -95,7 +95,7 @@ type HandlerVisit struct {
 	Zones    []ZoneVisit     // with the same indexes
 }
 
-// ZoneVisit is a request in a zone, as far as [store.Request] doesn't have it.
+// ZoneVisit has the facts about a request in a zone that [store.Request] lacks.
 type ZoneVisit struct {
 	Zone    int  // the index in [Configuration.Zones]
 	Set     int  // the index of the request's limits in [Zone.Sets]

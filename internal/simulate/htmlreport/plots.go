@@ -382,7 +382,7 @@ func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *dema
 	p := &demandPlot{Window: window}
 	p.plot = plot{
 		ID: n.next("plot"), Title: fmt.Sprintf("Keys by their demand in %s, %s", window, of),
-		Desc: fmt.Sprintf("Half of the keys want at most %s in their busiest %s, 99%% of them at most %s. The most is %s.",
+		Desc: fmt.Sprintf("Half of the keys ask for at most %s in their busiest %s, and 99%% for at most %s. The busiest key asks for %s.",
 			decimal(d.P50), window, decimal(d.P99), decimal(d.Max)),
 		Data: table{Caption: "Keys by events in their busiest window of " + window, Head: []string{"Events", "Keys"}},
 	}

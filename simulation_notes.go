@@ -316,7 +316,10 @@ func (n *simulationNotes) placeholderNotes() (notes []string) {
 			"has another value than in the request, because a log doesn't have it",
 		},
 		{hasAnyPrefix("http.request.body"), "is empty, because a log has no bodies"},
-		{hasAnyPrefix("http.request.tls.client."), "has another value than for the client, because a log has only the common name of its certificate"},
+		{
+			hasAnyPrefix("http.request.tls.client."),
+			"has another value than for the client, because a log has only the common name of its certificate",
+		},
 		{
 			func(name string) bool { return strings.HasPrefix(name, userPrefix) && name != "http.auth.user.id" },
 			"is empty, because a log has only the ID of users",

@@ -77,7 +77,8 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
 	flags.String("compare", "", "A second configuration. The report shows which clients it newly denies or no longer denies")
 	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', in place of --config")
-	flags.String("propose", "", "Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
+	flags.String("propose", "",
+		"Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
 	flags.String("format", "text", "The format of the report: text, json, csv or html")
 	flags.Bool("json", false, "The same as --format json")
 	flags.StringP("output", "o", "", "The file for the report. The default is the standard output")

@@ -27,7 +27,7 @@ type ReplayOptions struct {
 // NamedConfiguration is a configuration and its name, which is that of its file.
 type NamedConfiguration struct {
 	Name        string
-	ZoneOptions string // of which [ZoneConfig] made the configuration; empty if a file has it
+	ZoneOptions string // the options of the only zone; empty if a file has the configuration
 	Configuration
 }
 

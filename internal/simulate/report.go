@@ -38,7 +38,7 @@ type BrokenLine struct {
 // ConfigurationReport is the outcome in one configuration.
 type ConfigurationReport struct {
 	Name string `json:"name"` // of the file
-	// ZoneOptions are the options of a zone, instead of a file. See [ZoneConfig].
+	// ZoneOptions are the options of a zone, in place of a file.
 	ZoneOptions string  `json:"zone_options,omitempty"`
 	Requests    int64   `json:"requests"`
 	Limited     int64   `json:"limited"` // belong to at least one zone

@@ -58,7 +58,7 @@ type LimitSet struct {
 	Open   bool // limits are to be proposed from nothing, see [NewLimitSet]
 }
 
-// NewLimitSet returns the limits of some keys. The limit that [ZoneConfig] adds makes the set open, and is
+// NewLimitSet returns the limits of some keys. The limit of [OpenLine] makes the set open, and is
 // not part of Limits.
 func NewLimitSet(name string, limits []*algorithms.Limit) LimitSet {
 	set := LimitSet{Name: name}

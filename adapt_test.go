@@ -46,6 +46,8 @@ func validate(config string) error {
 	if err := caddy.StrictUnmarshalJSON([]byte(config), &c); err != nil {
 		return err
 	}
+	provisioning.Lock()
+	defer provisioning.Unlock()
 	return caddy.Validate(c)
 }
 

@@ -19,7 +19,9 @@ import (
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
 func loadHandler(tb testing.TB, zones string) *Handler {
 	tb.Helper()
+	provisioning.Lock()
 	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	provisioning.Unlock()
 	if err != nil {
 		tb.Fatal(err)
 	}

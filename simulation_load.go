@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -100,6 +101,9 @@ type simulationLoader struct {
 	notes    *simulationNotes
 }
 
+// provisioning is locked while Caddy provisions a configuration, because Caddy then sets variables of the process.
+var provisioning sync.Mutex
+
 // loadApp loads the rate_limit app into a separate context. The context has only this app, and the
 // events app without handlers, which the rate_limit app needs. Its log shows no warnings.
 func (l *simulationLoader) loadApp(raw json.RawMessage) error {
@@ -118,10 +122,12 @@ func (l *simulationLoader) loadApp(raw json.RawMessage) error {
 		return err
 	}
 	quiet := &caddy.CustomLog{BaseLog: caddy.BaseLog{Level: "FATAL"}}
+	provisioning.Lock()
 	l.ctx, err = caddy.ProvisionContext(&caddy.Config{
 		Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{caddy.DefaultLoggerName: quiet}},
 		AppsRaw: caddy.ModuleMap{"rate_limit": raw},
 	})
+	provisioning.Unlock()
 	if err != nil {
 		return err
 	}

@@ -16,29 +16,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
 
-// simulatedSite has zones of several kinds for the requests of logtest.
-const simulatedSite = `example.com {
-	rate_limit {
-		zone clients {
-			key {client_ip}
-			ipv6_prefix 64
-			token_bucket 20 1s 100
-		}
-		zone login {
-			match path /login*
-			key {client_ip}
-			ipv6_prefix 64
-			sliding_window 5 1m
-		}
-		zone customers {
-			match path /api/*
-			key {header.X-Api-Key}
-			gcra 100 1m
-		}
-	}
-	reverse_proxy localhost:9000
-}`
-
 // generatedLog writes a log, and returns the name of its file.
 func generatedLog(t testing.TB, o logtest.Options) string {
 	t.Helper()
@@ -72,7 +49,7 @@ func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *si
 // The report of one worker is byte for byte that of eight, also if many requests begin at the same instant.
 func TestSimulateWorkers(t *testing.T) {
 	t.Parallel()
-	other := strings.Replace(simulatedSite, "token_bucket 20 1s 100", "fixed_window 10 1m\n\t\t\tconcurrency 2\n\t\t\tdelay 100ms", 1)
+	other := strings.Replace(logtest.Site, "token_bucket 20 1s 100", "fixed_window 10 1m\n\t\t\tconcurrency 2\n\t\t\tdelay 100ms", 1)
 	for _, o := range []logtest.Options{
 		{Requests: 10_000, Clients: 50, PerSecond: 200},
 		{Requests: 20_000, Clients: 20, PerSecond: 1e7},
@@ -80,7 +57,7 @@ func TestSimulateWorkers(t *testing.T) {
 		file := generatedLog(t, o)
 		var first []byte
 		for _, workers := range []int{1, 2, 8} {
-			report := replayLog(t, file, workers, simulatedSite, other)
+			report := replayLog(t, file, workers, logtest.Site, other)
 			var text bytes.Buffer
 			if err := simulate.WriteJSON(&text, report); err != nil {
 				t.Fatal(err)
@@ -118,7 +95,7 @@ func runCommand(t testing.TB, process *exec.Cmd) commandResult {
 func simulationDirectory(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Dir(generatedLog(t, logtest.Options{Requests: 200, Clients: 10}))
-	writeFile(t, filepath.Join(dir, "Caddyfile"), simulatedSite, 0o600)
+	writeFile(t, filepath.Join(dir, "Caddyfile"), logtest.Site, 0o600)
 	return dir
 }
 
@@ -295,7 +272,7 @@ func BenchmarkSimulate(b *testing.B) {
 	const lines = 300_000
 	file := generatedLog(b, logtest.Options{Requests: lines, Clients: 100_000, PerSecond: 2000})
 	for b.Loop() {
-		replayLog(b, file, 0, simulatedSite)
+		replayLog(b, file, 0, logtest.Site)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/lines, "ns/line")
 }

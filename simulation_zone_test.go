@@ -215,9 +215,9 @@ func TestReportOfAFullStore(t *testing.T) {
 	t.Parallel()
 	file := generatedLog(t, logtest.Options{Requests: 2000, Clients: 200})
 	for global, want := range map[string]string{"memory {\n max_keys 10\n}": "the store had no room for more keys", "": ""} {
-		caddyfile := "{\n rate_limit {\n" + global + "\n}\n}\n" + simulatedSite
+		caddyfile := "{\n rate_limit {\n" + global + "\n}\n}\n" + logtest.Site
 		if global == "" {
-			caddyfile = simulatedSite
+			caddyfile = logtest.Site
 		}
 		notes := strings.Join(replayLog(t, file, 1, caddyfile).Configurations[0].Notes, "\n")
 		if strings.Contains(notes, "no room") != (want != "") || !strings.Contains(notes, want) {
@@ -230,10 +230,10 @@ func TestReportOfAFullStore(t *testing.T) {
 func TestReportNotes(t *testing.T) {
 	t.Parallel()
 	file := generatedLog(t, logtest.Options{Requests: 500, Clients: 50})
-	keyless := strings.ReplaceAll(simulatedSite, "{client_ip}", "{header.X-Nobody-Sends-This}")
+	keyless := strings.ReplaceAll(logtest.Site, "{client_ip}", "{header.X-Nobody-Sends-This}")
 	for caddyfile, want := range map[string]string{
-		simulatedSite: "of the keys is less than one key, so the proposed limits deny nobody",
-		keyless:       "the log lacks the value of {header.X-Nobody-Sends-This}, or its name is misspelled",
+		logtest.Site: "of the keys is less than one key, so the proposed limits deny nobody",
+		keyless:      "the log lacks the value of {header.X-Nobody-Sends-This}, or its name is misspelled",
 		"other.example {\n rate_limit {\n zone a {\n gcra 1 1s\n}\n}\n}\n": "no request belongs to a zone",
 	} {
 		report := replayLog(t, file, 1, caddyfile)
@@ -241,7 +241,7 @@ func TestReportNotes(t *testing.T) {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes are %s, want %s", notes, want)
 		}
-		if caddyfile == simulatedSite && (strings.Contains(notes, "misspelled") || strings.Contains(notes, "no request")) {
+		if caddyfile == logtest.Site && (strings.Contains(notes, "misspelled") || strings.Contains(notes, "no request")) {
 			t.Errorf("notes without a reason: %s", notes)
 		}
 	}

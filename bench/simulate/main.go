@@ -43,31 +43,8 @@ func options() logtest.Options {
 	return logtest.Options{Seed: *seed, Requests: *lines, Clients: *clients, PerSecond: *perSecond}
 }
 
-// The configurations of the runs.
-const (
-	configuration = `example.com {
-	rate_limit {
-		zone clients {
-			key {client_ip}
-			ipv6_prefix 64
-			token_bucket 20 1s 100
-		}
-		zone login {
-			match path /login*
-			key {client_ip}
-			ipv6_prefix 64
-			sliding_window 5 1m
-		}
-		zone customers {
-			match path /api/*
-			key {header.X-Api-Key}
-			gcra 100 1m
-		}
-	}
-	reverse_proxy localhost:9000
-}
-`
-	otherConfiguration = `example.com {
+// otherConfiguration is compared with that of [logtest.Site].
+const otherConfiguration = `example.com {
 	rate_limit {
 		zone clients {
 			key {client_ip}
@@ -78,7 +55,6 @@ const (
 	reverse_proxy localhost:9000
 }
 `
-)
 
 func run() error {
 	if *generate {
@@ -97,7 +73,7 @@ func run() error {
 			return fmt.Errorf("%w: %s", err, output)
 		}
 	}
-	for name, text := range map[string]string{"Caddyfile": configuration, "Caddyfile.other": otherConfiguration} {
+	for name, text := range map[string]string{"Caddyfile": logtest.Site, "Caddyfile.other": otherConfiguration} {
 		if err := os.WriteFile(path(name), []byte(text), 0o600); err != nil {
 			return err
 		}

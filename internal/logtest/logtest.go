@@ -11,6 +11,30 @@ import (
 	"strconv"
 )
 
+// Site is a Caddyfile with zones of several kinds for the requests of a log.
+const Site = `example.com {
+	rate_limit {
+		zone clients {
+			key {client_ip}
+			ipv6_prefix 64
+			token_bucket 20 1s 100
+		}
+		zone login {
+			match path /login*
+			key {client_ip}
+			ipv6_prefix 64
+			sliding_window 5 1m
+		}
+		zone customers {
+			match path /api/*
+			key {header.X-Api-Key}
+			gcra 100 1m
+		}
+	}
+	reverse_proxy localhost:9000
+}
+`
+
 // Options describe a log. The same options always make the same log.
 type Options struct {
 	Seed      uint64

@@ -185,7 +185,7 @@ func lacksSlot(r *store.Request) bool { return r.Slots != nil && !r.Outcome.Slot
 
 // reasonOf returns the reason of a denial. If a limit and the slots deny the request, the reason is the one
 // with the longer retry after, as in the log of a server. For slots, retry after is one second, because
-// nobody knows when a slot becomes free.
+// the instant at which a slot becomes free is not known.
 func reasonOf(r *store.Request) Reason {
 	if r.Outcome.Verdict == store.Banned {
 		return ByBan

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// A bucket with more requests than fit into memory is read in parts, and a key with so many is read once
-// more for each limit.
+// A bucket can have more requests than fit into memory. It is then read in parts. A key that has more requests
+// than fit into memory is read again for each limit.
 func TestGroupsRequestsByKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	s := newStream(newSpool(1<<16), true)

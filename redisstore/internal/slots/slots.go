@@ -16,7 +16,7 @@ const (
 	// setRetryDelay is how long a failed Set waits, unless another operation on the key comes
 	// first.
 	setRetryDelay Micros = 1_000_000
-	// maxIdle is the maximum number of remembered keys without held slots.
+	// maxIdle is the maximum number of remembered idle keys.
 	maxIdle = 10_000
 )
 
@@ -43,7 +43,9 @@ type Op struct {
 //     longer run, and is then set before anything else.
 //   - A key is set at least every 10 s, and at once if Redis had another count than expected.
 //   - A key without requests is set until 30 s after its last operation. At most 10,000
-//     such keys are remembered.
+//     such keys are remembered, besides those with an operation that may still run. Keys whose
+//     count Redis has confirmed are forgotten first. A slot that Redis counts for another
+//     forgotten key stays taken until the next take of the key, or until the count expires.
 //
 // A Table reads no clock and starts nothing. It is not safe for concurrent use.
 type Table struct {
@@ -53,7 +55,11 @@ type Table struct {
 
 	keys     map[string]*key
 	schedule schedule
-	idle     int
+	// A key is idle while no request holds a slot, and no message is in flight. confirmed has the
+	// idle keys whose count in Redis is right, and unconfirmed is the number of the others.
+	confirmed   []*key
+	unconfirmed int
+	maxIdle     int
 	// credit and lastDue spread the Sets over time; see Due.
 	credit, lastDue Micros
 }
@@ -77,13 +83,23 @@ type key struct {
 	due          Micros // when the next Set is due
 	scheduledAt  Micros // at most due: the position in the schedule
 	heapIndex    int    // in the schedule
-	idle         bool
+	idle         idleness
+	idleIndex    int // in confirmed
 }
+
+// idleness reports whether a key is idle, and whether Redis has confirmed its count.
+type idleness uint8
+
+const (
+	inUse idleness = iota
+	unconfirmed
+	confirmed
+)
 
 // New returns an empty Table for counts that live for expiry in Redis, usually
 // [algorithms.SlotsExpiry].
 func New(expiry Micros) *Table {
-	return &Table{expiry: expiry, setEvery: expiry / 3, keys: map[string]*key{}}
+	return &Table{expiry: expiry, setEvery: expiry / 3, keys: map[string]*key{}, maxIdle: maxIdle}
 }
 
 // Wait returns 0 if a message with operations on the key may be built now. Otherwise it returns how
@@ -132,7 +148,7 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 	if takes > 0 {
 		k.lastUsed = now
 	}
-	t.updateIdle(k)
+	t.updateIdle(k, now)
 	return op
 }
 
@@ -147,7 +163,7 @@ func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	}
 	k.held += taken
 	k.counted += taken
-	t.endMessage(k, now)
+	t.endMessage(k, now, now)
 }
 
 // NotRun is called when a message certainly did not run and never will: it was not sent, or Redis
@@ -155,7 +171,7 @@ func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 func (t *Table) NotRun(op Op, now Micros) {
 	k := op.key
 	k.stale = k.stale || op.Set
-	t.endMessage(k, now+setRetryDelay)
+	t.endMessage(k, now+setRetryDelay, now)
 }
 
 // Lost is called when a message may have run, or may still run, but not after the instant until.
@@ -164,22 +180,23 @@ func (t *Table) Lost(op Op, until, now Micros) {
 	k := op.key
 	k.stale = true
 	k.blockedUntil = max(k.blockedUntil, until)
+	due := now
 	if op.Set {
-		now += setRetryDelay
+		due += setRetryDelay
 	}
-	t.endMessage(k, now)
+	t.endMessage(k, due, now)
 }
 
 // endMessage ends a message. If it was the last one in flight and Redis' count is wrong, the count
 // becomes due at the instant due. The next operation on the key sets it earlier.
-func (t *Table) endMessage(k *key, due Micros) {
+func (t *Table) endMessage(k *key, due, now Micros) {
 	k.inFlight--
 	k.alone = false
 	k.setInFlight = false // a message with a Set is the only one in flight
 	if k.inFlight == 0 && k.needsSet() {
 		t.makeDue(k, max(due, k.blockedUntil))
 	}
-	t.updateIdle(k)
+	t.updateIdle(k, now)
 }
 
 // Leave is called when a request no longer holds its slot. Prepare a message for the key after
@@ -188,7 +205,7 @@ func (t *Table) Leave(name string, now Micros) {
 	k := t.keys[name]
 	k.held--
 	k.lastUsed = now
-	t.updateIdle(k)
+	t.updateIdle(k, now)
 }
 
 // Count is called when a request holds a slot that was not taken in Redis, because another store
@@ -203,7 +220,7 @@ func (t *Table) Count(name string, now Micros) {
 	if k.inFlight == 0 {
 		t.makeDue(k, min(k.due, max(now+setRetryDelay, k.blockedUntil)))
 	}
-	t.updateIdle(k)
+	t.updateIdle(k, now)
 }
 
 // Due returns the names of keys to set now. For each, call Wait and Prepare without takes, or
@@ -228,10 +245,14 @@ func (t *Table) Due(now Micros, limit int) (names []string) {
 			t.drop(k) // the count has also expired in Redis
 			continue
 		}
+		if k.idle != inUse && t.hasTooManyIdle() && now >= k.blockedUntil {
+			t.drop(k)
+			continue
+		}
 		t.credit = max(t.credit-t.setEvery, 0)
 		k.stale = true
 		t.makeDue(k, now+t.setEvery)
-		if t.updateIdle(k); k.inFlight == 0 {
+		if t.updateIdle(k, now); k.inFlight == 0 {
 			names = append(names, k.name)
 		}
 	}
@@ -266,32 +287,66 @@ func (t *Table) first() *key {
 	return nil
 }
 
-// updateIdle records whether the key is idle: no request holds a slot, and Redis has confirmed
-// that. It drops the key if too many keys are idle.
-func (t *Table) updateIdle(k *key) {
-	idle := k.held == 0 && k.counted == 0 && k.inFlight == 0 && !k.stale
+// updateIdle records whether the key is idle. If too many keys are idle, it drops one. It can't drop
+// a key with an operation that may still run: Due does this later.
+func (t *Table) updateIdle(k *key, now Micros) {
+	t.setIdle(k, k.idleness())
+	if !t.hasTooManyIdle() {
+		return
+	}
+	if n := len(t.confirmed); n > 0 {
+		t.drop(t.confirmed[n-1])
+	} else if k.idle != inUse && now >= k.blockedUntil {
+		t.drop(k)
+	} else if k.idle != inUse {
+		t.makeDue(k, min(k.due, k.blockedUntil))
+	}
+}
+
+func (k *key) idleness() idleness {
+	switch {
+	case k.held > 0 || k.inFlight > 0:
+		return inUse
+	case k.needsSet():
+		return unconfirmed
+	default:
+		return confirmed
+	}
+}
+
+func (t *Table) hasTooManyIdle() bool { return len(t.confirmed)+t.unconfirmed > t.maxIdle }
+
+func (t *Table) setIdle(k *key, idle idleness) {
 	if idle == k.idle {
 		return
 	}
-	if k.idle = idle; !idle {
-		t.idle--
-	} else if t.idle++; t.idle > maxIdle {
-		t.drop(k)
+	switch k.idle {
+	case confirmed:
+		last := t.confirmed[len(t.confirmed)-1]
+		t.confirmed[k.idleIndex], last.idleIndex = last, k.idleIndex
+		t.confirmed[len(t.confirmed)-1] = nil
+		t.confirmed = t.confirmed[:len(t.confirmed)-1]
+	case unconfirmed:
+		t.unconfirmed--
+	}
+	switch k.idle = idle; idle {
+	case confirmed:
+		k.idleIndex = len(t.confirmed)
+		t.confirmed = append(t.confirmed, k)
+	case unconfirmed:
+		t.unconfirmed++
 	}
 }
 
 func (t *Table) add(name string, now Micros) *key {
-	k := &key{name: name, lastUsed: now, due: now + t.setEvery, scheduledAt: now + t.setEvery, idle: true}
+	k := &key{name: name, lastUsed: now, due: now + t.setEvery, scheduledAt: now + t.setEvery}
 	t.keys[name] = k
-	t.idle++
 	heap.Push(&t.schedule, k)
 	return k
 }
 
 func (t *Table) drop(k *key) {
-	if k.idle {
-		t.idle--
-	}
+	t.setIdle(k, inUse)
 	delete(t.keys, k.name)
 	heap.Remove(&t.schedule, k.heapIndex)
 }

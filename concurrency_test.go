@@ -275,7 +275,9 @@ func TestConcurrencyInOutage(t *testing.T) {
 	if err := server.Client.FlushAll(context.Background()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "Redis knows again of what is in flight", func() bool { return c.get(t, "/").StatusCode == 429 })
+	for range 10 { // Redis doesn't know what is in flight, but the instance does
+		c.get(t, "/").want(t, 429, "Retry-After", "1", "RateLimit", `"api";r=0;t=1`)
+	}
 	server.Kill(t)
 	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(50 * time.Millisecond) {
 		c.get(t, "/").want(t, 429, "Retry-After", "1")
@@ -295,4 +297,49 @@ func TestConcurrencyInOutage(t *testing.T) {
 		g.pass <- struct{}{}
 	}
 	waitForSlots(t, c, 2)
+}
+
+// Redis hangs for longer than timeout, and then replies. Requests that were on their way to Redis get no
+// slots on top of those that the instance has granted meanwhile.
+func TestConcurrencyWhenRedisHangs(t *testing.T) {
+	long(t)
+	t.Parallel()
+	const slots, requests = 5, 40
+	g := startGate(t)
+	server := redistest.Start(t)
+	c := startCaddy(t, gated(g, fmt.Sprintf("zone api {\n concurrency %d\n}\nredis %s {\n timeout 300ms\n}", slots, server.Addr)))
+	for range 2 {
+		waitForSlots(t, c, slots)
+		if err := server.Client.Do(t.Context(), "CLIENT", "PAUSE", 400, "ALL").Err(); err != nil {
+			t.Fatal(err)
+		}
+		statuses := make(chan int, requests)
+		for range requests {
+			go func() { statuses <- <-c.hold(context.Background(), "/hold") }()
+			time.Sleep(10 * time.Millisecond)
+		}
+		ended := 0
+		for timeout := time.After(time.Minute); ended < requests; {
+			g.mu.Lock()
+			inFlight := g.inFlight
+			g.mu.Unlock()
+			var pass chan struct{}
+			if ended+inFlight == requests { // all are decided
+				pass = g.pass
+			}
+			select {
+			case <-statuses:
+				ended++
+			case pass <- struct{}{}:
+			case <-time.After(10 * time.Millisecond):
+			case <-timeout:
+				t.Fatalf("%d requests have ended, and %d are in flight", ended, inFlight)
+			}
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.most > slots {
+		t.Errorf("%d requests were in flight at once, want at most %d", g.most, slots)
+	}
 }

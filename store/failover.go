@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
 // Failover is a [Store] that asks a second store with budgets of this process, the local store, while
@@ -13,7 +15,10 @@ import (
 // charges of earlier ones. No charge moves from one store to the other.
 //
 // Slots are counted in both stores at all times. So requests in flight when an outage begins or ends
-// keep their slots.
+// keep their slots. The local store knows all requests of this process. If they leave no room for a slot
+// that the main store has granted, the local store decides. The main store can grant such a slot late,
+// after the local store has granted others, or after it has lost its counts. So never more requests of
+// this process are in flight than the Limit of the slots.
 type Failover struct {
 	store  Store
 	local  localStore
@@ -22,7 +27,7 @@ type Failover struct {
 
 // NewFailover returns a Failover for a main store and a local store. The local store decides by the
 // Share of limits and slots, if they have one. failed is called with each error of the main store
-// that makes the local store decide.
+// that makes the local store decide, or because of which a charge can't be given back.
 func NewFailover(store, local Store, failed func(error)) *Failover {
 	return &Failover{store: store, local: localStore{local}, failed: failed}
 }
@@ -36,49 +41,77 @@ func (f *Failover) Local() Store { return f.local }
 // the requests apply.
 func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	allowed, err := f.store.Take(ctx, requests)
-	if err == nil {
-		countSlots(f.local, requests)
+	switch {
+	case err == nil && f.admitSlots(requests):
 		return allowed, nil
-	}
-	if ctx.Err() != nil || IsOverridden(err) || IsBusy(err) {
+	case err == nil:
+		f.store.Correct(fullRefunds(requests), f.failed)
+	case ctx.Err() != nil || IsOverridden(err) || IsBusy(err):
 		return allowed, err
+	default:
+		f.failed(err)
 	}
-	f.failed(err)
 	if allowed, err = f.local.Take(ctx, requests); err == nil {
 		countSlots(f.store, requests)
 	}
 	return allowed, err
 }
 
-// SlotCounter is a [Store] that can count slots granted by another store. A [Failover] gives each slot
-// back to both of its stores, if they are SlotCounters. A wrapper of a store must implement
-// SlotCounter, too, so that the slots reach the store behind it.
+// fullRefunds returns corrections that give back all charges and slots of requests.
+func fullRefunds(requests []Request) []Correction {
+	corrections := make([]Correction, len(requests))
+	for i := range requests {
+		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true}
+	}
+	return corrections
+}
+
+// SlotCounter is a [Store] that can count slots granted by another store. The main store of a [Failover]
+// is one, or the Failover doesn't count the slots of the local store there. A wrapper of a store must
+// implement SlotCounter, too, so that the slots reach the store behind it.
 type SlotCounter interface {
 	// CountSlots counts the slots that requests have taken, without regard to the limit.
 	CountSlots(requests []Request)
 }
 
+// SlotAdmitter is a [Store] that can count slots granted by another store, up to the limit. The local
+// store of a [Failover] is one, or the Failover doesn't count the slots of the main store there.
+type SlotAdmitter interface {
+	// AdmitSlots counts the slots that requests have taken. If a zone that isn't a shadow has no room,
+	// AdmitSlots counts none, and returns false.
+	AdmitSlots(requests []Request) bool
+}
+
 var (
-	_ SlotCounter = (*Memory)(nil)
-	_ SlotCounter = (*DenyCache)(nil)
-	_ SlotCounter = (*Breaker)(nil)
-	_ SlotCounter = localStore{}
+	_ SlotCounter  = (*Memory)(nil)
+	_ SlotCounter  = (*DenyCache)(nil)
+	_ SlotCounter  = (*Breaker)(nil)
+	_ SlotAdmitter = (*Memory)(nil)
 )
 
 // countSlots makes a store count the slots that requests have taken, if the store is a SlotCounter.
 func countSlots(s Store, requests []Request) {
-	tookSlot := func(r Request) bool { return r.Outcome.Slots.Taken }
 	if c, ok := s.(SlotCounter); ok && slices.ContainsFunc(requests, tookSlot) {
 		c.CountSlots(requests)
 	}
 }
 
+// admitSlots makes the local store count the slots that requests have taken from the main store. It
+// reports false if there is no room for them.
+func (f *Failover) admitSlots(requests []Request) bool {
+	a, ok := f.local.Store.(SlotAdmitter)
+	return !ok || !slices.ContainsFunc(requests, tookSlot) || a.AdmitSlots(requests)
+}
+
+func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
+
 // Correct implements [Store]. It corrects the store that decided the request, but gives slots back to
-// both stores. If the main store may have lost a Charge, the local store is charged.
+// both stores. The local store comes first: the main store may grant the slot again at once. If the main
+// store may have lost a Charge, the local store is charged.
 func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 	var toStore, toLocal, leaveStore []Correction
 	_, storeCounts := f.store.(SlotCounter)
-	_, localCounts := f.local.Store.(SlotCounter)
+	_, localCounts := f.local.Store.(SlotAdmitter)
 	for _, c := range corrections {
 		leave := Correction{Request: c.Request, Leave: c.Leave && c.Request.Outcome.Slots.Taken}
 		if c.Request.Outcome.Local {
@@ -93,14 +126,14 @@ func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 			toLocal = append(toLocal, leave)
 		}
 	}
+	if len(toLocal) > 0 {
+		f.local.Correct(toLocal, failed)
+	}
 	if len(toStore) > 0 {
 		f.store.Correct(toStore, f.orChargeLocally(toStore, failed))
 	}
 	if len(leaveStore) > 0 {
 		f.store.Correct(leaveStore, nil)
-	}
-	if len(toLocal) > 0 {
-		f.local.Correct(toLocal, failed)
 	}
 }
 
@@ -149,9 +182,6 @@ func (s localStore) Take(ctx context.Context, requests []Request) (bool, error) 
 	}
 	return allowed, err
 }
-
-// CountSlots implements [SlotCounter].
-func (s localStore) CountSlots(requests []Request) { countSlots(s.Store, requests) }
 
 // Correct implements [Store].
 func (s localStore) Correct(corrections []Correction, failed func(error)) {

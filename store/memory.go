@@ -197,7 +197,14 @@ func (m *Memory) CorrectAt(_ context.Context, now algorithms.Micros, corrections
 
 // CountSlots implements [SlotCounter]. A full store, too, counts the slots for their own key, because
 // they are given back to that key.
-func (m *Memory) CountSlots(requests []Request) {
+func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, false) }
+
+// AdmitSlots implements [SlotAdmitter]. A full store counts the slots as in CountSlots.
+func (m *Memory) AdmitSlots(requests []Request) bool { return m.countSlots(requests, true) }
+
+// countSlots counts the slots that requests have taken. If bounded is true, and a zone that isn't a
+// shadow has no room, countSlots counts none, and returns false.
+func (m *Memory) countSlots(requests []Request, bounded bool) bool {
 	tx := m.begin()
 	defer tx.end()
 	for i := range requests {
@@ -205,12 +212,21 @@ func (m *Memory) CountSlots(requests []Request) {
 	}
 	tx.lock(0)
 	for i := range requests {
-		if r := &requests[i]; r.Outcome.Slots.Taken {
-			e := tx.findCharged(i, r.Zone, r.Slots.ID, false)
-			e.state.A++
-			tx.save(&e, neverExpires)
+		r := &requests[i]
+		if !r.Outcome.Slots.Taken {
+			continue
 		}
+		e := tx.findCharged(i, r.Zone, r.Slots.ID, false)
+		if bounded && !r.Shadow && e.state.A >= r.Slots.Limit {
+			return false
+		}
+		e.state.A++
+		tx.entries = append(tx.entries, e)
 	}
+	for i := range tx.entries {
+		tx.save(&tx.entries[i], neverExpires)
+	}
+	return true
 }
 
 // Change implements [Store]. It never fails.

@@ -119,6 +119,50 @@ func takeSlot(t *testing.T, s store.Store, zone, key string, n int64) []store.Re
 
 func leave(s store.Store, r []store.Request) { s.Correct(storetest.Leaves(r), nil) }
 
+// AdmitSlots counts the slots of all zones, or of none if one has no room. A shadow always has room.
+func TestMemoryAdmitsSlots(t *testing.T) {
+	s := store.NewMemory(1000)
+	admit := func(want bool, limits ...int64) {
+		t.Helper()
+		var r []store.Request
+		for i, limit := range limits {
+			zone := fmt.Sprint(i)
+			r = append(r, store.Request{Zone: zone, Key: "k", Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: limit}})
+			r[i].Outcome.Slots.Taken = limit > 0
+			r[i].Shadow = i == 2
+		}
+		if got := s.AdmitSlots(r); got != want {
+			t.Errorf("slots %v are admitted: %v", limits, got)
+		}
+	}
+	wantInFlight := func(want ...int64) {
+		t.Helper()
+		for i, want := range want {
+			if got := slotsInFlight(t, s, fmt.Sprint(i), "k"); got != want {
+				t.Errorf("zone %d: %d are in flight, want %d", i, got, want)
+			}
+		}
+	}
+	admit(true, 2, 2, 1)
+	admit(false, 2, 1, 1)
+	admit(false, 1, 2, 1)
+	wantInFlight(1, 1, 1)
+	admit(true, 2, 0, 1)
+	wantInFlight(2, 1, 2)
+	admit(true, 0, 0, 0)
+	wantInFlight(2, 1, 2)
+}
+
+// slotsInFlight returns how many requests of a key hold a slot.
+func slotsInFlight(t *testing.T, s store.Store, zone, key string) int64 {
+	t.Helper()
+	r := []store.Request{{Zone: zone, Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID(zone, ""), Limit: 1}}}
+	if _, err := s.Take(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	return r[0].Outcome.Slots.InFlight
+}
+
 // A request in flight counts for as long as it takes, and then nothing of it is kept.
 func TestMemorySlotsOutliveAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

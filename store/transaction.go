@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
-// transaction is one TakeAt, CorrectAt, ChangeAt or CountSlots of a [Memory]: the locks that it
+// transaction is one TakeAt, CorrectAt, ChangeAt, CountSlots or AdmitSlots of a [Memory]: the locks that it
 // holds, and its working memory. Methods refer to a request by its index, in the order of addKey.
 type transaction struct {
 	memory *Memory

@@ -46,6 +46,7 @@ func (state *requestState) take(ctx, takeCtx context.Context) (allowed bool, too
 			case err != nil:
 				return false, took, err
 			}
+			state.renewSlots()
 			asked = time.Now()
 		}
 		allowed, err = h.store.Take(takeCtx, state.requests)
@@ -157,6 +158,26 @@ func (state *requestState) awaitTurn(ctx context.Context, w *slotWaiter) error {
 	}
 	state.entryOf(w).waited = true
 	return err
+}
+
+// renewSlots gives the request the slots of the configuration in force. A reload may have changed their
+// number while the request waited, and requests of all configurations stand in one line. If that
+// configuration doesn't have these slots, the request keeps its own.
+func (state *requestState) renewSlots() {
+	app, err := activeApp()
+	if err != nil || app == state.handler.app {
+		return
+	}
+	for i := range state.entries {
+		e := &state.entries[i]
+		zones := app.zonesByName[e.zone.name] // all of them have the same slots
+		if e.Slots == nil || len(zones) == 0 || zones[0].handler.backend != state.handler.backend {
+			continue
+		}
+		if all := zones[0].defaultSet.budgets; e.alternative < len(all) && all[e.alternative].slots != nil {
+			e.Slots = all[e.alternative].slots
+		}
+	}
 }
 
 // denyForSlot denies the request because no slot of a zone is free, without asking the store.

@@ -176,6 +176,54 @@ func TestWaitForSlotDuringReload(t *testing.T) {
 	})
 }
 
+// A reload changes the number of slots while requests wait. They get the slots of the new configuration,
+// also in one line with its requests: all at once if there are enough, and none while there are too few.
+func TestWaitForSlotDuringReloadOfConcurrency(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := func(slots int) string {
+			return gated(g, fmt.Sprintf("zone api {\n concurrency %d\n delay 1h\n}\n%s", slots, use))
+		}
+		c := startCaddy(t, config(1))
+		var held []<-chan int
+		hold := func() { held = append(held, c.hold(t.Context(), "/hold")) }
+		hold()
+		g.wait(t, 1)
+		for n := range 3 {
+			hold()
+			c.waitForWaiters(t, n+1)
+		}
+		c.reload(t, config(4))
+		g.wait(t, 4)
+		hold()
+		c.waitForWaiters(t, 1)
+		c.reload(t, config(2))
+		hold()
+		c.waitForWaiters(t, 2)
+		for range 2 { // two are left, so no slot is free
+			g.pass <- struct{}{}
+		}
+		g.wait(t, 2)
+		time.Sleep(2 * maxSlotPause)
+		g.wait(t, 2)
+		c.waitForWaiters(t, 2)
+		for range 4 {
+			g.pass <- struct{}{}
+		}
+		for _, done := range held {
+			if status := <-done; status != 200 {
+				t.Errorf("status %d", status)
+			}
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.most != 4 {
+			t.Errorf("%d requests were in flight at once, want 4", g.most)
+		}
+	})
+}
+
 // Redis fails while requests wait: on_store_error decides.
 func TestWaitForSlotInOutage(t *testing.T) {
 	long(t)
@@ -284,6 +332,35 @@ func TestSlotWaitAndOtherZones(t *testing.T) {
 			}
 			state.finish()
 		}
+		s.wantIdle(t)
+	})
+}
+
+// A zone of one handler denies, and a zone of the same name in another handler is a shadow. A request of the
+// shadow passes at once, although others wait for the slots of its key.
+func TestShadowPassesOccupiedLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlotTest(inMemory(), time.Hour)
+		s.addZone(t, "slots", time.Hour, 100)
+		ask := slotAsk{zone: "slots", key: "k", slots: 1}
+		first, _ := s.decide(t.Context(), ask)
+		var waiting *requestState
+		go func() { waiting, _ = s.decide(t.Context(), ask) }()
+		synctest.Wait()
+		s.waitForWaiters(t, 1)
+		began, shadow := time.Now(), ask
+		shadow.shadow = true
+		state, err := s.decide(t.Context(), shadow)
+		if err != nil || !state.allowed || time.Since(began) > 0 || state.requests[0].Outcome.Verdict != store.Denied {
+			t.Errorf("allowed %v after %v, %+v; %v", state.allowed, time.Since(began), state.requests[0].Outcome, err)
+		}
+		state.finish()
+		first.finish()
+		synctest.Wait()
+		if waiting == nil || !waiting.allowed {
+			t.Fatal("the request that waited was denied")
+		}
+		waiting.finish()
 		s.wantIdle(t)
 	})
 }

@@ -391,8 +391,8 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 	}
 }
 
-// A key whose take is lost is set soon, even if many other keys have given their slots back. Those are
-// forgotten first, because Redis has confirmed their counts.
+// A key whose take is lost is set soon, even if many other keys have given their slots back. The others
+// are forgotten first, because Redis has confirmed their counts.
 func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
 	table := slots.New(expiry)
 	for n := range 2 * slots.MaxIdle {

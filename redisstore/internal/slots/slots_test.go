@@ -202,36 +202,6 @@ func TestOneClientIsNeverDenied(t *testing.T) {
 	})
 }
 
-// A flood of keys grows neither memory nor the number of sets without bound.
-func TestFloodOfKeys(t *testing.T) {
-	table := slots.New(algorithms.SlotsExpiry)
-	now, sets := slots.Micros(0), 0
-	for n := range 100_000 {
-		name := fmt.Sprint(n)
-		now += 100
-		for _, taken := range []int64{1, 0} {
-			op := table.Prepare(name, int(taken), now)
-			table.Replied(op, taken, 1-taken, now)
-			if taken == 1 {
-				table.Leave(name, now)
-			}
-		}
-		if n%1000 == 0 {
-			for _, name := range table.Due(now, 1000) {
-				op := table.Prepare(name, 0, now)
-				table.Replied(op, 0, 0, now)
-				sets++
-			}
-		}
-	}
-	if all, idle := table.Len(); all != slots.MaxIdle || idle != slots.MaxIdle {
-		t.Errorf("%d keys are remembered, %d of them idle, want %d", all, idle, slots.MaxIdle)
-	}
-	if seconds := int(now / second); sets > (seconds+1)*slots.MaxIdle/10 {
-		t.Errorf("%d sets in %d s", sets, seconds)
-	}
-}
-
 // Keys that are held at the same instant are set at different ones, each at least every 10 s.
 func TestSetsAreSpread(t *testing.T) {
 	table := slots.New(algorithms.SlotsExpiry)
@@ -332,117 +302,9 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 	}
 }
 
-// While another store admits all requests, keys that nobody holds are not remembered for ever.
-func TestFloodOfKeysWithoutRedis(t *testing.T) {
-	table := slots.New(algorithms.SlotsExpiry)
-	for n := range 2 * slots.MaxIdle {
-		table.Count(fmt.Sprint(n), 0)
-		table.Leave(fmt.Sprint(n), 0)
-	}
-	if all, _ := table.Len(); all != slots.MaxIdle {
-		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
-	}
-}
-
-// Keys that nobody holds are not remembered without bound, whatever happens to their messages.
-func TestFloodOfKeysIsBounded(t *testing.T) {
-	for name, history := range map[string]func(table *slots.Table, key string, now slots.Micros){
-		"takes are lost": func(table *slots.Table, key string, now slots.Micros) {
-			table.Lost(table.Prepare(key, 1, now), now, now)
-		},
-		"lost takes may still run": func(table *slots.Table, key string, now slots.Micros) {
-			table.Lost(table.Prepare(key, 1, now), now+timeout, now)
-		},
-		"nothing is given back in Redis": func(table *slots.Table, key string, now slots.Micros) {
-			table.Replied(table.Prepare(key, 1, now), 1, 0, now)
-			table.Leave(key, now)
-		},
-		"sets do not run": func(table *slots.Table, key string, now slots.Micros) {
-			table.Replied(table.Prepare(key, 1, now), 1, 0, now)
-			table.Leave(key, now)
-			if op := table.Prepare(key, 0, now); op.Set { // else the key is forgotten
-				table.NotRun(op, now)
-			}
-		},
-		"sets are lost": func(table *slots.Table, key string, now slots.Micros) {
-			table.Count(key, now)
-			table.Lost(table.Prepare(key, 0, now), now+timeout, now)
-			table.Leave(key, now)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			table, now := slots.New(expiry), second
-			for n := range 5 * slots.MaxIdle {
-				history(table, fmt.Sprint(n), now)
-				if now += 100; n%1000 == 0 {
-					for _, key := range table.Due(now, 1) {
-						table.Postpone(key, now)
-					}
-				}
-				if all, idle := table.Len(); idle > all || all > slots.MaxIdle+3000 { // those that may still run, and those that came since the last Due
-					t.Fatalf("%d keys are remembered after %d, %d of them idle", all, n+1, idle)
-				}
-			}
-			table.Due(now+timeout, 1)
-			if all, idle := table.Len(); all > slots.MaxIdle || idle != all {
-				t.Errorf("%d keys are remembered, %d idle", all, idle)
-			}
-		})
-	}
-}
-
 // A key whose take is lost is set soon, even if many other keys have given their slots back. The others
-// are forgotten first, because Redis has confirmed their counts.
-func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
-	table := slots.New(expiry)
-	for n := range 2 * slots.MaxIdle {
-		table.Replied(table.Prepare(fmt.Sprint(n), 1, 0), 0, 0, 0)
-	}
-	for n := range 10 {
-		table.Lost(table.Prepare(fmt.Sprint("lost ", n), 1, 0), 0, 0)
-	}
-	for n := range 10 {
-		if op := table.Prepare(fmt.Sprint("lost ", n), 0, 0); !op.Set || op.Count != 0 {
-			t.Errorf("%v, want the count set to 0", op)
-		}
-	}
-	if all, _ := table.Len(); all != slots.MaxIdle {
-		t.Errorf("%d keys are remembered, want %d", all, slots.MaxIdle)
-	}
-}
-
+// A key with a lost operation is not forgotten before the operation can no longer run, however many keys
 // Random programs with every accident, and a Table that forgets nearly all idle keys at once. Slots
-// can stay taken, but no more requests are in flight than may be. In the end nothing is left.
-func TestModelThatForgets(t *testing.T) {
-	each(t, func(t *testing.T, seed uint64) {
-		m := newModel(seed, 1+int64(seed%4), 2+int(seed/4%2), "a", "b")
-		for range 500 {
-			for _, i := range m.alive {
-				i.table.SetMaxIdle(int(seed % 2))
-			}
-			m.step()
-		}
-		m.lossy = 0
-		m.pass(second)
-		for name, k := range m.keys {
-			for len(k.requests) > 0 {
-				m.finish(k.requests[0])
-			}
-			m.probe(name, false) // a clock that was set back is noticed by requests
-			m.pass(41 * second)
-			if n := m.stored(name).InFlight(); n != 0 {
-				m.violated("Redis still counts %d requests of %s", n, name)
-			}
-		}
-		m.pass(41 * second)
-		for _, i := range m.alive {
-			if all, idle := i.table.Len(); all != 0 || idle != 0 {
-				m.violated("%d keys are remembered, %d idle", all, idle)
-			}
-		}
-	})
-}
-
 // One request: its slot is taken, given back, and that is confirmed.
 func BenchmarkRequest(b *testing.B) {
 	for _, keys := range []int{1, 5_000, 100_000} {

@@ -88,6 +88,59 @@ func TestRedisHangs(t *testing.T) {
 	}
 }
 
+// Redis is killed or hangs while requests take and give back slots of one key. on_store_error decides on each
+// request: none is taken for one that Redis was too busy for, whatever it waited for.
+func TestRedisFailsUnderConcurrency(t *testing.T) {
+	long(t)
+	t.Parallel()
+	for _, test := range []struct {
+		name, timeout string
+		fail          func(*redistest.Server, testing.TB)
+	}{
+		{"killed", "5s", (*redistest.Server).Kill},
+		{"hangs", "1100ms", (*redistest.Server).Freeze}, // longer than a request may wait to be sent
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			g := startGate(t)
+			server := redistest.Start(t)
+			c := startCaddy(t, gated(g, "zone api {\n key static\n concurrency 1000\n}\nredis "+server.Addr+" {\n timeout "+test.timeout+"\n}\n"))
+			var passed atomic.Int64
+			var wg sync.WaitGroup
+			stop := make(chan struct{})
+			for range 16 {
+				wg.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if r, err := c.do("GET", "http://"+c.site+"/short", ""); err != nil || r.StatusCode != 200 {
+							t.Errorf("status %d, error %v", r.StatusCode, err)
+							return
+						}
+						passed.Add(1)
+					}
+				})
+			}
+			more := func() {
+				n := passed.Load() + 200
+				eventually(t, "200 requests to pass", func() bool { return passed.Load() >= n || t.Failed() })
+			}
+			more()
+			test.fail(server, t)
+			more()
+			close(stop)
+			wg.Wait()
+			const busy = `caddy_rate_limit_store_errors_total{reason="busy"}`
+			if n := metrics(t, c, busy)[busy]; n != 0 {
+				t.Errorf("%v requests were busy", n)
+			}
+		})
+	}
+}
+
 // A Redis that is killed and starts again without its data begins with full budgets.
 func TestRedisRestarts(t *testing.T) {
 	long(t)

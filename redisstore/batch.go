@@ -40,7 +40,7 @@ type scriptCall struct {
 	payload payload
 	command noRetryCmd
 	reply   wire.Reply
-	err     error // why there is no valid reply
+	err     error // why there is no valid reply: a [store.SharedError]
 	found   []int64
 }
 

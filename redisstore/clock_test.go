@@ -28,6 +28,7 @@ func TestNotAfter(t *testing.T) {
 // its error.
 func TestExpiredCalls(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, Hooks{})
+	s.queue.lastReply = time.Now()
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	asked := func(ctx context.Context, waited time.Duration) *pendingCall {

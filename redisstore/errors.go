@@ -54,6 +54,9 @@ func toStoreError(ctx context.Context, err error) error {
 	return e
 }
 
+// isReply reports whether the error of a command, or nil, shows that Redis replied.
+func isReply(err error) bool { return err == nil || errors.As(err, new(redis.Error)) }
+
 // isTimeout reports whether an error says that no reply came in time.
 func isTimeout(err error) bool {
 	if err == nil {

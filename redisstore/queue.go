@@ -19,7 +19,8 @@ import (
 // nothing is in flight is sent at once, alone.
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
-// gets no reply in time, and no other batch got one meanwhile, all takes in the queue fail at once.
+// gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
+// once. If a message is lost, the takes that wait for its end fail as it does.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
@@ -28,8 +29,12 @@ type queue struct {
 	inFlight  int       // messages in flight
 	lastSent  time.Time // when the last batch was sent
 	lastReply time.Time // when the last reply came
-	bounds    inFlightBounds
-	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
+	failure   error     // of a batch that ended after that without a reply; or nil
+	// failedAt is when all takes failed last that were not sent yet, and failedWith is their error.
+	failedAt   time.Time
+	failedWith error
+	bounds     inFlightBounds
+	timer      *time.Timer // sends the next batch without waiting for a reply; or nil
 
 	// correcting has the keys with corrections in flight. Connections can reorder messages, so
 	// further calls of such a key are parked here until the batch has ended.
@@ -161,17 +166,23 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 // redirect of another node of the cluster.
 func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error {
 	c.alone = true
+	q := &s.queue
 	for {
 		b := batches.Get().(*batch)
-		s.queue.mu.Lock()
-		unblocked, sends := s.isUnblockedLocked(c), false
+		q.mu.Lock()
+		unblocked, err := s.isUnblockedLocked(c)
+		sends := false
 		if unblocked {
 			b.calls = append(b.calls, c)
 			if sends = s.beginBatchLocked(b); sends {
-				s.queue.inFlight++
+				q.inFlight++
 			}
+		} else if c.requests != nil && q.failedAt.After(c.queued) {
+			err = q.failedWith
+		} else if err == nil && !time.Now().Before(deadline) {
+			err = cmp.Or(q.lateErrorLocked(c), context.DeadlineExceeded)
 		}
-		s.queue.mu.Unlock()
+		q.mu.Unlock()
 		if unblocked && !sends { // another call has set the count
 			b.release()
 			return nil
@@ -183,17 +194,19 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 			return c.err
 		}
 		batches.Put(b)
-		if !time.Now().Before(deadline) {
-			return errBusy
+		if err != nil {
+			return err
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight.
-func (s *Store) isUnblockedLocked(c *pendingCall) bool {
+// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight. failure, if
+// not nil, is the failure of a lost message with which the call must end.
+func (s *Store) isUnblockedLocked(c *pendingCall) (unblocked bool, failure error) {
 	_, blocked := s.queue.correcting[c.key]
-	return !blocked && s.slotCounts.isUnblocked(c)
+	_, wait, failure := s.slotCounts.wait(c)
+	return !blocked && wait == 0, failure
 }
 
 // scheduleSendLocked makes sure that the calls in the queue are sent soon.
@@ -303,15 +316,28 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 		c.end(false, c.ctx.Err())
 		return true
 	}
-	if now.Sub(c.queued) > c.maxQueued() {
-		if c.onEnd != nil { // onEnd may call the store, and the queue is locked
-			go c.end(false, errBusy)
-		} else {
-			c.end(false, errBusy)
-		}
-		return true
+	if now.Sub(c.queued) <= c.maxQueued() {
+		return false
 	}
-	return false
+	err := s.queue.lateErrorLocked(c)
+	switch {
+	case err == nil:
+		return false
+	case c.onEnd != nil: // onEnd may call the store, and the queue is locked
+		go c.end(false, err)
+	default:
+		c.end(false, err)
+	}
+	return true
+}
+
+// lateErrorLocked returns the error of a call that was not sent in time. It returns nil if neither a reply
+// nor a failure has come meanwhile, because this process stood still.
+func (q *queue) lateErrorLocked(c *pendingCall) error {
+	if q.failure == nil && q.lastReply.After(c.queued) {
+		return errBusy
+	}
+	return q.failure
 }
 
 // maxQueued returns how long the call may be queued.
@@ -373,25 +399,52 @@ func (s *Store) beginBatchLocked(b *batch) bool {
 	return sends
 }
 
-// endBatch is called when a batch has ended. It puts back into the queue the calls to send again,
-// and the calls that were parked during the batch.
-func (s *Store) endBatch(b *batch, retries []*pendingCall, replied bool) {
+// endBatch is called when a batch has ended, which was sent at the instant began. It puts back into the
+// queue the calls to send again, and the calls that were parked during the batch. If a message is lost, the
+// takes that were parked behind it fail. If Redis is silent, all takes that are not sent fail: the batch got
+// no reply in time, and no other batch got one meanwhile.
+func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, replied bool, began time.Time) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if replied {
-		q.lastReply = time.Now()
+		q.lastReply, q.failure = time.Now(), nil
 	}
+	back := retries
 	for _, c := range retries {
 		c.sent = false
+		back = append(back, q.unblockLocked(c)...)
 	}
-	for _, c := range b.calls {
-		if c.corrections != nil {
-			retries = append(retries, q.correcting[c.key]...)
-			delete(q.correcting, c.key)
+	var timedOut error
+	for _, sc := range scriptCalls {
+		for _, c := range sc.calls {
+			parked := q.unblockLocked(c)
+			if failure := sc.lost(); failure != nil {
+				parked = failTakes(parked, failure)
+			}
+			back = append(back, parked...)
+		}
+		if !replied {
+			q.failure = cmp.Or(sc.err, q.failure)
+		}
+		if isTimeout(sc.err) && len(sc.calls) > 0 {
+			timedOut = sc.err
 		}
 	}
-	q.putBackLocked(retries)
+	q.putBackLocked(back)
+	if timedOut != nil && !q.lastReply.After(began) {
+		s.failTakesLocked(&store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}})
+	}
+}
+
+// unblockLocked returns the calls that are parked behind the corrections of a call. Further calls of the key
+// are not parked.
+func (q *queue) unblockLocked(c *pendingCall) (parked []*pendingCall) {
+	if c.corrections != nil {
+		parked = q.correcting[c.key]
+		delete(q.correcting, c.key)
+	}
+	return parked
 }
 
 // putBackLocked puts calls back into the queue, in the order in which they were first queued. A
@@ -423,22 +476,24 @@ func (s *Store) requeue(parked []*pendingCall) {
 	s.scheduleSendLocked()
 }
 
-// failQueuedTakes ends all takes in the queue with err, unless a reply has come since an instant.
-func (s *Store) failQueuedTakes(since time.Time, err error) {
+// failTakesLocked ends all takes that are not sent yet with err.
+func (s *Store) failTakesLocked(err error) {
 	q := &s.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.lastReply.After(since) {
-		return
+	q.failedAt, q.failedWith = time.Now(), err
+	q.calls = failTakes(q.calls, err)
+	for key, parked := range q.correcting {
+		q.correcting[key] = failTakes(parked, err)
 	}
-	kept := q.calls[:0]
-	for _, c := range q.calls {
-		if c.requests == nil {
-			kept = append(kept, c)
-		} else {
+	s.slotCounts.failTakes(s, err)
+}
+
+// failTakes ends the takes among calls with err, and returns the other calls.
+func failTakes(calls []*pendingCall, err error) (others []*pendingCall) {
+	return slices.DeleteFunc(calls, func(c *pendingCall) bool {
+		isTake := c.requests != nil
+		if isTake {
 			c.end(false, err)
 		}
-	}
-	clear(q.calls[len(kept):])
-	q.calls = kept
+		return isTake
+	})
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -115,22 +116,45 @@ func TestSilentWithoutConnections(t *testing.T) {
 	all.Wait()
 }
 
-// A call sent alone that waits for others past its deadline is no fault of Redis.
+// A call sent alone waits for others past its deadline. This is no fault of a Redis that replies. The call
+// also ends with all other takes.
 func TestAloneExpires(t *testing.T) {
-	s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.queue.correcting = map[string][]*pendingCall{"k": nil}
-	c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
-	if err := toStoreError(t.Context(), s.sendAlone(c, time.Now().Add(20*time.Millisecond), false)); !store.IsBusy(err) {
-		t.Errorf("error %v, want the reason %q", err, store.ReasonBusy)
+	for _, test := range []struct {
+		name string
+		wait time.Duration
+		do   func(*Store)
+		want string
+	}{
+		{"no reply", 20 * time.Millisecond, func(*Store) {}, store.ReasonTimeout},
+		{"a reply", 20 * time.Millisecond, func(s *Store) { s.endBatch(nil, nil, true, time.Now()) }, store.ReasonBusy},
+		{"an outage", time.Minute, func(s *Store) { s.noteHealth(io.EOF) }, store.ReasonOpen},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.queue.correcting = map[string][]*pendingCall{"k": nil}
+			ended := make(chan error, 1)
+			go func() {
+				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+				ended <- s.sendAlone(c, time.Now().Add(test.wait), false)
+			}()
+			redistest.WaitFor(t, "the call to end", func() bool {
+				test.do(s)
+				return len(ended) > 0
+			})
+			if err := <-ended; reasonOf(err) != test.want {
+				t.Errorf("error %v, want the reason %q", err, test.want)
+			}
+		})
 	}
 }
 
 // The end of an expired correction may call the store again.
 func TestExpiredCorrection(t *testing.T) {
 	s := newStore(Options{Batch: 2}, nil, Hooks{})
+	s.queue.lastReply = time.Now()
 	ended := make(chan error)
 	old := &pendingCall{key: "k", corrections: make([]store.Correction, 1), queued: time.Now().Add(-maxCorrectionQueued - time.Millisecond)}
 	old.onEnd = func(c *pendingCall) {
@@ -199,7 +223,7 @@ func TestTakeOfTwoKeysBehindGiveBack(t *testing.T) {
 		t.Fatal("one of them doesn't wait")
 	}
 	for _, key := range []string{"b", "a"} {
-		s.endBatch(&batch{calls: []*pendingCall{givesBack(key)}}, nil, true)
+		s.endBatch([]*scriptCall{{calls: []*pendingCall{givesBack(key)}}}, nil, true, time.Now())
 	}
 	if len(q.calls) != 2 || q.calls[0] != back {
 		t.Error("the take has overtaken the give-back")

@@ -320,7 +320,10 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := store.NewBreaker(s, func(failure error) { s.hooks.healthChanged(s.Address(), failure) })
+	b := store.NewBreaker(s, func(failure error) {
+		s.noteHealth(failure)
+		s.hooks.healthChanged(s.Address(), failure)
+	})
 	s.slotCounts.route = func(string) *Store {
 		if b.Open() {
 			return nil
@@ -328,6 +331,16 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 		return s
 	}
 	return single{b, s}, nil
+}
+
+// noteHealth is called when the breaker of the store opens, with the failure, and when it closes, with nil.
+// An open breaker ends all takes that are not sent yet.
+func (s *Store) noteHealth(failure error) {
+	if failure != nil {
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		s.failTakesLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})
+	}
 }
 
 // single is a Redis that is not a cluster.

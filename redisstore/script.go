@@ -44,23 +44,26 @@ func (s *Store) sendBatch(b *batch, asking bool) {
 	for _, sc := range scriptCalls {
 		sc.err = failure
 		if failure == nil {
-			sc.err = asRedirect(sc.command.Err())
+			sc.err = sc.command.Err()
 		}
+		replied = replied || isReply(sc.err)
 		if sc.err == nil {
 			if sc.err = b.readReply(sc, sc.command.Val()); head.Now == 0 && sc.reply.Now > 0 {
 				s.observeClock(sc.reply.Now, began)
 			}
 		}
-		replied = replied || !isTimeout(sc.err)
-		s.slotCounts.recordReply(sc, deadline)
+		if sc.err != nil {
+			sc.err = &store.SharedError{Err: asRedirect(sc.err)}
+		}
 	}
 	var retries []*pendingCall
 	for _, sc := range scriptCalls {
 		retries = append(retries, sc.removeRetries()...)
 	}
-	s.endBatch(b, retries, replied)
+	s.endBatch(scriptCalls, retries, replied, began)
 	for _, sc := range scriptCalls {
-		s.endCalls(sc, began)
+		s.slotCounts.recordReply(sc, deadline)
+		sc.endCalls()
 	}
 	b.release()
 }
@@ -87,24 +90,23 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 	return retries
 }
 
-// endCalls ends the calls of a script call. Redis is silent if they got no reply in time,
-// and no other batch got one since began. Then the takes in the queue fail, too.
-func (s *Store) endCalls(sc *scriptCall, began time.Time) {
-	err := sc.err
-	if err != nil && len(sc.calls) > 1 {
-		err = &store.SharedError{Err: err}
-	}
-	silent := isTimeout(err) && len(sc.calls) > 0
+// endCalls ends the calls of a script call.
+func (sc *scriptCall) endCalls() {
 	for _, c := range sc.calls {
-		if err == nil {
+		if sc.err == nil {
 			c.end(c.allowed, c.err)
 		} else {
-			c.end(false, err)
+			c.end(false, sc.err)
 		}
 	}
-	if silent {
-		s.failQueuedTakes(began, &store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: err}})
+}
+
+// lost returns the failure of a message that may have run, or nil if it got a reply or did not run.
+func (sc *scriptCall) lost() error {
+	if sc.err == nil || sc.certainlyNotRun() {
+		return nil
 	}
+	return sc.err
 }
 
 // certainlyNotRun reports whether the message certainly did not run.
@@ -247,7 +249,7 @@ func (s *Store) observeRoundTrip(scriptCalls []*scriptCall, began time.Time) {
 			continue
 		}
 		requests += len(sc.calls)
-		replied = replied || err == nil || errors.As(err, new(redis.Error))
+		replied = replied || isReply(err)
 	}
 	if replied {
 		s.hooks.RoundTrip(time.Since(began), requests)

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type slotCounts struct {
 	route      func(name string) *Store
 	table      *slots.Table
 	parked     map[string][]parkedCall // by name: calls that wait for a batch in flight
+	lost       error                   // the failure of the last lost message with slots
 	queuedSets map[string]bool         // names with a queued call that sets their count
 	timer      *time.Timer             // of the next turn; nil if no name is known
 }
@@ -79,18 +81,22 @@ func (counts *slotCounts) namesOf(requests []store.Request) (names []string) {
 	return names
 }
 
-// parkIfBlocked parks a call if its slots must not be taken or set now, and reports whether the
-// call is parked.
+// parkIfBlocked parks a call if its slots must not be taken or set now. It ends a take if a lost message may
+// still run. It reports whether the call is parked or has ended.
 func (counts *slotCounts) parkIfBlocked(s *Store, c *pendingCall) bool {
 	counts.mu.Lock()
 	defer counts.mu.Unlock()
-	name, wait := counts.waitLocked(c)
+	name, wait, failure := counts.waitLocked(c)
+	if failure != nil {
+		c.end(false, failure)
+		return true
+	}
 	if wait == 0 {
 		return false
 	}
 	counts.parked[name] = append(counts.parked[name], parkedCall{s, c})
 	if wait < algorithms.Forever && len(counts.parked[name]) == 1 {
-		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { counts.unpark(name) })
+		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { counts.unpark(name, nil) })
 	}
 	return true
 }
@@ -105,14 +111,6 @@ func (counts *slotCounts) parkedCalls() (n int) {
 	return n
 }
 
-// isUnblocked reports whether the slots of a call may be taken or set now.
-func (counts *slotCounts) isUnblocked(c *pendingCall) bool {
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	_, wait := counts.waitLocked(c)
-	return wait == 0
-}
-
 // joinsSet reports whether a call is about slots of this name, and their count must be set. Such
 // calls of a name share a batch: the others would have to wait for its end.
 func (counts *slotCounts) joinsSet(c *pendingCall, name string) bool {
@@ -124,20 +122,51 @@ func (counts *slotCounts) joinsSet(c *pendingCall, name string) bool {
 	return counts.table.NeedsSet(name)
 }
 
+// wait is waitLocked.
+func (counts *slotCounts) wait(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	return counts.waitLocked(c)
+}
+
 // waitLocked returns the first name of a call whose slots must not be taken or set now, and how
-// long to wait, as [slots.Table.Wait] does. It returns "" and 0 if there is no such name.
-func (counts *slotCounts) waitLocked(c *pendingCall) (name string, wait algorithms.Micros) {
+// long to wait, as [slots.Table.Wait] does. It returns "" and 0 if there is no such name. A take doesn't
+// wait until a lost message can no longer run: its caller asked a Redis that failed. The take must end
+// with the failure.
+func (counts *slotCounts) waitLocked(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
 	now := counts.at(time.Now())
 	for _, name := range c.slotNames {
 		if wait := counts.table.Wait(name, now); wait > 0 {
-			return name, wait
+			if c.requests != nil && wait < algorithms.Forever {
+				failure = counts.lost
+			}
+			return name, wait, failure
 		}
 	}
-	return "", 0
+	return "", 0, nil
 }
 
-// unpark puts the calls that are parked at a name back into their queues.
-func (counts *slotCounts) unpark(name string) {
+// failTakes ends the takes of a store that are parked.
+func (counts *slotCounts) failTakes(s *Store, err error) {
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	for name, parked := range counts.parked {
+		counts.parked[name] = slices.DeleteFunc(parked, func(p parkedCall) bool {
+			ends := p.store == s && p.call.requests != nil
+			if ends {
+				p.call.end(false, err)
+			}
+			return ends
+		})
+		if len(counts.parked[name]) == 0 {
+			delete(counts.parked, name)
+		}
+	}
+}
+
+// unpark puts the calls that are parked at a name back into their queues. If failure is not nil, takes end
+// with it instead.
+func (counts *slotCounts) unpark(name string, failure error) {
 	counts.mu.Lock()
 	parked := counts.parked[name]
 	delete(counts.parked, name)
@@ -147,7 +176,9 @@ func (counts *slotCounts) unpark(name string) {
 		var same []*pendingCall
 		var others []parkedCall
 		for _, w := range parked {
-			if w.store == s {
+			if failure != nil && w.call.requests != nil {
+				w.call.end(false, failure)
+			} else if w.store == s {
 				same = append(same, w.call)
 			} else {
 				others = append(others, w)
@@ -214,11 +245,12 @@ func (counts *slotCounts) recordReply(sc *scriptCall, deadline time.Time) {
 			counts.table.NotRun(op.Op, now)
 		default:
 			counts.table.Lost(op.Op, counts.at(deadline), now)
+			counts.lost = sc.err
 		}
 	}
 	counts.mu.Unlock()
 	for _, op := range sc.slotsOps {
-		counts.unpark(op.name)
+		counts.unpark(op.name, sc.lost())
 	}
 }
 

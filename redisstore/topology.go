@@ -84,6 +84,7 @@ func (c *Cluster) nodeAtLocked(address string) *node {
 	newClient, _ := o.clientFunc() // NewCluster has checked these options
 	n := &node{cluster: c, Store: newNode(o, newClient, c.hooks, c.slotCounts)}
 	n.breaker = store.NewBreaker(n, func(failure error) {
+		n.noteHealth(failure)
 		if c.has(n) {
 			c.hooks.healthChanged(address, failure)
 		}

@@ -1,0 +1,273 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// lossTest is a store whose connections a test can silence and cut.
+type lossTest struct {
+	Redis
+	s     *Store
+	relay *relay.Relay
+	limit store.Limit
+}
+
+func startLossTest(t *testing.T, timeout time.Duration) *lossTest {
+	t.Helper()
+	between, err := relay.Start(redistest.Start(t).Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(Options{Address: between.Addr, Timeout: timeout}, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = r.Close(), between.Close() })
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 100, Window: 3_600_000_000})
+	return &lossTest{Redis: r, s: r.(single).redis, relay: between, limit: limit}
+}
+
+// take takes a slot of a key, and an event, in the background. The result is the reason of the error, or "".
+func (l *lossTest) take(t *testing.T, key string) (*store.Request, <-chan string) {
+	r := []store.Request{{
+		Zone: "z", Key: key, Cost: 1, Limits: []store.Limit{l.limit}, Slots: &store.Slots{ID: "s", Limit: 100},
+	}}
+	done := make(chan string, 1)
+	go func() {
+		_, err := l.Take(t.Context(), r)
+		done <- reasonOf(err)
+	}()
+	return &r[0], done
+}
+
+// reasonOf returns the reason of a store's error, or "" if there is none.
+func reasonOf(err error) string {
+	var failed *store.Error
+	if errors.As(toStoreError(context.Background(), err), &failed) {
+		return failed.Reason
+	}
+	return ""
+}
+
+// want takes from a key, and checks the result.
+func (l *lossTest) want(t *testing.T, key, reason string) *store.Request {
+	t.Helper()
+	r, done := l.take(t, key)
+	if got := <-done; got != reason {
+		t.Errorf("a take of key %s: reason %q, want %q", key, got, reason)
+	}
+	return r
+}
+
+// waitParked waits until so many calls are parked.
+func (l *lossTest) waitParked(t *testing.T, n int) {
+	t.Helper()
+	redistest.WaitFor(t, "the calls to be parked", func() bool { return l.Stats().Queued == n })
+}
+
+// block makes a message of a key hang, behind which three takes of the key are parked.
+func (l *lossTest) block(t *testing.T, c store.Correction) (takes []<-chan string) {
+	t.Helper()
+	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})
+	l.Correct([]store.Correction{c}, nil)
+	redistest.WaitFor(t, "the correction to be sent", func() bool {
+		queued, inFlight := QueueLengths(l.s)
+		return queued == 0 && inFlight == 1
+	})
+	for range 3 {
+		_, done := l.take(t, c.Request.Key)
+		takes = append(takes, done)
+	}
+	l.waitParked(t, 3)
+	return takes
+}
+
+// The connection breaks on which a message is sent, long before the message can no longer run. The takes
+// that wait for the message end with that failure, which counts once. They are not busy. Later takes of a
+// key whose count of slots is unknown fail, too. Nothing else does.
+func TestTakesBehindLostMessage(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name       string
+		correction store.Correction
+		later      string // the reason of a later take
+	}{
+		{"slots", store.Correction{Leave: true}, store.ReasonConnection},
+		{"correction", store.Correction{Refund: 1}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := startLossTest(t, 30*time.Second)
+			l.want(t, "other", "")
+			test.correction.Request = l.want(t, "k", "")
+			takes := l.block(t, test.correction)
+			l.relay.Set(relay.Fault{}, relay.Fault{}) // cuts the connection
+			for _, done := range takes {
+				if reason := <-done; reason != store.ReasonConnection {
+					t.Errorf("reason %q, want %q", reason, store.ReasonConnection)
+				}
+			}
+			for range 2 * 5 { // a breaker opens after 5 failures
+				l.want(t, "k", test.later)
+			}
+			if l.want(t, "other", ""); l.Failing() != 0 {
+				t.Error("the breaker is open: the failure counts more than once")
+			}
+		})
+	}
+}
+
+// Redis is silent while takes are parked: they fail with the takes in the queue, and the breaker opens. The
+// count of slots is set once Redis replies again.
+func TestSilentWithParkedTakes(t *testing.T) {
+	t.Parallel()
+	l := startLossTest(t, 300*time.Millisecond)
+	held := l.want(t, "k", "")
+	for _, done := range l.block(t, store.Correction{Request: held, Leave: true}) {
+		if reason := <-done; reason != store.ReasonSilent {
+			t.Errorf("reason %q, want %q", reason, store.ReasonSilent)
+		}
+	}
+	redistest.WaitFor(t, "the breaker to open", func() bool { return l.Failing() == 1 })
+	l.relay.Set(relay.Fault{}, relay.Fault{})
+	redistest.WaitFor(t, "the breaker to close", func() bool { return l.Failing() == 0 })
+	if r := l.want(t, "k", ""); r.Outcome.Slots.InFlight != 1 || r.Outcome.Decisions[0].Remaining != 98 {
+		t.Errorf("%+v, want 1 in flight and 98 remaining: nothing else was charged", r.Outcome)
+	}
+}
+
+// When the breaker of a Redis opens, all takes end that are not sent yet. Corrections stay.
+func TestBreakerOpensWhileTakesWait(t *testing.T) {
+	const address = "127.0.0.1:1" // nobody listens
+	for name, open := range map[string]func() (Redis, *Store, func(context.Context) error){
+		"one Redis": func() (Redis, *Store, func(context.Context) error) {
+			r, _ := Open(Options{Address: address}, Hooks{})
+			return r, r.(single).redis, r.Check
+		},
+		"a node": func() (Redis, *Store, func(context.Context) error) {
+			c, _ := NewCluster(Options{Address: address, Cluster: true}, Hooks{})
+			n := c.nodeAt(address)
+			return c, n.Store, n.breaker.Check
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s, check := open()
+			defer r.Close()
+			slots := &store.Slots{ID: "s", Limit: 1}
+			var takes []*pendingCall
+			for _, key := range []string{"corrected", "blocked", "queued"} {
+				takes = append(takes, s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: key, Slots: slots}}))
+			}
+			back, set := givesBack("corrected"), newSetCall(takes[1].slotNames[0])
+			s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0) // two messages are in flight, and one is lost
+			s.slotCounts.table.Lost(s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0), 0, 0)
+			q := &s.queue
+			q.bounds, q.correcting = inFlightBounds{}, map[string][]*pendingCall{"corrected": nil} // nothing more is sent
+			q.calls = []*pendingCall{takes[0], takes[1], back, set}
+			s.fillLocked(new(batch))
+			s.enqueue(takes[2], false)
+			if err := check(t.Context()); err == nil {
+				t.Fatal("the check succeeds without a Redis")
+			}
+			for i, c := range takes {
+				if <-c.done; reasonOf(c.err) != store.ReasonOpen || c.allowed {
+					t.Errorf("take %d: allowed %v, error %v, want the reason %q", i+1, c.allowed, c.err, store.ReasonOpen)
+				}
+			}
+			if !slices.Equal(q.correcting["corrected"], []*pendingCall{back}) || s.slotCounts.parkedCalls() != 1 {
+				t.Error("a correction or a set is lost")
+			}
+		})
+	}
+}
+
+// A connection that can't be made is no reply: Redis is silent, although other calls failed meanwhile.
+func TestSilentBesideRefusedConnections(t *testing.T) {
+	t.Parallel()
+	l := startLossTest(t, 300*time.Millisecond)
+	s := l.s
+	var unreachable atomic.Bool
+	dial := s.newClient
+	s.newClient = func() *redis.Client {
+		o := *dial().Options()
+		connect := o.Dialer
+		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if unreachable.Load() {
+				return nil, errors.New("unreachable")
+			}
+			return connect(ctx, network, address)
+		}
+		return redis.NewClient(&o)
+	}
+	l.want(t, "k", "")
+	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})
+	_, hangs := l.take(t, "hangs")
+	redistest.WaitFor(t, "the message", func() bool { return l.Stats().InUse == 1 })
+	unreachable.Store(true)
+	l.want(t, "unreachable", store.ReasonConnection)
+	s.queue.mu.Lock()
+	s.queue.bounds = inFlightBounds{} // nothing more is sent
+	s.queue.mu.Unlock()
+	_, waits := l.take(t, "waits")
+	if reason := <-hangs; reason != store.ReasonTimeout {
+		t.Errorf("the call in flight: reason %q, want %q", reason, store.ReasonTimeout)
+	}
+	if reason := <-waits; reason != store.ReasonSilent {
+		t.Errorf("the call in the queue: reason %q, want %q", reason, store.ReasonSilent)
+	}
+}
+
+// A call that was queued for too long is busy only if a reply has come meanwhile, and no failure after it. After
+// a failure, the call fails with it. If neither has come, this process stood still, and the call is sent.
+func TestBusyNeedsReply(t *testing.T) {
+	failure := &store.SharedError{Err: io.EOF}
+	for _, test := range []struct {
+		name    string
+		replied time.Duration // ago
+		failure error
+		want    error
+	}{
+		{"replied", 0, nil, errBusy},
+		{"replied, then failed", 0, failure, failure},
+		{"failed", time.Hour, failure, failure},
+		{"stood still", time.Hour, nil, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStore(Options{Batch: 2}, nil, Hooks{})
+			s.queue.lastReply, s.queue.failure = time.Now().Add(-test.replied), test.failure
+			take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
+			take.queued = time.Now().Add(-MaxQueued - time.Second)
+			correction := givesBack("k")
+			correction.done, correction.queued = make(chan struct{}, 1), time.Now().Add(-maxCorrectionQueued-time.Second)
+			s.queue.calls = []*pendingCall{take, correction}
+			b := new(batch)
+			s.fillLocked(b)
+			if test.want == nil {
+				if !slices.Equal(b.calls, []*pendingCall{take, correction}) {
+					t.Errorf("%d calls are sent, want both", len(b.calls))
+				}
+				return
+			}
+			for _, c := range []*pendingCall{take, correction} {
+				if <-c.done; !errors.Is(c.err, test.want) {
+					t.Errorf("error %v, want %v", c.err, test.want)
+				}
+			}
+		})
+	}
+}

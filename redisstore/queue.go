@@ -30,11 +30,10 @@ type queue struct {
 	lastSent  time.Time // when the last batch was sent
 	lastReply time.Time // when the last reply came
 	failure   error     // of a batch that ended after that without a reply; or nil
-	// failedAt is when all takes failed last that were not sent yet, and failedWith is their error.
-	failedAt   time.Time
-	failedWith error
-	bounds     inFlightBounds
-	timer      *time.Timer // sends the next batch without waiting for a reply; or nil
+	failedAt  time.Time // when all takes failed last that were not sent yet
+	failedErr error     // their error
+	bounds    inFlightBounds
+	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
 
 	// correcting has the keys with corrections in flight. Connections can reorder messages, so
 	// further calls of such a key are parked here until the batch has ended.
@@ -178,7 +177,7 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 				q.inFlight++
 			}
 		} else if c.requests != nil && q.failedAt.After(c.queued) {
-			err = q.failedWith
+			err = q.failedErr
 		} else if err == nil && !time.Now().Before(deadline) {
 			err = cmp.Or(q.lateErrorLocked(c), context.DeadlineExceeded)
 		}
@@ -424,8 +423,10 @@ func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, repl
 			}
 			back = append(back, parked...)
 		}
-		if !replied {
-			q.failure = cmp.Or(sc.err, q.failure)
+		if !replied && sc.err != nil {
+			if q.failure = sc.err; !isTimeout(sc.err) { // Redis may start again, without its data
+				s.slotCounts.distrust()
+			}
 		}
 		if isTimeout(sc.err) && len(sc.calls) > 0 {
 			timedOut = sc.err
@@ -479,7 +480,7 @@ func (s *Store) requeue(parked []*pendingCall) {
 // failTakesLocked ends all takes that are not sent yet with err.
 func (s *Store) failTakesLocked(err error) {
 	q := &s.queue
-	q.failedAt, q.failedWith = time.Now(), err
+	q.failedAt, q.failedErr = time.Now(), err
 	q.calls = failTakes(q.calls, err)
 	for key, parked := range q.correcting {
 		q.correcting[key] = failTakes(parked, err)

@@ -337,6 +337,7 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 // An open breaker ends all takes that are not sent yet.
 func (s *Store) noteHealth(failure error) {
 	if failure != nil {
+		s.slotCounts.distrust()
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		s.failTakesLocked(&store.Error{Reason: store.ReasonOpen, Err: store.ErrOpen})

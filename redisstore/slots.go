@@ -254,6 +254,13 @@ func (counts *slotCounts) recordReply(sc *scriptCall, deadline time.Time) {
 	}
 }
 
+// distrust is called when Redis may have lost its counts.
+func (counts *slotCounts) distrust() {
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	counts.table.Distrust()
+}
+
 // leaveSlots records that requests no longer hold their slots. With sends, the counts in Redis are
 // set soon.
 func (counts *slotCounts) leaveSlots(corrections []store.Correction, sends bool) {

@@ -17,9 +17,9 @@ func TestModelFindsBrokenRules(t *testing.T) {
 	}
 	const table, arithmetic, take = "slots.go", "../../../algorithms/slots.go", "../../../algorithms/take.go"
 	for _, b := range []struct{ rule, file, old, broken string }{
-		{"a Set waits for takes in flight", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.setInFlight:"},
-		{"all wait for a Set in flight", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.needsSet() && k.inFlight > 0:"},
-		{"takes wait for a Set that waits", table, "case k.setInFlight, k.needsSet() && k.inFlight > 0:", "case k.setInFlight, k.held < k.counted && k.inFlight > 0:"},
+		{"a Set waits for takes in flight", table, "case k.setInFlight, t.needsSet(k) && k.inFlight > 0:", "case k.setInFlight:"},
+		{"all wait for a Set in flight", table, "case k.setInFlight, t.needsSet(k) && k.inFlight > 0:", "case t.needsSet(k) && k.inFlight > 0:"},
+		{"takes wait for a Set that waits", table, "case k.setInFlight, t.needsSet(k) && k.inFlight > 0:", "case k.setInFlight, k.held < k.counted && k.inFlight > 0:"},
 		{"a lost operation may still run", table, "return max(k.blockedUntil-now, 0)", "return 0"},
 		{"a lost Set may still run", table, "k.blockedUntil = max(k.blockedUntil, until)", "if !op.Set {\nk.blockedUntil = max(k.blockedUntil, until)\n}"},
 		{"after a loss the key is set", table, "k.stale = true\n\tk.blockedUntil", "k.blockedUntil"},

@@ -41,7 +41,8 @@ type Op struct {
 //     for takes.
 //   - An operation that may be lost is not repeated. The key waits until the operation can no
 //     longer run, and is then set before anything else.
-//   - A key is set at least every 10 s, and at once if Redis had another count than expected.
+//   - A key is set at least every 10 s, and at once if Redis had another count than expected. Then Redis
+//     may have lost the counts of other keys, too. Each key with held slots is set before its next take.
 //   - A key without requests is set until 30 s after its last operation. At most 10,000
 //     such keys are remembered, besides those with an operation that may still run. Keys whose
 //     count Redis has confirmed are forgotten first. A slot that Redis counts for another
@@ -60,6 +61,7 @@ type Table struct {
 	confirmed   []*key
 	unconfirmed int
 	maxIdle     int
+	losses   int // how often Redis may have lost its counts
 	// credit and lastDue spread the Sets over time; see Due.
 	credit, lastDue Micros
 }
@@ -73,6 +75,8 @@ type key struct {
 	held, counted int64
 	// stale reports whether Redis' count may differ from counted.
 	stale bool
+	// losses is the Table's number of losses when the count in Redis was last right.
+	losses int
 	// inFlight is how many messages with operations on the key are in flight. alone reports whether
 	// there is only one, sent while there was no other. setInFlight reports whether it has a Set.
 	inFlight           int
@@ -109,7 +113,7 @@ func (t *Table) Wait(name string, now Micros) Micros {
 	switch k := t.keys[name]; {
 	case k == nil:
 		return 0
-	case k.setInFlight, k.needsSet() && k.inFlight > 0:
+	case k.setInFlight, t.needsSet(k) && k.inFlight > 0:
 		return algorithms.Forever
 	default:
 		return max(k.blockedUntil-now, 0)
@@ -119,7 +123,7 @@ func (t *Table) Wait(name string, now Micros) Micros {
 // NeedsSet reports whether Prepare would return a Set of the key now.
 func (t *Table) NeedsSet(name string) bool {
 	k := t.keys[name]
-	return k != nil && k.needsSet()
+	return k != nil && t.needsSet(k)
 }
 
 // Prepare returns the operation of a message on a key. Call it once for each key of the message,
@@ -136,10 +140,13 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 		k = t.add(name, now)
 	}
 	op.key = k
-	if k.needsSet() {
+	if t.needsSet(k) {
 		op.Set, op.Count = true, k.held
 		k.counted, k.stale, k.setInFlight = k.held, false, true
 		t.makeDue(k, now+t.setEvery)
+	}
+	if k.inFlight == 0 {
+		k.losses = t.losses
 	}
 	if op.Set || takes > 0 {
 		k.alone = k.inFlight == 0
@@ -152,7 +159,12 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 	return op
 }
 
-func (k *key) needsSet() bool { return k.stale || k.held != k.counted }
+func (t *Table) needsSet(k *key) bool {
+	return k.stale || k.held != k.counted || k.held > 0 && k.losses != t.losses
+}
+
+// Distrust is called when Redis may have lost its counts.
+func (t *Table) Distrust() { t.losses++ }
 
 // Replied is called when Redis has run a message. taken is how many slots the message took, and
 // found is this instance's count before the message. The requests that took a slot hold it now.
@@ -160,6 +172,7 @@ func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	k := op.key
 	if !op.Set && k.alone && found != k.counted {
 		k.stale = true
+		t.Distrust()
 	}
 	k.held += taken
 	k.counted += taken
@@ -193,7 +206,7 @@ func (t *Table) endMessage(k *key, due, now Micros) {
 	k.inFlight--
 	k.alone = false
 	k.setInFlight = false // a message with a Set is the only one in flight
-	if k.inFlight == 0 && k.needsSet() {
+	if k.inFlight == 0 && t.needsSet(k) {
 		t.makeDue(k, max(due, k.blockedUntil))
 	}
 	t.updateIdle(k, now)
@@ -290,7 +303,7 @@ func (t *Table) first() *key {
 // updateIdle records whether the key is idle. If too many keys are idle, it drops one. It can't drop
 // a key with an operation that may still run: Due does this later.
 func (t *Table) updateIdle(k *key, now Micros) {
-	t.setIdle(k, k.idleness())
+	t.setIdle(k, t.idleness(k))
 	if !t.hasTooManyIdle() {
 		return
 	}
@@ -303,11 +316,11 @@ func (t *Table) updateIdle(k *key, now Micros) {
 	}
 }
 
-func (k *key) idleness() idleness {
+func (t *Table) idleness(k *key) idleness {
 	switch {
 	case k.held > 0 || k.inFlight > 0:
 		return inUse
-	case k.needsSet():
+	case t.needsSet(k):
 		return unconfirmed
 	default:
 		return confirmed

@@ -302,9 +302,36 @@ func TestWrongCountIsSetAtOnce(t *testing.T) {
 	}
 }
 
-// A key whose take is lost is set soon, even if many other keys have given their slots back. The others
-// A key with a lost operation is not forgotten before the operation can no longer run, however many keys
-// Random programs with every accident, and a Table that forgets nearly all idle keys at once. Slots
+// After a loss, each key with held slots is set once, with its next take. Other keys are not.
+func TestDistrust(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	take := func(name string, found int64) slots.Op {
+		op := table.Prepare(name, 1, 0)
+		table.Replied(op, 1, found, 0)
+		return op
+	}
+	take("held", 0)
+	take("left", 0)
+	table.Leave("left", 0)
+	table.Replied(table.Prepare("left", 0, 0), 0, 1, 0)
+	inFlight := table.Prepare("held", 1, 0)
+	table.Distrust()
+	if wait := table.Wait("held", 0); wait != algorithms.Forever {
+		t.Errorf("a take waits for %d us, want that it waits for the one in flight", wait)
+	}
+	table.Replied(inFlight, 1, 1, 0)
+	if op := take("held", 2); !op.Set || op.Count != 2 {
+		t.Errorf("%v, want the count set to 2", op)
+	}
+	for name, found := range map[string]int64{"held": 3, "left": 0, "new": 0} {
+		for i := range int64(2) {
+			if take(name, found+i).Set {
+				t.Errorf("key %s is set without a reason", name)
+			}
+		}
+	}
+}
+
 // One request: its slot is taken, given back, and that is confirmed.
 func BenchmarkRequest(b *testing.B) {
 	for _, keys := range []int{1, 5_000, 100_000} {

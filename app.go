@@ -140,6 +140,7 @@ func checkMaxKeys(n int64) error {
 // provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
+	a.warnOfLateUsers()
 	if zones := a.countedZones(); len(zones) > 0 {
 		processShares.join(a, zones, time.Now())
 		go a.watchShares()

@@ -123,6 +123,55 @@ func (h *Handler) warnOfAddresses(zones []*zone) {
 	}
 }
 
+// warnOfLateUsers warns of zones that decide by a placeholder of the user, if the routes show that
+// authentication comes later. If they don't, [warnOfLatePlaceholders] may find it.
+func (a *App) warnOfLateUsers() {
+	for _, zones := range a.zonesByName {
+		if !slices.ContainsFunc(zones, func(z *zone) bool { return z.lateUser() != nil }) {
+			continue
+		}
+		if app, err := a.ctx.AppIfConfigured("http"); err == nil {
+			for _, server := range app.(*caddyhttp.App).Servers {
+				s := userSearch{namedRoutes: server.NamedRoutes}
+				s.search(server.Routes, false, func(bool) bool { return false })
+			}
+		}
+		return
+	}
+}
+
+// lateUser returns a placeholder of the user by which the zone decides. It returns nil if there is
+// none, if a map sets it, or if the key has an alternative without such a placeholder.
+func (z *zone) lateUser() *latePlaceholder {
+	alternative := slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return !strings.Contains(t.text, "{"+userPrefix) })
+	for i := range z.latePlaceholders {
+		p := &z.latePlaceholders[i]
+		if strings.HasPrefix(p.name, userPrefix) && !(p.option == "key" && alternative) && !z.handler.app.cachedSources.names[p.name] {
+			return p
+		}
+	}
+	return nil
+}
+
+// warnOfLateUsers warns of zones that decide by a placeholder of the user. later reports whether a request
+// meets authentication later; see [userSearch].
+func (h *Handler) warnOfLateUsers(later func(partly bool) bool) {
+	for _, z := range h.zones {
+		p := z.lateUser()
+		if p != nil && z.lateChecksLeft.Load() > 0 && later(len(z.matchers) > 0) && z.lateChecksLeft.Swap(0) > 0 {
+			z.warnOfLateUser(p)
+		}
+	}
+}
+
+func (z *zone) warnOfLateUser(p *latePlaceholder) {
+	z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides, "+
+		"so the placeholder is empty, and requests that fail to authenticate count, too: "+
+		"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, "+
+		"or both directives in this order into a route block (said once)",
+		zap.String("zone", z.name), zap.String("option", p.option), zap.String("placeholder", "{"+p.name+"}"))
+}
+
 var errTooEarly = errors.New("the address of the client is not verified yet")
 
 // tooEarly reports whether the key of a request is an address that is not verified yet. That is
@@ -242,9 +291,7 @@ func warnOfLatePlaceholders(before []earlyValue, repl *caddy.Replacer) {
 			z.lateChecksLeft.Add(-unchangedLateCost)
 		case z.lateChecksLeft.Swap(0) <= 0: // another request was faster
 		case strings.HasPrefix(name, userPrefix):
-			z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides: "+
-				"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options (said once)",
-				zap.String("zone", z.name), zap.String("option", e.from.option), zap.String("placeholder", "{"+name+"}"))
+			z.warnOfLateUser(e.from)
 		default:
 			z.logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: "+
 				"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",

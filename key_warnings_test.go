@@ -65,7 +65,7 @@ route {
 		{"servers {\n trusted_proxies static 192.0.2.1\n }", "", "{client_ip}\nipv6_prefix 64", untrusted},
 		{"", "", "{http.auth.user.id}", user},
 		{"", "", "{http.auth.user.id} {path}", user},
-		{"", "", "{http.auth.user.email}", ""}, // which nobody sets
+		{"", "", "{http.auth.user.email}", user}, // which is not known even later
 		{"", "", "static\nplan {http.auth.user.id} {\n bob unlimited\n}", user},
 		{"", "", "static\ncost {http.auth.user.id}", user},
 		{"", "basic_auth /nobody {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}", "{http.auth.user.id}", user},

@@ -173,7 +173,7 @@ func (s walkStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyh
 		}
 		return nil
 	}
-	name := strings.TrimPrefix(caddy.GetModuleID(s.handler), "http.handlers.")
+	name := handlerName(s.handler)
 	switch handlingOf(name, func(option string) bool { return hasSet(s.handler, option) }) {
 	case runs:
 		return s.handler.ServeHTTP(rw, r, next)
@@ -183,6 +183,11 @@ func (s walkStep) ServeHTTP(rw http.ResponseWriter, r *http.Request, next caddyh
 		w.assumeToPassOn(name, r)
 	}
 	return next.ServeHTTP(rw, r)
+}
+
+// handlerName returns the last part of a handler's module ID.
+func handlerName(h caddyhttp.MiddlewareHandler) string {
+	return strings.TrimPrefix(caddy.GetModuleID(h), "http.handlers.")
 }
 
 // assumeToPassOn notes that an unknown handler is assumed to pass the request on.
@@ -286,4 +291,88 @@ func portOf(app *caddyhttp.App, scheme, port string) (uint, error) {
 		return uint(cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)), nil
 	}
 	return uint(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)), nil
+}
+
+// userSearch searches the routes of a server for rate_limit handlers before authentication. It doesn't
+// know which requests a matcher matches. In doubt it finds nothing.
+type userSearch struct {
+	namedRoutes map[string]*caddyhttp.Route
+	invoked     int // how often it has looked into a named route, up to maxWalkSteps
+}
+
+// search searches routes. known reports whether a handler before them may set the user. later reports
+// whether authentication follows behind the routes. If partly is true, only some requests that come there
+// have met the rate_limit handler. Then only authentication that all requests meet counts.
+func (s *userSearch) search(routes caddyhttp.RouteList, known bool, later func(partly bool) bool) {
+	setsUser := make([]bool, len(routes))
+	for i := range routes {
+		route := &routes[i]
+		known := known
+		for n := range i {
+			known = known || setsUser[n] && leadsTo(&routes[n], route)
+		}
+		laterThanRoute := func(partly bool) bool {
+			partly = partly || !meetsAll(route)
+			for n := i + 1; n < len(routes); n++ {
+				if leadsTo(route, &routes[n]) && s.contains(routes[n:n+1], partly, authenticates) {
+					return true
+				}
+			}
+			return !route.Terminal && later(partly)
+		}
+		for n, handler := range route.Handlers {
+			laterThanHandler := func(partly bool) bool {
+				return s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[n+1:]}}, partly, authenticates) || laterThanRoute(partly)
+			}
+			if h, ok := handler.(*Handler); ok && !known && s.invoked < maxWalkSteps {
+				h.warnOfLateUsers(laterThanHandler)
+			}
+			s.search(s.routesOf(handler), known, laterThanHandler)
+			setsUser[i] = setsUser[i] || s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[n : n+1]}}, false, maySetUser)
+			known = known || setsUser[i]
+		}
+	}
+}
+
+// leadsTo reports whether a request that meets a route can meet a later one of the same list.
+func leadsTo(route, later *caddyhttp.Route) bool {
+	return !route.Terminal && (route.Group == "" || route.Group != later.Group)
+}
+
+// meetsAll reports whether all requests that come to a route meet it.
+func meetsAll(route *caddyhttp.Route) bool { return len(route.MatcherSets) == 0 && route.Group == "" }
+
+// contains reports whether one of the handlers in routes is such a handler. If always is true, only
+// routes that all requests meet count: they have no matcher, and are in no group.
+func (s *userSearch) contains(routes caddyhttp.RouteList, always bool, such func(caddyhttp.MiddlewareHandler) bool) bool {
+	return slices.ContainsFunc(routes, func(route caddyhttp.Route) bool {
+		return (meetsAll(&route) || !always) && slices.ContainsFunc(route.Handlers, func(h caddyhttp.MiddlewareHandler) bool {
+			return such(h) || s.contains(s.routesOf(h), always, such)
+		})
+	})
+}
+
+// routesOf returns the routes that a handler leads requests through.
+func (s *userSearch) routesOf(handler caddyhttp.MiddlewareHandler) caddyhttp.RouteList {
+	switch h := handler.(type) {
+	case *caddyhttp.Subroute:
+		return h.Routes
+	case *caddyhttp.Invoke:
+		if route := s.namedRoutes[h.Name]; route != nil && s.invoked < maxWalkSteps {
+			s.invoked++
+			return caddyhttp.RouteList{*route}
+		}
+	}
+	return nil
+}
+
+func authenticates(h caddyhttp.MiddlewareHandler) bool { return handlerName(h) == "authentication" }
+
+// maySetUser reports whether a handler, without the routes in it, may set the user.
+func maySetUser(h caddyhttp.MiddlewareHandler) bool {
+	switch h.(type) {
+	case *Handler, *caddyhttp.Subroute, *caddyhttp.Invoke, *caddyhttp.StaticResponse:
+		return false
+	}
+	return handlingOf(handlerName(h), func(option string) bool { return hasSet(h, option) }) == unknown
 }

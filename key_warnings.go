@@ -15,13 +15,14 @@ import (
 )
 
 // This file warns of keys that let clients share or multiply budgets by mistake. These are
-// unverified addresses, addresses of proxies, and users that are not known yet. A single client can
-// also have many IPv6 addresses.
+// unverified addresses, addresses of proxies, ports, and users that are not known yet. A single client
+// can also have many IPv6 addresses.
 
 // The placeholders of addresses.
 const (
 	remoteAddress = "http.request.remote" // and .host, .port
 	remoteHost    = "http.request.remote.host"
+	remotePort    = "http.request.remote.port"
 	clientAddress = "http.vars.client_ip"
 )
 
@@ -120,6 +121,47 @@ func (h *Handler) warnOfAddresses(zones []*zone) {
 		h.logger.Warn("the keys of zones are addresses, and over IPv6 one client has more of them than can be counted: "+
 			"write ipv6_prefix 64, or 128 for single addresses",
 			zap.Strings("zones", names))
+	}
+}
+
+// addressFields are the header fields in which proxies tell the address of the client.
+var addressFields = strings.Fields(`
+	CF-Connecting-IP CF-Connecting-IPv6 CF-Pseudo-IPv4 CloudFront-Viewer-Address DO-Connecting-IP Fastly-Client-IP Fly-Client-IP
+	Forwarded Forwarded-For True-Client-IP X-Azure-ClientIP X-Azure-SocketIP X-Client-IP X-Cluster-Client-IP
+	X-Envoy-External-Address X-Forwarded X-Forwarded-For X-NF-Client-Connection-IP X-Original-Forwarded-For X-Real-IP
+	X-Remote-Addr X-Remote-IP X-Vercel-Forwarded-For`)
+
+// isAddressField reports whether a placeholder is a header field in which proxies tell the address of the client.
+func isAddressField(placeholder string) bool {
+	field, ok := strings.CutPrefix(placeholder, fieldPrefix)
+	return ok && slices.ContainsFunc(addressFields, func(known string) bool { return strings.EqualFold(field, known) })
+}
+
+// warnOfChosenAddresses warns of keys with an address or a port that a client can choose.
+func (z *zone) warnOfChosenAddresses() {
+	var fields, ports []string
+	for i := range z.keys {
+		names, _ := placeholderNames(z.keys[i].text) // checked before
+		for _, name := range names {
+			switch {
+			case isAddressField(name):
+				fields = append(fields, "{"+name+"}")
+			case name == remoteAddress || name == remotePort:
+				ports = append(ports, "{"+name+"}")
+			}
+		}
+	}
+	if fields != nil {
+		z.logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
+			"so a client gets a new budget for each address that it makes up: "+
+			"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
+			"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
+			zap.String("zone", z.name), zap.Strings("placeholders", fields))
+	}
+	if ports != nil {
+		z.logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
+			"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
+			zap.String("zone", z.name), zap.Strings("placeholders", ports))
 	}
 }
 

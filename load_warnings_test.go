@@ -75,6 +75,68 @@ func warningsOfCaddyfile(t *testing.T, text string) string {
 	return warnings
 }
 
+// Clients can choose an address in a header field, and the port of a connection.
+func TestWarningsOfChosenAddresses(t *testing.T) {
+	const field, port = "an address from a header field, which clients can write themselves", "the port of the connection"
+	for key, want := range map[string]string{
+		"{header.X-Forwarded-For}":                           field,
+		"{header.x-forwarded-for}":                           field,
+		"{http.request.header.CF-Connecting-IP}":             field,
+		"{header.X-Real-Ip}":                                 field,
+		"{header.True-Client-IP}":                            field,
+		"{header.Forwarded}":                                 field,
+		"{header.X-Client-IP}":                               field,
+		"{header.Fastly-Client-IP}":                          field,
+		"{header.CF-Connecting-IP} {client_ip}":              field,
+		"{header.X-Api-Key} {header.X-Forwarded-For}":        field,
+		"{header.CF-Connecting-IP} {header.X-Forwarded-For}": field,
+		`"{http.auth.user.id}|{header.X-Real-IP}"`:           field,
+		"{remote}":                                             port,
+		"{http.request.remote}":                                port,
+		"{remote_port}":                                        port,
+		`"{remote_host}:{remote_port}"`:                        port,
+		`"{remote} {path}"`:                                    port,
+		"{header.X-Forwarded-For} {remote}":                    field + port,
+		"{client_ip}":                                          "",
+		"{remote_host}":                                        "",
+		"{http.request.remote.host/24,64}":                     "",
+		"{header.X-Api-Key} {client_ip}":                       "",
+		"{header.X-Forwarded-Host}":                            "",
+		"{header.X-Forwarded-For-Tenant}":                      "",
+		"{query.X-Forwarded-For}":                              "",
+		"{cookie.Forwarded}":                                   "",
+		`"remote \\{http.request.remote\\} {path}"`:            "",
+		"static\nplan {header.X-Real-IP} {\n vip unlimited\n}": "", // as a plan it is wrong in other ways
+	} {
+		for form, site := range map[string]string{
+			"zone":        ":80 {\n rate_limit {\n ZONE\n }\n}",
+			"shared zone": "{\n rate_limit {\n ZONE\n }\n}\n:80 {\n rate_limit /a z\n rate_limit /b z\n}",
+		} {
+			zone := "zone z {\n key " + key + "\n ipv6_prefix 64\n gcra 1 1s\n }"
+			got := warningsOfCaddyfile(t, strings.Replace(site, "ZONE", zone, 1))
+			for _, warning := range []string{field, port} {
+				times := 0
+				if strings.Contains(want, warning) {
+					times = 1
+				}
+				if strings.Count(got, warning) != times {
+					t.Errorf("%s of a %s: want %d warnings of %s, got %s", key, form, times, warning, got)
+				}
+			}
+			for _, line := range strings.Split(strings.TrimSpace(got), "\n") {
+				if want != "" && !(strings.Contains(line, `"zone":"z"`) && strings.Contains(line, "write {client_ip}") && strings.Contains(line, "trusted_proxies")) {
+					t.Errorf("%s of a %s: %s", key, form, line)
+				}
+			}
+		}
+	}
+	got, err := warningsAtLoad(t, handlerConfig(`{"handler":"rate_limit","rate_limits":{"z":{"max_events":1,"window":"1s",
+		"key":["{http.request.header.X-Api-Key}","{http.request.header.x-forwarded-for}"]}}}`))
+	if err != nil || !strings.Contains(got, `"placeholders":["{http.request.header.x-forwarded-for}"]`) {
+		t.Errorf("JSON: %v, %s", err, got)
+	}
+}
+
 // Authentication behind rate_limit is found in the routes, before a user logs in. Until then requests with a
 // wrong password would use up the budget of the empty key.
 func TestWarningsOfLateUsers(t *testing.T) {

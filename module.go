@@ -180,6 +180,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.warnOfAddresses(newZones)
 	for _, z := range newZones {
 		z.warnOfSettings()
+		z.warnOfChosenAddresses()
 	}
 	if err := boundWork(h.zones); err != nil {
 		return err

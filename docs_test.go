@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -43,17 +44,58 @@ func TestExamplesHavePrefixes(t *testing.T) {
 	}
 }
 
-// validateFence loads JSON as its first field says: a whole configuration, a handler, the
+// A configuration whose key is a header field also limits addresses, or asks before who sent the request.
+// Otherwise its page says that clients can choose the key.
+func TestExamplesOfClientText(t *testing.T) {
+	written := regexp.MustCompile(`(?m)^\t+key .*\{header\.`)
+	safe, link := regexp.MustCompile(`(?m)^\t+(key \{client_ip\}$|forward_auth )`), regexp.MustCompile(`\(\S*#text-from-clients\)`)
+	found := 0
+	for _, page := range pages(t) {
+		for _, text := range fences(t, page, "caddyfile") {
+			if written.MatchString(text) {
+				found++
+				if !safe.MatchString(text) && !link.MatchString(readFile(t, page)) {
+					t.Errorf("%s: nothing limits addresses or checks the key, and no link leads to #text-from-clients\n%s", page, text)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d configurations found", found)
+	}
+}
+
+// validateExample validates a configuration of a page, which names each warning of this module about it.
+func validateExample(t *testing.T, config, page string) error {
+	t.Helper()
+	warnings, err := warningsAtLoad(t, config)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(warnings) {
+		var entry struct{ Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			return err
+		}
+		if message, _, _ := strings.Cut(entry.Msg, ":"); !strings.Contains(page, message) {
+			return fmt.Errorf("a warning that the page doesn't name: %s", line)
+		}
+	}
+	return nil
+}
+
+// validateFence loads JSON of a page as its first field says: a whole configuration, a handler, the
 // body of a denial, or what the admin API answers.
-func validateFence(text string) error {
+func validateFence(t *testing.T, text, page string) error {
+	t.Helper()
 	first := regexp.MustCompile(`^(?:\[\s*)?\{\s*("\w+")`).FindStringSubmatch(text)
 	config := string(caddy.RemoveMetaFields([]byte(text)))
 	switch {
 	case first == nil:
 	case first[1] == `"apps"`:
-		return validate(config)
+		return validateExample(t, config, page)
 	case first[1] == `"handler"`:
-		return validate(handlerConfig(config))
+		return validateExample(t, handlerConfig(config), page)
 	case first[1] == `"type"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
 	case first[1] == `"version"`:

@@ -107,7 +107,8 @@ func codeIn(text string) (found []string) {
 	return found
 }
 
-// Every Caddyfile and every JSON text is provisioned or decoded, and every YAML text is parsed.
+// Every Caddyfile and every JSON text is provisioned or decoded, and every YAML text is parsed. The page names
+// each warning of this module about its configurations.
 func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "secret")
 	t.Setenv("SENTINEL_PASSWORD", "secret")
@@ -115,9 +116,16 @@ func TestSnippets(t *testing.T) {
 	t.Setenv("REDIS_CERTIFICATES", filepath.Dir(redistest.NewCertificates(t).CA)) // ca.pem, cert.pem and key.pem
 	logs := t.TempDir()
 	count := make(map[string]int)
-	all := make(map[string][]block)
+	all, texts := make(map[string][]block), make(map[string]string)
 	for _, page := range pages(t) {
-		all[page] = blocksOf(t, page)
+		all[page], texts[page] = blocksOf(t, page), readFile(t, page)
+	}
+	examples, _ := filepath.Glob("examples/*/Caddyfile")
+	for _, file := range append(examples, "Caddyfile.example") {
+		if _, shown := texts["docs/recipes/"+filepath.Base(filepath.Dir(file))+".md"]; !shown {
+			texts[file] = readFile(t, file)
+			all[file] = []block{{language: "caddyfile", line: 1, text: texts[file]}}
+		}
 	}
 	t.Chdir(t.TempDir()) // for log files
 	logs, err := os.Getwd()
@@ -127,20 +135,20 @@ func TestSnippets(t *testing.T) {
 	for page, blocks := range all {
 		for _, b := range blocks {
 			b.text = strings.ReplaceAll(b.text, logsOnPage, logs)
-			var check func() error
+			var check func(t *testing.T) error
 			switch b.language {
 			case "caddyfile":
-				check = func() error {
+				check = func(t *testing.T) error {
 					config, err := adapt(t, []byte(strings.ReplaceAll(b.text, logsOnPage, logs)))
 					if err != nil {
 						return err
 					}
-					return validate(config)
+					return validateExample(t, config, texts[page])
 				}
 			case "json":
-				check = func() error { return validateFence(b.text) }
+				check = func(t *testing.T) error { return validateFence(t, b.text, texts[page]) }
 			case "yaml":
-				check = func() error {
+				check = func(*testing.T) error {
 					documents := yaml.NewDecoder(strings.NewReader(b.text))
 					for {
 						if err := documents.Decode(new(any)); err == io.EOF {
@@ -158,7 +166,7 @@ func TestSnippets(t *testing.T) {
 			}
 			count[b.language]++
 			t.Run(fmt.Sprintf("%s:%d", page, b.line), func(t *testing.T) {
-				if err := check(); err != nil {
+				if err := check(t); err != nil {
 					t.Errorf("%v in\n%s", err, b.text)
 				}
 			})

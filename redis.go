@@ -357,9 +357,7 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "password":
 			c.Password, err = value(d, "{env.REDIS_PASSWORD}")
 		case "db":
-			var n int64
-			n, err = integer(d, "0")
-			c.DB = int(n)
+			c.DB, err = smallInteger(d, "0")
 		case "key_prefix":
 			c.KeyPrefix, err = value(d, "caddy_rl")
 		case "timeout":

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"maps"
+	"math"
 	"math/big"
 	"math/rand/v2"
 	"net"
@@ -144,6 +145,9 @@ func randomHeader(r *rand.Rand) http.Header {
 	return h
 }
 
+// randomSize returns a size as Caddy counts it, in an int.
+func randomSize(r *rand.Rand) int { return int(r.Int64N(1<<40) & math.MaxInt) }
+
 // randomLogged returns a request with everything that a log can have.
 func randomLogged(r *rand.Rand) *logged {
 	l := &logged{
@@ -155,7 +159,7 @@ func randomLogged(r *rand.Rand) *logged {
 		clientIP: pick(r, "192.0.2.1", "2001:db8::1"),
 		end:      time.UnixMicro(1_600_000_000_000_000 + r.Int64N(300_000_000_000_000)),
 		duration: pick(r, 0, time.Microsecond, 999*time.Millisecond, time.Second, 36*time.Hour, time.Duration(r.Int64N(1e8))*time.Microsecond),
-		status:   pick(r, 0, 101, 200, 404, 429, 503), size: r.IntN(1 << 40), bytesRead: r.IntN(1 << 40), user: randomText(r),
+		status:   pick(r, 0, 101, 200, 404, 429, 503), size: randomSize(r), bytesRead: randomSize(r), user: randomText(r),
 		response: randomHeader(r), instant: pick(r, 0, earliest+r.Int64N(latest-earliest)),
 	}
 	if r.IntN(2) == 0 {

@@ -39,7 +39,7 @@ func (t *keyTable[T]) find(hash keyhash.Hash, room bool) (number uint32, isNew, 
 	if held := t.places[place]; held != 0 {
 		return held - 1, false, true
 	}
-	if !room || t.records.len >= maxKeyNumbers {
+	if !room || t.len() >= maxKeyNumbers {
 		return 0, false, false
 	}
 	number = t.records.add()

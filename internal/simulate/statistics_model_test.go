@@ -101,7 +101,7 @@ func modelReport(c *reportConfiguration, all []*Decided) ConfigurationReport {
 	return r
 }
 
-func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micros, n int) {
+func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micros, buckets int) {
 	if len(instants) == 0 {
 		return 0, 10_000, 0
 	}
@@ -111,11 +111,11 @@ func modelBuckets(instants []algorithms.Micros) (begins, length algorithms.Micro
 		for begins = 0; begins+length <= instants[0]; {
 			begins += length * max((instants[0]-begins)/length, 1)
 		}
-		if n = int((instants[len(instants)-1]-begins)/length) + 1; n <= 200 {
-			break
+		if last := (instants[len(instants)-1] - begins) / length; last < 200 {
+			return begins, length, int(last) + 1
 		}
 	}
-	return begins, length, n
+	panic("a log of thousands of years")
 }
 
 // modelDecisions returns the decisions that count in a zone.

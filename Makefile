@@ -1,4 +1,4 @@
-.PHONY: help run test lowest lint prose format xcaddy footprint bench simulate growth soak fuzz
+.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -11,6 +11,9 @@ test: ## run all tests, installing what they need (ARGS=-short: within a minute)
 
 lowest: ## build and test with the lowest versions of Go and Caddy, which are those in go.mod
 	./scripts/lowest.sh
+
+targets: ## check the types for all systems and processors that Caddy is released for (ARGS=linux/arm/5: compile for this one)
+	./scripts/targets.sh $(ARGS)
 
 lint: ## gofumpt, the English, go vet and staticcheck
 	./scripts/lint.sh

@@ -34,16 +34,29 @@ func (a *adminRequest) explain() (any, error) {
 		return nil, adminError(http.StatusBadRequest,
 			`the body: %w; write for example {"url":"https://example.com/login","client_ip":"203.0.113.7"}`, err)
 	}
+	ctx, cancel := context.WithTimeout(a.ctx, explainTimeout)
+	defer cancel()
+	explain := explainRequest
 	if q.Denial != "" {
-		return a.explainDenial(q)
+		explain = a.explainDenial
 	}
+	view, err := explain(ctx, q)
+	if ctx.Err() != nil {
+		return nil, adminError(http.StatusGatewayTimeout,
+			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, adminPath)
+	}
+	return view, err
+}
+
+// explainRequest explains a request by its description.
+func explainRequest(ctx context.Context, q adminapi.Request) (*adminapi.Explanation, error) {
 	q.Method = cmp.Or(q.Method, http.MethodGet)
 	q.ClientIP = cmp.Or(q.ClientIP, "127.0.0.1")
 	x := &explanation{
 		view:    &adminapi.Explanation{Request: q, Verdict: verdictUnlimited, Handlers: []adminapi.ExplainedHandler{}},
 		charges: make(map[charge]int64),
 	}
-	if err := x.run(a.ctx); err != nil {
+	if err := x.run(ctx); err != nil {
 		return nil, err
 	}
 	x.view.Notes = x.walk.notes
@@ -82,20 +95,13 @@ func (x *explanation) run(ctx context.Context) error {
 	if x.server, err = x.walk.findServer(app, u.Hostname(), port); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
-	defer cancel()
 	r, err := newDescribedRequest(ctx, q, u)
 	if err != nil {
 		return adminError(http.StatusBadRequest, "%w", err)
 	}
 	rw := &unsentResponse{header: make(http.Header)}
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), rw, x.walk.server)
-	err = x.walk.run(rw, r)
-	switch {
-	case ctx.Err() != nil:
-		return adminError(http.StatusGatewayTimeout,
-			"a matcher or a store took longer than %v: look at the state of Redis with GET %sstatus", explainTimeout, adminPath)
-	case err != nil:
+	if err := x.walk.run(rw, r); err != nil {
 		x.walk.note("the request ends with an error: %v", err)
 	}
 	if q.User != "" && x.walk.users == 0 {

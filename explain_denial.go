@@ -18,7 +18,7 @@ const verdictUnknown = "unknown"
 
 // explainDenial explains a denied request by its ID: what happened then, and how the zones that it met
 // would decide about the same keys now.
-func (a *adminRequest) explainDenial(q adminapi.Request) (any, error) {
+func (a *adminRequest) explainDenial(ctx context.Context, q adminapi.Request) (*adminapi.Explanation, error) {
 	if !reflect.DeepEqual(q, adminapi.Request{Denial: q.Denial}) {
 		return nil, adminError(http.StatusBadRequest, `denial stands for the whole request: write {"denial":"k3f9x2mq7t"} alone`)
 	}
@@ -35,7 +35,7 @@ func (a *adminRequest) explainDenial(q adminapi.Request) (any, error) {
 	if h := a.handlerOf(record); h == nil {
 		x.view.Verdict = verdictUnknown
 		x.walk.note("the configuration in force has no zone %s", record.Zone)
-	} else if err := x.explainRecord(a.ctx, h, record); err != nil {
+	} else if err := x.explainRecord(ctx, h, record); err != nil {
 		return nil, err
 	}
 	x.view.Notes = x.walk.notes

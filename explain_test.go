@@ -12,10 +12,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // explain describes a request to the admin API, and returns the explanation.
@@ -338,15 +341,37 @@ func TestExplainTerminalRoute(t *testing.T) {
 	}
 }
 
-// An explanation that takes too long is an error, not a verdict about a part of the way.
+// hangingStore is a store that never decides.
+type hangingStore struct{ store.Store }
+
+func (hangingStore) Take(ctx context.Context, _ []store.Request) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// An explanation ends after 10 s, as docs/admin.md says, also if the store never decides. It is then an error, not
+// a verdict about a part of the way.
 func TestExplainTakesTooLong(t *testing.T) {
 	loadExplained(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // as explainTimeout does
-	_, err := (&adminRequest{ctx: ctx, body: explainedBody}).explain()
-	var answer caddy.APIError
-	if !errors.As(err, &answer) || answer.HTTPStatus != http.StatusGatewayTimeout {
-		t.Errorf("%v, want status 504", err)
+	app, err := activeApp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := app.zonesByName["api"][0].handler
+	record := newDenialRecord(&denial{handler: h, id: "hangs", zone: "api", reason: reasonBan}, []zoneEntry{
+		{Request: &store.Request{Key: "k", Cost: 1}, zone: h.zones[0], factor: 1},
+	})
+	processDenials.add(record)
+	h.store = hangingStore{h.store}
+	for _, body := range []string{explainedBody, `{"denial":"hangs"}`} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			_, err := (&adminRequest{ctx: t.Context(), app: app, body: body}).explain()
+			var answer caddy.APIError
+			if took := time.Since(start); !errors.As(err, &answer) || answer.HTTPStatus != http.StatusGatewayTimeout || took != 10*time.Second {
+				t.Errorf("%s: %v after %v, want status 504 after 10s", body, err, took)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -229,7 +230,7 @@ func jsonFields(structs ...any) (fields []string) {
 	return fields
 }
 
-// docs/admin.md has every field that the admin API answers with.
+// docs/admin.md has every path, field and parameter of the admin API, and the values of fields that have few.
 func TestAdminReference(t *testing.T) {
 	const file = "docs/admin.md"
 	zone := []string{"name", "store", "keys", "max_keys", "failing_nodes", "on_store_error", "requests"}
@@ -244,6 +245,50 @@ func TestAdminReference(t *testing.T) {
 	wantRows(t, file, "Look at a key", jsonFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
 	wantRows(t, file, "Explain a request", jsonFields(adminapi.Request{}, adminapi.Explanation{}, adminapi.Decision{},
 		adminapi.ExplainedHandler{}, adminapi.ExplainedZone{}, adminapi.ExplainedBan{}))
+	wantRows(t, file, "Explain a denied request", jsonFields(adminapi.Denial{}, adminapi.Decision{}))
+	lists := jsonFields(adminapi.BanList{}, adminapi.ListedBan{}, adminapi.OverrideList{}, adminapi.ShownKey{}, adminapi.Override{})
+	var requests, paths []string
+	for _, r := range adminResources {
+		lists = append(lists, r.parameters...)
+		if len(r.parameters) == 0 || r.parameters[0] != "key" { // the other form of a path with {key}
+			for method := range r.actions {
+				requests = append(requests, method+" "+strings.NewReplacer("{", "<", "}", ">").Replace(r.form))
+			}
+		}
+	}
+	wantRows(t, file, "Lists of bans and overrides", lists)
+	for _, row := range tableRows(sectionOf(t, file, "Requests")) {
+		for _, method := range codeIn(row[0]) {
+			for _, path := range codeIn(row[1]) {
+				paths = append(paths, method+" "+path)
+			}
+		}
+	}
+	slices.Sort(requests)
+	if slices.Sort(paths); !slices.Equal(paths, requests) {
+		t.Errorf("%s has the requests %q, want %q", file, paths, requests)
+	}
+
+	var shown []adminapi.Zone
+	for _, text := range fences(t, file, "json") {
+		if strings.Contains(text, `"requests"`) {
+			if err := json.Unmarshal([]byte(text), &shown); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := slices.Sorted(maps.Keys(shown[0].Requests)); !slices.Equal(got, slices.Sorted(slices.Values(outcomeLabels[:]))) {
+		t.Errorf("%s: a zone counts requests by the outcomes %q, want %q", file, got, outcomeLabels)
+	}
+	for _, row := range tableRows(sectionOf(t, file, "Explain a request")) {
+		if prefix := strings.Trim(row[0], "`"); slices.Contains([]string{"verdict", "reason", "applies"}, prefix) {
+			for _, value := range parseSource(t, ".").constants(prefix) {
+				if !slices.Contains(codeIn(row[1]), value) && value != verdictUnknown { // of a denied request
+					t.Errorf("%s: the row of %s lacks %s", file, prefix, value)
+				}
+			}
+		}
+	}
 }
 
 // The commands in docs/json.md change the configuration above them as they say, and no

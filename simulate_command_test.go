@@ -140,6 +140,8 @@ func TestSimulateErrors(t *testing.T) {
 		{"access.log --compare nothing.caddyfile", 1, "nothing.caddyfile: the configuration limits no requests"},
 		{"access.log --compare=", 1, "there is no configuration file"},
 		{"none.log", 1, "none.log"},
+		{"access.log none*.log", 1, "no log file matches none*.log: check the name, and that you can read its directory"},
+		{"[", 1, "there is no log file ["},
 		{"access.log --log-format clf", 2, "json or combined"},
 		{"access.log --duration-format h", 2, "write s, ms, ns or string"},
 		{"text", 1, "text is in no known format"},
@@ -216,6 +218,32 @@ func TestSimulateConfigurations(t *testing.T) {
 		r := decodes[simulate.Report](t, runCommand(t, process))
 		if got := r.Configurations[0].Zones[0].Limits; !slices.Equal(got, []string{"fixed_window 3 1h"}) || r.Configurations[0].Denied == 0 {
 			t.Errorf("%q: the limits are %q", args, got)
+		}
+	}
+}
+
+// The command expands patterns itself, because the shell of Windows leaves them as they are. A file of that very
+// name comes first.
+func TestSimulatePatterns(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	log := readFile(t, filepath.Join(dir, "access.log"))
+	for _, name := range []string{"b2.log", "b10.log", "c.log", "[b]1.log", "b1.log"} {
+		writeFile(t, filepath.Join(dir, name), log, 0o600)
+	}
+	for _, test := range []struct {
+		names string
+		want  []string
+	}{
+		{"c.log b*.log access.log", []string{"c.log", "b1.log", "b10.log", "b2.log", "access.log"}},
+		{"b?.lo[g]", []string{"b1.log", "b2.log"}},
+		{"[b]1.log", []string{"[b]1.log"}},
+		{"[b]2.log", []string{"b2.log"}},
+	} {
+		process := simulateIn(dir, append([]string{"--json"}, strings.Fields(test.names)...)...)
+		r := decodes[simulate.Report](t, runCommand(t, process))
+		if got := r.Log.Files; !slices.Equal(got, test.want) || r.Log.Lines != int64(200*len(test.want)) {
+			t.Errorf("%s: %d lines of the files %q, want %q", test.names, r.Log.Lines, got, test.want)
 		}
 	}
 }

@@ -54,8 +54,8 @@ proposes limits that would deny almost nobody. The command needs no running Cadd
 and no Redis, and opens no port.
 
 A log is a file in Caddy's JSON or console format, or in the combined format of nginx
-and Apache. It can be compressed with gzip or zstd. Name several files in any order.
-The name - stands for the standard input.
+and Apache. It can be compressed with gzip or zstd. Name several files in any order,
+or a pattern such as access*.log*. The name - stands for the standard input.
 
 Without --config, the command uses the Caddyfile in the current directory, as
 'caddy run' does. With --zone it needs no configuration at all.
@@ -136,6 +136,9 @@ func (s *simulation) run() error {
 		return err
 	}
 	if err := s.checkFlags(); err != nil {
+		return err
+	}
+	if s.names, err = expandPatterns(s.names); err != nil {
 		return err
 	}
 	configurations, err := s.configurations()
@@ -247,6 +250,25 @@ func (s *simulation) checkFlags() error {
 		return usageErrorf("- is named twice, but there is only one standard input")
 	}
 	return nil
+}
+
+// expandPatterns replaces patterns such as access*.log* by the names of the files that match, in order, because
+// not every shell does. The name of a file that exists is no pattern.
+func expandPatterns(names []string) (expanded []string, err error) {
+	for _, name := range names {
+		files := []string{name}
+		if _, err := os.Lstat(name); err != nil && strings.ContainsAny(name, "*?[") {
+			matches, err := filepath.Glob(name)
+			switch {
+			case err == nil && len(matches) == 0:
+				return nil, fmt.Errorf("no log file matches %s: check the name, and that you can read its directory", name)
+			case err == nil: // otherwise it is no pattern
+				files = matches
+			}
+		}
+		expanded = append(expanded, files...)
+	}
+	return expanded, nil
 }
 
 // configurations returns the configurations to simulate: one, or two to compare.

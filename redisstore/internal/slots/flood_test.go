@@ -97,6 +97,7 @@ func TestFloodOfKeysIsBounded(t *testing.T) {
 	}
 }
 
+// A key whose take is lost is set soon, even if many other keys have given their slots back. The others
 // are forgotten first, because Redis has confirmed their counts.
 func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
 	table := slots.New(expiry)
@@ -116,6 +117,7 @@ func TestFloodOfKeysForgetsConfirmedFirst(t *testing.T) {
 	}
 }
 
+// A key with a lost operation is not forgotten before the operation can no longer run, however many keys
 // are idle. Otherwise a lost Set could come after a later take.
 func TestKeyIsRememberedWhileItsSetMayRun(t *testing.T) {
 	table := slots.New(expiry)
@@ -131,6 +133,7 @@ func TestKeyIsRememberedWhileItsSetMayRun(t *testing.T) {
 	}
 }
 
+// Random programs with every accident, and a Table that forgets nearly all idle keys at once. Slots
 // can stay taken, but no more requests are in flight than may be. In the end nothing is left.
 func TestModelThatForgets(t *testing.T) {
 	each(t, func(t *testing.T, seed uint64) {

@@ -68,7 +68,7 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 	if failed != nil {
 		for _, g := range groups {
 			if g.err == nil {
-				c.Correct(fullRefunds(g.requests), nil)
+				c.Correct(store.FullRefunds(g.requests), nil)
 			}
 		}
 		return false, failed
@@ -76,7 +76,7 @@ func (c *Cluster) takeCrossKey(ctx context.Context, now algorithms.Micros, reque
 	if err := overriddenError(groups, len(requests)); err != nil { // the caller takes again, so the charges must be refunded first
 		concurrently(groups, func(g *keyGroup) {
 			if g.err == nil {
-				_ = c.CorrectAt(context.WithoutCancel(ctx), now, fullRefunds(g.requests))
+				_ = c.CorrectAt(context.WithoutCancel(ctx), now, store.FullRefunds(g.requests))
 			}
 		})
 		return false, err
@@ -117,14 +117,6 @@ func overriddenError(groups []*keyGroup, requests int) error {
 		return nil
 	}
 	return all
-}
-
-// fullRefunds returns corrections that refund all charges of requests, and leave their slots.
-func fullRefunds(requests []store.Request) (corrections []store.Correction) {
-	for i := range requests {
-		corrections = append(corrections, store.Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true})
-	}
-	return corrections
 }
 
 // undoTakes turns requests that one key allowed into requests that another key has denied. It

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-
-	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
 // Failover is a [Store] that asks a second store with budgets of this process, the local store, while
@@ -45,7 +43,7 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	case err == nil && f.admitSlots(requests):
 		return allowed, nil
 	case err == nil:
-		f.store.Correct(fullRefunds(requests), f.failed)
+		f.store.Correct(FullRefunds(requests), f.failed)
 	case ctx.Err() != nil || IsOverridden(err) || IsBusy(err):
 		return allowed, err
 	default:
@@ -55,15 +53,6 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 		countSlots(f.store, requests)
 	}
 	return allowed, err
-}
-
-// fullRefunds returns corrections that give back all charges and slots of requests.
-func fullRefunds(requests []Request) []Correction {
-	corrections := make([]Correction, len(requests))
-	for i := range requests {
-		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true}
-	}
-	return corrections
 }
 
 // SlotCounter is a [Store] that can count slots granted by another store. The main store of a [Failover]

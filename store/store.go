@@ -234,6 +234,15 @@ type Correction struct {
 	Leave bool
 }
 
+// FullRefunds returns corrections that give back all charges and slots of requests.
+func FullRefunds(requests []Request) []Correction {
+	corrections := make([]Correction, len(requests))
+	for i := range requests {
+		corrections[i] = Correction{Request: &requests[i], Refund: algorithms.Forever, Leave: true}
+	}
+	return corrections
+}
+
 // Store keeps budgets, slots, bans and run-time overrides. All methods are safe for concurrent use.
 type Store interface {
 	// Take decides every limit, slot and ban of all requests at one instant, by the clock of

@@ -61,7 +61,7 @@ type Table struct {
 	confirmed   []*key
 	unconfirmed int
 	maxIdle     int
-	losses   int // how often Redis may have lost its counts
+	losses      int // how often Redis may have lost its counts
 	// credit and lastDue spread the Sets over time; see Due.
 	credit, lastDue Micros
 }

@@ -78,6 +78,7 @@ type responseBody struct {
 	kind     responseKind
 	coding   string // the content coding; empty if the body isn't compressed
 	switched bool   // the connection becomes another protocol, and its bytes aren't seen
+	ended    bool   // no more is read, such as the body that a handler writes for HEAD
 
 	length  int64
 	took    time.Duration
@@ -126,10 +127,10 @@ func (b *responseBody) readHeader(status int, header http.Header) {
 	}
 }
 
-// isRead reports whether the content of the body is read, and not only its length. b is nil if no true
+// isRead reports whether the content of the next part is read, and not only its length. b is nil if no true
 // cost depends on the body.
 func (b *responseBody) isRead() bool {
-	return b != nil && b.kind != noJSON && !b.hasUnknownCoding()
+	return b != nil && !b.ended && b.kind != noJSON && !b.hasUnknownCoding()
 }
 
 // hasUnknownCoding reports whether the body is compressed in a way that can't be decoded.
@@ -179,9 +180,9 @@ func (b *responseBody) count(n int64) {
 	}
 }
 
-// end ends the body. Its values are known after that.
+// end ends the body. Its values are known after that, and see reads nothing more.
 func (b *responseBody) end() {
-	b.took = time.Since(b.began)
+	b.ended, b.took = true, time.Since(b.began)
 	if b.decoder != nil {
 		_ = b.decoder.Close()
 	}

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -176,7 +177,8 @@ func TestBodyIsNotKept(t *testing.T) {
 // A request leaves no goroutine behind, however it ends.
 func TestBodyLeavesNoGoroutine(t *testing.T) {
 	u := startScripted(t)
-	c := startCaddy(t, scriptedSite(t, u, totalTokens, ""))
+	const written = "header /written Content-Type application/json\n\tencode /written zstd\n\trespond /written `{\"x\":\"%s\"}`\n\treverse_proxy "
+	c := startCaddy(t, strings.Replace(scriptedSite(t, u, totalTokens, ""), "reverse_proxy ", fmt.Sprintf(written, strings.Repeat("x", 1000)), 1))
 	goroutines := func() int {
 		r, err := c.do("GET", "http://"+c.admin+"/debug/pprof/goroutine?debug=2", "")
 		if err != nil {
@@ -212,9 +214,95 @@ func TestBodyLeavesNoGoroutine(t *testing.T) {
 			}
 			_ = hanging.Body.Close()
 		}
+		for range 20 { // respond writes a body for HEAD, too, and encode compresses it
+			r, err := http.NewRequestWithContext(t.Context(), "HEAD", version.url+"/written?key=head", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Accept-Encoding", "zstd")
+			answer, err := version.client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if got := answer.Header.Get("Content-Encoding"); got != "zstd" {
+				t.Errorf("%s: Content-Encoding %q", version.name, got)
+			}
+		}
 	}
 	close(end)
 	eventually(t, "no goroutine decodes", func() bool { return goroutines() == 0 })
+}
+
+// A bubble of synctest fails if a goroutine is left, so nothing decodes when a response has ended. A handler may write
+// to a response without a body, beyond the end of a body, and even when it has returned. The coding is gzip, because
+// decoders of zstd have channels, which can't be shared with other bubbles.
+func TestNothingDecodesAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	h := bodyHandler(t)
+	pieces := compress(t, "gzip", `{"usage":`, `{"total_tokens":35}}`)
+	write := func(w http.ResponseWriter) {
+		for _, piece := range pieces {
+			_, _ = io.WriteString(w, piece)
+		}
+	}
+	read := func(w http.ResponseWriter) {
+		_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(strings.Join(pieces, "")))
+	}
+	hijack := func(w http.ResponseWriter) { _, _, _ = w.(http.Hijacker).Hijack() }
+	abort := func(http.ResponseWriter) { panic(http.ErrAbortHandler) }
+	type actions []func(http.ResponseWriter)
+	for name, test := range map[string]struct {
+		method, length string
+		status         int // 0: none is written
+		actions        actions
+	}{
+		"HEAD":                            {"HEAD", "", 0, actions{write}},
+		"HEAD with a length":              {"HEAD", "1000", 200, actions{write}},
+		"HEAD that is read":               {"HEAD", "", 200, actions{read}},
+		"no content":                      {"GET", "", 204, actions{write, read}},
+		"not modified":                    {"GET", "", 304, actions{write, read}},
+		"early hints":                     {"GET", "", 103, actions{write}},
+		"a body":                          {"GET", "", 0, actions{write}},
+		"a body that is read":             {"GET", "", 200, actions{read}},
+		"beyond the length":               {"GET", "1", 0, actions{write, read}},
+		"beyond an empty body":            {"GET", "0", 200, actions{write}},
+		"another protocol":                {"CONNECT", "", 200, actions{write}},
+		"a connection that is taken":      {"GET", "", 0, actions{hijack, write}},
+		"a connection that is taken late": {"GET", "", 0, actions{write, hijack, write}},
+		"a panic":                         {"GET", "", 0, actions{write, abort}},
+		"a panic after the header":        {"GET", "", 200, actions{abort}},
+		"a panic before the header":       {"GET", "", 0, actions{abort}},
+		"nothing":                         {"GET", "", 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var late http.ResponseWriter
+				under := hijackable{httptest.NewRecorder()}
+				r := caddyhttp.PrepareRequest(httptest.NewRequest(test.method, "/", nil), caddy.NewReplacer(), under, nil)
+				func() {
+					defer func() { _ = recover() }()
+					_ = h.ServeHTTP(under, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+						late = w
+						w.Header().Set("Content-Type", "application/json")
+						w.Header().Set("Content-Encoding", "gzip")
+						if test.length != "" {
+							w.Header().Set("Content-Length", test.length)
+						}
+						if test.status != 0 {
+							w.WriteHeader(test.status)
+						}
+						for _, action := range test.actions {
+							action(w)
+						}
+						return nil
+					}))
+				}()
+				write(late)
+				read(late)
+			})
+		})
+	}
 }
 
 // The true cost is known before the last part of a response is sent, and other parts are sent before they

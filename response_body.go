@@ -183,8 +183,8 @@ func (b *responseBody) count(n int64) {
 // end ends the body. Its values are known after that, and see reads nothing more.
 func (b *responseBody) end() {
 	b.ended, b.took = true, time.Since(b.began)
-	if b.decoder != nil {
-		_ = b.decoder.Close()
+	if b.decoder != nil && b.decoder.Close() != nil {
+		b.json = nil // the values so far are not the last ones
 	}
 }
 

@@ -305,6 +305,46 @@ func TestNothingDecodesAfterTheEnd(t *testing.T) {
 	}
 }
 
+// A body that takes too much work to decode passes unchanged. The reserved cost stays, also if a value came before,
+// because another value can follow it.
+func TestCostlyBodies(t *testing.T) {
+	t.Parallel()
+	h := bodyHandler(t)
+	usage := `{"usage":{"total_tokens":35},"x":"`
+	frames := strings.Repeat("\x50\x2a\x4d\x18\x00\x00\x00\x00", 20_000)
+	for _, test := range []struct {
+		name, coding string
+		pieces       []string
+		want         string
+	}{
+		{"cheap", "gzip", compress(t, "gzip", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
+		{"cheap", "zstd", compress(t, "zstd", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
+		{"expands", "gzip", compress(t, "gzip", usage, strings.Repeat("x", 8<<20)), "[]"},
+		{"expands", "zstd", compress(t, "zstd", usage, strings.Repeat("x", 8<<20)), "[]"},
+		{"tiny frames before", "zstd", append([]string{frames}, compress(t, "zstd", usage, `"}`)...), "[]"},
+		{"tiny frames after", "zstd", append(compress(t, "zstd", usage), frames), "[]"},
+	} {
+		noted := &correcting{Store: h.store}
+		h.store = noted
+		recorder := httptest.NewRecorder()
+		serveBody(t, h, recorder, httptest.NewRequest("GET", "/", nil), func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Encoding", test.coding)
+			for _, piece := range test.pieces {
+				_, _ = io.WriteString(w, piece)
+			}
+			return nil
+		})
+		if got := fmt.Sprint(noted.calls); got != test.want {
+			t.Errorf("%s, %s: %s, want %s", test.name, test.coding, got, test.want)
+		}
+		if recorder.Body.String() != strings.Join(test.pieces, "") {
+			t.Errorf("%s, %s: %d bytes of another body arrive", test.name, test.coding, recorder.Body.Len())
+		}
+		h.store = noted.Store
+	}
+}
+
 // The true cost is known before the last part of a response is sent, and other parts are sent before they
 // are read.
 func TestBodyIsReadInTime(t *testing.T) {

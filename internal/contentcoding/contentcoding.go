@@ -23,27 +23,30 @@ const (
 	// becomes 30 times as large.
 	maxExpansion  = 100
 	freeExpansion = 1 << 20
+	// readWork is the work of a read of the decoder, in decoded bytes. With zstd, each field of a header and
+	// the data of each block is a read. A block of one byte can move a window of 128 KiB, which takes about 6 µs.
+	readWork = 320
 )
 
-// errExpansion reports content that expands to too many bytes.
-var errExpansion = errors.New("the content expands too much")
+// errWork reports content that takes too much work.
+var errWork = errors.New("the content takes too much work to decode")
 
 // CanDecode reports whether [NewWriter] knows a content coding, such as gzip.
 func CanDecode(coding string) bool { return decoders[strings.ToLower(coding)] != nil }
 
-// Writer decodes the content that is written to it. A goroutine decodes, so Write only waits while
-// more than 64 KiB are to be decoded. Content that is malformed, or that expands too much, is decoded
-// up to that place, and the rest is dropped. A Writer must be closed.
+// Writer decodes the content that is written to it. A goroutine decodes, so Write waits only while at least 32 KiB are
+// to be decoded. Content that is malformed, or that takes too much work, is decoded up to that place, and the rest is
+// dropped. A Writer must be closed.
 type Writer struct {
 	to    io.Writer
 	ended chan struct{} // closed when the goroutine ends
 
 	mu      sync.Mutex
 	changed sync.Cond
-	waiting []byte // the content that is to be decoded
-	taken   int64  // how many bytes of content have been decoded
+	waiting []byte // the content that the goroutine hasn't taken
 	closed  bool   // no more content comes
 	stopped bool   // nothing more is decoded; so it is after Close, too
+	err     error  // that the content takes too much work; it is set when the goroutine ends
 }
 
 // NewWriter returns a Writer that decodes content of this coding. It writes the decoded content from
@@ -60,77 +63,102 @@ func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for rest := p; len(rest) > 0; {
-		for len(w.waiting) == maxWaiting && !w.stopped {
+		for len(w.waiting) == maxWaiting/2 && !w.stopped {
 			w.changed.Wait()
 		}
 		if w.stopped {
 			break
 		}
-		n := min(len(rest), maxWaiting-len(w.waiting))
+		n := min(len(rest), maxWaiting/2-len(w.waiting))
 		w.waiting, rest = append(w.waiting, rest[:n]...), rest[n:]
 		w.changed.Broadcast()
 	}
 	return len(p), nil
 }
 
-// Close ends the content, and waits until all of it is decoded.
+// Close ends the content, and waits until all of it is decoded. It returns an error if the content takes too
+// much work. Then the rest of the content is unknown.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closed = true
 	w.changed.Broadcast()
 	w.mu.Unlock()
 	<-w.ended
-	return nil
+	return w.err
 }
 
-// content is the side of a [Writer] from which its goroutine reads the compressed content.
-type content struct{ *Writer }
-
-// Read waits for compressed content.
-func (c content) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.waiting) == 0 && !c.closed {
-		c.changed.Wait()
+// take waits for content, and exchanges it for an empty buffer. At the end it returns none.
+func (w *Writer) take(empty []byte) []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) == 0 && !w.closed {
+		w.changed.Wait()
 	}
-	if len(c.waiting) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, c.waiting)
-	c.waiting = c.waiting[:copy(c.waiting, c.waiting[n:])]
-	c.taken += int64(n)
-	c.changed.Broadcast()
-	return n, nil
+	taken := w.waiting
+	w.waiting = empty
+	w.changed.Broadcast()
+	return taken
 }
 
 // decode decodes until the content ends, or can't be decoded.
 func (w *Writer) decode(decode func(io.Writer, io.Reader) error) {
+	c := &content{writer: w}
 	defer close(w.ended)
 	defer func() {
 		// In a handler such a panic would end the request alone. Here it would end the process.
 		_ = recover()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.stopped, w.waiting = true, nil
+		w.stopped, w.waiting, w.err = true, nil, c.err
 		w.changed.Broadcast()
 	}()
-	_ = decode(&bounded{writer: w}, content{w})
+	_ = decode(c, c)
 }
 
-// bounded passes decoded content on, as long as it doesn't expand too much.
-type bounded struct {
-	writer  *Writer
-	decoded int64
+// content is the side of a [Writer] that its goroutine sees. The decoder reads the compressed content from it, and
+// writes the decoded content to it.
+type content struct {
+	writer *Writer
+	buffer []byte // from the Writer
+	read   int    // how many bytes of the buffer have been read
+	left   int64  // the work that is left, in decoded bytes, without freeExpansion
+	err    error
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
-	b.writer.mu.Lock()
-	most := b.writer.taken*maxExpansion + freeExpansion
-	b.writer.mu.Unlock()
-	if b.decoded += int64(len(p)); b.decoded > most {
-		return 0, errExpansion
+// Read waits until p is full, or the content ends. So the number of reads doesn't depend on the pieces in which the
+// content comes.
+func (c *content) Read(p []byte) (n int, err error) {
+	if err := c.work(readWork); err != nil {
+		return 0, err
 	}
-	return b.writer.to.Write(p)
+	for n < len(p) && err == nil {
+		if c.read == len(c.buffer) {
+			c.buffer, c.read = c.writer.take(c.buffer[:0]), 0
+		}
+		if len(c.buffer) == 0 {
+			err = io.EOF
+		}
+		copied := copy(p[n:], c.buffer[c.read:])
+		n, c.read = n+copied, c.read+copied
+	}
+	c.left += int64(n) * maxExpansion
+	return n, err
+}
+
+// Write passes decoded content on.
+func (c *content) Write(p []byte) (int, error) {
+	if err := c.work(len(p)); err != nil {
+		return 0, err
+	}
+	return c.writer.to.Write(p)
+}
+
+// work counts work of the decoder. After an error, each further call returns it, too.
+func (c *content) work(n int) error {
+	if c.left -= int64(n); c.left < -freeExpansion {
+		c.err = errWork
+	}
+	return c.err
 }
 
 // decoders decode content, by the name of its coding.

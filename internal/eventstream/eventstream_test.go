@@ -133,3 +133,26 @@ type discard struct{}
 
 func (discard) Data([]byte) {}
 func (discard) End()        {}
+
+// counter counts calls.
+type counter struct{ calls int }
+
+func (c *counter) Data([]byte) { c.calls++ }
+func (c *counter) End()        { c.calls++ }
+
+// No stream makes more than one call for each of its bytes, also if these come one by one.
+func TestReaderWork(t *testing.T) {
+	for _, part := range []string{"\n", "\r", "\r\n", "data\n", "data:\n\n", "data:x\n\n", "data: \r", "data:x\n", ":\n", "x"} {
+		for _, begin := range []string{"", "data:", "data:x\n"} {
+			stream, once, single := []byte(begin+strings.Repeat(part, 1000)), new(counter), new(counter)
+			_, _ = NewReader(once).Write(stream)
+			r := NewReader(single)
+			for i := range stream {
+				_, _ = r.Write(stream[i : i+1])
+			}
+			if most := max(once.calls, single.calls); most > len(stream) {
+				t.Errorf("%q and then %q: %d calls for %d bytes", begin, part, most, len(stream))
+			}
+		}
+	}
+}

@@ -233,7 +233,7 @@ func TestSilentBesideRefusedConnections(t *testing.T) {
 }
 
 // A call that was queued for too long is busy only if a reply has come meanwhile, and no failure after it. After
-// a failure, the call fails with it. If neither has come, this process stood still, and the call is sent.
+// a failure, the call fails with it. Without either, this process stood still, and the call is sent.
 func TestBusyNeedsReply(t *testing.T) {
 	failure := &store.SharedError{Err: io.EOF}
 	for _, test := range []struct {

@@ -101,7 +101,7 @@ func (sc *scriptCall) endCalls() {
 	}
 }
 
-// lost returns the failure of a message that may have run, or nil if it got a reply or did not run.
+// lost returns the failure of a message that may have run, or nil for other messages.
 func (sc *scriptCall) lost() error {
 	if sc.err == nil || sc.certainlyNotRun() {
 		return nil

@@ -29,6 +29,16 @@ func value(d *caddyfile.Dispenser, example string) (string, error) {
 	return args[0], nil
 }
 
+// secret reads the one value of an option like [value], but its errors don't show the value.
+func secret(d *caddyfile.Dispenser, example string) (string, error) {
+	option := d.Val()
+	if n := d.CountRemainingArgs(); n > 1 {
+		return "", fmt.Errorf("%s takes one value, not %d (not shown, because it is a secret): "+
+			"write quotes around a value with spaces, or for example %[1]s %[3]s", option, n, example)
+	}
+	return value(d, example)
+}
+
 // noValue returns an error if an option without a value has one.
 func noValue(d *caddyfile.Dispenser) error {
 	option := d.Val()

@@ -346,6 +346,14 @@ func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 	for d.NextArg() {
+		if option := d.Val(); slices.Contains(redisOptions, option) { // as in redis localhost:6379 tls
+			example := option
+			if option != "tls" && option != "cluster" {
+				example += " ..."
+			}
+			return fmt.Errorf("redis takes only addresses on its line, and %s is an option: write it in the block, as in\n"+
+				"redis 127.0.0.1:6379 {\n\t%s\n}", option, example)
+		}
 		c.Address = append(c.Address, d.Val())
 	}
 	err := readBlock(d, "redis", redisOptions, func(option string) (err error) {
@@ -355,7 +363,7 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "username":
 			c.Username, err = value(d, "caddy")
 		case "password":
-			c.Password, err = value(d, "{env.REDIS_PASSWORD}")
+			c.Password, err = secret(d, "{env.REDIS_PASSWORD}")
 		case "db":
 			c.DB, err = smallInteger(d, "0")
 		case "key_prefix":
@@ -363,9 +371,8 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "timeout":
 			c.Timeout, err = positiveDuration(d, "100ms")
 		case "hash_keys":
-			var secret string
-			secret, err = value(d, "{env.RATE_LIMIT_SECRET}")
-			c.HashKeys = &secret
+			c.HashKeys = new(string)
+			*c.HashKeys, err = secret(d, "{env.RATE_LIMIT_SECRET}")
 		case "batch":
 			var n int
 			n, err = smallInteger(d, "128")
@@ -380,7 +387,7 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		case "sentinel_username":
 			c.SentinelUsername, err = value(d, "caddy")
 		case "sentinel_password":
-			c.SentinelPassword, err = value(d, "{env.SENTINEL_PASSWORD}")
+			c.SentinelPassword, err = secret(d, "{env.SENTINEL_PASSWORD}")
 		case "tls":
 			c.TLS = new(RedisTLS)
 			err = c.TLS.unmarshal(d)

@@ -228,15 +228,15 @@ func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string,
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
 		return nil, "", err
 	}
-	if o.Store == "redis" || o.Store == "" && o.Redis != nil {
+	if o.storeName() == "redis" {
 		options, err := o.Redis.expandedOptions(ctx.Logger())
 		if err != nil {
-			return nil, "", err
+			return nil, "", atPosition(o.Redis.Position, err)
 		}
 		h.hashSecret = options.HashKeys
 		b, err := a.acquireBackend(options)
 		if err != nil {
-			return nil, "", err
+			return nil, "", atPosition(o.Redis.Position, err)
 		}
 		h.backend = b
 		if h.storeErrorPolicy.mode != "local" {
@@ -342,6 +342,9 @@ func (a *App) checkAgreement(z *zone) error {
 		a.logger.Warn("a zone is defined twice with different settings, so it is two zones with separate budgets",
 			zap.String("zone", z.name), zap.String("setting", setting), zap.String("one", one), zap.String("other", other))
 		return nil
+	}
+	if at := before[0].source.position; at != "" {
+		one += " (at " + at + ")"
 	}
 	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name",
 		setting, one, other)

@@ -3,8 +3,10 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -29,10 +31,27 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	}
 	h.Reset()
 	h.Next() // the directive, whose line the error names
-	if err := handler.checkSharedZones(sharedZoneNames(h)); err != nil {
+	app := adaptedApp(h)
+	err := handler.checkSharedZones(slices.Sorted(maps.Keys(app.sharedZones)))
+	if err == nil {
+		// Named routes are read first. Caddy drops those that nothing invokes.
+		err = handler.checkInCaddyfile(app, h.Option("named_routes") != nil)
+	}
+	if err != nil {
 		return nil, withPosition(h.Dispenser, err)
 	}
+	dropPositions(handler.RateLimits, app.cachedSources)
 	return handler, nil
+}
+
+// dropPositions removes the positions of the zones whose placeholders are all right without the rest of
+// the configuration. Loading can find no fault with these zones, and their JSON stays short.
+func dropPositions(zones map[string]*Zone, sources *placeholderSources) {
+	for _, z := range zones {
+		if !z.needsOthers(sources) {
+			z.Position = ""
+		}
+	}
 }
 
 // UnmarshalCaddyfile reads the directive:
@@ -183,6 +202,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		}
 		return app.unmarshalOption(d)
 	})
+	dropPositions(app.RateLimits, caddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
 
@@ -292,9 +312,15 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	if *zones == nil {
 		*zones = make(map[string]*Zone)
 	}
-	z := new(Zone)
+	z, at := new(Zone), position(d)
 	(*zones)[name] = z
-	err = readBlock(d, "a zone", zoneOptions(), func(option string) error { return z.unmarshalOption(d, option) })
+	anyZone := &placeholderSources{routesUnknown: true}
+	err = readBlock(d, "a zone", zoneOptions(), func(option string) error {
+		if err := z.unmarshalOption(d, option); err != nil {
+			return err
+		}
+		return z.checkOwnPlaceholders(anyZone)
+	})
 	if err == nil && reflect.ValueOf(*z).IsZero() {
 		err = fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
 			"or, for a shared zone of this name, rate_limit %s without the line zone", name)
@@ -305,6 +331,7 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	if err != nil {
 		return inZone(name, err)
 	}
+	z.Position = at
 	return nil
 }
 
@@ -442,6 +469,19 @@ func readBlock(d *caddyfile.Dispenser, of string, options []string, read func(op
 		seen[option] = true
 	}
 	return nil
+}
+
+// position returns the file and line at d, as errors name them.
+func position(d *caddyfile.Dispenser) string {
+	return strings.TrimPrefix(d.Err("").Error(), ", at ")
+}
+
+// atPosition adds a position to an error, unless the position is "".
+func atPosition(position string, err error) error {
+	if position == "" {
+		return err
+	}
+	return positionedError{fmt.Errorf("%w, at %s", err, position)}
 }
 
 // positionedError is an error whose text has a file and line.

@@ -188,6 +188,9 @@ func TestJSON(t *testing.T) {
 		{zone(`"body_timeout":"1ms",` + limit), ""},
 		{zone(limit) + `,"sweep_interval":"-1m"`, "sweep_interval must be at least 1ms, not -1m0s"},
 		{zone(limit) + `,"store":"redis"`, "store is redis, but no Redis is named"},
+		{zone(`"position":"Caddyfile:7","key":"{x}",` + limit), `zone "z": key: nothing provides the placeholder {x}, so it would always be empty: ` +
+			`write a placeholder of Caddy, or one that map or vars defines, at Caddyfile:7`},
+		{zone(limit) + `,"redis":{"address":["h:1"],"password":"{env.NO_SUCH_VARIABLE}","position":"Caddyfile:7"}`, "set it where Caddy runs, at Caddyfile:7"},
 		{zone(limit) + `,"store":"disk"`, `store must be memory or redis, not "disk"`},
 		{zone(limit) + `,"redis":{}`, "redis takes an address"},
 		{zone(limit) + `,"redis":{"address":["h:1"],"hash_keys":null}`, ""},

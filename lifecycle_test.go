@@ -48,7 +48,7 @@ func TestReloads(t *testing.T) {
 		for name, bad := range map[string]string{ // by what the error says
 			"events must be above 0":                      zone("api", "fixed_window 0 1h"),
 			"unrecognized directive":                      config + "nonsense\n",
-			"defined twice":                               strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n  gcra 7 1s\n }\n}\nrespond ok", 1),
+			"defined twice":                               strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n  events 7\n  window 1s\n }\n}\nrespond ok", 1),
 			"address already in use":                      strings.Replace(zone("api", "fixed_window 50 1h"), "{$SITE}\n", fmt.Sprintf("http://%s {\n respond x\n bind 127.0.0.1\n}\n{$SITE} {\n", taken.Addr()), 1) + "}\n",
 			"no such file":                                strings.Replace(config, "respond ok", "reverse_proxy localhost:1 {\n transport http {\n  tls\n  tls_trust_pool file /no/such/file\n }\n}\nrespond ok", 1),
 			"password of redis: the environment variable": strings.Replace(config, "respond ok", "rate_limit {\n zone last {\n  gcra 7 1s\n }\n redis localhost:1 {\n  password {env.NO_SUCH_VARIABLE}\n }\n}\nrespond ok", 1),

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -97,6 +98,14 @@ func (o *Options) inherit(defaults Options) {
 	if o.SweepInterval == 0 {
 		o.SweepInterval = defaults.SweepInterval
 	}
+}
+
+// storeName returns the place of the budgets, after options were inherited.
+func (o *Options) storeName() string {
+	if o.Store == "" && o.Redis != nil {
+		return "redis"
+	}
+	return cmp.Or(o.Store, "memory")
 }
 
 // warnOfIgnored warns of options that have no effect.

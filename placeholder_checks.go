@@ -110,9 +110,8 @@ func expandShorthand(name string) (long string, isShort bool) {
 	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
 }
 
-// checkPlaceholders returns an error for a placeholder of the zone that nothing provides. It
-// warns of a placeholder that only a plugin may provide.
-func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logger *zap.Logger) error {
+// eachPlaceholder calls check for each placeholder of the zone until it returns an error.
+func (c *Zone) eachPlaceholder(check func(option, name string) error) error {
 	all := c.decidingTexts()
 	if c.Settle != nil {
 		all = append(all, optionText{costOfSettle, string(c.Settle.Cost)})
@@ -123,59 +122,85 @@ func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logge
 			return fmt.Errorf("%s %q %w", t.option, t.text, err)
 		}
 		for _, name := range names {
-			if _, _, _, err := maskOf(name); err != nil {
-				return fmt.Errorf("%s: {%s} %w", t.option, name, err)
-			}
-			own, err := sources.checkOwnPlaceholder(name, t.option == costOfSettle)
-			if err != nil {
-				return fmt.Errorf("%s: {%s} %w", t.option, name, err)
-			}
-			long, short := expandShorthand(name)
-			switch {
-			case own:
-			case sources.provides(name):
-			case sources.pluginMayProvide(name):
-				logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
-					"unless a plugin provides it, it is always empty"+sources.suggestion(name),
-					zap.String("zone", zone), zap.String("option", t.option), zap.String("placeholder", "{"+name+"}"))
-			case short:
-				return fmt.Errorf("%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}", t.option, name, long)
-			default:
-				return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s", t.option, name, sources.suggestion(name))
+			if err := check(t.option, name); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
+// checkOwnPlaceholders checks the masks of addresses, and the placeholders of this module.
+func (c *Zone) checkOwnPlaceholders(sources *placeholderSources) error {
+	return c.eachPlaceholder(func(option, name string) error {
+		_, _, _, err := maskOf(name)
+		if err == nil {
+			err = sources.checkOwnPlaceholder(name, option == costOfSettle)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: {%s} %w", option, name, err)
+		}
+		return nil
+	})
+}
+
+// checkPlaceholders returns an error for a placeholder of the zone that nothing provides. It
+// warns of a placeholder that only a plugin may provide.
+func (c *Zone) checkPlaceholders(zone string, sources *placeholderSources, logger *zap.Logger) error {
+	if err := c.checkOwnPlaceholders(sources); err != nil {
+		return err
+	}
+	return c.eachPlaceholder(func(option, name string) error {
+		long, short := expandShorthand(name)
+		switch {
+		case sources.provides(name):
+		case sources.pluginMayProvide(name):
+			logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
+				"unless a plugin provides it, it is always empty"+sources.suggestion(name),
+				zap.String("zone", zone), zap.String("option", option), zap.String("placeholder", "{"+name+"}"))
+		case short:
+			return fmt.Errorf("%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}", option, name, long)
+		default:
+			return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s", option, name, sources.suggestion(name))
+		}
+		return nil
+	})
+}
+
+// needsOthers reports whether the zone has a placeholder that the given sources don't provide.
+func (c *Zone) needsOthers(sources *placeholderSources) (needs bool) {
+	_ = c.eachPlaceholder(func(option, name string) error {
+		needs = needs || !sources.provides(name) || sources.checkOwnPlaceholder(name, option == costOfSettle) != nil
+		return nil
+	})
+	return needs
+}
+
 // costOfSettle is the only option that is evaluated after the response.
 const costOfSettle = "cost of settle"
 
-// checkOwnPlaceholder checks a placeholder of this module. own reports whether name is one. settles reports
-// whether it stands in the cost of settle. The error continues a sentence that begins with the placeholder.
-func (sources *placeholderSources) checkOwnPlaceholder(name string, settles bool) (own bool, err error) {
-	name, own = strings.CutPrefix(name, placeholderPrefix+".")
+// checkOwnPlaceholder checks a placeholder of this module, and accepts any other. settles reports whether
+// it stands in the cost of settle. The error continues a sentence that begins with the placeholder.
+func (sources *placeholderSources) checkOwnPlaceholder(name string, settles bool) error {
+	name, own := strings.CutPrefix(name, placeholderPrefix+".")
 	if !own {
-		return false, nil
+		return nil
 	}
 	kind, rest, _ := strings.Cut(name, ".")
 	switch kind {
 	case "request":
-		err = checkRequestPlaceholder(rest, settles)
+		return checkRequestPlaceholder(rest, settles)
 	case "response":
-		err = checkResponsePlaceholder(rest, settles)
+		return checkResponsePlaceholder(rest, settles)
 	case "exceeded":
-		err = checkField("a denial", rest, exceededFields)
+		return checkField("a denial", rest, exceededFields)
 	case "instant":
 		if rest == "" {
-			return true, errors.New("differs for almost every request, so it is only for logs: write log_append " +
+			return errors.New("differs for almost every request, so it is only for logs: write log_append " +
 				accesslog.InstantField + " {" + placeholderPrefix + ".instant}")
 		}
-		err = sources.checkZonePlaceholder(name)
-	default:
-		err = sources.checkZonePlaceholder(name)
 	}
-	return true, err
+	return sources.checkZonePlaceholder(name)
 }
 
 // checkRequestPlaceholder checks the part of a placeholder after http.rate_limit.request.

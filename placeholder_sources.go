@@ -350,8 +350,16 @@ func newCaddyReplacer() *caddy.Replacer {
 	return repl
 }
 
-// provides reports whether Caddy or the configuration provides the placeholder of this name.
+// caddyAlone returns the placeholders that requests have in any configuration.
+func caddyAlone() *placeholderSources {
+	return &placeholderSources{caddyReplacer: newCaddyReplacer()}
+}
+
+// provides reports whether this module, Caddy or the configuration provides the placeholder of this name.
 func (sources *placeholderSources) provides(name string) bool {
+	if strings.HasPrefix(name, placeholderPrefix+".") { // checkOwnPlaceholder reports errors
+		return true
+	}
 	for _, open := range openPrefixes {
 		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
 			return rest != "" && (!open.header || isFieldName(rest))

@@ -72,6 +72,10 @@ type Redis struct {
 
 	// The longest time to wait for a new connection; at least 1ms (default 1s).
 	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
+
+	// The file and line of the block in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
+	// adapter writes it if the block has placeholders or names files (default: none).
+	Position string `json:"position,omitempty"`
 }
 
 // RedisTLS is the configuration of TLS connections. Files are read when the configuration is
@@ -222,21 +226,8 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 	if c.TLS != nil && isPEM(c.TLS.Key) {
 		logger.Warn("the private key for Redis is readable in the configuration: write the path of a file in its place")
 	}
-	for _, s := range []struct {
-		name  string
-		value *string
-	}{
-		{"address", &o.Address},
-		{"username", &o.Username},
-		{"password", &o.Password},
-		{"key_prefix", &o.KeyPrefix},
-		{"hash_keys", &o.HashKeys},
-		{"master_name", &o.MasterName},
-		{"sentinel_username", &o.SentinelUsername},
-		{"sentinel_password", &o.SentinelPassword},
-		{"server_name of tls", &o.TLS.ServerName},
-	} {
-		if err := expandRedisOption(s.name, s.value); err != nil {
+	for _, t := range expandedTexts(&o) {
+		if err := expandRedisOption(t.option, t.value); err != nil {
 			return o, err
 		}
 	}
@@ -268,6 +259,27 @@ func (c *Redis) expandedOptions(logger *zap.Logger) (redisstore.Options, error) 
 			"write a certificate and its private key in PEM form (%w)", quoteTLSOption(c.TLS.Cert), quoteTLSOption(c.TLS.Key), err)
 	}
 	return o, nil
+}
+
+// expandedText is the text of an option whose placeholders are expanded in place.
+type expandedText struct {
+	option string
+	value  *string
+}
+
+// expandedTexts returns the options with placeholders, except for files.
+func expandedTexts(o *redisstore.Options) []expandedText {
+	return []expandedText{
+		{"address", &o.Address},
+		{"username", &o.Username},
+		{"password", &o.Password},
+		{"key_prefix", &o.KeyPrefix},
+		{"hash_keys", &o.HashKeys},
+		{"master_name", &o.MasterName},
+		{"sentinel_username", &o.SentinelUsername},
+		{"sentinel_password", &o.SentinelPassword},
+		{"server_name of tls", &o.TLS.ServerName},
+	}
 }
 
 // expandRedisOption expands the placeholders of an option in place. A placeholder without a value is
@@ -345,6 +357,7 @@ func urlPassword(address string) string {
 func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
+	at := position(d)
 	for d.NextArg() {
 		if option := d.Val(); slices.Contains(redisOptions, option) { // as in redis localhost:6379 tls
 			example := option
@@ -396,6 +409,11 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 	})
 	if err != nil {
 		return err
+	}
+	o := c.unexpandedOptions()
+	files := c.TLS != nil && c.TLS.CA+c.TLS.Cert+c.TLS.Key != ""
+	if files || slices.ContainsFunc(expandedTexts(&o), func(t expandedText) bool { return strings.Contains(*t.value, "{") }) {
+		c.Position = at
 	}
 	return c.check()
 }

@@ -25,6 +25,8 @@ type zoneSource struct {
 	name   string
 	config *Zone
 	shared bool
+	// position is the file and line of the zone in the Caddyfile, or "".
+	position string
 
 	policies    map[storeErrorPolicy]*policy // by the on_store_error of the handlers
 	keyWarnings *keyWarnings
@@ -33,23 +35,40 @@ type zoneSource struct {
 }
 
 func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
-	return &zoneSource{name: name, config: config, shared: shared, policies: make(map[storeErrorPolicy]*policy)}
-}
-
-// inSource adds the name of the zone to an error.
-func (s *zoneSource) inSource(err error) error {
-	if s.shared {
-		return fmt.Errorf("shared %w", inZone(s.name, err))
+	s := &zoneSource{name: name, config: config, shared: shared, policies: make(map[storeErrorPolicy]*policy)}
+	if config != nil {
+		s.position = config.Position
 	}
-	return inZone(s.name, err)
+	return s
 }
 
-// provision returns the zone, checked and compiled for a handler.
+// inSource adds the name of the zone to an error, and its position if it is known.
+func (s *zoneSource) inSource(err error) error {
+	err = inZone(s.name, err)
+	if s.shared {
+		err = fmt.Errorf("shared %w", err)
+	}
+	return atPosition(s.position, err)
+}
+
+// provision returns the zone, checked and compiled for a handler, with its matchers.
 func (s *zoneSource) provision(ctx caddy.Context, h *Handler) (*zone, error) {
+	z, err := s.compile(h)
+	if err != nil {
+		return nil, err
+	}
+	if err := z.loadMatchers(ctx, s.config); err != nil {
+		return nil, s.inSource(err)
+	}
+	return z, nil
+}
+
+// compile returns the zone, checked and compiled for a handler, without its matchers.
+func (s *zoneSource) compile(h *Handler) (*zone, error) {
 	if s.config == nil {
 		return nil, s.inSource(errors.New("it is null: write an object with key and limits"))
 	}
-	z, err := s.config.provision(ctx, s.name, h, s)
+	z, err := s.config.compile(s.name, h, s)
 	if err != nil {
 		return nil, s.inSource(err)
 	}
@@ -100,21 +119,66 @@ func (s *zoneSource) settingsText(z *zone) string {
 	return s.settings
 }
 
-// sharedZoneNames returns the names of the zones that the global option of a Caddyfile declares.
-func sharedZoneNames(h httpcaddyfile.Helper) []string {
-	const known = "rate_limit.shared_zones"
-	if names, ok := h.State[known].([]string); ok {
-		return names
+// adaptedApp returns the app of the Caddyfile that is being adapted. It checks the directives of this
+// Caddyfile, and is never provisioned.
+func adaptedApp(h httpcaddyfile.Helper) *App {
+	const known = "rate_limit.app"
+	if a, ok := h.State[known].(*App); ok {
+		return a
 	}
-	var global struct {
-		Zones map[string]json.RawMessage `json:"rate_limits"`
+	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*zone), sharedZones: make(map[string]*zoneSource), cachedSources: caddyAlone()}
+	if global, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
+		_ = json.Unmarshal(global.Value, a) // made by parseGlobal
 	}
-	if app, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
-		_ = json.Unmarshal(app.Value, &global) // made by parseGlobal
+	for name, config := range a.RateLimits {
+		a.sharedZones[name] = newZoneSource(name, config, true)
 	}
-	names := slices.Sorted(maps.Keys(global.Zones))
-	h.State[known] = names
-	return names
+	h.State[known] = a
+	return a
+}
+
+// checkInCaddyfile checks what is certain before the rest of the Caddyfile is read: the store, and the
+// work of the zones. If agree is true, it also checks that the zones agree with those of earlier
+// directives. It leaves zones that other limiters accept, because for these the order of all zones
+// matters.
+func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
+	provisioned := *h // the JSON is that of h
+	h = &provisioned
+	h.app, h.logger = app, app.logger
+	h.inherit(app.Options)
+	err := checkStore(h.Store, h.Redis != nil)
+	if err == nil {
+		h.storeErrorPolicy, err = h.OnStoreError.compile()
+	}
+	if err != nil {
+		return err
+	}
+	sources, err := h.zoneSources()
+	if err != nil {
+		return err
+	}
+	var zones []*zone
+	for _, source := range sources {
+		z, err := source.compile(h)
+		if err != nil {
+			return err
+		}
+		zones = append(zones, z)
+	}
+	if err := boundWork(zones); err != nil {
+		return err
+	}
+	for _, z := range zones {
+		if !agree || z.config.mholtCompatible() {
+			continue
+		}
+		z.identity = z.identify(h.storeName()) // loading also compares which Redis
+		app.registerZone(z)
+		if err := app.checkAgreement(z); err != nil {
+			return z.source.inSource(err)
+		}
+	}
+	return nil
 }
 
 // checkSharedZones returns an error if the handler names a shared zone that the Caddyfile doesn't declare.

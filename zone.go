@@ -130,6 +130,11 @@ type Zone struct {
 	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of
 	// gRPC instead (default 429).
 	Status int `json:"status,omitempty"`
+
+	// The file and line of the zone in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
+	// adapter writes it for zones with placeholders that the rest of the configuration must provide
+	// (default: none).
+	Position string `json:"position,omitempty"`
 }
 
 // zone is a [Zone], checked and compiled. Requests only read it, except for fields that have a
@@ -172,8 +177,9 @@ type zone struct {
 	logger *zap.Logger
 }
 
-// provision checks and compiles the zone for a handler. Its errors don't repeat the zone's name.
-func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zoneSource) (*zone, error) {
+// compile checks and compiles the zone for a handler, without its matchers. Its errors don't repeat the
+// zone's name.
+func (c *Zone) compile(name string, h *Handler, source *zoneSource) (*zone, error) {
 	if err := errors.Join(checkZoneName(name), c.checkValues()); err != nil {
 		return nil, err
 	}
@@ -187,9 +193,6 @@ func (c *Zone) provision(ctx caddy.Context, name string, h *Handler, source *zon
 		z.enforce = 0
 	} else if c.Enforce != nil {
 		z.enforce = *c.Enforce
-	}
-	if err := z.loadMatchers(ctx, c); err != nil {
-		return nil, err
 	}
 	if c.Cost != "" && !c.Cost.varies() {
 		z.fixedCost, _ = parseCost(string(c.Cost)) // checked above

@@ -189,6 +189,9 @@ func zoneSettings() []zoneSetting {
 			func(c *Zone) *caddy.Duration { return &c.BodyTimeout }, withExample(duration, "5s"), checkBodyTimeout,
 		)},
 		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(smallInteger, "429"), checkStatus)},
+		{name: "position", inMholt: true, zoneValue: zoneValue{ // a Caddyfile has no such option
+			value: func(c *Zone) any { return unlessZero(c.Position) },
+		}},
 		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
 			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(integer, "10"), checkEvents,
 		)},

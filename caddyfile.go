@@ -44,16 +44,6 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 	return handler, nil
 }
 
-// dropPositions removes the positions of the zones whose placeholders are all right without the rest of
-// the configuration. Loading can find no fault with these zones, and their JSON stays short.
-func dropPositions(zones map[string]*Zone, sources *placeholderSources) {
-	for _, z := range zones {
-		if !z.needsOthers(sources) {
-			z.Position = ""
-		}
-	}
-}
-
 // UnmarshalCaddyfile reads the directive:
 //
 //	rate_limit [<matcher>] [<shared zone>...] {

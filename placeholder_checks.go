@@ -176,6 +176,16 @@ func (c *Zone) needsOthers(sources *placeholderSources) (needs bool) {
 	return needs
 }
 
+// dropPositions removes the positions of zones that don't need the rest of the configuration, so that
+// their JSON stays short.
+func dropPositions(zones map[string]*Zone, sources *placeholderSources) {
+	for _, z := range zones {
+		if !z.needsOthers(sources) {
+			z.Position = ""
+		}
+	}
+}
+
 // costOfSettle is the only option that is evaluated after the response.
 const costOfSettle = "cost of settle"
 

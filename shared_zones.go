@@ -126,7 +126,8 @@ func adaptedApp(h httpcaddyfile.Helper) *App {
 	if a, ok := h.State[known].(*App); ok {
 		return a
 	}
-	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*zone), sharedZones: make(map[string]*zoneSource), cachedSources: caddyAlone()}
+	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*zone), cachedSources: caddyAlone()}
+	a.sharedZones = make(map[string]*zoneSource)
 	if global, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, a) // made by parseGlobal
 	}

@@ -109,8 +109,9 @@ func (o *Options) parseURL(scheme, rest string) error {
 	malformed := errors.New("redis URL is malformed (not shown, because it may hold a password): write " + form)
 	user := rest[:max(strings.LastIndexByte(rest, '@'), 0)]
 	if u, err := url.Parse("redis://" + user + "@host"); err != nil || u.Host != "host" {
-		malformed = errors.New("redis URL is malformed (not shown, because it may hold a password): percent-encode special characters of the password, " +
-			"such as %40 for @, %2F for /, %3F for ?, %23 for # and %25 for %, or write username and password as options")
+		malformed = errors.New("redis URL is malformed (not shown, because it may hold a password): " +
+			"percent-encode special characters of the password, such as %40 for @, %2F for /, %3F for ?, %23 for # and %25 for %, " +
+			"or write username and password as options")
 		if scheme != "unix" { // whose path can have an @, too
 			return malformed
 		}

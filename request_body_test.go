@@ -207,6 +207,7 @@ func TestBodyErrors(t *testing.T) {
 		{"encoded charset", "Content-Type: application/json; charset*=us-ascii''utf-8\r\n", `{"user":{"name":"alice"}}`, 415},
 		{"JSON as a form", form, `{"user":{"name":"alice"},"x":"&user=bob&"}`, 400},
 		{"semicolons", form, "user=bob;&user=alice", 400},
+		{"a question mark", form, "?user=bob&user=alice", 400},
 		{"two boundaries", "Content-Type: multipart/form-data; x=\"boundary=b\"; boundary=a\r\n", twoForms, 415},
 		{"encoded boundary", "Content-Type: multipart/form-data; boundary=b; boundary*=us-ascii''a\r\n", twoForms, 415},
 		{"boundary in quotation marks", "Content-Type: multipart/form-data; boundary=\"a,b\"\r\n", twoForms, 415},

@@ -64,6 +64,8 @@ func TestURLEncoded(t *testing.T) {
 		{body: "user=%ff%FE\xe2\x82", field: "user", want: "\ufffd\ufffd\ufffd\ufffd", ok: true},
 		{body: "u\xff=x", field: "u\ufffd", want: "x", ok: true},
 		{body: "user=a\x00b%00", field: "user", want: "a\x00b\x00", ok: true},
+		{body: "&?user=bob&user=alice?", field: "user", want: "alice?", ok: true}, // only the first byte is skipped
+		{body: "user=%EF%BB%BFalice", field: "user", want: "\ufeffalice", ok: true},
 	} {
 		value, ok, err := formvalue.URLEncoded([]byte(test.body), test.field, maxValue)
 		if value != test.want || ok != test.ok || err != nil {
@@ -89,6 +91,7 @@ func TestURLEncodedRejectsAmbiguousBodies(t *testing.T) {
 		"user=bob;user=alice", "user=bob;&user=alice", "x=;user=alice&user=bob", // net/url skips the first field
 		`{"user":"alice","x":"&user=bob&"}`, " \r\n[0,\"&user=bob\"]", `"&user=bob"`,
 		"\xef\xbb\xbf{\"user\":\"alice\",\"x\":\"&user=bob&\"}", "\xff\xfe{\x00&user=bob&", "\xfe\xff\x00{&user=bob&", "\x00{&user=bob&",
+		"?user=bob&user=alice", "?", "\xef\xbb\xbfuser=bob&user=alice", "\xef\xbb\xbf?user=bob&user=alice", // URLSearchParams skips the ?
 	} {
 		if value, ok, err := formvalue.URLEncoded([]byte(body), "user", maxValue); value != "" || ok || err != formvalue.ErrAmbiguous {
 			t.Errorf("%q: got %q, %v, %v", body, value, ok, err)
@@ -185,6 +188,8 @@ func TestMultipart(t *testing.T) {
 		"other encodings of other fields": {
 			body: form("Content-Transfer-Encoding: base64\r\n"+part(`form-data; name="x"`, "eA=="), user), want: "alice", ok: true,
 		},
+		"a mark within text":  {body: form(part(`form-data; name="user"`, "a\ufeffb")), want: "a\ufeffb", ok: true},
+		"a mark in a file":    {body: form(part(`form-data; name="user"; filename="f"`, "\ufeffbob"), user), want: "alice", ok: true},
 		"lines in a field":    {body: form(part(`form-data; name="user"`, "a\r\n--c\r\nb\r\n")), want: "a\r\n--c\r\nb\r\n", ok: true},
 		"invalid UTF-8":       {body: form(part(`form-data; name="user"`, "a\xff\xfe")), want: "a\ufffd\ufffd", ok: true},
 		"a line before":       {body: append([]byte("\r\n"), form(user)...), want: "alice", ok: true},
@@ -276,6 +281,9 @@ func TestMultipartRejectsAmbiguousBodies(t *testing.T) {
 		"base64":                       before("Content-Transfer-Encoding: Base64"),
 		"a charset":                    before("Content-Type: text/plain; charset=utf-7"),
 		"letters of another charset":   form("Content-Type: text/plain; charset=iso-8859-1\r\n" + part(`form-data; name="user"`, "\xe9")),
+		"a byte order mark":            form(part(`form-data; name="user"`, "\ufeffbob")),
+		"a byte order mark alone":      form(part(`form-data; name="user"`, "\ufeff"), user),
+		"a mark before a name":         disposition("form-data; name=\"\ufeffuser\""),
 		"a type that looks like files": before("Content-Type: application/octet-stream"),
 		"parts within a part":          form("Content-Type: multipart/mixed; boundary=c\r\n"+part(`form-data; name="x"`, "--c--"), user),
 	} {

@@ -26,6 +26,7 @@ var (
 	lineEnd     = []byte("\r\n")
 	dashes      = []byte("--")
 	endOfHeader = []byte("\r\n\r\n")
+	bom         = []byte("\uFEFF") // the byte order mark, in UTF-8
 
 	// validBoundary are the boundaries of RFC 2046, without spaces and commas.
 	validBoundary = regexp.MustCompile(`^[0-9A-Za-z'()+_./:=?-]{1,70}$`)
@@ -46,7 +47,8 @@ var (
 //   - lines that end in LF, and spaces behind a boundary,
 //   - header fields that are repeated, or are on several lines,
 //   - two names, names in another encoding, and file names that are empty or encoded,
-//   - a transfer encoding, and a charset.
+//   - a transfer encoding, and a charset,
+//   - a byte order mark at the beginning of a name or a value. The formData of JavaScript leaves it out.
 func Multipart(body []byte, boundary, field string, maxValue int) (value string, ok bool, err error) {
 	if !validBoundary.MatchString(boundary) {
 		return "", false, errBoundary
@@ -104,6 +106,9 @@ func (p *part) isFile() bool { return p.fileName != "" }
 
 // isPlainText reports whether the content is text, as it is.
 func (p *part) isPlainText() bool {
+	if bytes.HasPrefix(p.content, bom) {
+		return false
+	}
 	switch strings.ToLower(p.encoding) {
 	case "", "7bit", "8bit", "binary":
 	default:
@@ -187,7 +192,8 @@ func (p *part) readDisposition(text string) error {
 			return errPart
 		}
 	}
-	if !seen["name"] || strings.Contains(p.name, `\`) || strings.Contains(p.name, "=?") { // encodings of names
+	if !seen["name"] || strings.Contains(p.name, `\`) || strings.Contains(p.name, "=?") || // encodings of names
+		strings.HasPrefix(p.name, string(bom)) {
 		return errPart
 	}
 	return nil

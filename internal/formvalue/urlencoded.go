@@ -22,8 +22,10 @@ var (
 //   - an invalid escape. Some servers skip the field.
 //   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
 //   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
+//   - a question mark at the beginning, or a byte order mark. Some servers skip it, as JavaScript's URLSearchParams
+//     skips the question mark of a URL. For others it is part of the first name.
 func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool, err error) {
-	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) {
+	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) || bytes.HasPrefix(body, []byte{'?'}) {
 		return "", false, ErrAmbiguous
 	}
 	for pair := range bytes.SplitSeq(body, []byte{'&'}) {
@@ -46,7 +48,7 @@ func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool,
 }
 
 // beginsAsJSON reports whether a text begins as a JSON object, list or string does, in any of the encodings that
-// JSON parsers recognize by themselves.
+// JSON parsers recognize by themselves. So a text with a byte order mark begins as JSON.
 func beginsAsJSON(text []byte) bool {
 	text = bytes.TrimLeft(text, " \t\r\n")
 	return len(text) > 0 && bytes.IndexByte([]byte("{[\"\x00\xEF\xFE\xFF"), text[0]) >= 0

@@ -34,7 +34,7 @@ const (
 )
 
 // keyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
-// several handlers share the zone.
+// several handlers share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
 type keyWarnings struct {
 	keyMayBeAddress   bool // keys may be addresses
 	keyMayBeRemote    bool // keys may be the addresses of connections
@@ -54,6 +54,8 @@ type keyWarnings struct {
 	warnedOfCost   atomic.Bool
 	warnedOfFactor atomic.Bool
 	warnedOfCoding atomic.Bool // of responses
+
+	bodyLogs map[*bodyError]*throttle // one per reason, so that a common one doesn't hide the others
 }
 
 // latePlaceholder is a placeholder in the text of a zone's option.
@@ -84,7 +86,10 @@ func (t *keyTemplate) usesAddress() bool {
 
 // newKeyWarnings returns the warnings of a zone with these keys.
 func newKeyWarnings(c *Zone, keys []keyTemplate) *keyWarnings {
-	w := new(keyWarnings)
+	w := &keyWarnings{bodyLogs: make(map[*bodyError]*throttle, len(bodyErrors))}
+	for _, err := range bodyErrors {
+		w.bodyLogs[err] = new(throttle)
+	}
 	w.peersLeft.Store(maxPeersChecked)
 	w.lateChecksLeft.Store(maxLateChecks)
 	plain := slices.ContainsFunc(keys, func(t keyTemplate) bool { return t.plain })

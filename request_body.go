@@ -96,17 +96,12 @@ type bodyPolicy struct {
 	limit   int
 	timeout time.Duration
 	pass    bool
-	logs    map[*bodyError]*throttle // one per reason, so that a common one doesn't hide the others
 }
 
 func (p *bodyPolicy) compile(c *Zone) {
 	p.limit, p.timeout = defaultMaxBody, cmp.Or(time.Duration(c.BodyTimeout), defaultBodyTimeout)
 	if c.MaxBody != nil {
 		p.limit, p.pass = cmp.Or(int(c.MaxBody.Bytes), defaultMaxBody), c.MaxBody.Pass
-	}
-	p.logs = make(map[*bodyError]*throttle, len(bodyErrors))
-	for _, err := range bodyErrors {
-		p.logs[err] = new(throttle)
 	}
 }
 
@@ -363,7 +358,7 @@ func (state *requestState) checkBody(z *zone, key requestKey) error {
 		if state.explained {
 			return nil
 		}
-		if count := z.body.logs[err].due(bodyLogInterval); count > 0 {
+		if count := z.bodyLogs[err].due(bodyLogInterval); count > 0 {
 			z.logger.Warn("a zone in shadow mode could not read the body of a request, so its values are empty",
 				zap.String("zone", z.name), zap.String("reason", err.reason), zap.Int64("count", count))
 		}
@@ -386,7 +381,7 @@ func (h *Handler) denyBody(w http.ResponseWriter, r *http.Request, state *reques
 	z := denied.zone
 	state.countOutcome(z, outcomeBadBody)
 	state.trace.setDenial(z, denied.reason)
-	if count := z.body.logs[denied.bodyError].due(bodyLogInterval); count > 0 {
+	if count := z.bodyLogs[denied.bodyError].due(bodyLogInterval); count > 0 {
 		z.logger.Warn("a zone denied a request because it could not read the body",
 			zap.String("zone", z.name), zap.String("reason", denied.reason), zap.Int64("count", count))
 	}

@@ -285,3 +285,23 @@ func TestSharedZonesAreCompiledOnce(t *testing.T) {
 		}
 	}
 }
+
+// Directives with a shared zone log a body that the zone can't read once, as one directive does.
+func TestSharedZoneLogsBodyErrorsOnce(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, twoSites("zone api {\n key {http.rate_limit.request.json.user}\n fixed_window 5 1h\n}",
+		"@post method POST\nroute @post {\n rate_limit api\n}", "rate_limit api"))
+	c.post(t, "/", jsonType, "{").want(t, 400)
+	r, err := c.do("POST", "http://"+c.otherSite()+"/", "{", "Content-Type", jsonType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, 400)
+	if _, err := c.do("GET", "http://"+c.admin+"/config/apps?last", ""); err != nil {
+		t.Fatal(err)
+	}
+	c.waitForLog(t, "?last")
+	if n := strings.Count(c.logged(), "a zone denied a request because it could not read the body"); n != 1 {
+		t.Errorf("%d log lines, want 1", n)
+	}
+}

@@ -227,7 +227,7 @@ func (a *adminRequest) resetKey() (any, error) {
 		return c, err
 	})
 	if err == nil {
-		endBan(a.zones[0].name, a.key)
+		endBan(a.zones[0].name, a.zones[0].shortKey(a.key))
 	}
 	return nil, err
 }
@@ -257,7 +257,7 @@ func (a *adminRequest) banKey() (any, error) {
 		return store.Change{Ban: z.bansFor(nil), BanFor: time.Duration(duration).Microseconds()}, nil
 	})
 	if i := slices.IndexFunc(a.zones, func(z *zone) bool { return !z.metrics.disabled }); i >= 0 && err == nil {
-		a.zones[i].metrics.countBan(a.key, time.Duration(duration))
+		a.zones[i].metrics.countBan(a.zones[i].shortKey(a.key), time.Duration(duration))
 	}
 	return nil, err
 }
@@ -274,7 +274,7 @@ func (a *adminRequest) unbanKey() (any, error) {
 		return c, nil
 	})
 	if err == nil {
-		endBan(a.zones[0].name, a.key)
+		endBan(a.zones[0].name, a.zones[0].shortKey(a.key))
 	}
 	return nil, err
 }
@@ -302,7 +302,7 @@ func (a *adminRequest) changeKey(newChange func(*zone) (store.Change, error)) er
 		}
 		c, err := newChange(z)
 		if err == nil {
-			c.Zone, c.Key = z.name, a.key
+			c.Zone, c.Key = z.name, z.shortKey(a.key)
 			if changedIdentity[z.identity] { // the same Redis over other connections, with a cache of denials of its own
 				c.Ban = nil
 			}

@@ -39,7 +39,7 @@ func (a *adminRequest) inspectKey() (any, error) {
 
 // inspectKey adds the state of a key in one zone.
 func (z *zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) error {
-	override := z.knownOverrides.lookup(key).Text
+	override := z.knownOverrides.lookup(z.shortKey(key)).Text
 	for range maxAttempts {
 		err := z.inspectKeyIn(ctx, z.handler.authoritativeStore(), key, override, v)
 		if err == nil {
@@ -63,7 +63,7 @@ func (z *zone) inspectLocalKey(ctx context.Context, key string, v *adminapi.Key,
 		return failure
 	}
 	v.Store = "local"
-	return z.inspectKeyIn(ctx, failover.Local(), key, z.knownOverrides.lookup(key).Text, v)
+	return z.inspectKeyIn(ctx, failover.Local(), key, z.knownOverrides.lookup(z.shortKey(key)).Text, v)
 }
 
 // inspectKeyIn adds the state of a key in a store. The run-time override is the one that the
@@ -94,7 +94,8 @@ func (z *zone) lookUpStoredOverride(ctx context.Context, key string) (string, er
 	if !z.runtimeOverrides {
 		return "", nil
 	}
-	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{{Zone: z.name, Key: key, Shadow: true, Override: noOverride}})
+	request := store.Request{Zone: z.name, Key: z.shortKey(key), Shadow: true, Override: noOverride}
+	_, err := z.handler.authoritativeStore().Take(ctx, []store.Request{request})
 	var overridden *store.OverriddenError
 	if errors.As(err, &overridden) {
 		return overridden.Overrides[0], nil
@@ -180,7 +181,7 @@ func (z *zone) peekRequests(key, override string, sets [][]namedLimitSet) (reque
 	isAddress := isNetwork(key)
 	looksUp := z.runtimeOverrides && slices.ContainsFunc(z.keys, func(t keyTemplate) bool { return t.acceptsOverride(isAddress) })
 	for i := range z.keys {
-		r := store.Request{Zone: z.name, Key: key, Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
+		r := store.Request{Zone: z.name, Key: z.shortKey(key), Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
 		if n := z.config.Concurrency; n > 0 {
 			r.Slots = &store.Slots{ID: store.SlotsID(z.name, variantOf(i)), Limit: n, Share: z.handler.storeErrorPolicy.slotShare(n)}
 		}

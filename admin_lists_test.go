@@ -103,16 +103,40 @@ func TestAdminListsOverrides(t *testing.T) {
 	})
 }
 
+// Memory keeps the beginning of a long key, so lists have it.
+func TestAdminListsLongKeys(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 1\n}\n"))
+	for _, length := range []int{200, 300, 3000} {
+		key := strings.Repeat("x", length)
+		for _, status := range []int{200, 429} {
+			c.get(t, "/?key="+key).want(t, status)
+		}
+		want := newShownKey("", key, maxShownKey).view()
+		if bans := listedBans(t, c, 10); len(bans) != 1 || !reflect.DeepEqual(bans[0].ShownKey, want) {
+			t.Errorf("%d bytes: %+v", length, bans)
+		}
+		c.operate(t, 204, "DELETE", "zones/api/ban?key="+key, "")
+		c.operate(t, 204, "PUT", "zones/api/override?key="+key, unlimitedOverride)
+		c.get(t, "/?key="+key).want(t, 200)
+		if overrides := listedOverrides(t, c, 10); len(overrides) != 1 || !reflect.DeepEqual(overrides[0].ShownKey, want) {
+			t.Errorf("%d bytes: %+v", length, overrides)
+		}
+		c.operate(t, 204, "DELETE", "zones/api/override?key="+key, "")
+	}
+}
+
 // With hash_keys nobody sees a key. The hash is the one in the log and in Redis.
 func TestAdminListsHashedKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n override vip unlimited\n ban 1h\n}\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {$HASH_SECRET:a-secret-of-32-bytes-for-this-test}\n}\n"))
-	keys := []string{"alice", strings.Repeat("long", 50), ""}
+	keys := []string{"alice", strings.Repeat("long", 50), strings.Repeat("long", 500), ""}
 	want := []string{}
 	for _, key := range keys {
 		c.operate(t, 204, "PUT", "zones/api/ban?key="+key, "")
 		c.operate(t, 204, "PUT", "zones/api/override?key="+key, unlimitedOverride)
+		c.get(t, "/?key="+key).want(t, 429)
 		want = append(want, redisstore.HashedKey("a-secret-of-32-bytes-for-this-test", key))
 	}
 	slices.Sort(want)
@@ -131,6 +155,13 @@ func TestAdminListsHashedKeys(t *testing.T) {
 	}
 	slices.Sort(bans)
 	slices.Sort(overrides)
+	var denied []string
+	for _, d := range seen[[]adminapi.DeniedKey](t, c, "zones/api/top") {
+		denied = append(denied, d.HashedKey)
+	}
+	if slices.Sort(denied); !slices.Equal(denied, want) {
+		t.Errorf("%q were denied, want %q", denied, want)
+	}
 	if !slices.Equal(bans, want) || !slices.Equal(overrides, want) {
 		t.Errorf("%q and %q, want %q", bans, overrides, want)
 	}

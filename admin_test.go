@@ -95,7 +95,8 @@ func TestAdminStrangeKeys(t *testing.T) {
 		c := startCaddy(t, site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"+use))
 		for _, key := range []string{
 			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b", "+", "?x=1#y", "&", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
-			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001), "",
+			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001),
+			strings.Repeat("x", 1024), strings.Repeat("x", 1025), strings.Repeat("x", 1026), strings.Repeat("x", 4000), "",
 		} {
 			path, site := keyPath(key), "/?key="+url.QueryEscape(key)
 			if key == "." || key == ".." { // which url.PathEscape leaves as they are

@@ -164,7 +164,7 @@ func (state *requestState) collectBanLookup(z *zone, r *http.Request, repl *cadd
 		return appliesNot, nil
 	}
 	state.add(zoneEntry{zone: z, limitSet: z.banLookup, alternative: key.alternative, isBanLookup: true}, store.Request{
-		Zone: z.name, Key: key.text, Ban: z.banLookup.budgets[key.alternative].ban, Shadow: !z.enforces(key.text),
+		Zone: z.name, Key: z.shortKey(key.text), Ban: z.banLookup.budgets[key.alternative].ban, Shadow: !z.enforces(key.text),
 	})
 	return appliesBan, nil
 }

@@ -69,7 +69,8 @@ func (p *delayPolicy) longestDelay() time.Duration {
 }
 
 // reservePlaces takes a place in the queue of each zone that can delay the request, and reports
-// whether it took one. In a zone without a free place the request passes only at once.
+// whether it took one. In a zone without a free place, or without memory for the body of the request, the request
+// passes only at once.
 func (state *requestState) reservePlaces() (reserved bool) {
 	reserve := (*delayPolicy).reservePlace
 	if state.explained {
@@ -85,11 +86,17 @@ func (state *requestState) reservePlaces() (reserved bool) {
 		case maxWait <= 0 && e.Slots == nil:
 		case e.Shadow: // is charged in advance, but not delayed
 			e.MaxWait = maxWait
+		case !state.moveDelayedBody():
 		case reserve(e.zone.delay, e.Key):
 			e.MaxWait, e.hasPlace, reserved = maxWait, true, true
 		}
 	}
 	return reserved
+}
+
+// moveDelayedBody moves the body of a request that may be delayed to delayedMemory, and reports whether that has room.
+func (state *requestState) moveDelayedBody() bool {
+	return !state.holdsBody() || state.explained || state.body.ahead.Move(delayedMemory)
 }
 
 // longestLimitDelay returns how long the limits of the zone can delay a request that has waited for a

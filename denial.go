@@ -107,7 +107,7 @@ func (h *Handler) handleStoreError(w http.ResponseWriter, r *http.Request, next 
 		}
 	}
 	if allow {
-		return next.ServeHTTP(w, r)
+		return state.passUndecided(w, r, next)
 	}
 	httpfields.SetRetryAfter(w.Header(), outageRetryAfter)
 	if respondToGRPC(w, r, grpcUnavailable, "rate limits are unavailable", outageRetryAfter) {

@@ -41,13 +41,19 @@ type shownKey struct {
 }
 
 // newShownKey returns the key as its HMAC with the secret. If the secret is empty, it returns
-// up to a number of bytes of the key itself.
+// up to a number of bytes of the key itself. The key can be the key of a zone's [store.Request].
 func newShownKey(secret, key string, most int) shownKey {
-	if secret != "" {
+	beginning, name, short := keyhash.SplitShort(key)
+	switch {
+	case secret != "" && short:
+		return shownKey{text: name, hashed: true}
+	case secret != "":
 		return shownKey{text: redisstore.HashedKey(secret, key), hashed: true}
+	case short:
+		key = beginning
 	}
 	text, cut := shortenKey(key, most)
-	return shownKey{text: text, cut: cut}
+	return shownKey{text: text, cut: cut || short}
 }
 
 // view returns the key for an answer of the admin API.

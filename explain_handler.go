@@ -52,8 +52,8 @@ func (x *explanation) meet(h *Handler, rw http.ResponseWriter, r *http.Request, 
 
 // releaseExplained gives back the memory for the body of an explained request.
 func (state *requestState) releaseExplained() {
-	if b := state.body; b != nil && b.ahead != nil {
-		b.release()
+	if state.holdsBody() {
+		state.body.release()
 	}
 }
 
@@ -329,7 +329,7 @@ func (e *handlerExplanation) describeZone(z *zone, applies string, entry *zoneEn
 func (e *handlerExplanation) describePolicy(z *zone, key requestKey, v *adminapi.ExplainedZone) {
 	runtime := ""
 	if z.mayHaveRuntimeOverride(key) {
-		runtime = z.knownOverrides.lookup(key.text).Text
+		runtime = z.knownOverrides.lookup(z.shortKey(key.text)).Text
 	}
 	var set *limitSet
 	v.Override, set = z.overrideInForce(key.text, key.network, runtime)

@@ -27,7 +27,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return h.handleCollectError(w, r, state, err)
 		}
 		if len(state.requests) == 0 {
-			return state.watchLatePlaceholders(next, repl).ServeHTTP(w, r)
+			return state.passUndecided(w, r, state.watchLatePlaceholders(next, repl))
 		}
 		storeError = h.decide(r.Context(), state)
 		if !state.rememberOverrides(storeError) {

@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
 
 // Key is a text with placeholders, or several alternative texts. In JSON it is a string or a list
@@ -105,6 +106,12 @@ func (t *keyTemplate) expand(repl *caddy.Replacer) (value string, complete bool)
 		return v, nil
 	})
 	return value, complete && err == nil
+}
+
+// shortKey returns a key as stores and requests in flight have it. A long key is made short, because clients can
+// make keys long and responses slow.
+func (z *zone) shortKey(key string) string {
+	return wire.Names{Secret: z.handler.hashSecret}.ShortKey(key)
 }
 
 // keyHashes hashes the keys that this process remembers. Clients can make keys long, but a hash

@@ -56,7 +56,7 @@ func (z *zone) limitSetFor(key requestKey, repl *caddy.Replacer) (*limitSet, *st
 	if !z.mayHaveRuntimeOverride(key) {
 		return z.configuredLimitSet(key, repl), nil
 	}
-	known := z.knownOverrides.lookup(key.text)
+	known := z.knownOverrides.lookup(z.shortKey(key.text))
 	if known.limitSet != nil {
 		return known.limitSet, known.Override
 	}

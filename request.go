@@ -101,9 +101,13 @@ func (state *requestState) beginCollecting(r *http.Request) {
 	state.request = r
 }
 
-// endCollecting connects the entries with their requests, whose places are known now.
+// endCollecting connects the entries with their requests, whose places are known now. From here on, the values of
+// the body are only for later handlers.
 func (state *requestState) endCollecting() {
 	state.collecting = nil
+	if state.body != nil && !state.explained { // an explanation shows keys, and is short
+		state.body.keepValues()
+	}
 	for i := range state.entries {
 		state.entries[i].Request = &state.requests[i]
 	}
@@ -201,7 +205,7 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 func (z *zone) requestFor(key requestKey, limits *limitSet, override *store.Override, factor int64) store.Request {
 	b := &limits.budgets[key.alternative]
 	request := store.Request{
-		Zone: z.name, Key: key.text, Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
+		Zone: z.name, Key: z.shortKey(key.text), Slots: b.slots, Ban: b.ban, Override: override, Shadow: !z.enforces(key.text),
 	}
 	if !limits.unlimited {
 		request.Limits, request.Mode = scaleLimits(b.limits, factor), z.mode

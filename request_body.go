@@ -44,13 +44,19 @@ const (
 	largestMaxBody     = 10 << 20
 	defaultBodyTimeout = 5 * time.Second
 	leastBodyTimeout   = time.Millisecond
-	maxBodyMemory      = 64 << 20 // of all bodies together
+	maxBodyMemory      = 64 << 20 // of all bodies together, and once more of those of delayed requests
+	maxValueMemory     = 16 << 20 // of the values of all requests, for later handlers
 	maxRequestValue    = 16 << 10 // bytes of a value in a body
 	bodyLogInterval    = 10 * time.Second
 )
 
-// bodyMemory is the memory for the bodies of all requests in this process.
-var bodyMemory = readahead.NewMemory(maxBodyMemory)
+// The memory for all requests in this process. Responses and delays can be long, so they don't take the memory
+// that other bodies need to be read.
+var (
+	bodyMemory    = readahead.NewMemory(maxBodyMemory) // bodies, and values until the zones are collected
+	delayedMemory = readahead.NewMemory(maxBodyMemory) // bodies that zones with delay have read
+	valueMemory   = readahead.NewMemory(maxValueMemory)
+)
 
 func checkMaxBody(m *MaxBody) error {
 	if m.Bytes < 0 || m.Bytes > largestMaxBody {
@@ -160,7 +166,8 @@ type requestBody struct {
 	read    bool       // the whole body is read, and values are known
 	invalid *bodyError // why it has no values, if it is invalid
 	values  []string   // of the handler's bodyFields
-	taken   int        // from bodyMemory for the values
+	taken   int        // for the values, from valueMemory if they are kept, else from bodyMemory
+	kept    bool       // for later handlers
 	late    bool       // the body was not complete in time, and is detached from the server's trailer
 }
 
@@ -190,7 +197,7 @@ func isOfBody(placeholder string) bool {
 
 // lookUpBody returns the value of a placeholder of the body, and whether there is one of this name.
 // While a zone is collected, the body is read for it. Otherwise the value is known if a zone has
-// read it before. It is called on the outermost state.
+// read it before, and it was kept. It is called on the outermost state.
 func (state *requestState) lookUpBody(placeholder string) (value any, ok bool) {
 	if !isOfBody(placeholder) {
 		return nil, false
@@ -286,8 +293,20 @@ func (b *requestBody) readValues(h *Handler, body []byte) *bodyError {
 	if !bodyMemory.Take(taken) {
 		return errBodyMemory
 	}
-	b.read, b.values, b.taken = true, values, taken
+	b.read, b.values, b.taken, b.kept = true, values, taken, false
 	return nil
+}
+
+// keepValues keeps the values for placeholders of later handlers, if valueMemory has room. The zones don't need
+// them any more. If the zones are collected again, they read the body again.
+func (b *requestBody) keepValues() {
+	if !b.read || b.kept {
+		return
+	}
+	bodyMemory.GiveBack(b.taken)
+	if b.kept = valueMemory.Take(b.taken); !b.kept {
+		b.read, b.values, b.taken = false, nil, 0
+	}
 }
 
 func readJSONFields(body []byte, fields []bodyField, values []string) error {
@@ -405,14 +424,25 @@ func (state *requestState) closeAfterLateBody(w http.ResponseWriter, r *http.Req
 	}
 }
 
+// holdsBody reports whether a zone has read the body ahead.
+func (state *requestState) holdsBody() bool { return state.body != nil && state.body.ahead != nil }
+
+// releaseUnreadBody gives the memory of the body back if the next handler responds without having begun to read the
+// body. Over HTTP/1.1 the server discards an unread body then, too. The response may take long.
+func (state *requestState) releaseUnreadBody() {
+	if state.holdsBody() {
+		state.body.ahead.ReleaseUnread()
+	}
+}
+
 // releaseBody gives the memory of the body back when the handler returns. It ends a read that is still
 // under way, because the server would wait for it. After an error, error routes may read the body, so
 // the memory is given back when the request has ended.
 func (state *requestState) releaseBody(w http.ResponseWriter, r *http.Request, err error) {
-	b := state.body
-	if b == nil || b.ahead == nil {
+	if !state.holdsBody() {
 		return
 	}
+	b := state.body
 	b.ahead.Interrupt(http.NewResponseController(w).SetReadDeadline)
 	if err != nil {
 		context.AfterFunc(r.Context(), b.release)
@@ -422,7 +452,11 @@ func (state *requestState) releaseBody(w http.ResponseWriter, r *http.Request, e
 }
 
 func (b *requestBody) release() {
-	bodyMemory.GiveBack(b.taken)
+	if b.kept {
+		valueMemory.GiveBack(b.taken)
+	} else {
+		bodyMemory.GiveBack(b.taken)
+	}
 	b.taken = 0
 	b.ahead.Release()
 }

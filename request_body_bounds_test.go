@@ -1,16 +1,20 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
 
 // serveInProcess starts a server with a handler in this process, which shares bodyMemory.
@@ -56,15 +60,15 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 			if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
 				t.Errorf("read %q %v", got, err)
 			}
-			if used := bodyMemory.Used(); used > int64(len("alice")) {
-				t.Errorf("%d bytes taken after the body is read", used)
+			if bodies, values := bodyMemory.Used(), valueMemory.Used(); bodies != 0 || values != int64(len("alice")) {
+				t.Errorf("%d and %d bytes taken after the body is read", bodies, values)
 			}
 		case "/error":
 			return caddyhttp.Error(502, nil)
 		}
 		return nil
 	})
-	given := func() bool { return bodyMemory.Used() == 0 }
+	given := func() bool { return bodyMemory.Used() == 0 && valueMemory.Used() == 0 }
 	for _, path := range []string{"/panic", "/read", "/error", "/denied"} {
 		if r, err := client.Post("http://"+address+path, jsonType, strings.NewReader(body)); err == nil {
 			_ = r.Body.Close()
@@ -80,5 +84,184 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 		eventually(t, "the body is being read", func() bool { return bodyMemory.Used() >= 500 })
 		_ = conn.Close()
 		eventually(t, "the memory is given back after the client has left", given)
+	}
+}
+
+// postInProcess sends a body to a handler in this process, and returns the status of the response.
+func postInProcess(ctx context.Context, t testing.TB, h *Handler, contentType, body string, next caddyhttp.HandlerFunc) (status int) {
+	t.Helper()
+	r, w := httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(body)), httptest.NewRecorder()
+	r.Header.Set("Content-Type", contentType)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil)
+	if err := h.ServeHTTP(w, r, next); err != nil {
+		t.Error(err)
+	}
+	return w.Code
+}
+
+// readAll is a next handler that reads the body.
+func readAll(_ http.ResponseWriter, r *http.Request) error {
+	_, err := io.ReadAll(r.Body)
+	return err
+}
+
+// leaveRoom takes the memory of bodies except for so many bytes, until the test ends.
+func leaveRoom(t testing.TB, memory *readahead.Memory, size, room int) {
+	t.Helper()
+	rest := size - room
+	if !memory.Take(rest) {
+		t.Fatal("another test uses the memory")
+	}
+	t.Cleanup(func() { memory.GiveBack(rest) })
+}
+
+// The values of slow responses leave room for other bodies, even if together they are larger than the memory. Later
+// placeholders have the values that fit into a separate memory. A long key is not kept, and its slot
+// is given back.
+func TestSlowResponsesLeaveRoomForBodies(t *testing.T) {
+	const values, requests = 4, 30
+	leaveRoom(t, bodyMemory, maxBodyMemory, 1<<20) // for the values of 15 requests
+	leaveRoom(t, valueMemory, maxValueMemory, 1<<20)
+	key, rest := "{http.rate_limit.request.json.user}", ""
+	for i := range values {
+		key += fmt.Sprintf("{http.rate_limit.request.json.v%d}", i)
+		rest += fmt.Sprintf(`,"v%d":"%s"`, i, strings.Repeat("x", maxRequestValue))
+	}
+	h := loadHandler(t, `"z":{"key":"`+key+`","max_body":{"bytes":100000},"body_timeout":"1h","concurrency":1,
+		"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	type answer struct {
+		status, key int
+		value       string
+	}
+	answers, hold := make(chan answer, 1), make(chan struct{})
+	var wg sync.WaitGroup
+	statuses, kept, longest := make(map[int]int), 0, 0
+	for user := range requests {
+		wg.Go(func() {
+			passed := false
+			status := postInProcess(t.Context(), t, h, jsonType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), func(w http.ResponseWriter, r *http.Request) error {
+				passed = true
+				if err := readAll(w, r); err != nil {
+					return err
+				}
+				repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+				state, _ := repl.Get(placeholderPrefix)
+				value, _ := repl.GetString("http.rate_limit.request.json.v0")
+				answers <- answer{200, len(state.(*requestState).entries[0].Key), value}
+				<-hold
+				return nil
+			})
+			if !passed {
+				answers <- answer{status: status}
+			}
+		})
+		a := <-answers
+		statuses[a.status]++
+		longest = max(longest, a.key)
+		if a.value != "" {
+			kept++
+		}
+	}
+	if statuses[200] != requests || longest > 1200 {
+		t.Errorf("statuses %v, %d bytes of a key are kept", statuses, longest)
+	}
+	if kept == 0 || kept == requests {
+		t.Errorf("%d of %d requests keep their values", kept, requests)
+	}
+	close(hold)
+	wg.Wait()
+	for user := range 2 { // its slot is free again
+		if status := postInProcess(t.Context(), t, h, jsonType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), readAll); status != 200 {
+			t.Errorf("status %d", status)
+		}
+	}
+	if bodies, values := bodyMemory.Used(), valueMemory.Used(); bodies != maxBodyMemory-1<<20 || values != maxValueMemory-1<<20 {
+		t.Errorf("%d and %d bytes taken in the end", bodies, values)
+	}
+}
+
+// A value needs memory, too. A body whose value finds none is denied, and the body is given back.
+func TestBodyValuesNeedMemory(t *testing.T) {
+	h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	body := `{"user":"alice"}`
+	for missing, status := range []int{200, 503} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			leaveRoom(t, bodyMemory, maxBodyMemory, len(body)+len("alice")-missing)
+			used := bodyMemory.Used()
+			if got := postInProcess(t.Context(), t, h, jsonType, body, readAll); got != status {
+				t.Errorf("status %d", got)
+			}
+			if bodyMemory.Used() != used {
+				t.Errorf("%d bytes are not given back", bodyMemory.Used()-used)
+			}
+		})
+	}
+}
+
+// Delayed requests leave room for other bodies. Without room in their own memory, a request isn't delayed.
+func TestDelayedBodiesLeaveRoomForBodies(t *testing.T) {
+	const length, room = 3000, 10_000
+	leaveRoom(t, bodyMemory, maxBodyMemory, room)
+	leaveRoom(t, delayedMemory, maxBodyMemory, room)
+	bodies, delayed := bodyMemory.Used(), delayedMemory.Used()
+	zone := func(name, delay string) *Handler {
+		return loadHandler(t, `"`+name+`":{"cost":"{http.rate_limit.request.form.cost}"`+delay+`,"limits":[{"algorithm":"token_bucket","events":1,"window":"1h"}]}`)
+	}
+	slow, quick := zone("delaying", `,"delay":{"max":"9h"}`), zone("other", "")
+	body := "cost=1&x="
+	body += strings.Repeat("x", length-len(body))
+	if status := postInProcess(t.Context(), t, slow, formType, body, readAll); status != 200 {
+		t.Errorf("the first request has status %d", status)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for n := range room / length {
+		wg.Go(func() {
+			if status := postInProcess(ctx, t, slow, formType, body, readAll); status != statusClientClosedRequest {
+				t.Errorf("a delayed request has status %d", status)
+			}
+		})
+		eventually(t, "a request is delayed", func() bool {
+			return delayedMemory.Used() == delayed+int64(n+1)*length && bodyMemory.Used() == bodies
+		})
+	}
+	for h, want := range map[*Handler]int{slow: 429, quick: 200} {
+		if status := postInProcess(t.Context(), t, h, formType, body, readAll); status != want {
+			t.Errorf("status %d beside delayed requests, want %d", status, want)
+		}
+	}
+	leave()
+	wg.Wait()
+	if bodyMemory.Used() != bodies || delayedMemory.Used() != delayed {
+		t.Errorf("%d and %d bytes are not given back", bodyMemory.Used()-bodies, delayedMemory.Used()-delayed)
+	}
+}
+
+// A slow response of a handler that doesn't read the body leaves room for other bodies. A handler that has begun to
+// read gets all of the body.
+func TestUnreadBodiesLeaveRoomForBodies(t *testing.T) {
+	zone := `"limits":[{"algorithm":"token_bucket","events":100,"window":"1h"}]`
+	body := `{"user":"alice","factor":0}`
+	for _, options := range []string{`"key":"{http.rate_limit.request.json.user}",`, `"factor":"{http.rate_limit.request.json.factor}",`} {
+		h := loadHandler(t, `"z":{`+options+zone+`}`)
+		for _, begins := range []int{0, 1} {
+			postInProcess(t.Context(), t, h, jsonType, body, func(w http.ResponseWriter, r *http.Request) error {
+				_, _ = io.ReadFull(r.Body, make([]byte, begins))
+				w.WriteHeader(http.StatusEarlyHints)
+				if used := bodyMemory.Used(); used != int64(len(body)) {
+					t.Errorf("%d bytes taken before the response", used)
+				}
+				w.WriteHeader(http.StatusAccepted)
+				used := bodyMemory.Used()
+				rest, err := io.ReadAll(r.Body)
+				switch {
+				case begins == 0 && (used != 0 || err != http.ErrBodyReadAfterClose):
+					t.Errorf("%d bytes taken during the response, %q %v", used, rest, err)
+				case begins > 0 && (string(rest) != body[begins:] || err != nil):
+					t.Errorf("read %q %v", rest, err)
+				}
+				return nil
+			})
+		}
 	}
 }

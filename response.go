@@ -19,6 +19,22 @@ import (
 // byte of its Content-Length, or with its header if it has no body. Otherwise it is complete when
 // its handlers have returned.
 
+// passUndecided passes a request that no zone has decided to the next handler.
+func (state *requestState) passUndecided(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if state.holdsBody() {
+		w = state.newResponseWriter(w, r)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// newResponseWriter returns a writer of the response that the next handler writes to w.
+func (state *requestState) newResponseWriter(w http.ResponseWriter, r *http.Request) *responseWriter {
+	return &responseWriter{
+		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
+		state:                 state, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
+	}
+}
+
 // passOn passes a request to the next handler. When the header of the response is about to be
 // sent, it adds the families of header fields, and reads the true cost.
 func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
@@ -26,13 +42,11 @@ func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *
 	if !state.hasEnforcedZone() {
 		families = nil
 	}
-	if len(families) == 0 && settling == nil && !state.hasSlots() {
+	if len(families) == 0 && settling == nil && !state.hasSlots() && !state.holdsBody() {
 		return next.ServeHTTP(w, r)
 	}
-	rw := &responseWriter{
-		ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w},
-		state:                 state, families: families, settlement: settling, noBody: r.Method == http.MethodHead, bodyLeft: unknownLength,
-	}
+	rw := state.newResponseWriter(w, r)
+	rw.families, rw.settlement = families, settling
 	if settling != nil {
 		rw.body = settling.beginBody(r)
 		returned := false
@@ -59,8 +73,8 @@ func (state *requestState) hasSlots() bool {
 }
 
 // responseWriter writes the response to a request that passed. Just before the header is sent,
-// it adds header fields and reads the true cost. Just before the response is complete, it
-// corrects the charges.
+// it adds header fields, reads the true cost, and gives back the memory of a body that nobody reads. Just before the
+// response is complete, it corrects the charges.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	state      *requestState
@@ -92,6 +106,7 @@ func (w *responseWriter) beforeHeader(status int) {
 		return
 	}
 	w.headerSent = true
+	w.state.releaseUnreadBody()
 	if w.settlement != nil {
 		w.settlement.readHeader(status, w.Header())
 	}

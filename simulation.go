@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
-	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -58,15 +58,16 @@ const (
 	// maxVisitedText is how many bytes of the path, and of the address of the client, a Visit has.
 	maxVisitedText = 64
 	// maxVisitedKey is how many bytes a key can have. A longer key ends with its hash instead of its rest.
-	maxVisitedKey = 1024
+	maxVisitedKey = keyhash.MaxKept
 )
 
-// visitedKey returns a key for a Visit. Different keys remain different.
-func visitedKey(secret, key string) string {
-	if len(key) <= maxVisitedKey {
-		return strings.Clone(key)
+// visitedKey returns the key of a request for a Visit. Different keys remain different. Unlike a short key, it is
+// the same in each process.
+func visitedKey(key string) string {
+	if beginning, name, ok := keyhash.SplitShort(key); ok {
+		return beginning + name
 	}
-	return key[:maxVisitedKey] + redisstore.HashedKey(secret, key)
+	return strings.Clone(key)
 }
 
 // Visit implements [simulate.Configuration]. It returns an error for a request that no server accepts.

@@ -220,7 +220,7 @@ func (s meetStep) addTo(room *visitRoom, state *requestState) {
 	for i := range state.entries {
 		e := &state.entries[i]
 		request, zone := *e.Request, s.zones.index[e.zone]
-		request.Key, request.Outcome = visitedKey(s.zones.secrets[zone], e.Key), store.Outcome{}
+		request.Key, request.Outcome = visitedKey(e.Key), store.Outcome{}
 		h.Requests = append(h.Requests, request)
 		h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: zone, Set: s.zones.sets[e.limitSet], BanOnly: e.isBanLookup})
 	}

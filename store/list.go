@@ -87,8 +87,17 @@ type banLabel struct {
 }
 
 func newBanLabel(key, id string) *banLabel {
+	key, cut := cutShort(key)
 	shown := key[:min(len(key), maxListedKey)]
-	return &banLabel{key: strings.Clone(shown), cut: len(shown) < len(key), id: id}
+	return &banLabel{key: strings.Clone(shown), cut: cut || len(shown) < len(key), id: id}
+}
+
+// cutShort returns the beginning of a key that was made short, and true. It returns any other key as it is.
+func cutShort(key string) (beginning string, cut bool) {
+	if beginning, _, cut = keyhash.SplitShort(key); cut {
+		return beginning, true
+	}
+	return key, false
 }
 
 // weight returns how much a label counts against the bound: 1, and 1 more for every 64 bytes of the key.
@@ -158,7 +167,8 @@ func (m *SharedMemory) listShard(behind memoryCursor, now algorithms.Micros, l L
 	case Overrides:
 		for key := range s.overrides {
 			if text := s.overrideTextLocked(key, now); text != "" && key.zone == l.Zone {
-				add(m.names.key(key.key), Listed{Key: key.key, Override: text})
+				shown, cut := cutShort(key.key)
+				add(m.names.key(key.key), Listed{Key: shown, Cut: cut, Override: text})
 			}
 		}
 	}

@@ -35,8 +35,8 @@ const (
 // request's context, and over HTTP/2 a deadline ends the body. If a body is not complete in time, Read
 // continues where the goroutine is.
 //
-// ReadAhead and Interrupt must not be called after Read. Read, Close and Release are safe for
-// concurrent use.
+// ReadAhead and Interrupt must not be called after Read. Read, Close, Release and ReleaseUnread are safe
+// for concurrent use.
 type Body struct {
 	source io.ReadCloser
 	length int64 // Content-Length; -1 if unknown
@@ -195,6 +195,22 @@ func (b *Body) growLocked(most int) error {
 	return nil
 }
 
+// Move makes the body take the memory for what was read ahead from another Memory, now and later. If that has no
+// room, Move changes nothing and returns false.
+func (b *Body) Move(to *Memory) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.memory == to {
+		return true
+	}
+	if !to.Take(cap(b.buffer)) {
+		return false
+	}
+	b.memory.GiveBack(cap(b.buffer))
+	b.memory = to
+	return true
+}
+
 // Ended reports whether the source has been read to its end.
 func (b *Body) Ended() bool {
 	b.mu.Lock()
@@ -311,6 +327,15 @@ func (b *Body) Release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releaseLocked()
+}
+
+// ReleaseUnread gives the memory back if nothing was read.
+func (b *Body) ReleaseUnread() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.begun {
+		b.releaseLocked()
+	}
 }
 
 func (b *Body) releaseLocked() {

@@ -74,7 +74,7 @@ func TestReadsWhatWasSent(t *testing.T) {
 		if random.IntN(2) == 0 {
 			length = int64(len(sent))
 		}
-		memory := NewMemory(int64(1 + random.IntN(60_000)))
+		memory, other := NewMemory(int64(1+random.IntN(60_000))), NewMemory(int64(1+random.IntN(60_000)))
 		b := New(s, length, memory)
 		for range random.IntN(4) {
 			limit := 1 + random.IntN(20_000)
@@ -88,14 +88,15 @@ func TestReadsWhatWasSent(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
-		if used := memory.Used(); used > memory.size || used < int64(cap(b.buffer)) {
-			t.Fatalf("seed %d: %d of %d bytes taken, for a buffer of %d", seed, used, memory.size, cap(b.buffer))
+		moved := random.IntN(2) == 0 && b.Move(other)
+		if used, its := memory.Used(), other.Used(); used > memory.size || its > other.size || used+its < int64(cap(b.buffer)) || moved && used > 0 {
+			t.Fatalf("seed %d: %d of %d and %d of %d bytes taken, for a buffer of %d", seed, used, memory.size, its, other.size, cap(b.buffer))
 		}
 		got, err := io.ReadAll(iotest.HalfReader(b))
 		if s.end == io.EOF && err != nil || s.end != io.EOF && err != s.end || !bytes.Equal(got, sent) {
 			t.Fatalf("seed %d: the next handler reads %d of %d bytes, and %v", seed, len(got), len(sent), err)
 		}
-		if used := memory.Used(); used != 0 {
+		if used := memory.Used() + other.Used(); used != 0 {
 			t.Fatalf("seed %d: %d bytes taken after all is read", seed, used)
 		}
 	}

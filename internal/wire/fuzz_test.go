@@ -26,6 +26,7 @@ func FuzzKey(f *testing.F) {
 		{"日", "%E6%97%A5"},
 		{long, long + "x"},
 		{long, "%#"},
+		{strings.Repeat("x", 1025), strings.Repeat("x", 1026)},
 		{"%#", "#"},
 		{"%$", "$"},
 		{" ", "%20"},
@@ -50,6 +51,9 @@ func FuzzKey(f *testing.F) {
 			}
 			if (a == b) != (got == other) {
 				t.Fatalf("keys %q and %q are named %q and %q", a, b, got, other)
+			}
+			if short := names.ShortKey(a); names.Name(short, "zone {x}:1abc") != got || len(short) > 1100 {
+				t.Fatalf("key %q has another name, or is long, when it is short: %q", a, short)
 			}
 			if names.Slot(a) != wire.SlotOfName(got) || names.Slot(a) != wire.SlotOf([]byte(tag)) {
 				t.Fatalf("key %q is in slot %d, its name in %d", a, names.Slot(a), wire.SlotOfName(got))

@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"net/url"
 	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
 // maxKeyLength is the maximum number of bytes of a key that is stored as it is. A longer key is
@@ -31,8 +33,16 @@ func (n Names) appendStart(b []byte, key string) []byte {
 	return append(b, "}:"...)
 }
 
+// ShortKey returns a key that has the same names as key, and at most about 1,100 bytes; see [keyhash.Shorten].
+func (n Names) ShortKey(key string) string {
+	return keyhash.Shorten(key, func(key string) string { return string(n.appendTag(nil, key)) })
+}
+
 // appendTag appends the hash tag of a key.
 func (n Names) appendTag(b []byte, key string) []byte {
+	if _, tag, ok := keyhash.SplitShort(key); ok {
+		return append(b, tag...)
+	}
 	if n.Secret != "" {
 		return append(b, HashedKey(n.Secret, key)...)
 	}

@@ -375,6 +375,23 @@ func TestExplainTakesTooLong(t *testing.T) {
 	}
 }
 
+// An explanation gives back the memory of the body, and of its values.
+func TestExplainGivesMemoryBack(t *testing.T) {
+	loadExplained(t)
+	describes := strings.Replace(explainedBody, "{", `{"method":"POST","body":"{\"user\":\"alice\"}",`, 1)
+	describes = strings.Replace(describes, `"X-Key":"k"`, `"Content-Type":"application/json"`, 1)
+	x, err := (&adminRequest{ctx: t.Context(), body: describes}).explain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if z := x.(*adminapi.Explanation).Handlers[0].Zones[0]; *z.Key.Key != "alice" {
+		t.Errorf("the key is %q", *z.Key.Key)
+	}
+	if bodyMemory.Used() != 0 || valueMemory.Used() != 0 {
+		t.Errorf("%d and %d bytes taken", bodyMemory.Used(), valueMemory.Used())
+	}
+}
+
 // A wrong description gets an error that says what to write.
 func TestExplainErrors(t *testing.T) {
 	t.Parallel()

@@ -19,9 +19,10 @@ func (z *zone) maxChargedCost() int64 {
 	return z.fixedCost
 }
 
-// work returns the maximum work of a request with up to the given cost, and the limit with the
-// largest part of this work.
-func (set *limitSet) work(cost int64) (work int64, heaviest heaviestLimit) {
+// work returns the maximum work of a request with these limits, and the limit with the largest part of
+// this work.
+func (z *zone) work(set *limitSet) (work int64, heaviest heaviestLimit) {
+	cost := z.maxChargedCost()
 	for _, l := range set.limits {
 		work += l.WorstWork(cost)
 		heaviest = heaviest.heavier(heaviestLimit{l, cost})
@@ -30,6 +31,9 @@ func (set *limitSet) work(cost int64) (work int64, heaviest heaviestLimit) {
 		work += algorithms.CounterWork
 	}
 	if set.slots != nil {
+		work += algorithms.CounterWork
+	}
+	if z.runtimeOverrides && len(set.limits) == 0 { // a limit's work includes an override
 		work += algorithms.CounterWork
 	}
 	return work, heaviest
@@ -43,7 +47,7 @@ func boundWork(zones []*zone) error {
 	for _, z := range zones {
 		z.maxWork = 0
 		z.eachLimitSet(func(set *limitSet) {
-			work, limit := set.work(z.maxChargedCost())
+			work, limit := z.work(set)
 			z.maxWork, heaviest = max(z.maxWork, work), heaviest.heavier(limit)
 		})
 		if all += z.maxWork; z.runtimeOverrides {
@@ -63,7 +67,7 @@ func boundWork(zones []*zone) error {
 
 // checkWork returns an error if a runtime override is too much work.
 func (z *zone) checkWork(set *limitSet) error {
-	if work, heaviest := set.work(z.maxChargedCost()); work > z.maxWork {
+	if work, heaviest := z.work(set); work > z.maxWork {
 		return fmt.Errorf("its limits and those of the other zones take too long to decide in one call: %s", heaviest.lighten(work-z.maxWork))
 	}
 	return nil

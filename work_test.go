@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // One script call decides all limits of a request in time, or the configuration is rejected. The
@@ -24,6 +26,10 @@ func TestBoundWork(t *testing.T) {
 	var counters []string
 	for i := range 900 {
 		counters = append(counters, fmt.Sprintf(`{"algorithm":"gcra","events":%d,"window":"1h"}`, i+1))
+	}
+	var lookups []string // of overrides, in zones without limits
+	for i := range 601 {
+		lookups = append(lookups, fmt.Sprintf(`"l%d":{"runtime_overrides":true,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"unlimited":true}},"default":{"unlimited":true}}}`, i))
 	}
 	const instead = "take too long to decide in one call: write sliding_log "
 	for _, test := range []struct {
@@ -50,6 +56,9 @@ func TestBoundWork(t *testing.T) {
 		{[]string{zone("a", log(1)), `"b":{"concurrency":10000000,"limits":[` + log(200000) + `],` + anyCost + `}`, `"c":{"concurrency":10000000,"limits":[` + log(60000) + `],` + anyCost + `}`}, instead},
 		{[]string{zone("a", log(200000)), `"b":{"limits":[` + log(1) + `],` + anyCost + `,"override":{"x":{"limits":[` + log(100000) + `]}}}`}, instead},
 		{[]string{zone("a", log(200000)), `"b":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(100000) + `]}},"default":{"unlimited":true}}}`}, instead},
+		{lookups[:600], ""},
+		{lookups[:601], "write fewer limits"},
+		{append(lookups[:600:600], `"a":{"concurrency":1}`), "write fewer limits"},
 		{[]string{`"a":{` + anyCost + `,"plan":{"by":"{http.auth.user.plan}","values":{"x":{"limits":[` + log(199999) + `]},"y":{"limits":[` + log(200000) + `]}},"default":{"unlimited":true}}}`}, ""},
 	} {
 		err := validate(handlerConfig(`{"handler":"rate_limit","rate_limits":{` + strings.Join(test.zones, ",") + `}}`))
@@ -74,4 +83,34 @@ func TestBoundWorkOfOverrides(t *testing.T) {
 	put(400, `{"algorithm":"sliding_log","events":200000,"window":"1h"}`, "write sliding_log 104574 1h, or less, instead of sliding_log 200000 1h")
 	put(204, `{"algorithm":"sliding_log","events":104574,"window":"1h"}`, "")
 	put(400, `{"algorithm":"sliding_log","events":200001,"window":"1h"}`, "events must be at most 200000")
+}
+
+// Redis decides a request with as many zones, limits of a zone, or look-ups of overrides as a configuration can
+// have.
+func TestMostZonesAndLimits(t *testing.T) {
+	t.Parallel()
+	config := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"
+	directives := map[string]func(i int) string{
+		"zones":  func(i int) string { return fmt.Sprintf("zone z%03d {\n gcra 1000000 1h\n}\n", i) },
+		"limits": func(i int) string { return fmt.Sprintf("zone api {\n gcra %d 1h\n}\n", 1_000_000+i) },
+		"overrides": func(i int) string {
+			return fmt.Sprintf("zone o%03d {\n plan {path} {\n free unlimited\n default unlimited\n }\n runtime_overrides\n}\n", i)
+		},
+	}
+	for name, write := range directives {
+		var all strings.Builder
+		for i := range 599 {
+			all.WriteString(write(i))
+		}
+		lines := strings.ReplaceAll(all.String(), "}\nzone api {\n", "") // one zone with all limits
+		config += fmt.Sprintf("rate_limit /%s {\n%szone last_%[1]s {\n gcra 1 1h\n}\n}\n", name, lines)
+	}
+	c := startCaddy(t, strings.Replace(config, "\n", "\nrate_limit {\n redis "+redistest.Start(t).Addr+" {\n timeout 30s\n }\n on_store_error deny\n}\n", 1)+"respond ok\n")
+	for name := range directives {
+		for _, status := range []int{200, 429, 429} {
+			if r := c.get(t, "/"+name); r.StatusCode != status {
+				t.Errorf("600 %s: status %d, want %d", name, r.StatusCode, status)
+			}
+		}
+	}
 }

@@ -16,7 +16,7 @@
 --               u32        length of all operations in bytes
 --
 --   operation   u8         kind: 1 take, 2 refund, 3 set
---               u8 u8      take: number of overrides, of zones; refund: number of budgets, 0; set: 0 0
+--               u16 u16    take: number of overrides, of zones; refund: number of budgets, 0; set: 0 0
 --               u32        length of the rest behind the next two numbers, in bytes
 --               u16 u16    number of its other keys, of its keys of logs
 --
@@ -25,7 +25,7 @@
 --               per zone
 --                 u8       mode: see Mode in take.go
 --                 u8       1 for a shadow, plus 2 for a peek
---                 u8       number of limits
+--                 u16      number of limits
 --                 u8       slots: 0 or 1
 --                 u8       ban: 0 or 1
 --                 f64      cost
@@ -168,7 +168,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       zones[z] = zone
     end
     local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
-    mode, shadow, check_count, has_slots, has_ban, cost, max_wait, pos = unpack_numbers('<BBBBBdd', message, pos)
+    mode, shadow, check_count, has_slots, has_ban, cost, max_wait, pos = unpack_numbers('<BBI2BBdd', message, pos)
     zone.peeks, shadow = shadow > 1, shadow % 2
     local needed, has_room = cost, true
     if mode == 1 then needed = min(cost, 1) elseif mode == 3 then needed = 0 end
@@ -316,9 +316,10 @@ end
 local function run()
   local pos, k, log_key = operations_pos, 0, state_keys
   while pos < limits_pos do
-    local kind, first, second = string_byte(message, pos, pos + 2)
+    local kind, first, first_high, second, second_high = string_byte(message, pos, pos + 4) -- costs half of unpack
     operation_count = operation_count + 1
-    replies[operation_count + 1], pos, k, log_key = kinds[kind](first, second, pos + 11, k, log_key)
+    replies[operation_count + 1], pos, k, log_key =
+      kinds[kind](first + 256 * first_high, second + 256 * second_high, pos + 13, k, log_key)
   end
 end
 
@@ -337,7 +338,7 @@ local function run_each()
   local pos, k, log_key = operations_pos, 0, state_keys
   while pos < limits_pos do
     local kind, first, second, length, own_state_keys, own_logs
-    kind, first, second, length, own_state_keys, own_logs, pos = unpack_numbers('<BBBI4I2I2', message, pos)
+    kind, first, second, length, own_state_keys, own_logs, pos = unpack_numbers('<BI2I2I4I2I2', message, pos)
     operation_count = operation_count + 1
     undo_log = {}
     local ok, result = pcall(kinds[kind], first, second, pos, k, log_key)
@@ -367,7 +368,7 @@ while true do
   local name, own_k, pos = keys[changed_keys[next_change]], 0, operations_pos
   for operation = 1, operation_count do
     local length, own_state_keys
-    length, own_state_keys, pos = unpack_numbers('<I4I2', message, pos + 3)
+    length, own_state_keys, pos = unpack_numbers('<I4I2', message, pos + 5)
     pos = pos + 2 + length
     for own = own_k + 1, own_k + own_state_keys do
       if keys[own] == name then fail(operation, err) end

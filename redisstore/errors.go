@@ -16,6 +16,12 @@ import (
 // errNoMaster is the error of Sentinels that don't know the name of the primary. Their reply is empty.
 var errNoMaster = errors.New("redisstore: the Sentinels know no primary with this name: write master_name as in their configuration")
 
+// errTooLarge is the error of calls whose message can't be written. Redis wasn't asked.
+var errTooLarge = &store.Error{
+	Reason: store.ReasonKey,
+	Err:    errors.New("redisstore: a request has more zones or limits than a message has room for: write fewer"),
+}
+
 // toStoreError wraps an error in a [store.Error] with its reason. ctx is the context of the caller:
 // once it is done, its error is returned instead, because the store did not fail.
 func toStoreError(ctx context.Context, err error) error {

@@ -37,8 +37,13 @@ func (s *Store) sendBatch(b *batch, asking bool) {
 		var set algorithms.Set
 		for _, sc := range scriptCalls {
 			set |= sc.writeMessage(s.names(), head)
+			if !sc.Fits() { // such a call is alone, because it is more work than a message may have
+				failure = errTooLarge
+			}
 		}
-		deadline = s.runScript(ctx, conns, asking, s.scriptFor(set), head.Now, deadline, scriptCalls)
+		if failure == nil {
+			deadline = s.runScript(ctx, conns, asking, s.scriptFor(set), head.Now, deadline, scriptCalls)
+		}
 	}
 	replied := false
 	for _, sc := range scriptCalls {

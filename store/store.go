@@ -300,7 +300,8 @@ const (
 	ReasonPermission = "permission"
 	// ReasonReply means that the store answered with an error or with something unexpected.
 	ReasonReply = "reply"
-	// ReasonKey means that the stored value of a key is no budget. Other keys work.
+	// ReasonKey means that the stored value of a key is no budget, or that a request has too many zones
+	// or limits for one call. Other requests work.
 	ReasonKey = "key"
 	// ReasonOpen means that the store has failed before and was not asked; see [Breaker].
 	ReasonOpen = "open"

@@ -20,7 +20,7 @@ const (
 // headSize is the size of the head of a message, and operationHead that of an operation.
 const (
 	headSize      = 8 + 8 + 16 + 8 + 2 + 4
-	operationHead = 1 + 1 + 1 + 4 + 2 + 2
+	operationHead = 1 + 2 + 2 + 4 + 2 + 2
 )
 
 // Message is a list of operations for one call of the script. Each method with the name of an
@@ -34,6 +34,8 @@ type Message struct {
 	// once.
 	limits  []byte
 	limitAt map[string]int
+
+	largestCount int // see Fits
 }
 
 // keyNames are names of keys, concatenated in text. [Message.AppendKeys] makes strings of them.
@@ -72,6 +74,7 @@ func (m *Message) Reset(names Names, h Head) {
 	m.body = append(m.body, 0, 0, 0, 0, 0, 0) // see Argument
 	m.limits = m.limits[:0]
 	clear(m.limitAt)
+	m.largestCount = 0
 }
 
 // SetNotAfter changes Head.NotAfter.
@@ -81,15 +84,16 @@ func (m *Message) SetNotAfter(t algorithms.Micros) {
 
 // Take appends the operation of [store.Store.Take].
 func (m *Message) Take(requests []store.Request) {
-	done := m.beginOperation(kindTake, 0, len(requests))
+	done, overrides := m.beginOperation(kindTake, 0, len(requests)), 0
 	for i := range requests {
 		if r := &requests[i]; r.Override != nil {
-			m.body[done.body+1]++
+			overrides++
 			m.body = binary.LittleEndian.AppendUint32(m.body, uint32(len(r.Override.Text)))
 			m.body = append(m.body, r.Override.Text...)
 			m.appendKey(&m.strings, r.Key, store.OverrideID(r.Zone))
 		}
 	}
+	m.putCount(done.body+1, overrides)
 	for i := range requests {
 		m.appendZone(&requests[i], requests[i].Mode, requests[i].Cost, requests[i].MaxWait)
 	}
@@ -107,7 +111,8 @@ func (m *Message) Charge(r *store.Request, n int64) {
 
 func (m *Message) appendZone(r *store.Request, mode algorithms.Mode, cost int64, maxWait algorithms.Micros) {
 	kind := boolByte(r.Shadow) + 2*boolByte(r.Peek)
-	m.body = append(m.body, byte(mode), kind, byte(len(r.Limits)), boolByte(r.Slots != nil), boolByte(r.Ban != nil))
+	m.body = append(m.body, byte(mode), kind, 0, 0, boolByte(r.Slots != nil), boolByte(r.Ban != nil))
+	m.putCount(len(m.body)-4, len(r.Limits))
 	m.appendNumber(cost)
 	m.appendNumber(maxWait)
 	for i := range r.Limits {
@@ -202,16 +207,29 @@ type operationStart struct{ body, strings, logs int }
 // beginOperation begins an operation. The meaning of a and b depends on its kind.
 func (m *Message) beginOperation(kind byte, a, b int) operationStart {
 	begin := operationStart{len(m.body), len(m.strings.ends), len(m.logs.ends)}
-	m.body = append(m.body, kind, byte(a), byte(b), 0, 0, 0, 0, 0, 0, 0, 0)
+	m.body = append(m.body, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	m.putCount(begin.body+1, a)
+	m.putCount(begin.body+3, b)
 	return begin
 }
 
 // endOperation completes the head of an operation: its length, and the numbers of its keys.
 func (m *Message) endOperation(begin operationStart) {
-	head := m.body[begin.body:]
-	binary.LittleEndian.PutUint32(head[3:], uint32(len(head)-operationHead))
-	binary.LittleEndian.PutUint16(head[7:], uint16(len(m.strings.ends)-begin.strings))
-	binary.LittleEndian.PutUint16(head[9:], uint16(len(m.logs.ends)-begin.logs))
+	binary.LittleEndian.PutUint32(m.body[begin.body+5:], uint32(len(m.body)-begin.body-operationHead))
+	m.putCount(begin.body+9, len(m.strings.ends)-begin.strings)
+	m.putCount(begin.body+11, len(m.logs.ends)-begin.logs)
+}
+
+// putCount writes a count at a position of the body.
+func (m *Message) putCount(at, n int) {
+	m.largestCount = max(m.largestCount, n)
+	binary.LittleEndian.PutUint16(m.body[at:], uint16(n))
+}
+
+// Fits reports whether the format has room for all counts and lengths of the message. If not, the message is
+// wrong, and must not be sent.
+func (m *Message) Fits() bool {
+	return max(m.largestCount, len(m.logs.ends)) <= math.MaxUint16 && uint64(len(m.body)+len(m.limits)) <= math.MaxUint32
 }
 
 // AppendKeys appends the names of the keys in the order of KEYS.

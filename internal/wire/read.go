@@ -258,7 +258,7 @@ func (r *reader) key(of *[]string) string {
 
 // operation reads an operation. Its length must be that in its head.
 func (r *reader) operation() (o Operation) {
-	kind, first, second, size := r.uint(1), r.uint(1), r.uint(1), r.uint(4)
+	kind, first, second, size := r.uint(1), r.uint(2), r.uint(2), r.uint(4)
 	strings, logs := int(r.uint(2)), int(r.uint(2))
 	if uint64(size) > uint64(len(r.rest)) || strings > len(r.strings) || logs > len(r.logs) {
 		r.fail("has an operation of %d bytes with %d and %d keys, but ends before", size, strings, logs)
@@ -299,7 +299,7 @@ func (r *reader) take(overrides, zones int) *Take {
 		z.Mode = algorithms.Mode(r.byteUpTo(uint32(algorithms.Force)))
 		kind := r.byteUpTo(3)
 		z.Shadow, z.Peek = kind&1 > 0, kind&2 > 0
-		z.Budgets = make([]Budget, r.uint(1))
+		z.Budgets = make([]Budget, r.uint(2))
 		slots, ban := r.byteUpTo(1), r.byteUpTo(1)
 		z.Cost, z.MaxWait = r.number(), r.number()
 		for j := range z.Budgets {

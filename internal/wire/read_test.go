@@ -152,6 +152,51 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
+// A message is read with each count at its largest value. With one more it doesn't fit.
+func TestLargestCounts(t *testing.T) {
+	const largest = 1<<16 - 1
+	limit := store.NewLimit("z", "", readLimits(t)[0]) // a log
+	take := func(zones, limits int) []store.Request {
+		requests := make([]store.Request, zones)
+		requests[0].Limits = slices.Repeat([]store.Limit{limit}, limits)
+		return requests
+	}
+	for name, test := range map[string]struct {
+		takes [][]store.Request
+		fits  bool
+	}{
+		"zones":          {[][]store.Request{take(largest, 0)}, true},
+		"limits":         {[][]store.Request{take(1, largest)}, true},
+		"logs":           {[][]store.Request{take(1, largest-1), take(1, 1)}, true},
+		"one zone more":  {[][]store.Request{take(largest+1, 0)}, false},
+		"one limit more": {[][]store.Request{take(1, largest+1)}, false},
+		"one log more":   {[][]store.Request{take(1, largest), take(1, 1)}, false},
+	} {
+		m := new(Message)
+		m.Reset(readNames, Head{})
+		m.Take(take(largest+1, 0))
+		m.Reset(readNames, Head{}) // forgets what didn't fit
+		for _, requests := range test.takes {
+			m.Take(requests)
+		}
+		if m.Fits() != test.fits {
+			t.Errorf("%s: fits %v, want %v", name, m.Fits(), test.fits)
+		}
+		if !test.fits {
+			continue
+		}
+		_, operations, err := ReadMessage(m.AppendKeys(nil), string(m.Argument()))
+		if err != nil || len(operations) != len(test.takes) {
+			t.Fatalf("%s: %d operations: %v", name, len(operations), err)
+		}
+		for i, requests := range test.takes {
+			if zones := operations[i].Take.Zones; len(zones) != len(requests) || len(zones[0].Budgets) != len(requests[0].Limits) {
+				t.Errorf("%s: operation %d has %d zones, %d limits", name, i, len(zones), len(zones[0].Budgets))
+			}
+		}
+	}
+}
+
 // A message that lacks a byte or a key, or has one too many, is an error.
 func TestReadMessageRefuses(t *testing.T) {
 	for seed := range uint64(100) {
@@ -159,7 +204,7 @@ func TestReadMessageRefuses(t *testing.T) {
 		keys, argument := m.AppendKeys(nil), string(m.Argument())
 		ends := map[int]bool{headSize: true} // without the operations behind
 		for at := headSize; at < len(argument); {
-			at += operationHead + int((&reader{rest: argument[at+1:]}).uint(4))
+			at += operationHead + int((&reader{rest: argument[at+5:]}).uint(4))
 			ends[at] = true
 		}
 		for n := range len(argument) {

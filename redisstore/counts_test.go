@@ -1,0 +1,102 @@
+package redisstore_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// The script reads each count of a message at its largest value. A request with a larger count fails alone:
+// Redis isn't asked, and doesn't count as failing.
+func TestLargestCounts(t *testing.T) {
+	t.Parallel()
+	const largest = 1<<16 - 1
+	server, ctx := redistest.Start(t), t.Context()
+	s := open(t, redisstore.Options{Address: server.Addr})
+	limit := func(zone, algorithm string) store.Limit {
+		return storetest.Limit(t, zone, algorithms.Quota{Algorithm: algorithm, Events: 1, Window: 3_600_000_000})
+	}
+	// The last limit is behind all others. If it decides, the script has read all counts.
+	last := limit("last", "gcra")
+	zones := func(n int) []store.Request {
+		return append(make([]store.Request, n-1), store.Request{Key: "k", Cost: 1, Limits: []store.Limit{last}})
+	}
+	overrides := func(n int) []store.Request {
+		requests := zones(n)
+		for i := range requests {
+			requests[i].Override = new(store.Override)
+		}
+		return requests
+	}
+	limits := func(n int) []store.Request {
+		return []store.Request{{Key: "k", Cost: 1, Limits: append(slices.Repeat([]store.Limit{limit("z", "token_bucket")}, n-1), last)}}
+	}
+	refund := func(algorithm string) func(n int) error {
+		return func(n int) error {
+			r := store.Request{Key: "k", Cost: 1, Limits: []store.Limit{limit("last", algorithm)}}
+			charged := []store.Request{r}
+			if allowed, err := s.Take(ctx, charged); !allowed || err != nil {
+				t.Errorf("allowed %v, %v", allowed, err)
+			}
+			r.Limits = append(slices.Repeat([]store.Limit{limit("z", algorithm)}, n-1), r.Limits...)
+			r.Outcome.Decisions = append(slices.Repeat([]algorithms.Decision{{Charged: 1}}, n-1), charged[0].Outcome.Decisions...)
+			err := s.CorrectAt(ctx, 0, []store.Correction{{Request: &r, Refund: 1}})
+			if again, _ := s.Take(ctx, charged); again != (err == nil) {
+				t.Errorf("a refund of %d limits gave the last event back: %v, with error %v", n, again, err)
+			}
+			return err
+		}
+	}
+	take := func(make func(n int) []store.Request) func(n int) error {
+		return func(n int) error {
+			first, err := s.Take(ctx, make(n))
+			if second, _ := s.Take(ctx, make(n)); first != (err == nil) || second {
+				t.Errorf("allowed %v, then %v, with error %v", first, second, err)
+			}
+			return err
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		largest int
+		send    func(n int) error
+	}{
+		{"zones", largest, take(zones)},
+		{"keys", largest - 1, take(overrides)}, // the limit has a key, too
+		{"budgets of a refund", largest, refund("gcra")},
+		{"logs", largest, refund("sliding_log")},
+	} {
+		server.Client.FlushDB(ctx)
+		if err := test.send(test.largest); err != nil {
+			t.Errorf("%d %s: %v", test.largest, test.name, err)
+		}
+	}
+	// The time for the reply grows with the square of the number of limits. A configuration has up to 600.
+	server.Client.FlushDB(ctx)
+	if err := take(limits)(2000); err != nil {
+		t.Errorf("2000 limits: %v", err)
+	}
+
+	breaker := store.NewBreaker(s, nil)
+	t.Cleanup(breaker.Close)
+	before, _ := stats(server.Client)
+	for name, requests := range map[string][]store.Request{
+		"zones": zones(largest + 1), "keys": overrides(largest), "limits": limits(largest + 1),
+	} { // a breaker opens after 5 failures
+		for range 10 {
+			failed := new(store.Error)
+			if _, err := breaker.Take(ctx, requests); !errors.As(err, &failed) || failed.Reason != store.ReasonKey {
+				t.Errorf("more %s than a message can have: %v", name, err)
+			}
+		}
+	}
+	if after, _ := stats(server.Client); breaker.Open() || after["evalsha"] != before["evalsha"] {
+		t.Errorf("the breaker is open: %v, script calls: %d", breaker.Open(), after["evalsha"]-before["evalsha"])
+	}
+}

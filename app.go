@@ -66,7 +66,7 @@ type MemoryOptions struct {
 	// as one more key for every 64 events that it has room for. When the store is full, new keys
 	// share one budget per limit. 1000000 keys of any length need about 200 MB of memory, or at
 	// most 1.4 GB with sliding logs (default 1000000).
-	MaxKeys int64 `json:"max_keys,omitempty"`
+	MaxKeys int64 `json:"max_keys,omitempty" zero:"1000000"`
 }
 
 const (

@@ -21,12 +21,12 @@ type Ban struct {
 
 	// The number of denials after which a ban begins. Only denials by the zone's own limits
 	// count, within the longest window of these limits, from the first denial on (default 1).
-	After int64 `json:"after,omitempty"`
+	After int64 `json:"after,omitempty" zero:"1"`
 
 	// The longest ban. Each ban is twice as long as the one before, up to max. If a key has no
 	// ban for the time max, its next ban has the length of duration again (default: duration,
 	// so all bans have the same length).
-	Max caddy.Duration `json:"max,omitempty"`
+	Max caddy.Duration `json:"max,omitempty" zero:"duration"`
 
 	// The requests that a ban denies. With "zone", a ban denies the requests of the zone. With
 	// "handler", a ban denies all requests of the handler whose key is banned, also requests that

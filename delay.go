@@ -26,7 +26,7 @@ type Delay struct {
 	// the same time. Without a free place a request passes only if there is room for it at once.
 	// A key gets another place only while more places are free than it has, so a single key gets
 	// half of them. A key without placeholders can have all (default 1000).
-	Held int64 `json:"held,omitempty"`
+	Held int64 `json:"held,omitempty" zero:"1000"`
 }
 
 const defaultHeld = 1000

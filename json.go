@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,8 +28,8 @@ func (a *App) UnmarshalJSON(data []byte) error {
 	return decodeStrictly(data, (*plain)(a))
 }
 
-// decodeStrictly decodes JSON. Unknown fields and trailing text are errors. Errors name the path of
-// the value and the correction, and no types of Go.
+// decodeStrictly decodes JSON. Unknown fields, trailing text and zeros that would become another number are
+// errors. Errors name the path of the value and the correction, and no types of Go.
 func decodeStrictly(data []byte, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.DisallowUnknownFields()
@@ -37,7 +38,7 @@ func decodeStrictly(data []byte, into any) error {
 		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 			return errors.New("something follows the JSON")
 		}
-		return nil
+		return checkZeros("", data, reflect.TypeOf(into).Elem())
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the JSON ends too early")
@@ -93,6 +94,38 @@ func locateError(place string, data []byte, t reflect.Type, err error) error {
 		}
 	}
 	return wrongValueError(place, data, t, err)
+}
+
+// checkZeros returns an error if a field with the tag zero is written as 0. The tag has the default of the
+// field, which a user gets by leaving the field out.
+func checkZeros(place string, data []byte, t reflect.Type) (err error) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var object map[string]json.RawMessage
+	var list []json.RawMessage
+	switch kind := t.Kind(); {
+	case kind == reflect.Slice && json.Unmarshal(data, &list) == nil:
+		for i, element := range list {
+			err = cmp.Or(err, checkZeros(fmt.Sprintf("%s[%d]", place, i), element, t.Elem()))
+		}
+	case kind == reflect.Map && json.Unmarshal(data, &object) == nil:
+		for _, name := range slices.Sorted(maps.Keys(object)) {
+			err = cmp.Or(err, checkZeros(place+"."+name, object[name], t.Elem()))
+		}
+	case kind == reflect.Struct && json.Unmarshal(data, &object) == nil:
+		for _, f := range reflect.VisibleFields(t) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			written, path := object[name], strings.TrimPrefix(place+"."+name, ".")
+			value := reflect.New(f.Type)
+			if instead := f.Tag.Get("zero"); instead != "" && written != nil && string(written) != "null" &&
+				json.Unmarshal(written, value.Interface()) == nil && value.Elem().IsZero() {
+				err = cmp.Or(err, fmt.Errorf("%s must not be 0: leave it out for %s", path, instead))
+			}
+			err = cmp.Or(err, checkZeros(path, written, f.Type))
+		}
+	}
+	return err
 }
 
 // fieldTypes returns the types of a struct's fields by their JSON names.

@@ -74,6 +74,22 @@ func TestJSON(t *testing.T) {
 		{zone(`"shadow":true,"enforce":25,` + limit), "shadow and enforce 25 don't go together"},
 		{zone(`"enforce":100.1,` + limit), "enforce must be from 0 to 100, not 100.1"},
 
+		// A 0 that would become another number is an error, as in a Caddyfile.
+		{zone(`"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]`), "rate_limits.z.limits[0].burst must not be 0: leave it out for as many as events"},
+		{zone(`"override":{"a":{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}},` + limit), "rate_limits.z.override.a.limits[0].burst must not be 0"},
+		{zone(`"plan":{"by":"{http.request.header.A}","default":{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}}`), "rate_limits.z.plan.default.limits[0].burst must not be 0"},
+		{zone(`"limits":[{"algorithm":"smooth","events":1,"window":"1s","warm_up":"1s","cold_factor":0.0}]`), "cold_factor must not be 0: leave it out for 3"},
+		{zone(`"delay":{"max":"1s","held":0},` + limit), "rate_limits.z.delay.held must not be 0: leave it out for 1000"},
+		{zone(`"ban":{"duration":"1h","after":0},` + limit), "rate_limits.z.ban.after must not be 0: leave it out for 1"},
+		{zone(`"ban":{"duration":"1h","max":"0s"},` + limit), "rate_limits.z.ban.max must not be 0: leave it out for duration"},
+		{zone(`"max_body":{"bytes":0},` + limit), "rate_limits.z.max_body.bytes must not be 0: leave it out for 65536"},
+		{zone(`"body_timeout":"0s",` + limit), "rate_limits.z.body_timeout must not be 0: leave it out for 5s"},
+		{zone(`"status":0,` + limit), "rate_limits.z.status must not be 0: leave it out for 429"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"timeout":0}`, "redis.timeout must not be 0: leave it out for 100ms"},
+		{zone(limit) + `,"redis":{"address":["h:1"],"dial_timeout":0}`, "redis.dial_timeout must not be 0: leave it out for 1s"},
+		{zone(`"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":null}],"ban":null`), ""},
+		{zone(`"ipv4_prefix":0,"concurrency":0,"limits":[{"algorithm":"sliding_log","events":2,"window":"1s","min_interval":0,"buckets":0}]`), ""},
+
 		{zone(``), `zone "z": it has no limit`},
 		{`"rate_limits":{"z":null}`, `zone "z": it is null`},
 		{`"rate_limits":{"a{b":{` + limit + `}}`, `zone "a{b": "a{b" is not a valid zone name`},
@@ -240,7 +256,7 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", test.settings, err, test.want)
 		}
 	}
-	for value, want := range map[string]string{"-5": "max_keys must be above 0, not -5", `"5"`: `rate_limit: memory.max_keys must be a whole number, not "5": write 5`} {
+	for value, want := range map[string]string{"0": "rate_limit: memory.max_keys must not be 0: leave it out for 1000000", "-5": "max_keys must be above 0, not -5", `"5"`: `rate_limit: memory.max_keys must be a whole number, not "5": write 5`} {
 		err := validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":` + value + `}}}}`)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("max_keys %s: %v", value, err)

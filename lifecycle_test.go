@@ -135,9 +135,13 @@ func TestPatch(t *testing.T) {
 			t.Errorf("after PATCH by @id: %s", got)
 		}
 
-		r, err = c.do("PATCH", "http://"+c.admin+"/id/the_limit/events", `-1`, "Content-Type", "application/json")
-		if err != nil || r.StatusCode == 200 || !strings.Contains(r.body, "events must be above 0, not -1") {
-			t.Errorf("a bad PATCH: %v %d %s", err, r.StatusCode, r.body)
+		for _, bad := range []struct{ field, value, want string }{
+			{"events", "-1", "events must be above 0, not -1"}, {"burst", "0", "burst must not be 0: leave it out for as many as events"},
+		} {
+			r, err = c.do("POST", "http://"+c.admin+"/id/the_limit/"+bad.field, bad.value, "Content-Type", "application/json")
+			if err != nil || r.StatusCode == 200 || !strings.Contains(r.body, bad.want) {
+				t.Errorf("a bad change: %v %d %s", err, r.StatusCode, r.body)
+			}
 		}
 		c.settle(t)
 		if got := c.get(t, "/").field("RateLimit"); !strings.HasPrefix(got, `"a";r=5;`) {

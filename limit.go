@@ -29,7 +29,7 @@ type Limit struct {
 	// How many events can be taken at once: a number above 0. The algorithms gcra, leaky_bucket,
 	// token_bucket, and smooth without warm_up have a burst. A smooth limit grants one more
 	// (default: events).
-	Burst int64 `json:"burst,omitempty"`
+	Burst int64 `json:"burst,omitempty" zero:"as many as events"`
 
 	// The least time between two charged requests of a sliding_log, at any cost; at least 1µs
 	// (default: none).
@@ -50,7 +50,7 @@ type Limit struct {
 
 	// The cost of an event when a smooth limit with warm_up is cold. It is a multiple of the
 	// usual cost: 1 to 1000, with up to three decimals (default 3).
-	ColdFactor float64 `json:"cold_factor,omitempty"`
+	ColdFactor float64 `json:"cold_factor,omitempty" zero:"3"`
 
 	// The beginning of the windows of a fixed_window. With "first", a window begins with the
 	// first charged event. With "clock", windows begin at multiples of window since the Unix

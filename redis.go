@@ -68,10 +68,10 @@ type Redis struct {
 
 	// The longest time to wait for a reply of Redis, including the time for a new connection; at
 	// least 1ms. After this time on_store_error decides (default 100ms).
-	Timeout caddy.Duration `json:"timeout,omitempty"`
+	Timeout caddy.Duration `json:"timeout,omitempty" zero:"100ms"`
 
 	// The longest time to wait for a new connection; at least 1ms (default 1s).
-	DialTimeout caddy.Duration `json:"dial_timeout,omitempty"`
+	DialTimeout caddy.Duration `json:"dial_timeout,omitempty" zero:"1s"`
 
 	// The file and line of the block in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
 	// adapter writes it if the block has placeholders or names files (default: none).

@@ -31,7 +31,7 @@ import (
 type MaxBody struct {
 	// The size of the largest body that the zone reads, 1 to 10485760 bytes. A request with a larger
 	// body is denied with status 413 (default 65536).
-	Bytes int64 `json:"bytes,omitempty"`
+	Bytes int64 `json:"bytes,omitempty" zero:"65536"`
 
 	// Pass requests whose bodies can't be read, instead of denying them. All values from the body
 	// are then empty. This applies to bodies that are too large, late, malformed or compressed, and

@@ -125,11 +125,11 @@ type Zone struct {
 
 	// How long the zone waits for the end of a body that it reads. A request whose body takes longer
 	// is denied with status 408, unless max_body has pass (default 5s).
-	BodyTimeout caddy.Duration `json:"body_timeout,omitempty"`
+	BodyTimeout caddy.Duration `json:"body_timeout,omitempty" zero:"5s"`
 
 	// The status of denied requests, 400 to 599. Denied gRPC calls get status 200 and a status of
 	// gRPC instead (default 429).
-	Status int `json:"status,omitempty"`
+	Status int `json:"status,omitempty" zero:"429"`
 
 	// The file and line of the zone in a Caddyfile, such as Caddyfile:12, for errors. The Caddyfile
 	// adapter writes it for zones with placeholders that the rest of the configuration must provide

@@ -2,8 +2,8 @@ package command
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,44 +11,62 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
 
-// completion returns the words that can be an argument. If it can't ask Caddy, it returns none: a shell
-// has no place for errors.
-type completion func(i instance, args []string) []string
+// completion adds the words that can be an argument. If it can't ask Caddy, it adds none: a shell has no
+// place for errors.
+type completion func(i instance, args []string, add func(words ...string))
+
+// completionTime is how long a shell waits for words. It then gets those that are known.
+const completionTime = time.Second
 
 // completeArguments completes the first argument by the first completion, and so on.
 func completeArguments(completions ...completion) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		var words []string
+	return func(cmd *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		instances, err := addresses(cmd)
-		if err == nil && len(args) < len(completions) {
-			for _, word := range completions[len(args)](instances[0], args) {
-				if quoteKey(word) == word { // others would need quotes
-					words = append(words, word)
+		if err != nil || len(args) >= len(completions) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found, late := make(chan []string), time.After(completionTime)
+		go func() { // if it is late, it stays until the process ends
+			defer close(found)
+			completions[len(args)](instances[0], args, func(words ...string) { found <- words })
+		}()
+		for {
+			select {
+			case more, ok := <-found:
+				if !ok {
+					return words, cobra.ShellCompDirectiveNoFileComp
 				}
+				for _, word := range more {
+					if quoteKey(word) == word { // others would need quotes
+						words = append(words, word)
+					}
+				}
+			case <-late:
+				return words, cobra.ShellCompDirectiveNoFileComp
 			}
 		}
-		return words, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-func zoneNames(i instance, _ []string) []string {
+func zoneNames(i instance, _ []string, add func(words ...string)) {
 	names, _ := i.zoneNames()
-	return names
+	add(names...)
 }
 
 // zonesWith completes the zones that have an option.
 func zonesWith(has func(adminapi.Zone) bool) completion {
-	return func(i instance, _ []string) (names []string) {
+	return func(i instance, _ []string, add func(words ...string)) {
 		var zones []adminapi.Zone
 		if body, err := i.getZones(); err == nil {
 			_ = json.Unmarshal(body, &zones)
 		}
-		for _, z := range zones {
-			if has(z) && !slices.Contains(names, z.Name) {
-				names = append(names, z.Name)
+		last := ""
+		for _, z := range zones { // they are sorted
+			if has(z) && z.Name != last {
+				last = z.Name
+				add(last)
 			}
 		}
-		return names
 	}
 }
 
@@ -58,19 +76,10 @@ func hasRuntimeOverrides(z adminapi.Zone) bool { return z.Runtime }
 // deniedOrListedKeys completes the keys of a zone that were denied lately, and the keys of a list:
 // bans, overrides, or "" for none.
 func deniedOrListedKeys(list string) completion {
-	return func(i instance, args []string) (words []string) {
-		add := func(k adminapi.ShownKey) {
+	return func(i instance, args []string, add func(words ...string)) {
+		addKey := func(k adminapi.ShownKey) {
 			if k.Key != nil && !k.Cut && !strings.Contains(*k.Key, "%") {
-				words = append(words, *k.Key)
-			}
-		}
-		if list != "" {
-			var entries struct{ Bans, Overrides []adminapi.ShownKey }
-			if body, err := i.getList(args[0], list, completedKeys); err == nil {
-				_ = json.Unmarshal(body, &entries)
-			}
-			for _, k := range append(entries.Bans, entries.Overrides...) {
-				add(k)
+				add(*k.Key)
 			}
 		}
 		var denied []adminapi.DeniedKey
@@ -78,19 +87,24 @@ func deniedOrListedKeys(list string) completion {
 			_ = json.Unmarshal(body, &denied)
 		}
 		for _, k := range denied {
-			add(k.ShownKey)
+			addKey(k.ShownKey)
 		}
-		return words
+		if list != "" {
+			_, _ = i.getList(args[0], list, completedKeys, func(entry json.RawMessage) {
+				var k adminapi.ShownKey
+				_ = json.Unmarshal(entry, &k)
+				addKey(k)
+			})
+		}
 	}
 }
 
 // completedKeys is how many keys of a list are offered.
 const completedKeys = 100
 
-func limitNames(instance, []string) []string {
-	names := []string{"unlimited"}
+func limitNames(_ instance, _ []string, add func(words ...string)) {
+	add("unlimited")
 	for _, a := range algorithms.All() {
-		names = append(names, a.Name)
+		add(a.Name)
 	}
-	return names
 }

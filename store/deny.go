@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,11 @@ import (
 // clock of the store is set ahead. Then it still denies until the second is over. The DenyCache also
 // doesn't notice later charges to the budget, such as those of cheaper requests. Then the RetryAfter of
 // a repeated denial can be too short.
+//
+// Another limit or ban of a request could deny it for longer than the remembered denial. So the DenyCache
+// repeats the denial only if the store has decided on all of them together, or has denied each of them. A flood
+// can vary the keys of the others. So it asks the store about them at most 16 times per second for each denied
+// key. A request in between gets only the RetryAfter that is known.
 //
 // If a limit denies a request, it also denies requests of the same key that cost as much or more, and
 // have the same or a smaller burst. So one remembered denial answers these, too.
@@ -40,6 +46,7 @@ type DenyCache struct {
 	store   Store
 	start   time.Time
 	hashes  keyhash.Hasher
+	seed    maphash.Seed // of togetherHash
 	denials atomic.Int64 // the number of remembered denials
 	shards  [denyShards]denyShard
 }
@@ -72,6 +79,9 @@ type denyShard struct {
 	// changed has, by a hash of the key, the first instant after the last refund or change through
 	// this cache. A denial of a request that was sent before may be outdated.
 	changed [changeCells]time.Duration
+	// askOthersAt has, by a hash of the key, from when on a request of a denied key may ask the store about its
+	// other rules.
+	askOthersAt [changeCells]time.Duration
 }
 
 // budgetKey identifies the budget of a limit, or a ban, of a key.
@@ -91,6 +101,7 @@ type denial struct {
 	sentAt     time.Duration       // when the request was sent
 	answeredAt time.Duration       // when the answer came
 	askAt      time.Duration       // from then on, one request asks the store again
+	together   uint64              // the togetherHash of the request
 	limits     []limitDecision     // with a ban: the decisions of the zone's limits
 }
 
@@ -138,7 +149,7 @@ func limitRule(r *Request, i int) denyRule {
 
 // NewDenyCache returns a DenyCache for a store.
 func NewDenyCache(store Store) *DenyCache {
-	c := &DenyCache{store: store, start: time.Now(), hashes: keyhash.New()}
+	c := &DenyCache{store: store, start: time.Now(), hashes: keyhash.New(), seed: maphash.MakeSeed()}
 	for i := range c.shards {
 		c.shards[i].byBudget = make(map[budgetKey][]denial)
 	}
@@ -159,8 +170,9 @@ func (c *DenyCache) Take(ctx context.Context, requests []Request) (bool, error) 
 	sentAt := c.now()
 	allowed, err := c.store.Take(ctx, requests)
 	if !allowed && err == nil {
+		together := c.togetherHash(requests)
 		for i := range requests {
-			c.remember(&requests[i], sentAt)
+			c.remember(&requests[i], sentAt, together)
 		}
 	}
 	return allowed, err
@@ -176,24 +188,11 @@ func peeks(requests []Request) bool {
 	return false
 }
 
-// denies reports whether requests are certainly denied, and then fills in their outcomes.
-func (c *DenyCache) denies(requests []Request) (denied bool) {
-	now := c.now()
-	for i := range requests {
-		zoneDenies, ask := c.recall(&requests[i], now)
-		if ask {
-			return false
-		}
-		denied = denied || zoneDenies
-	}
-	return denied
-}
-
-// recall fills in the outcome of a request from remembered denials. It reports whether the zone denies
-// the request, and whether the request must ask the store in any case.
-func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
+// recall fills in the outcome of a request from remembered denials, and adds to what is known. It reports
+// whether the request must ask the store in any case.
+func (c *DenyCache) recall(r *Request, now time.Duration, known *recollection) (ask bool) {
 	if r.Ban == nil && r.Mode != algorithms.Binary {
-		return false, true
+		return true
 	}
 	o := &r.Outcome
 	*o = Outcome{Decisions: o.Decisions[:0], Slots: SlotsOutcome{Free: true}}
@@ -207,20 +206,28 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 		rule := ruleOf(r, i)
 		key.id = rule.id
 		d := findDenial(s.byBudget[key], rule, now)
+		changes := rule.limit == nil || rule.limit.KeptAfterReset() // the ban counts the denial, or the budget begins
 		switch {
-		case d == nil && rule.limit == nil && len(r.Limits) == 0:
-			continue // no denial is counted, so the ban matters only if no other zone denies the request
-		case d != nil && rule.limit == nil && len(d.limits) < len(r.Limits):
-			return false, true // the request of the denial had no limits, so their waits are unknown
-		case (d == nil || r.Shadow) && (rule.limit == nil || rule.limit.KeptAfterReset()):
-			return false, true // the ban may have to count a denial, or the budget may have to begin
-		case d == nil:
+		case d == nil && (!changes || len(r.Limits) == 0): // a ban without limits counts nothing
+			if !r.Shadow {
+				known.unknown, known.changedAt = true, max(known.changedAt, *s.changedLocked(key))
+			}
 			continue
+		case changes && (d == nil || r.Shadow):
+			return true
+		case rule.limit == nil && len(d.limits) < len(r.Limits):
+			return true // the request of the denial had no limits, so their waits are unknown
 		case now >= d.askAt:
 			d.askAt = now + askAgain
-			return false, true
+			return true
 		}
-		o.Cached, denied = true, !r.Shadow
+		o.Cached = true
+		if !r.Shadow {
+			known.denied = r
+		}
+		if d.sentAt >= known.sentAt {
+			known.sentAt, known.together = d.sentAt, d.together
+		}
 		o.At = d.decidedAt + (now - d.answeredAt).Microseconds()
 		if decision := d.decisionAt(now, rule); rule.limit != nil {
 			o.Verdict, o.Decisions[i] = Denied, decision
@@ -229,7 +236,7 @@ func (c *DenyCache) recall(r *Request, now time.Duration) (denied, ask bool) {
 			d.recallLimits(r, now)
 		}
 	}
-	return denied, false
+	return false
 }
 
 // recallLimits fills in how long the limits of a zone deny a request that a remembered ban denies.
@@ -303,7 +310,7 @@ func (d *denial) decisionAt(now time.Duration, rule denyRule) algorithms.Decisio
 
 // remember remembers the denials of a request. It remembers nothing if the key was changed after the
 // request was sent, if the denials have ended already, or if there is no room.
-func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
+func (c *DenyCache) remember(r *Request, sentAt time.Duration, together uint64) {
 	now := c.now()
 	s, key := c.locate(r.Key)
 	s.mu.Lock()
@@ -315,7 +322,7 @@ func (c *DenyCache) remember(r *Request, sentAt time.Duration) {
 		rule := ruleOf(r, i)
 		d := denial{
 			demand: rule.demand, decidedAt: r.Outcome.At,
-			sentAt: sentAt, answeredAt: now, askAt: sentAt + maxDenialAge - askAhead,
+			sentAt: sentAt, answeredAt: now, askAt: sentAt + maxDenialAge - askAhead, together: together,
 		}
 		if rule.limit != nil {
 			d.decision = undelayed(r.Outcome.Decisions[i], rule.maxWait)

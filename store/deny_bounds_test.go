@@ -101,12 +101,13 @@ func TestDenyCacheAndSlots(t *testing.T) {
 			t.Errorf("%d denials are remembered", c.Denials())
 		}
 
-		// Beside a zone that is known to deny the request, it is not asked.
+		// Beside a zone that is known to deny the request, it is asked once.
 		other := storetest.Limit(t, "y", algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 3_600_000_000})
 		denied := store.Request{Zone: "y", Key: "k", Cost: 1, Limits: []store.Limit{other}}
 		takeUntilDenied(t, c, []store.Request{denied})
 		free := requestWithSlots()
 		free[0].Key = "another"
+		check(append(free, denied), false, true)
 		both := check(append(free, denied), false, false)
 		if both[0].Outcome.Verdict != store.NotAsked || both[1].Outcome.Verdict != store.Denied {
 			t.Errorf("verdicts %d and %d", both[0].Outcome.Verdict, both[1].Outcome.Verdict)

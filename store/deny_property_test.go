@@ -18,7 +18,7 @@ import (
 // or bans, and for at least as long. All other requests the store has decided.
 func TestDenyCacheIsRight(t *testing.T) {
 	hits := make(map[string]int)
-	for seed := range uint64(400) {
+	for seed := range uint64(560) {
 		synctest.Test(t, func(t *testing.T) { checkDenyCache(t, seed, hits) })
 		if t.Failed() {
 			return

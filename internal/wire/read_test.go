@@ -161,6 +161,9 @@ func TestLargestCounts(t *testing.T) {
 		requests[0].Limits = slices.Repeat([]store.Limit{limit}, limits)
 		return requests
 	}
+	m := new(Message)
+	m.Reset(readNames, Head{})
+	m.Take(take(largest+1, 0))
 	for name, test := range map[string]struct {
 		takes [][]store.Request
 		fits  bool
@@ -172,9 +175,6 @@ func TestLargestCounts(t *testing.T) {
 		"one limit more": {[][]store.Request{take(1, largest+1)}, false},
 		"one log more":   {[][]store.Request{take(1, largest), take(1, 1)}, false},
 	} {
-		m := new(Message)
-		m.Reset(readNames, Head{})
-		m.Take(take(largest+1, 0))
 		m.Reset(readNames, Head{}) // forgets what didn't fit
 		for _, requests := range test.takes {
 			m.Take(requests)

@@ -26,7 +26,7 @@ func (c *DenyCache) togetherHash(requests []Request) (hash uint64) {
 	return hash
 }
 
-// recollection is what is remembered about requests of one call.
+// recollection holds the facts that are remembered about the requests of one call.
 type recollection struct {
 	denied    *Request      // a request that is denied; or nil
 	sentAt    time.Duration // of the newest denial

@@ -30,7 +30,7 @@ func TestCommandChanges(t *testing.T) {
 		}
 		felt("k", 429)
 		one.rateLimit(t, "key", "api", "k").succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
-			"token_bucket 2 1h          0       ")
+			"token_bucket 2 1h          0  ")
 		if key := decodes[adminapi.Key](t, one.rateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
 			t.Errorf("%+v", key)
 		}

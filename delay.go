@@ -94,7 +94,8 @@ func (state *requestState) reservePlaces() (reserved bool) {
 	return reserved
 }
 
-// moveDelayedBody moves the body of a request that may be delayed to delayedMemory, and reports whether that has room.
+// moveDelayedBody moves the body of a request that may be delayed to delayedMemory. It reports false if there is no
+// room.
 func (state *requestState) moveDelayedBody() bool {
 	return !state.holdsBody() || state.explained || state.body.ahead.Move(delayedMemory)
 }

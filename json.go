@@ -97,7 +97,7 @@ func locateError(place string, data []byte, t reflect.Type, err error) error {
 }
 
 // checkZeros returns an error if a field with the tag zero is written as 0. The tag has the default of the
-// field, which a user gets by leaving the field out.
+// field, which applies if the field is left out.
 func checkZeros(place string, data []byte, t reflect.Type) (err error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

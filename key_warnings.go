@@ -129,14 +129,14 @@ func (h *Handler) warnOfAddresses(zones []*zone) {
 	}
 }
 
-// addressFields are the header fields in which proxies tell the address of the client.
+// addressFields are the header fields in which proxies send the address of the client.
 var addressFields = strings.Fields(`
 	CF-Connecting-IP CF-Connecting-IPv6 CF-Pseudo-IPv4 CloudFront-Viewer-Address DO-Connecting-IP Fastly-Client-IP Fly-Client-IP
 	Forwarded Forwarded-For True-Client-IP X-Azure-ClientIP X-Azure-SocketIP X-Client-IP X-Cluster-Client-IP
 	X-Envoy-External-Address X-Forwarded X-Forwarded-For X-NF-Client-Connection-IP X-Original-Forwarded-For X-Real-IP
 	X-Remote-Addr X-Remote-IP X-Vercel-Forwarded-For`)
 
-// isAddressField reports whether a placeholder is a header field in which proxies tell the address of the client.
+// isAddressField reports whether a placeholder is one of the addressFields.
 func isAddressField(placeholder string) bool {
 	field, ok := strings.CutPrefix(placeholder, fieldPrefix)
 	return ok && slices.ContainsFunc(addressFields, func(known string) bool { return strings.EqualFold(field, known) })
@@ -171,7 +171,7 @@ func (z *zone) warnOfChosenAddresses() {
 }
 
 // warnOfLateUsers warns of zones that decide by a placeholder of the user, if the routes show that
-// authentication comes later. If they don't, [warnOfLatePlaceholders] may find it.
+// authentication comes later. If the routes don't show the order, [warnOfLatePlaceholders] may find it.
 func (a *App) warnOfLateUsers() {
 	for _, zones := range a.zonesByName {
 		if !slices.ContainsFunc(zones, func(z *zone) bool { return z.lateUser() != nil }) {
@@ -200,8 +200,8 @@ func (z *zone) lateUser() *latePlaceholder {
 	return nil
 }
 
-// warnOfLateUsers warns of zones that decide by a placeholder of the user. later reports whether a request
-// meets authentication later; see [userSearch].
+// warnOfLateUsers warns of the handler's zones that decide by a placeholder of the user. later reports whether
+// a request meets authentication later; see [userSearch].
 func (h *Handler) warnOfLateUsers(later func(partly bool) bool) {
 	for _, z := range h.zones {
 		p := z.lateUser()

@@ -50,8 +50,8 @@ const (
 	bodyLogInterval    = 10 * time.Second
 )
 
-// The memory for all requests in this process. Responses and delays can be long, so they don't take the memory
-// that other bodies need to be read.
+// These are the memories for all requests in this process. Responses and delays can be long, so they don't take
+// the memory in which other bodies are read.
 var (
 	bodyMemory    = readahead.NewMemory(maxBodyMemory) // bodies, and values until the zones are collected
 	delayedMemory = readahead.NewMemory(maxBodyMemory) // bodies that zones with delay have read

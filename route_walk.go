@@ -300,9 +300,9 @@ type userSearch struct {
 	invoked     int // how often it has looked into a named route, up to maxWalkSteps
 }
 
-// search searches routes. known reports whether a handler before them may set the user. later reports
-// whether authentication follows behind the routes. If partly is true, only some requests that come there
-// have met the rate_limit handler. Then only authentication that all requests meet counts.
+// search searches routes. known is true if a handler before them may set the user. later reports whether
+// authentication follows behind the routes. If partly is true, only some of the requests behind the routes
+// have met the rate_limit handler. Then authentication counts only if all requests meet it.
 func (s *userSearch) search(routes caddyhttp.RouteList, known bool, later func(partly bool) bool) {
 	setsUser := make([]bool, len(routes))
 	for i := range routes {
@@ -342,8 +342,8 @@ func leadsTo(route, later *caddyhttp.Route) bool {
 // meetsAll reports whether all requests that come to a route meet it.
 func meetsAll(route *caddyhttp.Route) bool { return len(route.MatcherSets) == 0 && route.Group == "" }
 
-// contains reports whether one of the handlers in routes is such a handler. If always is true, only
-// routes that all requests meet count: they have no matcher, and are in no group.
+// contains reports whether such accepts one of the handlers in routes. If always is true, only routes that
+// all requests meet count: they have no matcher, and are in no group.
 func (s *userSearch) contains(routes caddyhttp.RouteList, always bool, such func(caddyhttp.MiddlewareHandler) bool) bool {
 	return slices.ContainsFunc(routes, func(route caddyhttp.Route) bool {
 		return (meetsAll(&route) || !always) && slices.ContainsFunc(route.Handlers, func(h caddyhttp.MiddlewareHandler) bool {

@@ -138,10 +138,9 @@ func adaptedApp(h httpcaddyfile.Helper) *App {
 	return a
 }
 
-// checkInCaddyfile checks what is certain before the rest of the Caddyfile is read: the store, and the
-// work of the zones. If agree is true, it also checks that the zones agree with those of earlier
-// directives. It leaves zones that other limiters accept, because for these the order of all zones
-// matters.
+// checkInCaddyfile makes the checks that don't need the rest of the Caddyfile: of the store, and of the work
+// of the zones. If agree is true, it also checks that the zones agree with those of earlier directives. It
+// doesn't check zones that other limiters accept, because for these the order of all zones matters.
 func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
 	provisioned := *h // the JSON is that of h
 	h = &provisioned

@@ -17,8 +17,8 @@ type throttle struct {
 // returns 0.
 func (t *throttle) due(interval time.Duration) int64 { return t.dueAt(time.Now(), interval) }
 
-// dueAt is due at an instant. Instants of time.Now differ by the time that has passed, also if somebody
-// sets the clock of the machine.
+// dueAt is due at a given instant. Instants of time.Now have a monotonic clock, so it doesn't matter if
+// somebody sets the clock of the machine.
 func (t *throttle) dueAt(now time.Time, interval time.Duration) int64 {
 	t.held.Add(1)
 	last := t.last.Load()

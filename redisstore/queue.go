@@ -20,7 +20,7 @@ import (
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
-// once. If a message is lost, the takes that wait for its end fail as it does.
+// once. If a message is lost, the takes that wait for its end fail, too.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
@@ -29,9 +29,9 @@ type queue struct {
 	inFlight  int       // messages in flight
 	lastSent  time.Time // when the last batch was sent
 	lastReply time.Time // when the last reply came
-	failure   error     // of a batch that ended after that without a reply; or nil
-	failedAt  time.Time // when all takes failed last that were not sent yet
-	failedErr error     // their error
+	failure   error     // of a batch that ended after lastReply without a reply; or nil
+	failedAt  time.Time // when failTakesLocked last ended all takes that were not sent yet
+	failedErr error     // the error of these takes
 	bounds    inFlightBounds
 	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
 
@@ -200,8 +200,8 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 	}
 }
 
-// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight. failure, if
-// not nil, is the failure of a lost message with which the call must end.
+// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight. If failure is not
+// nil, a message was lost, and the call must end with its failure.
 func (s *Store) isUnblockedLocked(c *pendingCall) (unblocked bool, failure error) {
 	_, blocked := s.queue.correcting[c.key]
 	_, wait, failure := s.slotCounts.wait(c)
@@ -331,7 +331,7 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 }
 
 // lateErrorLocked returns the error of a call that was not sent in time. It returns nil if neither a reply
-// nor a failure has come meanwhile, because this process stood still.
+// nor a failure has come meanwhile. Then this process stood still.
 func (q *queue) lateErrorLocked(c *pendingCall) error {
 	if q.failure == nil && q.lastReply.After(c.queued) {
 		return errBusy
@@ -398,10 +398,10 @@ func (s *Store) beginBatchLocked(b *batch) bool {
 	return sends
 }
 
-// endBatch is called when a batch has ended, which was sent at the instant began. It puts back into the
-// queue the calls to send again, and the calls that were parked during the batch. If a message is lost, the
-// takes that were parked behind it fail. If Redis is silent, all takes that are not sent fail: the batch got
-// no reply in time, and no other batch got one meanwhile.
+// endBatch is called at the end of a batch that was sent at the instant began. It puts back into the queue the
+// calls to send again, and the calls that were parked during the batch. If a message is lost, the takes that
+// were parked behind it fail. Redis is silent if the batch got no reply in time, and no other batch got one
+// meanwhile. Then all takes that are not sent yet fail.
 func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, replied bool, began time.Time) {
 	q := &s.queue
 	q.mu.Lock()

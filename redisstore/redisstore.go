@@ -333,8 +333,8 @@ func Open(o Options, hooks Hooks) (Redis, error) {
 	return single{b, s}, nil
 }
 
-// noteHealth is called when the breaker of the store opens, with the failure, and when it closes, with nil.
-// An open breaker ends all takes that are not sent yet.
+// noteHealth is called with the failure when the breaker of the store opens, and with nil when it closes. When
+// it opens, all takes that are not sent yet end.
 func (s *Store) noteHealth(failure error) {
 	if failure != nil {
 		s.slotCounts.distrust()

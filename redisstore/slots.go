@@ -122,7 +122,7 @@ func (counts *slotCounts) joinsSet(c *pendingCall, name string) bool {
 	return counts.table.NeedsSet(name)
 }
 
-// wait is waitLocked.
+// wait calls waitLocked with the lock held.
 func (counts *slotCounts) wait(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
 	counts.mu.Lock()
 	defer counts.mu.Unlock()
@@ -131,8 +131,8 @@ func (counts *slotCounts) wait(c *pendingCall) (name string, wait algorithms.Mic
 
 // waitLocked returns the first name of a call whose slots must not be taken or set now, and how
 // long to wait, as [slots.Table.Wait] does. It returns "" and 0 if there is no such name. A take doesn't
-// wait until a lost message can no longer run: its caller asked a Redis that failed. The take must end
-// with the failure.
+// wait until a lost message can no longer run. It must end with the failure of this message, because its caller
+// asked a Redis that failed.
 func (counts *slotCounts) waitLocked(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
 	now := counts.at(time.Now())
 	for _, name := range c.slotNames {

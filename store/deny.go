@@ -24,8 +24,8 @@ import (
 //
 // Another limit or ban of a request could deny it for longer than the remembered denial. So the DenyCache
 // repeats the denial only if the store has decided on all of them together, or has denied each of them. A flood
-// can vary the keys of the others. So it asks the store about them at most 16 times per second for each denied
-// key. A request in between gets only the RetryAfter that is known.
+// can vary the keys of the others. So the DenyCache asks the store about them at most 16 times per second for
+// each denied key. A request in between gets only the RetryAfter that is known.
 //
 // If a limit denies a request, it also denies requests of the same key that cost as much or more, and
 // have the same or a smaller burst. So one remembered denial answers these, too.
@@ -79,8 +79,8 @@ type denyShard struct {
 	// changed has, by a hash of the key, the first instant after the last refund or change through
 	// this cache. A denial of a request that was sent before may be outdated.
 	changed [changeCells]time.Duration
-	// askOthersAt has, by a hash of the key, from when on a request of a denied key may ask the store about its
-	// other rules.
+	// askOthersAt has instants, by a hash of a denied key. From then on, a request of this key may ask the
+	// store about its other rules.
 	askOthersAt [changeCells]time.Duration
 }
 

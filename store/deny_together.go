@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 )
 
-// togetherHash returns a hash of all rules and keys that can deny the requests, and of what they demand.
+// togetherHash returns a hash of all rules and keys that can deny the requests, and of their demands.
 func (c *DenyCache) togetherHash(requests []Request) (hash uint64) {
 	type part struct {
 		before  uint64

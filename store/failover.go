@@ -14,9 +14,9 @@ import (
 //
 // Slots are counted in both stores at all times. So requests in flight when an outage begins or ends
 // keep their slots. The local store knows all requests of this process. If they leave no room for a slot
-// that the main store has granted, the local store decides. The main store can grant such a slot late,
-// after the local store has granted others, or after it has lost its counts. So never more requests of
-// this process are in flight than the Limit of the slots.
+// that the main store has granted, the local store decides. The main store can grant such a slot if it has
+// lost its counts, or if it grants the slot late, after the local store has granted others. So never more
+// requests of this process are in flight than the Limit of the slots.
 type Failover struct {
 	store  Store
 	local  localStore
@@ -55,16 +55,16 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 	return allowed, err
 }
 
-// SlotCounter is a [Store] that can count slots granted by another store. The main store of a [Failover]
-// is one, or the Failover doesn't count the slots of the local store there. A wrapper of a store must
-// implement SlotCounter, too, so that the slots reach the store behind it.
+// SlotCounter is a [Store] that can count slots granted by another store. If the main store of a [Failover]
+// is no SlotCounter, it doesn't count the slots of the local store. A wrapper of a store must implement
+// SlotCounter, too, so that the slots reach the store behind it.
 type SlotCounter interface {
 	// CountSlots counts the slots that requests have taken, without regard to the limit.
 	CountSlots(requests []Request)
 }
 
-// SlotAdmitter is a [Store] that can count slots granted by another store, up to the limit. The local
-// store of a [Failover] is one, or the Failover doesn't count the slots of the main store there.
+// SlotAdmitter is a [Store] that can count slots granted by another store, up to the limit. If the local
+// store of a [Failover] is no SlotAdmitter, it doesn't count the slots of the main store.
 type SlotAdmitter interface {
 	// AdmitSlots counts the slots that requests have taken. If a zone that isn't a shadow has no room,
 	// AdmitSlots counts none, and returns false.
@@ -95,8 +95,8 @@ func (f *Failover) admitSlots(requests []Request) bool {
 func tookSlot(r Request) bool { return r.Outcome.Slots.Taken }
 
 // Correct implements [Store]. It corrects the store that decided the request, but gives slots back to
-// both stores. The local store comes first: the main store may grant the slot again at once. If the main
-// store may have lost a Charge, the local store is charged.
+// both stores. The local store comes first, because the main store may grant the slot again at once. If the
+// main store may have lost a Charge, the local store is charged.
 func (f *Failover) Correct(corrections []Correction, failed func(error)) {
 	var toStore, toLocal, leaveStore []Correction
 	_, storeCounts := f.store.(SlotCounter)

@@ -15,7 +15,7 @@ import (
 // place for errors.
 type completion func(i instance, args []string, add func(words ...string))
 
-// completionTime is how long a shell waits for words. It then gets those that are known.
+// completionTime is how long a shell waits for words. Then it gets the words that are known.
 const completionTime = time.Second
 
 // completeArguments completes the first argument by the first completion, and so on.

@@ -252,8 +252,8 @@ func (s *simulation) checkFlags() error {
 	return nil
 }
 
-// expandPatterns replaces patterns such as access*.log* by the names of the files that match, in order, because
-// not every shell does. The name of a file that exists is no pattern.
+// expandPatterns replaces patterns such as access*.log* by the sorted names of the files that match, because not
+// every shell does this. The name of a file that exists is no pattern.
 func expandPatterns(names []string) (expanded []string, err error) {
 	for _, name := range names {
 		files := []string{name}

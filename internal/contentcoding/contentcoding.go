@@ -45,8 +45,8 @@ type Writer struct {
 	changed sync.Cond
 	waiting []byte // the content that the goroutine hasn't taken
 	closed  bool   // no more content comes
-	stopped bool   // nothing more is decoded; so it is after Close, too
-	err     error  // that the content takes too much work; it is set when the goroutine ends
+	stopped bool   // nothing more is decoded; true after Close, too
+	err     error  // nil or errWork; set when the goroutine ends
 }
 
 // NewWriter returns a Writer that decodes content of this coding. It writes the decoded content from
@@ -76,8 +76,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the content, and waits until all of it is decoded. It returns an error if the content takes too
-// much work. Then the rest of the content is unknown.
+// Close ends the content, and waits until all of it is decoded. If the content takes too much work, its rest is
+// not decoded, and Close returns an error.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closed = true
@@ -87,7 +87,7 @@ func (w *Writer) Close() error {
 	return w.err
 }
 
-// take waits for content, and exchanges it for an empty buffer. At the end it returns none.
+// take waits for content, and exchanges it for an empty buffer. At the end of the content it returns no bytes.
 func (w *Writer) take(empty []byte) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *content) Write(p []byte) (int, error) {
 	return c.writer.to.Write(p)
 }
 
-// work counts work of the decoder. After an error, each further call returns it, too.
+// work counts work of the decoder. If this is too much, work returns errWork, now and in each further call.
 func (c *content) work(n int) error {
 	if c.left -= int64(n); c.left < -freeExpansion {
 		c.err = errWork

@@ -195,8 +195,8 @@ func (b *Body) growLocked(most int) error {
 	return nil
 }
 
-// Move makes the body take the memory for what was read ahead from another Memory, now and later. If that has no
-// room, Move changes nothing and returns false.
+// Move makes the body take its memory from another Memory, for the bytes read ahead and for later ones. If the
+// other Memory has no room, Move changes nothing and returns false.
 func (b *Body) Move(to *Memory) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -226,8 +226,8 @@ func (m *Message) putCount(at, n int) {
 	binary.LittleEndian.PutUint16(m.body[at:], uint16(n))
 }
 
-// Fits reports whether the format has room for all counts and lengths of the message. If not, the message is
-// wrong, and must not be sent.
+// Fits reports whether the format has room for all counts and lengths of the message. If it has no room, the
+// message is wrong, and must not be sent.
 func (m *Message) Fits() bool {
 	return max(m.largestCount, len(m.logs.ends)) <= math.MaxUint16 && uint64(len(m.body)+len(m.limits)) <= math.MaxUint32
 }

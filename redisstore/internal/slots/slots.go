@@ -45,8 +45,8 @@ type Op struct {
 //     may have lost the counts of other keys, too. Each key with held slots is set before its next take.
 //   - A key without requests is set until 30 s after its last operation. At most 10,000
 //     such keys are remembered, besides those with an operation that may still run. Keys whose
-//     count Redis has confirmed are forgotten first. A slot that Redis counts for another
-//     forgotten key stays taken until the next take of the key, or until the count expires.
+//     count Redis has confirmed are forgotten first. If another key is forgotten, its slots in Redis
+//     stay taken until the next take of the key, or until the count expires.
 //
 // A Table reads no clock and starts nothing. It is not safe for concurrent use.
 type Table struct {

@@ -233,7 +233,7 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"redis":{"address":["rediss://:{env.TEST_SECRET}@h:1"]}`, ""},
 		{zone(limit) + `,"redis":{"address":["a:1","b:2"],"master_name":"m","sentinel_username":"u","sentinel_password":"{env.TEST_SECRET}","tls":{}}`, ""},
 		{zone(limit) + `,"redis":{"address":["a:1","b:2"]}`, "redis takes one address, not 2"},
-		{zone(limit) + `,"redis":{"address":["a:1","{env.TEST_HOST}"],"master_name":"m"}`, `with master_name each redis address is host:port of a Sentinel, and "nowhere" is not`},
+		{zone(limit) + `,"redis":{"address":["a:1","{env.TEST_HOST}"],"master_name":"m"}`, `with master_name each redis address is host:port of a Sentinel, but "nowhere" is not`},
 		{zone(limit) + `,"redis":{"address":["a:1"],"master_name":"m","sentinel_password":"{env.NO_SUCH_VARIABLE}"}`, `sentinel_password of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},
 		{zone(limit) + `,"redis":{"address":["a:1"],"sentinel_username":"u"}`, "sentinel_username and sentinel_password need master_name"},
 		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, `address of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},

@@ -213,7 +213,7 @@ func (h *Handler) warnOfLateUsers(later func(partly bool) bool) {
 
 func (z *zone) warnOfLateUser(p *latePlaceholder) {
 	z.logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides, "+
-		"so the placeholder is empty, and requests that fail to authenticate count, too: "+
+		"so the placeholder is empty, and requests that fail to authenticate are charged, too: "+
 		"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, "+
 		"or both directives in this order into a route block (said once)",
 		zap.String("zone", z.name), zap.String("option", p.option), zap.String("placeholder", "{"+p.name+"}"))

@@ -174,7 +174,7 @@ func (o *Options) parseHosts(rule, port, options string) error {
 		if publicForm.MatchString(one) {
 			shown = strconv.Quote(one)
 		}
-		return fmt.Errorf("%s, and %s is not: write %s", rule, shown,
+		return fmt.Errorf("%s, but %s is not: write %s", rule, shown,
 			cmp.Or(meantHostPort(all[i], port), "for example 127.0.0.1:"+port+options))
 	}
 	o.Address = strings.Join(all, ",")

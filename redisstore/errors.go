@@ -19,7 +19,7 @@ var errNoMaster = errors.New("redisstore: the Sentinels know no primary with thi
 // errTooLarge is the error of calls whose message can't be written. Redis wasn't asked.
 var errTooLarge = &store.Error{
 	Reason: store.ReasonKey,
-	Err:    errors.New("redisstore: a request has more zones or limits than a message has room for: write fewer"),
+	Err:    errors.New("redisstore: a request has more zones or limits than a message has room for: use fewer of them"),
 }
 
 // toStoreError wraps an error in a [store.Error] with its reason. ctx is the context of the caller:

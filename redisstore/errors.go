@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -58,6 +59,20 @@ func toStoreError(ctx context.Context, err error) error {
 		e.Reason = store.ReasonTimeout
 	}
 	return e
+}
+
+// datedError is an error, and when it came. The zero datedError is none.
+type datedError struct {
+	err error
+	at  time.Time
+}
+
+// since returns the error if it came after an instant, or else nil.
+func (e datedError) since(t time.Time) error {
+	if e.at.After(t) {
+		return e.err
+	}
+	return nil
 }
 
 // isReply reports whether the error of a command, or nil, shows that Redis replied.

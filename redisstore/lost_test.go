@@ -237,19 +237,19 @@ func TestSilentBesideRefusedConnections(t *testing.T) {
 func TestBusyNeedsReply(t *testing.T) {
 	failure := &store.SharedError{Err: io.EOF}
 	for _, test := range []struct {
-		name    string
-		replied time.Duration // ago
-		failure error
-		want    error
+		name            string
+		replied, failed time.Duration // ago
+		want            error
 	}{
-		{"replied", 0, nil, errBusy},
-		{"replied, then failed", 0, failure, failure},
-		{"failed", time.Hour, failure, failure},
-		{"stood still", time.Hour, nil, nil},
+		{"replied", 0, time.Hour, errBusy},
+		{"replied, then failed", 0, 0, failure},
+		{"failed", time.Hour, 0, failure},
+		{"stood still", time.Hour, time.Hour, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStore(Options{Batch: 2}, nil, Hooks{})
-			s.queue.lastReply, s.queue.failure = time.Now().Add(-test.replied), test.failure
+			s.queue.lastReply = time.Now().Add(-test.replied)
+			s.queue.failed = datedError{failure, time.Now().Add(-test.failed)}
 			take := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
 			take.queued = time.Now().Add(-MaxQueued - time.Second)
 			correction := givesBack("k")

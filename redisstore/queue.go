@@ -26,12 +26,11 @@ import (
 type queue struct {
 	mu        sync.Mutex
 	calls     []*pendingCall
-	inFlight  int       // messages in flight
-	lastSent  time.Time // when the last batch was sent
-	lastReply time.Time // when the last reply came
-	failure   error     // of a batch that ended after lastReply without a reply; or nil
-	failedAt  time.Time // when failTakesLocked last ended all takes that were not sent yet
-	failedErr error     // the error of these takes
+	inFlight  int        // messages in flight
+	lastSent  time.Time  // when the last batch was sent
+	lastReply time.Time  // when the last reply came
+	failed    datedError // of the last batch that ended without a reply; none once a reply has come
+	failedAll datedError // of all takes that were not sent when they last failed together
 	bounds    inFlightBounds
 	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
 
@@ -176,8 +175,8 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 			if sends = s.beginBatchLocked(b); sends {
 				q.inFlight++
 			}
-		} else if c.requests != nil && q.failedAt.After(c.queued) {
-			err = q.failedErr
+		} else if all := q.failedAll.since(c.queued); c.requests != nil && all != nil {
+			err = all
 		} else if err == nil && !time.Now().Before(deadline) {
 			err = cmp.Or(q.lateErrorLocked(c), context.DeadlineExceeded)
 		}
@@ -333,10 +332,10 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 // lateErrorLocked returns the error of a call that was not sent in time. It returns nil if neither a reply
 // nor a failure has come meanwhile. Then this process stood still.
 func (q *queue) lateErrorLocked(c *pendingCall) error {
-	if q.failure == nil && q.lastReply.After(c.queued) {
-		return errBusy
+	if err := q.failed.since(c.queued); err != nil || !q.lastReply.After(c.queued) {
+		return err
 	}
-	return q.failure
+	return errBusy
 }
 
 // maxQueued returns how long the call may be queued.
@@ -407,7 +406,7 @@ func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, repl
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if replied {
-		q.lastReply, q.failure = time.Now(), nil
+		q.lastReply, q.failed = time.Now(), datedError{}
 	}
 	back := retries
 	for _, c := range retries {
@@ -418,13 +417,13 @@ func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, repl
 	for _, sc := range scriptCalls {
 		for _, c := range sc.calls {
 			parked := q.unblockLocked(c)
-			if failure := sc.lost(); failure != nil {
-				parked = failTakes(parked, failure)
+			if err := sc.lost(); err != nil {
+				parked = failTakes(parked, err)
 			}
 			back = append(back, parked...)
 		}
-		if !replied && sc.err != nil {
-			if q.failure = sc.err; !isTimeout(sc.err) { // Redis may start again, without its data
+		if !replied && sc.err != nil && !errors.Is(sc.err, errTooLarge) {
+			if q.failed = (datedError{sc.err, time.Now()}); !isTimeout(sc.err) { // Redis may start again, without its data
 				s.slotCounts.distrust()
 			}
 		}
@@ -480,7 +479,7 @@ func (s *Store) requeue(parked []*pendingCall) {
 // failTakesLocked ends all takes that are not sent yet with err.
 func (s *Store) failTakesLocked(err error) {
 	q := &s.queue
-	q.failedAt, q.failedErr = time.Now(), err
+	q.failedAll = datedError{err, time.Now()}
 	q.calls = failTakes(q.calls, err)
 	for key, parked := range q.correcting {
 		q.correcting[key] = failTakes(parked, err)

@@ -41,8 +41,9 @@ type Op struct {
 //     for takes.
 //   - An operation that may be lost is not repeated. The key waits until the operation can no
 //     longer run, and is then set before anything else.
-//   - A key is set at least every 10 s, and at once if Redis had another count than expected. Then Redis
-//     may have lost the counts of other keys, too. Each key with held slots is set before its next take.
+//   - A key is set at least every 10 s, and at once if Redis had another count than expected. If it was
+//     too low, Redis may have lost the counts of other keys, too. Each key with held slots is set before
+//     its next take.
 //   - A key without requests is set until 30 s after its last operation. At most 10,000
 //     such keys are remembered, besides those with an operation that may still run. Keys whose
 //     count Redis has confirmed are forgotten first. If another key is forgotten, its slots in Redis
@@ -127,7 +128,8 @@ func (t *Table) NeedsSet(name string) bool {
 }
 
 // Prepare returns the operation of a message on a key. Call it once for each key of the message,
-// when Wait has returned 0. takes is how many slots of the key the message takes.
+// when Wait has returned 0. takes is how many slots of the key the message takes. If the key has come to need a
+// Set since Wait, while a take is in flight, Prepare returns no Set: the key becomes due when the take ends.
 //
 // The message is in flight until Replied, NotRun or Lost is called with the same op. If op does
 // nothing and takes is 0, none of the three may be called.
@@ -140,7 +142,7 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 		k = t.add(name, now)
 	}
 	op.key = k
-	if t.needsSet(k) {
+	if t.needsSet(k) && k.inFlight == 0 {
 		op.Set, op.Count = true, k.held
 		k.counted, k.stale, k.setInFlight = k.held, false, true
 		t.makeDue(k, now+t.setEvery)
@@ -171,8 +173,9 @@ func (t *Table) Distrust() { t.losses++ }
 func (t *Table) Replied(op Op, taken, found int64, now Micros) {
 	k := op.key
 	if !op.Set && k.alone && found != k.counted {
-		k.stale = true
-		t.Distrust()
+		if k.stale = true; found < k.counted {
+			t.Distrust()
+		}
 	}
 	k.held += taken
 	k.counted += taken

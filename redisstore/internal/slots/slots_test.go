@@ -3,6 +3,7 @@ package slots_test
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -329,6 +330,36 @@ func TestDistrust(t *testing.T) {
 				t.Errorf("key %s is set without a reason", name)
 			}
 		}
+	}
+	if take("higher", 7); take("held", 5).Set {
+		t.Error("a key is set because another one had a higher count than expected")
+	}
+	if take("new", 0); !take("held", 6).Set {
+		t.Error("held is not set, although another key had a lower count than expected")
+	}
+}
+
+// A slot is given back after Wait has allowed a take beside another one. The take is sent without a Set, which
+// could overtake the other take. The key is set when both have ended.
+func TestNoSetBesideTakes(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	table.Replied(table.Prepare("k", 1, 0), 1, 0, 0)
+	first := table.Prepare("k", 1, 0)
+	if wait := table.Wait("k", 0); wait != 0 {
+		t.Fatalf("a take waits for %d us, want 0", wait)
+	}
+	table.Leave("k", 0)
+	second := table.Prepare("k", 1, 0)
+	if op := table.Prepare("k", 0, 0); second.Set || op.Set {
+		t.Errorf("a Set to %d is sent beside a take", second.Count)
+	}
+	table.Replied(first, 1, 1, 0)
+	table.Replied(second, 1, 2, 0)
+	if due := table.Due(0, 1); !slices.Equal(due, []string{"k"}) {
+		t.Errorf("%v are due, want k", due)
+	}
+	if op := table.Prepare("k", 0, 0); !op.Set || op.Count != 2 {
+		t.Errorf("%v, want the count set to 2", op)
 	}
 }
 

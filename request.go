@@ -170,9 +170,6 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 		return appliesYes, errTooEarly
 	}
 	key := z.keyOf(repl)
-	if attempt == 0 {
-		z.warnOfEmptyKey(key)
-	}
 	limits, override := z.limitSetFor(key, repl)
 	if attempt == maxAttempts-1 {
 		override = nil
@@ -183,6 +180,9 @@ func (state *requestState) collectLimits(z *zone, r *http.Request, repl *caddy.R
 	}
 	if err := state.checkBody(z, key); err != nil {
 		return appliesYes, err
+	}
+	if attempt == 0 {
+		z.warnOfEmptyKey(key)
 	}
 	applies = appliesYes
 	switch {

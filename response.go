@@ -38,7 +38,7 @@ func (state *requestState) newResponseWriter(w http.ResponseWriter, r *http.Requ
 // passOn passes a request to the next handler. When the header of the response is about to be
 // sent, it adds the families of header fields, and reads the true cost.
 func (state *requestState) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.Replacer, next caddyhttp.Handler) (err error) {
-	families, settling := state.handler.headerForms.families, state.newSettlement(repl)
+	families, settling := state.handler.headerForms.families, state.newSettlement(r.Context(), repl)
 	if !state.hasEnforcedZone() {
 		families = nil
 	}

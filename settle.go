@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,8 +19,8 @@ import (
 // charged its cost, so that concurrent requests don't get more than remains.
 type Settle struct {
 	// The responses that are charged. For all other responses the whole charge is given back.
-	// The matcher sees the header fields as the handlers behind this one have set them (default:
-	// all responses).
+	// The matcher sees the header fields as the handlers behind this one have set them. If the client
+	// leaves before the header of the response, the charge stays (default: all responses).
 	Match *caddyhttp.ResponseMatcher `json:"match,omitempty"`
 
 	// The true cost of the request, in the same form as cost of the zone. It is usually
@@ -99,6 +100,8 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 // settlement reads the true cost of a request from its response.
 type settlement struct {
 	state       *requestState
+	client      context.Context // of the request: canceled when the client leaves
+	unknown     bool            // the client has left, and the next handler has returned without a response
 	repl        *caddy.Replacer
 	body        *responseBody // nil if no true cost depends on it
 	status      int           // 0: the header is not sent yet
@@ -106,11 +109,11 @@ type settlement struct {
 	ended       bool          // the true cost is read, or will not be known
 }
 
-// newSettlement returns nil if no zone of the request settles.
-func (state *requestState) newSettlement(repl *caddy.Replacer) *settlement {
+// newSettlement returns nil if no zone of the request settles. client is the context of the request.
+func (state *requestState) newSettlement(client context.Context, repl *caddy.Replacer) *settlement {
 	for i := range state.entries {
 		if state.entries[i].settles() {
-			return &settlement{state: state, repl: repl}
+			return &settlement{state: state, client: client, repl: repl}
 		}
 	}
 	return nil
@@ -152,10 +155,14 @@ func (s *settlement) readHeader(status int, header http.Header) {
 	if s.body != nil {
 		s.body.readHeader(status, header)
 	}
+	// Clients could guess passwords for free if leaving before the response gave the charge back.
+	unknown := s.unknown || status == statusClientClosedRequest
 	for i := range s.state.entries {
 		e := &s.state.entries[i]
 		switch {
 		case !e.settles():
+		case e.zone.settle.Match != nil && unknown:
+			e.trueCost, e.settled = e.Cost, true
 		case e.zone.settle.Match != nil && !e.zone.settle.Match.Match(status, header):
 			e.trueCost, e.settled = 0, true
 		case !e.zone.costNeedsBody:
@@ -215,6 +222,7 @@ func (s *settlement) finish(header http.Header, returned bool, err error) {
 		if errors.As(err, &known) && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
+		s.unknown = errors.Is(s.client.Err(), context.Canceled)
 		s.readHeader(status, header)
 	}
 	s.readEnd()

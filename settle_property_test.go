@@ -49,6 +49,7 @@ type testimony struct {
 // sight is the answer to a request.
 type sight struct {
 	Status          int    // 0: nothing
+	Written         bool   // by a handler; else an error tells it
 	Tokens, Trailer string // what it costs
 }
 
@@ -106,7 +107,7 @@ type witnessWriter struct {
 
 func (w *witnessWriter) WriteHeader(status int) { // which reverse_proxy always calls
 	if w.sight.Status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		w.sight.Status, w.sight.Tokens = status, w.Header().Get("X-Tokens")
+		w.sight.Status, w.sight.Tokens, w.sight.Written = status, w.Header().Get("X-Tokens"), true
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
@@ -183,6 +184,9 @@ func settledZones() []settledZone {
 
 // worth returns the right charge for a response, if its request reserved so much.
 func (z settledZone) worth(s *sight, reserved int) int {
+	if s.Status == statusClientClosedRequest {
+		return reserved
+	}
 	if !z.charges(s.Status) {
 		return 0
 	}
@@ -331,7 +335,7 @@ func TestSettleAddsUp(t *testing.T) {
 				case s == nil && d.leave > 0 && len(d.costs) == 1 && z.options == "":
 					sums[i].most += reserved // its client left while Redis was asked, and nothing settles
 				case s == nil: // denied, or its client left before it came
-				case failures:
+				case failures, d.leave > 0 && !s.Written: // a client that has left by then is charged
 					worth := z.worth(s, reserved)
 					sums[i].least += min(worth, reserved)
 					sums[i].most += max(worth, reserved)

@@ -127,6 +127,37 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// A client that leaves before the header of the response is charged, although the application may have done its
+// work: the response would have been one that match charges.
+func TestSettleWithoutResponse(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		c := startCaddy(t, gated(g, `zone api {
+			concurrency 3
+		}
+		zone logins {
+			match path /hold
+			fixed_window 3 1000h
+			settle {
+				match status 401 403
+			}
+		}
+		`+use))
+		for range 3 {
+			ctx, leave := context.WithCancel(t.Context())
+			left := c.hold(ctx, "/hold")
+			g.wait(t, 1)
+			leave()
+			<-left
+			waitForSlots(t, c, 3) // the request is corrected
+		}
+		if status := <-c.hold(t.Context(), "/hold"); status != 429 {
+			t.Errorf("status %d after three clients have left, want 429", status)
+		}
+	})
+}
+
 // Requests in flight reserve their cost. So no more of them pass at once than remain, even if none
 // is charged in the end.
 func TestSettleReserves(t *testing.T) {

@@ -30,7 +30,7 @@ func (s *simulation) wasDenied(logged *accesslog.Request) bool {
 // settle reads the true costs of a request from its logged response. It is called after the handlers behind
 // the rate_limit handler have run. A response of a rate limit tells no true cost.
 func (w *loggedWalk) settle(state *requestState, visited *simulate.HandlerVisit) {
-	s := state.newSettlement(w.replacer)
+	s := state.newSettlement(w.request.Context(), w.replacer)
 	if s == nil || w.room.visit.WasDenied {
 		return
 	}

@@ -12,9 +12,10 @@ export GOTOOLCHAIN=${LOWEST_GO:-go$lowest}
 go version
 echo "Caddy $(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)"
 
-# These tests describe the newest Caddy: its placeholders, allocations and requirements, and header
-# fields after early hints, which an older reverse_proxy drops.
-newest='^Test(NamesOfCaddy|ServeHTTPAllocates|RequirementsAreForUsers|Upstream)$'
+# These tests describe the newest Caddy: its placeholders, allocations and requirements, header fields
+# after early hints, which an older reverse_proxy drops, and the option order, which an older Caddy keeps
+# for the next Caddyfile.
+newest='^Test(NamesOfCaddy|ServeHTTPAllocates|RequirementsAreForUsers|Upstream|WarningsOfLateUsers)$'
 
 go vet ./... # also tells of functions that this Go doesn't have
 go test -short -skip "$newest" "$@" . ./algorithms ./store ./redisstore

@@ -108,7 +108,8 @@ func (c *Redis) check() error {
 		return errors.New("redis with master_name takes the addresses of Sentinels: " +
 			"write for example redis 10.0.0.1:26379 10.0.0.2:26379 10.0.0.3:26379")
 	case len(c.Address) == 0:
-		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379 (of an environment variable that is not set, {$NAME} leaves nothing)")
+		return errors.New("redis takes an address: write for example redis 127.0.0.1:6379 " +
+			"(of an environment variable that is not set, {$NAME} leaves nothing)")
 	case c.MasterName == "" && !c.Cluster && len(c.Address) > 1:
 		return fmt.Errorf("redis takes one address, not %d: write for example redis 127.0.0.1:6379; "+
 			"if these are nodes of a cluster, write cluster in its block, and if they are Sentinels, master_name <name>", len(c.Address))

@@ -95,16 +95,19 @@ func (z *comboZone) belongs(r *comboRequest, number int) bool {
 }
 
 // charge returns the least and the most that a request is charged in the zone. In Redis, and in a line of
-// delayed requests, the charge of a client that leaves may stay.
+// delayed requests, the charge of a client that leaves may stay. So it may with settle, before the response.
 func (z *comboZone) charge(r *comboRequest, number int, inRedis bool) (least, most int64) {
 	passed := r.passed || z.outer && r.passedOuter
 	mayStay := r.leaves > 0 && (inRedis || z.settings["delay"] != nil)
+	if passed { // the response can be unknown
+		mayStay = r.leaves > 0 && z.settings["settle"] != nil && !(r.passed && r.status > 0)
+	}
 	switch {
 	case !z.belongs(r, number) || !z.outer && !r.passedOuter || z.settings["override"] != nil && r.user == "vip":
 		return 0, 0
 	case z.exact && z.settings["mode"] == "uniform" && z.settings["ban"] == nil && r.leaves == 0:
 		return r.cost, r.cost // also if it is denied
-	case !z.exact || z.settings["mode"] != nil || !passed && mayStay:
+	case !z.exact || z.settings["mode"] != nil || mayStay:
 		return 0, r.cost
 	case !passed || z.settings["settle"] != nil && !(r.passed && r.status == 401):
 		return 0, 0

@@ -219,22 +219,34 @@ func TestClientsThatLeave(t *testing.T) {
 	had := goroutines(t, c)
 	link.Set(relay.Fault{}, relay.Fault{Delay: 20 * time.Millisecond, Jitter: 10 * time.Millisecond})
 	requests := startLoad(t, 8, "/stays", c)
+	comeAndLeave := func(after time.Duration) {
+		conn, err := net.Dial("tcp", c.site)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = fmt.Fprintf(conn, "GET /leaves HTTP/1.1\r\nHost: %s\r\n\r\n", c.site)
+		time.Sleep(after)
+		_ = conn.Close()
+	}
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
 			for n := i; n < leavers; n += 50 {
-				conn, err := net.Dial("tcp", c.site)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = fmt.Fprintf(conn, "GET /leaves HTTP/1.1\r\nHost: %s\r\n\r\n", c.site)
-				time.Sleep(time.Duration(n%10) * 5 * time.Millisecond) // some of them while they are asked about
-				_ = conn.Close()
+				comeAndLeave(time.Duration(n%10) * 5 * time.Millisecond) // some of them while they are asked about
 			}
 		})
 	}
 	wg.Wait()
+	eventually(t, "those who leave have used up their budget", func() bool { // on a busy machine few of them come to be asked about
+		if c.remaining(t, "api", "/leaves") == 0 {
+			return true
+		}
+		for range 10 {
+			comeAndLeave(50 * time.Millisecond)
+		}
+		return false
+	})
 	requests.stop()
 	requests.only(t, 200, 429)
 	after := flood(t, limit+50, 8, "/stays", c)

@@ -1,4 +1,4 @@
-.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth soak fuzz
+.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth steady cases soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,14 +41,20 @@ growth: ## show the cost of decisions and keys as budgets grow, in both stores, 
 	go test -run '^$$' -bench Longest -benchtime 10x ./redisstore
 	go test -run '^$$' -bench Script -benchtime 50000x ./redisstore
 
+steady: ## run all tests 20 times, every other time under load, until one fails (ARGS=6: 6 times)
+	./scripts/steady.sh $(ARGS)
+
+cases: ## try 50 times as many random cases in the property tests
+	RATE_LIMIT_TEST_TIMES=50 go test -timeout 4h ./...
+
 soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
-	go test . -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
+	go test ./internal/e2e -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)
 
 fuzz: ## fuzz for a minute each: the Caddyfile, limits as text, keys, messages, replies, bodies, parity, access logs
 	go test -run '^$$' -fuzz FuzzCaddyfile -fuzztime 1m .
 	go test -run '^$$' -fuzz FuzzParseLimitText -fuzztime 1m .
 	go test -run '^$$' -fuzz FuzzKey -fuzztime 1m ./internal/wire
-	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./internal/wire
+	go test -run '^$$' -fuzz FuzzReadMessage -fuzztime 1m ./internal/wire/wiretest
 	go test -run '^$$' -fuzz FuzzReply -fuzztime 1m ./internal/wire
 	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/jsonvalue
 	go test -run '^$$' -fuzz FuzzReader -fuzztime 1m ./internal/eventstream

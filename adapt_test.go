@@ -3,53 +3,20 @@ package ratelimit
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-var update = flag.Bool("update", false, "write what is into the golden files")
-
 const goldenRule = "\n----------\n"
-
-// adapt turns a Caddyfile into indented JSON.
-func adapt(t testing.TB, text []byte) (string, error) {
-	t.Helper()
-	result, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": "Caddyfile"})
-	if err != nil {
-		return "", err
-	}
-	for _, w := range warnings {
-		if !strings.Contains(w.Message, "is not formatted") {
-			t.Errorf("warning: %v", w)
-		}
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, result, "", "\t"); err != nil {
-		t.Fatal(err)
-	}
-	return b.String(), nil
-}
-
-// validate provisions a JSON configuration and cleans it up again.
-func validate(config string) error {
-	var c *caddy.Config
-	if err := caddy.StrictUnmarshalJSON([]byte(config), &c); err != nil {
-		return err
-	}
-	provisioning.Lock()
-	defer provisioning.Unlock()
-	return caddy.Validate(c)
-}
 
 // Each file of testdata/adapt is a Caddyfile, a rule, and what becomes of it: the
 // JSON, or the error, which may be one of provisioning. -update writes them.
@@ -67,13 +34,13 @@ func TestAdapt(t *testing.T) {
 				t.Fatal(err)
 			}
 			input, want, _ := strings.Cut(string(golden), goldenRule)
-			got, err := adapt(t, []byte(input))
+			got, err := caddytest.Adapt(t, []byte(input))
 			if err != nil {
 				got = err.Error()
-			} else if err := validate(got); err != nil {
+			} else if err := caddytest.Validate(got); err != nil {
 				got = "valid JSON, but: " + err.Error()
 			}
-			if *update {
+			if *caddytest.Update {
 				if err := os.WriteFile(file, []byte(input+goldenRule+got+"\n"), 0o644); err != nil {
 					t.Fatal(err)
 				}

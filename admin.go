@@ -1,21 +1,13 @@
 package ratelimit
 
 import (
-	"bytes"
-	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -51,81 +43,27 @@ func (AdminAPI) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-const adminPath = "/rate_limit/"
-
 // Routes implements [caddy.AdminRouter].
 func (a *AdminAPI) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: adminPath, Handler: a}}
+	return []caddy.AdminRoute{{Pattern: admin.Path, Handler: a}}
 }
 
 // ServeHTTP implements [caddy.AdminHandler].
 func (*AdminAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	resource, a, err := readAdminURL(r.URL)
-	if err != nil {
-		return err
-	}
-	action := resource.actions[r.Method]
-	if action == nil {
-		methods := strings.Join(slices.Sorted(maps.Keys(resource.actions)), ", ")
-		w.Header().Set("Allow", methods)
-		return adminError(http.StatusMethodNotAllowed, "%s doesn't work on %s: use one of %s", r.Method, adminPath+resource.form, methods)
-	}
-	a.ctx = r.Context()
-	if a.app, err = activeApp(); err != nil {
-		return err
-	}
-	if resource.has("{zone}") {
-		if a.zones = a.app.zonesByName[a.zone]; len(a.zones) == 0 {
-			return adminError(http.StatusNotFound, "there is no zone %q: GET %szones lists all", a.zone, adminPath)
+	return admin.Serve(w, r, func() (*admin.Configuration, error) {
+		app, err := activeApp()
+		if err != nil {
+			return nil, err
 		}
-	}
-	if a.hasKey {
-		a.key = a.zones[0].config.foldKey(a.key) // zones of one name agree about key_case
-		if err := a.checkKey(false); err != nil {
-			return adminError(http.StatusBadRequest, "key %w (percent-encoded)", err)
-		}
-	}
-	if r.Method == http.MethodPut || r.Method == http.MethodPost {
-		if a.body, err = readAdminBody(w, r); err != nil {
-			return err
-		}
-	}
-	result, err := action(a)
-	if err != nil {
-		return err
-	}
-	if result == nil {
-		w.WriteHeader(http.StatusNoContent)
-		return nil
-	}
-	body, err := readableJSON(result)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n')) // an error means that the client has left
-	return nil
-}
-
-// readableJSON returns JSON without escapes for < > and &.
-func readableJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-// adminError returns an error that Caddy's admin endpoint sends with the status.
-func adminError(status int, format string, args ...any) error {
-	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
+		return app.forAdmin(), nil
+	})
 }
 
 // activeApp returns the app of the configuration in force.
 func activeApp() (*App, error) {
 	app, err := caddy.ActiveContext().AppIfConfigured("rate_limit")
 	if errors.Is(err, caddy.ErrNotConfigured) {
-		return nil, adminError(http.StatusNotFound, "the configuration in force has no rate_limit: write at least one zone")
+		return nil, admin.Error(http.StatusNotFound, "the configuration in force has no rate_limit: write at least one zone")
 	}
 	if err != nil {
 		return nil, err
@@ -133,208 +71,47 @@ func activeApp() (*App, error) {
 	return app.(*App), nil
 }
 
-// maxAdminBody is the maximum length of a body in bytes.
-const maxAdminBody = 64 << 10
-
-func readAdminBody(w http.ResponseWriter, r *http.Request) (string, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAdminBody))
-	if errors.As(err, new(*http.MaxBytesError)) {
-		return "", adminError(http.StatusRequestEntityTooLarge, "the body is too long: write at most %d bytes", maxAdminBody)
+// forAdmin returns the configuration as the admin API needs it.
+func (a *App) forAdmin() *admin.Configuration {
+	c := &admin.Configuration{
+		Zones: make(map[string][]*admin.Zone), Redis: a.redisStates, Memory: a.memoryState, ParseOverride: parseOverride,
+		MaxKeys: a.Memory.MaxKeys, MemoryKeys: func() int64 { return a.sharedMemory.Keys() },
+		CheckBan: func(lasts caddy.Duration) error {
+			_, err := (&Ban{Duration: lasts}).compile(anyLimits)
+			return err
+		},
 	}
-	if err != nil {
-		return "", adminError(http.StatusBadRequest, "the body: %w", err)
-	}
-	return string(bytes.TrimSpace(body)), nil
-}
-
-// adminRequest is a request of an operator.
-type adminRequest struct {
-	ctx    context.Context
-	app    *App
-	zone   string  // the name in the path
-	zones  []*zone // with this name, at least one
-	key    string
-	hasKey bool
-	limit  int    // of a list
-	cursor string // of a list
-	body   string
-}
-
-// checkKey rejects a key that no request can have. If override is set, it also rejects a key that
-// no request looks up an override for.
-func (a *adminRequest) checkKey(override bool) (err error) {
-	for _, z := range a.zones {
-		if err = z.checkKey(a.key, override); err == nil {
-			return nil
+	for name, zones := range a.zonesByName {
+		for _, z := range zones {
+			c.Zones[name] = append(c.Zones[name], z.forAdmin())
 		}
 	}
-	return err
+	return c
 }
 
-// checkKey does the same for one zone. A key that is an address must be in the form in which the
-// zone writes its keys.
-func (z *zone) checkKey(key string, override bool) error {
-	network, ok := parseNetwork(key)
-	if !ok {
+// forAdmin returns the zone as the admin API needs it.
+func (z *liveZone) forAdmin() *admin.Zone {
+	return &admin.Zone{Zone: z.Zone, Limiter: z.handler, Source: z.source, Settings: z.shownSettings}
+}
+
+// redisStates returns the state of each Redis.
+func (a *App) redisStates() (all []adminapi.Redis) {
+	for _, b := range a.backends {
+		all = append(all, b.status())
+	}
+	return all
+}
+
+// memoryState returns the state of the memory, or nil if it keeps no budgets.
+func (a *App) memoryState() *adminapi.Memory {
+	if a.sharedMemory == nil && a.sharedStandIn == nil {
 		return nil
 	}
-	proper := ""
-	for i := range z.keys {
-		t := &z.keys[i]
-		var text string
-		switch {
-		case t.address:
-			text, _ = t.formatAddress(network.Addr(), key)
-		case !override:
-			text, _ = t.normalize(key)
-		default:
-			continue
-		}
-		if text == key {
-			return nil
-		}
-		proper = cmp.Or(proper, text)
+	return &adminapi.Memory{
+		Keys:       int64(sumOfMemoryStores((*store.SharedMemory).Keys)),
+		MaxKeys:    a.Memory.MaxKeys,
+		Overflowed: int64(sumOfMemoryStores((*store.SharedMemory).Overflowed)),
 	}
-	if proper == "" {
-		return fmt.Errorf("%q is for addresses, and no value of the zone's key is an address placeholder alone, "+
-			"so no request would look such an override up: write {client_ip} as a value of key in the configuration", key)
-	}
-	if p, _ := parseNetwork(proper); network.Bits() < p.Bits() {
-		return fmt.Errorf("%q is wider than the keys of the zone: write one of them, such as %s; "+
-			"overrides in the configuration can be for wider networks", key, proper)
-	}
-	return fmt.Errorf("%q is not as the zone writes its keys: write %s", key, proper)
-}
-
-// resetKey makes the budgets of a key untouched, and ends its ban.
-func (a *adminRequest) resetKey() (any, error) {
-	err := a.changeKey(func(z *zone) (c store.Change, err error) {
-		text, err := z.lookUpStoredOverride(a.ctx, a.key)
-		network, _ := parseNetwork(a.key)
-		sets := append(z.limitSetsWithoutOverride(), namedLimitSet{limitSet: z.overrides.lookup(a.key, network)})
-		if text != "" {
-			set, _ := z.compileStoredOverride(text) // nil for an override that can't be read, which has no effect
-			sets = append(sets, namedLimitSet{limitSet: set})
-		}
-		for i := range z.keys {
-			for _, l := range distinctLimits(sets, i) {
-				c.Forget = append(c.Forget, l.ID)
-			}
-		}
-		for _, b := range z.bansFor(nil) {
-			c.Forget = append(c.Forget, b.ID)
-		}
-		return c, err
-	})
-	if err == nil {
-		endBan(a.zones[0].name, a.zones[0].shortKey(a.key))
-	}
-	return nil, err
-}
-
-// banKey begins a ban of a key. It replaces a ban that is in force.
-func (a *adminRequest) banKey() (any, error) {
-	if err := a.requireBan(); err != nil {
-		return nil, err
-	}
-	var body struct {
-		Duration *caddy.Duration `json:"duration"`
-	}
-	if a.body != "" {
-		if err := decodeStrictly([]byte(a.body), &body); err != nil {
-			return nil, adminError(http.StatusBadRequest,
-				`the body: %w; write for example {"duration":"1h"}, or no body for the duration of the zone's bans`, err)
-		}
-	}
-	duration := a.zones[0].config.Ban.Duration
-	if body.Duration != nil {
-		duration = *body.Duration
-	}
-	if _, err := (&Ban{Duration: duration}).compile(anyLimits); err != nil {
-		return nil, adminError(http.StatusBadRequest, "%w", err)
-	}
-	err := a.changeKey(func(z *zone) (store.Change, error) {
-		return store.Change{Ban: z.bansFor(nil), BanFor: time.Duration(duration).Microseconds()}, nil
-	})
-	if i := slices.IndexFunc(a.zones, func(z *zone) bool { return !z.metrics.disabled }); i >= 0 && err == nil {
-		a.zones[i].metrics.countBan(a.zones[i].shortKey(a.key), time.Duration(duration))
-	}
-	return nil, err
-}
-
-// unbanKey ends the ban of a key, and forgets its earlier bans.
-func (a *adminRequest) unbanKey() (any, error) {
-	if err := a.requireBan(); err != nil {
-		return nil, err
-	}
-	err := a.changeKey(func(z *zone) (c store.Change, _ error) {
-		for _, b := range z.bansFor(nil) {
-			c.Forget = append(c.Forget, b.ID)
-		}
-		return c, nil
-	})
-	if err == nil {
-		endBan(a.zones[0].name, a.zones[0].shortKey(a.key))
-	}
-	return nil, err
-}
-
-// requireBan rejects zones without the option ban.
-func (a *adminRequest) requireBan() error {
-	if z := a.zones[0]; z.config.Ban == nil {
-		return adminError(http.StatusConflict, "zone %q bans nobody: write for example ban 1h in it", z.name)
-	}
-	return nil
-}
-
-// changeKey makes a change to the key in each store that keeps it. newChange returns the change
-// for a zone.
-func (a *adminRequest) changeKey(newChange func(*zone) (store.Change, error)) error {
-	type place struct {
-		identity zoneIdentity
-		store    store.Store
-	}
-	changed, changedIdentity := make(map[place]bool), make(map[zoneIdentity]bool)
-	for _, z := range a.zones {
-		at := place{z.identity, z.handler.authoritativeStore()}
-		if changed[at] {
-			continue
-		}
-		c, err := newChange(z)
-		if err == nil {
-			c.Zone, c.Key = z.name, z.shortKey(a.key)
-			if changedIdentity[z.identity] { // the same Redis over other connections, with a cache of denials of its own
-				c.Ban = nil
-			}
-			err = at.store.Change(a.ctx, c)
-		}
-		if err != nil {
-			return changeError(z, len(changed) > 0, err)
-		}
-		changed[at], changedIdentity[z.identity] = true, true
-	}
-	return nil
-}
-
-// changeError returns the error for a failed change of a key; others reports whether other
-// zones were changed before. A single Redis that already failed isn't asked, so nothing has
-// changed there.
-func changeError(z *zone, others bool, err error) error {
-	consequence := "the change can be missing, or be made in part"
-	if b := z.handler.backend; !others && b != nil && !b.isCluster() && errors.Is(err, store.ErrOpen) {
-		consequence = "nothing has changed"
-	}
-	return adminError(http.StatusServiceUnavailable,
-		"the store of zone %q fails (%w): %s; make the change again when the store works", z.name, err, consequence)
-}
-
-// authoritativeStore returns the store that decides while it works, without local budgets for
-// outages.
-func (h *Handler) authoritativeStore() store.Store {
-	if h.backend != nil {
-		return h.backend
-	}
-	return h.store
 }
 
 // Interface guards

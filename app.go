@@ -1,18 +1,24 @@
 package ratelimit
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -38,7 +44,7 @@ type App struct {
 	// configuration uses them, so reloads keep budgets and connections.
 	sharedMemory  *store.SharedMemory // for zones without Redis
 	sharedStandIn *store.SharedMemory // the local budgets, for when a Redis fails
-	backends      map[redisstore.Options]*backend
+	backends      map[redisstore.Options]*redisBackend
 	poolKeys      []any // the keys of these stores in the pool, to be released
 
 	// The stores in memory with max_keys of this configuration; nil until a handler needs them.
@@ -46,15 +52,17 @@ type App struct {
 	boundedStandIn *store.Memory
 
 	sharedZones     map[string]*zoneSource
-	memoryZones     int                 // the number of zone names with budgets in memory
-	sweepEvery      time.Duration       // the shortest sweep_interval of the handlers; 0: the default
-	cachedSources   *placeholderSources // nil until a handler needs them
-	zonesByName     map[string][]*zone  // usually one zone per name
-	denials         *denialLog
-	events          *eventQueue
-	failureThrottle *throttle // of log messages about failures of a store
-	shedThrottle    *throttle // of log messages about requests that were shed
-	fullThrottles   *sync.Map // zone → *throttle, of log messages about full memory
+	memoryZones     int                    // the number of zone names with budgets in memory
+	sweepEvery      time.Duration          // the shortest sweep_interval of the handlers; 0: the default
+	cachedSources   *placeholder.Sources   // nil until a handler needs them
+	zonesByName     map[string][]*liveZone // usually one zone per name
+	denials         *denials.Log
+	events          *denials.Events
+	failureThrottle *throttle.Throttle // of log messages about failures of a store
+	shedThrottle    *throttle.Throttle // of log messages about requests that were shed
+	fullThrottles   *sync.Map          // zone → *throttle.Throttle, of log messages about full memory
+
+	simulated bool // see [App.Simulate]
 
 	ctx    caddy.Context
 	logger *zap.Logger
@@ -74,19 +82,6 @@ const (
 	defaultSweepInterval = time.Minute
 )
 
-// storePool holds the stores of all configurations in this process. The key of a store in memory is
-// a memoryKey. The key of a Redis is its redisstore.Options.
-var storePool = caddy.NewUsagePool()
-
-// memoryKey names one of the two stores in memory: the one for zones without Redis, and the one
-// with the local budgets of an outage.
-type memoryKey string
-
-const (
-	ownMemory     memoryKey = "own"
-	standInMemory memoryKey = "stand-in"
-)
-
 // CaddyModule returns the Caddy module information. The events app calls it for each event, so it must not
 // copy the App, whose fields Cleanup may change meanwhile.
 func (*App) CaddyModule() caddy.ModuleInfo {
@@ -96,12 +91,18 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
+// UnmarshalJSON implements [json.Unmarshaler], like the method of [Handler].
+func (a *App) UnmarshalJSON(data []byte) error {
+	type plain App
+	return options.DecodeStrictly(data, (*plain)(a))
+}
+
 // Provision prepares the app for its handlers, which Caddy provisions later.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.ctx, a.logger = ctx, ctx.Logger()
-	a.backends = make(map[redisstore.Options]*backend)
-	a.zonesByName = make(map[string][]*zone)
-	a.failureThrottle, a.shedThrottle, a.fullThrottles = new(throttle), new(throttle), new(sync.Map)
+	a.backends = make(map[redisstore.Options]*redisBackend)
+	a.zonesByName = make(map[string][]*liveZone)
+	a.failureThrottle, a.shedThrottle, a.fullThrottles = new(throttle.Throttle), new(throttle.Throttle), new(sync.Map)
 	a.warnOfIgnored(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
@@ -113,11 +114,11 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.events, err = newEventQueue(ctx, events.(*caddyevents.App)); err != nil {
+	if a.events, err = denials.NewEvents(ctx, events.(*caddyevents.App), activeEvents); err != nil {
 		return err
 	}
-	a.denials = newDenialLog(a.reportDenial, &processDenials)
-	if err := registerMetrics(ctx.GetMetricsRegistry()); err != nil {
+	a.denials = denials.NewLog(a.events)
+	if err := telemetry.Register(ctx.GetMetricsRegistry(), metricSources); err != nil {
 		a.logger.Warn("metrics are not available", zap.Error(err))
 	}
 	return a.provisionSharedZones(ctx)
@@ -141,31 +142,26 @@ func checkMaxKeys(n int64) error {
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
 	a.warnOfLateUsers()
-	if zones := a.countedZones(); len(zones) > 0 {
-		processShares.join(a, zones, time.Now())
-		go a.watchShares()
+	if zones := slices.Collect(maps.Keys(a.countedZones())); len(zones) > 0 {
+		denials.WatchShares(a.ctx, zones, shareCounts, a.logger)
 	}
 	if a.sharedMemory != nil || a.sharedStandIn != nil {
 		go a.sweep()
 	}
 	for _, b := range a.backends {
-		b.outageLog.setModes(a, a.outageModes(b))
+		b.outageLog.setModes(a.events, a.outageModes(b))
 		go a.checkRedis(b)
 	}
 	return nil
 }
 
-// outageModes returns the modes of on_store_error of the handlers that use a Redis.
-func (a *App) outageModes(b *backend) map[string]bool {
-	modes := make(map[string]bool)
-	for _, zones := range a.zonesByName {
-		for _, z := range zones {
-			if z.handler.backend == b {
-				modes[z.handler.storeErrorPolicy.mode] = true
-			}
-		}
+// activeEvents returns the events of the configuration in force, or nil.
+func activeEvents() *denials.Events {
+	app, err := activeApp()
+	if err != nil {
+		return nil
 	}
-	return modes
+	return app.events
 }
 
 // Stop does nothing, because requests may still be in flight.
@@ -174,10 +170,10 @@ func (a *App) Stop() error { return nil }
 // Cleanup releases exactly the stores that were acquired.
 func (a *App) Cleanup() error {
 	if a.denials != nil {
-		a.denials.close()
+		a.denials.Close()
 	}
 	for _, b := range a.backends {
-		b.outageLog.setModes(a, nil)
+		b.outageLog.setModes(a.events, nil)
 	}
 	var errs []error
 	for _, key := range a.poolKeys {
@@ -188,193 +184,121 @@ func (a *App) Cleanup() error {
 	return errors.Join(errs...)
 }
 
-// sweep drops expired budgets from memory at intervals, until the configuration ends.
-func (a *App) sweep() {
-	ticker := time.NewTicker(cmp.Or(a.sweepEvery, defaultSweepInterval))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			for _, m := range []*store.SharedMemory{a.sharedMemory, a.sharedStandIn} {
-				if m != nil {
-					m.Sweep()
-				}
-			}
-		case <-a.ctx.Done():
-			return
-		}
-	}
-}
-
-// checkRedis checks a Redis, and warns if it fails. Then no request is sent to this Redis until it
-// passes a check. The configuration is in force in any case.
-func (a *App) checkRedis(b *backend) {
-	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
-	defer cancel()
-	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
-		a.logger.Warn("Redis did not pass the check at the start: until it does, "+describeModes(a.outageModes(b)),
-			zap.String("address", b.redis.Address()), zap.Error(err))
-		return
-	}
-	if policy, bounded, err := b.redis.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
-		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their keys get full budgets: set maxmemory-policy noeviction",
-			zap.String("address", b.redis.Address()), zap.String("maxmemory_policy", policy))
-	}
-}
-
-// storeFor returns the store of a handler, and a text that identifies its budgets.
-func (a *App) storeFor(ctx caddy.Context, h *Handler) (s store.Store, id string, err error) {
-	o := &h.Options
-	if err := checkStore(o.Store, o.Redis != nil); err != nil {
-		return nil, "", err
-	}
-	if o.storeName() == "redis" {
-		options, err := o.Redis.expandedOptions(ctx.Logger())
-		if err != nil {
-			return nil, "", atPosition(o.Redis.Position, err)
-		}
-		h.hashSecret = options.HashKeys
-		b, err := a.acquireBackend(options)
-		if err != nil {
-			return nil, "", atPosition(o.Redis.Position, err)
-		}
-		h.backend = b
-		if h.storeErrorPolicy.mode != "local" {
-			return b, b.redis.String(), nil
-		}
-		a.sharedStandIn, err = a.acquireMemory(standInMemory, a.sharedStandIn)
-		if a.boundedStandIn == nil && err == nil {
-			a.boundedStandIn = a.sharedStandIn.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
-		}
-		return store.NewFailover(b, a.boundedStandIn, h.reportStoreFailure), b.redis.String(), err
-	}
-	if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
-		a.sweepEvery = every
-	}
-	s, err = a.memoryStore()
-	return s, "memory", err
-}
-
-// memoryStore returns the store in memory for zones without Redis.
-func (a *App) memoryStore() (_ store.Store, err error) {
-	a.sharedMemory, err = a.acquireMemory(ownMemory, a.sharedMemory)
-	if a.boundedMemory == nil && err == nil {
-		a.boundedMemory = a.sharedMemory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
-	}
-	return a.boundedMemory, err
-}
-
-// acquireMemory returns known, or the store in memory from the pool if known is nil.
-func (a *App) acquireMemory(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
-	if known != nil {
-		return known, nil
-	}
-	m, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
-	if err != nil {
-		return nil, err
-	}
-	a.poolKeys = append(a.poolKeys, key)
-	return m.(pooledMemory).SharedMemory, nil
-}
-
-// pooledMemory lets a [store.SharedMemory] live in the pool. It has nothing to close.
-type pooledMemory struct{ *store.SharedMemory }
-
-func (pooledMemory) Destruct() error { return nil }
-
-// acquireBackend returns the Redis with these options from the pool.
-func (a *App) acquireBackend(o redisstore.Options) (*backend, error) {
-	o, err := o.Normalized()
-	if err != nil {
-		return nil, err
-	}
-	if known := a.backends[o]; known != nil {
-		return known, nil
-	}
-	warnOfConnection(o, a.logger)
-	b, _, err := storePool.LoadOrNew(o, func() (caddy.Destructor, error) {
-		return newBackend(o, activeLogger)
-	})
-	if err != nil {
-		return nil, err
-	}
-	a.poolKeys = append(a.poolKeys, o)
-	a.backends[o] = b.(*backend)
-	return a.backends[o], nil
-}
-
-// activeLogger returns the logger of handlers in the configuration in force. A backend outlives its
-// configuration, and so can't use the logger of that configuration. Caddy's default logger would
-// not do: it leaves out what the configuration sends to another log.
-func activeLogger() *zap.Logger {
-	if ctx := caddy.ActiveContext(); ctx.Context != nil {
-		return ctx.Logger(Handler{})
-	}
-	return caddy.Log().Named("http.handlers.rate_limit") // no configuration is in force
-}
-
 // registerZone adds a zone to those of the configuration.
-func (a *App) registerZone(z *zone) {
-	known := a.zonesByName[z.name]
+func (a *App) registerZone(z *liveZone) {
+	known := a.zonesByName[z.Name]
 	if len(known) > 0 {
-		z.deniedKeys = known[0].deniedKeys
-	} else if z.identity.store == "memory" {
+		z.DeniedKeys = known[0].DeniedKeys
+	} else if z.Identity.Store == "memory" {
 		a.memoryZones++
 	}
-	a.zonesByName[z.name] = append(known, z)
+	a.zonesByName[z.Name] = append(known, z)
 }
 
 // checkAgreement returns an error if the zone disagrees with an earlier zone of the same name. Only
 // settings that decide the budget of a request, or its size, have to agree. If mholt's limiter
 // accepts both zones, checkAgreement only warns, so that such configurations stay valid.
-func (a *App) checkAgreement(z *zone) error {
-	before := a.zonesByName[z.name]
+func (a *App) checkAgreement(z *liveZone) error {
+	before := a.zonesByName[z.Name]
 	before = before[:slices.Index(before, z)]
-	if len(before) == 0 || slices.ContainsFunc(before, func(same *zone) bool { return same.identity == z.identity }) {
+	if len(before) == 0 || slices.ContainsFunc(before, func(same *liveZone) bool { return same.Identity == z.Identity }) {
 		return nil
 	}
-	setting, one, other := before[0].difference(z)
+	d := before[0].disagreementWith(z)
 	if before[0].source == z.source {
 		return fmt.Errorf("used with two stores, %s and %s: write redis and store in the global option rate_limit, where they are for all sites",
-			one, other)
+			d.one, d.other)
 	}
 	if before[0].config.mholtCompatible() && z.config.mholtCompatible() {
 		a.logger.Warn("a zone is defined twice with different settings, so it is two zones with separate budgets",
-			zap.String("zone", z.name), zap.String("setting", setting), zap.String("one", one), zap.String("other", other))
+			zap.String("zone", z.Name), zap.String("setting", d.setting), zap.String("one", d.one), zap.String("other", d.other))
 		return nil
 	}
 	if at := before[0].source.position; at != "" {
-		one += " (at " + at + ")"
+		d.one += " (at " + at + ")"
 	}
 	return fmt.Errorf("defined twice with different settings: %s is %s and %s; make them agree, or give one zone another name",
-		setting, one, other)
+		d.setting, d.one, d.other)
 }
 
-// reportFull warns that the memory is full for new keys of a zone, at most once a minute.
-func (a *App) reportFull(zone string) {
-	t, ok := a.fullThrottles.Load(zone)
-	if !ok {
-		t, _ = a.fullThrottles.LoadOrStore(zone, new(throttle))
+// placeholderSources returns the placeholders that the configuration defines. It reads the configuration once,
+// when the first handler calls it.
+func (a *App) placeholderSources(ctx caddy.Context) *placeholder.Sources {
+	if a.cachedSources == nil {
+		var httpApp *caddyhttp.App
+		for _, module := range ctx.Modules() {
+			if app, ok := module.(*caddyhttp.App); ok {
+				httpApp = app
+			}
+		}
+		a.cachedSources = placeholder.Read(httpApp, a.RateLimits, handlerZones)
 	}
-	if n := t.(*throttle).due(time.Minute); n > 0 {
-		a.logger.Warn("the memory store is full: new keys share one budget until others expire; raise max_keys, or limit who can make up keys",
-			zap.String("zone", zone), zap.Int64("max_keys", a.Memory.MaxKeys), zap.Int64("requests", n))
+	return a.cachedSources
+}
+
+// handlerZones returns the names of the zones of a module, and whether it is a handler of this module.
+func handlerZones(module any) (names []string, ok bool) {
+	h, ok := module.(*Handler)
+	if ok {
+		names = slices.Collect(maps.Keys(h.RateLimits))
 	}
+	return names, ok
+}
+
+// forLimiters returns what the limiters of this configuration share.
+func (a *App) forLimiters() *limiter.Configuration {
+	return &limiter.Configuration{
+		HasZone: a.hasZone, DefinesPlaceholder: a.definesPlaceholder, SlotsInForce: a.slotsInForce,
+		ReportFailure: a.reportFailure, ReportShed: a.reportShed,
+	}
+}
+
+func (a *App) hasZone(name string) bool {
+	return a.zonesByName[name] != nil || a.sharedZones[name] != nil
+}
+
+func (a *App) definesPlaceholder(name string) bool { return a.cachedSources.Defines(name) }
+
+func (a *App) slotsInForce(zone string, b limiter.Backend, alternative int) *store.Slots {
+	app, err := activeApp()
+	if err != nil || app == a {
+		return nil
+	}
+	zones := app.zonesByName[zone] // all of them have the same slots
+	if len(zones) == 0 || zones[0].handler.Backend != b {
+		return nil
+	}
+	if all := zones[0].DefaultSet.Budgets; alternative < len(all) {
+		return all[alternative].Slots
+	}
+	return nil
 }
 
 // reportFailure logs a failure of a store, at most once every ten seconds.
 func (a *App) reportFailure(err error) {
-	if n := a.failureThrottle.due(10 * time.Second); n > 0 {
+	if n := a.failureThrottle.Due(10 * time.Second); n > 0 {
 		a.logger.Error("a call to Redis failed", zap.Error(err), zap.Int64("requests", n))
 	}
 }
 
 // reportShed logs that a request was shed, at most once every ten seconds.
 func (a *App) reportShed(err error) {
-	if n := a.shedThrottle.due(10 * time.Second); n > 0 {
+	if n := a.shedThrottle.Due(10 * time.Second); n > 0 {
 		a.logger.Error("requests were shed", zap.Error(err), zap.Int64("requests", n))
 	}
 }
+
+// Simulate has the handlers that are provisioned later keep their budgets in memory, without their Redis. It is for
+// the command simulate, like the next two methods.
+func (a *App) Simulate() { a.simulated = true }
+
+// ReadRoutes reads the placeholders that the routes of an app define.
+func (a *App) ReadRoutes(app *caddyhttp.App) {
+	a.cachedSources = placeholder.Read(app, a.RateLimits, handlerZones)
+}
+
+// MaxKeys returns how many keys the memory has space for.
+func (a *App) MaxKeys() int64 { return a.Memory.MaxKeys }
 
 // Interface guards
 var (

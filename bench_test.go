@@ -14,14 +14,17 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // loadHandler returns a handler with the store in memory and these zones, until the test ends.
 func loadHandler(tb testing.TB, zones string) *Handler {
 	tb.Helper()
-	provisioning.Lock()
+	caddytest.Provisioning.Lock()
 	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-	provisioning.Unlock()
+	caddytest.Provisioning.Unlock()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,7 +90,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 // The handler allocates the answer, a placeholder for it, and two header fields with their
 // values. Denials, further zones, and responses that are looked at cost a little more.
 func TestServeHTTPAllocates(t *testing.T) {
-	if raceEnabled {
+	if caddytest.RaceEnabled {
 		t.Skip("allocations can't be counted")
 	}
 	handlers := benchHandlers(t)
@@ -138,7 +141,7 @@ func BenchmarkTracing(b *testing.B) {
 
 // A span that isn't sampled costs no allocation.
 func TestUnsampledSpanAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if caddytest.RaceEnabled {
 		t.Skip("allocations can't be counted")
 	}
 	h := loadHandler(t, `"z":{"limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
@@ -163,6 +166,7 @@ func (passOn) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 // them.
 func BenchmarkBodies(b *testing.B) {
 	h := loadHandler(b, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"token_bucket","events":1000000,"window":"1s"}]}`)
+	h.limiter.BodyMemory = bodies.NewMemory()
 	body := []byte(`{"user":"alice","padding":"` + strings.Repeat("x", 4000) + `"}`)
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
@@ -181,13 +185,13 @@ func BenchmarkBodies(b *testing.B) {
 			if err := h.ServeHTTP(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next); err != nil {
 				b.Error(err)
 			}
-			if used := bodyMemory.Used(); used > most.Load() {
+			if used := h.limiter.BodyMemory.Bodies.Used(); used > most.Load() {
 				most.Store(used)
 			}
 		}
 	})
 	b.ReportMetric(float64(most.Load()), "bytes-taken")
-	if used := bodyMemory.Used(); used != 0 {
+	if used := h.limiter.BodyMemory.Bodies.Used(); used != 0 {
 		b.Errorf("%d bytes are still taken", used)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -16,6 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
 func init() {
@@ -38,7 +40,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 		err = handler.checkInCaddyfile(app, h.Option("named_routes") != nil)
 	}
 	if err != nil {
-		return nil, withPosition(h.Dispenser, err)
+		return nil, options.WithPosition(h.Dispenser, err)
 	}
 	dropPositions(handler.RateLimits, app.cachedSources)
 	return handler, nil
@@ -156,9 +158,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		err = h.checkZoneNames()
 	}
 	if err != nil {
-		return withPosition(d, err)
+		return options.WithPosition(d, err)
 	}
-	return readBlock(d, "rate_limit", handlerOptions, func(option string) error {
+	return optionTable.ReadBlock(d, "rate_limit", handlerOptions, func(option string) error {
 		if option == "zone" {
 			return unmarshalZone(d, &h.RateLimits, h.Zones)
 		}
@@ -183,7 +185,7 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("the global option rate_limit is given twice: write all zones and defaults in one")
 	}
 	app := new(App)
-	err := readBlock(d, "the global option rate_limit", globalOptions, func(option string) error {
+	err := optionTable.ReadBlock(d, "the global option rate_limit", globalOptions, func(option string) error {
 		switch option {
 		case "zone":
 			return unmarshalZone(withShorthands(d), &app.RateLimits, nil)
@@ -192,33 +194,8 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		}
 		return app.unmarshalOption(d)
 	})
-	dropPositions(app.RateLimits, caddyAlone())
+	dropPositions(app.RateLimits, placeholder.CaddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
-}
-
-// The names of options, in the order they are listed to users.
-var (
-	sharedOptions = []string{
-		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval",
-		"distributed", "storage",
-	}
-	handlerOptions = append([]string{"zone"}, sharedOptions...)
-	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
-	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
-	settleOptions  = []string{"match", "cost"}
-	redisOptions   = []string{
-		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout",
-		"cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
-	}
-	memoryOptions = []string{"max_keys"}
-	tlsOptions    = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
-)
-
-func algorithmNames() (names []string) {
-	for _, a := range algorithms.All() {
-		names = append(names, a.Name)
-	}
-	return names
 }
 
 // unmarshalOption reads an option that handlers and the app share.
@@ -228,8 +205,8 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 		o.Redis = new(Redis)
 		err = o.Redis.unmarshal(d)
 	case "store":
-		if o.Store, err = value(d, "redis"); err == nil {
-			err = checkStore(o.Store, true)
+		if o.Store, err = options.Value(d, "redis"); err == nil {
+			err = checkStoreName(o.Store)
 		}
 	case "on_store_error":
 		o.OnStoreError, err = unmarshalOnStoreError(d)
@@ -239,18 +216,18 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 		}
 		err = checkHeaders(o.Headers)
 	case "jitter":
-		if o.Jitter, err = fraction(d, "0.2"); err == nil {
+		if o.Jitter, err = options.Fraction(d, "0.2"); err == nil {
 			err = checkJitter(o.Jitter)
 		}
 	case "log_key":
-		o.LogKey, err = onOff(d)
+		o.LogKey, err = options.OnOff(d)
 	case "problem_json":
-		o.ProblemJSON, err = onOff(d)
+		o.ProblemJSON, err = options.OnOff(d)
 	case "disable_metrics":
 		o.DisableMetrics = true
-		err = noValue(d)
+		err = options.NoValue(d)
 	case "sweep_interval":
-		if o.SweepInterval, err = positiveDuration(d, "1m"); err == nil {
+		if o.SweepInterval, err = options.PositiveDuration(d, "1m"); err == nil {
 			err = checkSweepInterval(time.Duration(o.SweepInterval))
 		}
 	case "distributed":
@@ -265,8 +242,8 @@ func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
 
 func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 	a.Memory = new(MemoryOptions)
-	return readBlock(d, "memory", memoryOptions, func(string) (err error) {
-		if a.Memory.MaxKeys, err = integer(d, "1000000"); err == nil {
+	return optionTable.ReadBlock(d, "memory", memoryOptions, func(string) (err error) {
+		if a.Memory.MaxKeys, err = options.Integer(d, "1000000"); err == nil {
 			err = checkMaxKeys(a.Memory.MaxKeys)
 		}
 		return err
@@ -277,16 +254,26 @@ func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
 // placeholders. Caddy does this for sites, but not for global options.
 func withShorthands(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	option := d.NextSegment()
-	shorthands().ApplyToSegment(&option)
+	keys.ApplyShorthands(&option)
 	d = caddyfile.NewDispenser(option)
 	d.Next()
 	return d
 }
 
+// dropPositions removes the positions of zones that don't need the rest of the configuration, so that
+// their JSON stays short.
+func dropPositions(zones map[string]*Zone, sources *placeholder.Sources) {
+	for _, z := range zones {
+		if sources.ProvidesAll(z.placeholderTexts()) {
+			z.Position = ""
+		}
+	}
+}
+
 // unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
 // the name of a shared zone that the directive uses.
 func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []string) error {
-	name, err := value(d, "api")
+	name, err := options.Value(d, "api")
 	if err == nil {
 		err = checkZoneName(name)
 	}
@@ -302,14 +289,14 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	if *zones == nil {
 		*zones = make(map[string]*Zone)
 	}
-	z, at := new(Zone), position(d)
+	z, at := new(Zone), options.Position(d)
 	(*zones)[name] = z
-	anyZone := &placeholderSources{routesUnknown: true}
-	err = readBlock(d, "a zone", zoneOptions(), func(option string) error {
+	anyZone := placeholder.RoutesUnknown()
+	err = optionTable.ReadBlock(d, "a zone", zoneOptions(), func(option string) error {
 		if err := z.unmarshalOption(d, option); err != nil {
 			return err
 		}
-		return z.checkOwnPlaceholders(anyZone)
+		return anyZone.CheckOwn(z.placeholderTexts())
 	})
 	if err == nil && reflect.ValueOf(*z).IsZero() {
 		err = fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
@@ -333,7 +320,7 @@ func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
-	set, err := matcherSet(d, "path /api/*, or leave it out for all requests")
+	set, err := options.MatcherSet(d, "path /api/*, or leave it out for all requests", zoneOptions())
 	c.MatcherSetsRaw = append(c.MatcherSetsRaw, set)
 	return err
 }
@@ -352,26 +339,26 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		form, maxValues = "events, window and perhaps a burst", 3
 	}
 	args := d.RemainingArgs()
-	if err := checkLimitValues(name, args, maxValues); err != nil {
+	if err := options.CheckLimitValues(name, args, maxValues); err != nil {
 		return l, err
 	}
 	if len(args) < 2 || len(args) > maxValues {
 		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s 10 1s", name, form, len(args), name)
 	}
 	l.Algorithm = name
-	events, err1 := parseInteger("events", args[0], "10")
-	window, err2 := parseDuration("window", args[1], "1s")
+	events, err1 := options.ParseInteger("events", args[0], "10")
+	window, err2 := options.ParseDuration("window", args[1], "1s")
 	l.Events, l.Window = events, window
 	err = errors.Join(err1, err2)
 	if len(args) == 3 && err == nil {
-		if l.Burst, err = parseInteger("burst", args[2], "20"); err == nil && l.Burst == 0 {
+		if l.Burst, err = options.ParseInteger("burst", args[2], "20"); err == nil && l.Burst == 0 {
 			err = fmt.Errorf("burst must be above 0, not 0: leave it out for %d", events)
 		}
 	}
 	if err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
-	err = readBlock(d, name, algorithm.OptionNames(), func(option string) error {
+	err = optionTable.ReadBlock(d, name, algorithm.OptionNames(), func(option string) error {
 		return l.unmarshalOption(d, algorithm.Option(option))
 	})
 	if err != nil {
@@ -388,16 +375,16 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
 	switch field := l.optionField(o.Name).(type) {
 	case *string:
-		*field, err = value(d, o.Example)
+		*field, err = options.Value(d, o.Example)
 	case *int64:
-		*field, err = positive(integer, d, o.Example)
+		*field, err = options.Positive(options.Integer, d, o.Example)
 	case **int64:
 		*field = new(int64)
-		**field, err = integer(d, o.Example)
+		**field, err = options.Integer(d, o.Example)
 	case *caddy.Duration:
-		*field, err = positiveDuration(d, o.Example)
+		*field, err = options.PositiveDuration(d, o.Example)
 	case *float64:
-		*field, err = positive(fraction, d, o.Example)
+		*field, err = options.Positive(options.Fraction, d, o.Example)
 	}
 	return err
 }
@@ -410,12 +397,12 @@ func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 		return l, fmt.Errorf("legacy takes max, duration and optionally min_interval, but has %d value(s): "+
 			"write for example legacy 10 5s 1s", len(args))
 	}
-	calls, err := parseInteger("max", args[0], "10")
-	duration, err2 := parseDuration("duration", args[1], "5s")
+	calls, err := options.ParseInteger("max", args[0], "10")
+	duration, err2 := options.ParseDuration("duration", args[1], "5s")
 	err = errors.Join(err, err2)
 	var interval caddy.Duration
 	if len(args) == 3 {
-		interval, err2 = parseDuration("min_interval", args[2], "1s")
+		interval, err2 = options.ParseDuration("min_interval", args[2], "1s")
 		err = errors.Join(err, err2)
 	}
 	var q algorithms.Quota
@@ -428,61 +415,4 @@ func unmarshalLegacy(d *caddyfile.Dispenser) (l Limit, err error) {
 	return Limit{
 		Algorithm: q.Algorithm, Events: q.Events, Window: caddy.Duration(time.Duration(q.Window) * time.Microsecond), Burst: q.Burst,
 	}, nil
-}
-
-// readBlock reads the block that begins on this line, if there is one. of is the name of the block
-// for errors. Options that are not in options are errors, and so are options that stand twice
-// although they are not repeatable. read reads the rest of the option's line, and the option's
-// block. Every error gets its file and line.
-func readBlock(d *caddyfile.Dispenser, of string, options []string, read func(option string) error) error {
-	if d.NextArg() {
-		return withPosition(d, fmt.Errorf("%s takes no value %q here: write its options in braces", of, d.Val()))
-	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
-		var err error
-		switch {
-		case !slices.Contains(options, option):
-			err = unknownOptionError(option, of, options)
-		case seen[option] && !isRepeatable(option):
-			err = fmt.Errorf("%s is given twice: write it once", option)
-		default:
-			err = read(option)
-		}
-		if err == nil && d.NextBlock(d.Nesting()) {
-			err = fmt.Errorf("%s takes no block", option)
-		}
-		if err != nil {
-			return withPosition(d, err)
-		}
-		seen[option] = true
-	}
-	return nil
-}
-
-// position returns the file and line at d, as errors name them.
-func position(d *caddyfile.Dispenser) string {
-	return strings.TrimPrefix(d.Err("").Error(), ", at ")
-}
-
-// atPosition adds a position to an error, unless the position is "".
-func atPosition(position string, err error) error {
-	if position == "" {
-		return err
-	}
-	return positionedError{fmt.Errorf("%w, at %s", err, position)}
-}
-
-// positionedError is an error whose text has a file and line.
-type positionedError struct{ error }
-
-func (e positionedError) Unwrap() error { return e.error }
-
-// withPosition adds file and line to an error, unless it has them already.
-func withPosition(d *caddyfile.Dispenser, err error) error {
-	if errors.As(err, new(positionedError)) {
-		return err
-	}
-	return positionedError{d.WrapErr(err)}
 }

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // placesToTouch returns the files that the numbered list of a section of CONTRIBUTING.md names.
 func placesToTouch(t *testing.T, heading string) (files []string) {
 	t.Helper()
-	section := sectionOf(t, "CONTRIBUTING.md", heading)
+	section := caddytest.SectionOf(t, "CONTRIBUTING.md", heading)
 	for _, item := range regexp.MustCompile(`(?m)^\d+\. (.*(\n {3,}\S.*)*)`).FindAllStringSubmatch(section, -1) {
 		file := regexp.MustCompile("`([a-zA-Z_/<>-]+(/|\\.(go|lua|md))|examples/[a-z-]+/Caddyfile)`")
 		for _, name := range file.FindAllStringSubmatch(item[1], -1) {
@@ -60,11 +61,11 @@ func TestContributing(t *testing.T) {
 	if len(endpoints) < 7 {
 		t.Fatalf("only these places found: %q", endpoints)
 	}
-	for _, r := range adminResources {
-		words := slices.DeleteFunc(strings.Split(r.form, "/"), func(part string) bool { return strings.HasPrefix(part, "{") })
+	for _, r := range admin.Resources {
+		words := slices.DeleteFunc(strings.Split(r.Form, "/"), func(part string) bool { return strings.HasPrefix(part, "{") })
 		name := words[len(words)-1]
 		for _, place := range endpoints {
-			if place != "admin_lists.go" && place != "SECURITY.md" && place != "internal/adminapi/adminapi.go" { // not about each endpoint
+			if place != "internal/admin/lists.go" && place != "SECURITY.md" && place != "internal/adminapi/adminapi.go" { // not about each endpoint
 				wantPlaces(t, []string{place}, name, `\b`+name+`\b`)
 			}
 		}
@@ -81,7 +82,7 @@ func TestContributing(t *testing.T) {
 			switch {
 			case name == "limits" && !strings.HasPrefix(place, "zone") && place != "docs/json.md":
 				continue // a Caddyfile has options for each algorithm
-			case place == "docs/admin.md" && !s.shown, place == "docs/caddyfile.md" && s.read == nil:
+			case place == "docs/admin.md" && !s.shown, (place == "caddyfile.go" || place == "docs/caddyfile.md") && s.read == nil:
 				continue
 			case place == "zone.go", place == "docs/json.md":
 				name = field
@@ -90,41 +91,7 @@ func TestContributing(t *testing.T) {
 		}
 	}
 	slices.Sort(fields)
-	if want := slices.Sorted(slices.Values(jsonFields(Zone{}))); !slices.Equal(fields, want) {
+	if want := slices.Sorted(slices.Values(caddytest.JSONFields(Zone{}))); !slices.Equal(fields, want) {
 		t.Errorf("the table of settings has the fields %q, want those of Zone, %q", fields, want)
-	}
-}
-
-// CONTRIBUTING.md names only files and identifiers that exist.
-func TestContributingNames(t *testing.T) {
-	text, err := os.ReadFile("CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var files []string
-	var code strings.Builder
-	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && slices.Contains([]string{".go", ".lua", ".sh", ".md"}, filepath.Ext(path)) {
-			files = append(files, "/"+path)
-			if !strings.HasSuffix(path, ".md") {
-				source, err := os.ReadFile(path)
-				code.Write(source)
-				return err
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range regexp.MustCompile("`([a-zA-Z_/]+\\.(go|lua|sh|md))`").FindAllStringSubmatch(string(text), -1) {
-		if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix(file, "/"+name[1]) }) {
-			t.Errorf("there is no file %s", name[1])
-		}
-	}
-	for _, name := range regexp.MustCompile("`([a-z]+[A-Z][a-zA-Z]+)` in").FindAllStringSubmatch(string(text), -1) {
-		if !regexp.MustCompile(`\b` + name[1] + `\b`).MatchString(code.String()) {
-			t.Errorf("there is no %s", name[1])
-		}
 	}
 }

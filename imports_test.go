@@ -1,12 +1,20 @@
 package ratelimit
 
 import (
+	"bytes"
 	"encoding/json"
+	"go/parser"
+	"go/token"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// modulePath is the path of this Go module.
+const modulePath = "github.com/caddy-rate-limit/caddy-rate-limit"
 
 // goList runs go list and returns its words.
 func goList(t *testing.T, args ...string) []string {
@@ -18,69 +26,160 @@ func goList(t *testing.T, args ...string) []string {
 	return strings.Fields(string(output))
 }
 
-// Imports run one way: root → redisstore → store → algorithms → standard library. Besides, store
-// imports a circuit breaker and a keyed hash, and the root the packages below internal.
-func TestImportsRunOneWay(t *testing.T) {
-	standard := func(path string) bool { return !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") }
-	tests := []struct {
-		pkg  string
-		may  []string // what it may depend on besides the standard library and itself
-		also string   // and packages of this kind
-	}{
-		{"algorithms", nil, ""},
-		{"internal/keyhash", nil, ""},
-		{"internal/jsonvalue", nil, ""},
-		{"internal/formvalue", nil, ""},
-		{"internal/httpfields", []string{"algorithms"}, ""},
-		{"internal/topk", nil, ""},
-		{"internal/relay", nil, ""},
-		{"store", []string{"algorithms", "internal/keyhash"}, ""},
-		{"internal/storetest", []string{"algorithms", "internal/keyhash", "store"}, ""},
-		{"redisstore/internal/slots", []string{"algorithms"}, ""},
-		{"internal/wire", []string{"algorithms", "internal/keyhash", "store"}, ""},
-		{"redisstore", []string{"algorithms", "internal/keyhash", "redisstore/internal/slots", "internal/wire", "store"}, "not caddy"},
-		{"internal/accesslog", nil, "not caddy"},
-		{"internal/adminapi", nil, ""},
-		{"internal/closest", nil, ""},
-		{"internal/terminal", nil, "any but ours"},
-		{"internal/command", []string{
-			"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/keyhash", "internal/simulate",
-			"internal/simulate/htmlreport", "internal/statuspage", "internal/terminal", "store",
-		}, "any but ours"},
-		{"internal/simulate", []string{"algorithms", "internal/accesslog", "internal/keyhash", "internal/terminal", "store"}, "any but ours"},
-		{"internal/simulate/htmlreport", []string{
-			"algorithms", "internal/accesslog", "internal/keyhash", "internal/simulate", "internal/terminal", "store",
-		}, "any but ours"},
-		{"docs/pictures", []string{"algorithms"}, ""},
+// floors are the packages of the product, from top to bottom. A package imports only packages of lower floors. Commands
+// are left out, because nothing imports them.
+var floors = [][]string{
+	{"."},
+	{"internal/admin", "internal/command", "internal/simulate/configuration"},
+	{"internal/routes", "internal/simulate/htmlreport", "internal/simulate/propose"},
+	{"internal/limiter", "internal/simulate", "redisstore"},
+	{
+		"internal/bodies", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
+		"internal/simulate/report", "internal/statuspage", "internal/telemetry",
+	},
+	{"internal/keys"},
+	{"internal/options", "internal/wire"},
+	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/slots", "store"},
+	{
+		"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/contentcoding", "internal/eventstream",
+		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",
+		"internal/throttle", "internal/topk",
+	},
+}
+
+// testKits are the packages that only tests and the benchmark import.
+var testKits = []string{
+	"docs", "internal/caddytest", "internal/e2e", "internal/logtest", "internal/redistest", "internal/relay", "internal/seedtest",
+	"internal/simulate/reporttest",
+	"internal/storetest", "internal/wire/wiretest",
+}
+
+// withoutCaddy are the packages that work in any Go program.
+var withoutCaddy = []string{
+	"algorithms", "internal/accesslog", "internal/adminapi", "internal/bodies", "internal/closest", "internal/httpfields", "internal/lines",
+	"internal/topk", "internal/wire", "redisstore", "store",
+}
+
+// onStandardLibrary are the packages that need nothing but the standard library, or other packages in this list.
+var onStandardLibrary = []string{
+	"algorithms", "internal/adminapi", "internal/closest", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
+	"internal/topk", "redisstore/internal/slots",
+}
+
+// goPackage is a package as go list describes it.
+type goPackage struct {
+	ImportPath, Name, Dir  string
+	GoFiles, Imports, Deps []string
+}
+
+// goPackages returns the packages of this module, by their paths in it. That of the root is ".".
+func goPackages(t *testing.T) map[string]goPackage {
+	t.Helper()
+	output, err := exec.Command("go", "list", "-json=ImportPath,Name,Dir,GoFiles,Imports,Deps", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, test := range tests {
-		for _, dep := range goList(t, "-deps", "./"+test.pkg) {
-			ours, isOurs := strings.CutPrefix(dep, modulePath+"/")
+	all := make(map[string]goPackage)
+	for decoder := json.NewDecoder(bytes.NewReader(output)); decoder.More(); {
+		var p goPackage
+		if err := decoder.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all[pathInModule(p.ImportPath)] = p
+	}
+	return all
+}
+
+// pathInModule returns the path of a package in this module, or "" for other packages.
+func pathInModule(path string) string {
+	if path == modulePath {
+		return "."
+	}
+	own, _ := strings.CutPrefix(path, modulePath+"/")
+	if own == path {
+		return ""
+	}
+	return own
+}
+
+// Imports run one way, from the root down to the arithmetic.
+func TestImportsRunOneWay(t *testing.T) {
+	floorOf := make(map[string]int)
+	for n, floor := range floors {
+		for _, pkg := range floor {
+			floorOf[pkg] = n
+		}
+	}
+	all := goPackages(t)
+	for path, p := range all {
+		floor, known := floorOf[path]
+		switch {
+		case slices.Contains(testKits, path):
+			continue
+		case p.Name != "main" && !known:
+			t.Errorf("%s is on no floor", path)
+		}
+		for _, imported := range p.Imports {
+			own := pathInModule(imported)
 			switch {
-			case standard(dep), ours == test.pkg, isOurs && slices.Contains(test.may, ours):
-			case dep == "github.com/sony/gobreaker/v2" && (strings.HasPrefix(test.pkg, "store") || slices.Contains(test.may, "store")):
-			case dep == "github.com/dchest/siphash" && (test.pkg == "internal/keyhash" || slices.Contains(test.may, "internal/keyhash")):
-			case test.also == "any but ours" && dep != modulePath && !isOurs:
-			case test.also == "not caddy" && dep != modulePath && !isOurs && !strings.Contains(dep, "caddy"):
-			default:
-				t.Errorf("%s depends on %s", test.pkg, dep)
+			case strings.HasPrefix(imported, "github.com/redis/") && path != "redisstore":
+				t.Errorf("%s imports %s: only redisstore may", path, imported)
+			case slices.Contains(testKits, own) || imported == "testing":
+				t.Errorf("%s imports %s, which is for tests", path, imported)
+			case own == "." && !strings.HasPrefix(path, "cmd/"):
+				t.Errorf("%s imports the root: only commands and tests may", path)
+			case known && own != "" && floorOf[own] <= floor:
+				t.Errorf("%s imports %s, which is not on a lower floor", path, own)
+			}
+		}
+		for _, dep := range p.Deps {
+			switch {
+			case slices.Contains(withoutCaddy, path) && strings.Contains(dep, "caddyserver/"):
+				t.Errorf("%s depends on %s", path, dep)
+			case slices.Contains(onStandardLibrary, path) && strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") &&
+				!slices.Contains(onStandardLibrary, pathInModule(dep)):
+				t.Errorf("%s depends on %s", path, dep)
 			}
 		}
 	}
-	for _, pkg := range goList(t, "./...") {
-		imports := goList(t, "-f", "{{join .Imports \" \"}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", pkg)
-		if strings.HasPrefix(pkg, modulePath+"/redisstore") || pkg == modulePath+"/internal/redistest" {
+	for path := range floorOf {
+		if _, there := all[path]; !there {
+			t.Errorf("there is no package %s", path)
+		}
+	}
+}
+
+// Each package says what it is for and what it never does, and is small enough to be known.
+func TestRooms(t *testing.T) {
+	for path, p := range goPackages(t) {
+		if p.Name == "main" || slices.Contains(testKits, path) {
 			continue
 		}
-		for _, path := range imports {
-			if strings.HasPrefix(path, "github.com/redis/") {
-				t.Errorf("%s imports %s: only redisstore and redistest may", pkg, path)
+		lines, comment := 0, ""
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
 			}
+			lines += bytes.Count(text, []byte("\n"))
+			file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			comment += file.Doc.Text()
 		}
-	}
-	for _, dep := range goList(t, "-deps", "./cmd/caddy") {
-		if dep == "testing" || strings.HasPrefix(dep, modulePath) && strings.HasSuffix(dep, "test") {
-			t.Errorf("the program holds test code: %s", dep)
+		if !strings.HasPrefix(comment, "Package "+p.Name+" ") || !strings.Contains(comment, "never") {
+			t.Errorf("the comment of %s doesn't say what the package is for, and what it never does: %q", path, comment)
+		}
+		bound := 4000
+		if path == "." {
+			bound = 5200
+		}
+		if lines > bound && path != "redisstore" {
+			t.Errorf("%s has %d lines", path, lines)
+		}
+		if path == "." && len(p.GoFiles) > 16 {
+			t.Errorf("the root has %d files: %v", len(p.GoFiles), p.GoFiles)
 		}
 	}
 }

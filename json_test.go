@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
@@ -245,7 +246,7 @@ func TestJSON(t *testing.T) {
 	t.Setenv("TEST_EMPTY", "")
 	t.Setenv("TEST_BLANK", " ")
 	for _, test := range tests {
-		err := validate(handlerConfig(`{"handler":"rate_limit",` + strings.ReplaceAll(test.settings, "CERTIFICATES/", directory+"/") + `}`))
+		err := caddytest.Validate(handlerConfig(`{"handler":"rate_limit",` + strings.ReplaceAll(test.settings, "CERTIFICATES/", directory+"/") + `}`))
 		test.want = strings.ReplaceAll(test.want, "CERTIFICATES/", directory+"/")
 		switch {
 		case test.want == "" && err != nil:
@@ -257,7 +258,7 @@ func TestJSON(t *testing.T) {
 		}
 	}
 	for value, want := range map[string]string{"0": "rate_limit: memory.max_keys must not be 0: leave it out for 1000000", "-5": "max_keys must be above 0, not -5", `"5"`: `rate_limit: memory.max_keys must be a whole number, not "5": write 5`} {
-		err := validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":` + value + `}}}}`)
+		err := caddytest.Validate(`{"admin":{"disabled":true},"apps":{"rate_limit":{"memory":{"max_keys":` + value + `}}}}`)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("max_keys %s: %v", value, err)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // checksAtStart makes the checks of [App.Start] when a configuration is validated, because Caddy starts no app then.
@@ -57,14 +59,14 @@ func warningsAtLoad(t *testing.T, config string) (warnings string, err error) {
 	if err != nil {
 		return "", err
 	}
-	err = validate(string(text))
-	return readFile(t, file), err
+	err = caddytest.Validate(string(text))
+	return caddytest.ReadFile(t, file), err
 }
 
 // warningsOfCaddyfile returns the warnings of this module about a Caddyfile, one a line.
 func warningsOfCaddyfile(t *testing.T, text string) string {
 	t.Helper()
-	config, err := adapt(t, []byte(text))
+	config, err := caddytest.Adapt(t, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

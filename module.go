@@ -1,16 +1,13 @@
 // Package ratelimit limits HTTP requests in Caddy. The limits are exact, in the memory of one
 // process or in a Redis that any number of processes share.
 //
-// [Handler.ServeHTTP] (handler.go) handles a request. It collects the zones that match the
-// request (request.go). It charges the budgets of all these zones in one call of a
-// [store.Store]. The store is in memory (package store) or in Redis (package redisstore).
-// Package algorithms has the arithmetic of both. The handler then writes the outcome into the
-// response (headers.go), and passes the request on or denies it.
+// The package is configuration: JSON, Caddyfile, checks, and what Caddy needs of a module. Everything that runs is in
+// the packages below internal. [Handler.Provision] makes a limiter of the configuration, and
+// [Handler.ServeHTTP] gives each request to it. The package never decides a request itself.
 package ratelimit
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -18,12 +15,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
 )
 
 func init() {
 	caddy.RegisterModule(Handler{})
-	command.Register(newSimulation)
+	command.Register(configuration.Load)
 }
 
 // Handler limits requests by zones. A zone is a named rule: it says which requests it matches,
@@ -101,23 +101,10 @@ type Handler struct {
 	// error (default false).
 	ReturnErrors bool `json:"return_errors,omitempty"`
 
-	app                     *App
-	store                   store.Store
-	reportCorrectionFailure func(error) // called when corrections of charges may be lost
-	backend                 *backend    // the Redis of the store; nil for a store in memory
-	slotLines               *slotLines
-	storeErrorPolicy        storeErrorPolicy
-	// hashSecret is the secret of hash_keys: operators see only the HMAC of a key. If it is empty,
-	// operators see the key itself.
-	hashSecret  string
-	zones       []*zone
-	bodyFields  []bodyField // the values in bodies that the zones use
-	headerForms headerForms
-	// responseValues are the JSON values that the zones read from bodies of responses.
-	responseValues responseValues
-	logger         *zap.Logger
-
-	warnedOfErrorRoutes *atomic.Bool
+	app     *App
+	limiter *limiter.Limiter // made by Provision
+	zones   []*liveZone      // of the limiter
+	logger  *zap.Logger
 }
 
 // CaddyModule returns the Caddy module information.
@@ -128,10 +115,17 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
+// UnmarshalJSON implements [json.Unmarshaler]. Its errors name the path of the value and the
+// correction. Unknown fields are errors, as they are without this method.
+func (h *Handler) UnmarshalJSON(data []byte) error {
+	type plain Handler
+	return options.DecodeStrictly(data, (*plain)(h))
+}
+
 // Provision inherits unset options from the app, and compiles the zones. It opens no connection
 // and touches no budget.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	h.logger, h.warnedOfErrorRoutes, h.slotLines = ctx.Logger(), new(atomic.Bool), processSlotLines
+	h.logger = ctx.Logger()
 	app, err := ctx.App("rate_limit")
 	if err != nil {
 		return err
@@ -146,32 +140,30 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(sources) == 0 {
 		h.logger.Warn("no zones are configured, so nothing is limited: write at least one zone, here or in the global option rate_limit")
 	}
-	h.headerForms = newHeaderForms(h.Headers)
-	var storeID string
-	if h.storeErrorPolicy, err = h.OnStoreError.compile(); err != nil {
+	if h.limiter, err = h.newLimiter(); err != nil {
 		return err
 	}
-	h.reportCorrectionFailure = func(err error) {
-		h.reportStoreFailure(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
-	}
-	h.store, storeID, err = h.app.storeFor(ctx, h)
+	storeID, err := h.app.openStore(ctx, &h.Options, h.limiter)
 	if err != nil {
 		return err
 	}
-	var newZones []*zone // which no other handler has, so they are to be warned of
+	h.limiter.DenialSource = &denials.Source{Logger: h.logger, LogsKeys: h.LogKey != nil && *h.LogKey, HashSecret: h.limiter.HashSecret}
+	var newZones []*liveZone // which no other handler has, so they are to be warned of
 	for _, source := range sources {
-		z, err := source.provision(ctx, h)
+		z, err := source.provision(ctx, h.limiter)
 		if err != nil {
 			return err
 		}
-		z.identity = z.identify(storeID)
-		h.zones = append(h.zones, z)
+		z.Identity = z.identify(storeID)
+		h.zones, h.limiter.Zones = append(h.zones, z), append(h.limiter.Zones, z.Zone)
 		first, err := source.checkUse(ctx, h)
 		if err != nil {
 			return err
 		}
-		if err := h.responseValues.add(z.settle); err != nil {
-			return inZone(z.name, err)
+		for _, name := range z.Settle.Placeholders() {
+			if err := h.limiter.ResponseValues.Add(name); err != nil {
+				return inZone(z.Name, err)
+			}
 		}
 		if first {
 			newZones = append(newZones, z)
@@ -180,7 +172,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.warnOfAddresses(newZones)
 	for _, z := range newZones {
 		z.warnOfSettings()
-		z.warnOfChosenAddresses()
+		z.WarnOfChosenAddresses()
 	}
 	if err := boundWork(h.zones); err != nil {
 		return err
@@ -189,6 +181,21 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.app.registerZone(z)
 	}
 	return nil
+}
+
+// newLimiter returns the limiter of the handler, without its store and its zones. Options are inherited already.
+func (h *Handler) newLimiter() (*limiter.Limiter, error) {
+	policy, err := h.OnStoreError.compile()
+	l := &limiter.Limiter{
+		Shared: h.app.forLimiters(), Denials: h.app.denials, StoreErrorPolicy: policy, Logger: h.logger,
+		SlotLines: limiter.ProcessSlotLines, BodyMemory: limiter.ProcessBodyMemory,
+		HeaderForms: limiter.NewHeaderForms(h.Headers), Jitter: h.Jitter, CountsRequests: !h.DisableMetrics,
+		ProblemJSON: h.ProblemJSON != nil && *h.ProblemJSON, ReturnErrors: h.ReturnErrors,
+	}
+	l.ReportCorrectionFailure = func(err error) {
+		l.ReportStoreFailure(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
+	}
+	return l, err
 }
 
 // Validate checks the options, and that zones with the same name agree.

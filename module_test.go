@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
@@ -103,7 +104,7 @@ func TestProvisionAndCleanup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(h.zones) != 2 || h.zones[0].name != "a" || h.zones[1].name != "b" || h.store == nil {
+	if len(h.zones) != 2 || h.zones[0].Name != "a" || h.zones[1].Name != "b" || h.limiter.Store == nil {
 		t.Errorf("zones %+v", h.zones)
 	}
 	want(1, 0, 1)
@@ -141,7 +142,7 @@ func TestValidate(t *testing.T) {
 		zone(1, "") + "," + zone(2, ""):   `zone "a": defined twice with different settings: limits`,
 		zone(1, `,"headers":["unheard"]`): "unheard",
 	} {
-		err := validate(handlerConfig(strings.ReplaceAll(handlers, `{"rate_limits"`, `{"handler":"rate_limit","rate_limits"`)))
+		err := caddytest.Validate(handlerConfig(strings.ReplaceAll(handlers, `{"rate_limits"`, `{"handler":"rate_limit","rate_limits"`)))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", handlers, err, want)
 		}
@@ -174,7 +175,7 @@ func TestNothingIsLeftAcquired(t *testing.T) {
 		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}}},{"handler":"rate_limit","rate_limits":{"a":{}}}`,
 		`{"handler":"rate_limit","rate_limits":{"a":{` + limit + `}},"redis":{"address":["h:1"]}},{"handler":"no_such_handler"}`,
 	} {
-		_ = validate(handlerConfig(handlers))
+		_ = caddytest.Validate(handlerConfig(handlers))
 		storePool.Range(func(key, _ any) bool {
 			t.Errorf("%T is still acquired after %s", key, handlers)
 			return true
@@ -238,7 +239,7 @@ func TestInherit(t *testing.T) {
 func TestInheritance(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := startCaddy(t, fmt.Sprintf(`{
+	c := caddytest.Start(t, fmt.Sprintf(`{
 	admin {$ADMIN}
 	rate_limit {
 		redis %s {
@@ -262,8 +263,8 @@ rate_limit /b {
 }
 respond ok
 `, server.Addr))
-	c.get(t, "/a").want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
-	c.get(t, "/b").want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
+	c.Get(t, "/a").Want(t, 200, "RateLimit-Remaining", "4", "X-RateLimit-Remaining", "4", "RateLimit", "")
+	c.Get(t, "/b").Want(t, 200, "RateLimit-Remaining", "", "RateLimit", `"b";r=4;t=720`)
 	keys := server.Client.Keys(t.Context(), "caddy_rl:{%}:[^:]*").Val() // not those of the check
 	if len(keys) != 1 || !strings.HasPrefix(keys[0], "caddy_rl:{%}:a:3") {
 		t.Errorf("keys in Redis: %q, want one of zone a", keys)
@@ -278,11 +279,11 @@ func TestWarnings(t *testing.T) {
 		`"storage":"x"`:    "storage has no effect: budgets are kept in memory",
 		`"rate_limits":{}`: "no zones are configured",
 	} {
-		c := startCaddy(t, site("zone a {\n gcra 1 1h\n}"))
+		c := caddytest.Start(t, caddytest.Site("zone a {\n gcra 1 1h\n}"))
 		config := strings.Replace(handlerConfig(`{"handler":"rate_limit",`+settings+`}`), `"disabled":true`, `"listen":"{$ADMIN}"`, 1)
-		if r := c.load(t, config, "application/json"); r.StatusCode != 200 {
-			t.Errorf("%s: %d %s", settings, r.StatusCode, r.body)
+		if r := c.Load(t, config, "application/json"); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", settings, r.StatusCode, r.Text)
 		}
-		c.waitForLog(t, want)
+		c.WaitForLog(t, want)
 	}
 }

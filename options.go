@@ -2,12 +2,22 @@ package ratelimit
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // Options are the options of a handler besides its zones. The rate_limit app has the same
@@ -128,7 +138,7 @@ func (o *Options) check() error {
 	return errors.Join(
 		redis,
 		storeError,
-		checkStore(o.Store, true),
+		checkStoreName(o.Store),
 		checkHeaders(o.Headers),
 		checkJitter(o.Jitter),
 		checkSweepInterval(time.Duration(o.SweepInterval)),
@@ -137,12 +147,19 @@ func (o *Options) check() error {
 
 // checkStore checks the option store. hasRedis reports whether a Redis is configured.
 func checkStore(name string, hasRedis bool) error {
-	switch {
-	case name != "" && name != "memory" && name != "redis":
-		return fmt.Errorf("store must be memory or redis, not %q", name)
-	case name == "redis" && !hasRedis:
+	if err := checkStoreName(name); err != nil {
+		return err
+	}
+	if name == "redis" && !hasRedis {
 		return errors.New("store is redis, but no Redis is named: " +
 			"write for example redis 127.0.0.1:6379, here or in the global option rate_limit")
+	}
+	return nil
+}
+
+func checkStoreName(name string) error {
+	if name != "" && name != "memory" && name != "redis" {
+		return fmt.Errorf("store must be memory or redis, not %q", name)
 	}
 	return nil
 }
@@ -157,6 +174,194 @@ func checkJitter(fraction float64) error {
 func checkSweepInterval(interval time.Duration) error {
 	if interval < 0 || interval > 0 && interval < time.Millisecond {
 		return fmt.Errorf("sweep_interval must be at least 1ms, not %v: write for example 1m", interval)
+	}
+	return nil
+}
+
+// The names of options, in the order they are listed to users.
+var (
+	sharedOptions = []string{
+		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval",
+		"distributed", "storage",
+	}
+	handlerOptions = append([]string{"zone"}, sharedOptions...)
+	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
+	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
+	settleOptions  = []string{"match", "cost"}
+	redisOptions   = []string{
+		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout",
+		"cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
+	}
+	memoryOptions = []string{"max_keys"}
+	tlsOptions    = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
+)
+
+// optionTable describes the options of all blocks, for errors. It is made by init, because the functions that
+// read a block need it, too.
+var optionTable *options.Table
+
+func init() { optionTable = newOptionTable() }
+
+func newOptionTable() *options.Table {
+	t := &options.Table{
+		Blocks: []options.Block{
+			{Name: "the global option rate_limit", Options: []string{"memory"}},
+			{Name: "the memory block of the global option rate_limit", Options: memoryOptions},
+			{Name: "the directive rate_limit or its global option", Options: handlerOptions},
+			{Name: "a zone, as in zone api { ... }", Options: zoneOptions()},
+			{Name: "a redis block", Options: redisOptions},
+			{Name: "the tls block of redis", Within: "redis", Options: tlsOptions},
+		},
+		Repeatable: append([]string{"zone"}, limitOptions...),
+		Examples: map[string]string{
+			"key":         "for example key {client_ip}",
+			"key_case":    "key_case lower",
+			"concurrency": "for example concurrency 10",
+			"exempt":      "for example exempt client_ip 203.0.113.0/24",
+			"override":    "for example override 203.0.113.7 unlimited",
+		},
+		Correct: correctOption,
+	}
+	for _, s := range zoneSettings() {
+		if s.repeatable {
+			t.Repeatable = append(t.Repeatable, s.name)
+		}
+	}
+	for _, name := range algorithmNames() {
+		t.Examples[name] = fmt.Sprintf("for example %s 10 1s", name)
+	}
+	return t
+}
+
+// correctOption returns the correction for an option of limits that stands elsewhere, and for status in settle.
+func correctOption(option, block string) string {
+	limits := algorithms.AlgorithmsWith(option)
+	switch {
+	case limits != nil:
+		return "it belongs in the block of " + strings.Join(limits, " or ")
+	case option == "status" && block == "settle":
+		return "write for example match status 401 403"
+	case option != "burst" || block == "the global option rate_limit" || block == "redis":
+		return ""
+	}
+	name := "token_bucket"
+	if a, err := algorithms.Lookup(block); err == nil {
+		if name = a.Name; !a.Burst {
+			return name + " admits up to events at once; write a limit with a burst, such as token_bucket 10 1s 20"
+		}
+	}
+	return fmt.Sprintf("burst is the third argument of a limit, as in %s 10 1s 20", name)
+}
+
+func algorithmNames() (names []string) {
+	for _, a := range algorithms.All() {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+// OnStoreError says what happens to requests while Redis fails. In JSON it can also be the mode
+// alone, such as "allow".
+type OnStoreError struct {
+	// "local": the same limits apply, with budgets in this process. "allow": requests pass
+	// unlimited. "deny": requests are answered with status 503 (default local).
+	Mode string `json:"mode,omitempty"`
+
+	// The share of the limits that this process grants in mode local: a fraction such as 1/3
+	// for one of three instances. It is rounded down to at least 1 event (default 1: all).
+	Share string `json:"share,omitempty"`
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (o *OnStoreError) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &o.Mode)
+	}
+	if len(data) > 0 && data[0] != '{' {
+		return errors.New("must be a string or an object, such as \"allow\"")
+	}
+	type plain OnStoreError
+	return options.DecodeStrictly(data, (*plain)(o))
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o OnStoreError) MarshalJSON() ([]byte, error) {
+	if o.Share == "" {
+		return json.Marshal(o.Mode)
+	}
+	type plain OnStoreError
+	return json.Marshal(plain(o))
+}
+
+// onStoreErrorForm describes the values of the option on_store_error, for errors.
+const onStoreErrorForm = "local, local with a share as in local 1/3, allow or deny"
+
+// compile returns the checked policy; for nil, the default.
+func (o *OnStoreError) compile() (limiter.StoreErrorPolicy, error) {
+	policy := limiter.StoreErrorPolicy{Mode: "local", Num: 1, Den: 1}
+	if o == nil {
+		return policy, nil
+	}
+	switch o.Mode {
+	case "local", "allow", "deny":
+		policy.Mode = o.Mode
+	case "":
+		if o.Share == "" {
+			return policy, errors.New("on_store_error is empty: write " + onStoreErrorForm)
+		}
+	default:
+		return policy, fmt.Errorf("on_store_error must be %s, not %q", onStoreErrorForm, o.Mode)
+	}
+	if o.Share == "" {
+		return policy, nil
+	}
+	if policy.Mode != "local" {
+		return policy, fmt.Errorf("on_store_error %s takes no share, not %q: only local has limits to share", o.Mode, o.Share)
+	}
+	const maxDenominator = 1_000_000
+	share, ok := new(big.Rat).SetString(o.Share)
+	if !ok || len(o.Share) > 20 || strings.ContainsAny(o.Share, "eEpPxX_") ||
+		share.Sign() <= 0 || share.Cmp(big.NewRat(1, 1)) > 0 || share.Denom().Cmp(big.NewInt(maxDenominator)) > 0 {
+		return policy, fmt.Errorf("the share of on_store_error local must be above 0 and at most 1, not %q: write for example 1/3", o.Share)
+	}
+	policy.Num, policy.Den = share.Num().Int64(), share.Denom().Int64()
+	return policy, nil
+}
+
+// unmarshalOnStoreError reads on_store_error local [<share>]|allow|deny.
+func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
+	args := d.RemainingArgs()
+	if len(args) < 1 || len(args) > 2 {
+		return nil, fmt.Errorf("on_store_error takes %s, not %d values", onStoreErrorForm, len(args))
+	}
+	o := &OnStoreError{Mode: args[0]}
+	if len(args) == 2 {
+		o.Share = args[1]
+	}
+	_, err := o.compile()
+	return o, err
+}
+
+// headerNames are the values of the option headers.
+const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off"
+
+// checkHeaders checks the option headers.
+func checkHeaders(names []string) error {
+	for i, name := range names {
+		family, known := httpfields.FamilyByName(name)
+		switch {
+		case !known && name != "draft" && name != "off":
+			return fmt.Errorf("headers has no form %q: write %s", name, headerNames)
+		case slices.Contains(names[:i], name):
+			return fmt.Errorf("headers names %s twice: write it once", name)
+		case name == "off" && len(names) > 1:
+			return fmt.Errorf("headers off stands alone, not with %s", strings.Join(names, " "))
+		}
+		for _, earlier := range names[:i] {
+			if other, ok := httpfields.FamilyByName(earlier); ok && known && other.SharesFields(family) {
+				return fmt.Errorf("headers %s and %s write the same fields: choose one", earlier, name)
+			}
+		}
 	}
 	return nil
 }

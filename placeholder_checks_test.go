@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 // namesConfig is a configuration whose names are defined in all possible places. A handler that is
@@ -36,12 +39,12 @@ func withNames(key, before, after string) string {
 
 func TestNamesOfTheConfiguration(t *testing.T) {
 	const all = "{nested}{answer}{later}{named.one}{http.vars.tenant}{http.vars.failed}{http.regexp.p.0}{http.regexp.p.first}{http.regexp.p.2}{http.regexp.2}{http.regexp.h.1}{http.regexp.only}"
-	for range 20 { // orders of servers
-		if err := validate(withNames(all, "", "")); err != nil {
+	for range seedtest.Cases(t, 10) { // orders of servers
+		if err := caddytest.Validate(withNames(all, "", "")); err != nil {
 			t.Fatal(err)
 		}
 		for _, unknown := range []string{"x", "named", "http.vars.x", "http.vars.Tenant", "http.regexp.p.3", "http.regexp.q.0", "http.regexp.3"} {
-			err := validate(withNames("{nested}{"+unknown+"}", "", ""))
+			err := caddytest.Validate(withNames("{nested}{"+unknown+"}", "", ""))
 			if err == nil || !strings.Contains(err.Error(), "nothing provides the placeholder {"+unknown+"}") {
 				t.Fatalf("%s: %v", unknown, err)
 			}
@@ -54,59 +57,18 @@ func TestNamesOfTheConfiguration(t *testing.T) {
 		`{"handler":"subroute","routes":[{"match":[{"expression":"path_regexp('q', '.')"}]}]}`:                {"{http.regexp.q.0}"},
 		`{"handler":"subroute","routes":[{"match":[{"expression":{"expr":"path_regexp('.')","name":"q"}}]}]}`: {"{http.regexp.q.0}"},
 	} {
-		for range 10 {
+		for range seedtest.Cases(t, 5) {
 			for _, name := range names {
-				if err := validate(withNames(name, ","+other, "")); err != nil {
+				if err := caddytest.Validate(withNames(name, ","+other, "")); err != nil {
 					t.Errorf("%s after %s: %v", name, other, err)
 				}
-				if err := validate(withNames(name, "", ","+other)); err != nil {
+				if err := caddytest.Validate(withNames(name, "", ","+other)); err != nil {
 					t.Errorf("%s before %s: %v", name, other, err)
 				}
 			}
-			if name := "{http.vars.client_io}"; !slices.Contains(names, "{http.vars.x}") && validate(withNames(name, "", ","+other)) == nil {
+			if name := "{http.vars.client_io}"; !slices.Contains(names, "{http.vars.x}") && caddytest.Validate(withNames(name, "", ","+other)) == nil {
 				t.Errorf("%s beside %s is accepted", name, other)
 			}
-		}
-	}
-}
-
-// The documented placeholders of Caddy and its modules are known. Names that only look like them
-// are not.
-func TestNamesOfCaddy(t *testing.T) {
-	sources := &placeholderSources{caddyReplacer: newCaddyReplacer()}
-	for _, name := range strings.Fields(`
-		http.request.method http.request.scheme http.request.proto http.request.proto_name http.request.host http.request.port http.request.hostport
-		http.request.host.labels.0 http.request.host.labels.12 http.request.local http.request.local.host http.request.local.port
-		http.request.remote http.request.remote.host http.request.remote.port http.request.remote.host/24 http.request.remote.host/24,64
-		http.request.uri http.request.uri_escaped http.request.uri.path http.request.uri.path_escaped http.request.uri.path.0 http.request.uri.path.dir
-		http.request.uri.path.file http.request.uri.path.file.base http.request.uri.path.file.ext http.request.uri.query http.request.uri.query_escaped
-		http.request.uri.query.a http.request.uri.query.a[] http.request.uri.prefixed_query http.request.duration http.request.duration_ms http.request.uuid
-		http.request.body http.request.body_base64 http.request.orig_method http.request.orig_uri http.request.orig_uri.path http.request.orig_uri.path.1
-		http.request.orig_uri.path.file http.request.orig_uri.path.file_escaped http.request.orig_uri.path.dir http.request.orig_uri.query
-		http.request.orig_uri.prefixed_query http.request.cookie.session http.request.header.X-Plan http.request.header.x_y.z
-		http.request.tls.version http.request.tls.cipher_suite http.request.tls.resumed http.request.tls.proto http.request.tls.proto_mutual
-		http.request.tls.server_name http.request.tls.ech http.request.tls.client.fingerprint http.request.tls.client.public_key
-		http.request.tls.client.public_key_sha256 http.request.tls.client.issuer http.request.tls.client.serial http.request.tls.client.subject
-		http.request.tls.client.certificate_pem http.request.tls.client.certificate_der_base64 http.request.tls.client.san.dns_names.0
-		http.request.tls.client.san.emails http.request.tls.client.san.ips.1 http.request.tls.client.san.uris.0
-		http.response.header.X-Cost http.vars.client_ip http.vars.trusted_proxy http.auth.user.id http.auth.user.plan http.auth.jwt.error
-		http.reverse_proxy.header.X-Plan http.reverse_proxy.status_code http.reverse_proxy.upstream.hostport http.intercept.header.X http.intercept.status_code
-		http.error.status_code http.error.message http.matchers.file.relative http.url_pattern.pathname.id
-		http.shutting_down http.time_until_shutdown
-		env.HOME file./etc/hostname system.hostname system.slash system.os system.wd system.arch
-		time.now time.now.http time.now.rfc3339 time.now.common_log time.now.year time.now.unix time.now.unix_ms`) {
-		if !sources.provides(name) {
-			t.Errorf("%s is not known", name)
-		}
-	}
-	for _, name := range []string{
-		"", "ip", "client_ip", "remote_host", "header.X", "http", "http.", "http.vars.", "http.vars.ip", "http.request", "http.request.header.", "http.request.header.X Y",
-		"http.request.header.X:", "http.request.cookie.", "http.request.uri.query.", "http.request.ip", "http.request.uri.path.last", "http.request.host.labels.x",
-		"http.request.host.labels.-1", "http.request.tls.client.name", "http.request.tls.client.san.ips.x", "http.response.status_code", "http.reverse_proxy.status",
-		"http.regexp.1", "system.time", "time.today", "env.", "foo.bar",
-	} {
-		if sources.provides(name) {
-			t.Errorf("%q is known", name)
 		}
 	}
 }
@@ -168,7 +130,7 @@ func TestOwnPlaceholders(t *testing.T) {
 		for option, text := range options {
 			name := "{http.rate_limit." + test.name + "}"
 			zone := `{"limits":[{"algorithm":"token_bucket","events":1,"window":"1s"}],` + strings.Replace(text, "NAME", `"`+name+`"`, 1) + `}`
-			err := validate(`{"admin":{"disabled":true},"apps":{"http":{"servers":{
+			err := caddytest.Validate(`{"admin":{"disabled":true},"apps":{"http":{"servers":{
 				"a":{"listen":[":1"],"routes":[{"handle":[{"handler":"rate_limit","rate_limits":{"api":` + zone + `}}]}]},
 				"b":{"listen":[":2"],` + routes + `}}}}}`)
 			works := slices.Contains(strings.Fields(test.worksIn), option)
@@ -181,53 +143,13 @@ func TestOwnPlaceholders(t *testing.T) {
 	}
 }
 
-// The checks know the fields of zones that a request has.
-func TestZoneFields(t *testing.T) {
-	for _, field := range zoneFields {
-		if _, ok := emptyPlaceholderField(field); !ok {
-			t.Errorf("there is no field %s", field)
-		}
-	}
-}
-
 // Handlers of plugins can hide a zone.
 func TestZonesOfPlugins(t *testing.T) {
 	zone := `{"key":"{http.rate_limit.%s}","max_events":1,"window":"1s"}`
 	for name, ok := range map[string]bool{"hidden.limit": true, "hidden.x": false} {
-		err := validate(handlerConfig(`{"handler":"test_hold"},{"handler":"rate_limit","rate_limits":{"api":` + fmt.Sprintf(zone, name) + `}}`))
+		err := caddytest.Validate(handlerConfig(`{"handler":"test_hold"},{"handler":"rate_limit","rate_limits":{"api":` + fmt.Sprintf(zone, name) + `}}`))
 		if ok != (err == nil) {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestPlaceholderNames(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "", "a": "", "{a}": "a", "{a}{b.c}": "a b.c", "x{a}y{b}z": "a b", `\{a\}`: "", `\{{a}\}`: "a", `{a\}b}`: `a\}b`, "{}": "",
-		"{": "error", "}": "error", "{a": "error", "a}": "error", "{a}}": "error", "{{a}": "error", "{a{b}": "error", `\{a}`: "error", `{a\}`: "error",
-	} {
-		names, err := placeholderNames(text)
-		got := strings.Join(names, " ")
-		if err != nil {
-			got = "error"
-		}
-		if got != want {
-			t.Errorf("%q has %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestSuggestions(t *testing.T) {
-	sources := &placeholderSources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddyReplacer: newCaddyReplacer()}
-	for name, want := range map[string]string{
-		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
-		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
-		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "", "http.request.remote_host": "{http.request.remote.host}",
-		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}", "cost": "", "": "",
-	} {
-		got := sources.suggestion(name)
-		if want != "" && got != ": did you mean "+want+"?" || want == "" && strings.Contains(got, "did you mean") {
-			t.Errorf("{%s}%s", name, got)
 		}
 	}
 }
@@ -239,20 +161,9 @@ func TestMasks(t *testing.T) {
 		"24,64": true, "32,128": true, "0,0": true, "24": true, "32": true,
 		"64": false, "33,64": false, "24,129": false, "-1": false, "24,-1": false, "x": false, "": false, "24,": false, "24, 64": false, "24,64,64": false,
 	} {
-		err := validate(handlerConfig(fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"a":{"key":"{http.request.remote.host/%s}","max_events":1,"window":"1s"}}}`, bits)))
+		err := caddytest.Validate(handlerConfig(fmt.Sprintf(`{"handler":"rate_limit","rate_limits":{"a":{"key":"{http.request.remote.host/%s}","max_events":1,"window":"1s"}}}`, bits)))
 		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), "such as {http.request.remote.host/24,64}")) {
 			t.Errorf("%q: %v", bits, err)
-		}
-	}
-}
-
-// Captures of CEL expressions are not looked for, so none is said to be missing.
-func TestNamesOfExpressions(t *testing.T) {
-	for _, text := range []string{`path_regexp('q', '(.)')`, `vars_regexp ("q", "{vars.x}", "(.)")`} {
-		sources := &placeholderSources{names: make(map[string]bool), caddyReplacer: newCaddyReplacer()}
-		sources.addExpression(text)
-		if !sources.provides("http.regexp.q.1") || sources.provides("http.vars.q") {
-			t.Errorf("%s: only its captures may be known", text)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"go.uber.org/zap"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
@@ -358,7 +360,7 @@ func urlPassword(address string) string {
 func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
 func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
-	at := position(d)
+	at := options.Position(d)
 	for d.NextArg() {
 		if option := d.Val(); slices.Contains(redisOptions, option) { // as in redis localhost:6379 tls
 			example := option
@@ -370,38 +372,38 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 		}
 		c.Address = append(c.Address, d.Val())
 	}
-	err := readBlock(d, "redis", redisOptions, func(option string) (err error) {
+	err := optionTable.ReadBlock(d, "redis", redisOptions, func(option string) (err error) {
 		switch option {
 		case "address":
 			c.Address = append(c.Address, d.RemainingArgs()...)
 		case "username":
-			c.Username, err = value(d, "caddy")
+			c.Username, err = options.Value(d, "caddy")
 		case "password":
-			c.Password, err = secret(d, "{env.REDIS_PASSWORD}")
+			c.Password, err = options.Secret(d, "{env.REDIS_PASSWORD}")
 		case "db":
-			c.DB, err = smallInteger(d, "0")
+			c.DB, err = options.SmallInteger(d, "0")
 		case "key_prefix":
-			c.KeyPrefix, err = value(d, "caddy_rl")
+			c.KeyPrefix, err = options.Value(d, "caddy_rl")
 		case "timeout":
-			c.Timeout, err = positiveDuration(d, "100ms")
+			c.Timeout, err = options.PositiveDuration(d, "100ms")
 		case "hash_keys":
 			c.HashKeys = new(string)
-			*c.HashKeys, err = secret(d, "{env.RATE_LIMIT_SECRET}")
+			*c.HashKeys, err = options.Secret(d, "{env.RATE_LIMIT_SECRET}")
 		case "batch":
 			var n int
-			n, err = smallInteger(d, "128")
+			n, err = options.SmallInteger(d, "128")
 			c.Batch = &n
 		case "dial_timeout":
-			c.DialTimeout, err = positiveDuration(d, "1s")
+			c.DialTimeout, err = options.PositiveDuration(d, "1s")
 		case "cluster":
 			c.Cluster = true
-			err = noValue(d)
+			err = options.NoValue(d)
 		case "master_name":
-			c.MasterName, err = value(d, "mymaster")
+			c.MasterName, err = options.Value(d, "mymaster")
 		case "sentinel_username":
-			c.SentinelUsername, err = value(d, "caddy")
+			c.SentinelUsername, err = options.Value(d, "caddy")
 		case "sentinel_password":
-			c.SentinelPassword, err = secret(d, "{env.SENTINEL_PASSWORD}")
+			c.SentinelPassword, err = options.Secret(d, "{env.SENTINEL_PASSWORD}")
 		case "tls":
 			c.TLS = new(RedisTLS)
 			err = c.TLS.unmarshal(d)
@@ -420,20 +422,33 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 }
 
 func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
-	return readBlock(d, "tls", tlsOptions, func(option string) (err error) {
+	return optionTable.ReadBlock(d, "tls", tlsOptions, func(option string) (err error) {
 		switch option {
 		case "ca":
-			c.CA, err = value(d, "/etc/redis/ca.pem")
+			c.CA, err = options.Value(d, "/etc/redis/ca.pem")
 		case "cert":
-			c.Cert, err = value(d, "/etc/redis/client.pem")
+			c.Cert, err = options.Value(d, "/etc/redis/client.pem")
 		case "key":
-			c.Key, err = value(d, "/etc/redis/client.key")
+			c.Key, err = options.Value(d, "/etc/redis/client.key")
 		case "server_name":
-			c.ServerName, err = value(d, "redis.internal")
+			c.ServerName, err = options.Value(d, "redis.internal")
 		case "insecure_skip_verify":
 			c.InsecureSkipVerify = true
-			err = noValue(d)
+			err = options.NoValue(d)
 		}
 		return err
 	})
+}
+
+// simulatedSecret returns the secret of hash_keys for a simulation; empty without the option. If the secret is not
+// known to this process, operators see keys as HMACs with a random secret.
+func (c *Redis) simulatedSecret() string {
+	if c.HashKeys == nil {
+		return ""
+	}
+	secret := *c.HashKeys
+	if err := expandRedisOption("hash_keys", &secret); err != nil || secret == "" {
+		return rand.Text()
+	}
+	return secret
 }

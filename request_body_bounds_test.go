@@ -14,10 +14,13 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
 )
 
-// serveInProcess starts a server with a handler in this process, which shares bodyMemory.
+// serveInProcess starts a server with a handler in this process.
 func serveInProcess(tb testing.TB, h *Handler, next caddyhttp.HandlerFunc) (address string) {
 	tb.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,27 +33,15 @@ func serveInProcess(tb testing.TB, h *Handler, next caddyhttp.HandlerFunc) (addr
 	return s.Listener.Addr().String()
 }
 
-// A value has at most 16 KiB, because reading it takes several times its size. Other values have no bound.
-func TestLongValue(t *testing.T) {
-	t.Parallel()
-	c := startCaddy(t, site("zone z {\n"+accountKey+"max_body 1MiB\nfixed_window 100 1h\n}"))
-	for length, status := range map[int]int{16 << 10: 200, 16<<10 + 1: 413} {
-		long, longest := strings.Repeat("x", length), strings.Repeat("x", 500_000)
-		c.post(t, "/", jsonType, `{"other":"`+longest+`","user":{"name":"`+long+`"}}`).want(t, status)
-		c.post(t, "/", formType, "other="+longest+"&user="+long).want(t, status)
-		c.post(t, "/", "multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=user\r\n\r\n"+long+"\r\n--b--").want(t, status)
-	}
-	c.post(t, "/", jsonType, `{"user":{"name":"`+strings.Repeat("\xff", 6000)+`"}}`).want(t, 413) // each becomes three bytes
-}
-
 // The memory of bodies is given back however a request ends, and no later than the next handler has
 // read the body.
 func TestBodyMemoryIsGivenBack(t *testing.T) {
 	h := loadHandler(t, `"z":{"key":"{http.rate_limit.request.json.user}","limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
 	body := `{"user":"alice"}`
-	h.ReturnErrors = true
+	memory := bodies.NewMemory()
+	h.limiter.BodyMemory, h.ReturnErrors = memory, true
 	address := serveInProcess(t, h, func(w http.ResponseWriter, r *http.Request) error {
-		if used := bodyMemory.Used(); used < int64(len(body)) {
+		if used := memory.Bodies.Used(); used < int64(len(body)) {
 			t.Errorf("%d bytes taken while the body is kept", used)
 		}
 		switch r.URL.Path {
@@ -60,20 +51,20 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 			if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
 				t.Errorf("read %q %v", got, err)
 			}
-			if bodies, values := bodyMemory.Used(), valueMemory.Used(); bodies != 0 || values != int64(len("alice")) {
-				t.Errorf("%d and %d bytes taken after the body is read", bodies, values)
+			if used, values := memory.Bodies.Used(), memory.Values.Used(); used != 0 || values != int64(len("alice")) {
+				t.Errorf("%d and %d bytes taken after the body is read", used, values)
 			}
 		case "/error":
 			return caddyhttp.Error(502, nil)
 		}
 		return nil
 	})
-	given := func() bool { return bodyMemory.Used() == 0 && valueMemory.Used() == 0 }
+	given := func() bool { return memory.Bodies.Used() == 0 && memory.Values.Used() == 0 }
 	for _, path := range []string{"/panic", "/read", "/error", "/denied"} {
-		if r, err := client.Post("http://"+address+path, jsonType, strings.NewReader(body)); err == nil {
+		if r, err := caddytest.Client.Post("http://"+address+path, caddytest.JSONType, strings.NewReader(body)); err == nil {
 			_ = r.Body.Close()
 		}
-		eventually(t, "the memory is given back after "+path, given)
+		caddytest.Eventually(t, "the memory is given back after "+path, given)
 	}
 	for range 10 { // a client that leaves
 		conn, err := net.Dial("tcp", address)
@@ -81,9 +72,9 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n%500d", 1)
-		eventually(t, "the body is being read", func() bool { return bodyMemory.Used() >= 500 })
+		caddytest.Eventually(t, "the body is being read", func() bool { return memory.Bodies.Used() >= 500 })
 		_ = conn.Close()
-		eventually(t, "the memory is given back after the client has left", given)
+		caddytest.Eventually(t, "the memory is given back after the client has left", given)
 	}
 }
 
@@ -105,14 +96,9 @@ func readAll(_ http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// leaveRoom takes the memory of bodies except for so many bytes, until the test ends.
-func leaveRoom(t testing.TB, memory *readahead.Memory, size, room int) {
-	t.Helper()
-	rest := size - room
-	if !memory.Take(rest) {
-		t.Fatal("another test uses the memory")
-	}
-	t.Cleanup(func() { memory.GiveBack(rest) })
+// smallMemory returns a memory with this many bytes of each kind.
+func smallMemory(size int64) *bodies.Memory {
+	return &bodies.Memory{Bodies: readahead.NewMemory(size), Delayed: readahead.NewMemory(size), Values: readahead.NewMemory(size)}
 }
 
 // The values of slow responses leave room for other bodies, even if together they are larger than the memory. Later
@@ -120,15 +106,15 @@ func leaveRoom(t testing.TB, memory *readahead.Memory, size, room int) {
 // is given back.
 func TestSlowResponsesLeaveRoomForBodies(t *testing.T) {
 	const values, requests = 4, 30
-	leaveRoom(t, bodyMemory, maxBodyMemory, 1<<20) // for the values of 15 requests
-	leaveRoom(t, valueMemory, maxValueMemory, 1<<20)
+	memory := smallMemory(1 << 20) // for the values of 15 requests
 	key, rest := "{http.rate_limit.request.json.user}", ""
 	for i := range values {
 		key += fmt.Sprintf("{http.rate_limit.request.json.v%d}", i)
-		rest += fmt.Sprintf(`,"v%d":"%s"`, i, strings.Repeat("x", maxRequestValue))
+		rest += fmt.Sprintf(`,"v%d":"%s"`, i, strings.Repeat("x", 16<<10))
 	}
 	h := loadHandler(t, `"z":{"key":"`+key+`","max_body":{"bytes":100000},"body_timeout":"1h","concurrency":1,
 		"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	h.limiter.BodyMemory = memory
 	type answer struct {
 		status, key int
 		value       string
@@ -139,15 +125,15 @@ func TestSlowResponsesLeaveRoomForBodies(t *testing.T) {
 	for user := range requests {
 		wg.Go(func() {
 			passed := false
-			status := postInProcess(t.Context(), t, h, jsonType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), func(w http.ResponseWriter, r *http.Request) error {
+			status := postInProcess(t.Context(), t, h, caddytest.JSONType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), func(w http.ResponseWriter, r *http.Request) error {
 				passed = true
 				if err := readAll(w, r); err != nil {
 					return err
 				}
 				repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-				state, _ := repl.Get(placeholderPrefix)
+				state, _ := repl.Get(limiter.PlaceholderPrefix)
 				value, _ := repl.GetString("http.rate_limit.request.json.v0")
-				answers <- answer{200, len(state.(*requestState).entries[0].Key), value}
+				answers <- answer{200, len(state.(*limiter.State).Entries[0].Key), value}
 				<-hold
 				return nil
 			})
@@ -171,12 +157,12 @@ func TestSlowResponsesLeaveRoomForBodies(t *testing.T) {
 	close(hold)
 	wg.Wait()
 	for user := range 2 { // its slot is free again
-		if status := postInProcess(t.Context(), t, h, jsonType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), readAll); status != 200 {
+		if status := postInProcess(t.Context(), t, h, caddytest.JSONType, fmt.Sprintf(`{"user":"%d"%s}`, user, rest), readAll); status != 200 {
 			t.Errorf("status %d", status)
 		}
 	}
-	if bodies, values := bodyMemory.Used(), valueMemory.Used(); bodies != maxBodyMemory-1<<20 || values != maxValueMemory-1<<20 {
-		t.Errorf("%d and %d bytes taken in the end", bodies, values)
+	if used, values := memory.Bodies.Used(), memory.Values.Used(); used != 0 || values != 0 {
+		t.Errorf("%d and %d bytes taken in the end", used, values)
 	}
 }
 
@@ -186,13 +172,12 @@ func TestBodyValuesNeedMemory(t *testing.T) {
 	body := `{"user":"alice"}`
 	for missing, status := range []int{200, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			leaveRoom(t, bodyMemory, maxBodyMemory, len(body)+len("alice")-missing)
-			used := bodyMemory.Used()
-			if got := postInProcess(t.Context(), t, h, jsonType, body, readAll); got != status {
+			h.limiter.BodyMemory = smallMemory(int64(len(body) + len("alice") - missing))
+			if got := postInProcess(t.Context(), t, h, caddytest.JSONType, body, readAll); got != status {
 				t.Errorf("status %d", got)
 			}
-			if bodyMemory.Used() != used {
-				t.Errorf("%d bytes are not given back", bodyMemory.Used()-used)
+			if used := h.limiter.BodyMemory.Bodies.Used(); used != 0 {
+				t.Errorf("%d bytes are not given back", used)
 			}
 		})
 	}
@@ -201,39 +186,39 @@ func TestBodyValuesNeedMemory(t *testing.T) {
 // Delayed requests leave room for other bodies. Without room in their own memory, a request isn't delayed.
 func TestDelayedBodiesLeaveRoomForBodies(t *testing.T) {
 	const length, room = 3000, 10_000
-	leaveRoom(t, bodyMemory, maxBodyMemory, room)
-	leaveRoom(t, delayedMemory, maxBodyMemory, room)
-	bodies, delayed := bodyMemory.Used(), delayedMemory.Used()
+	memory := smallMemory(room)
 	zone := func(name, delay string) *Handler {
-		return loadHandler(t, `"`+name+`":{"cost":"{http.rate_limit.request.form.cost}"`+delay+`,"limits":[{"algorithm":"token_bucket","events":1,"window":"1h"}]}`)
+		h := loadHandler(t, `"`+name+`":{"cost":"{http.rate_limit.request.form.cost}"`+delay+`,"limits":[{"algorithm":"token_bucket","events":1,"window":"1h"}]}`)
+		h.limiter.BodyMemory = memory
+		return h
 	}
 	slow, quick := zone("delaying", `,"delay":{"max":"9h"}`), zone("other", "")
 	body := "cost=1&x="
 	body += strings.Repeat("x", length-len(body))
-	if status := postInProcess(t.Context(), t, slow, formType, body, readAll); status != 200 {
+	if status := postInProcess(t.Context(), t, slow, caddytest.FormType, body, readAll); status != 200 {
 		t.Errorf("the first request has status %d", status)
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for n := range room / length {
 		wg.Go(func() {
-			if status := postInProcess(ctx, t, slow, formType, body, readAll); status != statusClientClosedRequest {
+			if status := postInProcess(ctx, t, slow, caddytest.FormType, body, readAll); status != 499 {
 				t.Errorf("a delayed request has status %d", status)
 			}
 		})
-		eventually(t, "a request is delayed", func() bool {
-			return delayedMemory.Used() == delayed+int64(n+1)*length && bodyMemory.Used() == bodies
+		caddytest.Eventually(t, "a request is delayed", func() bool {
+			return memory.Delayed.Used() == int64(n+1)*length && memory.Bodies.Used() == 0
 		})
 	}
 	for h, want := range map[*Handler]int{slow: 429, quick: 200} {
-		if status := postInProcess(t.Context(), t, h, formType, body, readAll); status != want {
+		if status := postInProcess(t.Context(), t, h, caddytest.FormType, body, readAll); status != want {
 			t.Errorf("status %d beside delayed requests, want %d", status, want)
 		}
 	}
 	leave()
 	wg.Wait()
-	if bodyMemory.Used() != bodies || delayedMemory.Used() != delayed {
-		t.Errorf("%d and %d bytes are not given back", bodyMemory.Used()-bodies, delayedMemory.Used()-delayed)
+	if used, delayed := memory.Bodies.Used(), memory.Delayed.Used(); used != 0 || delayed != 0 {
+		t.Errorf("%d and %d bytes are not given back", used, delayed)
 	}
 }
 
@@ -244,15 +229,16 @@ func TestUnreadBodiesLeaveRoomForBodies(t *testing.T) {
 	body := `{"user":"alice","factor":0}`
 	for _, options := range []string{`"key":"{http.rate_limit.request.json.user}",`, `"factor":"{http.rate_limit.request.json.factor}",`} {
 		h := loadHandler(t, `"z":{`+options+zone+`}`)
+		h.limiter.BodyMemory = bodies.NewMemory()
 		for _, begins := range []int{0, 1} {
-			postInProcess(t.Context(), t, h, jsonType, body, func(w http.ResponseWriter, r *http.Request) error {
+			postInProcess(t.Context(), t, h, caddytest.JSONType, body, func(w http.ResponseWriter, r *http.Request) error {
 				_, _ = io.ReadFull(r.Body, make([]byte, begins))
 				w.WriteHeader(http.StatusEarlyHints)
-				if used := bodyMemory.Used(); used != int64(len(body)) {
+				if used := h.limiter.BodyMemory.Bodies.Used(); used != int64(len(body)) {
 					t.Errorf("%d bytes taken before the response", used)
 				}
 				w.WriteHeader(http.StatusAccepted)
-				used := bodyMemory.Used()
+				used := h.limiter.BodyMemory.Bodies.Used()
 				rest, err := io.ReadAll(r.Body)
 				switch {
 				case begins == 0 && (used != 0 || err != http.ErrBodyReadAfterClose):

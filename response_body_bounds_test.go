@@ -18,6 +18,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // A file that a handler sends as a whole is counted, and may still go by sendfile.
@@ -25,8 +27,8 @@ func TestBytesOfFiles(t *testing.T) {
 	t.Parallel()
 	h := loadHandler(t, `"api":{"limits":[{"algorithm":"fixed_window","events":1000000,"window":"1h"}],"settle":{"cost":"{http.rate_limit.response.bytes}"}}`)
 	for _, length := range []string{"", "100000"} {
-		noted := &correcting{Store: h.store}
-		h.store = noted
+		noted := &correcting{Store: h.limiter.Store}
+		h.limiter.Store = noted
 		under := &readFromWriter{ResponseRecorder: httptest.NewRecorder()}
 		serveBody(t, h, under, httptest.NewRequest("GET", "/", nil), func(w http.ResponseWriter, _ *http.Request) error {
 			if length != "" {
@@ -41,7 +43,7 @@ func TestBytesOfFiles(t *testing.T) {
 		if under.read < 90_000 {
 			t.Errorf("length %q: the writer beneath may read only %d bytes itself", length, under.read)
 		}
-		h.store = noted.Store
+		h.limiter.Store = noted.Store
 	}
 }
 
@@ -110,14 +112,14 @@ func TestBytesOfOtherProtocols(t *testing.T) {
 		"a hijacked connection":               {"GET", hijackable{recorder}, hijack, "[]"},
 		"a connection that can't be hijacked": {"GET", recorder, hijack, read},
 	} {
-		noted := &correcting{Store: h.store}
-		h.store = noted
+		noted := &correcting{Store: h.limiter.Store}
+		h.limiter.Store = noted
 		r := httptest.NewRequest(test.method, "http://example.com/", nil)
 		serveBody(t, h, test.under, r, func(w http.ResponseWriter, _ *http.Request) error { return test.answer(w) })
 		if got := fmt.Sprint(noted.calls); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
-		h.store = noted.Store
+		h.limiter.Store = noted.Store
 	}
 }
 
@@ -131,7 +133,7 @@ func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // A body of any length takes little memory.
 func TestBodyIsNotKept(t *testing.T) {
-	if raceEnabled {
+	if caddytest.RaceEnabled {
 		t.Skip("the race detector allocates, too")
 	}
 	h := bodyHandler(t)
@@ -174,73 +176,13 @@ func TestBodyIsNotKept(t *testing.T) {
 	}
 }
 
-// A request leaves no goroutine behind, however it ends.
-func TestBodyLeavesNoGoroutine(t *testing.T) {
-	u := startScripted(t)
-	const written = "header /written Content-Type application/json\n\tencode /written zstd\n\trespond /written `{\"x\":\"%s\"}`\n\treverse_proxy "
-	c := startCaddy(t, strings.Replace(scriptedSite(t, u, totalTokens, ""), "reverse_proxy ", fmt.Sprintf(written, strings.Repeat("x", 1000)), 1))
-	goroutines := func() int {
-		r, err := c.do("GET", "http://"+c.admin+"/debug/pprof/goroutine?debug=2", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(r.body, "contentcoding.")
-	}
-	pieces := compress(t, "zstd", `{"usage":`, `{"total_tokens":35}}`)
-	header := []string{"Content-Type", "application/json", "Content-Encoding", "zstd"}
-	u.answer("ends", with(header, pieces...))
-	u.answer("aborts", with(header, pieces[0], "abort"))
-	end := make(chan struct{})
-	u.answer("hangs", func(w http.ResponseWriter, r *http.Request) {
-		with(header, pieces[0], "")(w, r)
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-end: // over HTTP/3, Caddy notices late that a client has left
-		}
-	})
-	for _, version := range versions(t, c) {
-		for range 5 {
-			_, _ = io.ReadAll(version.ask(t, "ends").Body)
-			if version.name != "HTTP/3.0" { // whose client then leaves a connection open, and Caddy waits for its end
-				_, _ = io.ReadAll(version.ask(t, "aborts").Body)
-			}
-			hanging := version.ask(t, "hangs")
-			if _, err := io.ReadFull(hanging.Body, make([]byte, len(pieces[0]))); err != nil {
-				t.Fatal(err)
-			}
-			if goroutines() == 0 {
-				t.Error("no goroutine decodes") // the test looks for the wrong name
-			}
-			_ = hanging.Body.Close()
-		}
-		for range 20 { // respond writes a body for HEAD, too, and encode compresses it
-			r, err := http.NewRequestWithContext(t.Context(), "HEAD", version.url+"/written?key=head", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Accept-Encoding", "zstd")
-			answer, err := version.client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = answer.Body.Close()
-			if got := answer.Header.Get("Content-Encoding"); got != "zstd" {
-				t.Errorf("%s: Content-Encoding %q", version.name, got)
-			}
-		}
-	}
-	close(end)
-	eventually(t, "no goroutine decodes", func() bool { return goroutines() == 0 })
-}
-
 // A bubble of synctest fails if a goroutine is left, so nothing decodes when a response has ended. A handler may write
 // to a response without a body, beyond the end of a body, and even when it has returned. The coding is gzip, because
 // decoders of zstd have channels, which can't be shared with other bubbles.
 func TestNothingDecodesAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := bodyHandler(t)
-	pieces := compress(t, "gzip", `{"usage":`, `{"total_tokens":35}}`)
+	pieces := caddytest.Compress(t, "gzip", `{"usage":`, `{"total_tokens":35}}`)
 	write := func(w http.ResponseWriter) {
 		for _, piece := range pieces {
 			_, _ = io.WriteString(w, piece)
@@ -317,15 +259,15 @@ func TestCostlyBodies(t *testing.T) {
 		pieces       []string
 		want         string
 	}{
-		{"cheap", "gzip", compress(t, "gzip", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
-		{"cheap", "zstd", compress(t, "zstd", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
-		{"expands", "gzip", compress(t, "gzip", usage, strings.Repeat("x", 8<<20)), "[]"},
-		{"expands", "zstd", compress(t, "zstd", usage, strings.Repeat("x", 8<<20)), "[]"},
-		{"tiny frames before", "zstd", append([]string{frames}, compress(t, "zstd", usage, `"}`)...), "[]"},
-		{"tiny frames after", "zstd", append(compress(t, "zstd", usage), frames), "[]"},
+		{"cheap", "gzip", caddytest.Compress(t, "gzip", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
+		{"cheap", "zstd", caddytest.Compress(t, "zstd", usage, `"}`), "[[api refund 0 charge 25 leave false]]"},
+		{"expands", "gzip", caddytest.Compress(t, "gzip", usage, strings.Repeat("x", 8<<20)), "[]"},
+		{"expands", "zstd", caddytest.Compress(t, "zstd", usage, strings.Repeat("x", 8<<20)), "[]"},
+		{"tiny frames before", "zstd", append([]string{frames}, caddytest.Compress(t, "zstd", usage, `"}`)...), "[]"},
+		{"tiny frames after", "zstd", append(caddytest.Compress(t, "zstd", usage), frames), "[]"},
 	} {
-		noted := &correcting{Store: h.store}
-		h.store = noted
+		noted := &correcting{Store: h.limiter.Store}
+		h.limiter.Store = noted
 		recorder := httptest.NewRecorder()
 		serveBody(t, h, recorder, httptest.NewRequest("GET", "/", nil), func(w http.ResponseWriter, _ *http.Request) error {
 			w.Header().Set("Content-Type", "application/json")
@@ -341,157 +283,6 @@ func TestCostlyBodies(t *testing.T) {
 		if recorder.Body.String() != strings.Join(test.pieces, "") {
 			t.Errorf("%s, %s: %d bytes of another body arrive", test.name, test.coding, recorder.Body.Len())
 		}
-		h.store = noted.Store
-	}
-}
-
-// The true cost is known before the last part of a response is sent, and other parts are sent before they
-// are read.
-func TestBodyIsReadInTime(t *testing.T) {
-	t.Parallel()
-	usage := `{"usage":{"total_tokens":35}}`
-	for _, test := range []struct {
-		name   string
-		header []string
-		write  func(http.ResponseWriter)
-		want   string
-	}{
-		{"no length", nil, func(w http.ResponseWriter) { _, _ = io.WriteString(w, usage) }, "29 before 0"},
-		{
-			"a length",
-			[]string{"Content-Length", "29"},
-			func(w http.ResponseWriter) {
-				_, _ = io.WriteString(w, usage[:20])
-				_, _ = io.WriteString(w, usage[20:])
-			},
-			"20 before 0, 9 before 29 corrected",
-		},
-		{
-			"a long write",
-			[]string{"Content-Length", "100029"},
-			func(w http.ResponseWriter) { _, _ = io.WriteString(w, usage+strings.Repeat(" ", 100_000)) },
-			"95933 before 0, 4096 before 100029 corrected",
-		},
-		{
-			"read",
-			[]string{"Content-Length", "100029"},
-			func(w http.ResponseWriter) {
-				_, _ = w.(io.ReaderFrom).ReadFrom(io.MultiReader(strings.NewReader(usage), bytes.NewReader(bytes.Repeat([]byte(" "), 100_000))))
-			},
-			"29 before 0, 95904 before 29, 4096 before 100029 corrected",
-		},
-	} {
-		h := bodyHandler(t)
-		repl := caddy.NewReplacer()
-		watched := &watchedWriter{ResponseRecorder: httptest.NewRecorder(), repl: repl}
-		r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, watched, nil)
-		if err := h.ServeHTTP(watched, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
-			watched.body = w.(*responseWriter).body
-			w.Header().Set("Content-Type", "application/json")
-			for i := 0; i < len(test.header); i += 2 {
-				w.Header().Set(test.header[i], test.header[i+1])
-			}
-			test.write(w)
-			return nil
-		})); err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(watched.notes, ", "); got != test.want {
-			t.Errorf("%s: %s\nwant %s", test.name, got, test.want)
-		}
-	}
-}
-
-// watchedWriter notes how much of a body has been read when it is asked to write.
-type watchedWriter struct {
-	*httptest.ResponseRecorder
-	repl  *caddy.Replacer
-	body  *responseBody
-	notes []string
-}
-
-func (w *watchedWriter) Write(p []byte) (int, error) {
-	note := fmt.Sprint(len(p), " before ", w.body.length)
-	state, _ := w.repl.Get(placeholderPrefix)
-	if state.(*requestState).corrected {
-		note += " corrected"
-	}
-	w.notes = append(w.notes, note)
-	return w.ResponseRecorder.Write(p)
-}
-
-// An upstream may choose only codings that can be decoded, if a zone of the request needs the body.
-func TestAcceptOnlyDecodable(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		accepted []string
-		want     string
-	}{
-		{[]string{"gzip, deflate, br, zstd"}, "gzip, zstd"},
-		{[]string{"br;q=1.0, GZIP;q=0.8, *;q=0.1", "zstd ; q=0.5"}, "GZIP;q=0.8, zstd ; q=0.5"},
-		{[]string{"identity;q=0.5, compress"}, "identity;q=0.5"},
-		{[]string{"br"}, "identity"},
-		{[]string{"*"}, "identity"},
-		{[]string{""}, "identity"},
-		{[]string{"gzip"}, "gzip"},
-	} {
-		header := http.Header{"Accept-Encoding": test.accepted}
-		acceptOnlyDecodable(header)
-		if got := header.Values("Accept-Encoding"); len(got) != 1 || got[0] != test.want {
-			t.Errorf("%q becomes %q, want %q", test.accepted, got, test.want)
-		}
-	}
-	none := http.Header{}
-	if acceptOnlyDecodable(none); len(none) > 0 {
-		t.Errorf("no field becomes %q", none)
-	}
-}
-
-// Only requests whose zones read the body lose codings.
-func TestCodingsOfOtherRequests(t *testing.T) {
-	t.Parallel()
-	u := startScripted(t)
-	zone := func(name, settle string) string {
-		return fmt.Sprintf("zone %s {\n match path /%[1]s\n fixed_window 1000 1h\n settle {\n %s\n }\n}\n", name, settle)
-	}
-	c := startCaddy(t, strings.Replace(site(zone("tokens", totalTokens)+zone("bytes", "cost {http.rate_limit.response.bytes}")+
-		zone("failed", "match status 401")), "respond ok", "respond /ready ok\nreverse_proxy "+u.address, 1))
-	u.answer("", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("Accept-Encoding")) })
-	for path, want := range map[string]string{"/tokens": "gzip", "/bytes": "gzip, br", "/failed": "gzip, br", "/": "gzip, br"} {
-		if got := c.get(t, path, "Accept-Encoding", "gzip, br").body; got != want {
-			t.Errorf("%s: the upstream is asked for %q, want %q", path, got, want)
-		}
-	}
-}
-
-// A body that is compressed in an unknown way is warned of once per zone that reads it. The zone trailer
-// doesn't, and its true cost is missing for another reason.
-func TestWarningOfUnknownCoding(t *testing.T) {
-	t.Parallel()
-	u := startScripted(t)
-	c := startCaddy(t, scriptedSite(t, u, totalTokens, `zone trailer {
-			fixed_window 1000 1h
-			settle {
-				cost {http.response.header.Tokens}
-			}
-		}`))
-	header := []string{"Content-Type", "application/json", "Trailer", "Tokens"}
-	u.answer("known", with(header, "{}"))
-	u.answer("unknown", with(append(header, "Content-Encoding", "br"), "{}"))
-	u.answer("other", with([]string{"Content-Type", "image/png", "Content-Encoding", "br"}, "{}"))
-	const warning = "a response has a content coding that settle can't decode"
-	c.get(t, "/?key=known")
-	c.get(t, "/?key=other")
-	if _, err := c.do("HEAD", "http://"+c.site+"/?key=unknown", ""); err != nil {
-		t.Error(err)
-	}
-	if got := c.times(t, warning); got != 0 {
-		t.Errorf("warned %d times without need", got)
-	}
-	for range 3 {
-		c.get(t, "/?key=unknown")
-	}
-	if got := c.times(t, warning); got != 1 {
-		t.Errorf("warned %d times", got)
+		h.limiter.Store = noted.Store
 	}
 }

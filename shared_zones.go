@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -13,6 +15,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/closest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
 )
 
 // A shared zone is a zone of the app: in a Caddyfile, of the global option rate_limit. Any number of
@@ -28,17 +34,23 @@ type zoneSource struct {
 	// position is the file and line of the zone in the Caddyfile, or "".
 	position string
 
-	policies    map[storeErrorPolicy]*policy // by the on_store_error of the handlers
-	keyWarnings *keyWarnings
+	policies    map[limiter.StoreErrorPolicy]*limiter.Policy // by the on_store_error of the handlers
+	keyWarnings *limiter.KeyWarnings
 	settings    string // as text for the comparison of zones of one name
 	used        bool   // a handler has the zone
 }
 
-func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
-	s := &zoneSource{name: name, config: config, shared: shared, policies: make(map[storeErrorPolicy]*policy)}
+func newZoneSource(name string, config *Zone) *zoneSource {
+	s := &zoneSource{name: name, config: config, policies: make(map[limiter.StoreErrorPolicy]*limiter.Policy)}
 	if config != nil {
 		s.position = config.Position
 	}
+	return s
+}
+
+func newSharedZoneSource(name string, config *Zone) *zoneSource {
+	s := newZoneSource(name, config)
+	s.shared = true
 	return s
 }
 
@@ -48,23 +60,23 @@ func (s *zoneSource) inSource(err error) error {
 	if s.shared {
 		err = fmt.Errorf("shared %w", err)
 	}
-	return atPosition(s.position, err)
+	return options.AtPosition(s.position, err)
 }
 
 // provision returns the zone, checked and compiled for a handler, with its matchers.
-func (s *zoneSource) provision(ctx caddy.Context, h *Handler) (*zone, error) {
+func (s *zoneSource) provision(ctx caddy.Context, h *limiter.Limiter) (*liveZone, error) {
 	z, err := s.compile(h)
 	if err != nil {
 		return nil, err
 	}
-	if err := z.loadMatchers(ctx, s.config); err != nil {
+	if err := s.config.loadMatchers(ctx, z.Zone); err != nil {
 		return nil, s.inSource(err)
 	}
 	return z, nil
 }
 
 // compile returns the zone, checked and compiled for a handler, without its matchers.
-func (s *zoneSource) compile(h *Handler) (*zone, error) {
+func (s *zoneSource) compile(h *limiter.Limiter) (*liveZone, error) {
 	if s.config == nil {
 		return nil, s.inSource(errors.New("it is null: write an object with key and limits"))
 	}
@@ -82,15 +94,14 @@ func (s *zoneSource) checkUse(ctx caddy.Context, h *Handler) (first bool, err er
 		return false, nil
 	}
 	s.used = true
-	if err := s.config.checkPlaceholders(s.name, h.app.placeholderSources(ctx), h.logger); err != nil {
+	if err := h.app.placeholderSources(ctx).Check(s.name, s.config.placeholderTexts(), h.logger); err != nil {
 		return true, s.inSource(err)
 	}
 	return true, nil
 }
 
 // policyFor returns the limits of a zone of this source.
-func (s *zoneSource) policyFor(z *zone, factor int64) (*policy, error) {
-	outage := z.handler.storeErrorPolicy
+func (s *zoneSource) policyFor(z *limiter.Zone, factor int64, outage limiter.StoreErrorPolicy) (*limiter.Policy, error) {
 	if p := s.policies[outage]; p != nil {
 		return p, nil
 	}
@@ -98,21 +109,23 @@ func (s *zoneSource) policyFor(z *zone, factor int64) (*policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.eachLimitSet(func(set *limitSet) { set.nameBudgets(z.name, z.keys) })
+	for _, set := range p.Sets() {
+		set.NameBudgets(z.Name, z.Keys)
+	}
 	s.policies[outage] = p
 	return p, nil
 }
 
 // warningsFor returns the state of the warnings about a zone of this source.
-func (s *zoneSource) warningsFor(z *zone) *keyWarnings {
+func (s *zoneSource) warningsFor(z *limiter.Zone) *limiter.KeyWarnings {
 	if s.keyWarnings == nil {
-		s.keyWarnings = newKeyWarnings(s.config, z.keys)
+		s.keyWarnings = limiter.NewKeyWarnings(z.Keys, s.config.latePlaceholders())
 	}
 	return s.keyWarnings
 }
 
 // settingsText returns the settings on which zones of one name must agree.
-func (s *zoneSource) settingsText(z *zone) string {
+func (s *zoneSource) settingsText(z *liveZone) string {
 	if s.settings == "" {
 		s.settings = z.identifyingSettings()
 	}
@@ -126,13 +139,13 @@ func adaptedApp(h httpcaddyfile.Helper) *App {
 	if a, ok := h.State[known].(*App); ok {
 		return a
 	}
-	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*zone), cachedSources: caddyAlone()}
+	a := &App{logger: zap.NewNop(), zonesByName: make(map[string][]*liveZone), cachedSources: placeholder.CaddyAlone()}
 	a.sharedZones = make(map[string]*zoneSource)
 	if global, ok := h.Option("rate_limit").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, a) // made by parseGlobal
 	}
 	for name, config := range a.RateLimits {
-		a.sharedZones[name] = newZoneSource(name, config, true)
+		a.sharedZones[name] = newSharedZoneSource(name, config)
 	}
 	h.State[known] = a
 	return a
@@ -148,7 +161,7 @@ func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
 	h.inherit(app.Options)
 	err := checkStore(h.Store, h.Redis != nil)
 	if err == nil {
-		h.storeErrorPolicy, err = h.OnStoreError.compile()
+		h.limiter, err = h.newLimiter()
 	}
 	if err != nil {
 		return err
@@ -157,9 +170,9 @@ func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
 	if err != nil {
 		return err
 	}
-	var zones []*zone
+	var zones []*liveZone
 	for _, source := range sources {
-		z, err := source.compile(h)
+		z, err := source.compile(h.limiter)
 		if err != nil {
 			return err
 		}
@@ -172,7 +185,7 @@ func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
 		if !agree || z.config.mholtCompatible() {
 			continue
 		}
-		z.identity = z.identify(h.storeName()) // loading also compares which Redis
+		z.Identity = z.identify(h.storeName()) // loading also compares which Redis
 		app.registerZone(z)
 		if err := app.checkAgreement(z); err != nil {
 			return z.source.inSource(err)
@@ -186,7 +199,7 @@ func (h *Handler) checkSharedZones(names []string) error {
 	for _, name := range h.Zones {
 		switch {
 		case slices.Contains(names, name):
-		case isInteger(name): // as in rate_limit 10 1s
+		case options.IsInteger(name): // as in rate_limit 10 1s
 			return limitBehindDirectiveError(name, h.Zones)
 		default:
 			return unknownZoneError(name, names, "the global option rate_limit has",
@@ -201,13 +214,13 @@ func (h *Handler) checkSharedZones(names []string) error {
 func (a *App) provisionSharedZones(ctx caddy.Context) error {
 	a.sharedZones = make(map[string]*zoneSource)
 	for _, name := range slices.Sorted(maps.Keys(a.RateLimits)) {
-		a.sharedZones[name] = newZoneSource(name, a.RateLimits[name], true)
-		h := &Handler{app: a, logger: a.logger, storeErrorPolicy: storeErrorPolicy{mode: "local", num: 1, den: 1}}
-		z, err := a.sharedZones[name].provision(ctx, h)
+		a.sharedZones[name] = newSharedZoneSource(name, a.RateLimits[name])
+		l := &limiter.Limiter{Logger: a.logger, StoreErrorPolicy: limiter.StoreErrorPolicy{Mode: "local", Num: 1, Den: 1}, CountsRequests: true}
+		z, err := a.sharedZones[name].provision(ctx, l)
 		if err != nil {
 			return err
 		}
-		if err := boundWork([]*zone{z}); err != nil {
+		if err := boundWork([]*liveZone{z}); err != nil {
 			return z.source.inSource(err)
 		}
 	}
@@ -232,7 +245,7 @@ func (h *Handler) zoneSources() ([]*zoneSource, error) {
 	}
 	sources := make(map[string]*zoneSource)
 	for name, config := range h.RateLimits {
-		sources[name] = newZoneSource(name, config, false)
+		sources[name] = newZoneSource(name, config)
 	}
 	for i, name := range h.Zones {
 		shared := h.app.sharedZones[name]
@@ -281,8 +294,75 @@ func unknownZoneError(name string, names []string, declares, remedy string) erro
 	for i, other := range names {
 		lower[i] = strings.ToLower(other)
 	}
-	if i := closest.Index(strings.ToLower(name), lower, min((len(name)+1)/3, 3)); i >= 0 {
+	if i := closest.Index(strings.ToLower(name), lower); i >= 0 {
 		meant = fmt.Sprintf(" (did you mean %s?)", names[i])
 	}
 	return fmt.Errorf("there is no shared zone %q%s: %s %s", name, meant, declares, strings.Join(names, ", "))
+}
+
+// checkSharedZoneNames returns an error with the correction if the values behind rate_limit can't
+// be names of zones.
+func checkSharedZoneNames(args []string) error {
+	for _, arg := range args {
+		if arg != "" && strings.Contains("@/*", arg[:1]) {
+			return fmt.Errorf("rate_limit takes one matcher, which stands before the zones: write for example rate_limit %.100s api", arg)
+		}
+		if checkZoneName(arg) != nil {
+			return limitBehindDirectiveError(arg, args)
+		}
+	}
+	return nil
+}
+
+// limitBehindDirectiveError returns the error for a limit behind rate_limit. arg is the part of it that
+// shows that args are no zones.
+func limitBehindDirectiveError(arg string, args []string) error {
+	return fmt.Errorf("rate_limit takes no value %.100q here: write\n%s", keys.Shorten(arg),
+		exampleDirective("api", args)+"\ninstead, and keep the matcher if there is one")
+}
+
+// addressForm is how RussellLuo's rate_limit names addresses: {remote.ip}, or
+// {remote.ip_prefix.24} for networks.
+var addressForm = regexp.MustCompile(`^\{remote\.(ip|host)(?:_prefix\.([0-9]{1,3}))?\}$`)
+
+// placeholderForm is a placeholder by itself.
+var placeholderForm = regexp.MustCompile(`^\{[^{}\s"]{1,100}\}$`)
+
+// exampleDirective returns a directive to copy, with one zone. It takes the readable parts of a line
+// such as rate_limit {client_ip} 10r/s 10000 503: the key, the limit and the status.
+func exampleDirective(zone string, args []string) string {
+	key, limit, status := "{http.vars.client_ip}", "token_bucket 10 1s", ""
+	for _, arg := range args {
+		if events, window, ok := options.ReadRate(arg); ok {
+			limit = fmt.Sprintf("sliding_window %s %s", events, window) // which counts as the limiter with such lines
+		} else if placeholderForm.MatchString(arg) {
+			key = arg
+		}
+	}
+	if len(args) == 4 && args[3] != "429" && options.IsInteger(args[3]) {
+		status = "\n\t\tstatus " + args[3]
+	}
+	if strings.Contains(zone, " ") {
+		zone = strconv.Quote(zone)
+	}
+	return fmt.Sprintf("rate_limit {\n\tzone %s {\n\t\tkey %s\n\t\t%s%s\n\t}\n}", zone, exampleKey(key), limit, status)
+}
+
+// exampleKey returns the values of key for a placeholder, and the prefixes if it is an address.
+func exampleKey(key string) string {
+	bits := 0
+	if form := addressForm.FindStringSubmatch(key); form != nil {
+		key = map[string]string{"ip": "{client_ip}", "host": "{remote_host}"}[form[1]]
+		bits, _ = strconv.Atoi(form[2]) // 0 if there is no prefix
+	}
+	key = keys.Shorten(key)
+	switch {
+	case key != "{client_ip}" && key != "{remote_host}":
+		return key
+	case bits > 32 && bits <= 128:
+		return fmt.Sprintf("%s\n\t\tipv6_prefix %d", key, bits)
+	case bits > 0 && bits <= 32:
+		return fmt.Sprintf("%s\n\t\tipv4_prefix %d\n\t\tipv6_prefix 64", key, bits)
+	}
+	return key + "\n\t\tipv6_prefix 64"
 }

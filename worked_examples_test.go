@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 )
 
 // workedExample is a table of docs/algorithms.md that plays requests against a limit. Before it
@@ -37,9 +38,9 @@ func workedExamples(t *testing.T, file string) (examples []workedExample) {
 		return cells
 	}
 	tables := regexp.MustCompile("(?m)^Example: (.*(?:\n.+)*):\n\n(\\|.*)\n\\|[-:| ]*\n((?:\\|.*\n)*)")
-	for _, s := range tables.FindAllStringSubmatch(readFile(t, file), -1) {
+	for _, s := range tables.FindAllStringSubmatch(caddytest.ReadFile(t, file), -1) {
 		var e workedExample
-		for _, code := range codeIn(s[1]) {
+		for _, code := range caddytest.CodeIn(s[1]) {
 			switch name, _, _ := strings.Cut(code, " "); {
 			case name == "delay" || name == "mode" || name == "factor":
 				e.zoneOptions = append(e.zoneOptions, code)

@@ -7,14 +7,17 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
 // Zone is a named rule. It says which requests it limits, which key a request has, and which limits
@@ -137,111 +140,106 @@ type Zone struct {
 	Position string `json:"position,omitempty"`
 }
 
-// zone is a [Zone], checked and compiled. Requests only read it, except for fields that have a
-// lock or are atomic.
-type zone struct {
-	name     string
-	matchers caddyhttp.MatcherSets
-	exempt   caddyhttp.MatcherSets
-	keys     []keyTemplate
-	*policy  // of the configuration
-	// runtimeOverrides reports whether the store can have overrides, too. This instance remembers
-	// in knownOverrides the ones that it has found there.
-	runtimeOverrides bool
-	knownOverrides   knownOverrides
-	compileOverride  func(*LimitSet) (*limitSet, error)
-	banLookup        *limitSet // the ban alone, for requests of other zones; nil: none is looked up
-	mode             algorithms.Mode
-	cost             Number
-	fixedCost        int64        // of every request, if cost doesn't vary
-	factor           Number       // empty if it doesn't vary
-	unlimited        bool         // factor is always 0
-	delay            *delayPolicy // nil: no request is delayed
-	maxWork          int64        // of a request with any limitSet; see [boundWork]
-	settle           *Settle      // nil: charges stay
-	costNeedsBody    bool         // cost of settle depends on the body of the response
-	costNeedsJSON    bool         // on a value in that body
-	enforce          float64      // the share of keys whose requests can be denied, in percent
-	status           int
-	body             bodyPolicy
-
-	metrics    zoneMetrics
-	deniedKeys *deniedKeys // of all zones with this name
-
-	handler  *Handler
-	source   *zoneSource
-	config   *Zone
-	identity zoneIdentity
-
-	*keyWarnings
-	logger *zap.Logger
+// liveZone is a zone of a handler, with all that it was made of.
+type liveZone struct {
+	*limiter.Zone
+	handler *limiter.Limiter
+	source  *zoneSource
+	config  *Zone
+	maxWork int64 // of a request with any limitSet; see [boundWork]
 }
 
 // compile checks and compiles the zone for a handler, without its matchers. Its errors don't repeat the
 // zone's name.
-func (c *Zone) compile(name string, h *Handler, source *zoneSource) (*zone, error) {
+func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*liveZone, error) {
 	if err := errors.Join(checkZoneName(name), c.checkValues()); err != nil {
 		return nil, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
-	z := &zone{
-		name: name, mode: mode, cost: c.Cost, fixedCost: 1, status: cmp.Or(c.Status, http.StatusTooManyRequests), settle: c.Settle,
-		enforce: 100, metrics: zoneMetrics{zone: name, disabled: h.DisableMetrics, bans: c.Ban != nil}, logger: h.logger,
-		handler: h, source: source, config: c, deniedKeys: newDeniedKeys(),
+	z := &limiter.Zone{
+		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
+		Enforce: 100, Metrics: telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil}, Logger: h.Logger,
+		ReadsBody: c.readsBody(), Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
 	}
 	if c.Shadow {
-		z.enforce = 0
+		z.Enforce = 0
 	} else if c.Enforce != nil {
-		z.enforce = *c.Enforce
+		z.Enforce = *c.Enforce
 	}
-	if c.Cost != "" && !c.Cost.varies() {
-		z.fixedCost, _ = parseCost(string(c.Cost)) // checked above
+	if c.Cost.varies() {
+		z.Cost = string(c.Cost)
+	} else if c.Cost != "" {
+		z.FixedCost, _ = limiter.ParseCost(string(c.Cost)) // checked above
 	}
-	z.keys = c.keyTemplates()
+	z.Keys = c.keyTemplates()
 	if c.Delay != nil {
-		singleKey := !slices.ContainsFunc(z.keys, func(k keyTemplate) bool { return !k.plain })
-		z.delay = &delayPolicy{zone: name, maxWait: c.Delay.maxWait(), maxHeld: cmp.Or(c.Delay.Held, defaultHeld), singleKey: singleKey}
+		singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
+		z.Delay = c.Delay.policy(name, singleKey)
+		z.Delay.CountWaiting = func(n int64) {
+			if g := z.Metrics.WaitingForSlot(); g != nil {
+				g.Add(n)
+			}
+		}
 	}
 	if c.Factor.varies() {
-		z.factor = c.Factor
+		z.Factor = string(c.Factor)
 	}
 	factor := c.fixedFactor()
-	z.unlimited = factor == 0
+	z.Unlimited = factor == 0
 	var err error
-	if z.policy, err = source.policyFor(z, factor); err != nil {
+	if z.Policy, err = source.policyFor(z, factor, h.StoreErrorPolicy); err != nil {
 		return nil, err
 	}
 	if c.Settle != nil {
-		names := c.Settle.bodyPlaceholders()
-		z.costNeedsBody, z.costNeedsJSON = len(names) > 0, slices.ContainsFunc(names, isResponseJSON)
+		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, string(c.Settle.Cost))
 	}
-	z.keyWarnings = source.warningsFor(z)
+	if c.Ban != nil {
+		z.Ban, _ = c.Ban.compile(anyLimits) // checked with the limits
+	}
+	z.KeyWarnings = source.warningsFor(z)
 	if c.Ban.isForHandler() {
-		z.banLookup = newBanLookup(z)
+		z.BanLookup = limiter.NewBanLookup(z)
 	}
-	z.body.compile(c)
-	h.addBodyFields(c)
-	z.runtimeOverrides = c.RuntimeOverrides
-	z.compileOverride = func(set *LimitSet) (*limitSet, error) {
-		made, err := set.compile(c, factor, h.storeErrorPolicy)
-		if err == nil {
-			err = z.checkWork(made)
-		}
-		if err == nil {
-			made.nameBudgets(z.name, z.keys)
-		}
-		return made, err
+	z.BodyPolicy, z.BodyNeeds = c.compileBodyPolicy(), c.bodyNeeds()
+	for _, t := range c.decidingTexts() {
+		names, _ := keys.Placeholders(t.Text) // checkPlaceholders reports the error
+		h.BodyFields.Add(names...)
 	}
-	return z, nil
+	z.RuntimeOverrides = c.RuntimeOverrides
+	live := &liveZone{Zone: z, handler: h, source: source, config: c}
+	z.CompileOverride = live.compileStored
+	return live, nil
 }
 
 // fixedFactor returns the divisor of the bursts for all requests, in millionths.
 func (c *Zone) fixedFactor() int64 {
 	if c.Factor == "" || c.Factor.varies() {
-		return unitFactor
+		return limiter.UnitFactor
 	}
-	factor, _ := parseFactor(string(c.Factor)) // checked before
+	factor, _ := limiter.ParseFactor(string(c.Factor)) // checked before
 	return factor
+}
+
+// decidingTexts returns the texts that decide on a request: plan, cost, factor, and then the
+// alternatives of key.
+func (c *Zone) decidingTexts() []placeholder.Text {
+	all := []placeholder.Text{{Option: "cost", Text: string(c.Cost)}, {Option: "factor", Text: string(c.Factor)}}
+	if c.Plan != nil {
+		all = append([]placeholder.Text{{Option: "plan", Text: c.Plan.By}}, all...)
+	}
+	for _, key := range c.Key {
+		all = append(all, placeholder.Text{Option: "key", Text: key})
+	}
+	return all
+}
+
+// placeholderTexts returns all texts of the zone that may have placeholders.
+func (c *Zone) placeholderTexts() []placeholder.Text {
+	all := c.decidingTexts()
+	if c.Settle != nil {
+		all = append(all, placeholder.Text{Option: "cost of settle", Text: string(c.Settle.Cost), AfterResponse: true})
+	}
+	return all
 }
 
 func checkZoneName(name string) error {
@@ -267,9 +265,9 @@ func checkZoneName(name string) error {
 // reservedZoneNames are words that stand in placeholders where the names of zones stand, each with
 // such a placeholder. No zone has such a name, or begins with one and a dot.
 var reservedZoneNames = map[string]string{
-	"exceeded": placeholderPrefix + ".exceeded.name",
-	"request":  placeholderPrefix + ".request.json.user",
-	"response": placeholderPrefix + ".response.bytes",
+	"exceeded": limiter.PlaceholderPrefix + ".exceeded.name",
+	"request":  limiter.PlaceholderPrefix + ".request.json.user",
+	"response": limiter.PlaceholderPrefix + ".response.bytes",
 }
 
 func checkMode(mode string) error {
@@ -365,7 +363,7 @@ func (c *Zone) checkCompatible(limits []*algorithms.Limit) error {
 }
 
 // loadMatchers loads the matchers of match and exempt.
-func (z *zone) loadMatchers(ctx caddy.Context, c *Zone) error {
+func (c *Zone) loadMatchers(ctx caddy.Context, z *limiter.Zone) error {
 	load := func(option, field string, raw caddyhttp.RawMatcherSets, sets *caddyhttp.MatcherSets) error {
 		if raw == nil {
 			return nil
@@ -381,39 +379,20 @@ func (z *zone) loadMatchers(ctx caddy.Context, c *Zone) error {
 		return nil
 	}
 	return errors.Join(
-		load("match", "MatcherSetsRaw", c.MatcherSetsRaw, &z.matchers),
-		load("exempt", "ExemptRaw", c.ExemptRaw, &z.exempt),
+		load("match", "MatcherSetsRaw", c.MatcherSetsRaw, &z.Matchers),
+		load("exempt", "ExemptRaw", c.ExemptRaw, &z.Exempt),
 	)
 }
 
-// matches reports whether a request belongs to the zone.
-func (z *zone) matches(r *http.Request) (bool, error) {
-	if len(z.matchers) == 0 {
-		return true, nil
+// latePlaceholders returns the placeholders that decide on a request, but that later handlers can set.
+func (c *Zone) latePlaceholders() (late []limiter.LatePlaceholder) {
+	for _, t := range c.decidingTexts() {
+		names, _ := keys.Placeholders(t.Text) // checked before
+		for _, name := range names {
+			if strings.HasPrefix(name, limiter.UserPrefix) || strings.HasPrefix(name, limiter.FieldPrefix) {
+				late = append(late, limiter.LatePlaceholder{Option: t.Option, Name: name})
+			}
+		}
 	}
-	return z.matchers.AnyMatchWithError(r)
-}
-
-// costOf returns the cost of a request in a zone, in events.
-func (state *requestState) costOf(z *zone, repl *caddy.Replacer) int64 {
-	if z.cost.varies() {
-		return z.cost.evaluate(repl, "cost", parseCost, z, state.unlessExplained(&z.warnedOfCost))
-	}
-	return z.fixedCost
-}
-
-// factorOf returns the divisor of the bursts for a request in a zone, in millionths.
-func (state *requestState) factorOf(z *zone, repl *caddy.Replacer) int64 {
-	if z.factor.varies() {
-		return z.factor.evaluate(repl, "factor", parseFactor, z, state.unlessExplained(&z.warnedOfFactor))
-	}
-	return unitFactor
-}
-
-// unlessExplained returns warned, or nil if the request is only explained.
-func (state *requestState) unlessExplained(warned *atomic.Bool) *atomic.Bool {
-	if state.explained {
-		return nil
-	}
-	return warned
+	return late
 }

@@ -3,11 +3,16 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // zoneSetting describes a setting of a zone. The list of [zoneSettings] is the only place
@@ -25,10 +30,10 @@ type zoneSetting struct {
 	repeatable  bool // the option may stand more than once
 
 	// text returns the value for the comparison; nil stands for the configured value.
-	text func(*zone) string
+	text func(*liveZone) string
 	// view returns the value for the admin API, or nil to show nothing; a nil view stands for
 	// the configured value.
-	view func(*zone) any
+	view func(*liveZone) any
 }
 
 // zoneValue is the value of a setting.
@@ -72,11 +77,11 @@ func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), exam
 }
 
 // presence reads an option without a value.
-func presence(d *caddyfile.Dispenser) (bool, error) { return true, noValue(d) }
+func presence(d *caddyfile.Dispenser) (bool, error) { return true, options.NoValue(d) }
 
 // percent reads the value of enforce.
 func percent(d *caddyfile.Dispenser) (*float64, error) {
-	n, err := fraction(d, "25")
+	n, err := options.Fraction(d, "25")
 	return &n, err
 }
 
@@ -99,54 +104,54 @@ func zoneSettings() []zoneSetting {
 				read:  (*Zone).unmarshalKey,
 				check: func(c *Zone) error { return c.Key.check() },
 			},
-			text: func(z *zone) string { return fmt.Sprintf("%q", z.config.keys()) },
-			view: func(z *zone) any { return z.config.keys() },
+			text: func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
+			view: func(z *liveZone) any { return z.config.keys() },
 		},
 		{name: "ipv4_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int { return &c.IPv4Prefix }, withExample(smallInteger, "24"),
+			func(c *Zone) *int { return &c.IPv4Prefix }, withExample(options.SmallInteger, "24"),
 			func(bits int) error { return checkPrefix("ipv4_prefix", bits, 32) },
 		)},
 		{name: "ipv6_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int { return &c.IPv6Prefix }, withExample(smallInteger, "64"),
+			func(c *Zone) *int { return &c.IPv6Prefix }, withExample(options.SmallInteger, "64"),
 			func(bits int) error { return checkPrefix("ipv6_prefix", bits, 128) },
 		)},
 		{name: "key_case", identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *string { return &c.KeyCase }, withExample(value, "lower"), checkKeyCase,
+			func(c *Zone) *string { return &c.KeyCase }, withExample(options.Value, "lower"), checkKeyCase,
 		)},
 		{
 			name: "limits", identifies: true, shown: true, // a Caddyfile has options for each algorithm
 			zoneValue: zoneValue{value: func(c *Zone) any { return unlessZero(len(c.Limits)) }},
-			text:      func(z *zone) string { return z.defaultSet.describe() },
-			view:      func(z *zone) any { return z.defaultSet.limitTexts() },
+			text:      func(z *liveZone) string { return z.DefaultSet.Describe() },
+			view:      func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
 		},
 		{name: "cost", needsLimits: true, zoneValue: fieldValue(
 			func(c *Zone) *Number { return &c.Cost },
-			func(d *caddyfile.Dispenser) (Number, error) { return number(d, parseCost) },
-			func(n Number) error { return n.check("cost", parseCost) },
+			func(d *caddyfile.Dispenser) (Number, error) { return number(d, limiter.ParseCost) },
+			func(n Number) error { return n.check("cost", limiter.ParseCost) },
 		)},
 		{
 			name: "mode", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(func(c *Zone) *string { return &c.Mode }, withExample(value, "nary"), checkMode),
-			text:      func(z *zone) string { return z.mode.String() },
-			view:      func(z *zone) any { return z.mode.String() },
+			zoneValue: fieldValue(func(c *Zone) *string { return &c.Mode }, withExample(options.Value, "nary"), checkMode),
+			text:      func(z *liveZone) string { return z.Mode.String() },
+			view:      func(z *liveZone) any { return z.Mode.String() },
 		},
 		{
 			name: "factor", identifies: true, shown: true, needsLimits: true,
 			zoneValue: fieldValue(
 				func(c *Zone) *Number { return &c.Factor },
-				func(d *caddyfile.Dispenser) (Number, error) { return number(d, parseFactor) },
-				func(n Number) error { return n.check("factor", parseFactor) },
+				func(d *caddyfile.Dispenser) (Number, error) { return number(d, limiter.ParseFactor) },
+				func(n Number) error { return n.check("factor", limiter.ParseFactor) },
 			),
-			text: func(z *zone) string {
-				if z.factor.varies() {
-					return string(z.factor)
+			text: func(z *liveZone) string {
+				if z.Factor != "" {
+					return z.Factor
 				}
-				return fmt.Sprint(float64(z.config.fixedFactor()) / unitFactor)
+				return fmt.Sprint(float64(z.config.fixedFactor()) / limiter.UnitFactor)
 			},
-			view: func(z *zone) any { return unlessZero(string(z.config.Factor)) },
+			view: func(z *liveZone) any { return unlessZero(string(z.config.Factor)) },
 		},
 		{name: "concurrency", identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int64 { return &c.Concurrency }, withExample(integer, "10"), checkConcurrency,
+			func(c *Zone) *int64 { return &c.Concurrency }, withExample(options.Integer, "10"), checkConcurrency,
 		)},
 		{name: "delay", zoneValue: fieldValue(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
 		{
@@ -155,8 +160,8 @@ func zoneSettings() []zoneSetting {
 				value: func(c *Zone) any { return unlessZero(len(c.Override)) },
 				read:  (*Zone).unmarshalOverride,
 			},
-			text: func(z *zone) string { return describeLimitSets(z.overrides.all) },
-			view: (*zone).overridesView,
+			text: func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
+			view: (*liveZone).overridesView,
 		},
 		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: fieldValue(
 			func(c *Zone) *bool { return &c.RuntimeOverrides }, presence, nil,
@@ -164,8 +169,8 @@ func zoneSettings() []zoneSetting {
 		{
 			name: "plan", identifies: true, shown: true,
 			zoneValue: fieldValue(func(c *Zone) **Plan { return &c.Plan }, unmarshalPlan, nil),
-			text:      (*zone).planText,
-			view:      (*zone).planView,
+			text:      (*liveZone).planText,
+			view:      (*liveZone).planView,
 		},
 		{name: "settle", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
 		{name: "shadow", shown: true, zoneValue: fieldValue(func(c *Zone) *bool { return &c.Shadow }, presence, nil)},
@@ -176,8 +181,8 @@ func zoneSettings() []zoneSetting {
 		{
 			name: "ban", identifies: true, shown: true,
 			zoneValue: fieldValue(func(c *Zone) **Ban { return &c.Ban }, unmarshalBan, nil),
-			text:      func(z *zone) string { return z.config.Ban.describe() },
-			view: func(z *zone) any {
+			text:      func(z *liveZone) string { return z.config.Ban.describe() },
+			view: func(z *liveZone) any {
 				if z.config.Ban == nil {
 					return nil
 				}
@@ -186,17 +191,17 @@ func zoneSettings() []zoneSetting {
 		},
 		{name: "max_body", zoneValue: fieldValue(func(c *Zone) **MaxBody { return &c.MaxBody }, unmarshalMaxBody, checkMaxBody)},
 		{name: "body_timeout", zoneValue: fieldValue(
-			func(c *Zone) *caddy.Duration { return &c.BodyTimeout }, withExample(duration, "5s"), checkBodyTimeout,
+			func(c *Zone) *caddy.Duration { return &c.BodyTimeout }, withExample(options.Duration, "5s"), checkBodyTimeout,
 		)},
-		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(smallInteger, "429"), checkStatus)},
+		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(options.SmallInteger, "429"), checkStatus)},
 		{name: "position", inMholt: true, zoneValue: zoneValue{ // a Caddyfile has no such option
 			value: func(c *Zone) any { return unlessZero(c.Position) },
 		}},
 		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
-			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(integer, "10"), checkEvents,
+			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(options.Integer, "10"), checkEvents,
 		)},
 		{name: "window", inMholt: true, zoneValue: fieldValue(
-			func(c *Zone) *caddy.Duration { return &c.Window }, withExample(duration, "1m"), checkWindow,
+			func(c *Zone) *caddy.Duration { return &c.Window }, withExample(options.Duration, "1m"), checkWindow,
 		)},
 	}
 }
@@ -209,12 +214,6 @@ func zoneOptions() (names []string) {
 		}
 	}
 	return append(names, limitOptions...)
-}
-
-// isRepeatable reports whether an option may stand more than once in a block.
-func isRepeatable(option string) bool {
-	return option == "zone" || slices.Contains(limitOptions, option) ||
-		slices.ContainsFunc(zoneSettings(), func(s zoneSetting) bool { return s.repeatable && s.name == option })
 }
 
 // unmarshalOption reads an option of the zone, or a limit.
@@ -250,16 +249,13 @@ func (c *Zone) mholtCompatible() bool {
 	return c.MaxEvents > 0 && len(c.keys()) == 1
 }
 
-// zoneIdentity holds the settings and the store on which zones of one name must agree, as text.
-type zoneIdentity struct{ settings, store string }
-
 // identify returns the identity of a zone that is kept in a store.
-func (z *zone) identify(store string) zoneIdentity {
-	return zoneIdentity{z.source.settingsText(z), store}
+func (z *liveZone) identify(store string) limiter.Identity {
+	return limiter.Identity{Settings: z.source.settingsText(z), Store: store}
 }
 
 // identifyingSettings returns the settings on which zones of one name must agree, as text.
-func (z *zone) identifyingSettings() string {
+func (z *liveZone) identifyingSettings() string {
 	var settings []string
 	for _, s := range zoneSettings() {
 		if s.identifies {
@@ -269,21 +265,24 @@ func (z *zone) identifyingSettings() string {
 	return strings.Join(settings, "\n")
 }
 
-// difference returns the first setting on which two zones of one name disagree, and its values.
-func (z *zone) difference(other *zone) (name, one, two string) {
+// disagreement is a setting on which two zones of one name disagree, with its two values.
+type disagreement struct{ setting, one, other string }
+
+// disagreementWith returns the first setting on which two zones of one name disagree.
+func (z *liveZone) disagreementWith(other *liveZone) disagreement {
 	for _, s := range zoneSettings() {
 		if !s.identifies {
 			continue
 		}
 		if one, two := s.describe(z), s.describe(other); one != two {
-			return s.name, one, two
+			return disagreement{s.name, one, two}
 		}
 	}
-	return "store", z.identity.store, other.identity.store
+	return disagreement{"store", z.Identity.Store, other.Identity.Store}
 }
 
 // describe returns the value of the setting for the comparison.
-func (s *zoneSetting) describe(z *zone) string {
+func (s *zoneSetting) describe(z *liveZone) string {
 	if s.text != nil {
 		return s.text(z)
 	}
@@ -294,9 +293,46 @@ func (s *zoneSetting) describe(z *zone) string {
 }
 
 // show returns the value of the setting for the admin API, or nil to show nothing.
-func (s *zoneSetting) show(z *zone) any {
+func (s *zoneSetting) show(z *liveZone) any {
 	if s.view != nil {
 		return s.view(z)
 	}
 	return s.value(z.config)
+}
+
+// shownSettings returns the settings that operators see.
+func (z *liveZone) shownSettings() (shown []admin.Setting) {
+	for _, s := range zoneSettings() {
+		if !s.shown {
+			continue
+		}
+		if value := s.show(z); value != nil {
+			shown = append(shown, admin.Setting{Name: s.name, Value: value})
+		}
+	}
+	return shown
+}
+
+// planView returns the plan of the zone as operators see it.
+func (z *liveZone) planView() any {
+	if z.config.Plan == nil {
+		return nil
+	}
+	v := adminapi.Plan{By: z.config.Plan.By, Values: make(map[string][]string)}
+	for value, set := range z.PlanSets {
+		v.Values[value] = set.LimitTexts()
+	}
+	return v
+}
+
+// overridesView returns the limits by key, which is percent-encoded or hashed.
+func (z *liveZone) overridesView() any {
+	v := make(map[string][]string)
+	for key, set := range z.Overrides.All {
+		v[keys.Encoded(z.HashSecret, key)] = set.LimitTexts()
+	}
+	if len(v) == 0 {
+		return nil
+	}
+	return v
 }

@@ -1,4 +1,4 @@
-// Package algorithms has the arithmetic of rate limiting, without I/O, clocks or goroutines.
+// Package algorithms has the arithmetic of rate limiting. It never does I/O, reads a clock, or starts a goroutine.
 //
 // [NewLimit] makes a [Limit], for example 10 events per second with a burst of 20. The caller keeps
 // a [State] for each budget, and passes it with the present instant to [Take]. Take decides one
@@ -90,6 +90,9 @@ type Decision struct {
 	Receipt Receipt
 }
 
+// Denies reports whether the limit was asked, and denies the request.
+func (d Decision) Denies() bool { return !d.Allowed && !d.NotAsked }
+
 // Age updates the decision after a span in which nothing was charged.
 func (d *Decision) Age(passed Micros) {
 	d.MoreAfter = max(d.MoreAfter-passed, min(d.MoreAfter, 1))
@@ -160,12 +163,12 @@ type Algorithm struct {
 	// later instant or, at the same instant, the greater rest.
 	queued func(l *Limit, a, b int64) (until Micros, rest int64)
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
-	// commit charges a request, and returns the state of the budget afterwards. The charge of a
-	// denied request has a bound. a and b are for a Receipt.
-	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) (charged, a, b, remaining int64, more, reset Micros)
-	// refund gives back n events of a charge, except for events that time has given back. a and
-	// b come from the receipt.
-	refund func(l *Limit, s *State, now Micros, a, b, n int64)
+	// commit charges a request, and returns the charge and the budget afterwards. The charge of a
+	// denied request has a bound.
+	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance
+	// refund gives back n events of the charge with the receipt, except for events that time has given
+	// back. It reads only A and B of the receipt.
+	refund func(l *Limit, s *State, now Micros, r Receipt, n int64)
 }
 
 // IsLog reports whether states of the algorithm hold single charges. In Redis such a state isn't
@@ -189,6 +192,12 @@ type verdict struct {
 	fits       int64
 	retry      Micros
 	a, b, c, d int64
+}
+
+// balance is the result of commit. a and b are for a [Receipt]. The others are as in [Decision].
+type balance struct {
+	charged, a, b, remaining int64
+	more, reset              Micros
 }
 
 var registered []*Algorithm

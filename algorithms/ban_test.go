@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 // banned is a zone with one limit, one event a day, and a ban.
@@ -136,7 +138,7 @@ func TestBanTimeline(t *testing.T) {
 // Random bans keep their promises. The right number of denials begins a ban, which lasts exactly as
 // long as it says. After reset after nothing is remembered.
 func TestBanLaws(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range seedtest.Cases(t, uint64(2000)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		b := Ban{After: 1 + r.Int64N(4), Window: 1 + r.Int64N(minute), Duration: 1 + r.Int64N(minute)}
 		b.Max = b.Duration * (1 + r.Int64N(20))

@@ -106,9 +106,7 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
-func fixedWindowCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
 	start, count, dirty := v.a, v.b, v.d
 	if o == denied && count+charge > events {
@@ -121,7 +119,7 @@ func fixedWindowCommit(
 	}
 	count += charge
 	keepUntil := start + ceilDiv(count, events)*window
-	remaining = max(events-count, 0)
+	remaining, more, reset := max(events-count, 0), Micros(0), Micros(0)
 	if count > 0 {
 		more = start + max(floorDiv(count, events), 1)*window - now
 		reset = keepUntil - now
@@ -129,10 +127,11 @@ func fixedWindowCommit(
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = start, count
 	}
-	return charge, start, count, remaining, more, reset
+	return balance{charged: charge, a: start, b: count, remaining: remaining, more: more, reset: reset}
 }
 
-func fixedWindowRefund(l *Limit, s *State, now Micros, receiptStart, receiptCount, n int64) {
+func fixedWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptStart, receiptCount := r.A, r.B
 	events := l.Events
 	start, count, _ := fixedWindowRoll(l, s.A, s.B, now)
 	rolledStart, refundable, _ := fixedWindowRoll(l, receiptStart, receiptCount, now)

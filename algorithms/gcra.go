@@ -77,9 +77,7 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: tat, b: fraction, c: eff, d: dirty}
 }
 
-func gcraCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, burst := l.events, l.window, l.Burst
 	tat, fraction, eff, dirty := v.a, v.b, v.c, v.d
 	ahead, maxDebt := tat-eff, 2*burst*window
@@ -93,7 +91,7 @@ func gcraCommit(
 	}
 	tat = eff + ahead
 	keepUntil := tat + ceilDiv(fraction, events)
-	remaining = gcraFree(l, ahead, fraction)
+	remaining, more, reset := gcraFree(l, ahead, fraction), Micros(0), Micros(0)
 	if remaining < burst {
 		more = ahead + ceilDiv(fraction+(remaining+1-burst)*window, events) + eff - now
 		reset = keepUntil - now
@@ -101,10 +99,11 @@ func gcraCommit(
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = tat, fraction, eff
 	}
-	return charge, tat, fraction, remaining, more, reset
+	return balance{charged: charge, a: tat, b: fraction, remaining: remaining, more: more, reset: reset}
 }
 
-func gcraRefund(l *Limit, s *State, now Micros, receiptTat, receiptFraction, n int64) {
+func gcraRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptTat, receiptFraction := r.A, r.B
 	events, window, burst := l.events, l.window, l.Burst
 	tat, fraction, eff, _ := gcraArrival(s, now)
 	if tat == eff && fraction == 0 || receiptTat < eff {

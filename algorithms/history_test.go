@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 const (
@@ -146,7 +148,7 @@ func eachHistory(t *testing.T, law func(t *testing.T, r *rand.Rand, h *history))
 			if facts[a.Name].bound == nil || facts[a.Name].newest == nil {
 				t.Fatalf("the table facts lacks %s", a.Name)
 			}
-			for seed := range uint64(2000) {
+			for seed := range seedtest.Cases(t, uint64(1000)) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				q := randomQuota(r, a)
 				h := &history{limit: mustLimit(t, q), state: new(State), now: 1_763_640_000*second + r.Int64N(minute)}

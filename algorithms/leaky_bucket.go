@@ -75,9 +75,7 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: lastDrip, b: level, d: dirty}
 }
 
-func leakyBucketCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, burst := l.Events, l.Window, l.Burst
 	lastDrip, level, dirty := v.a, v.b, v.d
 	if o == denied {
@@ -85,7 +83,7 @@ func leakyBucketCommit(
 	}
 	level += charge
 	keepUntil := lastDrip + ceilDiv(level, events)*window
-	remaining = max(burst-level, 0)
+	remaining, more, reset := max(burst-level, 0), Micros(0), Micros(0)
 	if level > 0 {
 		more = lastDrip + ceilDiv(level-burst+remaining+1, events)*window - now
 		reset = keepUntil - now
@@ -93,10 +91,11 @@ func leakyBucketCommit(
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = lastDrip, level
 	}
-	return charge, lastDrip, level, remaining, more, reset
+	return balance{charged: charge, a: lastDrip, b: level, remaining: remaining, more: more, reset: reset}
 }
 
-func leakyBucketRefund(l *Limit, s *State, now Micros, receiptDrip, receiptLevel, n int64) {
+func leakyBucketRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptDrip, receiptLevel := r.A, r.B
 	burst := l.Burst
 	lastDrip, level, _ := leakyBucketLeak(l, s.A, s.B, now)
 	_, refundable, _ := leakyBucketLeak(l, receiptDrip, receiptLevel, now)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -175,7 +176,7 @@ func (l *Limit) Share(num, den int64) (*Limit, error) {
 	if num == den {
 		return l, nil
 	}
-	part := func(n int64) int64 { return max(mulDiv(n, num, den, 0, n), 1) }
+	part := func(n int64) int64 { return max(mulAddDiv(n, num, 0, den), 1) }
 	q := l.Quota
 	q.Events = part(q.Events)
 	if q.Burst = 0; l.Scalable() {
@@ -262,7 +263,7 @@ func (l *Limit) Scaled(factor int64) *Limit {
 		return l
 	}
 	scaled := *l
-	scaled.Burst = max(mulDiv(l.Burst, one, factor, factor-1, exact/4), 1)
+	scaled.Burst = max(min(mulAddDiv(l.Burst, one, factor-1, factor), exact/4), 1)
 	if scaled.prepare() != nil { // then it is larger than l's, which fits
 		most, _ := largest(scaled.Quota, func(q *Quota) *int64 { return &q.Burst }, func(q Quota) bool {
 			scaled.Burst = q.Burst
@@ -358,16 +359,16 @@ func largest(q Quota, field func(*Quota) *int64, fits func(Quota) bool) (Quota, 
 	return q, low > 0
 }
 
-// mulDiv returns (a·b + c) / d, rounded down, or most if that is less. Products can have any size.
-// No argument is negative, and d is above 0.
-func mulDiv(a, b, d, c, most int64) int64 {
+// mulAddDiv returns (a·b + c) / d, rounded down, or [math.MaxInt64] if that is less. Products can have any
+// size. No argument is negative, and d is above 0.
+func mulAddDiv(a, b, c, d int64) int64 {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	low, carry := bits.Add64(low, uint64(c), 0)
 	if high += carry; high >= uint64(d) {
-		return most
+		return math.MaxInt64
 	}
 	n, _ := bits.Div64(high, low, uint64(d))
-	return int64(min(n, uint64(most)))
+	return int64(min(n, math.MaxInt64))
 }
 
 func gcd(a, b int64) int64 {

@@ -62,13 +62,13 @@ func (s Set) compose(body string) string {
 		b.WriteString(slotsLua)
 	}
 	b.WriteString(body)
-	return withRoom(b.String())
+	return presized(b.String())
 }
 
-// withRoom gives tables room for a few entries, because growing a table costs more than filling it.
-func withRoom(script string) string {
-	const room = 8
-	return strings.ReplaceAll(script, "{--[[room]]}", "{"+strings.Repeat("nil,", room)+"}")
+// presized gives tables space for a few entries, because growing a table costs more than filling it.
+func presized(script string) string {
+	const entries = 8
+	return strings.ReplaceAll(script, "{--[[room]]}", "{"+strings.Repeat("nil,", entries)+"}")
 }
 
 // appendNumbers appends numbers as scripts read them.

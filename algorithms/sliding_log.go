@@ -259,9 +259,7 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: eff, b: expired, c: live, d: shift}
 }
 
-func slidingLogCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
 	eff, expired, live, shift := v.a, v.b, v.c, v.d
 	if charge > 0 && live == 0 {
@@ -280,7 +278,7 @@ func slidingLogCommit(
 	if live > 0 {
 		oldest = slidingLogEventStamp(l, s.Log, expired) - shift
 	}
-	remaining = max(events-live-charge, 0)
+	remaining, more, reset := max(events-live-charge, 0), Micros(0), Micros(0)
 	if live+charge > 0 {
 		more = oldest + window - now
 		reset = newest + window - now
@@ -302,11 +300,12 @@ func slidingLogCommit(
 	if o != peek {
 		s.A = shift
 	}
-	return charge, stamp, 0, remaining, more, reset
+	return balance{charged: charge, a: stamp, remaining: remaining, more: more, reset: reset}
 }
 
 // slidingLogRefund removes up to n events of the receipt's instant, in the log's own time.
-func slidingLogRefund(l *Limit, s *State, _ Micros, receiptStamp, _, n int64) {
+func slidingLogRefund(l *Limit, s *State, _ Micros, r Receipt, n int64) {
+	receiptStamp := r.A
 	length := slidingLogLength(l, s.Log)
 	low, high := slidingLogExpired(l, s.Log, length, receiptStamp-1), slidingLogExpired(l, s.Log, length, receiptStamp)
 	n = min(n, high-low)

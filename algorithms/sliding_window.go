@@ -114,15 +114,13 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
 }
 
-func slidingWindowCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events := l.Events
 	start, prev, cur, dirty := v.a, v.b, v.c, v.d
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
 	keepUntil := slidingWindowKeepUntil(l, &State{A: start, B: prev, C: cur})
-	remaining = slidingWindowFree(l, now, start, prev, cur)
+	remaining, more, reset := slidingWindowFree(l, now, start, prev, cur), Micros(0), Micros(0)
 	if remaining < events {
 		more = slidingWindowFitsAt(l, start, prev, cur, remaining+1) - now
 	}
@@ -132,10 +130,11 @@ func slidingWindowCommit(
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = start, prev, cur
 	}
-	return charge, start, 0, remaining, more, reset
+	return balance{charged: charge, a: start, remaining: remaining, more: more, reset: reset}
 }
 
-func slidingWindowRefund(l *Limit, s *State, now Micros, receiptStart, _, n int64) {
+func slidingWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptStart := r.A
 	window := l.Window
 	start, prev, cur, _ := slidingWindowRoll(l, s, now)
 	if receiptStart == start && cur > 0 {

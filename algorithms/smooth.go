@@ -200,11 +200,10 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
 }
 
-func smoothCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, burst, maxCharge, refillRate, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.smooth.refillRate, l.WarmUp
 	used, nextFree, eff, dirty := v.a, v.b, v.c, v.d
+	remaining, more := int64(0), Micros(0)
 	charge = min(charge, maxCharge)
 	if warmUp > 0 {
 		var cost Micros
@@ -229,16 +228,17 @@ func smoothCommit(
 		more = nextFree - now
 	}
 	fullAt := nextFree + ceilDiv(used, refillRate)
-	reset = fullAt - now
+	reset := fullAt - now
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = used, nextFree, eff
 	}
-	return charge, used, nextFree, remaining, more, reset
+	return balance{charged: charge, a: used, b: nextFree, remaining: remaining, more: more, reset: reset}
 }
 
 // smoothRefund first moves the next free instant back, by window/events for each event. Then it
 // saves up the rest of the refund again. A budget that has warmed up stays warm.
-func smoothRefund(l *Limit, s *State, now Micros, receiptUsed, receiptNextFree, n int64) {
+func smoothRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptUsed, receiptNextFree := r.A, r.B
 	events, window, maxCharge, warmUp := l.events, l.window, l.smooth.maxCharge, l.WarmUp
 	used, nextFree, lastCharge := s.A, s.B, s.C
 	if nextFree == 0 {

@@ -131,9 +131,10 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			}
 			d := &c.Decision
 			l := c.Limit
-			d.Charged, d.Receipt.A, d.Receipt.B, d.Remaining, d.MoreAfter, d.ResetAfter = l.algorithm.commit(l, c.State, now, charge, o, c.verdict)
-			if d.Receipt.At = now; d.Charged == 0 {
-				d.Receipt = Receipt{}
+			after := l.algorithm.commit(l, c.State, now, charge, o, c.verdict)
+			d.Charged, d.Remaining, d.MoreAfter, d.ResetAfter = after.charged, after.remaining, after.more, after.reset
+			if d.Charged > 0 {
+				d.Receipt = Receipt{A: after.a, B: after.b, At: now}
 			}
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
 				d.RetryAfter = l.algorithm.decide(l, c.State, now, r.Cost).retry
@@ -218,6 +219,6 @@ func (r *Request) outcome(passes bool) outcome {
 // operations.lua is its other half.
 func Refund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	if n > 0 && (r.At-now <= stepBack || l.algorithm.log) {
-		l.algorithm.refund(l, s, now, r.A, r.B, n)
+		l.algorithm.refund(l, s, now, r, n)
 	}
 }

@@ -95,9 +95,7 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
-func tokenBucketCommit(
-	l *Limit, s *State, now Micros, charge int64, o outcome, v verdict,
-) (charged, a, b, remaining int64, more, reset Micros) {
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
 	events, window, burst := l.events, l.window, l.Burst
 	used, eff, dirty := v.a, v.b, v.d
 	if o == denied {
@@ -109,7 +107,7 @@ func tokenBucketCommit(
 	}
 	free := burst*window - used
 	fullAt := eff + ceilDiv(used, events)
-	remaining = max(floorDiv(free, window), 0)
+	remaining, more, reset := max(floorDiv(free, window), 0), Micros(0), Micros(0)
 	if used > 0 {
 		more = ceilDiv((remaining+1)*window-free, events) + eff - now
 		reset = fullAt - now
@@ -117,10 +115,11 @@ func tokenBucketCommit(
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = used, eff
 	}
-	return charge, used, eff, remaining, more, reset
+	return balance{charged: charge, a: used, b: eff, remaining: remaining, more: more, reset: reset}
 }
 
-func tokenBucketRefund(l *Limit, s *State, now Micros, receiptUsed, receiptAt, n int64) {
+func tokenBucketRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptUsed, receiptAt := r.A, r.B
 	window, burst := l.window, l.Burst
 	used, lastCharge := s.A, s.B
 	if lastCharge == 0 {

@@ -48,6 +48,8 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 func (b *batch) isAlone() bool { return len(b.calls) > 0 && b.calls[0].alone }
 
+func (b *batch) isAsking() bool { return b.isAlone() && b.calls[0].asking }
+
 func (b *batch) release() {
 	b.reset()
 	batches.Put(b)
@@ -230,6 +232,25 @@ func (b *batch) recordSlots(c *pendingCall, found []int64) {
 	}
 }
 
+// addSlotsOp adds an operation on the slots of a name.
+func (b *batch) addSlotsOp(op slotsOp) {
+	if b.slotsOpAt == nil {
+		b.slotsOpAt = make(map[string]int)
+	}
+	b.slotsOpAt[op.name] = len(b.slotsOps)
+	b.slotsOps = append(b.slotsOps, op)
+}
+
+// setsSlotsOf reports whether the batch sets the count of the first slots of a call. Such a call would have to wait
+// for the end of the batch.
+func (b *batch) setsSlotsOf(c *pendingCall) bool {
+	if len(c.slotNames) == 0 {
+		return false
+	}
+	op := b.slotsOp(c.slotNames[0])
+	return op != nil && op.Set
+}
+
 // slotsOp returns the batch's operation on the slots of a name, or nil if the batch only reads
 // their count.
 func (b *batch) slotsOp(name string) *slotsOp {
@@ -271,15 +292,15 @@ type noRetryCmd struct{ *redis.StringCmd }
 // NoRetry implements [redis.Cmder].
 func (noRetryCmd) NoRetry() bool { return true }
 
-// takesSlot reports whether the call takes a slot of its n-th name, rather than reading the count.
-func (c *pendingCall) takesSlot(n int) bool {
+// slotsTaken returns how many slots of its n-th name the call takes: 1, or 0 if it only reads or sets the count.
+func (c *pendingCall) slotsTaken(n int) int {
 	for i := range c.requests {
 		if r := &c.requests[i]; r.Slots != nil {
-			if n == 0 {
-				return !r.Peek
+			if n == 0 && !r.Peek {
+				return 1
 			}
 			n--
 		}
 	}
-	return false
+	return 0
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -36,7 +37,7 @@ func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups 
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := wire.ReadReply(text)
+	r, err := wiretest.ReadReply(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestRefundsOfEqualLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := wire.ReadReply(text)
+			r, err := wiretest.ReadReply(text)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -36,12 +36,12 @@ func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	}
 }
 
-// notAfter returns a deadline in the time of Redis. If Redis runs a message later, nobody uses the
+// notAfter returns the deadline of a delivery in the time of Redis. If Redis runs a message later, nobody uses the
 // reply, so the message must not charge. An inexact reading makes the deadline too early rather
-// than too late. The first call asks Redis for its time. If now is not 0, there is no deadline, and
+// than too late. The first call asks Redis for its time. At a given instant there is no deadline, and
 // notAfter returns 0.
-func (s *Store) notAfter(ctx context.Context, conns *connections, now algorithms.Micros, deadline time.Time) (algorithms.Micros, error) {
-	if now != 0 {
+func (s *Store) notAfter(ctx context.Context, d delivery) (algorithms.Micros, error) {
+	if d.now != 0 {
 		return 0, nil
 	}
 	s.mu.Lock()
@@ -49,12 +49,12 @@ func (s *Store) notAfter(ctx context.Context, conns *connections, now algorithms
 	s.mu.Unlock()
 	if known.redis == 0 {
 		sent := time.Now()
-		t, err := conns.Time(ctx).Result()
+		t, err := d.conns.Time(ctx).Result()
 		if err != nil {
 			return 0, err
 		}
 		s.observeClock(t.UnixMicro(), sent)
 		known = clockReading{redis: t.UnixMicro(), local: time.Now()}
 	}
-	return known.redis + deadline.Sub(known.local).Microseconds(), nil
+	return known.redis + d.deadline.Sub(known.local).Microseconds(), nil
 }

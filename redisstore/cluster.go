@@ -121,10 +121,10 @@ func (c *Cluster) route(name string) *Store {
 
 // setMoved sets the count of a name at the node that has it, and follows redirects.
 func (c *Cluster) setMoved(name string) {
-	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(s *Store, deadline time.Time, asking bool) error {
+	_ = c.withSlot(context.Background(), wire.SlotOfName(name), func(h hop) error {
 		set := newSetCall(name)
 		set.done = make(chan struct{}, 1)
-		return toStoreError(context.Background(), s.sendAlone(set, deadline, asking))
+		return toStoreError(context.Background(), h.sendAlone(set))
 	})
 }
 
@@ -135,16 +135,16 @@ func (c *Cluster) setMoved(name string) {
 // requests apply.
 func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests []store.Request) (allowed bool, err error) {
 	sent, retrying := requests, false
-	err = c.withKey(ctx, requests[0].Key, func(s *Store, deadline time.Time, asking bool) error {
-		call := s.newTakeCall(ctx, now, sent)
+	err = c.withKey(ctx, requests[0].Key, func(h hop) error {
+		call := h.newTakeCall(ctx, now, sent)
 		if retrying {
-			err = s.sendAlone(call, deadline, asking)
+			err = h.sendAlone(call)
 			allowed = call.allowed
 			call.release()
 		} else { // in a batch, in which other keys may cause a TRYAGAIN
 			retrying = true
-			s.enqueue(call, true)
-			allowed, err = s.await(call)
+			h.enqueue(call)
+			allowed, err = h.await(call)
 		}
 		var to redirect
 		if errors.As(err, &to) && to.kind == "TRYAGAIN" {
@@ -165,7 +165,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 
 // Correct implements [store.Store], at the time of the nodes.
 func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
-	c.slotCounts.leaveSlots(corrections, true)
+	c.slotCounts.leaveSlots(corrections, c.slotCounts.setSoon)
 	c.correct(0, corrections, func(err error) {
 		if err != nil && failed != nil {
 			failed(err)
@@ -175,7 +175,7 @@ func (c *Cluster) Correct(corrections []store.Correction, failed func(error)) {
 
 // LeaveSlots records that requests no longer hold their slots, without a message to any node.
 func (c *Cluster) LeaveSlots(corrections []store.Correction) {
-	c.slotCounts.leaveSlots(corrections, false)
+	c.slotCounts.leaveSlots(corrections, nil)
 }
 
 // CountSlots counts slots that another store has granted.
@@ -184,7 +184,7 @@ func (c *Cluster) CountSlots(requests []store.Request) { c.slotCounts.countSlots
 // CorrectAt is Correct at a given instant; 0 stands for the time of the nodes. It returns when the
 // corrections are made.
 func (c *Cluster) CorrectAt(_ context.Context, now algorithms.Micros, corrections []store.Correction) (err error) {
-	c.slotCounts.leaveSlots(corrections, true)
+	c.slotCounts.leaveSlots(corrections, c.slotCounts.setSoon)
 	results := make(chan error, len(corrections))
 	for range c.correct(now, corrections, func(err error) { results <- err }) {
 		err = cmp.Or(err, <-results)
@@ -206,12 +206,12 @@ func (c *Cluster) correct(now algorithms.Micros, corrections []store.Correction,
 // correctKey continues in the background.
 func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 	retry := func() {
-		err := c.withKey(context.Background(), call.key, func(s *Store, deadline time.Time, asking bool) error {
+		err := c.withKey(context.Background(), call.key, func(h hop) error {
 			again := &pendingCall{
 				corrections: call.corrections, key: call.key, now: call.now, alone: true, work: call.work,
 				queued: time.Now(), done: make(chan struct{}, 1),
 			}
-			return toStoreError(context.Background(), s.sendAlone(again, deadline, asking))
+			return toStoreError(context.Background(), h.sendAlone(again))
 		})
 		ended(err)
 	}
@@ -231,7 +231,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 		}
 		ended(toStoreError(context.Background(), call.err))
 	}
-	n.enqueue(call, false)
+	n.enqueue(call)
 }
 
 // Change implements [store.Store], at the time of the nodes.
@@ -242,10 +242,11 @@ func (c *Cluster) Change(ctx context.Context, change store.Change) error {
 // ChangeAt is Change at a given instant; 0 stands for the time of the nodes.
 func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change store.Change) error {
 	for _, one := range keyChanges(c.names(), now, change) { // each can be on another node while their slot moves
-		err := c.withKey(ctx, change.Key, func(s *Store, deadline time.Time, asking bool) error {
-			waiting, cancel := context.WithDeadline(ctx, deadline)
+		err := c.withKey(ctx, change.Key, func(h hop) error {
+			waiting, cancel := context.WithDeadline(ctx, h.deadline)
 			defer cancel()
-			return toStoreError(ctx, s.changeKey(waiting, asking, one))
+			one.asking = h.asking
+			return toStoreError(ctx, h.changeKey(waiting, one))
 		})
 		if err != nil {
 			return err
@@ -254,14 +255,27 @@ func (c *Cluster) ChangeAt(ctx context.Context, now algorithms.Micros, change st
 	return nil
 }
 
-// withKey calls do with the store of the node that has a key, within the timeout, and follows
+// hop is an attempt to do something at a node of a cluster.
+type hop struct {
+	*Store
+	deadline time.Time
+	asking   bool // follows an ASK redirect of another node
+}
+
+// sendAlone is [Store.sendAlone] for the hop.
+func (h hop) sendAlone(c *pendingCall) error {
+	c.asking = h.asking
+	return h.Store.sendAlone(c, h.deadline)
+}
+
+// withKey calls do with the node that has a key, within the timeout, and follows
 // redirects. A node that redirects has done nothing.
-func (c *Cluster) withKey(ctx context.Context, key string, do func(s *Store, deadline time.Time, asking bool) error) error {
+func (c *Cluster) withKey(ctx context.Context, key string, do func(hop) error) error {
 	return c.withSlot(ctx, c.names().Slot(key), do)
 }
 
 // withSlot is withKey for a slot.
-func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, deadline time.Time, asking bool) error) error {
+func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) error {
 	deadline := time.Now().Add(c.options.Timeout)
 	var n *node
 	asking := false
@@ -274,7 +288,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(s *Store, dead
 		}
 		var to redirect
 		err := n.breaker.Do(func() error {
-			err := do(n.Store, deadline, asking)
+			err := do(hop{n.Store, deadline, asking})
 			if errors.As(err, &to) {
 				return nil // a node that redirects works
 			}

@@ -62,18 +62,18 @@ func testClusterMovesSlots(t *testing.T, c *redistest.Cluster) {
 			to = c.Nodes[1+move%2]
 		}
 		c.BeginMove(t, slot, from, to)
-		time.Sleep(10 * time.Millisecond) // some find both keys here,
+		time.Sleep(10 * time.Millisecond) // some requests find both keys here
 		c.MoveKeys(t, slot, 1, from, to)
-		time.Sleep(10 * time.Millisecond) // one here and one there,
+		time.Sleep(10 * time.Millisecond) // some requests find one key here and one there
 		for c.MoveKeys(t, slot, 10, from, to) > 0 {
 		}
-		time.Sleep(10 * time.Millisecond) // both there
+		time.Sleep(10 * time.Millisecond) // some requests find both keys there
 		c.EndMove(t, slot, from, to)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // some requests come when the slot has moved
 	}
-	for deadline := time.Now().Add(patient); denied.Load() == 0 && time.Now().Before(deadline) && failed.Load() == 0; {
-		time.Sleep(10 * time.Millisecond)
-	}
+	redistest.WaitForState(t, "the limit to be reached", func() (any, bool) {
+		return fmt.Sprint(admitted.Load(), " admitted"), denied.Load() > 0 || failed.Load() > 0
+	})
 	close(stop)
 	running.Wait()
 	if admitted.Load() != limit {
@@ -158,11 +158,10 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 				c.EndMove(t, m.slot, m.from, m.to)
 				moves = slices.Delete(moves, i, i+1)
 				for _, node := range c.Nodes[:3] { // else they may never agree
-					for deadline := time.Now().Add(patient); c.Owner(t, node, m.slot) != m.to; time.Sleep(time.Millisecond) {
-						if time.Now().After(deadline) {
-							t.Fatalf("slot %d has moved, and %s has not heard of it", m.slot, node.Addr)
-						}
-					}
+					redistest.WaitForState(t, fmt.Sprintf("%s to hear that slot %d has moved", node.Addr, m.slot), func() (any, bool) {
+						owner := c.Owner(t, node, m.slot)
+						return owner.Addr, owner == m.to
+					})
 				}
 			}
 		}
@@ -181,11 +180,10 @@ func testClusterReshards(t *testing.T, c *redistest.Cluster) {
 		}
 	}
 	_ = s.Close()
-	for deadline := time.Now().Add(patient); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, and %d before", runtime.NumGoroutine(), before)
-		}
-	}
+	redistest.WaitForState(t, "the goroutines to end", func() (any, bool) {
+		n := runtime.NumGoroutine()
+		return fmt.Sprint(n, ", and ", before, " before"), n <= before
+	})
 }
 
 // ends returns the node that has a slot, and another one.
@@ -317,13 +315,14 @@ func testClusterChecks(t *testing.T, c *redistest.Cluster) {
 
 // A slot is renewed while the slot of the cluster that its key is in moves.
 func testClusterRenews(t *testing.T, c *redistest.Cluster) {
+	t.Parallel() // it waits for counts to expire, when no other test stops a node
 	const expiry = 2 * time.Second
 	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	slot := c.Slot(t, "renewed")
 	first, second := takeSlot(t, s, "renewed", 3), takeSlot(t, s, "renewed", 3)
 	held := func(when string) {
 		t.Helper()
-		time.Sleep(3 * expiry / 2)
+		time.Sleep(3 * expiry / 2) // a count that nobody sets again expires meanwhile
 		third := takeSlot(t, s, "renewed", 3)
 		if third.Outcome.Slots.InFlight != 3 {
 			t.Errorf("%s: %+v, want 3 in flight", when, third.Outcome.Slots)

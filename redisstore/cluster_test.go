@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -152,7 +153,7 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 
 // A cluster decides successive requests with several keys as a single store does.
 func testClusterParity(t *testing.T, c *redistest.Cluster) {
-	for seed := range uint64(150) {
+	for seed := range seedtest.Cases(t, uint64(40)) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		s := openCluster(t, c, redisstore.Options{KeyPrefix: fmt.Sprint("parity", seed)})
 		memory := store.NewSharedMemory().Bounded(1000, func() int { return 3 }, func(string) {})

@@ -26,7 +26,7 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 		return func() *redis.Client {
 			return redis.NewClient(&redis.Options{
 				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
-				Dialer: dialFunc(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+				Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 				// Take has its own deadline, which comes first.
 				ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 				ContextTimeoutEnabled: true,
@@ -42,7 +42,7 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 			Username: o.Username, Password: o.Password, DB: o.DB,
-			Dialer: dialFunc(o.DialTimeout, config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
+			Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 			ReadTimeout: 2 * o.Timeout, WriteTimeout: 2 * o.Timeout, PoolTimeout: 2 * o.Timeout,
 			ContextTimeoutEnabled: true,
 			MaxRetries:            -1,
@@ -112,11 +112,19 @@ func (s *Store) closeIdleLocked(c *connections) {
 	go c.Client.Close() // it may wait for a dial, and requests for the mutex
 }
 
+// contextDialer opens connections, as a [net.Dialer] does.
+type contextDialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
 // dialFunc returns a function that opens connections, encrypted if config is not nil.
-func dialFunc(timeout time.Duration, config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
-	plain := &net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Minute}
+func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+	plain := o.dialer
+	if plain == nil {
+		plain = &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}
+	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
+		ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
 		defer cancel()
 		conn, err := plain.DialContext(ctx, network, address)
 		if err != nil {

@@ -45,7 +45,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	q.calls = nil
 	q.mu.Unlock()
 	n := len(b.calls)
-	s.sendBatch(b, false)
+	s.sendBatch(b)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.inFlight--
@@ -63,7 +63,7 @@ func SendSeparately(s *Store, requests [][]store.Request) (errs []error) {
 		c.onEnd = func(c *pendingCall) { errs = append(errs, c.err) }
 		b.calls = append(b.calls, c)
 	}
-	s.sendBatch(b, false)
+	s.sendBatch(b)
 	return errs
 }
 

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
@@ -19,12 +17,26 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// lossTest is a store whose connections a test can silence and cut.
+// switchedDialer opens connections, unless a test has made its Redis unreachable.
+type switchedDialer struct {
+	net.Dialer
+	unreachable atomic.Bool
+}
+
+func (d *switchedDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if d.unreachable.Load() {
+		return nil, errors.New("unreachable")
+	}
+	return d.Dialer.DialContext(ctx, network, address)
+}
+
+// lossTest is a store whose connections a test can silence, cut and prevent.
 type lossTest struct {
 	Redis
-	s     *Store
-	relay *relay.Relay
-	limit store.Limit
+	s      *Store
+	relay  *relay.Relay
+	dialer switchedDialer
+	limit  store.Limit
 }
 
 func startLossTest(t *testing.T, timeout time.Duration) *lossTest {
@@ -33,13 +45,14 @@ func startLossTest(t *testing.T, timeout time.Duration) *lossTest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(Options{Address: between.Addr, Timeout: timeout}, Hooks{})
-	if err != nil {
+	l := &lossTest{relay: between}
+	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: timeout, dialer: &l.dialer}, Hooks{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = r.Close(), between.Close() })
-	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 100, Window: 3_600_000_000})
-	return &lossTest{Redis: r, s: r.(single).redis, relay: between, limit: limit}
+	t.Cleanup(func() { _, _ = l.Close(), between.Close() })
+	l.s = l.Redis.(single).redis
+	l.limit = storetest.Limit(t, "z", algorithms.Quota{Algorithm: "fixed_window", Events: 100, Window: 3_600_000_000})
+	return l
 }
 
 // take takes a slot of a key, and an event, in the background. The result is the reason of the error, or "".
@@ -94,6 +107,7 @@ func (l *lossTest) block(t *testing.T, c store.Correction) (takes []<-chan strin
 		takes = append(takes, done)
 	}
 	l.waitParked(t, 3)
+	redistest.WaitFor(t, "the reply to be lost", func() bool { return l.relay.Silenced() > 0 })
 	return takes
 }
 
@@ -180,7 +194,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			q.bounds, q.correcting = inFlightBounds{}, map[string][]*pendingCall{"corrected": nil} // nothing more is sent
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
 			s.fillLocked(new(batch))
-			s.enqueue(takes[2], false)
+			s.enqueue(takes[2])
 			if err := check(t.Context()); err == nil {
 				t.Fatal("the check succeeds without a Redis")
 			}
@@ -201,24 +215,11 @@ func TestSilentBesideRefusedConnections(t *testing.T) {
 	t.Parallel()
 	l := startLossTest(t, 300*time.Millisecond)
 	s := l.s
-	var unreachable atomic.Bool
-	dial := s.newClient
-	s.newClient = func() *redis.Client {
-		o := *dial().Options()
-		connect := o.Dialer
-		o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if unreachable.Load() {
-				return nil, errors.New("unreachable")
-			}
-			return connect(ctx, network, address)
-		}
-		return redis.NewClient(&o)
-	}
 	l.want(t, "k", "")
 	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})
 	_, hangs := l.take(t, "hangs")
 	redistest.WaitFor(t, "the message", func() bool { return l.Stats().InUse == 1 })
-	unreachable.Store(true)
+	l.dialer.unreachable.Store(true)
 	l.want(t, "unreachable", store.ReasonConnection)
 	s.queue.mu.Lock()
 	s.queue.bounds = inFlightBounds{} // nothing more is sent

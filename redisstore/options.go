@@ -53,7 +53,10 @@ type Options struct {
 	// (default 30 s).
 	SlotExpiry time.Duration
 
-	bounds inFlightBounds // of the queue; the zero value stands for the default, which only tests change
+	// Only tests set these. The zero values stand for the defaults.
+
+	bounds inFlightBounds // of the queue
+	dialer contextDialer  // opens connections; nil stands for a [net.Dialer]
 }
 
 // Defaults of the fields of [Options].

@@ -14,7 +14,9 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -108,7 +110,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 	for i, m := range messages {
 		now := m.steps[0].now
 		for _, c := range keyChanges(parityNames, now, m.steps[0].change) {
-			pipe.Eval(ctx, algorithms.ChangeScript(), []string{c.key}, c.args...)
+			pipe.Eval(ctx, algorithms.ChangeScript(), c.keys, c.args...)
 		}
 		if i%5 == 0 { // which changes nothing
 			m.SetNotAfter(now - 1)
@@ -132,7 +134,7 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 	for _, reply := range late {
 		if text, err := reply.Text(); err != nil {
 			return "", err
-		} else if r, err := wire.ReadReply(text); err != nil || !r.Late || r.End() != nil {
+		} else if r, err := wiretest.ReadReply(text); err != nil || !r.Late || r.End() != nil {
 			return fmt.Sprintf("a late message: %+v, %v", r, err), nil
 		}
 	}
@@ -152,7 +154,7 @@ func (p *program) poisonedName(n int) string {
 
 // differs compares the reply to a message.
 func (p *program) differs(m *message, text string) string {
-	r, err := wire.ReadReply(text)
+	r, err := wiretest.ReadReply(text)
 	if err != nil {
 		return err.Error()
 	}
@@ -267,10 +269,7 @@ func unchanged(script string) string { return script }
 
 func TestParity(t *testing.T) {
 	t.Parallel()
-	programs := 3000
-	if testing.Short() {
-		programs = 300
-	}
+	programs := seedtest.Cases(t, 1000)
 	_, client := redistest.Running(t)
 	script := loader(t, client, unchanged)
 	first := uint64(time.Now().UnixNano())

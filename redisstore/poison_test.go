@@ -14,8 +14,10 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -238,6 +240,7 @@ func poisonables(t testing.TB) (all []poisonable) {
 // corrects them. It returns the first thing that isn't as it should be, or "".
 func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(string) string) string {
 	t.Helper()
+	script := loader(t, client, mutate)
 	healthy := storetest.Limit(t, "h", algorithms.Quota{Algorithm: "token_bucket", Events: 10, Window: 60_000_000})
 	r := rand.New(rand.NewPCG(seed, 0))
 	for _, of := range poisonables(t) {
@@ -247,7 +250,7 @@ func poisoned(t testing.TB, client *redis.Client, seed uint64, mutate func(strin
 					continue
 				}
 				client.FlushDB(context.Background())
-				c := poisonCase{client: client, of: of, poison: p, mode: mode, healthy: healthy, mutate: mutate}
+				c := poisonCase{client: client, of: of, poison: p, mode: mode, healthy: healthy, mutate: mutate, script: script}
 				if wrong := c.play(); wrong != "" {
 					return fmt.Sprintf("%s in mode %v, seed %d, poisoned by %s: %s", of.id, mode, seed, p.name, wrong)
 				}
@@ -265,6 +268,7 @@ type poisonCase struct {
 	mode    algorithms.Mode
 	healthy store.Limit
 	mutate  func(string) string
+	script  func(algorithms.Set) string
 }
 
 var poisonNames = wire.Names{Prefix: "p"}
@@ -275,11 +279,11 @@ func (c *poisonCase) run(write func(m *wire.Message)) (*wire.Reply, error) {
 	m.Reset(poisonNames, wire.Head{Now: poisonNow, Instance: instance, SlotsExpiry: 30_000_000})
 	write(&m)
 	set := scriptSetFor(c.of.request("bad", c.mode, c.healthy)).WithSlots()
-	reply, err := c.client.Eval(context.Background(), c.mutate(set.Script()), m.AppendKeys(nil), m.Argument()).Text()
+	reply, err := c.client.EvalSha(context.Background(), c.script(set), m.AppendKeys(nil), m.Argument()).Text()
 	if err != nil {
 		return nil, err
 	}
-	return wire.ReadReply(reply)
+	return wiretest.ReadReply(reply)
 }
 
 // isOfTheKey reports whether an error says that a key holds something else.
@@ -367,7 +371,7 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 		ban := store.Change{Zone: "z", Key: "bad", Ban: []*store.Ban{c.of.ban}, BanFor: 1000}
 		for _, change := range keyChanges(poisonNames, poisonNow, ban) {
 			script := c.mutate(algorithms.ChangeScript())
-			if err := c.client.Eval(context.Background(), script, []string{change.key}, change.args...).Err(); err == nil {
+			if err := c.client.Eval(context.Background(), script, change.keys, change.args...).Err(); err == nil {
 				return "a ban is set"
 			}
 		}
@@ -421,7 +425,7 @@ func (c *poisonCase) correct(key string, last, beside store.Request) string {
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client
-	for seed := range uint64(8) {
+	for seed := range seedtest.Cases(t, uint64(3)) {
 		if wrong := poisoned(t, client, seed, unchanged); wrong != "" {
 			t.Error(wrong)
 		}

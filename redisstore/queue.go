@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +33,8 @@ type queue struct {
 	bounds    inFlightBounds
 	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
 
-	// correcting has the keys with corrections in flight. Connections can reorder messages, so
-	// further calls of such a key are parked here until the batch has ended.
+	// correcting has the keys with corrections in flight, and the calls that are parked behind them: see
+	// admitOrParkLocked.
 	correcting map[string][]*pendingCall
 }
 
@@ -83,12 +82,14 @@ type pendingCall struct {
 	ctx       context.Context // of a take; the caller leaves when ctx is done
 	now       algorithms.Micros
 	alone     bool // needs its own batch
+	asking    bool // if alone: follows an ASK redirect of another node of the cluster
 	key       string
 	slotNames []string // of the slots that the call takes, looks at or sets
 	queued    time.Time
-	work      int64 // see [algorithms.MaxWork]
-	sent      bool  // or about to be sent; guarded by queue.mu
-	resent    bool  // was sent before, and certainly did not run
+	work      int64  // see [algorithms.MaxWork]
+	sent      bool   // or about to be sent; guarded by queue.mu
+	store     *Store // to whose queue the call returns from slotCounts.parked
+	resent    bool   // was sent before, and certainly did not run
 
 	allowed bool
 	err     error
@@ -112,18 +113,23 @@ func (c *pendingCall) end(allowed bool, err error) {
 	c.done <- struct{}{}
 }
 
+func (c *pendingCall) fail(err error) {
+	const allowed = false
+	c.end(allowed, err)
+}
+
 // hasRoomLocked reports whether another batch may be sent now.
 func (q *queue) hasRoomLocked() bool {
 	return q.inFlight < q.bounds.eager || q.inFlight < q.bounds.max && time.Since(q.lastSent) >= sendInterval
 }
 
-// enqueue puts a call into the queue, and sends a batch if there is room. With waits, the caller
+// enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
 // waits for the call anyway, so enqueue itself sends the batch. Otherwise a new goroutine does.
-func (s *Store) enqueue(c *pendingCall, waits bool) {
+func (s *Store) enqueue(c *pendingCall) {
 	q := &s.queue
 	q.mu.Lock()
 	q.calls = append(q.calls, c)
-	if !waits || !q.hasRoomLocked() {
+	if c.onEnd != nil || !q.hasRoomLocked() {
 		s.scheduleSendLocked()
 		q.mu.Unlock()
 		return
@@ -134,7 +140,7 @@ func (s *Store) enqueue(c *pendingCall, waits bool) {
 	if b == nil {
 		return
 	}
-	s.sendBatch(b, false)
+	s.sendBatch(b)
 	if b := s.nextBatch(); b != nil {
 		go s.sendBatches(b)
 	}
@@ -160,18 +166,16 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 }
 
 // sendAlone sends a call in its own batch, past the queue, and returns its error. It waits
-// only for batches in flight that the call must not overtake. With asking, the call follows an ASK
-// redirect of another node of the cluster.
-func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error {
+// only for batches in flight that the call must not overtake.
+func (s *Store) sendAlone(c *pendingCall, deadline time.Time) error {
 	c.alone = true
 	q := &s.queue
 	for {
 		b := batches.Get().(*batch)
 		q.mu.Lock()
-		unblocked, err := s.isUnblockedLocked(c)
+		unblocked, err := s.admitLocked(b, c)
 		sends := false
 		if unblocked {
-			b.calls = append(b.calls, c)
 			if sends = s.beginBatchLocked(b); sends {
 				q.inFlight++
 			}
@@ -186,7 +190,7 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 			return nil
 		}
 		if unblocked {
-			s.sendBatch(b, asking)
+			s.sendBatch(b)
 			go s.sendBatches(s.nextBatch()) // the call may be in the queue again
 			<-c.done
 			return c.err
@@ -197,14 +201,6 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time, asking bool) error
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// isUnblockedLocked reports whether a call may be sent without waiting for a batch in flight. If failure is not
-// nil, a message was lost, and the call must end with its failure.
-func (s *Store) isUnblockedLocked(c *pendingCall) (unblocked bool, failure error) {
-	_, blocked := s.queue.correcting[c.key]
-	_, wait, failure := s.slotCounts.wait(c)
-	return !blocked && wait == 0, failure
 }
 
 // scheduleSendLocked makes sure that the calls in the queue are sent soon.
@@ -230,7 +226,7 @@ func (s *Store) scheduleSendLocked() {
 // sendBatches sends a batch, and then the calls that have queued up meanwhile.
 func (s *Store) sendBatches(b *batch) {
 	for ; b != nil; b = s.nextBatch() {
-		s.sendBatch(b, false)
+		s.sendBatch(b)
 	}
 }
 
@@ -275,32 +271,32 @@ func (s *Store) fillLocked(b *batch) {
 	q := &s.queue
 	now := time.Now()
 	takes, work, n := 0, int64(0), 0
-	var corrected, slots string // the last key with corrections, and the last name of slots
+	var corrected string // the last key with corrections
 	for ; n < len(q.calls); n++ {
 		c := q.calls[n]
 		if (c.alone || b.isAlone()) && len(b.calls) > 0 {
 			break
 		}
-		if takes >= max(s.options.Batch, 1) && (corrected == "" || c.key != corrected) && !s.slotCounts.joinsSet(c, slots) {
+		if takes >= max(s.options.Batch, 1) && (corrected == "" || c.key != corrected) && !b.setsSlotsOf(c) {
 			break
 		}
-		if s.dropExpiredLocked(c, now) || s.parkIfBlockedLocked(c) {
+		if s.dropExpiredLocked(c, now) {
 			continue
 		}
-		if work += c.work; work > algorithms.MaxWork && len(b.calls) > 0 {
+		if work+c.work > algorithms.MaxWork && len(b.calls) > 0 {
 			break
 		}
+		if !s.admitOrParkLocked(b, c) {
+			continue
+		}
+		work += c.work
 		if c.requests != nil {
 			takes++
 		}
 		if c.corrections != nil {
 			corrected = c.key
 		}
-		if len(c.slotNames) > 0 {
-			slots = c.slotNames[0]
-		}
 		c.sent = true
-		b.calls = append(b.calls, c)
 	}
 	left := copy(q.calls, q.calls[n:])
 	clear(q.calls[left:])
@@ -311,7 +307,7 @@ func (s *Store) fillLocked(b *batch) {
 // whether the call has ended.
 func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	if c.ctx != nil && c.ctx.Err() != nil {
-		c.end(false, c.ctx.Err())
+		c.fail(c.ctx.Err())
 		return true
 	}
 	if now.Sub(c.queued) <= c.maxQueued() {
@@ -322,9 +318,9 @@ func (s *Store) dropExpiredLocked(c *pendingCall, now time.Time) bool {
 	case err == nil:
 		return false
 	case c.onEnd != nil: // onEnd may call the store, and the queue is locked
-		go c.end(false, err)
+		go c.fail(err)
 	default:
-		c.end(false, err)
+		c.fail(err)
 	}
 	return true
 }
@@ -350,38 +346,9 @@ func (c *pendingCall) maxQueued() time.Duration {
 	}
 }
 
-// parkIfBlockedLocked parks a call that must wait for a batch in flight, and reports whether the
-// call is parked. The end of that batch puts the call back into the queue.
-func (s *Store) parkIfBlockedLocked(c *pendingCall) bool {
-	if len(s.queue.correcting) > 0 {
-		if c.requests == nil {
-			if s.parkAtKeyLocked(c.key, c) {
-				return true
-			}
-		}
-		for i := range c.requests {
-			if s.parkAtKeyLocked(c.requests[i].Key, c) {
-				return true
-			}
-		}
-	}
-	return len(c.slotNames) > 0 && s.slotCounts.parkIfBlocked(s, c)
-}
-
-// parkAtKeyLocked parks a call if its key has corrections in flight, and reports whether the call
-// is parked.
-func (s *Store) parkAtKeyLocked(key string, c *pendingCall) bool {
-	parked, blocked := s.queue.correcting[key]
-	if blocked {
-		s.queue.correcting[key] = append(parked, c)
-	}
-	return blocked
-}
-
-// beginBatchLocked records the keys and slots that a batch is about to change. It reports whether
-// there is anything to send.
+// beginBatchLocked records the keys that a batch is about to correct. It reports whether there is anything to
+// send.
 func (s *Store) beginBatchLocked(b *batch) bool {
-	s.slotCounts.addOps(b)
 	sends := len(b.slotsOps) > 0
 	for _, c := range b.calls {
 		sends = sends || c.setName == ""
@@ -435,65 +402,4 @@ func (s *Store) endBatch(scriptCalls []*scriptCall, retries []*pendingCall, repl
 	if timedOut != nil && !q.lastReply.After(began) {
 		s.failTakesLocked(&store.SharedError{Err: &store.Error{Reason: store.ReasonSilent, Err: timedOut}})
 	}
-}
-
-// unblockLocked returns the calls that are parked behind the corrections of a call. Further calls of the key
-// are not parked.
-func (q *queue) unblockLocked(c *pendingCall) (parked []*pendingCall) {
-	if c.corrections != nil {
-		parked = q.correcting[c.key]
-		delete(q.correcting, c.key)
-	}
-	return parked
-}
-
-// putBackLocked puts calls back into the queue, in the order in which they were first queued. A
-// take must not overtake a correction that was queued before it. They can share another key than the
-// one at which the take was parked.
-func (q *queue) putBackLocked(calls []*pendingCall) {
-	if len(calls) == 0 {
-		return
-	}
-	slices.SortStableFunc(calls, func(a, b *pendingCall) int { return a.queued.Compare(b.queued) })
-	rest := q.calls
-	q.calls = make([]*pendingCall, 0, len(calls)+len(rest))
-	for _, c := range calls {
-		n := 0
-		for n < len(rest) && rest[n].queued.Before(c.queued) {
-			n++
-		}
-		q.calls = append(append(q.calls, rest[:n]...), c)
-		rest = rest[n:]
-	}
-	q.calls = append(q.calls, rest...)
-}
-
-// requeue puts parked calls back into the queue.
-func (s *Store) requeue(parked []*pendingCall) {
-	s.queue.mu.Lock()
-	defer s.queue.mu.Unlock()
-	s.queue.putBackLocked(parked)
-	s.scheduleSendLocked()
-}
-
-// failTakesLocked ends all takes that are not sent yet with err.
-func (s *Store) failTakesLocked(err error) {
-	q := &s.queue
-	q.failedAll = datedError{err, time.Now()}
-	q.calls = failTakes(q.calls, err)
-	for key, parked := range q.correcting {
-		q.correcting[key] = failTakes(parked, err)
-	}
-	s.slotCounts.failTakes(s, err)
-}
-
-// failTakes ends the takes among calls with err, and returns the other calls.
-func failTakes(calls []*pendingCall, err error) (others []*pendingCall) {
-	return slices.DeleteFunc(calls, func(c *pendingCall) bool {
-		isTake := c.requests != nil
-		if isTake {
-			c.end(false, err)
-		}
-		return isTake
-	})
 }

@@ -1,6 +1,7 @@
 // Package redisstore keeps budgets in Redis, where any number of processes share them. One script
-// decides and charges all limits of a request, atomically, by the clock of Redis. Concurrent requests
-// share script calls.
+// decides and charges all limits of a request, atomically, by the clock of Redis. In a cluster that
+// holds for the limits of one key. Concurrent requests share script calls. The package never decides
+// by itself: without Redis, it returns an error.
 //
 // [Open] returns a [Redis], which is a [store.Store]. It is a [Store] for a single Redis or for
 // Sentinels, or a [Cluster]. It works in any Go program; the package example limits an HTTP handler.
@@ -90,7 +91,7 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	conns := s.acquire()
 	defer s.release(conns)
 	key := s.options.KeyPrefix + ":{" + tag + "}::probe" // zones have names
-	err := evalRepeatable(ctx, conns, false, probeScript, []string{key, key + " log"})
+	err := repeatable{script: probeScript, keys: []string{key, key + " log"}}.eval(ctx, conns)
 	if isFromReplica("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
 		s.reconnect(conns) // Sentinels may know another primary
 	}
@@ -126,7 +127,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 		return err == nil, err
 	}
 	c := s.newTakeCall(ctx, now, requests)
-	s.enqueue(c, true)
+	s.enqueue(c)
 	allowed, err := s.await(c)
 	return allowed, toStoreError(ctx, err)
 }
@@ -154,7 +155,7 @@ func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests
 
 // Correct implements [store.Store], at the time of Redis.
 func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
-	s.slotCounts.leaveSlots(corrections, true)
+	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)
 	s.correct(0, corrections, func(c *pendingCall) {
 		if c.err != nil && failed != nil {
 			failed(toStoreError(context.Background(), c.err))
@@ -164,7 +165,7 @@ func (s *Store) Correct(corrections []store.Correction, failed func(error)) {
 
 // LeaveSlots records that requests no longer hold their slots, without a message to Redis.
 func (s *Store) LeaveSlots(corrections []store.Correction) {
-	s.slotCounts.leaveSlots(corrections, false)
+	s.slotCounts.leaveSlots(corrections, nil)
 }
 
 // CountSlots counts slots that another store has granted.
@@ -173,7 +174,7 @@ func (s *Store) CountSlots(requests []store.Request) { s.slotCounts.countSlots(r
 // CorrectAt is Correct at a given instant; 0 stands for the time of Redis. It returns when the
 // corrections are made.
 func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, corrections []store.Correction) error {
-	s.slotCounts.leaveSlots(corrections, true)
+	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)
 	results := make(chan error, len(corrections))
 	n := s.correct(now, corrections, func(c *pendingCall) { results <- c.err })
 	var err error
@@ -188,7 +189,7 @@ func (s *Store) CorrectAt(ctx context.Context, now algorithms.Micros, correction
 func (s *Store) correct(now algorithms.Micros, corrections []store.Correction, ended func(*pendingCall)) (n int) {
 	for _, c := range correctionCalls(now, corrections) {
 		c.onEnd = ended
-		s.enqueue(c, false)
+		s.enqueue(c)
 		n++
 	}
 	return n
@@ -243,23 +244,19 @@ func (s *Store) ChangeAt(ctx context.Context, now algorithms.Micros, c store.Cha
 	waiting, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	for _, one := range keyChanges(s.names(), now, c) {
-		if err := s.changeKey(waiting, false, one); err != nil {
+		if err := s.changeKey(waiting, one); err != nil {
 			return toStoreError(ctx, err)
 		}
 	}
 	return nil
 }
 
-// keyChange is a change of one key in Redis: the arguments of the script.
-type keyChange struct {
-	key  string
-	args []any
-}
-
 // keyChanges splits a change into changes of one key in Redis each. change.lua documents their
 // arguments.
-func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (changes []keyChange) {
-	add := func(id string, args ...any) { changes = append(changes, keyChange{names.Name(c.Key, id), args}) }
+func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (changes []repeatable) {
+	add := func(id string, args ...any) {
+		changes = append(changes, repeatable{script: changeScript, keys: []string{names.Name(c.Key, id)}, args: args})
+	}
 	for _, id := range c.Forget {
 		add(id, "forget")
 	}
@@ -272,10 +269,10 @@ func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (change
 	return changes
 }
 
-func (s *Store) changeKey(ctx context.Context, asking bool, c keyChange) error {
+func (s *Store) changeKey(ctx context.Context, change repeatable) error {
 	conns := s.acquire()
 	defer s.release(conns)
-	err := evalRepeatable(ctx, conns, asking, changeScript, []string{c.key}, c.args...)
+	err := change.eval(ctx, conns)
 	if isFromReplica("", err) {
 		s.reconnect(conns)
 	}

@@ -16,44 +16,53 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// sendBatch makes one round trip for a batch, and ends its calls. With asking, the batch follows an
-// ASK redirect of another node of the cluster.
-func (s *Store) sendBatch(b *batch, asking bool) {
-	began := time.Now()
-	deadline := began.Add(s.options.Timeout)
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	conns := s.acquire()
-	defer s.release(conns)
+// delivery is the way of the script calls of a batch to Redis and back.
+type delivery struct {
+	conns    *connections
+	asking   bool              // follows an ASK redirect of another node of the cluster
+	now      algorithms.Micros // 0 stands for the time of Redis
+	deadline time.Time         // no call can run any more after that
+	script   *redis.Script
+	calls    []*scriptCall
+}
 
-	head := wire.Head{Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry}
+// sendBatch makes one round trip for a batch, and ends its calls.
+func (s *Store) sendBatch(b *batch) {
+	began := time.Now()
+	d := delivery{conns: s.acquire(), asking: b.isAsking(), deadline: began.Add(s.options.Timeout)}
+	defer s.release(d.conns)
+	ctx, cancel := context.WithDeadline(context.Background(), d.deadline)
+	defer cancel()
+
 	if b.isAlone() {
-		head.Now = b.calls[0].now
+		d.now = b.calls[0].now
 	}
+	head := wire.Head{Now: d.now, Instance: s.slotCounts.instance, SlotsExpiry: s.slotCounts.expiry}
 	n := b.split(s.names(), s.options.Cluster)
-	scriptCalls := b.scriptCalls[:n]
+	d.calls = b.scriptCalls[:n]
 	var failure error
-	if head.NotAfter, failure = s.notAfter(ctx, conns, head.Now, deadline); failure == nil {
+	if head.NotAfter, failure = s.notAfter(ctx, d); failure == nil {
 		var set algorithms.Set
-		for _, sc := range scriptCalls {
+		for _, sc := range d.calls {
 			set |= sc.writeMessage(s.names(), head)
 			if !sc.Fits() { // such a call is alone, because it is more work than a message may have
 				failure = errTooLarge
 			}
 		}
 		if failure == nil {
-			deadline = s.runScript(ctx, conns, asking, s.scriptFor(set), head.Now, deadline, scriptCalls)
+			d.script = s.scriptFor(set)
+			d.deadline = s.runScript(ctx, d)
 		}
 	}
 	replied := false
-	for _, sc := range scriptCalls {
+	for _, sc := range d.calls {
 		sc.err = failure
 		if failure == nil {
 			sc.err = sc.command.Err()
 		}
 		replied = replied || isReply(sc.err)
 		if sc.err == nil {
-			if sc.err = b.readReply(sc, sc.command.Val()); head.Now == 0 && sc.reply.Now > 0 {
+			if sc.err = b.readReply(sc, sc.command.Val()); d.now == 0 && sc.reply.Now > 0 {
 				s.observeClock(sc.reply.Now, began)
 			}
 		}
@@ -62,12 +71,12 @@ func (s *Store) sendBatch(b *batch, asking bool) {
 		}
 	}
 	var retries []*pendingCall
-	for _, sc := range scriptCalls {
+	for _, sc := range d.calls {
 		retries = append(retries, sc.removeRetries()...)
 	}
-	s.endBatch(scriptCalls, retries, replied, began)
-	for _, sc := range scriptCalls {
-		s.slotCounts.recordReply(sc, deadline)
+	s.endBatch(d.calls, retries, replied, began)
+	for _, sc := range d.calls {
+		s.slotCounts.recordReply(sc, d.deadline)
 		sc.endCalls()
 	}
 	b.release()
@@ -101,7 +110,7 @@ func (sc *scriptCall) endCalls() {
 		if sc.err == nil {
 			c.end(c.allowed, c.err)
 		} else {
-			c.end(false, sc.err)
+			c.fail(sc.err)
 		}
 	}
 }
@@ -153,47 +162,45 @@ func (s *Store) scriptFor(set algorithms.Set) *redis.Script {
 // runScript makes script calls in one round trip. If Redis does not have the script, nothing ran:
 // runScript then loads the script and makes the same calls again, within a new timeout. It returns
 // the instant after which no call can run any more.
-func (s *Store) runScript(
-	ctx context.Context, conns *connections, asking bool, script *redis.Script,
-	now algorithms.Micros, deadline time.Time, scriptCalls []*scriptCall,
-) time.Time {
+func (s *Store) runScript(ctx context.Context, d delivery) (deadline time.Time) {
 	began := time.Now()
-	roundTrip(ctx, conns, asking, script, scriptCalls)
-	s.observeRoundTrip(scriptCalls, began)
-	var missing []*scriptCall
-	for _, sc := range scriptCalls {
+	d.roundTrip(ctx)
+	s.observeRoundTrip(d.calls, began)
+	again := d
+	again.calls = nil
+	for _, sc := range d.calls {
 		if err := sc.command.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			missing = append(missing, sc)
+			again.calls = append(again.calls, sc)
 		}
 	}
-	if len(missing) > 0 {
-		err := s.loadScript(conns, script, began)
-		deadline = time.Now().Add(s.options.Timeout)
-		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	if len(again.calls) > 0 {
+		err := s.loadScript(d.conns, d.script, began)
+		again.deadline = time.Now().Add(s.options.Timeout)
+		ctx, cancel := context.WithDeadline(context.Background(), again.deadline)
 		defer cancel()
 		var notAfter algorithms.Micros
 		if err == nil {
-			notAfter, err = s.notAfter(ctx, conns, now, deadline)
+			notAfter, err = s.notAfter(ctx, again)
 		}
-		for _, sc := range missing {
+		for _, sc := range again.calls {
 			if err != nil {
 				sc.command.SetErr(loadError{err})
 			}
 			sc.SetNotAfter(notAfter)
 		}
 		if err == nil {
-			again := time.Now()
-			roundTrip(ctx, conns, asking, script, missing)
-			s.observeRoundTrip(missing, again)
+			began = time.Now()
+			again.roundTrip(ctx)
+			s.observeRoundTrip(again.calls, began)
 		}
 	}
-	for _, sc := range scriptCalls {
+	for _, sc := range d.calls {
 		if isFromReplica(sc.command.Val(), sc.command.Err()) {
-			s.reconnect(conns)
+			s.reconnect(d.conns)
 			break
 		}
 	}
-	return deadline
+	return again.deadline
 }
 
 // loadError is the error of loading a script that Redis did not have. Nothing ran.
@@ -216,24 +223,24 @@ func (s *Store) loadScript(conns *connections, script *redis.Script, since time.
 	return s.loadErr
 }
 
-// roundTrip makes script calls in one round trip. Their commands hold the results.
-func roundTrip(ctx context.Context, conns *connections, asking bool, script *redis.Script, scriptCalls []*scriptCall) {
-	for _, sc := range scriptCalls {
-		sc.makeCommand(ctx, script)
+// roundTrip makes the script calls in one round trip. Their commands hold the results.
+func (d delivery) roundTrip(ctx context.Context) {
+	for _, sc := range d.calls {
+		sc.makeCommand(ctx, d.script)
 	}
-	if len(scriptCalls) == 1 && !asking {
-		_ = conns.Process(ctx, scriptCalls[0].command)
+	if len(d.calls) == 1 && !d.asking {
+		_ = d.conns.Process(ctx, d.calls[0].command)
 		return
 	}
-	pipeline := conns.Pipeline()
-	for _, sc := range scriptCalls {
-		if asking {
+	pipeline := d.conns.Pipeline()
+	for _, sc := range d.calls {
+		if d.asking {
 			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
 		_ = pipeline.Process(ctx, sc.command)
 	}
 	if _, err := pipeline.Exec(ctx); err != nil {
-		for _, sc := range scriptCalls { // without a connection, the client sets no errors
+		for _, sc := range d.calls { // without a connection, the client sets no errors
 			if sc.command.Err() == nil && sc.command.Val() == "" {
 				sc.command.SetErr(err)
 			}
@@ -271,21 +278,28 @@ func isFromReplica(reply string, err error) bool {
 	return strings.Contains(reply, "READONLY") || strings.Contains(reply, "MASTERDOWN")
 }
 
-// evalRepeatable runs a script that may run more than once. If Redis does not have the script,
-// evalRepeatable loads it.
-func evalRepeatable(ctx context.Context, conns *connections, asking bool, script *redis.Script, keys []string, args ...any) error {
+// repeatable is a call of a script that may run more than once.
+type repeatable struct {
+	script *redis.Script
+	keys   []string
+	args   []any
+	asking bool // follows an ASK redirect of another node of the cluster
+}
+
+// eval runs the script. If Redis does not have the script, eval loads it.
+func (r repeatable) eval(ctx context.Context, conns *connections) error {
 	run := func() error {
 		pipeline := conns.Pipeline()
-		if asking {
+		if r.asking {
 			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
-		done := script.EvalSha(ctx, pipeline, keys, args...)
+		done := r.script.EvalSha(ctx, pipeline, r.keys, r.args...)
 		_, err := pipeline.Exec(ctx)
 		return asRedirect(cmp.Or(done.Err(), err))
 	}
 	err := run()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		if err = script.Load(ctx, conns).Err(); err == nil {
+		if err = r.script.Load(ctx, conns).Err(); err == nil {
 			err = run()
 		}
 	}

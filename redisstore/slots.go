@@ -3,7 +3,6 @@ package redisstore
 import (
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,23 +31,16 @@ type slotCounts struct {
 	// route returns the store that has a name, or nil if that store fails or is unknown.
 	route      func(name string) *Store
 	table      *slots.Table
-	parked     map[string][]parkedCall // by name: calls that wait for a batch in flight
-	lost       error                   // the failure of the last lost message with slots
-	queuedSets map[string]bool         // names with a queued call that sets their count
-	timer      *time.Timer             // of the next turn; nil if no name is known
-}
-
-// parkedCall is a call that waits, and the store that sends it.
-type parkedCall struct {
-	store *Store
-	call  *pendingCall
+	parked     map[string][]*pendingCall // by name: see [Store.admitOrParkLocked]
+	lost       error                     // the failure of the last lost message with slots
+	queuedSets map[string]bool           // names with a queued call that sets their count
+	timer      *time.Timer               // of the next turn; nil if no name is known
 }
 
 // slotsOp is the operation of a message on the slots of one name.
 type slotsOp struct {
 	slots.Op
 	name         string
-	takes        int
 	found, taken int64
 	known        bool // found is known
 	err          error
@@ -60,7 +52,7 @@ const turnInterval = 100 * time.Millisecond
 func newSlotCounts(names wire.Names, expiry time.Duration, route func(string) *Store) *slotCounts {
 	counts := &slotCounts{
 		names: names, expiry: expiry.Microseconds(), started: time.Now(), route: route,
-		table: slots.New(expiry.Microseconds()), parked: make(map[string][]parkedCall), queuedSets: make(map[string]bool),
+		table: slots.New(expiry.Microseconds()), parked: make(map[string][]*pendingCall), queuedSets: make(map[string]bool),
 	}
 	_, _ = rand.Read(counts.instance[:]) // never fails
 	return counts
@@ -81,26 +73,6 @@ func (counts *slotCounts) namesOf(requests []store.Request) (names []string) {
 	return names
 }
 
-// parkIfBlocked parks a call if its slots must not be taken or set now. It ends a take if a lost message may
-// still run. It reports whether the call is parked or has ended.
-func (counts *slotCounts) parkIfBlocked(s *Store, c *pendingCall) bool {
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	name, wait, failure := counts.waitLocked(c)
-	if failure != nil {
-		c.end(false, failure)
-		return true
-	}
-	if wait == 0 {
-		return false
-	}
-	counts.parked[name] = append(counts.parked[name], parkedCall{s, c})
-	if wait < algorithms.Forever && len(counts.parked[name]) == 1 {
-		time.AfterFunc(time.Duration(wait)*time.Microsecond, func() { counts.unpark(name, nil) })
-	}
-	return true
-}
-
 // parkedCalls returns how many calls are parked.
 func (counts *slotCounts) parkedCalls() (n int) {
 	counts.mu.Lock()
@@ -111,31 +83,16 @@ func (counts *slotCounts) parkedCalls() (n int) {
 	return n
 }
 
-// joinsSet reports whether a call is about slots of this name, and their count must be set. Such
-// calls of a name share a batch: the others would have to wait for its end.
-func (counts *slotCounts) joinsSet(c *pendingCall, name string) bool {
-	if len(c.slotNames) == 0 || c.slotNames[0] != name {
-		return false
-	}
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	return counts.table.NeedsSet(name)
-}
-
-// wait calls waitLocked with the lock held.
-func (counts *slotCounts) wait(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	return counts.waitLocked(c)
-}
-
-// waitLocked returns the first name of a call whose slots must not be taken or set now, and how
-// long to wait, as [slots.Table.Wait] does. It returns "" and 0 if there is no such name. A take doesn't
-// wait until a lost message can no longer run. It must end with the failure of this message, because its caller
-// asked a Redis that failed.
-func (counts *slotCounts) waitLocked(c *pendingCall) (name string, wait algorithms.Micros, failure error) {
+// admitLocked adds the operations of a call on slots to a batch. If slots must not be taken or set now, it adds
+// nothing, and returns the first name of such slots, and how long to wait, as [slots.Table.Wait] does. A take
+// doesn't wait until a lost message can no longer run. It must end with the failure of this message, because its
+// caller asked a Redis that failed.
+func (counts *slotCounts) admitLocked(b *batch, c *pendingCall) (name string, wait algorithms.Micros, failure error) {
 	now := counts.at(time.Now())
 	for _, name := range c.slotNames {
+		if b.slotsOp(name) != nil { // its operation comes before all takes of the batch
+			continue
+		}
 		if wait := counts.table.Wait(name, now); wait > 0 {
 			if c.requests != nil && wait < algorithms.Forever {
 				failure = counts.lost
@@ -143,87 +100,21 @@ func (counts *slotCounts) waitLocked(c *pendingCall) (name string, wait algorith
 			return name, wait, failure
 		}
 	}
+	counts.addOps(b, c, now)
 	return "", 0, nil
 }
 
-// failTakes ends the takes of a store that are parked.
-func (counts *slotCounts) failTakes(s *Store, err error) {
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	for name, parked := range counts.parked {
-		counts.parked[name] = slices.DeleteFunc(parked, func(p parkedCall) bool {
-			ends := p.store == s && p.call.requests != nil
-			if ends {
-				p.call.end(false, err)
-			}
-			return ends
-		})
-		if len(counts.parked[name]) == 0 {
-			delete(counts.parked, name)
+// addOps adds the operations of a call on slots to a batch.
+func (counts *slotCounts) addOps(b *batch, c *pendingCall, now algorithms.Micros) {
+	for i, name := range c.slotNames {
+		delete(counts.queuedSets, name)
+		takes := c.slotsTaken(i)
+		if op := b.slotsOp(name); op != nil {
+			counts.table.Join(op.Op, takes, now)
+		} else if prepared := counts.table.Prepare(name, takes, now); prepared.Set || takes > 0 {
+			b.addSlotsOp(slotsOp{Op: prepared, name: name})
 		}
 	}
-}
-
-// unpark puts the calls that are parked at a name back into their queues. If failure is not nil, takes end
-// with it instead.
-func (counts *slotCounts) unpark(name string, failure error) {
-	counts.mu.Lock()
-	parked := counts.parked[name]
-	delete(counts.parked, name)
-	counts.mu.Unlock()
-	for len(parked) > 0 {
-		s := parked[0].store
-		var same []*pendingCall
-		var others []parkedCall
-		for _, w := range parked {
-			if failure != nil && w.call.requests != nil {
-				w.call.end(false, failure)
-			} else if w.store == s {
-				same = append(same, w.call)
-			} else {
-				others = append(others, w)
-			}
-		}
-		s.requeue(same)
-		parked = others
-	}
-}
-
-// addOps adds the operations on the slots of its calls to a batch.
-func (counts *slotCounts) addOps(b *batch) {
-	for _, c := range b.calls {
-		for i, name := range c.slotNames {
-			if b.slotsOpAt == nil {
-				b.slotsOpAt = make(map[string]int)
-			}
-			n, found := b.slotsOpAt[name]
-			if !found {
-				n = len(b.slotsOps)
-				b.slotsOpAt[name] = n
-				b.slotsOps = append(b.slotsOps, slotsOp{name: name})
-			}
-			if c.takesSlot(i) {
-				b.slotsOps[n].takes++
-			}
-		}
-	}
-	if len(b.slotsOps) == 0 {
-		return
-	}
-	counts.mu.Lock()
-	defer counts.mu.Unlock()
-	now := counts.at(time.Now())
-	ops := b.slotsOps[:0]
-	for _, op := range b.slotsOps {
-		delete(counts.queuedSets, op.name)
-		if op.Op = counts.table.Prepare(op.name, op.takes, now); op.Set || op.takes > 0 {
-			b.slotsOpAt[op.name] = len(ops)
-			ops = append(ops, op)
-		} else {
-			delete(b.slotsOpAt, op.name)
-		}
-	}
-	b.slotsOps = ops
 	counts.scheduleSetLocked()
 }
 
@@ -261,9 +152,9 @@ func (counts *slotCounts) distrust() {
 	counts.table.Distrust()
 }
 
-// leaveSlots records that requests no longer hold their slots. With sends, the counts in Redis are
-// set soon.
-func (counts *slotCounts) leaveSlots(corrections []store.Correction, sends bool) {
+// leaveSlots records that requests no longer hold their slots. It calls then, if not nil, with the name of each
+// slot.
+func (counts *slotCounts) leaveSlots(corrections []store.Correction, then func(name string)) {
 	for _, c := range corrections {
 		r := c.Request
 		if !c.Leave || !r.Outcome.Slots.Taken {
@@ -272,14 +163,21 @@ func (counts *slotCounts) leaveSlots(corrections []store.Correction, sends bool)
 		name := counts.names.Name(r.Key, r.Slots.ID)
 		counts.mu.Lock()
 		counts.table.Leave(name, counts.at(time.Now()))
-		queued := counts.queuedSets[name]
-		if sends {
-			counts.queuedSets[name] = true
-		}
 		counts.mu.Unlock()
-		if sends && !queued {
-			counts.queueSet(name)
+		if then != nil {
+			then(name)
 		}
+	}
+}
+
+// setSoon queues a call that sets the count of a name, unless one is queued.
+func (counts *slotCounts) setSoon(name string) {
+	counts.mu.Lock()
+	queued := counts.queuedSets[name]
+	counts.queuedSets[name] = true
+	counts.mu.Unlock()
+	if !queued {
+		counts.queueSet(name)
 	}
 }
 
@@ -303,7 +201,7 @@ func (counts *slotCounts) queueSet(name string) {
 			go counts.setMoved(name)
 		}
 	}
-	s.enqueue(c, false)
+	s.enqueue(c)
 }
 
 func newSetCall(name string) *pendingCall {

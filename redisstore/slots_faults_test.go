@@ -21,6 +21,15 @@ func slotCounts(t *testing.T, s store.Store, key string) int64 {
 	return r[0].Outcome.Slots.InFlight
 }
 
+// waitForSlots waits until so many requests hold a slot of a key, as a store without held slots finds.
+func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
+	t.Helper()
+	redistest.WaitForState(t, fmt.Sprint(want, " slots of ", key, " in flight"), func() (any, bool) {
+		n := slotCounts(t, s, key)
+		return fmt.Sprint(n, ", -1 is a failure"), n == want
+	})
+}
+
 // Slots held while Redis loses them, hangs or has its clock set are counted again within a third of
 // the expiry, until they are left. Then no state remains.
 func TestSlotsSurviveRedis(t *testing.T) {
@@ -38,7 +47,7 @@ func TestSlotsSurviveRedis(t *testing.T) {
 		}},
 		{"frozen", func(t *testing.T, server *redistest.Server, _ redistest.Clock) {
 			server.Freeze(t)
-			time.Sleep(expiry / 2)
+			time.Sleep(expiry / 2) // the store has to set its counts meanwhile, and can't
 			server.Thaw(t)
 		}},
 		{"ahead", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, 10*time.Minute) }},
@@ -54,8 +63,9 @@ func TestSlotsSurviveRedis(t *testing.T) {
 				held = append(held, takeSlot(t, s, "k", 5))
 			}
 			test.fault(t, server, clock)
-			redistest.WaitFor(t, "the slots to be counted", func() bool { return slotCounts(t, other, "k") == 5 })
-			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); time.Sleep(20 * time.Millisecond) {
+			waitForSlots(t, other, "k", 5)
+			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); {
+				time.Sleep(20 * time.Millisecond) // a count that nobody sets again expires meanwhile
 				if n := slotCounts(t, other, "k"); n != 5 {
 					t.Fatalf("%d in flight, want 5", n)
 				}
@@ -66,7 +76,7 @@ func TestSlotsSurviveRedis(t *testing.T) {
 			if err := s.CorrectAt(t.Context(), 0, storetest.Leaves(held)); err != nil {
 				t.Fatal(err)
 			}
-			redistest.WaitFor(t, "the slots to be free", func() bool { return slotCounts(t, other, "k") == 0 })
+			waitForSlots(t, other, "k", 0)
 		})
 	}
 }
@@ -116,14 +126,15 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	fourth := take(true, true, 3)
 	server.Thaw(t)
 	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
-	redistest.WaitFor(t, "Redis to know", func() bool { return slotCounts(t, other, "k") == 3 })
+	waitForSlots(t, other, "k", 3)
 	take(false, false, 3)
 	f.Correct(storetest.Leaves([]store.Request{second, third, fourth}), nil)
-	redistest.WaitFor(t, "the slots to be free", func() bool { return slotCounts(t, other, "k") == 0 })
+	waitForSlots(t, other, "k", 0)
 }
 
 // Counts are set on the node that a slot has moved to, even if no request has one of its keys.
 func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
+	t.Parallel() // it waits for counts to expire, when no other test stops a node
 	const expiry = 2 * time.Second
 	s := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
 	other := openCluster(t, c, redisstore.Options{SlotExpiry: expiry})
@@ -131,14 +142,14 @@ func testClusterSetsMovedSlots(t *testing.T, c *redistest.Cluster) {
 	held := takeSlot(t, s, "set elsewhere", 3)
 	stays := func(when string) {
 		t.Helper()
-		time.Sleep(3 * expiry / 2)
+		time.Sleep(3 * expiry / 2) // a count that nobody sets again expires meanwhile
 		if n := slotCounts(t, other, "set elsewhere"); n != 1 {
 			t.Errorf("%s: %d in flight, want 1", when, n)
 		}
 	}
 	moveSlot(t, c, slot, stays)
 	leaveSlot(t, s, held)
-	redistest.WaitFor(t, "the slot to be free", func() bool { return slotCounts(t, other, "set elsewhere") == 0 })
+	waitForSlots(t, other, "set elsewhere", 0)
 }
 
 // An instance finds out that Redis may have lost its counts: calls failed, or a count is missing. The next

@@ -39,7 +39,7 @@ func TestSlotsAreRenewed(t *testing.T) {
 		t.Fatal("there are other than 2 slots")
 	}
 	redisstore.Kill(killed)
-	time.Sleep(3 * expiry / 2)
+	time.Sleep(3 * expiry / 2) // the count of the killed store expires, and the other one is renewed
 	second := takeSlot(t, s, "k", 2)
 	if o := second.Outcome.Slots; !o.Taken || o.InFlight != 2 {
 		t.Errorf("%+v, want 2 in flight", o)

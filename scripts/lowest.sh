@@ -18,4 +18,4 @@ echo "Caddy $(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)"
 newest='^Test(NamesOfCaddy|ServeHTTPAllocates|RequirementsAreForUsers|Upstream|WarningsOfLateUsers)$'
 
 go vet ./... # also tells of functions that this Go doesn't have
-go test -short -skip "$newest" "$@" . ./algorithms ./store ./redisstore
+go test -short -skip "$newest" "$@" . ./internal/bodies ./internal/denials ./internal/e2e ./internal/limiter ./internal/lines ./docs ./algorithms ./store ./redisstore

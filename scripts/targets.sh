@@ -16,9 +16,12 @@ targets=( # system/processor, and a version of arm
 )
 
 if [[ $# -eq 0 ]]; then
-	go run ./scripts/typecheck $(printf '%s\n' "${targets[@]}" | cut -d/ -f1,2 | uniq) # types are the same for all arm
+	programs=$(mktemp -d)
+	trap 'rm -r "$programs"' EXIT
+	GOWORK=off go build -C tools -o "$programs" ./typecheck
+	"$programs/typecheck" $(printf '%s\n' "${targets[@]}" | cut -d/ -f1,2 | uniq) # types are the same for all arm
 	if [[ $(go env GOHOSTOS)/$(go env GOHOSTARCH) == linux/amd64 ]]; then # which also runs programs for 386
-		GOARCH=386 go test -short ./algorithms ./store ./internal/wire ./redisstore/internal/slots
+		GOARCH=386 go test -short ./algorithms ./store ./internal/wire/... ./redisstore/internal/slots
 	fi
 	exit
 fi

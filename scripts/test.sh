@@ -3,9 +3,10 @@
 # installs what they need and the machine lacks: redis-server, Prometheus, Chromium, and a C compiler
 # for the race detector.
 #
-#   scripts/test.sh              all tests, under the race detector: 4 minutes on two cores
+#   scripts/test.sh              all tests: 6 minutes on two cores
 #   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
 #   scripts/test.sh -run Parity  these tests, under the race detector; any arguments of go test
+#   scripts/test.sh -prepare     only installs, and compiles what the tests need
 #
 # GOTESTSUM_FORMAT=testname shows every test.
 set -euo pipefail
@@ -19,43 +20,68 @@ command -v go >/dev/null || {
 ./scripts/install.sh redis gcc curl prometheus
 ./scripts/install.sh chromium # alone, because it is missing on some systems
 
+# Paths of this checkout would make the results of compilations useless to another one. Information for
+# debuggers makes linking slow. scripts/lint.sh runs go vet.
+build=(-trimpath -ldflags '-s -w')
+flags=("${build[@]}" -vet off)
+
+if [[ $* == -prepare ]]; then
+	go build "${build[@]}" -race ./...
+	go build "${build[@]}" ./...
+	exit
+fi
+
 gotestsum=$(GOWORK=off go tool -modfile=tools/go.mod -n gotestsum)
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-format=dots
-if [[ -t 1 ]]; then format=dots-v2; fi
-runs=0
-failed=0
+format=pkgname-and-test-fails
 
-# run runs go test in a directory with the arguments that follow. Most tests wait for servers and
-# for time to pass, so more of them run at once than there are cores.
+# run NAME DIRECTORY ARGUMENTS… runs go test in a directory. Most tests wait for servers and for time to pass,
+# so more of them run at once than there are cores.
 run() {
-	local directory=$1
-	shift
-	runs=$((runs + 1))
+	local name=$1 directory=$2
+	shift 2
 	(cd "$directory" && "$gotestsum" --format "${GOTESTSUM_FORMAT:-$format}" --hide-summary skipped \
-		--jsonfile "$results/$runs" -- -parallel 6 -timeout 30m "$@") || failed=1
+		--jsonfile "$results/$name" -- "${flags[@]}" -parallel 6 -timeout 30m "$@") || touch "$results/failed"
 }
 
-# In these tests one goroutine compares the Go functions with the scripts, or with what they
-# promise, or counts allocations. The race detector has nothing to find there. It makes them several
-# times slower, and allocates.
-alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?)$'
+# The packages in whose tests goroutines meet run under the race detector, which makes them several times
+# slower. In a few of their tests only one goroutine computes, for long, or counts allocations, which the
+# race detector adds to: these tests run without it.
+meet='(|/redisstore|/store|/internal/(accesslog|bodies|command|contentcoding|denials|limiter|lines|readahead'
+meet+='|redistest|relay|simulate/propose|statuspage|telemetry|topk))$'
+alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
+alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
+alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
+alone+='|ParseFindsWhatCaddyEncodes|Proposals(OfAllAlgorithms|FromNothing)'
+alone+='|Permissions|(TLS|UnixSocket|DenyCache)Conforms|BoundWork|NamesOfTheConfiguration|OwnPlaceholders|GoldenErrors|Adapt)$'
+
+# Whole Caddys are slow under the race detector, so it runs only those tests of them in which requests meet.
+together='Concurren|Reload|Slot|Soak|Fault|Outage|Hangs|Fails|Restarts|Leave|Flood|Queue|AddsUp|Exact|LastRequest|Busy|Delay|ManyEnd|Cluster'
 
 case "$*" in
-"")
-	run . -race -skip "$alone" $(go list ./... | grep -v /algorithms)
-	run . ./algorithms
-	run . -run "$alone" . ./redisstore ./store
-	run redisstore/linear -race ./... # a module of its own
-	run internal/plugintest ./...     # another one, with the newest Caddy
-	run internal/browsertest ./...    # another one, with a browser
-	if [[ $(go env GOOS) == linux ]]; then run bench -race ./...; fi # and another one
+"") # three rows of runs side by side, so that one computes while others wait
+	meet="^$(go list .)$meet"
+	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet") &
+	{
+		run e2e-race . -race -run "$together" ./internal/e2e
+		run e2e . -skip "$together" ./internal/e2e
+	} &
+	run others . $(go list ./... | grep -vE "$meet|/e2e$")
+	run alone . -run "$alone" . ./internal/accesslog ./internal/limiter ./internal/simulate/propose ./redisstore ./store
+	run linear redisstore/linear -race ./... # a module of its own
+	run plugins internal/plugintest ./...    # another one, with the newest Caddy
+	run browser internal/browsertest ./...   # another one, with a browser
+	if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one
+	wait
 	;;
--short) run . -short ./... ;;
-*) run . -race "$@" ./... ;;
+-short) run short . -short ./... ;;
+*) run some . -race "$@" ./... ;;
 esac
 
+failed=0
+if [[ -e $results/failed ]]; then failed=1; fi
+rm -f "$results/failed"
 cat "$results"/* >"$results/all"
 printf '\nThe slowest tests:\n'
 "$gotestsum" tool slowest --jsonfile "$results/all" --threshold 1s --num 15

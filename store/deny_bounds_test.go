@@ -149,10 +149,10 @@ func TestDenyCacheDemandsAreBounded(t *testing.T) {
 				t.Fatalf("cost %d: asked %v, %d denials are remembered", cost, asked, c.Denials())
 			}
 			if cost == 4 {
-				time.Sleep(700 * time.Millisecond)
+				time.Sleep(700 * time.Millisecond) // virtual time
 			}
 		}
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // virtual time
 		for _, test := range []struct {
 			cost  int64
 			asked bool

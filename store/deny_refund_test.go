@@ -51,14 +51,14 @@ func TestDenyCacheRefund(t *testing.T) {
 		if allowed, _ := takeAsked(t, c, r.failing, there); !allowed {
 			t.Error("denied although it was given back")
 		}
-		time.Sleep(time.Nanosecond)      // a request at the instant of a refund may have been decided before
+		time.Sleep(time.Nanosecond)      // virtual time; a request at the instant of a refund may have been decided before
 		takeAsked(t, c, r.failing, here) // denied
 		r.Correct(storetest.Refunds(there, 1), nil)
-		time.Sleep(750*time.Millisecond - 1)
+		time.Sleep(750*time.Millisecond - 1) // virtual time
 		if allowed, _ := takeAsked(t, c, r.failing, here); allowed {
 			t.Error("the cache does not remember")
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Nanosecond) // virtual time
 		if allowed, _ := takeAsked(t, c, r.failing, here); !allowed {
 			t.Error("the store was not asked again")
 		}

@@ -31,7 +31,7 @@ func (r remote) Take(ctx context.Context, requests []store.Request) (bool, error
 
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(d):
+	case <-time.After(d): // virtual time
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -109,7 +109,7 @@ func TestDenyCacheUntil(t *testing.T) {
 					t.Fatalf("remembered for %v, want %v", until, test.until)
 				}
 				came := time.Now()
-				time.Sleep(time.Until(sent.Add(test.until)) - 1)
+				time.Sleep(time.Until(sent.Add(test.until)) - 1) // virtual time
 				if _, asked := takeAsked(t, c, r.failing, requests); asked {
 					t.Error("the store was asked before the denial ended")
 				}
@@ -122,7 +122,7 @@ func TestDenyCacheUntil(t *testing.T) {
 					d.ResetAfter != first.ResetAfter-since || d.MoreAfter != first.MoreAfter-since || d.Remaining != first.Remaining {
 					t.Errorf("%d µs later %+v, at first %+v", since, d, first)
 				}
-				time.Sleep(time.Nanosecond)
+				time.Sleep(time.Nanosecond) // virtual time
 				if _, asked := takeAsked(t, c, r.failing, requests); !asked {
 					t.Error("the store was not asked when the denial had ended")
 				}

@@ -79,7 +79,7 @@ func TestDenyCacheAsksOtherZones(t *testing.T) {
 			ask(t, c, r, z.from("office", "bob", 2), true, time.Hour)
 			ask(t, c, r, z.from("office", "bob", 2), false, time.Hour)
 			c.Correct([]store.Correction{{Request: &paid[1], Refund: 1}}, nil)
-			time.Sleep(time.Millisecond) // at the same instant, the denial could be older
+			time.Sleep(time.Millisecond) // virtual time; at the same instant, the denial could be older
 			ask(t, c, r, z.from("office", "bob", 2), true, time.Hour)
 			ask(t, c, r, z.from("office", "bob", 2), false, time.Hour)
 		})
@@ -129,7 +129,7 @@ func TestDenyCacheFloodOfKeys(t *testing.T) {
 				before := r.failing.asked.Load()
 				for n := range 3000 {
 					takeAsked(t, c, r.failing, z.from("office", test.user(n), 1))
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // virtual time
 				}
 				if asked := r.failing.asked.Load() - before; asked > test.most {
 					t.Errorf("3 seconds of flood asked the store %d times, want at most %d", asked, test.most)

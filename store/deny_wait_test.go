@@ -29,7 +29,7 @@ func TestDenyCacheFlood(t *testing.T) {
 				var requests, passed atomic.Int64
 				for range clients {
 					all.Go(func() {
-						for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
+						for began := time.Now(); time.Since(began) < lasts; time.Sleep(2 * time.Millisecond) { // virtual time
 							allowed, err := c.Take(t.Context(), request(1, limit))
 							if err != nil {
 								t.Error(err)
@@ -90,7 +90,7 @@ func TestDenyCacheBanFlood(t *testing.T) {
 			var all sync.WaitGroup
 			for n := range 20 {
 				all.Go(func() {
-					for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Millisecond) {
+					for began := time.Now(); time.Since(began) < lasts; time.Sleep(4 * time.Millisecond) { // virtual time
 						requests := requestWithBan(int64(n % 3))
 						if mode == algorithms.Binary {
 							requests[0].MaxWait = int64(n%2) * 100_000
@@ -150,7 +150,7 @@ func testFarAway(t *testing.T, trip, spacing algorithms.Micros) {
 					if _, err := c.Take(t.Context(), request(1, limit)); err != nil {
 						t.Error(err)
 					}
-					time.Sleep(time.Millisecond)
+					time.Sleep(time.Millisecond) // virtual time
 				}
 			})
 		}
@@ -170,7 +170,7 @@ func withEndingDenial(
 		takeUntilDenied(t, r.failing, request(1, limit))
 		began := time.Now()
 		takeAsked(t, c, r.failing, request(1, limit))
-		time.Sleep(time.Until(began.Add(750 * time.Millisecond)))
+		time.Sleep(time.Until(began.Add(750 * time.Millisecond))) // virtual time
 		test(t, c, r, began)
 	})
 }
@@ -219,12 +219,12 @@ func TestDenyCacheAsksBeforeTheEnd(t *testing.T) {
 		}
 		asker.Wait()
 		for _, at := range []time.Duration{time.Second - 1, time.Second, 1500*time.Millisecond - 1} {
-			time.Sleep(time.Until(began.Add(at)))
+			time.Sleep(time.Until(began.Add(at))) // virtual time
 			if _, denied, asked, took, _ := others(t, c, r.failing, limit); denied != 20 || asked != 0 || took != 0 {
 				t.Errorf("after %v %d were denied, within %v, %d asked", at, denied, took, asked)
 			}
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(time.Nanosecond) // virtual time
 		if _, denied, asked, _, _ := others(t, c, r.failing, limit); denied != 20 || asked != 1 {
 			t.Errorf("after 1.5 s %d were denied, %d asked", denied, asked)
 		}
@@ -242,7 +242,7 @@ func TestDenyCacheAskerPasses(t *testing.T) {
 		if allowed, _ := takeAsked(t, c, r.failing, request(1, limit)); !allowed {
 			t.Error("the first was denied")
 		}
-		time.Sleep(time.Until(began.Add(time.Second)))
+		time.Sleep(time.Until(began.Add(time.Second))) // virtual time
 		if allowed, denied, asked, _, _ := others(t, c, r.failing, limit); allowed != 4 || denied != 16 || asked < 5 {
 			t.Errorf("%d passed, %d were denied, %d asked", allowed, denied, asked)
 		}
@@ -302,7 +302,7 @@ func TestDenyCacheStoreFails(t *testing.T) {
 		if _, denied, asked, _, errs := others(t, c, r.failing, limit); denied != 20 || asked != 0 {
 			t.Errorf("%d others were denied, %d asked, errors %v", denied, asked, errs)
 		}
-		time.Sleep(time.Until(began.Add(time.Second)))
+		time.Sleep(time.Until(began.Add(time.Second))) // virtual time
 		_, _, asked, _, errs := others(t, c, r.failing, limit)
 		if len(errs) != 20 || asked != 20 {
 			t.Errorf("%d failed, %d asked", len(errs), asked)
@@ -386,7 +386,7 @@ func TestDenyCacheBanLookup(t *testing.T) {
 		take(true, false, true)
 		take(true, false, false)
 		take(false, false, false)
-		time.Sleep(750 * time.Millisecond)
+		time.Sleep(750 * time.Millisecond) // virtual time
 		take(false, false, true)
 		take(true, false, false)
 	})

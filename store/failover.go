@@ -30,10 +30,6 @@ func NewFailover(store, local Store, failed func(error)) *Failover {
 	return &Failover{store: store, local: localStore{local}, failed: failed}
 }
 
-// Local returns the local store. It decides by the Share of limits and slots, ignores overrides, and
-// marks Outcomes as Local.
-func (f *Failover) Local() Store { return f.local }
-
 // Take implements [Store]. An error is an [OverriddenError], an [Error] with [ReasonBusy], an error
 // after ctx has ended, or an error of the local store. While the main store fails, the overrides of
 // the requests apply.
@@ -44,7 +40,7 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 		return allowed, nil
 	case err == nil:
 		f.store.Correct(FullRefunds(requests), f.failed)
-	case ctx.Err() != nil || IsOverridden(err) || IsBusy(err):
+	case !localDecides(ctx, err):
 		return allowed, err
 	default:
 		f.failed(err)
@@ -53,6 +49,22 @@ func (f *Failover) Take(ctx context.Context, requests []Request) (bool, error) {
 		countSlots(f.store, requests)
 	}
 	return allowed, err
+}
+
+// Peek is Take for requests that are peeks. If the local store decides, failure is the error of the main store.
+// Peek doesn't report it.
+func (f *Failover) Peek(ctx context.Context, requests []Request) (allowed bool, failure, err error) {
+	if allowed, err = f.store.Take(ctx, requests); err == nil || !localDecides(ctx, err) {
+		return allowed, nil, err
+	}
+	failure = err
+	allowed, err = f.local.Take(ctx, requests)
+	return allowed, failure, err
+}
+
+// localDecides reports whether the local store decides after an error of the main store.
+func localDecides(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !IsOverridden(err) && !IsBusy(err)
 }
 
 // SlotCounter is a [Store] that can count slots granted by another store. If the main store of a [Failover]
@@ -155,7 +167,8 @@ func (f *Failover) Change(ctx context.Context, c Change) error { return f.store.
 // List implements [Store]. It lists only what the main store has.
 func (f *Failover) List(ctx context.Context, l Listing) (Page, error) { return f.store.List(ctx, l) }
 
-// localStore is a [Store] that passes requests on with the Share of their limits and slots.
+// localStore is a [Store] that passes requests on with the Share of their limits and slots, and without their
+// overrides. It marks their Outcomes as Local.
 type localStore struct{ Store }
 
 // Take implements [Store].
@@ -187,13 +200,11 @@ func shareOf(r *Request) Request {
 	share := *r
 	share.Override = nil
 	share.Limits = slices.Clone(r.Limits)
-	for i, l := range share.Limits {
-		if l.Share != nil {
-			share.Limits[i].Limit = l.Share
-		}
+	for i := range share.Limits {
+		share.Limits[i].Limit = share.Limits[i].localLimit()
 	}
-	if s := r.Slots; s != nil && s.Share > 0 {
-		share.Slots = &Slots{ID: s.ID, Limit: s.Share}
+	if s := r.Slots; s != nil {
+		share.Slots = &Slots{ID: s.ID, Limit: s.localLimit()}
 	}
 	return share
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -36,7 +37,7 @@ func (l *late) Take(ctx context.Context, requests []store.Request) (bool, error)
 		l.mu.Lock()
 		delay := l.delay()
 		l.mu.Unlock()
-		time.Sleep(delay)
+		time.Sleep(delay) // virtual time, or none
 	}
 	return allowed, err
 }
@@ -169,7 +170,7 @@ func TestFailoverKnowsItsOwnSlots(t *testing.T) {
 // late. No more requests are in flight than may be. While the main store works, only the lack of a slot
 // denies a request. In the end both stores count none.
 func TestFailoverSlotsLaws(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range seedtest.Cases(t, uint64(30)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 17))
 			f := newLateFailover(t)

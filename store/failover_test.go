@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -65,12 +66,24 @@ func TestFailover(t *testing.T) {
 	if len(failures) != 4 {
 		t.Errorf("%d failures reported, want 4", len(failures))
 	}
-	// The local budgets can be asked whether or not the store fails.
-	asked := f.asked.Load()
-	peek := []store.Request{{Zone: "z", Key: "k", Limits: []store.Limit{limit}, Override: &store.Override{Text: "another"}}}
-	_, err = s.Local().Take(t.Context(), peek)
-	if o := peek[0].Outcome; err != nil || f.asked.Load() != asked || !o.Local || o.Decisions[0].Remaining != 0 {
-		t.Errorf("error %v, the store was asked %d times, %+v", err, f.asked.Load()-asked, peek[0].Outcome)
+	peek := []store.Request{{Zone: "z", Key: "k", Cost: 1, Peek: true, Limits: []store.Limit{limit}, Slots: slots, Override: &store.Override{}}}
+	if allowed, failure, err := s.Peek(t.Context(), peek); !allowed || failure != nil || err != nil || peek[0].Outcome.Decisions[0].Remaining != 4 {
+		t.Errorf("a peek: %v, %v, %v, %+v", allowed, failure, err, peek[0].Outcome)
+	}
+	inFlight(peek, 4, false)
+	f.fail(errGone)
+	if allowed, failure, err := s.Peek(t.Context(), peek); allowed || failure != errGone || err != nil || peek[0].Outcome.Decisions[0].Remaining != 0 {
+		t.Errorf("a peek in an outage: %v, %v, %v, %+v", allowed, failure, err, peek[0].Outcome)
+	}
+	inFlight(peek, 4, true)
+	if len(failures) != 4 {
+		t.Errorf("%d failures reported after a peek, want 4", len(failures))
+	}
+	for _, err := range []error{&store.OverriddenError{}, &store.Error{Reason: store.ReasonBusy, Err: errGone}} {
+		f.fail(err)
+		if _, failure, got := s.Peek(t.Context(), peek); failure != nil || got != err {
+			t.Errorf("a peek in spite of %v: %v, %v", err, failure, got)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -108,47 +121,49 @@ func TestFailoverGivesBackWhereItCharged(t *testing.T) {
 // Requests that are in flight when an outage begins count in it, and those that it admitted count
 // after it, through all decorators.
 func TestFailoverCountsSlotsOnce(t *testing.T) {
-	f, local := newFailing(), store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
-	b := store.NewBreaker(f, nil)
-	defer b.Close()
-	s := store.NewFailover(store.NewDenyCache(b), local, func(error) {})
-	fails := func(err error) {
-		f.fail(err)
-		if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		f, local := newFailing(), store.NewSharedMemory().Bounded(1000, zoneCount(1), nil)
+		b := store.NewBreaker(f, nil)
+		defer b.Close()
+		s := store.NewFailover(store.NewDenyCache(b), local, func(error) {})
+		fails := func(err error) {
+			f.fail(err)
+			if _, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "other"}}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	take := func(taken bool, inFlight int64, local bool) store.Request {
-		t.Helper()
-		r := takeSlot(t, s, "z", "k", 3)[0]
-		if o := r.Outcome; o.Slots.Taken != taken || o.Slots.InFlight != inFlight || o.Local != local {
-			t.Errorf("%+v, want %d in flight, taken %v, local %v", o, inFlight, taken, local)
+		take := func(taken bool, inFlight int64, local bool) store.Request {
+			t.Helper()
+			r := takeSlot(t, s, "z", "k", 3)[0]
+			if o := r.Outcome; o.Slots.Taken != taken || o.Slots.InFlight != inFlight || o.Local != local {
+				t.Errorf("%+v, want %d in flight, taken %v, local %v", o, inFlight, taken, local)
+			}
+			return r
 		}
-		return r
-	}
-	leaves := func(requests ...store.Request) { s.Correct(storetest.Leaves(requests), nil) }
-	first, second := take(true, 1, false), take(true, 2, false)
-	fails(&store.Error{Reason: store.ReasonSilent, Err: errGone})
-	if !b.Open() {
-		t.Fatal("the breaker is closed")
-	}
-	third := take(true, 3, true)
-	take(false, 3, true)
-	leaves(first)
-	fourth := take(true, 3, true)
-	leaves(third)
-	fifth := take(true, 3, true)
-	f.fail(nil)
-	for deadline := time.Now().Add(time.Minute); b.Open() && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
-	take(false, 3, false)
-	leaves(second, fourth)
-	last := take(true, 2, false)
-	leaves(fifth, last)
-	for name, one := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
-		if r := takeSlot(t, one, "z", "k", 3); r[0].Outcome.Slots.InFlight != 1 {
-			t.Errorf("in %s something is left: %+v", name, r[0].Outcome.Slots)
+		leaves := func(requests ...store.Request) { s.Correct(storetest.Leaves(requests), nil) }
+		first, second := take(true, 1, false), take(true, 2, false)
+		fails(&store.Error{Reason: store.ReasonSilent, Err: errGone})
+		if !b.Open() {
+			t.Fatal("the breaker is closed")
 		}
-	}
+		third := take(true, 3, true)
+		take(false, 3, true)
+		leaves(first)
+		fourth := take(true, 3, true)
+		leaves(third)
+		fifth := take(true, 3, true)
+		f.fail(nil)
+		if time.Sleep(time.Second); b.Open() {
+			t.Error("the breaker is still open")
+		}
+		take(false, 3, false)
+		leaves(second, fourth)
+		last := take(true, 2, false)
+		leaves(fifth, last)
+		for name, one := range map[string]store.Store{"the main store": f.Store, "the local store": local} {
+			if r := takeSlot(t, one, "z", "k", 3); r[0].Outcome.Slots.InFlight != 1 {
+				t.Errorf("in %s something is left: %+v", name, r[0].Outcome.Slots)
+			}
+		}
+	})
 }

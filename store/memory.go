@@ -197,14 +197,22 @@ func (m *Memory) CorrectAt(_ context.Context, now algorithms.Micros, corrections
 
 // CountSlots implements [SlotCounter]. A full store, too, counts the slots for their own key, because
 // they are given back to that key.
-func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, false) }
+func (m *Memory) CountSlots(requests []Request) { m.countSlots(requests, anyNumber) }
 
 // AdmitSlots implements [SlotAdmitter]. A full store counts the slots as in CountSlots.
-func (m *Memory) AdmitSlots(requests []Request) bool { return m.countSlots(requests, true) }
+func (m *Memory) AdmitSlots(requests []Request) bool { return m.countSlots(requests, upToLimit) }
 
-// countSlots counts the slots that requests have taken. If bounded is true, and a zone that isn't a
-// shadow has no room, countSlots counts none, and returns false.
-func (m *Memory) countSlots(requests []Request, bounded bool) bool {
+// slotBound says how many slots countSlots counts.
+type slotBound bool
+
+const (
+	anyNumber slotBound = false
+	upToLimit slotBound = true
+)
+
+// countSlots counts the slots that requests have taken. If a zone that isn't a shadow has no room for them within
+// the bound, countSlots counts none, and returns false.
+func (m *Memory) countSlots(requests []Request, bound slotBound) bool {
 	tx := m.begin()
 	defer tx.end()
 	for i := range requests {
@@ -216,8 +224,8 @@ func (m *Memory) countSlots(requests []Request, bounded bool) bool {
 		if !r.Outcome.Slots.Taken {
 			continue
 		}
-		e := tx.findCharged(i, r.Zone, r.Slots.ID, false)
-		if bounded && !r.Shadow && e.state.A >= r.Slots.Limit {
+		e := tx.find(i, tx.shared.zones.zone(r.Zone), r.Slots.ID)
+		if bound == upToLimit && !r.Shadow && e.state.A >= r.Slots.Limit {
 			return false
 		}
 		e.state.A++

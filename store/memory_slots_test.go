@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -236,7 +237,7 @@ func TestMemorySlotsFindNoRoom(t *testing.T) {
 // Requests begin and end at random, in a store that is mostly full. No slot is lost or free too
 // often, and none is taken in the end.
 func TestMemorySlotsNeverLeak(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range seedtest.Cases(t, uint64(10)) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		memory := store.NewSharedMemory()
 		s := memory.Bounded(1+rng.Int64N(10), zoneCount(2), nil)

@@ -1,4 +1,4 @@
-// Package store keeps the budgets of rate limits. It works in any Go program, with or without Caddy.
+// Package store keeps the budgets of rate limits. It works in any Go program, and never knows Caddy or HTTP.
 //
 // [Store] is the interface of all stores. [Store.Take] decides and charges requests, and
 // [Store.Correct] gives charges back. [Memory] is a store in this process; the package example limits
@@ -9,8 +9,8 @@
 // when [SharedMemory.Sweep] is called, or when it needs room. A long-lived program calls Sweep about
 // once a minute.
 //
-// The other types wrap a Store. In Caddy, requests to Redis go through all of them, from top to
-// bottom:
+// The other types wrap a Store. In Caddy, requests to Redis go through them from top to bottom.
+// Failover is there with on_store_error local, and a cluster has a Breaker for each node:
 //
 //	Failover    decides by budgets of this process if the stores below fail
 //	DenyCache   repeats a denial that certainly still stands

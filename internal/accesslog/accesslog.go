@@ -1,5 +1,5 @@
 // Package accesslog reads access logs: those of Caddy's encoders json and console, and the combined format of
-// Apache and nginx.
+// Apache and nginx. It never writes a file, and never holds more than a bounded part of a log in memory.
 //
 // [Open] opens log files, [Log.Next] reads them in chunks of lines, and a [Parser] reads a line into a
 // [Request]. Several goroutines can parse at the same time, each with its own Parser.

@@ -20,6 +20,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/logging"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 // timeFormats are Caddy's time formats and some layouts, each with its resolution.
@@ -195,7 +197,7 @@ func TestParseFindsWhatCaddyEncodes(t *testing.T) {
 				e := encoder(t, encoderName, logging.LogEncoderConfig{TimeFormat: timeFormat, DurationFormat: durationFormat})
 				p := &Parser{unit: durationUnits[durationFormat]}
 				var got Request
-				for range 100 {
+				for range seedtest.Cases(t, 30) {
 					l := randomLogged(r)
 					line := l.encode(t, e)
 					err := p.Parse(line, &got)

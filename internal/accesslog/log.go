@@ -2,11 +2,11 @@ package accesslog
 
 import (
 	"bytes"
-	"container/heap"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,9 +41,9 @@ type Log struct {
 	unit     time.Duration // of durations that are whole numbers; 0 if the log has none
 	parser   Parser        // for the times of lines
 	request  Request
-	size     int // of a chunk
-	sources  sourceHeap
-	open     int // how many files are open
+	size     int       // of a chunk
+	sources  []*source // that are not read to their end; the one with the next line comes first
+	open     int       // how many files are open
 	total    int64
 	read     atomic.Int64
 	done     chan struct{}
@@ -73,7 +73,7 @@ func open(o Options, size int) (*Log, error) {
 		return nil, err
 	}
 	l.parser.unit = l.unit
-	heap.Init(&l.sources)
+	slices.SortFunc(l.sources, compareSources)
 	return l, nil
 }
 
@@ -106,7 +106,7 @@ func (l *Log) Next() (*Chunk, error) {
 			err := l.fill(s)
 			switch {
 			case err == io.EOF:
-				heap.Pop(&l.sources)
+				l.sources = l.sources[1:]
 				l.open--
 			case err != nil && c == nil:
 				return nil, err
@@ -116,7 +116,7 @@ func (l *Log) Next() (*Chunk, error) {
 			continue
 		}
 		lines, first := l.takeLines(s)
-		heap.Fix(&l.sources, 0)
+		l.sortFirst()
 		isDone := s.offset == len(s.block.data)
 		switch {
 		case isDone && c == nil: // no copy is needed
@@ -176,6 +176,14 @@ func (l *Log) fill(s *source) error {
 	}
 }
 
+// sortFirst moves the first file behind those whose next lines come before its next line.
+func (l *Log) sortFirst() {
+	first := l.sources[0]
+	at, _ := slices.BinarySearchFunc(l.sources[1:], first, compareSources)
+	copy(l.sources, l.sources[1:at+1])
+	l.sources[at] = first
+}
+
 // takeLines returns the lines of the first file that come before those of all other files, and the number of the first
 // line. If there is no other file, these are all lines.
 func (l *Log) takeLines(s *source) (lines []byte, first int64) {
@@ -185,34 +193,16 @@ func (l *Log) takeLines(s *source) (lines []byte, first int64) {
 		return s.block.data[begin:], first
 	}
 	other := l.sources[1]
-	if len(l.sources) > 2 && l.sources.Less(2, 1) {
-		other = l.sources[2]
-	}
 	for s.offset < len(s.block.data) {
 		line, _, _ := bytes.Cut(s.block.data[s.offset:], []byte("\n"))
 		if t, ok := l.parser.timeOf(line, &l.request); ok {
 			s.time = t
 		}
-		if other.isBefore(s) {
+		if compareSources(other, s) < 0 {
 			break
 		}
 		s.offset += len(line) + 1
 		s.number++
 	}
 	return s.block.data[begin:s.offset], first
-}
-
-// sourceHeap is a heap of the files that aren't read to their end. The file with the next line comes first.
-type sourceHeap []*source
-
-func (h sourceHeap) Len() int           { return len(h) }
-func (h sourceHeap) Less(i, j int) bool { return h[i].isBefore(h[j]) }
-func (h sourceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *sourceHeap) Push(s any)        { *h = append(*h, s.(*source)) }
-
-func (h *sourceHeap) Pop() any {
-	last := len(*h) - 1
-	s := (*h)[last]
-	*h = (*h)[:last]
-	return s
 }

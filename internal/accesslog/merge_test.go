@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 // Lines come in the order of their times, whatever the sizes of files and chunks, their compression and their
@@ -15,7 +17,7 @@ import (
 func TestMerge(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 100 {
+	for range seedtest.Cases(t, 40) {
 		type entry struct {
 			time, file, number int
 			text               string

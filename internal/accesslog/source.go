@@ -3,6 +3,7 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -120,9 +121,9 @@ func (s *source) use(b block) {
 	s.block, s.offset, s.number = b, 0, b.first
 }
 
-// isBefore reports whether the next line of s comes before that of another file.
-func (s *source) isBefore(other *source) bool {
-	return s.time < other.time || s.time == other.time && s.index < other.index
+// compareSources compares two files by their next lines.
+func compareSources(a, b *source) int {
+	return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.index, b.index))
 }
 
 // countingReader counts the bytes that are read.

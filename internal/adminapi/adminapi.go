@@ -1,5 +1,5 @@
 // Package adminapi has the bodies of the admin API's requests and answers. The server, the command
-// line and the status page share them. docs/admin.md explains each field.
+// line and the status page share them. It never computes a value. docs/admin.md explains each field.
 //
 // A span of time is in seconds, with a fraction. An instant is in UTC.
 package adminapi

@@ -11,17 +11,18 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport/samples"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
 
-var simulations = map[string]func() *simulate.Report{
-	"shop": samples.Shop, "compared": samples.Compared, "from nothing": samples.FromNothing, "odd": samples.Odd, "empty": samples.Empty,
+var simulations = map[string]func() *report.Report{
+	"shop": reporttest.Shop, "compared": reporttest.Compared, "from nothing": reporttest.FromNothing,
+	"odd": reporttest.Odd, "empty": reporttest.Empty,
 }
 
 // openReport opens the page of a report.
-func openReport(t *testing.T, r *simulate.Report, v view) *page {
+func openReport(t *testing.T, r *report.Report, v view) *page {
 	t.Helper()
 	var b bytes.Buffer
 	must(t, htmlreport.Write(&b, r))
@@ -146,7 +147,7 @@ func TestReportOnPaper(t *testing.T) {
 
 // A click on a proposed limit selects its line, and nothing else.
 func TestReportSelectsProposal(t *testing.T) {
-	report := samples.Shop()
+	report := reporttest.Shop()
 	p := openReport(t, report, desktop)
 	p.click("#zone-2 .paste code")
 	want := report.Configurations[0].Zones[1].Proposals[0].Line
@@ -157,7 +158,7 @@ func TestReportSelectsProposal(t *testing.T) {
 
 // The data of all plots can be read without a pointer.
 func TestReportKeyboard(t *testing.T) {
-	p := openReport(t, samples.Shop(), desktop)
+	p := openReport(t, reporttest.Shop(), desktop)
 	opened := func() int { return evaluate[int](p, "document.querySelectorAll('figure details[open]').length") }
 	for range 100 {
 		p.do(press("Tab"))

@@ -1,13 +1,19 @@
-// Package closest finds the most similar name, for errors such as "did you mean api?".
+// Package closest finds the most similar name, for errors such as "did you mean api?". It never knows what the names are for.
 package closest
 
-// Index returns the index of the name with the least edit distance, or -1 if all distances are
-// above most.
-func Index(name string, names []string, most int) int {
-	best := -1
+// maxLength is the length from which on a name is no misspelling, and a comparison would take long.
+const maxLength = 40
+
+// Index returns the index of the most similar name, or -1 if none is similar. A third of the letters of a name may be
+// wrong, but at most three.
+func Index(name string, names []string) int {
+	best, allowed := -1, min((len(name)+1)/3, 3)
+	if len(name) > maxLength {
+		return -1
+	}
 	for i, other := range names {
-		if d := distance(name, other); d <= most {
-			best, most = i, d-1
+		if d := distance(name, other); d <= allowed {
+			best, allowed = i, d-1
 		}
 	}
 	return best

@@ -7,11 +7,11 @@ func TestIndex(t *testing.T) {
 	for name, want := range map[string]int{
 		"gcra": 1, "gcar": 1, "gra": 1, "gcraa": 1, "smoth": 2, "fixedwindow": 0, "leaky": -1, "": -1,
 	} {
-		if got := Index(name, names, 2); got != want {
+		if got := Index(name, names); got != want {
 			t.Errorf("%q: %d, want %d", name, got, want)
 		}
 	}
-	if got := Index("ab", []string{"ax", "ab", "ay"}, 2); got != 1 {
+	if got := Index("ab", []string{"ax", "ab", "ay"}); got != 1 {
 		t.Errorf("the exact name is %d, want 1", got)
 	}
 }

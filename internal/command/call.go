@@ -218,17 +218,40 @@ func show[T any](c *call, answers []answer, view func([]decoded[T]) string) erro
 	return errors.Join(err, failed)
 }
 
+// showEach prints a view of each body. If there are several instances, each view has a title.
+func showEach[T any](c *call, answers []answer, view func(T) string) error {
+	return show(c, answers, func(bodies []decoded[T]) string {
+		var texts []string
+		for _, d := range bodies {
+			text := view(d.body)
+			if len(c.instances) > 1 {
+				text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
+			}
+			texts = append(texts, text)
+		}
+		return strings.Join(texts, "\n")
+	})
+}
+
 // place is where zones are: an instance, and the names of zones.
 type place struct {
 	instance instance
 	zones    []string
 }
 
-// places returns all zones of all instances for which has is true, or only one zone if it is given.
-// With owners, the zones of one Redis are only in one place that has them, because all instances have
-// the same budgets, overrides and bans there. It is the first instance for which Redis works. failed has
+// asked says which instances are asked about a zone.
+type asked bool
+
+const (
+	everyInstance asked = false
+	// oneOfRedis is only one of the instances that share a Redis, because all have the same budgets, overrides and bans
+	// there. It is the first instance for which Redis works.
+	oneOfRedis asked = true
+)
+
+// places returns all zones of all instances for which has is true, or only one zone if it is given. failed has
 // the errors of instances that could not be asked.
-func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (places []place, failed error) {
+func (c *call) places(zone string, which asked, has func(adminapi.Zone) bool) (places []place, failed error) {
 	if zone != "" && len(c.instances) == 1 {
 		return []place{{c.instances[0], []string{zone}}}, nil
 	}
@@ -243,7 +266,7 @@ func (c *call) places(zone string, owners bool, has func(adminapi.Zone) bool) (p
 	for _, list := range lists {
 		p := place{instance: list.from}
 		for _, z := range list.body {
-			elsewhere := owners && z.Store != "memory" && owner[redisZone{z.Name, list.from.store(z.Store)}] != list.from
+			elsewhere := which == oneOfRedis && z.Store != "memory" && owner[redisZone{z.Name, list.from.store(z.Store)}] != list.from
 			if zone == "" && !has(z) || slices.Contains(p.zones, z.Name) || elsewhere {
 				continue
 			}

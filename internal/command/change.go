@@ -21,39 +21,42 @@ With Redis the change holds for all instances. Others follow within a second.
 In memory it holds for the instances in --address.`
 
 func overrideCommand() *cobra.Command {
-	cmd := subcommand("override <zone> <key> [limit...]", "Gives a key other limits, or removes them",
-		`
+	cmd := subcommand(manual{
+		use:   "override <zone> <key> [limit...]",
+		short: "Gives a key other limits, or removes them",
+		long: `
 Gives a key other limits, or with 'unlimited' no limit. Write a limit as in a
 Caddyfile. Quote each limit if there are several. Without --for the override has
 no end. With --remove the key has the limits of its zone again. The zone needs
-the option runtime_overrides.`+changeNote, `
+the option runtime_overrides.` + changeNote,
+		examples: `
   $ caddy rate-limit override api customer-7 token_bucket 100 1m
   $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
   $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
   $ caddy rate-limit override api customer-7 --remove`,
-		func(c *call) error {
-			limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
-			switch {
-			case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
-				return usageErrorf("--remove can't stand beside limits or --for: leave them out")
-			case remove:
-				return c.change("DELETE", "override", nil, overrideResult)
-			case len(limits) == 0:
-				return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
-			}
-			body := object{{"limits", limits}}
-			if len(limits) == 1 && limits[0] == "unlimited" {
-				body = object{{"unlimited", true}}
-			}
-			ttl, err := durationFlag(c.cmd, "for")
-			if err != nil {
-				return err
-			}
-			if ttl != "" {
-				body = append(body, field{"ttl", ttl})
-			}
-			return c.change("PUT", "override", body, overrideResult)
-		})
+	}, func(c *call) error {
+		limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
+		switch {
+		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
+			return usageErrorf("--remove can't stand beside limits or --for: leave them out")
+		case remove:
+			return c.change("DELETE", "override", nil, overrideResult)
+		case len(limits) == 0:
+			return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
+		}
+		body := object{{"limits", limits}}
+		if len(limits) == 1 && limits[0] == "unlimited" {
+			body = object{{"unlimited", true}}
+		}
+		ttl, err := durationFlag(c.cmd, "for")
+		if err != nil {
+			return err
+		}
+		if ttl != "" {
+			body = append(body, field{"ttl", ttl})
+		}
+		return c.change("PUT", "override", body, overrideResult)
+	})
 	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
 	cmd.Flags().Bool("remove", false, "Remove the override that was set at run time")
 	cmd.ValidArgsFunction = completeArguments(zonesWith(hasRuntimeOverrides), deniedOrListedKeys("overrides"), limitNames)
@@ -61,46 +64,55 @@ the option runtime_overrides.`+changeNote, `
 }
 
 func banCommand() *cobra.Command {
-	cmd := subcommand("ban <zone> <key>", "Denies all requests of a key for a while",
-		`
-Denies all requests of a key, from now on. The zone needs the option ban.`+changeNote, `
+	cmd := subcommand(manual{
+		use:   "ban <zone> <key>",
+		short: "Denies all requests of a key for a while",
+		long: `
+Denies all requests of a key, from now on. The zone needs the option ban.` + changeNote,
+		examples: `
   $ caddy rate-limit ban login 203.0.113.9
   $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
-		func(c *call) error {
-			duration, err := durationFlag(c.cmd, "for")
-			if err != nil {
-				return err
-			}
-			body := object{}
-			if duration != "" {
-				body = object{{"duration", duration}}
-			}
-			return c.change("PUT", "ban", body, banResult)
-		})
+	}, func(c *call) error {
+		duration, err := durationFlag(c.cmd, "for")
+		if err != nil {
+			return err
+		}
+		body := object{}
+		if duration != "" {
+			body = object{{"duration", duration}}
+		}
+		return c.change("PUT", "ban", body, banResult)
+	})
 	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
 	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys(""))
 	return addEncoded(cmd)
 }
 
 func unbanCommand() *cobra.Command {
-	cmd := subcommand("unban <zone> <key>", "Ends the ban of a key",
-		`
+	cmd := subcommand(manual{
+		use:   "unban <zone> <key>",
+		short: "Ends the ban of a key",
+		long: `
 Ends the ban of a key, and forgets its earlier bans and the denials that count
-toward the next one. Charges stay. The zone needs the option ban.`+changeNote, `
+toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
+		examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
-		func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
+	}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
 	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys("bans"))
 	return addEncoded(cmd)
 }
 
 func resetCommand() *cobra.Command {
-	cmd := subcommand("reset <zone> <key>", "Restores all budgets of a key, and ends its ban",
-		`
+	cmd := subcommand(manual{
+		use:   "reset <zone> <key>",
+		short: "Restores all budgets of a key, and ends its ban",
+		long: `
 Restores all budgets of a key, ends its ban, and forgets its earlier bans.
-An override stays. Requests in flight still count for concurrency.`+changeNote, `
+An override stays. Requests in flight still count for concurrency.` + changeNote,
+		examples: `
   $ caddy rate-limit reset api customer-7
   $ caddy rate-limit reset api 2001:db8::/64`,
-		func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
+	}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
 	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys(""))
 	return addEncoded(cmd)
 }
@@ -133,7 +145,7 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 	if err != nil {
 		return err
 	}
-	places, failed := c.places(zone, true, nil)
+	places, failed := c.places(zone, oneOfRedis, nil)
 	instances := instancesOf(places)
 	before := make(map[instance]*adminapi.Key)
 	if method == "DELETE" && !c.json { // to say whether there was something to end, or the key is misspelled
@@ -182,7 +194,12 @@ func overrideResult(now time.Time, before *adminapi.Key, after adminapi.Key) str
 	case o.From == "config":
 		return "the override of the configuration applies: " + overriddenLimits(*o).Text
 	}
-	text := overriddenLimits(*o).Text
+	return overrideText(now, *o)
+}
+
+// overrideText returns the limits of an override, and its end if it has one.
+func overrideText(now time.Time, o adminapi.Override) string {
+	text := overriddenLimits(o).Text
 	if !o.Until.IsZero() {
 		text += ", until " + instant(now, o.Until)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,10 +192,8 @@ func (i instance) unknownZone(zone string, err error) error {
 		quoted = append(quoted, quoteName(name))
 	}
 	hint := "its zones: "
-	if len(zone) <= 40 { // else it is too long to be a misspelling
-		if n := closest.Index(zone, names, min((len(zone)+1)/3, 3)); n >= 0 {
-			hint = "did you mean " + quoted[n] + "? Its zones: "
-		}
+	if n := closest.Index(zone, names); n >= 0 {
+		hint = "did you mean " + quoted[n] + "? Its zones: "
 	}
 	if len(quoted) > maxNamed {
 		quoted = append(quoted[:maxNamed], "…")
@@ -207,19 +206,20 @@ const maxNamed = 20
 
 // zoneNames returns the names of the zones, each once.
 func (i instance) zoneNames() ([]string, error) {
-	body, err := i.getZones()
-	if err != nil {
-		return nil, err
-	}
+	return i.zoneNamesWith(func(adminapi.Zone) bool { return true })
+}
+
+// zoneNamesWith returns the names of some zones, each once.
+func (i instance) zoneNamesWith(has func(adminapi.Zone) bool) (names []string, err error) {
 	var zones []adminapi.Zone
-	if err := json.Unmarshal(body, &zones); err != nil {
-		return nil, err
+	body, err := i.getZones()
+	if err == nil {
+		err = json.Unmarshal(body, &zones)
 	}
-	var names []string
 	for _, z := range zones {
-		if len(names) == 0 || names[len(names)-1] != z.Name { // they are sorted
+		if has(z) {
 			names = append(names, z.Name)
 		}
 	}
-	return names, nil
+	return slices.Compact(names), err // they are sorted
 }

@@ -1,5 +1,5 @@
 // Package command is the command caddy rate-limit, which shows, explains and changes limits through
-// the admin API of running Caddys.
+// the admin API of running Caddys. It never opens a Redis, and never changes a configuration.
 package command
 
 import (
@@ -140,9 +140,12 @@ func exitWith(cmd *cobra.Command, code int) error {
 	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return code, nil })(cmd, nil)
 }
 
+// manual is the help of a command. use has its name and its arguments, such as "ban <zone> <key>".
+type manual struct{ use, short, long, examples string }
+
 // subcommand returns a command that asks running Caddys.
-func subcommand(use, short, long, examples string, run func(*call) error) *cobra.Command {
-	cmd := newSubcommand(use, short, long, examples, func(cmd *cobra.Command, args []string) error {
+func subcommand(m manual, run func(*call) error) *cobra.Command {
+	cmd := newSubcommand(m, func(cmd *cobra.Command, args []string) error {
 		c, err := newCall(cmd, args)
 		if err != nil {
 			return err
@@ -153,33 +156,33 @@ func subcommand(use, short, long, examples string, run func(*call) error) *cobra
 	return cmd
 }
 
-// newSubcommand returns a command that runs with the arguments in use, such as "ban <zone> <key>".
+// newSubcommand returns a command that runs with the arguments in its manual.
 // Arguments in brackets can be left out. An argument with ... can be repeated.
-func newSubcommand(use, short, long, examples string, run func(*cobra.Command, []string) error) *cobra.Command {
-	arguments := strings.Fields(use)[1:]
-	least, most := 0, len(arguments)
+func newSubcommand(m manual, run func(*cobra.Command, []string) error) *cobra.Command {
+	arguments := strings.Fields(m.use)[1:]
+	minArguments, maxArguments := 0, len(arguments)
 	for _, a := range arguments {
 		if !strings.HasPrefix(a, "[") {
-			least++
+			minArguments++
 		}
 		if strings.Contains(a, "...") {
-			most = maxArguments
+			maxArguments = manyArguments
 		}
 	}
 	return &cobra.Command{
-		Use:     use,
-		Short:   short,
-		Long:    strings.TrimSpace(long),
-		Example: strings.Trim(examples, "\n"),
+		Use:     m.use,
+		Short:   m.short,
+		Long:    strings.TrimSpace(m.long),
+		Example: strings.Trim(m.examples, "\n"),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case len(args) < least:
-				return fail(cmd, usageErrorf("%s is missing: write %s", arguments[len(args)], usageOf(cmd, use)))
-			case len(args) > most:
+			case len(args) < minArguments:
+				return fail(cmd, usageErrorf("%s is missing: write %s", arguments[len(args)], usageOf(cmd, m.use)))
+			case len(args) > maxArguments:
 				return fail(cmd, usageErrorf("%q is one argument too many: write %s, and quotes around an argument with spaces",
-					args[most], usageOf(cmd, use)))
+					args[maxArguments], usageOf(cmd, m.use)))
 			case len(args) > 0 && args[0] == "" && strings.Contains(arguments[0], "zone"):
-				return fail(cmd, usageErrorf("the name of the zone is empty: write %s", usageOf(cmd, use)))
+				return fail(cmd, usageErrorf("the name of the zone is empty: write %s", usageOf(cmd, m.use)))
 			}
 			return nil
 		},
@@ -190,8 +193,8 @@ func newSubcommand(use, short, long, examples string, run func(*cobra.Command, [
 	}
 }
 
-// maxArguments bounds how many limits or log files a command line can have.
-const maxArguments = 10_000
+// manyArguments bounds how many limits or log files a command line can have.
+const manyArguments = 10_000
 
 func usageOf(cmd *cobra.Command, use string) string {
 	return cmd.Parent().CommandPath() + " " + use

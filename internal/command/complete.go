@@ -56,17 +56,8 @@ func zoneNames(i instance, _ []string, add func(words ...string)) {
 // zonesWith completes the zones that have an option.
 func zonesWith(has func(adminapi.Zone) bool) completion {
 	return func(i instance, _ []string, add func(words ...string)) {
-		var zones []adminapi.Zone
-		if body, err := i.getZones(); err == nil {
-			_ = json.Unmarshal(body, &zones)
-		}
-		last := ""
-		for _, z := range zones { // they are sorted
-			if has(z) && z.Name != last {
-				last = z.Name
-				add(last)
-			}
-		}
+		names, _ := i.zoneNamesWith(has)
+		add(names...)
 	}
 }
 

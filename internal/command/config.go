@@ -59,7 +59,7 @@ func adapterNames() (names []string) {
 
 func unknownAdapter(name string) error {
 	names := adapterNames()
-	if n := closest.Index(name, names, 2); n >= 0 && len(name) <= 20 {
+	if n := closest.Index(name, names); n >= 0 {
 		return usageErrorf("there is no config adapter %q: did you mean %s?", name, names[n])
 	}
 	return usageErrorf("there is no config adapter %q: write one of %s", name, strings.Join(names, ", "))

@@ -19,8 +19,10 @@ import (
 func explainCommand() *cobra.Command {
 	var method, data, clientIP, user, denial string
 	var headers []string
-	cmd := subcommand("explain [url]", "Explains how Caddy would decide a request now",
-		`
+	cmd := subcommand(manual{
+		use:   "explain [url]",
+		short: "Explains how Caddy would decide a request now",
+		long: `
 Explains how Caddy would decide a request now: the zones that the request meets,
 its key in each zone, what remains of each limit, and which limit decides.
 Nothing is charged. -X, -H and -d are as in curl.
@@ -29,44 +31,45 @@ A denied request has a denial ID in its log message, and with problem_json in
 its body. For ten minutes --denial explains the request with this ID. Only the
 instance that denied the request knows the ID.
 
-The exit code is 3 if the request would be denied.`, `
+The exit code is 3 if the request would be denied.`,
+		examples: `
   $ caddy rate-limit explain https://example.com/orders
   $ caddy rate-limit explain https://example.com/login -X POST --client-ip 203.0.113.9
   $ caddy rate-limit explain https://example.com/v1/chat -H 'X-Api-Key: customer-7' -d '{"model": "large"}'
   $ caddy rate-limit explain --denial k3f9x2mq7t`,
-		func(c *call) error {
-			url := c.argument(0)
-			if denial != "" {
-				var others []string
-				for _, name := range []string{"request", "header", "data", "client-ip", "user"} {
-					if c.cmd.Flags().Changed(name) {
-						others = append(others, "--"+name)
-					}
+	}, func(c *call) error {
+		url := c.argument(0)
+		if denial != "" {
+			var others []string
+			for _, name := range []string{"request", "header", "data", "client-ip", "user"} {
+				if c.cmd.Flags().Changed(name) {
+					others = append(others, "--"+name)
 				}
-				if url != "" || len(others) > 0 {
-					return usageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
-				}
-				return c.explain(adminapi.Request{Denial: denial})
 			}
-			if url == "" {
-				return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
+			if url != "" || len(others) > 0 {
+				return usageErrorf("--denial stands for a whole request: leave out the URL and %s", cmp.Or(strings.Join(others, ", "), "other flags"))
 			}
-			r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
-			var err error
-			if r.Headers, err = headerFields(headers); err != nil {
+			return c.explain(adminapi.Request{Denial: denial})
+		}
+		if url == "" {
+			return usageErrorf("the URL is missing: write for example https://example.com/login, or --denial and a denial ID")
+		}
+		r := adminapi.Request{Method: method, URL: url, ClientIP: clientIP, User: user}
+		var err error
+		if r.Headers, err = headerFields(headers); err != nil {
+			return err
+		}
+		if c.cmd.Flags().Changed("data") {
+			if r.Body, err = bodyOf(c.cmd, data); err != nil {
 				return err
 			}
-			if c.cmd.Flags().Changed("data") {
-				if r.Body, err = bodyOf(c.cmd, data); err != nil {
-					return err
-				}
-				r.Method = cmp.Or(r.Method, http.MethodPost)
-				if r.Headers["Content-Type"] == nil {
-					r.Headers["Content-Type"] = adminapi.Strings{"application/x-www-form-urlencoded"} // as curl does
-				}
+			r.Method = cmp.Or(r.Method, http.MethodPost)
+			if r.Headers["Content-Type"] == nil {
+				r.Headers["Content-Type"] = adminapi.Strings{"application/x-www-form-urlencoded"} // as curl does
 			}
-			return c.explain(r)
-		})
+		}
+		return c.explain(r)
+	})
 	flags := cmd.Flags()
 	flags.StringVarP(&method, "request", "X", "", "Method of the request (default GET, or POST with a body)")
 	flags.StringArrayVarP(&headers, "header", "H", nil, "Header field of the request, such as 'X-Api-Key: customer-7'; can be repeated")
@@ -128,17 +131,7 @@ func (c *call) explain(r adminapi.Request) error {
 	if err != nil {
 		return err
 	}
-	err = show(c, answers, func(bodies []decoded[adminapi.Explanation]) string {
-		var texts []string
-		for _, d := range bodies {
-			text := explanationView(c.style, time.Now(), d.body)
-			if len(c.instances) > 1 {
-				text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
-			}
-			texts = append(texts, text)
-		}
-		return strings.Join(texts, "\n")
-	})
+	err = showEach(c, answers, func(e adminapi.Explanation) string { return explanationView(c.style, time.Now(), e) })
 	denied := slices.ContainsFunc(bodies, func(d decoded[adminapi.Explanation]) bool { return d.body.Verdict == "denied" })
 	if err == nil && denied {
 		return errDenied

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,40 +14,33 @@ import (
 )
 
 func keyCommand() *cobra.Command {
-	cmd := subcommand("key <zone> <key>", "Shows what a key has left, its override and its ban",
-		`
+	cmd := subcommand(manual{
+		use:   "key <zone> <key>",
+		short: "Shows what a key has left, its override and its ban",
+		long: `
 Shows the limits of a key with what remains, its override, its requests in
 flight, and its ban. Use it if you know the key from a log or from 'top', and
 'explain' if you know the request. A key that never came has full budgets.
-Instances that share a Redis have the same budgets, so only one of them is asked.`, `
+Instances that share a Redis have the same budgets, so only one of them is asked.`,
+		examples: `
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
-		func(c *call) error {
-			zone := c.args[0]
-			key, err := c.key(1)
-			if err != nil {
-				return err
-			}
-			places, failed := c.places(zone, true, nil)
-			answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
-				return i.requestKey("GET", zone, "keys", key, nil)
-			})
-			if len(answers) == 0 {
-				return failed
-			}
-			return errors.Join(failed, show(c, answers, func(bodies []decoded[adminapi.Key]) string {
-				var texts []string
-				for _, d := range bodies {
-					text := keyView(c.style, time.Now(), d.body)
-					if len(c.instances) > 1 {
-						text = c.style.Paint(fmt.Sprintf("Caddy at %s:", d.from), bold) + "\n" + text
-					}
-					texts = append(texts, text)
-				}
-				return strings.Join(texts, "\n")
-			}))
+	}, func(c *call) error {
+		zone := c.args[0]
+		key, err := c.key(1)
+		if err != nil {
+			return err
+		}
+		places, failed := c.places(zone, oneOfRedis, nil)
+		answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
+			return i.requestKey("GET", zone, "keys", key, nil)
 		})
+		if len(answers) == 0 {
+			return failed
+		}
+		return errors.Join(failed, showEach(c, answers, func(k adminapi.Key) string { return keyView(c.style, time.Now(), k) }))
+	})
 	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("bans"))
 	return addEncoded(cmd)
 }
@@ -70,19 +62,12 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 		if o.From == "runtime" {
 			origin = "Override at run time"
 		}
-		b.WriteString(origin + ": " + overriddenLimits(*o).Text)
-		if !o.Until.IsZero() {
-			b.WriteString(", until " + instant(now, o.Until))
-		}
-		b.WriteString("\n")
+		b.WriteString(origin + ": " + overrideText(now, *o) + "\n")
 	}
 	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative > 0 })
 	t := newTable("LIMIT", ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, ">ALTERNATIVE OF KEY"))
 	for _, budgets := range key.Budgets {
-		alternative := plain("")
-		if budgets.Alternative > 0 {
-			alternative = plain(strconv.Itoa(budgets.Alternative))
-		}
+		alternative := plain(alternativeText(budgets.Alternative))
 		for _, l := range budgets.Limits {
 			full := ""
 			if l.ResetAfter > 0 {

@@ -17,52 +17,59 @@ import (
 )
 
 func bansCommand() *cobra.Command {
-	return listCommand("bans", "Shows the bans in force", `
+	return listCommand("bans", manual{
+		short: "Shows the bans in force",
+		long: `
 Shows the bans in force, of one zone or of all. The origin of a ban is 'denials'
-or 'operator'.`, `
+or 'operator'.`,
+		examples: `
   $ caddy rate-limit bans
   $ caddy rate-limit bans login
   $ caddy rate-limit bans login --json`,
-		hasBan, bansView)
+	}, hasBan, bansView)
 }
 
 func overridesCommand() *cobra.Command {
-	return listCommand("overrides", "Shows the overrides in force", `
+	return listCommand("overrides", manual{
+		short: "Shows the overrides in force",
+		long: `
 Shows the overrides in force, of one zone or of all: those in the configuration,
-and those that were set at run time.`, `
+and those that were set at run time.`,
+		examples: `
   $ caddy rate-limit overrides
   $ caddy rate-limit overrides api
   $ caddy rate-limit overrides api --json`,
-		func(z adminapi.Zone) bool { return z.Runtime || len(z.Override) > 0 }, overridesView)
+	}, func(z adminapi.Zone) bool { return z.Runtime || len(z.Override) > 0 }, overridesView)
 }
 
 // listCommand returns a command that lists something of zones. has reports whether a zone can have any.
-func listCommand[T any](name, short, long, examples string, has func(adminapi.Zone) bool,
+func listCommand[T any](name string, m manual, has func(adminapi.Zone) bool,
 	view func(s style, now time.Time, bodies []decoded[map[string]T]) string,
 ) *cobra.Command {
 	var limit int
-	cmd := subcommand(name+" [zone]", short, long+`
+	m.use = name + " [zone]"
+	m.long += `
 
-Instances that share a Redis have one list, so only the first of them is asked.`, examples,
-		func(c *call) error {
-			if limit < 1 {
-				return usageErrorf("--limit must be at least 1, not %d", limit)
-			}
-			zone := c.argument(0)
-			places, failed := c.places(zone, true, has)
-			if len(places) == 0 && failed != nil {
-				return failed
-			}
-			answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
-				return i.getList(zone, name, limit, func(json.RawMessage) {})
-			})
-			if len(answers) == 0 && !c.json {
-				return errors.Join(c.print("No zone has "+name+".\n"), failed)
-			}
-			return errors.Join(failed, show(c, answers, func(bodies []decoded[map[string]T]) string {
-				return view(c.style, time.Now(), bodies)
-			}))
+Instances that share a Redis have one list, so only the first of them is asked.`
+	cmd := subcommand(m, func(c *call) error {
+		if limit < 1 {
+			return usageErrorf("--limit must be at least 1, not %d", limit)
+		}
+		zone := c.argument(0)
+		places, failed := c.places(zone, oneOfRedis, has)
+		if len(places) == 0 && failed != nil {
+			return failed
+		}
+		answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
+			return i.getList(zone, name, limit, func(json.RawMessage) {})
 		})
+		if len(answers) == 0 && !c.json {
+			return errors.Join(c.print("No zone has "+name+".\n"), failed)
+		}
+		return errors.Join(failed, show(c, answers, func(bodies []decoded[map[string]T]) string {
+			return view(c.style, time.Now(), bodies)
+		}))
+	})
 	cmd.Flags().IntVar(&limit, "limit", maxPage, "How many entries of each zone to show")
 	cmd.ValidArgsFunction = completeArguments(zoneNames)
 	return cmd
@@ -152,12 +159,8 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
 		for _, b := range list.Bans {
-			alternative := ""
-			if b.Alternative > 0 {
-				alternative = strconv.Itoa(b.Alternative)
-			}
 			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
-				plain(printable(b.Origin)), plain(alternative), plain(shownKey(b.ShownKey)))
+				plain(printable(b.Origin)), plain(alternativeText(b.Alternative)), plain(shownKey(b.ShownKey)))
 		}
 		if list.Next != "" {
 			more = append(more, quoteName(zone))
@@ -179,6 +182,14 @@ func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.
 		}
 	})
 	return cmp.Or(t.Text(s), "No key has an override.\n") + moreLines(more)
+}
+
+// alternativeText returns the number of an alternative of a key, or "" if the zone has one alternative.
+func alternativeText(alternative int) string {
+	if alternative == 0 {
+		return ""
+	}
+	return strconv.Itoa(alternative)
 }
 
 // untilText returns when an override ends, or "" if it has no end.

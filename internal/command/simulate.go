@@ -20,6 +20,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // loadConfiguration makes the configuration of a simulation from JSON of Caddy.
@@ -28,26 +30,29 @@ type loadConfiguration = func(config []byte) (simulate.Configuration, error)
 // reportFormats are the formats of reports, with the functions that write them.
 var reportFormats = []struct {
 	name, about string
-	write       func(io.Writer, *simulate.Report) error
+	write       func(io.Writer, *report.Report) error
 }{
 	{"text", "for people, on a terminal", writeText},
-	{"json", "for scripts", simulate.WriteJSON},
-	{"csv", "for spreadsheets", simulate.WriteCSV},
+	{"json", "for scripts", report.WriteJSON},
+	{"csv", "for spreadsheets", report.WriteCSV},
 	{"html", "a page with plots", htmlreport.Write},
 }
 
 // writeText writes a report that fits the terminal, if it is written to one.
-func writeText(w io.Writer, r *simulate.Report) error {
-	var o simulate.TextOptions
+func writeText(w io.Writer, r *report.Report) error {
+	var o report.TextOptions
 	if file := terminalOf(w); file != nil {
 		o.Color = isColored()
 		o.Width, _, _ = term.GetSize(int(file.Fd())) // 0 if it is unknown
 	}
-	return simulate.WriteText(w, r, o)
+	return report.WriteText(w, r, o)
 }
 
 func simulateCommand(load loadConfiguration) *cobra.Command {
-	cmd := newSubcommand("simulate <log...>", "Replays access logs through limits, and proposes limits", `
+	cmd := newSubcommand(manual{
+		use:   "simulate <log...>",
+		short: "Replays access logs through limits, and proposes limits",
+		long: `
 Replays access logs through the limits of a configuration, in the time of the log.
 The report shows who would have been denied, and when. With --propose it also
 proposes limits that would deny almost nobody. The command needs no running Caddy
@@ -61,17 +66,18 @@ Without --config, the command uses the Caddyfile in the current directory, as
 'caddy run' does. With --zone it needs no configuration at all.
 
 After Ctrl-C, the command reports about the requests so far. Its exit code is then
-130. A second Ctrl-C ends the command without a report.`, `
+130. A second Ctrl-C ends the command without a report.`,
+		examples: `
   $ caddy rate-limit simulate --config Caddyfile /var/log/caddy/access*.log*
   $ caddy rate-limit simulate --config Caddyfile --propose 0.1% access.log
   $ caddy rate-limit simulate --config Caddyfile --compare Caddyfile.new access.log
   $ caddy rate-limit simulate --zone 'key {client_ip} ; ipv6_prefix 64' access.log
   $ caddy rate-limit simulate --format html --output report.html access.log
   $ zstdcat access.log.zst | caddy rate-limit simulate -`,
-		func(cmd *cobra.Command, args []string) error {
-			s := simulation{cmd: cmd, load: load, names: args}
-			return s.run()
-		})
+	}, func(cmd *cobra.Command, args []string) error {
+		s := simulation{cmd: cmd, load: load, names: args}
+		return s.run()
+	})
 	flags := cmd.Flags()
 	flags.StringP("config", "c", "", "The configuration with the limits. The default is ./Caddyfile")
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
@@ -169,30 +175,32 @@ func (s *simulation) run() error {
 			"Another Ctrl-C ends the command without a report.\n")
 	})
 	defer ended()
-	report, err := simulate.Replay(ctx, simulate.ReplayOptions{
-		Log: log, Files: s.names, Configurations: configurations, Propose: target, Progress: bar.show,
-	})
+	o := simulate.ReplayOptions{Log: log, Files: s.names, Configurations: configurations, Progress: bar.show}
+	if target != nil {
+		o.NewProposer = func(c simulate.Configuration) simulate.Proposer { return propose.NewRecorder(c, *target) }
+	}
+	answer, err := simulate.Replay(ctx, o)
 	bar.close()
 	if err != nil {
 		return err
 	}
-	if report.Log.Requests == 0 {
-		return noRequests(&report.Log, report.Interrupted)
+	if answer.Log.Requests == 0 {
+		return noRequests(&answer.Log, answer.Interrupted)
 	}
-	if err := write(output.Writer, report); err != nil {
+	if err := write(output.Writer, answer); err != nil {
 		return err
 	}
 	if err := output.finish(); err != nil {
 		return err
 	}
-	if report.Interrupted {
+	if answer.Interrupted {
 		return errInterrupted
 	}
 	return nil
 }
 
 // format returns the function that writes the report.
-func (s *simulation) format() (func(io.Writer, *simulate.Report) error, error) {
+func (s *simulation) format() (func(io.Writer, *report.Report) error, error) {
 	name := stringFlag(s.cmd, "format")
 	if boolFlag(s.cmd, "json") {
 		if s.cmd.Flags().Changed("format") && name != "json" {
@@ -209,15 +217,15 @@ func (s *simulation) format() (func(io.Writer, *simulate.Report) error, error) {
 }
 
 // target returns the target of the proposals, or nil if none are asked for.
-func (s *simulation) target() (*simulate.Target, error) {
+func (s *simulation) target() (*propose.Target, error) {
 	text := stringFlag(s.cmd, "propose")
 	if text == "" && !s.cmd.Flags().Changed("propose") {
 		if stringFlag(s.cmd, "zone") == "" {
 			return nil, nil
 		}
-		return &simulate.DefaultTarget, nil
+		return &propose.DefaultTarget, nil
 	}
-	target, err := simulate.ParseTarget(text)
+	target, err := propose.ParseTarget(text)
 	if err != nil {
 		return nil, usageErrorf("--propose: %w", err)
 	}
@@ -280,7 +288,7 @@ func (s *simulation) configurations() (configurations []simulate.NamedConfigurat
 		}
 		c, err := s.load(config)
 		if err != nil {
-			return nil, usageErrorf("%w", zoneError(err, false))
+			return nil, usageErrorf("%w", zoneError(err, 1))
 		}
 		return []simulate.NamedConfiguration{{Name: zone, ZoneOptions: zone, Configuration: c}}, nil
 	}
@@ -329,7 +337,7 @@ func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
 }
 
 // noRequests returns the error about a log without a request.
-func noRequests(log *simulate.LogReport, interrupted bool) error {
+func noRequests(log *report.Log, interrupted bool) error {
 	if interrupted {
 		return errors.New("interrupted before the first request of the log")
 	}

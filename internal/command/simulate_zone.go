@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // zonePreface is the Caddyfile before the text of the zone. The number of its lines is zonePrefaceLines.
@@ -26,7 +27,7 @@ var zonePrefaceLines = strings.Count(zonePreface, "\n")
 // ZoneConfig returns the configuration of a site that serves every request, and has one zone with the
 // given options, in the syntax of a Caddyfile. For example, "key {client_ip}" is the text of a zone. The
 // options are on separate lines, or separated by a semicolon between spaces. Limits of the text are kept.
-// The zone also has a limit that no log reaches. It makes [simulate.Recorder.Propose] propose limits from nothing; see
+// The zone also has a limit that no log reaches. It makes [simulate.Proposer] propose limits from nothing; see
 // [simulate.NewLimitSet].
 //
 // The program must have Caddy's adapter for Caddyfiles, and the directive rate_limit.
@@ -35,13 +36,13 @@ func ZoneConfig(text string) (config []byte, err error) {
 	if adapter == nil {
 		return nil, errors.New("the program has no adapter for Caddyfiles")
 	}
-	text = simulate.ZoneLines(text)
+	text = report.ZoneLines(text)
 	if err := checkZoneText(text); err != nil {
 		return nil, err
 	}
 	config, _, err = adapter.Adapt([]byte(zonePreface+text+zoneEnd), map[string]any{"filename": zoneFile})
 	if err != nil {
-		return nil, zoneError(err, strings.Count(text, "\n") > 0)
+		return nil, zoneError(err, strings.Count(text, "\n")+1)
 	}
 	return serveEveryPort(config)
 }
@@ -66,7 +67,7 @@ func checkZoneText(text string) error {
 	}
 	tokens, err := caddyfile.Tokenize([]byte(text), zoneFile)
 	if err != nil {
-		return zoneError(err, false)
+		return zoneError(err, 1)
 	}
 	depth := 0
 	for _, token := range tokens {
@@ -95,14 +96,14 @@ var (
 )
 
 // zoneError returns an error about the zone. It leaves out the site around the zone, which the user hasn't
-// written, and counts lines from the beginning of the zone.
-func zoneError(err error, severalLines bool) error {
+// written, and counts lines from the beginning of the zone, which has this number of lines.
+func zoneError(err error, lines int) error {
 	text := strings.TrimPrefix(zoneNoise.ReplaceAllString(err.Error(), ""), zoneFile+": ")
 	text = zoneLine.ReplaceAllStringFunc(text, func(place string) string {
 		line, _ := strconv.Atoi(place[len(zoneFile)+1:])
 		return fmt.Sprintf("line %d", max(line-zonePrefaceLines, 1))
 	})
-	if !severalLines {
+	if lines == 1 {
 		text = strings.TrimSuffix(text, ", at line 1")
 	}
 	return fmt.Errorf("%s: %s", zoneFile, text)

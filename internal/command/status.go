@@ -15,20 +15,24 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	cmd := subcommand("status", "Shows the stores and zones, with requests per second",
-		`
+	cmd := subcommand(manual{
+		use:   "status",
+		short: "Shows the stores and zones, with requests per second",
+		long: `
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of one second, or with --watch since the last
 output. The totals count from the start of the process. The numbers of several
-instances are added up. With --json, the output has the totals only.`, `
+instances are added up. With --json, the output has the totals only.`,
+		examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --watch
   $ caddy rate-limit status --address 10.0.0.1:2019 --address 10.0.0.2:2019
   $ caddy rate-limit status --json`,
-		func(c *call) error {
-			var before []decoded[statusBody]
-			var at time.Time
-			return c.watch(func() (string, error) {
+	}, func(c *call) error {
+		var before []decoded[statusBody]
+		var at time.Time
+		return c.watch(func() (string, error) {
+			for {
 				answers := ask(c.instances, getStatus)
 				failed := failures(answers)
 				if c.json {
@@ -38,21 +42,15 @@ instances are added up. With --json, the output has the totals only.`, `
 				if err != nil || len(after) == 0 {
 					return "", cmp.Or(err, failed)
 				}
-				if before == nil { // the first output needs the requests of a second, too
-					before, at = after, time.Now()
-					time.Sleep(interval)
-					answers = ask(c.instances, getStatus)
-					failed = failures(answers)
-					if after, err = decode[statusBody](answers); err != nil || len(after) == 0 {
-						return "", cmp.Or(err, failed)
-					}
+				previous, elapsed := before, time.Since(at)
+				before, at = after, time.Now()
+				if previous != nil {
+					return statusView(c.style, at, elapsed, previous, after), failed
 				}
-				now := time.Now()
-				text := statusView(c.style, now, now.Sub(at), before, after)
-				before, at = after, now
-				return text, failed
-			})
+				time.Sleep(interval) // the first output needs the requests of a second, too
+			}
 		})
+	})
 	addWatch(cmd)
 	return cmd
 }

@@ -15,7 +15,6 @@ const (
 	green  = terminal.Green
 	yellow = terminal.Yellow
 	bold   = terminal.Bold
-	faint  = terminal.Faint
 )
 
 func newTable(titles ...string) *table { return terminal.NewTable(titles...) }

@@ -16,41 +16,44 @@ import (
 
 func topCommand() *cobra.Command {
 	var limit int
-	cmd := subcommand("top [zone]", "Shows the keys that were denied most lately",
-		`
+	cmd := subcommand(manual{
+		use:   "top [zone]",
+		short: "Shows the keys that were denied most lately",
+		long: `
 Shows the keys that the instances denied most lately, of one zone or of all.
 Each minute all counts are halved. A count such as '5 to 7' can include denials
-of other keys. The counts of several instances are added up.`, `
+of other keys. The counts of several instances are added up.`,
+		examples: `
   $ caddy rate-limit top
   $ caddy rate-limit top api
   $ caddy rate-limit top api --watch
   $ caddy rate-limit top api --json`,
-		func(c *call) error {
-			if limit < 1 {
-				return usageErrorf("--limit must be at least 1, not %d", limit)
-			}
-			zone := c.argument(0)
-			var before []deniedKey
-			var at time.Time
-			return c.watch(func() (string, error) {
-				places, failed := c.places(zone, false, func(adminapi.Zone) bool { return true })
-				answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
-					return i.requestZone("GET", zone, "/top", nil)
-				})
-				failed = errors.Join(failed, failures(answers))
-				if c.json {
-					return c.jsonDocument(answers), failed
-				}
-				bodies, err := decode[map[string][]adminapi.DeniedKey](answers)
-				if err != nil || len(bodies) == 0 && failed != nil {
-					return "", cmp.Or(err, failed)
-				}
-				now, keys := time.Now(), deniedKeys(bodies)
-				text := topView(c.style, now.Sub(at), before, keys, boolFlag(c.cmd, "watch"), limit)
-				before, at = keys, now
-				return text, failed
+	}, func(c *call) error {
+		if limit < 1 {
+			return usageErrorf("--limit must be at least 1, not %d", limit)
+		}
+		zone := c.argument(0)
+		var before []deniedKey
+		var at time.Time
+		return c.watch(func() (string, error) {
+			places, failed := c.places(zone, everyInstance, func(adminapi.Zone) bool { return true })
+			answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
+				return i.requestZone("GET", zone, "/top", nil)
 			})
+			failed = errors.Join(failed, failures(answers))
+			if c.json {
+				return c.jsonDocument(answers), failed
+			}
+			bodies, err := decode[map[string][]adminapi.DeniedKey](answers)
+			if err != nil || len(bodies) == 0 && failed != nil {
+				return "", cmp.Or(err, failed)
+			}
+			now, keys := time.Now(), deniedKeys(bodies)
+			text := topView(c.style, now.Sub(at), before, keys, boolFlag(c.cmd, "watch"), limit)
+			before, at = keys, now
+			return text, failed
 		})
+	})
 	cmd.Flags().IntVar(&limit, "limit", 10, "How many keys of each zone to show")
 	cmd.ValidArgsFunction = completeArguments(zoneNames)
 	addWatch(cmd)

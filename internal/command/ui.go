@@ -13,31 +13,35 @@ import (
 
 func uiCommand() *cobra.Command {
 	var listen string
-	cmd := subcommand("ui", "Serves the status page, with live charts and with buttons for bans and overrides", `
+	cmd := subcommand(manual{
+		use:   "ui",
+		short: "Serves the status page, with live charts and with buttons for bans and overrides",
+		long: `
 Serves the status page on this machine, and prints its address. The page shows
 allowed and denied requests as live charts, the stores, the most denied keys,
 bans and overrides. It explains requests, and changes single keys.
 
 Open the address as it is printed: it ends with a secret token. The page listens
 only on this machine. To open it from another machine, forward the same port, as
-in the last example. Ctrl-C ends the command.`, `
+in the last example. Ctrl-C ends the command.`,
+		examples: `
   $ caddy rate-limit ui
   $ caddy rate-limit ui --address localhost:2019 --address localhost:2020
   $ ssh -t -L 4567:localhost:4567 server caddy rate-limit ui --listen localhost:4567`,
-		func(c *call) error {
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			var admins []string
-			for _, i := range c.instances {
-				admins = append(admins, string(i))
+	}, func(c *call) error {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		var admins []string
+		for _, i := range c.instances {
+			admins = append(admins, string(i))
+		}
+		return statuspage.Run(ctx, listen, admins, func(url string) error {
+			if c.json {
+				return c.print(string(compactJSON(map[string]string{"url": url})) + "\n")
 			}
-			return statuspage.Run(ctx, listen, admins, func(url string) error {
-				if c.json {
-					return c.print(string(compactJSON(map[string]string{"url": url})) + "\n")
-				}
-				return c.print("The status page is at " + url + "\n")
-			})
+			return c.print("The status page is at " + url + "\n")
 		})
+	})
 	cmd.Flags().StringVar(&listen, "listen", "localhost:0", "The loopback address of the page; port 0 is any free port")
 	return cmd
 }

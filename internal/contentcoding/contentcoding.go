@@ -1,4 +1,4 @@
-// Package contentcoding decodes compressed content while it streams past.
+// Package contentcoding decodes compressed content while it streams past. It never holds the content, and never changes it.
 package contentcoding
 
 import (

@@ -1,4 +1,5 @@
-// Package eventstream reads event streams (text/event-stream) while they stream past.
+// Package eventstream reads event streams (text/event-stream) while they stream past. It never holds a whole
+// event.
 package eventstream
 
 import "bytes"

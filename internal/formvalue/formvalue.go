@@ -1,4 +1,5 @@
-// Package formvalue reads single fields from the bodies of HTML forms.
+// Package formvalue reads single fields from the bodies of HTML forms. It never guesses: a body that parsers read
+// differently is an error.
 //
 // Invalid UTF-8 in names and values is replaced by U+FFFD, byte for byte. encoding/json does the same, so a
 // field has the same value in a form and in JSON.

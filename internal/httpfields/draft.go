@@ -1,5 +1,5 @@
 // Package httpfields writes the header fields and problem documents by which a server tells
-// clients about their limits. It knows their syntax, and nothing of zones or requests.
+// clients about their limits. It never decides what they say.
 //
 //   - RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-10
 //   - the families of single-valued fields, such as X-RateLimit-Remaining

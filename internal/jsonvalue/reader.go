@@ -1,4 +1,5 @@
-// Package jsonvalue reads single values from a JSON text while the text streams past.
+// Package jsonvalue reads single values from a JSON text while the text streams past. It
+// never holds more of the text than these values.
 package jsonvalue
 
 import (
@@ -220,11 +221,11 @@ func (r *Reader) readAfterValue(c byte) {
 func (r *Reader) beginValue(c byte) {
 	switch {
 	case c == '{':
-		r.beginContainer(true)
+		r.beginContainer(c)
 		r.state = beforeNameOrEnd
 		return
 	case c == '[':
-		r.beginContainer(false)
+		r.beginContainer(c)
 		r.state = beforeElementOrEnd
 		return
 	case c == '"':
@@ -252,7 +253,7 @@ func (r *Reader) beginValue(c byte) {
 }
 
 // beginContainer begins an object or an array.
-func (r *Reader) beginContainer(object bool) {
+func (r *Reader) beginContainer(opening byte) {
 	if r.depth == maxDepth {
 		r.failed = true
 		return
@@ -261,7 +262,7 @@ func (r *Reader) beginContainer(object bool) {
 	if word == len(r.objects) {
 		r.objects = append(r.objects, 0)
 	}
-	if object {
+	if opening == '{' {
 		r.objects[word] |= bit
 	} else {
 		r.objects[word] &^= bit

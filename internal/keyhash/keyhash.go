@@ -1,4 +1,5 @@
 // Package keyhash hashes keys, because clients choose keys, and can make them long or colliding.
+// It never knows where a key comes from.
 package keyhash
 
 import (

@@ -61,7 +61,7 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) string {
 			t.Log(log.String())
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // asks again whether it has started
 		connection, err := net.Dial("tcp", site)
 		if err == nil {
 			_ = connection.Close()

@@ -1,5 +1,5 @@
 // Package readahead reads a request's body before the next handler does. The next handler then reads
-// the same body from its first byte.
+// the same body from its first byte. It never holds more bodies than its memory has space for.
 package readahead
 
 import (

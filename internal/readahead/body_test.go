@@ -11,6 +11,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 var errBroken = errors.New("the connection is broken")
@@ -60,7 +62,7 @@ func cut(random *rand.Rand, text []byte) (parts [][]byte) {
 // number of calls. All memory is given back.
 func TestReadsWhatWasSent(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(1000) {
+	for seed := range seedtest.Cases(t, uint64(1000)) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		sent := make([]byte, random.IntN(1+random.IntN(20_000)))
 		for i := range sent {

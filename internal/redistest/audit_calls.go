@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 )
 
 // parsedCall is a call with its parsed command and reply.
@@ -19,11 +20,11 @@ type parsedCall struct {
 	kind        scriptKind
 	keys        []string
 	argv        []string
-	head        wire.Head         // of operations.lua
-	operations  []wire.Operation  // of operations.lua
-	packedReply string            // of operations.lua
-	failed      replyError        // the error that Redis replied
-	at          algorithms.Micros // the instant of the call, by Redis if it has answered
+	head        wire.Head            // of operations.lua
+	operations  []wiretest.Operation // of operations.lua
+	packedReply string               // of operations.lua
+	failed      replyError           // the error that Redis replied
+	at          algorithms.Micros    // the instant of the call, by Redis if it has answered
 }
 
 // scriptKind is the script that a call runs.
@@ -87,7 +88,7 @@ func parseCall(c *call) (*parsedCall, error) {
 		return p, expectScript(p.kind, changeScript)
 	case string:
 		p.packedReply = value
-		reply, err := wire.ReadReply(value)
+		reply, err := wiretest.ReadReply(value)
 		if err == nil {
 			p.at = reply.Now
 		}
@@ -128,7 +129,7 @@ func (p *parsedCall) parseCommand() error {
 		if len(p.argv) != 1 {
 			return fmt.Errorf("%d arguments, where one belongs", len(p.argv))
 		}
-		p.head, p.operations, err = wire.ReadMessage(p.keys, p.argv[0])
+		p.head, p.operations, err = wiretest.ReadMessage(p.keys, p.argv[0])
 		return err
 	case changeScript:
 		if len(p.keys) != 1 {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -22,16 +22,17 @@ import (
 // auditedClient sends requests to a store that connects through an audit.
 type auditedClient struct {
 	t                   *testing.T
+	a                   *Audit
 	s                   *redisstore.Store
 	limit, other, tight store.Limit
 	slots               *store.Slots
 	ban                 *store.Ban
 }
 
-func newAuditedClient(t *testing.T, s *redisstore.Store) *auditedClient {
+func newAuditedClient(t *testing.T, a *Audit) *auditedClient {
 	const minute = 60_000_000
 	return &auditedClient{
-		t: t, s: s,
+		t: t, a: a, s: openStore(t, a, 30*time.Second),
 		limit: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: minute}),
 		other: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: minute}),
 		tight: storetest.Limit(t, "b", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: minute}),
@@ -78,8 +79,19 @@ func (f *auditedClient) takeOverride(text string) store.Request {
 
 // leave gives back a slot, and waits until Redis has the new count.
 func (f *auditedClient) leave(r store.Request) {
+	answered := func() (n int) {
+		f.a.mu.Lock()
+		defer f.a.mu.Unlock()
+		for _, c := range f.a.calls {
+			if c.reply != nil {
+				n++
+			}
+		}
+		return n
+	}
+	before := answered()
 	f.correct(r, 0, 0)
-	time.Sleep(100 * time.Millisecond)
+	WaitFor(f.t, "Redis to have the new count", func() bool { return answered() > before })
 }
 
 func (f *auditedClient) correct(r store.Request, refund, charge int64) {
@@ -186,7 +198,7 @@ func (p *parsedCall) changesState() bool {
 		if o.Take == nil {
 			return true
 		}
-		r, _ := wire.ReadReply(p.packedReply)
+		r, _ := wiretest.ReadReply(p.packedReply)
 		z := o.Take.Zones[0]
 		if allowed, _, err := r.Take(o.Take.Requests(), nil); err == nil && allowed && len(z.Budgets)+len(z.Slots) > 0 {
 			return true
@@ -198,7 +210,7 @@ func (p *parsedCall) changesState() bool {
 // instantShows reports whether a wrong instant of a call shows in a later reply or a value. It doesn't for slots,
 // because the next operation sets a new instant.
 func (p *parsedCall) instantShows() bool {
-	return p.changesState() && !slices.ContainsFunc(p.operations, func(o wire.Operation) bool {
+	return p.changesState() && !slices.ContainsFunc(p.operations, func(o wiretest.Operation) bool {
 		return len(o.Refund) > 0 || o.Set != nil || o.Take != nil && o.Take.Zones[0].Slots != ""
 	})
 }
@@ -207,7 +219,7 @@ func (p *parsedCall) instantShows() bool {
 func TestAuditCanFail(t *testing.T) {
 	server := Start(t)
 	a := StartAudit(t, server)
-	f := newAuditedClient(t, openStore(t, a, 30*time.Second))
+	f := newAuditedClient(t, a)
 	f.doAll()
 	r := a.Replay(f.zones()...)
 	t.Logf("\n%v", r)
@@ -346,7 +358,7 @@ func TestAuditFindsMisbehaviour(t *testing.T) {
 	} {
 		server.Client.FlushAll(t.Context())
 		a := StartAudit(t, server)
-		f := newAuditedClient(t, openStore(t, a, 30*time.Second))
+		f := newAuditedClient(t, a)
 		through := redis.NewClient(&redis.Options{Addr: a.Addr})
 		misbehave(a, f, through)
 		_ = through.Close()

@@ -13,7 +13,7 @@ import (
 // sleepDelay waits for the time set by Delay.
 func (a *Audit) sleepDelay() {
 	if delay := a.delay.Load(); delay > 0 {
-		time.Sleep(time.Duration(delay))
+		time.Sleep(time.Duration(delay)) // a distant Redis
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 )
 
 // execution is the circumstances under which an operation ran.
@@ -20,7 +21,7 @@ type execution struct {
 var errNotFailed = errors.New("the operation should have failed, because a key is spoiled")
 
 // findLimit returns the limit of a budget.
-func (r *replay) findLimit(b wire.Budget) (*algorithms.Limit, error) {
+func (r *replay) findLimit(b wiretest.Budget) (*algorithms.Limit, error) {
 	name := b.Name
 	b.Name = ""
 	if l := r.limits[idOf(name)][b]; l != nil {
@@ -39,7 +40,7 @@ func (r *replay) livingSlots(m execution, name string) algorithms.Slots {
 }
 
 // playRefund plays a refund.
-func (r *replay) playRefund(m execution, refunds []wire.Refund, reply *wire.Reply) error {
+func (r *replay) playRefund(m execution, refunds []wiretest.Refund, reply *wire.Reply) error {
 	err := reply.Refund()
 	for _, refund := range refunds {
 		l, wrong := r.findLimit(refund.Budget)
@@ -71,7 +72,7 @@ func (r *replay) playRefund(m execution, refunds []wire.Refund, reply *wire.Repl
 }
 
 // playSet plays a set.
-func (r *replay) playSet(m execution, set *wire.Set, reply *wire.Reply) error {
+func (r *replay) playSet(m execution, set *wiretest.Set, reply *wire.Reply) error {
 	had, err := reply.Set()
 	if _, known := r.slots[idOf(set.Name)]; !known {
 		return fmt.Errorf("no zone has slots at %s", set.Name)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -17,7 +18,7 @@ type replay struct {
 	Report
 	// The limits, bans and slots that operations may be about, by ID. The limits of an ID are
 	// found by a Budget without a name.
-	limits map[string]map[wire.Budget]*algorithms.Limit
+	limits map[string]map[wiretest.Budget]*algorithms.Limit
 	bans   map[string][]algorithms.Ban
 	slots  map[string][]int64
 
@@ -47,7 +48,7 @@ type receipt struct {
 func (a *Audit) Replay(zones ...store.Request) *Report {
 	a.Close()
 	r := &replay{
-		limits: make(map[string]map[wire.Budget]*algorithms.Limit), bans: make(map[string][]algorithms.Ban), slots: make(map[string][]int64),
+		limits: make(map[string]map[wiretest.Budget]*algorithms.Limit), bans: make(map[string][]algorithms.Ban), slots: make(map[string][]int64),
 		charged: make(map[receipt]int64),
 	}
 	r.Charges = make(map[string][]Charge)
@@ -79,10 +80,10 @@ func (a *Audit) Replay(zones ...store.Request) *Report {
 func (r *replay) addZone(z store.Request) {
 	for _, l := range z.Limits {
 		if r.limits[l.ID] == nil {
-			r.limits[l.ID] = make(map[wire.Budget]*algorithms.Limit)
+			r.limits[l.ID] = make(map[wiretest.Budget]*algorithms.Limit)
 		}
 		text, burst := l.Message()
-		r.limits[l.ID][wire.Budget{Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}] = l.Limit
+		r.limits[l.ID][wiretest.Budget{Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}] = l.Limit
 	}
 	if z.Ban != nil {
 		r.bans[z.Ban.ID] = append(r.bans[z.Ban.ID], *z.Ban.Ban)
@@ -169,7 +170,7 @@ func (r *replay) spreadDoubt(names []string, at algorithms.Micros) bool {
 
 // playMessage plays a message, operation by operation.
 func (r *replay) playMessage(p *parsedCall) error {
-	reply, err := wire.ReadReply(p.packedReply)
+	reply, err := wiretest.ReadReply(p.packedReply)
 	late := p.head.NotAfter > 0 && p.at > p.head.NotAfter
 	switch {
 	case err != nil:
@@ -196,7 +197,7 @@ func (r *replay) playMessage(p *parsedCall) error {
 }
 
 // playOperation plays an operation.
-func (r *replay) playOperation(p *parsedCall, o *wire.Operation, reply *wire.Reply) error {
+func (r *replay) playOperation(p *parsedCall, o *wiretest.Operation, reply *wire.Reply) error {
 	names := o.Names()
 	for _, name := range names {
 		r.dropExpired(name, p.at)

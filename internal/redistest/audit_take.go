@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -20,7 +21,7 @@ type expectedTake struct {
 
 // prepareTake returns the requests of a take, with the values of its keys. It returns an error for limits, slots
 // and bans that no zone has.
-func (r *replay) prepareTake(m execution, take *wire.Take) (*expectedTake, error) {
+func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, error) {
 	t := &expectedTake{slots: make([]algorithms.Slots, len(take.Zones))}
 	for i := range take.Zones {
 		z := &take.Zones[i]
@@ -59,7 +60,7 @@ func (r *replay) prepareTake(m execution, take *wire.Take) (*expectedTake, error
 }
 
 // playTake plays a take, and compares its reply with the result in Go.
-func (r *replay) playTake(m execution, take *wire.Take, reply *wire.Reply) error {
+func (r *replay) playTake(m execution, take *wiretest.Take, reply *wire.Reply) error {
 	replied := take.Requests()
 	allowed, found, err := reply.Take(replied, nil)
 	if err != nil {
@@ -111,9 +112,9 @@ func (r *replay) unexplainedError(err error) error {
 	return err
 }
 
-func (r *replay) hasSpoiledLog(take *wire.Take) bool {
+func (r *replay) hasSpoiledLog(take *wiretest.Take) bool {
 	for _, z := range take.Zones {
-		if slices.ContainsFunc(z.Budgets, func(b wire.Budget) bool { return b.Log && r.spoiled[b.Name] }) {
+		if slices.ContainsFunc(z.Budgets, func(b wiretest.Budget) bool { return b.Log && r.spoiled[b.Name] }) {
 			return true
 		}
 	}
@@ -147,7 +148,7 @@ func (r *replay) countTake(m execution, allowed bool, replied []store.Request, t
 }
 
 // playOverrides checks the overrides of a take. ended reports whether the take ended with this check.
-func (r *replay) playOverrides(m execution, take *wire.Take, replyErr error) (ended bool, err error) {
+func (r *replay) playOverrides(m execution, take *wiretest.Take, replyErr error) (ended bool, err error) {
 	var found *store.OverriddenError
 	overridden := errors.As(replyErr, &found)
 	differs, edge := false, false
@@ -171,7 +172,7 @@ func (r *replay) playOverrides(m execution, take *wire.Take, replyErr error) (en
 }
 
 // saveTake saves the slots of a take, and returns how many slots the instance had before.
-func (r *replay) saveTake(m execution, take *wire.Take, t *expectedTake) (had []int64) {
+func (r *replay) saveTake(m execution, take *wiretest.Take, t *expectedTake) (had []int64) {
 	for i := range t.requests {
 		q, z := &t.requests[i], &take.Zones[i]
 		for j, b := range z.Budgets {
@@ -190,7 +191,7 @@ func (r *replay) saveTake(m execution, take *wire.Take, t *expectedTake) (had []
 }
 
 // compareOutcome compares the outcome of a zone in Redis with that in Go.
-func (r *replay) compareOutcome(m execution, z *wire.Zone, replied *store.Outcome, q *algorithms.Request) {
+func (r *replay) compareOutcome(m execution, z *wiretest.Zone, replied *store.Outcome, q *algorithms.Request) {
 	want := store.Outcome{At: m.at}
 	for _, c := range q.Checks {
 		want.Decisions = append(want.Decisions, c.Decision)

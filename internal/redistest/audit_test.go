@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,7 @@ func TestAudit(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
+	var taken atomic.Int64
 	defer func() {
 		stop()
 		callers.Wait()
@@ -114,13 +116,14 @@ func TestAudit(t *testing.T) {
 			callers.Go(func() {
 				for ctx.Err() == nil {
 					takeAndCorrect(t, s, randomRequests(all))
+					taken.Add(1)
 				}
 			})
 		}
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				changeZone(s, all[rand.IntN(len(all))])
-				time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+				time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // an operator makes random pauses
 			}
 		})
 	}
@@ -135,7 +138,7 @@ func TestAudit(t *testing.T) {
 		func() { a.Flush(t) },
 		func() {
 			server.Freeze(t)
-			time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
+			time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond) // the fault lasts for a random time
 			server.Thaw(t)
 		},
 		func() {
@@ -144,14 +147,15 @@ func TestAudit(t *testing.T) {
 		},
 	}, rounds)
 	rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // the load runs without faults for a while
 	for _, fault := range faults {
 		fault()
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // the fault lasts for a while
 	}
 	a.Trouble(0)
 	a.Delay(0)
-	time.Sleep(200 * time.Millisecond)
+	faulty := taken.Load()
+	WaitFor(t, "many calls after the last fault, also on a slow machine", func() bool { return taken.Load() > faulty+3000 && taken.Load() > 8000 })
 	stop()
 	callers.Wait()
 	r := a.Replay(all...)
@@ -163,7 +167,7 @@ func TestAudit(t *testing.T) {
 		"granted": r.Granted, "denied": r.Denied, "overridden": r.Overridden, "refunds": r.Refunds, "slots": r.Slots,
 		"sets": r.Sets, "changes": r.Changes, "states": r.States,
 	} {
-		if n < 100 {
+		if n < 50 {
 			t.Errorf("%d %s: too few for this test", n, what)
 		}
 	}
@@ -235,7 +239,7 @@ func takeAndCorrect(t *testing.T, s *redisstore.Store, requests []store.Request)
 	if err != nil {
 		return
 	}
-	time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+	time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // the request is in flight for a random time
 	refund, charge := int64(0), int64(0)
 	if allowed && rand.IntN(4) == 0 {
 		refund = 1 + rand.Int64N(3)

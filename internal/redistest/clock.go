@@ -3,11 +3,13 @@ package redistest
 import (
 	_ "embed"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -28,20 +30,16 @@ func StartClock(t testing.TB) (*Server, Clock) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a Redis has a clock of its own on Linux alone: nowhere else does LD_PRELOAD replace its functions")
 	}
-	dir := t.TempDir()
-	source, library, file := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so"), filepath.Join(dir, "ahead")
-	for name, content := range map[string][]byte{source: clockC, file: make([]byte, 8)} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	compiler, err := exec.Command("go", "env", "CC").Output()
+	text, err := clockLibrary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := append(strings.Fields(string(compiler)), "-shared", "-fPIC", "-O1", "-o", library, source)
-	if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: run ./scripts/test.sh once, which installs a C compiler\n%s", err, output)
+	dir := t.TempDir()
+	library, file := filepath.Join(dir, "clock.so"), filepath.Join(dir, "ahead")
+	for name, content := range map[string][]byte{library: text, file: make([]byte, 8)} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s := Start(t)
 	s.Kill(t)
@@ -52,6 +50,28 @@ func StartClock(t testing.TB) (*Server, Clock) {
 	c.Set(t, 0)
 	return s, c
 }
+
+// clockLibrary compiles the clock, once in a process, and returns the library.
+var clockLibrary = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "clock")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	source, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
+	if err := os.WriteFile(source, clockC, 0o600); err != nil {
+		return nil, err
+	}
+	compiler, err := exec.Command("go", "env", "CC").Output()
+	if err != nil {
+		return nil, err
+	}
+	command := append(strings.Fields(string(compiler)), "-shared", "-fPIC", "-O1", "-o", library, source)
+	if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: run ./scripts/test.sh once, which installs a C compiler\n%s", err, output)
+	}
+	return os.ReadFile(library)
+})
 
 // Set sets the clock ahead of the real one, or behind if ahead is negative.
 func (c Clock) Set(t testing.TB, ahead time.Duration) {

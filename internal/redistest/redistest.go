@@ -126,20 +126,22 @@ func (s *Server) run(t testing.TB) bool {
 		_ = process.Wait()
 		close(exited)
 	}()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	answers := false
+	WaitForState(t, "redis-server to answer", func() (any, bool) {
 		// An error because of a password, or because data is loading, is an answer, too.
 		err := s.Client.Ping(context.Background()).Err()
-		if err == nil || redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "LOADING") {
-			return true
-		}
+		answers = err == nil || redis.HasErrorPrefix(err, "NOAUTH") || redis.HasErrorPrefix(err, "LOADING")
 		select {
 		case <-exited:
-			t.Logf("redis-server ended: %s", s.output.String())
-			return false
+			return err, true
 		default:
+			return err, answers
 		}
+	})
+	if !answers {
+		t.Logf("redis-server ended: %s", s.output.String())
 	}
-	return false
+	return answers
 }
 
 // Kill kills the process. Its data is lost, except files.
@@ -175,9 +177,25 @@ func (s *Server) Calls(t testing.TB, command string) (n int) {
 // WaitFor waits until done returns true. After a minute the test fails.
 func WaitFor(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
+	WaitForState(t, what, func() (any, bool) { return "not yet", done() })
+}
+
+// WaitForState waits until look returns true. After a minute the test fails, and says what look has seen last.
+func WaitForState(t testing.TB, what string, look func() (seen any, done bool)) {
+	t.Helper()
+	const maxWait = time.Minute
+	looks, last, began := 0, time.Duration(0), time.Now()
+	for {
+		asked := time.Now()
+		seen, done := look()
+		if done {
+			return
 		}
+		looks, last = looks+1, time.Since(asked)
+		if time.Since(began) > maxWait {
+			t.Fatalf("waited in vain for %s: %v (looked %d times in %v, the last look took %v)",
+				what, seen, looks, time.Since(began).Round(time.Millisecond), last.Round(time.Millisecond))
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks at a state that other processes change
 	}
 }

@@ -29,6 +29,7 @@ type Relay struct {
 	to       string
 	listener net.Listener
 	setting  atomic.Pointer[setting]
+	silenced atomic.Int64
 }
 
 // setting has the faults from one call of Set to the next.
@@ -59,6 +60,9 @@ func (r *Relay) Set(fromClient, toClient Fault) {
 	old := r.setting.Swap(&setting{faults: [2]Fault{up: fromClient, down: toClient}, over: make(chan struct{})})
 	close(old.over)
 }
+
+// Silenced returns the number of connections, in one of their directions, of which bytes have been lost to Silent.
+func (r *Relay) Silenced() int64 { return r.silenced.Load() }
 
 // Close stops accepting connections. Open connections end when one of their sides ends.
 func (r *Relay) Close() error { return r.listener.Close() }
@@ -134,6 +138,7 @@ func (r *Relay) pass(to, from *net.TCPConn, direction int) {
 			}
 			switch {
 			case f.Silent:
+				r.silenced.Add(1)
 				set.swallow(pieces)
 			case f.Reset:
 				_ = to.SetLinger(0)

@@ -96,7 +96,7 @@ func TestDelaysAreNotAdded(t *testing.T) {
 	began := time.Now()
 	for range 20 {
 		send(t, conn, "0123456789")
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // the pieces come one after the other
 	}
 	want(t, conn, strings.Repeat("0123456789", 20))
 	if took := time.Since(began); took > 5*time.Second {
@@ -109,7 +109,7 @@ func TestSetEndsWaits(t *testing.T) {
 	r, conn := connect(t)
 	r.Set(Fault{}, Fault{Delay: time.Hour})
 	send(t, conn, "hello")
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // the reply comes to the relay, which holds it back
 	r.Set(Fault{}, Fault{})
 	want(t, conn, "hello")
 }

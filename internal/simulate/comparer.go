@@ -1,6 +1,9 @@
 package simulate
 
-import "github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+import (
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/keytable"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
 
 // Comparer compares the outcomes of the same requests in two configurations. It pairs them by
 // [Visit.Number], because a configuration with delays decides in another order. It must be made by
@@ -14,7 +17,6 @@ type Comparer struct {
 	pending        map[int64]pendingOutcome // by the number of the Visit
 	both           int64
 	changes        [2]change // of requests that only the first configuration denies, and only the second
-	maxClients     int64
 }
 
 // pendingOutcome is the outcome of a request in one configuration, while the other one is unknown.
@@ -26,9 +28,9 @@ type pendingOutcome struct {
 // change is the requests that only one of the configurations denies.
 type change struct {
 	requests int64
-	hasher   keyhash.Hasher
-	clients  keyTable[int64] // the requests of each client
-	zones    slab[uint64]    // by the number of the client: a zoneSet
+	clients  keytable.Table[int64] // the requests of each client
+	bound    keytable.Bound
+	zones    keytable.Slab[uint64] // by the number of the client: a zoneSet
 	top      topKeys
 }
 
@@ -45,10 +47,13 @@ func (s zoneSet) add(zone int) { s[zone/64] |= 1 << (zone % 64) }
 func NewComparer(first, second Configuration) *Comparer {
 	c := &Comparer{
 		configurations: [2]Configuration{first, second}, zones: [2][]Zone{first.Zones(), second.Zones()},
-		pending: make(map[int64]pendingOutcome), maxClients: max(first.MaxKeys(), second.MaxKeys()),
+		pending: make(map[int64]pendingOutcome),
 	}
 	for i, zones := range c.zones {
-		c.changes[i] = change{hasher: keyhash.New(), clients: newKeyTable[int64](), zones: newSlab[uint64](len(newZoneSet(len(zones))))}
+		c.changes[i] = change{
+			clients: keytable.New[int64](), bound: keytable.NewBound(max(first.MaxKeys(), second.MaxKeys()), 1),
+			zones: keytable.NewSlab[uint64](len(newZoneSet(len(zones)))),
+		}
 	}
 	return c
 }
@@ -101,16 +106,16 @@ func (c *Comparer) denyingZones(side int, d *Decided) zoneSet {
 func (c *Comparer) count(side int, client string, zones zoneSet) {
 	change := &c.changes[side]
 	change.requests++
-	number, isNew, found := change.clients.find(change.hasher.Sum(client), change.clients.len() < c.maxClients)
-	if !found {
+	number, result := change.clients.Find(client, &change.bound)
+	switch result {
+	case keytable.Full:
 		return
+	case keytable.Added:
+		change.zones.Add()
 	}
-	if isNew {
-		change.zones.add()
-	}
-	requests := change.clients.at(number)
+	requests := change.clients.At(number)
 	*requests++
-	known, last := zoneSet(change.zones.row(number)), 0
+	known, last := zoneSet(change.zones.Row(number)), 0
 	for zone := range c.zones[side] {
 		if zones.has(zone) {
 			known.add(zone)
@@ -123,21 +128,21 @@ func (c *Comparer) count(side int, client string, zones zoneSet) {
 }
 
 // Report returns the comparison so far.
-func (c *Comparer) Report() *Comparison {
+func (c *Comparer) Report() *report.Comparison {
 	first, second := &c.changes[0], &c.changes[1]
-	return &Comparison{
+	return &report.Comparison{
 		DeniedByBoth: c.both, NewlyDenied: second.requests, NoMoreDenied: first.requests,
-		ClientCountNewlyDenied: second.clients.len(), ClientCountNoMoreDenied: first.clients.len(),
+		ClientCountNewlyDenied: second.clients.Len(), ClientCountNoMoreDenied: first.clients.Len(),
 		ClientsNewlyDenied: second.report(c.zones[1]), ClientsNoMoreDenied: first.report(c.zones[0]),
 	}
 }
 
-func (c *change) report(zones []Zone) []ClientChange {
-	clients := []ClientChange{}
+func (c *change) report(zones []Zone) []report.ClientChange {
+	clients := []report.ClientChange{}
 	for _, k := range c.top.sorted() {
-		client := ClientChange{Client: k.shown, Requests: k.denied, Zones: []string{}}
+		client := report.ClientChange{Client: k.shown, Requests: k.denied, Zones: []string{}}
 		for zone := range zones {
-			if zoneSet(c.zones.row(k.key)).has(zone) {
+			if zoneSet(c.zones.Row(k.key)).has(zone) {
 				client.Zones = append(client.Zones, zones[zone].Name)
 			}
 		}

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // randomOutcomes returns the outcomes of requests with numbers from 0 in one configuration.
@@ -39,8 +42,8 @@ func reorder(random *rand.Rand, all []*Decided) (reordered []*Decided) {
 
 // modelChanges returns the clients with most requests that only one configuration denies. Of two clients
 // with equal counts, the one whose outcome changed first is the first.
-func modelChanges(c *reportConfiguration, decided, other []*Decided, order []int64) (requests, clients int64, top []ClientChange) {
-	top = []ClientChange{}
+func modelChanges(c *reportConfiguration, decided, other []*Decided, order []int64) (requests, clients int64, top []report.ClientChange) {
+	top = []report.ClientChange{}
 	index := make(map[string]int)
 	var zoneSets []map[int]bool
 	for _, number := range order {
@@ -56,7 +59,7 @@ func modelChanges(c *reportConfiguration, decided, other []*Decided, order []int
 			}
 			i = len(top)
 			index[d.Client] = i
-			top = append(top, ClientChange{Client: d.Client, Zones: []string{}})
+			top = append(top, report.ClientChange{Client: d.Client, Zones: []string{}})
 			zoneSets = append(zoneSets, make(map[int]bool))
 		}
 		top[i].Requests++
@@ -74,13 +77,13 @@ func modelChanges(c *reportConfiguration, decided, other []*Decided, order []int
 		}
 	}
 	clients = int64(len(top))
-	slices.SortStableFunc(top, func(a, b ClientChange) int { return cmp.Compare(b.Requests, a.Requests) })
+	slices.SortStableFunc(top, func(a, b report.ClientChange) int { return cmp.Compare(b.Requests, a.Requests) })
 	return requests, clients, top[:min(len(top), 20)]
 }
 
 // The comparison is that of a model, although the two configurations decide in different orders.
 func TestComparison(t *testing.T) {
-	for range 300 {
+	for range seedtest.Cases(t, 150) {
 		seed := rand.Uint64()
 		random := rand.New(rand.NewPCG(seed, 0))
 		var configurations [2]*reportConfiguration
@@ -117,7 +120,7 @@ func TestComparison(t *testing.T) {
 				late = late[1:]
 			}
 		}
-		want := &Comparison{}
+		want := &report.Comparison{}
 		want.NoMoreDenied, want.ClientCountNoMoreDenied, want.ClientsNoMoreDenied = modelChanges(configurations[0], first, second, order)
 		want.NewlyDenied, want.ClientCountNewlyDenied, want.ClientsNewlyDenied = modelChanges(configurations[1], second, first, order)
 		for i := range first {
@@ -126,7 +129,7 @@ func TestComparison(t *testing.T) {
 			}
 		}
 		got := c.Report()
-		for i, list := range [][]ClientChange{got.ClientsNoMoreDenied, got.ClientsNewlyDenied} {
+		for i, list := range [][]report.ClientChange{got.ClientsNoMoreDenied, got.ClientsNewlyDenied} {
 			for j := range list { // "<client 7 of zone>"
 				client, zone, _ := strings.Cut(strings.Trim(list[j].Client, "<>"), " of ")
 				if list[j].Client = client; !slices.Contains(list[j].Zones, zone) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/agenda"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -29,11 +31,11 @@ type Decider struct {
 	store  *store.Memory
 
 	now       algorithms.Micros // never goes back
-	events    eventQueue
-	room      int       // for further requests whose end is awaited
+	events    agenda.Agenda[event]
+	capacity  int       // for further requests whose end is awaited
 	free      []*flight // to be used again
-	lines     map[slotKey]*slotLine
-	places    []places // by the index of the zone
+	slots     *lines.Slots
+	policies  []lines.Policy // by the index of the zone
 	nextSweep algorithms.Micros
 	decided   int64 // requests since the last sweep
 
@@ -43,10 +45,15 @@ type Decider struct {
 // NewDecider returns a Decider for the requests of one log. Each observer sees each request once.
 func NewDecider(c Configuration, observers ...Observer) *Decider {
 	zones := c.Zones()
-	return &Decider{
-		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant, room: maxRunning,
-		lines: make(map[slotKey]*slotLine), places: newPlaces(zones),
+	d := &Decider{
+		zones: zones, maxKeys: c.MaxKeys(), observers: observers, now: earliestInstant, capacity: maxRunning,
+		slots: lines.NewSlots(lines.FirstPause, lines.MaxPause), policies: make([]lines.Policy, len(zones)),
 	}
+	for i := range zones {
+		z := &zones[i]
+		d.policies[i] = lines.Policy{MaxDelay: z.MaxDelay, MaxPlaces: z.Places, SingleKey: z.SingleKey, Places: lines.NewPlaces(nil)}
+	}
+	return d
 }
 
 const (
@@ -91,8 +98,8 @@ func (d *Decider) Decide(v *Visit) {
 // Finish decides the requests that still wait, and ends all requests. The Decider must not be used
 // afterwards.
 func (d *Decider) Finish() {
-	for len(d.events.heap) > 0 {
-		d.handle(d.events.pop())
+	for d.events.Len() > 0 {
+		d.handleNext()
 	}
 }
 
@@ -119,39 +126,47 @@ func (d *Decider) makeStore(first *Visit) {
 
 // advance handles all events up to an instant.
 func (d *Decider) advance(to algorithms.Micros) {
-	for len(d.events.heap) > 0 && d.events.heap[0].at <= to {
-		d.handle(d.events.pop())
+	for d.events.Len() > 0 && d.events.First() <= to {
+		d.handleNext()
 	}
 	d.now = to
 }
 
-// handle carries out an event.
-func (d *Decider) handle(e event) {
-	d.now = max(d.now, e.at)
+// event is something that will happen to a request.
+type event struct {
+	kind   eventKind
+	flight *flight
+}
+
+type eventKind uint8
+
+const (
+	eventEnd  eventKind = iota // a response is complete
+	eventPass                  // a delayed request passes
+	eventLook                  // a request that waits for a slot looks whether it is its turn
+)
+
+// schedule adds an event at an instant. An instant in the past stands for now.
+func (d *Decider) schedule(at algorithms.Micros, kind eventKind, f *flight) {
+	f.events++
+	d.events.Add(max(at, d.now), event{kind, f})
+}
+
+// handleNext carries out the next event. There must be one.
+func (d *Decider) handleNext() {
+	at, e := d.events.Pop()
+	d.now = max(d.now, at)
 	switch e.kind {
 	case eventEnd:
-		d.room++
+		d.capacity++
 		d.end(e.flight)
 	case eventPass:
 		d.endDelay(e.flight)
-	case eventGiveUp:
-		d.giveUp(e.flight)
-	case eventAsk:
-		d.lookAt(e.line, e.at)
+	case eventLook:
+		d.look(e.flight, at)
 	}
-	if e.flight != nil {
-		e.flight.events--
-		d.recycle(e.flight)
-	}
-}
-
-// schedule adds an event at an instant that is not in the past.
-func (d *Decider) schedule(e event) {
-	e.at = max(e.at, d.now)
-	if e.flight != nil {
-		e.flight.events++
-	}
-	d.events.push(e)
+	e.flight.events--
+	d.recycle(e.flight)
 }
 
 // sweep drops expired budgets from the store once in a while.
@@ -165,7 +180,6 @@ func (d *Decider) sweep() {
 
 // take lets the store decide the handler at which the request is.
 func (d *Decider) take(f *flight) (allowed bool) {
-	f.asked = true
 	// The error would be about run-time overrides, and the store has none.
 	allowed, _ = d.store.TakeAt(context.Background(), d.now, f.handlerVisit().Requests)
 	return allowed

@@ -4,23 +4,22 @@ import (
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // flight is a request on its way through the handlers, and afterwards until its end.
 type flight struct {
-	decided  Decided
-	handler  int               // at which the request is; the number of handlers if it has passed them all
-	zone     int               // the index of the handler's first zone in decided.Zones
-	came     algorithms.Micros // to the handler
-	asked    bool              // the store has decided this handler
-	hasPlace []bool            // by the index of the handler's zone: the request can be delayed there
-	places   []heldPlace       // that the request has taken
-	waiter   slotWaiter
+	decided Decided
+	handler int               // at which the request is; the number of handlers if it has passed them all
+	zone    int               // the index of the handler's first zone in decided.Zones
+	wait    lines.Request     // the request in the handler
+	looked  algorithms.Micros // when the request came to its line, or looked whether it is its turn
+	lookAt  algorithms.Micros // the instant of the next look; 0: there is none
 
 	observed  bool
 	events    int                   // to come
-	decisions []algorithms.Decision // room for the outcomes of all handlers
+	decisions []algorithms.Decision // memory for the outcomes of all handlers
 }
 
 // newFlight returns the flight of a request that comes to its first handler.
@@ -51,21 +50,25 @@ func (d *Decider) newFlight(v *Visit) *flight {
 
 // comeToHandler begins with the handler at which the request is.
 func (f *flight) comeToHandler(d *Decider) {
-	f.came, f.asked = d.now, false
-	f.waiter.reset()
+	f.wait, f.lookAt = lines.Request{Came: d.now, Zones: f.wait.Zones[:0], Wake: f.wait.Wake}, 0
 	if f.handler == len(f.decided.Handlers) {
 		return
 	}
-	f.hasPlace = f.hasPlace[:0]
-	room := f.decisions
-	for i := range f.handlerVisit().Requests {
-		r := &f.handlerVisit().Requests[i]
-		end := len(room) + len(r.Limits)
-		r.Outcome.Decisions, room = room[len(room):len(room):end], room[:end]
+	h := f.handlerVisit()
+	f.wait.Requests = h.Requests
+	decisions := f.decisions
+	for i := range h.Requests {
+		r := &h.Requests[i]
+		end := len(decisions) + len(r.Limits)
+		r.Outcome.Decisions, decisions = decisions[len(decisions):len(decisions):end], decisions[:end]
 		r.MaxWait = 0
-		f.hasPlace = append(f.hasPlace, false)
+		zone := lines.Zone{}
+		if policy := &d.policies[h.Zones[i].Zone]; policy.MaxDelay > 0 {
+			zone.Policy = policy
+		}
+		f.wait.Zones = append(f.wait.Zones, zone)
 	}
-	f.decisions = room
+	f.decisions = decisions
 }
 
 // recycle lets a flight that is over be used for another request.
@@ -74,22 +77,20 @@ func (d *Decider) recycle(f *flight) {
 		return
 	}
 	clear(f.decided.Zones) // so that the Visit can be freed
-	f.decided.Visit = nil
+	f.decided.Visit, f.wait.Requests = nil, nil
 	d.free = append(d.free, f)
 }
 
 // handlerVisit returns the handler at which the request is.
 func (f *flight) handlerVisit() *HandlerVisit { return &f.decided.Handlers[f.handler] }
 
-// zoneOf returns the zone with index i of the handler at which the request is.
-func (d *Decider) zoneOf(f *flight, i int) *Zone { return &d.zones[f.handlerVisit().Zones[i].Zone] }
-
 // proceed leads the request through its handlers, until it waits, is denied, or has passed them all.
 func (d *Decider) proceed(f *flight) {
 	for f.handler < len(f.decided.Handlers) {
 		if len(f.handlerVisit().Requests) > 0 {
-			d.findPlaces(f)
-			if allowed, waits := d.decide(f); waits || !d.leave(f, allowed) {
+			f.wait.Reserve(func() bool { return true })
+			next, zone := d.slots.Begin(&f.wait, d.now)
+			if !d.decide(f, next, zone) {
 				return
 			}
 		}
@@ -98,42 +99,89 @@ func (d *Decider) proceed(f *flight) {
 	d.pass(f)
 }
 
+// decide takes the next steps of a request at its handler. It reports whether the request comes to the next
+// handler at once.
+func (d *Decider) decide(f *flight, next lines.Step, zone int) (passes bool) {
+	allowed := false
+	if next == lines.Ask {
+		allowed = d.take(f)
+		next, zone = d.slots.Answered(&f.wait, allowed, d.now)
+	}
+	if next == lines.Wait {
+		d.join(f, zone)
+		return false
+	}
+	return d.leave(f, allowed)
+}
+
+// join lets a request wait in the line of a zone of its handler.
+func (d *Decider) join(f *flight, zone int) {
+	if f.wait.Wake == nil {
+		f.wait.Wake = func(wait algorithms.Micros) { d.scheduleLook(f, wait) }
+	}
+	f.looked = d.now
+	d.scheduleLook(f, d.slots.Join(&f.wait, zone, d.now))
+}
+
+// scheduleLook makes a request look after a while whether it is its turn.
+func (d *Decider) scheduleLook(f *flight, wait algorithms.Micros) {
+	if at := d.now + wait; f.lookAt == 0 || at < f.lookAt {
+		f.lookAt = at
+		d.schedule(at, eventLook, f)
+	}
+}
+
+// look looks whether it is the turn of a request that waits for a slot. at is the instant for which this look
+// was scheduled.
+func (d *Decider) look(f *flight, at algorithms.Micros) {
+	if f.lookAt != at { // an earlier look has come between
+		return
+	}
+	f.lookAt = 0
+	f.decided.Zones[f.zone+f.wait.Line()].Delay += d.now - f.looked
+	f.looked = d.now
+	next, wait := d.slots.Look(&f.wait, d.now)
+	if next == lines.Wait {
+		d.scheduleLook(f, wait)
+		return
+	}
+	d.correct(f.wait.PrepareShadows())
+	if d.decide(f, next, 0) {
+		d.toNextHandler(f)
+		d.proceed(f)
+	}
+}
+
 func (d *Decider) toNextHandler(f *flight) {
 	f.zone += len(f.handlerVisit().Requests)
 	f.handler++
 	f.comeToHandler(d)
 }
 
-// goOn goes on with a request that has waited for a slot and is decided.
-func (d *Decider) goOn(f *flight, allowed bool) {
-	if d.leave(f, allowed) {
-		d.toNextHandler(f)
-		d.proceed(f)
-	}
-}
-
 // leave reads the outcome of the handler, and reports whether the request comes to the next one at once.
 // If a limit delays the request, it does so later.
 func (d *Decider) leave(f *flight, allowed bool) (passes bool) {
-	f.decided.Delay += d.now - f.came
+	f.decided.Delay += d.now - f.wait.Came
 	delay := d.readOutcome(f, allowed)
-	if !allowed {
-		d.releasePlaces(f)
-		d.deny(f)
+	if allowed && delay > 0 {
+		d.delay(f, delay)
 		return false
 	}
-	if delay == 0 {
-		d.releasePlaces(f)
-		return true
+	f.wait.Release()
+	if !allowed {
+		d.deny(f)
 	}
-	d.takePlaces(f)
+	return allowed
+}
+
+// delay lets a request pass later.
+func (d *Decider) delay(f *flight, delay algorithms.Micros) {
 	f.decided.Delay += delay
-	d.schedule(event{at: d.now + delay, kind: eventPass, flight: f})
+	d.schedule(d.now+delay, eventPass, f)
 	if f.isAtLastHandler() { // the outcome is known already
 		f.handler = len(f.decided.Handlers)
 		d.pass(f)
 	}
-	return false
 }
 
 // isAtLastHandler reports whether no further handler limits the request.
@@ -143,7 +191,7 @@ func (f *flight) isAtLastHandler() bool {
 
 // endDelay lets a delayed request pass.
 func (d *Decider) endDelay(f *flight) {
-	d.releasePlaces(f)
+	f.wait.Release()
 	if !f.observed {
 		d.toNextHandler(f)
 		d.proceed(f)
@@ -155,7 +203,7 @@ func (d *Decider) readOutcome(f *flight, allowed bool) (delay algorithms.Micros)
 	requests := f.handlerVisit().Requests
 	for i := range requests {
 		r, z := &requests[i], &f.decided.Zones[f.zone+i]
-		z.Denied, z.Reached = denies(r), r.Outcome.Verdict != store.NotAsked
+		z.Denied, z.Reached = r.Denies(), r.Outcome.Verdict != store.NotAsked
 		z.Reason = reasonOf(r)
 		if !r.Shadow {
 			wait := algorithms.Micros(0)
@@ -172,17 +220,6 @@ func (d *Decider) readOutcome(f *flight, allowed bool) (delay algorithms.Micros)
 	return delay
 }
 
-// denies reports whether the zone denies the request, or would without shadow mode.
-func denies(r *store.Request) bool {
-	return r.Outcome.Verdict == store.Denied || r.Outcome.Verdict == store.Banned
-}
-
-// limitDenies reports whether a limit denies a request.
-func limitDenies(d algorithms.Decision) bool { return !d.Allowed && !d.NotAsked }
-
-// lacksSlot reports whether the zone denies the request because no slot is free.
-func lacksSlot(r *store.Request) bool { return r.Slots != nil && !r.Outcome.Slots.Free }
-
 // reasonOf returns the reason of a denial. If a limit and the slots deny the request, the reason is the one
 // with the longer retry after, as in the log of a server. For slots, retry after is one second, because
 // the instant at which a slot becomes free is not known.
@@ -190,11 +227,11 @@ func reasonOf(r *store.Request) Reason {
 	if r.Outcome.Verdict == store.Banned {
 		return ByBan
 	}
-	if !lacksSlot(r) {
+	if !r.LacksSlot() {
 		return ByLimit
 	}
 	for _, d := range r.Outcome.Decisions {
-		if limitDenies(d) && d.RetryAfter >= 1_000_000 {
+		if d.Denies() && d.RetryAfter >= 1_000_000 {
 			return ByLimit
 		}
 	}
@@ -206,12 +243,12 @@ func (d *Decider) pass(f *flight) {
 	d.observe(f)
 	switch {
 	case !d.needsEnd(f):
-	case d.room == 0:
+	case d.capacity == 0:
 		d.end(f)
 	default:
-		d.room--
+		d.capacity--
 		end := max(min(f.decided.End, latestInstant), f.decided.Came)
-		d.schedule(event{at: end + f.decided.Delay, kind: eventEnd, flight: f})
+		d.schedule(end+f.decided.Delay, eventEnd, f)
 	}
 }
 
@@ -241,7 +278,7 @@ func (d *Decider) end(f *flight) {
 			}
 		}
 		d.correct(corrections)
-		d.wakeWaiting(corrections)
+		d.slots.Wake(corrections)
 		clear(corrections)
 		d.corrections = corrections
 	}
@@ -256,7 +293,7 @@ func (d *Decider) correction(f *flight, i, j int) store.Correction {
 	r, z := &h.Requests[j], &h.Zones[j]
 	c := store.Correction{Request: r, Leave: r.Outcome.Slots.Taken}
 	switch {
-	case len(r.Limits) == 0 || r.Shadow && denies(r): // without shadow mode there would be no response
+	case len(r.Limits) == 0 || r.Shadow && r.Denies(): // without shadow mode there would be no response
 	case f.decided.Denied:
 		if d.zones[z.Zone].RefundsDenied {
 			c.Refund = r.Cost

@@ -19,7 +19,7 @@ func (oneZone) MaxKeys() int64                           { return 1000 }
 // The requests that run at the same time are bounded. Further ones end at once, until another request has ended.
 func TestRunningRequestsAreBounded(t *testing.T) {
 	d := NewDecider(oneZone{})
-	d.room = 3
+	d.capacity = 3
 	slots := &store.Slots{ID: store.SlotsID("api", ""), Limit: 10}
 	var inFlight []int64
 	for i := range int64(8) {
@@ -31,7 +31,7 @@ func TestRunningRequestsAreBounded(t *testing.T) {
 		}
 		d.Decide(v)
 		inFlight = append(inFlight, v.Handlers[0].Requests[0].Outcome.Slots.InFlight)
-		if n := len(d.events.heap); n > 3 {
+		if n := d.events.Len(); n > 3 {
 			t.Fatalf("%d events wait", n)
 		}
 	}
@@ -41,7 +41,7 @@ func TestRunningRequestsAreBounded(t *testing.T) {
 		}
 	}
 	d.Finish()
-	if d.room != 3 {
-		t.Errorf("room for %d requests remains", d.room)
+	if d.capacity != 3 {
+		t.Errorf("a capacity of %d requests remains", d.capacity)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // maxPathGroups bounds the memory for segments of paths, which clients choose.
@@ -20,11 +22,11 @@ const other = "other"
 // separately, and all others together.
 type pathGroups struct {
 	numbers map[string]int
-	groups  []Group
-	rest    Group
+	groups  []report.Group
+	rest    report.Group
 }
 
-func (p *pathGroups) group(path string) *Group {
+func (p *pathGroups) group(path string) *report.Group {
 	segment := firstSegment(path)
 	if i, ok := p.numbers[segment]; ok {
 		return &p.groups[i]
@@ -37,7 +39,7 @@ func (p *pathGroups) group(path string) *Group {
 	}
 	segment = strings.Clone(segment)
 	p.numbers[segment] = len(p.groups)
-	p.groups = append(p.groups, Group{Name: segment})
+	p.groups = append(p.groups, report.Group{Name: segment})
 	return &p.groups[len(p.groups)-1]
 }
 
@@ -54,8 +56,8 @@ func firstSegment(path string) string {
 
 // report returns the groups with most denied requests, then those with most requests. The rest is one
 // more group.
-func (p *pathGroups) report() []Group {
-	groups := slices.SortedFunc(slices.Values(p.groups), func(a, b Group) int {
+func (p *pathGroups) report() []report.Group {
+	groups := slices.SortedFunc(slices.Values(p.groups), func(a, b report.Group) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Name, b.Name))
 	})
 	rest := p.rest
@@ -63,23 +65,22 @@ func (p *pathGroups) report() []Group {
 	for len(groups) > shownPathGroups {
 		last := groups[len(groups)-1]
 		groups = groups[:len(groups)-1]
-		rest.Requests += last.Requests
-		rest.Denied += last.Denied
+		rest.Add(last.Bucket)
 	}
 	return withRest(groups, rest)
 }
 
-func withRest(groups []Group, rest Group) []Group {
+func withRest(groups []report.Group, rest report.Group) []report.Group {
 	if rest.Requests > 0 {
 		groups = append(groups, rest)
 	}
-	return append([]Group{}, groups...) // never nil: JSON has an array
+	return append([]report.Group{}, groups...) // never nil: JSON has an array
 }
 
 // statusGroups counts requests by the logged status.
-type statusGroups [1000]Group
+type statusGroups [1000]report.Group
 
-func (s *statusGroups) group(status int) *Group {
+func (s *statusGroups) group(status int) *report.Group {
 	if status < 0 || status >= len(s) {
 		status = 0
 	}
@@ -87,8 +88,8 @@ func (s *statusGroups) group(status int) *Group {
 }
 
 // report returns the groups, sorted by status. Requests without a valid status are the last group.
-func (s *statusGroups) report() []Group {
-	var groups []Group
+func (s *statusGroups) report() []report.Group {
+	var groups []report.Group
 	for status, g := range s[1:] {
 		if g.Requests > 0 {
 			g.Name = strconv.Itoa(status + 1)
@@ -98,20 +99,4 @@ func (s *statusGroups) report() []Group {
 	rest := s[0]
 	rest.Name = "none"
 	return withRest(groups, rest)
-}
-
-// count counts a request.
-func (g *Group) count(denied bool) {
-	g.Requests++
-	if denied {
-		g.Denied++
-	}
-}
-
-// count counts a request.
-func (b *Bucket) count(denied bool) {
-	b.Requests++
-	if denied {
-		b.Denied++
-	}
 }

@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
 // orderOf adds visits in the order of the log, and returns them in the order in which they are passed on.
-func orderOf(t *testing.T, room int, visits []*Visit) (passed []*Visit, late int64) {
+func orderOf(t *testing.T, window int, visits []*Visit) (passed []*Visit, late int64) {
 	t.Helper()
-	o := order{room: room, passOn: func(v *[2]*Visit) { passed = append(passed, v[0]) }}
+	o := order{window: window, passOn: func(v logged) { passed = append(passed, v[0]) }}
 	for _, v := range visits {
-		o.add(newLogged([2]*Visit{v}))
-		if len(o.waiting) >= 2*room {
-			t.Fatalf("%d requests wait, with room for %d", len(o.waiting), room)
+		o.add(logged{v})
+		if o.waiting.Len() >= 2*window {
+			t.Fatalf("%d requests wait, with a window of %d", o.waiting.Len(), window)
 		}
 	}
 	o.finish()
@@ -32,9 +33,9 @@ func logOf(r *rand.Rand, n int, longest int64) (visits []*Visit) {
 	return visits
 }
 
-// With room for all requests that overlap, the order is that of a stable sort.
+// With a window for all requests that overlap, the order is that of a stable sort.
 func TestOrderSorts(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seedtest.Cases(t, uint64(50)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		visits := logOf(r, 2000, 100_000)
 		want := slices.Clone(visits)
@@ -46,10 +47,10 @@ func TestOrderSorts(t *testing.T) {
 	}
 }
 
-// Without enough room, all requests are still passed on once, their instants never go back, and
+// With a window that is too small, all requests are still passed on once, their instants never go back, and
 // those that came too late are counted and postponed.
 func TestOrderPostponesLateRequests(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range seedtest.Cases(t, uint64(50)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		visits := logOf(r, 2000, 1_000_000)
 		began := make(map[*Visit]algorithms.Micros)
@@ -93,9 +94,9 @@ func BenchmarkOrder(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 3))
 	visits := logOf(r, 1_000_000, 1_000_000)
 	for b.Loop() {
-		o := order{room: maxUnsorted, passOn: func(*[2]*Visit) {}}
+		o := order{window: maxUnsorted, passOn: func(logged) {}}
 		for _, v := range visits {
-			o.add(newLogged([2]*Visit{v}))
+			o.add(logged{v})
 		}
 		o.finish()
 	}

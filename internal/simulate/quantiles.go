@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // rank returns the index of a percentile among n sorted values. At least that percentage of the values is
@@ -13,23 +14,23 @@ import (
 func rank(percent, n int64) int64 { return (percent*n+99)/100 - 1 }
 
 // quantilesOf returns the exact quantiles of values, which it sorts. There must be a value.
-func quantilesOf(values []int64) Quantiles {
+func quantilesOf(values []int64) report.Quantiles {
 	slices.Sort(values)
 	at := func(percent int64) float64 { return float64(values[rank(percent, int64(len(values)))]) }
-	return Quantiles{P50: at(50), P95: at(95), P99: at(99), Max: at(100)}
+	return report.Quantiles{P50: at(50), P95: at(95), P99: at(99), Max: at(100)}
 }
 
 // histogramOf counts sorted values in steps of the shape 1, 2, 5. The steps go from 1, or 0 if there is
 // such a value, to the largest value.
-func histogramOf(sorted []int64) []Step {
-	var steps []Step
+func histogramOf(sorted []int64) []report.Step {
+	var steps []report.Step
 	for upTo := int64(0); len(sorted) > 0; upTo = nextStep(upTo) {
 		n := int64(0)
 		for int(n) < len(sorted) && sorted[n] <= upTo {
 			n++
 		}
 		if sorted = sorted[n:]; upTo > 0 || n > 0 {
-			steps = append(steps, Step{UpTo: upTo, Keys: n})
+			steps = append(steps, report.Step{UpTo: upTo, Keys: n})
 		}
 	}
 	return steps
@@ -90,7 +91,7 @@ func (d *delays) longest(i int) algorithms.Micros {
 }
 
 // report returns the quantiles in seconds, or nil if there was no delay.
-func (d *delays) report() *Quantiles {
+func (d *delays) report() *report.Quantiles {
 	if d.n == 0 {
 		return nil
 	}
@@ -103,7 +104,7 @@ func (d *delays) report() *Quantiles {
 		}
 		return seconds(d.max)
 	}
-	return &Quantiles{P50: at(50), P95: at(95), P99: at(99), Max: seconds(d.max)}
+	return &report.Quantiles{P50: at(50), P95: at(95), P99: at(99), Max: seconds(d.max)}
 }
 
 func seconds(span algorithms.Micros) float64 { return float64(span) / 1e6 }

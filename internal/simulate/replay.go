@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // ReplayOptions say what to replay.
@@ -18,10 +19,21 @@ type ReplayOptions struct {
 	Log            *accesslog.Log // Replay closes it
 	Files          []string       // the names of the files in Log
 	Configurations []NamedConfiguration
-	Propose        *Target // nil: propose no limits
-	Workers        int     // goroutines that parse lines and lead requests through routes (default GOMAXPROCS)
+	Workers        int // goroutines that parse lines and lead requests through routes (default GOMAXPROCS)
+	// NewProposer returns the Proposer for the requests of a configuration. If it is nil, Replay proposes no limits.
+	NewProposer func(Configuration) Proposer
 	// Progress is called now and then, by one goroutine.
 	Progress func(Progress)
+}
+
+// Proposer is an Observer that proposes limits when it has seen all requests.
+type Proposer interface {
+	Observer
+	// Target returns the share that a proposed limit may deny, as a text.
+	Target() string
+	// Propose adds its proposals to the zones of the report, by their names.
+	Propose(ctx context.Context, r *report.Configuration) error
+	Close() error
 }
 
 // NamedConfiguration is a configuration and its name, which is that of its file.
@@ -48,7 +60,7 @@ const maxBrokenLines = 5
 //
 // One goroutine reads the log. Workers parse the lines, and lead the requests through the routes. The caller's
 // goroutine puts the requests in order, and decides them.
-func Replay(ctx context.Context, o ReplayOptions) (*Report, error) {
+func Replay(ctx context.Context, o ReplayOptions) (*report.Report, error) {
 	defer runtime.KeepAlive(newBallast())
 	r := newReplayer(o)
 	defer r.close()
@@ -74,12 +86,13 @@ const ballastSize = 256 << 20
 // replayer is a run of Replay. Only one goroutine uses it.
 type replayer struct {
 	ReplayOptions
-	log         LogReport
+	log         report.Log
 	first, last algorithms.Micros // starts
 	order       order
 	sides       []side    // one for each configuration
 	comparer    *Comparer // nil with one configuration
 	decided     int64     // requests
+	proposing   bool      // the whole log was read
 	interrupted bool
 }
 
@@ -87,24 +100,24 @@ type replayer struct {
 type side struct {
 	decider    *Decider
 	statistics *Statistics
-	recorder   *Recorder // nil without proposals
+	proposer   Proposer // nil without proposals
 }
 
 func newReplayer(o ReplayOptions) *replayer {
-	r := &replayer{ReplayOptions: o, log: LogReport{Files: o.Files}}
+	r := &replayer{ReplayOptions: o, log: report.Log{Files: o.Files}}
 	if r.Workers == 0 {
 		r.Workers = runtime.GOMAXPROCS(0)
 	}
-	r.order = order{room: maxUnsorted, passOn: r.decide}
+	r.order = order{window: maxUnsorted, passOn: r.decide}
 	if len(o.Configurations) == 2 {
 		r.comparer = NewComparer(o.Configurations[0], o.Configurations[1])
 	}
 	for i, c := range o.Configurations {
 		s := side{statistics: NewStatistics(c)}
 		observers := []Observer{s.statistics}
-		if o.Propose != nil {
-			s.recorder = NewRecorder(c)
-			observers = append(observers, s.recorder)
+		if o.NewProposer != nil {
+			s.proposer = o.NewProposer(c)
+			observers = append(observers, s.proposer)
 		}
 		if r.comparer != nil {
 			observers = append(observers, []Observer{r.comparer.First(), r.comparer.Second()}[i])
@@ -117,8 +130,8 @@ func newReplayer(o ReplayOptions) *replayer {
 
 func (r *replayer) close() {
 	for _, s := range r.sides {
-		if s.recorder != nil {
-			_ = s.recorder.Close() // a temporary file
+		if s.proposer != nil {
+			_ = s.proposer.Close() // a temporary file
 		}
 	}
 }
@@ -164,7 +177,7 @@ func (r *replayer) readLog(ctx context.Context) error {
 			break
 		}
 		r.replay(b)
-		r.reportProgress(false)
+		r.showProgress()
 	}
 	if ctx.Err() != nil {
 		r.interrupted = true
@@ -192,10 +205,11 @@ func next(ctx context.Context, ordered <-chan *batch) *batch {
 	return b
 }
 
-func (r *replayer) reportProgress(proposing bool) {
+// showProgress reports how far the replay is.
+func (r *replayer) showProgress() {
 	if r.Progress != nil {
 		read, total := r.Log.Progress()
-		r.Progress(Progress{Lines: r.log.Lines, Read: read, Total: total, Proposing: proposing})
+		r.Progress(Progress{Lines: r.log.Lines, Read: read, Total: total, Proposing: r.proposing})
 	}
 }
 
@@ -206,7 +220,7 @@ func (r *replayer) replay(b *batch) {
 	r.log.BrokenLines += b.broken
 	r.log.Broken = append(r.log.Broken, b.firstBroken[:min(len(b.firstBroken), maxBrokenLines-len(r.log.Broken))]...)
 	for i := range b.requests {
-		v := b.requests[i].visits[0]
+		v := b.requests[i][0]
 		if r.log.Requests == 0 {
 			r.first, r.last = v.Start, v.Start
 		}
@@ -220,7 +234,7 @@ func (r *replayer) replay(b *batch) {
 }
 
 // decide decides the next request in each configuration.
-func (r *replayer) decide(visits *[2]*Visit) {
+func (r *replayer) decide(visits logged) {
 	for i := range r.sides {
 		visits[i].Number = r.decided
 		r.sides[i].decider.Decide(visits[i])
@@ -229,7 +243,7 @@ func (r *replayer) decide(visits *[2]*Visit) {
 }
 
 // finish decides the requests that are left, and returns the report.
-func (r *replayer) finish(ctx context.Context) (*Report, error) {
+func (r *replayer) finish(ctx context.Context) (*report.Report, error) {
 	r.order.finish()
 	for _, s := range r.sides {
 		s.decider.Finish()
@@ -241,33 +255,27 @@ func (r *replayer) finish(ctx context.Context) (*Report, error) {
 	if r.log.Requests > 0 {
 		r.log.From, r.log.To = timeOf(r.first), timeOf(r.last)
 	}
-	report := &Report{Log: r.log}
+	all := &report.Report{Log: r.log}
 	for i, s := range r.sides {
 		c := s.statistics.Report()
 		c.Name, c.ZoneOptions = r.Configurations[i].Name, r.Configurations[i].ZoneOptions
-		if s.recorder != nil {
-			report.Propose = r.Propose.String()
-			r.reportProgress(true)
-			proposals, err := s.recorder.Propose(ctx, *r.Propose)
-			if err != nil && ctx.Err() == nil {
+		if s.proposer != nil {
+			all.Propose = s.proposer.Target()
+			r.proposing = true
+			r.showProgress()
+			if err := s.proposer.Propose(ctx, &c); err != nil && ctx.Err() == nil {
 				return nil, fmt.Errorf("proposing limits: %w", err)
 			}
 			r.interrupted = r.interrupted || ctx.Err() != nil
-			for j := range c.Zones {
-				c.Zones[j].Proposals = proposals[c.Zones[j].Zone]
-			}
-			c.noteFewKeys(*r.Propose)
 		}
-		c.noteNoLimitedRequest()
-		c.noteEmptyKeys()
-		c.noteOverflow(s.decider.Overflowed())
-		report.Configurations = append(report.Configurations, c)
+		c.NoteDoubts(s.decider.Overflowed())
+		all.Configurations = append(all.Configurations, c)
 	}
 	if r.comparer != nil {
-		report.Comparison = r.comparer.Report()
+		all.Comparison = r.comparer.Report()
 	}
-	report.Interrupted = r.interrupted
-	return report, nil
+	all.Interrupted = r.interrupted
+	return all, nil
 }
 
 // batch is the lines of a chunk, and what a worker makes of them.
@@ -277,7 +285,7 @@ type batch struct {
 
 	requests             []logged
 	lines, other, broken int64
-	firstBroken          []BrokenLine
+	firstBroken          []report.BrokenLine
 }
 
 // lineReader parses lines, and leads requests through the routes. It reuses the memory of a request for the next
@@ -295,12 +303,12 @@ func (r *lineReader) parse(b *batch) {
 		visits, err := r.visit(line)
 		switch {
 		case err == nil:
-			b.requests = append(b.requests, newLogged(visits))
+			b.requests = append(b.requests, visits)
 		case errors.Is(err, accesslog.ErrNotAccess):
 			b.other++
 		default:
 			if b.broken++; len(b.firstBroken) < maxBrokenLines {
-				b.firstBroken = append(b.firstBroken, BrokenLine{File: line.File, Line: line.Number, Error: err.Error()})
+				b.firstBroken = append(b.firstBroken, report.BrokenLine{File: line.File, Line: line.Number, Error: err.Error()})
 			}
 		}
 	})
@@ -309,7 +317,7 @@ func (r *lineReader) parse(b *batch) {
 }
 
 // visit leads the request of a line through the routes of all configurations.
-func (r *lineReader) visit(line accesslog.Line) (visits [2]*Visit, err error) {
+func (r *lineReader) visit(line accesslog.Line) (visits logged, err error) {
 	if line.Err != nil {
 		return visits, line.Err
 	}

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/keytable"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // Statistics counts the outcomes of a configuration. It must be made by [NewStatistics]. It is not safe for
@@ -25,7 +27,7 @@ type Statistics struct {
 	paths         pathGroups
 	timelines     timelines // of all requests, and then of each zone
 	zones         []zoneStatistics
-	keys          keyRoom
+	keys          keytable.Bound // of all zones together
 }
 
 // NewStatistics returns the statistics of a configuration, before the first request.
@@ -35,7 +37,7 @@ func NewStatistics(c Configuration) *Statistics {
 		configuration: c,
 		timelines:     newTimelines(1 + len(zones)),
 		zones:         make([]zoneStatistics, len(zones)),
-		keys:          newKeyRoom(c),
+		keys:          keytable.NewBound(c.MaxKeys(), len(zones)),
 	}
 	for i, z := range zones {
 		s.zones[i] = newZoneStatistics(z, func(key string) string { return c.ShownKey(i, key) })
@@ -58,10 +60,10 @@ func (s *Statistics) Observe(d *Decided) {
 	if d.Delay > 0 {
 		s.delayed++
 	}
-	s.statuses.group(d.Status).count(d.Denied)
-	s.paths.group(d.Path).count(d.Denied)
+	s.statuses.group(d.Status).Count(d.Denied)
+	s.paths.group(d.Path).Count(d.Denied)
 	bucket := s.timelines.bucket(s.now)
-	s.timelines.series[0][bucket].count(d.Denied)
+	s.timelines.series[0][bucket].Count(d.Denied)
 
 	limited := d.Denied
 	for i := range d.Zones {
@@ -70,7 +72,7 @@ func (s *Statistics) Observe(d *Decided) {
 		if !z.Reached || z.BanOnly && !z.Denied {
 			continue
 		}
-		s.timelines.series[1+z.Zone][bucket].count(z.Denied)
+		s.timelines.series[1+z.Zone][bucket].Count(z.Denied)
 		s.zones[z.Zone].observe(s.now, z, &s.keys)
 	}
 	if limited {
@@ -79,12 +81,12 @@ func (s *Statistics) Observe(d *Decided) {
 }
 
 // Report returns the counts so far.
-func (s *Statistics) Report() ConfigurationReport {
-	r := ConfigurationReport{
+func (s *Statistics) Report() report.Configuration {
+	r := report.Configuration{
 		Requests: s.requests, Limited: s.limited, Denied: s.denied, Delayed: s.delayed,
 		ByStatus: s.statuses.report(), ByPath: s.paths.report(),
 		BucketSeconds: seconds(s.timelines.length), Timeline: s.timelines.report(0),
-		Zones: []ZoneReport{}, Notes: append([]string{}, s.configuration.Notes()...),
+		Zones: []report.Zone{}, Notes: append([]string{}, s.configuration.Notes()...),
 	}
 	if s.requests > 0 {
 		r.Begins = timeOf(s.timelines.begins)

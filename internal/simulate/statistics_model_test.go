@@ -8,19 +8,23 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // modelReport computes a report slowly, from all requests at once.
-func modelReport(c *reportConfiguration, all []*Decided) ConfigurationReport {
-	r := ConfigurationReport{Notes: append([]string{}, c.notes...), Timeline: []Bucket{}, ByPath: []Group{}, ByStatus: []Group{}, Zones: []ZoneReport{}}
+func modelReport(c *reportConfiguration, all []*Decided) report.Configuration {
+	r := report.Configuration{
+		Notes: append([]string{}, c.notes...), Timeline: []report.Bucket{},
+		ByPath: []report.Group{}, ByStatus: []report.Group{}, Zones: []report.Zone{},
+	}
 	var instants []algorithms.Micros
 	for i, d := range all {
 		if instants = append(instants, d.Came); i > 0 {
 			instants[i] = max(d.Came, instants[i-1])
 		}
 	}
-	statuses, paths := make(map[int]Group), make(map[string]Group)
-	add := func(g Group, denied bool) Group {
+	statuses, paths := make(map[int]report.Group), make(map[string]report.Group)
+	add := func(g report.Group, denied bool) report.Group {
 		g.Requests++
 		if denied {
 			g.Denied++
@@ -47,21 +51,21 @@ func modelReport(c *reportConfiguration, all []*Decided) ConfigurationReport {
 	}
 	for status := 1; status < 1000; status++ {
 		if g := statuses[status]; g.Requests > 0 {
-			r.ByStatus = append(r.ByStatus, Group{fmt.Sprint(status), g.Requests, g.Denied})
+			r.ByStatus = append(r.ByStatus, report.Group{Name: fmt.Sprint(status), Bucket: report.Bucket{Requests: g.Requests, Denied: g.Denied}})
 		}
 	}
 	if g := statuses[0]; g.Requests > 0 {
-		r.ByStatus = append(r.ByStatus, Group{"none", g.Requests, g.Denied})
+		r.ByStatus = append(r.ByStatus, report.Group{Name: "none", Bucket: report.Bucket{Requests: g.Requests, Denied: g.Denied}})
 	}
 	for name, g := range paths {
 		g.Name = name
 		r.ByPath = append(r.ByPath, g)
 	}
-	slices.SortFunc(r.ByPath, func(a, b Group) int {
+	slices.SortFunc(r.ByPath, func(a, b report.Group) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
 	})
 	if len(r.ByPath) > 20 {
-		rest := Group{Name: "other"}
+		rest := report.Group{Name: "other"}
 		for _, g := range r.ByPath[20:] {
 			rest.Requests += g.Requests
 			rest.Denied += g.Denied
@@ -74,8 +78,8 @@ func modelReport(c *reportConfiguration, all []*Decided) ConfigurationReport {
 	if len(all) > 0 {
 		r.Begins = timeOf(begins)
 	}
-	timeline := func(counts func(*Decided) []bool) []Bucket {
-		series := make([]Bucket, buckets)
+	timeline := func(counts func(*Decided) []bool) []report.Bucket {
+		series := make([]report.Bucket, buckets)
 		for i, d := range all {
 			for _, denied := range counts(d) {
 				b := &series[(instants[i]-begins)/length]
@@ -128,10 +132,10 @@ func modelDecisions(d *Decided, zone int) (decisions []DecidedZone) {
 	return decisions
 }
 
-func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros) ZoneReport {
-	z := ZoneReport{
-		Zone: c.zones[zone].Name, Key: c.zones[zone].Key, Shadow: c.zones[zone].Shadow,
-		Limits: []string{}, TopKeys: []KeyReport{}, Demand: []Demand{},
+func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros) report.Zone {
+	z := report.Zone{
+		Name: c.zones[zone].Name, Key: c.zones[zone].Key, Shadow: c.zones[zone].Shadow,
+		Limits: []string{}, TopKeys: []report.Key{}, Demand: []report.Demand{},
 	}
 	var windows []algorithms.Micros
 	for _, set := range c.zones[zone].Sets {
@@ -188,7 +192,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 	if z.Keys = int64(len(keys)); len(delays) > 0 {
 		slices.Sort(delays)
 		q := modelQuantiles(delays)
-		z.Delay = &Quantiles{q.P50 / 1e6, q.P95 / 1e6, q.P99 / 1e6, q.Max / 1e6}
+		z.Delay = &report.Quantiles{P50: q.P50 / 1e6, P95: q.P95 / 1e6, P99: q.P99 / 1e6, Max: q.Max / 1e6}
 	}
 	peaks := make(map[string][]int64)
 	for _, key := range keys {
@@ -202,7 +206,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			}
 			peaks[key] = append(peaks[key], peak)
 		}
-		report := KeyReport{Key: c.ShownKey(zone, key), Requests: int64(len(byKey[key])), Peaks: append([]int64{}, peaks[key]...)}
+		report := report.Key{Key: c.ShownKey(zone, key), Requests: int64(len(byKey[key])), Peaks: append([]int64{}, peaks[key]...)}
 		for _, e := range byKey[key] {
 			if e.Denied {
 				if report.Denied++; report.Denied == 1 {
@@ -224,7 +228,7 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 		}
 		return -1
 	}
-	slices.SortFunc(z.TopKeys, func(a, b KeyReport) int {
+	slices.SortFunc(z.TopKeys, func(a, b report.Key) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(order(a.Key), order(b.Key)))
 	})
 	z.TopKeys = z.TopKeys[:min(len(z.TopKeys), 20)]
@@ -238,10 +242,10 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 			values = append(values, peaks[key][i])
 		}
 		slices.Sort(values)
-		d := Demand{WindowSeconds: float64(window) / 1e6, Quantiles: modelQuantiles(values)}
+		d := report.Demand{WindowSeconds: float64(window) / 1e6, Quantiles: modelQuantiles(values)}
 		below := int64(-1)
 		for _, upTo := range []int64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000} {
-			step := Step{UpTo: upTo}
+			step := report.Step{UpTo: upTo}
 			for _, v := range values {
 				if v > below && v <= upTo {
 					step.Keys++
@@ -258,9 +262,9 @@ func modelZone(c *reportConfiguration, zone int, all []*Decided, instants []algo
 }
 
 // modelLongestRun finds the run that was the first to become that long.
-func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros, keys []string) *Run {
-	var longest *Run
-	running := make(map[string]Run)
+func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants []algorithms.Micros, keys []string) *report.Run {
+	var longest *report.Run
+	running := make(map[string]report.Run)
 	for i, d := range all {
 		for _, e := range modelDecisions(d, zone) {
 			if !slices.Contains(keys, e.Key) {
@@ -272,7 +276,7 @@ func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants 
 			}
 			r, ok := running[e.Key]
 			if !ok {
-				r = Run{Key: c.ShownKey(zone, e.Key), From: *timeOf(instants[i])}
+				r = report.Run{Key: c.ShownKey(zone, e.Key), From: *timeOf(instants[i])}
 			}
 			r.Requests++
 			r.To = *timeOf(instants[i])
@@ -286,7 +290,7 @@ func modelLongestRun(c *reportConfiguration, zone int, all []*Decided, instants 
 }
 
 // modelQuantiles counts, for each value, how many are at most as large.
-func modelQuantiles(values []int64) Quantiles {
+func modelQuantiles(values []int64) report.Quantiles {
 	quantile := func(percent int) float64 {
 		for _, candidate := range values {
 			atMost := 0
@@ -301,5 +305,5 @@ func modelQuantiles(values []int64) Quantiles {
 		}
 		return -1
 	}
-	return Quantiles{quantile(50), quantile(95), quantile(99), quantile(100)}
+	return report.Quantiles{P50: quantile(50), P95: quantile(95), P99: quantile(99), Max: quantile(100)}
 }

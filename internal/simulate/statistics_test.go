@@ -13,6 +13,8 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // reportConfiguration has what statistics ask a configuration for.
@@ -102,7 +104,7 @@ func randomDecided(random *rand.Rand, zones []Zone, began, step algorithms.Micro
 }
 
 // roundDelays takes away what makes the quantiles of delays inexact.
-func roundDelays(t *testing.T, got, want *ConfigurationReport) {
+func roundDelays(t *testing.T, got, want *report.Configuration) {
 	t.Helper()
 	for i := range got.Zones {
 		g, w := got.Zones[i].Delay, want.Zones[i].Delay
@@ -139,7 +141,7 @@ func firstDifference(t *testing.T, got, want any) string {
 
 // Statistics equal the ones of a slow model that keeps all requests.
 func TestStatisticsAreExact(t *testing.T) {
-	for range 300 {
+	for range seedtest.Cases(t, 150) {
 		seed := rand.Uint64()
 		random := rand.New(rand.NewPCG(seed, 0))
 		c := &reportConfiguration{notes: []string{"a note"}, maxKeys: 1_000_000, zones: []Zone{
@@ -195,7 +197,7 @@ func TestStatisticsDefinitions(t *testing.T) {
 	if z.Requests != 5 || z.Denied != 3 || z.Keys != 1 || len(z.Demand) != 1 || z.Demand[0].Max != 6 {
 		t.Errorf("%+v, want 5 requests, 3 of them denied, of a key with a demand of 6", z)
 	}
-	if r := *z.LongestRun; r != (Run{"<k of api>", 2, *timeOf(101 * minute), *timeOf(101*minute + 1)}) {
+	if r := *z.LongestRun; r != (report.Run{Key: "<k of api>", Requests: 2, From: *timeOf(101 * minute), To: *timeOf(101*minute + 1)}) {
 		t.Errorf("the longest run is %+v", r)
 	}
 }
@@ -204,20 +206,21 @@ func TestStatisticsDefinitions(t *testing.T) {
 func TestPathGroupsAreBounded(t *testing.T) {
 	var p pathGroups
 	for i := range maxPathGroups + 1000 {
-		p.group(fmt.Sprintf("/%d/x", i)).count(i%2 == 0)
+		p.group(fmt.Sprintf("/%d/x", i)).Count(i%2 == 0)
 	}
 	for range 30 {
-		p.group("/7/y").count(false)
-		p.group("/new").count(true)
+		p.group("/7/y").Count(false)
+		p.group("/new").Count(true)
 	}
 	if len(p.numbers) != maxPathGroups || len(p.groups) != maxPathGroups {
 		t.Errorf("%d groups, want %d", len(p.numbers), maxPathGroups)
 	}
-	if p.rest != (Group{"", 1030, 530}) {
+	if p.rest != (report.Group{Bucket: report.Bucket{Requests: 1030, Denied: 530}}) {
 		t.Errorf("the rest is %+v", p.rest)
 	}
 	groups := p.report()
-	if last := groups[len(groups)-1]; len(groups) != 21 || last != (Group{"other", maxPathGroups + 1000 + 60 - 20, (maxPathGroups+1000)/2 + 30 - 20}) {
+	want := report.Group{Name: "other", Bucket: report.Bucket{Requests: maxPathGroups + 1000 + 60 - 20, Denied: (maxPathGroups+1000)/2 + 30 - 20}}
+	if last := groups[len(groups)-1]; len(groups) != 21 || last != want {
 		t.Errorf("the last of %d groups is %+v", len(groups), last)
 	}
 }

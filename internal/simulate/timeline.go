@@ -1,10 +1,10 @@
 package simulate
 
 import (
-	"strings"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // maxBuckets is the largest number of buckets of a timeline.
@@ -31,11 +31,11 @@ var bucketLengths = func() (lengths []algorithms.Micros) {
 type timelines struct {
 	begins, length algorithms.Micros // of the first bucket
 	used           int               // buckets
-	series         [][maxBuckets]Bucket
+	series         [][maxBuckets]report.Bucket
 }
 
 func newTimelines(series int) timelines {
-	return timelines{length: bucketLengths[0], series: make([][maxBuckets]Bucket, series)}
+	return timelines{length: bucketLengths[0], series: make([][maxBuckets]report.Bucket, series)}
 }
 
 // bucket returns the index of the bucket of an instant, which must not be before the instant of the call
@@ -64,10 +64,9 @@ func (t *timelines) merge() {
 	begins := floor(t.begins, length)
 	into := func(i int) int { return int((t.begins + int64(i)*t.length - begins) / length) }
 	for n := range t.series {
-		var merged [maxBuckets]Bucket
+		var merged [maxBuckets]report.Bucket
 		for i, b := range t.series[n][:t.used] {
-			merged[into(i)].Requests += b.Requests
-			merged[into(i)].Denied += b.Denied
+			merged[into(i)].Add(b)
 		}
 		t.series[n] = merged
 	}
@@ -81,17 +80,6 @@ func floor(at, length algorithms.Micros) algorithms.Micros {
 }
 
 // report returns the buckets of a series.
-func (t *timelines) report(series int) []Bucket {
-	return append([]Bucket{}, t.series[series][:t.used]...)
-}
-
-// spanText writes a span as a Caddyfile would.
-func spanText(span algorithms.Micros) string {
-	text := (time.Duration(span) * time.Microsecond).String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
+func (t *timelines) report(series int) []report.Bucket {
+	return append([]report.Bucket{}, t.series[series][:t.used]...)
 }

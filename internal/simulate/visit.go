@@ -1,5 +1,5 @@
 // Package simulate replays logged requests through the limits of a configuration, in the time of the
-// log. It says who would have been denied, and which limits would deny almost nobody.
+// log, and says who would have been denied. It never asks a running Caddy, and never changes its budgets.
 package simulate
 
 import (

@@ -5,7 +5,8 @@ import (
 	"slices"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/keytable"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // zoneStatistics counts the outcomes in one zone.
@@ -14,16 +15,15 @@ type zoneStatistics struct {
 	shownKey func(key string) string
 	windows  []algorithms.Micros // the different windows of the limits, the shortest first
 
-	requests, denied, byBan, bySlots, byShadow, delayed, withoutKey, withoutRoom int64
+	requests, denied, byBan, bySlots, byShadow, delayed, withoutKey, beyondBound int64
 	firstDenied, lastDenied                                                      algorithms.Micros
 	delays                                                                       delays
 	longestRun                                                                   run
 	top                                                                          topKeys
 
-	hasher  keyhash.Hasher
-	keys    keyTable[keyCounts]
-	demands slab[windowDemand] // by the number of the key: one for each window
-	denials slab[keyDenials]   // by keyCounts.denials
+	keys    keytable.Table[keyCounts]
+	demands keytable.Slab[windowDemand] // by the number of the key: one for each window
+	denials keytable.Slab[keyDenials]   // by keyCounts.denials
 }
 
 // keyCounts has the counts of a key.
@@ -57,8 +57,7 @@ type run struct {
 
 func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatistics {
 	z := zoneStatistics{
-		zone: zone, shownKey: shownKey, hasher: keyhash.New(),
-		keys: newKeyTable[keyCounts](), denials: newSlab[keyDenials](1),
+		zone: zone, shownKey: shownKey, keys: keytable.New[keyCounts](), denials: keytable.NewSlab[keyDenials](1),
 	}
 	for _, set := range zone.Sets {
 		for _, l := range set.Limits {
@@ -70,12 +69,12 @@ func newZoneStatistics(zone Zone, shownKey func(key string) string) zoneStatisti
 	}
 	slices.Sort(z.windows)
 	z.windows = slices.Compact(z.windows)
-	z.demands = newSlab[windowDemand](len(z.windows))
+	z.demands = keytable.NewSlab[windowDemand](len(z.windows))
 	return z
 }
 
-// observe counts a request that the zone decided.
-func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *keyRoom) {
+// observe counts a request that the zone decided. bound bounds the keys of all zones.
+func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, bound *keytable.Bound) {
 	z.requests++
 	if d.Key == "" {
 		z.withoutKey++
@@ -87,16 +86,15 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *ke
 		z.delayed++
 		z.delays.add(d.Delay)
 	}
-	number, isNew, found := z.keys.find(z.hasher.Sum(d.Key), room.has(z.keys.len()))
-	switch {
-	case !found:
-		z.withoutRoom++
+	number, result := z.keys.Find(d.Key, bound)
+	switch result {
+	case keytable.Full:
+		z.beyondBound++
 		return
-	case isNew:
-		room.used++
-		z.demands.add()
+	case keytable.Added:
+		z.demands.Add()
 	}
-	counts := z.keys.at(number)
+	counts := z.keys.At(number)
 	counts.requests++
 	if !d.BanOnly {
 		z.countDemand(now, number, d.Cost)
@@ -104,7 +102,7 @@ func (z *zoneStatistics) observe(now algorithms.Micros, d *DecidedZone, room *ke
 	if d.Denied {
 		z.countKeyDenial(now, number, counts, d.Key)
 	} else if counts.denials > 0 {
-		z.denials.row(counts.denials - 1)[0].run = 0
+		z.denials.Row(counts.denials - 1)[0].run = 0
 	}
 }
 
@@ -126,7 +124,7 @@ func (z *zoneStatistics) countDenial(now algorithms.Micros, d *DecidedZone) {
 }
 
 func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost int64) {
-	demands := z.demands.row(number)
+	demands := z.demands.Row(number)
 	for i, window := range z.windows {
 		demand := &demands[i]
 		if current := floor(now, window) / window; demand.window != current {
@@ -139,10 +137,10 @@ func (z *zoneStatistics) countDemand(now algorithms.Micros, number uint32, cost 
 
 func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, counts *keyCounts, key string) {
 	if counts.denials == 0 {
-		counts.denials = z.denials.add() + 1
-		z.denials.row(counts.denials - 1)[0].first = now
+		counts.denials = z.denials.Add() + 1
+		z.denials.Row(counts.denials - 1)[0].first = now
 	}
-	denials := &z.denials.row(counts.denials - 1)[0]
+	denials := &z.denials.Row(counts.denials - 1)[0]
 	denials.denied++
 	denials.last = now
 	if denials.run++; denials.run == 1 {
@@ -157,32 +155,32 @@ func (z *zoneStatistics) countKeyDenial(now algorithms.Micros, number uint32, co
 	z.top.count(topKey{key: number, order: counts.denials, denied: denials.denied}, key, z.shownKey)
 }
 
-func (z *zoneStatistics) report() ZoneReport {
-	r := ZoneReport{
-		Zone: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
+func (z *zoneStatistics) report() report.Zone {
+	r := report.Zone{
+		Name: z.zone.Name, Key: z.zone.Key, Limits: limitTexts(z.zone), Shadow: z.zone.Shadow,
 		Requests: z.requests, Denied: z.denied, DeniedByBan: z.byBan, DeniedBySlots: z.bySlots, DeniedByShadow: z.byShadow,
 		Delayed: z.delayed, Delay: z.delays.report(),
-		Keys: z.keys.len(), KeysDenied: int64(z.denials.len), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.withoutRoom,
-		TopKeys: []KeyReport{}, Demand: []Demand{},
+		Keys: z.keys.Len(), KeysDenied: int64(z.denials.Len()), RequestsWithoutKey: z.withoutKey, RequestsWithoutRoom: z.beyondBound,
+		TopKeys: []report.Key{}, Demand: []report.Demand{},
 	}
 	if z.denied > 0 {
 		r.FirstDenied, r.LastDenied = timeOf(z.firstDenied), timeOf(z.lastDenied)
 	}
 	if longest := z.longestRun; longest.requests > 0 {
-		r.LongestRun = &Run{longest.shown, longest.requests, *timeOf(longest.from), *timeOf(longest.to)}
+		r.LongestRun = &report.Run{Key: longest.shown, Requests: longest.requests, From: *timeOf(longest.from), To: *timeOf(longest.to)}
 	}
 	for _, top := range z.top.sorted() {
-		denials := z.denials.row(top.order - 1)[0]
-		k := KeyReport{
-			Key: top.shown, Requests: z.keys.at(top.key).requests, Denied: denials.denied,
+		denials := z.denials.Row(top.order - 1)[0]
+		k := report.Key{
+			Key: top.shown, Requests: z.keys.At(top.key).requests, Denied: denials.denied,
 			Peaks: []int64{}, First: *timeOf(denials.first), Last: *timeOf(denials.last),
 		}
-		for _, demand := range z.demands.row(top.key) {
+		for _, demand := range z.demands.Row(top.key) {
 			k.Peaks = append(k.Peaks, demand.peak)
 		}
 		r.TopKeys = append(r.TopKeys, k)
 	}
-	if z.keys.len() > 0 {
+	if z.keys.Len() > 0 {
 		for i, window := range z.windows {
 			r.Demand = append(r.Demand, z.demandReport(i, window))
 		}
@@ -190,13 +188,13 @@ func (z *zoneStatistics) report() ZoneReport {
 	return r
 }
 
-func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) Demand {
-	peaks := make([]int64, z.keys.len())
+func (z *zoneStatistics) demandReport(i int, window algorithms.Micros) report.Demand {
+	peaks := make([]int64, z.keys.Len())
 	for number := range peaks {
-		peaks[number] = z.demands.row(uint32(number))[i].peak
+		peaks[number] = z.demands.Row(uint32(number))[i].peak
 	}
 	quantiles := quantilesOf(peaks)
-	return Demand{WindowSeconds: seconds(window), Quantiles: quantiles, Histogram: histogramOf(peaks)}
+	return report.Demand{WindowSeconds: seconds(window), Quantiles: quantiles, Histogram: histogramOf(peaks)}
 }
 
 // limitTexts returns everything that limits requests of a zone, as options of a Caddyfile. The limits of a
@@ -205,7 +203,7 @@ func limitTexts(zone Zone) []string {
 	texts := []string{}
 	for _, set := range zone.Sets {
 		for _, l := range set.Limits {
-			text := caddyfileLine(l)
+			text := l.Algorithm().CaddyfileText(l.String())
 			if set.Name != "" {
 				text = set.Name + ": " + text
 			}
@@ -216,7 +214,7 @@ func limitTexts(zone Zone) []string {
 		texts = append(texts, fmt.Sprint("concurrency ", zone.Concurrency))
 	}
 	if zone.MaxDelay > 0 {
-		texts = append(texts, "delay "+spanText(zone.MaxDelay))
+		texts = append(texts, "delay "+report.Span(zone.MaxDelay))
 	}
 	return texts
 }

@@ -1,6 +1,6 @@
 // Package statuspage serves a page that shows what the zones of running Caddys do, and that changes
 // single keys. The page runs in a browser on the operator's machine. Its server listens only there,
-// and relays the page's requests to Caddy's admin endpoints.
+// and relays the page's requests to Caddy's admin endpoints. It never relays any other request.
 package statuspage
 
 import "context"

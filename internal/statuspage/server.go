@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/palette"
 )
 
 // server serves the page. Everybody on this machine can connect to it. Every page that the operator's
@@ -86,7 +88,7 @@ func (s *server) makePage() error {
 		}
 		return text
 	}
-	style := read("page.css")
+	style := []byte(palette.Fill(string(read("page.css"))))
 	script := []byte("'use strict';\n")
 	for _, name := range scripts {
 		script = append(script, read(name)...)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -109,7 +110,7 @@ func testNeverFits(t *testing.T, s Store) {
 // RisingStack denied all of 1168 requests that came back at the instant it had told them.
 func testRetryAfter(t *testing.T, s Store) {
 	quotas := Variants(3, minute)
-	for seed := range uint64(60) {
+	for seed := range seedtest.Cases(t, uint64(30)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		var r []store.Request
 		for z := range 1 + rng.IntN(2) {

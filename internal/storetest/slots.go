@@ -286,7 +286,7 @@ func testSlotsConcurrency(t *testing.T, s Store) {
 		if now := inFlight.Add(1); now > n {
 			t.Errorf("%d are in flight", now)
 		}
-		time.Sleep(100 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond) // so that requests overlap, also in a store of another process
 		inFlight.Add(-1)
 		s.Correct(Leaves(r), func(err error) { t.Errorf("leave: %v", err) })
 		return nil

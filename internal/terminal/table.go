@@ -1,5 +1,5 @@
 // Package terminal writes for people who read a terminal: tables, colors, and texts of others that must not
-// control the terminal.
+// control the terminal. It never decides what is written.
 package terminal
 
 import "strings"

@@ -1,4 +1,4 @@
-// Package topk finds the most frequent keys of a stream in bounded memory.
+// Package topk finds the most frequent keys of a stream in bounded memory. It never counts a key too low.
 package topk
 
 import (

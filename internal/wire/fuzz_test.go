@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire/wiretest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -132,7 +133,7 @@ func FuzzReply(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := wire.ReadReply(string(data))
+		r, err := wiretest.ReadReply(string(data))
 		if err != nil {
 			return
 		}
@@ -190,7 +191,7 @@ func TestForeignNumbers(t *testing.T) {
 		for _, bad := range []float64{-1, -1 << 63, 1<<53 + 2, 0.5, math.NaN(), math.Inf(1)} {
 			data := append(reply(nil), whole...)
 			copy(data[at:], reply{}.numbers(bad))
-			r, err := wire.ReadReply(string(data))
+			r, err := wiretest.ReadReply(string(data))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,16 +212,16 @@ func TestForeignNumbers(t *testing.T) {
 		}
 	}
 	for _, bad := range []float64{-1, 0.5, math.NaN(), 1 << 54} { // no reply of ours
-		if _, err := wire.ReadReply(string(reply{}.numbers(bad).bytes(0))); err == nil {
+		if _, err := wiretest.ReadReply(string(reply{}.numbers(bad).bytes(0))); err == nil {
 			t.Errorf("a reply of the instant %v is one", bad)
 		}
 	}
-	if _, err := wire.ReadReply(string(reply{}.numbers(9).bytes(2))); err == nil {
+	if _, err := wiretest.ReadReply(string(reply{}.numbers(9).bytes(2))); err == nil {
 		t.Error("a reply that is neither late nor not is one")
 	}
 	// Every reply that ends early or goes on is wrong.
 	for size := range len(whole) {
-		r, err := wire.ReadReply(string(whole[:size]))
+		r, err := wiretest.ReadReply(string(whole[:size]))
 		if err == nil {
 			_, _, _ = r.Take(fuzzed(t), nil)
 			_ = r.Refund()

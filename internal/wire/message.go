@@ -1,5 +1,5 @@
-// Package wire writes and reads the messages to the script in Redis, and reads its replies. A message
-// holds operations. operations.lua documents the formats of both.
+// Package wire writes the messages to the script in Redis, and reads its replies. A message holds operations.
+// operations.lua documents the formats of both. The package never sends a message.
 package wire
 
 import (

@@ -55,8 +55,8 @@ const SlotCount = 1 << 14
 // Slot returns the Redis Cluster slot of a key: the CRC16 (XMODEM) of its hash tag, modulo
 // SlotCount.
 func (n Names) Slot(key string) int {
-	var room [maxKeyLength + 16]byte
-	return SlotOf(n.appendTag(room[:0], key))
+	var buffer [maxKeyLength + 16]byte
+	return SlotOf(n.appendTag(buffer[:0], key))
 }
 
 // SlotOfName returns the slot of the name of a budget.

@@ -33,12 +33,6 @@ type Reply struct {
 	foreignErr error
 }
 
-// ReadReply reads the head of a reply.
-func ReadReply(text string) (*Reply, error) {
-	r := new(Reply)
-	return r, r.Read(text)
-}
-
 // Read begins a new reply, and reads its head.
 func (r *Reply) Read(text string) error {
 	*r = Reply{rest: text}
@@ -96,9 +90,9 @@ func (r *Reply) readZone(q *store.Request) (count int64) {
 	o := &q.Outcome
 	*o = store.Outcome{At: r.Now, Decisions: o.Decisions[:0]}
 	for range q.Limits {
-		room := r.byteUpTo(2)
+		answer := r.byteUpTo(2) // 0: denied, 1: allowed, 2: allowed after a delay
 		d := algorithms.Decision{
-			Allowed:    room > 0,
+			Allowed:    answer > 0,
 			Charged:    r.number(),
 			Receipt:    algorithms.Receipt{A: r.number(), B: r.number()},
 			Remaining:  r.number(),
@@ -106,7 +100,7 @@ func (r *Reply) readZone(q *store.Request) (count int64) {
 			RetryAfter: r.number(),
 			ResetAfter: r.number(),
 		}
-		if room == 2 {
+		if answer == 2 {
 			d.Wait, d.RetryAfter = d.RetryAfter, 0
 		}
 		if d.Charged > 0 {

@@ -107,7 +107,7 @@ func linear(
 			clients.Go(func() {
 				for ctx.Err() == nil {
 					visit(h, s, by, key())
-					time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+					time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond) // a client makes random pauses
 				}
 			})
 		}
@@ -116,7 +116,7 @@ func linear(
 		clients.Go(func() {
 			for ctx.Err() == nil {
 				disturb(server, key())
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // leaves time for the calls between two faults
 			}
 		})
 	}
@@ -386,7 +386,7 @@ func TestSlotsAreLinearizable(t *testing.T) {
 	linearTest(t, slotsModel, func(t *testing.T, h *history, s *redisstore.Store, by int, key string) {
 		of, _ := histories.LoadOrStore(h, newSlotsHistory(h, correct))
 		if leave := of.(*slotsHistory).take(t, s, by, key); leave != nil {
-			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // the request is in flight for a random time
 			leave()
 		}
 	}, func(ctx context.Context, server *redistest.Server, key string) {
@@ -406,7 +406,7 @@ func TestSlotsAreLinearizable(t *testing.T) {
 			for _, leave := range held {
 				leave()
 			}
-			time.Sleep(slotsGrace + 50*time.Millisecond)
+			time.Sleep(slotsGrace + 50*time.Millisecond) // counts of slots expire by the clock of Redis
 			h.take(t, stores[1], 1, "k")
 			checkLinear(t, slotsModel, h.history, what != "with give-backs")
 		})

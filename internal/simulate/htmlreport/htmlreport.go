@@ -1,5 +1,5 @@
 // Package htmlreport writes the answer of a simulation as one HTML page with plots. The page needs no
-// network and no script, so it can be opened, printed and mailed.
+// network and no script, so it can be opened, printed and mailed. It never computes an outcome.
 package htmlreport
 
 import (
@@ -9,17 +9,20 @@ import (
 	"html/template"
 	"io"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/palette"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 var (
 	//go:embed page/report.html
 	reportHTML string
 	//go:embed page/report.css
-	reportCSS string
+	styleSheet string
 	//go:embed page/plots.html
 	plotsHTML string
 )
+
+var reportCSS = palette.Fill(styleSheet)
 
 // policy lets the page use its own style and icon, and nothing else.
 var policy = func() string {
@@ -33,13 +36,15 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"shown":   shown,
 	"plain":   plain,
 	"lines":   lines,
-	"oneline": simulate.OneLine,
+	"oneline": report.OneLine,
 	"number":  number,
 	"count":   count,
+	"share":   shareOf,
+	"instant": instant,
 	"style":   func() template.CSS { return template.CSS(reportCSS) },
 }).Parse(reportHTML + plotsHTML))
 
 // Write writes a report as an HTML page. The page is the same for the same report.
-func Write(w io.Writer, r *simulate.Report) error {
+func Write(w io.Writer, r *report.Report) error {
 	return page.Execute(w, newView(r))
 }

@@ -13,18 +13,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/htmlreport/samples"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/reporttest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-var reports = map[string]func() *simulate.Report{
-	"shop": samples.Shop, "compared": samples.Compared, "empty": samples.Empty, "odd": samples.Odd, "many": samples.Many,
-	"from_nothing": samples.FromNothing, "nothing": func() *simulate.Report { return &simulate.Report{} },
+var reports = map[string]func() *report.Report{
+	"shop": reporttest.Shop, "compared": reporttest.Compared, "empty": reporttest.Empty, "odd": reporttest.Odd, "many": reporttest.Many,
+	"from_nothing": reporttest.FromNothing, "nothing": func() *report.Report { return &report.Report{} },
 }
 
-func write(t *testing.T, r *simulate.Report) string {
+func write(t *testing.T, r *report.Report) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := Write(&b, r); err != nil {
@@ -134,20 +134,20 @@ func TestWellFormed(t *testing.T) {
 
 // The page shows these parts of reports, which the golden files don't have.
 func TestShows(t *testing.T) {
-	shadow := samples.Shop()
+	shadow := reporttest.Shop()
 	z := &shadow.Configurations[0].Zones[0]
 	z.DeniedByShadow, z.Limits[0] = 1_234, "fixed_window 20 10s {\n\talign clock\n}"
 	z.Proposals[0].Line = "fixed_window 46 10s {\n\talign clock\n}"
 	for _, test := range []struct {
-		report *simulate.Report
+		report *report.Report
 		wants  []string
 	}{
-		{samples.Compared(), []string{`<td class="number">41</td></tr>`, `<p class="quiet">and 39 more</p>`}},
+		{reporttest.Compared(), []string{`<td class="number">41</td></tr>`, `<p class="quiet">and 39 more</p>`}},
 		{shadow, []string{
 			"<dt>Denied only in shadow mode</dt><dd>1,234</dd>", "<bdi>fixed_window 20 10s { align clock }</bdi>",
 			"<bdi>fixed_window 46 10s {</bdi>\n<bdi>    align clock</bdi>\n<bdi>}</bdi>",
 		}},
-		{samples.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
+		{reporttest.FromNothing(), []string{"<code>token_bucket … 1m 300</code>", "There is no smaller limit than token_bucket 1 1m 300."}},
 	} {
 		page := write(t, test.report)
 		for _, want := range test.wants {
@@ -163,7 +163,7 @@ func TestShows(t *testing.T) {
 
 // The policy allows the style as it is in the page.
 func TestPolicy(t *testing.T) {
-	page := write(t, samples.Shop())
+	page := write(t, reporttest.Shop())
 	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(page)[1]
 	hash := sha256.Sum256([]byte(style))
 	policy := regexp.MustCompile(`http-equiv="Content-Security-Policy" content="([^"]*)"`).FindStringSubmatch(page)[1]

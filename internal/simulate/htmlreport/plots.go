@@ -1,6 +1,7 @@
 package htmlreport
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // plot is the part that all plots have in common. The page draws the area of a plot as large as it has
@@ -87,24 +88,23 @@ func (s timeScale) format() string {
 }
 
 // newTimePlot returns a plot of a timeline. Plots with the same peaks can be compared.
-func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, peak simulate.Bucket) *timePlot {
+func newTimePlot(n *ids, subject string, s timeScale, timeline []report.Bucket, peak report.Bucket) *timePlot {
 	if len(timeline) == 0 {
 		return nil
 	}
 	allowed, requests := make([]int64, len(timeline)), make([]int64, len(timeline))
 	denied, none := make([]int64, len(timeline)), make([]int64, len(timeline))
-	var total simulate.Bucket
+	var total report.Bucket
 	var slots, deniedSlots []slot
-	most := 0
+	busiest := 0
 	end := s.at(len(timeline))
 	p := &timePlot{Every: span(s.bucket), Day: days(s.begins, end)}
 	p.Data = table{Caption: "Requests and denied requests over time", Head: []string{"From (UTC)", "Requests", "Denied", "Share"}}
 	for i, b := range timeline {
 		allowed[i], requests[i], denied[i] = b.Requests-b.Denied, b.Requests, b.Denied
-		total.Requests += b.Requests
-		total.Denied += b.Denied
-		if b.Denied > timeline[most].Denied || timeline[most].Denied == 0 && b.Requests > timeline[most].Requests {
-			most = i
+		total.Add(b)
+		if b.Denied > timeline[busiest].Denied || timeline[busiest].Denied == 0 && b.Requests > timeline[busiest].Requests {
+			busiest = i
 		}
 		if b.Requests == 0 {
 			continue
@@ -129,7 +129,7 @@ func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, pea
 	y, top := countAxis(peak.Requests, 4)
 	p.Requests = timePanel{
 		plot: plot{
-			ID: n.next("plot"), Title: "Requests over time, " + of,
+			ID: n.next("plot"), Title: "Requests over time, " + subject,
 			Desc: fmt.Sprintf("From %s to %s UTC, in steps of %s: %s, of which %s are denied. The busiest step has %s.",
 				instant(s.begins), instant(end), span(s.bucket), count(total.Requests, "request"), number(total.Denied),
 				count(slices.Max(requests), "request")),
@@ -144,9 +144,9 @@ func newTimePlot(n *ids, of string, s timeScale, timeline []simulate.Bucket, pea
 	y, top = countAxis(peak.Denied, 2)
 	p.Denied = &timePanel{
 		plot: plot{
-			ID: n.next("plot"), Title: "Denied requests over time, " + of,
+			ID: n.next("plot"), Title: "Denied requests over time, " + subject,
 			Desc: fmt.Sprintf("Most are denied in the step from %s UTC: %s of %s.",
-				instant(s.at(most)), number(denied[most]), count(requests[most], "request")),
+				instant(s.at(busiest)), number(denied[busiest]), count(requests[busiest], "request")),
 			X: x, Y: y,
 		},
 		Hatched: stepArea(none, denied, top), Slots: deniedSlots,
@@ -163,8 +163,8 @@ func unlabeled(ticks []tick) []tick {
 }
 
 // peaks returns the most requests, and the most denied requests, of a bucket.
-func peaks(timelines ...[]simulate.Bucket) simulate.Bucket {
-	var peak simulate.Bucket
+func peaks(timelines ...[]report.Bucket) report.Bucket {
+	var peak report.Bucket
 	for _, timeline := range timelines {
 		for _, b := range timeline {
 			peak.Requests, peak.Denied = max(peak.Requests, b.Requests), max(peak.Denied, b.Denied)
@@ -173,8 +173,8 @@ func peaks(timelines ...[]simulate.Bucket) simulate.Bucket {
 	return peak
 }
 
-func countAxis(peak int64, most int) (ticks []tick, top float64) {
-	values := countTicks(peak, most)
+func countAxis(peak int64, maxTicks int) (ticks []tick, top float64) {
+	values := countTicks(peak, maxTicks)
 	top = float64(values[len(values)-1])
 	for _, v := range values {
 		ticks = append(ticks, tick{At: percent(height(float64(v), top)), Label: short(v)})
@@ -207,6 +207,16 @@ type curveLine struct {
 	Points      []place
 }
 
+// add draws the line to a point.
+func (l *curveLine) add(x, y float64) {
+	command := "L"
+	if l.Path == "" {
+		command = "M"
+	}
+	l.Path += command + coordinate(x) + " " + coordinate(1-y)
+	l.Points = append(l.Points, place{percent(x), percent(1 - y)})
+}
+
 type place struct{ X, Y string }
 
 // mark is a limit in a plot.
@@ -217,12 +227,12 @@ type mark struct {
 // mostPoints is up to how many points a curve shows one by one.
 const mostPoints = 40
 
-func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
+func newCurvePlot(n *ids, subject string, p *report.Proposal) *curvePlot {
 	if len(p.Curve) == 0 {
 		return nil
 	}
 	curve := slices.Clone(p.Curve)
-	slices.SortStableFunc(curve, func(a, b simulate.CurvePoint) int { return compare(a.Events, b.Events) })
+	slices.SortStableFunc(curve, func(a, b report.CurvePoint) int { return cmp.Compare(a.Events, b.Events) })
 	current, proposed := eventsOf(p.Current, curve), eventsOf(p.Line, curve)
 	low, high := curve[0].Events, curve[len(curve)-1].Events
 	for _, e := range []int64{current, proposed} {
@@ -235,12 +245,12 @@ func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
 	data := table{Caption: "Share denied by limit", Head: []string{"Limit", "Requests denied", "Keys denied"}}
 	for _, c := range curve {
 		shares = append(shares, c.RequestShare, c.KeyShare)
-		data.add(plain(simulate.OneLine(c.Line)), share(c.RequestShare), share(c.KeyShare))
+		data.add(plain(report.OneLine(c.Line)), share(c.RequestShare), share(c.KeyShare))
 	}
 	y := newShareAxis(shares)
 	plotted := &curvePlot{Of: patternOf(curve), IsLogarithmic: x.log}
 	plotted.plot = plot{
-		ID: n.next("plot"), Title: "Share denied by limit, " + of,
+		ID: n.next("plot"), Title: "Share denied by limit, " + subject,
 		Desc: fmt.Sprintf("With %s the limit denies %s of the requests and %s of the keys, with %s it denies %s and %s.",
 			count(curve[0].Events, "event"), share(curve[0].RequestShare), share(curve[0].KeyShare),
 			count(curve[len(curve)-1].Events, "event"), share(curve[len(curve)-1].RequestShare), share(curve[len(curve)-1].KeyShare)),
@@ -252,25 +262,16 @@ func newCurvePlot(n *ids, of string, p *simulate.Proposal) *curvePlot {
 	for _, v := range y.ticks() {
 		plotted.Y = append(plotted.Y, tick{At: percent(1 - y.position(v)), Label: share(v)})
 	}
-	for _, l := range []struct {
-		class string
-		of    func(c simulate.CurvePoint) float64
-	}{{"keys", func(c simulate.CurvePoint) float64 { return c.KeyShare }}, {
-		"requests",
-		func(c simulate.CurvePoint) float64 { return c.RequestShare },
-	}} {
-		var points []point
-		drawn := curveLine{Class: l.class}
-		for _, c := range curve {
-			p := point{x.position(float64(c.Events)), y.position(l.of(c))}
-			points = append(points, p)
-			if len(curve) <= mostPoints {
-				drawn.Points = append(drawn.Points, place{percent(p.x), percent(1 - p.y)})
-			}
-		}
-		drawn.Path = line(points)
-		plotted.Lines = append(plotted.Lines, drawn)
+	keys, requests := curveLine{Class: "keys"}, curveLine{Class: "requests"}
+	for _, c := range curve {
+		at := x.position(float64(c.Events))
+		keys.add(at, y.position(c.KeyShare))
+		requests.add(at, y.position(c.RequestShare))
 	}
+	if len(curve) > mostPoints {
+		keys.Points, requests.Points = nil, nil
+	}
+	plotted.Lines = []curveLine{keys, requests}
 	plotted.Marks = newMarks(x, current, proposed)
 	return plotted
 }
@@ -295,16 +296,6 @@ func newMarks(x axis, current, proposed int64) []mark {
 	}
 }
 
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // newMark returns a mark whose label stays within the plot, and away from another mark if there is room.
 func newMark(class string, at, other float64, label string) mark {
 	anchor := "middle"
@@ -325,7 +316,7 @@ func newMark(class string, at, other float64, label string) mark {
 var limitText = regexp.MustCompile(`^(\w+) (\d+) ([\dhmsunµd.]+)(?: |$)`)
 
 // eventsOf returns the events of a limit, or 0 if the limit is unknown.
-func eventsOf(line string, curve []simulate.CurvePoint) int64 {
+func eventsOf(line string, curve []report.CurvePoint) int64 {
 	for _, c := range curve {
 		if line != "" && c.Line == line {
 			return c.Events
@@ -340,7 +331,7 @@ func eventsOf(line string, curve []simulate.CurvePoint) int64 {
 
 // patternOf returns what the limits of a curve have in common, with … for their events. It is empty if their
 // lines have another shape.
-func patternOf(curve []simulate.CurvePoint) string {
+func patternOf(curve []report.CurvePoint) string {
 	first, last := curve[0], curve[len(curve)-1]
 	words := strings.Fields(last.Line)
 	if len(words) < 3 || words[1] != strconv.FormatInt(last.Events, 10) {
@@ -371,7 +362,7 @@ type bar struct {
 	Text                string
 }
 
-func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *demandPlot {
+func newDemandPlot(n *ids, subject string, d *report.Demand, limits []string) *demandPlot {
 	limit := limitFor(d.WindowSeconds, limits)
 	var known []step
 	for _, s := range d.Histogram {
@@ -381,7 +372,7 @@ func newDemandPlot(n *ids, of string, d *simulate.Demand, limits []string) *dema
 	window := span(d.WindowSeconds)
 	p := &demandPlot{Window: window}
 	p.plot = plot{
-		ID: n.next("plot"), Title: fmt.Sprintf("Keys by their demand in %s, %s", window, of),
+		ID: n.next("plot"), Title: fmt.Sprintf("Keys by their demand in %s, %s", window, subject),
 		Desc: fmt.Sprintf("Half of the keys ask for at most %s in their busiest %s, and 99%% for at most %s. The busiest key asks for %s.",
 			decimal(d.P50), window, decimal(d.P99), decimal(d.Max)),
 		Data: table{Caption: "Keys by events in their busiest window of " + window, Head: []string{"Events", "Keys"}},

@@ -2,7 +2,6 @@ package htmlreport
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,9 +20,9 @@ type axis struct {
 // 10.
 func newAxis(low, high float64) axis {
 	if low == high { // a single number is in the middle
-		return axis{low - 1, high + 1, false}
+		return axis{low: low - 1, high: high + 1}
 	}
-	return axis{low, high, low > 0 && high/low >= 10}
+	return axis{low: low, high: high, log: low > 0 && high/low >= 10}
 }
 
 // position returns where a number is. Numbers outside of the axis are at its ends.
@@ -38,15 +37,15 @@ func within(p float64) float64 {
 	return max(0, min(1, p))
 }
 
-// ticks returns whole round numbers on the axis, at most as many as said.
-func (a axis) ticks(most int) []float64 {
+// ticks returns whole round numbers on the axis, at most maxTicks.
+func (a axis) ticks(maxTicks int) []float64 {
 	if !a.log {
-		for step := roundUp((a.high - a.low) / float64(most)); ; step = roundUp(step * 1.5) {
+		for step := roundUp((a.high - a.low) / float64(maxTicks)); ; step = roundUp(step * 1.5) {
 			var ticks []float64
-			for v := math.Ceil(a.low/step) * step; v <= a.high && len(ticks) <= most; v += step {
+			for v := math.Ceil(a.low/step) * step; v <= a.high && len(ticks) <= maxTicks; v += step {
 				ticks = append(ticks, v)
 			}
-			if len(ticks) <= most {
+			if len(ticks) <= maxTicks {
 				return ticks
 			}
 		}
@@ -61,12 +60,12 @@ func (a axis) ticks(most int) []float64 {
 				}
 			}
 		}
-		if len(ticks) <= most {
+		if len(ticks) <= maxTicks {
 			return ticks
 		}
 	}
 	var ticks []float64
-	for e, every := first, math.Ceil((last-first+1)/float64(most)); e <= last; e += every {
+	for e, every := first, math.Ceil((last-first+1)/float64(maxTicks)); e <= last; e += every {
 		if v := math.Pow(10, e); v >= a.low {
 			ticks = append(ticks, v)
 		}
@@ -89,8 +88,8 @@ func roundUp(v float64) float64 {
 
 // countTicks returns the ticks of an axis that begins at 0 and has room for the peak. The last tick is
 // the upper end of the axis.
-func countTicks(peak int64, most int) []int64 {
-	step := int64(roundUp(float64(peak) / float64(most)))
+func countTicks(peak int64, maxTicks int) []int64 {
+	step := int64(roundUp(float64(peak) / float64(maxTicks)))
 	ticks := []int64{0}
 	for ticks[len(ticks)-1] < max(peak, 1) {
 		ticks = append(ticks, ticks[len(ticks)-1]+step)
@@ -109,16 +108,16 @@ const leastShare = -5
 
 // newShareAxis returns an axis that has room for all shares, and shows the least that is not 0.
 func newShareAxis(shares []float64) shareAxis {
-	least, most := 1.0, 0.0
+	least, greatest := 1.0, 0.0
 	for _, s := range shares {
 		if s > 0 {
 			least = min(least, s)
 		}
-		most = max(most, s)
+		greatest = max(greatest, s)
 	}
 	a := shareAxis{-2, 0}
-	if most > 0 {
-		a.high = min(0, max(int(math.Ceil(math.Log10(most)-1e-9)), leastShare+1))
+	if greatest > 0 {
+		a.high = min(0, max(int(math.Ceil(math.Log10(greatest)-1e-9)), leastShare+1))
 		a.low = min(a.high-1, max(int(math.Floor(math.Log10(least)+1e-9)), leastShare))
 	}
 	return a
@@ -158,11 +157,11 @@ var steps = []time.Duration{
 
 const day = 24 * time.Hour
 
-// timeTicks returns round instants in UTC, at most as many as said. Midnight is labeled with its day.
-func timeTicks(from, to time.Time, most int) []timeTick {
+// timeTicks returns round instants in UTC, at most maxTicks. Midnight is labeled with its day.
+func timeTicks(from, to time.Time, maxTicks int) []timeTick {
 	from, to = from.UTC(), to.UTC()
 	for _, step := range steps {
-		if to.Sub(from)/step >= time.Duration(most) {
+		if to.Sub(from)/step >= time.Duration(maxTicks) {
 			continue
 		}
 		var ticks []timeTick
@@ -175,13 +174,13 @@ func timeTicks(from, to time.Time, most int) []timeTick {
 		}
 		return ticks
 	}
-	for months := 1; ; months = nextMonths(months) {
+	for months := 1; ; months = max(3, 2*months) { // 1, 3, 6, 12, 24 and so on
 		first := time.Date(from.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
 		if months > 12 {
 			first = first.AddDate(-(from.Year() % (months / 12)), 0, 0)
 		}
 		var ticks []timeTick
-		for at := first; !at.After(to) && len(ticks) <= most; at = at.AddDate(0, months, 0) {
+		for at := first; !at.After(to) && len(ticks) <= maxTicks; at = at.AddDate(0, months, 0) {
 			if at.Before(from) {
 				continue
 			}
@@ -191,7 +190,7 @@ func timeTicks(from, to time.Time, most int) []timeTick {
 			}
 			ticks = append(ticks, timeTick{at, label})
 		}
-		if len(ticks) <= most {
+		if len(ticks) <= maxTicks {
 			return ticks
 		}
 	}
@@ -207,15 +206,6 @@ func clockLabel(at time.Time, step time.Duration) string {
 		return at.Format("15:04:05")
 	}
 	return at.Format("15:04")
-}
-
-// nextMonths returns the next longer distance of ticks, in months.
-func nextMonths(months int) int {
-	i := slices.Index([]int{1, 3, 6, 12}, months)
-	if i >= 0 && i < 3 {
-		return []int{1, 3, 6, 12}[i+1]
-	}
-	return months / 12 * 12 * 2
 }
 
 // Paths are in a square of 1000 by 1000, whose origin is the upper left corner. The page stretches
@@ -252,23 +242,6 @@ func stepArea(lower, upper []int64, top float64) string {
 		}
 		path.WriteString("Z")
 		begin = end
-	}
-	return path.String()
-}
-
-// point is a point of a plot, by its positions.
-type point struct{ x, y float64 }
-
-// line returns a line through points.
-func line(points []point) string {
-	var path strings.Builder
-	for i, p := range points {
-		if i == 0 {
-			path.WriteByte('M')
-		} else {
-			path.WriteByte('L')
-		}
-		path.WriteString(coordinate(p.x) + " " + coordinate(1-p.y))
 	}
 	return path.String()
 }

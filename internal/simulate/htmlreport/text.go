@@ -8,23 +8,17 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // nbsp stands between a number and its unit, so that no line ends there.
 const nbsp = "\u00a0"
 
 // number writes an integer with thousands separators.
-func number(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	sign := ""
-	if n < 0 {
-		sign, digits = "−", digits[1:]
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return sign + digits
-}
+func number(n int64) string { return strings.Replace(humanize.Comma(n), "-", "−", 1) }
 
 // short writes an integer in about four characters.
 func short(n int64) string {
@@ -69,42 +63,15 @@ func decimal(v float64) string {
 // share writes a fraction in percent, with two significant digits. It writes 0 % and 100 % only for
 // exactly these.
 func share(fraction float64) string {
-	percent := fraction * 100
-	switch {
-	case percent <= 0:
-		return "0" + nbsp + "%"
-	case percent >= 100:
-		return "100" + nbsp + "%"
-	case percent < 0.001:
-		return "<0.001" + nbsp + "%"
-	case percent > 99.9:
-		return ">99.9" + nbsp + "%"
+	text := report.Percent(fraction)
+	if p := fraction * 100; p > 99 && p <= 99.9 { // one digit after the point
+		text = strings.TrimSuffix(strconv.FormatFloat(p, 'f', 1, 64), ".0") + "%"
 	}
-	digits := 0
-	switch {
-	case percent > 99 || percent >= 0.995 && percent < 9.95:
-		digits = 1
-	case percent < 0.00995:
-		digits = 4
-	case percent < 0.0995:
-		digits = 3
-	case percent < 0.995:
-		digits = 2
-	}
-	text := strconv.FormatFloat(percent, 'f', digits, 64)
-	if digits > 0 {
-		text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
-	}
-	return text + nbsp + "%"
+	return strings.Replace(text, "%", nbsp+"%", 1)
 }
 
 // shareOf writes a part of a whole in percent.
-func shareOf(part, whole int64) string {
-	if whole == 0 {
-		return "0" + nbsp + "%"
-	}
-	return share(float64(part) / float64(whole))
-}
+func shareOf(part, whole int64) string { return share(float64(part) / float64(max(whole, 1))) }
 
 // count writes a number with its noun, whose plural has an s.
 func count(n int64, noun string) string {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // view is a report as the page shows it.
@@ -12,7 +12,7 @@ type view struct {
 	Policy         string
 	Title          string
 	Interrupted    bool
-	Log            *simulate.LogReport
+	Log            *report.Log
 	Span           string
 	Target         string // of the proposals
 	Configurations []*configuration
@@ -24,9 +24,8 @@ type view struct {
 
 // configuration is the outcome of one configuration as a whole.
 type configuration struct {
-	*simulate.ConfigurationReport
-	Letter   string // A or B, if there are two
-	Share    string
+	*report.Configuration
+	Letter   string    // A or B, if there are two
 	Findings []finding // of the zones that deny
 	Fine     []finding // of the others
 	Timeline *timePlot
@@ -46,8 +45,8 @@ type finding struct {
 
 // group is a row of a table with a bar.
 type group struct {
-	Name, Requests, Denied, Share string
-	Bar                           shareBar
+	report.Group
+	Bar shareBar
 }
 
 // shareBar is a bar of requests, whose denied part is hatched.
@@ -56,12 +55,13 @@ type shareBar struct {
 	Text            string
 }
 
-func newShareBar(requests, denied, most int64) shareBar {
-	if most == 0 {
+// newShareBar returns the bar of a row. longest is the most requests of a row of the table.
+func newShareBar(requests, denied, longest int64) shareBar {
+	if longest == 0 {
 		return shareBar{}
 	}
 	return shareBar{
-		Allowed: percent(within(float64(requests-denied) / float64(most))), Denied: percent(within(float64(denied) / float64(most))),
+		Allowed: percent(within(float64(requests-denied) / float64(longest))), Denied: percent(within(float64(denied) / float64(longest))),
 		Text: fmt.Sprintf("%s, %s denied", count(requests, "request"), number(denied)),
 	}
 }
@@ -74,7 +74,7 @@ type zoneGroup struct {
 	Parts    []*zonePart
 }
 
-func newView(r *simulate.Report) *view {
+func newView(r *report.Report) *view {
 	v := &view{Policy: policy, Interrupted: r.Interrupted, Log: &r.Log, LogFacts: logFacts(&r.Log)}
 	if r.Log.From != nil && r.Log.To != nil {
 		v.Span = fmt.Sprintf("%s to %s UTC (%s)", instant(*r.Log.From), instant(*r.Log.To), span(r.Log.To.Sub(*r.Log.From).Seconds()))
@@ -86,22 +86,21 @@ func newView(r *simulate.Report) *view {
 	groups := make(map[string]*zoneGroup)
 	var names []string
 	for i := range r.Configurations {
-		c := &configuration{ConfigurationReport: &r.Configurations[i]}
-		c.Share = shareOf(c.Denied, c.Requests)
+		c := &configuration{Configuration: &r.Configurations[i]}
 		if len(r.Configurations) > 1 {
 			c.Letter = string(rune('A' + i))
 		}
-		c.ByStatus, c.ByPath = newGroups(c.ConfigurationReport.ByStatus), newGroups(c.ConfigurationReport.ByPath)
+		c.ByStatus, c.ByPath = newGroups(c.Configuration.ByStatus), newGroups(c.Configuration.ByPath)
 		v.Configurations = append(v.Configurations, c)
 		names = append(names, plain(c.Name))
 		for j := range c.Zones {
 			z := &c.Zones[j]
-			if groups[z.Zone] == nil {
-				groups[z.Zone] = &zoneGroup{ID: n.next("zone"), Name: z.Zone}
-				v.Zones = append(v.Zones, groups[z.Zone])
+			if groups[z.Name] == nil {
+				groups[z.Name] = &zoneGroup{ID: n.next("zone"), Name: z.Name}
+				v.Zones = append(v.Zones, groups[z.Name])
 			}
-			g := groups[z.Zone]
-			g.Parts = append(g.Parts, &zonePart{ZoneReport: z, report: r, Configuration: c})
+			g := groups[z.Name]
+			g.Parts = append(g.Parts, &zonePart{Zone: z, report: r, Configuration: c})
 			f := newFinding(g.ID, z)
 			if f.Denies || len(z.Limits) == 0 && z.Requests > 0 {
 				c.Findings = append(c.Findings, f)
@@ -124,13 +123,13 @@ func newView(r *simulate.Report) *view {
 // drawTimelines draws what depends on all configurations: plots that stand side by side have the same
 // scale. Zones without requests have no plots.
 func (v *view) drawTimelines(n *ids) {
-	var all [][]simulate.Bucket
+	var all [][]report.Bucket
 	for _, c := range v.Configurations {
-		all = append(all, c.ConfigurationReport.Timeline)
+		all = append(all, c.Configuration.Timeline)
 	}
 	for _, c := range v.Configurations {
 		if c.Begins != nil {
-			c.Timeline = newTimePlot(n, c.of("all requests"), c.timeScale(), c.ConfigurationReport.Timeline, peaks(all...))
+			c.Timeline = newTimePlot(n, c.subject("all requests"), c.timeScale(), c.Configuration.Timeline, peaks(all...))
 		}
 	}
 	var shown []*zoneGroup
@@ -138,7 +137,7 @@ func (v *view) drawTimelines(n *ids) {
 		all = nil
 		var requests int64
 		for _, p := range g.Parts {
-			all = append(all, p.ZoneReport.Timeline)
+			all = append(all, p.Zone.Timeline)
 			requests += p.Requests
 		}
 		if requests == 0 {
@@ -153,12 +152,12 @@ func (v *view) drawTimelines(n *ids) {
 	v.Zones = shown
 }
 
-// of returns a subject with the letter of the configuration, if there are two.
-func (c *configuration) of(subject string) string {
+// subject returns a subject with the letter of the configuration, if there are two.
+func (c *configuration) subject(name string) string {
 	if c.Letter != "" {
-		subject += ", configuration " + c.Letter
+		name += ", configuration " + c.Letter
 	}
-	return subject
+	return name
 }
 
 func (c *configuration) timeScale() timeScale {
@@ -166,8 +165,8 @@ func (c *configuration) timeScale() timeScale {
 }
 
 // newFinding returns the sentence about a zone.
-func newFinding(id string, z *simulate.ZoneReport) finding {
-	f := finding{ID: id, Zone: z.Zone, Denies: z.Denied > 0}
+func newFinding(id string, z *report.Zone) finding {
+	f := finding{ID: id, Zone: z.Name, Denies: z.Denied > 0}
 	if z.Requests == 0 {
 		f.ID = "" // the zone has no section
 	}
@@ -189,29 +188,26 @@ func newFinding(id string, z *simulate.ZoneReport) finding {
 	}
 	for _, p := range z.Proposals {
 		if len(z.Proposals) == 1 && p.Line != "" && p.Line != p.Current {
-			f.Proposal = simulate.OneLine(p.Line)
+			f.Proposal = report.OneLine(p.Line)
 		}
 	}
 	return f
 }
 
-func newGroups(groups []simulate.Group) []group {
-	var most int64
+func newGroups(groups []report.Group) []group {
+	var longest int64
 	for _, g := range groups {
-		most = max(most, g.Requests)
+		longest = max(longest, g.Requests)
 	}
 	var rows []group
 	for _, g := range groups {
-		rows = append(rows, group{
-			g.Name, number(g.Requests), number(g.Denied), shareOf(g.Denied, g.Requests),
-			newShareBar(g.Requests, g.Denied, most),
-		})
+		rows = append(rows, group{g, newShareBar(g.Requests, g.Denied, longest)})
 	}
 	return rows
 }
 
 // logFacts returns what was read, and what was wrong with it.
-func logFacts(l *simulate.LogReport) []fact {
+func logFacts(l *report.Log) []fact {
 	facts := []fact{{"Lines read", number(l.Lines)}, {"Requests", number(l.Requests)}}
 	for _, f := range []struct {
 		name string
@@ -231,7 +227,7 @@ func logFacts(l *simulate.LogReport) []fact {
 
 // comparison is the differences between two configurations.
 type comparison struct {
-	*simulate.Comparison
+	*report.Comparison
 	Rows  []comparisonRow
 	Newly clients
 	Gone  clients
@@ -241,21 +237,16 @@ type comparisonRow struct {
 	Class, Name, Requests, Width, Clients string
 }
 
-type client struct {
-	Name, Requests string
-	Zones          []string
-}
-
 // clients are the clients with most requests of a kind, and how many more there are.
 type clients struct {
-	Shown []client
-	More  string
+	Shown []report.ClientChange
+	More  int64
 }
 
-func newComparison(c *simulate.Comparison) *comparison {
-	most := max(c.NewlyDenied, c.NoMoreDenied, c.DeniedByBoth, 1)
+func newComparison(c *report.Comparison) *comparison {
+	largest := max(c.NewlyDenied, c.NoMoreDenied, c.DeniedByBoth, 1)
 	row := func(class, name string, n int64, clients string) comparisonRow {
-		return comparisonRow{class, name, number(n), percent(float64(n) / float64(most)), clients}
+		return comparisonRow{class, name, number(n), percent(float64(n) / float64(largest)), clients}
 	}
 	return &comparison{
 		Comparison: c,
@@ -269,12 +260,6 @@ func newComparison(c *simulate.Comparison) *comparison {
 	}
 }
 
-func newClients(changes []simulate.ClientChange, all int64) (c clients) {
-	for _, change := range changes {
-		c.Shown = append(c.Shown, client{change.Client, number(change.Requests), change.Zones})
-	}
-	if more := all - int64(len(changes)); more > 0 {
-		c.More = fmt.Sprintf("and %s more", number(more))
-	}
-	return c
+func newClients(changes []report.ClientChange, all int64) clients {
+	return clients{changes, max(all-int64(len(changes)), 0)}
 }

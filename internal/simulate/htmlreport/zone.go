@@ -3,17 +3,15 @@ package htmlreport
 import (
 	"fmt"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // zonePart is a zone in one configuration.
 type zonePart struct {
-	*simulate.ZoneReport
-	report        *simulate.Report
+	*report.Zone
+	report        *report.Report
 	Configuration *configuration
-	Numbers       []headline
 	Facts         []fact
-	Run           *simulate.Run
 	RunText       string
 	Timeline      *timePlot
 	Demands       []*demandPlot
@@ -24,47 +22,32 @@ type zonePart struct {
 	TopKeys       []topKey
 }
 
-// headline is a number of a zone, shown large.
-type headline struct {
-	Name, Text string
-	Denied     bool
-}
-
 // topKey is a key with denied requests.
 type topKey struct {
-	Key, Requests, Denied string
-	Bar                   shareBar
-	Peaks                 []string
-	First, Last           string
+	Outcome *report.Key
+	Bar     shareBar
+	Peaks   []string
 }
 
 // proposal is a limit to be pasted.
 type proposal struct {
-	*simulate.Proposal
+	*report.Proposal
 	Outcome string
 	Next    string
 	Curve   *curvePlot
 }
 
-func (z *zonePart) draw(n *ids, peak simulate.Bucket) {
-	of := z.Configuration.of("zone " + plain(z.Zone))
-	z.Numbers = []headline{
-		{"Requests", number(z.Requests), false},
-		{"Denied", number(z.Denied), z.Denied > 0},
-		{"Share denied", shareOf(z.Denied, z.Requests), false},
-		{"Keys", number(z.Keys), false},
-		{"Keys denied", number(z.KeysDenied), z.KeysDenied > 0},
-	}
+func (z *zonePart) draw(n *ids, peak report.Bucket) {
+	subject := z.Configuration.subject("zone " + plain(z.Name))
 	z.Facts = z.facts()
 	if r := z.LongestRun; r != nil {
-		z.Run = r
 		z.RunText = fmt.Sprintf("%s, at %s UTC", count(r.Requests, "request"), instant(r.From))
 		if r.Requests > 1 {
 			z.RunText = fmt.Sprintf("%s in %s, from %s UTC", count(r.Requests, "request"), span(r.To.Sub(r.From).Seconds()), instant(r.From))
 		}
 	}
 	if z.Configuration.Begins != nil {
-		z.Timeline = newTimePlot(n, of, z.Configuration.timeScale(), z.ZoneReport.Timeline, peak)
+		z.Timeline = newTimePlot(n, subject, z.Configuration.timeScale(), z.Zone.Timeline, peak)
 	}
 	z.Quantiles = table{Caption: "Events of a key in its busiest window", Head: []string{"Window", "Median", "95%", "99%", "Most"}}
 	for i := range z.Demand {
@@ -73,26 +56,23 @@ func (z *zonePart) draw(n *ids, peak simulate.Bucket) {
 		z.Windows = append(z.Windows, window)
 		z.Quantiles.add(window, decimal(d.P50), decimal(d.P95), decimal(d.P99), decimal(d.Max))
 		if len(d.Histogram) > 0 {
-			z.Demands = append(z.Demands, newDemandPlot(n, of, d, z.Limits))
+			z.Demands = append(z.Demands, newDemandPlot(n, subject, d, z.Limits))
 		}
 	}
-	found, others := z.report.Alternatives(z.Configuration.ConfigurationReport, z.ZoneReport)
+	found, others := z.report.Alternatives(z.Configuration.Configuration, z.Zone)
 	for _, p := range others {
-		z.Proposals = append(z.Proposals, newProposal(n, of, p))
+		z.Proposals = append(z.Proposals, newProposal(n, subject, p))
 	}
 	if found != nil {
-		z.Alternatives = newAlternatives(n, of, found)
+		z.Alternatives = newAlternatives(n, subject, found)
 	}
-	var most int64
-	for i := range z.ZoneReport.TopKeys {
-		most = max(most, z.ZoneReport.TopKeys[i].Requests)
+	var longest int64
+	for i := range z.Zone.TopKeys {
+		longest = max(longest, z.Zone.TopKeys[i].Requests)
 	}
-	for i := range z.ZoneReport.TopKeys {
-		k := &z.ZoneReport.TopKeys[i]
-		top := topKey{
-			Key: k.Key, Requests: number(k.Requests), Denied: number(k.Denied), Bar: newShareBar(k.Requests, k.Denied, most),
-			First: instant(k.First), Last: instant(k.Last),
-		}
+	for i := range z.Zone.TopKeys {
+		k := &z.Zone.TopKeys[i]
+		top := topKey{Outcome: k, Bar: newShareBar(k.Requests, k.Denied, longest)}
 		for j := range z.Demand {
 			peak := "–"
 			if j < len(k.Peaks) {
@@ -132,24 +112,24 @@ func (z *zonePart) facts() []fact {
 	return facts
 }
 
-func newProposal(n *ids, of string, p *simulate.Proposal) *proposal {
+func newProposal(n *ids, subject string, p *report.Proposal) *proposal {
 	if p.Set != "" {
-		of += ", " + plain(p.Set)
+		subject += ", " + plain(p.Set)
 	}
-	shown := &proposal{Proposal: p, Curve: newCurvePlot(n, of, p)}
+	shown := &proposal{Proposal: p, Curve: newCurvePlot(n, subject, p)}
 	if p.Line != "" {
 		shown.Outcome = "It would have denied " + denials(p.DeniedRequests, p.DeniedKeys, p) + "."
 		shown.Next = "There is no smaller limit."
 	}
 	if p.Next != nil {
 		shown.Next = fmt.Sprintf("The next smaller limit, %s, would have denied %s.",
-			plain(simulate.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
+			plain(report.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
 	}
 	return shown
 }
 
 // denials says what a limit would have denied.
-func denials(requests, keys int64, p *simulate.Proposal) string {
+func denials(requests, keys int64, p *report.Proposal) string {
 	if requests == 0 {
 		return "no request"
 	}
@@ -159,19 +139,14 @@ func denials(requests, keys int64, p *simulate.Proposal) string {
 
 // alternatives are the limits that are proposed from nothing.
 type alternatives struct {
-	*simulate.Alternatives
-	Rows   [][]string
+	*report.Alternatives
 	Curves []*curvePlot
 }
 
-func newAlternatives(n *ids, of string, a *simulate.Alternatives) *alternatives {
+func newAlternatives(n *ids, subject string, a *report.Alternatives) *alternatives {
 	shown := &alternatives{Alternatives: a}
 	for _, p := range a.Proposals {
-		shown.Rows = append(shown.Rows, []string{
-			plain(simulate.OneLine(p.Line)), number(p.DeniedRequests), shareOf(p.DeniedRequests, p.Requests),
-			number(p.DeniedKeys), shareOf(p.DeniedKeys, p.Keys),
-		})
-		if curve := newCurvePlot(n, of+", "+plain(simulate.OneLine(p.Line)), p); curve != nil {
+		if curve := newCurvePlot(n, subject+", "+plain(report.OneLine(p.Line)), p); curve != nil {
 			shown.Curves = append(shown.Curves, curve)
 		}
 	}

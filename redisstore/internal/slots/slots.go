@@ -1,5 +1,6 @@
-// Package slots counts the requests of this process that hold a slot of each key. Instances share
-// slots in Redis; the package decides which operations keep this instance's count there correct.
+// Package slots counts, for each key, the requests of this process that hold a slot. Instances share
+// slots in Redis; the package decides which operations keep this instance's count there correct. It
+// never sends an operation.
 package slots
 
 import (
@@ -121,15 +122,9 @@ func (t *Table) Wait(name string, now Micros) Micros {
 	}
 }
 
-// NeedsSet reports whether Prepare would return a Set of the key now.
-func (t *Table) NeedsSet(name string) bool {
-	k := t.keys[name]
-	return k != nil && t.needsSet(k)
-}
-
 // Prepare returns the operation of a message on a key. Call it once for each key of the message,
-// when Wait has returned 0. takes is how many slots of the key the message takes. If the key has come to need a
-// Set since Wait, while a take is in flight, Prepare returns no Set: the key becomes due when the take ends.
+// when Wait has returned 0. takes is how many slots of the key the message takes. Beside takes in flight, Prepare
+// returns no Set: the key becomes due when they end.
 //
 // The message is in flight until Replied, NotRun or Lost is called with the same op. If op does
 // nothing and takes is 0, none of the three may be called.
@@ -159,6 +154,13 @@ func (t *Table) Prepare(name string, takes int, now Micros) (op Op) {
 	}
 	t.updateIdle(k, now)
 	return op
+}
+
+// Join adds takes to a message whose operation on the key is op.
+func (t *Table) Join(op Op, takes int, now Micros) {
+	if takes > 0 {
+		op.key.lastUsed = now
+	}
 }
 
 func (t *Table) needsSet(k *key) bool {

@@ -7,17 +7,23 @@ import (
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore/internal/slots"
 )
 
 var (
-	seeds = flag.Uint64("slots.seeds", 300, "how many programs the model runs")
+	seeds = flag.Uint64("slots.seeds", 0, "how many programs the model runs, other than usual")
 	first = flag.Uint64("slots.first", 1, "the first of them")
 )
 
 // each runs a program for each seed, and ends the test at the first violation.
 func each(t *testing.T, program func(t *testing.T, seed uint64)) {
-	for seed := *first; seed < *first+*seeds; seed++ {
+	t.Helper()
+	n := *seeds
+	if n == 0 {
+		n = seedtest.Cases(t, uint64(60))
+	}
+	for seed := *first; seed < *first+n; seed++ {
 		func() {
 			defer func() {
 				if r := recover(); r != nil {
@@ -404,4 +410,25 @@ func TestPostpone(t *testing.T) {
 		now += second
 	}
 	table.Postpone("another", now) // may have been dropped
+}
+
+// A take that joins the message of a Set keeps its key remembered as long as any take.
+func TestJoin(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	table.Replied(table.Prepare("k", 1, 0), 1, 0, 0)
+	table.Leave("k", 0)
+	set := table.Prepare("k", 0, 20*second)
+	if !set.Set || set.Count != 0 {
+		t.Fatalf("Prepare: %v, want a Set of 0", set)
+	}
+	table.Join(set, 0, 15*second) // only looks
+	table.Join(set, 1, 20*second)
+	table.Replied(set, 0, 1, 20*second)
+	if table.Due(49*second, 10); !table.Knows("k") {
+		t.Error("the key is forgotten less than 30 s after the take")
+	}
+	table.Replied(table.Prepare("k", 0, 49*second), 0, 0, 49*second)
+	if table.Due(60*second, 10); table.Knows("k") {
+		t.Error("the key is remembered although the take ended 40 s ago")
+	}
 }

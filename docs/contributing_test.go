@@ -1,0 +1,45 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// CONTRIBUTING.md names only files and identifiers that exist.
+func TestContributingNames(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	var code strings.Builder
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && slices.Contains([]string{".go", ".lua", ".sh", ".md"}, filepath.Ext(path)) {
+			files = append(files, "/"+path)
+			if !strings.HasSuffix(path, ".md") {
+				source, err := os.ReadFile(path)
+				code.Write(source)
+				return err
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile("`([a-zA-Z_/]+\\.(go|lua|sh|md))`").FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix(file, "/"+name[1]) }) {
+			t.Errorf("there is no file %s", name[1])
+		}
+	}
+	for _, name := range regexp.MustCompile("`([a-z]+[A-Z][a-zA-Z]+)` in").FindAllStringSubmatch(string(text), -1) {
+		if !regexp.MustCompile(`\b` + name[1] + `\b`).MatchString(code.String()) {
+			t.Errorf("there is no %s", name[1])
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package docs_test
+
+import (
+	"fmt"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
+)
+
+// Each row of docs/guarantees.md names a test, and each test on the page is in the file that the
+// page links to.
+func TestGuarantees(t *testing.T) {
+	const file = "docs/guarantees.md"
+	page := caddytest.ReadFile(t, file)
+	tests := regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^)]*_test\\.go)\\)").FindAllStringSubmatch(page, -1)
+	if named := strings.Count(page, "`Test"); len(tests) != named || named < 60 {
+		t.Errorf("%s links %d of %d tests to their files", file, len(tests), named)
+	}
+	for _, test := range tests {
+		source := filepath.Join("docs", test[2])
+		if !strings.Contains(caddytest.ReadFile(t, source), fmt.Sprintf("\nfunc %s(t *testing.T) {\n", test[1])) {
+			t.Errorf("%s: there is no %s in %s", file, test[1], source)
+		}
+	}
+	for line := range strings.Lines(page) {
+		isRow := strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| event |")
+		if isRow && !strings.Contains(line, "`Test") {
+			t.Errorf("%s: no test for %s", file, line)
+		}
+	}
+}
+
+// Without Redis each instance has its own budgets, and a restart begins with full ones.
+func TestRestartWithoutRedis(t *testing.T) {
+	t.Parallel()
+	config := caddytest.Site("zone api {\n fixed_window 2 1h\n ban 1h\n}")
+	c, other := caddytest.Start(t, config), caddytest.Start(t, config)
+	useUp := func(c *caddytest.Caddy) {
+		t.Helper()
+		for _, status := range []int{200, 200, 429, 429} {
+			c.Get(t, "/").Want(t, status)
+		}
+	}
+	useUp(c)
+	useUp(other)
+	if err := c.Process.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Ended
+	caddytest.Client.CloseIdleConnections()
+	if err := c.Run(t); err != nil {
+		t.Fatal(err)
+	}
+	useUp(c)
+}
+
+// If a second directive denies a request, the charge of the first one stays.
+func TestSecondDirectiveDenies(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, strings.Replace(caddytest.Site("zone first {\n gcra 5 1h\n}\n"+use), "respond ok",
+			fmt.Sprintf("route {\n rate_limit @limited {\n zone second {\n gcra 1 1h\n }\n %s}\n respond ok\n}", use), 1))
+		c.Get(t, "/").Want(t, 200, "RateLimit", `"first";r=4;t=720, "second";r=0;t=3600`)
+		c.Get(t, "/").Want(t, 429, "RateLimit", `"first";r=3;t=720, "second";r=0;t=3600`)
+		c.Get(t, "/").Want(t, 429, "RateLimit", `"first";r=2;t=720, "second";r=0;t=3600`)
+	})
+}
+
+// A ban in Redis doesn't apply while Redis fails, once the denial is no longer remembered. It
+// applies again afterwards.
+func TestBanInOutage(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	link := caddytest.StartLink(t, server.Addr)
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n fixed_window 2 1h\n ban 1h\n}\nredis %s {\n timeout 2s\n}", link.Addr)))
+	for _, status := range []int{200, 200, 429, 429} {
+		c.Get(t, "/").Want(t, status)
+	}
+	link.Set(relay.Fault{Reset: true}, relay.Fault{})
+	caddytest.Eventually(t, "the local budget decides", func() bool { return c.Get(t, "/").StatusCode == 200 })
+	caddytest.Eventually(t, "Redis is not asked", func() bool {
+		c.Get(t, "/")
+		return strings.Contains(c.Logged(), "Redis fails, and is not asked until it works again")
+	})
+	link.Set(relay.Fault{}, relay.Fault{})
+	c.WaitForLog(t, "Redis works again")
+	r := c.Get(t, "/")
+	r.Want(t, 429)
+	r.WantWait(t, 3600)
+}
+
+// The bounds in SECURITY.md equal the constants of the code.
+func TestSecurityBounds(t *testing.T) {
+	page := caddytest.ReadFile(t, "SECURITY.md")
+	bounds := regexp.MustCompile("(?m)^\\| ([0-9,]+)( ms| s)? \\| .* \\| \\[`(\\w+)`\\]\\((.*)\\) \\|$").FindAllStringSubmatch(page, -1)
+	if len(bounds) < 25 {
+		t.Errorf("only %d bounds found", len(bounds))
+	}
+	units := map[string]string{"": "", " ms": " * time.Millisecond", " s": " * time.Second"}
+	values := strings.NewReplacer("time.Millisecond", "1_000_000", "time.Second", "1_000_000_000", "math.MaxInt32", "(1<<31 - 1)")
+	value := func(expression string) string {
+		v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, values.Replace(expression))
+		if err != nil {
+			t.Fatalf("%s: %v", expression, err)
+		}
+		return v.Value.ExactString()
+	}
+	for _, b := range bounds {
+		source := caddytest.ReadFile(t, b[4])
+		constant := regexp.MustCompile(`(?m)^(?:const |\t)` + b[3] + ` += (.*?)(?: //.*)?$`).FindStringSubmatch(source)
+		if constant == nil {
+			t.Errorf("there is no constant %s in %s", b[3], b[4])
+		} else if want := value(constant[1]); value(strings.ReplaceAll(b[1], ",", "")+units[b[2]]) != want {
+			t.Errorf("SECURITY.md: %s is %s%s, want %s", b[3], b[1], b[2], constant[1])
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// inspectKey returns the state of a key. It charges nothing.
+func (a *Request) inspectKey() (any, error) {
+	v := &adminapi.Key{Zone: a.zones[0].Name, Key: url.PathEscape(a.key), Budgets: []adminapi.Budgets{}}
+	seen := make(map[limiter.Identity]bool)
+	for _, z := range a.zones {
+		if seen[z.Identity] {
+			continue
+		}
+		seen[z.Identity] = true
+		err := z.inspectKey(a.Ctx, a.key, v)
+		if isForeign(err) {
+			return nil, Error(http.StatusServiceUnavailable,
+				"the store of zone %q holds a value for the key that is no budget (%w): reset the key, or remove its override", z.Name, err)
+		}
+		if err != nil {
+			return nil, Error(http.StatusServiceUnavailable,
+				"the store of zone %q fails (%w): ask again when it works", z.Name, err)
+		}
+	}
+	return v, nil
+}
+
+// inspectKey adds the state of a key in one zone. While the store fails, this is the state of the local budgets
+// that decide requests, if the zone has any.
+func (z *Zone) inspectKey(ctx context.Context, key string, v *adminapi.Key) error {
+	override := z.KnownOverrides.Lookup(z.ShortKey(key)).Text
+	err := limiter.WithOverrides(
+		func(limiter.CollectOptions) error { return z.inspectKeyWith(ctx, key, override, v) },
+		func(overrides []string) { override = overrides[0] },
+	)
+	if store.IsOverridden(err) {
+		return errors.New("the override keeps changing")
+	}
+	return err
+}
+
+// inspectKeyWith adds the state of a key. override is the run-time override that the store is expected to have;
+// if it has another one, the error is an [store.OverriddenError].
+func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *adminapi.Key) error {
+	overrideInForce, sets := z.limitSetsInForce(key, override)
+	v.Override = overrideInForce
+	requests, alternatives := z.peekRequests(key, override, sets)
+	if len(requests) == 0 {
+		return nil
+	}
+	_, failure, err := z.Limiter.Peek(ctx, requests)
+	switch {
+	case err != nil:
+		return err
+	case isForeign(failure):
+		return failure
+	case failure != nil:
+		v.Store = "local"
+	}
+	z.addBudgets(v, requests, alternatives, sets)
+	return nil
+}
+
+// isForeign reports whether an error is about a key at which another program stored a value.
+func isForeign(err error) bool {
+	var failed *store.Error
+	ok := errors.As(err, &failed)
+	return ok && failed.Reason == store.ReasonKey
+}
+
+// lookUpStoredOverride returns the override of a key in the store; "" if there is none.
+func (z *Zone) lookUpStoredOverride(ctx context.Context, key string) (string, error) {
+	if !z.RuntimeOverrides {
+		return "", nil
+	}
+	request := store.Request{Zone: z.Name, Key: z.ShortKey(key), Shadow: true, Override: limiter.NoOverride}
+	_, err := z.Limiter.AuthoritativeStore().Take(ctx, []store.Request{request})
+	var overridden *store.OverriddenError
+	if errors.As(err, &overridden) {
+		return overridden.Overrides[0], nil
+	}
+	return "", err
+}
+
+// limitSetsInForce returns the override of a key, and the limit sets that the key can have, for
+// each of the zone's alternatives. runtime is the text of the run-time override; "" for none.
+// An override of an address applies only to alternatives that are address placeholders.
+func (z *Zone) limitSetsInForce(key, runtime string) (v *adminapi.Override, sets [][]limiter.NamedSet) {
+	network, isNetwork := keys.ParseNetwork(key)
+	v, override := overrideInForce(z.Zone, key, network, runtime)
+	for i := range z.Keys {
+		if override != nil && z.Keys[i].AcceptsOverride(isNetwork) {
+			sets = append(sets, []limiter.NamedSet{{LimitSet: override}})
+		} else {
+			sets = append(sets, z.SetsWithoutOverrides())
+		}
+	}
+	return v, sets
+}
+
+// overrideInForce returns the override of a key, and its limits. They are nil if there is no override.
+// network is valid if the key comes from an address. runtime is as of limitSetsInForce.
+func overrideInForce(z *limiter.Zone, key string, network netip.Prefix, runtime string) (v *adminapi.Override, override *limiter.LimitSet) {
+	if override = z.Overrides.Lookup(key, network); override != nil {
+		v = &adminapi.Override{From: "config", Limits: override.LimitTexts()}
+	}
+	if runtime == "" {
+		return v, override
+	}
+	v, stored := viewStoredOverride(z, runtime)
+	return v, cmp.Or(stored, override)
+}
+
+// viewStoredOverride returns a run-time override as operators see it, and its limits. They are nil if
+// the override can't be read; then it has no effect.
+func viewStoredOverride(z *limiter.Zone, text string) (*adminapi.Override, *limiter.LimitSet) {
+	set, until, err := z.CompileOverride(text)
+	if err != nil {
+		return &adminapi.Override{From: "runtime", Limits: []string{}, Error: err.Error()}, nil
+	}
+	return &adminapi.Override{From: "runtime", Limits: set.LimitTexts(), Until: until}, set
+}
+
+// distinctLimits returns the limits of all these sets for one alternative, each limit once.
+func distinctLimits(sets []limiter.NamedSet, alternative int) (limits []store.Limit) {
+	for _, set := range sets {
+		if set.LimitSet == nil {
+			continue
+		}
+		for _, l := range set.Budgets[alternative].Limits {
+			if !slices.ContainsFunc(limits, func(other store.Limit) bool { return other.ID == l.ID }) {
+				limits = append(limits, l)
+			}
+		}
+	}
+	return limits
+}
+
+// peekRequests returns requests that charge nothing, and the alternative of each. For each
+// alternative there is one request about its limits, slots, ban and override, if it has any.
+// The requests are shadows, so no cache of denials keeps them from the store.
+func (z *Zone) peekRequests(key, override string, sets [][]limiter.NamedSet) (requests []store.Request, alternatives []int) {
+	isAddress := keys.IsNetwork(key)
+	looksUp := z.RuntimeOverrides && slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return t.AcceptsOverride(isAddress) })
+	for i := range z.Keys {
+		r := store.Request{Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
+		if n := z.Concurrency; n > 0 {
+			r.Slots = &store.Slots{ID: store.SlotsID(z.Name, limiter.VariantOf(i)), Limit: n, Share: z.Limiter.StoreErrorPolicy.SlotShare(n)}
+		}
+		if bans := z.bansFor(sets[i]); bans != nil {
+			r.Ban = bans[i]
+		}
+		if looksUp && i == 0 {
+			r.Override = &store.Override{Text: override}
+		}
+		if len(r.Limits) > 0 || r.Slots != nil || r.Ban != nil || r.Override != nil {
+			alternatives = append(alternatives, i)
+			requests = append(requests, r)
+		}
+	}
+	return requests, alternatives
+}
+
+// bansFor returns the bans of a key with these limits, one for each alternative; nil if the zone
+// has no ban.
+func (z *Zone) bansFor(sets []limiter.NamedSet) (bans []*store.Ban) {
+	if z.Ban == nil {
+		return nil
+	}
+	ban := *z.Ban
+	for _, set := range sets {
+		for _, l := range set.Limits {
+			ban.Window = max(ban.Window, l.Window)
+		}
+	}
+	for i := range z.Keys {
+		bans = append(bans, &store.Ban{Ban: &ban, ID: store.BanID(z.Name, limiter.VariantOf(i))})
+	}
+	return bans
+}
+
+// addBudgets adds the budgets that the requests of peekRequests found.
+func (z *Zone) addBudgets(v *adminapi.Key, requests []store.Request, alternatives []int, sets [][]limiter.NamedSet) {
+	for n, r := range requests {
+		i := alternatives[n]
+		b := adminapi.Budgets{Limits: []adminapi.Limit{}}
+		if len(z.Keys) > 1 {
+			b.Alternative = i + 1
+		}
+		for _, set := range sets[i] {
+			for _, l := range distinctLimits([]limiter.NamedSet{set}, i) {
+				j := slices.IndexFunc(r.Limits, func(other store.Limit) bool { return other.ID == l.ID })
+				view := newLimitView(r.GrantedLimit(j), r.Outcome.Decisions[j])
+				if set.Option == "plan" {
+					view.Plan = &set.Value
+				}
+				b.Limits = append(b.Limits, view)
+			}
+		}
+		if r.Slots != nil {
+			b.Concurrency = &adminapi.Concurrency{Limit: r.GrantedSlots(), InUse: r.Outcome.Slots.InFlight}
+		}
+		if r.Ban != nil {
+			b.Ban = &adminapi.Ban{Banned: r.Outcome.Ban.Stands, Ends: fractionalSeconds(r.Outcome.Ban.EndsAfter)}
+		}
+		v.Budgets = append(v.Budgets, b)
+	}
+}
+
+// newLimitView returns the view of a limit with this decision.
+func newLimitView(l *algorithms.Limit, d algorithms.Decision) adminapi.Limit {
+	v := adminapi.Limit{
+		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
+	}
+	if d.Remaining > 0 {
+		d.MoreAfter = 0
+	}
+	if d.MoreAfter < algorithms.Forever {
+		after := fractionalSeconds(d.MoreAfter)
+		v.RetryAfter = &after
+	}
+	return v
+}

@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+)
+
+// zoneView is a zone as operators see it: a JSON object whose fields keep their order.
+type zoneView []Setting
+
+// MarshalJSON implements [json.Marshaler].
+func (v zoneView) MarshalJSON() ([]byte, error) {
+	var fields [][]byte
+	for _, f := range v {
+		value, err := options.ReadableJSON(f.Value)
+		if err != nil {
+			return nil, err
+		}
+		fields = append(fields, fmt.Appendf(nil, "%q:%s", f.Name, value))
+	}
+	return slices.Concat([]byte("{"), bytes.Join(fields, []byte(",")), []byte("}")), nil
+}
+
+// listZones returns the zones of the configuration, by name. Zones with one name are listed once
+// if their views are the same.
+func (a *Request) listZones() (any, error) {
+	return a.viewZones(slices.Sorted(maps.Keys(a.Configuration.Zones)))
+}
+
+// showZone returns the entries of the list of zones with the name in the path.
+func (a *Request) showZone() (any, error) { return a.viewZones([]string{a.zone}) }
+
+// viewZones returns the entries of the list of zones with these names.
+func (a *Request) viewZones(names []string) (any, error) {
+	counts, list := telemetry.RequestCounts(), []zoneView{}
+	for _, name := range names {
+		first, seen := len(list), make(map[viewedZone]bool)
+		for _, z := range a.Configuration.Zones[name] {
+			if seen[z.viewed()] { // hundreds of handlers can have a shared zone
+				continue
+			}
+			seen[z.viewed()] = true
+			v := z.view(a.Configuration, counts[name])
+			if !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
+				list = append(list, v)
+			}
+		}
+	}
+	return list, nil
+}
+
+// viewedZone has all that the view of a zone depends on. Zones with the same viewedZone have the same view.
+type viewedZone struct {
+	source         any
+	backend        limiter.Backend
+	onStoreError   limiter.StoreErrorPolicy
+	hashSecret     string
+	disableMetrics bool
+}
+
+func (z *Zone) viewed() viewedZone {
+	h := z.Limiter
+	return viewedZone{z.Source, h.Backend, h.StoreErrorPolicy, h.HashSecret, !h.CountsRequests}
+}
+
+// view returns what operators see of the zone: its settings, where the budgets are kept, and the
+// counts of requests, which are given.
+func (z *Zone) view(c *Configuration, counts map[string]int64) zoneView {
+	v := zoneView{{"name", z.Name}}
+	v = append(v, z.Settings()...)
+	v = append(v, Setting{"store", z.Identity.Store})
+	if h := z.Limiter; h.Backend != nil {
+		v = append(v, Setting{"failing_nodes", h.Backend.Failing()}, Setting{"on_store_error", h.StoreErrorPolicy.Mode})
+	} else {
+		v = append(v, Setting{"keys", c.MemoryKeys()}, Setting{"max_keys", c.MaxKeys})
+	}
+	if z.Limiter.CountsRequests {
+		requests := make(map[string]int64)
+		for _, outcome := range telemetry.Outcomes() {
+			requests[outcome] = counts[outcome]
+		}
+		v = append(v, Setting{"requests", requests})
+	}
+	return v
+}
+
+// listDeniedKeys returns the keys of a zone that this instance denied most lately.
+func (a *Request) listDeniedKeys() (any, error) {
+	return a.zones[0].DeniedKeys.List(time.Now()), nil
+}
+
+// fractionalSeconds returns a span of time in seconds.
+func fractionalSeconds(span algorithms.Micros) float64 { return float64(span) / 1e6 }

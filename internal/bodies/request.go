@@ -1,0 +1,263 @@
+package bodies
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/formvalue"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
+)
+
+// Request is the body of a request, with the values that the zones of one handler have read from it. The next
+// handler reads the same bytes. A nil Request is a body that no zone needs; it has no values, and nothing to
+// release. It is not safe for concurrent use.
+type Request struct {
+	request *http.Request
+	fields  *Fields
+	memory  *Memory
+
+	ahead       *readahead.Body // nil if the request has no body that is read
+	kind        Kinds
+	multipart   bool   // a kindForm that is multipart/form-data
+	boundary    string // of multipart
+	unsupported *Error // the body is encoded
+
+	read    bool     // the whole body is read, and values are known
+	hidden  bool     // until EndZone, because the present zone can't read the body
+	invalid *Error   // why it has no values, if it is invalid
+	values  []string // of the fields
+	taken   int      // for the values, from memory.Values if they are kept, else from memory.Bodies
+	kept    bool     // for later handlers
+	late    bool     // the body was not complete in time, and is detached from the server's trailer
+}
+
+// NewRequest returns the body of a request. If it is JSON or a form, it replaces r.Body, so that the body
+// can be read before the next handler reads it.
+func NewRequest(r *http.Request, fields *Fields, memory *Memory) *Request {
+	b := &Request{request: r, fields: fields, memory: memory}
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 || r.Method == http.MethodConnect {
+		return b
+	}
+	if b.readHeader(r.Header); b.kind != 0 {
+		b.ahead = readahead.New(r.Body, r.ContentLength, memory.Bodies)
+		r.Body = b.ahead
+	}
+	return b
+}
+
+// Read reads the body and its values for a zone with a text that needs bodies of these kinds. A body of another kind is
+// not read. If the zone can't read the body, [Request.Value] returns empty values until EndZone. Read returns an error
+// if the zone must deny the request.
+func (b *Request) Read(kinds Kinds, policy Policy) *Error {
+	if b.kind&kinds == 0 {
+		b.hidden = b.hidden || !b.read
+		return nil
+	}
+	err := b.readWithin(policy)
+	if b.hidden = err != nil; policy.Pass {
+		return nil
+	}
+	return err
+}
+
+// EndZone is called when all texts of a zone are complete. From here on, [Request.Value] returns all values that were
+// read.
+func (b *Request) EndZone() {
+	if b != nil {
+		b.hidden = false
+	}
+}
+
+// Value returns the value of a placeholder, and whether it is known. It reads nothing.
+func (b *Request) Value(placeholder string) (value string, known bool) {
+	if b == nil || !b.read && !b.hidden {
+		return "", false
+	}
+	i := b.fields.index(placeholder)
+	if i < 0 || b.hidden {
+		return "", i >= 0
+	}
+	return b.values[i], true
+}
+
+// readWithin reads the whole body and its values, within the bounds of a zone.
+func (b *Request) readWithin(policy Policy) *Error {
+	if b.unsupported != nil {
+		return b.unsupported
+	}
+	body, err := b.ahead.ReadAhead(policy.Limit, policy.Timeout)
+	if err == readahead.ErrTimeout && !b.late {
+		b.request.Trailer, b.late = b.ahead.DetachTrailer(b.request.Trailer), true
+	}
+	if err != nil {
+		return b.errorOf(err)
+	}
+	if !b.read {
+		if err := b.readValues(body); err != nil {
+			return err
+		}
+	}
+	return b.invalid
+}
+
+// readValues reads all values that the zones of the handler may need. A body without bytes has none.
+func (b *Request) readValues(body []byte) *Error {
+	values := make([]string, len(b.fields.all))
+	var err error
+	switch {
+	case len(body) == 0:
+	case b.kind == kindJSON:
+		err = b.readJSON(body, values)
+	default:
+		err = b.readForm(body, values)
+	}
+	if err != nil {
+		clear(values)
+		b.invalid = errMalformed
+		if err == formvalue.ErrTooLong {
+			b.invalid = errTooLarge
+		}
+	}
+	taken := 0
+	for _, value := range values {
+		taken += len(value)
+	}
+	if !b.memory.Bodies.Take(taken) {
+		return ErrMemory
+	}
+	b.read, b.values, b.taken, b.kept = true, values, taken, false
+	return nil
+}
+
+// KeepValues keeps the values for placeholders of later handlers, if the memory for values has room. The zones don't
+// need them any more. If the zones are collected again, they read the body again.
+func (b *Request) KeepValues() {
+	if b == nil || !b.read || b.kept {
+		return
+	}
+	b.memory.Bodies.GiveBack(b.taken)
+	if b.kept = b.memory.Values.Take(b.taken); !b.kept {
+		b.read, b.values, b.taken = false, nil, 0
+	}
+}
+
+func (b *Request) readJSON(body []byte, values []string) error {
+	var paths []jsonvalue.Path
+	var indexes []int
+	for i, f := range b.fields.all {
+		if f.kind == kindJSON {
+			paths, indexes = append(paths, f.path), append(indexes, i)
+		}
+	}
+	reader := jsonvalue.NewReader(maxRequestValue, paths...)
+	if _, err := reader.Write(body); err != nil {
+		return err
+	}
+	if err := reader.Close(); err != nil {
+		return err
+	}
+	for n, i := range indexes {
+		if reader.TooLong(n) {
+			return formvalue.ErrTooLong
+		}
+		values[i], _ = reader.Value(n)
+	}
+	return nil
+}
+
+func (b *Request) readForm(body []byte, values []string) (err error) {
+	for i, f := range b.fields.all {
+		if f.kind != kindForm {
+			continue
+		}
+		if b.multipart {
+			values[i], _, err = formvalue.Multipart(body, b.boundary, f.name, maxRequestValue)
+		} else {
+			values[i], _, err = formvalue.URLEncoded(body, f.name, maxRequestValue)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errorOf returns what an error of reading the body means for the request.
+func (b *Request) errorOf(err error) *Error {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == readahead.ErrTooLarge, errors.As(err, &tooLarge): // the latter from request_body
+		return errTooLarge
+	case err == readahead.ErrTimeout, errors.Is(err, os.ErrDeadlineExceeded): // the latter from a timeout of the server
+		return errLate
+	case err == readahead.ErrMemory:
+		return ErrMemory
+	case b.request.Context().Err() != nil, errors.Is(err, io.ErrUnexpectedEOF):
+		return ErrGone
+	}
+	return errMalformed // for example its chunks
+}
+
+// Held reports whether the body can be read ahead, so that there may be memory to release.
+func (b *Request) Held() bool { return b != nil && b.ahead != nil }
+
+// MoveToDelayed moves the body to the memory for delayed requests. It reports false if there is no room.
+func (b *Request) MoveToDelayed() bool { return !b.Held() || b.ahead.Move(b.memory.Delayed) }
+
+// CloseAfterLate has the server close the connection after the response, if the body was late. The next
+// handler may not read all of it, and ReleaseAfter then interrupts the body. The rest of the body must not be
+// read as another request.
+func (b *Request) CloseAfterLate(response http.Header) {
+	if b != nil && b.late && b.request.ProtoMajor == 1 {
+		response.Set("Connection", "close")
+	}
+}
+
+// CloseAfterDenial has the server close the connection after the response that denies the request, if the body
+// has not ended. Otherwise the server reads the rest of the body before it sends the response.
+func (b *Request) CloseAfterDenial(response http.Header) {
+	if b.request.ProtoMajor == 1 && !b.ahead.Ended() {
+		response.Set("Connection", "close")
+	}
+}
+
+// ReleaseUnread gives the memory of the body back if the next handler responds without having begun to read the
+// body. Over HTTP/1.1 the server discards an unread body then, too. The response may take long.
+func (b *Request) ReleaseUnread() {
+	if b.Held() {
+		b.ahead.ReleaseUnread()
+	}
+}
+
+// ReleaseAfter gives the memory of the body back when the handler returns this error. It ends a read that is still
+// under way, because the server would wait for it. After an error, error routes may read the body, so
+// the memory is given back when the request has ended.
+func (b *Request) ReleaseAfter(err error, w http.ResponseWriter) {
+	if !b.Held() {
+		return
+	}
+	b.ahead.Interrupt(http.NewResponseController(w).SetReadDeadline)
+	if err != nil {
+		context.AfterFunc(b.request.Context(), b.Release)
+		return
+	}
+	b.Release()
+}
+
+// Release gives the memory of the body and of its values back.
+func (b *Request) Release() {
+	if !b.Held() {
+		return
+	}
+	if b.kept {
+		b.memory.Values.GiveBack(b.taken)
+	} else {
+		b.memory.Bodies.GiveBack(b.taken)
+	}
+	b.taken = 0
+	b.ahead.Release()
+}

@@ -1,0 +1,130 @@
+package bodies
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/readahead"
+)
+
+const (
+	userInJSON = JSONPrefix + "user"
+	userInForm = FormPrefix + "user"
+)
+
+// newRequest returns the body of a request, with the fields of both kinds.
+func newRequest(memory *Memory, contentType, body string) (*http.Request, *Request) {
+	r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+	r.Header.Set("Content-Type", contentType)
+	fields := new(Fields)
+	fields.Add(userInJSON, "http.request.uri", userInForm, userInJSON)
+	return r, NewRequest(r, fields, memory)
+}
+
+func wantValue(t *testing.T, b *Request, placeholder, value string, known bool) {
+	t.Helper()
+	if got, ok := b.Value(placeholder); got != value || ok != known {
+		t.Errorf("the value is %q %v, want %q %v", got, ok, value, known)
+	}
+}
+
+var everyBody = Policy{Limit: 1 << 20, Timeout: time.Minute}
+
+// A zone has the values only if it can read the body itself. Other zones still have values that it can't read.
+func TestValuesOfOtherZones(t *testing.T) {
+	for _, pass := range []bool{false, true} {
+		_, b := newRequest(NewMemory(), "application/json", `{"user":"alice"}`)
+		wantValue(t, b, userInJSON, "", false)
+		if err := b.Read(kindJSON, everyBody); err != nil {
+			t.Fatal(err)
+		}
+		wantValue(t, b, userInJSON, "alice", true)
+		wantValue(t, b, userInForm, "", true)
+		wantValue(t, b, JSONPrefix+"other", "", false)
+		b.EndZone()
+		small := Policy{Limit: 3, Timeout: time.Minute, Pass: pass}
+		if err := b.Read(kindJSON, small); pass != (err == nil) {
+			t.Errorf("pass %v: %v", pass, err)
+		}
+		wantValue(t, b, userInJSON, "", true)
+		if err := b.Read(kindForm, small); err != nil {
+			t.Error(err)
+		}
+		wantValue(t, b, userInJSON, "", true)
+		b.EndZone()
+		wantValue(t, b, userInJSON, "alice", true)
+	}
+}
+
+// A body of another kind is not read, and the zone has empty values.
+func TestBodyOfAnotherKind(t *testing.T) {
+	for _, test := range []struct {
+		contentType, body string
+		kinds             Kinds
+	}{
+		{"application/json", `{"user":"alice"}`, kindForm},
+		{"application/x-www-form-urlencoded", "user=alice", kindJSON},
+		{"text/plain", "user=alice", kindJSON | kindForm},
+		{"application/json", "", kindJSON},
+	} {
+		r, b := newRequest(NewMemory(), test.contentType, test.body)
+		if err := b.Read(test.kinds, Policy{}); err != nil { // with these bounds, reading fails
+			t.Error(err)
+		}
+		wantValue(t, b, userInForm, "", true)
+		b.EndZone()
+		wantValue(t, b, userInForm, "", false)
+		if got, err := io.ReadAll(r.Body); string(got) != test.body || err != nil {
+			t.Errorf("the next handler reads %q %v", got, err)
+		}
+		b.Release()
+	}
+}
+
+// Values that find no memory are not kept for later handlers, but can be read again.
+func TestValuesAreKeptIfThereIsRoom(t *testing.T) {
+	const body = `{"user":"alice"}`
+	for room, want := range map[int64]bool{4: false, 5: true} {
+		memory := &Memory{Bodies: readahead.NewMemory(100), Delayed: readahead.NewMemory(100), Values: readahead.NewMemory(room)}
+		_, b := newRequest(memory, "application/json", body)
+		for range 2 {
+			if err := b.Read(kindJSON, everyBody); err != nil {
+				t.Fatal(err)
+			}
+			wantValue(t, b, userInJSON, "alice", true)
+			b.EndZone()
+			b.KeepValues()
+			if _, kept := b.Value(userInJSON); kept != want || memory.Bodies.Used() != int64(len(body)) {
+				t.Errorf("kept %v with room for %d bytes, %d are taken", kept, room, memory.Bodies.Used())
+			}
+		}
+		if !b.MoveToDelayed() || memory.Delayed.Used() == 0 {
+			t.Error("the body is not moved")
+		}
+		b.Release()
+		b.Release()
+		if memory.Bodies.Used() != 0 || memory.Delayed.Used() != 0 || memory.Values.Used() != 0 {
+			t.Errorf("%+v bytes are not given back", memory)
+		}
+	}
+}
+
+// A body that no zone needs can be asked everything.
+func TestNoBody(t *testing.T) {
+	var b *Request
+	wantValue(t, b, userInJSON, "", false)
+	b.EndZone()
+	b.KeepValues()
+	b.CloseAfterLate(nil)
+	b.ReleaseUnread()
+	b.ReleaseAfter(errors.New("any"), nil)
+	b.Release()
+	if b.Held() || !b.MoveToDelayed() {
+		t.Error("there is a body")
+	}
+}

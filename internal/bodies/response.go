@@ -1,0 +1,288 @@
+package bodies
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/contentcoding"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/eventstream"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/jsonvalue"
+)
+
+// The placeholders of values in responses. Only cost of settle can have them.
+const (
+	responsePrefix     = "http.rate_limit.response."
+	responseJSONPrefix = responsePrefix + "json."
+	responseBytes      = responsePrefix + "bytes"
+	responseSeconds    = responsePrefix + "seconds"
+)
+
+// IsOfResponse reports whether a placeholder is a value in responses.
+func IsOfResponse(placeholder string) bool { return strings.HasPrefix(placeholder, responsePrefix) }
+
+// IsResponseJSON reports whether a placeholder is a JSON value in responses.
+func IsResponseJSON(placeholder string) bool {
+	return strings.HasPrefix(placeholder, responseJSONPrefix)
+}
+
+// ResponseValues are the JSON values that the zones of a handler read from bodies of responses.
+type ResponseValues struct {
+	placeholders []string
+	paths        []jsonvalue.Path // one per placeholder
+}
+
+// Add adds the values of those placeholders that are JSON in responses.
+func (v *ResponseValues) Add(placeholders ...string) error {
+	for _, placeholder := range placeholders {
+		text, ok := strings.CutPrefix(placeholder, responseJSONPrefix)
+		if !ok || slices.Contains(v.placeholders, placeholder) {
+			continue
+		}
+		path, err := jsonvalue.ParsePath(text)
+		if err != nil {
+			return err
+		}
+		v.placeholders, v.paths = append(v.placeholders, placeholder), append(v.paths, path)
+	}
+	return nil
+}
+
+// Response is the body of one response, as far as the true costs of its request depend on it. Each part of the
+// body goes to the client first, and is read after that. The exception is the last part, because the true cost must
+// be known before the response is complete. A nil Response is a body on which no true cost depends.
+type Response struct {
+	values *ResponseValues // nil: no true cost is a value in JSON
+	began  time.Time
+
+	kind     responseKind
+	coding   string // the content coding; empty if the body isn't compressed
+	switched bool   // the connection becomes another protocol, and its bytes aren't seen
+	ended    bool   // no more is read, such as the body that a handler writes for HEAD
+
+	length  int64
+	took    time.Duration
+	json    jsonBody              // nil until a part is seen
+	decoder *contentcoding.Writer // nil if the body isn't compressed
+}
+
+// NewResponse returns the body of the response that is about to begin. values is nil if no true cost is a value in
+// JSON. Otherwise NewResponse takes the content codings out of the request that can't be decoded.
+func NewResponse(r *http.Request, values *ResponseValues) *Response {
+	if values != nil {
+		acceptOnlyDecodable(r.Header)
+	}
+	return &Response{
+		values: values, began: time.Now(),
+		switched: r.Method == http.MethodConnect, // over HTTP/2 for a WebSocket, whose response has status 200
+	}
+}
+
+// NewLoggedResponse returns the body of a response of which only the length and the duration are known.
+func NewLoggedResponse(method string, length int64, took time.Duration) *Response {
+	return &Response{length: length, took: took, switched: method == http.MethodConnect}
+}
+
+// responseKind is the kind of a body.
+type responseKind uint8
+
+const (
+	noJSON responseKind = iota
+	oneJSONText
+	eventStream // the data of its events are JSON texts
+)
+
+// jsonBody reads the values at the paths of a [ResponseValues] from a body that is written to it.
+type jsonBody interface {
+	io.Writer
+	// value returns the value at the path with the number i, as far as the body has been written.
+	value(i int) (string, bool)
+}
+
+// responseKindOf returns the kind of a body by its Content-Type.
+func responseKindOf(contentType string) responseKind {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	switch mediaType = strings.ToLower(strings.TrimSpace(mediaType)); {
+	case mediaType == "text/event-stream":
+		return eventStream
+	case isJSONType(mediaType):
+		return oneJSONText
+	}
+	return noJSON
+}
+
+// ReadHeader prepares for the body that follows this header.
+func (b *Response) ReadHeader(status int, header http.Header) {
+	if b == nil {
+		return
+	}
+	b.switched = b.switched || status == http.StatusSwitchingProtocols
+	if b.values == nil || b.switched {
+		return
+	}
+	b.kind = responseKindOf(header.Get("Content-Type"))
+	b.coding = strings.TrimSpace(strings.Join(header.Values("Content-Encoding"), ", "))
+	if strings.EqualFold(b.coding, "identity") {
+		b.coding = ""
+	}
+}
+
+// IsRead reports whether the content of the next part is read, and not only its length.
+func (b *Response) IsRead() bool {
+	return b != nil && !b.ended && b.kind != noJSON && !b.hasUnknownCoding()
+}
+
+// hasUnknownCoding reports whether the body is compressed in a way that can't be decoded.
+func (b *Response) hasUnknownCoding() bool {
+	return b.coding != "" && !contentcoding.CanDecode(b.coding)
+}
+
+// WasUndecodable reports whether values are missing because the body was compressed in an unknown way.
+func (b *Response) WasUndecodable() bool {
+	return b != nil && b.kind != noJSON && b.hasUnknownCoding() && b.length > 0
+}
+
+// Coding returns the content coding of the body. It is empty if the body isn't compressed, or no JSON is read.
+func (b *Response) Coding() string { return b.coding }
+
+// See reads a part of the body.
+func (b *Response) See(part []byte) {
+	b.Count(int64(len(part)))
+	if !b.IsRead() || len(part) == 0 {
+		return
+	}
+	if b.json == nil {
+		b.json = b.values.newJSONBody(b.kind)
+		if b.coding != "" {
+			b.decoder = contentcoding.NewWriter(b.coding, b.json)
+		}
+	}
+	if b.decoder != nil {
+		_, _ = b.decoder.Write(part)
+		return
+	}
+	_, _ = b.json.Write(part)
+}
+
+// Count counts bytes of the body. A connection that has become another protocol over
+// HTTP/2 may still write when the handlers have returned. So its bytes change nothing.
+func (b *Response) Count(n int64) {
+	if b != nil && !b.switched {
+		b.length += n
+	}
+}
+
+// End ends the body. Its values are known after that, and See reads nothing more.
+func (b *Response) End() {
+	if b == nil {
+		return
+	}
+	b.ended, b.took = true, time.Since(b.began)
+	if b.decoder != nil && b.decoder.Close() != nil {
+		b.json = nil // the values so far are not the last ones
+	}
+}
+
+// Replace returns the value of a placeholder. It is a ReplacementFunc of Caddy, and leaves the values of
+// other placeholders as they are.
+func (b *Response) Replace(placeholder string, value any) (any, error) {
+	switch {
+	case placeholder == responseSeconds:
+		return strconv.FormatFloat(b.took.Seconds(), 'f', -1, 64), nil
+	case placeholder == responseBytes && b.switched:
+		return "", nil
+	case placeholder == responseBytes:
+		return strconv.FormatInt(b.length, 10), nil
+	case IsResponseJSON(placeholder) && b.json != nil:
+		text, _ := b.json.value(slices.Index(b.values.placeholders, placeholder))
+		return text, nil
+	}
+	return value, nil
+}
+
+// newJSONBody returns a reader of JSON values for a body.
+func (v *ResponseValues) newJSONBody(kind responseKind) jsonBody {
+	reader := jsonvalue.NewReader(maxResponseValue, v.paths...)
+	if kind == oneJSONText {
+		return &jsonText{Reader: reader}
+	}
+	events := &jsonEvents{event: reader, last: make([]string, len(v.paths))}
+	events.Reader = eventstream.NewReader(events)
+	return events
+}
+
+// jsonText is a body that is one JSON text. If the text is cut, the values before the cut count.
+// A text that is malformed has no values.
+type jsonText struct {
+	*jsonvalue.Reader
+	malformed bool
+}
+
+func (b *jsonText) Write(p []byte) (int, error) {
+	if !b.malformed {
+		_, err := b.Reader.Write(p)
+		b.malformed = err != nil
+	}
+	return len(p), nil
+}
+
+func (b *jsonText) value(i int) (string, bool) {
+	if b.malformed {
+		return "", false
+	}
+	return b.Value(i)
+}
+
+// jsonEvents is a body that is an event stream. Each value is the one of the last complete event that
+// has it. Events that aren't JSON don't count.
+type jsonEvents struct {
+	*eventstream.Reader
+	event     *jsonvalue.Reader
+	malformed bool     // the current event
+	last      []string // the last values; empty if there was none
+}
+
+// Data implements [eventstream.Events].
+func (b *jsonEvents) Data(piece []byte) {
+	if !b.malformed {
+		_, err := b.event.Write(piece)
+		b.malformed = err != nil
+	}
+}
+
+// End implements [eventstream.Events].
+func (b *jsonEvents) End() {
+	if !b.malformed && b.event.Close() == nil {
+		for i := range b.last {
+			if text, ok := b.event.Value(i); ok {
+				b.last[i] = text
+			}
+		}
+	}
+	b.event.Reset()
+	b.malformed = false
+}
+
+func (b *jsonEvents) value(i int) (string, bool) { return b.last[i], b.last[i] != "" }
+
+// acceptOnlyDecodable takes the content codings out of Accept-Encoding that can't be decoded, such as br.
+func acceptOnlyDecodable(header http.Header) {
+	accepted := header["Accept-Encoding"]
+	if len(accepted) == 0 {
+		return
+	}
+	var decodable []string
+	for item := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
+		coding, _, _ := strings.Cut(item, ";")
+		if coding = strings.TrimSpace(coding); contentcoding.CanDecode(coding) || strings.EqualFold(coding, "identity") {
+			decodable = append(decodable, strings.TrimSpace(item))
+		}
+	}
+	if len(decodable) == 0 { // without the field, any coding would be accepted
+		decodable = []string{"identity"}
+	}
+	header["Accept-Encoding"] = []string{strings.Join(decodable, ", ")}
+}

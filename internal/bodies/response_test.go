@@ -1,0 +1,33 @@
+package bodies
+
+import (
+	"net/http"
+	"testing"
+)
+
+// An upstream may choose only codings that can be decoded, if a zone of the request needs the body.
+func TestAcceptOnlyDecodable(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		accepted []string
+		want     string
+	}{
+		{[]string{"gzip, deflate, br, zstd"}, "gzip, zstd"},
+		{[]string{"br;q=1.0, GZIP;q=0.8, *;q=0.1", "zstd ; q=0.5"}, "GZIP;q=0.8, zstd ; q=0.5"},
+		{[]string{"identity;q=0.5, compress"}, "identity;q=0.5"},
+		{[]string{"br"}, "identity"},
+		{[]string{"*"}, "identity"},
+		{[]string{""}, "identity"},
+		{[]string{"gzip"}, "gzip"},
+	} {
+		header := http.Header{"Accept-Encoding": test.accepted}
+		acceptOnlyDecodable(header)
+		if got := header.Values("Accept-Encoding"); len(got) != 1 || got[0] != test.want {
+			t.Errorf("%q becomes %q, want %q", test.accepted, got, test.want)
+		}
+	}
+	none := http.Header{}
+	if acceptOnlyDecodable(none); len(none) > 0 {
+		t.Errorf("no field becomes %q", none)
+	}
+}

@@ -1,0 +1,73 @@
+package bodies
+
+import (
+	"mime"
+	"net/http"
+	"regexp"
+	"strings"
+)
+
+// readHeader finds out what a body holds. The next handler may decode a body otherwise than this
+// package, because of a content encoding or a charset. Such a body is unsupported.
+func (b *Request) readHeader(header http.Header) {
+	types := header["Content-Type"]
+	for _, t := range types {
+		kind, multipart := kindOfMediaType(t)
+		b.kind, b.multipart = max(b.kind, kind), b.multipart || multipart
+	}
+	if b.kind == 0 {
+		return
+	}
+	_, parameters, err := mime.ParseMediaType(types[0])
+	b.boundary = parameters["boundary"]
+	switch strings.ToLower(parameters["charset"]) {
+	case "", "utf-8", "utf8", "us-ascii":
+	default:
+		b.unsupported = errEncoded
+	}
+	if err != nil || len(types) > 1 || !plainParameters.MatchString(types[0]) || hasParameterTwice(types[0]) {
+		b.unsupported = errEncoded
+	}
+	for _, encoding := range header["Content-Encoding"] {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			b.unsupported = errEncoded
+		}
+	}
+}
+
+// plainParameters matches a Content-Type whose parameters all parsers read alike. RFC 2231 allows
+// boundary*=utf-8”x, which only some parsers know. Others cut a text in quotation marks at a
+// semicolon or a comma.
+var plainParameters = regexp.MustCompile(`^[^;]*(;[ \t]*[0-9A-Za-z!#$&+.^_-]+=([^ \t";,\\]+|"[^";,\\]*")[ \t]*)*;?[ \t]*$`)
+
+// hasParameterTwice reports whether a parser that only searches for the name of a parameter could find
+// another value than mime.ParseMediaType, as in x="charset=utf-7".
+func hasParameterTwice(contentType string) bool {
+	contentType = strings.ToLower(contentType)
+	return strings.Count(contentType, "boundary=") > 1 || strings.Count(contentType, "charset=") > 1
+}
+
+// kindOfMediaType returns the kind of a media type, which may have parameters; 0 is another one. Some servers end the type
+// at a comma or a space. Such a type is malformed, so the zone can't read the body.
+func kindOfMediaType(text string) (kind Kinds, multipart bool) {
+	media := strings.ToLower(strings.TrimSpace(text))
+	if end := strings.IndexAny(media, ";, \t"); end >= 0 {
+		media = media[:end]
+	}
+	switch {
+	case media == "application/x-www-form-urlencoded":
+		return kindForm, false
+	case media == "multipart/form-data":
+		return kindForm, true
+	case isJSONType(media):
+		return kindJSON, false
+	}
+	return 0, false
+}
+
+// isJSONType reports whether a media type, in lower case and without parameters, is JSON. A gRPC message
+// isn't, because bytes precede its JSON.
+func isJSONType(media string) bool {
+	return media == "application/json" || media == "text/json" ||
+		strings.HasSuffix(media, "+json") && !strings.HasPrefix(media, "application/grpc")
+}

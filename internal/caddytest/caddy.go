@@ -1,0 +1,190 @@
+package caddytest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// Caddy is a running Caddy with a site and an admin endpoint.
+type Caddy struct {
+	Site  string // host:port, also {$SITE} in its Caddyfile
+	Admin string
+	TLS   string // host:port of a site over TLS; {$TLS} in a Caddyfile that has one
+	Env   []string
+	File  string // its Caddyfile
+	Loops int    // how many servers accept connections when none is on its way out
+
+	*Background
+	log Output
+}
+
+// Client keeps many connections and follows no redirects.
+var Client = &http.Client{
+	Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
+	Timeout:   Patient,
+}
+
+// Start starts a Caddy with a configuration, in which {$SITE} and {$ADMIN}
+// stand for its addresses; env is added to its environment.
+func Start(t testing.TB, config string, env ...string) *Caddy {
+	t.Helper()
+	for attempt := 1; ; attempt++ { // the free ports may be taken before Caddy has them
+		c, err := tryCaddy(t, config, env...)
+		if err == nil {
+			return c
+		}
+		if attempt == 3 {
+			t.Fatalf("Caddy did not start: %v\n%s", err, c.Logged())
+		}
+	}
+}
+
+func tryCaddy(t testing.TB, config string, env ...string) (*Caddy, error) {
+	t.Helper()
+	c := &Caddy{
+		Site:  "127.0.0.1:" + redistest.FreePort(t),
+		Admin: "127.0.0.1:" + redistest.FreePort(t),
+		Loops: 2, // the site's and the admin endpoint's
+	}
+	if strings.Contains(config, "{$TLS}") {
+		c.TLS, c.Loops = "127.0.0.1:"+redistest.FreePort(t), 3
+	}
+	dir := filesOf(t)
+	c.Env = append(env, "SITE=http://"+c.Site, "ADMIN="+c.Admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	c.File = filepath.Join(dir, "Caddyfile")
+	WriteFile(t, c.File, c.Expand(config), 0o600)
+	file, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.log.file = file
+	t.Cleanup(func() {
+		c.Stop()
+		_ = file.Close()
+		c.report(t)
+	})
+	return c, c.Run(t)
+}
+
+// Run starts the process and waits until it answers.
+func (c *Caddy) Run(t testing.TB) error {
+	t.Helper()
+	process := exec.Command(program(), "run", "--config", c.File)
+	process.Env = append(append(os.Environ(), beCaddy+"=1"), c.Env...)
+	c.Background = StartBackground(t, process, &c.log)
+	for deadline := time.Now().Add(Patient); ; time.Sleep(10 * time.Millisecond) { // a poll, which also sees the process end
+		r, err := Client.Get("http://" + c.Site + "/ready")
+		if err == nil {
+			_ = r.Body.Close()
+			// Caddy answers this once the configuration is in force. It serves the site before that.
+			if r, err = Client.Get("http://" + c.Admin + "/config/"); err != nil {
+				return err
+			}
+			_ = r.Body.Close()
+			if loops := c.acceptLoops(); loops != c.Loops {
+				return fmt.Errorf("%d servers accept connections, want %d", loops, c.Loops)
+			}
+			return nil
+		}
+		select {
+		case <-c.Ended:
+			return errors.New("it ended")
+		default:
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// OtherSite is the address of a second site on the port of the first; {$OTHER} in a Caddyfile.
+func (c *Caddy) OtherSite() string {
+	return strings.Replace(c.Site, "127.0.0.1", "localhost", 1)
+}
+
+// Expand replaces {$SITE}, {$OTHER}, {$TLS} and {$ADMIN}, which an admin endpoint doesn't.
+func (c *Caddy) Expand(config string) string {
+	return strings.NewReplacer(
+		"{$SITE}", "http://"+c.Site, "{$OTHER}", "http://"+c.OtherSite(), "{$TLS}", "https://"+c.TLS, "{$ADMIN}", c.Admin,
+	).Replace(config)
+}
+
+// Logged returns the log so far.
+func (c *Caddy) Logged() string { return c.log.String() }
+
+// WaitForLog waits until the log holds a text.
+func (c *Caddy) WaitForLog(t testing.TB, text string) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("the log says %q", text), func() bool { return strings.Contains(c.Logged(), text) }) // which the report shows
+}
+
+// Load replaces the configuration through the admin endpoint. When it returns, only one
+// configuration takes requests. Caddy answers a little earlier, while servers of the old
+// configuration, or of a rejected one, may still accept. A configuration that differs only in a
+// comment is loaded, too.
+func (c *Caddy) Load(t testing.TB, config, contentType string) Response {
+	t.Helper()
+	r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config), "Content-Type", contentType, "Cache-Control", "must-revalidate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Settle(t)
+	if strings.Contains(r.Text, `{"error":`) { // Caddy 2.10 says 200 if there are warnings, too
+		r.StatusCode = http.StatusBadRequest
+	}
+	return r
+}
+
+// Settle waits until no server accepts connections that is on its way out.
+func (c *Caddy) Settle(t testing.TB) {
+	t.Helper()
+	EventuallySees(t, fmt.Sprint("only ", c.Loops, " servers accept connections"), c.acceptLoops, func(n int) bool { return n <= c.Loops })
+	Client.CloseIdleConnections()
+}
+
+// acceptLoops counts the servers that accept connections, that of the admin
+// endpoint too. If it can't ask, because that one is being replaced, it says many.
+func (c *Caddy) acceptLoops() int {
+	r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=2", "")
+	if err != nil {
+		return math.MaxInt
+	}
+	return strings.Count(r.Text, "net/http.(*Server).Serve(")
+}
+
+// Reload loads a Caddyfile and ends the test unless it is accepted.
+func (c *Caddy) Reload(t testing.TB, config string) {
+	t.Helper()
+	if r := c.Load(t, config, "text/caddyfile"); r.StatusCode != 200 {
+		t.Fatalf("reload: %d %s", r.StatusCode, r.Text)
+	}
+}
+
+// Site is a Caddyfile with a rate_limit directive of this content, and a site
+// that answers ok.
+func Site(rateLimit string) string {
+	return fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\n@limited not path /ready\nrate_limit @limited {\n%s\n}\nrespond ok\n", rateLimit)
+}
+
+// Modules that only the tests' Caddys have.
+
+func init() {
+	caddy.RegisterModule(hold{})
+	caddy.RegisterModule(recordEvent{})
+	httpcaddyfile.RegisterHandlerDirective("test_hold", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) { return hold{}, nil })
+	httpcaddyfile.RegisterDirectiveOrder("test_hold", httpcaddyfile.Before, "basic_auth")
+}

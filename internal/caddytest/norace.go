@@ -1,0 +1,6 @@
+//go:build !race
+
+package caddytest
+
+// RaceEnabled is true under the race detector.
+const RaceEnabled = false

@@ -1,0 +1,153 @@
+// Package denials tells operators about denied requests: by log and events, by ID, by the most denied keys, and by
+// the share of a zone's requests. It never decides about a request, and keeps a bounded number of bounded texts.
+package denials
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+)
+
+// The reasons of denials.
+const (
+	ReasonLimit       = "limit"
+	ReasonConcurrency = "concurrency"
+	ReasonBan         = "ban"
+)
+
+// Source describes a handler that denies requests. All denials of a handler have the same Source, and look alike to operators.
+type Source struct {
+	Logger   *zap.Logger
+	LogsKeys bool
+	// HashSecret is the secret of hash_keys: operators see only the HMAC of a key. If it is empty, operators see
+	// the key itself.
+	HashSecret string
+}
+
+// hashesKeys reports whether operators see keys only as their HMACs.
+func (s *Source) hashesKeys() bool { return s.HashSecret != "" }
+
+// loggedKey returns a key as it is logged; "" if keys are not logged.
+func (s *Source) loggedKey(key string) string {
+	if !s.LogsKeys {
+		return ""
+	}
+	return keys.NewShown(s.HashSecret, key, keys.MaxShown).Marked()
+}
+
+// Denial describes one or more denied requests of one zone and key, for operators. All fields but
+// count describe the latest request.
+type Denial struct {
+	Source *Source
+	Zone   string
+	Key    string // in the table of a [Log]: as it is logged
+	Shadow bool   // the zone is in shadow mode, so the request passed
+	Ban    bool   // a ban began with the request
+
+	Wait               algorithms.Micros // retry after; for a ban, its duration
+	Reason             string
+	Limit              *algorithms.Limit // for ReasonLimit
+	Slots              int64             // for ReasonConcurrency: the number of slots
+	RemoteIP, ClientIP string
+	Method, Host, Path string // a [Log] keeps up to maxLoggedTextBytes of each
+
+	overflow bool // the denials are of all keys without a place in the table
+	count    int64
+	id       string // for clients and operators; "" for a ban, and for denials of all other keys
+	ticks    int    // in the table of a Log: the seconds since the ID was new
+}
+
+// message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
+func (d *Denial) message() string {
+	switch {
+	case d.Ban && d.Shadow:
+		return "key would be banned"
+	case d.Ban:
+		return "key banned"
+	case d.Shadow:
+		return "rate limit would be exceeded"
+	default:
+		return "rate limit exceeded"
+	}
+}
+
+// limitDescription returns the limit that denied the request, as text.
+func (d *Denial) limitDescription() string {
+	switch d.Reason {
+	case ReasonLimit:
+		return d.Limit.String()
+	case ReasonConcurrency:
+		return fmt.Sprint("concurrency ", d.Slots)
+	default:
+		return d.Reason
+	}
+}
+
+// cloneTexts copies the texts that come from the request, so that the denial doesn't keep the
+// memory of the request. Texts that are the same as in previous are shared with previous.
+func (d *Denial) cloneTexts(previous *Denial) {
+	d.Method = cloneUnlessEqual(d.Method, previous.Method)
+	d.Host = cloneUnlessEqual(d.Host, previous.Host)
+	d.Path = cloneUnlessEqual(d.Path, previous.Path)
+}
+
+func cloneUnlessEqual(text, previous string) string {
+	if text == previous {
+		return previous
+	}
+	return strings.Clone(text)
+}
+
+// maxLoggedTextBytes is how many bytes of a text from a client are logged.
+const maxLoggedTextBytes = 256
+
+func clipText(text string) string { return text[:min(len(text), maxLoggedTextBytes)] }
+
+// report logs a denial or a ban, and emits its event. With hash_keys it leaves out all texts
+// that keys are made of.
+func (d *Denial) report(events *Events) {
+	if c := d.Source.Logger.Check(zap.InfoLevel, d.message()); c != nil {
+		fields := []zap.Field{zap.String("zone", d.Zone)}
+		if d.Ban {
+			fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
+		} else {
+			fields = append(fields, zap.Duration("wait", d.waitTime()))
+		}
+		if !d.Source.hashesKeys() {
+			fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
+		}
+		fields = append(fields, zap.Int64("count", d.count),
+			zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
+		if !d.Source.hashesKeys() {
+			fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
+		}
+		if d.id != "" {
+			fields = append(fields, zap.String("id", d.id))
+		}
+		if d.overflow {
+			fields = append(fields, zap.Bool("other_keys", true))
+		} else if d.Source.LogsKeys {
+			fields = append(fields, zap.String("key", d.Key))
+		}
+		c.Write(fields...)
+	}
+	if name := d.eventName(); name != "" {
+		events.Add(name, d.eventData())
+	}
+}
+
+// waitTime returns the retry after of a denial, or the duration of a ban; 0 if no wait helps.
+func (d *Denial) waitTime() time.Duration {
+	if d.Wait == algorithms.Forever {
+		return 0
+	}
+	return time.Duration(d.Wait) * time.Microsecond
+}
+
+// until returns when a ban ends.
+func (d *Denial) until() string { return time.Now().Add(d.waitTime()).UTC().Format(time.RFC3339) }

@@ -1,0 +1,151 @@
+package denials
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
+)
+
+// The events of denials and bans.
+const (
+	eventExceeded       = "rate_limit_exceeded"
+	eventShadowExceeded = "rate_limit_shadow_exceeded"
+	eventBanned         = "rate_limit_banned"
+)
+
+// eventName returns the name of the event of a denial or a ban. A ban in shadow mode has none,
+// because nobody is banned.
+func (d *Denial) eventName() string {
+	switch {
+	case d.Ban && d.Shadow:
+		return ""
+	case d.Ban:
+		return eventBanned
+	case d.Shadow:
+		return eventShadowExceeded
+	default:
+		return eventExceeded
+	}
+}
+
+// eventData returns the data of the event. It has the fields of the log, but never a key.
+func (d *Denial) eventData() map[string]any {
+	data := map[string]any{
+		"zone":   d.Zone,
+		"count":  d.count,
+		"reason": d.Reason,
+		"limit":  d.limitDescription(),
+		"method": d.Method,
+	}
+	if d.Ban {
+		data["until"], data["duration"] = d.until(), d.waitTime()
+	} else {
+		data["wait"] = d.waitTime()
+	}
+	if d.id != "" {
+		data["id"] = d.id
+	}
+	if !d.Source.hashesKeys() {
+		data["remote_ip"], data["client_ip"] = d.RemoteIP, d.ClientIP
+		data["host"], data["path"] = d.Host, d.Path
+	}
+	return data
+}
+
+// Events emits the events of a configuration in a goroutine, one after the other. So no request
+// waits for the handlers of events, and a handler can reload the configuration. It is safe for concurrent use.
+type Events struct {
+	ctx       caddy.Context // of the app that emits
+	app       *caddyevents.App
+	successor func() *Events
+	logger    *zap.Logger
+	lost      throttle.Throttle
+
+	mu       sync.Mutex
+	started  bool // the configuration has started; before, the events app is not ready
+	emitting bool // the goroutine runs
+	waiting  []queuedEvent
+}
+
+type queuedEvent struct {
+	name string
+	data map[string]any
+}
+
+// maxQueuedEvents is how many events wait for slow handlers. Further ones are lost.
+const maxQueuedEvents = 1000
+
+// NewEvents returns the events of the configuration of ctx. They are emitted when the configuration has started. After
+// the configuration has ended, they go to the Events that successor returns, or are dropped if it returns nil.
+func NewEvents(ctx caddy.Context, app *caddyevents.App, successor func() *Events) (*Events, error) {
+	q := &Events{ctx: ctx, app: app, successor: successor, logger: ctx.Logger()}
+	return q, app.On("started", whenStarted(q.start))
+}
+
+// whenStarted is a handler of Caddy's event "started".
+type whenStarted func()
+
+// Handle implements [caddyevents.Handler].
+func (f whenStarted) Handle(context.Context, caddy.Event) error {
+	f()
+	return nil
+}
+
+// start begins to emit events.
+func (q *Events) start() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.started = true
+	q.emitLocked()
+}
+
+// Add adds an event to the queue, and never waits.
+func (q *Events) Add(name string, data map[string]any) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) >= maxQueuedEvents {
+		if n := q.lost.Due(10 * time.Second); n > 0 && q.started {
+			q.logger.Warn("events are lost, because the handlers of earlier ones take too long", zap.Int64("events", n))
+		}
+		return
+	}
+	q.waiting = append(q.waiting, queuedEvent{name, data})
+	q.emitLocked()
+}
+
+// emitLocked starts the goroutine if it is needed.
+func (q *Events) emitLocked() {
+	if q.started && !q.emitting && len(q.waiting) > 0 {
+		q.emitting = true
+		go q.emit()
+	}
+}
+
+// emit emits all events that wait. Events of a configuration that has ended go to its successor.
+func (q *Events) emit() {
+	for {
+		q.mu.Lock()
+		if len(q.waiting) == 0 {
+			q.emitting, q.waiting = false, nil
+			q.mu.Unlock()
+			return
+		}
+		e := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		q.mu.Unlock()
+		if q.ctx.Err() == nil {
+			q.app.Emit(q.ctx, e.name, e.data)
+		} else if next := q.successor(); next != nil && next != q {
+			next.Add(e.name, e.data)
+		}
+	}
+}
+
+// Interface guard
+var _ caddyevents.Handler = whenStarted(nil)

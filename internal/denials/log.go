@@ -1,0 +1,141 @@
+package denials
+
+import (
+	"sync"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+)
+
+// Log reports denials to the log and the events app without flooding them. For each zone
+// and key it reports the first denial at once, and later ones together once a second.
+// It is safe for concurrent use.
+type Log struct {
+	report  func(Denial)
+	records *records
+
+	mu     sync.Mutex
+	recent map[logKey]*Denial // their counts are not yet reported
+	timer  *time.Timer        // runs while recent isn't empty
+	closed bool
+}
+
+// maxLogKeys bounds the keys of recent, and so the lines that are logged per second.
+// Denials of further keys are counted together, per zone.
+const maxLogKeys = 1000
+
+// idTicks is how many seconds the denials of a key in the table have the same ID. So a flood on
+// a few keys pushes few records out of [records].
+const idTicks = 60
+
+// logKey identifies the denials that are reported together. The flags are as in [Denial].
+type logKey struct {
+	zone                  string
+	key                   keyhash.Hash
+	shadow, ban, overflow bool
+}
+
+// NewLog returns a log that also emits an event for each line. The process keeps its records, so they
+// survive the log.
+func NewLog(events *Events) *Log {
+	return newLog(func(d Denial) { d.report(events) }, &processRecords)
+}
+
+func newLog(report func(Denial), records *records) *Log {
+	return &Log{report: report, records: records, recent: make(map[logKey]*Denial)}
+}
+
+// Record reports a denial, now or within a second. It returns the ID of the denial. If the ID is new, it keeps a
+// record of the denial, and calls zones for all zones of the request.
+func (l *Log) Record(d Denial, zones func() []RecordedZone) (id string) {
+	d.count = 1
+	d.Method, d.Host, d.Path = clipText(d.Method), clipText(d.Host), clipText(d.Path)
+	reportNow, newID := l.add(&d)
+	if newID {
+		l.records.add(newRecord(&d, zones()))
+	}
+	if reportNow {
+		l.report(d)
+	}
+	return d.id
+}
+
+// add adds a denial to the recent ones. It reports whether the denial must be reported now, and
+// whether its ID is new. The key of d becomes the key as it is logged.
+func (l *Log) add(d *Denial) (reportNow, newID bool) {
+	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), shadow: d.Shadow, ban: d.Ban}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.recent[group]
+	if !l.closed && known == nil && len(l.recent) >= maxLogKeys {
+		group = logKey{zone: d.Zone, shadow: d.Shadow, ban: d.Ban, overflow: true}
+		known, d.overflow = l.recent[group], true
+	}
+	switch {
+	case d.overflow:
+		d.Key = ""
+	case known != nil && known.Source == d.Source:
+		d.Key = known.Key
+	default:
+		d.Key = d.Source.loggedKey(d.Key)
+	}
+	if known != nil && !l.closed {
+		d.id, d.ticks = known.id, known.ticks
+	}
+	if newID = d.id == "" && !d.overflow && !d.Ban; newID {
+		d.id = randomID()
+	}
+	if l.closed {
+		return true, newID
+	}
+	if known != nil {
+		d.count += known.count
+		d.cloneTexts(known)
+		*known = *d
+		return false, newID
+	}
+	first := *d
+	first.count = 0
+	first.cloneTexts(&Denial{})
+	l.recent[group] = &first
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Second, l.reportRecent)
+	}
+	return true, newID
+}
+
+// reportRecent reports the denials since the last call, and forgets the keys without any.
+func (l *Log) reportRecent() {
+	l.mu.Lock()
+	var due []Denial
+	for id, d := range l.recent {
+		if d.count == 0 {
+			delete(l.recent, id)
+			continue
+		}
+		due = append(due, *d)
+		d.count = 0
+		if d.ticks++; d.ticks >= idTicks {
+			d.id, d.ticks = "", 0
+		}
+	}
+	l.timer = nil
+	if len(l.recent) > 0 && !l.closed {
+		l.timer = time.AfterFunc(time.Second, l.reportRecent)
+	}
+	l.mu.Unlock()
+	for _, d := range due {
+		l.report(d)
+	}
+}
+
+// Close reports the recent denials. Later denials are reported at once.
+func (l *Log) Close() {
+	l.mu.Lock()
+	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.mu.Unlock()
+	l.reportRecent()
+}

@@ -1,0 +1,147 @@
+package denials
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+)
+
+func noZones() []RecordedZone { return nil }
+
+func TestDenialsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, reports, count := new(Source), 0, int64(0)
+		l := newLog(func(d Denial) {
+			reports++
+			count += d.count
+		}, new(records))
+		const keys, each, seconds = 5000, 3, 4
+		for range seconds {
+			for i := range keys * each {
+				l.Record(Denial{Zone: "z", Key: fmt.Sprint(i % keys), Source: h}, noZones)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if most := (seconds + 1) * (maxLogKeys + 1); reports > most {
+			t.Errorf("%d reports in %d seconds, want at most %d", reports, seconds, most)
+		}
+		if len(l.recent) > maxLogKeys+1 {
+			t.Errorf("%d keys are remembered", len(l.recent))
+		}
+		l.Record(Denial{Zone: "z", Key: "0", Source: h}, noZones)
+		l.Close()
+		if want := int64(keys*each*seconds + 1); count != want {
+			t.Errorf("%d denials are reported, want %d", count, want)
+		}
+		l.Record(Denial{Zone: "z", Key: "late", Source: h}, noZones) // of a request that outlives its configuration
+		if want := int64(keys*each*seconds + 2); count != want {
+			t.Errorf("%d denials are reported, want %d", count, want)
+		}
+	})
+}
+
+func TestDenialsForgetQuietKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLog(func(Denial) {}, new(records))
+		defer l.Close()
+		l.Record(Denial{Zone: "z", Key: "a", Source: new(Source)}, noZones)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(l.recent) != 0 || l.timer != nil {
+			t.Errorf("%d keys are remembered, timer %v", len(l.recent), l.timer)
+		}
+	})
+}
+
+// Only the beginning of a long key is logged. Two keys that are logged alike are counted
+// separately.
+func TestDenialsCutKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := make(map[string]int64)
+		l := newLog(func(d Denial) { counts[d.Key] += d.count }, new(records))
+		logging := &Source{LogsKeys: true}
+		hashing := &Source{LogsKeys: true, HashSecret: "pepper"}
+		long := strings.Repeat("x", 12_000)
+		whole, cut := long[:keys.MaxShown], long[:keys.MaxShown]+"…"
+		for range 3 {
+			for _, key := range []string{"", "k", whole, long + "a", long + "b", cut} {
+				l.Record(Denial{Zone: "z", Key: key, Source: logging}, noZones)
+			}
+			l.Record(Denial{Zone: "hashed", Key: long, Source: hashing}, noZones)
+			l.Record(Denial{Zone: "z", Key: "hidden", Source: new(Source)}, noZones)
+		}
+		if n := len(l.recent); n != 8 {
+			t.Errorf("%d keys are counted, want 8", n)
+		}
+		l.Record(Denial{Zone: "z", Key: "k", Source: hashing}, noZones) // of the same zone elsewhere, where keys are secret
+		l.Close()
+		want := map[string]int64{"": 6, "k": 3, whole: 3, cut: 9, wire.HashedKey("pepper", long): 3, wire.HashedKey("pepper", "k"): 3}
+		for key, n := range want {
+			if key == "k" { // the last denial of a second tells for all
+				n = 1
+			}
+			if counts[key] != n {
+				t.Errorf("%.300q: %d denials, want %d", key, counts[key], n)
+			}
+		}
+		if len(counts) != len(want) {
+			t.Errorf("%d keys are reported, want %d", len(counts), len(want))
+		}
+	})
+}
+
+// Nothing of a key is kept but what operators are shown, however long it is and whatever it
+// is part of.
+func TestNothingOfAKeyIsKept(t *testing.T) {
+	top := NewTopKeys()
+	denials := newLog(func(Denial) {}, new(records))
+	defer denials.Close()
+	header := func() weak.Pointer[[12_000]byte] {
+		header := new([12_000]byte)
+		for _, key := range []string{unsafe.String(&header[5], 7_000), unsafe.String(&header[5], 20)} {
+			for _, s := range []*Source{new(Source), {LogsKeys: true}, {LogsKeys: true, HashSecret: "pepper"}} {
+				denials.Record(Denial{Zone: "z" + s.HashSecret, Key: key, Source: s, Host: key[:5]}, zonesOf(s, key))
+				top.Add(time.Now(), s.HashSecret, key)
+			}
+		}
+		return weak.Make(header)
+	}()
+	runtime.GC()
+	if header.Value() != nil {
+		t.Error("a key is kept")
+	}
+	runtime.KeepAlive(denials)
+	runtime.KeepAlive(top)
+}
+
+// The copies of parts of a request are bounded. No copy is made again while the part is the same.
+func TestDenialsKeepLittle(t *testing.T) {
+	var last Denial
+	l := newLog(func(d Denial) { last = d }, new(records))
+	defer l.Close()
+	h, long := new(Source), strings.Repeat("x", 100_000)
+	k := logKey{zone: "z", key: keyHashes.Sum("a")}
+	note := func(path string) {
+		l.Record(Denial{Zone: "z", Key: "a", Source: h, Method: "GET", Host: long, Path: path}, noZones)
+	}
+	note(long)
+	if known := l.recent[k]; len(known.Host) != maxLoggedTextBytes || len(known.Path) != maxLoggedTextBytes || len(last.Path) != maxLoggedTextBytes {
+		t.Errorf("%d bytes of a host and %d of a path are kept", len(known.Host), len(known.Path))
+	}
+	if n := testing.AllocsPerRun(100, func() { note(long) }); n > 0 {
+		t.Errorf("%v allocations for a request like the last one", n)
+	}
+	note("/other")
+	if path := l.recent[k].Path; path != "/other" {
+		t.Errorf("the path is %.20s, want that of the latest request", path)
+	}
+}

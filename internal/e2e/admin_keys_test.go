@@ -1,0 +1,374 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// To look charges nothing and tells all; to reset makes all as it was.
+func TestAdminKey(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, caddytest.Site(`zone api {
+			key {query.user} {query.key}
+			token_bucket 1 1h 3
+			fixed_window 100 1h
+			plan {query.plan} {
+				pro {
+					token_bucket 1 1h 5
+					fixed_window 100 1h
+				}
+				free unlimited
+			}
+			override vip {
+				gcra 7 7h
+			}
+			override staff unlimited
+			concurrency 4
+			ban 2h after 2 max 9h
+		}
+		sweep_interval 1ms
+		`+use))
+		fresh := seenKey(t, c, "k")
+		wantRemaining(t, fresh,
+			"1 token_bucket 1 1h 3: 3", "1 fixed_window 100 1h: 100", "1 pro token_bucket 1 1h 5: 5", "1 pro fixed_window 100 1h: 100",
+			"2 token_bucket 1 1h 3: 3", "2 fixed_window 100 1h: 100", "2 pro token_bucket 1 1h 5: 5", "2 pro fixed_window 100 1h: 100")
+		if fresh.Override != nil || len(fresh.Budgets) != 2 {
+			t.Fatalf("%+v", fresh)
+		}
+		for _, b := range fresh.Budgets {
+			if *b.Ban != (adminapi.Ban{}) || *b.Concurrency != (adminapi.Concurrency{Limit: 4}) {
+				t.Errorf("%+v %+v", b.Ban, b.Concurrency)
+			}
+			for _, l := range b.Limits {
+				if *l.RetryAfter != 0 || l.ResetAfter != 0 {
+					t.Errorf("%+v", l)
+				}
+			}
+		}
+
+		c.Get(t, "/?key=k&plan=pro").Want(t, 200)
+		for range 3 {
+			c.Get(t, "/?key=k").Want(t, 200)
+		}
+		var v adminapi.Key
+		for range 3 { // it charges nothing
+			v = seenKey(t, c, "k")
+			wantRemaining(t, v, append(limitsLeft(fresh)[:4],
+				"2 token_bucket 1 1h 3: 0", "2 fixed_window 100 1h: 96", "2 pro token_bucket 1 1h 5: 4", "2 pro fixed_window 100 1h: 96")...)
+		}
+		b := v.Budgets[1]
+		wantSpan(t, "retry after", *b.Limits[0].RetryAfter, 3600)
+		wantSpan(t, "reset after", b.Limits[0].ResetAfter, 3*3600)
+		wantSpan(t, "reset after", b.Limits[1].ResetAfter, 3600)
+		wantSpan(t, "reset after", b.Limits[2].ResetAfter, 3600)
+		if *b.Limits[1].RetryAfter != 0 {
+			t.Errorf("%+v", b.Limits[1])
+		}
+
+		// Denials that are looked at in between still bring a ban.
+		c.Get(t, "/?key=k").Want(t, 429)
+		if seenKey(t, c, "k").Budgets[1].Ban.Banned {
+			t.Error("banned too soon")
+		}
+		time.Sleep(50 * time.Millisecond) // for what isn't to be kept to be dropped
+		c.Get(t, "/?key=k").WantWait(t, 2*3600)
+		for range 2 { // even if the ban is remembered
+			c.Get(t, "/?key=k").WantWait(t, 2*3600)
+			v = seenKey(t, c, "k")
+			if ban := v.Budgets[1].Ban; !ban.Banned || v.Budgets[0].Ban.Banned {
+				t.Errorf("%+v %+v", ban, v.Budgets[0].Ban)
+			}
+			wantSpan(t, "ban", v.Budgets[1].Ban.Ends, 2*3600)
+			wantSpan(t, "retry after of a limit", *v.Budgets[1].Limits[0].RetryAfter, 3600)
+		}
+
+		c.Operate(t, 204, "DELETE", keyPath("k"), "")
+		if v := seenKey(t, c, "k"); !reflect.DeepEqual(v, fresh) {
+			t.Errorf("after a reset %+v, want %+v", v, fresh)
+		}
+		for range 3 {
+			c.Get(t, "/?key=k").Want(t, 200)
+		}
+		for range 2 {
+			c.Get(t, "/?key=k").Want(t, 429)
+		}
+		c.Get(t, "/?key=k").WantWait(t, 2*3600) // as the first ban: that before is forgotten
+		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+		r := c.Get(t, "/?key=k")
+		r.Want(t, 429)
+		r.WantWait(t, 3600) // by the limit, whose charges stay
+
+		// Overrides of the configuration.
+		c.Get(t, "/?user=vip").Want(t, 200)
+		v = seenKey(t, c, "vip")
+		wantRemaining(t, v, "1 gcra 7 7h: 6", "2 gcra 7 7h: 7")
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "config", Limits: []string{"gcra 7 7h"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		c.Operate(t, 204, "DELETE", keyPath("vip"), "")
+		wantRemaining(t, seenKey(t, c, "vip"), "1 gcra 7 7h: 7", "2 gcra 7 7h: 7")
+		v = seenKey(t, c, "staff")
+		wantRemaining(t, v)
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "config", Limits: []string{"unlimited"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		wantRemaining(t, seenKey(t, c, "other"), limitsLeft(fresh)...)
+	})
+}
+
+// The view shows the number of slots in use, even if it is above the present limit. A reset gives
+// none back.
+func TestAdminConcurrency(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := gated(g, "zone api {\n key {query.key}\n concurrency 3\n gcra 9 1h\n}\n"+use)
+		c := caddytest.Start(t, config)
+		for range 3 {
+			c.Hold(t.Context(), "/hold?key=k")
+		}
+		g.wait(t, 3)
+		want := func(limit, inUse int64) {
+			t.Helper()
+			if got := *seenKey(t, c, "k").Budgets[0].Concurrency; got != (adminapi.Concurrency{Limit: limit, InUse: inUse}) {
+				t.Errorf("%+v, want %d in use of %d", got, inUse, limit)
+			}
+		}
+		want(3, 3)
+		c.Get(t, "/?key=k").Want(t, 429)
+		c.Operate(t, 204, "DELETE", keyPath("k"), "")
+		wantRemaining(t, seenKey(t, c, "k"), "gcra 9 1h: 9")
+		want(3, 3)
+		c.Reload(t, strings.Replace(config, "concurrency 3", "concurrency 2", 1))
+		want(2, 3)
+		for range 3 {
+			g.pass <- struct{}{}
+		}
+		caddytest.EventuallySees(t, "all slots are free", func() int64 { return seenKey(t, c, "k").Budgets[0].Concurrency.InUse }, func(n int64) bool { return n == 0 })
+	})
+}
+
+// An override at run time is in force at once, for a while or for good, and its budgets are
+// reset like others.
+func TestAdminOverride(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user} {query.key}\n gcra 2 1h\n runtime_overrides\n override vip unlimited\n ban 1h after 3\n}\n"+use))
+		for _, status := range []int{200, 200, 429} {
+			c.Get(t, "/?key=k").Want(t, status)
+		}
+		const limits = `"limits":[{"algorithm":"gcra","events":2,"window":"1h"},{"algorithm":"fixed_window","events":5,"window":"1h"}]`
+		const two = `{"limits":[{"algorithm":"fixed_window","events":2,"window":"1h"}]}`
+		c.Operate(t, 204, "PUT", keyPath("k")+"/override", two)
+		v := seenKey(t, c, "k")
+		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"fixed_window 2 1h"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		for _, status := range []int{200, 200, 429} {
+			c.Get(t, "/?key=k").Want(t, status)
+		}
+		c.Operate(t, 204, "DELETE", keyPath("k"), "")
+		wantRemaining(t, seenKey(t, c, "k"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2") // the override stays
+		c.Get(t, "/?key=k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=3600`)
+		c.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+		v = seenKey(t, c, "k")
+		wantRemaining(t, v, "1 gcra 2 1h: 2", "2 gcra 2 1h: 2") // by the reset: it was of all limits
+		if v.Override != nil {
+			t.Errorf("%+v", v.Override)
+		}
+		c.Get(t, "/?key=k").Want(t, 200)
+
+		began := time.Now()
+		c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"ttl":"1h",`+limits+`}`)
+		v = seenKey(t, c, "k")
+		wantRemaining(t, v, "1 gcra 2 1h: 2", "1 fixed_window 5 1h: 5", "2 gcra 2 1h: 1", "2 fixed_window 5 1h: 5") // what stays has been charged
+		if u := v.Override.Until; u.Before(began.Add(time.Hour-time.Second)) || u.After(time.Now().Add(time.Hour)) {
+			t.Errorf("until %v", u)
+		}
+		c.Operate(t, 204, "PUT", keyPath("k")+"/override", ` {"unlimited":true} `)
+		for range 9 {
+			c.Get(t, "/?key=k").Want(t, 200)
+		}
+		v = seenKey(t, c, "k")
+		wantRemaining(t, v)
+		if !reflect.DeepEqual(v.Override, &adminapi.Override{From: "runtime", Limits: []string{"unlimited"}}) {
+			t.Errorf("%+v", v.Override)
+		}
+		// A ban applies to a key without a limit, too.
+		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+		if v := seenKey(t, c, "k"); !v.Budgets[0].Ban.Banned || !v.Budgets[1].Ban.Banned {
+			t.Errorf("%+v", v)
+		}
+		c.Get(t, "/?key=k").Want(t, 429)
+		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+		c.Get(t, "/?key=k").Want(t, 200)
+		c.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true,"ttl":"300ms"}`)
+		caddytest.EventuallySees(t, "the override ends", func() adminapi.Key { return seenKey(t, c, "k") }, func(k adminapi.Key) bool { return k.Override == nil })
+		c.Get(t, "/?key=k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
+		// It goes before those of the configuration.
+		c.Operate(t, 204, "PUT", keyPath("vip")+"/override", two)
+		wantRemaining(t, seenKey(t, c, "vip"), "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 2")
+		c.Operate(t, 204, "DELETE", keyPath("vip")+"/override", "")
+		if v := seenKey(t, c, "vip"); v.Override == nil || v.Override.From != "config" {
+			t.Errorf("%+v", v.Override)
+		}
+	})
+}
+
+func TestAdminBan(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.user} {query.key}\n gcra 9 1h\n ban 2h max 8h\n}\n"+use))
+		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+		for _, by := range []string{"user", "key"} {
+			r := c.Get(t, "/?"+by+"=k")
+			r.Want(t, 429)
+			r.WantWait(t, 2*3600)
+		}
+		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"30h"}`)
+		c.UntilAt(t, "/?key=k", 429).WantWait(t, 30*3600)
+		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"10m"}`) // a shorter one, too
+		v := seenKey(t, c, "k")
+		wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 600)
+		wantSpan(t, "ban", v.Budgets[1].Ban.Ends, 600)
+		c.Get(t, "/?key=k").WantWait(t, 600)
+		c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+		c.Get(t, "/?key=k").Want(t, 200)
+		c.Get(t, "/?user=k").Want(t, 200)
+		c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"300ms"}`)
+		c.Get(t, "/?key=k")
+		c.UntilAt(t, "/?key=k", 200)
+	})
+}
+
+// A change through one instance is in force on the other within a second, because the other
+// instance remembers denials that long.
+func TestAdminReachesOtherInstances(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	config := caddytest.Site(fmt.Sprintf("zone api {\n match not path /plain\n key {query.key}\n fixed_window 2 1h\n runtime_overrides\n ban 1h after 1000000\n}\nzone plain {\n match path /plain\n key {query.key}\n fixed_window 2 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr))
+	a, b := caddytest.Start(t, config), caddytest.Start(t, config)
+	// Of zone plain, b remembers what it was denied.
+	for range 3 {
+		a.Get(t, "/plain?key=p")
+	}
+	caddytest.Eventually(t, "a denial is remembered", func() bool {
+		b.Get(t, "/plain?key=p").Want(t, 429)
+		return strings.Contains(b.Metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="plain"}`)
+	})
+	a.Operate(t, 204, "DELETE", "zones/plain/keys/p", "")
+	a.Operate(t, 204, "DELETE", "zones/api/keys/p", "")
+	a.Get(t, "/plain?key=p").Want(t, 200) // at once
+	b.UntilAt(t, "/plain?key=p", 200)
+	b.UntilAt(t, "/plain?key=p", 429)
+
+	a.Operate(t, 204, "PUT", keyPath("k")+"/override", `{"unlimited":true}`)
+	for range 5 {
+		b.Get(t, "/?key=k").Want(t, 200)
+	}
+	b.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+	for _, status := range []int{200, 200, 429} {
+		a.Get(t, "/?key=k").Want(t, status)
+	}
+	b.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"5h"}`)
+	a.UntilAt(t, "/?key=k", 429).WantWait(t, 5*3600)
+	v := seenKey(t, a, "k") // the store is asked, though a remembers the ban
+	wantSpan(t, "ban", v.Budgets[0].Ban.Ends, 5*3600)
+	wantSpan(t, "reset after", v.Budgets[0].Limits[0].ResetAfter, 3600)
+	b.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+	b.Operate(t, 204, "DELETE", keyPath("k"), "")
+	a.UntilAt(t, "/?key=k", 200)
+	if v := seenKey(t, b, "k"); v.Budgets[0].Ban.Banned {
+		t.Errorf("%+v", v)
+	}
+}
+
+// In a cluster, too, whichever node a key is on.
+func TestAdminInCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n runtime_overrides\n ban 1h after 2\n}\nredis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " "))))
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		for _, status := range []int{200, 200, 429, 429} {
+			c.Get(t, "/?key="+key).Want(t, status)
+		}
+		v := seenKey(t, c, key)
+		wantRemaining(t, v, "1 fixed_window 2 1h: 2", "2 fixed_window 2 1h: 0")
+		if !v.Budgets[1].Ban.Banned || v.Budgets[0].Ban.Banned || *v.Budgets[1].Concurrency != (adminapi.Concurrency{Limit: 5}) {
+			t.Errorf("%+v", v)
+		}
+		c.Operate(t, 204, "DELETE", keyPath(key), "")
+		c.Get(t, "/?key="+key).Want(t, 200)
+		c.Operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":7,"window":"1h"}]}`)
+		wantRemaining(t, seenKey(t, c, key), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+		c.Operate(t, 204, "PUT", keyPath(key)+"/ban", "")
+		c.Get(t, "/?key="+key).WantWait(t, 3600)
+	}
+}
+
+// Handlers with separate connections to one Redis remember denials separately. A change is in force
+// at once for both, and there is one ban.
+func TestAdminSeveralHandlers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	handler := func(timeout string) string {
+		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n fixed_window 2 1h\n ban 1h after 1000000 max 100h\n }\n redis %s {\n timeout %s\n }\n}\n", server.Addr, timeout)
+	}
+	c := caddytest.Start(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nroute {\n handle /a {\n"+handler("30s")+"}\n handle /b {\n"+handler("31s")+"}\n respond ok\n}\n")
+	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 1 {
+		t.Errorf("%d zones, want 1", len(zones))
+	}
+	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", "")
+	for _, path := range []string{"/a?key=k", "/b?key=k", "/a?key=k", "/b?key=k"} { // both remember it
+		c.Get(t, path).WantWait(t, 3600)
+	}
+	c.Operate(t, 204, "DELETE", keyPath("k")+"/ban", "")
+	c.Get(t, "/a?key=k").Want(t, 200)
+	c.Get(t, "/b?key=k").Want(t, 200)
+	for range 2 {
+		c.Get(t, "/a?key=k").Want(t, 429)
+		c.Get(t, "/b?key=k").Want(t, 429)
+	}
+	c.Operate(t, 204, "PUT", keyPath("k")+"/ban", `{"duration":"1ms"}`)
+	state, err := server.Client.Get(t.Context(), "caddy_rl:{k}:api:b").Bytes() // three numbers, the last of which counts bans, and marks those by operators
+	if err != nil || len(state) != 24 || binary.LittleEndian.Uint64(state[16:]) != 64+1 {
+		t.Errorf("%q %v", state, err)
+	}
+}
+
+// An override that can't be read has no effect, and can be replaced.
+func TestAdminOverrideThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, overridable(server, ""))
+	setOverride(t, server, "k", "garbage", 0)
+	v := seenKey(t, c, "k")
+	wantRemaining(t, v, "gcra 2 1h: 2")
+	if v.Override == nil || v.Override.Error == "" {
+		t.Errorf("%+v", v.Override)
+	}
+	c.Operate(t, 204, "DELETE", keyPath("k"), "")
+	c.Operate(t, 204, "DELETE", keyPath("k")+"/override", "")
+	if v := seenKey(t, c, "k"); v.Override != nil {
+		t.Errorf("%+v", v.Override)
+	}
+	// A value of another type is no override, and can be replaced.
+	server.Client.HSet(t.Context(), "caddy_rl:{k}:api:o", "a", "b")
+	if v := seenKey(t, c, "k"); v.Override != nil {
+		t.Errorf("%+v", v.Override)
+	}
+	c.Operate(t, 204, "PUT", keyPath("k")+"/override", unlimitedOverride)
+	if v := seenKey(t, c, "k"); v.Override == nil {
+		t.Errorf("%+v", v)
+	}
+}

@@ -1,0 +1,427 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+)
+
+// seen returns the answer of the admin API at a path.
+func seen[T any](t *testing.T, c *caddytest.Caddy, path string) (v T) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(c.Operate(t, 200, "GET", path, "").Text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// keyPath returns the path of a key of zone api.
+func keyPath(key string) string { return "zones/api/keys/" + url.PathEscape(key) }
+
+func seenKey(t *testing.T, c *caddytest.Caddy, key string) adminapi.Key {
+	t.Helper()
+	v := seen[adminapi.Key](t, c, keyPath(key))
+	if v.Zone != "api" || v.Key != url.PathEscape(key) {
+		t.Errorf("zone %q, key %q, want api and %q", v.Zone, v.Key, url.PathEscape(key))
+	}
+	return v
+}
+
+// limitsLeft returns the remaining events of the limits of a key, with their plans and alternatives.
+func limitsLeft(v adminapi.Key) (all []string) {
+	for _, b := range v.Budgets {
+		for _, l := range b.Limits {
+			text := fmt.Sprintf("%s: %d", l.Limit, l.Remaining)
+			if l.Plan != nil {
+				text = *l.Plan + " " + text
+			}
+			if b.Alternative > 0 {
+				text = fmt.Sprint(b.Alternative, " ", text)
+			}
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+func wantRemaining(t *testing.T, v adminapi.Key, want ...string) {
+	t.Helper()
+	if got := limitsLeft(v); !slices.Equal(got, want) {
+		t.Errorf("remaining %q, want %q", got, want)
+	}
+}
+
+// wantSpan checks that a span is this, or up to a minute less.
+func wantSpan(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if got > want || got < want-60 || got < 0 || want > 0 && got == want {
+		t.Errorf("%s: %v, want %v or a little less", what, got, want)
+	}
+}
+
+// Keys can have any bytes.
+func TestAdminStrangeKeys(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\n"+use))
+		for _, key := range []string{
+			"/", ".", "..", "//", "a/b/../c", "/ban", "override", "x/override", "%", "%2F", "%%", "{}", "{query.key}", "a b", "+", "?x=1#y", "&", `"\`, "é世界🙂", "\xff\x00\n\r", "keys", "zones",
+			strings.Repeat("x", 1000), strings.Repeat("/", 1000), strings.Repeat("x", 1001),
+			strings.Repeat("x", 1024), strings.Repeat("x", 1025), strings.Repeat("x", 1026), strings.Repeat("x", 4000), "",
+		} {
+			path, site := keyPath(key), "/?key="+url.QueryEscape(key)
+			if key == "." || key == ".." { // which url.PathEscape leaves as they are
+				path = "zones/api/keys/" + strings.ReplaceAll(key, ".", "%2E")
+			}
+			more := path
+			if key == "" {
+				more = "zones/api"
+			}
+			c.Get(t, site).Want(t, 200)
+			v := seen[adminapi.Key](t, c, path)
+			wantRemaining(t, v, "fixed_window 5 1h: 4")
+			if v.Key != url.PathEscape(key) {
+				t.Errorf("%q, want %q", v.Key, url.PathEscape(key))
+			}
+			c.Operate(t, 204, "DELETE", path, "")
+			wantRemaining(t, seen[adminapi.Key](t, c, path), "fixed_window 5 1h: 5")
+			c.Operate(t, 204, "PUT", more+"/ban", "")
+			c.Get(t, site).Want(t, 429)
+			c.Operate(t, 204, "DELETE", more+"/ban", "")
+			c.Get(t, site).Want(t, 200)
+			c.Operate(t, 204, "PUT", more+"/override", `{"limits":[{"algorithm":"fixed_window","events":1,"window":"1h"}]}`)
+			c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=1;w=3600`)
+			c.Operate(t, 204, "DELETE", more+"/override", "")
+			c.Get(t, site).Want(t, 200, "RateLimit-Policy", `"api";q=5;w=3600`, "RateLimit", `"api";r=3;t=3600`)
+		}
+	})
+}
+
+// Zones have strange names, too, and keys may be networks.
+func TestAdminStrangeZones(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone \"a b%2f..?#&\" {\n fixed_window 5 1h\n}\nzone .. {\n key <none>\n fixed_window 6 1h\n}\nzone net {\n key {query.key} {client_ip}\n ipv4_prefix 24\n ipv6_prefix 64\n fixed_window 7 1h\n runtime_overrides\n override 198.51.100.0/24 unlimited\n}\n"))
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/"+url.PathEscape("a b%2f..?#&")+"/keys/"), "fixed_window 5 1h: 5")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/%2e%2E/keys/"), "fixed_window 6 1h: 6")
+	c.Get(t, "/?key=203.0.113.9").Want(t, 200)
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/203.0.113.0%2F24"), "1 fixed_window 7 1h: 6", "2 fixed_window 7 1h: 7")
+	wantRemaining(t, seen[adminapi.Key](t, c, "zones/net/keys/nobody"), "1 fixed_window 7 1h: 7", "2 fixed_window 7 1h: 7")
+	for key, proper := range map[string]string{"203.0.113.9": "203.0.113.0/24", "2001:DB8::1": "2001:db8::/64", "::ffff:203.0.113.9": "203.0.113.0/24"} {
+		for _, request := range []string{"GET ", "DELETE ", "PUT /override", "DELETE /override"} {
+			method, what, _ := strings.Cut(request, " ")
+			r := c.Operate(t, 400, method, "zones/net/keys/"+url.PathEscape(key)+what, `{"unlimited":true}`)
+			if !strings.Contains(r.Text, "write "+proper) {
+				t.Errorf("%s", r.Text)
+			}
+		}
+	}
+	if body := c.Operate(t, 200, "GET", "zones", "").Text; strings.Contains(body, `\u00`) {
+		t.Errorf("%s", body)
+	}
+	zones := seen[[]adminapi.Zone](t, c, "zones")
+	if len(zones) != 3 || zones[1].Name != "a b%2f..?#&" || !reflect.DeepEqual(zones[2].Override, map[string][]string{"198.51.100.0%2F24": {"unlimited"}}) {
+		t.Errorf("%+v", zones)
+	}
+}
+
+// Errors say what to write instead, and have the right status.
+func TestAdminErrors(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone api {\n key {query.key}\n gcra 2 1h\n runtime_overrides\n ban 1h\n delay 5s\n}\nzone plain {\n key {query.key}\n gcra 2 1h\n}\n"))
+	for _, e := range []struct {
+		status             int
+		method, path, body string
+		says               string
+	}{
+		{404, "GET", "", "", "no such path: write /rate_limit/ and one of status, "},
+		{404, "GET", "nothing", "", "no such path"},
+		{404, "GET", "zones/", "", "no such path"},
+		{404, "GET", "zones/api/", "", "no such path"},
+		{400, "GET", "zones/api/keys", "", "it takes a key: write keys?key={key} or keys/{key}"},
+		{404, "GET", "zones/api/keys/k/", "", "no such path"},
+		{404, "GET", "zones/api/keys/k/top", "", "no such path"},
+		{404, "DELETE", "zones/api/keys/203.0.113.0/24/ban", "", "keys/203.0.113.0%2F24/ban"},
+		{404, "DELETE", "zones/api/keys/a/b", "", "write each slash in a zone or key as %2F"},
+		{404, "DELETE", "zones/api/keys/a/ban/ban", "", "no such path"},
+		{404, "GET", "zones/nobody/keys/k", "", `there is no zone \"nobody\": GET /rate_limit/zones`},
+		{404, "GET", "zones/nobody/top", "", `there is no zone \"nobody\"`},
+		{404, "PUT", "zones/nobody/keys/k/ban", "", `there is no zone \"nobody\"`},
+		{404, "GET", "zones/API/keys/k", "", `there is no zone \"API\"`},
+		{404, "GET", "zones/nobody", "", `there is no zone \"nobody\"`},
+		{404, "GET", "zones/nobody/bans", "", `there is no zone \"nobody\"`},
+		{400, "GET", "zones/api/bans?limit=0", "", `limit must be a number from 1 to 1000, not \"0\"`},
+		{400, "GET", "zones/api/bans?limit=1001", "", "limit must be a number from 1 to 1000"},
+		{400, "GET", "zones/api/bans?limit=many", "", "limit must be a number from 1 to 1000"},
+		{400, "GET", "zones/api/bans?limit=1&limit=2", "", "parameter limit is given twice"},
+		{400, "GET", "zones/api/bans?key=k", "", `there is no parameter \"key\": it takes limit and cursor`},
+		{400, "GET", "zones/api/top?limit=1", "", `there is no parameter \"limit\": it takes none`},
+		{400, "GET", "zones/api/keys/k?key=k", "", `there is no parameter \"key\": it takes none`},
+		{400, "GET", "zones/api/keys?key=%zz", "", "invalid URL escape"},
+		{400, "GET", "zones/api/keys?key=a;b", "", "semicolon"},
+		{400, "GET", "zones/api/bans?cursor=nonsense", "", "list again from the beginning"},
+		{400, "GET", "zones/api/bans?cursor=0.nonsense", "", "list again from the beginning"},
+		{400, "GET", "zones/api/bans?cursor=7.", "", "list again from the beginning"},
+		{400, "GET", "zones/api/overrides?cursor=0.k!", "", "list again from the beginning"},
+		{405, "DELETE", "zones/api/bans", "", "use one of GET"},
+		{405, "DELETE", "zones/api", "", "use one of GET"},
+		{405, "POST", "zones", "", "use one of GET"},
+		{405, "DELETE", "zones/api/top", "", "use one of GET"},
+		{405, "PUT", keyPath("k"), "", "use one of DELETE, GET"},
+		{405, "PATCH", keyPath("k"), "", "use one of DELETE, GET"},
+		{405, "GET", keyPath("k") + "/ban", "", "use one of DELETE, PUT"},
+		{405, "POST", "zones/api/override", "", "use one of DELETE, PUT"},
+		{409, "PUT", "zones/plain/keys/k/ban", "", `zone \"plain\" bans nobody: write for example ban 1h`},
+		{409, "DELETE", "zones/plain/ban", "", "bans nobody"},
+		{409, "GET", "zones/plain/bans", "", "bans nobody"},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["token_bukket 1 1s"]}`, `limits[0] \"token_bukket 1 1s\": unknown algorithm`},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s","gcra 5"]}`, `limits[1] \"gcra 5\": gcra takes events`},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s","unlimited"]}`, `\"unlimited\" can't stand beside limits`},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["unlimited","gcra 1 1s"]}`, `\"unlimited\" can't stand beside limits`},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":["gcra 1 1s",7]}`, "limits[1]"},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":"gcra 1 1s"}`, "limits must be a list, not a string"},
+		{400, "PUT", "zones/api/override?key=k", `{"limits":[""]}`, "write for example token_bucket 100 1m"},
+		{409, "PUT", "zones/plain/keys/k/override", `{"unlimited":true}`, "write runtime_overrides in it"},
+		{409, "DELETE", "zones/plain/override", "", "write runtime_overrides in it"},
+		{400, "PUT", keyPath("k") + "/override", "", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "nonsense", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "null", "it has no limit"},
+		{400, "PUT", keyPath("k") + "/override", "[]", "write for example"},
+		{400, "PUT", keyPath("k") + "/override", "{}", "it has no limit"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true}{}`, "something follows"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"until":"2030-01-01T00:00:00Z"}`, "until"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"soon"}`, "write for example"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"0s"}`, "ttl must be at least 1ms, not 0s"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"ttl":"-1h"}`, "ttl must be at least 1ms, not -1h"},
+		{400, "PUT", keyPath("k") + "/override", `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`, "don't go together"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s","brust":4}]}`, `limits[0]: unknown field \"brust\" (did you mean burst?)`},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":2,"window":"1s","burst":0}]}`, "limits[0].burst must not be 0: leave it out for as many as events"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":["gcra 2 1s 0"]}`, "burst must be above 0, not 0: leave it out for 2"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":"1","window":"1s"}]}`, `limits[0].events must be a whole number, not \"1\": write 1`},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, "events must be above 0"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":1,"window":"1s"}]}`, "are the same"},
+		{400, "PUT", keyPath("k") + "/override", `{"limits":[{"algorithm":"sliding_log","events":1,"window":"1s"}]}`, "delay"}, // as in a configuration
+		{413, "PUT", keyPath("k") + "/override", `{"unlimited":true` + strings.Repeat(" ", 64<<10) + "}", "at most 65536 bytes"},
+		{400, "PUT", keyPath("k") + "/ban", "{", "write for example"},
+		{400, "PUT", keyPath("k") + "/ban", `{"for":"1h"}`, "for"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"0s"}`, "write how long it lasts"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"-5s"}`, "at least 1us"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1000000h"}`, "the duration must be at most"},
+		{400, "PUT", keyPath("k") + "/ban", `{"duration":"1ns"}`, "whole numbers of microseconds"},
+	} {
+		r := c.Operate(t, e.status, e.method, e.path, e.body)
+		var said struct{ Error string }
+		if err := json.Unmarshal([]byte(r.Text), &said); err != nil || !strings.Contains(r.Text, e.says) {
+			t.Errorf("%s %s %s: %s, want %q (%v)", e.method, e.path, e.body, r.Text, e.says, err)
+		}
+		if strings.Contains(r.Text, `\u00`) {
+			t.Errorf("%s %s: %s", e.method, e.path, r.Text)
+		}
+		if allow := r.Field("Allow"); (e.status == 405) != (allow != "") || !strings.HasSuffix(e.says, allow) {
+			t.Errorf("%s %s: Allow %q", e.method, e.path, allow)
+		}
+	}
+	// In part percent-encoded, as no client of Go sends it: it isn't the ban of key {.
+	conn, err := net.Dial("tcp", c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "DELETE /rate_limit/zones/api/keys/{%%2Fban HTTP/1.0\r\nHost: %s\r\n\r\n", c.Admin)
+	if answer, err := io.ReadAll(conn); !strings.Contains(string(answer), " 400 ") || !strings.Contains(string(answer), "not percent-encoded as a whole") {
+		t.Errorf("%s %v", answer, err)
+	}
+	wantRemaining(t, seenKey(t, c, "k"), "gcra 2 1h: 2")
+	if v := seenKey(t, c, "k"); v.Override != nil || v.Budgets[0].Ban.Banned {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A configuration is only looked at and changed while it is in force.
+func TestAdminReloads(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := func(zone string) string { return caddytest.Site("zone " + zone + "\n" + use) }
+		const old = "api {\n key {query.key}\n fixed_window 5 1h\n}"
+		c := caddytest.Start(t, config(old))
+		c.Get(t, "/?key=k").Want(t, 200)
+		want := func(remaining string, zones ...string) {
+			t.Helper()
+			wantRemaining(t, seenKey(t, c, "k"), remaining)
+			var names []string
+			for _, z := range seen[[]adminapi.Zone](t, c, "zones") {
+				names = append(names, z.Name)
+			}
+			if !slices.Equal(names, zones) {
+				t.Errorf("zones %q, want %q", names, zones)
+			}
+		}
+		want("fixed_window 5 1h: 4", "api")
+		bad := strings.Replace(config("api {\n key {query.key}\n fixed_window 9 1h\n}\nzone new {\n fixed_window 8 1h\n}"),
+			"respond ok", "reverse_proxy localhost:1 {\n transport http {\n  tls\n  tls_trust_pool file /no/such/file\n }\n}\nrespond ok", 1)
+		for range 2 {
+			if r := c.Load(t, bad, "text/caddyfile"); r.StatusCode == 200 {
+				t.Fatal("a bad configuration was accepted")
+			}
+			want("fixed_window 5 1h: 4", "api")
+			c.Operate(t, 204, "DELETE", keyPath("k"), "")
+			want("fixed_window 5 1h: 5", "api")
+			c.Get(t, "/?key=k").Want(t, 200, "RateLimit", `"api";r=4;t=3600`)
+		}
+		c.Reload(t, config("api {\n key {query.key}\n fixed_window 9 1h\n}\nzone new {\n fixed_window 8 1h\n}"))
+		want("fixed_window 9 1h: 9", "api", "new")
+		c.Get(t, "/?key=k").Want(t, 200)
+		c.Reload(t, config(old))
+		want("fixed_window 5 1h: 4", "api") // its budgets have been kept
+		c.Operate(t, 404, "GET", "zones/new/keys/k", "")
+
+		c.Reload(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond ok\n")
+		r := c.Operate(t, 404, "GET", "zones", "")
+		if !strings.Contains(r.Text, "no rate_limit") {
+			t.Error(r.Text)
+		}
+		c.Operate(t, 404, "DELETE", keyPath("k"), "")
+		c.Reload(t, config(old))
+		want(map[bool]string{true: "fixed_window 5 1h: 5", false: "fixed_window 5 1h: 4"}[use == ""], "api") // nobody held the memory
+	})
+}
+
+// While configurations come and go, the admin API goes on.
+func TestAdminWhileReloading(t *testing.T) {
+	t.Parallel()
+	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n")
+	c := caddytest.Start(t, config)
+	stop, asked := make(chan bool), make(chan int)
+	go func() {
+		n := 0
+		defer func() { asked <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r, err := c.Do("GET", "http://"+c.Admin+"/rate_limit/"+keyPath("k"), "")
+			if err != nil {
+				continue // the endpoint was just being replaced
+			}
+			if n++; r.StatusCode != 200 || !strings.Contains(r.Text, `"remaining":5`) {
+				t.Errorf("%d %s", r.StatusCode, r.Text)
+			}
+		}
+	}()
+	for i := range 10 {
+		more := fmt.Sprintf("# %d\n", i)
+		if i%2 == 0 {
+			more += "nonsense\n"
+		}
+		if r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config+more), "Content-Type", "text/caddyfile"); err == nil && (r.StatusCode == 200) != (i%2 == 1) {
+			t.Errorf("%d %s", r.StatusCode, r.Text)
+		}
+	}
+	close(stop)
+	if n := <-asked; n == 0 {
+		t.Error("it was never asked")
+	}
+	c.Settle(t)
+}
+
+// Where keys are hashed none is shown that was not asked for; and none is in the metrics.
+func TestAdminHashedKeys(t *testing.T) {
+	t.Parallel()
+	const secret, key, vip = "a-secret-of-hashing", "an-address-of-somebody", "an-important-person"
+	server := redistest.Start(t)
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 1 1h\n runtime_overrides\n ban 1h after 9\n override %s unlimited\n}\nredis %s {\n timeout 30s\n hash_keys %s\n}\n", vip, server.Addr, secret)))
+	for range 3 {
+		c.Get(t, "/?key="+key)
+	}
+	top := c.Operate(t, 200, "GET", "zones/api/top", "").Text
+	if want := fmt.Sprintf(`[{"hashed_key":%q,"denied":2,"at_least":2}]`, redisstore.HashedKey(secret, key)) + "\n"; top != want {
+		t.Errorf("%s, want %s", top, want)
+	}
+	zones := c.Operate(t, 200, "GET", "zones", "").Text
+	if !strings.Contains(zones, redisstore.HashedKey(secret, vip)) {
+		t.Error(zones)
+	}
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 1 1h: 0")
+	c.Operate(t, 204, "PUT", keyPath(key)+"/override", `{"limits":[{"algorithm":"fixed_window","events":3,"window":"1h"}]}`)
+	c.Operate(t, 204, "PUT", keyPath(key)+"/ban", "")
+	c.Operate(t, 204, "DELETE", keyPath(key)+"/ban", "")
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 3 1h: 3")
+	c.Operate(t, 204, "DELETE", keyPath(key)+"/override", "")
+	c.Operate(t, 204, "DELETE", keyPath(key), "")
+	wantRemaining(t, seenKey(t, c, key), "fixed_window 1 1h: 1")
+	for name, text := range map[string]string{"top": top, "zones": zones, "metrics": c.Metrics(t)} {
+		if strings.Contains(text, key) || strings.Contains(text, secret) || strings.Contains(text, vip) {
+			t.Errorf("a key or the secret is in %s: %s", name, text)
+		}
+	}
+	keys, err := server.Client.Keys(t.Context(), "*").Result()
+	if err != nil || strings.Contains(strings.Join(keys, " "), key) {
+		t.Errorf("%q %v", keys, err)
+	}
+}
+
+// While Redis is away, a key is looked at in the local budgets, if these decide, and nothing
+// can be changed.
+func TestAdminRedisAway(t *testing.T) {
+	t.Parallel()
+	server, g := redistest.Start(t), startGate(t)
+	config := gated(g, fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n concurrency 4\n runtime_overrides\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/2", server.Addr))
+	c := caddytest.Start(t, config)
+	c.Operate(t, 204, "PUT", keyPath("vip")+"/override", `{"limits":[{"algorithm":"gcra","events":8,"window":"1h"}]}`)
+	for _, key := range []string{"k", "k", "vip"} {
+		c.Get(t, "/?key="+key).Want(t, 200)
+	}
+	if v := seenKey(t, c, "k"); v.Store != "" {
+		t.Errorf("%+v, want what Redis holds", v)
+	}
+	server.Kill(t)
+	c.Hold(t.Context(), "/hold?key=k")
+	g.wait(t, 1)
+	caddytest.Eventually(t, "Redis fails", func() bool {
+		c.Get(t, "/?key=another")
+		return strings.Contains(c.Logged(), "Redis fails")
+	})
+	v := seenKey(t, c, "k")
+	wantRemaining(t, v, "fixed_window 4 1h: 3")
+	if slots := *v.Budgets[0].Concurrency; v.Store != "local" || slots != (adminapi.Concurrency{Limit: 2, InUse: 1}) {
+		t.Errorf("%+v, slots %+v, want what the local budgets hold", v, slots)
+	}
+	v = seenKey(t, c, "vip")
+	wantRemaining(t, v, "gcra 4 1h: 4")
+	if v.Override == nil || v.Override.From != "runtime" || v.Override.Limits[0] != "gcra 8 1h" {
+		t.Errorf("override %+v, want what this instance knows", v.Override)
+	}
+	change := func(method, what, body, says string) {
+		t.Helper()
+		if r := c.Operate(t, 503, method, keyPath("k")+what, body); !strings.Contains(r.Text, says) {
+			t.Errorf("%s %s: %s, want %q", method, what, r.Text, says)
+		}
+	}
+	change("DELETE", "", "", "nothing has changed")
+	change("PUT", "/override", `{"unlimited":true}`, "nothing has changed")
+	c.Operate(t, 200, "GET", "zones", "")
+	c.Operate(t, 200, "GET", "zones/api/top", "")
+	g.pass <- struct{}{}
+
+	c.Reload(t, strings.Replace(config, "local 1/2", "deny", 1))
+	change("GET", "", "", "ask again when it works")
+	server.Restart(t)
+	c.WaitForLog(t, "Redis works again")
+	if v := seenKey(t, c, "k"); v.Store != "" {
+		t.Errorf("%+v, want what Redis holds", v)
+	}
+}

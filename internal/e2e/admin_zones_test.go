@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// Operators see the zones.
+func TestAdminZones(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	password := func(p string) {
+		if err := server.Client.ConfigSet(t.Context(), "requirepass", p).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	password("another")
+	c := caddytest.Start(t, strings.Replace(caddytest.Site(`zone a {
+		key {query.user} {query.key}
+		ipv6_prefix 64
+		token_bucket 10 1s 20
+		fixed_window 100 1h {
+			align clock
+		}
+		plan {query.plan} {
+			pro {
+				gcra 5 1s
+			}
+			free unlimited
+		}
+		override "a/b" {
+			gcra 7 1s
+		}
+		override staff unlimited
+		runtime_overrides
+		concurrency 3
+		ban 1h after 5 max 1d
+		enforce 25
+	}
+	zone b {
+		mode nary
+		sliding_log 2 1h
+		shadow
+	}
+	redis redis://:hush-hush@`+server.Addr), "respond ok", "respond ok\nrate_limit {\n zone c {\n gcra 100 1h 400\n factor 2\n }\n store memory\n disable_metrics\n}", 1))
+	quarter, none, one := 25.0, 0, int64(1) // key of zone c, by the client of startCaddy
+	counts := func(more map[string]int64) map[string]int64 {
+		all := map[string]int64{"allowed": 0, "bad_body": 0, "banned": 0, "delayed": 0, "denied": 0, "error": 0, "exempt": 0, "overridden": 0, "shadow_denied": 0}
+		for name, n := range more {
+			all[name] = n
+		}
+		return all
+	}
+	identity := fmt.Sprintf("redis %s db 0 key_prefix %q", server.Addr, "caddy_rl")
+	a := adminapi.Zone{
+		Name: "a", Key: adminapi.Alternatives{"{http.request.uri.query.user}", "{http.request.uri.query.key}"}, IPv6Prefix: 64,
+		Limits:   []string{"token_bucket 10 1s 20", "fixed_window 100 1h aligned to the clock"},
+		Plan:     &adminapi.Plan{By: "{http.request.uri.query.plan}", Values: map[string][]string{"pro": {"gcra 5 1s"}, "free": {"unlimited"}}},
+		Override: map[string][]string{"a%2Fb": {"gcra 7 1s"}, "staff": {"unlimited"}}, Runtime: true,
+		Concurrency: 3, Mode: "binary", Ban: "1h0m0s after 5 max 24h0m0s", Enforce: &quarter,
+		Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil),
+	}
+	b := adminapi.Zone{Name: "b", Key: adminapi.Alternatives{""}, Limits: []string{"sliding_log 2 1h"}, Mode: "nary", Shadow: true, Store: identity, FailingNodes: &none, OnStoreError: "local", Requests: counts(nil)}
+	m := adminapi.Zone{Name: "c", Key: adminapi.Alternatives{""}, Limits: []string{"gcra 100 1h 200"}, Mode: "binary", Factor: "2", Store: "memory", Keys: &one, MaxKeys: 1_000_000}
+	want := func(want ...adminapi.Zone) {
+		t.Helper()
+		wanted, _ := json.Marshal(want)
+		var found []byte
+		caddytest.EventuallySees(t, fmt.Sprintf("the zones are\n%s", wanted), func() string {
+			found, _ = json.Marshal(seen[[]adminapi.Zone](t, c, "zones"))
+			return string(found)
+		}, func(found string) bool { return found == string(wanted) })
+	}
+	// As long as the password is another, the Redis fails.
+	failing := 1
+	a.FailingNodes, b.FailingNodes = &failing, &failing
+	want(a, b, m)
+	if body := c.Operate(t, 200, "GET", "zones", "").Text; strings.Contains(body, "hush") {
+		t.Errorf("a secret is there: %s", body)
+	}
+	if v := seen[adminapi.Key](t, c, "zones/a/keys/k"); v.Store != "local" {
+		t.Errorf("%+v, want what the local budgets hold", v)
+	}
+	for _, request := range []string{"DELETE ", "PUT /override", "DELETE /override", "PUT /ban", "DELETE /ban"} {
+		method, what, _ := strings.Cut(request, " ")
+		r := c.Operate(t, 503, method, "zones/a/keys/k"+what, map[bool]string{true: `{"unlimited":true}`}[request == "PUT /override"])
+		if !strings.Contains(r.Text, `the store of zone \"a\" fails (open: `) || !strings.Contains(r.Text, "): nothing has changed; make the change again") || strings.Contains(r.Text, "hush") {
+			t.Error(r.Text)
+		}
+	}
+	password("hush-hush")
+	a.FailingNodes, b.FailingNodes = &none, &none
+	want(a, b, m)
+	for range 3 {
+		c.Get(t, "/?user=staff").Want(t, 200)
+	}
+	a.Requests, b.Requests = counts(map[string]int64{"overridden": 3}), counts(map[string]int64{"allowed": 2, "shadow_denied": 1})
+	want(a, b, m)
+	if strings.Contains(c.Metrics(t), `zone="c"`) {
+		t.Error("a zone is in the metrics that was only looked at")
+	}
+}
+
+func TestAdminTop(t *testing.T) {
+	t.Parallel()
+	const more = "zone shadow {\n key {query.key}\n fixed_window 1 1h\n shadow\n}\n"
+	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 1 1h\n}\n" + more)
+	c := caddytest.Start(t, config)
+	if body := c.Operate(t, 200, "GET", "zones/api/top", "").Text; body != "[]\n" {
+		t.Errorf("%q", body)
+	}
+	long := strings.Repeat("y", 300)
+	for key, n := range map[string]int{"a": 1, "b c": 5, "": 3, long + "1": 9, long + "2": 2} {
+		for range n {
+			c.Get(t, "/?key="+url.QueryEscape(key))
+		}
+	}
+	body := c.Operate(t, 200, "GET", "zones/api/top", "").Text
+	cut := `{"key":"` + long[:keys.MaxShown] + `","cut":true,`
+	if want := `[` + cut + `"denied":8,"at_least":8},{"key":"b%20c","denied":4,"at_least":4},{"key":"","denied":2,"at_least":2},` + cut + `"denied":1,"at_least":1}]` + "\n"; body != want {
+		t.Errorf("%s\nwant %s", body, want)
+	}
+	if body := c.Operate(t, 200, "GET", "zones/shadow/top", "").Text; body != "[]\n" {
+		t.Errorf("of a shadow: %s", body)
+	}
+	// Two handlers are one zone.
+	c.Reload(t, strings.Replace(config, "respond ok", "rate_limit {\n zone api {\n key {query.key}\n fixed_window 1 1h\n status 418\n}\n}\nrespond ok", 1))
+	c.Get(t, "/?key=a").Want(t, 429)
+	c.Get(t, "/ready?key=a").Want(t, 418)
+	if body := c.Operate(t, 200, "GET", "zones/api/top", "").Text; body != `[{"key":"a","denied":2,"at_least":2}]`+"\n" {
+		t.Error(body)
+	}
+}
+
+// A Caddyfile of an older limiter may have two zones of one name.
+func TestAdminZonesThatDisagree(t *testing.T) {
+	t.Parallel()
+	zone := func(events int) string {
+		return fmt.Sprintf("rate_limit {\n zone api {\n key {query.key}\n events %d\n window 1h\n }\n}\n", events)
+	}
+	c := caddytest.Start(t, "{\n admin {$ADMIN}\n}\n{$SITE}\nhandle /ready {\n respond ok\n}\nhandle {\n route {\n"+zone(2)+zone(3)+" respond ok\n}\n}\n")
+	c.Get(t, "/?key=k").Want(t, 200)
+	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 1", "sliding_log 3 1h: 2")
+	if zones := seen[[]adminapi.Zone](t, c, "zones"); len(zones) != 2 {
+		t.Errorf("%+v", zones)
+	}
+	c.Operate(t, 204, "DELETE", keyPath("k"), "")
+	wantRemaining(t, seenKey(t, c, "k"), "sliding_log 2 1h: 2", "sliding_log 3 1h: 3")
+}

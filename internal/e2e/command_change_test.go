@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// Operators see and change limits, on every store. In Redis the instances that weren't asked follow.
+func TestCommandChanges(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, use string) {
+		t.Helper()
+		one := caddytest.Start(t, commandSite(use))
+		other := one
+		if use != "" {
+			other = caddytest.Start(t, commandSite(use))
+		}
+		status := func(key string) int { return other.Get(t, "/", "Key", key).StatusCode }
+		felt := func(key string, want int) {
+			t.Helper()
+			caddytest.EventuallySees(t, fmt.Sprintf("%s has status %d", key, want), func() int { return status(key) }, func(got int) bool { return got == want })
+		}
+		for range 3 {
+			one.Get(t, "/", "Key", "k")
+		}
+		felt("k", 429)
+		one.RateLimit(t, "key", "api", "k").Succeeds(t, "Zone api, key k\n\nLIMIT              REMAINING  FREES IN  FULL IN\n"+
+			"token_bucket 2 1h          0  ")
+		if key := decodes[adminapi.Key](t, one.RateLimit(t, "key", "api", "k", "--json")); key.Key != "k" || key.Budgets[0].Limits[0].Remaining != 0 {
+			t.Errorf("%+v", key)
+		}
+
+		one.RateLimit(t, "override", "api", "k", "token_bucket", "1000", "1h").Succeeds(t, "Zone api, key k: token_bucket 1000 1h\n")
+		felt("k", 200)
+		one.RateLimit(t, "overrides").Succeeds(t, "api   config          unlimited             vip\n", "api   runtime         token_bucket 1000 1h  k\n")
+		list := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json"))
+		if len(list.Overrides) != 2 || list.Next != "" {
+			t.Errorf("%+v", list)
+		}
+		first := decodes[adminapi.OverrideList](t, one.RateLimit(t, "overrides", "api", "--json", "--limit", "1"))
+		if len(first.Overrides) != 1 || first.Next == "" {
+			t.Errorf("%+v, want one override and a cursor", first)
+		}
+		one.RateLimit(t, "overrides", "--limit", "1").Succeeds(t, "There are more in api: raise --limit.")
+		one.RateLimit(t, "override", "api", "k", "token_bucket 9 1h", "gcra 5 1m", "--for", "1d").Succeeds(t, "Zone api, key k: token_bucket 9 1h, gcra 5 1m, until 2")
+		one.RateLimit(t, "override", "api", "k", "unlimited", "--for", "1h").Succeeds(t, "Zone api, key k: unlimited, until ")
+		one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: no override\n")
+		one.RateLimit(t, "override", "api", "vip", "--remove").Succeeds(t, "Zone api, key vip: the override of the configuration applies: unlimited\n")
+		felt("k", 429)
+		one.RateLimit(t, "override", "api", "k", "--remove").Succeeds(t, "Zone api, key k: had no override\n")
+		one.RateLimit(t, "unban", "api", "k").Succeeds(t, "Zone api, key k: was not banned; token_bucket 2 1h has nothing left for ")
+
+		one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
+		one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
+		felt("k", 200)
+
+		one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
+		one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 1h, until ", "\nOverride of the configuration: unlimited\n")
+		felt("vip", 429)
+		one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ")
+		one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
+		bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
+		if len(bans) != 1 || len(bans["api"].Bans) != 2 {
+			t.Errorf("%+v", bans)
+		}
+		after := decodes[adminapi.Key](t, one.RateLimit(t, "unban", "api", "vip", "--json"))
+		if after.Key != "vip" || after.Budgets[0].Ban.Banned {
+			t.Errorf("%+v", after)
+		}
+		felt("vip", 200)
+		one.RateLimit(t, "unban", "api", "fresh").Succeeds(t, "Zone api, key fresh: not banned\n")
+		one.RateLimit(t, "bans").Succeeds(t, "No key is banned.\n")
+	}
+	caddytest.EachStore(t, run)
+	t.Run("cluster", func(t *testing.T) {
+		caddytest.Long(t)
+		t.Parallel()
+		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(redistest.StartCluster(t).Addrs()[:2], " ")))
+	})
+}
+
+// With limits in memory a change is made in each instance. In a Redis it is made once, so a ban counts
+// once toward the length of the next ban.
+func TestCommandChangesSeveralInstances(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := caddytest.Site("zone api {\n key {header.Key}\n gcra 5 1h\n ban 1h max 9h\n}\n" + use)
+		one, other := caddytest.Start(t, config), caddytest.Start(t, config)
+		both := []string{"--address", one.Admin, "--address", other.Admin}
+		asked := []string{one.Admin, other.Admin}
+		if use != "" {
+			asked = asked[:1]
+		}
+		r := one.RateLimit(t, append(both, "ban", "api", "k")...).Succeeds(t)
+		if lines := strings.Count(r.Out, "banned for 1h, until "); lines != len(asked) {
+			t.Errorf("it prints %q, want %d bans", r.Out, len(asked))
+		}
+		for _, c := range []*caddytest.Caddy{one, other} {
+			c.Until(t, 429, "Key", "k")
+		}
+		lists := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, append(both, "bans", "api", "--json")...))
+		for _, address := range asked {
+			if len(lists[address].Bans) != 1 {
+				t.Errorf("%+v, want a ban from %s", lists, address)
+			}
+		}
+		if len(lists) != len(asked) {
+			t.Errorf("%+v, want lists from %q", lists, asked)
+		}
+		gone := "127.0.0.1:" + redistest.FreePort(t)
+		r = one.RateLimit(t, "unban", "api", "k", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
+		if !strings.Contains(r.Out, "key k: not banned ("+one.Admin+")") {
+			t.Errorf("it prints %q, without the change that is made", r.Out)
+		}
+	})
+}
+
+// A change reaches other instances within a second.
+func TestCommandChangeIsFeltWithinASecond(t *testing.T) {
+	t.Parallel()
+	config := commandSite(fmt.Sprintf("redis %s {\n timeout 30s\n}\n", redistest.Start(t).Addr))
+	one, other := caddytest.Start(t, config), caddytest.Start(t, config)
+	for range 3 {
+		other.Get(t, "/", "Key", "k")
+	}
+	if r := other.Get(t, "/", "Key", "k"); r.StatusCode != 429 {
+		t.Fatalf("status %d, want 429", r.StatusCode)
+	}
+	one.RateLimit(t, "override", "api", "k", "unlimited").Succeeds(t)
+	time.Sleep(time.Second) // the promise is about time
+	other.Get(t, "/", "Key", "k").Want(t, 200)
+}
+
+// Keys as people see them, and keys in JSON, are the keys that a command gets.
+func TestCommandKeys(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, strings.ReplaceAll(commandSite(""), "{header.Key}", "{query.key}"))
+	for key, args := range map[string][]string{ // in a URL, and as arguments
+		"":               {""},
+		"a/b":            {"a/b"},
+		"100%25":         {"100%"},
+		"%252F":          {"%2F"},
+		"a%20b%2Bc":      {"a b+c"},
+		"-x":             {"--", "-x"},
+		"--encoded":      {"--", "--encoded"},
+		"a%0A%00%FF%1B":  {"--encoded", "a%0A%00%FF%1B"},
+		"%2Dy":           {"--encoded", "%2Dy"},
+		"..":             {".."},
+		".":              {"."},
+		"a%3Fb%23c%26d=": {"a?b#c&d="},
+		"%E2%80%AE":      {"--encoded", "%E2%80%AE"},
+	} {
+		c.RateLimit(t, append([]string{"ban", "api"}, args...)...).Succeeds(t, "banned for 1h")
+		if r := c.Get(t, "/?key="+key); r.StatusCode != 429 {
+			t.Errorf("key %s: status %d after the ban of %q", key, r.StatusCode, args)
+		}
+		c.RateLimit(t, append([]string{"unban", "api"}, args...)...).Succeeds(t, "not banned")
+		if r := c.Get(t, "/?key="+key); r.StatusCode != 200 {
+			t.Errorf("key %s: status %d after the ban of %q has ended", key, r.StatusCode, args)
+		}
+	}
+	long := strings.Repeat("z", 10_000)
+	c.RateLimit(t, "ban", "api", long).Succeeds(t, "key "+long[:80]+"… (10,000 bytes): banned for 1h")
+	r := c.RateLimit(t, "bans", "api").Succeeds(t, long[:80]+"… (")
+	if len(r.Out) > 400 {
+		t.Errorf("it prints %d bytes", len(r.Out))
+	}
+}
+
+// Errors of the server say what to write.
+func TestCommandChangeErrors(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, commandSite(fmt.Sprintf("redis %s\n", server.Addr)))
+	c.RateLimit(t, "override", "login", "203.0.113.9", "unlimited").Fails(t, 1, "write runtime_overrides in it")
+	c.RateLimit(t, "ban", "login", "203.0.113.9").Fails(t, 1, "write for example ban 1h in it")
+	c.RateLimit(t, "ban", "aip", "k").Fails(t, 1, "there is no zone aip", "did you mean api?")
+	c.RateLimit(t, "override", "api", "k", "token_buckte", "5", "1m").Fails(t, 1, "token_bucket")
+	c.RateLimit(t, "override", "api", "k", "token_bucket", "five", "1m").Fails(t, 1, "five")
+	c.RateLimit(t, "reset", "login", "2001:db8::7").Fails(t, 1, "write 2001:db8::/64")
+	server.Kill(t)
+	c.RateLimit(t, "ban", "api", "k").Fails(t, 1, `the store of zone "api" fails`, "make the change again when the store works")
+	caddytest.EventuallySees(t, "the status shows the failure", func() string {
+		c.Get(t, "/", "Key", "k") // Redis is down after several failures
+		return c.RateLimit(t, "status").Out
+	}, func(shown string) bool {
+		return strings.Contains(shown, "Warning: Redis "+server.Addr+" has failed for ")
+	})
+}

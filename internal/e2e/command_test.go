@@ -1,0 +1,400 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
+)
+
+// decodes checks that the command printed one JSON document of this type, and returns it.
+func decodes[T any](t testing.TB, r caddytest.CommandResult) (v T) {
+	t.Helper()
+	r.Succeeds(t)
+	if err := caddy.StrictUnmarshalJSON([]byte(r.Out), &v); err != nil {
+		t.Errorf("%s: it prints\n%s\n%v", r.Line, r.Out, err)
+	}
+	return v
+}
+
+// commandSite is a site for operators: a zone with everything that they can change, and others.
+func commandSite(options string) string {
+	return caddytest.Site(`zone api {
+		key {header.Key}
+		token_bucket 2 1h
+		runtime_overrides
+		override vip unlimited
+		ban 1h after 100
+	}
+	zone login {
+		match path /login
+		key {client_ip}
+		ipv6_prefix 64
+		gcra 5 1m
+	}
+	` + options)
+}
+
+type commandStatus struct {
+	Status adminapi.Status `json:"status"`
+	Zones  []adminapi.Zone `json:"zones"`
+}
+
+func TestCommandStatus(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, commandSite(use))
+		for range 5 {
+			c.Get(t, "/", "Key", "k")
+		}
+		store := "memory"
+		if use != "" {
+			store = strings.Fields(use)[1]
+		}
+		c.RateLimit(t, "status").Succeeds(t, "Caddy at "+c.Admin, store, "token_bucket 2 1h", "gcra 5 1m")
+		got := decodes[commandStatus](t, c.RateLimit(t, "status", "--json"))
+		if len(got.Zones) != 2 || got.Zones[0].Requests["allowed"] != 2 || got.Zones[0].Requests["denied"] != 3 {
+			t.Errorf("zones %+v, want 2 requests allowed and 3 denied", got.Zones)
+		}
+		if got.Status.Memory == nil || (len(got.Status.Redis) == 0) != (use == "") {
+			t.Errorf("status %+v", got.Status)
+		}
+	})
+}
+
+// The sums of several instances are shown. One that doesn't answer is an error, and the others are
+// shown.
+func TestCommandSeveralInstances(t *testing.T) {
+	t.Parallel()
+	one, other := caddytest.Start(t, commandSite("")), caddytest.Start(t, commandSite(""))
+	gone := "127.0.0.1:" + redistest.FreePort(t)
+	for n, c := range []*caddytest.Caddy{one, other} {
+		for range 5 + n {
+			c.Get(t, "/", "Key", "k")
+		}
+	}
+	both := []string{"--address", one.Admin, "--address", other.Admin, "--address", one.Admin}
+	got := one.RateLimit(t, append(both, "top", "api")...).Succeeds(t)
+	if want := "ZONE  DENIED  KEY\napi        7  k\n"; got.Out != want {
+		t.Errorf("it prints\n%s\nwant\n%s", got.Out, want)
+	}
+	lists := decodes[map[string][]adminapi.DeniedKey](t, one.RateLimit(t, append(both, "top", "api", "--json")...))
+	if len(lists) != 2 || lists[one.Admin][0].Denied != 3 || lists[other.Admin][0].Denied != 4 {
+		t.Errorf("lists %+v", lists)
+	}
+	one.RateLimit(t, append(both, "status")...).Succeeds(t, "Caddy at "+one.Admin, "Caddy at "+other.Admin, "INSTANCE")
+
+	partly := one.RateLimit(t, "top", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
+	if !strings.Contains(partly.Out, "api") {
+		t.Errorf("it prints %q, without the instance that answers", partly.Out)
+	}
+	one.RateLimit(t, "status", "--address", gone, "--address", one.Admin).Fails(t, 1, "no Caddy answers at "+gone)
+}
+
+// Keys of clients can't do anything to a terminal, and can be pasted into a command.
+func TestCommandHostileKeys(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, strings.ReplaceAll(commandSite(""), "{header.Key}", "{query.key}"))
+	keys := map[string]string{ // percent-encoded, and as people see them
+		"%1B%5B2J%1B%5D0%3Bpwned%07": "--encoded %1B%5B2J%1B%5D0%3Bpwned%07",
+		"a%0Ab":                      "--encoded a%0Ab",
+		"%E2%80%AEgpj.exe":           "--encoded %E2%80%AEgpj.exe",
+		"a%20b":                      "'a b'",
+		"%27%24%28id%29":             `''\''$(id)'`,
+		"-x":                         "--encoded %2Dx",
+		"":                           "''",
+		"a/b%2Fc%25":                 "a/b/c%",
+		strings.Repeat("z", 10_000):  strings.Repeat("z", 80) + "… (more than 256 bytes)",
+	}
+	for key := range keys {
+		for range 3 {
+			c.Get(t, "/?key="+key)
+		}
+	}
+	got := c.RateLimit(t, "top", "api").Succeeds(t)
+	lines := strings.Split(strings.TrimSpace(got.Out), "\n")
+	if len(lines) != len(keys)+1 {
+		t.Errorf("it prints\n%s\nwant %d keys", got.Out, len(keys))
+	}
+	for _, shown := range keys {
+		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasSuffix(line, "  "+shown) }) {
+			t.Errorf("it prints\n%s\nwithout %s", got.Out, shown)
+		}
+	}
+}
+
+// Errors say what to write, to start, or to allow.
+func TestCommandErrors(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, commandSite(""))
+	gone := "127.0.0.1:" + redistest.FreePort(t)
+	_, port, _ := strings.Cut(c.Admin, ":")
+	another := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer another.Close()
+	silent := another.Listener.Addr().String()
+	for _, test := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"statsu", 2, `there is no command "statsu": did you mean status?`},
+		{"frobnicate", 2, `there is no command "frobnicate"`},
+		{"top --frobnicate", 2, "unknown flag: --frobnicate\nRun 'caddy rate-limit top --help' for usage."},
+		{"top a b", 2, `"b" is one argument too many: write caddy rate-limit top [zone]`},
+		{"top --limit 0", 2, "--limit must be at least 1, not 0"},
+		{"ban", 2, "<zone> is missing: write caddy rate-limit ban <zone> <key>"},
+		{"ban api", 2, "<key> is missing"},
+		{"ban api k --for soon", 2, `--for "soon" is not a span of time: write for example 30m, 1h or 7d`},
+		{"ban api k --for 0", 2, `--for "0" is not a span of time`},
+		{"override api k", 2, "the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove"},
+		{"override api k unlimited --remove", 2, "--remove can't stand beside limits or --for"},
+		{"override api k --remove --for 1h", 2, "--remove can't stand beside limits or --for"},
+		{"unban api a%2 --encoded", 2, `the key "a%2" is not percent-encoded`},
+		{"explain", 2, "the URL is missing"},
+		{"explain https://a/ --denial x", 2, "--denial stands for a whole request"},
+		{"explain https://a/ -H nothing", 2, `--header "nothing" is not a header field: write for example 'X-Api-Key: customer-7'`},
+		{"top aip", 1, "there is no zone aip at " + c.Admin + ": did you mean api? Its zones: api, login"},
+		{"override api k token_bukket 1 1s", 1, `the limit "token_bukket 1 1s": unknown algorithm "token_bukket": write unlimited, or one of fixed_window`},
+		{"override api k gcra 5", 1, `write for example gcra 10 1s` + "\n"},
+		{"ban login 2001:db8::7", 1, "write 2001:db8::/64\n"},
+		{"ban api -x", 2, "in -x: write -- before a key that begins with a dash"},
+		{"ban api k -for 1h", 2, "in -for: write --for\n"},
+		{"status --address 2019", 2, `"2019" is not the address of an admin endpoint: write for example localhost:2019` + "\n"},
+		{"status --address caddy-1", 2, "write for example caddy-1:2019\n"},
+		{"status --address http://caddy-1:2019/", 2, "write for example caddy-1:2019\n"},
+		{"status --address :" + port, 1, "write --address localhost:" + port},
+		{"status --address " + silent, 1, "answers with status 200: is it the admin endpoint of Caddy?"},
+		{"ban api k --address " + silent, 1, "answers with status 200"},
+		{"top nowhere-near", 1, ": its zones: api, login"},
+		{"status --address " + gone, 1, "no Caddy answers at " + gone + " (dial tcp " + gone + ": connect: connection refused): start Caddy"},
+		{"status --address localhost:1-5", 2, `"localhost:1-5" is not the address of an admin endpoint: write for example localhost:2019`},
+		{"status --address " + c.Site, 1, "is it the admin endpoint of Caddy?"},
+		{"status --config none.caddyfile", 1, "the admin endpoint in none.caddyfile"},
+	} {
+		args := strings.Fields(test.args)
+		r := c.RateLimit(t, args...).Fails(t, test.code, "Error: ", test.want)
+		if r.Out != "" {
+			t.Errorf("%s: it prints %q besides the error", test.args, r.Out)
+		}
+	}
+	c.RateLimit(t, "ban", "", "k").Fails(t, 2, "the name of the zone is empty: write caddy rate-limit ban <zone> <key>")
+	c.RateLimit(t, "top", "").Fails(t, 2, "the name of the zone is empty")
+	caddytest.WriteFile(t, filepath.Join(filepath.Dir(c.File), "off.caddyfile"), "{\n\tadmin off\n}\n", 0o600)
+	c.RateLimit(t, "status", "--config", "off.caddyfile").Fails(t, 1, "the configuration in off.caddyfile has no admin endpoint: remove admin off")
+	c.RateLimit(t).Succeeds(t, "Available Commands:", "status", "Exit codes:")
+}
+
+// The command finds the admin endpoint as Caddy's own commands do.
+func TestCommandFindsCaddy(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, commandSite(""))
+	withoutEnv := func(args ...string) caddytest.CommandResult {
+		nowhere := &caddytest.Caddy{Admin: "127.0.0.1:" + redistest.FreePort(t), Env: c.Env, File: c.File}
+		return nowhere.RateLimit(t, args...)
+	}
+	withoutEnv("top").Fails(t, 1, "no Caddy answers")
+	withoutEnv("top", "--address", c.Admin).Succeeds(t)
+	if r := withoutEnv("top", "--config", c.File); r.Code != 0 { // Caddy logs that it reads the file
+		t.Errorf("exit code %d: %s", r.Code, r.Err)
+	}
+	if r := withoutEnv("top", "-c", c.File, "-a", "caddyfile"); r.Code != 0 {
+		t.Errorf("exit code %d: %s", r.Code, r.Err)
+	}
+	withoutEnv("top", "--config", c.File, "--adapter", "unheard").Fails(t, 1, "unheard")
+
+	// A Caddy whose endpoint is a socket.
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	config := c.Expand(strings.ReplaceAll(commandSite(""), "{$ADMIN}", "unix/"+socket))
+	if _, err := c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile"); err != nil {
+		t.Fatal(err)
+	}
+	top := func() caddytest.CommandResult { return c.RateLimit(t, "top", "--address", "unix/"+socket) }
+	caddytest.EventuallySees(t, "the socket serves", top, func(r caddytest.CommandResult) bool { return r.Code == 0 })
+}
+
+// A Caddy without limits, or one that doesn't accept the origin, says so.
+func TestCommandWithoutAccess(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, commandSite(""))
+	config := c.Expand(strings.Replace(commandSite(""), "{$ADMIN}", "{$ADMIN} {\n\t\torigins elsewhere.example:2019\n\t}", 1))
+	if _, err := c.Do("POST", "http://"+c.Admin+"/load", config, "Content-Type", "text/caddyfile"); err != nil {
+		t.Fatal(err)
+	}
+	top := func() caddytest.CommandResult { return c.RateLimit(t, "top") }
+	caddytest.EventuallySees(t, "the origin is not allowed", top, func(r caddytest.CommandResult) bool { return r.Code == 1 })
+	c.RateLimit(t, "status").Fails(t, 1, "answers only to known addresses", "write origins "+c.Admin+" in the admin block")
+}
+
+func TestCommandWithoutZones(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond ok\n")
+	c.RateLimit(t, "top").Fails(t, 1, "the configuration in force has no rate_limit: write at least one zone")
+	c.RateLimit(t, "top", "api").Fails(t, 1, "the configuration in force has no rate_limit: write at least one zone")
+}
+
+// Shells complete commands, zones and keys, and never see an error.
+func TestCommandCompletion(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, commandSite(""))
+	for _, key := range []string{"customer-7", "a b"} {
+		for range 3 {
+			c.Get(t, "/", "Key", key)
+		}
+	}
+	complete := func(args ...string) []string {
+		output, err := c.Command(append([]string{"__complete", "rate-limit"}, args...)...).Output()
+		if err != nil {
+			t.Error(err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+		if lines[len(lines)-1] != ":4" { // no file names
+			t.Errorf("%q: the last line is %q", args, lines[len(lines)-1])
+		}
+		return lines[:len(lines)-1]
+	}
+	for _, test := range []struct {
+		args, want []string
+	}{
+		{[]string{"ban", ""}, []string{"api"}}, // login has no bans
+		{[]string{"override", ""}, []string{"api"}},
+		{[]string{"reset", ""}, []string{"api", "login"}},
+		{[]string{"ban", "api", "k", "--for", ""}, nil},
+		{[]string{"key", "api", ""}, []string{"customer-7"}},
+		{[]string{"top", ""}, []string{"api", "login"}},
+		{[]string{"top", "api", ""}, nil},
+		{[]string{"reset", "api", ""}, []string{"customer-7"}},
+		{[]string{"reset", "nowhere", ""}, nil},
+		{[]string{"ban", "--address", "127.0.0.1:" + redistest.FreePort(t), ""}, nil},
+		{[]string{"ban", "--config", "none", ""}, nil},
+		{[]string{"explain", ""}, nil},
+	} {
+		// On a busy machine the words can come too late for the shell.
+		look := func() []string { return complete(test.args...) }
+		caddytest.EventuallySees(t, fmt.Sprintf("%q completes as %q", test.args, test.want), look, func(got []string) bool { return slices.Equal(got, test.want) })
+	}
+	look := func() []string { return complete("override", "api", "k", "") }
+	caddytest.EventuallySees(t, "limits complete", look, func(got []string) bool {
+		return slices.Contains(got, "token_bucket") && slices.Contains(got, "unlimited")
+	})
+	script, err := c.Command("completion", "bash").Output()
+	if err != nil || !bytes.Contains(script, []byte("__complete")) {
+		t.Errorf("the script for bash: %v", err)
+	}
+}
+
+// A shell that completes keys doesn't wait for all of a slow Redis.
+func TestCommandCompletionEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	link, err := relay.Start(server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = link.Close() })
+	c := caddytest.Start(t, commandSite("redis "+link.Addr+" {\n timeout 30s\n}"))
+	const keys, keysPerPage = 5000, 100 // of another program
+	var foreign []any
+	for i := range keys {
+		foreign = append(foreign, fmt.Sprint("foreign ", i), "value")
+	}
+	if err := server.Client.MSet(t.Context(), foreign...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	link.Set(relay.Fault{}, relay.Fault{Delay: 600 * time.Millisecond}) // so a page takes longer than a page may
+	if output, err := c.Command("__complete", "rate-limit", "unban", "api", "").Output(); err != nil || string(output) != ":4\n" {
+		t.Errorf("it prints %q: %v", output, err)
+	}
+	link.Set(relay.Fault{}, relay.Fault{})
+	scans := server.Client.InfoMap(t.Context(), "commandstats").Item("Commandstats", "cmdstat_scan")
+	var calls int
+	if _, err := fmt.Sscanf(scans, "calls=%d,", &calls); err != nil || calls == 0 || calls >= keys/keysPerPage/2 {
+		t.Errorf("it read %d pages: %v", calls, err)
+	}
+}
+
+// A request is explained without a charge. A denied one is explained by its ID, too.
+func TestCommandExplain(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, strings.ReplaceAll(commandSite("problem_json\n"+use), "{header.Key}", "{header.Key}{query.key}"))
+		url := "http://" + c.Site + "/login"
+		for range 3 { // nothing is charged
+			c.RateLimit(t, "explain", url, "-H", "Key: k", "--client-ip", "2001:db8::7").Succeeds(t,
+				"allowed\n\nGET "+url+" from 2001:db8::7\n", "Handler 1 of server srv0\n",
+				"api    allowed  token_bucket 2 1h          2            k\n", "login  allowed  gcra 5 1m                  5            2001:db8::/64\n")
+		}
+		var denied struct {
+			ID string `json:"denial"`
+		}
+		for range 3 {
+			r := c.Get(t, "/%C2%9B2J", "Key", "k") // a control character of terminals
+			_ = json.Unmarshal([]byte(r.Text), &denied)
+		}
+		other := "http://" + c.Site + "/"
+		r := c.RateLimit(t, "explain", other, "-H", "Key: k").Fails(t, 3)
+		if !strings.HasPrefix(r.Out, "denied by zone api: token_bucket 2 1h, again in ") || !strings.Contains(r.Out, "Not limited by: login (no match)\n") || r.Err != "" {
+			t.Errorf("it prints %s%s", r.Out, r.Err)
+		}
+		scripted := c.RateLimit(t, "explain", other, "-H", "Key: k", "--json").Fails(t, 3)
+		var e adminapi.Explanation
+		if err := caddy.StrictUnmarshalJSON([]byte(scripted.Out), &e); err != nil || e.Verdict != "denied" || e.Decides.Zone != "api" {
+			t.Errorf("%s: %v", scripted.Out, err)
+		}
+		c.RateLimit(t, "explain", other, "-H", "Key: vip").Succeeds(t, "allowed\n", "no limit (override)")
+		r = c.RateLimit(t, "explain", other+"?key=%1B%5B2J").Succeeds(t, "--encoded %1B%5B2J\n")
+		if strings.Contains(r.Out, "\x1b") {
+			t.Errorf("it prints %q", r.Out)
+		}
+		for _, posted := range [][]string{{"-d", "a=b"}, {"-d", "@body"}, {"-X", "POST", "--user", "alice"}} {
+			caddytest.WriteFile(t, filepath.Join(filepath.Dir(c.File), "body"), "a=b", 0o600)
+			c.RateLimit(t, append([]string{"explain", other}, posted...)...).Succeeds(t, "POST "+other)
+		}
+		c.RateLimit(t, "explain", other, "-d", "@none").Fails(t, 1, "--data: open none")
+
+		if denied.ID == "" {
+			t.Fatal("the denial has no ID")
+		}
+		r = c.RateLimit(t, "explain", "--denial", denied.ID).Fails(t, 3)
+		if !strings.HasPrefix(r.Out, "Then, at ") || !strings.Contains(r.Out, ": denied by zone api: token_bucket 2 1h, again in ") ||
+			!strings.Contains(r.Out, "\n\nGET "+c.Site+`/\u009b2J from 127.0.0.1`+"\n\nZONE") ||
+			!strings.Contains(r.Out, "\nNow: denied by zone api") {
+			t.Errorf("it prints\n%s", r.Out)
+		}
+		scripted = c.RateLimit(t, "explain", "--denial", denied.ID, "--json").Fails(t, 3)
+		if !strings.Contains(scripted.Out, `"path":"/\u009b2J"`) {
+			t.Errorf("it prints %q", scripted.Out)
+		}
+		unknowing := caddytest.Start(t, commandSite(use))
+		r = c.RateLimit(t, "explain", "--denial", denied.ID, "--address", unknowing.Admin, "--address", c.Admin).Fails(t, 3)
+		if !strings.HasPrefix(r.Out, "Caddy at "+c.Admin+":\nThen, at ") || r.Err != "" {
+			t.Errorf("of two instances it prints\n%s%s", r.Out, r.Err)
+		}
+		c.RateLimit(t, "explain", "--denial", "nonesuch").Fails(t, 1, `the denial ID "nonesuch" is unknown here`)
+	})
+}
+
+// A command reads only a part of an answer that has no end.
+func TestCommandLongAnswer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	caddytest.WriteFile(t, filepath.Join(dir, "long"), `"`, 0o600)
+	if err := os.Truncate(filepath.Join(dir, "long"), 65<<20); err != nil { // of zero bytes
+		t.Fatal(err)
+	}
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrespond /ready ok\nroot "+dir+"\nrewrite /rate_limit/* /long\nfile_server\n")
+	c.RateLimit(t, "status", "--address", c.Site).Fails(t, 1, "the answer of "+c.Site+" is longer than 67108864 bytes: is it the admin endpoint of Caddy?")
+}

@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// retryAtOnce is a retry policy that comes back after a millisecond, unless the server pushes back.
+var retryAtOnce = grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
+	"retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]
+}}]}`)
+
+// grpcKinds are the kinds of calls.
+var grpcKinds = []string{"unary", "server streaming", "client streaming", "both streaming"}
+
+// grpcConfig is a Caddyfile whose sites limit calls to a gRPC server.
+func grpcConfig(server, rateLimit, more string, cert redistest.Certificates) string {
+	return `{
+	admin {$ADMIN}
+	auto_https disable_redirects
+	servers {
+		protocols h1 h2 h2c
+	}
+}
+(all) {
+	encode
+	@limited not path /ready
+	rate_limit @limited {
+` + rateLimit + `
+	}
+	handle /ready {
+		respond ok
+	}
+	reverse_proxy h2c://` + server + `
+` + more + `
+}
+{$SITE} {
+	import all
+}
+{$TLS} {
+	tls ` + cert.Cert + " " + cert.Key + `
+	import all
+}
+`
+}
+
+// A denied gRPC call ends with ResourceExhausted, however other requests are answered.
+func TestGRPCDenials(t *testing.T) {
+	t.Parallel()
+	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
+	const routes = "handle_errors {\n respond \"a page\" 418\n}\n"
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		var c *caddytest.Caddy
+		for n, variant := range []struct{ zone, handler, site string }{
+			{},
+			{handler: "problem_json\nheaders draft x_ratelimit"},
+			{zone: "status 503", site: routes},
+			{handler: "problem_json", site: routes},
+		} {
+			config := grpcConfig(server, fmt.Sprintf("zone calls%d {\n key {scheme}{path}\n fixed_window 1 1h\n %s\n}\n%s\n%s",
+				n, variant.zone, variant.handler, use), variant.site, cert)
+			if c == nil {
+				c = caddytest.Start(t, config)
+			} else {
+				c.Reload(t, config)
+			}
+			for address, overTLS := range map[string]bool{c.Site: false, c.TLS: true} {
+				calls := caddytest.NewGRPCClient(t, address, overTLS)
+				for _, kind := range grpcKinds {
+					calls.Call(t, kind).Want(t, codes.OK, "")
+					calls.Call(t, kind).Want(t, codes.ResourceExhausted, "rate limit exceeded",
+						"content-type", "application/grpc", "retry-after", "3600",
+						"ratelimit", fmt.Sprintf(`"calls%d";r=0;t=3600`, n), "ratelimit-policy", fmt.Sprintf(`"calls%d";q=1;w=3600`, n))
+				}
+			}
+		}
+	})
+}
+
+// A client with a retry policy comes back when the call can pass, and not before.
+func TestGRPCPushback(t *testing.T) {
+	t.Parallel()
+	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
+	zone := func(name, options string) string {
+		return "zone " + name + " {\n match header Case " + name + "\n key {header.Case}{path}{scheme}\n " + options + "\n}\n"
+	}
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, grpcConfig(server, zone("soon", "fixed_window 1 1s")+
+			zone("never", "fixed_window 1 1h\n cost 2")+zone("late", "fixed_window 1 60d")+
+			"problem_json\njitter 0.5\n"+use, "handle_errors {\n respond \"a page\"\n}\n", cert))
+		for address, overTLS := range map[string]bool{c.Site: false, c.TLS: true} {
+			calls := caddytest.NewGRPCClient(t, address, overTLS, retryAtOnce)
+			calls.Fields = []string{"case", "soon", "accept-encoding", "gzip"}
+			for _, kind := range grpcKinds[:2] {
+				look := func() caddytest.GRPCResult { return calls.Call(t, kind) }
+				caddytest.EventuallySees(t, "a call was denied, and then passed", look, func(r caddytest.GRPCResult) bool {
+					if r.Want(t, codes.OK, ""); r.Attempts != "" && r.Attempts != "1" {
+						t.Fatalf("the call passed after %s denials, want one", r.Attempts)
+					}
+					return r.Attempts == "1"
+				})
+			}
+		}
+		calls := caddytest.NewGRPCClient(t, c.Site, false, retryAtOnce)
+		calls.Fields = []string{"case", "never"}
+		calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "rate limit exceeded", "grpc-retry-pushback-ms", "-1", "retry-after", "")
+		calls.Fields = []string{"case", "late"}
+		calls.Call(t, "unary").Want(t, codes.OK, "")
+		calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "rate limit exceeded", "grpc-retry-pushback-ms", "-1")
+		for _, name := range []string{"never", "late"} {
+			metric := fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="denied",zone=%q}`, name)
+			if n := caddytest.Metrics(t, c, metric)[metric]; n != 1 {
+				t.Errorf("zone %s denied %v attempts, want 1, because the client must not retry", name, n)
+			}
+		}
+	})
+}
+
+// The client of a denied call learns the reason.
+func TestGRPCReasons(t *testing.T) {
+	t.Parallel()
+	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := grpcConfig(server, `zone slots {
+	match path /*/FullDuplexCall
+	concurrency 1
+}
+zone banned {
+	match path /*/UnaryCall
+	fixed_window 1 1h
+	ban 2h
+}
+`+use, "log\nlog_append denied {http.rate_limit.exceeded.reason}\n", cert)
+		c := caddytest.Start(t, config)
+		calls := caddytest.NewGRPCClient(t, c.Site, false)
+		calls.Call(t, "unary").Want(t, codes.OK, "")
+		for range 2 { // the denial that begins the ban, and one by the ban
+			calls.Call(t, "unary").Want(t, codes.ResourceExhausted, "banned after too many requests", "retry-after", "7200")
+		}
+		stream, err := calls.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		calls.Call(t, "both streaming").Want(t, codes.ResourceExhausted, "too many requests in flight", "grpc-retry-pushback-ms", "1000")
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		calls.Call(t, "both streaming").Want(t, codes.OK, "")
+		c.WaitForLog(t, `"denied":"concurrency"`)
+	})
+
+	c := caddytest.Start(t, grpcConfig(server, "zone api {\n fixed_window 1 1h\n}\nredis localhost:1\non_store_error deny\nproblem_json", "handle_errors {\n respond \"a page\"\n}\n", cert))
+	for _, kind := range grpcKinds {
+		caddytest.NewGRPCClient(t, c.Site, false).Call(t, kind).Want(t, codes.Unavailable, "rate limits are unavailable",
+			"grpc-retry-pushback-ms", "1000", "retry-after", "1")
+	}
+}
+
+// Only requests that a gRPC or gRPC-Web client sends get the response of a gRPC call.
+func TestGRPCContentTypes(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone api {\n fixed_window 1 1h\n cost 2\n}\n"))
+	for _, test := range []struct{ method, contentType, want string }{
+		{"POST", "application/grpc", "application/grpc"},
+		{"POST", "application/grpc+proto", "application/grpc+proto"},
+		{"POST", "application/grpc+json", "application/grpc+json"},
+		{"POST", "application/grpc-web", "application/grpc-web"},
+		{"POST", "application/grpc-web+proto", "application/grpc-web+proto"},
+		{"POST", "application/grpc-web-text", "application/grpc-web-text"},
+		{"POST", "application/grpc-web-text+proto", "application/grpc-web-text+proto"},
+		{"POST", "Application/GRPC+Proto", "application/grpc+proto"},
+		{"POST", "application/grpc ; charset=utf-8", "application/grpc"},
+		{"POST", "application/grpc+vnd.example-2", "application/grpc+vnd.example-2"},
+		{"POST", "application/grpc+", "application/grpc"},
+		{"POST", "application/grpc+<b>", "application/grpc"},
+		{"POST", "application/grpc+\xff", "application/grpc"},
+		{"POST", "application/grpc-web+a, text/html", "application/grpc-web"},
+		{"POST", "application/grpc+" + strings.Repeat("x", 65), "application/grpc"},
+		{"POST", "application/grpcfoo", ""},
+		{"POST", "application/grpc-webfoo", ""},
+		{"POST", "application/grpc/x", ""},
+		{"POST", "application/json", ""},
+		{"POST", "", ""},
+		{"GET", "application/grpc", ""},
+		{"HEAD", "application/grpc", ""},
+		{"PUT", "application/grpc", ""},
+	} {
+		r, err := c.Do(test.method, "http://"+c.Site+"/", "body", "Content-Type", test.contentType)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.want == "" {
+			r.Want(t, http.StatusTooManyRequests, "Content-Type", "", "Grpc-Status", "")
+			continue
+		}
+		r.Want(t, http.StatusOK, "Content-Type", test.want, "Grpc-Status", "8", "Grpc-Message", "rate limit exceeded",
+			"Grpc-Retry-Pushback-Ms", "-1", "RateLimit-Policy", `"api";q=1;w=3600`)
+		if r.Text != "" || len(r.Trailer) > 0 {
+			t.Errorf("%s: body %q, trailer %v", test.contentType, r.Text, r.Trailer)
+		}
+	}
+}

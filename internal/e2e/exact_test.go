@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// The promise: not one request more than configured, and not one fewer.
+
+func eachAlgorithm(t *testing.T, run func(t *testing.T, name string)) {
+	for _, a := range algorithms.All() {
+		t.Run(a.Name, func(t *testing.T) { run(t, a.Name) })
+	}
+}
+
+// hundred is a limit that lets 100 requests through, and no more for a long time.
+func hundred(algorithm string) string {
+	if algorithm == "smooth" { // one more than it has saved up
+		return "smooth 100 10000d 99"
+	}
+	return algorithm + " 100 10000d"
+}
+
+func TestExactOverThreeInstances(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	config := ""
+	for _, a := range algorithms.All() {
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s\n}\n", a.Name, a.Name, hundred(a.Name))
+	}
+	config = caddytest.Site(config + fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr))
+	var instances []*caddytest.Caddy
+	for range 3 {
+		instances = append(instances, caddytest.Start(t, config))
+	}
+	eachAlgorithm(t, func(t *testing.T, name string) {
+		statuses := caddytest.Flood(t, 900, 48, "/"+name, instances...)
+		if statuses[200] != 100 || statuses[429] != 800 {
+			t.Errorf("900 requests to three instances with a limit of 100: %v", statuses)
+		}
+	})
+}
+
+func TestExactInMemory(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	config := ""
+	for _, a := range algorithms.All() {
+		config += fmt.Sprintf("zone %s {\n match path /%s\n key {client_ip}\n %s\n}\n", a.Name, a.Name, hundred(a.Name))
+	}
+	c := caddytest.Start(t, caddytest.Site(config))
+	eachAlgorithm(t, func(t *testing.T, name string) {
+		statuses := caddytest.Flood(t, 1280, 64, "/"+name, c)
+		if statuses[200] != 100 || statuses[429] != 1180 {
+			t.Errorf("1280 requests over 64 connections with a limit of 100: %v", statuses)
+		}
+	})
+}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// Exempt requests pass whatever the zone has, unlike other requests of the same key, and cost nothing.
+func TestExempt(t *testing.T) {
+	t.Parallel()
+	g := startGate(t)
+	server := redistest.Start(t)
+	for name, use := range map[string]string{"memory": "", "redis": "redis " + server.Addr + " {\n timeout 30s\n}\n"} {
+		t.Run(name, func(t *testing.T) {
+			c := caddytest.Start(t, strings.Replace(gated(g, `zone api {
+				match path /api/* /hold
+				exempt path /api/health
+				exempt {
+					header X-Team ops
+					method GET
+				}
+				key {header.Key}
+				fixed_window 2 1h
+				concurrency 1
+				ban 1h
+				status 403
+			}
+			`+use), "@limited not path /ready\n", "@limited not path /ready\nheader >X-Seen \"[{http.rate_limit.api.limit}{http.rate_limit.api.allowed}{http.rate_limit.api.banned}]\"\n", 1))
+			passes := func(method, path string, header ...string) {
+				t.Helper()
+				r, err := c.Do(method, "http://"+c.Site+path, "", append([]string{"Key", "k"}, header...)...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Want(t, 200, "RateLimit", "", "RateLimit-Policy", "", "X-Seen", "[]")
+			}
+			limited := func(status int, header ...string) {
+				t.Helper()
+				r, err := c.Do("POST", "http://"+c.Site+"/api/x", "", append([]string{"Key", "k"}, header...)...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Want(t, status)
+			}
+			calls := func() int {
+				if use == "" {
+					return 0
+				}
+				return server.Calls(t, "evalsha")
+			}
+			before := calls()
+			for range 50 {
+				passes("POST", "/api/health")
+				passes("GET", "/api/x", "X-Team", "ops")
+			}
+			passes("GET", "/elsewhere", "X-Team", "ops") // doesn't belong to the zone
+			if n := calls() - before; n > 10 {           // Redis is checked, too
+				t.Errorf("exempt requests took %d script calls", n)
+			}
+			// All matchers of a block must match, and one of several lines.
+			limited(200, "X-Team", "ops")
+			limited(200)
+			limited(403) // and is banned from now on
+			limited(403, "X-Team", "ops")
+			for range 3 {
+				passes("POST", "/api/health")
+				passes("GET", "/api/x", "X-Team", "ops")
+			}
+			for outcome, n := range map[string]int{"exempt": 106, "allowed": 2, "denied": 1, "banned": 1} {
+				caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %d`, outcome, n))
+			}
+			// Also while no slot is free.
+			held := c.Hold(t.Context(), "/hold")
+			g.wait(t, 1)
+			r, err := c.Do("POST", "http://"+c.Site+"/api/x", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Want(t, 403, "Retry-After", "1")
+			passes("GET", "/api/x", "X-Team", "ops", "Key", "")
+			g.pass <- struct{}{}
+			<-held
+		})
+	}
+}
+
+// An exempt request of one zone is limited by others.
+func TestExemptOfOneZone(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone a {\n exempt path /free\n gcra 1 1h\n}\nzone b {\n fixed_window 3 1h\n}"))
+	for range 3 {
+		c.Get(t, "/free").Want(t, 200, "RateLimit-Policy", `"b";q=3;w=3600`)
+	}
+	c.Get(t, "/free").Want(t, 429, "RateLimit-Policy", `"b";q=3;w=3600`)
+}
+
+// A matcher that fails answers the request as one of match does.
+func TestExemptFails(t *testing.T) {
+	t.Parallel()
+	zone := func(option string) string {
+		return "zone api {\n " + option + " expression `int({http.request.uri.query.n}) == 1`\n gcra 100 1h\n}"
+	}
+	c := caddytest.Start(t, caddytest.Site(zone("match")))
+	want := c.Get(t, "/?n=x")
+	if c.Get(t, "/?n=1").Want(t, 200); want.StatusCode < 400 {
+		t.Fatalf("status %d: this matcher doesn't fail", want.StatusCode)
+	}
+	c.Reload(t, caddytest.Site(zone("exempt")))
+	c.Get(t, "/?n=1").Want(t, 200)
+	c.Get(t, "/?n=x").Want(t, want.StatusCode)
+}
+
+// A key without a limit keeps the ban and the slots of the zone.
+func TestUnlimitedKeys(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := strings.Replace(caddytest.Site(`zone api {
+			key {header.Key}
+			fixed_window 1 1h
+			cost {header.Cost}
+			ban 1h
+			override vip unlimited
+			plan {header.Plan} {
+				free unlimited
+			}
+			runtime_overrides
+			settle {
+				cost {query.tokens}
+			}
+		}
+		problem_json
+		headers draft x_ratelimit
+		`+use), "respond ok", "respond \"[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.banned}]\"", 1)
+		c := caddytest.Start(t, config)
+		saysNothing := func(r caddytest.Response) {
+			t.Helper()
+			for name := range r.Header {
+				if strings.Contains(strings.ToLower(name), "ratelimit") {
+					t.Errorf("%s: %q", name, r.Header[name])
+				}
+			}
+		}
+		unlimited := func(header ...string) {
+			t.Helper()
+			r := c.Until(t, 200, header...)
+			saysNothing(r)
+			caddytest.WantText(t, "placeholders", r.Text, "[  ]")
+		}
+		banned := func(header ...string) {
+			t.Helper()
+			r := c.Get(t, "/", header...)
+			r.Want(t, 429)
+			saysNothing(r)
+			r.WantWait(t, 3600)
+			r.WantProblem(t, 429, "abnormal-usage-detected", "api")
+		}
+		for range 3 {
+			unlimited("Key", "vip")
+			unlimited("Key", "customer", "Plan", "free")
+		}
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 6`)
+		c.Operate(t, 204, "PUT", keyPath("vip")+"/ban", "")
+		for range 3 {
+			banned("Key", "vip")
+		}
+		// The ban of the key stands also for a plan without a limit, and for an override at run time.
+		c.Get(t, "/", "Key", "customer").Want(t, 200)
+		c.Get(t, "/", "Key", "customer").Want(t, 429)
+		banned("Key", "customer", "Plan", "free")
+		c.Operate(t, 204, "PUT", keyPath("customer")+"/override", unlimitedOverride)
+		banned("Key", "customer")
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="banned",zone="api"} 5`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 6`)
+		c.Operate(t, 204, "DELETE", keyPath("customer")+"/ban", "")
+		for range 3 {
+			unlimited("Key", "customer")
+		}
+		unlimited("Key", "other", "Plan", "free")
+		c.Get(t, "/", "Key", "other").Want(t, 200, "RateLimit", `"api";r=0;t=3600`) // none of these was charged
+
+		// Denials before count on, because requests without a limit leave them alone.
+		c.Reload(t, strings.Replace(config, "ban 1h", "ban 1h after 2", 1))
+		c.Get(t, "/", "Key", "late").Want(t, 200)
+		c.Get(t, "/", "Key", "late").Want(t, 429)
+		unlimited("Key", "late", "Plan", "free")
+		c.Get(t, "/", "Key", "late").WantWait(t, 3600)
+		c.Reload(t, strings.Replace(config, "ban 1h", "ban 1h\nshadow", 1))
+		c.Get(t, "/", "Key", "vip").Want(t, 200)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="shadow_denied",zone="api"} 1`)
+	})
+}
+
+// A key without a limit takes slots. Its placeholders and fields describe the slots.
+func TestUnlimitedKeysTakeSlots(t *testing.T) {
+	t.Parallel()
+	g := startGate(t)
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := strings.Replace(gated(g, "zone api {\n key {query.key}\n fixed_window 1 1h\n concurrency 2\n override vip unlimited\n}\nproblem_json\nheaders draft x_ratelimit\n"+use),
+			"@limited not path /ready\n", "@limited not path /ready\nheader >X-Seen \"{http.rate_limit.api.limit} {http.rate_limit.api.remaining} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}\"\n", 1)
+		c := caddytest.Start(t, config)
+		const policy = `"api";q=2;qu="concurrent-requests"`
+		for range 3 {
+			c.Get(t, "/?key=vip").Want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=1`, "X-RateLimit-Limit", "2", "X-Seen", "2 1 true 1")
+		}
+		held := []<-chan int{c.Hold(t.Context(), "/hold?key=vip"), c.Hold(t.Context(), "/hold?key=vip")}
+		g.wait(t, 2)
+		r := c.Get(t, "/?key=vip")
+		r.Want(t, 429, "Retry-After", "1", "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=1`, "X-Seen", "2 0 false 0")
+		r.WantProblem(t, 429, "quota-exceeded", "api")
+		c.WaitForLog(t, `"reason":"concurrency","limit":"concurrency 2"`)
+		for range held {
+			g.pass <- struct{}{}
+		}
+		for _, h := range held {
+			<-h
+		}
+		caddytest.EventuallySees(t, "the slots are free", func() int64 { return seenKey(t, c, "vip").Budgets[0].Concurrency.InUse }, func(n int64) bool { return n == 0 })
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="denied",zone="api"} 1`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 5`)
+	})
+}
+
+// A key without a limit, slots and ban costs no script call. With a factor of 0 a request passes
+// whatever the zone has.
+func TestUnlimitedKeysCostNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	use := "redis " + server.Addr + " {\n timeout 30s\n}\n"
+	c := caddytest.Start(t, caddytest.Site("zone api {\n key {header.Key}\n token_bucket 1 1h\n override vip unlimited\n}\n"+use))
+	before := server.Calls(t, "evalsha")
+	for range 50 {
+		c.Get(t, "/", "Key", "vip").Want(t, 200)
+	}
+	c.Reload(t, caddytest.Site("zone api {\n key {header.Key}\n token_bucket 1 1h\n factor {header.Factor}\n ban 1h\n concurrency 1\n}\n"+use))
+	c.Operate(t, 204, "PUT", keyPath("vip")+"/ban", "")
+	for range 50 {
+		c.Get(t, "/", "Key", "vip", "Factor", "0").Want(t, 200, "RateLimit-Policy", "")
+	}
+	if n := server.Calls(t, "evalsha") - before; n > 10 { // Redis is checked, too
+		t.Errorf("%d script calls", n)
+	}
+	c.Get(t, "/", "Key", "vip", "Factor", "1").Want(t, 429)
+}

@@ -1,0 +1,418 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+const explainedZones = `
+zone plain {
+	match query zone=plain
+	key {query.key}
+	fixed_window 2 1h
+	gcra 1 1h 5
+	cost {query.cost}
+	ban 2h after 2
+	runtime_overrides
+	override vip unlimited
+	override big {
+		fixed_window 100 1h
+	}
+}
+zone planned {
+	match query zone=planned
+	exempt query free=1
+	key {query.user} {query.key}
+	plan {query.plan} {
+		gold {
+			gcra 50 1h
+		}
+		default {
+			gcra 5 1h
+		}
+	}
+}
+zone slots {
+	match query zone=slots
+	key {query.key}
+	concurrency 1
+}
+zone waits {
+	match query zone=waits
+	key {query.key}
+	concurrency 1
+	delay 20m
+}
+zone delays {
+	match query zone=delays
+	key {query.key}
+	gcra 2 1h
+	delay 40m
+}
+zone watches {
+	match query zone=watches
+	key {query.key}
+	fixed_window 1 1h
+	shadow
+}
+zone bodies {
+	match query zone=bodies
+	key {http.rate_limit.request.json.user}
+	fixed_window 1 1h
+}
+zone handler {
+	match query zone=handler
+	key {query.key}
+	fixed_window 1 1h
+	ban 1h scope handler
+}
+zone settles {
+	match query zone=settles
+	key {query.key}
+	fixed_window 5 1h
+	settle {
+		match status 401
+	}
+}
+zone freed {
+	match query zone=freed
+	key {query.key}
+	fixed_window 5 1h
+	runtime_overrides
+	override vip unlimited
+}
+zone partly {
+	match query zone=partly
+	key {query.key}
+	fixed_window 5 1h
+	mode nary
+	cost 9
+}
+`
+
+// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster. servers are
+// the processes of the Redis or the cluster.
+func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, servers []*redistest.Server)) {
+	t.Run("memory", func(t *testing.T) { run(t, "", nil) })
+	t.Run("redis", func(t *testing.T) {
+		server := redistest.Start(t)
+		run(t, fmt.Sprintf("redis %s {\n timeout 30s\n}\n", server.Addr), []*redistest.Server{server})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		cluster := redistest.StartCluster(t)
+		run(t, fmt.Sprintf("redis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " ")), cluster.Nodes[:])
+	})
+}
+
+// An explanation has the verdict, what decides, and the state of each kind of option.
+func TestExplainVerdicts(t *testing.T) {
+	t.Parallel()
+	eachExplainedStore(t, func(t *testing.T, use string, _ []*redistest.Server) {
+		g := startGate(t)
+		c := caddytest.Start(t, gated(g, explainedZones+use))
+		say := func(path string) string {
+			t.Helper()
+			x := c.ExplainPath(t, path)
+			text := x.Verdict
+			if d := x.Decides; d != nil {
+				text += fmt.Sprintf(" by %s %s %s", d.Zone, d.Reason, d.Limit)
+				if d.RetryAfter != nil {
+					text += fmt.Sprintf(" %.1fh", *d.RetryAfter/3600)
+				}
+			}
+			for _, h := range x.Handlers {
+				for _, z := range h.Zones {
+					if z.Applies == "no_match" || z.Applies == "ban_only" && z.Verdict == "allowed" {
+						continue
+					}
+					text += fmt.Sprintf("; %s %s %s", z.Zone, z.Applies, z.Verdict)
+					for _, l := range z.Limits {
+						text += fmt.Sprintf(" %d", l.Remaining)
+					}
+				}
+			}
+			for _, note := range x.Notes {
+				if !strings.Contains(note, "test_hold") {
+					text += "; " + note
+				}
+			}
+			return text
+		}
+		want := func(path, text string) {
+			t.Helper()
+			if got := say(path); got != text {
+				t.Errorf("%s: %s, want %s", path, got, text)
+			}
+		}
+		want("/?zone=none", "unlimited")
+		want("/?zone=plain&key=a", "allowed; plain yes allowed 2 5")
+		want("/?zone=plain&key=a&cost=2", "allowed; plain yes allowed 2 5")
+		want("/?zone=plain&key=a&cost=3", "denied by plain limit fixed_window 2 1h; plain yes denied 2 5")
+		for _, status := range []int{200, 200, 429} {
+			c.Get(t, "/?zone=plain&key=a").Want(t, status)
+		}
+		want("/?zone=plain&key=a&cost=0", "allowed; plain yes allowed 0 3")
+		want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes denied 0 3") // the second denial bans
+		if b := ofZone(t, c.ExplainPath(t, "/?zone=plain&key=a"), "plain").Ban; b.Banned || !b.Begins || b.Ends != 7200 {
+			t.Errorf("a ban that would begin: %+v", b)
+		}
+		c.Get(t, "/?zone=plain&key=a").Want(t, 429)
+		want("/?zone=plain&key=a", "denied by plain ban  2.0h; plain yes banned 0 3")
+		want("/?zone=plain&key=vip", "allowed; plain yes allowed")
+		want("/?zone=plain&key=big", "allowed; plain yes allowed 100")
+		c.Operate(t, 204, "PUT", "zones/plain/keys/b/override", `{"limits":[{"algorithm":"gcra","events":9,"window":"1h"}]}`)
+		want("/?zone=plain&key=b", "allowed; plain yes allowed 9")
+		if o := ofZone(t, c.ExplainPath(t, "/?zone=plain&key=b"), "plain").Override; o == nil || o.From != "runtime" || o.Limits[0] != "gcra 9 1h" {
+			t.Errorf("an override at run time: %+v", o)
+		}
+		want("/?zone=planned&plan=gold&key=a", "allowed; planned yes allowed 50")
+		want("/?zone=planned&user=a", "allowed; planned yes allowed 5")
+		if z := ofZone(t, c.ExplainPath(t, "/?zone=planned&plan=gold&key=a"), "planned"); *z.Plan != "gold" || z.Alternative != 2 || *z.Key.Key != "a" {
+			t.Errorf("a plan: %+v", z)
+		}
+		want("/?zone=planned&free=1", "unlimited; planned exempt ")
+		c.Get(t, "/?zone=watches&key=a").Want(t, 200)
+		want("/?zone=watches&key=a", "allowed; watches yes denied 0")
+		for range 2 {
+			c.Get(t, "/?zone=delays&key=a").Want(t, 200)
+		}
+		want("/?zone=delays&key=a", "delayed by delays limit gcra 2 1h 0.5h; delays yes delayed 0")
+		want("/?zone=freed&key=vip", "unlimited; freed unlimited ")
+		c.Operate(t, 204, "PUT", "zones/freed/override?key=vip", `{"limits":["gcra 7 1h"]}`)
+		want("/?zone=freed&key=vip", "allowed; freed yes allowed 7")
+		want("/?zone=partly&key=a", "allowed; partly yes allowed 5")
+		want("/?zone=settles&key=a", "allowed; settles yes allowed 5; zone settles has settle, so the true cost of the request is known only after the response")
+		for _, status := range []int{200, 429} {
+			c.Get(t, "/?zone=handler&key=c").Want(t, status)
+		}
+		want("/?zone=none&key=c", "denied by handler ban  1.0h; handler ban_only banned")
+
+		for _, zone := range []string{"slots", "waits"} {
+			c.Hold(t.Context(), "/hold?key=a&zone="+zone)
+		}
+		g.wait(t, 2)
+		want("/?zone=slots&key=a", "denied by slots concurrency concurrency 1 0.0h; slots yes denied")
+		want("/?zone=waits&key=b", "allowed; waits yes allowed")
+		want("/?zone=waits&key=a", "delayed by waits concurrency concurrency 1; waits yes delayed; zone waits delays the request until a slot is free, for at most 20m0s; then the limits decide")
+		g.pass <- struct{}{}
+		g.pass <- struct{}{}
+		g.wait(t, 0)
+
+		q := adminapi.Request{Method: "POST", URL: "http://" + c.Site + "/?zone=bodies", Headers: map[string]adminapi.Strings{"Content-Type": {"application/json"}}, Body: `{"user":`}
+		if x := c.Explain(t, q); x.Verdict != "denied" || x.Decides.Reason != "body" || !strings.Contains(x.Notes[0], "status 400") {
+			t.Errorf("a body that is no JSON: %+v", x)
+		}
+		q.Body = `{"user":"ann"}`
+		if x := c.Explain(t, q); x.Verdict != "allowed" || *ofZone(t, x, "bodies").Key.Key != "ann" {
+			t.Errorf("a body: %+v", x)
+		}
+	})
+}
+
+// Explanations change no budget, no metric and no log.
+func TestExplainChangesNothing(t *testing.T) {
+	t.Parallel()
+	eachExplainedStore(t, func(t *testing.T, use string, servers []*redistest.Server) {
+		c := caddytest.Start(t, caddytest.Site(explainedZones+use))
+		paths := []string{"/?zone=none&key=a"}
+		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "freed", "partly"} {
+			paths = append(paths, "/?key=a&zone="+zone)
+		}
+		for _, path := range paths { // none is denied, because further denials are logged later
+			c.Get(t, path)
+		}
+		state := func() string {
+			r, err := c.Do("GET", "http://"+c.Admin+"/metrics", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for line := range strings.Lines(r.Text) {
+				if strings.HasPrefix(line, "caddy_rate_limit") && strings.Contains(line, "zone=") {
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) == 0 {
+				t.Fatal("there are no metrics")
+			}
+			values := make(map[string]string)
+			for _, server := range servers {
+				client := server.Client
+				names, err := client.Keys(context.Background(), "*").Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range names {
+					values[name] = fmt.Sprintf("%q %v", client.Dump(context.Background(), name).Val(), client.ExpireTime(context.Background(), name).Val())
+				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(values)) {
+				lines = append(lines, name+" "+values[name])
+			}
+			zones := seen[[]adminapi.Zone](t, c, "zones")
+			return fmt.Sprint(lines, keysInMemory(zones))
+		}
+		marks := 0
+		messages := func() (all []string) {
+			t.Helper()
+			marks++
+			mark := fmt.Sprint("/config/?mark=", marks) // Caddy logs the request, after all that came before
+			if _, err := c.Do("GET", "http://"+c.Admin+mark, ""); err != nil {
+				t.Fatal(err)
+			}
+			c.WaitForLog(t, mark)
+			for line := range strings.Lines(c.Logged()) {
+				// Caddy cleans the storage of certificates at any time after its start.
+				if !strings.Contains(line, `"logger":"admin.api"`) && !strings.Contains(line, `"logger":"tls`) {
+					all = append(all, line)
+				}
+			}
+			return all
+		}
+		before, logged := state(), messages()
+		for n := range 8 * len(paths) { // each path twice with each cost
+			x := c.ExplainPath(t, paths[n%len(paths)]+fmt.Sprintf("&cost=%d", n/len(paths)%4))
+			if len(x.Handlers) != 1 {
+				t.Fatalf("%+v", x)
+			}
+		}
+		if after := state(); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+		if after := messages(); len(after) != len(logged) {
+			t.Errorf("new lines in the log:\n%s", after[len(logged):])
+		}
+	})
+}
+
+// keysInMemory returns how many keys the memory has, or -1 with Redis.
+func keysInMemory(zones []adminapi.Zone) int64 {
+	if zones[0].Keys == nil {
+		return -1
+	}
+	return *zones[0].Keys
+}
+
+// While Redis fails, on_store_error decides an explained request, too.
+func TestExplainRedisAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	config := caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n fixed_window 9 1h\n}\nredis %s {\n timeout 30s\n}\non_store_error local 1/3", server.Addr))
+	c := caddytest.Start(t, config)
+	c.Get(t, "/?key=a").Want(t, 200)
+	server.Kill(t)
+	caddytest.Eventually(t, "Redis fails", func() bool {
+		c.Get(t, "/?key=another")
+		return strings.Contains(c.Logged(), "Redis fails")
+	})
+	for _, status := range []int{200, 200, 200, 429} {
+		c.Get(t, "/?key=a").Want(t, status)
+	}
+	x := c.ExplainPath(t, "/?key=a")
+	if z := ofZone(t, x, "api"); x.Verdict != "denied" || z.Store != "local" || z.Limits[0].Limit != "fixed_window 3 1h" || x.Decides.Limit != "fixed_window 3 1h" {
+		t.Errorf("local: %+v", x)
+	}
+	c.Reload(t, strings.Replace(config, "local 1/3", "deny", 1))
+	if x := c.ExplainPath(t, "/?key=a"); x.Verdict != "denied" || x.Decides.Reason != "store" || *x.Decides.RetryAfter != 1 || !strings.Contains(x.Notes[0], "503") {
+		t.Errorf("deny: %+v", x)
+	}
+	c.Reload(t, strings.Replace(config, "local 1/3", "allow", 1))
+	if x := c.ExplainPath(t, "/?key=a"); x.Verdict != "allowed" || !strings.Contains(x.Notes[0], "passes the request on") {
+		t.Errorf("allow: %+v", x)
+	}
+}
+
+// Explanations, requests and reloads go on at the same time.
+func TestExplainWhileReloading(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n" + use)
+		c := caddytest.Start(t, config)
+		stop, asked := make(chan bool), make(chan int)
+		body, err := json.Marshal(adminapi.Request{URL: "http://" + c.Site + "/?key=k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			n := 0
+			defer func() { asked <- n }()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, _ = c.Do("GET", "http://"+c.Site+"/?key=other", "")
+				r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/explain", string(body))
+				if err != nil {
+					continue // the endpoint was just being replaced
+				}
+				if n++; r.StatusCode != 200 || !strings.Contains(r.Text, `"verdict":"allowed"`) || !strings.Contains(r.Text, `"remaining":5`) {
+					t.Errorf("%d %s", r.StatusCode, r.Text)
+				}
+			}
+		}()
+		for i := range 10 {
+			if r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config+fmt.Sprintf("# %d\n", i)), "Content-Type", "text/caddyfile"); err == nil && r.StatusCode != 200 {
+				t.Errorf("%d %s", r.StatusCode, r.Text)
+			}
+		}
+		close(stop)
+		if n := <-asked; n == 0 {
+			t.Error("nothing was explained")
+		}
+		c.Settle(t)
+	})
+}
+
+// A request in whose routes two handlers have the same zone meets its budget twice.
+func TestExplainZoneTwice(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, `{
+	admin {$ADMIN}
+	rate_limit {
+		zone both {
+			key {query.key}
+			cost {query.cost}
+			fixed_window 5 1h
+		}
+	}
+}
+{$SITE} {
+	respond /ready ok
+	route {
+		rate_limit both
+		rate_limit both
+		respond ok
+	}
+}
+`)
+	for _, test := range []struct {
+		cost, verdict string
+		remaining     int64
+	}{{"2", "allowed", 5}, {"3", "denied", 5}} {
+		x := c.Explain(t, adminapi.Request{URL: "http://" + c.Site + "/?key=k&cost=" + test.cost})
+		if x.Verdict != test.verdict || len(x.Handlers) != 2 || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "meets zone both twice") {
+			t.Fatalf("cost %s: %+v", test.cost, x)
+		}
+		for i, h := range x.Handlers {
+			if z := h.Zones[0]; !h.Reached || fmt.Sprint(z.Cost) != test.cost || z.Limits[0].Remaining != test.remaining {
+				t.Errorf("cost %s, handler %d: %+v", test.cost, i, h)
+			}
+		}
+	}
+	for i, status := range []int{200, 429} {
+		if r, err := c.Do("GET", "http://"+c.Site+"/?key=k&cost="+fmt.Sprint(i+2), ""); err != nil || r.StatusCode != status {
+			t.Errorf("cost %d: %v %d", i+2, err, r.StatusCode)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// wantNoMetric checks that there is no metric whose name and labels begin so.
+func wantNoMetric(t *testing.T, c *caddytest.Caddy, name string) {
+	t.Helper()
+	if got := caddytest.Metrics(t, c, name); len(got) > 0 {
+		t.Errorf("there are metrics %v", got)
+	}
+}
+
+// The gauges follow requests in flight and waiting requests, however these end.
+func TestGaugesOfRequests(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		zone := `zone api {
+			key {query.key}
+			concurrency 2
+			delay 1h
+		}
+		`
+		config := gated(g, zone+`zone slow {
+			match path /slow
+			gcra 1 1h
+			delay 1000h
+		}
+		zone plain {
+			gcra 1000000 1s
+		}
+		`+use)
+		c := caddytest.Start(t, config)
+		inFlight := func(n int) {
+			t.Helper()
+			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_in_flight{zone="api"} %d`, n))
+		}
+		waiting := func(zone, what string, n int) {
+			t.Helper()
+			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_waiting{for="%s",zone="%s"} %d`, what, zone, n))
+		}
+		inFlight(0)
+		waiting("api", "slot", 0)
+		waiting("slow", "limit", 0)
+		for _, name := range []string{`in_flight{zone="slow"`, `in_flight{zone="plain"`, `waiting{for="slot",zone="slow"`, `waiting{for="limit",zone="plain"`} {
+			wantNoMetric(t, c, "caddy_rate_limit_"+name)
+		}
+
+		// A client that waits for a slot leaves. Another one gets a slot.
+		one, two := c.Hold(t.Context(), "/hold"), c.Hold(t.Context(), "/hold")
+		g.wait(t, 2)
+		inFlight(2)
+		ctx, leave := context.WithCancel(t.Context())
+		gone := c.Hold(ctx, "/hold")
+		waiting("api", "slot", 1)
+		leave()
+		<-gone
+		waiting("api", "slot", 0)
+		three := c.Hold(t.Context(), "/hold")
+		waiting("api", "slot", 1)
+		g.pass <- struct{}{}
+		waiting("api", "slot", 0)
+		inFlight(2)
+
+		// A reload, and a configuration without the zone.
+		c.Reload(t, config+"# again\n")
+		inFlight(2)
+		c.Reload(t, gated(g, "zone other {\n concurrency 5\n}\n"+use))
+		inFlight(2)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_in_flight{zone="other"} 0`)
+		g.pass <- struct{}{}
+		g.pass <- struct{}{}
+		for _, done := range []<-chan int{one, two, three} {
+			if status := <-done; status != 200 {
+				t.Errorf("status %d", status)
+			}
+		}
+		look := func() map[string]float64 { return caddytest.Metrics(t, c, `caddy_rate_limit_in_flight{zone="api"`) }
+		caddytest.EventuallySees(t, "the zone has left the metrics", look, func(of map[string]float64) bool { return len(of) == 0 })
+		wantNoMetric(t, c, `caddy_rate_limit_waiting`)
+		c.Reload(t, config)
+
+		// Panics, denials, and clients that leave.
+		for range 3 {
+			<-c.Hold(t.Context(), "/?panic=1")
+		}
+		ctx, leave = context.WithCancel(t.Context())
+		one = c.Hold(ctx, "/hold")
+		g.wait(t, 1)
+		inFlight(1)
+		leave()
+		<-one
+		inFlight(0)
+
+		// A connection that becomes another protocol.
+		conn, err := net.Dial("tcp", c.Site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
+		answer := bufio.NewReader(conn)
+		for line := ""; line != "hello\n"; {
+			if line, err = answer.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		inFlight(1)
+		_ = conn.Close()
+		inFlight(0)
+
+		// A limit that delays, and a client that leaves meanwhile.
+		c.Get(t, "/slow").Want(t, 200)
+		ctx, leave = context.WithCancel(t.Context())
+		one, two = c.Hold(ctx, "/slow"), c.Hold(ctx, "/slow")
+		waiting("slow", "limit", 2)
+		waiting("api", "limit", 0)
+		inFlight(2)
+		leave()
+		<-one
+		<-two
+		waiting("slow", "limit", 0)
+		inFlight(0)
+	})
+}
+
+// A request that has taken its slot in Redis counts until it ends, also if Redis fails meanwhile.
+func TestGaugesInOutage(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	server, g := redistest.Start(t), startGate(t)
+	c := caddytest.Start(t, gated(g, fmt.Sprintf("zone api {\n concurrency 3\n}\nredis %s {\n timeout 2s\n}\n", server.Addr)))
+	one := c.Hold(t.Context(), "/hold")
+	g.wait(t, 1)
+	server.Kill(t)
+	caddytest.EventuallySees(t, "Redis fails", func() adminapi.Redis {
+		c.Get(t, "/")
+		return c.Status(t).Redis[0]
+	}, func(r adminapi.Redis) bool { return r.State == "down" })
+	two := c.Hold(t.Context(), "/hold")
+	g.wait(t, 2)
+	caddytest.WaitForMetric(t, c, `caddy_rate_limit_in_flight{zone="api"} 2`)
+	g.pass <- struct{}{}
+	g.pass <- struct{}{}
+	<-one
+	<-two
+	caddytest.WaitForMetric(t, c, `caddy_rate_limit_in_flight{zone="api"} 0`)
+}
+
+// Bans count from their beginning to their end, by whatever they begin and end.
+func TestGaugesOfBans(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		const other = "zone other {\n match path /other\n key {query.key}\n gcra 1 1h\n}\n"
+		config := caddytest.Site("zone api {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n}\n" +
+			"zone tried {\n match path /\n key {query.key}\n gcra 1 1h\n ban 1h\n shadow\n}\n" + other + use)
+		c := caddytest.Start(t, config)
+		bans := func(total, inForce int) {
+			t.Helper()
+			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_bans_total{zone="api"} %d`, total))
+			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_bans{zone="api"} %d`, inForce))
+		}
+		operate := func(method, path, body string) {
+			t.Helper()
+			if r, err := c.Do(method, "http://"+c.Admin+"/rate_limit/zones/api/keys/"+path, body); err != nil || r.StatusCode != 204 {
+				t.Fatalf("%s %s: %v %d %s", method, path, err, r.StatusCode, r.Text)
+			}
+		}
+		for range 3 { // the third is denied by the ban
+			for _, key := range []string{"a", "b"} {
+				c.Get(t, "/?key="+key)
+				c.Get(t, "/other?key="+key)
+			}
+		}
+		bans(2, 2)
+		c.Reload(t, config+"# again\n")
+		bans(2, 2)
+		operate("DELETE", "a/ban", "")
+		bans(2, 1)
+		operate("PUT", "c/ban", "")
+		operate("PUT", "c/ban", `{"duration":"2h"}`)
+		bans(4, 2)
+		operate("DELETE", "b", "")
+		bans(4, 1)
+		operate("PUT", "d/ban", `{"duration":"1ms"}`)
+		bans(5, 1)
+		wantNoMetric(t, c, `caddy_rate_limit_bans{zone="other"`)
+		wantNoMetric(t, c, `caddy_rate_limit_bans_total{zone="other"`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="tried"} 0`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans{zone="tried"} 0`)
+
+		c.Reload(t, strings.ReplaceAll(config, "zone api", "disable_metrics\nzone api"))
+		wantNoMetric(t, c, `caddy_rate_limit_bans{`)
+		operate("PUT", "e/ban", "")
+		c.Reload(t, caddytest.Site(other+use))
+		wantNoMetric(t, c, `caddy_rate_limit_bans{`)
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_bans_total{zone="api"} 5`)
+	})
+}
+
+// Overrides are counted by their origin, while they are in force.
+func TestGaugesOfOverrides(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := caddytest.Site(`zone api {
+			key {query.key}
+			gcra 1 1h
+			override a unlimited
+			override b {
+				gcra 2 1h
+			}
+			runtime_overrides
+		}
+		zone plain {
+			gcra 1000000 1s
+		}
+		` + use)
+		c := caddytest.Start(t, config)
+		runtime := func(n int) {
+			t.Helper()
+			caddytest.WaitForMetric(t, c, `caddy_rate_limit_overrides{from="config",zone="api"} 2`)
+			caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_overrides{from="runtime",zone="api"} %d`, n))
+		}
+		operate := func(c *caddytest.Caddy, method, key, body string) {
+			t.Helper()
+			if r, err := c.Do(method, "http://"+c.Admin+"/rate_limit/zones/api/keys/"+key+"/override", body); err != nil || r.StatusCode != 204 {
+				t.Fatalf("%s %s: %v %d %s", method, key, err, r.StatusCode, r.Text)
+			}
+		}
+		runtime(0)
+		operate(c, "PUT", "c", `{"unlimited":true}`)
+		operate(c, "PUT", "a", `{"unlimited":true,"ttl":"1h"}`)
+		runtime(2)
+		operate(c, "PUT", "a", `{"unlimited":true,"ttl":"1ms"}`)
+		runtime(1)
+		operate(c, "PUT", "d", `{"unlimited":true}`)
+		operate(c, "DELETE", "c", "")
+		runtime(1)
+		wantNoMetric(t, c, `caddy_rate_limit_overrides{from="config",zone="plain"`)
+		wantNoMetric(t, c, `caddy_rate_limit_overrides{from="runtime",zone="plain"`)
+		if use != "" { // another instance learns of an override with the first request
+			other := c
+			c = caddytest.Start(t, config)
+			runtime(0)
+			c.Get(t, "/?key=d").Want(t, 200)
+			runtime(1)
+			operate(other, "DELETE", "d", "")
+			c.Get(t, "/?key=d")
+			runtime(0)
+		}
+		c.Reload(t, caddytest.Site("zone api {\n gcra 1 1h\n}\n"+use))
+		wantNoMetric(t, c, `caddy_rate_limit_overrides`)
+	})
+}
+
+// The metrics of Redis say how messages travel. Without Redis there are no gauges of connections.
+func TestMetricsOfRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 100 1h\n}\n"))
+	c.Get(t, "/")
+	wantNoMetric(t, c, "caddy_rate_limit_redis_queue")
+	wantNoMetric(t, c, "caddy_rate_limit_redis_connections")
+	caddytest.WaitForMetric(t, c, "caddy_rate_limit_redis_seconds_count 0")
+	c.Reload(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
+	for range 7 { // one after the other, so each has its message
+		c.Get(t, "/").Want(t, 200)
+	}
+	for _, name := range []string{"caddy_rate_limit_redis_seconds_count", "caddy_rate_limit_redis_batch_requests_count", "caddy_rate_limit_redis_batch_requests_sum"} {
+		caddytest.WaitForMetric(t, c, name+" 7")
+	}
+	caddytest.WaitForMetric(t, c, "caddy_rate_limit_redis_queue 0")
+	caddytest.WaitForMetric(t, c, `caddy_rate_limit_redis_connections{state="in_use"} 0`)
+	caddytest.WaitForMetricAbove(t, c, `caddy_rate_limit_redis_connections{state="idle"}`)
+}

@@ -1,0 +1,337 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+)
+
+func TestHeaderForms(t *testing.T) {
+	t.Parallel()
+	const zone = "zone %s {\n token_bucket 2 1h 3\n gcra 100 1d\n cost 1\n}\n"
+	in := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf(zone, "draft")))
+	t.Run("draft", func(t *testing.T) {
+		policy := `"draft";q=3;w=3600, "draft/2";q=100;w=86400`
+		c.Get(t, "/").Want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"draft";r=2;t=1800, "draft/2";r=99;t=864`, "Retry-After", "")
+		c.Get(t, "/")
+		c.Get(t, "/").Want(t, 200, "RateLimit", `"draft";r=0;t=1800, "draft/2";r=97;t=864`)
+		r := c.Get(t, "/")
+		r.Want(t, 429, "RateLimit-Policy", policy, "RateLimit", `"draft";r=0;t=1800, "draft/2";r=97`, "Retry-After", "1800")
+		if r.Text != "" || r.Field("X-RateLimit-Limit") != "" {
+			t.Errorf("body %q, X-RateLimit-Limit %q", r.Text, r.Field("X-RateLimit-Limit"))
+		}
+	})
+	t.Run("draft_06", func(t *testing.T) {
+		c.Reload(t, caddytest.Site(fmt.Sprintf(zone, "d6")+"headers draft_06"))
+		c.Get(t, "/").Want(t, 200, "RateLimit-Limit", "3", "RateLimit-Remaining", "2", "RateLimit-Reset", "1800", "RateLimit", "", "RateLimit-Policy", "")
+		c.Get(t, "/")
+		c.Get(t, "/")
+		c.Get(t, "/").Want(t, 429, "RateLimit-Limit", "3", "RateLimit-Remaining", "0", "RateLimit-Reset", "5400", "Retry-After", "1800")
+	})
+	t.Run("x_ratelimit and draft", func(t *testing.T) {
+		c.Reload(t, caddytest.Site(fmt.Sprintf(zone, "x")+"headers x_ratelimit draft"))
+		c.Get(t, "/").Want(t, 200, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", "2", "X-RateLimit-Reset", "1800",
+			"RateLimit", `"x";r=2;t=1800, "x/2";r=99;t=864`)
+	})
+	t.Run("x_ratelimit_epoch", func(t *testing.T) {
+		c.Reload(t, caddytest.Site(fmt.Sprintf(zone, "xe")+"headers x_ratelimit_epoch"))
+		r := c.Get(t, "/")
+		r.Want(t, 200, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", "2")
+		caddytest.WantText(t, "X-RateLimit-Reset", r.Field("X-RateLimit-Reset"), in(1801*time.Second))
+	})
+	t.Run("off", func(t *testing.T) {
+		c.Reload(t, caddytest.Site(strings.Replace(fmt.Sprintf(zone, "off"), "cost 1", "cost 3", 1)+"headers off"))
+		c.Get(t, "/").Want(t, 200)
+		r := c.Get(t, "/")
+		r.Want(t, 429, "Retry-After", "5400", "RateLimit", "", "X-RateLimit-Remaining", "", "RateLimit-Remaining", "")
+	})
+	t.Run("cost above burst has no Retry-After", func(t *testing.T) {
+		c.Reload(t, caddytest.Site(strings.Replace(fmt.Sprintf(zone, "never"), "cost 1", "cost 4", 1)))
+		c.Get(t, "/").Want(t, 429, "RateLimit", `"never";r=3, "never/2";r=100`, "Retry-After", "")
+	})
+	t.Run("jitter only adds", func(t *testing.T) {
+		c.Reload(t, caddytest.Site("zone jitter {\n fixed_window 1 1h\n}\njitter 0.5"))
+		c.Get(t, "/")
+		different := make(map[string]bool)
+		for range 20 {
+			text := c.Get(t, "/").Field("Retry-After")
+			seconds, _ := strconv.Atoi(text)
+			if seconds < 3590 || seconds > 5400 {
+				t.Errorf("Retry-After %q, want 3600 to 5400", text)
+			}
+			different[text] = true
+		}
+		if len(different) < 2 {
+			t.Errorf("Retry-After is always the same: %v", different)
+		}
+	})
+	t.Run("retry after is at least 1", func(t *testing.T) {
+		c.Reload(t, caddytest.Site("zone quick {\n sliding_log 1 50ms\n}"))
+		for range 100 {
+			if r := c.Get(t, "/"); r.StatusCode == 429 {
+				r.Want(t, 429, "Retry-After", "1")
+				return
+			}
+		}
+		t.Error("never denied")
+	})
+}
+
+// A single-valued family of an upstream or of another handler is sent whole if
+// it has less remaining than ours, and not at all otherwise. Lists are joined.
+func TestHeadersMerge(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, values := range r.URL.Query() {
+			w.Header()[name] = values
+		}
+		_, _ = w.Write([]byte("from upstream"))
+	}))
+	defer upstream.Close()
+	proxied := func(name string) string {
+		return fmt.Sprintf("{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone %s {\n gcra 10 1h\n}\nheaders draft x_ratelimit\n}\nreverse_proxy %s\n", name, upstream.Listener.Addr())
+	}
+	c := caddytest.Start(t, proxied("a"))
+	theirs := func(remaining string) string {
+		return "/?X-Ratelimit-Remaining=" + remaining + "&X-Ratelimit-Limit=77&X-Ratelimit-Reset=88&Ratelimit=%22theirs%22%3Br%3D1"
+	}
+	c.Reload(t, proxied("b"))
+	c.Get(t, theirs("5")).Want(t, 200, "X-RateLimit-Remaining", "5", "X-RateLimit-Limit", "77", "X-RateLimit-Reset", "88",
+		"RateLimit", `"b";r=9;t=360, "theirs";r=1`)
+	c.Get(t, theirs("50")).Want(t, 200, "X-RateLimit-Remaining", "8", "X-RateLimit-Limit", "10", "X-RateLimit-Reset", "720")
+	c.Get(t, theirs("lots")).Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10")
+	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "6", "X-RateLimit-Limit", "10")
+
+	// A set of another form is removed as a whole, and is not mixed with ours.
+	c.Reload(t, strings.Replace(proxied("s"), "headers draft x_ratelimit", "headers sharkey", 1))
+	c.Get(t, theirs("5")+"&X-Ratelimit-Clear=3").Want(t, 200, "X-RateLimit-Remaining", "5", "X-RateLimit-Limit", "77", "X-RateLimit-Reset", "88", "X-RateLimit-Clear", "3")
+	r := c.Get(t, theirs("50"))
+	r.Want(t, 200, "X-RateLimit-Remaining", "8", "X-RateLimit-Limit", "", "X-RateLimit-Reset", "")
+	r.WantSpan(t, "X-RateLimit-Clear", 720)
+	c.Reload(t, strings.Replace(proxied("s"), "draft x_ratelimit", "x_ratelimit", 1))
+	c.Get(t, "/?X-Ratelimit-Remaining=50&X-Ratelimit-Clear=3").Want(t, 200, "X-RateLimit-Remaining", "7", "X-RateLimit-Limit", "10", "X-RateLimit-Clear", "")
+
+	silent := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nrate_limit {\nzone c {\n gcra 10 1h\n}\nheaders x_ratelimit\n}\n%s\n"
+	c.Reload(t, fmt.Sprintf(silent, "")) // nobody writes anything
+	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "9")
+	c.Reload(t, fmt.Sprintf(silent, "error 418\nhandle_errors {\n respond x\n}")) // the error routes do
+	c.Get(t, "/").Want(t, 418, "X-RateLimit-Remaining", "8")
+
+	two := "{\n\tadmin {$ADMIN}\n}\n{$SITE}\nroute {\n%s%s}\nrespond ok\n"
+	handler := "rate_limit {\nzone %s {\n gcra %d 1h\n}\nheaders draft x_ratelimit\n}\n"
+	for i, limits := range [][2]int{{5, 50}, {50, 5}} {
+		outer, inner := fmt.Sprint("outer", i), fmt.Sprint("inner", i)
+		c.Reload(t, fmt.Sprintf(two, fmt.Sprintf(handler, outer, limits[0]), fmt.Sprintf(handler, inner, limits[1])))
+		c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "4", "X-RateLimit-Limit", "5", "RateLimit-Policy",
+			fmt.Sprintf(`"%s";q=%d;w=3600, "%s";q=%d;w=3600`, outer, limits[0], inner, limits[1]))
+	}
+	// With as much remaining, the one that denies has its say.
+	tie := func(outer, inner string) string {
+		handler := "rate_limit {\nzone %s {\n leaky_bucket %d 1h\n}\nheaders sharkey\n}\n"
+		return fmt.Sprintf(two, fmt.Sprintf(handler, outer, 2), fmt.Sprintf(handler, inner, 1))
+	}
+	c.Reload(t, tie("many", "few"))
+	c.Get(t, "/")
+	r = c.Get(t, "/")
+	r.Want(t, 429, "X-RateLimit-Remaining", "0")
+	r.WantSpan(t, "X-RateLimit-Reset", 3600)
+	c.Reload(t, strings.Replace(caddytest.Site("zone one {\n leaky_bucket 1 1h\n}\nheaders sharkey"), "respond ok", "header X-RateLimit-Remaining 0\nrespond ok", 1))
+	c.Get(t, "/").Want(t, 200, "X-RateLimit-Remaining", "0", "X-RateLimit-Clear", "")
+	r = c.Get(t, "/")
+	r.Want(t, 429, "X-RateLimit-Remaining", "0")
+	r.WantSpan(t, "X-RateLimit-Reset", 3600)
+}
+
+func TestDenialAndErrorRoutes(t *testing.T) {
+	t.Parallel()
+	limited := "rate_limit {\nzone %s {\n fixed_window 1 1h\n match path /x\n status 430\n}\n}\n"
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+fmt.Sprintf(limited, "plain")+"respond ok\n")
+	c.Get(t, "/x").Want(t, 200)
+	c.Get(t, "/x").Want(t, 430, "Retry-After", "3600")
+	c.Get(t, "/y").Want(t, 200, "RateLimit", "")
+
+	c.Reload(t, "{\n\tadmin {$ADMIN}\n}\n{$SITE}\n"+fmt.Sprintf(limited, "routes")+`
+respond ok
+handle_errors {
+	header X-Zone "{http.rate_limit.exceeded.name}"
+	respond "{err.status_code}: come back in {http.rate_limit.routes.retry_after}"
+}`)
+	c.Get(t, "/x").Want(t, 200)
+	r := c.Get(t, "/x")
+	r.Want(t, 430, "Retry-After", "3600", "X-Zone", "routes", "RateLimit", `"routes";r=0;t=3600`)
+	caddytest.WantText(t, "body", r.Text, "430: come back in 3600")
+
+	// A JSON subroute with error routes of its own.
+	subroute := func(returnErrors bool) string {
+		return fmt.Sprintf(`{"admin":{"listen":"{$ADMIN}"},"apps":{"http":{"servers":{"s":{"listen":["%s"],"routes":[{"handle":[{"handler":"subroute",
+		"routes":[{"handle":[{"handler":"rate_limit","return_errors":%v,"rate_limits":{"sub%v":{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}}},
+		{"handler":"static_response","body":"ok"}]}],
+		"errors":{"routes":[{"handle":[{"handler":"static_response","status_code":418}]}]}}]}]}}}}}`, c.Site, returnErrors, returnErrors)
+	}
+	for _, returnErrors := range []bool{false, true} {
+		if r := c.Load(t, subroute(returnErrors), "application/json"); r.StatusCode != 200 {
+			t.Fatal(r.Text)
+		}
+		c.Get(t, "/").Want(t, 200)
+		c.Get(t, "/").Want(t, map[bool]int{false: 429, true: 418}[returnErrors], "Retry-After", "3600")
+	}
+}
+
+func TestPlaceholders(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, `{
+	admin {$ADMIN}
+}
+{$SITE}
+header {
+	>Exceeded "[{http.rate_limit.exceeded.name}]"
+	>Api "{http.rate_limit.api.limit} {http.rate_limit.api.remaining} {http.rate_limit.api.reset} [{http.rate_limit.api.retry_after}] {http.rate_limit.api.allowed} {http.rate_limit.api.charged}"
+	>Dotted "[{http.rate_limit.v1.0 beta.remaining}]"
+	>Inner "[{http.rate_limit.inner.remaining}]"
+	>Whole "[{http.rate_limit}]"
+	>Unknown "{http.rate_limit.nobody.remaining} {http.rate_limit.api.colour}"
+}
+route {
+	rate_limit {
+		zone api {
+			match path /api
+			gcra 2 1h
+			gcra 10 1h
+		}
+		zone "v1.0 beta" {
+			match path /dotted
+			gcra 5 1h
+		}
+	}
+	rate_limit {
+		zone inner {
+			match path /api /inner
+			gcra 7 1h
+		}
+		zone api {
+			match path /never
+			gcra 2 1h
+			gcra 10 1h
+		}
+	}
+	respond ok
+}
+`)
+	c.Get(t, "/api").Want(t, 200, "Exceeded", "[]", "Api", "2 1 1800 [] true 1", "Dotted", "[]", "Inner", "[6]",
+		"Unknown", "{http.rate_limit.nobody.remaining} {http.rate_limit.api.colour}")
+	c.Get(t, "/api")
+	c.Get(t, "/api").Want(t, 429, "Exceeded", "[api]", "Api", "2 0 3600 [1800] false 0", "Inner", "[]")
+	c.Get(t, "/dotted").Want(t, 200, "Exceeded", "[]", "Api", "[]", "Dotted", "[4]")
+	if r := c.Get(t, "/api?"); strings.Contains(r.Field("Whole"), "0x") || r.Field("Whole") != "[]" {
+		t.Errorf("{http.rate_limit} is %q", r.Field("Whole"))
+	}
+	c.Get(t, "/inner").Want(t, 200, "Inner", "[4]", "Api", "[]")
+}
+
+func TestCost(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site(`
+zone api {
+	gcra 100 1h
+	cost {header.Cost}
+}`))
+	left := 100
+	for _, test := range []struct {
+		cost    string
+		charged int
+	}{{"5", 5}, {"0", 0}, {"2.1", 3}, {"", 1}, {"many", 1}, {"-3", 1}, {"NaN", 1}, {"-Inf", 1}, {"-0", 1}, {"0x2", 1}, {"1e1", 10}} {
+		left -= test.charged
+		c.Get(t, "/", "Cost", test.cost).Want(t, 200, "RateLimit-Policy", `"api";q=100;w=3600`)
+		if r := c.Get(t, "/", "Cost", "0"); !strings.HasPrefix(r.Field("RateLimit"), fmt.Sprintf(`"api";r=%d;`, left)) {
+			t.Errorf("cost %q: %s, want %d left", test.cost, r.Field("RateLimit"), left)
+		}
+	}
+	for _, cost := range []string{"101", "2147483648", "1e300", "1e999", "Inf"} {
+		c.Get(t, "/", "Cost", cost).Want(t, 429, "Retry-After", "")
+	}
+	c.WaitForLog(t, "a cost is not a number from 0")
+	if n := strings.Count(c.Logged(), "a cost is not a number from 0"); n != 1 {
+		t.Errorf("the bad costs were logged %d times, want once", n)
+	}
+}
+
+func TestFactor(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		c := caddytest.Start(t, caddytest.Site(`
+zone api {
+	leaky_bucket 1 1h 4
+	factor {header.X-Factor}
+	match not header X-None *
+}
+zone fixed {
+	match header X-None *
+	token_bucket 1 1h 4
+	factor 3
+}
+`+use))
+		for _, test := range []struct{ factor, policy, limit string }{
+			{"1", `"api";q=4;w=3600`, `"api";r=3;t=3600`},
+			{"", `"api";q=4;w=3600`, `"api";r=2;t=3600`},
+			{"0.5", `"api";q=8;w=3600`, `"api";r=5;t=3600`},
+			{"0", "", ""},
+			{"0.00000001", `"api";q=625499;w=3600`, `"api";r=625495;t=3600`}, // the largest that is counted exactly
+			{"many", `"api";q=4;w=3600`, `"api";r=0;t=3600`},
+			{"-1", `"api";q=4;w=3600`, `"api";r=0;t=3600`},
+			{"1e300", `"api";q=1;w=3600`, `"api";r=0;t=14400`},
+		} {
+			r := c.Get(t, "/", "X-Factor", test.factor)
+			caddytest.WantText(t, "RateLimit-Policy with factor "+test.factor, r.Field("RateLimit-Policy"), test.policy)
+			caddytest.WantText(t, "RateLimit with factor "+test.factor, r.Field("RateLimit"), test.limit)
+		}
+		c.WaitForLog(t, "a factor is not a number from 0")
+		c.Get(t, "/", "X-None", "1").Want(t, 200, "RateLimit-Policy", `"fixed";q=2;w=3600`, "RateLimit", `"fixed";r=1;t=3600`)
+	})
+}
+
+func TestModes(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := ""
+		for _, mode := range []string{"binary", "nary", "uniform", "force"} {
+			config += fmt.Sprintf("zone %s {\n match path /%s\n token_bucket 10 1h\n cost {header.Cost}\n mode %s\n}\n", mode, mode, mode)
+		}
+		c := caddytest.Start(t, strings.Replace(caddytest.Site(config+use), "respond ok",
+			`respond "{http.rate_limit.binary.charged}{http.rate_limit.nary.charged}{http.rate_limit.uniform.charged}{http.rate_limit.force.charged}"`, 1))
+		for _, test := range []struct {
+			mode    string
+			cost    int
+			status  int
+			charged string
+			field   string
+			retry   string
+		}{
+			{"binary", 7, 200, "7", `"binary";r=3;t=360`, ""},
+			{"binary", 7, 429, "", `"binary";r=3;t=360`, "1440"},
+			{"binary", 11, 429, "", `"binary";r=3;t=360`, ""},
+			{"nary", 7, 200, "7", `"nary";r=3;t=360`, ""},
+			{"nary", 7, 200, "3", `"nary";r=0;t=360`, ""},
+			{"nary", 7, 429, "", `"nary";r=0;t=360`, "360"},
+			{"force", 7, 200, "7", `"force";r=3;t=360`, ""},
+			{"force", 7, 200, "3", `"force";r=0;t=360`, ""},
+			{"force", 7, 200, "0", `"force";r=0;t=360`, ""},
+			{"uniform", 7, 200, "7", `"uniform";r=3;t=360`, ""},
+			{"uniform", 7, 429, "", `"uniform";r=0;t=1800`, "3960"},
+			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"}, // the debt is at its bound
+			{"uniform", 9, 429, "", `"uniform";r=0;t=3960`, "6840"},
+		} {
+			r := c.Get(t, "/"+test.mode, "Cost", strconv.Itoa(test.cost))
+			r.Want(t, test.status, "RateLimit", test.field, "Retry-After", test.retry)
+			if r.Text != test.charged {
+				t.Errorf("%s of cost %d: charged %s, want %s", test.mode, test.cost, r.Text, test.charged)
+			}
+		}
+	})
+}

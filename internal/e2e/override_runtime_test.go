@@ -1,0 +1,239 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// setOverride sets the override of a key in zone api as any instance finds it, for a while or
+// for good.
+func setOverride(t *testing.T, server *redistest.Server, key, text string, span time.Duration) {
+	t.Helper()
+	name := "caddy_rl:{" + cmp.Or(key, "%") + "}:api:o"
+	if text == "" {
+		server.Client.Del(t.Context(), name)
+	} else if err := server.Client.Set(t.Context(), name, text, span).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const unlimitedOverride = `{"unlimited":true}`
+
+// overridable is a site with a zone api that has overrides.
+func overridable(server *redistest.Server, options string) string {
+	config := caddytest.Site(fmt.Sprintf("zone api {\n key {header.Key}\n gcra 2 1h\n runtime_overrides\n %s\n}\nredis %s {\n timeout 30s\n}\n", options, server.Addr))
+	return strings.Replace(config, "respond ok", `respond "[{http.rate_limit.api.limit} {http.rate_limit.api.allowed} {http.rate_limit.api.charged}]"`, 1)
+}
+
+// All instances follow an override, and what was charged to a limit that stays isn't lost.
+func TestOverridesAtRunTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := caddytest.Start(t, overridable(server, "")), caddytest.Start(t, overridable(server, ""))
+	a.Get(t, "/", "Key", "k").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`)
+
+	const more = `"limits":[{"algorithm":"gcra","events":2,"window":3600000000000},{"algorithm":"fixed_window","events":5,"window":"1h"}]`
+	setOverride(t, server, "k", "{"+more+"}", 0)
+	for i, c := range []*caddytest.Caddy{b, a} {
+		r := c.Get(t, "/", "Key", "k")
+		policy := `"api";q=2;w=3600, "api/2";q=5;w=3600`
+		if i == 0 {
+			r.Want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"api";r=0;t=1800, "api/2";r=4;t=3600`)
+			caddytest.WantText(t, "placeholders", r.Text, "[2 true 1]")
+		} else {
+			r.Want(t, 429, "RateLimit-Policy", policy, "Retry-After", "1800")
+		}
+	}
+	setOverride(t, server, "k", unlimitedOverride, 0)
+	for _, c := range []*caddytest.Caddy{a, b, a, b} {
+		r := c.Until(t, 200, "Key", "k")
+		for name := range r.Header {
+			if strings.HasPrefix(name, "Ratelimit") {
+				t.Errorf("%s: %q", name, r.Header[name])
+			}
+		}
+		caddytest.WantText(t, "placeholders of no limit", r.Text, "[  ]")
+	}
+	caddytest.WaitForMetric(t, a, `caddy_rate_limit_requests_total{outcome="overridden",zone="api"} 2`)
+	setOverride(t, server, "k", `{`+more+`,"until":"2026-01-02T03:04:05Z"}`, 0) // when it really ends, the store says
+	b.Get(t, "/", "Key", "k").Want(t, 429, "Retry-After", "1800")
+	a.Get(t, "/", "Key", "other").Want(t, 200, "RateLimit-Policy", `"api";q=2;w=3600`, "RateLimit", `"api";r=1;t=1800`)
+
+	setOverride(t, server, "k", unlimitedOverride, 3*time.Second)
+	a.Until(t, 200, "Key", "k")
+	a.Until(t, 429, "Key", "k").Want(t, 429, "RateLimit-Policy", `"api";q=2;w=3600`)
+	b.Get(t, "/", "Key", "k").Want(t, 429)
+}
+
+// An unreadable override has no effect, and is reported. Other keys have their overrides.
+func TestOverridesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, overridable(server, "override config unlimited"))
+	for i, text := range []string{
+		"garbage", "[]", "{}", `{"limit":[]}`, `{"unlimited":true}{}`, `{"unlimited":true,"limits":[{"algorithm":"gcra","events":1,"window":"1s"}]}`,
+		`{"limits":[{"algorithm":"gcra","events":0,"window":"1s"}]}`, `{"limits":[{"algorithm":"magic","events":1,"window":"1s"}]}`,
+	} {
+		key := fmt.Sprint("k", i)
+		setOverride(t, server, key, text, 0)
+		for _, want := range []int{200, 200, 429} {
+			c.Get(t, "/", "Key", key).Want(t, want, "RateLimit-Policy", `"api";q=2;w=3600`)
+		}
+	}
+	setOverride(t, server, "", "zzz", 0)
+	c.WaitForLog(t, "the override of a key can't be read")
+	caddytest.Flood(t, 64, 64, "/", c) // without a key
+	c.WaitForLog(t, "invalid character 'z'")
+	if n := strings.Count(c.Logged(), "the override of a key can't be read"); n != 9 {
+		t.Errorf("it was said %d times, want once of each", n)
+	}
+	server.Client.HSet(t.Context(), "caddy_rl:{hash}:api:o", "a", "b") // the store can't decide
+	for _, want := range []int{200, 200, 429} {
+		c.Get(t, "/", "Key", "hash").Want(t, want)
+	}
+	// The configuration's overrides are there where there is none in the store.
+	for range 4 {
+		c.Get(t, "/", "Key", "config").Want(t, 200)
+	}
+	setOverride(t, server, "config", `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, 0)
+	c.Get(t, "/", "Key", "config").Want(t, 200)
+	c.Get(t, "/", "Key", "config").Want(t, 429, "RateLimit-Policy", `"api";q=1;w=3600`)
+}
+
+// An override costs no round trip, but for the one that finds it.
+func TestOverrideRoundTrips(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, overridable(server, "shadow"))
+	for key, text := range map[string]string{"none": "", "more": `{"limits":[{"algorithm":"gcra","events":1000,"window":"1s"}]}`, "unlimited": unlimitedOverride} {
+		setOverride(t, server, key, text, 0)
+		c.Get(t, "/", "Key", key).Want(t, 200)
+		before := server.Calls(t, "evalsha")
+		for range 50 {
+			c.Get(t, "/", "Key", key).Want(t, 200)
+		}
+		n := server.Calls(t, "evalsha") - before
+		if key != "none" && n < 50 || n > 52 { // denials of a shadow are remembered; checks of Redis are calls, too
+			t.Errorf("%s: 50 requests took %d script calls", key, n)
+		}
+	}
+}
+
+// All that goes with limits goes with those of an override, and with none.
+func TestOverridesTogether(t *testing.T) {
+	t.Parallel()
+	const strict = `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`
+	server := redistest.Start(t)
+	c := caddytest.Start(t, overridable(server, ""))
+	for name, test := range map[string]struct {
+		options, override string
+		statuses          string
+	}{
+		"concurrency":            {"concurrency 1", unlimitedOverride, "200 200 200 200"},
+		"settle":                 {"settle {\n match status 500\n}", strict, "200 200 200 200"},
+		"settle unlimited":       {"settle {\n match status 200\n cost 5\n}", unlimitedOverride, "200 200 200 200"},
+		"settle costs":           {"settle {\n cost 2\n}", strict, "200 429 429 429"},
+		"ban":                    {"ban 1h after 1", strict, "200 429 429 429"},
+		"ban unlimited":          {"ban 1h after 1", unlimitedOverride, "200 200 200 200"},
+		"delay unlimited":        {"delay 1s", unlimitedOverride, "200 200 200 200"},
+		"shadow":                 {"shadow", strict, "200 200 200 200"},
+		"uniform":                {"mode uniform", strict, "200 429 429 429"},
+		"factor":                 {"factor {header.Factor}", strict, "200 429 429 429"},
+		"plan":                   {"plan {header.Plan} {\n free unlimited\n}", strict, "200 429 429 429"},
+		"plan and no override":   {"plan {header.Plan} {\n free unlimited\n}", "", "200 200 200 200"},
+		"limits and no override": {"cost 1", "", "200 200 429 429"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Reload(t, overridable(server, test.options))
+			setOverride(t, server, name, test.override, 0)
+			var statuses []string
+			for range 4 {
+				r := c.Get(t, "/", "Key", name, "Plan", "free", "Factor", "1")
+				statuses = append(statuses, fmt.Sprint(r.StatusCode))
+			}
+			if got := strings.Join(statuses, " "); got != test.statuses {
+				t.Errorf("statuses %s, want %s", got, test.statuses)
+			}
+		})
+	}
+}
+
+// While Redis fails, an instance goes on by the overrides it knows of.
+func TestOverridesOutage(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, strings.Replace(overridable(server, ""), "timeout 30s", "timeout 5s", 1))
+	setOverride(t, server, "free", unlimitedOverride, 0)
+	setOverride(t, server, "strict", `{"limits":[{"algorithm":"gcra","events":1,"window":"1h"}]}`, 0)
+	for _, key := range []string{"free", "strict", "usual"} {
+		c.Get(t, "/", "Key", key).Want(t, 200)
+	}
+	server.Kill(t)
+	for key, statuses := range map[string][]int{"free": {200, 200, 200, 200}, "strict": {200, 429}, "usual": {200, 200, 429}} {
+		for _, status := range statuses {
+			c.Get(t, "/", "Key", key).Want(t, status)
+		}
+	}
+}
+
+// In a zone with concurrency alone, an override can add limits. An unlimited one lifts no slots.
+func TestOverridesOfConcurrencyAlone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	config := strings.Replace(overridable(server, "concurrency 1"), "gcra 2 1h\n", "", 1)
+	c := caddytest.Start(t, strings.Replace(config, "respond", "test_hold\nrespond", 1))
+	held := make(chan error)
+	go func() {
+		_, err := c.Do(http.MethodGet, "http://"+c.Site+"/?hold=6s", "", "Key", "k")
+		held <- err
+	}()
+	c.WaitForLog(t, `"msg":"held","for":6`)
+	c.Get(t, "/", "Key", "k").Want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
+	setOverride(t, server, "k", unlimitedOverride, 0)
+	c.Get(t, "/", "Key", "k").Want(t, 429, "RateLimit-Policy", `"api";q=1;qu="concurrent-requests"`)
+	setOverride(t, server, "k", `{"limits":[{"algorithm":"fixed_window","events":9,"window":"1h"}]}`, 0)
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+	c.Until(t, 200, "Key", "k").Want(t, 200, "RateLimit-Policy", `"api";q=9;w=3600, "api/2";q=1;qu="concurrent-requests"`)
+}
+
+// If an override changes all the time, each request is decided by one of its versions.
+func TestOverridesThatChangeAllTheTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	relay := redistest.StartAudit(t, server)
+	relay.Delay(3 * time.Millisecond) // there is a change while a request is asked about
+	c := caddytest.Start(t, strings.Replace(overridable(server, ""), server.Addr, relay.Addr, 1))
+	change := func(n int) {
+		setOverride(t, server, "k", fmt.Sprintf(`{"limits":[{"algorithm":"gcra","events":%d,"window":"1h"}]}`, 1000+n), 0)
+	}
+	change(0)
+	ctx, stop := context.WithCancel(t.Context())
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for n := 1; ctx.Err() == nil; n++ {
+			change(n)
+		}
+	})
+	before := server.Calls(t, "evalsha")
+	const requests = 10
+	for range requests {
+		c.Get(t, "/", "Key", "k").Want(t, 200)
+	}
+	stop()
+	changing.Wait()
+	if calls := server.Calls(t, "evalsha") - before; calls < 2*requests {
+		t.Errorf("%d requests took %d script calls: the override has hardly changed", requests, calls)
+	}
+}

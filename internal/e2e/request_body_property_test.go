@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+)
+
+// randomBody returns a body with its type, and the values that a Go program reads from it. Some
+// bodies are cut short.
+func randomBody(random *rand.Rand) (contentType string, body []byte, jsonValue, formValue string) {
+	word := func() string {
+		letters := []rune("abcé日𝄞")
+		text := make([]rune, 1+random.IntN(6))
+		for i := range text {
+			text[i] = letters[random.IntN(len(letters))]
+		}
+		return string(text)
+	}
+	padding := strings.Repeat("x", random.IntN(1+random.IntN(3000)))
+	var b bytes.Buffer
+	switch random.IntN(3) {
+	case 0:
+		contentType = caddytest.JSONType
+		value := func() string {
+			switch random.IntN(5) {
+			case 0:
+				return fmt.Sprint(random.IntN(1000))
+			case 1:
+				return []string{"true", "null", "[1]", "{}"}[random.IntN(4)]
+			case 2: // with escapes
+				text := ""
+				for _, c := range word() {
+					if c < 0x10000 {
+						text += fmt.Sprintf(`\u%04x`, c)
+					}
+				}
+				return `"` + text + `"`
+			}
+			return `"` + word() + `"`
+		}
+		fmt.Fprintf(&b, `{"padding":"%s"`, padding)
+		for range random.IntN(4) {
+			switch random.IntN(3) {
+			case 0:
+				fmt.Fprintf(&b, ` , "a":{"b":%s,"c":[{}],"b" : %s}`, value(), value())
+			case 1:
+				fmt.Fprintf(&b, `,"a":%s`, value())
+			default:
+				fmt.Fprintf(&b, `,"\u0061":{"x":%s,"\u0062":%s}`, value(), value())
+			}
+		}
+		b.WriteString("}")
+	case 1:
+		contentType = caddytest.FormType
+		fmt.Fprintf(&b, "padding=%s", padding)
+		for range random.IntN(3) {
+			fmt.Fprintf(&b, "&%s=%s", []string{"name", "other", "n%61me"}[random.IntN(3)], url.QueryEscape(word()))
+		}
+	default:
+		parts := multipart.NewWriter(&b)
+		contentType = parts.FormDataContentType()
+		_ = parts.WriteField("padding", padding)
+		for range random.IntN(3) {
+			if random.IntN(3) == 0 {
+				file, _ := parts.CreateFormFile("name", word())
+				_, _ = io.WriteString(file, word())
+			} else {
+				_ = parts.WriteField([]string{"name", "other"}[random.IntN(2)], word())
+			}
+		}
+		_ = parts.Close()
+	}
+	body = b.Bytes()
+	if random.IntN(4) == 0 {
+		body = body[:random.IntN(len(body)+1)]
+	}
+	r, _ := http.NewRequest("POST", "/", bytes.NewReader(body))
+	r.Header.Set("Content-Type", contentType)
+	switch {
+	case contentType == caddytest.JSONType:
+		var outer map[string]any
+		decoder := json.NewDecoder(bytes.NewReader(body))
+		decoder.UseNumber()
+		if json.Valid(body) && decoder.Decode(&outer) == nil {
+			a, _ := outer["a"].(map[string]any)
+			switch v := a["b"].(type) {
+			case string, json.Number, bool:
+				jsonValue = fmt.Sprint(v)
+			}
+		}
+	case contentType == caddytest.FormType:
+		if values, err := url.ParseQuery(string(body)); err == nil {
+			formValue = values.Get("name")
+		}
+	default:
+		if r.ParseMultipartForm(1<<20) == nil {
+			formValue = url.Values(r.MultipartForm.Value).Get("name")
+		}
+	}
+	return contentType, body, jsonValue, formValue
+}
+
+// pieces is a reader that returns a text in random pieces.
+type pieces struct {
+	random *rand.Rand
+	text   []byte
+}
+
+func (p *pieces) Read(into []byte) (int, error) {
+	if len(p.text) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(into, p.text[:1+p.random.IntN(len(p.text))])
+	p.text = p.text[n:]
+	return n, nil
+}
+
+// The application receives the bytes that the client has sent, for any body, pieces and protocol, and
+// with several handlers that read it. The values equal those of encoding/json, net/url and
+// mime/multipart.
+func TestBodyIsPassedOnUnchanged(t *testing.T) {
+	t.Parallel()
+	const keys = "key {http.rate_limit.request.json.a.b} {http.rate_limit.request.form.name}\nfixed_window 1000000 1h\n"
+	routes := `
+	route {
+		respond /ready ok
+		rate_limit {
+			zone a {
+				` + keys + `max_body 100 pass
+			}
+			zone b {
+				` + keys + `max_body 1MB pass
+			}
+		}
+		rate_limit {
+			zone c {
+				` + keys + `max_body 1000 pass
+			}
+		}
+		reverse_proxy ` + receiving(t) + ` {
+			header_down X-Json "{http.rate_limit.request.json.a.b}"
+			header_down X-Form "{http.rate_limit.request.form.name}"
+			header_up -Expect
+		}
+	}
+`
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n\tlocal_certs\n\tskip_install_trust\n\tauto_https disable_redirects\n\tservers {\n\t\tprotocols h1 h2 h2c h3\n\t}\n}\n"+
+		"{$SITE} {"+routes+"}\n{$TLS} {"+routes+"}\n")
+	insecure := &tls.Config{InsecureSkipVerify: true}
+	var h1, h2 http.Protocols
+	h1.SetHTTP1(true)
+	h2.SetUnencryptedHTTP2(true)
+	quicTransport := &http3.Transport{TLSClientConfig: insecure}
+	t.Cleanup(func() { _ = quicTransport.Close() })
+	type sender struct {
+		name, url string
+		http.RoundTripper
+		header []string
+	}
+	transports := []sender{
+		{"HTTP/1.1", "http://" + c.Site, &http.Transport{Protocols: &h1}, nil},
+		{"HTTP/1.1 with 100-continue", "http://" + c.Site, &http.Transport{Protocols: &h1, ExpectContinueTimeout: caddytest.Patient}, []string{"Expect", "100-continue"}},
+		{"HTTP/2", "http://" + c.Site, &http.Transport{Protocols: &h2}, nil},
+		{"HTTP/3", "https://" + c.TLS, quicTransport, nil},
+	}
+	caddytest.Eventually(t, "HTTP/3 answers", func() bool {
+		r, err := http.NewRequest("GET", "https://"+c.TLS+"/ready", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := quicTransport.RoundTrip(r)
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		return err == nil
+	})
+	for seed := range seedtest.Cases[uint64](t, 200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		by := transports[seed%uint64(len(transports))]
+		contentType, body, jsonValue, formValue := randomBody(random)
+		r, err := http.NewRequest("POST", by.url, io.MultiReader(&pieces{random, bytes.Clone(body)})) // the length is unknown
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", contentType)
+		for i := 0; i < len(by.header); i += 2 {
+			r.Header.Set(by.header[i], by.header[i+1])
+		}
+		known := random.IntN(2) == 0
+		if known {
+			r.ContentLength = int64(len(body))
+			if len(body) == 0 {
+				r.Body = http.NoBody
+			}
+		} else if by.name != "HTTP/3" {
+			r.Trailer = http.Header{"Sum": {"42"}}
+		}
+		answer, err := by.RoundTrip(r)
+		if err != nil {
+			t.Fatalf("%s, seed %d: %v", by.name, seed, err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := decodeReceived(t, caddytest.Response{Response: answer, Text: string(text)})
+		if got.Error != "" || !bytes.Equal(got.Body, body) || got.Type != contentType || known && got.Length != int64(len(body)) ||
+			r.Trailer != nil && got.Length < 0 && got.Trailer != "42" {
+			t.Errorf("%s, seed %d: the application received %+v, want %q", by.name, seed, got, body)
+		}
+		if j, f := answer.Header.Get("X-Json"), answer.Header.Get("X-Form"); j != jsonValue || f != formValue {
+			t.Errorf("%s, seed %d: %s %q has the values %q and %q, want %q and %q", by.name, seed, contentType, body, j, f, jsonValue, formValue)
+		}
+	}
+}
+
+// A body that is late over HTTP/2 and HTTP/3 gets an answer, and the connection goes on.
+func TestLateBodyOverOtherProtocols(t *testing.T) {
+	t.Parallel()
+	const rateLimit = "rate_limit {\nzone z {\nmatch path /login\nkey {http.rate_limit.request.json.a}\nbody_timeout 50ms\nfixed_window 10 1h\n}\n}\nrespond ok\n"
+	c := caddytest.Start(t, "{\n\tadmin {$ADMIN}\n\tlocal_certs\n\tskip_install_trust\n\tauto_https disable_redirects\n\tservers {\n\t\tprotocols h1 h2 h2c h3\n\t}\n}\n"+
+		"{$SITE} {\n"+rateLimit+"}\n{$TLS} {\n"+rateLimit+"}\n")
+	var h2 http.Protocols
+	h2.SetUnencryptedHTTP2(true)
+	quicTransport := &http3.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	t.Cleanup(func() { _ = quicTransport.Close() })
+	for url, transport := range map[string]http.RoundTripper{"http://" + c.Site: &http.Transport{Protocols: &h2}, "https://" + c.TLS: quicTransport} {
+		get := func() bool {
+			r, err := http.NewRequest("GET", url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := transport.RoundTrip(r)
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			return err == nil && answer.StatusCode == 200
+		}
+		caddytest.Eventually(t, url+" answers", get)
+		body, write := io.Pipe()
+		go func() { _, _ = io.WriteString(write, `{"a"`) }()
+		r, err := http.NewRequest("POST", url+"/login", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", caddytest.JSONType)
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		if answer.StatusCode != 408 {
+			t.Errorf("%s: status %d, want 408", url, answer.StatusCode)
+		}
+		_ = answer.Body.Close()
+		_ = write.Close()
+		if !get() {
+			t.Errorf("%s: the connection doesn't go on", url)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"cmp"
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+)
+
+var bodySeed = flag.Uint64("body-seed", 0, "which bodies TestSettleByAnyBody draws (default: others each time)")
+
+// versions returns a client for each version of HTTP, with the address of the site.
+func versions(t *testing.T, c *caddytest.Caddy) (all []path) {
+	t.Helper()
+	trusting := &tls.Config{InsecureSkipVerify: true}
+	h1 := &http.Transport{DisableCompression: true}
+	h2 := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: true, TLSClientConfig: trusting}
+	h3 := &http3.Transport{DisableCompression: true, TLSClientConfig: trusting.Clone()}
+	t.Cleanup(h1.CloseIdleConnections)
+	t.Cleanup(h2.CloseIdleConnections)
+	t.Cleanup(func() { _ = h3.Close() })
+	return []path{
+		{client: &http.Client{Transport: h1, Timeout: caddytest.Patient}, url: "http://" + c.Site, name: "HTTP/1.1"},
+		{client: &http.Client{Transport: h2, Timeout: caddytest.Patient}, url: "https://" + c.TLS, name: "HTTP/2.0"},
+		{client: &http.Client{Transport: h3, Timeout: caddytest.Patient}, url: "https://" + c.TLS, name: "HTTP/3.0"},
+	}
+}
+
+// ask sends a request for a key by this version of HTTP.
+func (p path) ask(t *testing.T, key string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", p.url+"/?key="+key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept-Encoding", "gzip, zstd")
+	answer, err := p.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	if answer.Proto != p.name {
+		t.Errorf("Caddy answers by %s, not %s", answer.Proto, p.name)
+	}
+	return answer
+}
+
+// drawValue returns a random JSON value.
+func drawValue(random *rand.Rand, depth int) any {
+	switch random.IntN(7 - 2*min(depth/4, 1)) {
+	case 0:
+		return nil
+	case 1:
+		return random.IntN(2) == 0
+	case 2:
+		return random.IntN(1_000_000)
+	case 3:
+		return random.NormFloat64() * 1000
+	case 4:
+		return strings.Repeat(string([]rune{'a', '"', '\\', '\n', 'é', '😀', 0}[random.IntN(7)]), random.IntN(50))
+	case 5:
+		array := make([]any, random.IntN(4))
+		for i := range array {
+			array[i] = drawValue(random, depth+1)
+		}
+		return array
+	}
+	object := make(map[string]any)
+	for range random.IntN(4) {
+		object[[]string{"id", "usage", "total_tokens", "choices", ""}[random.IntN(5)]] = drawValue(random, depth+1)
+	}
+	return object
+}
+
+// drawDocument returns a random JSON text, which often has the number of tokens.
+func drawDocument(random *rand.Rand) string {
+	object := map[string]any{"id": drawValue(random, 0), "choices": drawValue(random, 0), "model": drawValue(random, 0)}
+	switch random.IntN(5) {
+	case 0, 1, 2:
+		object["usage"] = map[string]any{"prompt_tokens": drawValue(random, 0), "total_tokens": random.IntN(100_000)}
+	case 3:
+		object["usage"] = drawValue(random, 0)
+	}
+	text, err := json.Marshal(object)
+	if random.IntN(2) == 0 {
+		text, err = json.MarshalIndent(object, "", "  ")
+	}
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// costOf returns what a JSON text costs by encoding/json, and whether it has a value at the path. A value
+// that is no cost leaves the 10 that are reserved.
+func costOf(text string) (int64, bool) {
+	var document struct{ Usage any }
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&document); err != nil {
+		panic(err)
+	}
+	usage, _ := document.Usage.(map[string]any)
+	value := usage["total_tokens"]
+	if value == nil || len(fmt.Sprint(value)) > 64 {
+		return 0, false
+	}
+	switch value.(type) {
+	case json.Number, string, bool:
+		n, err := strconv.ParseFloat(strings.TrimSpace(fmt.Sprint(value)), 64)
+		if math.IsNaN(n) || math.Signbit(n) || err != nil && !math.IsInf(n, 1) {
+			return 10, true
+		}
+		return int64(min(math.Ceil(n), math.MaxInt32)), true
+	}
+	return 0, false
+}
+
+// cut divides a text into pieces of random sizes.
+func cut(text string, random *rand.Rand) (pieces []string) {
+	for most := 1 + random.IntN(len(text)+1); len(text) > 0; {
+		n := min(len(text), 1+random.IntN(most))
+		pieces, text = append(pieces, text[:n]), text[n:]
+	}
+	return pieces
+}
+
+// The client receives each byte of any response, however it is sent, and its request is charged as
+// encoding/json says. That is so as soon as the client has the whole response.
+func TestSettleByAnyBody(t *testing.T) {
+	t.Parallel()
+	seed := cmp.Or(*bodySeed, rand.Uint64())
+	t.Logf("-body-seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	u := startScripted(t)
+	c := caddytest.Start(t, scriptedSite(t, u, totalTokens, ""))
+	n := 0
+	for _, version := range versions(t, c) {
+		for range seedtest.Cases(t, 50) {
+			n++
+			key, want, last := strconv.Itoa(n), int64(10), ""
+			body, header := drawDocument(random), []string{"Content-Type", "application/json"}
+			if cost, ok := costOf(body); ok {
+				want = cost
+			}
+			if random.IntN(2) == 0 {
+				header, body = []string{"Content-Type", "text/event-stream"}, ""
+				want = 10
+				lineEnd := []string{"\n", "\r\n", "\r"}[random.IntN(3)]
+				for range random.IntN(6) {
+					document := drawDocument(random)
+					if random.IntN(3) == 0 {
+						document = "[DONE]"
+					} else if cost, ok := costOf(document); ok {
+						want, last = cost, document
+					}
+					for line := range strings.Lines(document) {
+						body += "data: " + strings.TrimSuffix(line, "\n") + lineEnd
+					}
+					body += lineEnd
+				}
+			}
+			coding := []string{"", "gzip", "zstd"}[random.IntN(3)]
+			pieces := cut(body, random)
+			if coding != "" {
+				pieces = caddytest.Compress(t, coding, pieces...)
+				header = append(header, "Content-Encoding", coding)
+			}
+			if random.IntN(2) == 0 {
+				pieces = cut(strings.Join(pieces, ""), random)
+			}
+			sent := strings.Join(pieces, "")
+			if random.IntN(2) == 0 {
+				header = append(header, "Content-Length", strconv.Itoa(len(sent)))
+			}
+			u.answer(key, with(header, pieces...))
+			answer := version.ask(t, key)
+			received, err := io.ReadAll(answer.Body)
+			if err != nil || string(received) != sent {
+				t.Errorf("%s %q: %v, %d bytes arrive, not the %d that were sent (-body-seed %d)", version.name, header, err, len(received), len(sent), seed)
+			}
+			if got := charged(t, c, key); got != want {
+				t.Errorf("%s %q in %d pieces is charged %d, want %d by %q (-body-seed %d)", version.name, header, len(pieces), got, want, last, seed)
+			}
+		}
+	}
+}
+
+// No byte waits for the next one: the upstream sends a piece only when the client has the piece before.
+func TestBodyIsNotDelayed(t *testing.T) {
+	t.Parallel()
+	u := startScripted(t)
+	c := caddytest.Start(t, strings.ReplaceAll(scriptedSite(t, u, totalTokens, ""), "reverse_proxy "+u.address, "reverse_proxy "+u.address+" {\n\t\tflush_interval -1\n\t}"))
+	events := []string{": hi", "\n\ndata: {\"usage\":", "null}\n", "\n", "data: {\"usage\":{\"total_tokens\":35}}\n\n", "data: [DONE]\n\n"}
+	document := []string{"{", `"usage":{"total_`, `tokens":3`, `5}`, `,"x":"`, `"}`}
+	n := 0
+	for _, version := range versions(t, c) {
+		for _, coding := range []string{"", "gzip", "zstd"} {
+			for contentType, pieces := range map[string][]string{"application/json": document, "text/event-stream": events} {
+				for _, hasLength := range []bool{false, true} {
+					n++
+					key := strconv.Itoa(n)
+					pieces := caddytest.Compress(t, coding, pieces...)
+					arrived := make(chan struct{})
+					u.answer(key, func(w http.ResponseWriter, r *http.Request) {
+						w.Header().Set("Content-Type", contentType)
+						if coding != "" {
+							w.Header().Set("Content-Encoding", coding)
+						}
+						if hasLength {
+							w.Header().Set("Content-Length", strconv.Itoa(len(strings.Join(pieces, ""))))
+						}
+						for _, piece := range pieces {
+							_, _ = io.WriteString(w, piece)
+							_ = http.NewResponseController(w).Flush()
+							select {
+							case <-arrived:
+							case <-r.Context().Done():
+								return
+							}
+						}
+					})
+					answer := version.ask(t, key)
+					for i, piece := range pieces {
+						received := make([]byte, len(piece))
+						if _, err := io.ReadFull(answer.Body, received); err != nil || string(received) != piece {
+							t.Fatalf("%s %s %q: of piece %d arrives %q, %v", version.name, contentType, coding, i, received, err)
+						}
+						arrived <- struct{}{}
+					}
+					if rest, err := io.ReadAll(answer.Body); err != nil || len(rest) > 0 {
+						t.Errorf("at the end there is %q, %v", rest, err)
+					}
+					if got := charged(t, c, key); got != 35 {
+						t.Errorf("%s %s %q is charged %d", version.name, contentType, coding, got)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,347 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// scripted is an upstream that answers each request as the test has said for the query parameter key.
+type scripted struct {
+	address string
+	mu      sync.Mutex
+	scripts map[string]http.HandlerFunc
+}
+
+func startScripted(t *testing.T) *scripted {
+	t.Helper()
+	u := &scripted{scripts: make(map[string]http.HandlerFunc)}
+	s := httptest.NewServer(u)
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // first
+	u.address = s.Listener.Addr().String()
+	return u
+}
+
+func (u *scripted) answer(key string, script http.HandlerFunc) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.scripts[key] = script
+}
+
+func (u *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	u.mu.Lock()
+	script := u.scripts[r.URL.Query().Get("key")]
+	u.mu.Unlock()
+	script(w, r)
+}
+
+// with returns a script that answers with a body; header is pairs of name and value. Between two
+// pieces it flushes.
+func with(header []string, pieces ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for i := 0; i < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		for i, piece := range pieces {
+			if i > 0 {
+				_ = http.NewResponseController(w).Flush()
+			}
+			if piece == "abort" {
+				panic(http.ErrAbortHandler)
+			}
+			_, _ = io.WriteString(w, piece)
+		}
+	}
+}
+
+const bodyBudget = 1_000_000_000
+
+// scriptedSite is a site over all versions of HTTP, whose zone api settles by this cost.
+func scriptedSite(t *testing.T, u *scripted, settle, more string) string {
+	t.Helper()
+	cert := redistest.NewCertificates(t)
+	return fmt.Sprintf(`{
+	admin {$ADMIN}
+	auto_https disable_redirects
+}
+(all) {
+	@limited not path /ready
+	rate_limit @limited {
+		zone api {
+			key {query.key}
+			cost 10
+			fixed_window %d 1000d
+			settle {
+				%s
+			}
+		}
+		%s
+	}
+	respond /ready ok
+	test_hold
+	@encoded path /encoded
+	encode @encoded
+	reverse_proxy %s
+}
+{$SITE} {
+	import all
+}
+{$TLS} {
+	tls %s %s
+	import all
+}
+`, bodyBudget, settle, more, u.address, cert.Cert, cert.Key)
+}
+
+// charged returns how many events a key of the zone api was charged.
+func charged(t *testing.T, c *caddytest.Caddy, key string) int64 {
+	t.Helper()
+	return bodyBudget - seenKey(t, c, key).Budgets[0].Limits[0].Remaining
+}
+
+// wantCharge waits until a key is charged this number of events.
+func wantCharge(t *testing.T, c *caddytest.Caddy, what, key string, want int64) {
+	t.Helper()
+	look := func() int64 { return charged(t, c, key) }
+	caddytest.EventuallySees(t, fmt.Sprintf("%s is charged %d", what, want), look, func(got int64) bool { return got == want })
+}
+
+const totalTokens = "cost {http.rate_limit.response.json.usage.total_tokens}"
+
+// The true cost comes from the body of a response, however it is sent and however it ends. Each request
+// reserves 10.
+func TestSettleByBody(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		u := startScripted(t)
+		c := caddytest.Start(t, scriptedSite(t, u, "match status 2xx 3xx\n"+totalTokens, use))
+		typed := func(contentType string, more ...string) []string {
+			return append([]string{"Content-Type", contentType}, more...)
+		}
+		isJSON, isStream := typed("application/json"), typed("text/event-stream")
+		usage := `{"id":"x","usage":{"prompt_tokens":5,"total_tokens":35}}`
+		long := strings.Repeat("x", 100_000)
+		for i, test := range []struct {
+			name, method string
+			script       http.HandlerFunc
+			want         int64
+		}{
+			{"JSON", "POST", with(isJSON, usage), 35},
+			{"JSON with a charset", "POST", with(typed("Application/JSON; charset=utf-8"), usage), 35},
+			{"text/json", "POST", with(typed("text/json"), usage), 35},
+			{"a kind of JSON", "POST", with(typed("application/vnd.example+json"), usage), 35},
+			{"JSON in pieces", "POST", with(isJSON, `{"usage":{"total_to`, `kens":3`, `5}`, `}`), 35},
+			{"long JSON", "POST", with(isJSON, `{"x":"`+long+`","usage":{"total_tokens":35}}`), 35},
+			{"long JSON with a length", "POST", with(append(isJSON, "Content-Length", strconv.Itoa(len(long)*2+len(`{"x":"","usage":{"total_tokens":35},"y":""}`))),
+				`{"x":"`+long+`","usage":{"total_tokens":35},"y":"`+long+`"}`), 35},
+			{"a number in a string", "POST", with(isJSON, `{"usage":{"total_tokens":"35"}}`), 35},
+			{"a fraction", "POST", with(isJSON, `{"usage":{"total_tokens":34.5}}`), 35},
+			{"two values", "POST", with(isJSON, `{"usage":{"total_tokens":12},"usage":{"total_tokens":35}}`), 35},
+			{"zero", "POST", with(isJSON, `{"usage":{"total_tokens":0}}`), 0},
+			{"null", "POST", with(isJSON, `{"usage":{"total_tokens":null}}`), 10},
+			{"a negative number", "POST", with(isJSON, `{"usage":{"total_tokens":-35}}`), 10},
+			{"no number", "POST", with(isJSON, `{"usage":{"total_tokens":"many"}}`), 10},
+			{"a number that is too long", "POST", with(isJSON, `{"usage":{"total_tokens":35.`+strings.Repeat("0", 100)+`}}`), 10},
+			{"no value", "POST", with(isJSON, `{"usage":{}}`), 10},
+			{"no body", "POST", with(isJSON), 10},
+			{"malformed JSON", "POST", with(isJSON, usage+"}"), 10},
+			{"JSON of an unknown type", "POST", with(typed("text/plain"), usage), 10},
+			{"a type that contains JSON", "POST", with(typed("application/json-seq"), usage), 10},
+			{"HEAD", "HEAD", with(isJSON), 10},
+			{"no content", "POST", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 10},
+			{"not modified", "GET", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, 10},
+			{"an error that match leaves out", "POST", func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(500)
+				with(nil, usage)(w, r)
+			}, 0},
+			{"JSON cut after the value", "POST", with(isJSON, strings.TrimSuffix(usage, "}"), "abort"), 35},
+			{"JSON cut in the value", "POST", with(isJSON, `{"usage":{"total_tokens":3`, "abort"), 10},
+			{"JSON cut before the value", "POST", with(isJSON, `{"id":"x","usage":{`, "abort"), 10},
+
+			{"a stream", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: "+usage+"\n\n", "data: [DONE]\n\n"), 35},
+			{"a stream in odd pieces", "POST", with(isStream, ": hello\r", "\nda", "ta:"+usage[:10], usage[10:]+"\r\n", "\r\ndata: [DONE]\r\n\r\n"), 35},
+			{"a stream with data of several lines", "POST", with(isStream, "event: usage\rdata: {\"usage\":\rdata: {\"total_tokens\":\rdata: 35}}\r\r"), 35},
+			{"a stream that counts", "POST", with(isStream, "data: {\"usage\":{\"total_tokens\":20}}\n\ndata: {\"usage\":{\"total_tokens\":35}}\n\n"), 35},
+			{"a stream with malformed events", "POST", with(isStream, "data: [DONE]\n\ndata: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}}\n\n"), 35},
+			{"a stream whose last event doesn't end", "POST", with(isStream, "data: "+usage+"\n\ndata: {\"usage\":{\"total_tokens\":99}}\n"), 35},
+			{"a stream that breaks", "POST", with(isStream, "data: "+usage+"\n\n", "data: {\"usage\"", "abort"), 35},
+			{"a stream that breaks before the value", "POST", with(isStream, "data: {\"usage\":null}\n\n", "data: {\"usage\":{\"total_tokens\":3", "abort"), 10},
+			{"a stream without the value", "POST", with(isStream, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n"), 10},
+
+			{"gzip", "POST", with(append(isJSON, "Content-Encoding", "gzip"), caddytest.Compress(t, "gzip", usage)...), 35},
+			{"gzip at once", "POST", with(append(isJSON, "Content-Encoding", "GZIP"), strings.Join(caddytest.Compress(t, "gzip", usage), "")), 35},
+			{"gzip that breaks", "POST", with(append(isJSON, "Content-Encoding", "x-gzip"), append(caddytest.Compress(t, "gzip", usage)[:1], "abort")...), 35},
+			{"gzip that is none", "POST", with(append(isJSON, "Content-Encoding", "gzip"), usage), 10},
+			{"zstd", "POST", with(append(isStream, "Content-Encoding", "zstd"), caddytest.Compress(t, "zstd", "data: {}\n\n", "data: "+usage+"\n\n")...), 35},
+			{"identity", "POST", with(append(isJSON, "Content-Encoding", "identity"), usage), 35},
+			{"an unknown coding", "POST", with(append(isJSON, "Content-Encoding", "br"), usage), 10},
+			{"two codings", "POST", with(append(isJSON, "Content-Encoding", "gzip, zstd"), usage), 10},
+			{"a bomb", "POST", with(append(isJSON, "Content-Encoding", "gzip"), caddytest.Compress(t, "gzip", strings.Repeat(" ", 32<<20), usage)...), 10},
+		} {
+			key := strconv.Itoa(i)
+			u.answer(key, test.script)
+			// With the field, reverse_proxy passes compressed bodies on. Some responses break.
+			_, _ = c.Do(test.method, fmt.Sprintf("http://%s/?key=%s", c.Site, key), "", "Accept-Encoding", "gzip, zstd, br")
+			wantCharge(t, c, test.name, key, test.want)
+		}
+
+		// A panic behind the handler, and a response that an outer handler writes.
+		_, _ = c.Do("POST", fmt.Sprintf("http://%s/?key=broken&panic=1", c.Site), "")
+		wantCharge(t, c, "a panic", "broken", 0) // its status is 500
+
+		// A client that leaves in the middle of a stream is charged by what the stream has told so far.
+		u.answer("leaves", func(w http.ResponseWriter, r *http.Request) {
+			with(isStream, "data: "+usage+"\n\n", "data: {}\n\n")(w, r)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		ctx, leave := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, "POST", fmt.Sprintf("http://%s/?key=leaves", c.Site), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := caddytest.Client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(answer.Body, make([]byte, len(usage)+8)); err != nil {
+			t.Error(err)
+		}
+		if got := charged(t, c, "leaves"); got != 10 {
+			t.Errorf("a stream that goes on is charged %d", got)
+		}
+		leave()
+		wantCharge(t, c, "a client that leaves", "leaves", 35)
+	})
+}
+
+// The bytes of a body count as they are sent, and the seconds until its end. After a switch of
+// protocols, nothing is known of the bytes.
+func TestSettleByBytesAndSeconds(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		u := startScripted(t)
+		config := scriptedSite(t, u, "cost {http.rate_limit.response.bytes}", `zone seconds {
+			key {query.key}
+			cost 10
+			fixed_window 1000 1000d
+			settle {
+				cost 3{http.rate_limit.response.seconds}
+			}
+		}
+		zone kilobytes {
+			key {query.key}
+			fixed_window 1000 1000d
+			settle {
+				cost {http.rate_limit.response.bytes}e-3
+			}
+		}
+		`+use)
+		// seconds is 3 followed by 0.001 or so, and rounded up.
+		c := caddytest.Start(t, config)
+		body := strings.Repeat("0123456789", 20_000)
+		plain := []string{"Content-Type", "text/plain"}
+		length := append(plain, "Content-Length", strconv.Itoa(len(body)))
+		for _, test := range []struct {
+			key, method, path string
+			script            http.HandlerFunc
+			want              int64
+		}{
+			{"chunks", "GET", "/", with(plain, body[:1234], body[1234:]), 200_000},
+			{"length", "GET", "/", with(length, body), 200_000},
+			{"pieces", "GET", "/", with(length, body[:100_000], body[100_000:]), 200_000},
+			{"none", "GET", "/", with(plain), 0},
+			{"HEAD", "HEAD", "/", with(length), 0},
+			{"no content", "GET", "/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 0},
+			{"cut", "GET", "/", with(plain, body[:1234], "abort"), 1234},
+			{"broken", "GET", "/", nil, 0},
+		} {
+			u.answer(test.key, test.script)
+			query := strings.ReplaceAll(test.key, " ", "+")
+			if test.key == "broken" { // behind the handler
+				query += "&panic=1"
+			}
+			_, _ = c.Do(test.method, "http://"+c.Site+test.path+"?key="+query, "", "Accept-Encoding", "gzip")
+			wantCharge(t, c, test.key, test.key, test.want)
+			if left := seen[adminapi.Key](t, c, "zones/seconds/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining; test.key != "broken" && left > 1000-30 || left < 1000-40 {
+				t.Errorf("%s: of 1000 seconds %d are left", test.key, left)
+			}
+			kilobytes := seen[adminapi.Key](t, c, "zones/kilobytes/keys/"+strings.ReplaceAll(test.key, " ", "%20")).Budgets[0].Limits[0].Remaining
+			if want := 1000 - (test.want+999)/1000; kilobytes != want {
+				t.Errorf("%s: of 1000 kilobytes %d are left, want %d", test.key, kilobytes, want)
+			}
+		}
+
+		// encode compresses behind rate_limit.
+		u.answer("encoded", with(plain, body))
+		r, err := c.Do("GET", "http://"+c.Site+"/encoded?key=encoded", "", "Accept-Encoding", "gzip")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Field("Content-Encoding") != "gzip" || len(r.Text) > len(body)/10 {
+			t.Errorf("%d bytes, Content-Encoding %q", len(r.Text), r.Field("Content-Encoding"))
+		}
+		wantCharge(t, c, "a compressed body", "encoded", int64(len(r.Text)))
+
+		u.answer("upgrade", func(w http.ResponseWriter, r *http.Request) {
+			conn, stream, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(stream, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\nhello\n")
+			_ = stream.Flush()
+		})
+		_, _ = c.Do("GET", "http://"+c.Site+"/?key=upgrade", "", "Connection", "Upgrade", "Upgrade", "lines")
+		wantCharge(t, c, "another protocol", "upgrade", 10)
+	})
+}
+
+// A stream goes on while Caddy loads another configuration, and is charged by its end.
+func TestSettleByBodyDuringReload(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		u := startScripted(t)
+		config := scriptedSite(t, u, totalTokens, use)
+		c := caddytest.Start(t, config)
+		reloaded := make(chan struct{})
+		u.answer("stream", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"usage\":")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-reloaded:
+			case <-r.Context().Done():
+			}
+			_, _ = io.WriteString(w, "{\"total_tokens\":35}}\n\n")
+		})
+		answer, err := caddytest.Client.Get(fmt.Sprintf("http://%s/?key=stream", c.Site))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		c.Reload(t, strings.Replace(config, "cost 10", "cost 20", 1))
+		if got := charged(t, c, "stream"); got != 10 {
+			t.Errorf("a stream that goes on is charged %d", got)
+		}
+		close(reloaded)
+		if _, err := io.ReadAll(answer.Body); err != nil {
+			t.Error(err)
+		}
+		wantCharge(t, c, "a stream that has ended", "stream", 35)
+	})
+}

@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+)
+
+// A zone in the shadow decides, charges and reports like any other, but its requests
+// pass, and clients see nothing of it.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		config := func(shadow, use string) string {
+			config := caddytest.Site(`
+zone tried {
+	key {header.Key}
+	` + shadow + `
+	gcra 2 1h
+}
+zone real {
+	key everybody
+	fixed_window 3 10m
+	match path /real
+}
+headers draft x_ratelimit
+` + use)
+			config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tevents {\n\ton rate_limit_exceeded test_record\n}", 1)
+			return strings.Replace(config, "respond ok", `respond "{http.rate_limit.tried.allowed} {http.rate_limit.tried.remaining} {http.rate_limit.tried.charged} [{http.rate_limit.exceeded.name}]"`, 1)
+		}
+		c := caddytest.Start(t, config("shadow", use))
+		for i, want := range []string{"true 1 1 []", "true 0 1 []", "false 0 0 []", "false 0 0 []"} {
+			r := c.Get(t, "/alone", "Key", "a")
+			r.Want(t, 200)
+			for name := range r.Header {
+				if strings.Contains(name, "Ratelimit") || name == "Retry-After" {
+					t.Errorf("request %d: %s says %q", i+1, name, r.Header[name])
+				}
+			}
+			caddytest.WantText(t, fmt.Sprint("request ", i+1), r.Text, want)
+		}
+		// A shadow that denies keeps no other zone from charging.
+		for _, left := range []string{"2", "1", "0"} {
+			r := c.Get(t, "/real", "Key", "a")
+			r.Want(t, 200, "RateLimit", `"real";r=`+left+`;t=600`, "X-RateLimit-Limit", "3", "X-RateLimit-Remaining", left)
+			caddytest.WantText(t, "body", r.Text, "false 0 0 []")
+		}
+		// A request that another zone denies is not charged to a shadow. The denial names that
+		// zone.
+		c.Get(t, "/real", "Key", "b").Want(t, 429, "RateLimit", `"real";r=0;t=600`, "RateLimit-Policy", `"real";q=3;w=600`, "Retry-After", "600")
+		caddytest.WantText(t, "a shadow's budget", c.Get(t, "/alone", "Key", "b").Text, "true 1 1 []")
+
+		denied := 1
+		if use == "" { // Redis' denials are remembered, and then no shadow is asked
+			c.Get(t, "/real", "Key", "a").Want(t, 429, "Retry-After", "600") // however long the shadow would have it wait
+			denied = 2
+		}
+		for line, n := range map[string]int{
+			`{outcome="allowed",zone="tried"}`:       4,
+			`{outcome="shadow_denied",zone="tried"}`: 4 + denied,
+			`{outcome="denied",zone="tried"}`:        0,
+			`{outcome="allowed",zone="real"}`:        3,
+			`{outcome="denied",zone="real"}`:         denied,
+		} {
+			caddytest.WaitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_requests_total%s %d", line, n))
+		}
+		// It has its own message, and no event: the banned client passed here.
+		c.WaitForLog(t, `"msg":"rate limit would be exceeded","zone":"tried","wait":`)
+		c.WaitForLog(t, `"msg":"rate limit exceeded","zone":"real"`)
+		c.WaitForLog(t, `"name":"rate_limit_exceeded"`)
+		log := c.Logged()
+		if strings.Contains(log, `"msg":"rate limit exceeded","zone":"tried"`) || strings.Count(log, "recorded event") > 2 {
+			t.Error("the log or an event says that a shadow denied")
+		}
+
+		// Out of the shadow the budget is the same.
+		c.Reload(t, config("", use))
+		c.Get(t, "/alone", "Key", "a").Want(t, 429)
+		c.Get(t, "/alone", "Key", "b").Want(t, 200, "RateLimit", `"tried";r=0;t=1800`)
+		c.Reload(t, config("enforce 0", use))
+		c.Get(t, "/alone", "Key", "b").Want(t, 200, "RateLimit", "")
+	})
+}
+
+// Requests of a shadow pass although the store fails, whatever on_store_error says.
+func TestShadowOutage(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone tried {\n shadow\n gcra 1 1h\n}\nzone real {\n match path /real\n gcra 1 1h\n}\nredis localhost:1\non_store_error deny"))
+	c.Get(t, "/").Want(t, 200, "Retry-After", "")
+	c.Get(t, "/real").Want(t, 503, "Retry-After", "1")
+}
+
+// A request that a shadow would have denied has no response to charge for.
+func TestShadowSettles(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, strings.Replace(caddytest.Site("zone api {\n shadow\n fixed_window 5 1h\n cost 3\n settle {\n  cost {http.response.header.X-Cost}\n }\n}"),
+		"respond ok", "header X-Cost 4\nrespond \"{http.rate_limit.api.allowed} {http.rate_limit.api.remaining}\"", 1))
+	for i, want := range []string{"true 2", "false 1", "false 1"} {
+		caddytest.WantText(t, fmt.Sprint("request ", i+1), c.Get(t, "/").Text, want)
+	}
+}
+
+// With enforce only requests of a part of the keys are denied. That part only grows, and is
+// the same in every instance.
+func TestEnforce(t *testing.T) {
+	t.Parallel()
+	const keys = 60
+	config := func(percent string) string {
+		return caddytest.Site("zone api {\n key {header.Key}\n fixed_window 1 1h\n " + percent + "\n}")
+	}
+	denied := func(c *caddytest.Caddy) (set [keys]bool) {
+		for i := range keys {
+			key := fmt.Sprint("key ", i)
+			c.Get(t, "/", "Key", key)
+			set[i] = c.Get(t, "/", "Key", key).StatusCode == 429
+		}
+		return set
+	}
+	c, other := caddytest.Start(t, config("enforce 30")), caddytest.Start(t, config("enforce 30"))
+	few := denied(c)
+	if again := denied(other); again != few {
+		t.Errorf("two instances deny different keys: %v and %v", few, again)
+	}
+	c.Reload(t, config("enforce 60.5"))
+	more := denied(c)
+	count := 0
+	for i := range keys {
+		if few[i] && !more[i] {
+			t.Errorf("key %d is enforced at 30 %%, and not at 60.5 %%", i)
+		}
+		if more[i] && !few[i] {
+			count++
+		}
+	}
+	if count == 0 {
+		t.Error("60.5 % are as many keys as 30 %")
+	}
+	c.Reload(t, config("enforce 100"))
+	for i, enforced := range denied(c) {
+		if !enforced {
+			t.Errorf("key %d is not enforced at 100 %%", i)
+		}
+	}
+}
+
+// A shadow with delay charges in advance, but holds nothing and takes no place.
+func TestShadowDelay(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, caddytest.Site("zone api {\n shadow\n gcra 1 1h 1\n delay 90m 1\n}\nzone other {\n gcra 1 2s 1\n delay 1h\n match path /other\n}"))
+	for i, want := range []string{"allowed 1", "allowed 2", "shadow_denied 1", "shadow_denied 2"} {
+		began := time.Now()
+		c.Get(t, "/").Want(t, 200)
+		if took := time.Since(began); took > 20*time.Minute {
+			t.Errorf("request %d was held for %v", i+1, took)
+		}
+		outcome, n, _ := strings.Cut(want, " ")
+		caddytest.WaitForMetric(t, c, fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="%s",zone="api"} %s`, outcome, n))
+	}
+	caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 0`)
+	// Another zone delays it all the same.
+	c.Get(t, "/other").Want(t, 200)
+	began := time.Now()
+	c.Get(t, "/other").Want(t, 200)
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("the other zone held the request for %v, want about 2s", took)
+	}
+}

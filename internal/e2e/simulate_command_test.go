@@ -1,0 +1,310 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
+
+// generatedLog writes a log, and returns the name of its file.
+func generatedLog(t testing.TB, o logtest.Options) string {
+	t.Helper()
+	var log bytes.Buffer
+	if err := logtest.Write(&log, o); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "access.log")
+	caddytest.WriteFile(t, file, log.String(), 0o600)
+	return file
+}
+
+// replayLog replays a log through the configurations of Caddyfiles.
+func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *report.Report {
+	t.Helper()
+	log, err := accesslog.Open(accesslog.Options{Names: []string{file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := simulate.ReplayOptions{Log: log, Files: []string{"access.log"}, Workers: workers}
+	o.NewProposer = func(c simulate.Configuration) simulate.Proposer { return propose.NewRecorder(c, propose.DefaultTarget) }
+	for _, caddyfile := range caddyfiles {
+		o.Configurations = append(o.Configurations, simulate.NamedConfiguration{Name: "Caddyfile", Configuration: loadSimulation(t, caddyfile)})
+	}
+	report, err := simulate.Replay(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// The report of one worker is byte for byte that of eight, also if many requests begin at the same instant.
+func TestSimulateWorkers(t *testing.T) {
+	t.Parallel()
+	other := strings.Replace(logtest.Site, "token_bucket 20 1s 100", "fixed_window 10 1m\n\t\t\tconcurrency 2\n\t\t\tdelay 100ms", 1)
+	for _, o := range []logtest.Options{
+		{Requests: 10_000, Clients: 50, PerSecond: 200},
+		{Requests: 20_000, Clients: 20, PerSecond: 1e7},
+	} {
+		file := generatedLog(t, o)
+		var first []byte
+		for _, workers := range []int{1, 2, 8} {
+			answer := replayLog(t, file, workers, logtest.Site, other)
+			var text bytes.Buffer
+			if err := report.WriteJSON(&text, answer); err != nil {
+				t.Fatal(err)
+			}
+			if c := answer.Configurations; c[0].Denied == 0 || c[1].Denied == 0 || answer.Comparison.NewlyDenied == 0 {
+				t.Fatalf("the log shows too little: %s", text.Bytes())
+			}
+			if first == nil {
+				first = text.Bytes()
+			} else if !bytes.Equal(text.Bytes(), first) {
+				t.Errorf("%+v: %d workers report %d bytes that differ from those of one", o, workers, text.Len())
+			}
+		}
+	}
+}
+
+// simulateIn returns the command simulate in a directory.
+func simulateIn(dir string, args ...string) *exec.Cmd {
+	c := &caddytest.Caddy{File: filepath.Join(dir, "Caddyfile"), Env: []string{"HOME=" + dir, "XDG_DATA_HOME=" + dir, "XDG_CONFIG_HOME=" + dir}}
+	return c.Command(append([]string{"rate-limit", "simulate"}, args...)...)
+}
+
+// runCommand runs a command to its end.
+func runCommand(t testing.TB, process *exec.Cmd) caddytest.CommandResult {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	process.Stdout, process.Stderr = &stdout, &stderr
+	if err := process.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return caddytest.CommandResult{Line: fmt.Sprintf("%q", process.Args[1:]), Out: stdout.String(), Err: stderr.String(), Code: process.ProcessState.ExitCode()}
+}
+
+// simulationDirectory returns a directory with a Caddyfile and a log of 200 requests.
+func simulationDirectory(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Dir(generatedLog(t, logtest.Options{Requests: 200, Clients: 10}))
+	caddytest.WriteFile(t, filepath.Join(dir, "Caddyfile"), logtest.Site, 0o600)
+	return dir
+}
+
+// Each error has its exit code, says what to do, and leaves --output as it was.
+func TestSimulateErrors(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	file := func(name, text string) string {
+		caddytest.WriteFile(t, filepath.Join(dir, name), text, 0o600)
+		return name
+	}
+	file("nothing.caddyfile", ":80 {\n\trespond hello\n}")
+	file("wrong.caddyfile", ":80 {\n\trate_limit {\n\t\tzone api {\n\t\t\tkey {client_ip}\n\t\t\ttoken_bukket 1 1s\n\t\t}\n\t}\n}")
+	file("text", "something else")
+	file("empty.log", "")
+	file("messages.log", `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}`+"\n")
+	file("broken.log", `{"level":"info","ts":1767225600,"logger":"http.log.access","msg":"handled request","request":{"remote_ip"`+"\n")
+	report := filepath.Join(dir, "report")
+	caddytest.WriteFile(t, report, "as before", 0o640)
+	for _, test := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"", 2, "<log...> is missing: write caddy rate-limit simulate <log...>"},
+		{"access.log --format xml", 2, `there is no format "xml": write text, json, csv or html`},
+		{"access.log --json --format csv", 2, "--json and --format csv exclude each other"},
+		{"access.log --address localhost:2019", 2, "leave out --address"},
+		{"access.log --propose 5", 2, "write 5%"},
+		{"access.log --propose=", 2, "write for example 0.1%"},
+		{"access.log --zone key --config Caddyfile", 2, "--zone and --config exclude each other"},
+		{"access.log --zone key --compare Caddyfile", 2, "--zone and --compare exclude each other"},
+		{"access.log --zone kee", 2, `--zone: unknown option "kee"`},
+		{"access.log --config -", 2, "name its file"},
+		{"access.log --adapter cadyfile", 2, "did you mean caddyfile?"},
+		{"access.log --adapter xml", 2, "write one of caddyfile"},
+		{"- -", 2, "named twice"},
+		{"access.log --config none", 1, `there is no configuration file "none"`},
+		{"access.log --config text", 1, "text is not JSON: name its adapter, for example --adapter caddyfile"},
+		{"access.log --config nothing.caddyfile", 1, "nothing.caddyfile: the configuration limits no requests: write rate_limit with a zone"},
+		{"access.log --config wrong.caddyfile", 1, "wrong.caddyfile:5"},
+		{"access.log --compare nothing.caddyfile", 1, "nothing.caddyfile: the configuration limits no requests"},
+		{"access.log --compare=", 1, "there is no configuration file"},
+		{"none.log", 1, "none.log"},
+		{"access.log none*.log", 1, "no log file matches none*.log: check the name, and that you can read its directory"},
+		{"[", 1, "there is no log file ["},
+		{"access.log --log-format clf", 2, "json or combined"},
+		{"access.log --duration-format h", 2, "write s, ms, ns or string"},
+		{"text", 1, "text is in no known format"},
+		{"empty.log", 1, "empty.log is empty: name a log with requests"},
+		{"messages.log", 1, "there is no request in messages.log: 1 line is not a request: name the file that the directive log writes"},
+		{"broken.log", 1, "broken.log is in no known format: line 1: "},
+		{"access.log --output " + filepath.Join(dir, "none", "report"), 1, "--output: there is no directory "},
+		{"access.log --output " + dir, 1, "is a directory: name a file"},
+		{"access.log --output access.log", 1, "--output would replace access.log, which the command reads: name another file"},
+		{"access.log --output Caddyfile", 1, "--output would replace Caddyfile"},
+	} {
+		process := simulateIn(dir, append([]string{"--output", report}, strings.Fields(test.args)...)...)
+		if r := runCommand(t, process).Fails(t, test.code, test.text); r.Out != "" {
+			t.Errorf("%s: it prints %q", r.Line, r.Out)
+		}
+	}
+	runCommand(t, simulateIn(t.TempDir(), filepath.Join(dir, "access.log"))).Fails(t, 1, "no Caddyfile in this directory: name a configuration with --config")
+	text, err := os.ReadFile(report)
+	if err != nil || string(text) != "as before" {
+		t.Errorf("--output has %.100q, %v", text, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
+		t.Errorf("these files are left: %q", left)
+	}
+}
+
+// The report replaces the file of --output when it is complete. In a pipe there is no progress bar.
+func TestSimulateOutput(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	report := filepath.Join(dir, "report.json")
+	caddytest.WriteFile(t, report, strings.Repeat("x", 1<<20), 0o640)
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(report, link); err != nil {
+		t.Fatal(err)
+	}
+	printed := runCommand(t, simulateIn(dir, "--json", "access.log")).Succeeds(t, `"requests": 200`)
+	runCommand(t, simulateIn(dir, "--format", "json", "access.log", "--output", link)).Succeeds(t)
+	written, err := os.ReadFile(report)
+	if err != nil || string(written) != printed.Out {
+		t.Errorf("the file has\n%s\n%v, but printed is\n%s", written, err, printed.Out)
+	}
+	if info, err := os.Stat(report); err != nil || info.Mode() != 0o640 {
+		t.Errorf("the file has the mode %v, %v", info.Mode(), err)
+	}
+	if printed.Err != "" {
+		t.Errorf("in a pipe it prints %q", printed.Err)
+	}
+	runCommand(t, simulateIn(dir, "--json", "access.log", "--output", "/dev/stdout")).Succeeds(t, `"requests": 200`)
+}
+
+// Configurations are read as caddy run reads them: by their name or adapter, with imports and the
+// environment.
+func TestSimulateConfigurations(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	caddytest.WriteFile(t, filepath.Join(dir, "limits"), "key {client_ip}\nipv6_prefix 64\nfixed_window {$EVENTS} 1h\n", 0o600)
+	site := "example.com {\n\trate_limit {\n\t\tzone api {\n\t\t\timport limits\n\t\t}\n\t}\n}"
+	caddytest.WriteFile(t, filepath.Join(dir, "Caddyfile"), site, 0o600)
+	caddytest.WriteFile(t, filepath.Join(dir, "site"), site, 0o600)
+	adapted := simulateIn(dir)
+	adapted.Args = []string{adapted.Args[0], "adapt"}
+	adapted.Env = append(adapted.Env, "EVENTS=3")
+	caddytest.WriteFile(t, filepath.Join(dir, "caddy.json"), runCommand(t, adapted).Out, 0o600)
+	for _, args := range [][]string{
+		{},
+		{"--config", "Caddyfile"},
+		{"--config", "site", "--adapter", "caddyfile"},
+		{"--config", "caddy.json"},
+		{"--config", "site", "--compare", "Caddyfile", "--adapter", "caddyfile"},
+	} {
+		process := simulateIn(dir, append(args, "--json", "access.log")...)
+		process.Env = append(process.Env, "EVENTS=3")
+		r := decodes[report.Report](t, runCommand(t, process))
+		if got := r.Configurations[0].Zones[0].Limits; !slices.Equal(got, []string{"fixed_window 3 1h"}) || r.Configurations[0].Denied == 0 {
+			t.Errorf("%q: the limits are %q", args, got)
+		}
+	}
+}
+
+// The command expands patterns itself, because the shell of Windows leaves them as they are. A file of that very
+// name comes first.
+func TestSimulatePatterns(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	log := caddytest.ReadFile(t, filepath.Join(dir, "access.log"))
+	for _, name := range []string{"b2.log", "b10.log", "c.log", "[b]1.log", "b1.log"} {
+		caddytest.WriteFile(t, filepath.Join(dir, name), log, 0o600)
+	}
+	for _, test := range []struct {
+		names string
+		want  []string
+	}{
+		{"c.log b*.log access.log", []string{"c.log", "b1.log", "b10.log", "b2.log", "access.log"}},
+		{"b?.lo[g]", []string{"b1.log", "b2.log"}},
+		{"[b]1.log", []string{"[b]1.log"}},
+		{"[b]2.log", []string{"b2.log"}},
+	} {
+		process := simulateIn(dir, append([]string{"--json"}, strings.Fields(test.names)...)...)
+		r := decodes[report.Report](t, runCommand(t, process))
+		if got := r.Log.Files; !slices.Equal(got, test.want) || r.Log.Lines != int64(200*len(test.want)) {
+			t.Errorf("%s: %d lines of the files %q, want %q", test.names, r.Log.Lines, got, test.want)
+		}
+	}
+}
+
+// The report counts lines that are not requests, and shows the first ones that can't be read.
+func TestSimulateBrokenLines(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(log), "\n")[:200]
+	for i := 9; i < 80; i += 10 {
+		lines[i] = lines[i][:50] + "\n" // 10, 20 … 80
+	}
+	lines[100] = `{"level":"info","ts":1767225600,"logger":"admin","msg":"admin endpoint started"}` + "\n"
+	caddytest.WriteFile(t, filepath.Join(dir, "access.log"), strings.Join(lines, ""), 0o600)
+	r := decodes[report.Report](t, runCommand(t, simulateIn(dir, "--json", "access.log"))).Log
+	if r.Lines != 200 || r.Requests != 191 || r.BrokenLines != 8 || r.OtherLines != 1 || len(r.Broken) != 5 {
+		t.Errorf("the log is counted as %+v", r)
+	}
+	for i, b := range r.Broken {
+		if b.File != "access.log" || b.Line != int64(10*i+10) || b.Error == "" {
+			t.Errorf("a broken line: %+v", b)
+		}
+	}
+}
+
+// Shells complete the names of files, and the values of flags.
+func TestSimulateCompletion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, test := range []struct{ args, want string }{
+		{"", ":0"},
+		{"access.log ", ":0"},
+		{"--config ", ":0"},
+		{"--compare ", ":0"},
+		{"--output ", ":0"},
+		{"--format ", "text\tfor people, on a terminal json\tfor scripts csv\tfor spreadsheets html\ta page with plots :4"},
+		{"--log-format ", "json combined :4"},
+		{"--adapter ", "caddyfile :4"},
+	} {
+		process := simulateIn(dir)
+		process.Args = append([]string{process.Args[0], "__complete", "rate-limit", "simulate"}, strings.Split(test.args, " ")...)
+		r := runCommand(t, process)
+		if got := strings.Join(strings.Split(strings.TrimSpace(r.Out), "\n"), " "); got != test.want {
+			t.Errorf("%q: %q, want %q", test.args, got, test.want)
+		}
+	}
+}
+
+func BenchmarkSimulate(b *testing.B) {
+	const lines = 300_000
+	file := generatedLog(b, logtest.Options{Requests: lines, Clients: 100_000, PerSecond: 2000})
+	for b.Loop() {
+		replayLog(b, file, 0, logtest.Site)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/lines, "ns/line")
+}

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/command"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/configuration"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/propose"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
+
+// The text of a zone is a configuration that limits every request of a log, whatever its host and port.
+func TestSimulationOfAZone(t *testing.T) {
+	config, err := command.ZoneConfig("match path /api/* ; key {client_ip} ; ipv6_prefix 64 ; cost 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := configuration.Load(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zones := s.Zones()
+	if len(zones) != 1 || zones[0].Name != simulate.ZoneName || len(zones[0].Sets) != 1 || len(zones[0].Sets[0].Limits) != 0 || !zones[0].Sets[0].Open {
+		t.Fatalf("zones %+v", zones)
+	}
+	for _, r := range []accesslog.Request{
+		{URI: "/api/a", Host: "example.com", ClientIP: "2001:db8::1"},
+		{URI: "/api/a", Host: "[2001:db8::80]", ClientIP: "2001:db8::2"},
+		{URI: "/api/a", Host: "example.com", ClientIP: "2001:db8::3", TLS: &accesslog.TLS{}},
+		{URI: "/", Host: "example.com", ClientIP: "2001:db8::1"},
+	} {
+		r.Method, r.Proto, r.RemoteIP, r.RemotePort, r.Status = "GET", "HTTP/1.1", r.ClientIP, "1234", 200
+		r.Start, r.End, r.Header, r.ResponseHeader = 1e15, 1e15+5, http.Header{}, http.Header{}
+		v, err := s.Visit(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for _, h := range v.Handlers {
+			for _, z := range h.Requests {
+				keys = append(keys, z.Key)
+				if z.Cost != 3 {
+					t.Errorf("%+v: cost %d", r, z.Cost)
+				}
+			}
+		}
+		want := "2001:db8::/64"
+		if r.URI == "/" {
+			want = ""
+		}
+		if got := strings.Join(keys, " "); got != want {
+			t.Errorf("%+v: key %q, want %q", r, got, want)
+		}
+	}
+	if notes := s.Notes(); len(notes) > 0 {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// Requests go through the matcher and the key of the text to the decider and the recorder, and limits are
+// proposed for their demand.
+func TestProposalsForAZone(t *testing.T) {
+	config, err := command.ZoneConfig("match path /api/*\nkey {client_ip}\ncost 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := configuration.Load(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := propose.NewRecorder(s, propose.Target{})
+	defer recorder.Close()
+	decider := simulate.NewDecider(s, recorder)
+	for i := range int64(100) { // 192.0.2.1 sends four requests at once every minute, others one
+		for _, path := range []string{"/api/", "/"} {
+			for n := range 4 {
+				r := accesslog.Request{
+					Method: "GET", Proto: "HTTP/1.1", Host: "example.com", URI: path, RemoteIP: "192.0.2.1", RemotePort: "1234",
+					Start: 1_700_000_000_000_000 + i*60_000_000, Status: 200, Header: http.Header{}, ResponseHeader: http.Header{},
+				}
+				if n == 3 {
+					r.RemoteIP = fmt.Sprintf("198.51.100.%d", i)
+				}
+				r.ClientIP, r.End = r.RemoteIP, r.Start
+				v, err := s.Visit(&r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				decider.Decide(v)
+			}
+		}
+	}
+	decider.Finish()
+	proposed := report.Configuration{Zones: []report.Zone{{Name: simulate.ZoneName}}}
+	if err := recorder.Propose(t.Context(), &proposed); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, p := range proposed.Zones[0].Proposals {
+		lines = append(lines, p.Line)
+	}
+	// Nine events come 20 s into each minute, for 100 minutes. So a sliding_window of 1m counts 9·40/60 events
+	// of the window before. A burst of 300 needs 600 more events in 99 minutes.
+	want := []string{
+		"sliding_window 9 1s", "sliding_window 9 10s", "sliding_window 15 1m", "sliding_window 532 1h", "sliding_window 900 24h",
+		"token_bucket 9 1m 30", "token_bucket 9 1m 90", "token_bucket 7 1m 300", "token_bucket 1 1m 900",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("proposals %q, want %q", lines, want)
+	}
+}
+
+// Statistics from nothing don't have the limit that asks for proposals. They have the demand in the usual
+// windows.
+func TestStatisticsOfAZone(t *testing.T) {
+	for text, want := range map[string]string{
+		"key {client_ip}":                      "[]",
+		"key {client_ip} ; token_bucket 10 1m": "[token_bucket 10 1m]",
+		"key {client_ip} ; concurrency 5":      "[concurrency 5]",
+		"key {client_ip} ; delay 1s":           "[delay 1s]",
+	} {
+		config, err := command.ZoneConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := configuration.Load(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		statistics := simulate.NewStatistics(s)
+		decider := simulate.NewDecider(s, statistics)
+		v, err := s.Visit(&accesslog.Request{Start: 1e15, End: 1e15, Method: "GET", URI: "/", Proto: "HTTP/1.1", ClientIP: "192.0.2.1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		decider.Decide(v)
+		decider.Finish()
+		zone := statistics.Report().Zones[0]
+		if got := fmt.Sprint(zone.Limits); got != want || len(zone.Demand) != len(simulate.Windows) {
+			t.Errorf("%s: limits %s and %d windows, want %s", text, got, len(zone.Demand), want)
+		}
+	}
+}
+
+// Errors name the flag and the user's own lines, and nothing of the site around the zone.
+func TestSimulationOfAZoneErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"kee {client_ip}": `--zone: unknown option "kee" of a zone (did you mean key?): write for example key {client_ip}`,
+		"key":             "--zone: key takes at least one value: write for example key {client_ip}",
+		`key "x`:          "--zone: unexpected EOF",
+		"mode fast":       `--zone: mode must be binary, nary, uniform or force, not "fast"`,
+		"match pth /x":    `--zone: match has no matcher "pth" (did you mean path?)`,
+		"key {client_ip}\nlimit 5": `--zone: unknown option "limit" of a zone (did you mean token_bucket?): ` +
+			"write for example token_bucket 10 1s, at line 2",
+		"fixed_window 1 1s ; token_bucket 5 1x": "--zone: token_bucket: window must be a duration with a unit of ns, us, ms, s, m, h or d, " +
+			`not "1x": write for example 1s, at line 2`,
+		"key {client_ip}\n}\n}\n:81 {\n": `--zone: the braces of "key {client_ip}\n}\n}\n:81 {" don't match: ` +
+			"write options of a zone, such as key {client_ip}",
+		"key {client_ip}; ipv6_prefix 64": `--zone: write a space before the semicolon of "{client_ip};", or quotes around it`,
+		"match {":                         `--zone: the braces of "match {" don't match: write options of a zone, such as key {client_ip}`,
+	} {
+		if _, err := command.ZoneConfig(text); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// A report from nothing has a zone to paste, with the user's options and one of the limits. No format shows the
+// limit that stands for none.
+func TestReportOfAZone(t *testing.T) {
+	t.Parallel()
+	dir := simulationDirectory(t)
+	for format, wants := range map[string][]string{
+		"text": {"No limit is configured.", "24h ", "one of which is enough: each denies at most 5% of the keys", "    zone new {\n        key {client_ip}\n        ipv6_prefix 64\n        "},
+		"json": {`"limits": []`, `"zone_options": "key {client_ip} ; ipv6_prefix 64"`, `"propose": "5%"`, `"window": 86400`},
+		"csv":  {",proposal,new,sliding_window ", ",proposal,new,token_bucket "},
+		"html": {"No limit is configured.", "one of which is enough", "<bdi>zone new {</bdi>\n<bdi>    key {client_ip}</bdi>\n<bdi>    ipv6_prefix 64</bdi>\n"},
+	} {
+		process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "--propose", "5%", "--format", format, "access.log")
+		process.Dir = dir
+		result := runCommand(t, process)
+		for _, want := range wants {
+			if !strings.Contains(result.Out, want) {
+				t.Errorf("%s lacks %q: %s\n%s", format, want, result.Out, result.Err)
+			}
+		}
+		for _, none := range []string{"000000000", "1_000", "denied none", "1,000,000,000"} {
+			if strings.Contains(result.Out, none) {
+				t.Errorf("%s has %q: %s", format, none, result.Out)
+			}
+		}
+	}
+	caddyfile, err := os.ReadFile(filepath.Join(dir, "Caddyfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := simulateIn(dir, "--zone", "key {client_ip} ; ipv6_prefix 64", "access.log")
+	process.Dir = dir
+	_, zone, _ := strings.Cut(runCommand(t, process).Out, "for example:\n")
+	zone, _, _ = strings.Cut(zone, "\nNotes\n")
+	pasted := strings.Replace(string(caddyfile), "zone clients {", zone+"\nzone clients {", 1)
+	if zones := loadSimulation(t, pasted).Zones(); len(zones) != 4 || zones[3].Name != "new" || len(zones[3].Sets[0].Limits) != 1 {
+		t.Errorf("with %s there are the zones %+v", zone, zones)
+	}
+}
+
+// A report says that keys shared budgets, because the store was full.
+func TestReportOfAFullStore(t *testing.T) {
+	t.Parallel()
+	file := generatedLog(t, logtest.Options{Requests: 2000, Clients: 200})
+	for global, want := range map[string]string{"memory {\n max_keys 10\n}": "the store had no room for more keys", "": ""} {
+		caddyfile := "{\n rate_limit {\n" + global + "\n}\n}\n" + logtest.Site
+		if global == "" {
+			caddyfile = logtest.Site
+		}
+		notes := strings.Join(replayLog(t, file, 1, caddyfile).Configurations[0].Notes, "\n")
+		if strings.Contains(notes, "no room") != (want != "") || !strings.Contains(notes, want) {
+			t.Errorf("with %q the notes are %s", global, notes)
+		}
+	}
+}
+
+// A report says that the log, the configuration and the target don't belong together.
+func TestReportNotes(t *testing.T) {
+	t.Parallel()
+	file := generatedLog(t, logtest.Options{Requests: 500, Clients: 50})
+	keyless := strings.ReplaceAll(logtest.Site, "{client_ip}", "{header.X-Nobody-Sends-This}")
+	for caddyfile, want := range map[string]string{
+		logtest.Site: "of the keys is less than one key, so the proposed limits deny nobody",
+		keyless:      "the log lacks the value of {header.X-Nobody-Sends-This}, or its name is misspelled",
+		"other.example {\n rate_limit {\n zone a {\n gcra 1 1s\n}\n}\n}\n": "no request belongs to a zone",
+	} {
+		report := replayLog(t, file, 1, caddyfile)
+		notes := strings.Join(report.Configurations[0].Notes, "\n")
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes are %s, want %s", notes, want)
+		}
+		if caddyfile == logtest.Site && (strings.Contains(notes, "misspelled") || strings.Contains(notes, "no request")) {
+			t.Errorf("notes without a reason: %s", notes)
+		}
+	}
+}

@@ -1,0 +1,444 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+)
+
+// A simulation opens nothing that its configuration names, and leaves no goroutine behind.
+func TestSimulationOpensNothing(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
+		t.Setenv(name, filepath.Join(dir, name))
+	}
+	redis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Close()
+	var connections atomic.Int64
+	go func() {
+		for {
+			c, err := redis.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = c.Close()
+		}
+	}()
+	before := listeners(t)
+	s := loadSimulation(t, strings.NewReplacer("DIR", dir, "REDIS", redis.Addr().String()).Replace(`{
+	admin unix/DIR/admin
+	storage file_system DIR/storage
+	email someone@example.com
+	log {
+		output file DIR/caddy.log
+	}
+	rate_limit {
+		redis REDIS {
+			hash_keys {env.SECRET_THAT_IS_NOT_SET}
+		}
+		memory {
+			max_keys 12
+		}
+	}
+}
+example.com, {$SITE} {
+	tls internal
+	log {
+		output file DIR/access.log
+	}
+	rate_limit {
+		zone a {
+			key {client_ip}
+			ipv6_prefix 64
+			gcra 1 1h
+			concurrency 1
+			runtime_overrides
+		}
+		on_store_error local 1/3
+	}
+	reverse_proxy REDIS
+}
+`))
+	for range 100 {
+		if met := s.met(s.visit(t, loggedGet("/"))); met != "a=127.0.0.1" {
+			t.Fatalf("met %q", met)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("these were made: %v (%v)", entries, err)
+	}
+	if after := listeners(t); after != before {
+		t.Errorf("%d sockets listen, and %d before", after, before)
+	}
+	if n := connections.Load(); n > 0 {
+		t.Errorf("%d connections", n)
+	}
+	if s.MaxKeys() != 12 {
+		t.Errorf("max_keys %d", s.MaxKeys())
+	}
+	if shown := s.ShownKey(0, "127.0.0.1"); strings.Contains(shown, "127") || shown != s.ShownKey(0, "127.0.0.1") {
+		t.Errorf("a key with hash_keys: %s", shown)
+	}
+	s.wantNote(t, "Redis is not asked")
+	s.wantNote(t, "zone a has runtime_overrides")
+}
+
+// listeners returns the number of sockets of this process that listen.
+func listeners(t *testing.T) (n int) {
+	t.Helper()
+	sockets := make(map[string]bool) // by inode
+	for _, table := range []string{"tcp", "tcp6"} {
+		for line := range strings.Lines(caddytest.ReadFile(t, "/proc/self/net/"+table)) {
+			const listens = "0A"
+			if fields := strings.Fields(line); fields[3] == listens {
+				sockets["socket:["+fields[9]+"]"] = true
+			}
+		}
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if target, err := os.Readlink("/proc/self/fd/" + file.Name()); err == nil && sockets[target] {
+			n++
+		}
+	}
+	return n
+}
+
+// The zones have the limits of all keys, then those of plans and overrides. Visits refer to them.
+func TestSimulationZones(t *testing.T) {
+	s := loadSimulation(t, `{
+	rate_limit {
+		zone shared {
+			key {client_ip}
+			ipv6_prefix 64
+			gcra 1 1h
+		}
+	}
+}
+{$SITE} {
+	rate_limit shared
+	rate_limit /plans* {
+		zone plans {
+			key {header.X-User}
+			gcra 1 1h
+			plan {header.X-Plan} {
+				silver {
+					gcra 2 1h
+				}
+				gold {
+					gcra 3 1h
+				}
+			}
+			override alice {
+				gcra 4 1h
+			}
+			override bob unlimited
+			delay 2s 7
+			ban 1h scope handler
+			shadow
+		}
+		zone cost {
+			match path /plans/cost
+			token_bucket 10 1s
+			cost {query.n}
+			factor {query.f}
+			settle {
+				match status 2xx
+			}
+		}
+	}
+	rate_limit shared
+	respond ok
+}
+`)
+	var zones []string
+	for _, z := range s.Zones() {
+		text := fmt.Sprintf("%s %q", z.Name, z.Key)
+		for _, set := range z.Sets {
+			text += fmt.Sprintf(" %s%v", set.Name, set.Limits)
+		}
+		zones = append(zones, fmt.Sprint(text, z.Shadow, z.SingleKey, z.HasBan, z.VariesBurst, z.RefundsDenied, z.MaxDelay, z.Places))
+	}
+	if got, want := strings.Join(zones, "\n"), `cost [] [token_bucket 10 1s]false true false true true 0 0
+plans ["{header.X-User}"] [gcra 1 1h] plan gold[gcra 3 1h] plan silver[gcra 2 1h] override alice[gcra 4 1h] override bob[]true false true false false 2000000 7
+shared ["{client_ip}"] [gcra 1 1h]false false false false false 0 0`; got != want {
+		t.Errorf("zones\n%s\nwant\n%s", got, want)
+	}
+	for _, test := range []struct {
+		uri    string
+		header []string
+		want   string // zone/set=key
+	}{
+		{"/", nil, "shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans", []string{"X-User", "carol", "X-Plan", "gold"}, "plans/plan gold=carol shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans", []string{"X-User", "alice", "X-Plan", "gold"}, "plans/override alice=alice shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans", []string{"X-User", "bob"}, "plans/override bob=bob shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans", nil, "plans/= shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans/cost?n=3.5&f=0.5", nil, "cost/= plans/= shared/=127.0.0.1 shared/=127.0.0.1"},
+		{"/plans/cost?n=3.5&f=0", nil, "plans/= shared/=127.0.0.1 shared/=127.0.0.1"},
+	} {
+		v := s.visit(t, loggedGet(test.uri, test.header...))
+		var met []string
+		for _, h := range v.Handlers {
+			for i, z := range h.Zones {
+				zone := s.Zones()[z.Zone]
+				met = append(met, fmt.Sprintf("%s/%s=%s", zone.Name, zone.Sets[z.Set].Name, h.Requests[i].Key))
+				if r := h.Requests[i]; zone.Name == "cost" && (r.Cost != 4 || r.Limits[0].Burst != 20) {
+					t.Errorf("cost %d, and %v", r.Cost, r.Limits[0])
+				}
+			}
+		}
+		if got := strings.Join(met, " "); got != test.want {
+			t.Errorf("%s %q met %s, want %s", test.uri, test.header, got, test.want)
+		}
+	}
+}
+
+// Zones of one name with different settings, as another limiter accepts them, have separate budgets. So they
+// are two zones.
+func TestSimulationZonesOfOneName(t *testing.T) {
+	s := loadSimulation(t, `{$SITE} {
+	rate_limit /a {
+		zone z {
+			key {client_ip}
+			ipv6_prefix 64
+			events 1
+			window 1h
+		}
+	}
+	rate_limit /b {
+		zone z {
+			key {client_ip}
+			ipv6_prefix 64
+			events 2
+			window 1h
+		}
+	}
+	respond ok
+}
+`)
+	if a, b := s.met(s.visit(t, loggedGet("/a"))), s.met(s.visit(t, loggedGet("/b"))); a == b || len(s.Zones()) != 2 {
+		t.Errorf("%s, %s", a, b)
+	}
+}
+
+// The server of a request is found by TLS and by the port in Host, as Caddy's listeners do.
+func TestSimulationServer(t *testing.T) {
+	zone := func(name string) string {
+		return "\trate_limit {\n\t\tzone " + name + " {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n\trespond ok\n}\n"
+	}
+	s := loadSimulation(t, "example.com, *.example.net {\n"+zone("https")+"http://plain.example.com {\n"+zone("http")+
+		":8080 {\n"+zone("port")+"http://example.com:8081 {\n"+zone("other")+"http://localhost:9090 {\n\tbind 127.0.0.1\n"+zone("bound"))
+	for _, test := range []struct {
+		host   string
+		tls    bool
+		status int
+		want   string
+		note   string
+	}{
+		{host: "example.com", tls: true, want: "https="},
+		{host: "EXAMPLE.com:443", tls: true, want: "https="},
+		{host: "a.example.net", tls: true, want: "https="},
+		{host: "elsewhere.com", tls: true},
+		{host: "example.com", status: 308},
+		{host: "plain.example.com", want: "http="},
+		{host: "anything:8080", want: "port="},
+		{host: "[::1]:8080", want: "port="},
+		{host: "example.com:8081", want: "other="},
+		{host: "localhost:9090", want: "bound="},
+		{host: "example.com:8443", tls: true, want: "https=", note: "https://example.com:8443: they are assumed to come to server"},
+	} {
+		r := loggedGet("/")
+		r.Host, r.Status = test.host, max(test.status, 200)
+		if test.tls {
+			r.TLS = &accesslog.TLS{Version: 0x304, ServerName: "example.com"}
+		}
+		if got := s.met(s.visit(t, r)); got != test.want {
+			t.Errorf("%s (TLS: %v) met %q, want %q", test.host, test.tls, got, test.want)
+		}
+		if test.note == "" && len(s.Notes()) > 0 {
+			t.Errorf("%s: %q", test.host, s.Notes())
+		} else if test.note != "" {
+			s.wantNote(t, test.note)
+		}
+	}
+}
+
+// The port in Host can be that of a proxy, a container or nothing. Then the routes that name the host decide, and TLS.
+func TestSimulationServerBehindProxy(t *testing.T) {
+	site := func(address, zone string) string {
+		limit := ""
+		if zone != "" {
+			limit = "\trate_limit {\n\t\tzone " + zone + " {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n"
+		}
+		return address + " {\n" + limit + "\trespond ok\n}\n"
+	}
+	const guess = "they are assumed to come to server"
+	for name, test := range map[string]struct {
+		config string
+		change func(r *accesslog.Request)
+		want   string
+		notes  int
+	}{
+		"a host that only a server on another port names": {
+			site("a.example.com", "a") + site("https://b.example.com:8443", "b"),
+			func(r *accesslog.Request) { r.Host, r.TLS = "b.example.com", new(accesslog.TLS) }, "b=", 1,
+		},
+		"a host that no server names": {
+			site("a.example.com", "a") + site("https://b.example.com:8443", "b"),
+			func(r *accesslog.Request) { r.Host = "192.0.2.1:99" }, "", 0,
+		},
+		"a mapped port without TLS": {
+			site("https://", "secure") + site("http://", "plain"),
+			func(r *accesslog.Request) { r.Host = "localhost:49152" }, "plain=", 1,
+		},
+		"a mapped port with TLS": {
+			site("https://", "secure") + site("http://", "plain"),
+			func(r *accesslog.Request) { r.Host, r.TLS = "localhost:49152", new(accesslog.TLS) }, "secure=", 1,
+		},
+		"TLS that ends at a proxy": {
+			site("https://example.com", "secure"),
+			func(r *accesslog.Request) { r.Host = "example.com" }, "secure=", 1,
+		},
+		"no host, and a site that only redirects": {
+			site("http://example.com", "") + site("https://example.com", "secure"),
+			func(r *accesslog.Request) { r.Host = "" }, "secure=", 1,
+		},
+		"a unix socket": {
+			site(":80", "port") + strings.Replace(site("http://", "socket"), "{", "{\n\tbind unix//run/caddy.sock", 1),
+			func(r *accesslog.Request) { r.Host, r.RemoteIP = "anything", "@" }, "socket=", 0,
+		},
+		"a redirect before a site for any host": {
+			site(":80", "plain") + site("example.com", "secure"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.com", 308 }, "", 0,
+		},
+		"another redirect of a site for any host": {
+			site(":80", "plain") + site("example.com", "secure"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.org", 308 }, "plain=", 0,
+		},
+		"a redirect by an application on a mapped port": {
+			site(":8080", "plain"),
+			func(r *accesslog.Request) { r.Host, r.Status = "example.org", 308 }, "plain=", 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := loadSimulation(t, test.config)
+			r := loggedGet("/")
+			test.change(r)
+			if got := s.met(s.visit(t, r)); got != test.want {
+				t.Errorf("met %q, want %q", got, test.want)
+			}
+			if notes := s.Notes(); len(notes) != test.notes || test.notes > 0 && !strings.Contains(notes[0], guess) && r.Host != "" {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
+// The notes show the earliest requests, in any order in which goroutines see them.
+func TestSimulationNotesOfEarliestRequest(t *testing.T) {
+	notes := make(map[string]bool)
+	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {2, 1, 3}} {
+		s := loadSimulation(t, "http://example.com:8080 {\n\t@f expression `int({query.n}) > 1`\n\trespond @f 404\n"+
+			"\trate_limit {\n\t\tzone a {\n\t\t\tgcra 1 1h\n\t\t}\n\t}\n}\n")
+		for _, i := range order {
+			for _, name := range []string{"x", "y"} {
+				r := loggedGet(fmt.Sprint("/?n=", name, i))
+				r.Start, r.Host = 1e15+i, fmt.Sprint("example.com:", 9000+i)
+				s.visit(t, r)
+			}
+		}
+		s.wantNote(t, "http://example.com:9001: they")
+		s.wantNote(t, "ended with an error in the routes: 6")
+		notes[strings.Join(s.Notes(), "\n")] = true
+	}
+	if len(notes) != 1 {
+		t.Errorf("the notes differ: %v", notes)
+	}
+}
+
+// Many goroutines lead requests through the routes at the same time. Nothing of a request reaches
+// another one, and no Visit refers to the memory of a logged request.
+func TestSimulationConcurrently(t *testing.T) {
+	s := loadSimulation(t, explainedRoutes)
+	var workers sync.WaitGroup
+	for worker := range 4 {
+		workers.Go(func() {
+			line := make([]byte, 64)
+			for i := range 300 {
+				tier := fmt.Sprint("t", worker, "-", i%7)
+				uri := append(line[:0], "/mapped/"...)
+				uri = append(uri, tier...)
+				r := loggedGet("/rewritten/a")
+				want := "before=/a b=x=1"
+				switch i % 3 {
+				case 0:
+					r, want = loggedGet("/invoked"), "outside=/invoked named=/invoked"
+				case 1:
+					r = loggedGet(unsafeString(uri))
+					r.ClientIP = unsafeString(uri[len("/mapped/"):])
+					want = "mapped=free/free/free client=" + tier
+				}
+				v, err := s.Visit(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				client := strings.Clone(r.ClientIP)
+				clear(line)
+				if got := s.met(v); got != want || v.Client != client {
+					t.Errorf("%q of %s, want %q of %s", got, v.Client, want, client)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// Handlers that change header fields leave the logged request as it is, for another configuration.
+func TestSimulationLeavesHeader(t *testing.T) {
+	s := loadSimulation(t, `{$SITE} {
+	route {
+		request_header X-A new
+		request_header Y-B old new
+		request_header -Z-C
+		rate_limit {
+			zone a {
+				key {header.X-A}{header.Y-B}{header.Z-C}
+				gcra 1 1h
+			}
+		}
+	}
+}
+`)
+	r := loggedGet("/", "X-A", "old", "Y-B", "old", "Z-C", "old")
+	for range 2 {
+		if got := s.met(s.visit(t, r)); got != "a=newnew" {
+			t.Errorf("met %q", got)
+		}
+	}
+	if want := (http.Header{"X-A": {"old"}, "Y-B": {"old"}, "Z-C": {"old"}}); fmt.Sprint(r.Header) != fmt.Sprint(want) {
+		t.Errorf("the header is %v", r.Header)
+	}
+}
+
+// unsafeString returns a text in memory that is used again, as a parser does.
+func unsafeString(b []byte) string { return unsafe.String(&b[0], len(b)) }

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// The status has the stores that the configuration uses, and no others.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	before := time.Now().Add(-time.Millisecond)
+	config := "zone api {\n key {query.key}\n gcra 1 1h\n}\n"
+	c := caddytest.Start(t, strings.Replace(caddytest.Site(config), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\tmemory {\n\tmax_keys 2\n\t}\n\t}", 1))
+	for key := range 5 {
+		c.Get(t, fmt.Sprint("/?key=", key))
+	}
+	v := c.Status(t)
+	if v.Memory == nil || *v.Memory != (adminapi.Memory{Keys: 2, MaxKeys: 2, Overflowed: 3}) || v.Redis != nil {
+		t.Errorf("in memory: %+v %+v", v.Memory, v.Redis)
+	}
+	if v.Version != "(devel)" && !strings.HasPrefix(v.Version, "v") {
+		t.Errorf("version %q", v.Version)
+	}
+	if v.Started.Before(before) || v.Started.After(time.Now()) {
+		t.Errorf("started %v, want after %v", v.Started, before)
+	}
+	server := redistest.Start(t)
+	c.Reload(t, caddytest.Site(config+"redis redis://:SECRET@"+server.Addr+" {\n timeout 30s\n}\non_store_error deny"))
+	if v := c.Status(t); v.Memory != nil || len(v.Redis) != 1 || v.Redis[0].Address != server.Addr {
+		t.Errorf("in Redis: %+v %+v", v.Memory, v.Redis)
+	}
+	if later := c.Status(t); !later.Started.Equal(v.Started) {
+		t.Errorf("a reload moves the start from %v to %v", v.Started, later.Started)
+	}
+	r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/status", "")
+	if err != nil || r.StatusCode != 405 || r.Field("Allow") != "GET" {
+		t.Errorf("POST: %v %d, Allow: %s", err, r.StatusCode, r.Field("Allow"))
+	}
+}
+
+// A Redis is down as long as it fails, and the status says since when, and why.
+func TestStatusOfRedis(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
+	c.Get(t, "/").Want(t, 200)
+	began := time.Time{}
+	wait := func(state string, since time.Time) adminapi.Redis {
+		t.Helper()
+		v := caddytest.EventuallySees(t, "Redis is "+state, func() adminapi.Redis {
+			c.Get(t, "/")
+			return c.Status(t).Redis[0]
+		}, func(v adminapi.Redis) bool { return v.State == state && (state == "up" || v.Error != "") }) // the reason follows the state
+		if v.Since.Before(since.Truncate(time.Millisecond)) || v.Since.After(time.Now()) {
+			t.Errorf("%s since %v, want after %v", state, v.Since, since)
+		}
+		if again := c.Status(t).Redis[0]; !again.Since.Equal(v.Since) {
+			t.Errorf("%s since %v and since %v", state, v.Since, again.Since)
+		}
+		return v
+	}
+	if v := wait("up", began); v.Connections < 1 || v.Queued != 0 || v.FailingNodes != 0 || v.Error != "" {
+		t.Errorf("up: %+v", v)
+	}
+	began = time.Now()
+	server.Kill(t)
+	if v := wait("down", began); v.FailingNodes != 1 || v.Error == "" {
+		t.Errorf("down: %+v", v)
+	}
+	began = time.Now()
+	server.Restart(t)
+	if v := wait("up", began); v.FailingNodes != 0 || v.Error != "" {
+		t.Errorf("up again: %+v", v)
+	}
+}
+
+// A cluster is partly down while some of its nodes fail, and down while all do.
+func TestStatusOfCluster(t *testing.T) {
+	caddytest.Long(t)
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	cluster.KeepMasters(t)
+	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
+		strings.Join(cluster.Addrs(), " "))))
+	wait := func(state string, failing int) {
+		t.Helper()
+		v := caddytest.EventuallySees(t, "the cluster is "+state, func() adminapi.Redis {
+			for key := range 32 {
+				c.Get(t, fmt.Sprint("/?key=", key))
+			}
+			return c.Status(t).Redis[0]
+		}, func(v adminapi.Redis) bool { return v.State == state && v.FailingNodes == failing })
+		if (v.Error == "") != (failing == 0) {
+			t.Errorf("%s with the failure %q", state, v.Error)
+		}
+	}
+	wait("up", 0)
+	masters := slices.Clone(cluster.Nodes[:3])
+	masters[0].Kill(t)
+	wait("partly_down", 1)
+	masters[1].Kill(t)
+	masters[2].Kill(t)
+	wait("down", 3)
+}

@@ -1,0 +1,85 @@
+package keys
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+// OwnPrefix is the beginning of the names of this module's placeholders.
+const OwnPrefix = "http.rate_limit"
+
+// ZoneFields are the fields of {http.rate_limit.<zone>.<field>}.
+var ZoneFields = strings.Fields("limit remaining reset retry_after allowed charged banned")
+
+// The placeholders of addresses.
+const (
+	RemoteAddress = "http.request.remote" // and .host, .port
+	RemoteHost    = "http.request.remote.host"
+	RemotePort    = "http.request.remote.port"
+	ClientAddress = "http.vars.client_ip"
+)
+
+// Placeholders returns the names of the placeholders in a text, as a [caddy.Replacer]
+// finds them.
+func Placeholders(text string) (names []string, err error) {
+	begin := -1 // of a name
+	for i := 0; i < len(text) && err == nil; i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text) && (text[i+1] == '{' || text[i+1] == '}'):
+			i++ // an escaped brace
+		case text[i] == '{' && begin < 0:
+			begin = i + 1
+		case text[i] == '}' && begin >= 0:
+			names, begin = append(names, text[begin:i]), -1
+		case text[i] == '{' || text[i] == '}':
+			err = errBraces
+		}
+	}
+	if begin >= 0 {
+		err = errBraces
+	}
+	return names, err
+}
+
+var errBraces = errors.New(`has a brace without its counterpart: write placeholders as {name}, and a brace itself as \{`)
+
+// CheckBraces returns an error if the braces in an option's text don't match.
+func CheckBraces(option, text string) error {
+	if _, err := Placeholders(text); err != nil {
+		return fmt.Errorf("%s %q %w", option, text, err)
+	}
+	return nil
+}
+
+// LacksBraces reports whether a text is the name of a placeholder without its braces.
+func LacksBraces(text string) bool {
+	_, short := ExpandShorthand(text)
+	return short || strings.HasPrefix(text, "http.")
+}
+
+var shorthands = sync.OnceValue(httpcaddyfile.NewShorthandReplacer)
+
+// ApplyShorthands replaces short placeholders of Caddyfiles by their full names.
+func ApplyShorthands(tokens *caddyfile.Segment) { shorthands().ApplyToSegment(tokens) }
+
+// ExpandShorthand returns the full name of a placeholder, and whether the given name is a short one
+// of Caddyfiles.
+func ExpandShorthand(name string) (long string, isShort bool) {
+	braced := "{" + name + "}"
+	tokens := caddyfile.Segment{{Text: braced}}
+	ApplyShorthands(&tokens)
+	return strings.Trim(tokens[0].Text, "{}"), tokens[0].Text != braced
+}
+
+// Shorten returns the short form of placeholders, as in a Caddyfile. Caddy replaces
+// the short form before it calls this module.
+func Shorten(text string) string {
+	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
+		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.", "{http.request.uri.path.", "{path.",
+		"{http.request.cookie.", "{cookie.", "{remote.port}", "{remote_port}").Replace(text)
+}

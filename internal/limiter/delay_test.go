@@ -1,0 +1,228 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Clients of several keys come, wait for slots and for limits, and leave at random. Of each key the
+// requests pass in the order of their charges. No place is lost, and all are free in the end. A key
+// whose clients all stay and fit is never denied by a flood of another key.
+func TestQueueOfManyKeys(t *testing.T) {
+	const second = int64(time.Second / time.Microsecond)
+	for seed := range seedtest.Cases(t, uint64(50)) {
+		random := rand.New(rand.NewPCG(seed, 17))
+		synctest.Test(t, func(t *testing.T) {
+			most := 20 + random.Int64N(30)
+			q := newQueueTest(t, inMemory(), fmt.Sprint("gcra 5 ", second, " 1"), most)
+			q.zone.Delay.SingleKey = false
+			var slots *store.Slots
+			if random.IntN(2) == 0 {
+				slots = &store.Slots{ID: store.SlotsID("api", ""), Limit: 1 + random.Int64N(3)}
+			}
+			var mu sync.Mutex
+			charged := make(map[string]int64) // the last charge of a key that passed
+			passed := 0
+			send := func(ctx context.Context, key string) bool {
+				r := q.request(1)
+				r.Key, r.Slots = key, slots
+				state := newTestState(q.handler, q.zone, &LimitSet{}, r)
+				defer state.finish()
+				if err := q.handler.decide(ctx, state); err != nil || !state.Allowed {
+					return false
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				passed++
+				receipt := state.Requests[0].Outcome.Decisions[0].Receipt.At
+				if receipt < charged[key] {
+					t.Errorf("seed %d: a request of key %s passed after one that was charged later", seed, key)
+				}
+				charged[key] = receipt
+				return true
+			}
+			var clients sync.WaitGroup
+			for range 200 {
+				ctx, stop := t.Context(), func() {}
+				if random.IntN(3) == 0 {
+					ctx, stop = context.WithTimeout(ctx, time.Duration(random.Int64N(int64(5*time.Second))))
+				}
+				key := []string{"flood", "flood", "flood", "flood", "b"}[random.IntN(5)]
+				clients.Go(func() {
+					defer stop()
+					send(ctx, key)
+				})
+				if calm := fmt.Sprint("calm", random.Uint64()); random.IntN(10) == 0 {
+					clients.Go(func() { // one at a time, so it has one place at most
+						for range 2 {
+							if !send(t.Context(), calm) {
+								t.Errorf("seed %d: a calm key was denied", seed)
+							}
+						}
+					})
+				}
+				synctest.Wait()
+				if taken, _ := q.zone.Delay.Places.Taken(); taken > most {
+					t.Errorf("seed %d: %d places are taken, want at most %d", seed, taken, most)
+				}
+				time.Sleep(time.Duration(random.Int64N(second/10)) * time.Microsecond)
+			}
+			clients.Wait()
+			if passed == 0 {
+				t.Error("no request passed")
+			}
+			wantNoPlaces(t, q.zone)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// wantNoPlaces checks that no request has a place in the zone.
+func wantNoPlaces(t *testing.T, z *Zone) {
+	t.Helper()
+	if places, keys := z.Delay.Places.Taken(); places != 0 || keys != 0 {
+		t.Errorf("%d places are taken, by %d keys, want none", places, keys)
+	}
+}
+
+// queueTest is a zone with delay in this process, and its budgets in memory.
+type queueTest struct {
+	handler *Limiter
+	zone    *Zone
+	limit   store.Limit
+}
+
+func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int64) *queueTest {
+	t.Helper()
+	var q algorithms.Quota
+	if _, err := fmt.Sscan(limit, &q.Algorithm, &q.Events, &q.Window, &q.Burst); err != nil {
+		t.Fatal(err)
+	}
+	l, err := algorithms.NewLimit(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &queueTest{
+		handler: &Limiter{Shared: alone(), Store: budgets, SlotLines: ProcessSlotLines},
+		zone: &Zone{
+			Name: "api", Metrics: telemetry.Zone{Disabled: true},
+			Delay: &lines.Policy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: newDelayPlaces()},
+		},
+		limit: store.NewLimit("api", "", l),
+	}
+}
+
+func (q *queueTest) request(cost int64) store.Request {
+	return store.Request{Zone: "api", Limits: []store.Limit{q.limit}, Cost: cost}
+}
+
+// ask has a request decided, and held if need be.
+func (q *queueTest) ask(ctx context.Context, cost int64) (passed bool) {
+	state := newTestState(q.handler, q.zone, &LimitSet{}, q.request(cost))
+	defer state.finish()
+	err := q.handler.decide(ctx, state)
+	return state.Allowed && err == nil
+}
+
+// reset is how long until the budget is untouched.
+func (q *queueTest) reset(t *testing.T) time.Duration {
+	t.Helper()
+	look := []store.Request{q.request(0)}
+	if _, err := q.handler.Store.Take(t.Context(), look); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(look[0].Outcome.Decisions[0].ResetAfter) * time.Microsecond
+}
+
+// Two instances have random clients that come and leave. In every span the passed requests are
+// within the bound of the limit. When all delayed clients leave at once, the next request waits
+// only for requests that have passed.
+func TestQueueLaws(t *testing.T) {
+	const second = int64(time.Second / time.Microsecond)
+	for seed := range seedtest.Cases(t, uint64(150)) {
+		random := rand.New(rand.NewPCG(seed, 10))
+		synctest.Test(t, func(t *testing.T) {
+			events, burst := 1+random.Int64N(20), 1+random.Int64N(5)
+			limit := fmt.Sprint([]string{"gcra", "token_bucket"}[random.IntN(2)], " ", events, " ", second, " ", burst)
+			budgets := inMemory()
+			instances := []*queueTest{newQueueTest(t, budgets, limit, 1+random.Int64N(40))}
+			if random.IntN(2) == 0 {
+				instances = append(instances, newQueueTest(t, budgets, limit, 1+random.Int64N(40)))
+			}
+			var mu sync.Mutex
+			var passed []int64 // when, in µs
+			var clients sync.WaitGroup
+			crowd, leave := context.WithCancel(t.Context())
+			began := time.Now()
+			for range 150 {
+				ctx, stop := crowd, func() {}
+				if random.IntN(3) > 0 {
+					ctx, stop = context.WithTimeout(crowd, time.Duration(random.Int64N(int64(3*time.Second))))
+				}
+				q, cost := instances[random.IntN(len(instances))], 1+random.Int64N(burst)
+				clients.Go(func() {
+					defer stop()
+					if q.ask(ctx, cost) {
+						mu.Lock()
+						defer mu.Unlock()
+						for range cost {
+							passed = append(passed, time.Since(began).Microseconds())
+						}
+					}
+				})
+				if random.IntN(4) > 0 {
+					time.Sleep(time.Duration(random.Int64N(3*second/events)) * time.Microsecond)
+				}
+			}
+			synctest.Wait()
+			leave()
+			clients.Wait()
+			for i, first := range passed {
+				for n, at := range passed[i:] {
+					if most := burst + (at-first+1)*events/second; int64(n+1) > most {
+						t.Fatalf("seed %d, %s: %d passed within %d µs, the bound is %d", seed, limit, n+1, at-first, most)
+					}
+				}
+			}
+			last := time.Duration(passed[len(passed)-1])*time.Microsecond - time.Since(began)
+			most := max(last+time.Duration(burst*second/events+2)*time.Microsecond, 0)
+			if left := instances[0].reset(t); len(instances) == 1 && left > most {
+				t.Errorf("seed %d, %s: all have left, and the budget is untouched after %v, want at most %v", seed, limit, left, most)
+			}
+			for _, q := range instances {
+				wantNoPlaces(t, q.zone)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// A shadow with delay charges in advance, but takes no place, and gives none back.
+func TestShadowTakesNoPlace(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &Zone{Delay: &lines.Policy{MaxDelay: 1000, MaxPlaces: 1, Places: newDelayPlaces()}}
+	state := newTestState(&Limiter{}, z, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
+	took := state.reservePlaces()
+	state.Wait.Release()
+	if n, _ := z.Delay.Places.Taken(); took || n != 0 || state.Requests[0].MaxWait != 1000 {
+		t.Errorf("took places: %v, then %d are taken; longest wait %d, want 1000", took, n, state.Requests[0].MaxWait)
+	}
+}

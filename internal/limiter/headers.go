@@ -1,0 +1,180 @@
+package limiter
+
+import (
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// HeaderForms is the compiled option headers.
+type HeaderForms struct {
+	draft    bool
+	families []httpfields.Family
+}
+
+// NewHeaderForms returns the forms with these names, which are checked.
+func NewHeaderForms(names []string) (f HeaderForms) {
+	f.draft = slices.Contains(names, "draft")
+	for _, name := range names {
+		if family, ok := httpfields.FamilyByName(name); ok {
+			f.families = append(f.families, family)
+		}
+	}
+	return f
+}
+
+// formatPolicyItems returns the items of RateLimit-Policy for these limits and for the slots.
+func (set *LimitSet) formatPolicyItems(limits []store.Limit) string {
+	var list []byte
+	for i, l := range limits {
+		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, l.Window)
+	}
+	if set.Slots != nil {
+		list = httpfields.AppendConcurrencyPolicy(list, set.slotLabel, set.Slots.Limit)
+	}
+	return string(list)
+}
+
+// setDraftFields appends the items of the request's zones to RateLimit and RateLimit-Policy.
+// Both fields are lists. So items of another limiter or of a server stay valid.
+func (state *State) setDraftFields(h http.Header) {
+	policy := ""
+	var room [96]byte
+	items := room[:0]
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if e.Shadow {
+			continue
+		}
+		own := e.LimitSet.policyItems
+		if e.Zone.Factor != "" {
+			own = e.LimitSet.formatPolicyItems(e.Limits)
+		}
+		if policy != "" && own != "" {
+			policy += ", "
+		}
+		policy += own
+		items = e.appendRateLimitItems(items, state.Allowed)
+	}
+	state.fieldRoom = [2]string{policy, string(items)}
+	if policy != "" { // empty if the zones have only a ban
+		appendField(h, httpfields.RateLimitPolicy, state.fieldRoom[0:1:1])
+	}
+	if len(items) > 0 { // empty if a ban denies, because then no limit is asked
+		appendField(h, httpfields.RateLimit, state.fieldRoom[1:2:2])
+	}
+}
+
+// appendField appends values to a header field. The header keeps the slice.
+func appendField(h http.Header, name string, values []string) {
+	if present := h[name]; present != nil {
+		values = append(present, values...)
+	}
+	h[name] = values
+}
+
+// appendRateLimitItems appends an item of RateLimit for each of the zone's limits, and for its
+// slots. Limits and slots that were not asked are left out.
+func (e *Entry) appendRateLimitItems(list []byte, allowed bool) []byte {
+	for i, d := range e.Outcome.Decisions {
+		if !d.NotAsked {
+			d.Remaining = min(d.Remaining, e.Limits[i].Burst) // smooth grants one more
+			list = appendRateLimitItem(list, e.LimitSet.labels[i], d, allowed)
+		}
+	}
+	if e.AskedForSlot() {
+		list = appendRateLimitItem(list, e.LimitSet.slotLabel, e.SlotsDecision(), allowed)
+	}
+	return list
+}
+
+// appendRateLimitItem appends an item of RateLimit. On a denial only the limits that deny tell
+// when more remains. So Retry-After is never earlier.
+func appendRateLimitItem(list []byte, label string, d algorithms.Decision, allowed bool) []byte {
+	moreAfter := d.MoreAfter
+	switch {
+	case !d.Allowed:
+		moreAfter = min(moreAfter, d.RetryAfter) // a request that may be delayed can be repeated earlier
+	case !allowed:
+		moreAfter = 0
+	}
+	return httpfields.AppendRateLimit(list, label, d.Remaining, moreAfter)
+}
+
+// setFamilies sets the families of single-valued fields. They report on the request's tightest
+// limit.
+func (state *State) setFamilies(h http.Header, families []httpfields.Family) {
+	if len(families) == 0 {
+		return
+	}
+	d, quota := state.tightestLimit()
+	if d.NotAsked {
+		return // a ban denies, and no limit was asked
+	}
+	report := httpfields.Report{
+		Limit: quota, Remaining: d.Remaining, ResetAfter: d.ResetAfter, Now: time.Now().UnixMicro(), Denied: !state.Allowed,
+	}
+	if report.Denied {
+		_, report.RetryAfter = state.LongestDenial()
+	}
+	for _, f := range families {
+		f.Set(h, report)
+	}
+}
+
+// tightestLimit returns the decision of the limit nearest to exhaustion, of all zones except
+// shadows, and how much this limit grants at once. Slots count as a limit. If no limit was
+// asked, the decision is NotAsked.
+func (state *State) tightestLimit() (tightest algorithms.Decision, quota int64) {
+	tightest.NotAsked = true
+	for i := range state.Entries {
+		if e := &state.Entries[i]; !e.Shadow {
+			if d, q := e.tightestLimit(); isTighter(d, tightest) {
+				tightest, quota = d, q
+			}
+		}
+	}
+	return tightest, quota
+}
+
+// tightestLimit does the same for one zone.
+func (e *Entry) tightestLimit() (tightest algorithms.Decision, quota int64) {
+	tightest, quota = e.tightestWithoutSlots()
+	if e.AskedForSlot() {
+		if d := e.SlotsDecision(); isTighter(d, tightest) {
+			tightest, quota = d, e.Slots.Limit
+		}
+	}
+	return tightest, quota
+}
+
+// tightestWithoutSlots does the same for the limits of one zone, without its slots.
+func (e *Entry) tightestWithoutSlots() (tightest algorithms.Decision, quota int64) {
+	tightest.NotAsked = true
+	for n, d := range e.Outcome.Decisions {
+		if isTighter(d, tightest) {
+			tightest, quota = d, e.Limits[n].Burst
+		}
+	}
+	tightest.Remaining = min(tightest.Remaining, quota) // smooth grants one more
+	return tightest, quota
+}
+
+// isTighter reports whether the limit that decided d is nearer to exhaustion than the other. A
+// limit that denies is nearest. Otherwise the limit with less remaining is nearer, and then the
+// limit with the longer reset after.
+func isTighter(d, other algorithms.Decision) bool {
+	switch {
+	case d.NotAsked || other.NotAsked:
+		return !d.NotAsked
+	case d.Allowed != other.Allowed:
+		return !d.Allowed
+	case d.Remaining != other.Remaining:
+		return d.Remaining < other.Remaining
+	}
+	return d.ResetAfter > other.ResetAfter
+}

@@ -1,0 +1,345 @@
+package limiter
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
+)
+
+// This file warns of keys that let clients share or multiply budgets by mistake. These are
+// unverified addresses, addresses of proxies, ports, and users that are not known yet. A single client
+// can also have many IPv6 addresses.
+
+// The prefixes of placeholders that later handlers can set. Authentication sets UserPrefix.
+// forward_auth, for example, sets FieldPrefix.
+const (
+	UserPrefix  = "http.auth."
+	FieldPrefix = "http.request.header."
+)
+
+// KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
+// several limiters share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
+type KeyWarnings struct {
+	keyMayBeAddress   bool // keys may be addresses
+	keyMayBeRemote    bool // keys may be the addresses of connections
+	keyMayBeClient    bool // keys may be client addresses, as Caddy determines them
+	ManyKeysPerClient bool // one client has many keys
+	// latePlaceholders are the placeholders that decide on a request, but that later handlers can
+	// set.
+	latePlaceholders []LatePlaceholder
+	// emptyKeys holds, for each alternative of the key, the key that comes out if all its
+	// placeholders are empty. It is nil if an alternative has no placeholder.
+	emptyKeys []string
+
+	peersLeft      atomic.Int32 // how many more peers to check
+	lateChecksLeft atomic.Int32 // how many more unchanged late placeholders to check
+	emptyInARow    atomic.Int32 // how many keys in a row were empty
+	costlessInARow atomic.Int32 // how many responses in a row gave no cost
+	warnedOfCost   atomic.Bool
+	warnedOfFactor atomic.Bool
+	warnedOfCoding atomic.Bool // of responses
+
+	bodyLogs map[*bodies.Error]*throttle.Throttle // one per reason, so that a common one doesn't hide the others
+}
+
+// LatePlaceholder is a placeholder in the text of a zone's option.
+type LatePlaceholder struct{ Option, Name string }
+
+const (
+	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests
+	// come through it.
+	maxPeersChecked = 10_000
+	// maxLateChecks bounds the checks of placeholders that later handlers leave unchanged. A check
+	// that finds a value takes unchangedLateCost from this number.
+	maxLateChecks = 1000 * unchangedLateCost
+	// unchangedLateCost is how many checks of an empty placeholder count as much as one check of a
+	// set one. Empty ones say less, because a later handler may set the placeholder for few
+	// requests only.
+	unchangedLateCost = 100
+	// maxInARow is how many odd requests in a row lead to a warning. A few of them are normal.
+	maxInARow = 100
+)
+
+// usesRemote reports whether the key contains the address of the connection's other end.
+func usesRemote(t *keys.Template) bool { return strings.Contains(t.Text, "{"+keys.RemoteAddress) }
+
+// usesAddress reports whether the key contains an address.
+func usesAddress(t *keys.Template) bool { return usesRemote(t) || usesClientAddress(t) }
+
+// usesClientAddress reports whether the key contains the address of the client, as Caddy determines it.
+func usesClientAddress(t *keys.Template) bool {
+	return strings.Contains(t.Text, "{"+keys.ClientAddress+"}")
+}
+
+// NewKeyWarnings returns the warnings of a zone with these keys. late are the placeholders in the texts that decide
+// on a request, as far as later handlers can set them.
+func NewKeyWarnings(templates []keys.Template, late []LatePlaceholder) *KeyWarnings {
+	w := &KeyWarnings{latePlaceholders: late, bodyLogs: make(map[*bodies.Error]*throttle.Throttle)}
+	for _, err := range bodies.Errors() {
+		w.bodyLogs[err] = new(throttle.Throttle)
+	}
+	w.peersLeft.Store(maxPeersChecked)
+	w.lateChecksLeft.Store(maxLateChecks)
+	plain := slices.ContainsFunc(templates, func(t keys.Template) bool { return t.Plain })
+	for i := range templates {
+		t := &templates[i]
+		w.keyMayBeAddress = w.keyMayBeAddress || usesAddress(t)
+		w.keyMayBeRemote = w.keyMayBeRemote || usesRemote(t)
+		w.keyMayBeClient = w.keyMayBeClient || usesClientAddress(t)
+		w.ManyKeysPerClient = w.ManyKeysPerClient || t.ManyPerClient()
+		if !plain {
+			w.emptyKeys = append(w.emptyKeys, t.Fold(caddy.NewEmptyReplacer().ReplaceAll(t.Text, "")))
+		}
+	}
+	return w
+}
+
+// addressFields are the header fields in which proxies send the address of the client.
+var addressFields = strings.Fields(`
+	CF-Connecting-IP CF-Connecting-IPv6 CF-Pseudo-IPv4 CloudFront-Viewer-Address DO-Connecting-IP Fastly-Client-IP Fly-Client-IP
+	Forwarded Forwarded-For True-Client-IP X-Azure-ClientIP X-Azure-SocketIP X-Client-IP X-Cluster-Client-IP
+	X-Envoy-External-Address X-Forwarded X-Forwarded-For X-NF-Client-Connection-IP X-Original-Forwarded-For X-Real-IP
+	X-Remote-Addr X-Remote-IP X-Vercel-Forwarded-For`)
+
+// isAddressField reports whether a placeholder is one of the addressFields.
+func isAddressField(placeholder string) bool {
+	field, ok := strings.CutPrefix(placeholder, FieldPrefix)
+	return ok && slices.ContainsFunc(addressFields, func(known string) bool { return strings.EqualFold(field, known) })
+}
+
+// WarnOfChosenAddresses warns of keys with an address or a port that a client can choose.
+func (z *Zone) WarnOfChosenAddresses() {
+	var fields, ports []string
+	for i := range z.Keys {
+		names, _ := keys.Placeholders(z.Keys[i].Text) // checked before
+		for _, name := range names {
+			switch {
+			case isAddressField(name):
+				fields = append(fields, "{"+name+"}")
+			case name == keys.RemoteAddress || name == keys.RemotePort:
+				ports = append(ports, "{"+name+"}")
+			}
+		}
+	}
+	if fields != nil {
+		z.Logger.Warn("the key of a zone has an address from a header field, which clients can write themselves, "+
+			"so a client gets a new budget for each address that it makes up: "+
+			"write {client_ip} instead, and in the global options trusted_proxies with the addresses of your proxies, "+
+			"and client_ip_headers if they send the address in a field other than X-Forwarded-For",
+			zap.String("zone", z.Name), zap.Strings("placeholders", fields))
+	}
+	if ports != nil {
+		z.Logger.Warn("the key of a zone has the port of the connection, so a client gets a new budget for each connection that it opens: "+
+			"write {client_ip} instead, and behind a proxy also trusted_proxies in the global options",
+			zap.String("zone", z.Name), zap.Strings("placeholders", ports))
+	}
+}
+
+// LateUser returns a placeholder of the user by which the zone decides. It returns nil if there is
+// none, if the routes define it, or if the key has an alternative without such a placeholder.
+func (z *Zone) LateUser(defines func(placeholder string) bool) *LatePlaceholder {
+	alternative := slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return !strings.Contains(t.Text, "{"+UserPrefix) })
+	for i := range z.latePlaceholders {
+		p := &z.latePlaceholders[i]
+		if strings.HasPrefix(p.Name, UserPrefix) && !(p.Option == "key" && alternative) && !defines(p.Name) {
+			return p
+		}
+	}
+	return nil
+}
+
+// WarnOfLateUsers warns of the limiter's zones that decide by a placeholder of the user. later reports whether a request
+// that passes meets authentication. partly is true for a zone that only some requests belong to.
+func (l *Limiter) WarnOfLateUsers(later func(partly bool) bool) {
+	for _, z := range l.Zones {
+		p := z.LateUser(l.Shared.DefinesPlaceholder)
+		if p != nil && z.lateChecksLeft.Load() > 0 && later(len(z.Matchers) > 0) && z.lateChecksLeft.Swap(0) > 0 {
+			z.warnOfLateUser(p)
+		}
+	}
+}
+
+func (z *Zone) warnOfLateUser(p *LatePlaceholder) {
+	z.Logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides, "+
+		"so the placeholder is empty, and requests that fail to authenticate are charged, too: "+
+		"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, "+
+		"or both directives in this order into a route block (said once)",
+		zap.String("zone", z.Name), zap.String("option", p.Option), zap.String("placeholder", "{"+p.Name+"}"))
+}
+
+var errTooEarly = errors.New("the address of the client is not verified yet")
+
+// tooEarly reports whether the key of a request is an address that is not verified yet. That is
+// so before the handshake is complete (HTTP/3 early data). Clients repeat such a request after
+// the handshake.
+func (z *Zone) tooEarly(r *http.Request, repl *caddy.Replacer, body *bodyReader) bool {
+	if !z.keyMayBeAddress || r.TLS == nil || r.TLS.HandshakeComplete {
+		return false
+	}
+	for i := range z.Keys {
+		if usesAddress(&z.Keys[i]) {
+			return true
+		}
+		if _, complete := z.expandKey(i, repl, body); complete {
+			return false
+		}
+	}
+	return false
+}
+
+// checkKeySource checks where the key of a request in the limiter's zone i comes from. It adds the
+// zone to watchedZones if later handlers can set its placeholders.
+func (state *State) checkKeySource(i int, r *http.Request) {
+	z := state.Limiter.Zones[i]
+	if state.Explained {
+		return
+	}
+	if z.keyMayBeAddress && z.peersLeft.Load() > 0 {
+		z.warnOfPeer(r)
+	}
+	if z.latePlaceholders != nil && z.lateChecksLeft.Load() > 0 {
+		state.watchedZones |= 1 << i // from the 65th zone on a no-op
+	}
+}
+
+// warnOfPeer warns of a key that is the address of a proxy, or that clients can make up.
+func (z *Zone) warnOfPeer(r *http.Request) {
+	z.peersLeft.Add(-1)
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return
+	}
+	forwarded := r.Header["X-Forwarded-For"]
+	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+		switch {
+		case z.keyMayBeRemote && client != host && z.peersLeft.Swap(0) > 0:
+			z.Logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, "+
+				"so all clients behind it share a budget: "+
+				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.Name))
+		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peersLeft.Swap(0) > 0:
+			z.Logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy "+
+				"appends to this field: "+
+				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.Name))
+		}
+		return
+	}
+	if len(forwarded) == 0 {
+		return
+	}
+	addr, err := netip.ParseAddr(host)
+	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peersLeft.Swap(0) > 0 {
+		z.Logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
+			"use {client_ip} in key, and write in the global options "+
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; "+
+			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
+	}
+}
+
+// takesFirstForwarded reports whether the client address is the first address that a trusted proxy
+// forwards. With trusted_proxies_strict it is the last address that is not a proxy's.
+func takesFirstForwarded(r *http.Request) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return ok && server.TrustedProxiesStrict == 0
+}
+
+// earlyValue is the value of a placeholder before the later handlers run.
+type earlyValue struct {
+	Zone  *Zone
+	From  *LatePlaceholder
+	Value string
+}
+
+// watchLatePlaceholders returns next, wrapped to compare the late placeholders before and after
+// it. Denied requests never reach next.
+func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
+	if state.watchedZones == 0 {
+		return next
+	}
+	var before []earlyValue
+	for i, z := range state.Limiter.Zones {
+		if state.watchedZones>>i&1 == 0 {
+			continue
+		}
+		for n := range z.latePlaceholders {
+			value, _ := repl.GetString(z.latePlaceholders[n].Name)
+			before = append(before, earlyValue{z, &z.latePlaceholders[n], value})
+		}
+	}
+	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+		defer warnOfLatePlaceholders(before, repl)
+		return next.ServeHTTP(w, r)
+	})
+}
+
+// warnOfLatePlaceholders warns of zones that decide by a placeholder that a later handler has set.
+// It doesn't warn if a handler removes a header field, because handlers often remove credentials.
+func warnOfLatePlaceholders(before []earlyValue, repl *caddy.Replacer) {
+	for _, e := range before {
+		z, name := e.Zone, e.From.Name
+		value, _ := repl.GetString(name)
+		switch {
+		case z.lateChecksLeft.Load() <= 0:
+		case value == "":
+			z.lateChecksLeft.Add(-1)
+		case value == e.Value:
+			z.lateChecksLeft.Add(-unchangedLateCost)
+		case z.lateChecksLeft.Swap(0) <= 0: // another request was faster
+		case strings.HasPrefix(name, UserPrefix):
+			z.warnOfLateUser(e.From)
+		default:
+			z.Logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: "+
+				"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",
+				zap.String("zone", z.Name), zap.String("option", e.From.Option), zap.String("placeholder", "{"+name+"}"))
+		}
+	}
+}
+
+// warnOfEmptyKey warns of a zone whose keys are empty.
+func (z *Zone) warnOfEmptyKey(key Key) {
+	switch {
+	case z.emptyKeys == nil:
+	case key.Text != z.emptyKeys[key.Alternative]:
+		resetUnlessReached(&z.emptyInARow)
+	case reachesMaxInARow(&z.emptyInARow):
+		z.Logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
+			"set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
+			zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
+	}
+}
+
+// warnOfMissingCost warns of a zone whose responses give no cost. known reports whether this
+// response gives one.
+func (z *Zone) warnOfMissingCost(known bool) {
+	switch {
+	case z.Settle.Cost == "":
+	case known:
+		resetUnlessReached(&z.costlessInARow)
+	case reachesMaxInARow(&z.costlessInARow):
+		z.Logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: "+
+			"check that responses have it as a number from 0, or exclude the others with match (said once)",
+			zap.String("zone", z.Name), zap.String("cost", z.Settle.Cost))
+	}
+}
+
+// reachesMaxInARow increments n, and reports whether n has just reached maxInARow.
+func reachesMaxInARow(n *atomic.Int32) bool { return n.Load() < maxInARow && n.Add(1) == maxInARow }
+
+// resetUnlessReached resets n to 0, unless n has reached maxInARow. So each warning is given once.
+func resetUnlessReached(n *atomic.Int32) {
+	if had := n.Load(); had > 0 && had < maxInARow {
+		n.Store(0)
+	}
+}

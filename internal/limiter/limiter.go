@@ -1,0 +1,128 @@
+// Package limiter decides one request: it charges the request to the zones of a rate_limit handler, and passes, delays or
+// denies it. It never reads configuration: the root package compiles each zone, and fills in a Limiter.
+//
+// A request runs through the files in this order. Serve (serve.go) collects the zones that limit the request (request.go):
+// each zone makes its key (key.go), and finds the limits of this key (policy.go, overrides.go) and the cost (number.go).
+// The store decides all zones in one call, after a wait for slots if need be (slot_wait.go), and an allowed request may be
+// delayed (delay.go). A denied request gets its response (denial.go, denial_grpc.go) and a log line (denial_log.go). An
+// allowed one goes to the next handler with its header fields (headers.go), and its response (response.go) can change its
+// charges (settle.go). Other handlers read the result in placeholders (placeholders.go).
+package limiter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Limiter is a rate_limit handler, ready to decide requests.
+type Limiter struct {
+	Zones  []*Zone
+	Shared *Configuration
+
+	Store            store.Store
+	Backend          Backend // the Redis of the store; nil for a store in memory
+	InRedis          bool    // the budgets are in Redis, or would be outside of a simulation
+	StoreErrorPolicy StoreErrorPolicy
+	SlotLines        *lines.Slots
+	// ReportCorrectionFailure is called when corrections of charges may be lost.
+	ReportCorrectionFailure func(error)
+
+	BodyFields     bodies.Fields         // the values in bodies of requests that the zones use
+	ResponseValues bodies.ResponseValues // the JSON values in bodies of responses that the zones use
+	BodyMemory     *bodies.Memory        // of requests
+
+	HeaderForms  HeaderForms
+	Jitter       float64 // the largest random part that is added to retry after; 0.5 adds up to half
+	ProblemJSON  bool    // explain denials in the body
+	ReturnErrors bool    // for denied requests, so that error routes respond
+
+	// HashSecret is the secret of hash_keys: operators see only the HMAC of a key. If it is empty,
+	// operators see the key itself.
+	HashSecret          string
+	CountsRequests      bool // in the metrics
+	Denials             *denials.Log
+	DenialSource        *denials.Source
+	Logger              *zap.Logger
+	warnedOfErrorRoutes atomic.Bool
+}
+
+// Backend is a Redis. Limiters of several configurations can have the same one.
+type Backend interface {
+	store.Store
+	// Acquire keeps the Redis open until Release is called, also if no configuration uses it any more.
+	Acquire()
+	Release() error
+	// DecidedWithout returns the counts of the requests that were decided while the Redis failed.
+	DecidedWithout() *OutageCounts
+	// Failing returns how many servers of the Redis fail at present.
+	Failing() int
+	IsCluster() bool
+}
+
+// OutageCounts are the numbers of requests that were decided without Redis since the process began, by the mode of
+// on_store_error.
+type OutageCounts struct{ Local, Allowed, Denied atomic.Int64 }
+
+// Configuration holds the things that the limiters of one configuration share.
+type Configuration struct {
+	// HasZone reports whether the configuration has a zone of a name.
+	HasZone func(name string) bool
+	// DefinesPlaceholder reports whether a route of the configuration defines a placeholder, such as with map.
+	DefinesPlaceholder func(name string) bool
+	// SlotsInForce returns the slots that a zone of this name has in the configuration in force, for one of
+	// its alternative keys. It returns nil if that is this configuration, or if it has no such slots.
+	SlotsInForce func(zone string, b Backend, alternative int) *store.Slots
+	// ReportFailure logs a failure of the store, and ReportShed a request that was shed, unless they have just done so.
+	ReportFailure, ReportShed func(error)
+}
+
+// Peek decides requests that are peeks. If local budgets decide because Redis fails, failure is the error of
+// Redis.
+func (l *Limiter) Peek(ctx context.Context, requests []store.Request) (allowed bool, failure, err error) {
+	if f, ok := l.Store.(*store.Failover); ok {
+		return f.Peek(ctx, requests)
+	}
+	allowed, err = l.Store.Take(ctx, requests)
+	return allowed, nil, err
+}
+
+// AuthoritativeStore returns the store that decides while it works, without local budgets for
+// outages.
+func (l *Limiter) AuthoritativeStore() store.Store {
+	if l.Backend != nil {
+		return l.Backend
+	}
+	return l.Store
+}
+
+// ReportStoreFailure counts a failure of the store, and logs it unless the circuit breaker kept
+// the request from the store.
+func (l *Limiter) ReportStoreFailure(err error) {
+	if l.CountsRequests {
+		telemetry.CountStoreError(err)
+	}
+	switch {
+	case store.IsBusy(err): // Redis has not failed
+		l.Shared.ReportShed(err)
+	case !errors.Is(err, store.ErrOpen):
+		l.Shared.ReportFailure(err)
+	}
+}
+
+// ZoneNamed returns the limiter's zone of a name, or nil.
+func (l *Limiter) ZoneNamed(name string) *Zone {
+	if i := slices.IndexFunc(l.Zones, func(z *Zone) bool { return z.Name == name }); i >= 0 {
+		return l.Zones[i]
+	}
+	return nil
+}

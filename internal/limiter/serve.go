@@ -1,0 +1,143 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Serve charges a request to all zones that it belongs to, in one call of the store. Then it
+// passes the request to next, at once or after a delay, or denies it.
+func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
+	repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	state := l.NewState(repl)
+	state.trace = telemetry.NewTrace(r.Context())
+	defer func() { state.Body.ReleaseAfter(err, w) }()
+	defer state.finish() // first, because ReleaseAfter may wait for the body
+	collectError, storeError := state.WithOverrides(func(o CollectOptions) error {
+		err := state.Collect(r, repl, o)
+		state.Body.CloseAfterLate(w.Header())
+		return err
+	}, func() error { return l.decide(r.Context(), state) })
+	switch {
+	case collectError != nil:
+		return l.handleCollectError(w, r, state, collectError)
+	case len(state.Requests) == 0:
+		return state.passUndecided(w, r, state.watchLatePlaceholders(next, repl))
+	case storeError != nil:
+		return l.handleStoreError(w, r, next, state, storeError)
+	}
+	state.logShadowsAndBans(r)
+	if l.HeaderForms.draft && state.HasEnforcedZone() {
+		state.setDraftFields(w.Header())
+	}
+	if !state.Allowed {
+		return l.deny(w, r, state)
+	}
+	return state.passOn(w, r, repl, state.watchLatePlaceholders(next, repl))
+}
+
+// handleCollectError responds to a request whose zones could not be collected.
+func (l *Limiter) handleCollectError(w http.ResponseWriter, r *http.Request, state *State, err error) error {
+	if denied, ok := err.(*DeniedBody); ok {
+		return l.denyBody(w, r, state, denied)
+	}
+	if errors.Is(err, errTooEarly) {
+		return l.denyEarly(w, r)
+	}
+	return err
+}
+
+// decide takes the request from the budgets of all its zones. If a slot is missing, decide may wait
+// for it. If the request is allowed, but too early, decide delays it until its time.
+func (l *Limiter) decide(ctx context.Context, state *State) error {
+	hasPlaces := state.reservePlaces()
+	if hasPlaces {
+		defer state.Wait.Release()
+	}
+	takeCtx := ctx
+	if hasPlaces || state.mayNeedCorrections() {
+		state.keepBackendOpen()
+		// If the client leaves, the charges must be known all the same, to be given back.
+		takeCtx = context.WithoutCancel(ctx)
+	}
+	decisionCtx, span := state.trace.StartDecision(ctx)
+	allowed, took, err := state.take(decisionCtx, takeCtx)
+	state.trace.EndDecision(ctx, span, telemetry.Decision{Requests: state.Requests, WithRedis: l.Backend != nil, Err: err})
+	if err != nil {
+		return err
+	}
+	state.Decided, state.Allowed = true, allowed
+	if l.Backend != nil && state.Requests[0].Outcome.Local {
+		l.Backend.DecidedWithout().Local.Add(1)
+	}
+	state.countOutcomes(took)
+	if delay := state.RequiredDelay(); allowed && delay > 0 {
+		return state.hold(ctx, delay)
+	}
+	return nil
+}
+
+// mayNeedCorrections reports whether the charges of the request may have to be corrected when
+// it ends.
+func (state *State) mayNeedCorrections() bool {
+	for i := range state.Entries {
+		if e := &state.Entries[i]; e.Slots != nil || e.Zone.Settle != nil && len(e.Limits) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// keepBackendOpen keeps the limiter's backend open until finish, also after a reload, so that
+// the charges of the request can be corrected.
+func (state *State) keepBackendOpen() {
+	if b := state.Limiter.Backend; b != nil && !state.usesBackend {
+		state.usesBackend = true
+		b.Acquire()
+	}
+}
+
+// finish ends the request: it corrects the charges, and closes the backend if no other request or configuration uses it.
+func (state *State) finish() {
+	state.sendCorrections()
+	if !state.usesBackend {
+		return
+	}
+	if err := state.Limiter.Backend.Release(); err != nil {
+		state.Limiter.ReportStoreFailure(err)
+	}
+}
+
+// sendCorrections corrects the charges of the request by its response, and gives its slots
+// back, in one call of the store. Later calls do nothing.
+func (state *State) sendCorrections() {
+	if !state.Decided || state.corrected {
+		return
+	}
+	state.corrected = true
+	corrections := state.correctionRoom[:0]
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
+		if e.Settled {
+			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
+		}
+		if c.Leave || c.Refund > 0 || c.Charge > 0 {
+			corrections = append(corrections, c)
+		}
+		if c.Leave {
+			e.Zone.Metrics.CountInFlight(-1)
+		}
+	}
+	if len(corrections) > 0 {
+		state.Limiter.Store.Correct(corrections, state.Limiter.ReportCorrectionFailure)
+		state.Limiter.SlotLines.Wake(corrections)
+	}
+}

@@ -1,0 +1,186 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+)
+
+// SettlePolicy is the compiled option settle of a zone.
+type SettlePolicy struct {
+	match     *caddyhttp.ResponseMatcher // nil: all responses are charged
+	Cost      string                     // text with placeholders; empty: the charge
+	NeedsBody bool                       // cost depends on the body of the response
+	NeedsJSON bool                       // on a value in that body
+}
+
+// NewSettlePolicy returns the policy of a zone. match selects the responses that are charged; nil stands for all.
+func NewSettlePolicy(match *caddyhttp.ResponseMatcher, cost string) *SettlePolicy {
+	p := &SettlePolicy{match: match, Cost: cost}
+	names := p.Placeholders()
+	p.NeedsBody, p.NeedsJSON = slices.ContainsFunc(names, bodies.IsOfResponse), slices.ContainsFunc(names, bodies.IsResponseJSON)
+	return p
+}
+
+// Placeholders returns the placeholders in the cost.
+func (p *SettlePolicy) Placeholders() []string {
+	if p == nil {
+		return nil
+	}
+	names, _ := keys.Placeholders(p.Cost) // checked before
+	return names
+}
+
+// Refunds reports whether the whole charge of a request is given back because of the header of its response.
+func (p *SettlePolicy) Refunds(status int, header http.Header) bool {
+	return p.match != nil && !p.match.Match(status, header)
+}
+
+// Settlement reads the true cost of a request from its response.
+type Settlement struct {
+	state       *State
+	client      context.Context // of the request: canceled when the client leaves
+	unknown     bool            // the client has left, and the next handler has returned without a response
+	repl        *caddy.Replacer
+	Body        *bodies.Response // nil if no true cost depends on it
+	status      int              // 0: the header is not sent yet
+	hasTrailers bool             // the header announces trailers
+	ended       bool             // the true cost is read, or will not be known
+}
+
+// NewSettlement returns nil if no zone of the request settles. client is the context of the request.
+func (state *State) NewSettlement(client context.Context, repl *caddy.Replacer) *Settlement {
+	for i := range state.Entries {
+		if state.Entries[i].Settles() {
+			return &Settlement{state: state, client: client, repl: repl}
+		}
+	}
+	return nil
+}
+
+// Settles reports whether the zone's charges depend on the response. A shadow that denies the
+// request doesn't settle: without shadow mode there would be no response.
+func (e *Entry) Settles() bool {
+	return e.Zone.Settle != nil && len(e.Limits) > 0 && !(e.Shadow && e.Denies())
+}
+
+// beginBody prepares for the body of the response, just before the request is passed on. It returns nil
+// if no true cost depends on the body.
+func (s *Settlement) beginBody(r *http.Request) *bodies.Response {
+	needsBody, needsJSON := false, false
+	for i := range s.state.Entries {
+		if e := &s.state.Entries[i]; e.Settles() {
+			needsBody, needsJSON = needsBody || e.Zone.Settle.NeedsBody, needsJSON || e.Zone.Settle.NeedsJSON
+		}
+	}
+	if !needsBody {
+		return nil
+	}
+	var values *bodies.ResponseValues
+	if needsJSON {
+		values = &s.state.Limiter.ResponseValues
+	}
+	s.Body = bodies.NewResponse(r, values)
+	return s.Body
+}
+
+// ReadHeader settles the request by the header of the response, which is about to be sent. If
+// there are trailers, or if the true cost depends on the body, readEnd reads it later.
+func (s *Settlement) ReadHeader(status int, header http.Header) {
+	s.status = status
+	s.hasTrailers = len(header["Trailer"]) > 0
+	s.Body.ReadHeader(status, header)
+	// Clients could guess passwords for free if leaving before the response gave the charge back.
+	unknown := s.unknown || status == statusClientClosedRequest
+	for i := range s.state.Entries {
+		e := &s.state.Entries[i]
+		switch {
+		case !e.Settles():
+		case e.Zone.Settle.match != nil && unknown:
+			e.TrueCost, e.Settled = e.Cost, true
+		case e.Zone.Settle.Refunds(status, header):
+			e.TrueCost, e.Settled = 0, true
+		case !e.Zone.Settle.NeedsBody:
+			if s.ReadTrueCost(e); e.Settled || !s.hasTrailers {
+				s.reportTrueCost(e)
+			}
+		}
+	}
+}
+
+// ReadTrueCost reads the true cost of the request in one zone.
+func (s *Settlement) ReadTrueCost(e *Entry) {
+	if cost := e.Zone.Settle.Cost; cost != "" {
+		if e.Zone.Settle.NeedsBody {
+			cost, _ = s.repl.ReplaceFunc(cost, s.Body.Replace)
+		} else {
+			cost = s.repl.ReplaceAll(cost, "")
+		}
+		var err error
+		e.TrueCost, err = ParseCost(strings.TrimSpace(cost))
+		e.Settled = err == nil
+	}
+}
+
+// reportTrueCost warns of a zone if its responses give no cost, or if this one can't be decoded.
+func (s *Settlement) reportTrueCost(e *Entry) {
+	switch {
+	case s.state.Explained:
+	case !e.Settled && e.Zone.Settle.NeedsJSON && s.Body.WasUndecodable():
+		e.Zone.warnOfUndecodable(s.Body.Coding())
+	default:
+		e.Zone.warnOfMissingCost(e.Settled)
+	}
+}
+
+// warnOfUndecodable warns of a zone whose responses can't be decoded.
+func (z *Zone) warnOfUndecodable(coding string) {
+	if !z.warnedOfCoding.Swap(true) {
+		z.Logger.Warn("a response has a content coding that settle can't decode, so its charge stayed: "+
+			"let the upstream compress with gzip or zstd, or heed Accept-Encoding, in which rate_limit offers no other coding (said once)",
+			zap.String("zone", z.Name), zap.String("coding", coding[:min(len(coding), 256)]))
+	}
+}
+
+// readEnd settles what the header didn't settle, at the end of the body. Later calls do nothing.
+func (s *Settlement) readEnd() {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	s.Body.End()
+	for i := range s.state.Entries {
+		e := &s.state.Entries[i]
+		if e.Settles() && !e.Settled && (s.hasTrailers || e.Zone.Settle.NeedsBody) {
+			s.ReadTrueCost(e)
+			s.reportTrueCost(e)
+		}
+	}
+}
+
+// finish settles the request after the next handler, whatever it did. If the next handler
+// panicked, returned is false; otherwise err is its error.
+func (s *Settlement) finish(header http.Header, returned bool, err error) {
+	if s.status == 0 { // an outer handler will write the response, usually with this status
+		status := http.StatusOK
+		if !returned || err != nil {
+			status = http.StatusInternalServerError
+		}
+		var known caddyhttp.HandlerError
+		if errors.As(err, &known) && known.StatusCode != 0 {
+			status = known.StatusCode
+		}
+		s.unknown = errors.Is(s.client.Err(), context.Canceled)
+		s.ReadHeader(status, header)
+	}
+	s.readEnd()
+}

@@ -1,0 +1,470 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+const (
+	firstSlotPause = time.Duration(lines.FirstPause) * time.Microsecond
+	maxSlotPause   = time.Duration(lines.MaxPause) * time.Microsecond
+)
+
+func newSlotLines(firstPause, maxPause time.Duration) *lines.Slots {
+	return lines.NewSlots(firstPause.Microseconds(), maxPause.Microseconds())
+}
+
+// slotTest is a handler in this process whose zones have slots that can be waited for.
+type slotTest struct {
+	handler *Limiter
+	zones   map[string]*Zone
+}
+
+// newSlotTest returns a slotTest. Its lines pause so long between two questions, so an hour stands
+// for a lost wake-up.
+func newSlotTest(budgets store.Store, pause time.Duration) *slotTest {
+	return &slotTest{handler: &Limiter{Shared: alone(), Store: budgets, SlotLines: newSlotLines(pause, pause)}, zones: make(map[string]*Zone)}
+}
+
+// addZone adds a zone whose requests wait for so long.
+func (s *slotTest) addZone(t *testing.T, name string, maxWait time.Duration, places int64) {
+	t.Helper()
+	s.zones[name] = &Zone{
+		Name: name, Metrics: telemetry.Zone{Disabled: true},
+		Delay: &lines.Policy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: newDelayPlaces()},
+	}
+}
+
+// slotAsk is a request to a zone with so many slots, for slotTest.
+type slotAsk struct {
+	zone, key string
+	slots     int64
+	limits    []store.Limit
+	cost      int64 // 0 stands for 1
+	mode      algorithms.Mode
+	ban       *store.Ban
+	shadow    bool
+}
+
+// decide lets the handler decide a request. The caller ends it with finish.
+func (s *slotTest) decide(ctx context.Context, asks ...slotAsk) (*State, error) {
+	state := &State{Limiter: s.handler, Requests: make([]store.Request, len(asks)), Entries: make([]Entry, len(asks))}
+	for i, a := range asks {
+		r := &state.Requests[i]
+		*r = store.Request{
+			Zone: a.zone, Key: a.key, Cost: cmp.Or(a.cost, 1), Limits: a.limits, Mode: a.mode, Ban: a.ban, Shadow: a.shadow,
+		}
+		if a.slots > 0 {
+			r.Slots = &store.Slots{ID: store.SlotsID(a.zone, ""), Limit: a.slots}
+		}
+		state.Entries[i] = Entry{Zone: s.zones[a.zone], LimitSet: &LimitSet{}, Request: r}
+	}
+	return state, s.handler.decide(ctx, state)
+}
+
+// wantIdle checks that nobody waits, and that nothing is left of the requests that waited.
+func (s *slotTest) wantIdle(t *testing.T) {
+	t.Helper()
+	wantNoLines(t, s.handler.SlotLines)
+	for _, z := range s.zones {
+		if z.Delay != nil {
+			wantNoPlaces(t, z)
+		}
+	}
+}
+
+// wantNoLines checks that nobody waits.
+func wantNoLines(t *testing.T, slots *lines.Slots) {
+	t.Helper()
+	if requests, lines := slots.Waiting(); requests != 0 || lines != 0 {
+		t.Errorf("%d requests wait in %d lines, want none", requests, lines)
+	}
+}
+
+// waiting returns how many requests wait.
+func (s *slotTest) waiting() int64 {
+	n, _ := s.handler.SlotLines.Waiting()
+	return n
+}
+
+// waitForWaiters waits until so many requests wait for slots.
+func (s *slotTest) waitForWaiters(t *testing.T, n int64) {
+	t.Helper()
+	caddytest.Eventually(t, fmt.Sprint(n, " requests wait"), func() bool { return s.waiting() == n })
+}
+
+// inFlight counts requests by key, and the largest number of each key.
+type inFlight struct {
+	mu        sync.Mutex
+	now, most map[string]int64
+	passed    map[string][]int // the numbers of the requests of a key, in the order in which they passed
+}
+
+func newInFlight() *inFlight {
+	return &inFlight{now: make(map[string]int64), most: make(map[string]int64), passed: make(map[string][]int)}
+}
+
+func (f *inFlight) begin(key string, number int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now[key]++
+	f.most[key] = max(f.most[key], f.now[key])
+	f.passed[key] = append(f.passed[key], number)
+}
+
+func (f *inFlight) end(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now[key]--
+}
+
+// Clients come and leave at random. No more requests of a key are in flight than it has slots. They
+// pass in the order in which they came. All whose clients stay pass, as soon as a slot is free,
+// although no line ever asks without a reason.
+func TestSlotLineLaws(t *testing.T) {
+	for seed := range seedtest.Cases(t, uint64(100)) {
+		random := rand.New(rand.NewPCG(seed, 14))
+		synctest.Test(t, func(t *testing.T) {
+			memory := store.NewSharedMemory()
+			s := newSlotTest(memory.Bounded(1000, func() int { return 1 }, nil), 1000*time.Hour)
+			s.addZone(t, "api", time.Hour, 1000)
+			slots, keys, flying := 1+random.Int64N(4), 1+random.IntN(3), newInFlight()
+			var clients sync.WaitGroup
+			stayed := make(map[string]int)
+			work := make(map[string]time.Duration)
+			began := time.Now()
+			for number := range 80 {
+				key := fmt.Sprint(random.IntN(keys))
+				took := time.Duration(random.Int64N(int64(time.Second)))
+				ctx, stop := t.Context(), func() {}
+				if random.IntN(4) == 0 {
+					ctx, stop = context.WithTimeout(ctx, time.Duration(1+random.Int64N(int64(3*time.Second))))
+				} else {
+					stayed[key]++
+				}
+				work[key] += took
+				clients.Go(func() {
+					defer stop()
+					state, err := s.decide(ctx, slotAsk{zone: "api", key: key, slots: slots})
+					defer state.finish()
+					switch {
+					case err == nil && state.Allowed:
+						flying.begin(key, number)
+						defer flying.end(key)
+						time.Sleep(took)
+					case !errors.Is(err, errClientGone):
+						t.Errorf("seed %d: request %d was denied: %v", seed, number, err)
+					}
+				})
+				time.Sleep(time.Duration(1 + random.Int64N(int64(200*time.Millisecond))))
+			}
+			arrivals := time.Since(began)
+			clients.Wait()
+			for key, most := range flying.most {
+				if most > slots {
+					t.Errorf("seed %d: %d requests of a key were in flight, it has %d slots", seed, most, slots)
+				}
+				if !slices.IsSorted(flying.passed[key]) {
+					t.Errorf("seed %d: requests passed in the order %v", seed, flying.passed[key])
+				}
+				if n := len(flying.passed[key]); n < stayed[key] {
+					t.Errorf("seed %d: %d requests passed, %d clients stayed", seed, n, stayed[key])
+				}
+				if took := time.Since(began); took > arrivals+work["0"]+work["1"]+work["2"] {
+					t.Errorf("seed %d: the last request ended after %v: a slot was free meanwhile", seed, took)
+				}
+			}
+			if n := memory.Keys(); n != 0 {
+				t.Errorf("seed %d: %d slots were not given back", seed, n)
+			}
+			s.wantIdle(t)
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// slotStores runs a test with both stores. open returns the store of another process, or nil for
+// the store in memory, which has only one process.
+func slotStores(t *testing.T, run func(t *testing.T, budgets store.Store, open func() store.Store)) {
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		run(t, inMemory(), nil)
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		open := func() store.Store {
+			s, err := redisstore.Open(redisstore.Options{Address: server.Addr, Timeout: caddytest.Patient}, redisstore.Hooks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			return s
+		}
+		run(t, open(), open)
+	})
+}
+
+// Many requests at once are never more in flight than slots, and all of them pass in the end. In a
+// single process no line needs to ask without a reason. With two processes it does.
+func TestSlotLinesUnderRace(t *testing.T) {
+	t.Parallel()
+	slotStores(t, func(t *testing.T, budgets store.Store, open func() store.Store) {
+		flood := func(what string, instances ...*slotTest) {
+			flying := newInFlight()
+			var clients sync.WaitGroup
+			for number := range 120 {
+				s, key := instances[number%len(instances)], fmt.Sprint(number%3)
+				clients.Go(func() {
+					state, err := s.decide(t.Context(), slotAsk{zone: "api", key: key, slots: 2})
+					defer state.finish()
+					if err != nil || !state.Allowed {
+						t.Errorf("%s: a request was denied: %v", what, err)
+						return
+					}
+					flying.begin(key, number)
+					defer flying.end(key)
+				})
+			}
+			clients.Wait()
+			for key, most := range flying.most {
+				if most > 2 {
+					t.Errorf("%s: %d requests of key %s were in flight, it has 2 slots", what, most, key)
+				}
+			}
+			for _, s := range instances {
+				s.wantIdle(t)
+			}
+		}
+		one := newSlotTest(budgets, 1000*time.Hour)
+		one.addZone(t, "api", caddytest.Patient, 1000)
+		flood("one process", one)
+		if open == nil {
+			return
+		}
+		one, other := newSlotTest(budgets, firstSlotPause), newSlotTest(open(), firstSlotPause)
+		one.addZone(t, "api", caddytest.Patient, 1000)
+		other.addZone(t, "api", caddytest.Patient, 1000)
+		flood("two processes", one, other)
+	})
+}
+
+// Requests pass in the order in which they came, one for each slot that is given back. A client that
+// leaves makes way for the next one. A newcomer doesn't overtake.
+func TestSlotLineOrder(t *testing.T) {
+	t.Parallel()
+	slotStores(t, func(t *testing.T, budgets store.Store, _ func() store.Store) {
+		s := newSlotTest(budgets, 1000*time.Hour)
+		s.addZone(t, "api", caddytest.Patient, 1000)
+		ask := slotAsk{zone: "api", key: "k", slots: 1}
+		first, err := s.decide(t.Context(), ask)
+		if err != nil || !first.Allowed {
+			t.Fatal("the first request was denied:", err)
+		}
+		type passing struct {
+			number int
+			state  *State
+		}
+		passed := make(chan passing)
+		var clients sync.WaitGroup
+		var leave []context.CancelFunc
+		for number := range 10 {
+			ctx, stop := context.WithCancel(t.Context())
+			leave = append(leave, stop)
+			clients.Go(func() {
+				switch state, err := s.decide(ctx, ask); {
+				case err == nil && state.Allowed:
+					passed <- passing{number, state}
+				case !errors.Is(err, errClientGone) || number != 0 && number != 4 && number != 9:
+					t.Errorf("request %d was denied: %v", number, err)
+				}
+			})
+			s.waitForWaiters(t, int64(number+1))
+		}
+		for n, number := range []int{0, 4, 9} {
+			leave[number]()
+			s.waitForWaiters(t, int64(9-n))
+		}
+		first.finish()
+		for _, number := range []int{1, 2, 3, 5, 6, 7, 8} {
+			next := <-passed
+			if next.number != number {
+				t.Errorf("request %d passed, want %d", next.number, number)
+			}
+			select {
+			case other := <-passed:
+				t.Errorf("request %d passed, too", other.number)
+			default:
+			}
+			next.state.finish()
+		}
+		clients.Wait()
+		for _, stop := range leave {
+			stop()
+		}
+		s.wantIdle(t)
+	})
+}
+
+// A request waits up to the longest delay of its zone, for its slot and its limits together. The
+// time that a decision takes doesn't include the wait.
+func TestSlotWaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 4_000_000, Burst: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSlotTest(inMemory(), 1000*time.Hour)
+		s.addZone(t, "api", 10*time.Second, 100)
+		ask := slotAsk{zone: "api", key: "k", slots: 1, limits: []store.Limit{store.NewLimit("api", "", limit)}}
+		for _, test := range []struct {
+			runs, want time.Duration // the request before ends after runs; this one passes or is denied after want
+			allowed    bool
+		}{
+			{2 * time.Second, 4 * time.Second, true}, // 2 s for the slot, 2 s for the limit
+			{9 * time.Second, 9 * time.Second, true},
+			{10 * time.Second, 10 * time.Second, false},
+			{time.Minute, 10 * time.Second, false},
+		} {
+			before, err := s.decide(t.Context(), ask)
+			if err != nil || !before.Allowed {
+				t.Fatal("denied:", err)
+			}
+			time.AfterFunc(test.runs, before.finish)
+			began := time.Now()
+			state, err := s.decide(t.Context(), ask)
+			if took := time.Since(began); err != nil || state.Allowed != test.allowed || took != test.want {
+				t.Errorf("%v: allowed %v after %v, want %v after %v; %v", test.runs, state.Allowed, took, test.allowed, test.want, err)
+			}
+			if e := &state.Entries[0]; !state.Allowed && (!e.LacksSlot() || !e.Denies() || e.RetryAfter() != store.SlotRetryAfter) {
+				t.Errorf("%v: denied with %+v", test.runs, e.Outcome)
+			}
+			if outcome, _ := state.Entries[0].requestOutcome(state.Allowed); outcome != map[bool]telemetry.Outcome{true: telemetry.OutcomeDelayed, false: telemetry.OutcomeDenied}[test.allowed] {
+				t.Errorf("%v: counted as %v", test.runs, outcome)
+			}
+			state.finish()
+			time.Sleep(time.Hour)
+		}
+		s.wantIdle(t)
+
+		limit, _ = algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 6_000_000, Burst: 1})
+		ask.limits = []store.Limit{store.NewLimit("api", "", limit)}
+		first, _ := s.decide(t.Context(), ask)
+		began := time.Now()
+		time.AfterFunc(time.Second, first.finish)
+		var clients sync.WaitGroup
+		for i, allowed := range []bool{true, false} { // the limit would have room for the second one after 12 s
+			clients.Go(func() {
+				state, err := s.decide(t.Context(), ask)
+				if took := time.Since(began); err != nil || state.Allowed != allowed || took != 6*time.Second {
+					t.Errorf("request %d: allowed %v after %v, want %v after 6s; %v", i+1, state.Allowed, took, allowed, err)
+				}
+				state.finish()
+			})
+			synctest.Wait()
+		}
+		clients.Wait()
+		time.Sleep(time.Hour)
+		s.wantIdle(t)
+
+		before, _ := s.decide(t.Context(), ask)
+		time.AfterFunc(5*time.Second, before.finish)
+		state := newTestState(s.handler, s.zones["api"], &LimitSet{}, before.Requests[0])
+		defer reservePlacesFor(t, state)()
+		if allowed, took, err := state.take(t.Context(), t.Context()); !allowed || took > time.Microsecond || err != nil {
+			t.Errorf("allowed %v in %v, %v", allowed, took, err)
+		}
+	})
+}
+
+// reservePlacesFor takes the places that take needs, and returns what gives them back.
+func reservePlacesFor(t *testing.T, state *State) (release func()) {
+	t.Helper()
+	if !state.reservePlaces() {
+		t.Fatal("there is no place")
+	}
+	return state.Wait.Release
+}
+
+// Limits charge a request that waits only when it passes, for the time that is left. A request that a
+// limit denies doesn't wait, and doesn't keep the others from the slot.
+func TestSlotWaitAndLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 3_600_000_000, Burst: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSlotTest(inMemory(), 1000*time.Hour)
+		s.addZone(t, "api", time.Minute, 100)
+		ask := slotAsk{zone: "api", key: "k", slots: 1, limits: []store.Limit{store.NewLimit("api", "", limit)}}
+		first, err := s.decide(t.Context(), ask)
+		if err != nil || !first.Allowed {
+			t.Fatal("denied:", err)
+		}
+		passed := make(chan *State, 5)
+		var clients sync.WaitGroup
+		for range 5 { // two of them have room
+			clients.Go(func() {
+				state, err := s.decide(t.Context(), ask)
+				if err != nil {
+					t.Error(err)
+				}
+				if state.Allowed {
+					time.Sleep(time.Second)
+				}
+				state.finish()
+				passed <- state
+			})
+		}
+		synctest.Wait()
+		if n := s.waiting(); n != 5 {
+			t.Errorf("%d requests wait, want 5", n)
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		first.finish()
+		clients.Wait()
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the requests were decided after %v, want 2s", took)
+		}
+		allowed := 0
+		for range 5 {
+			state := <-passed
+			switch e := &state.Entries[0]; {
+			case state.Allowed:
+				allowed++
+			case e.LacksSlot() || !e.Outcome.Decisions[0].Denies():
+				t.Errorf("denied with %+v", e.Outcome)
+			}
+		}
+		if allowed != 2 {
+			t.Errorf("%d requests passed, want 2", allowed)
+		}
+		time.Sleep(time.Hour)
+		last, _ := s.decide(t.Context(), ask)
+		if state, err := s.decide(t.Context(), ask); err != nil || state.Allowed || time.Since(began) > time.Hour+2*time.Second {
+			t.Errorf("without room, and without a slot: allowed %v after %v; %v", state.Allowed, time.Since(began), err)
+		}
+		last.finish()
+		s.wantIdle(t)
+	})
+}

@@ -1,0 +1,110 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+)
+
+// ProcessSlotLines are the lines of the limiters whose store is in memory. A backend has its own.
+var ProcessSlotLines = lines.NewSlots(lines.FirstPause, lines.MaxPause)
+
+var processStart = time.Now()
+
+// instantOf returns an instant of the monotonic clock in the form of the package lines. It is never 0.
+func instantOf(t time.Time) algorithms.Micros { return t.Sub(processStart).Microseconds() + 1 }
+
+// take lets the store decide the request. A request that lacks nothing but slots waits for them,
+// and then the store decides again. took is how long the last decision took.
+func (state *State) take(ctx, takeCtx context.Context) (allowed bool, took time.Duration, err error) {
+	l, w := state.Limiter, &state.Wait
+	var woken chan struct{} // receives a value when it may be the turn of a request that waits
+	asked := time.Now()
+	w.Came = cmp.Or(w.Came, instantOf(asked)) // it is set if the store knew another override
+	next, zone := l.SlotLines.Begin(w, instantOf(asked))
+	for {
+		switch next {
+		case lines.Ask:
+			allowed, err = l.Store.Take(takeCtx, state.Requests)
+			took = max(time.Since(asked), 1)
+			if err != nil {
+				l.SlotLines.Leave(w, instantOf(time.Now()))
+				return allowed, took, err
+			}
+			next, zone = l.SlotLines.Answered(w, allowed, instantOf(asked.Add(took)))
+		case lines.Wait:
+			if woken == nil {
+				woken = make(chan struct{}, 1)
+				w.Wake = wakeBy(woken)
+			}
+			if next, err = state.awaitTurn(ctx, zone, woken); err != nil {
+				return false, took, err
+			}
+			switch {
+			case next == lines.Ask:
+				if charged := w.PrepareShadows(); len(charged) > 0 {
+					l.Store.Correct(charged, l.ReportCorrectionFailure)
+				}
+				state.renewSlots()
+				asked = time.Now()
+			case took > 0:
+				state.ageDecisions(time.Since(asked).Microseconds())
+			}
+		case lines.Decided:
+			return allowed, took, nil
+		}
+	}
+}
+
+// wakeBy returns a function that sends a value without waiting.
+func wakeBy(woken chan<- struct{}) func(algorithms.Micros) {
+	return func(algorithms.Micros) {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// awaitTurn puts the request into the line of a zone, and waits until it is the first in its line, and a slot
+// may be free. It returns [lines.Decided] if no slot became free in time.
+func (state *State) awaitTurn(ctx context.Context, zone int, woken <-chan struct{}) (next lines.Step, err error) {
+	slots, w := state.Limiter.SlotLines, &state.Wait
+	slots.Join(w, zone, instantOf(time.Now()))
+	state.trace.WaitForSlot(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer func() { state.Entries[w.Line()].waited = true }()
+	for {
+		next, wait := slots.Look(w, instantOf(time.Now()))
+		if next != lines.Wait {
+			return next, nil
+		}
+		timer.Reset(time.Duration(wait) * time.Microsecond)
+		select {
+		case <-woken:
+		case <-timer.C:
+		case <-ctx.Done():
+			slots.Leave(w, instantOf(time.Now()))
+			return lines.Decided, errClientGone
+		}
+	}
+}
+
+// renewSlots gives the request the slots of the configuration in force. A reload may have changed their
+// number while the request waited, and requests of all configurations stand in one line. If that
+// configuration doesn't have these slots, the request keeps its own.
+func (state *State) renewSlots() {
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if e.Slots == nil {
+			continue
+		}
+		if slots := state.Limiter.Shared.SlotsInForce(e.Zone.Name, state.Limiter.Backend, e.Alternative); slots != nil {
+			e.Slots = slots
+		}
+	}
+}

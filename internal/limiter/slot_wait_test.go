@@ -1,0 +1,146 @@
+package limiter
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Requests of a shadow don't wait, and don't make others wait. A zone that charges denials is charged
+// once, so its requests don't wait. A shadow counts a request once.
+func TestSlotWaitAndOtherZones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 3_600_000_000, Burst: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSlotTest(inMemory(), time.Second)
+		s.addZone(t, "slots", time.Hour, 100)
+		s.addZone(t, "other", time.Hour, 100)
+		s.zones["other"].Delay = nil
+		limits := []store.Limit{store.NewLimit("other", "", limit)}
+		ban := &store.Ban{ID: store.BanID("other", ""), Ban: &algorithms.Ban{After: 5, Window: 1 << 40, Duration: 1 << 40, Max: 1 << 40}}
+		slots := slotAsk{zone: "slots", key: "k", slots: 1}
+		first, _ := s.decide(t.Context(), slots)
+
+		shadow := slots
+		shadow.shadow = true
+		began := time.Now()
+		state, err := s.decide(t.Context(), shadow)
+		if err != nil || !state.Allowed || time.Since(began) > 0 {
+			t.Errorf("a shadow: allowed %v after %v; %v", state.Allowed, time.Since(began), err)
+		}
+		state.finish()
+
+		uniform := slotAsk{zone: "other", key: "k", limits: limits, mode: algorithms.Uniform}
+		state, err = s.decide(t.Context(), slots, uniform)
+		if err != nil || state.Allowed || time.Since(began) > 0 || state.Requests[1].Outcome.Decisions[0].Remaining != 9 {
+			t.Errorf("with a zone that charges denials: allowed %v after %v; %v, %+v", state.Allowed, time.Since(began), err, state.Requests[1].Outcome)
+		}
+		state.finish()
+
+		time.AfterFunc(time.Minute, first.finish)
+		counted := slotAsk{zone: "other", key: "k", limits: limits, ban: ban, shadow: true, cost: 11}
+		state, err = s.decide(t.Context(), slots, counted)
+		if took := time.Since(began); err != nil || !state.Allowed || took != time.Minute {
+			t.Errorf("with a shadow that denies: allowed %v after %v; %v", state.Allowed, took, err)
+		}
+		state.finish()
+		for n := range 4 { // with the one above, five denials
+			counted.shadow = false
+			state, _ = s.decide(t.Context(), counted)
+			if began := state.Requests[0].Outcome.Ban.Began; began != (n == 3) {
+				t.Errorf("after %d denials: a ban began: %v", n+2, began)
+			}
+			state.finish()
+		}
+		s.wantIdle(t)
+	})
+}
+
+// A zone of one handler denies, and a zone of the same name in another handler is a shadow. A request of the
+// shadow passes at once, although others wait for the slots of its key.
+func TestShadowPassesOccupiedLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlotTest(inMemory(), time.Hour)
+		s.addZone(t, "slots", time.Hour, 100)
+		ask := slotAsk{zone: "slots", key: "k", slots: 1}
+		first, _ := s.decide(t.Context(), ask)
+		var waiting *State
+		go func() { waiting, _ = s.decide(t.Context(), ask) }()
+		synctest.Wait()
+		s.waitForWaiters(t, 1)
+		began, shadow := time.Now(), ask
+		shadow.shadow = true
+		state, err := s.decide(t.Context(), shadow)
+		if err != nil || !state.Allowed || time.Since(began) > 0 || state.Requests[0].Outcome.Verdict != store.Denied {
+			t.Errorf("allowed %v after %v, %+v; %v", state.Allowed, time.Since(began), state.Requests[0].Outcome, err)
+		}
+		state.finish()
+		first.finish()
+		synctest.Wait()
+		if waiting == nil || !waiting.Allowed {
+			t.Fatal("the request that waited was denied")
+		}
+		waiting.finish()
+		s.wantIdle(t)
+	})
+}
+
+// A shadow charges a request that waits for a slot of another zone once, in any mode. A ban of the shadow
+// that stands keeps it from charging, before and after the wait.
+func TestShadowsChargeWaitingRequestsOnce(t *testing.T) {
+	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 1 << 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ban := &store.Ban{ID: store.BanID("shadow", ""), Ban: &algorithms.Ban{After: 1, Window: 1 << 40, Duration: 1 << 40, Max: 1 << 40}}
+	for _, test := range []struct {
+		mode      algorithms.Mode
+		ban       *store.Ban
+		banned    bool
+		allowed   bool
+		remaining int64 // after the wait
+	}{
+		{mode: algorithms.Binary, remaining: 7},
+		{mode: algorithms.Uniform, remaining: 7},
+		{mode: algorithms.Nary, remaining: 7},
+		{mode: algorithms.Force, remaining: 7},
+		{mode: algorithms.Uniform, ban: ban, remaining: 7},
+		{mode: algorithms.Binary, ban: ban, banned: true, remaining: 10},
+		{mode: algorithms.Uniform, ban: ban, banned: true, remaining: 10},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			budgets := inMemory()
+			s := newSlotTest(budgets, time.Hour)
+			s.addZone(t, "slots", time.Hour, 100)
+			s.addZone(t, "shadow", time.Hour, 100)
+			s.zones["shadow"].Delay = nil
+			if test.banned {
+				if err := budgets.Change(t.Context(), store.Change{Zone: "shadow", Key: "k", Ban: []*store.Ban{ban}, BanFor: 1 << 40}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			slots := slotAsk{zone: "slots", key: "k", slots: 1}
+			shadow := slotAsk{zone: "shadow", key: "k", limits: []store.Limit{store.NewLimit("shadow", "", limit)}, mode: test.mode, ban: test.ban, shadow: true, cost: 3}
+			first, _ := s.decide(t.Context(), slots)
+			time.AfterFunc(time.Minute, first.finish)
+			state, err := s.decide(t.Context(), slots, shadow)
+			if err != nil || !state.Allowed {
+				t.Fatalf("denied: %v", err)
+			}
+			state.finish()
+			look := []store.Request{{Zone: "shadow", Key: "k", Limits: shadow.limits}}
+			if _, err := budgets.Take(t.Context(), look); err != nil || look[0].Outcome.Decisions[0].Remaining != test.remaining {
+				t.Errorf("mode %v, banned %v: %d events remain, want %d; %v", test.mode, test.banned, look[0].Outcome.Decisions[0].Remaining, test.remaining, err)
+			}
+			if (state.Requests[1].Outcome.Verdict == store.Banned) != test.banned {
+				t.Errorf("mode %v, banned %v: %+v", test.mode, test.banned, state.Requests[1].Outcome)
+			}
+			s.wantIdle(t)
+		})
+	}
+}

@@ -1,0 +1,249 @@
+// Package lines has the rules by which requests wait: which requests wait, in which line and place, and
+// when they are denied. It never reads a clock, and starts nothing.
+package lines
+
+import (
+	"container/list"
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Micros is a duration, or an instant of any clock that never goes back.
+type Micros = algorithms.Micros
+
+// Policy is the option delay of a zone.
+type Policy struct {
+	MaxDelay  Micros // the longest delay of a request, for a slot and for limits together
+	MaxPlaces int64  // bounds the requests that are delayed, or decided, at the same time
+	SingleKey bool   // all requests of the zone have the same key
+	Places    *Places
+	// CountWaiting, if not nil, counts n more requests in the lines of the zone. It must not call the Slots.
+	CountWaiting func(n int64)
+}
+
+// Request is a request that one handler decides. In a zone with [Policy], a request without a free slot
+// waits for one. It holds no slot of the handler meanwhile, not even in another zone, because the store
+// takes all slots of a request or none. So requests of one handler never wait for each other in a circle.
+// With slots of several handlers they can, until the longest delay is over.
+//
+// Its driver follows these steps, one at a time:
+//
+//   - Call [Request.Reserve], then [Slots.Begin].
+//   - After [Ask], let the store decide, and call [Slots.Answered].
+//   - After [Wait], call [Slots.Join], and then [Slots.Look] until it returns something else. If that is
+//     Ask, make the corrections of [Request.PrepareShadows] before.
+//   - After [Decided], an allowed request that a limit delays may call [Request.Hold], and later
+//     [Request.Pass] or [Request.Abandon].
+//   - Call [Request.Release] in the end, also after an error.
+//
+// The zero Request has no zones.
+type Request struct {
+	Came     Micros // to the handler
+	Requests []store.Request
+	Zones    []Zone // with the same indexes
+	// Wake is called when it may be the turn of a request earlier than before. wait is how long to wait at
+	// most before Look. Wake must not call the Slots. It must be set when the request joins a line.
+	Wake func(wait Micros)
+
+	asked   bool  // the store has decided
+	waits   bool  // in a line, and its charges are not being decided
+	zone    int32 // in whose line the request stands, or has stood last
+	line    *line
+	element *list.Element // in that line
+}
+
+// Zone is the part of a [Request] about one zone.
+type Zone struct {
+	Policy *Policy // nil: the zone delays no request
+
+	hasPlace bool
+	held     *heldRequest // on that place, while a limit delays the request
+}
+
+// Step is the next step of a request.
+type Step uint8
+
+// The steps.
+const (
+	Ask     Step = iota // let the store decide
+	Wait                // for a slot
+	Decided             // the Outcomes hold
+)
+
+// Line returns the index of the zone in whose line the request stands, or has stood last.
+func (r *Request) Line() int { return int(r.zone) }
+
+// IsHeld reports whether a zone has delayed the request by Hold.
+func (r *Request) IsHeld(zone int) bool { return r.Zones[zone].held != nil }
+
+// Reserve takes a place in each zone that can delay the request, and reports whether it took one. It also
+// sets MaxWait. In a zone without a free place, or if mayWait reports false, the request passes only at
+// once. A request that peeks takes no place, and needs none to be released.
+func (r *Request) Reserve(mayWait func() bool) (reserved bool) {
+	for i := range r.Requests {
+		q, p := &r.Requests[i], r.Zones[i].Policy
+		if p == nil || len(q.Limits) == 0 && q.Slots == nil {
+			continue
+		}
+		maxWait := r.longestLimitDelay(i, 0)
+		switch {
+		case maxWait == 0 && q.Slots == nil:
+		case q.Shadow: // is charged in advance, but not delayed
+			q.MaxWait = maxWait
+		case !mayWait():
+		case q.Peek && p.hasPlace(q.Key), !q.Peek && p.reserve(q.Key):
+			q.MaxWait, r.Zones[i].hasPlace, reserved = maxWait, true, true
+		}
+	}
+	return reserved
+}
+
+// longestLimitDelay returns how long the limits of a zone can delay a request that has waited for a slot
+// before.
+func (r *Request) longestLimitDelay(zone int, waited Micros) Micros {
+	longest := r.Zones[zone].Policy.MaxDelay - waited
+	for _, l := range r.Requests[zone].Limits { // a factor below 1 makes bursts larger, which leaves less room for debt
+		longest = min(longest, l.MaxDelay())
+	}
+	return max(longest, 0)
+}
+
+// Release gives back the places of the request, except those that Hold uses.
+func (r *Request) Release() {
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.hasPlace && z.held == nil {
+			z.Policy.Places.release(r.Requests[i].Key)
+			z.hasPlace = false
+		}
+	}
+}
+
+// Hold puts the request, which is allowed and charged, into the lines of the zones with limits that can
+// delay it. Of each line, the charges of those that Abandon it are given back together, if they have the
+// same owner.
+func (r *Request) Hold(owner any) {
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.hasPlace && len(r.Requests[i].Limits) > 0 {
+			z.held = z.Policy.Places.hold(owner, r.Requests[i])
+		}
+	}
+}
+
+// Pass is called when the delay of a request that is held is over.
+func (r *Request) Pass() {
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.held != nil {
+			z.Policy.Places.pass(z.held)
+		}
+	}
+}
+
+// Abandon is called instead of Pass if the client has left. The charges are given back as soon as it is
+// known that no later request waits behind them.
+func (r *Request) Abandon() {
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.held != nil {
+			z.Policy.Places.abandon(z.held)
+		}
+	}
+}
+
+// canWaitIn reports whether the request can wait for a slot of a zone now.
+func (r *Request) canWaitIn(zone int, now Micros) bool {
+	return r.Zones[zone].hasPlace && now < r.waitsUntil(zone)
+}
+
+// waitsUntil returns when the request gives up in the line of a zone.
+func (r *Request) waitsUntil(zone int) Micros { return r.Came + r.Zones[zone].Policy.MaxDelay }
+
+// chargesDenials reports whether a zone charges the request even if it is denied. Such a request doesn't
+// wait for slots, because each decision would charge it again.
+func (r *Request) chargesDenials() bool {
+	return slices.ContainsFunc(r.Requests, func(q store.Request) bool { return q.Mode == algorithms.Uniform && !q.Shadow })
+}
+
+// missingSlot returns a zone without a free slot for the request, if the request can wait for all the
+// slots that it lacks, and nothing else denies it. Otherwise it returns -1. The zone in whose line the
+// request stands comes first.
+func (r *Request) missingSlot(now Micros) int {
+	missing := -1
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if q.Shadow || !q.Denies() {
+			continue
+		}
+		lacksMore := q.Outcome.Verdict == store.Banned || slices.ContainsFunc(q.Outcome.Decisions, algorithms.Decision.Denies)
+		if !q.LacksSlot() || lacksMore || !r.canWaitIn(i, now) {
+			return -1
+		}
+		if missing < 0 || r.line != nil && r.Line() == i {
+			missing = i
+		}
+	}
+	if missing >= 0 && r.chargesDenials() {
+		return -1
+	}
+	return missing
+}
+
+// denyForSlot denies the request because no slot of a zone is free, without asking the store.
+func (r *Request) denyForSlot(zone int) {
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		decisions := q.Outcome.Decisions[:0]
+		for range q.Limits {
+			decisions = append(decisions, algorithms.Decision{NotAsked: true})
+		}
+		q.Outcome = store.Outcome{Decisions: decisions, Slots: store.SlotsOutcome{Free: true}}
+	}
+	q := &r.Requests[zone]
+	q.Outcome.Verdict, q.Outcome.Slots = store.Denied, store.SlotsOutcome{InFlight: q.Slots.Limit}
+}
+
+// PrepareShadows prepares the shadow zones for another decision about the request, and returns the
+// corrections to make before. The last decision has charged shadows in mode uniform, which get their
+// charges back. It has also counted the denials of their limits, which must not be counted again.
+func (r *Request) PrepareShadows() (charged []store.Correction) {
+	if !r.asked {
+		return nil
+	}
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if !q.Shadow {
+			continue
+		}
+		if q.Mode == algorithms.Uniform {
+			charged = append(charged, store.Correction{Request: q, Refund: q.Cost})
+		}
+		if q.Outcome.Verdict == store.Denied && q.Outcome.Ban.EndsAfter == 0 {
+			q.Ban = nil
+		}
+	}
+	return charged
+}
+
+// beginWait records in the zones that the request isn't charged for a while, because it waits for a slot.
+func (r *Request) beginWait() {
+	r.waits = true
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.hasPlace {
+			z.Policy.Places.awaitSlot(r.Requests[i].Key)
+		}
+	}
+}
+
+// endWait ends what beginWait began. The limits can delay the request for the rest of the time.
+func (r *Request) endWait(now Micros) {
+	if !r.waits {
+		return
+	}
+	r.waits = false
+	for i := range r.Zones {
+		if z := &r.Zones[i]; z.hasPlace {
+			z.Policy.Places.endSlotWait(r.Requests[i].Key)
+			r.Requests[i].MaxWait = r.longestLimitDelay(i, now-r.Came)
+		}
+	}
+}

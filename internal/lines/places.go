@@ -1,0 +1,191 @@
+package lines
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Places are the places of a zone for delayed requests, with one line per key. They outlive
+// configurations, because delayed requests do. They must be made by [NewPlaces], and are safe for
+// concurrent use.
+//
+// A delayed request is charged in advance. If its client leaves, the charge can be given back
+// only while no later request of the key waits behind it. So an abandoned request keeps its
+// place in the line until all requests behind it have left too, or one of them has passed.
+// The number of places bounds the memory.
+type Places struct {
+	refund func(owner any, corrections []store.Correction)
+
+	mu    sync.Mutex
+	taken int64
+	byKey map[string]keyPlaces // only of keys with places
+}
+
+// keyPlaces are the places of one key.
+type keyPlaces struct {
+	taken    int64          // by requests that are delayed, being decided, or wait for a slot
+	awaiting int64          // the number of these that wait for a slot, so they aren't charged
+	line     []*heldRequest // those that a limit delays, in the order of the charges
+}
+
+// heldRequest is a request that waits until it may pass.
+type heldRequest struct {
+	owner     any
+	request   store.Request
+	abandoned bool // the client has left
+}
+
+// NewPlaces returns Places. They call refund to give back the charges of requests whose clients have left.
+// The refund must be on its way before any later charge of these keys. So refund must not wait, and must
+// not call the Places.
+func NewPlaces(refund func(owner any, corrections []store.Correction)) *Places {
+	return &Places{refund: refund, byKey: make(map[string]keyPlaces)}
+}
+
+// Taken returns how many places are taken, and by how many keys.
+func (p *Places) Taken() (places int64, keys int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken, len(p.byKey)
+}
+
+// reserve takes a place for a request of a key, and reports whether one was free. A key
+// gets another place only while more places are free than the key has. So it leaves some for
+// other keys: one key alone gets half of the places, two keys get a third each. If all
+// requests have the same key, that key gets all places.
+func (o *Policy) reserve(key string) bool {
+	p := o.Places
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.byKey[key]
+	if !o.isFree(k) {
+		return false
+	}
+	p.taken++
+	k.taken++
+	p.byKey[key] = k
+	return true
+}
+
+// hasPlace reports whether reserve would take a place.
+func (o *Policy) hasPlace(key string) bool {
+	o.Places.mu.Lock()
+	defer o.Places.mu.Unlock()
+	return o.isFree(o.Places.byKey[key])
+}
+
+// isFree reports whether a key with these places gets another one.
+func (o *Policy) isFree(k keyPlaces) bool {
+	free := o.MaxPlaces - o.Places.taken
+	return free > 0 && (k.taken < free || o.SingleKey)
+}
+
+// release gives back the place of a request that was decided and isn't held.
+func (p *Places) release(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.byKey[key]
+	p.free(&k, 1)
+	p.set(key, k)
+}
+
+// awaitSlot records that a request that has a place waits for a slot. It isn't charged meanwhile.
+func (p *Places) awaitSlot(key string) { p.addAwaiting(key, 1) }
+
+// endSlotWait records that a request no longer waits for a slot, and may be charged.
+func (p *Places) endSlotWait(key string) { p.addAwaiting(key, -1) }
+
+func (p *Places) addAwaiting(key string, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.byKey[key]
+	k.awaiting += n
+	p.set(key, k)
+}
+
+// hold puts a charged request into the line of its key, on the place that was reserved for it.
+// Replies of the store can overtake each other, so the receipts decide where the request
+// stands.
+func (p *Places) hold(owner any, r store.Request) *heldRequest {
+	held := &heldRequest{owner: owner, request: r}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.byKey[r.Key]
+	at := len(k.line)
+	for at > 0 && k.line[at-1].isChargedAfter(held) {
+		at--
+	}
+	k.line = slices.Insert(k.line, at, held)
+	p.set(r.Key, k)
+	return held
+}
+
+// isChargedAfter reports whether h was charged after another request of its key. If the two
+// have different limits, as after a change of plan, it returns false, and they stay in the
+// order in which they came. In a wrong order less is given back, never more.
+func (h *heldRequest) isChargedAfter(other *heldRequest) bool {
+	limit, otherLimit := h.request.Limits[0], other.request.Limits[0]
+	receipt, otherReceipt := h.request.Outcome.Decisions[0].Receipt, other.request.Outcome.Decisions[0].Receipt
+	return limit.ID == otherLimit.ID && limit.ChargedLater(receipt, otherReceipt)
+}
+
+// pass removes a request whose time has come. It also removes the abandoned requests before
+// it, because their charges are in the past and can't be given back.
+func (p *Places) pass(h *heldRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.byKey[h.request.Key]
+	end := slices.Index(k.line, h) + 1
+	remaining := slices.DeleteFunc(slices.Clone(k.line[:end]), func(other *heldRequest) bool { return other == h || other.abandoned })
+	k.line = slices.Replace(k.line, 0, end, remaining...) // those that wait for another limit remain
+	p.free(&k, end-len(remaining))
+	p.set(h.request.Key, k)
+}
+
+// abandon marks a request whose client has left.
+func (p *Places) abandon(h *heldRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.abandoned = true
+	h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions) // the caller uses their memory again
+	p.set(h.request.Key, p.byKey[h.request.Key])
+}
+
+// set changes the places of a key, after it has given back the charges that can be given back now.
+func (p *Places) set(key string, k keyPlaces) {
+	p.refundAbandoned(&k)
+	if k.taken > 0 {
+		p.byKey[key] = k
+	} else {
+		delete(p.byKey, key)
+	}
+}
+
+// refundAbandoned gives back the charges of the abandoned requests at the end of a key's
+// line. The newest is first, so that each finds its budget as it left it. Nothing happens while a
+// request of the key is being decided, because that request may be charged behind them.
+func (p *Places) refundAbandoned(k *keyPlaces) {
+	if k.taken-k.awaiting != int64(len(k.line)) {
+		return
+	}
+	for n := len(k.line); n > 0 && k.line[n-1].abandoned; n = len(k.line) {
+		owner := k.line[n-1].owner
+		var corrections []store.Correction
+		for n > 0 && k.line[n-1].abandoned && k.line[n-1].owner == owner {
+			n--
+			corrections = append(corrections, store.Correction{Request: &k.line[n].request, Refund: algorithms.Forever})
+		}
+		p.refund(owner, corrections)
+		k.line = slices.Delete(k.line, n, len(k.line))
+		p.free(k, len(corrections))
+	}
+}
+
+// free frees n places of a key.
+func (p *Places) free(k *keyPlaces, n int) {
+	p.taken -= int64(n)
+	k.taken -= int64(n)
+}

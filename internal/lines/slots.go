@@ -1,0 +1,296 @@
+package lines
+
+import (
+	"container/list"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Slots holds the lines of the requests that wait for a slot of one store, one line per key. Requests
+// stand in the order in which they came. Only the first one asks the store. It asks at once when
+// this process has given a slot of the key back. Otherwise it asks after pauses, because another
+// process may have given one back.
+//
+// The lines outlive configurations, because waiting requests do. Each waiting request has a
+// place in its zone. This bounds the memory.
+//
+// Slots must be made by [NewSlots], and is safe for concurrent use. A [Request] is not.
+type Slots struct {
+	firstPause, maxPause Micros // between two questions of a line
+
+	waiting atomic.Int64 // the number of requests in all lines; written under mu
+	mu      sync.Mutex
+	byKey   map[slotKey]*line
+}
+
+const (
+	// FirstPause is the pause before the first question of a line that needs no reason.
+	// Each further pause is twice as long, up to MaxPause, until a request leaves the line
+	// with a slot.
+	FirstPause Micros = 10_000
+	// MaxPause is the longest pause between two questions of a line.
+	MaxPause Micros = 250_000
+)
+
+// NewSlots returns Slots without lines. The pauses are usually [FirstPause] and [MaxPause].
+func NewSlots(firstPause, maxPause Micros) *Slots {
+	return &Slots{firstPause: firstPause, maxPause: maxPause, byKey: make(map[slotKey]*line)}
+}
+
+// slotKey names the slots of a key in a zone of the store.
+type slotKey struct {
+	id, key string
+}
+
+// line is a line of requests that wait for a slot of one key.
+type line struct {
+	slotKey
+	requests  list.List // of *Request, in the order in which they came; never empty
+	asker     *Request  // the one that is asking the store, or nil
+	mayBeFree bool      // a slot may have become free since the last question was asked
+	nextAsk   Micros    // when the first request asks, even if mayBeFree is false
+	pause     Micros
+}
+
+// slotKey returns the name of the slots that the request needs in a zone.
+func (r *Request) slotKey(zone int) slotKey {
+	q := &r.Requests[zone]
+	return slotKey{q.Slots.ID, q.Key}
+}
+
+// Waiting returns how many requests wait, and in how many lines.
+func (s *Slots) Waiting() (requests int64, lines int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting.Load(), len(s.byKey)
+}
+
+// Begin begins with a request that has reserved its places. It returns Ask, Wait with a zone for Join, or
+// Decided: the request is denied.
+func (s *Slots) Begin(r *Request, now Micros) (next Step, zone int) {
+	zone = s.occupiedLine(r)
+	switch {
+	case zone < 0:
+		return Ask, 0
+	case r.canWaitIn(zone, now): // a newcomer doesn't overtake the requests that wait
+		return Wait, zone
+	default:
+		r.denyForSlot(zone)
+		return Decided, 0
+	}
+}
+
+// occupiedLine returns a zone of the request in which other requests wait for a slot of its key, or
+// -1.
+func (s *Slots) occupiedLine(r *Request) int {
+	if s.waiting.Load() == 0 || r.chargesDenials() {
+		return -1
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if q.Slots != nil && !q.Shadow && r.Zones[i].Policy != nil && s.byKey[r.slotKey(i)] != nil {
+			return i
+		}
+	}
+	return -1
+}
+
+// Answered is called when the store has decided. It returns Wait with a zone for Join if the request lacks
+// nothing but slots for which it can wait, otherwise Decided.
+func (s *Slots) Answered(r *Request, allowed bool, now Micros) (next Step, zone int) {
+	r.asked = true
+	if !allowed {
+		if zone := r.missingSlot(now); zone >= 0 {
+			return Wait, zone
+		}
+	}
+	if r.line != nil {
+		q := &r.Requests[r.zone]
+		s.leave(r, remaining(!allowed || q.Outcome.Slots.InFlight < q.GrantedSlots()), now)
+	}
+	return Decided, 0
+}
+
+// Join puts a request into the line of a zone. If it stands in another line, it leaves
+// that line. If it has just asked as the first of this line, the next question comes after a
+// pause. Join returns how long to wait at most before Look.
+func (s *Slots) Join(r *Request, zone int, now Micros) (wait Micros) {
+	r.beginWait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.line == nil || r.Line() != zone {
+		s.remove(r, slotsMayRemain, now)
+		s.insert(r, zone, now)
+	} else {
+		r.line.asker = nil
+		r.line.nextAsk = now + r.line.pause
+		r.line.pause = min(2*r.line.pause, s.maxPause)
+		s.wakeFirst(r.line, now)
+	}
+	return s.wait(r, now)
+}
+
+// Leave removes a request from its line, if it stands in one, because it won't be decided.
+func (s *Slots) Leave(r *Request, now Micros) {
+	if r.line == nil {
+		return
+	}
+	s.leave(r, slotsMayRemain, now)
+	r.endWait(now)
+}
+
+// leave removes a request from its line. If the request was asking, slots says whether others may still be free.
+func (s *Slots) leave(r *Request, slots remaining, now Micros) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(r, slots, now)
+}
+
+// Look returns Ask if a request that stands in a line is to ask the store now. It returns Decided if the time
+// of the request is over: it is denied, and stands in no line. Otherwise it returns Wait, and how long to
+// wait at most before the next Look.
+func (s *Slots) Look(r *Request, now Micros) (next Step, wait Micros) {
+	next, wait = s.look(r, now)
+	if next != Wait {
+		r.endWait(now)
+	}
+	if next == Decided && !r.asked {
+		r.denyForSlot(r.Line())
+	}
+	return next, wait
+}
+
+func (s *Slots) look(r *Request, now Micros) (next Step, wait Micros) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now >= r.waitsUntil(r.Line()) {
+		s.remove(r, noSlotRemains, now)
+		return Decided, 0
+	}
+	if wait = s.wait(r, now); wait > 0 {
+		return Wait, wait
+	}
+	if zone := s.earlierLine(r); zone >= 0 {
+		s.remove(r, noSlotRemains, now)
+		s.insert(r, zone, now)
+		return Wait, s.wait(r, now)
+	}
+	r.line.asker, r.line.mayBeFree = r, false
+	return Ask, 0
+}
+
+// wait returns how long a request in a line waits at most before the next Look.
+func (s *Slots) wait(r *Request, now Micros) Micros {
+	wait := max(r.waitsUntil(r.Line())-now, 0)
+	switch {
+	case r.line.first() != r || r.line.asker != nil:
+		return wait
+	case r.line.mayBeFree:
+		return 0
+	default:
+		return min(max(r.line.nextAsk-now, 0), wait)
+	}
+}
+
+// earlierLine returns a zone for whose slot a request waits that came earlier, or -1.
+func (s *Slots) earlierLine(r *Request) int {
+	for i := range r.Requests {
+		if i == r.Line() || r.Requests[i].Slots == nil || !r.Zones[i].hasPlace {
+			continue
+		}
+		if line := s.byKey[r.slotKey(i)]; line != nil && line.first().Came < r.Came {
+			return i
+		}
+	}
+	return -1
+}
+
+// Wake makes the first requests of lines ask the store, because corrections have given slots back. Requests
+// that join later ask by themselves. So Wake must come after the corrections.
+func (s *Slots) Wake(corrections []store.Correction) {
+	if s.waiting.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range corrections {
+		c := &corrections[i]
+		if !c.Leave {
+			continue
+		}
+		if line := s.byKey[slotKey{c.Request.Slots.ID, c.Request.Key}]; line != nil {
+			line.mayBeFree = true
+			line.first().Wake(0)
+		}
+	}
+}
+
+// insert puts a request into a line. A new line asks at once, because a slot may have been
+// given back after the request asked, and before it joined.
+func (s *Slots) insert(r *Request, zone int, now Micros) {
+	key := r.slotKey(zone)
+	r.line = s.byKey[key]
+	if r.line == nil {
+		r.line = &line{slotKey: key, pause: s.firstPause, nextAsk: now}
+		s.byKey[key] = r.line
+	}
+	before := r.line.requests.Back()
+	for before != nil && before.Value.(*Request).Came > r.Came {
+		before = before.Prev()
+	}
+	r.zone = int32(zone)
+	if before == nil {
+		r.element = r.line.requests.PushFront(r)
+	} else {
+		r.element = r.line.requests.InsertAfter(r, before)
+	}
+	s.waiting.Add(1)
+	r.Zones[zone].Policy.countWaiting(1)
+}
+
+// remaining says whether slots may be free when a request leaves a line.
+type remaining bool
+
+const (
+	slotsMayRemain remaining = true
+	noSlotRemains  remaining = false
+)
+
+// remove removes a request from its line, if it stands in one. If the request was asking, slots says whether others may
+// still be free.
+func (s *Slots) remove(r *Request, slots remaining, now Micros) {
+	line := r.line
+	if line == nil {
+		return
+	}
+	line.requests.Remove(r.element)
+	r.line, r.element = nil, nil
+	s.waiting.Add(-1)
+	r.Zones[r.zone].Policy.countWaiting(-1)
+	if line.asker == r {
+		line.asker = nil
+		line.mayBeFree = line.mayBeFree || bool(slots)
+		line.nextAsk, line.pause = now+s.firstPause, s.firstPause
+	}
+	if line.requests.Len() == 0 {
+		delete(s.byKey, line.slotKey)
+	} else {
+		s.wakeFirst(line, now)
+	}
+}
+
+func (o *Policy) countWaiting(n int64) {
+	if o.CountWaiting != nil {
+		o.CountWaiting(n)
+	}
+}
+
+// first returns the first request of the line.
+func (l *line) first() *Request { return l.requests.Front().Value.(*Request) }
+
+// wakeFirst makes the first request of a line look whether it is its turn.
+func (s *Slots) wakeFirst(l *line, now Micros) { l.first().Wake(s.wait(l.first(), now)) }

@@ -1,0 +1,99 @@
+package options
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// MatcherSet reads an option with request matchers, in a block or on one line. zoneOptions are the options
+// of the zone around it, which stand among the matchers if the block isn't closed.
+func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (caddy.ModuleMap, error) {
+	option := d.Val()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if name, ok := unknownMatcherName(err); ok {
+		return nil, noMatcherError(option, name, zoneOptions)
+	}
+	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
+		return nil, positionedError{err} // Caddy's own matchers say where they are
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, matcher := range set {
+		if string(matcher) == "null" {
+			return nil, fmt.Errorf("%s %s takes at least one value", option, name)
+		}
+	}
+	if len(set) == 0 {
+		return nil, fmt.Errorf("%s takes at least one matcher: write for example %s %s", option, option, example)
+	}
+	return set, nil
+}
+
+var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
+
+// unknownMatcherName returns the name of the request matcher that Caddy doesn't know, if that is
+// the error.
+func unknownMatcherName(err error) (name string, ok bool) {
+	if err == nil {
+		return "", false
+	}
+	parts := matcherMissing.FindStringSubmatch(err.Error())
+	if parts == nil {
+		return "", false
+	}
+	return parts[1], true
+}
+
+// noMatcherError returns the error for a name in match or exempt that is no request matcher.
+func noMatcherError(option, name string, zoneOptions []string) error {
+	switch {
+	case strings.HasPrefix(name, "@") && option == "match":
+		return fmt.Errorf("match takes matchers, not the matcher name %s: write for example\n"+
+			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
+	case strings.HasPrefix(name, "@"):
+		return fmt.Errorf("%s takes matchers, not the matcher name %s: write for example %[1]s client_ip 203.0.113.0/24", option, name)
+	case strings.HasPrefix(name, "/"):
+		return fmt.Errorf("%s takes matchers with their names, not %q: write %[1]s path %[2]s", option, name)
+	}
+	if isAddress(name) {
+		return fmt.Errorf("%s takes matchers with their names, not %q: write %[1]s client_ip %[2]s", option, name)
+	}
+	if slices.Contains(zoneOptions, name) {
+		return fmt.Errorf("%s has no matcher %q, which is an option of the zone: write } above it, to close %[1]s", option, name)
+	}
+	if meant := suggestMatcher(name); meant != "" {
+		return fmt.Errorf("%s has no matcher %q (did you mean %s?)", option, name, meant)
+	}
+	return fmt.Errorf("%s has no matcher %q: write one of Caddy's request matchers, for example %[1]s path /api/*", option, name)
+}
+
+// isAddress reports whether the text is an address or a network.
+func isAddress(text string) bool {
+	_, err := netip.ParseAddr(text)
+	if err != nil {
+		_, err = netip.ParsePrefix(text)
+	}
+	return err == nil
+}
+
+// suggestMatcher returns the name of the request matcher that was probably meant, or "".
+func suggestMatcher(name string) string {
+	switch strings.ToLower(name) {
+	case "address", "addr", "cidr", "ip", "network", "source":
+		return "client_ip"
+	}
+	var names []string
+	for _, module := range caddy.GetModules("http.matchers") {
+		names = append(names, module.ID.Name())
+	}
+	slices.Sort(names)
+	return Suggest(name, names)
+}

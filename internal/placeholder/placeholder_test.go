@@ -1,0 +1,73 @@
+package placeholder
+
+import (
+	"strings"
+	"testing"
+)
+
+// The documented placeholders of Caddy and its modules are known. Names that only look like them
+// are not.
+func TestNamesOfCaddy(t *testing.T) {
+	sources := CaddyAlone()
+	for _, name := range strings.Fields(`
+		http.request.method http.request.scheme http.request.proto http.request.proto_name http.request.host http.request.port http.request.hostport
+		http.request.host.labels.0 http.request.host.labels.12 http.request.local http.request.local.host http.request.local.port
+		http.request.remote http.request.remote.host http.request.remote.port http.request.remote.host/24 http.request.remote.host/24,64
+		http.request.uri http.request.uri_escaped http.request.uri.path http.request.uri.path_escaped http.request.uri.path.0 http.request.uri.path.dir
+		http.request.uri.path.file http.request.uri.path.file.base http.request.uri.path.file.ext http.request.uri.query http.request.uri.query_escaped
+		http.request.uri.query.a http.request.uri.query.a[] http.request.uri.prefixed_query http.request.duration http.request.duration_ms http.request.uuid
+		http.request.body http.request.body_base64 http.request.orig_method http.request.orig_uri http.request.orig_uri.path http.request.orig_uri.path.1
+		http.request.orig_uri.path.file http.request.orig_uri.path.file_escaped http.request.orig_uri.path.dir http.request.orig_uri.query
+		http.request.orig_uri.prefixed_query http.request.cookie.session http.request.header.X-Plan http.request.header.x_y.z
+		http.request.tls.version http.request.tls.cipher_suite http.request.tls.resumed http.request.tls.proto http.request.tls.proto_mutual
+		http.request.tls.server_name http.request.tls.ech http.request.tls.client.fingerprint http.request.tls.client.public_key
+		http.request.tls.client.public_key_sha256 http.request.tls.client.issuer http.request.tls.client.serial http.request.tls.client.subject
+		http.request.tls.client.certificate_pem http.request.tls.client.certificate_der_base64 http.request.tls.client.san.dns_names.0
+		http.request.tls.client.san.emails http.request.tls.client.san.ips.1 http.request.tls.client.san.uris.0
+		http.response.header.X-Cost http.vars.client_ip http.vars.trusted_proxy http.auth.user.id http.auth.user.plan http.auth.jwt.error
+		http.reverse_proxy.header.X-Plan http.reverse_proxy.status_code http.reverse_proxy.upstream.hostport http.intercept.header.X http.intercept.status_code
+		http.error.status_code http.error.message http.matchers.file.relative http.url_pattern.pathname.id
+		http.shutting_down http.time_until_shutdown
+		env.HOME file./etc/hostname system.hostname system.slash system.os system.wd system.arch
+		time.now time.now.http time.now.rfc3339 time.now.common_log time.now.year time.now.unix time.now.unix_ms`) {
+		if !sources.provides(name) {
+			t.Errorf("%s is not known", name)
+		}
+	}
+	for _, name := range []string{
+		"", "ip", "client_ip", "remote_host", "header.X", "http", "http.", "http.vars.", "http.vars.ip", "http.request", "http.request.header.", "http.request.header.X Y",
+		"http.request.header.X:", "http.request.cookie.", "http.request.uri.query.", "http.request.ip", "http.request.uri.path.last", "http.request.host.labels.x",
+		"http.request.host.labels.-1", "http.request.tls.client.name", "http.request.tls.client.san.ips.x", "http.response.status_code", "http.reverse_proxy.status",
+		"http.regexp.1", "system.time", "time.today", "env.", "foo.bar",
+	} {
+		if sources.provides(name) {
+			t.Errorf("%q is known", name)
+		}
+	}
+}
+
+func TestSuggestions(t *testing.T) {
+	sources := &Sources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddyReplacer: newCaddyReplacer()}
+	for name, want := range map[string]string{
+		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
+		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
+		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "", "http.request.remote_host": "{http.request.remote.host}",
+		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}", "cost": "", "": "",
+	} {
+		got := sources.suggestion(name)
+		if want != "" && got != ": did you mean "+want+"?" || want == "" && strings.Contains(got, "did you mean") {
+			t.Errorf("{%s}%s", name, got)
+		}
+	}
+}
+
+// Captures of CEL expressions are not looked for, so none is said to be missing.
+func TestNamesOfExpressions(t *testing.T) {
+	for _, text := range []string{`path_regexp('q', '(.)')`, `vars_regexp ("q", "{vars.x}", "(.)")`} {
+		sources := CaddyAlone()
+		sources.addExpression(text)
+		if !sources.provides("http.regexp.q.1") || sources.provides("http.vars.q") {
+			t.Errorf("%s: only its captures may be known", text)
+		}
+	}
+}

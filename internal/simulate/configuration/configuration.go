@@ -1,0 +1,137 @@
+// Package configuration leads logged requests through the routes of a Caddy configuration, for simulations. It never
+// opens a port, a log, a storage or a connection.
+package configuration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// configuration is a configuration without the rest of Caddy. It leads logged requests through the routes of
+// the http app, down to their rate_limit handlers. It implements [simulate.Configuration].
+type configuration struct {
+	servers   []*server
+	httpPort  uint
+	httpsPort uint
+	onlyHost  string // of requests without a host; empty if the routes name no host, or several
+	zones     *zones
+	statuses  map[int]bool // of denials by the zones, besides 429
+	maxKeys   int64
+	notes     *notes
+	walks     sync.Pool // of *loggedWalk
+}
+
+// Zones implements [simulate.Configuration].
+func (s *configuration) Zones() []simulate.Zone { return s.zones.all }
+
+// MaxKeys implements [simulate.Configuration].
+func (s *configuration) MaxKeys() int64 { return s.maxKeys }
+
+// ShownKey implements [simulate.Configuration].
+func (s *configuration) ShownKey(zone int, key string) string {
+	secret := s.zones.secrets[zone]
+	if len(key) > maxVisitedKey && secret != "" {
+		return key[maxVisitedKey:] // the HMAC of the whole key
+	}
+	return keys.NewShown(secret, key, keys.MaxShown).Marked()
+}
+
+// Notes implements [simulate.Configuration].
+func (s *configuration) Notes() []string { return s.notes.texts() }
+
+// A simulation keeps many Visits at the same time, to sort them. These constants bound the texts in a
+// [simulate.Visit], which clients choose.
+const (
+	// maxVisitedText is how many bytes of the path, and of the address of the client, a Visit has.
+	maxVisitedText = 64
+	// maxVisitedKey is how many bytes a key can have. A longer key ends with its hash instead of its rest.
+	maxVisitedKey = keyhash.MaxKept
+)
+
+// visitedKey returns the key of a request for a Visit. Different keys remain different. Unlike a short key, it is
+// the same in each process.
+func visitedKey(key string) string {
+	if beginning, name, ok := keyhash.SplitShort(key); ok {
+		return beginning + name
+	}
+	return strings.Clone(key)
+}
+
+// Visit implements [simulate.Configuration]. It returns an error for a request that no server accepts.
+func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error) {
+	u, err := parseRequestURI(logged)
+	if err != nil {
+		return nil, err
+	}
+	room := new(visitRoom)
+	v := &room.visit
+	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
+	v.Client, _ = keys.Beginning(cmp.Or(logged.ClientIP, logged.RemoteIP), maxVisitedText)
+	v.Path, _ = keys.Beginning(u.Path, maxVisitedText)
+	v.WasDenied = s.wasDenied(logged)
+	s.notes.seeRequest(logged)
+	server, host := s.serverOf(logged)
+	if server == nil {
+		return v, nil
+	}
+	w := s.walks.Get().(*loggedWalk)
+	defer s.walks.Put(w)
+	if err := w.run(logged, server, u, host, room); err != nil {
+		s.notes.seeError(logged, err)
+	}
+	return v, nil
+}
+
+// parseRequestURI parses the URI of a request as Go's HTTP server does.
+func parseRequestURI(logged *accesslog.Request) (*url.URL, error) {
+	uri := logged.URI
+	onlyAuthority := logged.Method == http.MethodConnect && !strings.HasPrefix(uri, "/")
+	if onlyAuthority {
+		uri = "http://" + uri
+	}
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return nil, fmt.Errorf("the URI of the request: %w", errors.Unwrap(err))
+	}
+	if onlyAuthority {
+		u.Scheme = ""
+	}
+	return u, nil
+}
+
+// visitRoom is a Visit with space for the usual number of handlers and zones, so that it needs only one
+// allocation.
+type visitRoom struct {
+	visit    simulate.Visit
+	handlers [1]simulate.HandlerVisit
+	requests [1]store.Request
+	zones    [1]simulate.ZoneVisit
+	used     bool // by the first handler
+}
+
+// addHandler adds a handler with a number of zones, and returns it.
+func (m *visitRoom) addHandler(zones int) *simulate.HandlerVisit {
+	h := simulate.HandlerVisit{Requests: m.requests[:0], Zones: m.zones[:0]}
+	if m.used || zones > 1 {
+		h.Requests, h.Zones = make([]store.Request, 0, zones), make([]simulate.ZoneVisit, 0, zones)
+	}
+	if !m.used {
+		m.used, m.visit.Handlers = true, m.handlers[:0]
+	}
+	m.visit.Handlers = append(m.visit.Handlers, h)
+	return &m.visit.Handlers[len(m.visit.Handlers)-1]
+}
+
+// Interface guard
+var _ simulate.Configuration = (*configuration)(nil)

@@ -1,0 +1,53 @@
+package configuration
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+)
+
+// wasDenied reports whether a rate limit denied a request when it was logged. Then the status is 429, or the
+// status of a zone together with Retry-After, or that of a denied gRPC call. The response has no field
+// Via, which Caddy adds to the responses of upstreams.
+func (s *configuration) wasDenied(logged *accesslog.Request) bool {
+	header := logged.ResponseHeader
+	switch {
+	case len(header["Via"]) > 0:
+		return false
+	case logged.Status == http.StatusTooManyRequests:
+		return true
+	case s.statuses[logged.Status]:
+		return len(header["Retry-After"]) > 0
+	}
+	const resourceExhausted = "8"
+	grpc := header["Grpc-Status"]
+	return logged.Status == http.StatusOK && len(grpc) == 1 && grpc[0] == resourceExhausted && logged.Size == 0
+}
+
+// settle reads the true costs of a request from its logged response. It is called after the handlers behind
+// the rate_limit handler have run. A response of a rate limit tells no true cost.
+func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit) {
+	s := state.NewSettlement(w.request.Context(), w.replacer)
+	if s == nil || w.room.visit.WasDenied {
+		return
+	}
+	logged := w.logged
+	before := w.response.Fields
+	w.response.Fields = logged.ResponseHeader // {http.response.header.*} has it
+	defer func() { w.response.Fields = before }()
+	took := time.Duration(w.room.visit.End-w.room.visit.Start) * time.Microsecond
+	s.Body = bodies.NewLoggedResponse(logged.Method, logged.Size, took)
+	s.ReadHeader(cmp.Or(logged.Status, http.StatusOK), logged.ResponseHeader)
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		if e.Settles() && !e.Settled && e.Zone.Settle.NeedsBody {
+			s.ReadTrueCost(e)
+		}
+		visited.Zones[i].Settled, visited.Zones[i].TrueCost = e.Settled, e.TrueCost
+	}
+}

@@ -1,0 +1,72 @@
+package propose
+
+import (
+	"context"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
+
+const minute = algorithms.Micros(60_000_000)
+
+// bursts are the bursts of the token buckets that are proposed from nothing, in requests of the least
+// cost. Each is proposed with the least rate per minute. A rate at which the burst comes back in less
+// than a second isn't proposed, because then the burst hardly matters.
+var bursts = []int64{10, 30, 100, 300, 1000}
+
+// pointsFromNothing is about how many points the curve of a limit from nothing has.
+const pointsFromNothing = 16
+
+// proposeFromNothing returns the proposals for a zone without limits: one for each of [simulate.Windows], and
+// token buckets with usual bursts.
+func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, recorded *stream) ([]report.Proposal, error) {
+	if why := recorded.whyNone(); why != "" {
+		return []report.Proposal{{Reason: why}}, nil
+	}
+	var proposals []report.Proposal
+	// ask proposes one of the limits with these numbers of events.
+	ask := func(quota func(events int64) algorithms.Quota, highest int64) (*answer, error) {
+		q := r.question(zone, recorded, &limitLadder{
+			quota: quota, maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: recorded.maxCharge(),
+		})
+		q.points = pointsFromNothing
+		if highest > 0 {
+			q.least, q.highest = 1, highest
+		}
+		a, err := q.find(ctx)
+		if err == nil && a.chosen != nil {
+			p := report.Proposal{}
+			a.fill(&p)
+			proposals = append(proposals, p)
+		}
+		return a, err
+	}
+	algorithm := "sliding_window"
+	if zone.MaxDelay > 0 { // which a sliding_window can't
+		algorithm = "fixed_window"
+	}
+	for _, window := range simulate.Windows {
+		if _, err := ask(func(events int64) algorithms.Quota {
+			return algorithms.Quota{Algorithm: algorithm, Events: events, Window: window}
+		}, 0); err != nil {
+			return nil, err
+		}
+	}
+	for _, count := range bursts {
+		burst := count * max(recorded.minCost, 1)
+		a, err := ask(func(events int64) algorithms.Quota {
+			return algorithms.Quota{Algorithm: "token_bucket", Events: events, Window: minute, Burst: burst}
+		}, 60*burst)
+		if err != nil {
+			return nil, err
+		}
+		if a.chosen != nil && a.chosen.events == 1 { // larger bursts don't help
+			break
+		}
+	}
+	if len(proposals) == 0 {
+		return []report.Proposal{{Reason: "no limit denies so few"}}, nil
+	}
+	return proposals, nil
+}

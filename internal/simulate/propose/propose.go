@@ -1,0 +1,228 @@
+// Package propose records the requests that a simulation decides, and proposes limits that deny almost none of them. It
+// never decides a request of the simulation itself.
+package propose
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
+
+// Target returns the share that a proposed limit may deny, as [ParseTarget] reads it.
+func (r *Recorder) Target() string { return r.target.String() }
+
+// Propose adds proposals for the limits of each zone to a report. First come the proposals for the sets of
+// limits in their order, and then the one for concurrency.
+//
+// Each limit is proposed on its own, as if the zone had no other. A proposal has the algorithm, the
+// window and the options of the present limit. Its burst and its initial change in proportion to its
+// events. Propose replays the recorded requests through the algorithm, with the zone's mode, costs, settle
+// and delay. It simulates no bans, and no bound on the number of delayed requests. A zone in shadow mode
+// is judged as if it denied and delayed.
+//
+// A proposed limit denies at most the share of the target, and the next smaller limit denies more. For most
+// logs it is the least such limit. For a few logs a larger limit denies more than a smaller one: with
+// costs that differ, with mode nary, and with limits that have steps (leaky_bucket), initial or warm_up. Then
+// there can be a smaller limit that denies less than the share. Very large limits can't all be counted
+// exactly. Among these, Propose tries only round numbers of events.
+//
+// The results don't depend on the number of goroutines, nor on where the requests are kept.
+func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
+	proposals, err := r.propose(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range c.Zones {
+		z := &c.Zones[i]
+		z.Proposals = proposals[z.Name]
+		if len(z.Proposals) > 0 && z.Keys > 0 && r.target.isBelowOneOf(z.Keys) {
+			c.Note("in zone %s, %v of the keys is less than one key, so the proposed limits deny nobody: name a larger share, or a longer log",
+				z.Name, r.target)
+		}
+	}
+	return nil
+}
+
+// propose returns the proposals for each zone, by its name.
+func (r *Recorder) propose(ctx context.Context) (map[string][]report.Proposal, error) {
+	if r.spool.err != nil {
+		return nil, r.spool.err
+	}
+	all := make(map[string][]report.Proposal, len(r.zones))
+	for i := range r.zones {
+		proposals, err := r.proposeForZone(ctx, &r.zones[i])
+		if err != nil {
+			return nil, err
+		}
+		all[r.zones[i].Name] = proposals
+	}
+	return all, nil
+}
+
+// curvePoints is about how many points a curve has.
+const curvePoints = 40
+
+func (r *Recorder) proposeForZone(ctx context.Context, zone *recordedZone) (proposals []report.Proposal, err error) {
+	for i, set := range zone.Sets {
+		recorded := zone.sets[i]
+		if recorded == nil && set.Name != "" { // nobody has this plan, or too many others have one
+			continue
+		}
+		for _, l := range set.Limits {
+			p, err := r.proposeForLimit(ctx, zone, set, l, recorded)
+			if err != nil {
+				return nil, err
+			}
+			proposals = append(proposals, p)
+		}
+		if set.Open {
+			found, err := r.proposeFromNothing(ctx, zone, recorded)
+			if err != nil {
+				return nil, err
+			}
+			proposals = append(proposals, found...)
+		}
+	}
+	if n := len(zone.unproposedSets); n > 0 {
+		proposals = append(proposals, report.Proposal{
+			Set:    fmt.Sprintf("%d other plans and overrides", n),
+			Reason: fmt.Sprintf("limits are proposed for the first %d plans and overrides in the log", maxSets),
+		})
+	}
+	if zone.Concurrency > 0 {
+		p, err := r.proposeSlots(ctx, zone)
+		if err != nil {
+			return nil, err
+		}
+		proposals = append(proposals, p)
+	}
+	return proposals, nil
+}
+
+// proposeForLimit returns the proposal that replaces a limit of a set.
+func (r *Recorder) proposeForLimit(
+	ctx context.Context, zone *recordedZone, set simulate.LimitSet, l *algorithms.Limit, recorded *stream,
+) (report.Proposal, error) {
+	p := report.Proposal{Set: set.Name, Current: caddyfileLine(l), Reason: recorded.whyNone()}
+	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
+		p.Reason = "the option factor gives each request another burst"
+	}
+	if p.Reason != "" {
+		return p, nil
+	}
+	q := r.question(zone, recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
+	q.current = l.Events
+	a, err := q.find(ctx)
+	if err != nil {
+		return p, err
+	}
+	a.fill(&p)
+	if a.chosen == nil {
+		p.Reason = a.whyNone(&l.Quota)
+	}
+	return p, nil
+}
+
+// whyNone says why no limit can be found for requests. It is empty if one can.
+func (s *stream) whyNone() string {
+	switch {
+	case s == nil:
+		return "the log has no request with this limit"
+	case !s.limiting:
+		return "mode force denies nobody, with any limit"
+	}
+	return ""
+}
+
+// proposeSlots returns the proposal for the number of requests in flight.
+func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report.Proposal, error) {
+	p := report.Proposal{Current: fmt.Sprintf("concurrency %d", zone.Concurrency)}
+	if zone.all == nil {
+		p.Reason = "the log has no request of this zone"
+		return p, nil
+	}
+	q := r.question(zone, zone.all, slotsLadder{zone.MaxDelay})
+	q.current = zone.Concurrency
+	a, err := q.find(ctx)
+	if err == nil {
+		a.fill(&p)
+	}
+	return p, err
+}
+
+func (r *Recorder) question(zone *recordedZone, recorded *stream, l ladder) *question {
+	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, keys: zone.keys.Len(), workers: r.workers, least: 1}
+	if _, ok := l.(*limitLadder); ok && recorded.minCost > 1 && recorded.usual != algorithms.Nary {
+		q.least = l.admitting(recorded.minCost) / 2
+	}
+	return q
+}
+
+// workLeft returns the most work of a decision by a limit beside the other limits of its set.
+func workLeft(set simulate.LimitSet, l *algorithms.Limit) int64 {
+	left := int64(algorithms.MaxWork)
+	for _, other := range set.Limits {
+		if other != l {
+			left -= other.WorstWork(maxCost)
+		}
+	}
+	return max(left, l.WorstWork(1))
+}
+
+// maxCost is the largest cost of a request.
+const maxCost = 1<<31 - 1
+
+// maxCharge returns the largest cost for which a limit must be prepared.
+func (s *stream) maxCharge() int64 {
+	if s.maxCost > s.minCost { // it depends on the request or on the response
+		return maxCost
+	}
+	return s.maxCost
+}
+
+func caddyfileLine(l *algorithms.Limit) string { return l.Algorithm().CaddyfileText(l.String()) }
+
+// fill fills in a proposal.
+func (a *answer) fill(p *report.Proposal) {
+	p.Requests, p.Keys = a.total.requests, a.total.keys
+	for i := range a.curve {
+		p.Curve = append(p.Curve, a.point(&a.curve[i]))
+	}
+	if a.chosen == nil {
+		return
+	}
+	p.Line = a.chosen.line
+	p.DeniedRequests, p.DeniedKeys = a.chosen.denied.requests, a.chosen.denied.keys
+	if a.below != nil {
+		below := a.point(a.below)
+		p.Next = &below
+	}
+}
+
+func (a *answer) point(j *judged) report.CurvePoint {
+	return report.CurvePoint{
+		Events: j.events, Line: j.line, DeniedRequests: j.denied.requests, DeniedKeys: j.denied.keys,
+		RequestShare: float64(j.denied.requests) / float64(max(a.total.requests, 1)),
+		KeyShare:     float64(j.denied.keys) / float64(max(a.total.keys, 1)),
+	}
+}
+
+// whyNone says why no limit denies at most the share.
+func (a *answer) whyNone(q *algorithms.Quota) string {
+	if len(a.curve) == 0 {
+		return "no limit with these options can be counted exactly"
+	}
+	largest := a.curve[len(a.curve)-1]
+	denied := fmt.Sprintf("denies %d of %d requests, and %d of %d keys",
+		largest.denied.requests, a.total.requests, largest.denied.keys, a.total.keys)
+	switch {
+	case q.MinInterval > 0:
+		return fmt.Sprintf("with any number of events, min_interval %s", denied)
+	case q.Initial != nil && *q.Initial == 0:
+		return fmt.Sprintf("even with %d events initial 0 %s", largest.events, denied)
+	}
+	return fmt.Sprintf("the largest limit that can be proposed, with %d events, still %s", largest.events, denied)
+}

@@ -1,0 +1,327 @@
+package propose
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// question asks which limit of a ladder denies at most a share of recorded requests.
+type question struct {
+	stream  *stream
+	ladder  ladder
+	target  Target
+	points  int   // about how many points the curve has
+	current int64 // the events of the present limit; 0 if there is none
+	// least is the least number of events with which anything can pass.
+	least int64
+	// highest, if not 0, is the largest number of events worth proposing.
+	highest int64
+	keys    int64 // at most, by their numbers
+	workers int
+}
+
+// tally counts requests and their keys.
+type tally struct{ requests, keys int64 }
+
+func (t *tally) add(other tally) { t.requests, t.keys = t.requests+other.requests, t.keys+other.keys }
+
+// answer is the limit that a question asks for.
+type answer struct {
+	total tally
+	// chosen is the least limit with at most the share; nil if there is none. below is the next smaller
+	// limit; nil if there is none.
+	chosen, below *judged
+	// judged are the points of the curve, by events.
+	curve []judged
+}
+
+// judged is a limit, and what it denies.
+type judged struct {
+	*rung
+	denied tally
+}
+
+// find answers the question. It first judges limits all over the ladder, and then between the last
+// one that denies too much and the first one that doesn't.
+func (q *question) find(ctx context.Context) (*answer, error) {
+	s := &search{question: q, peaks: make([]int64, q.keys)}
+	if err := s.measure(ctx); err != nil {
+		return nil, err
+	}
+	curve, err := s.judgeAll(ctx, s.grid())
+	if err != nil {
+		return nil, err
+	}
+	curve, err = s.extend(ctx, curve)
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{total: s.total, curve: curve}
+	at := slices.IndexFunc(curve, func(j judged) bool { return q.target.allows(j.denied, s.total) })
+	if at < 0 {
+		return a, nil
+	}
+	a.chosen = &curve[at]
+	if at == 0 {
+		return a, nil
+	}
+	a.below = &curve[at-1]
+	if a.below, a.chosen, err = s.narrow(ctx, *a.below, *a.chosen); err != nil {
+		return nil, err
+	}
+	a.curve = withJudged(curve, *a.chosen)
+	return a, nil
+}
+
+// withJudged returns a curve with one more point.
+func withJudged(curve []judged, j judged) []judged {
+	at, found := slices.BinarySearchFunc(curve, j, func(a, b judged) int { return cmp.Compare(a.events, b.events) })
+	if found {
+		return curve
+	}
+	return slices.Insert(slices.Clone(curve), at, j)
+}
+
+// search is the state of the search for the answer to a question.
+type search struct {
+	*question
+	peaks   []int64 // of the keys; 0 for a key without requests
+	highest int64   // of the peaks
+	total   tally
+}
+
+// grid returns the limits of the curve: from one that denies nearly everybody to one that denies nobody,
+// in equal ratios, and the current one.
+func (s *search) grid() (rungs []*rung) {
+	first, ok := atLeast(s.ladder, 1)
+	if !ok {
+		return nil
+	}
+	rungs = append(rungs, first)
+	top := s.ladder.admitting(max(s.highest, 1))
+	if s.question.highest > 0 {
+		top = s.question.highest
+	}
+	last, ok := atLeast(s.ladder, top)
+	if !ok {
+		if last, ok = atMost(s.ladder, top); !ok {
+			return rungs
+		}
+	}
+	low := float64(min(max(s.least, 1), last.events))
+	ratio := math.Pow(float64(last.events)/low, 1/float64(s.points-1))
+	for i := range s.points {
+		at := int64(low * math.Pow(ratio, float64(i)))
+		if r, ok := atMost(s.ladder, min(at, last.events)); ok {
+			rungs = append(rungs, r)
+		}
+	}
+	rungs = append(rungs, last)
+	if r, ok := s.ladder.rung(s.current); s.current > 0 && ok {
+		rungs = append(rungs, r)
+	}
+	return inOrder(rungs)
+}
+
+// inOrder sorts limits by their events, and drops repeated ones.
+func inOrder(rungs []*rung) []*rung {
+	slices.SortFunc(rungs, func(a, b *rung) int { return cmp.Compare(a.events, b.events) })
+	return slices.CompactFunc(rungs, func(a, b *rung) bool { return a.events == b.events })
+}
+
+// extend adds larger limits to the curve, while the largest one denies too much, and larger ones deny
+// less. Limits that deny by time alone can need more events than the peak.
+func (s *search) extend(ctx context.Context, curve []judged) ([]judged, error) {
+	const factor, tries = 8, 14
+	for range tries {
+		if s.question.highest > 0 || len(curve) == 0 || !s.ladder.endless() {
+			return curve, nil
+		}
+		last := curve[len(curve)-1]
+		if s.target.allows(last.denied, s.total) || last.events > s.ladder.largest()/factor {
+			return curve, nil
+		}
+		r, ok := atMost(s.ladder, last.events*factor)
+		if !ok || r.events <= last.events {
+			return curve, nil
+		}
+		more, err := s.judgeAll(ctx, []*rung{r})
+		if err != nil {
+			return nil, err
+		}
+		curve = append(curve, more...)
+	}
+	return curve, nil
+}
+
+// narrow returns two adjacent limits of the ladder between a and b. Like a, the first one denies too much.
+// Like b, the second one doesn't.
+func (s *search) narrow(ctx context.Context, a, b judged) (below, chosen *judged, err error) {
+	const parts = 8
+	from := a.events // no limit is left from here down to a
+	for b.events-from > 1 {
+		var between []*rung
+		width := max((b.events-from)/parts, 1)
+		reached := from
+		for n := from + width; n < b.events && len(between) < parts; n += width {
+			reached = n
+			if r, ok := atMost(s.ladder, n); ok && r.events > from {
+				between = append(between, r)
+			}
+		}
+		if len(between) == 0 {
+			from = reached
+			continue
+		}
+		judgedOnes, err := s.judgeAll(ctx, inOrder(between))
+		if err != nil {
+			return nil, nil, err
+		}
+		passes := slices.IndexFunc(judgedOnes, func(j judged) bool { return s.target.allows(j.denied, s.total) })
+		switch {
+		case passes < 0:
+			a, from = judgedOnes[len(judgedOnes)-1], reached
+		case passes == 0:
+			b = judgedOnes[0]
+		default:
+			a, b = judgedOnes[passes-1], judgedOnes[passes]
+			from = a.events
+		}
+	}
+	return &a, &b, nil
+}
+
+// measure finds the peaks of all keys, and counts requests and keys.
+func (s *search) measure(ctx context.Context) error {
+	var mu sync.Mutex
+	err := s.eachBucket(ctx, 1, func(work *worker, bucket, _ int) error {
+		meter := s.ladder.meter()
+		var total tally
+		highest := int64(0)
+		err := work.grouper.eachKey(s.stream, bucket, func(k *keyRequests) error {
+			meter.reset()
+			err := k.each(func(e *request) {
+				meter.add(e)
+				total.requests++
+			})
+			total.keys++
+			s.peaks[k.key] = meter.peak()
+			highest = max(highest, meter.peak())
+			return err
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		s.total.add(total)
+		s.highest = max(s.highest, highest)
+		return err
+	})
+	return err
+}
+
+// judgeAll counts what limits deny.
+func (s *search) judgeAll(ctx context.Context, rungs []*rung) ([]judged, error) {
+	all := make([]judged, len(rungs))
+	for i, r := range rungs {
+		all[i].rung = r
+	}
+	var mu sync.Mutex
+	err := s.eachBucket(ctx, len(rungs), func(work *worker, bucket, part int) error {
+		denied := make([]tally, len(rungs))
+		err := work.grouper.eachKey(s.stream, bucket, func(k *keyRequests) error {
+			for i := part; i < len(rungs); i += s.parts(bucket, len(rungs)) {
+				if rungs[i].admits >= s.peaks[k.key] {
+					continue
+				}
+				n, err := deniedTo(k, work.replay(rungs[i]))
+				if err != nil {
+					return err
+				}
+				denied[i].add(n)
+			}
+			return ctx.Err()
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range all {
+			all[i].denied.add(denied[i])
+		}
+		return err
+	})
+	return all, err
+}
+
+// deniedTo counts what a limit denies to one key.
+func deniedTo(k *keyRequests, r replay) (denied tally, err error) {
+	r.reset()
+	err = k.each(func(e *request) {
+		if r.denies(e) {
+			denied.requests++
+		}
+	})
+	denied.keys = min(denied.requests, 1)
+	return denied, err
+}
+
+// worker is the memory of one goroutine.
+type worker struct {
+	grouper *grouper
+	replays map[*rung]replay
+}
+
+func (w *worker) replay(r *rung) replay {
+	replay := w.replays[r]
+	if replay == nil {
+		replay = r.replay()
+		w.replays[r] = replay
+	}
+	return replay
+}
+
+// parts returns into how many parts the work on n limits is divided for a bucket. It is more than 1 for a
+// bucket with many more requests than others, such as that of a zone with one key.
+func (s *search) parts(bucket, n int) int {
+	if s.stream.buckets[bucket].requests > 4*s.stream.requests/bucketCount {
+		return max(n, 1)
+	}
+	return 1
+}
+
+// eachBucket calls do for the parts of each bucket, in several goroutines. n is the number of limits.
+func (s *search) eachBucket(ctx context.Context, n int, do func(w *worker, bucket, part int) error) error {
+	type task struct{ bucket, part int }
+	var tasks []task
+	for bucket := range bucketCount {
+		if s.stream.buckets[bucket].requests > 0 {
+			for part := range s.parts(bucket, n) {
+				tasks = append(tasks, task{bucket, part})
+			}
+		}
+	}
+	workers := s.workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var next atomic.Int64
+	errs := make([]error, workers)
+	var running sync.WaitGroup
+	for i := range workers {
+		running.Go(func() {
+			w := &worker{grouper: newGrouper(), replays: make(map[*rung]replay)}
+			for errs[i] == nil && ctx.Err() == nil {
+				at := int(next.Add(1) - 1)
+				if at >= len(tasks) {
+					return
+				}
+				errs[i] = do(w, tasks[at].bucket, tasks[at].part)
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}

@@ -1,0 +1,202 @@
+// Package report is the answer of a simulation, and writes it as text, JSON and CSV. It never computes an outcome.
+package report
+
+import "time"
+
+// Report is the answer of a simulation. In JSON, times are RFC 3339 in UTC, spans are seconds, and shares
+// are fractions from 0 to 1.
+type Report struct {
+	Interrupted    bool            `json:"interrupted"`
+	Log            Log             `json:"log"`
+	Propose        string          `json:"propose,omitempty"`    // the share that a proposed limit may deny
+	Configurations []Configuration `json:"configurations"`       // one, or two with --compare
+	Comparison     *Comparison     `json:"comparison,omitempty"` // with --compare
+}
+
+// Log says what was read.
+type Log struct {
+	Files       []string     `json:"files"`
+	Lines       int64        `json:"lines"`
+	Requests    int64        `json:"requests"`
+	OtherLines  int64        `json:"other_lines"` // valid lines that are not access log lines, such as messages of Caddy
+	BrokenLines int64        `json:"broken_lines"`
+	Broken      []BrokenLine `json:"broken,omitempty"` // the first ones
+	// LateRequests came further out of order than the window for sorting, and were decided late.
+	LateRequests int64 `json:"late_requests"`
+	// DeniedBefore had been denied with status 429 by a rate limit when they were logged.
+	DeniedBefore int64      `json:"denied_before"`
+	From         *time.Time `json:"from,omitempty"` // the first request began
+	To           *time.Time `json:"to,omitempty"`   // the last request began
+}
+
+// BrokenLine is a line of a log that can't be read.
+type BrokenLine struct {
+	File  string `json:"file"`
+	Line  int64  `json:"line"`
+	Error string `json:"error"`
+}
+
+// Configuration is the outcome in one configuration.
+type Configuration struct {
+	Name string `json:"name"` // of the file
+	// ZoneOptions are the options of a zone, in place of a file.
+	ZoneOptions string  `json:"zone_options,omitempty"`
+	Requests    int64   `json:"requests"`
+	Limited     int64   `json:"limited"` // belong to at least one zone
+	Denied      int64   `json:"denied"`  // by a zone that is not in shadow mode
+	Delayed     int64   `json:"delayed"`
+	ByStatus    []Group `json:"by_status"` // the logged status
+	ByPath      []Group `json:"by_path"`   // the first segment of the path, at most 20
+	// BucketSeconds is the length of the buckets of all timelines, the first of which begins at Begins.
+	BucketSeconds float64    `json:"bucket_seconds"`
+	Begins        *time.Time `json:"begins,omitempty"`
+	Timeline      []Bucket   `json:"timeline"`
+	Zones         []Zone     `json:"zones"`
+	Notes         []string   `json:"notes"`
+}
+
+// Group is the requests with something in common.
+type Group struct {
+	Name string `json:"name"`
+	Bucket
+}
+
+// Bucket counts requests, such as those that came within a part of the time.
+type Bucket struct {
+	Requests int64 `json:"requests"`
+	Denied   int64 `json:"denied"`
+}
+
+// Count counts a request.
+func (b *Bucket) Count(denied bool) {
+	b.Requests++
+	if denied {
+		b.Denied++
+	}
+}
+
+// Add adds the requests of another bucket.
+func (b *Bucket) Add(other Bucket) {
+	b.Requests += other.Requests
+	b.Denied += other.Denied
+}
+
+// Zone is the outcome in one zone. A zone in shadow mode has denied requests, too, although it
+// doesn't deny them.
+type Zone struct {
+	Name          string   `json:"zone"`
+	Key           []string `json:"key"`
+	Limits        []string `json:"limits"`
+	Shadow        bool     `json:"shadow"`
+	Requests      int64    `json:"requests"`
+	Denied        int64    `json:"denied"`
+	DeniedByBan   int64    `json:"denied_by_ban"`
+	DeniedBySlots int64    `json:"denied_by_concurrency"`
+	// DeniedByShadow counts the requests that were not denied, because the zone is in shadow mode for their keys.
+	DeniedByShadow int64      `json:"denied_by_shadow"`
+	Delayed        int64      `json:"delayed"`
+	Delay          *Quantiles `json:"delay,omitempty"` // in seconds
+	FirstDenied    *time.Time `json:"first_denied,omitempty"`
+	LastDenied     *time.Time `json:"last_denied,omitempty"`
+	LongestRun     *Run       `json:"longest_run,omitempty"`
+	Keys           int64      `json:"keys"`
+	KeysDenied     int64      `json:"keys_denied"`
+	// RequestsWithoutKey counts the requests whose key is empty.
+	RequestsWithoutKey int64 `json:"requests_without_key,omitempty"`
+	// RequestsWithoutRoom counts the requests of keys beyond the largest number of keys.
+	RequestsWithoutRoom int64      `json:"requests_without_room,omitempty"`
+	TopKeys             []Key      `json:"top_keys"` // the keys with most denied requests
+	Demand              []Demand   `json:"demand"`
+	Timeline            []Bucket   `json:"timeline"`
+	Proposals           []Proposal `json:"proposals,omitempty"`
+}
+
+// Run is a series of requests of one key that were all denied, one after the other.
+type Run struct {
+	Key      string    `json:"key"`
+	Requests int64     `json:"requests"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+}
+
+// Key is the outcome of a key.
+type Key struct {
+	Key      string `json:"key"`
+	Requests int64  `json:"requests"`
+	Denied   int64  `json:"denied"`
+	// Peaks are the most events in one window, for each window in Demand.
+	Peaks []int64   `json:"peaks"`
+	First time.Time `json:"first_denied"`
+	Last  time.Time `json:"last_denied"`
+}
+
+// Demand is how many events the keys asked for in their busiest window of this length. Windows begin at
+// multiples of their length since the Unix epoch.
+type Demand struct {
+	WindowSeconds float64 `json:"window"`
+	Quantiles
+	// Histogram has the number of keys by demand. Steps are of the shape 1, 2, 5, 10, 20, 50 and so on.
+	Histogram []Step `json:"histogram"`
+}
+
+// Quantiles are quantiles over keys or requests.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P95 float64 `json:"p95"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// Step is a step of a histogram: the number of keys whose demand is at most UpTo, and above the step before.
+type Step struct {
+	UpTo int64 `json:"up_to"`
+	Keys int64 `json:"keys"`
+}
+
+// Proposal is the least limit that denies at most a share of keys or requests.
+type Proposal struct {
+	Set     string `json:"set,omitempty"`     // of a plan or an override, such as "plan gold"; empty for the limits of all keys
+	Current string `json:"current,omitempty"` // the limit as configured; empty if there is none
+	Line    string `json:"line,omitempty"`    // the proposed limit, to be pasted into a Caddyfile; empty if there is none
+	Reason  string `json:"reason,omitempty"`  // why there is no line
+	// Requests and Keys count the requests that the limit decides, and their keys. Requests of other plans
+	// don't count.
+	Requests int64 `json:"requests"`
+	Keys     int64 `json:"keys"`
+	// DeniedRequests and DeniedKeys are the denials of Line.
+	DeniedRequests int64 `json:"denied_requests"`
+	DeniedKeys     int64 `json:"denied_keys"`
+	// Next is the next smaller limit. It is nil if there is none.
+	Next  *CurvePoint  `json:"next,omitempty"`
+	Curve []CurvePoint `json:"curve"`
+}
+
+// CurvePoint has the denials of one limit.
+type CurvePoint struct {
+	Events         int64   `json:"events"`
+	Line           string  `json:"line"`
+	DeniedRequests int64   `json:"denied_requests"`
+	DeniedKeys     int64   `json:"denied_keys"`
+	RequestShare   float64 `json:"request_share"`
+	KeyShare       float64 `json:"key_share"`
+}
+
+// Comparison compares the outcomes of two configurations, request by request.
+type Comparison struct {
+	DeniedByBoth int64 `json:"denied_by_both"`
+	NewlyDenied  int64 `json:"newly_denied"`   // only by the second
+	NoMoreDenied int64 `json:"no_more_denied"` // only by the first
+	// The clients with a request of this kind, as far as there was room to count them.
+	ClientCountNewlyDenied  int64 `json:"client_count_newly_denied"`
+	ClientCountNoMoreDenied int64 `json:"client_count_no_more_denied"`
+	// The clients with most requests of these, by their addresses as operators see them.
+	ClientsNewlyDenied  []ClientChange `json:"clients_newly_denied"`
+	ClientsNoMoreDenied []ClientChange `json:"clients_no_more_denied"`
+}
+
+// ClientChange is how a change of configuration concerns a client.
+type ClientChange struct {
+	Client   string   `json:"client"`
+	Requests int64    `json:"requests"` // of this kind
+	Zones    []string `json:"zones"`    // that deny them, or did
+}

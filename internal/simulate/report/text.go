@@ -1,0 +1,272 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
+)
+
+// TextOptions are the options of [WriteText].
+type TextOptions struct {
+	Width int  // of the terminal, in columns; 0 if it is unknown
+	Color bool // with the colors of a terminal
+}
+
+// WriteText writes a report for people, the most important first: the requests that would have been denied,
+// then each zone, and at the end the notes and the log. Times are in UTC. Texts from the log are safe on
+// a terminal.
+func WriteText(w io.Writer, r *Report, o TextOptions) error {
+	t := &textReport{TextOptions: o, style: terminal.Style{Colored: o.Color}, report: r}
+	if r.Log.From != nil && r.Log.To != nil {
+		t.oneDay = r.Log.From.UTC().Format(time.DateOnly) == r.Log.To.UTC().Format(time.DateOnly)
+	}
+	if r.Interrupted {
+		t.block(t.style.Paint(t.wrap("Interrupted: the report is about the requests so far.", ""), terminal.Yellow))
+	}
+	if l := &r.Log; l.From != nil && l.To != nil {
+		head := fmt.Sprintf("%s from %s to %s UTC", counted(l.Requests, "request"), l.From.UTC().Format(time.DateTime), t.instant(*l.To))
+		t.block(t.wrap(head, ""))
+	}
+	if r.Comparison != nil && len(r.Configurations) == 2 {
+		t.comparison(r.Comparison)
+	}
+	for i := range r.Configurations {
+		t.configuration(&r.Configurations[i], t.letter(i))
+	}
+	t.log(&r.Log)
+	_, err := io.WriteString(w, strings.Join(t.blocks, "\n"))
+	return err
+}
+
+// textReport is a report on its way to a text.
+type textReport struct {
+	TextOptions
+	style  terminal.Style
+	report *Report
+	oneDay bool // the log is of one day
+	margin int  // of the blocks of a zone
+	blocks []string
+}
+
+// block adds a part of the text. An empty line is between two blocks.
+func (t *textReport) block(lines ...string) {
+	text := strings.TrimRight(strings.Join(lines, "\n"), "\n")
+	if text == "" {
+		return
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text + "\n") {
+		if line != "\n" {
+			b.WriteString(strings.Repeat(" ", t.margin))
+		}
+		b.WriteString(line)
+	}
+	t.blocks = append(t.blocks, b.String())
+}
+
+// letter returns the letter of a configuration, if there are two.
+func (t *textReport) letter(i int) string {
+	if len(t.report.Configurations) < 2 {
+		return ""
+	}
+	return string(rune('A' + i))
+}
+
+func (t *textReport) bold(text string) string { return t.style.Paint(text, terminal.Bold) }
+
+func (t *textReport) faint(text string) string { return t.style.Paint(text, terminal.Faint) }
+
+// configuration adds the blocks of a configuration.
+func (t *textReport) configuration(c *Configuration, letter string) {
+	title := ""
+	if letter != "" {
+		title = t.bold(t.wrap("Configuration "+letter+": "+terminal.Printable(c.Name), "  ")) + "\n"
+	}
+	t.block(title + t.verdict(c))
+	zones := slices.SortedStableFunc(slices.Values(c.Zones), func(a, b Zone) int { return cmp.Compare(b.Denied, a.Denied) })
+	t.zoneTable(zones)
+	if c.Denied > 0 {
+		t.timeline(c)
+		t.groups("PATH", c.ByPath)
+		t.groups("LOGGED STATUS", c.ByStatus)
+	}
+	for i := range zones {
+		if zones[i].Requests > 0 {
+			t.zone(c, &zones[i])
+		}
+	}
+	var notes []string
+	for _, note := range c.Notes {
+		notes = append(notes, t.wrap("- "+terminal.Printable(note), "  "))
+	}
+	if len(notes) > 0 {
+		t.block(append([]string{t.bold("Notes")}, notes...)...)
+	}
+}
+
+// verdict returns the answer in a few lines.
+func (t *textReport) verdict(c *Configuration) string {
+	if c.Requests == 0 {
+		return "The log has no request.\n"
+	}
+	text := t.bold("No request would have been denied.")
+	switch {
+	case c.Denied > 0:
+		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), percent(c.Denied, c.Requests))
+		text = t.style.Paint(t.wrap(sentence, ""), terminal.Red)
+	case !c.HasLimit():
+		text = t.bold("No limit is configured.")
+	}
+	lines := []string{text}
+	if c.Delayed > 0 {
+		lines = append(lines, counted(c.Delayed, "request")+" would have been delayed.")
+	}
+	if free := c.Requests - c.Limited; free > 0 {
+		lines = append(lines, fmt.Sprintf("%s to no zone.", verb(free, "request", "belongs", "belong")))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// zoneTable adds the table of all zones, unless there is only one.
+func (t *textReport) zoneTable(zones []Zone) {
+	if len(zones) < 2 {
+		return
+	}
+	delays := slices.ContainsFunc(zones, func(z Zone) bool { return z.Delayed > 0 })
+	table := terminal.NewTable("ZONE", ">REQUESTS", ">DENIED", ">SHARE", titleIf(delays, ">DELAYED"), ">KEYS", ">KEYS DENIED", ">SHARE")
+	for i := range zones {
+		z := &zones[i]
+		table.Add(
+			terminal.Plain(zoneName(z)), numberCell(z.Requests), redIf(z.Denied), percentCell(z.Denied, z.Requests),
+			numberCell(z.Delayed), numberCell(z.Keys), numberCell(z.KeysDenied), percentCell(z.KeysDenied, z.Keys),
+		)
+	}
+	t.block(t.table(table))
+}
+
+// maxGroups is the largest number of paths in a text.
+const maxGroups = 10
+
+// groups adds a table of the groups with denied requests.
+func (t *textReport) groups(title string, groups []Group) {
+	table := terminal.NewTable(">DENIED", ">REQUESTS", ">SHARE", title)
+	shown := 0
+	for _, g := range groups {
+		if shown < maxGroups && g.Denied > 0 {
+			shown++
+			table.Add(redIf(g.Denied), numberCell(g.Requests), percentCell(g.Denied, g.Requests), terminal.Plain(terminal.Printable(g.Name)))
+		}
+	}
+	t.block(t.table(table))
+}
+
+// bars are eighths of a line.
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// timeline adds a line with the denied requests over time.
+func (t *textReport) timeline(c *Configuration) {
+	if len(c.Timeline) < 2 || c.Begins == nil {
+		return
+	}
+	columns := 80
+	if t.Width > 0 {
+		columns = max(min(t.Width, 100), 20)
+	}
+	each := (len(c.Timeline) + columns - 1) / columns // buckets in a column
+	var sums []int64
+	for part := range slices.Chunk(c.Timeline, each) {
+		sum := int64(0)
+		for _, b := range part {
+			sum += b.Denied
+		}
+		sums = append(sums, sum)
+	}
+	highest := slices.Max(sums)
+	line := ""
+	for _, n := range sums {
+		if n == 0 {
+			line += "·"
+		} else {
+			line += string(bars[(n*int64(len(bars))-1)/highest])
+		}
+	}
+	length := c.BucketSeconds * float64(each)
+	last := c.Begins.Add(time.Duration(float64(len(sums)-1) * length * 1e9))
+	from, to := t.instant(*c.Begins), t.instant(last)
+	axis := from
+	if gap := len(sums) - len(from) - len(to); gap > 0 {
+		axis += strings.Repeat(" ", gap) + to
+	}
+	title := fmt.Sprintf("Denied requests over time (a column is %s, the highest is %s)", window(length), counted(highest, "request"))
+	t.block(t.wrap(title, ""), t.style.Paint(line, terminal.Red), t.faint(axis))
+}
+
+// comparison adds the differences between two configurations.
+func (t *textReport) comparison(c *Comparison) {
+	var names [2]string
+	for i := range names {
+		names[i] = t.letter(i) + " (" + terminal.Printable(t.report.Configurations[i].Name) + ")"
+	}
+	if c.NewlyDenied == 0 && c.NoMoreDenied == 0 {
+		title := t.wrap("Configurations "+names[0]+" and "+names[1]+" deny the same requests.", "")
+		t.block(t.bold(title), "Both would have denied "+counted(c.DeniedByBoth, "request")+".")
+		return
+	}
+	table := terminal.NewTable("COMPARED", ">REQUESTS", ">CLIENTS")
+	table.Add(terminal.Plain("newly denied: only by "+names[1]), redIf(c.NewlyDenied), numberCell(c.ClientCountNewlyDenied))
+	table.Add(terminal.Plain("no longer denied: only by "+names[0]), numberCell(c.NoMoreDenied), numberCell(c.ClientCountNoMoreDenied))
+	table.Add(terminal.Plain("denied by both"), numberCell(c.DeniedByBoth), terminal.Plain(""))
+	t.block(t.table(table))
+	t.clients("CLIENTS NEWLY DENIED", c.ClientsNewlyDenied, c.ClientCountNewlyDenied)
+	t.clients("CLIENTS NO LONGER DENIED", c.ClientsNoMoreDenied, c.ClientCountNoMoreDenied)
+}
+
+func (t *textReport) clients(title string, clients []ClientChange, all int64) {
+	table := terminal.NewTable(">REQUESTS", title, "ZONES")
+	for _, c := range clients {
+		var zones []string
+		for _, zone := range c.Zones {
+			zones = append(zones, terminal.Printable(zone))
+		}
+		table.Add(numberCell(c.Requests), terminal.Plain(keyText(c.Client)), terminal.Plain(strings.Join(zones, ", ")))
+	}
+	t.block(t.table(table) + more(all-int64(len(clients)), "client"))
+}
+
+// log adds the description of the log.
+func (t *textReport) log(l *Log) {
+	head := fmt.Sprintf("%s in %s, with %s.", counted(l.Lines, "line"), counted(int64(len(l.Files)), "file"), counted(l.Requests, "request"))
+	lines := []string{t.bold("Log"), t.wrap(head, "")}
+	add := func(n int64, format string, args ...any) {
+		if n > 0 {
+			lines = append(lines, t.wrap(fmt.Sprintf(format, args...), ""))
+		}
+	}
+	add(l.OtherLines, "%s of Caddy.", verb(l.OtherLines, "line",
+		"is not a request, but for example a message", "are not requests, but for example messages"))
+	add(l.LateRequests, "%s too far out of order to be sorted. The simulation decided %s late.",
+		verb(l.LateRequests, "request", "was", "were"), oneOr(l.LateRequests, "it", "them"))
+	add(l.DeniedBefore, "%s denied by a rate limit when the log was written. The log doesn't say how %s would have ended otherwise.",
+		verb(l.DeniedBefore, "request", "was", "were"), oneOr(l.DeniedBefore, "it", "they"))
+	if l.BrokenLines > 0 {
+		head := verb(l.BrokenLines, "line", "is", "are") + " broken"
+		switch {
+		case len(l.Broken) == 0:
+			head += "."
+		case int64(len(l.Broken)) < l.BrokenLines:
+			head += ". The first ones:"
+		default:
+			head += ":"
+		}
+		lines = append(lines, t.style.Paint(t.wrap(head, ""), terminal.Yellow))
+		for _, b := range l.Broken {
+			lines = append(lines, t.wrap(terminal.Printable(fmt.Sprintf("  %s:%d: %s", b.File, b.Line, b.Error)), "    "))
+		}
+	}
+	t.block(lines...)
+}

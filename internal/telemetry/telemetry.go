@@ -1,0 +1,137 @@
+// Package telemetry counts requests for Prometheus, and adds them to traces. It never decides about a request, and
+// has no label and no attribute that a client can choose.
+package telemetry
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// process holds the counters of this process. They count for all configurations, and
+// survive reloads. Zones and outcomes are labels. Keys and addresses never are, because clients
+// could make up any number of them.
+var process = newCounters()
+
+// counters are the metrics that this package counts itself. The others come from [Sources].
+type counters struct {
+	requests      *prometheus.CounterVec
+	decision      *prometheus.HistogramVec
+	storeErrors   *prometheus.CounterVec
+	denyCacheHits *prometheus.CounterVec
+	bansBegun     *prometheus.CounterVec
+	clockSteps    prometheus.Counter
+	redisSeconds  prometheus.Histogram
+	redisBatch    prometheus.Histogram
+}
+
+// name returns the full name of a metric, and its help.
+func name(name, help string) prometheus.Opts {
+	return prometheus.Opts{Namespace: "caddy", Subsystem: "rate_limit", Name: name, Help: help}
+}
+
+func newCounters() *counters {
+	return &counters{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts(name("requests_total",
+			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
+				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
+				"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
+				"or error (the store could not decide).")),
+			[]string{"zone", "outcome"}),
+		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "decision_seconds",
+			Help:    "How long decisions took. All zones of a request are decided together.",
+			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+		}, []string{"zone"}),
+		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts(name("store_errors_total",
+			"Requests that the store could not decide on, by reason: timeout, silent, connection, permission, reply, key, "+
+				"open, or busy (shed, though Redis works).")),
+			[]string{"reason"}),
+		denyCacheHits: prometheus.NewCounterVec(prometheus.CounterOpts(name("deny_cache_hits_total",
+			"Requests denied without asking Redis, because Redis had just denied similar ones, by the zone that denied them.")),
+			[]string{"zone"}),
+		bansBegun: prometheus.NewCounterVec(prometheus.CounterOpts(name("bans_total",
+			"Bans that began on this instance, by denials or by operators.")),
+			[]string{"zone"}),
+		redisSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_seconds",
+			Help:    "How long messages to Redis took until the reply. A message has the requests that were waiting to be sent.",
+			Buckets: []float64{5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1},
+		}),
+		redisBatch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_batch_requests",
+			Help:    "How many requests were in one message to Redis. A correction of a charge counts as one request.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256},
+		}),
+		clockSteps: prometheus.NewCounter(prometheus.CounterOpts(name("clock_steps_total",
+			"How often the clock of Redis stepped back by more than a second."))),
+	}
+}
+
+// Register registers the metrics with the registry of a configuration. A registry that has them already keeps its
+// sources.
+func Register(registry prometheus.Registerer, sources Sources) error {
+	all := prometheus.NewRegistry() // which is registered as one collector
+	all.MustRegister(process.requests, process.decision, process.storeErrors, process.denyCacheHits, process.bansBegun,
+		process.clockSteps, process.redisSeconds, process.redisBatch)
+	all.MustRegister(sources.collectors()...)
+	err := registry.Register(all)
+	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+		return nil
+	}
+	return err
+}
+
+// CountClockStep counts that the clock of Redis has stepped back.
+func CountClockStep() { process.clockSteps.Inc() }
+
+// CountRoundTrip counts a message to Redis: how long it took until the reply, and how many requests it had.
+func CountRoundTrip(took time.Duration, requests int) {
+	process.redisSeconds.Observe(took.Seconds())
+	process.redisBatch.Observe(float64(requests))
+}
+
+// CountStoreError counts an error of the store by its reason.
+func CountStoreError(err error) {
+	process.storeErrors.WithLabelValues(storeErrorReason(err)).Inc()
+}
+
+// storeErrorReason returns the reason of an error of the store: a short word.
+func storeErrorReason(err error) string {
+	var failed *store.Error
+	if errors.As(err, &failed) {
+		return failed.Reason
+	}
+	return "other"
+}
+
+// RequestCounts returns the counts of requests by zone name and outcome. It leaves out zones
+// without requests.
+func RequestCounts() map[string]map[string]int64 {
+	metrics := make(chan prometheus.Metric)
+	go func() {
+		defer close(metrics)
+		process.requests.Collect(metrics)
+	}()
+	counts := make(map[string]map[string]int64)
+	for metric := range metrics {
+		var read dto.Metric
+		if metric.Write(&read) != nil {
+			continue
+		}
+		labels := make(map[string]string)
+		for _, label := range read.GetLabel() {
+			labels[label.GetName()] = label.GetValue()
+		}
+		zone := labels["zone"]
+		if counts[zone] == nil {
+			counts[zone] = make(map[string]int64)
+		}
+		counts[zone][labels["outcome"]] = int64(read.GetCounter().GetValue())
+	}
+	return counts
+}

@@ -1,0 +1,9 @@
+package ratelimit
+
+import (
+	"testing"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+)
+
+func TestMain(m *testing.M) { caddytest.Main(m) }

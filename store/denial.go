@@ -1,0 +1,128 @@
+package store
+
+import (
+	"slices"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+)
+
+// SlotRetryAfter is the retry after of a request without a free slot. It is only a guess, because the end of
+// a running request is unknown.
+const SlotRetryAfter algorithms.Micros = 1_000_000
+
+// The reasons of denials. See [Request.DenialReason].
+const (
+	DeniedByLimit       = "limit"
+	DeniedByConcurrency = "concurrency"
+	DeniedByBan         = "ban"
+)
+
+// Denies reports whether the zone denies the request, or would without shadow mode.
+func (r *Request) Denies() bool {
+	return r.Outcome.Verdict == Denied || r.Outcome.Verdict == Banned
+}
+
+// IsBanned reports whether a ban of the key is in force, or began with this request.
+func (r *Request) IsBanned() bool { return r.Outcome.Ban.EndsAfter > 0 }
+
+// LacksSlot reports whether the zone denies the request because no slot is free.
+func (r *Request) LacksSlot() bool { return r.Slots != nil && !r.Outcome.Slots.Free }
+
+// LacksOnlySlot reports whether the zone denies the request for no other reason than [Request.LacksSlot].
+func (r *Request) LacksOnlySlot() bool {
+	return r.LacksSlot() && r.Outcome.Verdict != Banned && !slices.ContainsFunc(r.Outcome.Decisions, algorithms.Decision.Denies)
+}
+
+// RetryAfter returns how long it takes until the zone has room for the request, as far as is known.
+func (r *Request) RetryAfter() algorithms.Micros {
+	wait := r.Outcome.Ban.EndsAfter
+	for _, d := range r.Outcome.Decisions {
+		wait = max(wait, d.RetryAfter)
+	}
+	if r.LacksSlot() {
+		wait = max(wait, SlotRetryAfter)
+	}
+	return wait
+}
+
+// DenialReason returns the reason why the zone denies the request, or "". If the reason is DeniedByLimit, limit
+// is the index of the limit with the longest wait.
+func (r *Request) DenialReason() (reason string, limit int) {
+	if r.Outcome.Verdict == Banned {
+		return DeniedByBan, 0
+	}
+	longest := algorithms.Micros(-1)
+	for n, d := range r.Outcome.Decisions {
+		if d.Denies() && d.RetryAfter > longest {
+			longest, reason, limit = d.RetryAfter, DeniedByLimit, n
+		}
+	}
+	if r.LacksSlot() && SlotRetryAfter > longest {
+		return DeniedByConcurrency, 0
+	}
+	return reason, limit
+}
+
+// RequiredDelay returns the delay that the zone requires: the longest wait of its limits.
+func (r *Request) RequiredDelay() (delay algorithms.Micros) {
+	if r.Shadow {
+		return 0
+	}
+	for _, d := range r.Outcome.Decisions {
+		delay = max(delay, d.Wait)
+	}
+	return delay
+}
+
+// AskedForSlot reports whether the store was asked for a slot.
+func (r *Request) AskedForSlot() bool {
+	return r.Slots != nil && r.Outcome.Verdict != NotAsked && !r.Outcome.Cached
+}
+
+// GrantedLimit returns the limit with index i as it decided: its Share, if local budgets decided.
+func (r *Request) GrantedLimit(i int) *algorithms.Limit {
+	if r.Outcome.Local {
+		return r.Limits[i].localLimit()
+	}
+	return r.Limits[i].Limit
+}
+
+// GrantedSlots returns the number of slots as it decided: the Share, if local budgets decided.
+func (r *Request) GrantedSlots() int64 {
+	if r.Outcome.Local {
+		return r.Slots.localLimit()
+	}
+	return r.Slots.Limit
+}
+
+// SlotsDecision returns the state of the slots in the form of a limit's decision.
+func (r *Request) SlotsDecision() algorithms.Decision {
+	limit, o := r.GrantedSlots(), &r.Outcome.Slots
+	d := algorithms.Decision{Allowed: o.Free, Remaining: max(limit-o.InFlight, 0)}
+	if o.Taken {
+		d.Charged = 1
+	}
+	if d.Remaining < limit {
+		d.ResetAfter = SlotRetryAfter
+	}
+	if !d.Allowed {
+		d.MoreAfter, d.RetryAfter = SlotRetryAfter, SlotRetryAfter
+	}
+	return d
+}
+
+// localLimit returns the limit of the local budgets.
+func (l *Limit) localLimit() *algorithms.Limit {
+	if l.Share != nil {
+		return l.Share
+	}
+	return l.Limit
+}
+
+// localLimit returns the number of slots that the local budgets grant.
+func (s *Slots) localLimit() int64 {
+	if s.Share > 0 {
+		return s.Share
+	}
+	return s.Limit
+}

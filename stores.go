@@ -1,0 +1,492 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// redisBackend is a Redis with its circuit breaker and its cache of denials. It stays open while a
+// configuration uses it, or while a request is in flight that may still correct its charges.
+type redisBackend struct {
+	*store.DenyCache
+	redis     redisstore.Redis
+	health    admin.HealthLog
+	outageLog outageLog
+	slotLines *lines.Slots
+
+	uses atomic.Int64 // the number of such requests, plus 1 while any configuration uses the backend
+}
+
+// newBackend returns a backend that opens no connection yet. It calls logger for each message,
+// because the backend can outlive a configuration and its loggers.
+func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend, error) {
+	b := &redisBackend{health: admin.NewHealthLog(), slotLines: lines.NewSlots(lines.FirstPause, lines.MaxPause)}
+	b.uses.Store(1)
+	var err error
+	b.redis, err = redisstore.Open(o, redisstore.Hooks{
+		ClockStepped: func(back time.Duration) {
+			telemetry.CountClockStep()
+			logger().Warn("the clock of Redis stepped back: budgets go on from its new time", zap.Duration("by", back))
+		},
+		RoundTrip: telemetry.CountRoundTrip,
+		HealthChanged: func(address string, failure error) {
+			stats := b.redis.Stats()
+			b.health.Observe(stats.Servers, stats.Failing, failure)
+			b.outageLog.log(logger(), address, failure)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.DenyCache = store.NewDenyCache(b.redis)
+	return b, nil
+}
+
+func (b *redisBackend) IsCluster() bool {
+	_, is := b.redis.(*redisstore.Cluster)
+	return is
+}
+
+func (b *redisBackend) DecidedWithout() *limiter.OutageCounts { return &b.outageLog.OutageCounts }
+
+func (b *redisBackend) Failing() int { return b.redis.Failing() }
+
+// Acquire keeps the backend from closing until Release is called.
+func (b *redisBackend) Acquire() { b.uses.Add(1) }
+
+// Release closes the backend if nobody else uses it.
+func (b *redisBackend) Release() error {
+	if b.uses.Add(-1) > 0 {
+		return nil
+	}
+	return b.redis.Close()
+}
+
+// Destruct implements [caddy.Destructor]. Caddy calls it when no configuration uses the backend any
+// more.
+func (b *redisBackend) Destruct() error { return b.Release() }
+
+// The events of a Redis.
+const (
+	eventStoreDown = "rate_limit_store_down"
+	eventStoreUp   = "rate_limit_store_up"
+)
+
+// outageLog counts the requests that are decided while a Redis fails, for the log.
+type outageLog struct {
+	limiter.OutageCounts
+
+	mu      sync.Mutex
+	modes   map[*denials.Events]map[string]bool // of on_store_error, by the events of each configuration in force
+	outages map[string]outage                   // the outages that last, by address
+}
+
+// outage holds the beginning of an outage, and the counts of [outageLog] at that time.
+type outage struct {
+	at                     time.Time
+	local, allowed, denied int64
+}
+
+// setModes remembers which modes of on_store_error a configuration has. With nil it forgets the
+// configuration.
+func (o *outageLog) setModes(events *denials.Events, modes map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if modes == nil {
+		delete(o.modes, events)
+		return
+	}
+	if o.modes == nil {
+		o.modes = make(map[*denials.Events]map[string]bool)
+	}
+	o.modes[events] = modes
+}
+
+// log logs that the Redis at an address fails or, if failure is nil, works again.
+func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := outage{time.Now(), o.Local.Load(), o.Allowed.Load(), o.Denied.Load()}
+	if failure != nil {
+		if o.outages == nil {
+			o.outages = make(map[string]outage)
+		}
+		o.outages[address] = now
+		modes := make(map[string]bool)
+		for _, some := range o.modes {
+			maps.Copy(modes, some)
+		}
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
+			zap.String("address", address), zap.Error(failure))
+		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
+		return
+	}
+	began, known := o.outages[address]
+	if !known {
+		began = now
+	}
+	delete(o.outages, address)
+	length := now.at.Sub(began.at)
+	local, allowed, denied := now.local-began.local, now.allowed-began.allowed, now.denied-began.denied
+	logger.Warn("Redis works again", zap.String("address", address), zap.Duration("outage", length),
+		zap.Int64("requests_decided_locally", local),
+		zap.Int64("requests_passed_unlimited", allowed),
+		zap.Int64("requests_answered_503", denied))
+	o.emitLocked(eventStoreUp, map[string]any{
+		"address": address, "outage": length,
+		"requests_decided_locally": local, "requests_passed_unlimited": allowed, "requests_answered_503": denied,
+	})
+}
+
+// emitLocked emits an event in the configuration in force. If that one doesn't use the Redis, a
+// configuration that is being loaded does.
+func (o *outageLog) emitLocked(name string, data map[string]any) {
+	events := activeEvents()
+	if _, uses := o.modes[events]; !uses {
+		for events = range o.modes {
+			break
+		}
+	}
+	if events != nil {
+		events.Add(name, data)
+	}
+}
+
+// describeModes returns how requests are treated while Redis fails, as a clause for the log. modes
+// are the modes of on_store_error in use.
+func describeModes(modes map[string]bool) string {
+	var all []string
+	for _, m := range []struct{ mode, words string }{
+		{"local", "decided by local budgets"}, {"allow", "allowed"}, {"deny", "denied with 503"},
+	} {
+		if modes[m.mode] {
+			all = append(all, m.words)
+		}
+	}
+	switch n := len(all); n {
+	case 0:
+		return "on_store_error decides on requests that are in flight"
+	case 1:
+		return "requests are " + all[0]
+	default:
+		return "requests are " + strings.Join(all[:n-1], ", ") + " or " + all[n-1] + ", as on_store_error of their handler says"
+	}
+}
+
+// status returns the state of the Redis for the admin API.
+func (b *redisBackend) status() adminapi.Redis {
+	stats := b.redis.Stats()
+	health := b.health.Observe(stats.Servers, stats.Failing, nil)
+	return adminapi.Redis{
+		Address: b.redis.Address(), State: health.State, Since: health.Since, FailingNodes: stats.Failing, Error: health.Failure,
+		Queued: stats.Queued, Connections: stats.InUse + stats.Idle,
+	}
+}
+
+// metricSources are the sources of the gauges. They concern the whole process, and so serve all configurations.
+var metricSources = telemetry.Sources{
+	Zones:            countedFeatures,
+	Overrides:        countOverrides,
+	Redis:            stateOfRedis,
+	MemoryKeys:       func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) },
+	MemoryOverflowed: func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) },
+}
+
+// sumOfMemoryStores returns the sum of a number over the stores in memory.
+func sumOfMemoryStores(number func(*store.SharedMemory) int64) (sum float64) {
+	storePool.Range(func(_, value any) bool {
+		if m, ok := value.(pooledMemory); ok {
+			sum += float64(number(m.SharedMemory))
+		}
+		return true
+	})
+	return sum
+}
+
+// stateOfRedis returns the sums over all Redis that configurations use, and whether there is any.
+func stateOfRedis() (sum telemetry.RedisState, found bool) {
+	storePool.Range(func(_, value any) bool {
+		if b, ok := value.(*redisBackend); ok {
+			stats := b.redis.Stats()
+			sum.Failing += stats.Failing
+			sum.Queued += stats.Queued
+			sum.Idle += stats.Idle
+			sum.InUse += stats.InUse
+			found = true
+		}
+		return true
+	})
+	return sum, found
+}
+
+// countedZones returns the zones of the configuration in force whose metrics are counted, by name.
+func countedZones() map[string][]*liveZone {
+	app, err := activeApp()
+	if err != nil {
+		return nil
+	}
+	return app.countedZones()
+}
+
+// countedZones returns the zones whose metrics are counted, by name.
+func (a *App) countedZones() map[string][]*liveZone {
+	counted := make(map[string][]*liveZone)
+	for name, zones := range a.zonesByName {
+		for _, z := range zones {
+			if !z.Metrics.Disabled {
+				counted[name] = append(counted[name], z)
+			}
+		}
+	}
+	return counted
+}
+
+// countedFeatures returns the features of the zones whose metrics are counted, by name.
+func countedFeatures() map[string]telemetry.Features {
+	all := make(map[string]telemetry.Features)
+	for name, zones := range countedZones() {
+		var f telemetry.Features
+		for _, z := range zones {
+			hasSlots, hasDelay := z.Concurrency > 0, z.Delay != nil
+			f.Concurrency = f.Concurrency || hasSlots
+			f.Delay = f.Delay || hasDelay
+			f.SlotWait = f.SlotWait || hasSlots && hasDelay
+			f.Ban = f.Ban || z.Ban != nil
+		}
+		all[name] = f
+	}
+	return all
+}
+
+// countOverrides returns the overrides in force.
+func countOverrides() (counts []telemetry.OverrideCount) {
+	var inMemory map[string]int // by zone; nil until it is needed
+	for name, zones := range countedZones() {
+		if n := len(zones[0].Overrides.All); n > 0 { // zones of one name agree about overrides
+			counts = append(counts, telemetry.OverrideCount{Zone: name, Count: n})
+		}
+		if !zones[0].RuntimeOverrides {
+			continue
+		}
+		known := make(map[keyhash.Hash]bool)
+		n := 0
+		for _, z := range zones {
+			if z.handler.Backend != nil {
+				z.KnownOverrides.AddTo(known)
+				continue
+			}
+			if inMemory == nil {
+				app, _ := activeApp()
+				inMemory = app.sharedMemory.OverrideCounts()
+			}
+			n = inMemory[name]
+		}
+		counts = append(counts, telemetry.OverrideCount{Zone: name, AtRunTime: true, Count: n + len(known)})
+	}
+	return counts
+}
+
+// shareCounts returns the counts of requests by zone name, for the shares that zones deny.
+func shareCounts() map[string]denials.Counts {
+	all := make(map[string]denials.Counts)
+	for zone, outcomes := range telemetry.RequestCounts() {
+		c := denials.Counts{
+			Denied:    outcomes[telemetry.OutcomeDenied.String()] + outcomes[telemetry.OutcomeBanned.String()],
+			WouldDeny: outcomes[telemetry.OutcomeShadowDenied.String()],
+		}
+		for _, n := range outcomes {
+			c.Requests += n
+		}
+		all[zone] = c
+	}
+	return all
+}
+
+// storePool holds the stores of all configurations in this process. The key of a store in memory is
+// a memoryKey. The key of a Redis is its redisstore.Options.
+var storePool = caddy.NewUsagePool()
+
+// memoryKey names one of the two stores in memory: the one for zones without Redis, and the one
+// with the local budgets of an outage.
+type memoryKey string
+
+const (
+	ownMemory     memoryKey = "own"
+	standInMemory memoryKey = "stand-in"
+)
+
+// outageModes returns the modes of on_store_error of the handlers that use a Redis.
+func (a *App) outageModes(b *redisBackend) map[string]bool {
+	modes := make(map[string]bool)
+	for _, zones := range a.zonesByName {
+		for _, z := range zones {
+			if z.handler.Backend == limiter.Backend(b) {
+				modes[z.handler.StoreErrorPolicy.Mode] = true
+			}
+		}
+	}
+	return modes
+}
+
+// sweep drops expired budgets from memory at intervals, until the configuration ends.
+func (a *App) sweep() {
+	ticker := time.NewTicker(cmp.Or(a.sweepEvery, defaultSweepInterval))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			for _, m := range []*store.SharedMemory{a.sharedMemory, a.sharedStandIn} {
+				if m != nil {
+					m.Sweep()
+				}
+			}
+		case <-a.ctx.Done():
+			return
+		}
+	}
+}
+
+// checkRedis checks a Redis, and warns if it fails. Then no request is sent to this Redis until it
+// passes a check. The configuration is in force in any case.
+func (a *App) checkRedis(b *redisBackend) {
+	ctx, cancel := context.WithTimeout(a.ctx, 5*time.Second)
+	defer cancel()
+	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
+		a.logger.Warn("Redis did not pass the check at the start: until it does, "+describeModes(a.outageModes(b)),
+			zap.String("address", b.redis.Address()), zap.Error(err))
+		return
+	}
+	if policy, bounded, err := b.redis.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {
+		a.logger.Warn("when the memory of this Redis is full, it drops budgets, and their keys get full budgets: set maxmemory-policy noeviction",
+			zap.String("address", b.redis.Address()), zap.String("maxmemory_policy", policy))
+	}
+}
+
+// openStore gives a limiter the store that its handler's options name. It returns a text that identifies the budgets.
+func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id string, err error) {
+	if err := checkStore(o.Store, o.Redis != nil); err != nil {
+		return "", err
+	}
+	if o.storeName() != "redis" {
+		if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
+			a.sweepEvery = every
+		}
+		l.Store, err = a.memoryStore()
+		return "memory", err
+	}
+	l.InRedis = true
+	if a.simulated {
+		l.HashSecret = o.Redis.simulatedSecret()
+		l.Store, err = a.memoryStore()
+		return "memory", err
+	}
+	expanded, err := o.Redis.expandedOptions(ctx.Logger())
+	if err != nil {
+		return "", options.AtPosition(o.Redis.Position, err)
+	}
+	l.HashSecret = expanded.HashKeys
+	b, err := a.acquireBackend(expanded)
+	if err != nil {
+		return "", options.AtPosition(o.Redis.Position, err)
+	}
+	l.Backend, l.Store, l.SlotLines = b, b, b.slotLines
+	if l.StoreErrorPolicy.Mode == "local" {
+		a.sharedStandIn, err = a.acquireMemory(standInMemory, a.sharedStandIn)
+		if a.boundedStandIn == nil && err == nil {
+			a.boundedStandIn = a.sharedStandIn.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
+		}
+		l.Store = store.NewFailover(b, a.boundedStandIn, l.ReportStoreFailure)
+	}
+	return b.redis.String(), err
+}
+
+// memoryStore returns the store in memory for zones without Redis.
+func (a *App) memoryStore() (_ store.Store, err error) {
+	a.sharedMemory, err = a.acquireMemory(ownMemory, a.sharedMemory)
+	if a.boundedMemory == nil && err == nil {
+		a.boundedMemory = a.sharedMemory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
+	}
+	return a.boundedMemory, err
+}
+
+// acquireMemory returns known, or the store in memory from the pool if known is nil.
+func (a *App) acquireMemory(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
+	if known != nil {
+		return known, nil
+	}
+	m, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
+	if err != nil {
+		return nil, err
+	}
+	a.poolKeys = append(a.poolKeys, key)
+	return m.(pooledMemory).SharedMemory, nil
+}
+
+// pooledMemory lets a [store.SharedMemory] live in the pool. It has nothing to close.
+type pooledMemory struct{ *store.SharedMemory }
+
+func (pooledMemory) Destruct() error { return nil }
+
+// acquireBackend returns the Redis with these options from the pool.
+func (a *App) acquireBackend(o redisstore.Options) (*redisBackend, error) {
+	o, err := o.Normalized()
+	if err != nil {
+		return nil, err
+	}
+	if known := a.backends[o]; known != nil {
+		return known, nil
+	}
+	warnOfConnection(o, a.logger)
+	b, _, err := storePool.LoadOrNew(o, func() (caddy.Destructor, error) {
+		return newBackend(o, activeLogger)
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.poolKeys = append(a.poolKeys, o)
+	a.backends[o] = b.(*redisBackend)
+	return a.backends[o], nil
+}
+
+// activeLogger returns the logger of handlers in the configuration in force. A backend outlives its
+// configuration, and so can't use the logger of that configuration. Caddy's default logger would
+// not do: it leaves out what the configuration sends to another log.
+func activeLogger() *zap.Logger {
+	if ctx := caddy.ActiveContext(); ctx.Context != nil {
+		return ctx.Logger(Handler{})
+	}
+	return caddy.Log().Named("http.handlers.rate_limit") // no configuration is in force
+}
+
+// reportFull warns that the memory is full for new keys of a zone, at most once a minute.
+func (a *App) reportFull(zone string) {
+	t, ok := a.fullThrottles.Load(zone)
+	if !ok {
+		t, _ = a.fullThrottles.LoadOrStore(zone, new(throttle.Throttle))
+	}
+	if n := t.(*throttle.Throttle).Due(time.Minute); n > 0 {
+		a.logger.Warn("the memory store is full: new keys share one budget until others expire; raise max_keys, or limit who can make up keys",
+			zap.String("zone", zone), zap.Int64("max_keys", a.Memory.MaxKeys), zap.Int64("requests", n))
+	}
+}

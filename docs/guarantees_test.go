@@ -55,7 +55,7 @@ func TestRestartWithoutRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.Ended
-	caddytest.Client.CloseIdleConnections()
+	c.CloseIdleConnections()
 	if err := c.Run(t); err != nil {
 		t.Fatal(err)
 	}

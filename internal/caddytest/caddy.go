@@ -32,12 +32,6 @@ type Caddy struct {
 	log Output
 }
 
-// Client keeps many connections and follows no redirects.
-var Client = &http.Client{
-	Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
-	Timeout:   Patient,
-}
-
 // Start starts a Caddy with a configuration, in which {$SITE} and {$ADMIN}
 // stand for its addresses; env is added to its environment.
 func Start(t testing.TB, config string, env ...string) *Caddy {
@@ -149,11 +143,11 @@ func (c *Caddy) Load(t testing.TB, config, contentType string) Response {
 	return r
 }
 
-// Settle waits until no server accepts connections that is on its way out.
+// Settle waits until no server accepts connections that is on its way out. Later requests use new connections.
 func (c *Caddy) Settle(t testing.TB) {
 	t.Helper()
 	EventuallySees(t, fmt.Sprint("only ", c.Loops, " servers accept connections"), c.acceptLoops, func(n int) bool { return n <= c.Loops })
-	Client.CloseIdleConnections()
+	useNewConnections(c.Site, c.TLS)
 }
 
 // acceptLoops counts the servers that accept connections, that of the admin

@@ -86,7 +86,7 @@ func (y *tally) only(t *testing.T, statuses ...int) {
 // goroutines counts those of a Caddy, without any that serve idle connections.
 func goroutines(t *testing.T, c *caddytest.Caddy) (n int) {
 	t.Helper()
-	caddytest.Client.CloseIdleConnections()
+	c.CloseIdleConnections()
 	r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=1", "")
 	if err == nil {
 		_, err = fmt.Sscanf(r.Text, "goroutine profile: total %d", &n)

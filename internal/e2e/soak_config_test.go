@@ -75,8 +75,8 @@ func soakZones() []soakZone {
 			limits: limits{"gcra 20 1s 5": quota("gcra", 20, soakSecond, 5)},
 		},
 		{
-			name: "ban", options: "ban 100ms max 400ms after 3 scope handler", limits: limits{"gcra 10 1s 5": quota("gcra", 10, soakSecond, 5)},
-			ban: &algorithms.Ban{After: 3, Window: soakSecond, Duration: 100 * soakMilli, Max: 400 * soakMilli},
+			name: "ban", options: "ban 100ms max 400ms after 3 scope handler", limits: limits{"gcra 10 10s 5": quota("gcra", 10, 10*soakSecond, 5)},
+			ban: &algorithms.Ban{After: 3, Window: 10 * soakSecond, Duration: 100 * soakMilli, Max: 400 * soakMilli},
 		},
 		{
 			name: "settle", options: "settle {\n match status 200\n cost {header.X-Tokens}\n}", uncharged: true,

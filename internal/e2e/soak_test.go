@@ -55,14 +55,14 @@ func startSoakLoad(t *testing.T, caddys []*caddytest.Caddy) *soakLoad {
 		l.workers.Go(func() {
 			for ctx.Err() == nil {
 				l.send(t, zones[rand.IntN(len(zones))])
-				time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond) // else the load takes all processors
+				time.Sleep(time.Duration(rand.IntN(40_000)) * time.Microsecond) // else the load takes all processors
 			}
 		})
 	}
 	l.workers.Go(func() {
 		for ctx.Err() == nil {
 			l.operate(zones[rand.IntN(len(zones))])
-			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // else changes take all processors
+			time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond) // else changes take all processors
 		}
 	})
 	t.Cleanup(l.end)
@@ -95,6 +95,13 @@ func (l *soakLoad) operate(z soakZone) {
 	} else {
 		l.statuses[fmt.Sprint("operator ", r.StatusCode)]++
 	}
+}
+
+// decided returns how many requests have been allowed or denied.
+func (l *soakLoad) decided() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.statuses["deny 200"] + l.statuses["deny 429"] + l.statuses["local 200"] + l.statuses["local 429"]
 }
 
 func (l *soakLoad) end() {
@@ -298,11 +305,12 @@ func soak(t *testing.T, on *soakRedis) {
 	}
 	counts := make(map[string]int)
 	began := time.Now()
-	for round := 0; round == 0 || time.Since(began) < *soakFor; round++ {
+	const enough = 4000 // requests for a few bans to begin
+	for round := 0; round == 0 || time.Since(began) < *soakFor || load.decided() < enough; round++ {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, f := range faults {
 			// The Caddys work for a while between two faults.
-			if time.Sleep(span(0, min(*soakFor/6, 3*time.Second))); round > 0 && time.Since(began) > *soakFor {
+			if time.Sleep(span(0, min(*soakFor/6, 3*time.Second))); round > 0 && time.Since(began) > *soakFor && load.decided() >= enough {
 				break
 			}
 			n := random.IntN(len(on.audits))

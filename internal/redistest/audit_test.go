@@ -147,7 +147,7 @@ func TestAudit(t *testing.T) {
 		},
 	}, rounds)
 	rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
-	time.Sleep(200 * time.Millisecond) // the load runs without faults for a while
+	WaitFor(t, "calls before the first fault", func() bool { return taken.Load() > 1000 })
 	for _, fault := range faults {
 		fault()
 		time.Sleep(200 * time.Millisecond) // the fault lasts for a while

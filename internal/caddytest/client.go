@@ -1,0 +1,48 @@
+package caddytest
+
+import (
+	"net/http"
+	"sync"
+)
+
+// Client keeps many connections.
+var Client = &http.Client{Transport: roundTripper{}, Timeout: Patient}
+
+var (
+	transportsMu sync.Mutex
+	transports   = make(map[string]*http.Transport) // by address: a test closes the connections to its own Caddy only
+)
+
+type roundTripper struct{}
+
+func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	transportsMu.Lock()
+	t := transports[r.URL.Host]
+	if t == nil {
+		t = &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
+		transports[r.URL.Host] = t
+	}
+	transportsMu.Unlock()
+	return t.RoundTrip(r)
+}
+
+// useNewConnections makes later requests to the addresses use new connections. It closes none: a connection
+// counts as idle as soon as a response without a body has come, before the caller has it.
+func useNewConnections(addresses ...string) (old []*http.Transport) {
+	transportsMu.Lock()
+	defer transportsMu.Unlock()
+	for _, address := range addresses {
+		if t := transports[address]; t != nil {
+			old = append(old, t)
+			delete(transports, address)
+		}
+	}
+	return old
+}
+
+// CloseIdleConnections closes the idle connections to the site. No request may be in flight.
+func (c *Caddy) CloseIdleConnections() {
+	for _, t := range useNewConnections(c.Site) {
+		t.CloseIdleConnections()
+	}
+}

@@ -20,13 +20,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-func TestUnixSocketConforms(t *testing.T) {
+func TestNoUnixSocket(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartUnix(t)
-	n := 0
-	storetest.Run(t, func(t *testing.T) storetest.Store {
-		n++
-		return open(t, redisstore.Options{Address: []string{server.Addr, "unix://" + server.Addr}[n%2], KeyPrefix: fmt.Sprint("test", n)})
-	})
 	_, err := open(t, redisstore.Options{Address: "unix://:SECRET@" + server.Addr + ".not?db=2"}).Take(context.Background(), request(t, "k"))
 	wantReason(t, "no socket", err, store.ReasonConnection, "SECRET")
 }
@@ -75,17 +71,6 @@ func wantReason(t *testing.T, of string, err error, reason string, secrets ...st
 			t.Errorf("%s: a secret is in the error %v", of, err)
 		}
 	}
-}
-
-func TestTLSConforms(t *testing.T) {
-	certificates := redistest.NewCertificates(t)
-	server := redistest.StartTLS(t, certificates)
-	settings := read(t, certificates)
-	n := 0
-	storetest.Run(t, func(t *testing.T) storetest.Store {
-		n++
-		return open(t, redisstore.Options{Address: []string{"rediss://", ""}[n%2] + server.Addr, TLS: settings, KeyPrefix: fmt.Sprint("test", n)})
-	})
 }
 
 // Only a Redis with the right certificate is used, and only clients with the right certificate can

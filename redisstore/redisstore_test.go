@@ -46,26 +46,40 @@ func TestConforms(t *testing.T) {
 	})
 }
 
+// A deny cache conforms before a Redis behind a Unix socket, too.
 func TestDenyCacheConforms(t *testing.T) {
-	server := redistest.Start(t)
+	server := redistest.StartUnix(t)
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++
-		s := open(t, redisstore.Options{Address: server.Addr, KeyPrefix: fmt.Sprint("test", n)})
+		s := open(t, redisstore.Options{Address: []string{server.Addr, "unix://" + server.Addr}[n%2], KeyPrefix: fmt.Sprint("test", n)})
 		return &storetest.Decorated{Store: store.NewDenyCache(s), Inner: s, LateRefunds: true}
 	})
 }
 
-// A user with the permissions in the README can do everything.
-func TestPermissions(t *testing.T) {
-	server := redistest.Start(t)
-	setRules := func(rules ...string) {
-		t.Helper()
-		if err := server.Client.ACLSetUser(context.Background(), "caddy", rules...).Err(); err != nil {
-			t.Fatal(err)
-		}
+// A user with the permissions in docs/redis.md can do everything, over TLS, too.
+func TestPermissionsConform(t *testing.T) {
+	certificates := redistest.NewCertificates(t)
+	server := redistest.StartTLS(t, certificates)
+	if err := server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t), "+scan")...).Err(); err != nil {
+		t.Fatal(err)
 	}
-	setRules(documentedRules(t)...)
+	settings := read(t, certificates)
+	n := 0
+	storetest.Run(t, func(t *testing.T) storetest.Store {
+		n++
+		server.Client.FlushAll(context.Background()) // all keys have the prefix that is permitted
+		return open(t, redisstore.Options{Address: []string{"rediss://", ""}[n%2] + server.Addr, TLS: settings, Username: "caddy", Password: "secret"})
+	})
+}
+
+// Lists of keys need a permission more.
+func TestPermissionToList(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	if err := server.Client.ACLSetUser(t.Context(), "caddy", documentedRules(t)...).Err(); err != nil {
+		t.Fatal(err)
+	}
 	r, err := redisstore.Open(redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"}, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
@@ -81,11 +95,6 @@ func TestPermissions(t *testing.T) {
 	if !errors.As(err, &failed) || failed.Reason != store.ReasonPermission || !strings.Contains(err.Error(), "allow it with +scan") || r.Failing() > 0 {
 		t.Errorf("without SCAN: %v, and %d fail", err, r.Failing())
 	}
-	setRules("+scan")
-	storetest.Run(t, func(t *testing.T) storetest.Store {
-		server.Client.FlushAll(context.Background())
-		return open(t, redisstore.Options{Address: server.Addr, Username: "caddy", Password: "secret"})
-	})
 }
 
 // documentedRules returns the rules of the Redis user in docs/redis.md.

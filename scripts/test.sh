@@ -42,23 +42,23 @@ run() {
 	local name=$1 directory=$2
 	shift 2
 	(cd "$directory" && "$gotestsum" --format "${GOTESTSUM_FORMAT:-$format}" --hide-summary skipped \
-		--jsonfile "$results/$name" -- "${flags[@]}" -parallel 6 -timeout 30m "$@") || touch "$results/failed"
+		--jsonfile "$results/$name" -- "${flags[@]}" -parallel 4 -timeout 30m "$@") || touch "$results/failed"
 }
 
 # The packages in whose tests goroutines meet run under the race detector, which makes them several times
 # slower. In a few of their tests only one goroutine computes, for long, or counts allocations, which the
 # race detector adds to: these tests run without it.
-meet='(|/redisstore|/store|/internal/(accesslog|bodies|command|contentcoding|denials|limiter|lines|readahead'
+meet='/(redisstore|store|internal/(accesslog|bodies|command|contentcoding|denials|limiter|lines|readahead'
 meet+='|redistest|relay|simulate/propose|statuspage|telemetry|topk))$'
 alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|DeciderLikeHandler'
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
 alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
 alone+='|ParseFindsWhatCaddyEncodes|Proposals(OfAllAlgorithms|FromNothing)'
-alone+='|Permissions|(TLS|UnixSocket|DenyCache)Conforms|BoundWork|NamesOfTheConfiguration|OwnPlaceholders|GoldenErrors|Adapt)$'
+alone+='|PermissionsConform|DenyCacheConforms)$'
 
-# Whole Caddys are slow under the race detector, so it runs only those tests of them in which requests meet,
-# and not the two that send most requests: others reach the same code.
-together='Concurren|Reload|Slot|Soak|Outage|Hangs|Fails|Restarts|Leave|Flood|Queue|AddsUp|Exact|Busy|Delay|ManyEnd|Cluster'
+# Whole Caddys are slow under the race detector, so it runs only those tests of them in which many requests
+# meet each other, or meet a reload or a fault.
+together='Concurren|Reload|Soak|Flood|Leave|AddsUp|Exact|Busy|WaitForSlotInOutage|StreamsAndSlots'
 
 case "$*" in
 "") # three rows of runs side by side, so that one computes while others wait
@@ -70,7 +70,7 @@ case "$*" in
 	} &
 	run browser internal/browsertest ./... # a module of its own, with a browser
 	run others . $(go list ./... | grep -vE "$meet|/e2e$")
-	run alone . -run "$alone" . ./internal/accesslog ./internal/limiter ./internal/simulate/propose ./redisstore ./store
+	run alone . -run "$alone" ./internal/accesslog ./internal/limiter ./internal/simulate/propose ./redisstore ./store
 	run linear redisstore/linear -race ./... # another module
 	run plugins internal/plugintest ./...    # another one, with the newest Caddy
 	if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one

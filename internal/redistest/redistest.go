@@ -180,22 +180,33 @@ func WaitFor(t testing.TB, what string, done func() bool) {
 	WaitForState(t, what, func() (any, bool) { return "not yet", done() })
 }
 
-// WaitForState waits until look returns true. After a minute the test fails, and says what look has seen last.
+// WaitForState waits until look returns true. After a minute, which no test needs on any machine, the test fails,
+// and says what look has seen last.
 func WaitForState(t testing.TB, what string, look func() (seen any, done bool)) {
 	t.Helper()
 	const maxWait = time.Minute
 	looks, last, began := 0, time.Duration(0), time.Now()
 	for {
-		asked := time.Now()
+		asked, waited := time.Now(), time.Since(began)
 		seen, done := look()
 		if done {
 			return
 		}
 		looks, last = looks+1, time.Since(asked)
-		if time.Since(began) > maxWait {
-			t.Fatalf("waited in vain for %s: %v (looked %d times in %v, the last look took %v)",
-				what, seen, looks, time.Since(began).Round(time.Millisecond), last.Round(time.Millisecond))
+		if waited > maxWait {
+			t.Fatalf("waited in vain for %s: %s (looked %d times in %v, the last look took %v)",
+				what, shortened(seen), looks, waited.Round(time.Millisecond), last.Round(time.Millisecond))
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks at a state that other processes change
+		// Others change the state. A look can cost more than what it looks at, so looks get rarer.
+		time.Sleep(min(max(waited/10, 2*time.Millisecond), 100*time.Millisecond))
 	}
+}
+
+// shortened returns a value as text, without the middle if it is long.
+func shortened(saw any) string {
+	text := fmt.Sprintf("%+v", saw)
+	if most := 2000; len(text) > most {
+		text = fmt.Sprintf("%s … %d bytes … %s", text[:most/2], len(text)-most, text[len(text)-most/2:])
+	}
+	return text
 }

@@ -43,7 +43,6 @@ func TestCluster(t *testing.T) {
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
-		"conforms":                            testClusterConforms,
 		"refunds what one key denies":         testClusterSeveralKeys,
 		"a slot moves under load":             testClusterMovesSlots,
 		"a key begins while its slot moves":   testClusterAsks,
@@ -69,7 +68,10 @@ type givesBack struct{ *redisstore.Cluster }
 
 func (givesBack) GivesBack() {}
 
-func testClusterConforms(t *testing.T, c *redistest.Cluster) {
+func TestClusterConforms(t *testing.T) {
+	long(t)
+	t.Parallel()
+	c := redistest.StartCluster(t)
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++

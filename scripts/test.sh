@@ -24,6 +24,7 @@ command -v go >/dev/null || {
 # debuggers makes linking slow. scripts/lint.sh runs go vet.
 build=(-trimpath -ldflags '-s -w')
 flags=("${build[@]}" -vet off)
+export GOGC=400 # most processes live for seconds, and their garbage can stay
 
 if [[ $* == -prepare ]]; then
 	go build "${build[@]}" -race ./...
@@ -54,7 +55,7 @@ alone='^Test((Parity|Poison)(CatchesMutants)?|Vectors|.*Allocates?(Nothing)?|Dec
 alone+='|DenyCache(IsRight|RetryAfter|IsBounded)|Memory(SlotsNeverLeak|AfterAFlood|HoldsNoPointers|ForgetsZones)'
 alone+='|Memory(ReclaimIsBounded|LimitsCostNothing|OverflowIsOneBudget|ListsInOneOrder)'
 alone+='|ParseFindsWhatCaddyEncodes|Proposals(OfAllAlgorithms|FromNothing)'
-alone+='|PermissionsConform|DenyCacheConforms)$'
+alone+='|(Permissions|DenyCache|Cluster)Conforms?)$'
 
 # Whole Caddys are slow under the race detector, so it runs only those tests of them in which many requests
 # meet each other, or meet a reload or a fault.

@@ -34,7 +34,7 @@ func (c *Caddy) RateLimit(t testing.TB, args ...string) CommandResult {
 // Command returns a command of Caddy, for which c is the default.
 func (c *Caddy) Command(args ...string) *exec.Cmd {
 	process := exec.Command(program(), args...)
-	process.Env = append(append(os.Environ(), beCaddy+"=1", "CADDY_ADMIN="+c.Admin, "GORACE=atexit_sleep_ms=10", "GOGC=400"), c.Env...)
+	process.Env = append(append(os.Environ(), beCaddy+"=1", "CADDY_ADMIN="+c.Admin, "GORACE=atexit_sleep_ms=10"), c.Env...)
 	process.Dir = filepath.Dir(c.File)
 	return process
 }

@@ -41,8 +41,8 @@ type Background struct {
 func StartBackground(t testing.TB, process *exec.Cmd, log *Output) *Background {
 	t.Helper()
 	// Under the race detector a process sleeps a second before it exits, unless it is configured
-	// otherwise. Most processes live for a second, and have little to collect.
-	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"), "GOGC=400")
+	// otherwise.
+	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ const (
 )
 
 // soakLog is the limit that is checked by counting, too.
-var soakLog = algorithms.Quota{Algorithm: "sliding_log", Events: 20, Window: 2 * soakSecond}
+var soakLog = algorithms.Quota{Algorithm: "sliding_log", Events: 20, Window: 10 * soakSecond}
 
 func soakZones() []soakZone {
 	type limits = map[string]algorithms.Quota
@@ -50,7 +50,7 @@ func soakZones() []soakZone {
 		{name: "leaky_bucket", limits: limits{"leaky_bucket 5 250ms 20": quota("leaky_bucket", 5, 250*soakMilli, 20)}},
 		{name: "fixed_window", limits: limits{"fixed_window 30 1s": quota("fixed_window", 30, soakSecond, 0)}},
 		{name: "clock", limits: limits{"fixed_window 30 1s {\n align clock\n}": clock}},
-		{name: "log", limits: limits{"sliding_log 20 2s": soakLog}},
+		{name: "log", limits: limits{"sliding_log 20 10s": soakLog}},
 		{name: "buckets", limits: limits{"sliding_log 30 1s {\n buckets 10\n}": buckets}},
 		{name: "apart", limits: limits{"sliding_log 50 1s {\n min_interval 10ms\n}": apart}},
 		{name: "window", limits: limits{"sliding_window 30 1s": quota("sliding_window", 30, soakSecond, 0)}},

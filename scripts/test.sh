@@ -59,22 +59,24 @@ alone+='|(Permissions|DenyCache|Cluster)Conforms?)$'
 
 # Whole Caddys are slow under the race detector, so it runs only those tests of them in which many requests
 # meet each other, or meet a reload or a fault.
-together='Concurren|Reload|Soak|Flood|Leave|AddsUp|Exact|Busy|WaitForSlotInOutage|StreamsAndSlots'
+together='Concurren|Reload|Soak$|Flood|Leave|AddsUp|Exact|Busy|WaitForSlotInOutage|StreamsAndSlots'
 
 case "$*" in
 "") # three rows of runs side by side, so that one computes while others wait
 	meet="^$(go list .)$meet"
-	run race . -race -skip "$alone" $(go list ./... | grep -E "$meet") &
+	{
+		run race . -race -skip "$alone" $(go list ./... | grep -E "$meet")
+		run linear redisstore/linear -race ./... # a module of its own
+		run plugins internal/plugintest ./...    # another one, with the newest Caddy
+		if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one
+	} &
 	{
 		run e2e-race . -race -run "$together" ./internal/e2e
 		run e2e . -skip "$together" ./internal/e2e
 	} &
-	run browser internal/browsertest ./... # a module of its own, with a browser
+	run browser internal/browsertest ./... # one more, with a browser
 	run others . $(go list ./... | grep -vE "$meet|/e2e$")
 	run alone . -run "$alone" ./internal/accesslog ./internal/limiter ./internal/simulate/propose ./redisstore ./store
-	run linear redisstore/linear -race ./... # another module
-	run plugins internal/plugintest ./...    # another one, with the newest Caddy
-	if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one
 	wait
 	;;
 -short) run short . -short ./... ;;

@@ -303,39 +303,18 @@ func TestAdminWhileReloading(t *testing.T) {
 	t.Parallel()
 	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n")
 	c := caddytest.Start(t, config)
-	stop, asked := make(chan bool), make(chan int)
-	go func() {
-		n := 0
-		defer func() { asked <- n }()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			r, err := c.Do("GET", "http://"+c.Admin+"/rate_limit/"+keyPath("k"), "")
-			if err != nil {
-				continue // the endpoint was just being replaced
-			}
-			if n++; r.StatusCode != 200 || !strings.Contains(r.Text, `"remaining":5`) {
-				t.Errorf("%d %s", r.StatusCode, r.Text)
-			}
-		}
-	}()
-	for i := range 10 {
-		more := fmt.Sprintf("# %d\n", i)
-		if i%2 == 0 {
-			more += "nonsense\n"
-		}
-		if r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config+more), "Content-Type", "text/caddyfile"); err == nil && (r.StatusCode == 200) != (i%2 == 1) {
+	duringReloads(t, c, func() bool {
+		r, err := c.Do("GET", "http://"+c.Admin+"/rate_limit/"+keyPath("k"), "")
+		if err == nil && (r.StatusCode != 200 || !strings.Contains(r.Text, `"remaining":5`)) {
 			t.Errorf("%d %s", r.StatusCode, r.Text)
 		}
-	}
-	close(stop)
-	if n := <-asked; n == 0 {
-		t.Error("it was never asked")
-	}
-	c.Settle(t)
+		return err == nil
+	}, func(n int) (string, int) {
+		if n%2 == 0 {
+			return fmt.Sprintf("%s# %d\nnonsense\n", config, n), 400
+		}
+		return fmt.Sprintf("%s# %d\n", config, n), 200
+	})
 }
 
 // Where keys are hashed none is shown that was not asked for; and none is in the metrics.

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -77,18 +75,8 @@ func TestConcurrency(t *testing.T) {
 		waitForSlots(t, other, 3)
 
 		// A connection that becomes another protocol holds its slot until it is closed.
-		conn, err := net.Dial("tcp", one.Site)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := upgrade(t, one)
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", one.Site)
-		answer := bufio.NewReader(conn)
-		for line := ""; line != "hello\n"; {
-			if line, err = answer.ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
-		}
 		waitForSlots(t, other, 2)
 		_ = conn.Close()
 		waitForSlots(t, other, 3)

@@ -337,40 +337,18 @@ func TestExplainWhileReloading(t *testing.T) {
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n}\n" + use)
 		c := caddytest.Start(t, config)
-		stop, asked := make(chan bool), make(chan int)
 		body, err := json.Marshal(adminapi.Request{URL: "http://" + c.Site + "/?key=k"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() {
-			n := 0
-			defer func() { asked <- n }()
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				_, _ = c.Do("GET", "http://"+c.Site+"/?key=other", "")
-				r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/explain", string(body))
-				if err != nil {
-					continue // the endpoint was just being replaced
-				}
-				if n++; r.StatusCode != 200 || !strings.Contains(r.Text, `"verdict":"allowed"`) || !strings.Contains(r.Text, `"remaining":5`) {
-					t.Errorf("%d %s", r.StatusCode, r.Text)
-				}
-			}
-		}()
-		for i := range 10 {
-			if r, err := c.Do("POST", "http://"+c.Admin+"/load", c.Expand(config+fmt.Sprintf("# %d\n", i)), "Content-Type", "text/caddyfile"); err == nil && r.StatusCode != 200 {
+		duringReloads(t, c, func() bool {
+			_, _ = c.Do("GET", "http://"+c.Site+"/?key=other", "")
+			r, err := c.Do("POST", "http://"+c.Admin+"/rate_limit/explain", string(body))
+			if err == nil && (r.StatusCode != 200 || !strings.Contains(r.Text, `"verdict":"allowed"`) || !strings.Contains(r.Text, `"remaining":5`)) {
 				t.Errorf("%d %s", r.StatusCode, r.Text)
 			}
-		}
-		close(stop)
-		if n := <-asked; n == 0 {
-			t.Error("nothing was explained")
-		}
-		c.Settle(t)
+			return err == nil
+		}, func(n int) (string, int) { return fmt.Sprintf("%s# %d\n", config, n), 200 })
 	})
 }
 

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
@@ -104,18 +102,8 @@ func TestGaugesOfRequests(t *testing.T) {
 		inFlight(0)
 
 		// A connection that becomes another protocol.
-		conn, err := net.Dial("tcp", c.Site)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := upgrade(t, c)
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
-		answer := bufio.NewReader(conn)
-		for line := ""; line != "hello\n"; {
-			if line, err = answer.ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
-		}
 		inFlight(1)
 		_ = conn.Close()
 		inFlight(0)

@@ -94,7 +94,7 @@ func (pauseAtScan) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func TestListGoesOnAfterTimeout(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
-	s, err := New(Options{Address: server.Addr, Timeout: 100 * time.Millisecond}, Hooks{})
+	s, err := New(Options{Address: server.Addr, Timeout: time.Second}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

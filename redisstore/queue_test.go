@@ -117,7 +117,7 @@ func TestShed(t *testing.T) {
 // When Redis is silent for the timeout, all queued requests fail at once, and the breaker opens at
 // once. A slow Redis that replies is not silent.
 func TestSilent(t *testing.T) {
-	const timeout = 300 * time.Millisecond
+	const timeout = time.Second
 	server := redistest.Start(t)
 	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: server.Addr, Timeout: timeout, Batch: 1}, 1))
 	b := store.NewBreaker(s, nil)

@@ -101,7 +101,7 @@ func TestSlotsThroughAnOutage(t *testing.T) {
 	long(t)
 	t.Parallel()
 	server := redistest.Start(t)
-	o := redisstore.Options{Address: server.Addr, Timeout: 200 * time.Millisecond}
+	o := redisstore.Options{Address: server.Addr, Timeout: time.Second}
 	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
 	b := store.NewBreaker(s, nil)
 	defer b.Close()

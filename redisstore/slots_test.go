@@ -56,7 +56,7 @@ func TestSlotsLeftDuringAnOutage(t *testing.T) {
 	long(t)
 	t.Parallel()
 	server := redistest.Start(t)
-	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 100 * time.Millisecond})
+	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 500 * time.Millisecond})
 	b := store.NewBreaker(s, nil)
 	defer b.Close()
 	held := takeSlot(t, b, "k", 1)

@@ -215,7 +215,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	take := func(r []store.Request) (allowed bool, err error) {
 		for {
 			allowed, err = b.Take(t.Context(), r)
-			if failed := new(store.Error); !errors.As(err, &failed) || failed.Reason != store.ReasonBusy {
+			if !store.IsBusy(err) {
 				return allowed, err
 			} // a slow machine sheds some of so many at once
 		}

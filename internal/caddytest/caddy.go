@@ -147,7 +147,8 @@ func (c *Caddy) Load(t testing.TB, config, contentType string) Response {
 func (c *Caddy) Settle(t testing.TB) {
 	t.Helper()
 	EventuallySees(t, fmt.Sprint("only ", c.Loops, " servers accept connections"), c.acceptLoops, func(n int) bool { return n <= c.Loops })
-	useNewConnections(c.Site, c.TLS)
+	forgetConnections(c.Site)
+	forgetConnections(c.TLS)
 }
 
 // acceptLoops counts the servers that accept connections, that of the admin

@@ -26,23 +26,20 @@ func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTrip(r)
 }
 
-// useNewConnections makes later requests to the addresses use new connections. It closes none: a connection
+// forgetConnections makes later requests to an address use new connections. It closes none: a connection
 // counts as idle as soon as a response without a body has come, before the caller has it.
-func useNewConnections(addresses ...string) (old []*http.Transport) {
+func forgetConnections(address string) {
 	transportsMu.Lock()
 	defer transportsMu.Unlock()
-	for _, address := range addresses {
-		if t := transports[address]; t != nil {
-			old = append(old, t)
-			delete(transports, address)
-		}
-	}
-	return old
+	delete(transports, address)
 }
 
 // CloseIdleConnections closes the idle connections to the site. No request may be in flight.
 func (c *Caddy) CloseIdleConnections() {
-	for _, t := range useNewConnections(c.Site) {
+	transportsMu.Lock()
+	t := transports[c.Site]
+	transportsMu.Unlock()
+	if t != nil {
 		t.CloseIdleConnections()
 	}
 }

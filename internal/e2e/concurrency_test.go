@@ -76,7 +76,6 @@ func TestConcurrency(t *testing.T) {
 
 		// A connection that becomes another protocol holds its slot until it is closed.
 		conn := upgrade(t, one)
-		defer conn.Close()
 		waitForSlots(t, other, 2)
 		_ = conn.Close()
 		waitForSlots(t, other, 3)

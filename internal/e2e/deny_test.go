@@ -72,7 +72,7 @@ respond ok
 		c.Get(t, path).Want(t, 429)
 	}
 
-	requests, calls, took := ask("/one", 2500*time.Millisecond)
+	requests, calls, took := ask("/one", 1600*time.Millisecond)
 	t.Logf("%d requests in %v: Redis was asked %d times", requests, took, calls)
 	if most := int(took/(750*time.Millisecond)) + 1; calls > most || calls < 1 {
 		t.Errorf("Redis was asked %d times in %v, want at most %d", calls, took, most)

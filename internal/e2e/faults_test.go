@@ -26,7 +26,7 @@ const slack = caddytest.Patient / 3
 func TestFaultsUnderLoad(t *testing.T) {
 	caddytest.Long(t)
 	t.Parallel()
-	const limit, timeout = 1000, 1500 * time.Millisecond
+	const limit, timeout = 500, 1500 * time.Millisecond
 	server := redistest.Start(t)
 	user := func(rules ...string) func(*testing.T) {
 		return func(t *testing.T) {

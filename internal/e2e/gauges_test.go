@@ -103,7 +103,6 @@ func TestGaugesOfRequests(t *testing.T) {
 
 		// A connection that becomes another protocol.
 		conn := upgrade(t, c)
-		defer conn.Close()
 		inFlight(1)
 		_ = conn.Close()
 		inFlight(0)

@@ -107,13 +107,15 @@ func waitForGoroutines(t *testing.T, c *caddytest.Caddy, had int) {
 	caddytest.EventuallySees(t, fmt.Sprintf("it has no more goroutines than the %d it had", had), look, func(n int) bool { return n <= had })
 }
 
-// upgrade opens a connection that becomes another protocol, whose other end repeats each line.
+// upgrade opens a connection that becomes another protocol, whose other end repeats each line. The test
+// closes it at its end, if it has not done so before.
 func upgrade(t *testing.T, c *caddytest.Caddy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", c.Site)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = conn.Close() })
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n", c.Site)
 	answer := bufio.NewReader(conn)
 	for line := ""; line != "hello\n"; {

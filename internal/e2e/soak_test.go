@@ -49,7 +49,7 @@ func startSoakLoad(t *testing.T, caddys []*caddytest.Caddy) *soakLoad {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	const workers = 32
+	const workers = 16
 	zones := soakZones()
 	for range workers {
 		l.workers.Go(func() {
@@ -306,11 +306,12 @@ func soak(t *testing.T, on *soakRedis) {
 	counts := make(map[string]int)
 	began := time.Now()
 	const enough = 4000 // requests for a few bans to begin
-	for round := 0; round == 0 || time.Since(began) < *soakFor || load.decided() < enough; round++ {
+	done := func() bool { return time.Since(began) >= *soakFor && load.decided() >= enough }
+	for round := 0; round == 0 || !done(); round++ {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, f := range faults {
 			// The Caddys work for a while between two faults.
-			if time.Sleep(span(0, min(*soakFor/6, 3*time.Second))); round > 0 && time.Since(began) > *soakFor && load.decided() >= enough {
+			if time.Sleep(span(0, min(*soakFor/6, 3*time.Second))); round > 0 && done() {
 				break
 			}
 			n := random.IntN(len(on.audits))

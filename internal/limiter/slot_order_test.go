@@ -20,7 +20,7 @@ func TestSlotsOfSeveralZones(t *testing.T) {
 		s := newSlotTest(inMemory(), 1000*time.Hour)
 		s.addZone(t, "a", time.Hour, 100)
 		s.addZone(t, "b", time.Hour, 100)
-		a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
+		a, b := askA, askB
 		var mu sync.Mutex
 		var order []string
 		var clients sync.WaitGroup
@@ -169,18 +169,31 @@ func TestSlotIsFreeBeforeTheWait(t *testing.T) {
 	})
 }
 
+// Asks for the one slot of zone a, and for that of zone b.
+var (
+	askA = slotAsk{zone: "a", key: "k", slots: 1}
+	askB = slotAsk{zone: "b", key: "k", slots: 1}
+)
+
+// takenSlots has a zone a with so many places for those that wait, a zone b with 100, and a request that holds
+// the slot of each.
+func takenSlots(t *testing.T, places int64) (s *slotTest, hooks *hookedStore, firstA, firstB *State) {
+	t.Helper()
+	hooks = &hookedStore{Store: inMemory()}
+	s = newSlotTest(hooks, 1000*time.Hour)
+	s.addZone(t, "a", time.Hour, places)
+	s.addZone(t, "b", time.Hour, 100)
+	firstA, _ = s.decide(t.Context(), askA)
+	firstB, _ = s.decide(t.Context(), askB)
+	return s, hooks, firstA, firstB
+}
+
 // A newcomer takes no slot that was given back before the first of the line has asked for it. This
 // also holds if the newcomer waits for a slot of another zone.
 func TestNewcomersDontOvertake(t *testing.T) {
 	for _, places := range []int64{100, 1} { // with one place the newcomer is denied instead
 		synctest.Test(t, func(t *testing.T) {
-			hooks := &hookedStore{Store: inMemory()}
-			s := newSlotTest(hooks, 1000*time.Hour)
-			s.addZone(t, "a", time.Hour, places)
-			s.addZone(t, "b", time.Hour, 100)
-			a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
-			firstA, _ := s.decide(t.Context(), a)
-			firstB, _ := s.decide(t.Context(), b)
+			s, hooks, firstA, firstB := takenSlots(t, places)
 			var clients sync.WaitGroup
 			var passed []string
 			send := func(name string, asks ...slotAsk) {
@@ -199,14 +212,14 @@ func TestNewcomersDontOvertake(t *testing.T) {
 				synctest.Wait()
 				time.Sleep(time.Millisecond)
 			}
-			send("waiting", a)
+			send("waiting", askA)
 			if places > 1 {
-				send("waiting for b", a, b)
+				send("waiting for b", askA, askB)
 				// It stands behind the first one, until that one passes. Then b is missing.
 			}
 			hooks.afterCorrect = func() {
 				firstB.finish()
-				send("newcomer", a)
+				send("newcomer", askA)
 			}
 			firstA.finish()
 			clients.Wait()
@@ -225,13 +238,7 @@ func TestNewcomersDontOvertake(t *testing.T) {
 // A request that waits for b doesn't take a slot of a from a request that came earlier.
 func TestWaitersDontOvertakeElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hooks := &hookedStore{Store: inMemory()}
-		s := newSlotTest(hooks, 1000*time.Hour)
-		s.addZone(t, "a", time.Hour, 100)
-		s.addZone(t, "b", time.Hour, 100)
-		a, b := slotAsk{zone: "a", key: "k", slots: 1}, slotAsk{zone: "b", key: "k", slots: 1}
-		firstA, _ := s.decide(t.Context(), a)
-		firstB, _ := s.decide(t.Context(), b)
+		s, hooks, firstA, firstB := takenSlots(t, 100)
 		var clients sync.WaitGroup
 		var passed []string
 		send := func(name string, asks ...slotAsk) {
@@ -255,9 +262,9 @@ func TestWaitersDontOvertakeElsewhere(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Millisecond)
 		}
-		send("a", a)
-		send("b", b)
-		send("both", b, a) // behind b
+		send("a", askA)
+		send("b", askB)
+		send("both", askB, askA) // behind b
 		firstB.finish()
 		clients.Wait()
 		if want := []string{"b", "a", "both"}; !slices.Equal(passed, want) {

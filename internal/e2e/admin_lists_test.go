@@ -173,6 +173,7 @@ func TestAdminListsHashedKeys(t *testing.T) {
 func TestAdminListsOfAnotherInstance(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
+	cluster.KeepMasters(t)
 	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\nredis " + cluster.Addrs()[0] + " {\n cluster\n timeout 30s\n}\n")
 	a, b := caddytest.Start(t, config), caddytest.Start(t, config)
 	for i := range 30 { // on all nodes

@@ -3,7 +3,7 @@
 # installs what they need and the machine lacks: redis-server, Prometheus, Chromium, and a C compiler
 # for the race detector.
 #
-#   scripts/test.sh              all tests: 5 minutes on two cores
+#   scripts/test.sh              all tests: 4 minutes on two cores
 #   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
 #   scripts/test.sh -run Parity  these tests, under the race detector; any arguments of go test
 #   scripts/test.sh -prepare     only installs, and compiles what the tests need

@@ -140,7 +140,7 @@ func (c *Cluster) takeKey(ctx context.Context, now algorithms.Micros, requests [
 		if retrying {
 			err = h.sendAlone(call)
 			allowed = call.allowed
-			call.release()
+			h.releaseCall(call)
 		} else { // in a batch, in which other keys may cause a TRYAGAIN
 			retrying = true
 			h.enqueue(call)

@@ -112,14 +112,14 @@ func (s *Store) closeIdleLocked(c *connections) {
 	go c.Client.Close() // it may wait for a dial, and requests for the mutex
 }
 
-// contextDialer opens connections, as a [net.Dialer] does.
-type contextDialer interface {
+// Dialer opens connections, as a [net.Dialer] does.
+type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // dialFunc returns a function that opens connections, encrypted if config is not nil.
 func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
-	plain := o.dialer
+	plain := o.Dialer
 	if plain == nil {
 		plain = &net.Dialer{Timeout: o.DialTimeout, KeepAlive: 5 * time.Minute}
 	}
@@ -130,7 +130,7 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 		if err != nil {
 			return nil, err
 		}
-		conn = graceConn{conn}
+		conn = withGrace(conn)
 		if config == nil {
 			return conn, nil
 		}
@@ -171,6 +171,14 @@ func (c graceConn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// SyscallConn implements [syscall.Conn]. The client uses it to find connections that Redis has
-// closed.
-func (c graceConn) SyscallConn() (syscall.RawConn, error) { return c.Conn.(syscall.Conn).SyscallConn() }
+// withGrace returns a connection as a graceConn. If the connection is a [syscall.Conn], so is the result: the
+// client uses it to find connections that Redis has closed.
+func withGrace(conn net.Conn) net.Conn {
+	if s, ok := conn.(syscall.Conn); ok {
+		return struct {
+			graceConn
+			syscall.Conn
+		}{graceConn{conn}, s}
+	}
+	return graceConn{conn}
+}

@@ -46,7 +46,7 @@ func startLossTest(t *testing.T, timeout time.Duration) *lossTest {
 		t.Fatal(err)
 	}
 	l := &lossTest{relay: between}
-	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: timeout, dialer: &l.dialer}, Hooks{}); err != nil {
+	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: timeout, Dialer: &l.dialer}, Hooks{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = l.Close(), between.Close() })

@@ -52,11 +52,11 @@ type Options struct {
 	// SlotExpiry is how long an instance's count of slots lives after the instance has set it
 	// (default 30 s).
 	SlotExpiry time.Duration
+	// Dialer opens connections, without their encryption (default: a [net.Dialer]). Its type must be
+	// comparable.
+	Dialer Dialer
 
-	// Only tests set these. The zero values stand for the defaults.
-
-	bounds inFlightBounds // of the queue
-	dialer contextDialer  // opens connections; nil stands for a [net.Dialer]
+	bounds inFlightBounds // of the queue; only tests set them
 }
 
 // Defaults of the fields of [Options].

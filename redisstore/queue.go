@@ -97,11 +97,18 @@ type pendingCall struct {
 	onEnd   func(*pendingCall) // if not nil, called instead of sending to done
 }
 
-var pendingCalls = sync.Pool{New: func() any { return &pendingCall{done: make(chan struct{}, 1)} }}
+// newCall returns a zero call with its channel. It takes an ended one, if there is one.
+func (s *Store) newCall() *pendingCall {
+	if c, ok := s.endedCalls.Get().(*pendingCall); ok {
+		return c
+	}
+	return &pendingCall{done: make(chan struct{}, 1)}
+}
 
-func (c *pendingCall) release() {
+// releaseCall keeps an ended call for newCall.
+func (s *Store) releaseCall(c *pendingCall) {
 	*c = pendingCall{done: c.done}
-	pendingCalls.Put(c)
+	s.endedCalls.Put(c)
 }
 
 func (c *pendingCall) end(allowed bool, err error) {
@@ -161,7 +168,7 @@ func (s *Store) await(c *pendingCall) (allowed bool, err error) {
 		<-c.done
 	}
 	allowed, err = c.allowed, c.err
-	c.release()
+	s.releaseCall(c)
 	return allowed, err
 }
 

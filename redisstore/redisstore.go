@@ -53,6 +53,7 @@ type Store struct {
 	loadErr   error
 
 	queue      queue
+	endedCalls sync.Pool // of *pendingCall
 	slotCounts *slotCounts
 }
 
@@ -133,7 +134,7 @@ func (s *Store) TakeAt(ctx context.Context, now algorithms.Micros, requests []st
 }
 
 func (s *Store) newTakeCall(ctx context.Context, now algorithms.Micros, requests []store.Request) *pendingCall {
-	c := pendingCalls.Get().(*pendingCall)
+	c := s.newCall()
 	c.ctx, c.now, c.alone, c.requests, c.key, c.queued = ctx, now, now != 0 || s.options.Batch < 0, requests, requests[0].Key, time.Now()
 	c.slotNames = s.slotCounts.namesOf(requests)
 	for i := range requests {

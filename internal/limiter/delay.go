@@ -17,12 +17,12 @@ var delayPlaces sync.Map
 
 // DelayPlacesOf returns the places of all zones of this name in this process.
 func DelayPlacesOf(zone string) *lines.Places {
-	places, _ := delayPlaces.LoadOrStore(zone, newDelayPlaces())
+	places, _ := delayPlaces.LoadOrStore(zone, NewDelayPlaces())
 	return places.(*lines.Places)
 }
 
-// newDelayPlaces returns the places of a zone. A delayed request belongs to its limiter.
-func newDelayPlaces() *lines.Places {
+// NewDelayPlaces returns the places of a zone. A delayed request belongs to its limiter.
+func NewDelayPlaces() *lines.Places {
 	return lines.NewPlaces(func(owner any, corrections []store.Correction) {
 		l := owner.(*Limiter)
 		l.Store.Correct(corrections, l.ReportCorrectionFailure)

@@ -119,7 +119,7 @@ func newQueueTest(t *testing.T, budgets store.Store, limit string, maxPlaces int
 		handler: &Limiter{Shared: alone(), Store: budgets, SlotLines: ProcessSlotLines},
 		zone: &Zone{
 			Name: "api", Metrics: telemetry.Zone{Disabled: true},
-			Delay: &lines.Policy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: newDelayPlaces()},
+			Delay: &lines.Policy{MaxDelay: 1 << 50, MaxPlaces: maxPlaces, SingleKey: true, Places: NewDelayPlaces()},
 		},
 		limit: store.NewLimit("api", "", l),
 	}
@@ -218,7 +218,7 @@ func TestShadowTakesNoPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	z := &Zone{Delay: &lines.Policy{MaxDelay: 1000, MaxPlaces: 1, Places: newDelayPlaces()}}
+	z := &Zone{Delay: &lines.Policy{MaxDelay: 1000, MaxPlaces: 1, Places: NewDelayPlaces()}}
 	state := newTestState(&Limiter{}, z, nil, store.Request{Shadow: true, Limits: []store.Limit{{Limit: limit}}})
 	took := state.reservePlaces()
 	state.Wait.Release()

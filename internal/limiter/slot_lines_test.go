@@ -48,7 +48,7 @@ func (s *slotTest) addZone(t *testing.T, name string, maxWait time.Duration, pla
 	t.Helper()
 	s.zones[name] = &Zone{
 		Name: name, Metrics: telemetry.Zone{Disabled: true},
-		Delay: &lines.Policy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: newDelayPlaces()},
+		Delay: &lines.Policy{MaxDelay: maxWait.Microseconds(), MaxPlaces: places, Places: NewDelayPlaces()},
 	}
 }
 

@@ -47,8 +47,8 @@ type Store struct {
 	lastReading clockReading
 	hooks       Hooks
 
-	loadMu    sync.Mutex // guards the fields below, and is held while a script is loaded
-	loadTried time.Time  // when a script was last loaded, even without success
+	loading   chan struct{} // holds a value while a script is loaded, and guards the fields below
+	loadTried time.Time     // when a script was last loaded, even without success
 	loadHash  string
 	loadErr   error
 
@@ -71,14 +71,16 @@ func New(o Options, hooks Hooks) (*Store, error) {
 }
 
 func newStore(o Options, newClient func() *redis.Client, hooks Hooks) *Store {
-	s := &Store{options: o, newClient: newClient, hooks: hooks, queue: newQueue(o)}
+	s := newNode(o, newClient, hooks, nil)
 	s.slotCounts = newSlotCounts(o.names(), o.SlotExpiry, func(string) *Store { return s })
 	return s
 }
 
 // newNode returns the Store of a node of a cluster. The nodes share slot counts.
 func newNode(o Options, newClient func() *redis.Client, hooks Hooks, counts *slotCounts) *Store {
-	return &Store{options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), slotCounts: counts}
+	return &Store{
+		options: o, newClient: newClient, hooks: hooks, queue: newQueue(o), loading: make(chan struct{}, 1), slotCounts: counts,
+	}
 }
 
 func (s *Store) names() wire.Names { return s.options.names() }

@@ -211,8 +211,8 @@ func (e loadError) Unwrap() error { return e.error }
 // loadScript loads the script. If another batch has tried to load the script after since,
 // loadScript returns the result of that attempt.
 func (s *Store) loadScript(conns *connections, script *redis.Script, since time.Time) error {
-	s.loadMu.Lock()
-	defer s.loadMu.Unlock()
+	s.loading <- struct{}{}
+	defer func() { <-s.loading }()
 	if s.loadTried.After(since) && s.loadHash == script.Hash() {
 		return s.loadErr
 	}

@@ -225,7 +225,7 @@ func (c *Cluster) correctKey(call *pendingCall, ended func(error)) {
 		return
 	}
 	call.onEnd = func(call *pendingCall) {
-		if to := (redirect{}); errors.As(call.err, &to) {
+		if to := (redirect{}); errors.As(call.err, &to) || isDialError(call.err) {
 			go retry()
 			return
 		}
@@ -295,6 +295,10 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 			return err
 		})
 		if to == (redirect{}) {
+			if hops == 1 && isDialError(err) && c.hasMoved(ctx, slot, n, deadline) {
+				n = nil
+				continue
+			}
 			var failed *store.Error
 			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
 				c.refreshSlots()
@@ -323,6 +327,25 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 			}
 		}
 	}
+}
+
+// hasMoved queries the slots, and reports whether another node than n has a slot, at the latest at the deadline. While
+// no request asks n, nobody notices that another node has taken over.
+func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time.Time) bool {
+	c.mu.Lock()
+	refreshing := c.startRefreshLocked()
+	c.mu.Unlock()
+	if refreshing != nil {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		select {
+		case <-refreshing:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	owner := c.slotNodes[slot].Load()
+	return owner != nil && owner != n
 }
 
 func (c *Cluster) names() wire.Names { return c.options.names() }

@@ -58,6 +58,18 @@ func TestClusterFailover(t *testing.T) {
 			together = append(together, store.Request{Zone: key, Key: key, Cost: 1, Limits: []store.Limit{limit}})
 		}
 	}
+	// Another instance knows the dead primary, and asks nothing until the replica has taken over.
+	idle, err := redisstore.NewCluster(redisstore.Options{Cluster: true, Address: strings.Join(c.Addrs(), ","), Timeout: timeout}, redisstore.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = idle.Close() })
+	if _, err := idle.Take(context.Background(), together); err != nil {
+		t.Fatal(err)
+	}
+	if err := idle.CorrectAt(context.Background(), 0, store.FullRefunds(together)); err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	dying.Kill(t)
 	for range 20 {
@@ -77,6 +89,9 @@ func TestClusterFailover(t *testing.T) {
 		errors, failed, last := mine.seen()
 		return last, errors > 0 && time.Since(failed) > time.Second
 	})
+	if _, err := idle.Take(context.Background(), together); err != nil {
+		t.Errorf("the first request of an instance, long after the failover: %v", err)
+	}
 	errors, failed, last := mine.seen()
 	t.Logf("failed last after %v (%d times), longest request %v, last error: %v",
 		failed.Sub(began).Round(time.Millisecond), errors, mine.forget().Round(time.Millisecond), last)

@@ -87,6 +87,12 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
+// isDialError reports whether an error says that no connection could be opened.
+func isDialError(err error) bool {
+	failed, ok := errors.AsType[*net.OpError](err)
+	return ok && failed.Op == "dial"
+}
+
 // isSlotUnserved reports whether a node replied that no node has the slot of a key.
 func isSlotUnserved(err error) bool { return redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot") }
 

@@ -1,4 +1,4 @@
-.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth steady cases soak fuzz
+.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth steady cases faults soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -46,6 +46,9 @@ steady: ## run all tests 20 times, every other time under load, until one fails 
 
 cases: ## try 50 times as many random cases in the property tests
 	RATE_LIMIT_TEST_TIMES=50 go test -timeout 4h ./...
+
+faults: ## try the promises in simulated time, until you stop it (ARGS="-seed 7 -times 20": one seed, with its history)
+	go test ./internal/faultsim -run '^TestFaults$$' -count 1 -v -timeout 0 -seeds 0 -from $$(date +%s)000 $(ARGS)
 
 soak: ## three Caddys on a Redis, then on a cluster, and many faults, 3 minutes each (make soak ARGS="-soak 10m -soak-seed 1")
 	go test ./internal/e2e -run '^TestSoak' -count 1 -v -timeout 2h -soak 3m $(ARGS)

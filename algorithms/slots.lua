@@ -28,8 +28,7 @@ local function slots_read(k, instance, now, slots_expiry)
     end
     if expires > now and count > 0 then
       if id == instance and not s.before then
-        s.count, s.expires, s.before = count, expires, living
-        living = ''
+        s.count, s.expires, s.before, living = count, expires, living, ''
       else
         s.others, s.others_expire = s.others + count, max(s.others_expire, expires)
         living = living .. pack_numbers(slots_format, id, count, expires)

@@ -287,18 +287,22 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 			}
 		}
 		var to redirect
+		moved := false
 		err := n.breaker.Do(func() error {
 			err := do(hop{n.Store, deadline, asking})
 			if errors.As(err, &to) {
 				return nil // a node that redirects works
 			}
+			if moved = hops == 1 && isDialError(err) && c.hasMoved(ctx, slot, n, deadline); moved {
+				return nil // the failure of a node that has been replaced doesn't count
+			}
 			return err
 		})
+		if moved {
+			n = nil
+			continue
+		}
 		if to == (redirect{}) {
-			if hops == 1 && isDialError(err) && c.hasMoved(ctx, slot, n, deadline) {
-				n = nil
-				continue
-			}
 			var failed *store.Error
 			if errors.As(err, &failed) && failed.Reason != store.ReasonOpen && (failed.Reason != store.ReasonKey || isSlotUnserved(err)) {
 				c.refreshSlots()

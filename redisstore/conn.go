@@ -171,8 +171,8 @@ func (c graceConn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// withGrace returns a connection as a graceConn. If the connection is a [syscall.Conn], so is the result: the
-// client uses it to find connections that Redis has closed.
+// withGrace returns a connection as a graceConn. The result is a [syscall.Conn] if the connection is one. The
+// client uses this to find connections that Redis has closed.
 func withGrace(conn net.Conn) net.Conn {
 	if s, ok := conn.(syscall.Conn); ok {
 		return struct {

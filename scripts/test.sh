@@ -67,6 +67,7 @@ case "$*" in
 	{
 		run race . -race -skip "$alone" $(go list ./... | grep -E "$meet")
 		run linear redisstore/linear -race ./... # a module of its own
+		run faultsim internal/faultsim ./...     # another one, in simulated time: one goroutine runs at a time
 		run plugins internal/plugintest ./...    # another one, with the newest Caddy
 		if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one
 	} &

@@ -124,8 +124,9 @@ func linear(
 	return h
 }
 
-// isLinear reports whether a history is linearizable.
-func isLinear(t *testing.T, m porcupine.Model, h *history) bool {
+// check checks whether a history is linearizable. The result is unknown if that takes too long: the search can be
+// exponential, and most of all if many calls of a slow machine overlap.
+func check(t *testing.T, m porcupine.Model, h *history) porcupine.CheckResult {
 	t.Helper()
 	m.Partition = byKey
 	results := make(map[string]int)
@@ -133,34 +134,34 @@ func isLinear(t *testing.T, m porcupine.Model, h *history) bool {
 		results[fmt.Sprint(c.Input.(linearCall).what, " ", c.Output)]++
 	}
 	t.Logf("%d calls: %v", len(h.calls), results)
-	got := porcupine.CheckOperationsTimeout(m, h.calls, time.Minute)
-	if got == porcupine.Unknown {
-		t.Error("the history could not be checked in time")
-	}
-	return got == porcupine.Ok
+	return porcupine.CheckOperationsTimeout(m, h.calls, 10*time.Second)
 }
 
-// linearTest makes histories without a fault, which are linearizable, and with one, until a history is not.
+// linearTest makes a history without a fault, which is linearizable, and histories with one, until one is not.
 func linearTest(
 	t *testing.T, m porcupine.Model, visit func(*testing.T, *history, *redisstore.Store, int, string),
 	disturb func(ctx context.Context, server *redistest.Server, key string),
 ) {
 	t.Helper()
-	run := func(t *testing.T, disturb func(*redistest.Server, string)) (isLinearizable bool) {
-		return isLinear(t, m, linear(t, func(h *history, s *redisstore.Store, by int, key string) { visit(t, h, s, by, key) }, disturb))
+	run := func(t *testing.T, disturb func(*redistest.Server, string)) porcupine.CheckResult {
+		return check(t, m, linear(t, func(h *history, s *redisstore.Store, by int, key string) { visit(t, h, s, by, key) }, disturb))
 	}
 	t.Run("as it is", func(t *testing.T) {
-		if !run(t, nil) {
-			t.Error("the history is not linearizable")
+		result := run(t, nil)
+		for tried := 1; result == porcupine.Unknown && tried < 5; tried++ {
+			result = run(t, nil)
+		}
+		if result != porcupine.Ok {
+			t.Errorf("the history is not linearizable: %v", result)
 		}
 	})
 	t.Run("with a fault", func(t *testing.T) {
 		for range 20 { // on a slow machine a history has few calls, and can miss the fault
-			if !run(t, func(server *redistest.Server, key string) { disturb(context.Background(), server, key) }) {
+			if run(t, func(server *redistest.Server, key string) { disturb(context.Background(), server, key) }) == porcupine.Illegal {
 				return
 			}
 		}
-		t.Error("all histories are linearizable")
+		t.Error("no history is known not to be linearizable")
 	})
 }
 
@@ -414,7 +415,11 @@ func TestSlotsAreLinearizable(t *testing.T) {
 			}
 			time.Sleep(slotsGrace + 50*time.Millisecond) // counts of slots expire by the clock of Redis
 			h.take(t, stores[1], 1, "k")
-			if got, want := isLinear(t, slotsModel, h.history), what == "with give-backs"; got != want {
+			want := porcupine.Illegal
+			if what == "with give-backs" {
+				want = porcupine.Ok
+			}
+			if got := check(t, slotsModel, h.history); got != want {
 				t.Errorf("linearizable: %v, want %v", got, want)
 			}
 		})

@@ -1,0 +1,166 @@
+package faultsim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
+)
+
+// fault is something that goes wrong.
+type fault struct {
+	kind  string
+	at    time.Duration // since the beginning
+	lasts time.Duration
+	// These say how much the promises allow.
+	disturbs bool          // requests can fail while it lasts, and shortly after
+	loses    bool          // budgets may begin again
+	partly   bool          // some of them go on from an old state
+	kills    bool          // an instance, whose slots stay taken
+	by       time.Duration // by which the clock of Redis steps
+
+	seed uint64 // of what it draws
+	do   func(w *world, f *fault)
+}
+
+func (f *fault) String() string {
+	text := fmt.Sprintf("%v %s", f.at.Round(time.Millisecond), f.kind)
+	if f.lasts > 0 {
+		text += fmt.Sprintf(" for %v", f.lasts.Round(time.Millisecond))
+	}
+	if f.by != 0 {
+		text += fmt.Sprintf(" by %v", f.by)
+	}
+	return text
+}
+
+// random returns the random numbers of the fault, which are the same in each run.
+func (f *fault) random() *rand.Rand { return rand.New(rand.NewPCG(f.seed, 29)) }
+
+// node returns the node that the fault is about.
+func (f *fault) node(w *world) *simredis.Server { return w.nodes[f.seed%uint64(len(w.nodes))] }
+
+// faultKinds has all kinds of faults. A fault with lasts ends when do returns.
+var faultKinds = []*fault{
+	{kind: "freeze", lasts: 3 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		thaw := f.node(w).Freeze()
+		time.Sleep(f.lasts)
+		thaw()
+	}},
+	{kind: "connections cut", disturbs: true, do: func(w *world, f *fault) { w.network.Cut(f.node(w)) }},
+	{kind: "calls in trouble", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		r, node := f.random(), f.node(w)
+		part := 2 + r.IntN(10) // one of so many calls
+		node.SetTrouble(func([]string) simredis.Trouble {
+			if r.IntN(part) > 0 {
+				return simredis.Trouble{}
+			}
+			t := simredis.Trouble{Lost: simredis.Loss(r.IntN(4))}
+			if r.IntN(3) == 0 {
+				t.Before = span(r, 0, 300*time.Millisecond)
+			}
+			return t
+		})
+		time.Sleep(f.lasts)
+		node.SetTrouble(nil)
+	}},
+	{kind: "no packets", lasts: 3 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		client, address := w.instances[f.seed%uint64(len(w.instances))].client, f.node(w).Address()
+		client.SetSilent(address, true)
+		time.Sleep(f.lasts)
+		client.SetSilent(address, false)
+	}},
+	{kind: "far away", lasts: 5 * time.Second, do: func(w *world, f *fault) { // not too far for the timeout
+		w.setDelay(span(f.random(), time.Millisecond, 10*time.Millisecond))
+		time.Sleep(f.lasts)
+		w.setDelay(w.scenario.delay)
+	}},
+	{kind: "SCRIPT FLUSH", do: func(w *world, f *fault) { f.node(w).ForgetScripts() }},
+	{kind: "FLUSHALL", loses: true, do: func(w *world, f *fault) { f.node(w).Flush() }},
+	{kind: "restart without data", lasts: 2 * time.Second, disturbs: true, loses: true, do: func(w *world, f *fault) {
+		node := f.node(w)
+		node.Kill()
+		time.Sleep(f.lasts)
+		node.Start(nil)
+	}},
+	{kind: "restart with data", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		node := f.node(w)
+		node.Kill()
+		data := node.Snapshot()
+		time.Sleep(f.lasts)
+		node.Start(data)
+	}},
+	{kind: "restart with old data", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+		node := f.node(w)
+		data := node.Snapshot()
+		time.Sleep(f.lasts / 2)
+		node.Kill()
+		time.Sleep(f.lasts / 2)
+		node.Start(data)
+	}},
+	{kind: "full", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		f.node(w).SetFull(true)
+		time.Sleep(f.lasts)
+		f.node(w).SetFull(false)
+	}},
+	{kind: "loading", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		f.node(w).SetLoading(true)
+		time.Sleep(f.lasts)
+		f.node(w).SetLoading(false)
+	}},
+	{kind: "a replica", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		f.node(w).SetReplica(true)
+		time.Sleep(f.lasts)
+		f.node(w).SetReplica(false)
+	}},
+	{kind: "EVALSHA denied", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
+		f.node(w).Deny("EVALSHA")
+		time.Sleep(f.lasts)
+		f.node(w).Deny("")
+	}},
+	{kind: "instance killed", kills: true, do: func(w *world, f *fault) { w.kill(int(f.seed % uint64(len(w.instances)))) }},
+	{kind: "clock ahead", by: 1, do: func(w *world, f *fault) { f.node(w).StepClock(f.by) }},
+	{kind: "clock back", by: -1, do: func(w *world, f *fault) { f.node(w).StepClock(f.by) }},
+}
+
+// failover is a fault of a Redis with Sentinels or of a cluster: a replica with old data takes over.
+var failover = &fault{kind: "failover", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+	old := f.node(w)
+	data := old.Snapshot()
+	time.Sleep(f.lasts / 2)
+	old.Kill()
+	time.Sleep(f.lasts / 2)
+	w.replace(old, data)
+}}
+
+// slotMove is a fault of a cluster: a slot moves, with its keys one after the other.
+var slotMove = &fault{kind: "slots move", lasts: time.Second, disturbs: true, do: func(w *world, f *fault) {
+	r := f.random()
+	for _, key := range []string{"k0", "k1", "k2"} {
+		w.moveSlotOf(key, w.nodes[r.IntN(len(w.nodes))], f.lasts/3)
+	}
+}}
+
+func (s *scenario) drawFaults(r *rand.Rand) {
+	kinds := faultKinds
+	if s.topology != "single" {
+		kinds = append(kinds[:len(kinds):len(kinds)], failover, failover)
+	}
+	if s.topology == "cluster" {
+		kinds = append(kinds[:len(kinds):len(kinds)], slotMove, slotMove)
+	}
+	pause := pick(r, 5*time.Second, 10*time.Second, 60*time.Second)
+	for at := span(r, 2*time.Second, 10*time.Second); at < s.length; {
+		f := *pick(r, kinds...)
+		f.at, f.seed = at, r.Uint64()
+		if f.lasts > 0 {
+			f.lasts = span(r, f.lasts/30, f.lasts)
+		}
+		if f.by != 0 {
+			f.by *= pick(r, span(r, time.Millisecond, time.Second), span(r, time.Second, 20*time.Second))
+		}
+		s.faults = append(s.faults, &f)
+		at += f.lasts + pick(r, span(r, 0, time.Second), span(r, pause/2, pause), span(r, pause/2, pause))
+	}
+}

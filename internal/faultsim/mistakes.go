@@ -1,0 +1,242 @@
+package faultsim
+
+// mistake is a small mistake in the product: its name says what it then gets wrong.
+type mistake struct{ name, file, old, new string }
+
+// mistakes are planted one at a time. A simulation that misses one would miss the like in a real change.
+var mistakes = []mistake{
+	// The queue.
+	{
+		"a take overtakes a give-back", "redisstore/parked.go",
+		"	if len(q.correcting) == 0 {\n", "	if true {\n",
+	},
+	{
+		"a dead Redis counts as busy", "redisstore/queue.go",
+		"	if err := q.failed.since(c.queued); err != nil || !q.lastReply.After(c.queued) {\n		return err\n	}\n", "",
+	},
+	{
+		"a failed connection counts as a reply", "redisstore/errors.go",
+		"return err == nil || errors.As(err, new(redis.Error))", "return true",
+	},
+	{
+		"a message is never counted as ended", "redisstore/queue.go",
+		"	batches.Put(b)\n	q.inFlight--\n", "	batches.Put(b)\n",
+	},
+	{
+		"nobody sends what came meanwhile", "redisstore/queue.go",
+		"	for ; b != nil; b = s.nextBatch() {\n", "	if b != nil {\n",
+	},
+	{
+		"corrections are forgotten after a lost connection", "redisstore/script.go",
+		"c.corrections != nil && sc.certainlyNotRun()", "false",
+	},
+	{
+		"parked calls are forgotten", "redisstore/queue.go",
+		"			back = append(back, parked...)\n", "",
+	},
+	{
+		"no call is parked behind corrections", "redisstore/queue.go",
+		"				s.queue.correcting[c.key] = nil\n", "",
+	},
+	// Messages.
+	{
+		"a take is sent again after its reply was lost", "redisstore/script.go",
+		"		retry := late || ", "		retry := !c.resent || late || ",
+	},
+	{
+		"a lost message counts as one that did not run", "redisstore/script.go",
+		"return !sc.payload.sent || certainlyNotRun(sc.err)", "return true",
+	},
+	{
+		"the client repeats a command", "redisstore/batch.go",
+		"func (noRetryCmd) NoRetry() bool { return true }", "func (noRetryCmd) NoRetry() bool { return false }",
+	},
+	{
+		"a message may run at any time", "redisstore/clock.go",
+		"	return known.redis + d.deadline.Sub(known.local).Microseconds(), nil\n", "	return 0, nil\n",
+	},
+	{
+		"the deadline of a message is that of the first one", "redisstore/clock.go",
+		"	if sent.After(last.local) || now > last.redis && ahead < time.Second {\n", "	if last.redis == 0 {\n",
+	},
+	{
+		"a script that is lost is not loaded again", "redisstore/script.go",
+		"	if len(again.calls) > 0 {\n", "	if false {\n",
+	},
+	{
+		"a replica is asked for ever", "redisstore/script.go",
+		"	return strings.Contains(reply, \"READONLY\") || strings.Contains(reply, \"MASTERDOWN\")\n", "	return false\n",
+	},
+	// Slots.
+	{
+		"a slot is not given back", "redisstore/internal/slots/slots.go",
+		"	k.held--\n", "",
+	},
+	{
+		"a slot is given back twice", "redisstore/internal/slots/slots.go",
+		"	k.held--\n", "	k.held -= 2\n",
+	},
+	{
+		"counts are never set again", "redisstore/internal/slots/slots.go",
+		"setEvery: expiry / 3", "setEvery: 100 * expiry",
+	},
+	{
+		"a slot that a lost message took stays taken", "redisstore/internal/slots/slots.go",
+		"	k.stale = true\n	k.blockedUntil", "	k.blockedUntil",
+	},
+	{
+		"a count is set while a lost message may still run", "redisstore/internal/slots/slots.go",
+		"	k.blockedUntil = max(k.blockedUntil, until)\n", "",
+	},
+	{
+		"granted slots are not counted", "redisstore/internal/slots/slots.go",
+		"	k.held += taken\n", "",
+	},
+	{
+		"slots of the local budgets are not counted", "redisstore/internal/slots/slots.go",
+		"	k.held++\n", "",
+	},
+	{
+		"a lost count of Redis is not noticed", "redisstore/internal/slots/slots.go",
+		"	if !op.Set && k.alone && found != k.counted {\n", "	if false {\n",
+	},
+	{
+		"a slot is free at once, and Redis hears of it later", "redisstore/redisstore.go",
+		"	s.slotCounts.leaveSlots(corrections, s.slotCounts.setSoon)\n	s.correct(0,", "	s.slotCounts.leaveSlots(corrections, nil)\n	s.correct(0,",
+	},
+	{
+		"takes do not wait while a count is set", "redisstore/internal/slots/slots.go",
+		"	case k.setInFlight, t.needsSet(k) && k.inFlight > 0:\n", "	case false:\n",
+	},
+	// The cluster.
+	{
+		"the charges of other nodes stay after an error", "redisstore/crosskey.go",
+		"				c.Correct(store.FullRefunds(g.requests), nil)\n", "",
+	},
+	{
+		"the charges of other nodes stay after a denial", "redisstore/crosskey.go",
+		"	if !allowed {\n		concurrently", "	if false {\n		concurrently",
+	},
+	{
+		"a slot that moves is not asked for", "redisstore/cluster.go",
+		"asking = nil, to.kind == \"ASK\"", "asking = nil, false",
+	},
+	{
+		"the slots of a cluster are learned once", "redisstore/topology.go",
+		"c.refreshBegan.IsZero() || time.Since(c.refreshBegan) >= refreshInterval", "c.refreshBegan.IsZero()",
+	},
+	{
+		"a node that was replaced fails a request", "redisstore/cluster.go",
+		"	return owner != nil && owner != n\n", "	return false\n",
+	},
+	// The breaker.
+	{
+		"no failure opens the breaker", "store/breaker.go",
+		"	maxFailures = 5\n", "	maxFailures = 1 << 30\n",
+	},
+	{
+		"the breaker never closes", "store/breaker.go",
+		"		timer.Reset(wait)\n", "		return\n",
+	},
+	{
+		"a result from before an outage counts", "store/breaker.go",
+		" || b.opened.Load() != opened {", " {",
+	},
+	{
+		"the first failure opens the breaker", "store/breaker.go",
+		"	maxFailures = 5\n", "	maxFailures = 1\n",
+	},
+	{
+		"slots given back in an outage stay counted", "store/breaker.go",
+		"			s.LeaveSlots(corrections)\n", "			_ = s\n",
+	},
+	// Local budgets.
+	{
+		"the local budgets do not see the slots of Redis", "store/failover.go",
+		"	case err == nil && f.admitSlots(requests):\n", "	case err == nil:\n",
+	},
+	{
+		"a late grant of Redis is not given back", "store/failover.go",
+		"		f.store.Correct(FullRefunds(requests), f.failed)\n", "",
+	},
+	{
+		"Redis does not hear of the slots of the local budgets", "store/failover.go",
+		"		countSlots(f.store, requests)\n", "",
+	},
+	{
+		"the correction of a local decision goes to Redis", "store/failover.go",
+		"		requests[i].Outcome.Local = true\n", "",
+	},
+	{
+		"the local budgets grant all instead of their share", "store/failover.go",
+		"		share.Limits[i].Limit = share.Limits[i].localLimit()\n", "",
+	},
+	{
+		"the local budgets decide while Redis is well", "store/failover.go",
+		"	case err == nil && f.admitSlots(requests):\n		return allowed, nil\n",
+		"	case err == nil && allowed && f.admitSlots(requests):\n		return allowed, nil\n",
+	},
+	{
+		"slots of Redis are given back to Redis alone", "store/failover.go",
+		"		if leave.Leave && localCounts {\n", "		if false {\n",
+	},
+	// Denials that are remembered.
+	{
+		"a denial is remembered for a minute", "store/deny.go",
+		"	maxDenialAge = time.Second\n", "	maxDenialAge = time.Minute\n",
+	},
+	{
+		"a denial is remembered although events were given back", "store/deny.go",
+		"		if corrections[i].Refund == 0 {\n", "		if true {\n",
+	},
+	{
+		"a denial of much denies little", "store/deny.go",
+		"other.cost >= d.cost && other.burst <= d.burst", "true",
+	},
+	{
+		"what Redis did not decide is remembered as a denial", "store/deny.go",
+		"	if !allowed && err == nil {\n", "	if !allowed {\n",
+	},
+	// The limiter.
+	{
+		"the charges of clients that leave are forgotten", "internal/limiter/serve.go",
+		"		takeCtx = context.WithoutCancel(ctx)\n", "",
+	},
+	{
+		"refunds are dropped", "internal/limiter/serve.go",
+		"c.Leave || c.Refund > 0 || c.Charge > 0", "c.Leave || c.Charge > 0",
+	},
+	{
+		"corrections are made twice", "internal/limiter/serve.go",
+		"	state.corrected = true\n", "",
+	},
+	{
+		"a delayed client that leaves pays", "internal/limiter/delay.go",
+		"				e.TrueCost, e.Settled = 0, true\n", "",
+	},
+	{
+		"the line does not hear of free slots", "internal/limiter/serve.go",
+		"		state.Limiter.SlotLines.Wake(corrections)\n", "",
+	},
+	// Lines.
+	{
+		"the line forgets that a client has left", "internal/limiter/slot_wait.go",
+		"			slots.Leave(w, instantOf(time.Now()))\n			return lines.Decided, errClientGone\n", "			return lines.Decided, errClientGone\n",
+	},
+	{
+		"newcomers overtake", "internal/lines/slots.go",
+		"	case zone < 0:\n", "	case true:\n",
+	},
+	{
+		"the last of a line is the first", "internal/lines/slots.go",
+		"l.requests.Front().Value", "l.requests.Back().Value",
+	},
+	{
+		"places are not given back", "internal/lines/places.go",
+		"	p.free(&k, 1)\n", "",
+	},
+	{
+		"an abandoned place is kept", "internal/lines/places.go",
+		"	h.abandoned = true\n", "",
+	},
+}

@@ -1,0 +1,127 @@
+package faultsim
+
+import (
+	"encoding/json"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	planted    = flag.Int("mistakes", 0, "how many mistakes TestFindsMistakes plants, drawn at random; below 0: all")
+	recordThem = flag.Bool("record", false, "write which seed finds each mistake to testdata/mistakes.json")
+)
+
+const (
+	mistakesFile = "testdata/mistakes.json" // the seed that has found each mistake
+	soon         = 300                      // seeds within which most mistakes are found
+	latest       = 2000                     // seeds within which all are
+)
+
+// TestFaults finds each planted mistake. That takes long, so an ordinary run plants none.
+func TestFindsMistakes(t *testing.T) {
+	if *planted == 0 {
+		t.Skip("no -mistakes")
+	}
+	text, err := os.ReadFile(mistakesFile)
+	found := make(map[string]int)
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil && !*recordThem {
+		t.Fatal(err)
+	}
+	tried := slices.Clone(mistakes)
+	if *planted > 0 {
+		tried = slices.DeleteFunc(tried, func(m mistake) bool { seed, known := found[m.name]; return known && seed > soon/3 })
+		rand.Shuffle(len(tried), func(i, j int) { tried[i], tried[j] = tried[j], tried[i] })
+		tried = tried[:*planted]
+	}
+	late := 0
+	for _, m := range tried {
+		seed := m.plant(t)
+		if seed < 0 {
+			t.Errorf("%q: not found", m.name)
+			continue
+		}
+		t.Logf("%q: found by seed %d", m.name, seed)
+		if found[m.name] = seed; seed >= soon {
+			late++
+		}
+	}
+	if late > len(tried)/4 {
+		t.Errorf("%d of %d mistakes are found only after %d seeds", late, len(tried), soon)
+	}
+	if *recordThem {
+		text, err := json.MarshalIndent(found, "", "\t")
+		if err == nil {
+			err = os.WriteFile(mistakesFile, append(text, '\n'), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Each mistake can be planted in one place.
+func TestMistakesApply(t *testing.T) {
+	for _, m := range mistakes {
+		text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(m.file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), m.old); n != 1 {
+			t.Errorf("%q: %s has %d times what it replaces", m.name, m.file, n)
+		}
+	}
+}
+
+var failedSeed = regexp.MustCompile(`seed (\d+)`)
+
+// plant compiles the simulation with the mistake, and returns the first seed that finds it, or -1.
+func (m mistake) plant(t *testing.T) (seed int) {
+	t.Helper()
+	dir := t.TempDir()
+	original, err := filepath.Abs(filepath.Join("..", "..", filepath.FromSlash(m.file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(original)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, text []byte) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	changed := write("changed.go", []byte(strings.Replace(string(text), m.old, m.new, 1)))
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "faultsim.test")
+	build := exec.Command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-vet", "off", "-overlay", write("overlay.json", overlay), "-o", program, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%q does not compile: %v\n%s", m.name, err, out)
+	}
+	out, err := exec.Command(program, "-test.run", "^TestFaults$", "-test.timeout", "20m", "-seeds", strconv.Itoa(latest)).CombinedOutput()
+	if err == nil {
+		return -1
+	}
+	match := failedSeed.FindSubmatch(out)
+	if match == nil {
+		t.Fatalf("%q: %v\n%s", m.name, err, out)
+	}
+	seed, _ = strconv.Atoi(string(match[1]))
+	return seed
+}

@@ -1,0 +1,465 @@
+package faultsim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Times that the oracle allows.
+const (
+	recovery   = 3 * time.Second        // after a fault, until Redis decides all requests again
+	giveBack   = time.Second            // after a response, until its charges are corrected
+	hop        = 300 * time.Millisecond // for a decision, while nothing fails
+	crowded    = 1600 * time.Millisecond
+	slotMemory = 35 * time.Second // after a fault, until lost slots are free again
+)
+
+// oracle compares what clients saw with the promises.
+type oracle struct {
+	*world
+	*verdict
+}
+
+// judge lets the oracle look at a world that has come to rest.
+func (w *world) judge() *verdict {
+	o := &oracle{w, &verdict{scenario: w.scenario, virtual: time.Since(w.began)}}
+	o.checkAnswers()
+	o.checkFailures()
+	o.checkOutages()
+	o.checkSilence()
+	o.checkOnce()
+	for n := range w.scenario.zones {
+		if n > 0 {
+			o.checkZone(n)
+		}
+	}
+	o.checkRest()
+	o.tell()
+	return o.verdict
+}
+
+// start and end are when a fault began and ended.
+func (o *oracle) start(f *fault) time.Time { return o.began.Add(f.at) }
+func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
+
+// isDisturbed reports whether a fault may make requests fail at any time in a span.
+func (o *oracle) isDisturbed(from, to time.Time) bool {
+	return slices.ContainsFunc(o.world.scenario.faults, func(f *fault) bool {
+		return f.disturbs && !o.start(f).After(to) && from.Before(o.end(f).Add(recovery))
+	})
+}
+
+// count returns how many faults match that overlap a span.
+func (o *oracle) count(from, to time.Time, match func(*fault) bool) (n int) {
+	for _, f := range o.world.scenario.faults {
+		if match(f) && !o.start(f).After(to) && !o.end(f).Before(from) {
+			n++
+		}
+	}
+	return n
+}
+
+func loses(f *fault) bool     { return f.loses }
+func steps(f *fault) bool     { return f.by != 0 }
+func stepsBack(f *fault) bool { return f.by < 0 }
+func killed(f *fault) bool    { return f.kills }
+
+// changesClock reports whether the clock of a key may go ahead: a node with another clock may take the key.
+func changesClock(f *fault) bool { return f.by > 0 || f.kind == "failover" || f.kind == "slots move" }
+
+// isCertain reports whether nothing went wrong from the request until its charges were corrected.
+func (o *oracle) isCertain(q *record) bool {
+	until := q.ended.Add(giveBack)
+	return !q.killed && !o.isDisturbed(q.sent, until) && o.count(q.sent, until, loses) == 0 &&
+		o.count(q.sent, until, stepsBack) == 0 && o.count(q.ended, until, killed) == 0
+}
+
+// answered is when the client knew the decision.
+func (q *record) answered() time.Time {
+	if q.passed.IsZero() {
+		return q.ended
+	}
+	return q.passed
+}
+
+// checkAnswers checks that each request got an answer in time, and none failed without a cause.
+func (o *oracle) checkAnswers() {
+	for _, q := range o.world.scenario.requests {
+		if q.ended.IsZero() {
+			o.add("never answered: %v", q)
+			continue
+		}
+		if q.killed {
+			o.doubtful++
+			continue
+		}
+		certain := o.isCertain(q)
+		allowed := crowded
+		if certain {
+			allowed = hop
+		}
+		for n, z := range o.world.scenario.zones {
+			if q.belongs(n) {
+				allowed += z.delay
+			}
+		}
+		if took := q.answered().Sub(q.sent); took > allowed {
+			o.add("answered after %v, later than %v: %v", took, allowed, q)
+		}
+		switch {
+		case !certain:
+			o.doubtful++
+		case !q.passed.IsZero():
+			o.passed++
+		case q.status == 429:
+			o.denied++
+		case !q.left:
+			o.add("failed, although nothing was wrong: %v", q)
+		}
+		if q.status >= 500 {
+			o.failed++
+		}
+	}
+}
+
+// checkFailures checks that no instance reported a failure while nothing was wrong.
+func (o *oracle) checkFailures() {
+	for _, f := range o.failures {
+		since := f.at.Add(-giveBack)
+		if f.what == "a correction" {
+			since = f.at.Add(-6 * time.Second) // for which it may have been queued
+		}
+		if !o.isDisturbed(since, f.at) {
+			o.add("%v: instance %d reported the failure of %s, although nothing was wrong: %v", f.at.Sub(o.began), f.instance, f.what, f.err)
+		}
+	}
+}
+
+// checkOutages checks that on_store_error decides while there is no Redis.
+func (o *oracle) checkOutages() {
+	mode := o.world.scenario.mode
+	for _, f := range o.world.scenario.faults {
+		if !strings.HasPrefix(f.kind, "restart") || o.cluster != nil {
+			continue
+		}
+		from, to := o.start(f), o.end(f)
+		if f.partly {
+			from = from.Add(f.lasts / 2)
+		}
+		for _, q := range o.world.scenario.requests {
+			if !q.sent.After(from.Add(time.Millisecond)) || !q.answered().Before(to) || q.killed || q.patience > 0 {
+				continue
+			}
+			passed := !q.passed.IsZero()
+			if q.status == 429 && q.sent.Before(from.Add(time.Second)) {
+				continue // a denial from before that is remembered
+			}
+			if mode == "deny" && (passed || q.status != 503) || mode == "allow" && !passed || q.status == 503 && mode != "deny" {
+				o.add("not decided as on_store_error %s says, while there was no Redis: %v", mode, q)
+			}
+		}
+	}
+}
+
+// checkSilence checks that no request waits for a Redis that is known to be silent.
+func (o *oracle) checkSilence() {
+	const known = 6 // messages without an answer
+	for _, f := range o.world.scenario.faults {
+		if f.kind != "freeze" || o.cluster != nil {
+			continue
+		}
+		for _, q := range o.world.scenario.requests {
+			delayed := slices.ContainsFunc(o.world.scenario.zones, func(z *zonePlan) bool { return z.delay > 0 })
+			if delayed || q.killed || q.sent.After(o.end(f)) || q.answered().Sub(q.sent) < timeout/2 {
+				continue
+			}
+			failed, last := 0, o.start(f)
+			for _, other := range o.world.scenario.requests { // those of one message fail once
+				if other.instance == q.instance && !other.killed && other.sent.After(last.Add(timeout)) && other.sent.Before(q.sent.Add(-4*timeout)) {
+					failed, last = failed+1, other.sent
+				}
+			}
+			if failed >= known && o.count(o.start(f), q.sent, killed) == 0 {
+				o.add("waited, although %d messages before had no answer: %v", failed, q)
+			}
+		}
+	}
+}
+
+// isFrozenOut reports whether a request was sent and answered while the only Redis was frozen.
+func (o *oracle) isFrozenOut(q *record) bool {
+	return o.cluster == nil && slices.ContainsFunc(o.world.scenario.faults, func(f *fault) bool {
+		return f.kind == "freeze" && q.sent.After(o.start(f).Add(time.Millisecond)) && q.answered().Before(o.end(f)) && !q.killed
+	}) && !slices.ContainsFunc(o.world.scenario.faults, steps)
+}
+
+// peek returns how many events of a zone are charged for each key, and how many of its slots are taken.
+func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
+	used, inFlight = make(map[string]int64), make(map[string]int64)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	i := o.instances[0]
+	b := i.limiter.Zones[n].DefaultSet.Budgets[0]
+	turns := make(chan struct{}, 16)
+	for _, key := range keys {
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			r := []store.Request{{Zone: o.world.scenario.zones[n].name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
+			_, err := i.redis.Take(context.Background(), r)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				o.add("in the end, key %s of zone %d: %v", key, n, err)
+				return
+			}
+			if len(b.Limits) > 0 {
+				used[key] = o.world.scenario.zones[n].quota.Events - r[0].Outcome.Decisions[0].Remaining
+			}
+			inFlight[key] = r[0].Outcome.Slots.InFlight
+		})
+	}
+	all.Wait()
+	return used, inFlight
+}
+
+// checkOnce checks what each request was charged in the end, in the zone in which it has its own budget.
+func (o *oracle) checkOnce() {
+	var keys []string
+	for _, q := range o.world.scenario.requests {
+		keys = append(keys, fmt.Sprint("n", q.number))
+	}
+	used, _ := o.peek(0, keys)
+	for i, q := range o.world.scenario.requests {
+		allowed := []int64{0, q.cost, q.trueCost}
+		if o.count(q.sent, q.ended.Add(giveBack), loses) > 0 { // only what was charged after the response is left
+			allowed = append(allowed, q.trueCost-q.cost)
+		}
+		waits := slices.ContainsFunc(o.world.scenario.zones, func(z *zonePlan) bool { return z.slots > 0 && z.delay > 0 })
+		if o.cluster != nil && waits && !o.isCertain(q) {
+			continue // it has asked several nodes again and again, and each refund may have been lost
+		}
+		if o.isFrozenOut(q) { // Redis runs its message too late
+			allowed = []int64{0}
+		}
+		switch certain := o.isCertain(q) && o.count(q.ended, o.began.Add(o.virtual), loses) == 0; {
+		case !certain:
+		case q.passed.IsZero():
+			allowed = []int64{0}
+		case q.left:
+			allowed = []int64{q.cost, q.trueCost}
+		default:
+			allowed = []int64{q.trueCost}
+		}
+		if !slices.Contains(allowed, used[keys[i]]) {
+			o.add("charged %d, want one of %v: %v", used[keys[i]], allowed, q)
+		}
+	}
+}
+
+// checkZone checks the promises of a zone, for each key.
+func (o *oracle) checkZone(n int) {
+	z := o.world.scenario.zones[n]
+	byKey := make(map[string][]*record)
+	for _, q := range o.world.scenario.requests {
+		if q.belongs(n) && !q.ended.IsZero() {
+			byKey[q.key] = append(byKey[q.key], q)
+		}
+	}
+	var keys []string
+	for key := range byKey {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	used, inFlight := o.peek(n, keys)
+	for _, key := range keys {
+		requests := byKey[key]
+		if z.isCounted() {
+			o.checkCount(z, key, requests, used[key])
+		}
+		if z.quota.Algorithm != "" {
+			o.checkBound(z, key, requests)
+			o.checkLimitDenials(z, requests)
+		}
+		if z.slots > 0 {
+			if inFlight[key] != 0 {
+				o.add("zone %s, key %s: %d slots are taken in the end", z.name, key, inFlight[key])
+			}
+			o.checkSlots(z, key, requests)
+			o.checkSlotDenials(z, requests)
+			o.checkOrder(z, key, requests)
+		}
+		if z.ban != nil {
+			o.checkBan(z, key, requests)
+		}
+	}
+}
+
+// checkCount checks the sum of all charges to a budget that never refills.
+func (o *oracle) checkCount(z *zonePlan, key string, requests []*record, used int64) {
+	least, most, asked := int64(0), int64(0), int64(0)
+	end := o.began.Add(o.virtual)
+	for _, q := range requests {
+		lost := o.count(q.sent, end, loses)
+		certain := o.isCertain(q)
+		switch {
+		case certain && q.passed.IsZero():
+			continue
+		case certain && lost == 0 && !q.left:
+			least += q.fair(z)
+			most += q.fair(z)
+		case certain && lost == 0:
+			least += min(q.cost, q.fair(z))
+			most += q.most(z)
+		default:
+			most += q.most(z)
+		}
+		asked += q.most(z)
+	}
+	if used > most || asked <= z.quota.Events && used < least {
+		o.add("zone %s, key %s: %d events are charged in the end, want %d to %d", z.name, key, used, least, most)
+	}
+}
+
+// bound is the largest number of events that a limit admits in a span of time.
+func (z *zonePlan) bound(span time.Duration) int64 {
+	t, n, w := span.Microseconds(), z.quota.Events, z.quota.Window
+	if z.delay > 0 && (z.quota.Algorithm == "fixed_window" || z.quota.Algorithm == "leaky_bucket") {
+		t += w // all that wait for a window, or for a drip, pass with it
+	}
+	switch z.quota.Algorithm {
+	case "fixed_window", "sliding_window":
+		return n * (t/w + 2)
+	case "sliding_log":
+		return n * (t/w + 1)
+	case "leaky_bucket":
+		return n + (t+w-1)/w*n
+	default:
+		return n + t*n/w
+	}
+}
+
+// checkBound checks that no span of time admitted more than the limit and what the faults allow.
+func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
+	var passed []*record
+	for _, q := range requests {
+		if !q.passed.IsZero() {
+			passed = append(passed, q)
+		}
+	}
+	mode := o.world.scenario.mode
+	clocksDiffer := slices.ContainsFunc(o.world.scenario.faults, steps)
+	decided := func(q *record) (from, to time.Time) { // the instant of the decision is in this span
+		if z.delay > 0 {
+			return q.passed.Add(-hop), q.passed
+		}
+		return q.sent, q.passed
+	}
+	slices.SortFunc(passed, func(a, b *record) int {
+		x, _ := decided(a)
+		y, _ := decided(b)
+		return x.Compare(y)
+	})
+	for i, first := range passed {
+		from, _ := decided(first)
+		rest := slices.Clone(passed[i:])
+		slices.SortFunc(rest, func(a, b *record) int {
+			_, x := decided(a)
+			_, y := decided(b)
+			return x.Compare(y)
+		})
+		sum := int64(0)
+		for _, q := range rest {
+			_, to := decided(q)
+			sum += min(q.cost, q.fair(z)) // a response may give some of it back
+			span := to.Sub(from) + time.Microsecond
+			most := z.bound(span)
+			if z.isCounted() {
+				most = z.quota.Events
+			}
+			// A request that was delayed before a loss or a step passes after it.
+			since := from.Add(-z.delay)
+			lost, changes := o.count(since, to, loses), 0
+			if clocksDiffer {
+				changes = o.count(since, to, changesClock)
+			}
+			delayed := int64(0) // at most so many are when something is lost
+			if z.delay > 0 {
+				delayed = z.delay.Microseconds()*z.quota.Events/z.quota.Window + 1
+			}
+			allowed := most + int64(lost+changes)*(z.quota.Events+delayed)
+			if o.isDisturbed(from, to) {
+				switch mode {
+				case "allow":
+					continue
+				case "local":
+					allowed += int64(len(o.instances)+o.count(o.began, to, killed)) * most
+				case "share":
+					allowed += int64(1+o.count(o.began, to, killed)) * most
+				}
+			}
+			if sum > allowed {
+				o.add("zone %s, key %s: %d events passed in %v from %v, at most %d may", z.name, key, sum, span, from.Sub(o.began), allowed)
+				return
+			}
+		}
+	}
+}
+
+// checkLimitDenials checks that a request that a limit denied could not have passed.
+func (o *oracle) checkLimitDenials(z *zonePlan, requests []*record) {
+	if z.delay > 0 || z.ban != nil {
+		return // charges in advance, and bans, last longer
+	}
+	horizon := time.Duration(z.quota.Window) * time.Microsecond
+	if z.quota.Algorithm == "sliding_window" || z.quota.Algorithm == "leaky_bucket" {
+		horizon *= 2
+	}
+	const furthest = 25 * time.Second // that a clock steps back; until the next request of a key nothing refills then
+	for _, q := range requests {
+		since := q.sent.Add(-horizon - time.Second)
+		if !slices.Contains(q.denied, z.name) || o.isDisturbed(since, q.ended) || o.count(since.Add(-furthest), q.ended, steps) > 0 {
+			continue
+		}
+		charged := int64(0)
+		for _, other := range requests {
+			switch {
+			case other == q || !other.sent.Before(q.ended):
+			case other.ended.Before(since):
+			case other.passed.IsZero() && o.isCertain(other) && (o.cluster == nil || other.ended.Before(q.sent.Add(-2*giveBack))):
+			case other.ended.Before(q.sent.Add(-2*giveBack)) && o.isCertain(other):
+				charged += other.fair(z)
+			default:
+				charged += other.most(z)
+			}
+		}
+		if charged+q.cost <= z.quota.Events {
+			o.add("zone %s: denied, although at most %d events of %d were charged: %v", z.name, charged, z.quota.Events, q)
+		}
+	}
+}
+
+// checkRest checks that nothing is left of the requests.
+func (o *oracle) checkRest() {
+	for n, i := range o.instances {
+		if requests, lines := i.lines.Waiting(); requests != 0 || lines != 0 {
+			o.add("instance %d: %d requests wait in %d lines in the end", n, requests, lines)
+		}
+		if s := i.redis.Stats(); s.Queued != 0 || s.Failing != 0 || s.InUse != 0 {
+			o.add("instance %d in the end: %+v", n, s)
+		}
+		for _, z := range i.limiter.Zones {
+			if z.Delay != nil {
+				if places, _ := z.Delay.Places.Taken(); places != 0 {
+					o.add("instance %d, zone %s: %d places are taken in the end", n, z.Name, places)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package faultsim
+
+import (
+	"slices"
+	"time"
+)
+
+// checkSlots checks how many requests were in flight at once.
+func (o *oracle) checkSlots(z *zonePlan, key string, requests []*record) {
+	longest := 20 * time.Second // after a fault, until the requests that it let pass have ended
+	if o.world.scenario.long {
+		longest += 50 * time.Second
+	}
+	mode := o.world.scenario.mode
+	for _, q := range requests {
+		if q.passed.IsZero() {
+			continue
+		}
+		all, own := int64(0), int64(0)
+		for _, other := range requests {
+			if !other.passed.IsZero() && !other.passed.After(q.passed) && other.ended.After(q.passed) {
+				if all++; other.instance == q.instance {
+					own++
+				}
+			}
+		}
+		from := q.passed.Add(-longest)
+		disturbed := o.isDisturbed(from, q.passed)
+		if mode == "allow" && disturbed {
+			continue
+		}
+		isLocal := mode == "local" || mode == "share"
+		if isLocal && own > z.slots && o.count(from, q.passed, killed) == 0 {
+			o.add("zone %s, key %s: %d requests of instance %d were in flight at %v, at most %d may",
+				z.name, key, own, q.instance, q.passed.Sub(o.began), z.slots)
+			return
+		}
+		allowed := z.slots * int64(1+o.count(from, q.passed, loses))
+		if slices.ContainsFunc(o.world.scenario.faults, steps) { // a node with another clock may take the key
+			allowed += z.slots * int64(o.count(from, q.passed, changesClock))
+		}
+		if isLocal && disturbed {
+			allowed = max(allowed, z.slots*int64(len(o.instances)+o.count(from, q.passed, killed)))
+		}
+		if all > allowed {
+			o.add("zone %s, key %s: %d requests were in flight at %v, at most %d may", z.name, key, all, q.passed.Sub(o.began), allowed)
+			return
+		}
+	}
+}
+
+// checkSlotDenials checks that a request for which no slot was free could not have had one.
+func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
+	for _, q := range requests {
+		if !slices.Contains(q.denied, z.name) || o.isDisturbed(q.sent.Add(-slotMemory), q.ended) {
+			continue
+		}
+		if o.count(q.sent.Add(-slotMemory), q.ended, func(f *fault) bool { return f.loses || f.by != 0 || f.kills }) > 0 {
+			continue
+		}
+		busy := int64(0)
+		for _, other := range requests {
+			held := !other.passed.IsZero() || o.cluster != nil || other.ended.Sub(other.sent) > hop/5 // a limit delayed it, with its slot
+			if other != q && held && other.sent.Before(q.ended) && other.ended.Add(hop).After(q.sent) {
+				busy++
+			}
+		}
+		if busy < z.slots {
+			o.add("zone %s: no slot was free, although at most %d requests were in flight, of %d: %v", z.name, busy, z.slots, q)
+		}
+	}
+}
+
+// checkOrder checks that the requests of an instance that wait for slots pass in the order in which they came.
+func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
+	waits := func(q *record) bool { // only for a slot of this zone
+		for n, other := range o.world.scenario.zones {
+			if other != z && other.delay > 0 && q.belongs(n) {
+				return false
+			}
+		}
+		return !q.passed.IsZero() && z.delay > 0
+	}
+	for _, a := range requests {
+		if !waits(a) || o.isDisturbed(a.sent, a.passed) {
+			continue
+		}
+		for _, b := range requests {
+			if waits(b) && b.instance == a.instance && b.sent.After(a.sent.Add(hop)) && b.passed.Before(a.passed) {
+				o.add("zone %s, key %s: overtaken\n  %v\nby\n  %v", z.name, key, a, b)
+				return
+			}
+		}
+	}
+}
+
+// checkBan checks that the first ban of a key stands.
+func (o *oracle) checkBan(z *zonePlan, key string, requests []*record) {
+	var denials []*record
+	for _, q := range requests {
+		if slices.Contains(q.denied, z.name) {
+			denials = append(denials, q)
+		}
+	}
+	after := int(z.ban.After)
+	if len(denials) < after {
+		return
+	}
+	slices.SortFunc(denials, func(a, b *record) int { return a.sent.Compare(b.sent) })
+	began := denials[after-1].sent
+	known := denials[0].ended
+	for _, q := range denials[:after] {
+		if q.ended.After(known) {
+			known = q.ended
+		}
+	}
+	stands := began.Add(time.Duration(z.ban.Duration) * time.Microsecond)
+	if known.Sub(denials[0].sent) > time.Duration(z.ban.Window)*time.Microsecond || o.isDisturbed(o.began, stands) ||
+		o.count(o.began, stands, func(f *fault) bool { return f.loses || f.by != 0 }) > 0 {
+		return
+	}
+	for _, q := range requests {
+		if q.sent.After(known) && q.answered().Before(stands) && !q.passed.IsZero() {
+			o.add("zone %s, key %s: banned from %v, but passed: %v", z.name, key, known.Sub(o.began), q)
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package faultsim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// world is a scenario that runs.
+type world struct {
+	scenario  *scenario
+	began     time.Time
+	network   *simredis.Network
+	nodes     []*simredis.Server // those that serve now
+	cluster   *simredis.Cluster
+	sentinel  *simredis.Sentinel
+	instances []*instance
+	addresses int // given to servers so far
+
+	redis redisstore.Options // of the next instance
+	dead  []*instance
+
+	mu       sync.Mutex
+	failures []failure
+}
+
+// failure is an error that an instance has reported.
+type failure struct {
+	at       time.Time
+	instance int
+	what     string
+	err      error
+}
+
+// timeout is the timeout of a message to Redis.
+const timeout = 100 * time.Millisecond
+
+// newWorld starts the servers and the instances.
+func newWorld(s *scenario) *world {
+	w := &world{scenario: s, began: time.Now(), network: simredis.NewNetwork()}
+	o := redisstore.Options{Timeout: timeout}
+	switch s.topology {
+	case "cluster":
+		w.cluster = w.network.NewCluster(w.newAddress(), w.newAddress(), w.newAddress())
+		w.nodes = slices.Clone(w.cluster.Nodes)
+		o.Cluster = true
+	case "sentinel":
+		w.nodes = []*simredis.Server{w.network.NewServer(w.newAddress())}
+		const address = "10.0.0.100:26379"
+		w.sentinel = w.network.NewSentinel(address, "main", w.nodes[0])
+		o.Address, o.MasterName = address, "main"
+	default:
+		w.nodes = []*simredis.Server{w.network.NewServer(w.newAddress())}
+		o.Address = w.nodes[0].Address()
+	}
+	w.redis = o
+	for i := range s.instances {
+		w.instances = append(w.instances, w.newInstance(i))
+	}
+	return w
+}
+
+// kill ends an instance, and lets another one take its place. Nothing that the old one sends arrives any more.
+func (w *world) kill(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old := w.instances[n]
+	old.client.SetDead()
+	for q := range old.serving {
+		q.ended, q.killed = time.Now(), true
+	}
+	old.serving = nil
+	w.dead = append(w.dead, old)
+	w.instances[n] = w.newInstance(n)
+}
+
+// instanceOf returns the instance that serves a request that begins now.
+func (w *world) instanceOf(q *record) *instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := w.instances[q.instance]
+	i.serving[q] = true
+	return i
+}
+
+func (w *world) newAddress() string {
+	w.addresses++
+	return fmt.Sprintf("10.0.0.%d:6379", w.addresses)
+}
+
+func (w *world) setDelay(delay time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, i := range w.instances {
+		i.client.SetDelay(delay)
+	}
+}
+
+// replace lets a new server with some data take over.
+func (w *world) replace(old *simredis.Server, data simredis.Snapshot) {
+	address := w.newAddress()
+	var by *simredis.Server
+	if w.cluster != nil {
+		by = w.cluster.Add(w.network, address)
+	} else {
+		by = w.network.NewServer(address)
+	}
+	by.Start(data)
+	w.nodes[slices.Index(w.nodes, old)] = by
+	if w.cluster != nil {
+		w.cluster.Replace(old, by)
+	} else {
+		w.sentinel.Switch(by)
+	}
+}
+
+// moveSlotOf moves the slot of a key to a node, in some time.
+func (w *world) moveSlotOf(key string, to *simredis.Server, lasts time.Duration) {
+	slot := wire.Names{}.Slot(key)
+	w.cluster.BeginMove(slot, to)
+	time.Sleep(lasts / 2)
+	w.cluster.MoveKeys(slot, 1)
+	time.Sleep(lasts / 2)
+	w.cluster.EndMove(slot)
+}
+
+func (w *world) report(i *instance, what string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i.serving == nil { // it is dead
+		return
+	}
+	w.failures = append(w.failures, failure{time.Now(), i.number, what, err})
+}
+
+// instance is a Caddy with one directive.
+type instance struct {
+	number  int
+	client  *simredis.Client
+	serving map[*record]bool // the requests in flight; guarded by the mutex of the world
+	redis   redisstore.Redis
+	limiter *limiter.Limiter
+	lines   *lines.Slots
+}
+
+// backend is a Redis as limiters have it.
+type backend struct {
+	*store.DenyCache
+	redis  redisstore.Redis
+	counts limiter.OutageCounts
+}
+
+func (b *backend) Acquire()                              {}
+func (b *backend) Release() error                        { return nil }
+func (b *backend) DecidedWithout() *limiter.OutageCounts { return &b.counts }
+func (b *backend) Failing() int                          { return b.redis.Failing() }
+func (b *backend) IsCluster() bool                       { _, is := b.redis.(*redisstore.Cluster); return is }
+
+func (w *world) newInstance(number int) *instance {
+	i := &instance{
+		number: number, client: w.network.NewClient(w.scenario.delay), serving: make(map[*record]bool),
+		lines: lines.NewSlots(lines.FirstPause, lines.MaxPause),
+	}
+	o := w.redis
+	o.Dialer = i.client
+	if w.cluster != nil {
+		o.Address = w.nodes[0].Address() + "," + w.nodes[1].Address()
+	}
+	var err error
+	if i.redis, err = redisstore.Open(o, redisstore.Hooks{HealthChanged: func(_ string, err error) {
+		if err != nil {
+			w.report(i, "a Redis fails", err)
+		}
+	}}); err != nil {
+		panic(err)
+	}
+	back := &backend{DenyCache: store.NewDenyCache(i.redis), redis: i.redis}
+	l := &limiter.Limiter{
+		Shared: &limiter.Configuration{
+			HasZone:       func(string) bool { return true },
+			SlotsInForce:  func(string, limiter.Backend, int) *store.Slots { return nil },
+			ReportFailure: func(err error) { w.report(i, "a request", err) },
+			ReportShed:    func(err error) { w.report(i, "a request was shed", err) },
+		},
+		Store: back, Backend: back, InRedis: true, SlotLines: i.lines,
+		ReportCorrectionFailure: func(err error) { w.report(i, "a correction", err) },
+		ProblemJSON:             true,
+		Denials:                 denials.NewLog(new(denials.Events)),
+		DenialSource:            &denials.Source{Logger: zap.NewNop()},
+		Logger:                  zap.NewNop(),
+	}
+	l.StoreErrorPolicy = limiter.StoreErrorPolicy{Mode: w.scenario.mode, Num: 1, Den: 1}
+	switch w.scenario.mode {
+	case "share":
+		l.StoreErrorPolicy.Mode, l.StoreErrorPolicy.Den = "local", int64(w.scenario.instances)
+		fallthrough
+	case "local":
+		l.Store = store.NewFailover(back, store.NewMemory(100_000), l.ReportStoreFailure)
+	}
+	for n, z := range w.scenario.zones {
+		l.Zones = append(l.Zones, z.compile(n, l))
+	}
+	i.limiter = l
+	return i
+}
+
+// compile makes the zone of an instance.
+func (z *zonePlan) compile(number int, l *limiter.Limiter) *limiter.Zone {
+	key := "{sim.key}"
+	if number == 0 {
+		key = "{sim.number}"
+	}
+	set := &limiter.LimitSet{Ban: z.ban}
+	if z.quota.Algorithm != "" {
+		limit := must(algorithms.NewLimit(z.quota))
+		set.Limits = []*algorithms.Limit{limit}
+		if p := l.StoreErrorPolicy; p.Den > 1 {
+			set.Shares = []*algorithms.Limit{must(limit.Share(p.Num, p.Den))}
+		}
+	}
+	if z.slots > 0 {
+		set.Slots = &store.Slots{Limit: z.slots, Share: l.StoreErrorPolicy.SlotShare(z.slots)}
+	}
+	compiled := &limiter.Zone{
+		Name: z.name, Logger: zap.NewNop(), Keys: []keys.Template{keys.NewKey(key, keys.Form{})}, Enforce: 100,
+		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
+		Policy:   &limiter.Policy{DefaultSet: set}, Ban: z.ban, Concurrency: z.slots, Cost: "{sim.cost}", Status: http.StatusTooManyRequests,
+		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
+	}
+	if z.settles {
+		compiled.Settle = limiter.NewSettlePolicy(nil, "{sim.true_cost}")
+	}
+	if z.delay > 0 {
+		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: limiter.NewDelayPlaces()}
+	}
+	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
+	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)
+	set.NameBudgets(z.name, compiled.Keys)
+	return compiled
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type recordKey struct{}
+
+// zoneMatcher matches the requests that belong to a zone.
+type zoneMatcher int
+
+// MatchWithError implements [caddyhttp.RequestMatcherWithError].
+func (m zoneMatcher) MatchWithError(r *http.Request) (bool, error) {
+	return r.Context().Value(recordKey{}).(*record).belongs(int(m)), nil
+}
+
+// Match implements [caddyhttp.RequestMatcher].
+func (m zoneMatcher) Match(r *http.Request) bool { is, _ := m.MatchWithError(r); return is }
+
+// serve lets an instance serve a request.
+func (w *world) serve(q *record) {
+	i := w.instanceOf(q)
+	repl := caddy.NewEmptyReplacer()
+	repl.Set("sim.key", q.key)
+	repl.Set("sim.number", fmt.Sprint("n", q.number))
+	repl.Set("sim.cost", q.cost)
+	repl.Set("sim.true_cost", q.trueCost)
+	ctx, leave := context.WithCancel(context.WithValue(context.WithValue(context.Background(), caddy.ReplacerCtxKey, repl), recordKey{}, q))
+	defer leave()
+	if q.patience > 0 {
+		stop := time.AfterFunc(q.patience, leave)
+		defer stop.Stop()
+	}
+	r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+	answer := httptest.NewRecorder()
+	q.sent = time.Now()
+	alive := func(do func()) { // does something unless the instance is dead
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if i.serving != nil {
+			do()
+		}
+	}
+	err := i.limiter.Serve(answer, r, caddyhttp.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) error {
+		alive(func() { q.passed = time.Now() })
+		select {
+		case <-time.After(q.takes):
+		case <-r.Context().Done(): // a proxy gives up when the client leaves
+			return caddyhttp.Error(499, r.Context().Err())
+		}
+		answer.WriteHeader(http.StatusOK)
+		return nil
+	}))
+	status := answer.Code
+	if err != nil {
+		status = 500
+		if known, ok := err.(caddyhttp.HandlerError); ok {
+			status = known.StatusCode
+		}
+	}
+	var problem struct {
+		Policies []string `json:"violated-policies"`
+	}
+	if status == http.StatusTooManyRequests {
+		_ = json.Unmarshal(answer.Body.Bytes(), &problem)
+	}
+	alive(func() {
+		delete(i.serving, q)
+		q.ended, q.status, q.left, q.denied = time.Now(), status, ctx.Err() != nil, problem.Policies
+	})
+}
+
+// drain is how long the simulation goes on after the last request and the last fault. Slots of lost messages have
+// expired by then.
+const drain = 45 * time.Second
+
+// run runs the scenario, and lets the oracle look at it.
+func (s *scenario) run() *verdict {
+	w := newWorld(s)
+	var all sync.WaitGroup
+	for _, f := range s.faults {
+		all.Go(func() {
+			time.Sleep(f.at)
+			f.do(w, f)
+		})
+	}
+	for _, q := range s.requests {
+		all.Go(func() {
+			time.Sleep(q.at)
+			w.serve(q)
+		})
+	}
+	all.Wait()
+	time.Sleep(drain)
+	v := w.judge()
+	for _, i := range append(w.instances, w.dead...) {
+		if err := i.redis.Close(); err != nil {
+			v.add("an instance ends: %v", err)
+		}
+	}
+	time.Sleep(recovery)
+	if n := w.network.Connections(); n > 0 && len(w.dead) == 0 {
+		v.add("%d connections are open in the end", n)
+	}
+	w.network.CloseAll()
+	return v
+}

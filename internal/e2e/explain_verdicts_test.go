@@ -100,9 +100,9 @@ zone partly {
 }
 `
 
-// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster. masters are
+// eachExplainedStore runs a test with the store in memory, with one Redis and with a cluster. primaries are
 // the Redis, or the nodes of the cluster that are no replicas.
-func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, masters []*redistest.Server)) {
+func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, primaries []*redistest.Server)) {
 	t.Run("memory", func(t *testing.T) { run(t, "", nil) })
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.Start(t)
@@ -223,7 +223,7 @@ func TestExplainVerdicts(t *testing.T) {
 // Explanations change no budget, no metric and no log.
 func TestExplainChangesNothing(t *testing.T) {
 	t.Parallel()
-	eachExplainedStore(t, func(t *testing.T, use string, masters []*redistest.Server) {
+	eachExplainedStore(t, func(t *testing.T, use string, primaries []*redistest.Server) {
 		c := caddytest.Start(t, caddytest.Site(explainedZones+use))
 		paths := []string{"/?zone=none&key=a"}
 		for _, zone := range []string{"plain", "planned", "slots", "waits", "delays", "watches", "bodies", "handler", "settles", "freed", "partly"} {
@@ -247,8 +247,8 @@ func TestExplainChangesNothing(t *testing.T) {
 				t.Fatal("there are no metrics")
 			}
 			values := make(map[string]string)
-			for _, master := range masters {
-				client := master.Client
+			for _, primary := range primaries {
+				client := primary.Client
 				names, err := client.Keys(context.Background(), "*").Result()
 				if err != nil {
 					t.Fatal(err)

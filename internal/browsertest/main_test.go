@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,11 +88,17 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 	if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var log bytes.Buffer // to be read when the process has ended
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	must(t, err)
+	logged := func() string {
+		text, err := os.ReadFile(log.Name())
+		must(t, err)
+		return string(text)
+	}
 	c.process = exec.Command(os.Args[0], "run", "--config", file)
 	c.process.Env = append(append(os.Environ(), beCaddy+"=1", "SITE=http://"+c.site, "ADMIN="+c.admin,
 		"XDG_DATA_HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir()), env...)
-	c.process.Stdout, c.process.Stderr = &log, &log
+	c.process.Stdout, c.process.Stderr = log, log
 	if err := c.process.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +108,9 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 	}()
 	t.Cleanup(func() {
 		c.kill()
+		_ = log.Close()
 		if t.Failed() {
-			t.Logf("log of Caddy %s:\n%s", c.site, log.String())
+			t.Logf("log of Caddy %s:\n%s", c.site, logged())
 		}
 	})
 	redistest.WaitFor(t, "Caddy to serve", func() bool {
@@ -113,11 +119,8 @@ func startCaddy(t *testing.T, caddyfile string, env ...string) *caddyProcess {
 			t.Fatal("Caddy ended")
 		default:
 		}
-		response, err := client.Get("http://" + c.site + "/")
-		if err == nil {
-			_ = response.Body.Close()
-		}
-		return err == nil
+		// Caddy serves the site a moment before its configuration is in force.
+		return strings.Contains(logged(), "serving initial configuration")
 	})
 	return c
 }

@@ -340,13 +340,7 @@ func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time
 	refreshing := c.startRefreshLocked()
 	c.mu.Unlock()
 	if refreshing != nil {
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		select {
-		case <-refreshing:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+		_ = await(ctx, refreshing, deadline) // the last known owner decides
 	}
 	owner := c.slotNodes[slot].Load()
 	return owner != nil && owner != n

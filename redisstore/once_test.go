@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,7 +51,7 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	for {
-		command, err := readCommand(in)
+		command, err := redistest.ReadCommand(in)
 		if err != nil {
 			return
 		}
@@ -68,39 +67,6 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 			_, _ = io.WriteString(conn, "+OK\r\n")
 		}
 	}
-}
-
-// readCommand reads an array of bulk strings.
-func readCommand(in *bufio.Reader) ([]string, error) {
-	line := func() (string, error) {
-		s, err := in.ReadString('\n')
-		return strings.TrimSpace(s), err
-	}
-	head, err := line()
-	if err != nil {
-		return nil, err
-	}
-	n, err := strconv.Atoi(strings.TrimPrefix(head, "*"))
-	if err != nil {
-		return nil, err
-	}
-	command := make([]string, n)
-	for i := range command {
-		size, err := line()
-		if err != nil {
-			return nil, err
-		}
-		length, err := strconv.Atoi(strings.TrimPrefix(size, "$"))
-		if err != nil {
-			return nil, err
-		}
-		text := make([]byte, length+2)
-		if _, err := io.ReadFull(in, text); err != nil {
-			return nil, err
-		}
-		command[i] = string(text[:length])
-	}
-	return command, nil
 }
 
 // replyTo returns a reply to a take with one limit: the request is allowed, with these numbers.

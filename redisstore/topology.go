@@ -30,15 +30,8 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 	refreshing, known := c.startRefreshLocked(), c.slotsKnown || c.refreshErr != nil
 	c.mu.Unlock()
 	if !known {
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		select {
-		case <-refreshing:
-		case <-timer.C:
-			err := errors.New("redisstore: no node of the cluster has replied with the slots yet")
-			return nil, &store.Error{Reason: store.ReasonTimeout, Err: err}
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := await(ctx, refreshing, deadline); err != nil {
+			return nil, err
 		}
 		if n := c.slotNodes[slot].Load(); n != nil {
 			return n, nil
@@ -52,6 +45,21 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 		}
 	}
 	return nil, toStoreError(context.Background(), cmp.Or(c.refreshErr, errNoNode))
+}
+
+// await waits until a query of the slots has ended. It returns a [store.Error] at the deadline.
+func await(ctx context.Context, refreshing <-chan struct{}, deadline time.Time) error {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-refreshing:
+		return nil
+	case <-timer.C:
+		err := errors.New("redisstore: no node of the cluster has replied with the slots yet")
+		return &store.Error{Reason: store.ReasonTimeout, Err: err}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // errNoNode is the error for a slot whose node is unknown while all known nodes fail.

@@ -16,14 +16,17 @@ var (
 type roundTripper struct{}
 
 func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	return transportOf(r.URL.Host).RoundTrip(r)
+}
+
+// transportOf returns the transport that has the connections to an address.
+func transportOf(address string) *http.Transport {
 	transportsMu.Lock()
-	t := transports[r.URL.Host]
-	if t == nil {
-		t = &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
-		transports[r.URL.Host] = t
+	defer transportsMu.Unlock()
+	if transports[address] == nil {
+		transports[address] = &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
 	}
-	transportsMu.Unlock()
-	return t.RoundTrip(r)
+	return transports[address]
 }
 
 // forgetConnections makes later requests to an address use new connections. It closes none: a connection
@@ -36,10 +39,5 @@ func forgetConnections(address string) {
 
 // CloseIdleConnections closes the idle connections to the site. No request may be in flight.
 func (c *Caddy) CloseIdleConnections() {
-	transportsMu.Lock()
-	t := transports[c.Site]
-	transportsMu.Unlock()
-	if t != nil {
-		t.CloseIdleConnections()
-	}
+	transportOf(c.Site).CloseIdleConnections()
 }

@@ -20,7 +20,7 @@ type fault struct {
 	kills    bool          // an instance, whose slots stay taken
 	by       time.Duration // by which the clock of Redis steps
 
-	seed uint64 // of what it draws
+	seed uint64 // determines what the fault draws
 	do   func(w *world, f *fault)
 }
 

@@ -36,7 +36,7 @@ func (f *figures) add(v *verdict) {
 	f.denied += v.denied
 	f.failed += v.failed
 	f.doubtful += v.doubtful
-	for _, one := range v.scenario.faults {
+	for _, one := range v.tried.faults {
 		f.faults[one.kind]++
 	}
 }
@@ -77,7 +77,7 @@ func TestFaults(t *testing.T) {
 	if *seed >= 0 {
 		for range *times {
 			v := runSeed(t, uint64(*seed))
-			t.Logf("%v%s", v.scenario, strings.Join(v.history, "\n"))
+			t.Logf("%v%s", v.tried, strings.Join(v.history, "\n"))
 			v.check(t)
 		}
 		return
@@ -104,5 +104,5 @@ func (v *verdict) check(t *testing.T) {
 	}
 	const most = 50 // events
 	t.Fatalf("seed %d: %v\nThe last events:\n  %s\nBroken promises:\n  %s\nTo see it again: go test ./internal/faultsim -run TestFaults -seed %[1]d -times 20",
-		v.scenario.seed, v.scenario, strings.Join(v.history[max(len(v.history)-most, 0):], "\n  "), strings.Join(v.broken[:min(len(v.broken), 10)], "\n  "))
+		v.tried.seed, v.tried, strings.Join(v.history[max(len(v.history)-most, 0):], "\n  "), strings.Join(v.broken[:min(len(v.broken), 10)], "\n  "))
 }

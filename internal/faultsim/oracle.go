@@ -28,7 +28,7 @@ type oracle struct {
 
 // judge lets the oracle look at a world that has come to rest.
 func (w *world) judge() *verdict {
-	o := &oracle{w, &verdict{scenario: w.scenario, virtual: time.Since(w.began)}}
+	o := &oracle{w, &verdict{tried: w.scenario, virtual: time.Since(w.began)}}
 	o.checkAnswers()
 	o.checkFailures()
 	o.checkOutages()
@@ -50,14 +50,14 @@ func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
 
 // isDisturbed reports whether a fault may make requests fail at any time in a span.
 func (o *oracle) isDisturbed(from, to time.Time) bool {
-	return slices.ContainsFunc(o.world.scenario.faults, func(f *fault) bool {
+	return slices.ContainsFunc(o.scenario.faults, func(f *fault) bool {
 		return f.disturbs && !o.start(f).After(to) && from.Before(o.end(f).Add(recovery))
 	})
 }
 
 // count returns how many faults match that overlap a span.
 func (o *oracle) count(from, to time.Time, match func(*fault) bool) (n int) {
-	for _, f := range o.world.scenario.faults {
+	for _, f := range o.scenario.faults {
 		if match(f) && !o.start(f).After(to) && !o.end(f).Before(from) {
 			n++
 		}
@@ -90,7 +90,7 @@ func (q *record) answered() time.Time {
 
 // checkAnswers checks that each request got an answer in time, and none failed without a cause.
 func (o *oracle) checkAnswers() {
-	for _, q := range o.world.scenario.requests {
+	for _, q := range o.scenario.requests {
 		if q.ended.IsZero() {
 			o.add("never answered: %v", q)
 			continue
@@ -104,7 +104,7 @@ func (o *oracle) checkAnswers() {
 		if certain {
 			allowed = hop
 		}
-		for n, z := range o.world.scenario.zones {
+		for n, z := range o.scenario.zones {
 			if q.belongs(n) {
 				allowed += z.delay
 			}
@@ -143,8 +143,8 @@ func (o *oracle) checkFailures() {
 
 // checkOutages checks that on_store_error decides while there is no Redis.
 func (o *oracle) checkOutages() {
-	mode := o.world.scenario.mode
-	for _, f := range o.world.scenario.faults {
+	mode := o.scenario.mode
+	for _, f := range o.scenario.faults {
 		if !strings.HasPrefix(f.kind, "restart") || o.cluster != nil {
 			continue
 		}
@@ -152,7 +152,7 @@ func (o *oracle) checkOutages() {
 		if f.partly {
 			from = from.Add(f.lasts / 2)
 		}
-		for _, q := range o.world.scenario.requests {
+		for _, q := range o.scenario.requests {
 			if !q.sent.After(from.Add(time.Millisecond)) || !q.answered().Before(to) || q.killed || q.patience > 0 {
 				continue
 			}
@@ -170,17 +170,16 @@ func (o *oracle) checkOutages() {
 // checkSilence checks that no request waits for a Redis that is known to be silent.
 func (o *oracle) checkSilence() {
 	const known = 6 // messages without an answer
-	for _, f := range o.world.scenario.faults {
+	for _, f := range o.scenario.faults {
 		if f.kind != "freeze" || o.cluster != nil {
 			continue
 		}
-		for _, q := range o.world.scenario.requests {
-			delayed := slices.ContainsFunc(o.world.scenario.zones, func(z *zonePlan) bool { return z.delay > 0 })
-			if delayed || q.killed || q.sent.After(o.end(f)) || q.answered().Sub(q.sent) < timeout/2 {
+		for _, q := range o.scenario.requests {
+			if o.scenario.delays() || q.killed || q.sent.After(o.end(f)) || q.answered().Sub(q.sent) < timeout/2 {
 				continue
 			}
 			failed, last := 0, o.start(f)
-			for _, other := range o.world.scenario.requests { // those of one message fail once
+			for _, other := range o.scenario.requests { // those of one message fail once
 				if other.instance == q.instance && !other.killed && other.sent.After(last.Add(timeout)) && other.sent.Before(q.sent.Add(-4*timeout)) {
 					failed, last = failed+1, other.sent
 				}
@@ -194,9 +193,9 @@ func (o *oracle) checkSilence() {
 
 // isFrozenOut reports whether a request was sent and answered while the only Redis was frozen.
 func (o *oracle) isFrozenOut(q *record) bool {
-	return o.cluster == nil && slices.ContainsFunc(o.world.scenario.faults, func(f *fault) bool {
+	return o.cluster == nil && slices.ContainsFunc(o.scenario.faults, func(f *fault) bool {
 		return f.kind == "freeze" && q.sent.After(o.start(f).Add(time.Millisecond)) && q.answered().Before(o.end(f)) && !q.killed
-	}) && !slices.ContainsFunc(o.world.scenario.faults, steps)
+	}) && !slices.ContainsFunc(o.scenario.faults, steps)
 }
 
 // peek returns how many events of a zone are charged for each key, and how many of its slots are taken.
@@ -211,7 +210,7 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 		turns <- struct{}{}
 		all.Go(func() {
 			defer func() { <-turns }()
-			r := []store.Request{{Zone: o.world.scenario.zones[n].name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
+			r := []store.Request{{Zone: o.scenario.zones[n].name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
 			_, err := i.redis.Take(context.Background(), r)
 			mu.Lock()
 			defer mu.Unlock()
@@ -220,7 +219,7 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 				return
 			}
 			if len(b.Limits) > 0 {
-				used[key] = o.world.scenario.zones[n].quota.Events - r[0].Outcome.Decisions[0].Remaining
+				used[key] = o.scenario.zones[n].quota.Events - r[0].Outcome.Decisions[0].Remaining
 			}
 			inFlight[key] = r[0].Outcome.Slots.InFlight
 		})
@@ -232,17 +231,16 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 // checkOnce checks what each request was charged in the end, in the zone in which it has its own budget.
 func (o *oracle) checkOnce() {
 	var keys []string
-	for _, q := range o.world.scenario.requests {
+	for _, q := range o.scenario.requests {
 		keys = append(keys, fmt.Sprint("n", q.number))
 	}
 	used, _ := o.peek(0, keys)
-	for i, q := range o.world.scenario.requests {
+	for i, q := range o.scenario.requests {
 		allowed := []int64{0, q.cost, q.trueCost}
 		if o.count(q.sent, q.ended.Add(giveBack), loses) > 0 { // only what was charged after the response is left
 			allowed = append(allowed, q.trueCost-q.cost)
 		}
-		waits := slices.ContainsFunc(o.world.scenario.zones, func(z *zonePlan) bool { return z.slots > 0 && z.delay > 0 })
-		if o.cluster != nil && waits && !o.isCertain(q) {
+		if o.cluster != nil && o.scenario.waitsForSlots() && !o.isCertain(q) {
 			continue // it has asked several nodes again and again, and each refund may have been lost
 		}
 		if o.isFrozenOut(q) { // Redis runs its message too late
@@ -265,9 +263,9 @@ func (o *oracle) checkOnce() {
 
 // checkZone checks the promises of a zone, for each key.
 func (o *oracle) checkZone(n int) {
-	z := o.world.scenario.zones[n]
+	z := o.scenario.zones[n]
 	byKey := make(map[string][]*record)
-	for _, q := range o.world.scenario.requests {
+	for _, q := range o.scenario.requests {
 		if q.belongs(n) && !q.ended.IsZero() {
 			byKey[q.key] = append(byKey[q.key], q)
 		}
@@ -345,6 +343,14 @@ func (z *zonePlan) bound(span time.Duration) int64 {
 	}
 }
 
+// delayedEvents is the largest number of events of the requests that are delayed at the same time.
+func (z *zonePlan) delayedEvents() int64 {
+	if z.delay == 0 {
+		return 0
+	}
+	return z.delay.Microseconds()*z.quota.Events/z.quota.Window + 1
+}
+
 // checkBound checks that no span of time admitted more than the limit and what the faults allow.
 func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 	var passed []*record
@@ -353,8 +359,8 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 			passed = append(passed, q)
 		}
 	}
-	mode := o.world.scenario.mode
-	clocksDiffer := slices.ContainsFunc(o.world.scenario.faults, steps)
+	mode := o.scenario.mode
+	clocksDiffer := slices.ContainsFunc(o.scenario.faults, steps)
 	decided := func(q *record) (from, to time.Time) { // the instant of the decision is in this span
 		if z.delay > 0 {
 			return q.passed.Add(-hop), q.passed
@@ -389,11 +395,7 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 			if clocksDiffer {
 				changes = o.count(since, to, changesClock)
 			}
-			delayed := int64(0) // at most so many are when something is lost
-			if z.delay > 0 {
-				delayed = z.delay.Microseconds()*z.quota.Events/z.quota.Window + 1
-			}
-			allowed := most + int64(lost+changes)*(z.quota.Events+delayed)
+			allowed := most + int64(lost+changes)*(z.quota.Events+z.delayedEvents())
 			if o.isDisturbed(from, to) {
 				switch mode {
 				case "allow":

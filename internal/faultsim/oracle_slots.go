@@ -8,10 +8,10 @@ import (
 // checkSlots checks how many requests were in flight at once.
 func (o *oracle) checkSlots(z *zonePlan, key string, requests []*record) {
 	longest := 20 * time.Second // after a fault, until the requests that it let pass have ended
-	if o.world.scenario.long {
+	if o.scenario.long {
 		longest += 50 * time.Second
 	}
-	mode := o.world.scenario.mode
+	mode := o.scenario.mode
 	for _, q := range requests {
 		if q.passed.IsZero() {
 			continue
@@ -36,7 +36,7 @@ func (o *oracle) checkSlots(z *zonePlan, key string, requests []*record) {
 			return
 		}
 		allowed := z.slots * int64(1+o.count(from, q.passed, loses))
-		if slices.ContainsFunc(o.world.scenario.faults, steps) { // a node with another clock may take the key
+		if slices.ContainsFunc(o.scenario.faults, steps) { // a node with another clock may take the key
 			allowed += z.slots * int64(o.count(from, q.passed, changesClock))
 		}
 		if isLocal && disturbed {
@@ -74,7 +74,7 @@ func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 // checkOrder checks that the requests of an instance that wait for slots pass in the order in which they came.
 func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
 	waits := func(q *record) bool { // only for a slot of this zone
-		for n, other := range o.world.scenario.zones {
+		for n, other := range o.scenario.zones {
 			if other != z && other.delay > 0 && q.belongs(n) {
 				return false
 			}

@@ -67,6 +67,16 @@ func (z *zonePlan) String() string {
 	return text
 }
 
+// delays reports whether a zone delays requests.
+func (s *scenario) delays() bool {
+	return slices.ContainsFunc(s.zones, func(z *zonePlan) bool { return z.delay > 0 })
+}
+
+// waitsForSlots reports whether requests wait for a slot.
+func (s *scenario) waitsForSlots() bool {
+	return slices.ContainsFunc(s.zones, func(z *zonePlan) bool { return z.slots > 0 && z.delay > 0 })
+}
+
 func (s *scenario) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %d instances, %v away, on_store_error %s, %d requests in %v\n",

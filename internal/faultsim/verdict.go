@@ -8,9 +8,9 @@ import (
 
 // verdict has the findings of the oracle.
 type verdict struct {
-	scenario *scenario
-	broken   []string // the promises that were broken
-	history  []string // requests, faults and failures, in the order of time
+	tried   *scenario
+	broken  []string // the promises that were broken
+	history []string // requests, faults and failures, in the order of time
 
 	passed, denied, failed, doubtful int // requests
 	virtual                          time.Duration
@@ -27,10 +27,10 @@ func (o *oracle) tell() {
 		text string
 	}
 	var all []event
-	for _, f := range o.world.scenario.faults {
+	for _, f := range o.scenario.faults {
 		all = append(all, event{o.start(f), f.String()})
 	}
-	for _, q := range o.world.scenario.requests {
+	for _, q := range o.scenario.requests {
 		all = append(all, event{o.began.Add(q.at), q.String()})
 	}
 	for _, f := range o.failures {

@@ -55,6 +55,27 @@ func appendMessage(b []byte, in *bufio.Reader) ([]byte, error) {
 	return b, nil
 }
 
+// ReadCommand reads a command with its arguments, as clients of Redis send it.
+func ReadCommand(in *bufio.Reader) (args []string, err error) {
+	message, err := appendMessage(nil, in)
+	if err != nil {
+		return nil, err
+	}
+	value, _, err := parseValue(message)
+	list, _ := value.([]any)
+	for _, one := range list {
+		arg, isText := one.(string)
+		if !isText {
+			return nil, fmt.Errorf("%q is no command", message)
+		}
+		args = append(args, arg)
+	}
+	if err == nil && len(args) == 0 {
+		err = fmt.Errorf("%q is no command", message)
+	}
+	return args, err
+}
+
 // replyError is an error that Redis answers with.
 type replyError string
 

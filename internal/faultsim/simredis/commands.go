@@ -74,7 +74,6 @@ func (s *Server) evalSHA(asking bool, args []string) any {
 	if !known {
 		return failure("NOSCRIPT No matching script. Please use EVAL.")
 	}
-	s.evals++
 	return s.machine.run(args[1], script, keys, args[3+n:])
 }
 

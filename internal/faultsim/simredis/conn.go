@@ -290,7 +290,6 @@ func (s *stream) tryRead(b []byte) (n int, wait time.Duration, err error) {
 type conn struct {
 	*link
 	in, out *stream
-	server  bool // it is the end of the server
 
 	mu            sync.Mutex
 	closed        bool

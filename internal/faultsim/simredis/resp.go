@@ -1,12 +1,6 @@
 package simredis
 
-import (
-	"bufio"
-	"fmt"
-	"io"
-	"strconv"
-	"strings"
-)
+import "fmt"
 
 // The protocol of Redis, version 2.
 
@@ -17,38 +11,6 @@ type status string
 type failure string
 
 func (f failure) Error() string { return string(f) }
-
-// readCommand reads a command with its arguments.
-func readCommand(r *bufio.Reader) (args []string, err error) {
-	n, err := readLength(r, '*')
-	if err != nil {
-		return nil, err
-	}
-	args = make([]string, n)
-	for i := range args {
-		size, err := readLength(r, '$')
-		if err != nil {
-			return nil, err
-		}
-		b := make([]byte, size+2)
-		if _, err := io.ReadFull(r, b); err != nil {
-			return nil, err
-		}
-		args[i] = string(b[:size])
-	}
-	return args, nil
-}
-
-func readLength(r *bufio.Reader, kind byte) (int, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	if line[0] != kind {
-		return 0, fmt.Errorf("simredis: %q where %q begins a length", line, kind)
-	}
-	return strconv.Atoi(strings.TrimSpace(line[1:]))
-}
 
 // appendReply adds a reply: nil, a string, an int64, a status, a failure, or a list of replies.
 func appendReply(b []byte, reply any) []byte {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
 // Server is a Redis. It must be used inside of one bubble. Its methods are safe for concurrent use.
@@ -31,8 +33,7 @@ type Server struct {
 	scripts  map[string]string // by hash
 	machine  *machine
 	cluster  *Cluster
-	sentinel *Sentinel // which this server is, instead of a Redis
-	evals    int64
+	sentinel *Sentinel     // which this server is, instead of a Redis
 	takes    time.Duration // each script
 }
 
@@ -124,12 +125,6 @@ func (s *Server) Snapshot() (data Snapshot) {
 	return data
 }
 
-// Evals returns how many scripts have run.
-func (s *Server) Evals() (n int64) {
-	s.set(func() { n = s.evals })
-	return n
-}
-
 // Freeze stops the server, as a SIGSTOP does, until the returned function is called.
 func (s *Server) Freeze() (thaw func()) {
 	<-s.thread
@@ -160,7 +155,7 @@ func (s *Server) accept(l *link) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.up {
-		go s.serve(&conn{link: l, in: l.toServer, out: l.toClient, server: true})
+		go s.serve(&conn{link: l, in: l.toServer, out: l.toClient})
 	}
 	return s.up
 }
@@ -176,7 +171,7 @@ func (s *Server) serve(c *conn) {
 	r := bufio.NewReader(c)
 	at := &session{conn: c}
 	for {
-		args, err := readCommand(r)
+		args, err := redistest.ReadCommand(r)
 		if err != nil {
 			return
 		}

@@ -61,14 +61,31 @@ func TestConforms(t *testing.T) {
 	}
 }
 
-// A script of random commands has the same replies from the simulated Redis and from a real one.
-func TestLikeRedis(t *testing.T) {
+// startBoth starts a real Redis and a simulated one. It returns a function that runs a script in both, and fails unless
+// both reply the same.
+func startBoth(t *testing.T) func(script string) {
 	server := redistest.Start(t)
 	n := simredis.NewNetwork()
 	n.NewServer("10.0.0.1:6379")
 	simulated := connect(n, "10.0.0.1:6379", 0)
-	defer simulated.Close()
-	ctx := context.Background()
+	t.Cleanup(func() { _ = simulated.Close() })
+	return func(script string) {
+		t.Helper()
+		ctx := context.Background()
+		want, err := server.Client.Eval(ctx, script, nil).Result()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, script)
+		}
+		got, err := simulated.EvalSha(ctx, simulated.ScriptLoad(ctx, script).Val(), nil).Result()
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q, Redis %q; %v\n%s", got, want, err, script)
+		}
+	}
+}
+
+// A script of random commands has the same replies from the simulated Redis and from a real one.
+func TestLikeRedis(t *testing.T) {
+	runInBoth := startBoth(t)
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 30))
 		key := func() string { return fmt.Sprint("k", r.IntN(4)) }
@@ -111,29 +128,13 @@ func TestLikeRedis(t *testing.T) {
 			}
 		}
 		script.WriteString("return all")
-		one, err := server.Client.Eval(ctx, script.String(), nil).Result()
-		if err != nil {
-			t.Fatalf("seed %d: %v\n%s", seed, err, script.String())
-		}
-		sha, err := simulated.ScriptLoad(ctx, script.String()).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := simulated.EvalSha(ctx, sha, nil).Result()
-		if err != nil || !reflect.DeepEqual(one, other) {
-			t.Fatalf("seed %d: %q, Redis %q; %v\n%s", seed, other, one, err, script.String())
-		}
+		runInBoth(script.String())
 	}
 }
 
 // Packing and unpacking give the same bytes and numbers as in a real Redis.
 func TestPacksLikeRedis(t *testing.T) {
-	server := redistest.Start(t)
-	n := simredis.NewNetwork()
-	n.NewServer("10.0.0.1:6379")
-	simulated := connect(n, "10.0.0.1:6379", 0)
-	defer simulated.Close()
-	ctx := context.Background()
+	runInBoth := startBoth(t)
 	for _, expression := range []string{
 		"struct.pack('<dddB', 1.5, -3, 2^52, 255)", "struct.pack('<I4c0', 5, 'hello')", "struct.pack('<i8i8', -1, 4503599627370495)",
 		"struct.pack('<c16i8i8', '0123456789abcdef', 3, 9)", "struct.pack('<BI2I4I2', 7, 65535, 4294967295, 1)",
@@ -141,26 +142,13 @@ func TestPacksLikeRedis(t *testing.T) {
 		"{struct.unpack('<i8', '\\255\\255\\255\\255\\255\\255\\255\\255')}", "{struct.unpack('<d', 'xx' .. struct.pack('<d', 77), 3)}",
 		"{string.byte('abc', 1, 3)}", "{pcall(struct.unpack, '<d', 'short') and 1 or 0}",
 	} {
-		script := "return " + expression
-		one, err := server.Client.Eval(ctx, script, nil).Result()
-		if err != nil {
-			t.Fatalf("%s: %v", expression, err)
-		}
-		other, err := simulated.EvalSha(ctx, simulated.ScriptLoad(ctx, script).Val(), nil).Result()
-		if err != nil || !reflect.DeepEqual(one, other) {
-			t.Errorf("%s: %q, Redis %q; %v", expression, other, one, err)
-		}
+		runInBoth("return " + expression)
 	}
 }
 
 // Several names are assigned as in Lua.
 func TestAssignsLikeRedis(t *testing.T) {
-	server := redistest.Start(t)
-	n := simredis.NewNetwork()
-	n.NewServer("10.0.0.1:6379")
-	simulated := connect(n, "10.0.0.1:6379", 0)
-	defer simulated.Close()
-	ctx := context.Background()
+	runInBoth := startBoth(t)
 	for _, script := range []string{
 		"local a, b = 1, 2; a, b = b, a; return {a, b}",
 		"local t, x = {}, 5; t.y, x = x, 0; return {t.y, x}",
@@ -168,14 +156,7 @@ func TestAssignsLikeRedis(t *testing.T) {
 		"local function f(a, b) if a then a, b = b, a end return a, b, 9 end local x, y, z = 1, 2; x, y, z = f(x, y); return {x, y, z}",
 		"local t = {f = function(a, b) a, b = b, a; return a end}; while true do local a, b = 3, 4; a, b = b, a; return {a, b, t.f(1, 2)} end",
 	} {
-		one, err := server.Client.Eval(ctx, script, nil).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := simulated.EvalSha(ctx, simulated.ScriptLoad(ctx, script).Val(), nil).Result()
-		if err != nil || !reflect.DeepEqual(one, other) {
-			t.Errorf("%s: %v, Redis %v; %v", script, other, one, err)
-		}
+		runInBoth(script)
 	}
 }
 

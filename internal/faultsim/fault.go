@@ -72,7 +72,7 @@ var faultKinds = []*fault{
 		client.SetSilent(address, false)
 	}},
 	{kind: "far away", lasts: 5 * time.Second, do: func(w *world, f *fault) { // not too far for the timeout
-		w.setDelay(span(f.random(), time.Millisecond, 10*time.Millisecond))
+		w.setDelay(span(f.random(), time.Millisecond, 5*time.Millisecond))
 		time.Sleep(f.lasts)
 		w.setDelay(w.scenario.delay)
 	}},

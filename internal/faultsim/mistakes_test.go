@@ -46,15 +46,13 @@ func TestFindsMistakes(t *testing.T) {
 	}
 	late := 0
 	for _, m := range tried {
-		seed := m.plant(t)
-		if seed < 0 {
-			t.Errorf("%q: not found", m.name)
-			continue
-		}
-		t.Logf("%q: found by seed %d", m.name, seed)
-		if found[m.name] = seed; seed >= soon {
-			late++
-		}
+		t.Run(m.name, func(t *testing.T) {
+			seed := m.plant(t)
+			t.Logf("found by seed %d", seed)
+			if found[m.name] = seed; seed >= soon {
+				late++
+			}
+		})
 	}
 	if late > len(tried)/4 {
 		t.Errorf("%d of %d mistakes are found only after %d seeds", late, len(tried), soon)
@@ -85,7 +83,7 @@ func TestMistakesApply(t *testing.T) {
 
 var failedSeed = regexp.MustCompile(`seed (\d+)`)
 
-// plant compiles the simulation with the mistake, and returns the first seed that finds it, or -1.
+// plant compiles the simulation with the mistake, and returns the first seed that finds it.
 func (m mistake) plant(t *testing.T) (seed int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,15 +110,15 @@ func (m mistake) plant(t *testing.T) (seed int) {
 	program := filepath.Join(dir, "faultsim.test")
 	build := exec.Command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-vet", "off", "-overlay", write("overlay.json", overlay), "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%q does not compile: %v\n%s", m.name, err, out)
+		t.Fatalf("it does not compile: %v\n%s", err, out)
 	}
 	out, err := exec.Command(program, "-test.run", "^TestFaults$", "-test.timeout", "20m", "-seeds", strconv.Itoa(latest)).CombinedOutput()
 	if err == nil {
-		return -1
+		t.Fatalf("%d seeds do not find it", latest)
 	}
 	match := failedSeed.FindSubmatch(out)
 	if match == nil {
-		t.Fatalf("%q: %v\n%s", m.name, err, out)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	seed, _ = strconv.Atoi(string(match[1]))
 	return seed

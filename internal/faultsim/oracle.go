@@ -414,6 +414,14 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 	}
 }
 
+// knows is how long after the end of another request its charges are corrected for a request.
+func (o *oracle) knows(q, other *record) time.Duration {
+	if other.instance == q.instance {
+		return 0
+	}
+	return 2 * giveBack // one for the correction, one for which the other instance remembers a denial
+}
+
 // checkLimitDenials checks that a request that a limit denied could not have passed.
 func (o *oracle) checkLimitDenials(z *zonePlan, requests []*record) {
 	if z.delay > 0 || z.ban != nil {
@@ -435,7 +443,7 @@ func (o *oracle) checkLimitDenials(z *zonePlan, requests []*record) {
 			case other == q || !other.sent.Before(q.ended):
 			case other.ended.Before(since):
 			case other.passed.IsZero() && o.isCertain(other) && (o.cluster == nil || other.ended.Before(q.sent.Add(-2*giveBack))):
-			case other.ended.Before(q.sent.Add(-2*giveBack)) && o.isCertain(other):
+			case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))):
 				charged += other.fair(z)
 			default:
 				charged += other.most(z)

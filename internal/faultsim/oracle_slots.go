@@ -61,7 +61,11 @@ func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 		busy := int64(0)
 		for _, other := range requests {
 			held := !other.passed.IsZero() || o.cluster != nil || other.ended.Sub(other.sent) > hop/5 // a limit delayed it, with its slot
-			if other != q && held && other.sent.Before(q.ended) && other.ended.Add(hop).After(q.sent) {
+			until := other.ended                                                                      // its instance knows at once that the slot is free
+			if other.instance != q.instance {
+				until = until.Add(hop)
+			}
+			if other != q && held && other.sent.Before(q.ended) && !until.Before(q.sent) {
 				busy++
 			}
 		}

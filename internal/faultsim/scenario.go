@@ -20,9 +20,10 @@ type scenario struct {
 	topology  string // single, sentinel or cluster
 	mode      string // of on_store_error: local, share, allow or deny; share is a local budget of 1/instances
 	instances int
-	delay     time.Duration // of the network, in each direction
+	delay     time.Duration // of the network in each direction, at least; at most twice as long
 	zones     []*zonePlan
-	requests  []*record
+	clients   []*record // the first request of each
+	requests  []*record // of all
 	faults    []*fault
 	length    time.Duration // of the traffic
 	long      bool          // some requests take longer than slots live in Redis without being set again
@@ -79,8 +80,8 @@ func (s *scenario) waitsForSlots() bool {
 
 func (s *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d instances, %v away, on_store_error %s, %d requests in %v\n",
-		s.topology, s.instances, s.delay, s.mode, len(s.requests), s.length)
+	fmt.Fprintf(&b, "%s, %d instances, %v to %v away, on_store_error %s, %d requests in %v\n",
+		s.topology, s.instances, s.delay, 2*s.delay, s.mode, len(s.requests), s.length)
 	for _, z := range s.zones {
 		fmt.Fprintf(&b, "  %v\n", z)
 	}
@@ -143,6 +144,7 @@ func (s *scenario) drawZones(r *rand.Rand) {
 type record struct {
 	number   int
 	at       time.Duration // since the beginning
+	next     *record       // which the client sends as soon as this one has ended
 	instance int
 	key      string
 	zones    uint64 // bit i: it belongs to zone i
@@ -163,7 +165,7 @@ func (s *scenario) drawRequests(r *rand.Rand) {
 	keys, least := 1+r.IntN(3), 10*time.Millisecond
 	at := time.Second
 	for at < s.length {
-		at += pick(r, 0, least, span(r, least, 400*time.Millisecond), span(r, least, 400*time.Millisecond))
+		at += pick(r, 0, least, span(r, least, 600*time.Millisecond), span(r, least, 600*time.Millisecond))
 		if r.IntN(40) == 0 {
 			at += span(r, 0, 5*time.Second)
 		}
@@ -185,9 +187,14 @@ func (s *scenario) drawRequests(r *rand.Rand) {
 		if r.IntN(12) == 0 {
 			q.patience = span(r, 1, 300*time.Millisecond)
 		}
-		s.requests = append(s.requests, q)
+		s.clients, s.requests = append(s.clients, q), append(s.requests, q)
+		if r.IntN(3) == 0 {
+			next := *q
+			next.number, next.cost, next.trueCost = len(s.requests), pick[int64](r, 2, 3), pick[int64](r, 0, 1, 5)
+			q.next = &next
+			s.requests = append(s.requests, &next)
+		}
 	}
-	slices.SortStableFunc(s.requests, func(a, b *record) int { return int(a.at - b.at) })
 }
 
 // belongs reports whether the request belongs to zone i.

@@ -113,7 +113,7 @@ func (w *world) setDelay(delay time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, i := range w.instances {
-		i.client.SetDelay(delay)
+		i.client.SetDelay(delay, 2*delay)
 	}
 }
 
@@ -179,9 +179,10 @@ func (b *backend) IsCluster() bool                       { _, is := b.redis.(*re
 
 func (w *world) newInstance(number int) *instance {
 	i := &instance{
-		number: number, client: w.network.NewClient(w.scenario.delay), serving: make(map[*record]bool),
+		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool),
 		lines: lines.NewSlots(lines.FirstPause, lines.MaxPause),
 	}
+	i.client.SetDelay(w.scenario.delay, 2*w.scenario.delay)
 	o := w.redis
 	o.Dialer = i.client
 	if w.cluster != nil {
@@ -297,6 +298,7 @@ func (w *world) serve(q *record) {
 	r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
 	answer := httptest.NewRecorder()
 	q.sent = time.Now()
+	q.at = q.sent.Sub(w.began)
 	alive := func(do func()) { // does something unless the instance is dead
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -347,10 +349,12 @@ func (s *scenario) run() *verdict {
 			f.do(w, f)
 		})
 	}
-	for _, q := range s.requests {
+	for _, first := range s.clients {
 		all.Go(func() {
-			time.Sleep(q.at)
-			w.serve(q)
+			time.Sleep(first.at)
+			for q := first; q != nil; q = q.next {
+				w.serve(q)
+			}
 		})
 	}
 	all.Wait()

@@ -3,6 +3,7 @@ package simredis
 import (
 	"context"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -17,10 +18,13 @@ type Network struct {
 	mu      sync.Mutex
 	servers map[string]*Server // by address
 	links   []*link            // open connections
+	random  *rand.Rand
 }
 
 // NewNetwork returns a network without servers.
-func NewNetwork() *Network { return &Network{servers: make(map[string]*Server)} }
+func NewNetwork() *Network {
+	return &Network{servers: make(map[string]*Server), random: rand.New(rand.NewPCG(1, 2))}
+}
 
 // Client is an end of a network from which connections are opened, such as an instance of Caddy. It implements
 // redisstore.Dialer. The zero values of its fields stand for a perfect network.
@@ -28,7 +32,8 @@ type Client struct {
 	network *Network
 
 	mu     sync.Mutex
-	delay  time.Duration   // of each direction
+	delay  time.Duration   // of each direction, at least
+	jitter time.Duration   // a packet takes up to so much longer
 	silent map[string]bool // the addresses to and from which nothing arrives
 	dead   bool
 }
@@ -38,11 +43,11 @@ func (n *Network) NewClient(delay time.Duration) *Client {
 	return &Client{network: n, delay: delay, silent: make(map[string]bool)}
 }
 
-// SetDelay changes how long later packets take in each direction.
-func (c *Client) SetDelay(delay time.Duration) {
+// SetDelay changes how long later packets take in each direction. So a packet can overtake those of another connection.
+func (c *Client) SetDelay(least, most time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.delay = delay
+	c.delay, c.jitter = least, most-least
 }
 
 // delayTo is how long a packet takes to or from a server. Sentinels are here: go-redis asks them with a mutex locked, and no
@@ -50,10 +55,15 @@ func (c *Client) SetDelay(delay time.Duration) {
 func (c *Client) delayTo(s *Server) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s != nil && s.sentinel != nil {
+	switch {
+	case s != nil && s.sentinel != nil:
 		return 0
+	case c.jitter == 0:
+		return c.delay
 	}
-	return c.delay
+	c.network.mu.Lock()
+	defer c.network.mu.Unlock()
+	return c.delay + time.Duration(c.network.random.Int64N(int64(c.jitter)))
 }
 
 // SetSilent decides whether packets between the client and an address arrive. Packets that did not arrive come

@@ -21,7 +21,7 @@ git ls-files '*.go' '*.lua' | LC_ALL=C xargs awk '
 ' >&2
 ./scripts/prose.sh
 GOWORK=off go run -C tools ./sleeps -most 80 $(git ls-files '*_test.go' 'internal/*test/*.go' | sed "s|^|$PWD/|")
-modules=(. redisstore/linear internal/faultsim internal/plugintest internal/browsertest)
+modules=(. internal/faultsim internal/plugintest internal/browsertest)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)
 fi

@@ -66,9 +66,9 @@ case "$*" in
 	meet="^$(go list .)$meet"
 	{
 		run race . -race -skip "$alone" $(go list ./... | grep -E "$meet")
-		run linear redisstore/linear -race ./... # a module of its own
-		run faultsim internal/faultsim ./...     # another one, in simulated time: one goroutine runs at a time
-		run plugins internal/plugintest ./...    # another one, with the newest Caddy
+		run linear internal/faultsim -race ./linear     # in a module of its own
+		run faultsim internal/faultsim . ./simredis     # in simulated time: one goroutine runs at a time
+		run plugins internal/plugintest ./...           # another one, with the newest Caddy
 		if [[ $(go env GOOS) == linux ]]; then run bench bench -race ./...; fi # and another one
 	} &
 	{

@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/caddy-rate-limit/caddy-rate-limit => ../..
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/caddy-rate-limit/caddy-rate-limit v0.0.0-00010101000000-000000000000
 	github.com/caddyserver/caddy/v2 v2.10.1
 	github.com/redis/go-redis/v9 v9.23.0

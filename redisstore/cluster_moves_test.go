@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -230,6 +232,48 @@ func testClusterAsks(t *testing.T, c *redistest.Cluster) {
 	c.EndMove(t, slot, from, to)
 	if allowed, err := s.Take(ctx, r); !allowed || err != nil || r[0].Outcome.Decisions[0].Remaining != 7 {
 		t.Fatalf("allowed %v, error %v, %+v, want 7 remaining", allowed, err, r[0].Outcome.Decisions)
+	}
+}
+
+// While a slot moves, requests of a key fail if not all of its values are on one node, or if it has several values, but
+// none yet.
+func testClusterSplitKey(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{Timeout: 300 * time.Millisecond, DialTimeout: patient})
+	slot := c.Slot(t, "split")
+	takes := make(map[string]func() error) // by key
+	for i := 0; len(takes) < 2; i++ {
+		key := "split"
+		if i > 0 {
+			key = fmt.Sprint("new", i)
+		}
+		if (wire.Names{}).Slot(key) != slot {
+			continue
+		}
+		r := request(t, key)
+		quota := algorithms.Quota{Algorithm: "fixed_window", Events: 10, Window: 3_600_000_000}
+		r[0].Limits = append(r[0].Limits, storetest.Limit(t, "other", quota))
+		takes[key] = func() error {
+			_, err := s.Take(t.Context(), r)
+			return err
+		}
+	}
+	works := func(take func() error) {
+		redistest.WaitForState(t, "a request that works", func() (any, bool) { err := take(); return err, err == nil })
+	}
+	works(takes["split"])
+	from, to := ends(t, c, slot)
+	c.BeginMove(t, slot, from, to)
+	c.MoveKeys(t, slot, 1, from, to)
+	for key, take := range takes {
+		if err := take(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("slot %d of the cluster is moving to another node", slot)) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	c.MoveKeys(t, slot, 1, from, to)
+	works(takes["split"])
+	c.EndMove(t, slot, from, to)
+	for _, take := range takes {
+		works(take)
 	}
 }
 

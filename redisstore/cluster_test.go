@@ -55,6 +55,7 @@ func TestCluster(t *testing.T) {
 		"charges no node beside a failed one": testClusterBesideFailed,
 		"moves overrides":                     testClusterMovesOverrides,
 		"goes on after a wait":                testClusterGoesOn,
+		"a split key":                         testClusterSplitKey,
 		"settings":                            testClusterSettings,
 		"nodes don't say where they are":      testClusterNoHosts,
 		"decides as one store does":           testClusterParity,

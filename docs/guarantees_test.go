@@ -15,19 +15,25 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
 
-// Each row of docs/guarantees.md names a test, and each test on the page is in the file that the
+// Each row of docs/guarantees.md names a test. Each test on this page and on docs/proof.md is in the file that the
 // page links to.
 func TestGuarantees(t *testing.T) {
 	const file = "docs/guarantees.md"
 	page := caddytest.ReadFile(t, file)
-	tests := regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^)]*_test\\.go)\\)").FindAllStringSubmatch(page, -1)
+	testLink := regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^)]*_test\\.go)\\)")
+	tests := testLink.FindAllStringSubmatch(page, -1)
 	if named := strings.Count(page, "`Test"); len(tests) != named || named < 60 {
 		t.Errorf("%s links %d of %d tests to their files", file, len(tests), named)
 	}
-	for _, test := range tests {
+	const proof = "docs/proof.md"
+	more := testLink.FindAllStringSubmatch(caddytest.ReadFile(t, proof), -1)
+	if len(more) < 10 {
+		t.Errorf("%s names %d tests", proof, len(more))
+	}
+	for _, test := range append(tests, more...) {
 		source := filepath.Join("docs", test[2])
 		if !strings.Contains(caddytest.ReadFile(t, source), fmt.Sprintf("\nfunc %s(t *testing.T) {\n", test[1])) {
-			t.Errorf("%s: there is no %s in %s", file, test[1], source)
+			t.Errorf("there is no %s in %s", test[1], source)
 		}
 	}
 	for line := range strings.Lines(page) {

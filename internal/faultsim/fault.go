@@ -14,7 +14,8 @@ type fault struct {
 	at    time.Duration // since the beginning
 	lasts time.Duration
 	// These say how much the promises allow.
-	disturbs bool          // requests can fail while it lasts, and shortly after
+	disturbs bool          // requests can fail while it lasts, and until it is over
+	over     time.Duration // after its end, all works again; 0: after recovery
 	loses    bool          // budgets may begin again
 	partly   bool          // some of them go on from an old state
 	kills    bool          // an instance, whose slots stay taken
@@ -60,6 +61,15 @@ var faultKinds = []*fault{
 			if r.IntN(3) == 0 {
 				t.Before = span(r, 0, 300*time.Millisecond)
 			}
+			return t
+		})
+		time.Sleep(f.lasts)
+		node.SetTrouble(nil)
+	}},
+	{kind: "one call lost", lasts: 200 * time.Millisecond, disturbs: true, over: 3 * timeout, do: func(w *world, f *fault) {
+		node, lost := f.node(w), simredis.Loss(1+f.random().IntN(3))
+		node.SetTrouble(func([]string) (t simredis.Trouble) {
+			t.Lost, lost = lost, simredis.NoLoss
 			return t
 		})
 		time.Sleep(f.lasts)
@@ -134,7 +144,8 @@ var failover = &fault{kind: "failover", lasts: 2 * time.Second, disturbs: true, 
 	w.replace(old, data)
 }}
 
-// slotMove is a fault of a cluster: a slot moves, with its keys one after the other.
+// slotMove is a fault of a cluster: a slot moves, with its keys one after the other. Nobody notices, unless a key has
+// several values.
 var slotMove = &fault{kind: "slots move", lasts: time.Second, disturbs: true, do: func(w *world, f *fault) {
 	r := f.random()
 	for _, key := range []string{"k0", "k1", "k2"} {
@@ -156,6 +167,9 @@ func (s *scenario) drawFaults(r *rand.Rand) {
 		f.at, f.seed = at, r.Uint64()
 		if f.lasts > 0 {
 			f.lasts = span(r, f.lasts/30, f.lasts)
+		}
+		if f.kind == slotMove.kind {
+			f.disturbs = s.hasSeveralValues()
 		}
 		if f.by != 0 {
 			f.by *= pick(r, span(r, time.Millisecond, time.Second), span(r, time.Second, 20*time.Second))

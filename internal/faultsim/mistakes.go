@@ -85,20 +85,12 @@ var mistakes = []mistake{
 		"	k.stale = true\n	k.blockedUntil", "	k.blockedUntil",
 	},
 	{
-		"a count is set while a lost message may still run", "redisstore/internal/slots/slots.go",
-		"	k.blockedUntil = max(k.blockedUntil, until)\n", "",
-	},
-	{
 		"granted slots are not counted", "redisstore/internal/slots/slots.go",
 		"	k.held += taken\n", "",
 	},
 	{
 		"slots of the local budgets are not counted", "redisstore/internal/slots/slots.go",
 		"	k.held++\n", "",
-	},
-	{
-		"a lost count of Redis is not noticed", "redisstore/internal/slots/slots.go",
-		"	if !op.Set && k.alone && found != k.counted {\n", "	if false {\n",
 	},
 	{
 		"a slot is free at once, and Redis hears of it later", "redisstore/redisstore.go",
@@ -137,10 +129,6 @@ var mistakes = []mistake{
 	{
 		"the breaker never closes", "store/breaker.go",
 		"		timer.Reset(wait)\n", "		return\n",
-	},
-	{
-		"a result from before an outage counts", "store/breaker.go",
-		" || b.opened.Load() != opened {", " {",
 	},
 	{
 		"the first failure opens the breaker", "store/breaker.go",
@@ -198,10 +186,6 @@ var mistakes = []mistake{
 		"	if !allowed && err == nil {\n", "	if !allowed {\n",
 	},
 	// The limiter.
-	{
-		"the charges of clients that leave are forgotten", "internal/limiter/serve.go",
-		"		takeCtx = context.WithoutCancel(ctx)\n", "",
-	},
 	{
 		"refunds are dropped", "internal/limiter/serve.go",
 		"c.Leave || c.Refund > 0 || c.Charge > 0", "c.Leave || c.Charge > 0",

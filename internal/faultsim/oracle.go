@@ -1,6 +1,7 @@
 package faultsim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -51,7 +52,7 @@ func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
 // isDisturbed reports whether a fault may make requests fail at any time in a span.
 func (o *oracle) isDisturbed(from, to time.Time) bool {
 	return slices.ContainsFunc(o.scenario.faults, func(f *fault) bool {
-		return f.disturbs && !o.start(f).After(to) && from.Before(o.end(f).Add(recovery))
+		return f.disturbs && !o.start(f).After(to) && from.Before(o.end(f).Add(cmp.Or(f.over, recovery)))
 	})
 }
 
@@ -292,6 +293,7 @@ func (o *oracle) checkZone(n int) {
 			o.checkSlots(z, key, requests)
 			o.checkSlotDenials(z, requests)
 			o.checkOrder(z, key, requests)
+			o.checkWake(z, requests)
 		}
 		if z.ban != nil {
 			o.checkBan(z, key, requests)

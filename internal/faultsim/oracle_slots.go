@@ -98,6 +98,41 @@ func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
 	}
 }
 
+// checkWake checks that a request that waits for a slot gets one as soon as its instance gives one back. Each question
+// to Redis can find it denied by another zone, and then the next request asks.
+func (o *oracle) checkWake(z *zonePlan, requests []*record) {
+	const soon = 120 * time.Millisecond // less than the pause after which waiting requests ask anyway
+	others := slices.ContainsFunc(o.scenario.zones, func(other *zonePlan) bool { return other != z && other.delay > 0 })
+	if z.delay == 0 || len(o.instances) > 1 || others || o.scenario.delay > time.Millisecond {
+		return
+	}
+	for _, q := range requests {
+		since := q.sent.Add(-slotMemory)
+		lost := o.count(since, q.passed, func(f *fault) bool { return f.loses || f.kills || f.by != 0 })
+		if q.passed.IsZero() || q.passed.Sub(q.sent) < soon || o.isDisturbed(since, q.passed) || lost > 0 {
+			continue
+		}
+		free := q.sent // since when a slot has been free
+		for full := true; full; {
+			full = false
+			busy, next := int64(0), q.passed
+			for _, other := range requests {
+				if other != q && !other.passed.IsZero() && !other.passed.After(q.passed) && other.ended.After(free) && !other.passed.After(free.Add(soon)) {
+					if busy++; other.ended.Before(next) {
+						next = other.ended
+					}
+				}
+			}
+			if busy >= z.slots && next.Before(q.passed) && next.After(free) {
+				free, full = next, true
+			}
+		}
+		if waited := q.passed.Sub(free); waited > soon {
+			o.add("zone %s: waited for %v although a slot was free: %v", z.name, waited, q)
+		}
+	}
+}
+
 // checkBan checks that the first ban of a key stands.
 func (o *oracle) checkBan(z *zonePlan, key string, requests []*record) {
 	var denials []*record

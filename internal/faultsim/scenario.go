@@ -78,6 +78,11 @@ func (s *scenario) waitsForSlots() bool {
 	return slices.ContainsFunc(s.zones, func(z *zonePlan) bool { return z.slots > 0 && z.delay > 0 })
 }
 
+// hasSeveralValues reports whether Redis has several values for a key.
+func (s *scenario) hasSeveralValues() bool {
+	return len(s.zones) > 2 || s.zones[1].ban != nil
+}
+
 func (s *scenario) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %d instances, %v to %v away, on_store_error %s, %d requests in %v\n",
@@ -119,7 +124,8 @@ func (s *scenario) drawZones(r *rand.Rand) {
 			quota: algorithms.Quota{Algorithm: pick(r, "fixed_window", "token_bucket", "gcra"), Events: 20 + r.Int64N(100), Window: forever},
 		},
 		{
-			name: "rate", quota: algorithms.Quota{
+			name: "rate", settles: r.IntN(2) == 0,
+			quota: algorithms.Quota{
 				Algorithm: pick(r, "fixed_window", "sliding_window", "sliding_log", "gcra", "token_bucket", "leaky_bucket"),
 				Events:    3 + r.Int64N(12), Window: pick[int64](r, 1*second, 3*second, 10*second),
 			},
@@ -144,13 +150,15 @@ func (s *scenario) drawZones(r *rand.Rand) {
 type record struct {
 	number   int
 	at       time.Duration // since the beginning
-	next     *record       // which the client sends as soon as this one has ended
+	next     *record       // which the client sends when this one has ended
+	pause    time.Duration // before next
 	instance int
 	key      string
 	zones    uint64 // bit i: it belongs to zone i
 	cost     int64
 	trueCost int64
 	takes    time.Duration // its response
+	length   string        // the Content-Length of its response; "": unknown
 	patience time.Duration // after which its client leaves; 0: never
 	sent     time.Time
 	passed   time.Time // when the next handler was called; zero: it was not
@@ -160,6 +168,8 @@ type record struct {
 	left     bool     // the client has left before its end
 	killed   bool     // the instance was killed before its end
 }
+
+func drawCost(r *rand.Rand) int64 { return pick[int64](r, 1, 2, 3, 3, 6) }
 
 func (s *scenario) drawRequests(r *rand.Rand) {
 	keys, least := 1+r.IntN(3), 10*time.Millisecond
@@ -171,7 +181,7 @@ func (s *scenario) drawRequests(r *rand.Rand) {
 		}
 		q := &record{
 			number: len(s.requests), at: at, instance: r.IntN(s.instances), key: fmt.Sprint("k", r.IntN(keys)), zones: 1,
-			cost: pick[int64](r, 2, 3), trueCost: pick[int64](r, 0, 1, 5), takes: span(r, 0, 300*time.Millisecond),
+			cost: drawCost(r), trueCost: pick[int64](r, 0, 1, 5), takes: span(r, 0, 300*time.Millisecond), length: pick(r, "", "0", "5"),
 		}
 		for i := range s.zones {
 			if r.IntN(4) > 0 {
@@ -190,8 +200,8 @@ func (s *scenario) drawRequests(r *rand.Rand) {
 		s.clients, s.requests = append(s.clients, q), append(s.requests, q)
 		if r.IntN(3) == 0 {
 			next := *q
-			next.number, next.cost, next.trueCost = len(s.requests), pick[int64](r, 2, 3), pick[int64](r, 0, 1, 5)
-			q.next = &next
+			next.number, next.cost, next.trueCost = len(s.requests), drawCost(r), pick[int64](r, 0, 1, 5)
+			q.next, q.pause = &next, pick(r, 0, span(r, 0, 4*s.delay))
 			s.requests = append(s.requests, &next)
 		}
 	}

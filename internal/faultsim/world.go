@@ -313,7 +313,13 @@ func (w *world) serve(q *record) {
 		case <-r.Context().Done(): // a proxy gives up when the client leaves
 			return caddyhttp.Error(499, r.Context().Err())
 		}
+		if q.length != "" {
+			answer.Header().Set("Content-Length", q.length)
+		}
 		answer.WriteHeader(http.StatusOK)
+		if q.length == "5" {
+			_, _ = answer.Write([]byte("hello"))
+		}
 		return nil
 	}))
 	status := answer.Code
@@ -354,6 +360,7 @@ func (s *scenario) run() *verdict {
 			time.Sleep(first.at)
 			for q := first; q != nil; q = q.next {
 				w.serve(q)
+				time.Sleep(q.pause)
 			}
 		})
 	}

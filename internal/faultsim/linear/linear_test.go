@@ -65,9 +65,17 @@ func (s *Subject) test(t *testing.T) {
 	})
 }
 
-func TestBansAreLinearizable(t *testing.T)      { Bans.test(t) }
-func TestOverridesAreLinearizable(t *testing.T) { Overrides.test(t) }
-func TestSlotsAreLinearizable(t *testing.T)     { Slots.test(t) }
+func TestBansAreLinearizable(t *testing.T) {
+	Bans.test(t)
+}
+
+func TestOverridesAreLinearizable(t *testing.T) {
+	Overrides.test(t)
+}
+
+func TestSlotsAreLinearizable(t *testing.T) {
+	Slots.test(t)
+}
 
 // The model finds slots that others never hear of.
 func TestGiveBacksAreSeen(t *testing.T) {

@@ -341,7 +341,7 @@ func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time
 	refreshing := c.startRefreshLocked()
 	c.mu.Unlock()
 	if refreshing != nil {
-		_ = await(ctx, refreshing, deadline) // the last known owner decides
+		_ = awaitRefresh(ctx, refreshing, deadline) // the last known owner decides
 	}
 	owner := c.slotNodes[slot].Load()
 	return owner != nil && owner != n

@@ -30,7 +30,7 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 	refreshing, known := c.startRefreshLocked(), c.slotsKnown || c.refreshErr != nil
 	c.mu.Unlock()
 	if !known {
-		if err := await(ctx, refreshing, deadline); err != nil {
+		if err := awaitRefresh(ctx, refreshing, deadline); err != nil {
 			return nil, err
 		}
 		if n := c.slotNodes[slot].Load(); n != nil {
@@ -47,8 +47,8 @@ func (c *Cluster) nodeFor(ctx context.Context, slot int, deadline time.Time) (*n
 	return nil, toStoreError(context.Background(), cmp.Or(c.refreshErr, errNoNode))
 }
 
-// await waits until a query of the slots has ended. It returns a [store.Error] at the deadline.
-func await(ctx context.Context, refreshing <-chan struct{}, deadline time.Time) error {
+// awaitRefresh waits until a query of the slots has ended. It returns a [store.Error] at the deadline.
+func awaitRefresh(ctx context.Context, refreshing <-chan struct{}, deadline time.Time) error {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {

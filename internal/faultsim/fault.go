@@ -134,15 +134,25 @@ var faultKinds = []*fault{
 	{kind: "clock back", by: -1, do: func(w *world, f *fault) { f.node(w).StepClock(f.by) }},
 }
 
-// failover is a fault of a Redis with Sentinels or of a cluster: a replica with old data takes over.
-var failover = &fault{kind: "failover", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+// failovers are faults of a Redis with Sentinels or of a cluster: a replica with old data takes over. The old primary has
+// died, or becomes a replica.
+var failovers = []*fault{
+	{kind: "failover", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+		f.failOver(w, (*simredis.Server).Kill)
+	}},
+	{kind: "failover, demotion", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+		f.failOver(w, func(old *simredis.Server) { old.SetReplica(true) })
+	}},
+}
+
+func (f *fault) failOver(w *world, end func(old *simredis.Server)) {
 	old := f.node(w)
 	data := old.Snapshot()
 	time.Sleep(f.lasts / 2)
-	old.Kill()
+	end(old)
 	time.Sleep(f.lasts / 2)
 	w.replace(old, data)
-}}
+}
 
 // slotMove is a fault of a cluster: a slot moves, with its keys one after the other. Nobody notices, unless a key has
 // several values.
@@ -156,7 +166,7 @@ var slotMove = &fault{kind: "slots move", lasts: time.Second, disturbs: true, do
 func (s *scenario) drawFaults(r *rand.Rand) {
 	kinds := faultKinds
 	if s.topology != "single" {
-		kinds = append(kinds[:len(kinds):len(kinds)], failover, failover)
+		kinds = append(kinds[:len(kinds):len(kinds)], failovers...)
 	}
 	if s.topology == "cluster" {
 		kinds = append(kinds[:len(kinds):len(kinds)], slotMove, slotMove)

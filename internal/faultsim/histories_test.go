@@ -63,7 +63,7 @@ func shortFault(r *rand.Rand, network *simredis.Network, server *simredis.Server
 		network.Cut(server)
 	case 2:
 		thaw := server.Freeze()
-		time.Sleep(span(r, 0, 2*timeout))
+		time.Sleep(span(r, 0, 2*timeout)) // in simulated time
 		thaw()
 	case 3:
 		lost := simredis.Loss(1 + r.IntN(3)) // of the next call

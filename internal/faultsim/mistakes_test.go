@@ -59,20 +59,25 @@ func TestFindsMistakes(t *testing.T) {
 				if found[m.name] = seed; seed >= soon {
 					late++
 				}
+				if *recordThem {
+					recordSeeds(t, found)
+				}
 			})
 		}
 	})
 	if late > len(tried)/4 {
 		t.Errorf("%d of %d mistakes are found only after %d seeds", late, len(tried), soon)
 	}
-	if *recordThem {
-		text, err := json.MarshalIndent(found, "", "\t")
-		if err == nil {
-			err = os.WriteFile(mistakesFile, append(text, '\n'), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+}
+
+// recordSeeds writes which seed has found each mistake.
+func recordSeeds(t *testing.T, found map[string]int) {
+	text, err := json.MarshalIndent(found, "", "\t")
+	if err == nil {
+		err = os.WriteFile(mistakesFile, append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

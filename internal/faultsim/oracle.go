@@ -18,7 +18,8 @@ const (
 	giveBack   = time.Second            // after a response, until its charges are corrected
 	hop        = 300 * time.Millisecond // for a decision, while nothing fails
 	crowded    = 1600 * time.Millisecond
-	slotMemory = 35 * time.Second // after a fault, until lost slots are free again
+	slotMemory = 35 * time.Second // after an instance was killed, until its slots are free again
+	recount    = 15 * time.Second // after any other fault, until lost slots are free again
 )
 
 // oracle compares what clients saw with the promises.
@@ -72,7 +73,9 @@ func stepsBack(f *fault) bool { return f.by < 0 }
 func killed(f *fault) bool    { return f.kills }
 
 // changesClock reports whether the clock of a key may go ahead: a node with another clock may take the key.
-func changesClock(f *fault) bool { return f.by > 0 || f.kind == "failover" || f.kind == "slots move" }
+func changesClock(f *fault) bool {
+	return f.by > 0 || strings.HasPrefix(f.kind, "failover") || f.kind == "slots move"
+}
 
 // isCertain reports whether nothing went wrong from the request until its charges were corrected.
 func (o *oracle) isCertain(q *record) bool {
@@ -319,10 +322,11 @@ func (o *oracle) checkCount(z *zonePlan, key string, requests []*record, used in
 			most += q.most(z)
 		default:
 			most += q.most(z)
+			least -= max(q.cost-q.fair(z), 0) // it gives back what Redis may have forgotten
 		}
 		asked += q.most(z)
 	}
-	if used > most || asked <= z.quota.Events && used < least {
+	if used > most || asked <= z.quota.Events && used < max(least, 0) {
 		o.add("zone %s, key %s: %d events are charged in the end, want %d to %d", z.name, key, used, least, most)
 	}
 }

@@ -49,19 +49,23 @@ func (o *oracle) checkSlots(z *zonePlan, key string, requests []*record) {
 	}
 }
 
+// knowsSlots reports whether no slot can be taken in a span that no request holds.
+func (o *oracle) knowsSlots(from, to time.Time) bool {
+	return !o.isDisturbed(from.Add(-recount), to) && o.count(from.Add(-slotMemory), to, killed) == 0 &&
+		o.count(from.Add(-slotMemory), to, func(f *fault) bool { return f.loses || f.by != 0 }) == 0
+}
+
 // checkSlotDenials checks that a request for which no slot was free could not have had one.
 func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 	for _, q := range requests {
-		if !slices.Contains(q.denied, z.name) || o.isDisturbed(q.sent.Add(-slotMemory), q.ended) {
-			continue
-		}
-		if o.count(q.sent.Add(-slotMemory), q.ended, func(f *fault) bool { return f.loses || f.by != 0 || f.kills }) > 0 {
+		if !slices.Contains(q.denied, z.name) || !o.knowsSlots(q.sent, q.ended) {
 			continue
 		}
 		busy := int64(0)
 		for _, other := range requests {
-			held := !other.passed.IsZero() || o.cluster != nil || other.ended.Sub(other.sent) > hop/5 // a limit delayed it, with its slot
-			until := other.ended                                                                      // its instance knows at once that the slot is free
+			delayed := other.ended.Sub(other.sent) > hop/5 // by a limit, with its slot
+			held := !other.passed.IsZero() || o.cluster != nil || delayed
+			until := other.ended // then its instance knows that the slot is free
 			if other.instance != q.instance {
 				until = until.Add(hop)
 			}
@@ -107,9 +111,7 @@ func (o *oracle) checkWake(z *zonePlan, requests []*record) {
 		return
 	}
 	for _, q := range requests {
-		since := q.sent.Add(-slotMemory)
-		lost := o.count(since, q.passed, func(f *fault) bool { return f.loses || f.kills || f.by != 0 })
-		if q.passed.IsZero() || q.passed.Sub(q.sent) < soon || o.isDisturbed(since, q.passed) || lost > 0 {
+		if q.passed.IsZero() || q.passed.Sub(q.sent) < soon || !o.knowsSlots(q.sent, q.passed) {
 			continue
 		}
 		free := q.sent // since when a slot has been free
@@ -117,7 +119,8 @@ func (o *oracle) checkWake(z *zonePlan, requests []*record) {
 			full = false
 			busy, next := int64(0), q.passed
 			for _, other := range requests {
-				if other != q && !other.passed.IsZero() && !other.passed.After(q.passed) && other.ended.After(free) && !other.passed.After(free.Add(soon)) {
+				passedBefore := !other.passed.IsZero() && !other.passed.After(q.passed) && !other.passed.After(free.Add(soon))
+				if other != q && passedBefore && other.ended.After(free) {
 					if busy++; other.ended.Before(next) {
 						next = other.ended
 					}

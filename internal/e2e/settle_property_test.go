@@ -414,7 +414,7 @@ func TestSettleAddsUp(t *testing.T) {
 		cuts.Go(func() {
 			random := rand.New(rand.NewPCG(seed, 2))
 			for !end.Load() {
-				time.Sleep(time.Duration(100+random.IntN(400)) * time.Millisecond) // Redis works for a while
+				time.Sleep(time.Duration(20+random.IntN(80)) * time.Millisecond) // Redis works for a while
 				var faults [2]relay.Fault
 				faults[random.IntN(2)] = relay.Fault{Delay: time.Duration(random.IntN(10)) * time.Millisecond, Reset: true}
 				link.Set(faults[0], faults[1])

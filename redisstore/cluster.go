@@ -321,7 +321,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 			n = c.nodeAt(address)
 		}
 		if !time.Now().Before(deadline) {
-			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node: %s", slot, to.kind)
+			err := fmt.Errorf("redisstore: slot %d of the cluster is moving to another node, or has moved: %s", slot, to.kind)
 			return &store.Error{Reason: store.ReasonTimeout, Err: err}
 		}
 		if to.kind == "TRYAGAIN" || hops > 3 {

@@ -44,11 +44,7 @@ func (f *fault) node(w *world) *simredis.Server { return w.nodes[f.seed%uint64(l
 
 // faultKinds has all kinds of faults. A fault with lasts ends when do returns.
 var faultKinds = []*fault{
-	{kind: "freeze", lasts: 3 * time.Second, disturbs: true, do: func(w *world, f *fault) {
-		thaw := f.node(w).Freeze()
-		time.Sleep(f.lasts)
-		thaw()
-	}},
+	{kind: "freeze", lasts: 3 * time.Second, disturbs: true, do: func(w *world, f *fault) { freeze(f.node(w), f.lasts) }},
 	{kind: "connections cut", disturbs: true, do: func(w *world, f *fault) { w.network.Cut(f.node(w)) }},
 	{kind: "calls in trouble", lasts: 2 * time.Second, disturbs: true, do: func(w *world, f *fault) {
 		r, node := f.random(), f.node(w)
@@ -67,13 +63,9 @@ var faultKinds = []*fault{
 		node.SetTrouble(nil)
 	}},
 	{kind: "one call lost", lasts: 200 * time.Millisecond, disturbs: true, over: 3 * timeout, do: func(w *world, f *fault) {
-		node, lost := f.node(w), simredis.Loss(1+f.random().IntN(3))
-		node.SetTrouble(func([]string) (t simredis.Trouble) {
-			t.Lost, lost = lost, simredis.NoLoss
-			return t
-		})
+		loseNext(f.node(w), f.random())
 		time.Sleep(f.lasts)
-		node.SetTrouble(nil)
+		f.node(w).SetTrouble(nil)
 	}},
 	{kind: "no packets", lasts: 3 * time.Second, disturbs: true, do: func(w *world, f *fault) {
 		client, address := w.instances[f.seed%uint64(len(w.instances))].client, f.node(w).Address()
@@ -156,12 +148,30 @@ func (f *fault) failOver(w *world, end func(old *simredis.Server)) {
 
 // slotMove is a fault of a cluster: a slot moves, with its keys one after the other. Nobody notices, unless a key has
 // several values.
-var slotMove = &fault{kind: "slots move", lasts: time.Second, disturbs: true, do: func(w *world, f *fault) {
-	r := f.random()
-	for _, key := range []string{"k0", "k1", "k2"} {
-		w.moveSlotOf(key, w.nodes[r.IntN(len(w.nodes))], f.lasts/3)
-	}
-}}
+func (s *scenario) slotMove() *fault {
+	return &fault{kind: "slots move", lasts: time.Second, disturbs: s.hasSeveralValues(), do: func(w *world, f *fault) {
+		r := f.random()
+		for _, key := range []string{"k0", "k1", "k2"} {
+			w.moveSlotOf(key, w.nodes[r.IntN(len(w.nodes))], f.lasts/3)
+		}
+	}}
+}
+
+// freeze lets a server hang for some simulated time.
+func freeze(server *simredis.Server, lasts time.Duration) {
+	thaw := server.Freeze()
+	time.Sleep(lasts)
+	thaw()
+}
+
+// loseNext loses the next call of a server.
+func loseNext(server *simredis.Server, r *rand.Rand) {
+	loss := simredis.Loss(1 + r.IntN(3))
+	server.SetTrouble(func([]string) (t simredis.Trouble) {
+		t.Lost, loss = loss, simredis.NoLoss
+		return t
+	})
+}
 
 func (s *scenario) drawFaults(r *rand.Rand) {
 	kinds := faultKinds
@@ -169,7 +179,7 @@ func (s *scenario) drawFaults(r *rand.Rand) {
 		kinds = append(kinds[:len(kinds):len(kinds)], failovers...)
 	}
 	if s.topology == "cluster" {
-		kinds = append(kinds[:len(kinds):len(kinds)], slotMove, slotMove)
+		kinds = append(kinds[:len(kinds):len(kinds)], s.slotMove(), s.slotMove())
 	}
 	pause := pick(r, 5*time.Second, 10*time.Second, 60*time.Second)
 	for at := span(r, 2*time.Second, 10*time.Second); at < s.length; {
@@ -177,9 +187,6 @@ func (s *scenario) drawFaults(r *rand.Rand) {
 		f.at, f.seed = at, r.Uint64()
 		if f.lasts > 0 {
 			f.lasts = span(r, f.lasts/30, f.lasts)
-		}
-		if f.kind == slotMove.kind {
-			f.disturbs = s.hasSeveralValues()
 		}
 		if f.by != 0 {
 			f.by *= pick(r, span(r, time.Millisecond, time.Second), span(r, time.Second, 20*time.Second))

@@ -53,21 +53,27 @@ func (f *figures) String() string {
 	return b.String()
 }
 
-// runSeed runs the scenario of a seed in its own bubble.
-func runSeed(t *testing.T, seed uint64) (v *verdict) {
+// inBubble does something in simulated time.
+func inBubble(t *testing.T, seed uint64, do func(*testing.T)) {
 	t.Helper()
 	watchdog := time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("seed %d has run for a minute", seed)) })
 	defer watchdog.Stop()
+	synctest.Test(t, do)
+	// Timers of one bubble must not be used in another one. The client of Redis keeps some in a sync.Pool, which two
+	// collections empty.
+	runtime.GC()
+	runtime.GC()
+}
+
+// runSeed runs the scenario of a seed.
+func runSeed(t *testing.T, seed uint64) (v *verdict) {
+	t.Helper()
 	defer func() {
 		if p := recover(); p != nil { // such as goroutines that are left running
 			t.Fatalf("seed %d: %v\n%v", seed, p, draw(seed))
 		}
 	}()
-	synctest.Test(t, func(*testing.T) { v = draw(seed).run() })
-	// Timers of one bubble must not be used in another one. The client of Redis keeps some in a sync.Pool, which two
-	// collections empty.
-	runtime.GC()
-	runtime.GC()
+	inBubble(t, seed, func(*testing.T) { v = draw(seed).run() })
 	return v
 }
 

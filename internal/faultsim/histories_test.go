@@ -3,9 +3,7 @@ package faultsim
 import (
 	"context"
 	"math/rand/v2"
-	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -16,9 +14,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
 )
 
-// recordHistory makes a history in its own bubble, while faults come at random instants.
+// recordHistory makes a history in simulated time, while faults come at random instants.
 func recordHistory(t *testing.T, s *linear.Subject, seed uint64, spoils bool) (h *linear.History) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, seed, func(t *testing.T) {
 		network := simredis.NewNetwork()
 		server := network.NewServer("10.0.0.1:6379")
 		var stores [linear.Stores]*redisstore.Store
@@ -49,8 +47,6 @@ func recordHistory(t *testing.T, s *linear.Subject, seed uint64, spoils bool) (h
 		stop()
 		time.Sleep(recovery)
 	})
-	runtime.GC() // see runSeed
-	runtime.GC()
 	return h
 }
 
@@ -62,15 +58,9 @@ func shortFault(r *rand.Rand, network *simredis.Network, server *simredis.Server
 	case 1:
 		network.Cut(server)
 	case 2:
-		thaw := server.Freeze()
-		time.Sleep(span(r, 0, 2*timeout)) // in simulated time
-		thaw()
+		freeze(server, span(r, 0, 2*timeout))
 	case 3:
-		lost := simredis.Loss(1 + r.IntN(3)) // of the next call
-		server.SetTrouble(func([]string) (t simredis.Trouble) {
-			t.Lost, lost = lost, simredis.NoLoss
-			return t
-		})
+		loseNext(server, r)
 	}
 }
 

@@ -51,8 +51,8 @@ func (o *oracle) checkSlots(z *zonePlan, key string, requests []*record) {
 
 // knowsSlots reports whether no slot can be taken in a span that no request holds.
 func (o *oracle) knowsSlots(from, to time.Time) bool {
-	return !o.isDisturbed(from.Add(-recount), to) && o.count(from.Add(-slotMemory), to, killed) == 0 &&
-		o.count(from.Add(-slotMemory), to, func(f *fault) bool { return f.loses || f.by != 0 }) == 0
+	return !o.isDisturbed(from.Add(-recount), to) &&
+		o.count(from.Add(-slotMemory), to, func(f *fault) bool { return f.kills || f.loses || f.by != 0 }) == 0
 }
 
 // checkSlotDenials checks that a request for which no slot was free could not have had one.

@@ -130,7 +130,6 @@ func (s *Subject) Check(h *History) (result porcupine.CheckResult, summary strin
 	for _, c := range h.calls {
 		results[fmt.Sprint(c.Input.(call).what, " ", c.Output)]++
 	}
-	s.model.Partition = byKey
 	return porcupine.CheckOperationsTimeout(s.model.ToModel(), h.calls, 10*time.Second), fmt.Sprintf("%d calls: %v", len(h.calls), results)
 }
 
@@ -152,6 +151,7 @@ func byKey(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 // model returns a model in which a call has one result and one effect. An unknown call may have had no effect.
 func model[S comparable](apply func(S, call) (result string, after S)) porcupine.NondeterministicModel {
 	return porcupine.NondeterministicModel{
+		Partition: byKey,
 		Init: func() []any {
 			var none S
 			return []any{none}

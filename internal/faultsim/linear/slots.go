@@ -31,7 +31,8 @@ const slotsGrace = 250 * time.Millisecond
 // on their way if they had not ended when the take began.
 var Slots = &Subject{
 	model: porcupine.NondeterministicModel{
-		Init: func() []any { return []any{slotsState{}} },
+		Partition: byKey,
+		Init:      func() []any { return []any{slotsState{}} },
 		Step: func(state, input, output any) []any {
 			s, c := state.(slotsState), input.(call)
 			switch {

@@ -38,14 +38,14 @@ func recordHistory(t *testing.T, s *linear.Subject, seed uint64, spoils bool) (h
 		} else {
 			go func() {
 				for r := rand.New(rand.NewPCG(seed, 31)); ctx.Err() == nil; {
-					time.Sleep(span(r, 0, 300*time.Millisecond))
+					time.Sleep(span(r, 0, 300*time.Millisecond)) // in simulated time
 					shortFault(r, network, server)
 				}
 			}()
 		}
 		h = s.Run(t.Context(), stores, seed, 700*time.Millisecond)
 		stop()
-		time.Sleep(recovery)
+		time.Sleep(recovery) // in simulated time
 	})
 	return h
 }

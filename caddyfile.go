@@ -80,7 +80,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			events         <events>             # with window: sliding_log <events> <window>
 //			window         <window>
 //
-//			cost        <number or placeholder> # events per request; default 1
+//			cost        <sum>                   # events per request; default 1
 //			mode        binary|nary|uniform|force  # default binary
 //			factor      <number or placeholder> # divides the bursts; 0: no limit
 //			concurrency <requests>              # requests of a key in flight; with or without limits
@@ -107,7 +107,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //					status <code>...
 //					header <field> <value>
 //				}
-//				cost  <number or placeholder>   # true cost of the request
+//				cost  <sum>                     # true cost of the request
 //			}
 //			max_body     <bytes> [pass]         # of a request body that the zone reads; default 64KiB
 //			body_timeout <duration>             # for the whole body; default 5s

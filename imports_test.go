@@ -34,7 +34,7 @@ var floors = [][]string{
 	{"internal/routes", "internal/simulate/htmlreport", "internal/simulate/propose"},
 	{"internal/limiter", "internal/simulate", "redisstore"},
 	{
-		"internal/bodies", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
+		"internal/bodies", "internal/cost", "internal/denials", "internal/lines", "internal/placeholder", "internal/simulate/keytable",
 		"internal/simulate/report", "internal/statuspage", "internal/telemetry",
 	},
 	{"internal/keys"},

@@ -323,10 +323,14 @@ var anyLimits = []*algorithms.Limit{{Quota: algorithms.Quota{Window: 1}}}
 // maxChargedCost returns the maximum number of events that one request can charge to a limit of the
 // zone.
 func (z *liveZone) maxChargedCost() int64 {
-	if z.Cost != "" || z.Settle != nil && z.Settle.Cost != "" {
-		return limiter.MaxCost
+	most := z.FixedCost
+	if z.Cost != nil {
+		most = z.Cost.Most()
 	}
-	return z.FixedCost
+	if z.Settle != nil && z.Settle.Cost != nil {
+		most = max(most, z.Settle.Cost.Most())
+	}
+	return most
 }
 
 // work returns the maximum work of a request with these limits, and the limit with the largest part of

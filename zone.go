@@ -166,10 +166,11 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	} else if c.Enforce != nil {
 		z.Enforce = *c.Enforce
 	}
-	if c.Cost.varies() {
-		z.Cost = string(c.Cost)
-	} else if c.Cost != "" {
-		z.FixedCost, _ = limiter.ParseCost(string(c.Cost)) // checked above
+	if sum := c.Cost.sum(); sum != nil {
+		var fixed bool
+		if z.FixedCost, fixed = sum.Fixed(); !fixed {
+			z.Cost = sum
+		}
 	}
 	z.Keys = c.keyTemplates()
 	if c.Delay != nil {
@@ -191,7 +192,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		return nil, err
 	}
 	if c.Settle != nil {
-		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, string(c.Settle.Cost))
+		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, c.Settle.Cost.sum())
 	}
 	if c.Ban != nil {
 		z.Ban, _ = c.Ban.compile(anyLimits) // checked with the limits

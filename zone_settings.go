@@ -126,8 +126,7 @@ func zoneSettings() []zoneSetting {
 		},
 		{name: "cost", needsLimits: true, zoneValue: fieldValue(
 			func(c *Zone) *Number { return &c.Cost },
-			func(d *caddyfile.Dispenser) (Number, error) { return number(d, limiter.ParseCost) },
-			func(n Number) error { return n.check("cost", limiter.ParseCost) },
+			func(d *caddyfile.Dispenser) (Number, error) { return costSum(d, checkCost) }, checkCost,
 		)},
 		{
 			name: "mode", identifies: true, shown: true, needsLimits: true,
@@ -139,8 +138,7 @@ func zoneSettings() []zoneSetting {
 			name: "factor", identifies: true, shown: true, needsLimits: true,
 			zoneValue: fieldValue(
 				func(c *Zone) *Number { return &c.Factor },
-				func(d *caddyfile.Dispenser) (Number, error) { return number(d, limiter.ParseFactor) },
-				func(n Number) error { return n.check("factor", limiter.ParseFactor) },
+				factor, checkFactor,
 			),
 			text: func(z *liveZone) string {
 				if z.Factor != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -149,33 +150,75 @@ func (n Number) MarshalJSON() ([]byte, error) {
 // varies reports whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 
-// check checks the value of an option. A number that varies is only checked for matching braces.
-func (n Number) check(option string, parse func(string) (int64, error)) error {
+// checkFactor checks the value of the option factor. A number that varies is only checked for matching braces.
+func checkFactor(n Number) error {
 	if n == "" || n.varies() {
-		return keys.CheckBraces(option, string(n))
+		return keys.CheckBraces("factor", string(n))
 	}
 	if keys.LacksBraces(string(n)) {
-		return fmt.Errorf("%s %q is the name of a placeholder without its braces: write {%[2]s}", option, string(n))
+		return fmt.Errorf("factor %q is the name of a placeholder without its braces: write {%[1]s}", string(n))
 	}
-	_, err := parse(string(n))
+	_, err := limiter.ParseFactor(string(n))
 	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {
 		err = fmt.Errorf("%w, not %q", limiter.ErrNumber, n)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %w: write for example 2, or a placeholder in braces", option, err)
+		return fmt.Errorf("factor %w: write for example 2, or a placeholder in braces", err)
 	}
 	return nil
 }
 
-// number reads a number, or text with placeholders that give one.
-func number(d *caddyfile.Dispenser, parse func(string) (int64, error)) (Number, error) {
-	option := d.Val()
+// factor reads the value of the option factor.
+func factor(d *caddyfile.Dispenser) (Number, error) {
 	text, err := options.Value(d, "2")
 	if err == nil && text == "" {
-		err = fmt.Errorf("%s %w, not nothing", option, limiter.ErrNumber)
+		err = fmt.Errorf("factor %w, not nothing", limiter.ErrNumber)
 	}
 	if err != nil {
 		return "", err
 	}
-	return Number(text), Number(text).check(option, parse)
+	return Number(text), checkFactor(Number(text))
+}
+
+// sum returns the sum of a cost, which is checked, or nil if there is none.
+func (n Number) sum() *cost.Sum {
+	if n == "" {
+		return nil
+	}
+	sum, _ := cost.Parse(string(n))
+	return sum
+}
+
+// checkCost checks the value of the option cost.
+func checkCost(n Number) error { return n.checkSum("cost") }
+
+// checkSettleCost checks the value of cost in settle.
+func checkSettleCost(n Number) error {
+	err := n.checkSum("cost of settle")
+	if sum := n.sum(); err == nil && sum != nil && sum.HasBounds() {
+		err = fmt.Errorf("cost of settle %q has min or max: write them in cost, because settle charges what was used", n)
+	}
+	return err
+}
+
+// checkSum checks that the number is a sum of numbers and placeholders.
+func (n Number) checkSum(option string) error {
+	if n == "" {
+		return nil
+	}
+	_, err := cost.Parse(string(n))
+	if err != nil {
+		return fmt.Errorf("%s %q %w", option, string(n), err)
+	}
+	return nil
+}
+
+// costSum reads a sum of numbers and placeholders.
+func costSum(d *caddyfile.Dispenser, check func(Number) error) (Number, error) {
+	option, words := d.Val(), d.RemainingArgs()
+	n := Number(strings.Join(words, " "))
+	if strings.TrimSpace(string(n)) == "" {
+		return "", fmt.Errorf("%s has no value: write for example %s", option, cost.Form)
+	}
+	return n, check(n)
 }

@@ -1,6 +1,7 @@
 package bodies
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"slices"
@@ -93,6 +94,7 @@ const (
 	noJSON responseKind = iota
 	oneJSONText
 	eventStream // the data of its events are JSON texts
+	jsonLines   // each line is a JSON text
 )
 
 // jsonBody reads the values at the paths of a [ResponseValues] from a body that is written to it.
@@ -102,6 +104,9 @@ type jsonBody interface {
 	value(i int) (string, bool)
 }
 
+// jsonLinesTypes are the names that the same format has.
+var jsonLinesTypes = []string{"x-ndjson", "ndjson", "jsonl", "x-jsonlines", "jsonlines", "x-jsonl"}
+
 // responseKindOf returns the kind of a body by its Content-Type.
 func responseKindOf(contentType string) responseKind {
 	mediaType, _, _ := strings.Cut(contentType, ";")
@@ -110,6 +115,8 @@ func responseKindOf(contentType string) responseKind {
 		return eventStream
 	case isJSONType(mediaType):
 		return oneJSONText
+	case strings.HasPrefix(mediaType, "application/") && slices.Contains(jsonLinesTypes, mediaType[len("application/"):]):
+		return jsonLines
 	}
 	return noJSON
 }
@@ -210,8 +217,13 @@ func (v *ResponseValues) newJSONBody(kind responseKind) jsonBody {
 		return &jsonText{Reader: reader}
 	}
 	events := &jsonEvents{event: reader, last: make([]string, len(v.paths))}
-	events.Reader = eventstream.NewReader(events)
-	return events
+	if kind == jsonLines {
+		return &jsonLinesBody{events}
+	}
+	return struct {
+		io.Writer
+		*jsonEvents
+	}{eventstream.NewReader(events), events}
 }
 
 // jsonText is a body that is one JSON text. If the text is cut, the values before the cut count.
@@ -236,10 +248,9 @@ func (b *jsonText) value(i int) (string, bool) {
 	return b.Value(i)
 }
 
-// jsonEvents is a body that is an event stream. Each value is the one of the last complete event that
+// jsonEvents are JSON texts that follow each other. Each value is the one of the last complete event that
 // has it. Events that aren't JSON don't count.
 type jsonEvents struct {
-	*eventstream.Reader
 	event     *jsonvalue.Reader
 	malformed bool     // the current event
 	last      []string // the last values; empty if there was none
@@ -267,6 +278,23 @@ func (b *jsonEvents) End() {
 }
 
 func (b *jsonEvents) value(i int) (string, bool) { return b.last[i], b.last[i] != "" }
+
+// jsonLinesBody is a body with a JSON text in each line. The last line may lack its end.
+type jsonLinesBody struct{ *jsonEvents }
+
+func (b *jsonLinesBody) Write(p []byte) (int, error) {
+	for line := range bytes.Lines(p) {
+		if b.Data(line); line[len(line)-1] == '\n' {
+			b.End()
+		}
+	}
+	return len(p), nil
+}
+
+func (b *jsonLinesBody) value(i int) (string, bool) {
+	b.End()
+	return b.jsonEvents.value(i)
+}
 
 // acceptOnlyDecodable takes the content codings out of Accept-Encoding that can't be decoded, such as br.
 func acceptOnlyDecodable(header http.Header) {

@@ -240,14 +240,14 @@ func TestSettleByBytesAndSeconds(t *testing.T) {
 			cost 10
 			fixed_window 1000 1000d
 			settle {
-				cost 3{http.rate_limit.response.seconds}
+				cost 30 + {http.rate_limit.response.seconds}
 			}
 		}
 		zone kilobytes {
 			key {query.key}
 			fixed_window 1000 1000d
 			settle {
-				cost {http.rate_limit.response.bytes}e-3
+				cost 0.001*{http.rate_limit.response.bytes}
 			}
 		}
 		`+use)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
@@ -246,11 +247,12 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter) *limiter.Zone {
 	compiled := &limiter.Zone{
 		Name: z.name, Logger: zap.NewNop(), Keys: []keys.Template{keys.NewKey(key, keys.Form{})}, Enforce: 100,
 		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
-		Policy:   &limiter.Policy{DefaultSet: set}, Ban: z.ban, Concurrency: z.slots, Cost: "{sim.cost}", Status: http.StatusTooManyRequests,
+		Policy:   &limiter.Policy{DefaultSet: set}, Ban: z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}")),
+		Status:  http.StatusTooManyRequests,
 		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
 	}
 	if z.settles {
-		compiled.Settle = limiter.NewSettlePolicy(nil, "{sim.true_cost}")
+		compiled.Settle = limiter.NewSettlePolicy(nil, must(cost.Parse("{sim.true_cost}")))
 	}
 	if z.delay > 0 {
 		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: limiter.NewDelayPlaces()}

@@ -324,13 +324,13 @@ func (z *Zone) warnOfEmptyKey(key Key) {
 // response gives one.
 func (z *Zone) warnOfMissingCost(known bool) {
 	switch {
-	case z.Settle.Cost == "":
+	case z.Settle.Cost == nil:
 	case known:
 		resetUnlessReached(&z.costlessInARow)
 	case reachesMaxInARow(&z.costlessInARow):
 		z.Logger.Warn("the cost of settle was no number for 100 responses in a row, so their charges stayed: "+
 			"check that responses have it as a number from 0, or exclude the others with match (said once)",
-			zap.String("zone", z.Name), zap.String("cost", z.Settle.Cost))
+			zap.String("zone", z.Name), zap.Stringer("cost", z.Settle.Cost))
 	}
 }
 

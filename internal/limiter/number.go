@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -13,73 +12,50 @@ import (
 
 // costOf returns the cost of a request in a zone, in events.
 func (state *State) costOf(z *Zone, repl *caddy.Replacer) int64 {
-	if z.Cost != "" {
-		return z.evaluate(repl, "cost", z.Cost, ParseCost, state.unlessExplained(&z.warnedOfCost))
+	if z.Cost == nil {
+		return z.FixedCost
 	}
-	return z.FixedCost
+	events, known := z.Cost.Of(func(placeholder string) string { return repl.ReplaceAll(placeholder, "") })
+	if !known && !state.Explained && !z.warnedOfCost.Swap(true) {
+		z.Logger.Warn("a cost is not a number from 0: without its placeholders, such requests count as this number (logged once per zone)",
+			zap.String("zone", z.Name), zap.Stringer("cost", z.Cost), zap.Int64("number", events))
+	}
+	return events
 }
 
 // factorOf returns the divisor of the bursts for a request in a zone, in millionths.
 func (state *State) factorOf(z *Zone, repl *caddy.Replacer) int64 {
 	if z.Factor != "" {
-		return z.evaluate(repl, "factor", z.Factor, ParseFactor, state.unlessExplained(&z.warnedOfFactor))
+		factor, err := ParseFactor(repl.ReplaceAll(z.Factor, ""))
+		if err != nil && !state.Explained && !z.warnedOfFactor.Swap(true) {
+			z.Logger.Warn("a factor is not a number from 0: it counts as 1 for such requests (logged once per zone)",
+				zap.String("zone", z.Name), zap.String("factor", z.Factor))
+		}
+		return factor
 	}
 	return UnitFactor
-}
-
-// unlessExplained returns warned, or nil if the request is only explained.
-func (state *State) unlessExplained(warned *atomic.Bool) *atomic.Bool {
-	if state.Explained {
-		return nil
-	}
-	return warned
-}
-
-// evaluate expands the text of an option for a request, and returns it as a number. If the text is no valid number, parse
-// returns a default beside its error. Then evaluate returns this default, and logs a warning once per zone. If
-// warned is nil, it logs nothing.
-func (z *Zone) evaluate(repl *caddy.Replacer, option, text string, parse func(string) (int64, error), warned *atomic.Bool) int64 {
-	value, err := parse(repl.ReplaceAll(text, ""))
-	if err != nil && warned != nil && !warned.Swap(true) {
-		z.Logger.Warn("a "+option+" is not a number from 0: it counts as 1 for such requests (logged once per zone)",
-			zap.String("zone", z.Name), zap.String(option, text))
-	}
-	return value
 }
 
 // ErrNumber is the error of a text that is no number.
 var ErrNumber = errors.New("must be a number from 0 or a placeholder")
 
-// parseNumber reads a number from 0, with or without a fraction. It returns the number in units of
-// 1/scale, rounded by round, but at most maximum. With an error it returns scale, which is the
-// number 1.
-func parseNumber(text string, scale, maximum float64, round func(float64) float64) (int64, error) {
-	n, err := strconv.ParseFloat(text, 64)
-	if math.IsInf(n, 1) { // also for numbers too large to be parsed
-		return int64(maximum), nil
-	}
-	if err != nil || math.IsNaN(n) || math.Signbit(n) {
-		return int64(scale), fmt.Errorf("%w, not %q", ErrNumber, text)
-	}
-	return int64(min(round(n*scale), maximum)), nil
-}
-
-// MaxCost is the largest cost of a request. Larger numbers count as MaxCost.
-const MaxCost = math.MaxInt32
-
-// ParseCost reads the cost of a request, in events. Fractions are rounded up.
-func ParseCost(text string) (int64, error) { return parseNumber(text, 1, MaxCost, math.Ceil) }
-
 // UnitFactor is the factor 1, in millionths. Bursts divided by it stay the same.
 const UnitFactor = 1_000_000
 
 // ParseFactor returns a factor in millionths. The factor 0 means that nothing is charged. A factor
-// above 0 is rounded to at least 1 millionth.
+// above 0 is rounded to at least 1 millionth. With an error the factor is 1.
 func ParseFactor(text string) (int64, error) {
 	const maxFactor = 1 << 50
-	n, err := parseNumber(text, UnitFactor, maxFactor, math.Round)
-	if err == nil && n == 0 {
-		n, err = parseNumber(text, UnitFactor, maxFactor, math.Ceil)
+	n, err := strconv.ParseFloat(text, 64)
+	if math.IsInf(n, 1) { // also for numbers too large to be parsed
+		return maxFactor, nil
 	}
-	return n, err
+	if err != nil || math.IsNaN(n) || math.Signbit(n) {
+		return UnitFactor, fmt.Errorf("%w, not %q", ErrNumber, text)
+	}
+	millionths := math.Round(n * UnitFactor)
+	if n > 0 {
+		millionths = max(millionths, 1)
+	}
+	return int64(min(millionths, maxFactor)), nil
 }

@@ -5,26 +5,25 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
 )
 
 // SettlePolicy is the compiled option settle of a zone.
 type SettlePolicy struct {
 	match     *caddyhttp.ResponseMatcher // nil: all responses are charged
-	Cost      string                     // text with placeholders; empty: the charge
+	Cost      *cost.Sum                  // nil: the charge
 	NeedsBody bool                       // cost depends on the body of the response
 	NeedsJSON bool                       // on a value in that body
 }
 
 // NewSettlePolicy returns the policy of a zone. match selects the responses that are charged; nil stands for all.
-func NewSettlePolicy(match *caddyhttp.ResponseMatcher, cost string) *SettlePolicy {
+func NewSettlePolicy(match *caddyhttp.ResponseMatcher, cost *cost.Sum) *SettlePolicy {
 	p := &SettlePolicy{match: match, Cost: cost}
 	names := p.Placeholders()
 	p.NeedsBody, p.NeedsJSON = slices.ContainsFunc(names, bodies.IsOfResponse), slices.ContainsFunc(names, bodies.IsResponseJSON)
@@ -33,11 +32,10 @@ func NewSettlePolicy(match *caddyhttp.ResponseMatcher, cost string) *SettlePolic
 
 // Placeholders returns the placeholders in the cost.
 func (p *SettlePolicy) Placeholders() []string {
-	if p == nil {
+	if p == nil || p.Cost == nil {
 		return nil
 	}
-	names, _ := keys.Placeholders(p.Cost) // checked before
-	return names
+	return p.Cost.Placeholders()
 }
 
 // Refunds reports whether the whole charge of a request is given back because of the header of its response.
@@ -119,15 +117,14 @@ func (s *Settlement) ReadHeader(status int, header http.Header) {
 
 // ReadTrueCost reads the true cost of the request in one zone.
 func (s *Settlement) ReadTrueCost(e *Entry) {
-	if cost := e.Zone.Settle.Cost; cost != "" {
-		if e.Zone.Settle.NeedsBody {
-			cost, _ = s.repl.ReplaceFunc(cost, s.Body.Replace)
-		} else {
-			cost = s.repl.ReplaceAll(cost, "")
-		}
-		var err error
-		e.TrueCost, err = ParseCost(strings.TrimSpace(cost))
-		e.Settled = err == nil
+	if p := e.Zone.Settle; p.Cost != nil {
+		e.TrueCost, e.Settled = p.Cost.Of(func(placeholder string) (value string) {
+			if !bodies.IsOfResponse(placeholder[1:]) {
+				return s.repl.ReplaceAll(placeholder, "")
+			}
+			value, _ = s.repl.ReplaceFunc(placeholder, s.Body.Replace)
+			return value
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/lines"
@@ -44,8 +45,8 @@ type Zone struct {
 
 	// The charge of a request.
 	Mode      algorithms.Mode
-	Cost      string        // in events: text with placeholders; empty if it doesn't vary
-	FixedCost int64         // in events, of every request, if Cost is empty
+	Cost      *cost.Sum     // nil if it doesn't vary
+	FixedCost int64         // in events, of every request, if Cost is nil
 	Factor    string        // text with placeholders; empty if it doesn't vary
 	Delay     *lines.Policy // nil: no request is delayed
 	Settle    *SettlePolicy // nil: charges stay

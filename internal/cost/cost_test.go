@@ -1,0 +1,218 @@
+package cost
+
+import (
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// values returns a function that reads placeholders from a text like "a=1 b=2.5".
+func values(text string) func(string) string {
+	byName := make(map[string]string)
+	for pair := range strings.FieldsSeq(text) {
+		name, value, _ := strings.Cut(pair, "=")
+		byName["{"+name+"}"] = value
+	}
+	return func(placeholder string) string { return byName[placeholder] }
+}
+
+func TestOf(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		sum, values string
+		want        int64
+		known       bool
+	}{
+		{"3", "", 3, true},
+		{"2.5", "", 3, true},
+		{"1 + 2.5 + 0.5", "", 4, true},
+		{"{a}", "a=7", 7, true},
+		{"{a}", "a=0", 0, true},
+		{"{a}", "a=1.000001", 2, true},
+		{"{a}", "a=1.0000000", 1, true},
+		{"{a}", "a=1.00000001", 2, true},
+		{"{a}", "a=1.5e3", 1500, true},
+		{"{a}", "a=1e-9", 1, true},
+		{"{a}", "a=.5", 1, true},
+		{"{a}", "a=5.", 5, true},
+		{"{a}", "a=007", 7, true},
+		{"{a}", "", 1, false},
+		{"{a}", "a=-1", 1, false},
+		{"{a}", "a=NaN", 1, false},
+		{"{a}", "a=.", 1, false},
+		{"{a}", "a=much", 1, false},
+		{"{a}", "a=Inf", Max, true},
+		{"{a}", "a=1e999", Max, true},
+		{"{a}", "a=99999999999999999999999999", Max, true},
+		{"{a}", "a=2147483647", Max, true},
+		{"{a}", "a=2147483647.5", Max, true},
+		// Fractions of several terms are added, and rounded up once.
+		{"0.4*{a} + 0.6*{b}", "a=1 b=1", 1, true},
+		{"0.1*{a} + 0.1*{a} + 0.1*{a}", "a=1", 1, true},
+		{"0.000001*{a}", "a=1", 1, true},
+		{"0.000001*{a}", "a=10000000000", 10_000, true}, // a response of 10 GB
+		{"0.001*{a}", "a=1500", 2, true},
+		{"5*{out} + {in}", "out=100 in=20", 520, true},
+		{"5 * {out}+{in}", "out=100 in=20", 520, true},
+		{"5*{out} + {in}", "in=20", 20, true},
+		{"5*{out} + {in}", "", 1, false},
+		{"5*{out} + {in} + 10", "", 10, false},
+		{"5*{out} + {in} + 10", "out=x in=1", 11, true},
+		// Alternatives: the first that has a number.
+		{"2*{a} or {b} or {c}", "b=3 c=100", 6, true},
+		{"{a} or {b}", "a=0 b=3", 0, true},
+		{"{a} or {b}", "a=x b=3", 3, true},
+		// Bounds.
+		{"{a} min 5 max 10", "a=1", 5, true},
+		{"{a} min 5 max 10", "a=64000", 10, true},
+		{"{a} min 5", "", 5, false},
+		{"{a} max 10", "", 1, false},
+		{"{a} max 10", "a=0", 0, true},
+		{"1000000*{a} + 1000000*{a}", "a=1e300", Max, true},
+	} {
+		s, err := Parse(test.sum)
+		if err != nil {
+			t.Errorf("%s: %v", test.sum, err)
+			continue
+		}
+		if got, known := s.Of(values(test.values)); got != test.want || known != test.known {
+			t.Errorf("%s with %s: %d, %v, want %d, %v", test.sum, test.values, got, known, test.want, test.known)
+		}
+	}
+}
+
+// A sum is exact: it is the same as with rational numbers, rounded up.
+func TestSumIsExact(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(29, 1))
+	number := func(whole int64) string {
+		text := big.NewRat(r.Int64N(whole*1000), 1000).FloatString(r.IntN(7))
+		return text
+	}
+	for range 5000 {
+		var sum, texts []string
+		want := new(big.Rat)
+		for i := range 1 + r.IntN(maxTerms) {
+			name := string(rune('a' + i))
+			factor, value := number(100), number(1_000_000)
+			if strings.Trim(factor, "0.") == "" {
+				factor = "1"
+			}
+			f, _ := new(big.Rat).SetString(factor)
+			v, _ := new(big.Rat).SetString(value)
+			want.Add(want, f.Mul(f, v))
+			sum, texts = append(sum, factor+"*{"+name+"}"), append(texts, name+"="+value)
+		}
+		s, err := Parse(strings.Join(sum, " + "))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ceil := new(big.Int).Add(want.Num(), new(big.Int).Sub(want.Denom(), big.NewInt(1)))
+		ceil.Div(ceil, want.Denom())
+		if got, _ := s.Of(values(strings.Join(texts, " "))); got != min(ceil.Int64(), Max) {
+			t.Fatalf("%v with %v: %d, want %v", s, texts, got, ceil)
+		}
+	}
+}
+
+// The largest factors and values don't overflow.
+func TestLargestSum(t *testing.T) {
+	t.Parallel()
+	s, err := Parse(strings.Repeat("1000000*{a} + ", maxTerms) + "2147483647")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"1e13", "10000000000000", "9999999999999.999999", "1e308"} {
+		if got, _ := s.Of(values("a=" + value)); got != Max {
+			t.Errorf("%s: %d", value, got)
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                 "ends where a term is expected: write for example",
+		"{a} +":                            "ends where a term is expected: write for example",
+		"{a} + + {b}":                      `has "+", which is neither a number from 0 nor a placeholder`,
+		"{a":                               "has a brace without its counterpart",
+		"{a{b}":                            "has a brace without its counterpart",
+		"a}":                               `has "a}", which is neither a number from 0 nor a placeholder`,
+		"{a}{b}":                           `has "{b}" where the next term or the end is expected: write + between terms`,
+		"{a}e-3":                           `has "e-3" where the next term or the end is expected`,
+		"{a} 5":                            `has "5" where`,
+		"much":                             `has "much", which is neither`,
+		"1e3":                              `has "1e3", which is neither`,
+		"-1":                               "has the negative number -1, but nothing can be taken away",
+		"{a} + -2*{b}":                     "has the negative number -2",
+		"http.vars.x":                      "has http.vars.x, the name of a placeholder, without its braces: write {http.vars.x}",
+		"1.0000001*{a}":                    "has 1.0000001 with more than six decimals: round it",
+		"5*":                               "has no placeholder after 5*: write for example 5*{header.X-Tokens}",
+		"5*3":                              "has no placeholder after 5*",
+		"0*{a}":                            "has the factor 0: write one above 0, and up to 1000000",
+		"1000000.1*{a}":                    "has the factor 1000000.1: write one above 0, and up to 1000000",
+		"{a} or":                           `has no placeholder after or, but ""`,
+		"{a} or 5":                         `has no placeholder after or, but "5"`,
+		"{a} or 5*{b}":                     `has no placeholder after or, but "5"`,
+		"{a} min":                          `has the min "": write a whole number from 0 to 2147483647`,
+		"{a} max -1":                       `has the max "-1": write a whole number`,
+		"{a} max 1.5":                      `has the max "1.5": write a whole number`,
+		"{a} max 2147483648":               `has the max "2147483648"`,
+		"{a} max 5 min 1":                  "has its bounds in another order than min and max",
+		"{a} min 1 min 2":                  "has its bounds in another order than min and max",
+		"{a} min 5 max 1":                  "has a min of 5 above its max of 1",
+		"5 max 1":                          "is always the same, so it needs no max",
+		"2147483648":                       "is above 2147483647, the largest cost",
+		"2147483647 + 0.000001":            "is above 2147483647, the largest cost",
+		strings.Repeat("{a} + ", 20):       "ends where",
+		strings.Repeat("{a}+", 16) + "{b}": "has 17 terms with placeholders: write at most 16",
+	} {
+		if _, err := Parse(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+func TestProperties(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct {
+		most         int64
+		fixed        bool
+		bounds       bool
+		placeholders string
+	}{
+		"2.5":                    {3, true, false, ""},
+		"{a}":                    {Max, false, false, "a"},
+		"5*{a} or {b} + {c}":     {Max, false, false, "a b c"},
+		"{a} max 10":             {10, false, true, "a"},
+		"{a} min 3":              {Max, false, true, "a"},
+		`{header.X} + {query.y}`: {Max, false, false, "header.X query.y"},
+	} {
+		s, err := Parse(" " + text + " ")
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		_, fixed := s.Fixed()
+		if s.Most() != want.most || fixed != want.fixed || s.HasBounds() != want.bounds || strings.Join(s.Placeholders(), " ") != want.placeholders || s.String() != text {
+			t.Errorf("%s: most %d, fixed %v, bounds %v, placeholders %v", s, s.Most(), fixed, s.HasBounds(), s.Placeholders())
+		}
+	}
+}
+
+// Nothing that a client can send makes a cost fail, or takes long.
+func FuzzValue(f *testing.F) {
+	for _, text := range []string{"1", "1.5e3", "-0", "1e999999999", "0x1p-2", "  7 ", strings.Repeat("9", 100), "0." + strings.Repeat("0", 100) + "1"} {
+		f.Add(text)
+	}
+	s, err := Parse("5*{a} min 2 max 100")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if events, _ := s.Of(func(string) string { return text }); events < 2 || events > 100 {
+			t.Errorf("%q: %d", text, events)
+		}
+	})
+}

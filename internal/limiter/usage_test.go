@@ -1,0 +1,113 @@
+package limiter
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
+)
+
+// parseCost returns the sum that a text describes.
+func parseCost(t *testing.T, text string) *cost.Sum {
+	t.Helper()
+	sum, err := cost.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// tokenPrices is one sum for all vendors: output costs five times as much as input, and cached input a tenth. Vendors
+// name one thing differently, and streams of a vendor nest it otherwise than its bodies.
+const tokenPrices = `5*{usage.output_tokens} or {usage.completion_tokens} or {response.usage.output_tokens} or {usageMetadata.candidatesTokenCount} or {eval_count}
+	+ 5*{usageMetadata.thoughtsTokenCount}
+	+ {usage.input_tokens} or {message.usage.input_tokens} or {usage.prompt_tokens} or {response.usage.input_tokens} or {usageMetadata.promptTokenCount} or {prompt_eval_count}
+	+ 1.25*{usage.cache_creation_input_tokens} or {message.usage.cache_creation_input_tokens}
+	+ 0.1*{usage.cache_read_input_tokens} or {message.usage.cache_read_input_tokens}`
+
+// The responses of language models cost what their tokens cost, as bodies and as streams.
+func TestTokensOfVendors(t *testing.T) {
+	t.Parallel()
+	types := map[string]string{".json": "application/json", ".events": "text/event-stream; charset=utf-8", ".lines": "application/x-ndjson"}
+	want := map[string]int64{
+		"openai-chat":      5*10 + 19,
+		"openai-responses": 5*87 + 36,
+		"anthropic":        5*15 + 25 + 10 + 101, // 0.1*1001 is 100.1
+		"gemini":           5*9 + 5*20 + 6,
+		"ollama":           5*282 + 26,
+	}
+	files, err := filepath.Glob("testdata/usage/*")
+	if err != nil || len(files) != 2*len(want) {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	sum := parseCost(t, strings.ReplaceAll(tokenPrices, "{", "{http.rate_limit.response.json."))
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind := filepath.Ext(file)
+		for _, piece := range []int{1, 7, len(body)} {
+			if got := settledCost(t, sum, types[kind], body, piece); got != want[strings.TrimSuffix(filepath.Base(file), kind)] {
+				t.Errorf("%s in pieces of %d bytes costs %d", file, piece, got)
+			}
+		}
+	}
+}
+
+// settledCost returns what a response costs that is written in pieces. A request reserves 1000 events.
+func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, piece int) int64 {
+	t.Helper()
+	l := newTestLimiter(t, &Zone{FixedCost: 1000, Settle: NewSettlePolicy(nil, sum)})
+	if err := l.ResponseValues.Add(sum.Placeholders()...); err != nil {
+		t.Fatal(err)
+	}
+	repl := caddy.NewReplacer()
+	r := caddyhttp.PrepareRequest(httptest.NewRequest("GET", "/", nil), repl, httptest.NewRecorder(), nil)
+	if err := l.Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Content-Type", contentType)
+		for ; len(body) > 0; body = body[min(piece, len(body)):] {
+			_, _ = w.Write(body[:min(piece, len(body))])
+		}
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	state, _ := repl.Get(PlaceholderPrefix)
+	e := &state.(*State).Entries[0]
+	if !e.Settled {
+		return e.Cost
+	}
+	return e.TrueCost
+}
+
+// A stream in lines that breaks off costs what its last complete line says. An incomplete one says nothing.
+func TestLinesBreakOff(t *testing.T) {
+	t.Parallel()
+	sum := parseCost(t, "{http.rate_limit.response.json.n} + 2*{http.rate_limit.response.json.m}")
+	for body, want := range map[string]int64{
+		"":                              1000,
+		"\n\n":                          1000,
+		`{"n":3}`:                       3,
+		"{\"n\":3}\n":                   3,
+		"{\"n\":3}\r\n\r\n{\"n\":4}":    4,
+		"{\"n\":3}\n{\"n\":4":           3,
+		"{\"n\":3}\n{\"n\":4}}\n":       3,
+		"{\"n\":3}\nno JSON\n":          3,
+		"{\"m\":3}\n{\"n\":4}\n":        10,
+		"{\"m\":3}\n{\"m\":5}\n{}\n":    10,
+		"{\"n\":3} {\"n\":5}\n":         1000,
+		"{\"n\":null}\n{\"n\":\"7\"}\n": 7,
+	} {
+		if got := settledCost(t, sum, "application/x-ndjson", []byte(body), 1); got != want {
+			t.Errorf("%q costs %d, want %d", body, got, want)
+		}
+	}
+}

@@ -30,6 +30,7 @@ func startExample(t *testing.T, name, options string) *caddytest.Caddy {
 // Each zone of the example with every algorithm and mode answers as its comments say.
 func TestExampleWithEveryAlgorithm(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		if use != "" {
 			use = "rate_limit {\n" + use + "}\n"
@@ -181,6 +182,7 @@ func TestExampleWithThreeCaddys(t *testing.T) {
 
 func TestExampleWithRedisCluster(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	compose := readCompose(t, "redis-cluster", 3)
 	create := compose.Services["create"].Command
 	addresses := regexp.MustCompile(`172\.30\.55\.1[1-6]:6379`)

@@ -84,6 +84,7 @@ func TestSecondDirectiveDenies(t *testing.T) {
 // applies again afterwards.
 func TestBanInOutage(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	link := caddytest.StartLink(t, server.Addr)
 	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n fixed_window 2 1h\n ban 1h\n}\nredis %s {\n timeout 2s\n}", link.Addr)))

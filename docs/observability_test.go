@@ -227,6 +227,7 @@ func (p prometheusServer) query(t *testing.T, query string) int {
 // evaluated, and the alert about Redis fires while Redis is down.
 func TestObservability(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	for _, program := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%v: scripts/install.sh prometheus installs it", err)

@@ -69,6 +69,9 @@ func TestPages(t *testing.T) {
 			if runtime.GOOS != "linux" && slices.ContainsFunc(blocks, onLinuxOnly) {
 				t.Skip("it uses addresses such as 127.0.0.2, or shows what uniq -c prints on Linux")
 			}
+			if slices.ContainsFunc(blocks, waits) {
+				caddytest.Long(t)
+			}
 			newPageRun(t, blocks).all(t, page, blocks)
 		})
 	}
@@ -77,6 +80,11 @@ func TestPages(t *testing.T) {
 // onLinuxOnly reports whether the commands of a block do the same only on Linux.
 func onLinuxOnly(b caddytest.Block) bool {
 	return b.Language == "console" && (strings.Contains(b.Text, "--interface 127.") || strings.Contains(b.Text, "uniq -c"))
+}
+
+// waits reports whether the commands of a block pause, or stop a Redis.
+func waits(b caddytest.Block) bool {
+	return b.Language == "console" && (strings.Contains(b.Text, "sleep ") || strings.Contains(b.Text, "redis-server"))
 }
 
 // commonPorts are the ports that pages name: sites, the admin endpoint, applications and Redis. In

@@ -19,7 +19,7 @@ import (
 // When a primary dies, its replica takes over. No request waits longer than the timeout, and keys
 // of other nodes are not affected.
 func TestClusterFailover(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	const timeout = 2 * time.Second
@@ -113,7 +113,7 @@ func TestClusterFailover(t *testing.T) {
 
 // The slots of a primary that is cut off from the others are old, and are not used.
 func TestClusterCutOff(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
@@ -140,7 +140,7 @@ func TestClusterCutOff(t *testing.T) {
 
 // A node that was removed from the cluster knows no slots. Other nodes are queried.
 func TestClusterStrangers(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
@@ -171,7 +171,7 @@ func TestClusterStrangers(t *testing.T) {
 // The first request finds that a cluster is unreachable. Later requests fail at once until the
 // cluster replies.
 func TestClusterUnreachable(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const timeout = 300 * time.Millisecond // a node that is asked for the slots has 1 s
 	c := redistest.StartCluster(t)

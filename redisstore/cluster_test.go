@@ -38,7 +38,7 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 }
 
 func TestCluster(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	c.KeepMasters(t)
@@ -70,7 +70,7 @@ type givesBack struct{ *redisstore.Cluster }
 func (givesBack) GivesBack() {}
 
 func TestClusterConforms(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	n := 0

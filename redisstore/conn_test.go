@@ -124,7 +124,7 @@ func TestTLS(t *testing.T) {
 // A Redis that becomes a replica fails, and its connections are closed. The next request resolves
 // the address again.
 func TestDemoted(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	server, master := redistest.Start(t), redistest.Start(t)
 	ctx := context.Background()
@@ -212,7 +212,7 @@ func (i *instance) forget() (longest time.Duration) {
 // Each of several instances finds the new primary, with or without a breaker, and no request waits
 // longer than the timeout.
 func TestSentinel(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	trio := redistest.StartTrio(t, "theirs")
 	const timeout = 2 * time.Second
@@ -278,7 +278,7 @@ const slack = 10 * time.Second
 // A Sentinel that is down, hangs or is wrong does not keep a store from using the others. Wrong
 // settings lead to errors with the right reason and without secrets.
 func TestSentinelSettings(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	trio := redistest.StartTrio(t, "right")
 	addrs := strings.Join(trio.Addrs(), ",")

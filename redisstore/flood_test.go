@@ -29,7 +29,7 @@ func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, er
 
 // A flood of one denied key hardly costs Redis anything, for any number of callers and any cost.
 func TestFloodOfOneKey(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	const warmUp, lasts = time.Second, time.Second
 	server := redistest.Start(t)
 	for _, callers := range []int{64, 256, 4000} {

@@ -96,6 +96,7 @@ func TestStats(t *testing.T) {
 
 // The numbers of a cluster are the sums over its nodes.
 func TestStatsOfCluster(t *testing.T) {
+	redistest.Long(t)
 	c := redistest.StartCluster(t)
 	s := openCluster(t, c, redisstore.Options{})
 	for n := range 50 { // on all nodes

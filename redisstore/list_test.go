@@ -93,6 +93,7 @@ func (pauseAtScan) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // If Redis doesn't reply in time in the middle of a page, the page ends, and the next one goes on.
 func TestListGoesOnAfterTimeout(t *testing.T) {
 	t.Parallel()
+	redistest.Long(t)
 	ctx, server := context.Background(), redistest.Start(t)
 	s, err := New(Options{Address: server.Addr, Timeout: time.Second}, Hooks{})
 	if err != nil {

@@ -353,6 +353,7 @@ var update = flag.Bool("update", false, "write "+mutantSeeds)
 // is searched for: among a few programs, and with -update among many.
 func TestParityCatchesMutants(t *testing.T) {
 	t.Parallel()
+	redistest.Long(t)
 	client := redistest.Start(t).Client
 	seeds := make(map[string]uint64)
 	text, err := os.ReadFile(mutantSeeds)

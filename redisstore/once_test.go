@@ -87,7 +87,7 @@ func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), t
 // A script call that may have charged or refunded is never sent again. A correction that certainly
 // did not run is sent once more.
 func TestChargedAtMostOnce(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }

@@ -434,6 +434,7 @@ func TestPoison(t *testing.T) {
 
 func TestPoisonCatchesMutants(t *testing.T) {
 	t.Parallel()
+	redistest.Long(t)
 	client := redistest.Start(t).Client
 	every := everyScript()
 	for _, m := range []struct{ name, old, new string }{

@@ -161,6 +161,7 @@ func TestExpiredCorrection(t *testing.T) {
 // While a Redis fails, no message about slots is sent. Their counts are set soon after it works
 // again.
 func TestNoSetsDuringAnOutage(t *testing.T) {
+	redistest.Long(t)
 	server := redistest.Start(t)
 	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, Hooks{})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 // With Redis near and healthy, far more requests than this process can send wait, and none fails.
 // There are several tries, because a machine can be busy with other tests.
 func TestSaturated(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	server := redistest.Start(t)
 	for try := range 5 {
 		done, failed, busy, first := saturate(t, server)
@@ -73,7 +73,7 @@ func saturate(t *testing.T, server *redistest.Server) (done, failed, busy int64,
 // second. That is no failure of Redis: the breaker stays closed, no local budget decides, and
 // nothing is charged.
 func TestShed(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 80*time.Millisecond)
 	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: addr, Timeout: 900 * time.Millisecond, Batch: 1}, 1))
@@ -162,7 +162,7 @@ func TestSilent(t *testing.T) {
 
 // No request waits longer than MaxQueued and the timeout, whatever Redis does.
 func TestLongestWait(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	const timeout = 200 * time.Millisecond
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, Timeout: timeout})
@@ -207,7 +207,7 @@ func TestLongestWait(t *testing.T) {
 
 // If many requests end at once and Redis is far away, none fails, and all refunds are made.
 func TestManyEndAtOnce(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: farAway(t, server.Addr, 1500*time.Microsecond)})
 	b := store.NewBreaker(s, nil)
@@ -276,7 +276,7 @@ func TestManyEndAtOnce(t *testing.T) {
 // A take after a correction of its key sees the correction, however many batches are in flight and
 // however connections reorder them.
 func TestTakeAfterGiveBack(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	server := redistest.Start(t)
 	addr := farAway(t, server.Addr, 5*time.Millisecond)
 	for _, batch := range []int{-1, 0} {

@@ -48,6 +48,7 @@ func TestConforms(t *testing.T) {
 
 // A deny cache conforms before a Redis behind a Unix socket, too.
 func TestDenyCacheConforms(t *testing.T) {
+	redistest.Long(t)
 	server := redistest.StartUnix(t)
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {
@@ -59,6 +60,7 @@ func TestDenyCacheConforms(t *testing.T) {
 
 // A user with the permissions in docs/redis.md can do everything, over TLS, too.
 func TestPermissionsConform(t *testing.T) {
+	redistest.Long(t)
 	certificates := redistest.NewCertificates(t)
 	server := redistest.StartTLS(t, certificates)
 	if err := server.Client.ACLSetUser(t.Context(), "caddy", append(documentedRules(t), "+scan")...).Err(); err != nil {

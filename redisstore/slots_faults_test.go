@@ -33,7 +33,7 @@ func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
 // Slots held while Redis loses them, hangs or has its clock set are counted again within a third of
 // the expiry, until they are left. Then no state remains.
 func TestSlotsSurviveRedis(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const expiry = 3 * time.Second
 	for _, test := range []struct {
@@ -98,7 +98,7 @@ func TestOneSlotInSequence(t *testing.T) {
 // Requests that Redis admitted count while Redis fails. Requests admitted meanwhile count in Redis
 // once it works again.
 func TestSlotsThroughAnOutage(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	o := redisstore.Options{Address: server.Addr, Timeout: time.Second}

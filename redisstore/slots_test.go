@@ -30,6 +30,7 @@ func leaveSlot(t *testing.T, s store.Store, r store.Request) {
 // A slot lasts as long as its request. The slots of an instance that is killed expire.
 func TestSlotsAreRenewed(t *testing.T) {
 	t.Parallel()
+	redistest.Long(t)
 	const expiry = 2 * time.Second
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
@@ -53,7 +54,7 @@ func TestSlotsAreRenewed(t *testing.T) {
 
 // A slot that is left while the store fails expires.
 func TestSlotsLeftDuringAnOutage(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 500 * time.Millisecond})

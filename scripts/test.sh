@@ -4,7 +4,7 @@
 # for the race detector.
 #
 #   scripts/test.sh              all tests: 4 minutes on two cores
-#   scripts/test.sh -short       no faults of Redis, soaks or floods, no race detector: a minute
+#   scripts/test.sh -short       without tests that take long, and without the race detector: a minute
 #   scripts/test.sh -run Parity  these tests, under the race detector; any arguments of go test
 #   scripts/test.sh -prepare     only installs, and compiles what the tests need
 #
@@ -80,7 +80,12 @@ case "$*" in
 	run alone . -run "$alone" ./internal/accesslog ./internal/limiter ./internal/simulate/propose ./redisstore ./store
 	wait
 	;;
--short) run short . -short ./... ;;
+-short)
+	run docs . -short ./docs &
+	run e2e . -short ./internal/e2e &
+	run others . -short $(go list ./... | grep -vE '/(docs|e2e)$')
+	wait
+	;;
 *) run some . -race "$@" ./... ;;
 esac
 

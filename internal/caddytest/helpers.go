@@ -11,12 +11,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
 
-// Long marks a test of faults of Redis, a soak or a flood, which -short skips.
+// Long marks a test that takes long. With -short it is skipped.
 func Long(t testing.TB) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("it takes long")
-	}
+	redistest.Long(t)
 }
 
 // ReadFile returns the text of a file.

@@ -296,6 +296,7 @@ func TestAdminReachesOtherInstances(t *testing.T) {
 // In a cluster, too, whichever node a key is on.
 func TestAdminInCluster(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	cluster := redistest.StartCluster(t)
 	cluster.KeepMasters(t)
 	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.user} {query.key}\n fixed_window 2 1h\n concurrency 5\n runtime_overrides\n ban 1h after 2\n}\nredis %s {\n cluster\n timeout 30s\n}\n", strings.Join(cluster.Addrs(), " "))))

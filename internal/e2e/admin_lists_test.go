@@ -172,6 +172,7 @@ func TestAdminListsHashedKeys(t *testing.T) {
 // A ban and an override that one instance sets are listed by another, and hold there.
 func TestAdminListsOfAnotherInstance(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	cluster := redistest.StartCluster(t)
 	cluster.KeepMasters(t)
 	config := caddytest.Site("zone api {\n key {query.key}\n fixed_window 5 1h\n runtime_overrides\n ban 1h\n}\nredis " + cluster.Addrs()[0] + " {\n cluster\n timeout 30s\n}\n")

@@ -80,6 +80,7 @@ func TestBan(t *testing.T) {
 // A ban ends when it says, and the next one is longer.
 func TestBanEnds(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 2s\n ban 2s max 1h\n}\n"+use))
 		c.Get(t, "/").Want(t, 200)

@@ -176,6 +176,7 @@ func TestCommandKeys(t *testing.T) {
 // Errors of the server say what to write.
 func TestCommandChangeErrors(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	c := caddytest.Start(t, commandSite(fmt.Sprintf("redis %s\n", server.Addr)))
 	c.RateLimit(t, "override", "login", "203.0.113.9", "unlimited").Fails(t, 1, "write runtime_overrides in it")

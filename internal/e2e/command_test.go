@@ -80,6 +80,7 @@ func TestCommandStatus(t *testing.T) {
 // shown.
 func TestCommandSeveralInstances(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	one, other := caddytest.Start(t, commandSite("")), caddytest.Start(t, commandSite(""))
 	gone := "127.0.0.1:" + redistest.FreePort(t)
 	for n, c := range []*caddytest.Caddy{one, other} {

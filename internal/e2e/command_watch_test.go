@@ -93,6 +93,7 @@ func TestCommandWatchOnTerminal(t *testing.T) {
 // In a pipe, outputs follow each other without colors, and a signal ends the command.
 func TestCommandWatchInPipe(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	c := caddytest.Start(t, commandSite(""))
 	for _, test := range []struct {
 		args []string

@@ -149,6 +149,7 @@ handle {
 // A request that panics behind the handler has left its place before.
 func TestDelayPlacesAndPanics(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 1s 1\n delay 5s 1\n}\n}\ntest_hold {\n"))
 	for range 3 {
 		if r, err := c.Do("GET", "http://"+c.Site+"/?panic", ""); err == nil {

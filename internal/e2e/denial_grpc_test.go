@@ -92,6 +92,7 @@ func TestGRPCDenials(t *testing.T) {
 // A client with a retry policy comes back when the call can pass, and not before.
 func TestGRPCPushback(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server, cert := caddytest.StartGRPC(t), redistest.NewCertificates(t)
 	zone := func(name, options string) string {
 		return "zone " + name + " {\n match header Case " + name + "\n key {header.Case}{path}{scheme}\n " + options + "\n}\n"

@@ -118,6 +118,7 @@ func eachExplainedStore(t *testing.T, run func(t *testing.T, use string, primari
 // An explanation has the verdict, what decides, and the state of each kind of option.
 func TestExplainVerdicts(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	eachExplainedStore(t, func(t *testing.T, use string, _ []*redistest.Server) {
 		g := startGate(t)
 		c := caddytest.Start(t, gated(g, explainedZones+use))

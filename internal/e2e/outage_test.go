@@ -272,6 +272,7 @@ func TestWrongPassword(t *testing.T) {
 // Redis decides once the user has the permission.
 func TestRedisWithoutPermission(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	user := func(rules ...string) {
 		t.Helper()

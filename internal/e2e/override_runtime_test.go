@@ -77,6 +77,7 @@ func TestOverridesAtRunTime(t *testing.T) {
 // An unreadable override has no effect, and is reported. Other keys have their overrides.
 func TestOverridesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	c := caddytest.Start(t, overridable(server, "override config unlimited"))
 	for i, text := range []string{
@@ -189,6 +190,7 @@ func TestOverridesOutage(t *testing.T) {
 // In a zone with concurrency alone, an override can add limits. An unlimited one lifts no slots.
 func TestOverridesOfConcurrencyAlone(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	config := strings.Replace(overridable(server, "concurrency 1"), "gcra 2 1h\n", "", 1)
 	c := caddytest.Start(t, strings.Replace(config, "respond", "test_hold\nrespond", 1))

@@ -138,6 +138,7 @@ func TestOutageIsLogged(t *testing.T) {
 // leaves them out then.
 func TestOutageInAnotherLog(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	server := redistest.Start(t)
 	config := caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\non_store_error deny", server.Addr))
 	config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tlog ours {\n\t\toutput stdout\n\t\tinclude http.handlers.rate_limit\n\t}", 1)

@@ -364,6 +364,7 @@ func wantLast(t *testing.T, from *bufio.Reader) {
 // the server.
 func TestBodyOfDelayedRequest(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	c := caddytest.Start(t, strings.Replace(bodySite(receiving(t),
 		"zone z {\nkey {http.rate_limit.request.json.user}\nbody_timeout 300ms\ntoken_bucket 1 1s\ndelay 10s\n}"),
 		"admin {$ADMIN}", "admin {$ADMIN}\nservers {\ntimeouts {\nread_body 400ms\n}\n}", 1))

@@ -149,6 +149,7 @@ func TestEnforce(t *testing.T) {
 // A shadow with delay charges in advance, but holds nothing and takes no place.
 func TestShadowDelay(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	c := caddytest.Start(t, caddytest.Site("zone api {\n shadow\n gcra 1 1h 1\n delay 90m 1\n}\nzone other {\n gcra 1 2s 1\n delay 1h\n match path /other\n}"))
 	for i, want := range []string{"allowed 1", "allowed 2", "shadow_denied 1", "shadow_denied 2"} {
 		began := time.Now()

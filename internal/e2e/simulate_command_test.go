@@ -53,6 +53,7 @@ func replayLog(t testing.TB, file string, workers int, caddyfiles ...string) *re
 // The report of one worker is byte for byte that of eight, also if many requests begin at the same instant.
 func TestSimulateWorkers(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	other := strings.Replace(logtest.Site, "token_bucket 20 1s 100", "fixed_window 10 1m\n\t\t\tconcurrency 2\n\t\t\tdelay 100ms", 1)
 	for _, o := range []logtest.Options{
 		{Requests: 10_000, Clients: 50, PerSecond: 200},
@@ -106,6 +107,7 @@ func simulationDirectory(t testing.TB) string {
 // Each error has its exit code, says what to do, and leaves --output as it was.
 func TestSimulateErrors(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	dir := simulationDirectory(t)
 	file := func(name, text string) string {
 		caddytest.WriteFile(t, filepath.Join(dir, name), text, 0o600)

@@ -199,6 +199,7 @@ func sendFlood(t *testing.T, c *caddytest.Caddy, requests int) {
 // zones in shadow mode, and zones that deny. So it does with the time of Redis.
 func TestSimulationDeniesWhatCaddyDenied(t *testing.T) {
 	t.Parallel()
+	caddytest.Long(t)
 	const requests = 4000
 	for _, mode := range []string{"shadow", "enforced"} {
 		t.Run(mode, func(t *testing.T) {

@@ -95,6 +95,7 @@ func randomRequests(zones []store.Request) (requests []store.Request) {
 // Three instances decide requests, with refunds, clients that leave, and operators' changes. Meanwhile Redis
 // and the connections fail in every way. Each decision must be that of the functions in Go.
 func TestAudit(t *testing.T) {
+	Long(t)
 	server := Start(t)
 	a := StartAudit(t, server)
 	all := testZones(t, 300_000)

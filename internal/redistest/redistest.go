@@ -210,3 +210,12 @@ func shortened(saw any) string {
 	}
 	return text
 }
+
+// Long marks a test of faults of Redis, a soak, a flood, or one that waits or computes for seconds. With -short it
+// is skipped.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long")
+	}
+}

@@ -143,7 +143,7 @@ func (f *fault) failOver(w *world, end func(old *simredis.Server)) {
 	time.Sleep(f.lasts / 2)
 	end(old)
 	time.Sleep(f.lasts / 2)
-	w.replace(old, data)
+	w.replace(old, data, f.seed%3 > 0)
 }
 
 // slotMove is a fault of a cluster: a slot moves, with its keys one after the other. Nobody notices, unless a key has

@@ -70,10 +70,6 @@ var mistakes = []mistake{
 		"setEvery: expiry / 3", "setEvery: 100 * expiry",
 	},
 	{
-		"a slot that a lost message took stays taken", "redisstore/internal/slots/slots.go",
-		"	k.stale = true\n	k.blockedUntil", "	k.blockedUntil",
-	},
-	{
 		"granted slots are not counted", "redisstore/internal/slots/slots.go",
 		"	k.held += taken\n", "",
 	},

@@ -135,6 +135,9 @@ func (o *oracle) checkAnswers() {
 // checkFailures checks that no instance reported a failure while nothing was wrong.
 func (o *oracle) checkFailures() {
 	for _, f := range o.failures {
+		if f.what == shed {
+			o.add("%v: instance %d shed a request, although nothing is ever overloaded: %v", f.at.Sub(o.began), f.instance, f.err)
+		}
 		since := f.at.Add(-giveBack)
 		if f.what == "a correction" {
 			since = f.at.Add(-6 * time.Second) // for which it may have been queued

@@ -102,7 +102,7 @@ func draw(seed uint64) *scenario {
 	s := &scenario{
 		seed: seed, instances: 1 + r.IntN(3), length: time.Duration(30+r.IntN(30)) * time.Second,
 		topology: pick(r, "single", "single", "sentinel", "cluster"), mode: pick(r, "local", "share", "deny", "deny", "allow"),
-		delay: pick(r, 100*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond), long: r.IntN(5) == 0,
+		delay: pick(r, 100*time.Microsecond, 500*time.Microsecond, 3*time.Millisecond), long: r.IntN(5) == 0,
 	}
 	s.drawZones(r)
 	s.drawRequests(r)

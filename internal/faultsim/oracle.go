@@ -31,6 +31,11 @@ type oracle struct {
 // judge lets the oracle look at a world that has come to rest.
 func (w *world) judge() *verdict {
 	o := &oracle{w, &verdict{tried: w.scenario, virtual: time.Since(w.began)}}
+	for _, f := range w.scenario.faults {
+		if f.untold {
+			o.extend(f)
+		}
+	}
 	o.checkAnswers()
 	o.checkFailures()
 	o.checkOutages()
@@ -49,6 +54,17 @@ func (w *world) judge() *verdict {
 // start and end are when a fault began and ended.
 func (o *oracle) start(f *fault) time.Time { return o.began.Add(f.at) }
 func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
+
+// extend lets a fault that no Sentinel told of last until each instance has noticed it, by its next request.
+func (o *oracle) extend(f *fault) {
+	next := make([]time.Duration, o.scenario.instances) // from the end of the fault; 0: none
+	for _, q := range o.scenario.requests {
+		if after := q.sent.Sub(o.end(f)); after > 0 && (next[q.instance] == 0 || after < next[q.instance]) {
+			next[q.instance] = after
+		}
+	}
+	f.over = slices.Max(next) + recovery
+}
 
 // isDisturbed reports whether a fault may make requests fail at any time in a span.
 func (o *oracle) isDisturbed(from, to time.Time) bool {

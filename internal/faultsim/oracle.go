@@ -237,6 +237,10 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 			defer func() { <-turns }()
 			r := []store.Request{{Zone: o.scenario.zones[n].name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
 			_, err := i.redis.Take(context.Background(), r)
+			if err != nil { // the instance may notice only now that another server has taken over
+				time.Sleep(time.Second) // in simulated time
+				_, err = i.redis.Take(context.Background(), r)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

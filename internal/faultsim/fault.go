@@ -19,6 +19,7 @@ type fault struct {
 	loses    bool          // budgets may begin again
 	partly   bool          // some of them go on from an old state
 	kills    bool          // an instance, whose slots stay taken
+	untold   bool          // no Sentinel tells that another server has taken over
 	by       time.Duration // by which the clock of Redis steps
 
 	seed uint64 // determines what the fault draws
@@ -143,7 +144,8 @@ func (f *fault) failOver(w *world, end func(old *simredis.Server)) {
 	time.Sleep(f.lasts / 2)
 	end(old)
 	time.Sleep(f.lasts / 2)
-	w.replace(old, data)
+	f.untold = f.seed%3 == 0
+	w.replace(old, data, !f.untold)
 }
 
 // slotMove is a fault of a cluster: a slot moves, with its keys one after the other. Nobody notices, unless a key has

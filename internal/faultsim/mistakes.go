@@ -11,10 +11,6 @@ var mistakes = []mistake{
 		"	if len(q.correcting) == 0 {\n", "	if true {\n",
 	},
 	{
-		"a dead Redis counts as busy", "redisstore/queue.go",
-		"	if err := q.failed.since(c.queued); err != nil || !q.lastReply.After(c.queued) {\n		return err\n	}\n", "",
-	},
-	{
 		"a message is never counted as ended", "redisstore/queue.go",
 		"	batches.Put(b)\n	q.inFlight--\n", "	batches.Put(b)\n",
 	},
@@ -68,10 +64,6 @@ var mistakes = []mistake{
 	{
 		"counts are never set again", "redisstore/internal/slots/slots.go",
 		"setEvery: expiry / 3", "setEvery: 100 * expiry",
-	},
-	{
-		"a slot that a lost message took stays taken", "redisstore/internal/slots/slots.go",
-		"	k.stale = true\n	k.blockedUntil", "	k.blockedUntil",
 	},
 	{
 		"granted slots are not counted", "redisstore/internal/slots/slots.go",

@@ -31,6 +31,11 @@ type oracle struct {
 // judge lets the oracle look at a world that has come to rest.
 func (w *world) judge() *verdict {
 	o := &oracle{w, &verdict{tried: w.scenario, virtual: time.Since(w.began)}}
+	for _, f := range w.scenario.faults {
+		if f.untold {
+			o.extend(f)
+		}
+	}
 	o.checkAnswers()
 	o.checkFailures()
 	o.checkOutages()
@@ -49,6 +54,18 @@ func (w *world) judge() *verdict {
 // start and end are when a fault began and ended.
 func (o *oracle) start(f *fault) time.Time { return o.began.Add(f.at) }
 func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
+
+// extend lets a fault that no Sentinel told of last until each instance has noticed it: by its next request that
+// is not denied, because the old primary is a replica now, and can still deny.
+func (o *oracle) extend(f *fault) {
+	next := make([]time.Duration, o.scenario.instances) // from the end of the fault; 0: none
+	for _, q := range o.scenario.requests {
+		if after := q.sent.Sub(o.end(f)); q.status != 429 && after > 0 && (next[q.instance] == 0 || after < next[q.instance]) {
+			next[q.instance] = after
+		}
+	}
+	f.over = slices.Max(next) + recovery
+}
 
 // isDisturbed reports whether a fault may make requests fail at any time in a span.
 func (o *oracle) isDisturbed(from, to time.Time) bool {
@@ -135,6 +152,10 @@ func (o *oracle) checkAnswers() {
 // checkFailures checks that no instance reported a failure while nothing was wrong.
 func (o *oracle) checkFailures() {
 	for _, f := range o.failures {
+		// In a cluster, a call that follows a redirect may wait for a correction in flight until its deadline.
+		if f.what == shed && o.cluster == nil {
+			o.add("%v: instance %d shed a request, although nothing is ever overloaded: %v", f.at.Sub(o.began), f.instance, f.err)
+		}
 		since := f.at.Add(-giveBack)
 		if f.what == "a correction" {
 			since = f.at.Add(-6 * time.Second) // for which it may have been queued
@@ -216,6 +237,10 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 			defer func() { <-turns }()
 			r := []store.Request{{Zone: o.scenario.zones[n].name, Key: key, Limits: b.Limits, Slots: b.Slots, Peek: true}}
 			_, err := i.redis.Take(context.Background(), r)
+			if err != nil { // the instance may notice only now that another server has taken over
+				time.Sleep(time.Second) // in simulated time
+				_, err = i.redis.Take(context.Background(), r)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -102,7 +102,7 @@ func draw(seed uint64) *scenario {
 	s := &scenario{
 		seed: seed, instances: 1 + r.IntN(3), length: time.Duration(30+r.IntN(30)) * time.Second,
 		topology: pick(r, "single", "single", "sentinel", "cluster"), mode: pick(r, "local", "share", "deny", "deny", "allow"),
-		delay: pick(r, 100*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond), long: r.IntN(5) == 0,
+		delay: pick(r, 100*time.Microsecond, 500*time.Microsecond, 3*time.Millisecond), long: r.IntN(5) == 0,
 	}
 	s.drawZones(r)
 	s.drawRequests(r)
@@ -169,18 +169,29 @@ type record struct {
 	killed   bool     // the instance was killed before its end
 }
 
-func drawCost(r *rand.Rand) int64 { return pick[int64](r, 1, 2, 3, 3, 6) }
+func drawCost(r *rand.Rand) int64 { return 1 + r.Int64N(6) }
 
 func (s *scenario) drawRequests(r *rand.Rand) {
 	keys, least := 1+r.IntN(3), 10*time.Millisecond
 	at := time.Second
+	flood := 0 // how many requests of the same key still come at once
+	instance, key := 0, 0
 	for at < s.length {
-		at += pick(r, 0, least, span(r, least, 600*time.Millisecond), span(r, least, 600*time.Millisecond))
-		if r.IntN(40) == 0 {
+		switch {
+		case flood > 0:
+			flood--
+			at += span(r, 0, least)
+		case r.IntN(80) == 0:
 			at += span(r, 0, 5*time.Second)
+			flood = 8 + r.IntN(12)
+		default:
+			at += pick(r, 0, least, span(r, least, time.Second), span(r, least, time.Second))
+		}
+		if flood == 0 || r.IntN(10) == 0 {
+			instance, key = r.IntN(s.instances), r.IntN(keys)
 		}
 		q := &record{
-			number: len(s.requests), at: at, instance: r.IntN(s.instances), key: fmt.Sprint("k", r.IntN(keys)), zones: 1,
+			number: len(s.requests), at: at, instance: instance, key: fmt.Sprint("k", key), zones: 1,
 			cost: drawCost(r), trueCost: pick[int64](r, 0, 1, 5), takes: span(r, 0, 300*time.Millisecond), length: pick(r, "", "0", "5"),
 		}
 		for i := range s.zones {

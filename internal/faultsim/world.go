@@ -54,6 +54,9 @@ type failure struct {
 	err      error
 }
 
+// shed is what an instance reports about a request that it did not send in time.
+const shed = "a request that was shed"
+
 // timeout is the timeout of a message to Redis.
 const timeout = 100 * time.Millisecond
 
@@ -118,8 +121,8 @@ func (w *world) setDelay(delay time.Duration) {
 	}
 }
 
-// replace lets a new server with some data take over.
-func (w *world) replace(old *simredis.Server, data simredis.Snapshot) {
+// replace lets a new server with some data take over. If tells is false, the message of the Sentinel about this is lost.
+func (w *world) replace(old *simredis.Server, data simredis.Snapshot, tells bool) {
 	address := w.newAddress()
 	var by *simredis.Server
 	if w.cluster != nil {
@@ -132,7 +135,7 @@ func (w *world) replace(old *simredis.Server, data simredis.Snapshot) {
 	if w.cluster != nil {
 		w.cluster.Replace(old, by)
 	} else {
-		w.sentinel.Switch(by)
+		w.sentinel.Switch(by, tells)
 	}
 }
 
@@ -203,7 +206,7 @@ func (w *world) newInstance(number int) *instance {
 			HasZone:       func(string) bool { return true },
 			SlotsInForce:  func(string, limiter.Backend, int) *store.Slots { return nil },
 			ReportFailure: func(err error) { w.report(i, "a request", err) },
-			ReportShed:    func(err error) { w.report(i, "a request was shed", err) },
+			ReportShed:    func(err error) { w.report(i, shed, err) },
 		},
 		Store: back, Backend: back, InRedis: true, SlotLines: i.lines,
 		ReportCorrectionFailure: func(err error) { w.report(i, "a correction", err) },

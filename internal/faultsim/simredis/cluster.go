@@ -173,13 +173,15 @@ func (n *Network) NewSentinel(address, name string, master *Server) *Sentinel {
 	return s.sentinel
 }
 
-// Switch makes another server the primary.
-func (s *Sentinel) Switch(to *Server) {
+// Switch makes another server the primary, and tells subscribers so, or does not.
+func (s *Sentinel) Switch(to *Server, tells bool) {
 	var subscribers []*conn
 	message := fmt.Sprintf("%s %s %s", s.name, strings.ReplaceAll(s.master.address, ":", " "), strings.ReplaceAll(to.address, ":", " "))
 	s.server.set(func() {
 		s.master = to
-		subscribers = slices.Clone(s.subscribers)
+		if tells {
+			subscribers = slices.Clone(s.subscribers)
+		}
 	})
 	for _, c := range subscribers {
 		_, _ = c.Write(appendReply(nil, []any{"message", "+switch-master", message}))

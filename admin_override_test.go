@@ -32,7 +32,7 @@ func TestParseLimitText(t *testing.T) {
 		"":                                      "it has no limit: write for example token_bucket 100 1m",
 		"# nothing":                             "it has no limit",
 		"token_bucket":                          "token_bucket takes events, window and perhaps a burst, but has 0 value(s)",
-		"token_bukket 1 1s":                     "write one of fixed_window, gcra",
+		"token_bukket 1 1s":                     "write one of calendar, fixed_window, gcra",
 		"token_bucket 1 soon":                   "soon",
 		"token_bucket 1 1s beginning":           "beginning",
 		"token_bucket 1 1s beginning with lots": "lots",

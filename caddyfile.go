@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -58,6 +59,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			key_case    lower                   # Alice and alice are one key
 //
 //			# limits: one or more, unless the zone has concurrency
+//			calendar       <events> day|week|month|year [<time zone>] {
+//				start_day <day>                 # 1 to 28 of a month, or monday to sunday
+//			}
 //			fixed_window   <events> <window> {
 //				align first|clock
 //			}
@@ -325,7 +329,8 @@ func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 	return err
 }
 
-// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }.
+// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period and
+// perhaps a time zone in place of the last two.
 func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if name == "legacy" {
 		return unmarshalLegacy(d)
@@ -334,23 +339,31 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	form, maxValues := "events and window", 2
-	if algorithm.Burst {
+	form, maxValues, example := "events and window", 2, "10 1s"
+	switch {
+	case algorithm.Calendar:
+		form, maxValues, example = "events, a period and perhaps a time zone", 3, "100000 month Europe/Berlin"
+	case algorithm.Burst:
 		form, maxValues = "events, window and perhaps a burst", 3
 	}
 	args := d.RemainingArgs()
-	if err := options.CheckLimitValues(name, args, maxValues); err != nil {
+	if err := options.CheckLimitValues(name, args, maxValues); err != nil && !algorithm.Calendar {
 		return l, err
 	}
 	if len(args) < 2 || len(args) > maxValues {
-		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s 10 1s", name, form, len(args), name)
+		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s %s", name, form, len(args), name, example)
 	}
 	l.Algorithm = name
 	events, err1 := options.ParseInteger("events", args[0], "10")
-	window, err2 := options.ParseDuration("window", args[1], "1s")
-	l.Events, l.Window = events, window
-	err = errors.Join(err1, err2)
-	if len(args) == 3 && err == nil {
+	l.Events, err = events, err1
+	if algorithm.Calendar {
+		l.Period, l.TimeZone = args[1], strings.Join(args[2:], "")
+	} else {
+		var err2 error
+		l.Window, err2 = options.ParseDuration("window", args[1], "1s")
+		err = errors.Join(err, err2)
+	}
+	if len(args) == 3 && algorithm.Burst && err == nil {
 		if l.Burst, err = options.ParseInteger("burst", args[2], "20"); err == nil && l.Burst == 0 {
 			err = fmt.Errorf("burst must be above 0, not 0: leave it out for %d", events)
 		}

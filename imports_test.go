@@ -39,7 +39,7 @@ var floors = [][]string{
 	},
 	{"internal/keys"},
 	{"internal/options", "internal/wire"},
-	{"internal/httpfields", "internal/simulate/agenda", "redisstore/internal/slots", "store"},
+	{"internal/httpfields", "internal/simulate/agenda", "internal/timezones", "redisstore/internal/slots", "store"},
 	{
 		"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/contentcoding", "internal/eventstream",
 		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",

@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,12 +18,13 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/timezones"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Limit is an algorithm with its quota.
 type Limit struct {
-	// The algorithm: fixed_window, gcra, leaky_bucket, sliding_log,
+	// The algorithm: calendar, fixed_window, gcra, leaky_bucket, sliding_log,
 	// sliding_window, smooth or token_bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 
@@ -29,7 +32,8 @@ type Limit struct {
 	// maximum is 200000.
 	Events int64 `json:"events,omitempty"`
 
-	// The time in which the limit grants that many events: a duration such as "1m", at least 1µs.
+	// The time in which the limit grants that many events: a duration such as "1m", at least 1µs. A calendar has a
+	// period instead.
 	Window caddy.Duration `json:"window,omitempty"`
 
 	// How many events can be taken at once: a number above 0. The algorithms gcra, leaky_bucket,
@@ -63,7 +67,39 @@ type Limit struct {
 	// epoch, UTC (default "first").
 	Align string `json:"align,omitempty"`
 
+	// The period of a calendar: "day", "week", "month" or "year".
+	Period string `json:"period,omitempty"`
+
+	// The time zone in which the periods of a calendar begin: a name in the time zone database, such
+	// as "Europe/Berlin" (default: UTC).
+	TimeZone string `json:"time_zone,omitempty" zero:"UTC"`
+
+	// The day on which the months or weeks of a calendar begin: 1 to 28, or "monday" to "sunday" (default: 1 and
+	// "monday").
+	StartDay StartDay `json:"start_day,omitempty" zero:"1, or monday"`
+
 	compiled *algorithms.Limit // the result of compile; nil before
+}
+
+// StartDay is the number of a day of a month, or the name of a day of a week. In JSON a number can also be without
+// quotes.
+type StartDay string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (d *StartDay) UnmarshalJSON(text []byte) error {
+	if text[0] != '"' && !bytes.Equal(text, []byte("null")) {
+		*d = StartDay(text)
+		return nil
+	}
+	return json.Unmarshal(text, (*string)(d))
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (d StartDay) MarshalJSON() ([]byte, error) {
+	if options.IsInteger(string(d)) {
+		return []byte(d), nil
+	}
+	return json.Marshal(string(d))
 }
 
 // optionField returns a pointer to the field of an option in the block of a limit, or nil for
@@ -82,6 +118,8 @@ func (l *Limit) optionField(name string) any {
 		return &l.ColdFactor
 	case "align":
 		return &l.Align
+	case "start_day":
+		return (*string)(&l.StartDay)
 	}
 	return nil
 }
@@ -120,10 +158,18 @@ func (l *Limit) compile() (*algorithms.Limit, error) {
 	if !(math.Abs(cold-l.ColdFactor*1000) <= 1e-6 && math.Abs(cold) <= 1e9) || cold == 0 && l.ColdFactor != 0 {
 		err = fmt.Errorf("cold_factor must be from 1 to 1000, with up to three decimals, not %v: write for example 3 or 2.5", l.ColdFactor)
 	}
+	if l.TimeZone != "" && err == nil {
+		err = timezones.Check(l.TimeZone)
+	}
+	startDay := int64(0)
+	if l.StartDay != "" && err == nil {
+		startDay, err = algorithms.ParseStartDay(string(l.StartDay))
+	}
 	quota := algorithms.Quota{
 		Algorithm: l.Algorithm, Events: l.Events, Window: micros("window", l.Window), Burst: l.Burst,
 		Align: l.Align, MinInterval: micros("min_interval", l.MinInterval), Buckets: l.Buckets, Initial: l.Initial,
 		WarmUp: micros("warm_up", l.WarmUp), ColdFactor: int64(cold),
+		Period: l.Period, TimeZone: l.TimeZone, StartDay: startDay,
 	}
 	if err != nil {
 		return nil, err

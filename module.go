@@ -170,6 +170,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 	}
 	h.warnOfAddresses(newZones)
+	h.warnOfCalendars(newZones)
 	for _, z := range newZones {
 		z.warnOfSettings()
 		z.WarnOfChosenAddresses()

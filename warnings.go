@@ -130,6 +130,22 @@ func neverEmpty(t *keys.Template) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(always, name) })
 }
 
+// warnOfCalendars warns of calendars in memory.
+func (h *Handler) warnOfCalendars(zones []*liveZone) {
+	if h.storeName() != "memory" {
+		return
+	}
+	for _, z := range zones {
+		for _, set := range z.Sets() {
+			if i := slices.IndexFunc(set.Limits, func(l *algorithms.Limit) bool { return l.Algorithm().Calendar }); i >= 0 {
+				z.Logger.Warn("a calendar in memory begins anew when Caddy restarts: write redis <host:port> to keep it",
+					zap.String("zone", z.Name), zap.Stringer("limit", set.Limits[i]))
+				break
+			}
+		}
+	}
+}
+
 // warnOfAddresses warns of zones in which one client can have many keys.
 func (h *Handler) warnOfAddresses(zones []*liveZone) {
 	var names []string

@@ -105,8 +105,8 @@ func (d *Decision) Age(passed Micros) {
 // Receipt identifies a charge, so that [Refund] can give it back.
 type Receipt struct {
 	// A and B are the A and B of the State right after the charge. With a log, A is the
-	// instant of the charge in the log's own time, and B is 0. Both are 0 if nothing was
-	// charged.
+	// instant of the charge in the log's own time, and B is 0. With a calendar, B is the C of the
+	// State before, and both are also set if nothing was charged. Otherwise they are 0 then.
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
@@ -133,6 +133,8 @@ type Algorithm struct {
 	// Burst reports whether the limits have a burst. Limits without one admit at most Events at
 	// once.
 	Burst bool
+	// Calendar reports whether the limits have a period of a calendar instead of a window.
+	Calendar bool
 	// Options are the further settings of the limits.
 	Options []*Option
 	// BinaryOnly reports whether the limits work in mode [Binary] only.
@@ -214,7 +216,7 @@ func register(a *Algorithm) {
 // script returns the algorithm in Lua: a function that defines it, known to scripts by its number.
 func (a *Algorithm) script() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v", a.number, a.lua, a.log)
+	fmt.Fprintf(&b, "\ndefine[%d] = function()\n%sreturn { is_log = %v, is_calendar = %v", a.number, a.lua, a.log, a.Calendar)
 	for _, f := range []string{"read", "decide", "commit", "refund"} {
 		fmt.Fprintf(&b, ", %s = %s_%[1]s", f, a.Name)
 	}

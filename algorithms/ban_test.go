@@ -14,8 +14,6 @@ type banned struct {
 	now  Micros
 }
 
-const day = 24 * 60 * minute
-
 func newBanned(t *testing.T, b Ban) *banned {
 	t.Helper()
 	if err := b.Check(); err != nil {

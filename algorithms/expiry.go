@@ -8,6 +8,9 @@ package algorithms
 
 // quantumOf returns the quantum of a limit.
 func quantumOf(l *Limit) Micros {
+	if l.calendar != nil { // its expiry moves once in a period
+		return 1_000_000
+	}
 	return max(ceilDiv(min(16, l.Burst)*l.Window, l.Events), 1_000_000)
 }
 
@@ -27,7 +30,9 @@ func expires(keepUntil, quantum Micros) Micros { return (floorDiv(keepUntil, qua
 
 // KeptAfterReset reports whether the state of a full budget is kept for a time, because without a
 // state the budget would begin with initial again.
-func (l *Limit) KeptAfterReset() bool { return l.Initial != nil }
+//
+// A calendar is kept until its period ends, because its state has more than the budget.
+func (l *Limit) KeptAfterReset() bool { return l.Initial != nil || l.calendar != nil }
 
 // retention returns the time for which the state of a full budget is kept; 0 if it isn't kept. It
 // doesn't change with [Limit.Scaled].

@@ -20,9 +20,7 @@ func TestExpires(t *testing.T) {
 	}
 	for _, a := range All() {
 		quotas = append(quotas,
-			Quota{Algorithm: a.Name, Events: 1, Window: 1000},
-			Quota{Algorithm: a.Name, Events: 5, Window: minute},
-			Quota{Algorithm: a.Name, Events: 7200, Window: 60 * minute})
+			quotaOf(a, 1, 1000), quotaOf(a, 5, minute), quotaOf(a, 7200, 60*minute))
 	}
 	for _, q := range quotas {
 		l := mustLimit(t, q)
@@ -42,7 +40,7 @@ func TestExpires(t *testing.T) {
 			if expires%quantum != 0 || expires <= untouched+quantum || expires > untouched+2*quantum {
 				t.Errorf("%v is untouched at %d and dropped at %d, with a quantum of %d", l, untouched-now, expires-now, quantum)
 			}
-			message, _ := l.Message()
+			message, _ := l.Message(now)
 			if got := math.Float64frombits(binary.LittleEndian.Uint64([]byte(message[len(message)-8:]))); got != float64(quantum) {
 				t.Errorf("the message of %v ends with %g, want the quantum %d", l, got, quantum)
 			}
@@ -54,16 +52,16 @@ func TestExpires(t *testing.T) {
 // Limits that differ only in the burst have one text.
 func TestMessage(t *testing.T) {
 	for i, a := range All() {
-		l := mustLimit(t, Quota{Algorithm: a.Name, Events: 3, Window: minute})
-		if message, _ := l.Message(); message[0] != byte(i+1) || len(message)%8 != 1 {
+		l := mustLimit(t, quotaOf(a, 3, minute))
+		if message, _ := l.Message(0); message[0] != byte(i+1) || len(message)%8 != 1 {
 			t.Errorf("the message of %v is %v", l, message)
 		}
 		if !l.Scalable() {
 			continue
 		}
 		more := l.Scaled(500_000)
-		text, burst := more.Message()
-		if own, _ := l.Message(); text != own || text != messageOf(more) || burst != 6 {
+		text, burst := more.Message(0)
+		if own, _ := l.Message(0); text != own || text != messageOf(more) || burst != 6 {
 			t.Errorf("the message of %v with a burst of 6 is %q and a burst of %d, want %q", l, text, burst, own)
 		}
 	}

@@ -83,6 +83,9 @@ func (h *history) full() int64 {
 	return h.limit.Burst
 }
 
+// chargesInFull reports whether more is charged than fits.
+func (h *history) chargesInFull() bool { return h.mode == Force && h.limit.algorithm.Calendar }
+
 // ask decides on a copy, so nothing is charged.
 func (h *history) ask(now Micros, cost int64) Decision {
 	c := h.copy()
@@ -115,9 +118,27 @@ func mustLimit(t testing.TB, q Quota) *Limit {
 	return l
 }
 
+// quotaOf returns a quota of an algorithm. The window of a calendar is a day.
+func quotaOf(a *Algorithm, events int64, window Micros) Quota {
+	if a.Calendar {
+		return Quota{Algorithm: a.Name, Events: events, Period: "day"}
+	}
+	return Quota{Algorithm: a.Name, Events: events, Window: window}
+}
+
 // randomQuota draws a limit of an algorithm.
 func randomQuota(r *rand.Rand, a *Algorithm) Quota {
 	q := Quota{Algorithm: a.Name, Events: 1 + r.Int64N(20), Window: 1 + r.Int64N([]int64{5, 1000, minute}[r.IntN(3)])}
+	if a.Calendar {
+		p := periods[r.IntN(len(periods))]
+		q.Period, q.Window, q.TimeZone = p.name, p.longest, zonesOfTests[r.IntN(len(zonesOfTests))]
+		switch q.Period {
+		case "week":
+			q.StartDay = Monday + r.Int64N(7)
+		case "month":
+			q.StartDay = r.Int64N(29)
+		}
+	}
 	if a.Burst && r.IntN(2) == 0 {
 		q.Burst = 1 + r.Int64N(30)
 	}

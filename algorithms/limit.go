@@ -39,6 +39,14 @@ type Quota struct {
 	// ColdFactor is the cost of an event when a smooth limit is cold. It is in thousandths of the
 	// usual cost, 1000 to 1,000,000; 0 stands for 3000.
 	ColdFactor int64
+	// Period is the period of a calendar: day, week, month or year. The Window of a calendar is 0, or the
+	// longest time that a period takes.
+	Period string
+	// TimeZone is the name of the time zone of a calendar, such as Europe/Berlin. "" stands for UTC.
+	TimeZone string
+	// StartDay is the day on which the weeks or months of a calendar begin: [Monday] to [Sunday], or 1 to 28. 0
+	// stands for Monday, or 1.
+	StartDay int64
 }
 
 // Limit is a validated Quota with its defaults filled in, ready to be evaluated. A Limit is
@@ -55,7 +63,8 @@ type Limit struct {
 	// withheld is how many events a new budget lacks.
 	withheld    int64
 	smooth      smoothNumbers
-	quantum     Micros // see Expires
+	calendar    *calendar // nil for other algorithms
+	quantum     Micros    // see Expires
 	message     string
 	work        work
 	fingerprint string
@@ -93,7 +102,9 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	switch {
 	case q.Events <= 0:
 		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window grants", q.Events)
-	case q.Window <= 0:
+	case !algorithm.Calendar && (q.Period != "" || q.TimeZone != ""):
+		return nil, fmt.Errorf("%s has no period and no time zone: they belong to calendar", algorithm.Name)
+	case !algorithm.Calendar && q.Window <= 0:
 		return nil, fmt.Errorf("window must be above 0, not %s: write a duration of at least 1us, such as 1m", describeDuration(q.Window))
 	case q.Burst < 0:
 		return nil, fmt.Errorf("burst must be above 0, not %d: write how many events can be taken at once, "+
@@ -107,7 +118,16 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if q.Events > exact/4 || q.Burst > exact/4 || q.Window > maxSpan {
 		return nil, errBound
 	}
-	l := &Limit{Quota: q, algorithm: algorithm}
+	l := &Limit{algorithm: algorithm}
+	if algorithm.Calendar {
+		zone, err := prepareCalendar(&q)
+		if err != nil {
+			return nil, err
+		}
+		l.calendar = newCalendar(&q, zone)
+		l.calendar.limit = func(ends ...Micros) string { return messageOf(l, ends...) }
+	}
+	l.Quota = q
 	if l.Burst == 0 {
 		l.Burst = l.Events
 	}
@@ -123,7 +143,9 @@ func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	if err := l.prepare(); err != nil {
 		return nil, err
 	}
-	l.message = messageOf(l)
+	if l.calendar == nil {
+		l.message = messageOf(l)
+	}
 	return l, nil
 }
 
@@ -151,19 +173,35 @@ func (l *Limit) Algorithm() *Algorithm { return l.algorithm }
 //
 // The text begins with one byte, the number of the algorithm. Numbers follow as little-endian
 // doubles, in the order in which the algorithm's script reads them.
-func (l *Limit) Message() (text string, burst int64) {
+//
+// The text of a calendar has the ends of three periods, beginning with the one that now is in. Scripts may
+// read it at the instants of [Limit.Periods].
+func (l *Limit) Message(now Micros) (text string, burst int64) {
+	if l.calendar != nil {
+		return l.calendar.around(now).text, 0
+	}
 	if l.algorithm.Burst {
 		burst = l.Burst
 	}
 	return l.message, burst
 }
 
+// Periods returns the start of the period of a calendar at an instant, its end, and the end of the next one. For other
+// algorithms, all are 0.
+func (l *Limit) Periods(now Micros) (start, end, next Micros) {
+	if l.calendar == nil {
+		return 0, 0, 0
+	}
+	p := l.calendar.around(now)
+	return p.start, p.ends[0], p.ends[1]
+}
+
 // burstAt is the index of the burst among the numbers of a limit that has one.
 const burstAt = 2
 
-// messageOf returns the text of [Limit.Message].
-func messageOf(l *Limit) string {
-	numbers := append(l.algorithm.numbers(l), l.quantum)
+// messageOf returns the text of [Limit.Message]. Only calendars have ends.
+func messageOf(l *Limit, ends ...Micros) string {
+	numbers := append(append(l.algorithm.numbers(l), ends...), l.quantum)
 	if l.algorithm.Burst {
 		numbers[burstAt] = 0
 	}
@@ -209,6 +247,9 @@ func (l *Limit) computeFingerprint() string {
 	text := fmt.Sprint(l.algorithm.Name, " ", l.Events, " ", l.Window, " ", l.Burst, " ")
 	for _, o := range l.algorithm.Options {
 		text += o.forKeys(&l.Quota)
+	}
+	if l.algorithm.Calendar {
+		text += " " + l.describePeriod()
 	}
 	sum := sha256.Sum256([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
@@ -282,7 +323,12 @@ func (l *Limit) Scaled(factor int64) *Limit {
 func (l *Limit) String() string { return l.algorithm.describe(&l.Quota) }
 
 func (a *Algorithm) describe(q *Quota) string {
-	s := fmt.Sprintf("%s %d %s", q.Algorithm, q.Events, describeDuration(q.Window))
+	s := fmt.Sprintf("%s %d ", q.Algorithm, q.Events)
+	if a.Calendar {
+		s += q.describePeriod()
+	} else {
+		s += describeDuration(q.Window)
+	}
 	if q.Burst != 0 && q.Burst != q.Events {
 		s += " " + strconv.FormatInt(q.Burst, 10)
 	}

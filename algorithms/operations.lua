@@ -9,7 +9,7 @@
 -- ARGV    one message:
 --
 --   head        f64        now; 0: ask Redis
---               f64        not after: the last instant at which anything may be done; 0: none
+--               f64 f64    not before, not after: the first and the last instant at which anything may be done; 0: none
 --               16 bytes   id of the instance
 --               f64        expiry of the instance's slots
 --               u16        number of keys of logs
@@ -53,7 +53,7 @@
 -- Reply   one string:
 --
 --   head        f64        now
---               u8         0; 1: too late, nothing follows
+--               u8         0; 1: too early or too late, nothing follows
 --
 --   operation   u8         0 failed, 1 done, 2 other overrides were found
 --     failed    text       error
@@ -79,10 +79,11 @@
 --     set       f64        count of the instance before
 
 local message, string_byte = ARGV[1], string.byte
-local not_after, instance, slots_expiry, log_keys, size, operations_pos
-now, not_after, instance, slots_expiry, log_keys, size, operations_pos = unpack_numbers('<ddc16dI2I4', message)
+local not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos
+now, not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos =
+  unpack_numbers('<dddc16dI2I4', message)
 now = resolve_now(now)
-if not_after > 0 and now > not_after then
+if now < not_before or not_after > 0 and now > not_after then
   return pack_numbers('<dB', now, 1)
 end
 
@@ -240,14 +241,16 @@ local function take(override_count, zone_count, pos, k, log_key)
       c = c + 1
       local check = checks[c]
       local l, key, room, retry = check.limit, check.budget, check.room, check.retry
-      if mode == 3 and passes and not peeks then charge = min(cost, check.fits) end
+      if mode == 3 and passes and not peeks then
+        charge = l.algorithm.is_calendar and cost or min(cost, check.fits)
+      end
       local charged, receipt_a, receipt_b, remaining, more, reset =
         l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)
       if mode == 2 and not passes then
         local _
         _, retry = l.algorithm.decide(l, key, now, cost)
       end
-      if charged == 0 then receipt_a, receipt_b = 0, 0 end
+      if charged == 0 and not l.algorithm.is_calendar then receipt_a, receipt_b = 0, 0 end
       limits_deny = limits_deny or room == 0
       reply = reply .. pack_numbers('<Bddddddd', room, charged, receipt_a, receipt_b, remaining, more, retry, reset)
     end

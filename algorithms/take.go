@@ -17,7 +17,8 @@ const (
 	// Uniform grants like Binary, but also charges denied requests. So a client that keeps
 	// retrying stays denied. The debt is bounded.
 	Uniform
-	// Force grants everything, and charges each limit as much of the cost as fits it.
+	// Force grants everything, and charges each limit as much of the cost as fits it. Only a calendar is
+	// charged the whole cost.
 	Force
 )
 
@@ -126,15 +127,20 @@ func Take(requests []Request, now Micros) (allowed bool) {
 		charge, o := r.charge(passes), r.outcome(passes)
 		for j := range r.Checks {
 			c := &r.Checks[j]
-			if r.Mode == Force && passes && !r.Peek {
-				charge = min(r.Cost, c.verdict.fits)
-			}
 			d := &c.Decision
 			l := c.Limit
+			if r.Mode == Force && passes && !r.Peek {
+				if charge = r.Cost; !l.algorithm.Calendar {
+					charge = min(charge, c.verdict.fits)
+				}
+			}
 			after := l.algorithm.commit(l, c.State, now, charge, o, c.verdict)
 			d.Charged, d.Remaining, d.MoreAfter, d.ResetAfter = after.charged, after.remaining, after.more, after.reset
+			if d.Charged > 0 || l.algorithm.Calendar {
+				d.Receipt = Receipt{A: after.a, B: after.b}
+			}
 			if d.Charged > 0 {
-				d.Receipt = Receipt{A: after.a, B: after.b, At: now}
+				d.Receipt.At = now
 			}
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
 				d.RetryAfter = l.algorithm.decide(l, c.State, now, r.Cost).retry

@@ -13,7 +13,7 @@ func TestWork(t *testing.T) {
 		{Algorithm: "sliding_log", Events: 1, Window: minute, Buckets: 1},
 	}
 	for _, a := range All() {
-		largest = append(largest, Quota{Algorithm: a.Name, Events: 1000, Window: 1000})
+		largest = append(largest, quotaOf(a, 1000, 1000))
 	}
 	for _, q := range largest {
 		l := mustLimit(t, q)

@@ -68,6 +68,7 @@ func TestExampleWithEveryAlgorithm(t *testing.T) {
 		check("/min_interval", "200 429 ", "0 0 ")
 		check("/buckets", "200 200 200 200 200 429 ", "4 3 2 1 0 0 ")
 		check("/align", "200 200 200 200 200 429 ", "4 3 2 1 0 0 ")
+		check("/start_day", "200 200 200 200 200 429 ", "4 3 2 1 0 0 ")
 		check("/initial", "429 429 ", "0 0 ")
 		check("/warm_up", "200 429 ", "0 0 ")
 		check("/legacy", "200 200 200 200 200 429 ", "4 3 2 1 0 0 ")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,7 +30,7 @@ func oneOfEach(t *testing.T) (limits []store.Limit, script *redis.Script) {
 func runGroups(t *testing.T, client *redis.Client, script *redis.Script, groups [][]store.Request, check func(g int, requests []store.Request, allowed bool, failed error)) {
 	t.Helper()
 	var m wire.Message
-	m.Reset(wire.Names{Prefix: "p"}, wire.Head{})
+	m.Reset(wire.Names{Prefix: "p"}, wire.Head{Expected: time.Now().UnixMicro()})
 	for _, requests := range groups {
 		m.Take(requests)
 	}

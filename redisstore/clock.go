@@ -36,13 +36,12 @@ func (s *Store) observeClock(now algorithms.Micros, sent time.Time) {
 	}
 }
 
-// notAfter returns the deadline of a delivery in the time of Redis. If Redis runs a message later, nobody uses the
-// reply, so the message must not charge. An inexact reading makes the deadline too early rather
-// than too late. The first call asks Redis for its time. At a given instant there is no deadline, and
-// notAfter returns 0.
-func (s *Store) notAfter(ctx context.Context, d delivery) (algorithms.Micros, error) {
+// schedule returns about when Redis runs a delivery, in the time of Redis, and the deadline. If Redis runs a message
+// later, nobody uses the reply, so the message must not charge. An inexact reading makes both too early rather
+// than too late. The first call asks Redis for its time. At a given instant there is no deadline: then it is 0.
+func (s *Store) schedule(ctx context.Context, d delivery) (expected, notAfter algorithms.Micros, err error) {
 	if d.now != 0 {
-		return 0, nil
+		return d.now, 0, nil
 	}
 	s.mu.Lock()
 	known := s.lastReading
@@ -51,10 +50,10 @@ func (s *Store) notAfter(ctx context.Context, d delivery) (algorithms.Micros, er
 		sent := time.Now()
 		t, err := d.conns.Time(ctx).Result()
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		s.observeClock(t.UnixMicro(), sent)
 		known = clockReading{redis: t.UnixMicro(), local: time.Now()}
 	}
-	return known.redis + d.deadline.Sub(known.local).Microseconds(), nil
+	return known.redis + time.Since(known.local).Microseconds(), known.redis + d.deadline.Sub(known.local).Microseconds(), nil
 }

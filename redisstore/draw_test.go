@@ -21,11 +21,17 @@ func randomLimit(r *rand.Rand) *algorithms.Limit {
 			Events:    pick(r, 1, 2, 3, 5, 7, 10, 1+r.Int64N(50)),
 			Window:    pick[int64](r, 1, 2, 7, 10, 999, 1000, 1_000_000, 60_000_000, 1+r.Int64N(5_000_000)),
 		}
+		if a.Calendar {
+			q.Window, q.Period = 0, pick(r, "day", "week", "month", "year")
+			q.TimeZone = pick(r, "", "Europe/Berlin", "Pacific/Apia", "America/St_Johns")
+		}
 		if a.Burst && r.IntN(2) == 0 {
 			q.Burst = pick(r, 1, 2, q.Events+1, 2*q.Events, 1+r.Int64N(40))
 		}
 		if r.IntN(8) == 0 {
-			q.Events, q.Burst, q.Window = 1+r.Int64N(3000), 0, 1+r.Int64N(1<<r.IntN(53))
+			if q.Events, q.Burst = 1+r.Int64N(3000), 0; !a.Calendar {
+				q.Window = 1 + r.Int64N(1<<r.IntN(53))
+			}
 			if a.Burst {
 				q.Burst = 1 + r.Int64N(1<<r.IntN(40))
 			}

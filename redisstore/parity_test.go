@@ -2,8 +2,10 @@ package redisstore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,12 +39,28 @@ func (p *program) messages() (messages []*message) {
 	for _, s := range p.steps {
 		if !s.joined {
 			m := new(message)
-			m.Reset(parityNames, wire.Head{Now: s.now, Instance: s.instance, SlotsExpiry: p.expiry})
+			m.Reset(parityNames, wire.Head{Now: s.now, Expected: p.expected(s.now), Instance: s.instance, SlotsExpiry: p.expiry})
 			messages = append(messages, m)
 		}
 		p.write(messages[len(messages)-1], s)
 	}
 	return messages
+}
+
+// expected returns the instant at which a message was expected to run: now, or just before the newest period of the
+// calendars.
+func (p *program) expected(now algorithms.Micros) algorithms.Micros {
+	newest := algorithms.Micros(0)
+	for _, q := range p.requests {
+		for _, l := range q.Limits {
+			start, _, _ := l.Periods(now)
+			newest = max(newest, start)
+		}
+	}
+	if newest > 0 && now%2 == 0 {
+		return newest - 1
+	}
+	return now
 }
 
 // write appends a step to a message.
@@ -116,8 +134,15 @@ func (p *program) difference(client *redis.Client, load func(algorithms.Set) str
 			m.SetNotAfter(now - 1)
 			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), slices.Clone(m.Argument())))
 			m.SetNotAfter(now)
+			early := slices.Clone(m.Argument())
+			binary.LittleEndian.PutUint64(early[8:], math.Float64bits(float64(now+1)))
+			late = append(late, pipe.EvalSha(ctx, script, m.AppendKeys(nil), early))
 		}
-		replies = append(replies, pipe.EvalSha(ctx, script, m.AppendKeys(nil), m.Argument()))
+		argument := slices.Clone(m.Argument())
+		if i%5 == 1 {
+			binary.LittleEndian.PutUint64(argument[8:], math.Float64bits(float64(now)))
+		}
+		replies = append(replies, pipe.EvalSha(ctx, script, m.AppendKeys(nil), argument))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return "", err

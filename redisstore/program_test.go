@@ -108,6 +108,14 @@ func (p *program) String() string {
 	return b.String()
 }
 
+// addEnd lets the period of the first budget, a calendar, end where another version of the time zone database says.
+func (p *program) addEnd(r *rand.Rand, now algorithms.Micros) {
+	const hour = 3_600_000_000
+	_, end, next := p.requests[0].Limits[0].Periods(now)
+	p.startFrom = &algorithms.State{A: pick(r, end, next) + pick[int64](r, -hour, -1, 0, 1, hour), B: r.Int64N(5), C: 5}
+	p.states[0].budgets[0] = *p.startFrom
+}
+
 // newProgram draws a program and decides it in Go. The next step is aimed at the edges of the last
 // decision: exactly then, 1 µs before and after.
 func newProgram(seed uint64) *program {
@@ -127,6 +135,9 @@ func newProgram(seed uint64) *program {
 			p.states[z].ban = algorithms.State{A: now - 1, B: now + q.Ban.Duration/2, C: 62 + 65*r.Int64N(2)}
 			p.startBans[z] = p.states[z].ban
 		}
+	}
+	if q := p.requests[0]; len(q.Limits) > 0 && q.Limits[0].Algorithm().Calendar && r.IntN(2) == 0 {
+		p.addEnd(r, now)
 	}
 	p.addPoison()
 	edges, back := []algorithms.Micros{0}, algorithms.Micros(0)

@@ -41,7 +41,7 @@ func (s *Store) sendBatch(b *batch) {
 	n := b.split(s.names(), s.options.Cluster)
 	d.calls = b.scriptCalls[:n]
 	var failure error
-	if head.NotAfter, failure = s.notAfter(ctx, d); failure == nil {
+	if head.Expected, head.NotAfter, failure = s.schedule(ctx, d); failure == nil {
 		var set algorithms.Set
 		for _, sc := range d.calls {
 			set |= sc.writeMessage(s.names(), head)
@@ -180,7 +180,7 @@ func (s *Store) runScript(ctx context.Context, d delivery) (deadline time.Time) 
 		defer cancel()
 		var notAfter algorithms.Micros
 		if err == nil {
-			notAfter, err = s.notAfter(ctx, again)
+			_, notAfter, err = s.schedule(ctx, again)
 		}
 		for _, sc := range again.calls {
 			if err != nil {

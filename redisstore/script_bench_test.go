@@ -70,7 +70,7 @@ func benchmarkScript(b *testing.B, batch int, r store.Request, more func(*wire.M
 			pipe := client.Pipeline()
 			for range 2 {
 				m := new(wire.Message)
-				m.Reset(wire.Names{}, wire.Head{SlotsExpiry: 30_000_000})
+				m.Reset(wire.Names{}, wire.Head{Expected: time.Now().UnixMicro(), SlotsExpiry: 30_000_000})
 				for range batch {
 					key := rand.IntN(100_000)
 					if r.Key = strconv.Itoa(key); len(limits) > 3 {

@@ -90,7 +90,7 @@ func lateness(client *redis.Client, key string, want int64) (int64, error) {
 
 // quantumOf returns the quantum of a limit, the last number of its message to a script.
 func quantumOf(l *algorithms.Limit) algorithms.Micros {
-	text, _ := l.Message()
+	text, _ := l.Message(0)
 	return int64(math.Float64frombits(binary.LittleEndian.Uint64([]byte(text[len(text)-8:]))))
 }
 

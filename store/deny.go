@@ -351,6 +351,7 @@ func undelayed(d algorithms.Decision, maxWait algorithms.Micros) algorithms.Deci
 	case d.RetryAfter < algorithms.Forever:
 		d.RetryAfter += maxWait
 	}
+	d.Receipt = algorithms.Receipt{} // a denial that is repeated charges nothing
 	return d
 }
 

@@ -31,6 +31,7 @@ const (
 type picture struct {
 	name  string
 	quota algorithms.Quota
+	start algorithms.Micros // of the picture, after start
 	delay algorithms.Micros // the longest delay of a request; 0 for no delay
 }
 
@@ -39,6 +40,7 @@ var pictures = []picture{
 	{name: "gcra", quota: algorithms.Quota{Algorithm: "gcra", Events: 1, Window: second, Burst: 5}},
 	{name: "leaky_bucket", quota: algorithms.Quota{Algorithm: "leaky_bucket", Events: 2, Window: 2 * second, Burst: 5}},
 	{name: "fixed_window", quota: algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 5 * second}},
+	{name: "calendar", quota: algorithms.Quota{Algorithm: "calendar", Events: 5, Period: "day"}, start: 16*60*60*second - 6*second},
 	{name: "sliding_window", quota: algorithms.Quota{Algorithm: "sliding_window", Events: 5, Window: 5 * second}},
 	{name: "sliding_log", quota: algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: 5 * second}},
 	{name: "sliding_log_min_interval", quota: algorithms.Quota{
@@ -109,7 +111,7 @@ func (p picture) play(limit *algorithms.Limit) (answers []answer, levels []level
 	now := algorithms.Micros(0)
 	take := func(cost int64) algorithms.Decision {
 		requests := []algorithms.Request{{Cost: cost, MaxWait: p.delay, Checks: []algorithms.Check{{Limit: limit, State: state}}}}
-		algorithms.Take(requests, start+now)
+		algorithms.Take(requests, start+p.start+now)
 		return requests[0].Checks[0].Decision
 	}
 	d := take(0)

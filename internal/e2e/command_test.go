@@ -169,7 +169,7 @@ func TestCommandErrors(t *testing.T) {
 		{"explain https://a/ --denial x", 2, "--denial stands for a whole request"},
 		{"explain https://a/ -H nothing", 2, `--header "nothing" is not a header field: write for example 'X-Api-Key: customer-7'`},
 		{"top aip", 1, "there is no zone aip at " + c.Admin + ": did you mean api? Its zones: api, login"},
-		{"override api k token_bukket 1 1s", 1, `the limit "token_bukket 1 1s": unknown algorithm "token_bukket": write unlimited, or one of fixed_window`},
+		{"override api k token_bukket 1 1s", 1, `the limit "token_bukket 1 1s": unknown algorithm "token_bukket": write unlimited, or one of calendar`},
 		{"override api k gcra 5", 1, `write for example gcra 10 1s` + "\n"},
 		{"ban login 2001:db8::7", 1, "write 2001:db8::/64\n"},
 		{"ban api -x", 2, "in -x: write -- before a key that begins with a dash"},

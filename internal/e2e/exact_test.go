@@ -19,6 +19,9 @@ func eachAlgorithm(t *testing.T, run func(t *testing.T, name string)) {
 
 // hundred is a limit that lets 100 requests through, and no more for a long time.
 func hundred(algorithm string) string {
+	if algorithm == "calendar" {
+		return "calendar 100 year"
+	}
 	if algorithm == "smooth" { // one more than it has saved up
 		return "smooth 100 10000d 99"
 	}

@@ -21,11 +21,17 @@ type execution struct {
 var errNotFailed = errors.New("the operation should have failed, because a key is spoiled")
 
 // findLimit returns the limit of a budget.
-func (r *replay) findLimit(b wiretest.Budget) (*algorithms.Limit, error) {
+func (r *replay) findLimit(m execution, b wiretest.Budget) (*algorithms.Limit, error) {
 	name := b.Name
 	b.Name = ""
-	if l := r.limits[idOf(name)][b]; l != nil {
+	known := r.limits[idOf(name)]
+	if l := known[b]; l != nil {
 		return l, nil
+	}
+	for _, l := range known { // the text of a calendar depends on the instant
+		if text, _ := l.Message(m.head.NotBefore); l.Algorithm().Calendar && text == b.Limit {
+			return l, nil
+		}
 	}
 	return nil, fmt.Errorf("%s is no budget of a limit with %x and a burst of %d", name, b.Limit, b.Burst)
 }
@@ -43,7 +49,7 @@ func (r *replay) livingSlots(m execution, name string) algorithms.Slots {
 func (r *replay) playRefund(m execution, refunds []wiretest.Refund, reply *wire.Reply) error {
 	err := reply.Refund()
 	for _, refund := range refunds {
-		l, wrong := r.findLimit(refund.Budget)
+		l, wrong := r.findLimit(m, refund.Budget)
 		if wrong != nil {
 			return wrong
 		}

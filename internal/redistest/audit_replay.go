@@ -82,7 +82,7 @@ func (r *replay) addZone(z store.Request) {
 		if r.limits[l.ID] == nil {
 			r.limits[l.ID] = make(map[wiretest.Budget]*algorithms.Limit)
 		}
-		text, burst := l.Message()
+		text, burst := l.Message(0)
 		r.limits[l.ID][wiretest.Budget{Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}] = l.Limit
 	}
 	if z.Ban != nil {
@@ -171,14 +171,14 @@ func (r *replay) spreadDoubt(names []string, at algorithms.Micros) bool {
 // playMessage plays a message, operation by operation.
 func (r *replay) playMessage(p *parsedCall) error {
 	reply, err := wiretest.ReadReply(p.packedReply)
-	late := p.head.NotAfter > 0 && p.at > p.head.NotAfter
+	late := p.at < p.head.NotBefore || p.head.NotAfter > 0 && p.at > p.head.NotAfter
 	switch {
 	case err != nil:
 		return err
 	case p.head.Now != 0:
 		return errors.New("at an instant that Redis was told")
 	case reply.Late != late:
-		return fmt.Errorf("late is %v, at %d when the last instant is %d", reply.Late, p.at, p.head.NotAfter)
+		return fmt.Errorf("late is %v, at %d when the first and the last instant are %d and %d", reply.Late, p.at, p.head.NotBefore, p.head.NotAfter)
 	case late:
 		r.Late++
 		return reply.End()

@@ -28,7 +28,7 @@ func (r *replay) prepareTake(m execution, take *wiretest.Take) (*expectedTake, e
 		q := algorithms.Request{Mode: z.Mode, Cost: z.Cost, MaxWait: z.MaxWait, Shadow: z.Shadow, Peek: z.Peek}
 		var names []string
 		for _, b := range z.Budgets {
-			l, err := r.findLimit(b)
+			l, err := r.findLimit(m, b)
 			if err != nil {
 				return nil, err
 			}

@@ -38,6 +38,9 @@ var faults = []test{
 // maxPassed returns the largest number of events that may pass in a span, by requests of cost 1. The
 // comments of the algorithms say why.
 func maxPassed(q algorithms.Quota, span algorithms.Micros) int64 {
+	if q.Algorithm == "calendar" {
+		q.Algorithm, q.Window = "fixed_window", 22*60*minute // a short day
+	}
 	burst, refill := cmp.Or(q.Burst, q.Events), span*q.Events/q.Window
 	switch {
 	case q.Algorithm == "sliding_log":
@@ -89,7 +92,8 @@ func testCostOvershoots(t *testing.T, s Store) {
 			if want := mode == algorithms.Nary || mode == algorithms.Force; allowed != want {
 				t.Errorf("%v: cost %d with %d remaining: allowed %v", mode, left+1, left, allowed)
 			}
-			if allowed && d.Charged != left {
+			inFull := mode == algorithms.Force && q.Period != ""
+			if allowed && d.Charged != left && !inFull {
 				t.Errorf("%v: charged %d with %d remaining", mode, d.Charged, left)
 			}
 		}

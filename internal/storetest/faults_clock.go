@@ -203,6 +203,9 @@ func testClockSetBack(t *testing.T, s Store) {
 				t.Errorf("allowed after the clock was set back by %d µs", back)
 			}
 			d := r[0].Outcome.Decisions[0]
+			if q.Period != "" { // its end doesn't move
+				bucket = back
+			}
 			if d.RetryAfter > first.RetryAfter+bucket || d.ResetAfter > first.ResetAfter+bucket {
 				t.Errorf("set back by %d µs: %+v, before %+v", back, d, first)
 			}

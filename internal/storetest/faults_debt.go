@@ -73,6 +73,9 @@ func testExpiryShorterThanDebt(t *testing.T, s Store) {
 func testExpiryOverflows(t *testing.T, s Store) {
 	const year = 365 * 24 * 60 * minute
 	for _, a := range algorithms.All() {
+		if a.Calendar { // which has no slower period than a year
+			continue
+		}
 		t.Run(a.Name, func(t *testing.T) {
 			q := algorithms.Quota{Algorithm: a.Name, Events: 1, Window: 70 * year}
 			limit := Limit(t, "z", q)

@@ -68,11 +68,15 @@ func Limit(t testing.TB, zone string, q algorithms.Quota) store.Limit {
 	return store.NewLimit(zone, "", l)
 }
 
-// Quotas returns a quota of every algorithm. It grants events at once, and events per window.
+// Quotas returns a quota of every algorithm. It grants events at once, and events per window. A calendar grants events
+// per day.
 func Quotas(events int64, window algorithms.Micros) []algorithms.Quota {
 	var quotas []algorithms.Quota
 	for _, a := range algorithms.All() {
 		q := algorithms.Quota{Algorithm: a.Name, Events: events, Window: window}
+		if a.Calendar {
+			q.Window, q.Period = 0, "day"
+		}
 		if a.Name == "smooth" { // which grants one more than its burst
 			if q.Burst = events - 1; q.Burst == 0 {
 				q.WarmUp = window

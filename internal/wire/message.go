@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 
@@ -19,7 +20,7 @@ const (
 
 // headSize is the size of the head of a message, and operationHead that of an operation.
 const (
-	headSize      = 8 + 8 + 16 + 8 + 2 + 4
+	headSize      = 8 + 8 + 8 + 16 + 8 + 2 + 4
 	operationHead = 1 + 2 + 2 + 4 + 2 + 2
 )
 
@@ -34,6 +35,11 @@ type Message struct {
 	// once.
 	limits  []byte
 	limitAt map[string]int
+
+	now         algorithms.Micros // see Head.Expected
+	notBefore   algorithms.Micros
+	notAfter    algorithms.Micros // without calendars
+	limitsUntil algorithms.Micros // the last instant at which all calendars are right; 0: there is none
 
 	largestCount int // see Fits
 }
@@ -52,9 +58,11 @@ func (k *keyNames) end() { k.ends = append(k.ends, len(k.text)) }
 type Head struct {
 	// Now is the instant of all operations; 0 stands for the time of Redis.
 	Now algorithms.Micros
-	// NotAfter is the last instant at which the script may run the operations; 0 stands for no
-	// bound.
-	NotAfter algorithms.Micros
+	// NotBefore and NotAfter are the first and the last instant at which the script may run the operations; 0 stands
+	// for no bound. Calendars narrow them: to the period that Expected is in, and the next one.
+	NotBefore, NotAfter algorithms.Micros
+	// Expected is about the instant at which the script will run; 0 stands for Now.
+	Expected algorithms.Micros
 	// Instance is the instance whose slots the message takes and sets. Its counts live for
 	// SlotsExpiry.
 	Instance    algorithms.Instance
@@ -67,8 +75,9 @@ func (m *Message) Reset(names Names, h Head) {
 	m.strings.reset()
 	m.logs.reset()
 	m.body = m.body[:0]
+	m.now, m.notBefore, m.notAfter, m.limitsUntil = cmp.Or(h.Expected, h.Now), h.NotBefore, h.NotAfter, 0
 	m.appendNumber(h.Now)
-	m.appendNumber(h.NotAfter)
+	m.body = append(m.body, make([]byte, 2*8)...) // see Argument
 	m.body = append(m.body, h.Instance[:]...)
 	m.appendNumber(h.SlotsExpiry)
 	m.body = append(m.body, 0, 0, 0, 0, 0, 0) // see Argument
@@ -78,9 +87,7 @@ func (m *Message) Reset(names Names, h Head) {
 }
 
 // SetNotAfter changes Head.NotAfter.
-func (m *Message) SetNotAfter(t algorithms.Micros) {
-	binary.LittleEndian.PutUint64(m.body[8:], math.Float64bits(float64(t)))
-}
+func (m *Message) SetNotAfter(t algorithms.Micros) { m.notAfter = t }
 
 // Take appends the operation of [store.Store.Take].
 func (m *Message) Take(requests []store.Request) {
@@ -173,9 +180,10 @@ func (m *Message) Set(name string, count int64) {
 
 // appendLimit appends a limit with its burst, and the key of its budget.
 func (m *Message) appendLimit(key string, l *store.Limit) {
-	text, burst := l.Message()
+	text, burst := l.Message(m.now)
 	at, ok := m.limitAt[text]
 	if !ok {
+		m.boundPeriods(l)
 		at = len(m.limits)
 		m.limits = append(m.limits, text...)
 		if m.limitAt == nil {
@@ -189,6 +197,13 @@ func (m *Message) appendLimit(key string, l *store.Limit) {
 		m.appendKey(&m.logs, key, l.ID)
 	} else {
 		m.appendKey(&m.strings, key, l.ID)
+	}
+}
+
+// boundPeriods bounds the instants at which the script may read a calendar.
+func (m *Message) boundPeriods(l *store.Limit) {
+	if start, _, end := l.Periods(m.now); end > 0 {
+		m.notBefore, m.limitsUntil = max(m.notBefore, start), earliest(m.limitsUntil, end-1)
 	}
 }
 
@@ -247,7 +262,17 @@ func (m *Message) AppendKeys(names []string) []string {
 // Argument returns the only argument of the script. It is valid until the next change of the
 // Message.
 func (m *Message) Argument() []byte {
+	binary.LittleEndian.PutUint64(m.body[8:], math.Float64bits(float64(m.notBefore)))
+	binary.LittleEndian.PutUint64(m.body[16:], math.Float64bits(float64(earliest(m.notAfter, m.limitsUntil))))
 	binary.LittleEndian.PutUint16(m.body[headSize-6:], uint16(len(m.logs.ends)))
 	binary.LittleEndian.PutUint32(m.body[headSize-4:], uint32(len(m.body)-headSize))
 	return append(m.body, m.limits...)
+}
+
+// earliest returns the earlier one of two instants, of which 0 is none.
+func earliest(a, b algorithms.Micros) algorithms.Micros {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }

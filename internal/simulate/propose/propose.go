@@ -110,6 +110,9 @@ func (r *Recorder) proposeForLimit(
 	if p.Reason == "" && zone.VariesBurst && l.Scalable() {
 		p.Reason = "the option factor gives each request another burst"
 	}
+	if p.Reason == "" && l.Algorithm().Calendar {
+		p.Reason = "a calendar is what was sold, not what the log shows"
+	}
 	if p.Reason != "" {
 		return p, nil
 	}

@@ -144,6 +144,7 @@ func (s *replayStore) denied(t testing.TB, log []zoneRequest, l *algorithms.Limi
 // drawQuota draws a limit of any algorithm, with any options.
 func drawQuota(r *rand.Rand) algorithms.Quota {
 	all := algorithms.All()
+	all = slices.DeleteFunc(all, func(a *algorithms.Algorithm) bool { return a.Calendar }) // for which none is proposed
 	a := all[r.IntN(len(all))]
 	q := algorithms.Quota{Algorithm: a.Name, Events: 1 + r.Int64N(30), Window: (1 + r.Int64N(20)) * 500_000}
 	if a.Burst && r.IntN(2) == 0 {

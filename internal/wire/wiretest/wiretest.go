@@ -133,11 +133,15 @@ const warmUpAt = 1 + 7*8
 var limitKinds = sync.OnceValue(func() map[byte]limitKind {
 	kinds := make(map[byte]limitKind)
 	message := func(name string, warmUp algorithms.Micros) string {
-		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: name, Events: 1, Window: 1_000_000, WarmUp: warmUp})
+		q := algorithms.Quota{Algorithm: name, Events: 1, Window: 1_000_000, WarmUp: warmUp}
+		if a, _ := algorithms.Lookup(name); a.Calendar {
+			q.Window, q.Period = 0, "day"
+		}
+		l, err := algorithms.NewLimit(q)
 		if err != nil {
 			panic(err)
 		}
-		text, _ := l.Message()
+		text, _ := l.Message(0)
 		return text
 	}
 	for _, a := range algorithms.All() {
@@ -155,7 +159,7 @@ var limitKinds = sync.OnceValue(func() map[byte]limitKind {
 // anything that a [wire.Message] never writes.
 func ReadMessage(keys []string, argument string) (wire.Head, []Operation, error) {
 	r := &reader{rest: argument}
-	h := wire.Head{Now: r.number(), NotAfter: r.number()}
+	h := wire.Head{Now: r.number(), NotBefore: r.number(), NotAfter: r.number()}
 	copy(h.Instance[:], r.next(len(h.Instance)))
 	h.SlotsExpiry = r.number()
 	logs := int(r.uint(2))

@@ -32,6 +32,9 @@ func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 	}
 	for _, q := range quotas {
 		q.Events, q.Window = 7, 3_000_000
+		if q.Algorithm == "calendar" {
+			q.Window, q.Period = 0, "month"
+		}
 		l, err := algorithms.NewLimit(q)
 		if err != nil {
 			t.Fatal(err)
@@ -42,9 +45,9 @@ func readLimits(t testing.TB) (limits []*algorithms.Limit) {
 }
 
 // randomOperation writes an operation, and returns it as it is to be read.
-func randomOperation(r *rand.Rand, m *wire.Message, limits []*algorithms.Limit) Operation {
+func randomOperation(r *rand.Rand, m *wire.Message, now algorithms.Micros, limits []*algorithms.Limit) Operation {
 	budget := func(q *store.Request, l store.Limit) Budget {
-		text, burst := l.Message()
+		text, burst := l.Message(now)
 		return Budget{Name: readNames.Name(q.Key, l.ID), Limit: text, Burst: burst, Log: l.Algorithm().IsLog()}
 	}
 	request := func() store.Request {
@@ -128,7 +131,7 @@ func randomMessage(t testing.TB, seed uint64) (*wire.Message, wire.Head, []Opera
 	m.Reset(readNames, h)
 	var operations []Operation
 	for range r.IntN(6) {
-		operations = append(operations, randomOperation(r, m, limits))
+		operations = append(operations, randomOperation(r, m, h.Now, limits))
 	}
 	return m, h, operations
 }
@@ -138,6 +141,10 @@ func TestReadMessage(t *testing.T) {
 	for seed := range uint64(2000) {
 		m, h, want := randomMessage(t, seed)
 		head, got, err := ReadMessage(m.AppendKeys(nil), string(m.Argument()))
+		if head.NotBefore < h.NotBefore || head.NotAfter > h.NotAfter {
+			t.Fatalf("seed %d: %+v, want it within %+v", seed, head, h)
+		}
+		h.NotBefore, h.NotAfter = head.NotBefore, head.NotAfter // a calendar narrows them
 		if err != nil || head != h || !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: %v\n got  %+v %+v\n want %+v %+v", seed, err, head, got, h, want)
 		}
@@ -203,8 +210,8 @@ func TestReadMessageRefuses(t *testing.T) {
 	for seed := range uint64(100) {
 		m, _, operations := randomMessage(t, seed)
 		keys, argument := m.AppendKeys(nil), string(m.Argument())
-		const headSize, operationHead = 8 + 8 + 16 + 8 + 2 + 4, 1 + 2 + 2 + 4 + 2 + 2 // see operations.lua
-		ends := map[int]bool{headSize: true}                                          // without the operations behind
+		const headSize, operationHead = 8 + 8 + 8 + 16 + 8 + 2 + 4, 1 + 2 + 2 + 4 + 2 + 2 // see operations.lua
+		ends := map[int]bool{headSize: true}                                              // without the operations behind
 		for at := headSize; at < len(argument); {
 			at += operationHead + int((&reader{rest: argument[at+5:]}).uint(4))
 			ends[at] = true

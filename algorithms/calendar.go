@@ -1,0 +1,216 @@
+package algorithms
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed calendar.lua
+var calendarLua string
+
+// calendar is a counter that starts from zero with each day, week, month or year of a time zone. It
+// promises at most events per period. A span as long as a period can overlap two of them, so up to
+// 2·events pass in it.
+//
+// For example, 10 events per month in UTC are used up on 12 March. A request on that day is denied until
+// 1 April, 00:00.
+//
+// State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest B of
+// the period, and at least events once a request was denied: see [Limit.Crossed].
+//
+// While now is before A, A holds, even if another version of the time zone database says otherwise. If the
+// clock steps back into the period before, then by up to a second A holds. Otherwise A becomes the end of the
+// period that now is in, and B stays. The clock has stepped back if A is nearer to the end of the next period
+// than to the end of the present one.
+//
+// In mode Force, and by corrections, the whole cost is charged, so that B is what was used.
+//
+// The receipt of a charge holds A, and C as it was before.
+func init() {
+	register(&Algorithm{
+		Name: "calendar", Calendar: true, Options: []*Option{startDay},
+		lua:       calendarLua,
+		numbers:   func(l *Limit) []int64 { return []int64{l.Events} },
+		bound:     func(*Limit) error { return nil },
+		keepUntil: func(_ *Limit, s *State) Micros { return s.A },
+		decide:    calendarDecide,
+		commit:    calendarCommit,
+		refund:    calendarRefund,
+	})
+}
+
+// Days of a week as [Quota].StartDay. The days of a month are 1 to 28.
+const (
+	Monday int64 = 101 + iota
+	Tuesday
+	Wednesday
+	Thursday
+	Friday
+	Saturday
+	Sunday
+)
+
+var weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// ParseStartDay returns the day of a week with that name, or the day of a month with that number.
+func ParseStartDay(text string) (int64, error) {
+	if i := slices.Index(weekdays, strings.ToLower(text)); i >= 0 {
+		return Monday + int64(i), nil
+	}
+	day, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || day < 1 || day > 31 {
+		return 0, fmt.Errorf("start_day must be from 1 to 28 for a month, or monday to sunday for a week, not %q", text)
+	}
+	return day, nil
+}
+
+func writeStartDay(day int64) string {
+	if day >= Monday && day <= Sunday {
+		return weekdays[day-Monday]
+	}
+	return strconv.FormatInt(day, 10)
+}
+
+// startDay moves the beginning of weeks and months.
+var startDay = &Option{
+	Name: "start_day", Example: "15", phrase: " starting on %s",
+	value: func(q *Quota) *int64 { return unlessZero(&q.StartDay) },
+	write: writeStartDay,
+	check: func(q *Quota) error {
+		switch {
+		case q.Period == "month" && (q.StartDay < 1 || q.StartDay > 28):
+			return fmt.Errorf("start_day of a month must be from 1 to 28, which no month lacks, not %s", writeStartDay(q.StartDay))
+		case q.Period == "week" && (q.StartDay < Monday || q.StartDay > Sunday):
+			return fmt.Errorf("start_day of a week must be monday to sunday, not %s", writeStartDay(q.StartDay))
+		case q.Period != "month" && q.Period != "week":
+			return fmt.Errorf("a %s has no start_day: it belongs to week and month", q.Period)
+		}
+		return nil
+	},
+	normalize: func(q *Quota) {
+		if q.StartDay == 1 || q.StartDay == Monday {
+			q.StartDay = 0
+		}
+	},
+}
+
+const day Micros = 24 * 60 * 60 * 1_000_000
+
+// periods are the periods of calendars, and the longest time that each takes.
+var periods = []struct {
+	name    string
+	longest Micros
+}{{"day", 25 * day / 24}, {"week", 7*day + day/24}, {"month", 31*day + day/24}, {"year", 366 * day}}
+
+// prepareCalendar checks the period of a calendar, and returns its time zone. The window becomes the longest time that a
+// period takes.
+func prepareCalendar(q *Quota) (*time.Location, error) {
+	var longest Micros
+	for _, p := range periods {
+		if p.name == q.Period {
+			longest = p.longest
+		}
+	}
+	switch {
+	case longest == 0:
+		advice := fmt.Sprintf("calendar %d month", q.Events)
+		if q.Period == "hour" || q.Period == "minute" {
+			advice = fmt.Sprintf("fixed_window %d 1%.1s { align clock }", q.Events, q.Period)
+		}
+		return nil, fmt.Errorf("period must be day, week, month or year, not %q: write %s", q.Period, advice)
+	case q.Window != 0 && q.Window != longest:
+		return nil, fmt.Errorf("calendar has no window, but a period: leave %s out", describeDuration(q.Window))
+	case q.TimeZone == "Local":
+		return nil, fmt.Errorf("time zone Local is another one on each computer: write its name, such as Europe/Berlin")
+	}
+	q.Window = longest
+	zone, err := time.LoadLocation(q.TimeZone)
+	if err != nil {
+		return nil, fmt.Errorf("unknown time zone %q: write its name in the time zone database, such as Europe/Berlin", q.TimeZone)
+	}
+	if q.TimeZone == "UTC" {
+		q.TimeZone = ""
+	}
+	return zone, nil
+}
+
+func (q *Quota) describePeriod() string {
+	if q.TimeZone == "" || q.TimeZone == "UTC" {
+		return q.Period
+	}
+	return q.Period + " " + q.TimeZone
+}
+
+func calendarRoll(l *Limit, end Micros, count, highest int64, now Micros) (currentEnd Micros, countNow, highestNow, dirty int64) {
+	endNow, endNext := l.calendar.ends(now)
+	if end-endNow > endNext-end && endNow-now > stepBack {
+		end, dirty = endNow, 1
+	}
+	if now >= end {
+		end, count, highest = endNow, 0, 0
+	}
+	return end, count, highest, dirty
+}
+
+func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
+	events := l.Events
+	end, count, highest, change := calendarRoll(l, s.A, s.B, s.C, now)
+	fits := max(events-count, 0)
+	retry := int64(0)
+	if cost > events {
+		retry = Forever
+	} else if cost > fits {
+		retry = end - now
+	}
+	if cost > fits && highest < events {
+		change = change + 2
+	}
+	return verdict{fits: fits, retry: retry, a: end, b: count, c: highest, d: change}
+}
+
+func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
+	events := l.Events
+	end, count, before, change := v.a, v.b, v.c, v.d
+	if o == denied {
+		charge = min(charge, max(events-count, 0))
+	}
+	charge = min(charge, exact/2-count)
+	count += charge
+	highest := max(before, count)
+	if change >= 2 {
+		highest = max(highest, events)
+	}
+	remaining, more, reset := max(events-count, 0), Micros(0), Micros(0)
+	if count > 0 {
+		more, reset = end-now, end-now
+	}
+	if o == peek {
+		return balance{remaining: remaining, more: more, reset: reset}
+	}
+	if charge > 0 || change > 0 {
+		s.A, s.B, s.C = end, count, highest
+	}
+	return balance{charged: charge, a: end, b: before, remaining: remaining, more: more, reset: reset}
+}
+
+func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
+	receiptEnd := r.A
+	end, count, highest, _ := calendarRoll(l, s.A, s.B, s.C, now)
+	if count > 0 && end == receiptEnd {
+		count = max(count-n, 0)
+		s.A, s.B, s.C = end, count, highest
+	}
+}
+
+// Crossed reports whether a request made the highest count of a calendar's period reach a number of events, 1 to
+// [Quota].Events. Only one request of a period does. The first denial makes the count reach Events.
+func (l *Limit) Crossed(d Decision, events int64) bool {
+	if l.calendar == nil || d.Receipt.A == 0 || d.Receipt.B >= events {
+		return false
+	}
+	return !d.Allowed || l.Events-d.Remaining >= events
+}

@@ -1,0 +1,83 @@
+
+-- calendar: see calendar.go.
+--
+-- state   end of the period (µs), count (events), highest count of the period
+-- limit   1 events, 2 3 4 ends of the period that was expected, of the next, and of the one after that
+local function calendar_keep_until(_, period_end) return period_end end
+
+local function calendar_read(l, message, pos)
+  l[1], l[2], l[3], l[4], l.quantum, pos = unpack_numbers('<ddddd', message, pos)
+  l.keep_until = calendar_keep_until
+  return pos
+end
+
+-- Return the ends of the present period, and of the next.
+local function calendar_ends(l, now)
+  if now < l[2] then
+    return l[2], l[3]
+  end
+  return l[3], l[4]
+end
+
+local function calendar_roll(l, period_end, count, highest, now)
+  local dirty = 0
+  local end_now, end_next = calendar_ends(l, now)
+  if period_end - end_now > end_next - period_end and end_now - now > step_back then
+    period_end, dirty = end_now, 1
+  end
+  if now >= period_end then
+    period_end, count, highest = end_now, 0, 0
+  end
+  return period_end, count, highest, dirty
+end
+
+local function calendar_decide(l, k, now, cost)
+  local events = l[1]
+  local period_end, count, highest = load(l, k, 3)
+  local change
+  period_end, count, highest, change = calendar_roll(l, period_end, count, highest, now)
+  local fits = max(events - count, 0)
+  local retry = 0
+  if cost > events then
+    retry = forever
+  elseif cost > fits then
+    retry = period_end - now
+  end
+  if cost > fits and highest < events then
+    change = change + 2
+  end
+  return fits, retry, period_end, count, highest, change
+end
+
+local function calendar_commit(l, k, now, charge, outcome, period_end, count, before, change)
+  local events = l[1]
+  if outcome == denied then
+    charge = min(charge, max(events - count, 0))
+  end
+  charge = min(charge, forever / 2 - count)
+  count = count + charge
+  local highest = max(before, count)
+  if change >= 2 then
+    highest = max(highest, events)
+  end
+  local remaining, more, reset = max(events - count, 0), 0, 0
+  if count > 0 then
+    more, reset = period_end - now, period_end - now
+  end
+  if outcome == peek then
+    return 0, 0, 0, remaining, more, reset
+  end
+  if charge > 0 or change > 0 then
+    save(l, k, period_end, period_end, count, highest)
+  end
+  return charge, period_end, before, remaining, more, reset
+end
+
+local function calendar_refund(l, k, now, receipt_end, _, n)
+  local period_end, count, highest = load(l, k, 3)
+  period_end, count, highest = calendar_roll(l, period_end, count, highest, now)
+  if count > 0 and period_end == receipt_end then
+    count = max(count - n, 0)
+    save(l, k, period_end, period_end, count, highest)
+  end
+end

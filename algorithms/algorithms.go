@@ -157,6 +157,9 @@ type Algorithm struct {
 	bound func(*Limit) error
 	// work returns the work of a limit for a script; nil stands for counterWork.
 	work func(*Limit) work
+	// refillIn returns how long an empty budget takes to hold Burst events. It is nil for algorithms that
+	// count in windows.
+	refillIn func(*Limit) Micros
 	// maxDelay returns the longest MaxWait whose debt can be counted exactly. It is nil if
 	// requests can't be charged in advance.
 	maxDelay func(*Limit) Micros
@@ -256,6 +259,9 @@ func productBound(l *Limit) error {
 	}
 	return nil
 }
+
+// steadyRefill returns how long a budget takes to refill if events flow in evenly.
+func steadyRefill(l *Limit) Micros { return mulAddDiv(l.Burst, l.window, l.events-1, l.events) }
 
 // floorDiv and ceilDiv divide by a positive number, rounding down and up. Go's
 // own division rounds toward zero; Lua's math.floor and math.ceil don't.

@@ -27,6 +27,7 @@ func init() {
 		lua:       gcraLua,
 		numbers:   func(l *Limit) []int64 { return []int64{l.events, l.window, l.Burst} },
 		bound:     productBound,
+		refillIn:  steadyRefill,
 		maxDelay:  productDelay,
 		queued:    func(_ *Limit, tat Micros, part int64) (Micros, int64) { return tat, part },
 		keepUntil: gcraKeepUntil,

@@ -272,6 +272,15 @@ func (l *Limit) CheckDelay(longest Micros) error {
 	return nil
 }
 
+// RefillTime returns how long an empty budget takes to hold Burst events, if nothing is charged. It is 0 for
+// limits that count in windows. For example, with 10 events per second and burst 20 it is 2 s.
+func (l *Limit) RefillTime() Micros {
+	if l.algorithm.refillIn == nil {
+		return 0
+	}
+	return l.algorithm.refillIn(l)
+}
+
 // MaxDelay returns the longest MaxWait that [Limit.CheckDelay] allows.
 func (l *Limit) MaxDelay() Micros {
 	if l.algorithm.maxDelay == nil {

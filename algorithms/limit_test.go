@@ -48,6 +48,41 @@ func TestFactorsShareABudget(t *testing.T) {
 	}
 }
 
+// RefillTime is the time in which an empty budget becomes full, to the microsecond.
+func TestRefillTime(t *testing.T) {
+	for _, a := range All() {
+		for _, q := range []Quota{
+			{Events: 10, Window: second, Burst: 20},
+			{Events: 10, Window: second, Burst: 15}, // a leaky_bucket needs two windows
+			{Events: 3, Window: minute, Burst: 7},
+			{Events: 7, Window: 13, Burst: 1},
+			{Events: 1, Window: 24 * 60 * minute},
+			{Events: 100_000, Window: second, Burst: 1},
+		} {
+			if q.Algorithm = a.Name; !a.Burst {
+				q.Burst = 0
+			}
+			l := mustLimit(t, q)
+			refill := l.RefillTime()
+			if !a.Burst {
+				if refill != 0 {
+					t.Errorf("%v refills in %d, want 0: it counts in windows", l, refill)
+				}
+				continue
+			}
+			h := &history{limit: l, state: new(State), now: start}
+			h.take(start, l.Burst)
+			if early, full := h.ask(start+refill-1, 0).Remaining, h.ask(start+refill, 0).Remaining; early >= h.full() || full != h.full() {
+				t.Errorf("%v refills in %d: %d remain then, and %d a microsecond earlier", l, refill, full, early)
+			}
+		}
+	}
+	warm := mustLimit(t, Quota{Algorithm: "smooth", Events: 10, Window: minute, WarmUp: second})
+	if refill := warm.RefillTime(); refill != minute {
+		t.Errorf("%v refills in %d, want a window", warm, refill)
+	}
+}
+
 func TestPart(t *testing.T) {
 	initial := int64(4)
 	tests := []struct {

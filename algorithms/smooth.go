@@ -38,6 +38,7 @@ func init() {
 		lua:       smoothLua,
 		numbers:   smoothNumbersOf,
 		bound:     smoothBound,
+		refillIn:  steadyRefill, // with warm_up the time at the full rate
 		maxDelay:  func(*Limit) Micros { return maxSpan / 4 },
 		queued:    func(_ *Limit, used int64, free Micros) (Micros, int64) { return free, used },
 		keepUntil: smoothKeepUntil,

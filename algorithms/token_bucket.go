@@ -33,6 +33,7 @@ func init() {
 			return []int64{l.events, l.window, l.Burst, l.withheld, l.retention()}
 		},
 		bound:     productBound,
+		refillIn:  steadyRefill,
 		maxDelay:  productDelay,
 		queued:    func(l *Limit, used int64, at Micros) (Micros, int64) { return at + used/l.events, used % l.events },
 		keepUntil: tokenBucketKeepUntil,

@@ -87,7 +87,7 @@ func TestCommands(t *testing.T) {
 	if r := c.Load(t, config, "application/json"); r.StatusCode != 200 {
 		t.Fatal(r.Text)
 	}
-	c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=50;w=1, "day";q=10000;w=86400`)
+	c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=50;w=5, "day";q=10000;w=86400`)
 	var said string
 	for _, command := range commandsOf(caddytest.Block{Language: "console", Text: strings.Join(scripts, "")}) {
 		line := addresses.Replace(command.line)
@@ -98,11 +98,11 @@ func TestCommands(t *testing.T) {
 		said = string(output)
 		c.Settle(t)
 		if strings.HasSuffix(line, "/limits/0/burst") {
-			c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=1, "day";q=10000;w=86400`)
+			c.Get(t, "/").Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=2, "day";q=10000;w=86400`)
 		}
 	}
 	r := c.Get(t, "/")
-	r.Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=1, "day";q=10000;w=86400`)
+	r.Want(t, 200, "RateLimit-Policy", `"burst";q=20;w=4, "day";q=10000;w=86400`)
 	if got := r.Field("RateLimit"); !strings.HasPrefix(got, `"burst";r=19;`) || !strings.Contains(got, `"day";r=9997;`) {
 		t.Errorf("RateLimit: %s", got)
 	}
@@ -173,7 +173,7 @@ func TestExample(t *testing.T) {
 	c := caddytest.Start(t, config)
 	// The client of startCaddy has asked before, so a few may be taken already.
 	r := c.Get(t, "/")
-	r.Want(t, 200, "RateLimit-Policy", `"everybody";q=20;w=1`)
+	r.Want(t, 200, "RateLimit-Policy", `"everybody";q=20;w=2`)
 	if r.Text != "Hello." || !regexp.MustCompile(`^"everybody";r=1\d;t=1$`).MatchString(r.Field("RateLimit")) {
 		t.Errorf("RateLimit: %s, body %q", r.Field("RateLimit"), r.Text)
 	}

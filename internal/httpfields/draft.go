@@ -1,7 +1,7 @@
 // Package httpfields writes the header fields and problem documents by which a server tells
 // clients about their limits. It never decides what they say.
 //
-//   - RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-10
+//   - RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-11
 //   - the families of single-valued fields, such as X-RateLimit-Remaining
 //   - Retry-After
 //   - problem documents, of RFC 9457
@@ -25,11 +25,15 @@ const (
 const MaxInteger = 999_999_999_999_999
 
 // AppendQuotaPolicy appends an item to a list for RateLimit-Policy: at most quota events at
-// once, and a window rounded up to whole seconds. For example, "api";q=60;w=60.
-func AppendQuotaPolicy(list []byte, name string, quota int64, window algorithms.Micros) []byte {
+// once, and the seconds in which the client can take as many again. If seconds is 0, the item leaves them out.
+// For example, "api";q=60;w=60.
+func AppendQuotaPolicy(list []byte, name string, quota, seconds int64) []byte {
 	list = appendItem(list, name)
 	list = appendParameter(list, ";q=", quota)
-	return appendParameter(list, ";w=", Seconds(window))
+	if seconds > 0 {
+		list = appendParameter(list, ";w=", seconds)
+	}
+	return list
 }
 
 // AppendConcurrencyPolicy appends an item to a list for RateLimit-Policy: at most quota

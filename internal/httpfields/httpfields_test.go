@@ -11,9 +11,9 @@ import (
 
 func TestDraftItems(t *testing.T) {
 	tests := []struct{ got, want string }{
-		{string(AppendQuotaPolicy(nil, "api", 60, 60_000_000)), `"api";q=60;w=60`},
-		{string(AppendQuotaPolicy(nil, "api", 60, 1)), `"api";q=60;w=1`},
-		{string(AppendQuotaPolicy([]byte(`"a"`), "b/2", MaxInteger+1, 1_000_001)), `"a", "b/2";q=999999999999999;w=2`},
+		{string(AppendQuotaPolicy(nil, "api", 60, 30)), `"api";q=60;w=30`},
+		{string(AppendQuotaPolicy(nil, "api", 60, 0)), `"api";q=60`},
+		{string(AppendQuotaPolicy([]byte(`"a"`), "b/2", MaxInteger+1, 2)), `"a", "b/2";q=999999999999999;w=2`},
 		{string(AppendConcurrencyPolicy(nil, "api", 10)), `"api";q=10;qu="concurrent-requests"`},
 		{string(AppendRateLimit(nil, "api", 0, 1)), `"api";r=0;t=1`},
 		{string(AppendRateLimit(nil, "api", 12, 2_000_001)), `"api";r=12;t=3`},

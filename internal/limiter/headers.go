@@ -31,12 +31,26 @@ func NewHeaderForms(names []string) (f HeaderForms) {
 func (set *LimitSet) formatPolicyItems(limits []store.Limit) string {
 	var list []byte
 	for i, l := range limits {
-		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, l.Window)
+		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, policyWindow(l.Limit))
 	}
 	if set.Slots != nil {
 		list = httpfields.AppendConcurrencyPolicy(list, set.slotLabel, set.Slots.Limit)
 	}
 	return string(list)
+}
+
+// policyWindow returns the time in which a limit grants its quota, in seconds. It is the window, rounded up, or the
+// time in which the quota refills. If the latter is no whole number of seconds, policyWindow returns 0: rounded,
+// it would promise another rate.
+func policyWindow(l *algorithms.Limit) (seconds int64) {
+	const second = 1_000_000
+	switch refill := l.RefillTime(); {
+	case refill == 0:
+		return httpfields.Seconds(l.Window)
+	case refill%second == 0:
+		return refill / second
+	}
+	return 0
 }
 
 // setDraftFields appends the items of the request's zones to RateLimit and RateLimit-Policy.

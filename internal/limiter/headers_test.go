@@ -96,7 +96,14 @@ func FuzzFields(f *testing.F) {
 			given := &LimitSet{}
 			for range r.IntN(4) {
 				bits := r.IntN(47) // not the largest integers there are, which the parser takes for too large
-				limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1 + r.Int64N(1<<bits), Window: 1 + r.Int64N(1<<(50-bits))})
+				quota := algorithms.Quota{Algorithm: "fixed_window", Events: 1 + r.Int64N(1<<bits), Window: 1 + r.Int64N(1<<(50-bits))}
+				if bits < 30 && r.IntN(2) == 0 {
+					quota.Window = 1_000_000 * (1 + r.Int64N(1<<(29-bits)))
+				}
+				if r.IntN(3) > 0 { // it refills in one to three windows
+					quota.Algorithm, quota.Burst = "gcra", quota.Events*(1+r.Int64N(3))
+				}
+				limit, err := algorithms.NewLimit(quota)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +130,11 @@ func FuzzFields(f *testing.F) {
 				if q.Shadow {
 					continue
 				}
-				policies = append(policies, fmt.Sprintf("%q q=%d w=%d", labels[i], min(l.Burst, httpfields.MaxInteger), up(l.Window)))
+				policy := fmt.Sprintf("%q q=%d", labels[i], min(l.Burst, httpfields.MaxInteger))
+				if refill := l.Burst / l.Events * l.Window; !l.Scalable() || refill%1_000_000 == 0 {
+					policy += fmt.Sprintf(" w=%d", up(refill))
+				}
+				policies = append(policies, policy)
 				if !stands {
 					item(labels[i], d, l.Burst)
 				}
@@ -187,6 +198,54 @@ func FuzzFields(f *testing.F) {
 			wantFamilies(t, h)
 		}
 	})
+}
+
+// The w of a policy is the time in which its q refills, or the window.
+func TestPolicyWindow(t *testing.T) {
+	const second = 1_000_000
+	for _, test := range []struct {
+		algorithm             string
+		events, window, burst int64
+		factor                float64
+		want                  string
+	}{
+		{"token_bucket", 10, second, 20, 1, "q=20;w=2"},
+		{"token_bucket", 10, second, 0, 1, "q=10;w=1"},
+		{"token_bucket", 10, second, 25, 1, "q=25"}, // 2.5 s
+		{"token_bucket", 10, second, 5, 1, "q=5"},
+		{"token_bucket", 100, 60 * second, 5, 1, "q=5;w=3"},
+		{"token_bucket", 3, second, 1, 1, "q=1"},
+		{"token_bucket", 3, second, 9, 1, "q=9;w=3"},
+		{"token_bucket", 10, second, 20, 2, "q=10;w=1"},
+		{"token_bucket", 10, second, 20, 3, "q=7"},
+		{"token_bucket", 10, second, 20, 0.5, "q=40;w=4"},
+		{"token_bucket", 10, second / 10, 20, 1, "q=20"},
+		{"token_bucket", 10, second / 10, 200, 1, "q=200;w=2"},
+		{"gcra", 10, second, 20, 1, "q=20;w=2"},
+		{"gcra", 10, second, 25, 1, "q=25"},
+		{"smooth", 10, second, 20, 1, "q=20;w=2"},
+		{"leaky_bucket", 10, second, 20, 1, "q=20;w=2"},
+		{"leaky_bucket", 10, second, 25, 1, "q=25;w=3"}, // the rest leaks out with the third drip
+		{"leaky_bucket", 10, second, 5, 1, "q=5;w=1"},
+		{"leaky_bucket", 10, second, 25, 5, "q=5;w=1"},
+		{"leaky_bucket", 10, second / 10, 5, 1, "q=5"},
+		{"fixed_window", 10, 60 * second, 0, 1, "q=10;w=60"},
+		{"fixed_window", 10, second / 10, 0, 1, "q=10;w=1"},
+		{"sliding_window", 10, 3 * second / 2, 0, 1, "q=10;w=2"},
+		{"sliding_log", 10, 60 * second, 0, 1, "q=10;w=60"},
+	} {
+		q := algorithms.Quota{Algorithm: test.algorithm, Events: test.events, Window: test.window, Burst: test.burst}
+		limit, err := algorithms.NewLimit(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := &LimitSet{Limits: []*algorithms.Limit{limit}}
+		set.NameBudgets("z", make([]keys.Template, 1))
+		limits := scaleLimits(set.Budgets[0].Limits, int64(test.factor*UnitFactor))
+		if got := set.formatPolicyItems(limits); got != `"z";`+test.want {
+			t.Errorf("%v with factor %v: %s, want %s", limit, test.factor, got, test.want)
+		}
+	}
 }
 
 // No number is sent that is too large for a structured field.

@@ -382,7 +382,7 @@ func TestParityCatchesMutants(t *testing.T) {
 	}
 	every, most := everyScript(), uint64(300)
 	if *update {
-		most = 10_000
+		most = 30_000
 	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {

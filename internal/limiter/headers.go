@@ -27,11 +27,11 @@ func NewHeaderForms(names []string) (f HeaderForms) {
 	return f
 }
 
-// formatPolicyItems returns the items of RateLimit-Policy for these limits and for the slots.
-func (set *LimitSet) formatPolicyItems(limits []store.Limit) string {
+// formatPolicyItems returns the items of RateLimit-Policy for these limits at an instant, and for the slots.
+func (set *LimitSet) formatPolicyItems(limits []store.Limit, now algorithms.Micros) string {
 	var list []byte
 	for i, l := range limits {
-		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, policyWindow(l.Limit))
+		list = httpfields.AppendQuotaPolicy(list, set.labels[i], l.Burst, policyWindow(l.Limit, now))
 	}
 	if set.Slots != nil {
 		list = httpfields.AppendConcurrencyPolicy(list, set.slotLabel, set.Slots.Limit)
@@ -39,12 +39,15 @@ func (set *LimitSet) formatPolicyItems(limits []store.Limit) string {
 	return string(list)
 }
 
-// policyWindow returns the time in which a limit grants its quota, in seconds. It is the window, rounded up, or the
-// time in which the quota refills. If the latter is no whole number of seconds, policyWindow returns 0: rounded,
+// policyWindow returns the time in which a limit grants its quota, in seconds. It is the window, rounded up, the
+// present period of a calendar, or the time in which the quota refills. If the latter is no whole number of seconds, policyWindow returns 0: rounded,
 // it would promise another rate.
-func policyWindow(l *algorithms.Limit) (seconds int64) {
+func policyWindow(l *algorithms.Limit, now algorithms.Micros) (seconds int64) {
 	const second = 1_000_000
+	start, end, _ := l.Periods(now)
 	switch refill := l.RefillTime(); {
+	case l.Algorithm().Calendar:
+		return httpfields.Seconds(end - start)
 	case refill == 0:
 		return httpfields.Seconds(l.Window)
 	case refill%second == 0:
@@ -65,8 +68,8 @@ func (state *State) setDraftFields(h http.Header) {
 			continue
 		}
 		own := e.LimitSet.policyItems
-		if e.Zone.Factor != "" {
-			own = e.LimitSet.formatPolicyItems(e.Limits)
+		if e.Zone.Factor != "" || e.LimitSet.hasCalendar {
+			own = e.LimitSet.formatPolicyItems(e.Limits, e.Outcome.At)
 		}
 		if policy != "" && own != "" {
 			policy += ", "

@@ -242,7 +242,7 @@ func TestPolicyWindow(t *testing.T) {
 		set := &LimitSet{Limits: []*algorithms.Limit{limit}}
 		set.NameBudgets("z", make([]keys.Template, 1))
 		limits := scaleLimits(set.Budgets[0].Limits, int64(test.factor*UnitFactor))
-		if got := set.formatPolicyItems(limits); got != `"z";`+test.want {
+		if got := set.formatPolicyItems(limits, 0); got != `"z";`+test.want {
 			t.Errorf("%v with factor %v: %s, want %s", limit, test.factor, got, test.want)
 		}
 	}

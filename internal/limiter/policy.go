@@ -25,6 +25,7 @@ type LimitSet struct {
 	labels      []string // one per limit
 	slotLabel   string
 	policyItems string // of RateLimit-Policy
+	hasCalendar bool   // its items change with the time
 }
 
 // Budgets are the limits, slots and ban of a store request, for one of the zone's alternative
@@ -135,7 +136,8 @@ func (set *LimitSet) NameBudgets(zone string, keys []keys.Template) {
 	}
 	labels := limitLabels(zone, len(set.Limits)+1)
 	set.labels, set.slotLabel = labels[:len(set.Limits)], labels[len(set.Limits)]
-	set.policyItems = set.formatPolicyItems(set.Budgets[0].Limits)
+	set.policyItems = set.formatPolicyItems(set.Budgets[0].Limits, 0)
+	set.hasCalendar = slices.ContainsFunc(set.Limits, func(l *algorithms.Limit) bool { return l.Algorithm().Calendar })
 }
 
 // NewBanLookup returns the ban of a zone without its limits and slots.

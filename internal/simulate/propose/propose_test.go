@@ -280,7 +280,7 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 		}
 	}
 	for _, a := range algorithms.All() { // the draw is wide enough
-		if seeds >= 300 && (proposed[a.Name] < 10 || withNext[a.Name] < 10 || exact[a.Name] < 5) {
+		if seeds >= 300 && !a.Calendar && (proposed[a.Name] < 10 || withNext[a.Name] < 10 || exact[a.Name] < 5) {
 			t.Errorf("%s: %d proposals, %d with a next one, %d compared with all", a.Name, proposed[a.Name], withNext[a.Name], exact[a.Name])
 		}
 	}

@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+)
+
+// A month ends when it ends in Berlin by the clock of Redis, although the clocks of both instances are a year behind. What
+// is sold by the month is sold once, through any instance, and not one request more.
+func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.StartClock(t)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().In(berlin)
+	turn := time.Date(now.Year()+1, now.Month(), 1, 0, 0, 0, 0, berlin) // of the month
+	until := func(left time.Duration) { clock.Set(t, time.Until(turn.Add(-left))) }
+	until(10 * time.Minute)
+	config := caddytest.Site(fmt.Sprintf("zone plan {\n key {header.X-Key}\n calendar 6 month Europe/Berlin\n}\nredis %s\non_store_error deny", server.Addr))
+	caddys := []*caddytest.Caddy{caddytest.Start(t, config), caddytest.Start(t, config)}
+	use := func(key string, want ...int) (last caddytest.Response) {
+		t.Helper()
+		for i, status := range want {
+			if last = caddys[i%2].Get(t, "/", "X-Key", key); last.StatusCode != status {
+				t.Fatalf("request %d of %s: status %d, want %d", i+1, key, last.StatusCode, status)
+			}
+		}
+		return last
+	}
+	r := use("a", 200, 200, 200, 200, 200, 200, 429, 429)
+	if retry, err := strconv.Atoi(r.Field("Retry-After")); err != nil || retry < 580 || retry > 601 {
+		t.Errorf("Retry-After %q, want 10 minutes", r.Field("Retry-After"))
+	}
+	length := int(turn.Sub(turn.AddDate(0, -1, 0)).Seconds())
+	if policy := r.Field("RateLimit-Policy"); !strings.Contains(policy, fmt.Sprintf("q=6;w=%d", length)) {
+		t.Errorf("RateLimit-Policy %s, want the length of the month, %d", policy, length)
+	}
+	use("b", 200)
+	until(-time.Minute)
+	time.Sleep(1100 * time.Millisecond) // until a denial from before is forgotten
+	if r = use("a", 200, 200, 200, 200, 200, 200, 429); !strings.Contains(r.Field("RateLimit-Policy"), "q=6;w=") {
+		t.Errorf("RateLimit-Policy %s", r.Field("RateLimit-Policy"))
+	}
+	until(-40 * 24 * time.Hour) // more than a period later at once
+	time.Sleep(1100 * time.Millisecond)
+	use("a", 200, 200, 200, 200, 200, 200, 429)
+	use("b", 200, 200, 200, 200, 200, 200, 429)
+	for _, c := range caddys {
+		if strings.Contains(c.Logged(), "a Redis fails") {
+			t.Error("the turn of a month is an outage")
+		}
+	}
+}

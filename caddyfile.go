@@ -90,6 +90,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			concurrency <requests>              # requests of a key in flight; with or without limits
 //			delay       <max> [<requests>]      # delay requests instead of denying them
 //			shadow                              # report, but deny and delay nothing
+//			notify      <percent>...            # report when a key has used these shares of a calendar
 //			enforce     <percent>               # deny requests of this share of the keys
 //			ban         <duration> [after <denials>] [max <duration>] [scope zone|handler]  # deny all requests of a key
 //

@@ -237,11 +237,15 @@ func (c *Zone) compilePolicy(factor int64, outage limiter.StoreErrorPolicy) (*li
 		return nil, err
 	}
 	p.Overrides = limiter.NewOverrides(all)
-	if c.Plan == nil {
-		return p, nil
+	if c.Plan != nil {
+		if p.PlanSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage); err != nil {
+			return nil, err
+		}
 	}
-	p.PlanSets, err = compileLimitSets("plan", c.Plan.Values, c, factor, outage)
-	return p, err
+	if len(c.Notify) > 0 && !slices.ContainsFunc(p.Sets(), func(set limiter.NamedSet) bool { return set.HasCalendar() }) {
+		return nil, errors.New("notify needs a calendar, because only its periods have a count: write for example calendar 100000 month")
+	}
+	return p, nil
 }
 
 func compileLimitSets(

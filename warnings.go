@@ -137,9 +137,9 @@ func (h *Handler) warnOfCalendars(zones []*liveZone) {
 	}
 	for _, z := range zones {
 		for _, set := range z.Sets() {
-			if i := slices.IndexFunc(set.Limits, func(l *algorithms.Limit) bool { return l.Algorithm().Calendar }); i >= 0 {
+			if set.HasCalendar() {
 				z.Logger.Warn("a calendar in memory begins anew when Caddy restarts: write redis <host:port> to keep it",
-					zap.String("zone", z.Name), zap.Stringer("limit", set.Limits[i]))
+					zap.String("zone", z.Name), zap.String("limits", set.Describe()))
 				break
 			}
 		}

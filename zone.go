@@ -117,6 +117,10 @@ type Zone struct {
 	// (default 100).
 	Enforce *float64 `json:"enforce,omitempty"`
 
+	// Report when a key has used these shares of a calendar, in percent, 1 to 100: once in each period, over all
+	// instances, as a log message and the event rate_limit_threshold (default: no report).
+	Notify []int64 `json:"notify,omitempty"`
+
 	// Ban a key after its limits have denied it too often: deny all its requests for a while
 	// (default: no key is banned).
 	Ban *Ban `json:"ban,omitempty"`
@@ -158,7 +162,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
-		Enforce: 100, Metrics: telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil}, Logger: h.Logger,
+		Enforce: 100, Notify: c.Notify, Metrics: telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil}, Logger: h.Logger,
 		ReadsBody: c.readsBody(), Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
 	}
 	if c.Shadow {

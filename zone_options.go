@@ -420,6 +420,34 @@ func checkEnforce(percent float64) error {
 	return nil
 }
 
+// unmarshalNotify reads notify <percent>...
+func (c *Zone) unmarshalNotify(d *caddyfile.Dispenser) error {
+	for _, arg := range d.RemainingArgs() {
+		percent, err := options.ParseInteger("notify", strings.TrimSuffix(arg, "%"), "80% 100%")
+		if err != nil {
+			return err
+		}
+		c.Notify = append(c.Notify, percent)
+	}
+	if len(c.Notify) == 0 {
+		return errors.New("notify takes at least one share: write for example notify 80% 100%")
+	}
+	return c.checkNotify()
+}
+
+// checkNotify checks the shares of notify.
+func (c *Zone) checkNotify() error {
+	for i, percent := range c.Notify {
+		if percent < 1 || percent > 100 {
+			return fmt.Errorf("notify must be from 1%% to 100%%, not %d: write for example notify 80%% 100%%", percent)
+		}
+		if i > 0 && percent <= c.Notify[i-1] {
+			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, c.Notify[i-1])
+		}
+	}
+	return nil
+}
+
 // A request takes a slot of its key in every zone with the option concurrency, and gives it back
 // when its response has ended. The store takes the slots in the same call as the charges. If an
 // instance is killed, the store frees the slots of its requests.

@@ -172,6 +172,11 @@ func zoneSettings() []zoneSetting {
 		},
 		{name: "settle", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
 		{name: "shadow", shown: true, zoneValue: fieldValue(func(c *Zone) *bool { return &c.Shadow }, presence, nil)},
+		{name: "notify", identifies: true, shown: true, needsLimits: true, zoneValue: zoneValue{
+			value: func(c *Zone) any { return unlessZero(len(c.Notify)) },
+			read:  (*Zone).unmarshalNotify,
+			check: (*Zone).checkNotify,
+		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: func(z *liveZone) any { return z.Notify }},
 		{name: "enforce", shown: true, zoneValue: fieldValue(
 			func(c *Zone) **float64 { return &c.Enforce }, percent,
 			func(percent *float64) error { return checkEnforce(*percent) },

@@ -200,9 +200,11 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 				c.err = cmp.Or(c.err, r.Refund())
 			}
 			if one.Charge > 0 {
-				limits := store.Request{Limits: one.Request.Limits}
-				_, _, err := r.Take([]store.Request{limits}, nil)
-				c.err = cmp.Or(c.err, err)
+				charged := []store.Request{{Limits: one.Request.Limits}}
+				_, _, err := r.Take(charged, nil)
+				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {
+					one.Charged(charged[0].Outcome.Decisions)
+				}
 			}
 		}
 	}

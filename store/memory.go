@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -174,6 +175,14 @@ func (m *Memory) Correct(corrections []Correction, _ func(error)) {
 // CorrectAt is Correct at an instant of the caller's choice. 0 stands for the store's clock. The
 // error is always nil.
 func (m *Memory) CorrectAt(_ context.Context, now algorithms.Micros, corrections []Correction) error {
+	for _, report := range m.correct(now, corrections) {
+		report()
+	}
+	return nil
+}
+
+// correct makes corrections, and returns what must be called without locks.
+func (m *Memory) correct(now algorithms.Micros, corrections []Correction) (reports []func()) {
 	tx := m.begin()
 	defer tx.end()
 	for i := range corrections {
@@ -187,12 +196,16 @@ func (m *Memory) CorrectAt(_ context.Context, now algorithms.Micros, corrections
 		}
 		if c.Charge > 0 {
 			tx.charge(i, c.Request, c.Charge)
+			if report := c.Charged; report != nil {
+				decisions := slices.Clone(tx.charged[0].Outcome.Decisions)
+				reports = append(reports, func() { report(decisions) })
+			}
 		}
 		if c.Leave && c.Request.Outcome.Slots.Taken {
 			tx.leaveSlot(i, c.Request)
 		}
 	}
-	return nil
+	return reports
 }
 
 // CountSlots implements [SlotCounter]. A full store, too, counts the slots for their own key, because

@@ -230,6 +230,8 @@ type Correction struct {
 	// room is charged only the rest, as in mode [algorithms.Force]. This charge can't be given
 	// back.
 	Charge int64
+	// Charged is called with the decisions about Charge, one for each limit, when it is made. nil calls nothing.
+	Charged func([]algorithms.Decision)
 	// Leave gives back the slot that the request took, if any, because the request has ended.
 	Leave bool
 }

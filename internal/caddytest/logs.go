@@ -11,12 +11,13 @@ const (
 	EventExceeded       = "rate_limit_exceeded"
 	EventShadowExceeded = "rate_limit_shadow_exceeded"
 	EventBanned         = "rate_limit_banned"
+	EventThreshold      = "rate_limit_threshold"
 	EventDown           = "rate_limit_store_down"
 	EventUp             = "rate_limit_store_up"
 )
 
 // EventNames are the names of all events.
-var EventNames = []string{EventExceeded, EventShadowExceeded, EventBanned, EventDown, EventUp}
+var EventNames = []string{EventExceeded, EventShadowExceeded, EventBanned, EventThreshold, EventDown, EventUp}
 
 // Times returns how often the log says something, once it holds all that came before.
 func (c *Caddy) Times(t *testing.T, text string) int {

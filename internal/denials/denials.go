@@ -48,8 +48,10 @@ type Denial struct {
 	Key    string // in the table of a [Log]: as it is logged
 	Shadow bool   // the zone is in shadow mode, so the request passed
 	Ban    bool   // a ban began with the request
+	// Percent is not 0 if nothing was denied: the request has reached this share of the Limit, a calendar.
+	Percent int64
 
-	Wait               algorithms.Micros // retry after; for a ban, its duration
+	Wait               algorithms.Micros // retry after; for a ban, its duration; for a share, until the period ends
 	Reason             string
 	Limit              *algorithms.Limit // for ReasonLimit
 	Slots              int64             // for ReasonConcurrency: the number of slots
@@ -65,6 +67,8 @@ type Denial struct {
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
 func (d *Denial) message() string {
 	switch {
+	case d.Percent > 0:
+		return "a share of a limit is used"
 	case d.Ban && d.Shadow:
 		return "key would be banned"
 	case d.Ban:
@@ -111,6 +115,10 @@ func clipText(text string) string { return text[:min(len(text), maxLoggedTextByt
 // report logs a denial or a ban, and emits its event. With hash_keys it leaves out all texts
 // that keys are made of.
 func (d *Denial) report(events *Events) {
+	if d.Percent > 0 {
+		d.reportShare(events)
+		return
+	}
 	if c := d.Source.Logger.Check(zap.InfoLevel, d.message()); c != nil {
 		fields := []zap.Field{zap.String("zone", d.Zone)}
 		if d.Ban {
@@ -151,3 +159,22 @@ func (d *Denial) waitTime() time.Duration {
 
 // until returns when a ban ends.
 func (d *Denial) until() string { return time.Now().Add(d.waitTime()).UTC().Format(time.RFC3339) }
+
+// reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because
+// somebody is to be told who it is.
+func (d *Denial) reportShare(events *Events) {
+	data := map[string]any{
+		"zone": d.Zone, "percent": d.Percent, "limit": d.Limit.String(), "until": d.until(), "count": d.count,
+	}
+	fields := []zap.Field{
+		zap.String("zone", d.Zone), zap.Int64("percent", d.Percent), zap.Stringer("limit", d.Limit), zap.String("until", d.until()),
+		zap.Int64("count", d.count),
+	}
+	if d.overflow {
+		fields, data["other_keys"] = append(fields, zap.Bool("other_keys", true)), true
+	} else if d.Source.LogsKeys {
+		fields, data["key"] = append(fields, zap.String("key", d.Key)), d.Key
+	}
+	d.Source.Logger.Info(d.message(), fields...)
+	events.Add(eventThreshold, data)
+}

@@ -17,6 +17,7 @@ const (
 	eventExceeded       = "rate_limit_exceeded"
 	eventShadowExceeded = "rate_limit_shadow_exceeded"
 	eventBanned         = "rate_limit_banned"
+	eventThreshold      = "rate_limit_threshold"
 )
 
 // eventName returns the name of the event of a denial or a ban. A ban in shadow mode has none,

@@ -32,6 +32,7 @@ const idTicks = 60
 type logKey struct {
 	zone                  string
 	key                   keyhash.Hash
+	percent               int64
 	shadow, ban, overflow bool
 }
 
@@ -63,12 +64,12 @@ func (l *Log) Record(d Denial, zones func() []RecordedZone) (id string) {
 // add adds a denial to the recent ones. It reports whether the denial must be reported now, and
 // whether its ID is new. The key of d becomes the key as it is logged.
 func (l *Log) add(d *Denial) (reportNow, newID bool) {
-	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), shadow: d.Shadow, ban: d.Ban}
+	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), percent: d.Percent, shadow: d.Shadow, ban: d.Ban}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.recent[group]
 	if !l.closed && known == nil && len(l.recent) >= maxLogKeys {
-		group = logKey{zone: d.Zone, shadow: d.Shadow, ban: d.Ban, overflow: true}
+		group = logKey{zone: d.Zone, percent: d.Percent, shadow: d.Shadow, ban: d.Ban, overflow: true}
 		known, d.overflow = l.recent[group], true
 	}
 	switch {
@@ -82,7 +83,7 @@ func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	if known != nil && !l.closed {
 		d.id, d.ticks = known.id, known.ticks
 	}
-	if newID = d.id == "" && !d.overflow && !d.Ban; newID {
+	if newID = d.id == "" && !d.overflow && !d.Ban && d.Percent == 0; newID {
 		d.id = randomID()
 	}
 	if l.closed {

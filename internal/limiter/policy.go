@@ -137,7 +137,12 @@ func (set *LimitSet) NameBudgets(zone string, keys []keys.Template) {
 	labels := limitLabels(zone, len(set.Limits)+1)
 	set.labels, set.slotLabel = labels[:len(set.Limits)], labels[len(set.Limits)]
 	set.policyItems = set.formatPolicyItems(set.Budgets[0].Limits, 0)
-	set.hasCalendar = slices.ContainsFunc(set.Limits, func(l *algorithms.Limit) bool { return l.Algorithm().Calendar })
+	set.hasCalendar = set.HasCalendar()
+}
+
+// HasCalendar reports whether any of the limits is a calendar.
+func (set *LimitSet) HasCalendar() bool {
+	return slices.ContainsFunc(set.Limits, func(l *algorithms.Limit) bool { return l.Algorithm().Calendar })
 }
 
 // NewBanLookup returns the ban of a zone without its limits and slots.

@@ -78,6 +78,7 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 		l.Backend.DecidedWithout().Local.Add(1)
 	}
 	state.countOutcomes(took)
+	state.notify()
 	if delay := state.RequiredDelay(); allowed && delay > 0 {
 		return state.hold(ctx, delay)
 	}
@@ -128,6 +129,7 @@ func (state *State) sendCorrections() {
 		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
 		if e.Settled {
 			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
+			c.Charged = state.notifyOfCharge(e)
 		}
 		if c.Leave || c.Refund > 0 || c.Charge > 0 {
 			corrections = append(corrections, c)

@@ -57,7 +57,8 @@ type Zone struct {
 	BodyPolicy bodies.Policy
 
 	// For operators and clients.
-	Status     int // of responses to denied requests
+	Notify     []int64 // the shares of calendars that are reported, in percent
+	Status     int     // of responses to denied requests
 	Metrics    telemetry.Zone
 	DeniedKeys *denials.TopKeys // of all zones with this name
 	HashSecret string           // as in the limiter

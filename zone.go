@@ -156,7 +156,8 @@ type liveZone struct {
 // compile checks and compiles the zone for a handler, without its matchers. Its errors don't repeat the
 // zone's name.
 func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*liveZone, error) {
-	if err := errors.Join(checkZoneName(name), c.checkValues()); err != nil {
+	sum, err := costSum(c.Cost)
+	if err := errors.Join(checkZoneName(name), c.checkValues(), err); err != nil {
 		return nil, err
 	}
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
@@ -170,7 +171,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	} else if c.Enforce != nil {
 		z.Enforce = *c.Enforce
 	}
-	if sum := c.Cost.sum(); sum != nil {
+	if sum != nil {
 		var fixed bool
 		if z.FixedCost, fixed = sum.Fixed(); !fixed {
 			z.Cost = sum
@@ -191,12 +192,15 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	}
 	factor := c.fixedFactor()
 	z.Unlimited = factor == 0
-	var err error
 	if z.Policy, err = source.policyFor(z, factor, h.StoreErrorPolicy); err != nil {
 		return nil, err
 	}
 	if c.Settle != nil {
-		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, c.Settle.Cost.sum())
+		sum, err := settleCostSum(c.Settle.Cost)
+		if err != nil {
+			return nil, err
+		}
+		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, sum)
 	}
 	if c.Ban != nil {
 		z.Ban, _ = c.Ban.compile(anyLimits) // checked with the limits

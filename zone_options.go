@@ -338,7 +338,7 @@ func (s *Settle) check(mode algorithms.Mode, limits []*algorithms.Limit) error {
 				l.Algorithm().Name)
 		}
 	}
-	return checkSettleCost(s.Cost)
+	return nil
 }
 
 // checkStatus checks the status codes of match.
@@ -359,7 +359,7 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 	s := new(Settle)
 	err := optionTable.ReadBlock(d, "settle", settleOptions, func(option string) (err error) {
 		if option == "cost" {
-			s.Cost, err = costSum(d, checkSettleCost)
+			s.Cost, err = readCost(d, settleCostSum)
 			return err
 		}
 		if s.Match != nil {

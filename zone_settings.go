@@ -126,7 +126,7 @@ func zoneSettings() []zoneSetting {
 		},
 		{name: "cost", needsLimits: true, zoneValue: fieldValue(
 			func(c *Zone) *Number { return &c.Cost },
-			func(d *caddyfile.Dispenser) (Number, error) { return costSum(d, checkCost) }, checkCost,
+			func(d *caddyfile.Dispenser) (Number, error) { return readCost(d, costSum) }, nil, // compile checks it
 		)},
 		{
 			name: "mode", identifies: true, shown: true, needsLimits: true,
@@ -138,7 +138,7 @@ func zoneSettings() []zoneSetting {
 			name: "factor", identifies: true, shown: true, needsLimits: true,
 			zoneValue: fieldValue(
 				func(c *Zone) *Number { return &c.Factor },
-				factor, checkFactor,
+				readFactor, checkFactor,
 			),
 			text: func(z *liveZone) string {
 				if z.Factor != "" {

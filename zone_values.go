@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,73 +151,55 @@ func (n Number) varies() bool { return strings.Contains(string(n), "{") }
 
 // checkFactor checks the value of the option factor. A number that varies is only checked for matching braces.
 func checkFactor(n Number) error {
-	if n == "" || n.varies() {
+	if n.varies() {
 		return keys.CheckBraces("factor", string(n))
 	}
 	if keys.LacksBraces(string(n)) {
 		return fmt.Errorf("factor %q is the name of a placeholder without its braces: write {%[1]s}", string(n))
 	}
-	_, err := limiter.ParseFactor(string(n))
-	if f, _ := strconv.ParseFloat(string(n), 64); err == nil && math.IsInf(f, 0) {
-		err = fmt.Errorf("%w, not %q", limiter.ErrNumber, n)
-	}
-	if err != nil {
+	if _, err := limiter.ParseFactor(string(n)); err != nil {
 		return fmt.Errorf("factor %w: write for example 2, or a placeholder in braces", err)
 	}
 	return nil
 }
 
-// factor reads the value of the option factor.
-func factor(d *caddyfile.Dispenser) (Number, error) {
+// readFactor reads the value of the option factor.
+func readFactor(d *caddyfile.Dispenser) (Number, error) {
 	text, err := options.Value(d, "2")
-	if err == nil && text == "" {
-		err = fmt.Errorf("factor %w, not nothing", limiter.ErrNumber)
-	}
-	if err != nil {
-		return "", err
-	}
-	return Number(text), checkFactor(Number(text))
+	return Number(text), err
 }
 
-// sum returns the sum of a cost, which is checked, or nil if there is none.
-func (n Number) sum() *cost.Sum {
-	if n == "" {
-		return nil
-	}
-	sum, _ := cost.Parse(string(n))
-	return sum
-}
+// costSum returns the sum of the option cost, or nil if there is none.
+func costSum(n Number) (*cost.Sum, error) { return n.sum("cost") }
 
-// checkCost checks the value of the option cost.
-func checkCost(n Number) error { return n.checkSum("cost") }
-
-// checkSettleCost checks the value of cost in settle.
-func checkSettleCost(n Number) error {
-	err := n.checkSum("cost of settle")
-	if sum := n.sum(); err == nil && sum != nil && sum.HasBounds() {
+// settleCostSum returns the sum of cost in settle, or nil if there is none.
+func settleCostSum(n Number) (*cost.Sum, error) {
+	sum, err := n.sum("cost of settle")
+	if sum != nil && sum.HasBounds() {
 		err = fmt.Errorf("cost of settle %q has min or max: write them in cost, because settle charges what was used", n)
 	}
-	return err
+	return sum, err
 }
 
-// checkSum checks that the number is a sum of numbers and placeholders.
-func (n Number) checkSum(option string) error {
+// sum parses a sum of numbers and placeholders. It returns nil if the number isn't set.
+func (n Number) sum(option string) (*cost.Sum, error) {
 	if n == "" {
-		return nil
+		return nil, nil
 	}
-	_, err := cost.Parse(string(n))
+	sum, err := cost.Parse(string(n))
 	if err != nil {
-		return fmt.Errorf("%s %q %w", option, string(n), err)
+		return nil, fmt.Errorf("%s %q %w", option, string(n), err)
 	}
-	return nil
+	return sum, nil
 }
 
-// costSum reads a sum of numbers and placeholders.
-func costSum(d *caddyfile.Dispenser, check func(Number) error) (Number, error) {
+// readCost reads a cost, and checks it with one of the functions above.
+func readCost(d *caddyfile.Dispenser, sum func(Number) (*cost.Sum, error)) (Number, error) {
 	option, words := d.Val(), d.RemainingArgs()
 	n := Number(strings.Join(words, " "))
 	if strings.TrimSpace(string(n)) == "" {
 		return "", fmt.Errorf("%s has no value: write for example %s", option, cost.Form)
 	}
-	return n, check(n)
+	_, err := sum(n)
+	return n, err
 }

@@ -104,9 +104,6 @@ type jsonBody interface {
 	value(i int) (string, bool)
 }
 
-// jsonLinesTypes are the names that the same format has.
-var jsonLinesTypes = []string{"x-ndjson", "ndjson", "jsonl", "x-jsonlines", "jsonlines", "x-jsonl"}
-
 // responseKindOf returns the kind of a body by its Content-Type.
 func responseKindOf(contentType string) responseKind {
 	mediaType, _, _ := strings.Cut(contentType, ";")
@@ -115,7 +112,7 @@ func responseKindOf(contentType string) responseKind {
 		return eventStream
 	case isJSONType(mediaType):
 		return oneJSONText
-	case strings.HasPrefix(mediaType, "application/") && slices.Contains(jsonLinesTypes, mediaType[len("application/"):]):
+	case isJSONLinesType(mediaType):
 		return jsonLines
 	}
 	return noJSON
@@ -220,10 +217,7 @@ func (v *ResponseValues) newJSONBody(kind responseKind) jsonBody {
 	if kind == jsonLines {
 		return &jsonLinesBody{events}
 	}
-	return struct {
-		io.Writer
-		*jsonEvents
-	}{eventstream.NewReader(events), events}
+	return &jsonEventStream{eventstream.NewReader(events), events}
 }
 
 // jsonText is a body that is one JSON text. If the text is cut, the values before the cut count.
@@ -278,6 +272,12 @@ func (b *jsonEvents) End() {
 }
 
 func (b *jsonEvents) value(i int) (string, bool) { return b.last[i], b.last[i] != "" }
+
+// jsonEventStream is a body that is an event stream. The data of its events are JSON texts.
+type jsonEventStream struct {
+	io.Writer
+	*jsonEvents
+}
 
 // jsonLinesBody is a body with a JSON text in each line. The last line may lack its end.
 type jsonLinesBody struct{ *jsonEvents }

@@ -31,3 +31,19 @@ func TestAcceptOnlyDecodable(t *testing.T) {
 		t.Errorf("no field becomes %q", none)
 	}
 }
+
+// Each name of a format is read, whatever its case and its parameters.
+func TestResponseKinds(t *testing.T) {
+	t.Parallel()
+	for contentType, want := range map[string]responseKind{
+		"application/json": oneJSONText, "text/json": oneJSONText, "Application/Problem+JSON; charset=utf-8": oneJSONText,
+		"text/event-stream": eventStream, " Text/Event-Stream ;charset=utf-8": eventStream,
+		"application/x-ndjson": jsonLines, "application/ndjson; charset=utf-8": jsonLines, "application/x-jsonl": jsonLines,
+		"APPLICATION/JSONL": jsonLines, "application/x-jsonlines": jsonLines, "application/jsonlines": jsonLines,
+		"": noJSON, "application/": noJSON, "ndjson": noJSON, "text/ndjson": noJSON, "application/x-json": noJSON, "text/plain": noJSON,
+	} {
+		if got := responseKindOf(contentType); got != want {
+			t.Errorf("%q is of kind %d, want %d", contentType, got, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -63,6 +64,13 @@ func kindOfMediaType(text string) (kind Kinds, multipart bool) {
 		return kindJSON, false
 	}
 	return 0, false
+}
+
+// isJSONLinesType reports whether a media type, in lower case and without parameters, has a JSON text in each line. No
+// type is registered, so servers write several names.
+func isJSONLinesType(media string) bool {
+	name, ok := strings.CutPrefix(media, "application/")
+	return ok && slices.Contains([]string{"ndjson", "jsonl", "jsonlines"}, strings.TrimPrefix(name, "x-"))
 }
 
 // isJSONType reports whether a media type, in lower case and without parameters, is JSON. A gRPC message

@@ -256,8 +256,8 @@ zone api {
 	for _, cost := range []string{"101", "2147483648", "1e300", "1e999", "Inf"} {
 		c.Get(t, "/", "Cost", cost).Want(t, 429, "Retry-After", "")
 	}
-	c.WaitForLog(t, "a cost is not a number from 0")
-	if n := strings.Count(c.Logged(), "a cost is not a number from 0"); n != 1 {
+	c.WaitForLog(t, "no placeholder of a cost is a number")
+	if n := strings.Count(c.Logged(), "no placeholder of a cost is a number"); n != 1 {
 		t.Errorf("the bad costs were logged %d times, want once", n)
 	}
 }

@@ -178,7 +178,7 @@ zone unused {
 		"a shared zone limits nothing, because no rate_limit uses it": 1,
 		`"zone":"unused"`: 1,
 		"the keys of zones are addresses, and over IPv6": 1,
-		"a cost is not a number":                         1,
+		"no placeholder of a cost is a number":           1,
 	} {
 		if got := c.Times(t, text); got != want {
 			t.Errorf("%q is logged %d times, want %d", text, got, want)

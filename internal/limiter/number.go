@@ -17,7 +17,7 @@ func (state *State) costOf(z *Zone, repl *caddy.Replacer) int64 {
 	}
 	events, known := z.Cost.Of(func(placeholder string) string { return repl.ReplaceAll(placeholder, "") })
 	if !known && !state.Explained && !z.warnedOfCost.Swap(true) {
-		z.Logger.Warn("a cost is not a number from 0: without its placeholders, such requests count as this number (logged once per zone)",
+		z.Logger.Warn("no placeholder of a cost is a number from 0: such requests cost what the field number says (logged once per zone)",
 			zap.String("zone", z.Name), zap.Stringer("cost", z.Cost), zap.Int64("number", events))
 	}
 	return events

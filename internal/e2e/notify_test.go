@@ -1,11 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	_ "github.com/caddy-rate-limit/caddy-rate-limit/examples/webhook"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
@@ -61,4 +67,52 @@ log_key`, events, server.Addr))
 			}
 		}
 	}
+}
+
+// The example tells a webhook once at 80% and once at 100%, with the key.
+func TestExampleWebhook(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var told []string
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var e struct {
+			Event string
+			Data  struct {
+				Zone, Key, Limit, Until string
+				Percent, Count          int
+			}
+		}
+		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+			t.Error(err)
+		}
+		if _, err := time.Parse(time.RFC3339, e.Data.Until); err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, fmt.Sprintf("%s %s %s %d%% of %s, %d", e.Event, e.Data.Zone, e.Data.Key, e.Data.Percent, e.Data.Limit, e.Data.Count))
+	}))
+	t.Cleanup(hook.Close)
+	config := caddytest.ReadFile(t, "examples/webhook/Caddyfile")
+	for old, with := range map[string]string{
+		"http://localhost:9000/notify": hook.URL, "localhost:6379": redistest.Start(t).Addr, ":8080 {": "{$SITE} {", "\tevents {": "\tadmin {$ADMIN}\n\tevents {",
+	} {
+		if !strings.Contains(config, old) {
+			t.Fatalf("the example has no %s", old)
+		}
+		config = strings.Replace(config, old, with, 1)
+	}
+	c := caddytest.Start(t, config)
+	for range 7 {
+		c.Get(t, "/", "X-Api-Key", "alice")
+	}
+	const limit = "calendar 5 month Europe/Berlin"
+	want := []string{
+		"rate_limit_threshold plan alice 80% of " + limit + ", 1", "rate_limit_threshold plan alice 100% of " + limit + ", 1",
+	}
+	caddytest.EventuallySees(t, "the webhook is told twice", func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(told)
+	}, func(told []string) bool { return slices.Equal(told, want) })
 }

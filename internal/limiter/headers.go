@@ -40,8 +40,8 @@ func (set *LimitSet) formatPolicyItems(limits []store.Limit, now algorithms.Micr
 }
 
 // policyWindow returns the time in which a limit grants its quota, in seconds. It is the window, rounded up, the
-// present period of a calendar, or the time in which the quota refills. If the latter is no whole number of seconds, policyWindow returns 0: rounded,
-// it would promise another rate.
+// present period of a calendar, or the time in which the quota refills. If the latter is no whole number of seconds,
+// policyWindow returns 0: rounded, it would promise another rate.
 func policyWindow(l *algorithms.Limit, now algorithms.Micros) (seconds int64) {
 	const second = 1_000_000
 	start, end, _ := l.Periods(now)

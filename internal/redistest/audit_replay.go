@@ -178,7 +178,8 @@ func (r *replay) playMessage(p *parsedCall) error {
 	case p.head.Now != 0:
 		return errors.New("at an instant that Redis was told")
 	case reply.Late != late:
-		return fmt.Errorf("late is %v, at %d when the first and the last instant are %d and %d", reply.Late, p.at, p.head.NotBefore, p.head.NotAfter)
+		return fmt.Errorf("late is %v, at %d when the first and the last instant are %d and %d",
+			reply.Late, p.at, p.head.NotBefore, p.head.NotAfter)
 	case late:
 		r.Late++
 		return reply.End()

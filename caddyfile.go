@@ -330,8 +330,8 @@ func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
 	return err
 }
 
-// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period and
-// perhaps a time zone in place of the last two.
+// unmarshalLimit reads a limit: <algorithm> <events> <window> [<burst>] { <options> }. A calendar has a period in
+// place of the window, and can have a time zone.
 func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if name == "legacy" {
 		return unmarshalLegacy(d)

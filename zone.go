@@ -117,8 +117,8 @@ type Zone struct {
 	// (default 100).
 	Enforce *float64 `json:"enforce,omitempty"`
 
-	// Report when a key has used these shares of a calendar, in percent, 1 to 100: once in each period, over all
-	// instances, as a log message and the event rate_limit_threshold (default: no report).
+	// Report when a key has used these shares of a calendar, in percent, 1 to 100. Of all instances, one reports it, once
+	// in each period: as a log message and the event rate_limit_threshold (default: no report).
 	Notify []int64 `json:"notify,omitempty"`
 
 	// Ban a key after its limits have denied it too often: deny all its requests for a while

@@ -27,7 +27,7 @@ var calendarLua string
 // period that now is in, and B stays. The clock has stepped back if A is nearer to the end of the next period
 // than to the end of the present one.
 //
-// In mode Force, and by corrections, the whole cost is charged, so that B is what was used.
+// Mode Force and corrections charge the whole cost. So B is the number of events that were used.
 //
 // The receipt of a charge holds A, and C as it was before.
 func init() {

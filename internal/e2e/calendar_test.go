@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A month ends when it ends in Berlin by the clock of Redis, although the clocks of both instances are a year behind. What
-// is sold by the month is sold once, through any instance, and not one request more.
+// A month ends when it ends in Berlin by the clock of Redis, although the clocks of both instances are a year behind. A quota of a
+// month is granted once, through any instance, and not one request more.
 func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClock(t)

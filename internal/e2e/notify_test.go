@@ -16,8 +16,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
 
-// A share of a calendar is reported once over three instances, whatever is given back meanwhile: by a request, by the true cost
-// of a response, and for 100% also by the first denial.
+// A share of a calendar is reported once over three instances, whatever is given back meanwhile. A request can reach it, or
+// the true cost of a response. For 100% the first denial also counts.
 func TestNotifyOnce(t *testing.T) {
 	t.Parallel()
 	const keys, events = 20, 100

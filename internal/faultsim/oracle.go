@@ -55,8 +55,8 @@ func (w *world) judge() *verdict {
 func (o *oracle) start(f *fault) time.Time { return o.began.Add(f.at) }
 func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
 
-// extend lets a fault that no Sentinel told of last until each instance has noticed it: by its next request that
-// is not denied, because the old primary is a replica now, and can still deny.
+// extend lets a fault that no Sentinel told of last until each instance has noticed it. An instance notices it by its
+// next request that is not denied. The old primary is a replica now, and can still deny.
 func (o *oracle) extend(f *fault) {
 	next := make([]time.Duration, o.scenario.instances) // from the end of the fault; 0: none
 	for _, q := range o.scenario.requests {

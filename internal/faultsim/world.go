@@ -54,7 +54,7 @@ type failure struct {
 	err      error
 }
 
-// shed is what an instance reports about a request that it did not send in time.
+// shed is the report of an instance about a request that it did not send in time.
 const shed = "a request that was shed"
 
 // timeout is the timeout of a message to Redis.

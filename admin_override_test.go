@@ -14,6 +14,12 @@ func TestParseLimitText(t *testing.T) {
 	for _, window := range []algorithms.Micros{1, 1500, 1_000_000, 60_000_000, 3_600_000_000, 90_061_000_001} {
 		quotas = append(quotas, storetest.Variants(7, window)...)
 	}
+	for _, period := range []string{"day", "month", "year"} {
+		quotas = append(quotas, algorithms.Quota{Algorithm: "calendar", Events: 7, Period: period, TimeZone: "Europe/Berlin"})
+	}
+	quotas = append(quotas,
+		algorithms.Quota{Algorithm: "calendar", Events: 7, Period: "month", StartDay: 15},
+		algorithms.Quota{Algorithm: "calendar", Events: 7, Period: "week", TimeZone: "Asia/Kathmandu", StartDay: algorithms.Sunday})
 	for _, q := range quotas {
 		want, err := algorithms.NewLimit(q)
 		if err != nil {

@@ -435,6 +435,13 @@ func (c *Zone) unmarshalNotify(d *caddyfile.Dispenser) error {
 	return c.checkNotify()
 }
 
+func (z *liveZone) notifyView() any {
+	if len(z.Notify) == 0 {
+		return nil
+	}
+	return z.Notify
+}
+
 // checkNotify checks the shares of notify.
 func (c *Zone) checkNotify() error {
 	for i, percent := range c.Notify {

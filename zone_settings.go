@@ -176,7 +176,7 @@ func zoneSettings() []zoneSetting {
 			value: func(c *Zone) any { return unlessZero(len(c.Notify)) },
 			read:  (*Zone).unmarshalNotify,
 			check: (*Zone).checkNotify,
-		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: func(z *liveZone) any { return z.Notify }},
+		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: (*liveZone).notifyView},
 		{name: "enforce", shown: true, zoneValue: fieldValue(
 			func(c *Zone) **float64 { return &c.Enforce }, percent,
 			func(percent *float64) error { return checkEnforce(*percent) },

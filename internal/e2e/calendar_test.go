@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,4 +59,21 @@ func TestCalendarEndsByTheClockOfRedis(t *testing.T) {
 			t.Error("the turn of a month is an outage")
 		}
 	}
+}
+
+// simulate ends a month by the time of the log, and proposes no calendar.
+func TestSimulateCalendar(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var log strings.Builder
+	turn := time.Date(2025, 11, 30, 23, 0, 0, 0, time.UTC) // the end of November in Berlin
+	for i := range 10 {
+		fmt.Fprintf(&log, `{"ts":%d,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"192.0.2.1","client_ip":"192.0.2.1",`+
+			`"proto":"HTTP/1.1","method":"GET","host":"x","uri":"/"},"status":200}`+"\n", turn.Add(time.Duration(i-5)*time.Minute).Unix())
+	}
+	caddytest.WriteFile(t, filepath.Join(dir, "access.log"), log.String(), 0o600)
+	zone := []string{"--zone", "key {client_ip} ; calendar 3 month Europe/Berlin", "access.log"}
+	runCommand(t, simulateIn(dir, zone...)).Succeeds(t, "4 of 10 requests would have been denied (40%).")
+	runCommand(t, simulateIn(dir, append([]string{"--propose", "20%"}, zone...)...)).
+		Succeeds(t, "None for calendar 3 month Europe/Berlin: a calendar is what was sold, not what the log shows.")
 }

@@ -163,7 +163,8 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	mode, _ := algorithms.ParseMode(c.Mode) // checked above
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
-		Enforce: 100, Notify: c.Notify, Metrics: telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil}, Logger: h.Logger,
+		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
+		Metrics:   telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
 		ReadsBody: c.readsBody(), Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
 	}
 	if c.Shadow {

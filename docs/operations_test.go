@@ -73,7 +73,7 @@ func TestMetricsReference(t *testing.T) {
 // allMetrics returns all metrics with all their labels, as of a process in which each of them has a value.
 func allMetrics(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	z := telemetry.Zone{Name: t.Name(), HasBan: true}
+	z := telemetry.Zone{Name: t.Name(), HasBan: true, HasSettle: true}
 	z.CountDecision(telemetry.OutcomeAllowed, 0)
 	telemetry.CountStoreError(store.ErrOpen)
 	registry := prometheus.NewPedanticRegistry()

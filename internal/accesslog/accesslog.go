@@ -68,6 +68,9 @@ type Request struct {
 	// Instant is when the limits decided about the request, in microseconds since the Unix epoch, by
 	// the clock of their store. It is 0 if the log doesn't have the field [InstantField].
 	Instant int64
+	// Charged is the number of events that the request was charged in the end, by zone. It has the zones
+	// of which the log has a field with [ChargedPrefix].
+	Charged map[string]int64
 
 	Method string
 	Host   string // with the port, if the client sent it
@@ -101,6 +104,11 @@ type TLS struct {
 // {http.rate_limit.instant}.
 const InstantField = "rate_limit_instant"
 
+// ChargedPrefix is the beginning of the fields of a log line with the charge of a request in a zone. The name
+// of the zone follows. The handler writes the field for zones with settle. For others, log_append writes it from
+// the placeholder {http.rate_limit.<zone>.charged}.
+const ChargedPrefix = "rate_limit_charged_"
+
 // setTimes sets the end, and the start from the duration. A duration of decades counts as absent.
 func (r *Request) setTimes(end, duration int64) {
 	r.End, r.Start = end, end-duration
@@ -115,7 +123,8 @@ const maxHeaderFields = 128
 
 // reset makes all fields zero. It keeps the maps.
 func (r *Request) reset() {
-	*r = Request{Header: emptied(r.Header), ResponseHeader: emptied(r.ResponseHeader)}
+	clear(r.Charged)
+	*r = Request{Header: emptied(r.Header), ResponseHeader: emptied(r.ResponseHeader), Charged: r.Charged}
 }
 
 // emptied returns h without its fields, or a new header.

@@ -126,8 +126,23 @@ func (p *Parser) readEntry(v *fastjson.Value, r *Request, e *entry) {
 			if end, ok := p.times.read(p.scalar(v)); ok && e.otherEnd == 0 {
 				e.otherEnd = end
 			}
+		default:
+			if zone, ok := strings.CutPrefix(textOf(name), ChargedPrefix); ok {
+				p.readCharge(zone, v, r)
+			}
 		}
 	})
+}
+
+// readCharge reads the charge in a zone.
+func (p *Parser) readCharge(zone string, v *fastjson.Value, r *Request) {
+	charged := int64(-1)
+	if p.setInteger(&charged, v); charged >= 0 {
+		if r.Charged == nil {
+			r.Charged = make(map[string]int64)
+		}
+		r.Charged[zone] = charged
+	}
 }
 
 // readRequest reads the field request.

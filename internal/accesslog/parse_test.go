@@ -82,6 +82,10 @@ func TestParseJSON(t *testing.T) {
 	}{
 		{"all fields", nil, func(*Request) {}, nil},
 		{"the instant as a number", []string{"rate_limit_instant:1700000000125000"}, func(r *Request) { r.Instant = 1_700_000_000_125_000 }, nil},
+		{"charges", []string{"rate_limit_charged_api:4242", `rate_limit_charged_a.b:"7"`, "rate_limit_charged_none:0"}, func(r *Request) {
+			r.Charged = map[string]int64{"api": 4242, "a.b": 7, "none": 0}
+		}, nil},
+		{"charges that are no numbers", []string{`rate_limit_charged_api:""`, "rate_limit_charged_b:-1", "rate_limit_charged_c:1.5"}, func(*Request) {}, nil},
 		{"the instant as a text", []string{`rate_limit_instant:"1700000000125000"`}, func(r *Request) { r.Instant = 1_700_000_000_125_000 }, nil},
 		{"an empty instant", []string{`rate_limit_instant:""`}, func(*Request) {}, nil},
 		{"an instant that isn't known", []string{`rate_limit_instant:"{http.rate_limit.instant}"`}, func(*Request) {}, nil},

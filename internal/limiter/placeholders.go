@@ -47,6 +47,9 @@ func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 	for s := state.innermost; s != nil; s = s.outer {
 		for i := range s.Entries {
 			if e := &s.Entries[i]; e.Zone.Name == zone && s.Decided {
+				if field == "charged" {
+					return state.chargedIn(zone), true
+				}
 				return e.placeholderField(field)
 			}
 		}
@@ -155,11 +158,6 @@ func (e *Entry) placeholderField(field string) (value any, ok bool) {
 		return "", true
 	case "allowed":
 		return strconv.FormatBool(!e.Denies()), true
-	case "charged":
-		if len(e.Limits) > 0 { // otherwise d is the slots, and one was charged
-			d, _ = e.tightestWithoutSlots()
-		}
-		return strconv.FormatInt(d.Charged, 10), true
 	case "banned":
 		return strconv.FormatBool(e.IsBanned()), true
 	}

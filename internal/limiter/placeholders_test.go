@@ -10,16 +10,16 @@ import (
 
 // The checks of a configuration know the fields of zones that a request has.
 func TestZoneFields(t *testing.T) {
-	e := &Entry{Request: &store.Request{
-		Limits: make([]store.Limit, 1), Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true}}},
-	}}
 	limit, err := algorithms.NewLimit(algorithms.Quota{Algorithm: "gcra", Events: 1, Window: 1_000_000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Limits[0].Limit = limit
+	state := &State{Decided: true, Entries: []Entry{{Zone: &Zone{Name: "z"}, Request: &store.Request{
+		Limits: []store.Limit{{Limit: limit}}, Outcome: store.Outcome{Decisions: []algorithms.Decision{{Allowed: true}}},
+	}}}}
+	state.innermost = state
 	for _, field := range keys.ZoneFields {
-		if _, ok := e.placeholderField(field); !ok {
+		if _, ok := state.lookUpPlaceholder(PlaceholderPrefix + ".z." + field); !ok {
 			t.Errorf("there is no field %s", field)
 		}
 	}

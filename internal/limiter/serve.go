@@ -19,6 +19,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	state := l.NewState(repl)
 	state.trace = telemetry.NewTrace(r.Context())
 	defer func() { state.Body.ReleaseAfter(err, w) }()
+	defer state.logCharges(r, repl)
 	defer state.finish() // first, because ReleaseAfter may wait for the body
 	collectError, storeError := state.WithOverrides(func(o CollectOptions) error {
 		err := state.Collect(r, repl, o)
@@ -136,6 +137,9 @@ func (state *State) sendCorrections() {
 		}
 		if c.Leave {
 			e.Zone.Metrics.CountInFlight(-1)
+		}
+		if e.Zone.Settle != nil {
+			e.countCharge()
 		}
 	}
 	if len(corrections) > 0 {

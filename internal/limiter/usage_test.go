@@ -81,11 +81,8 @@ func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, p
 		t.Fatal(err)
 	}
 	state, _ := repl.Get(PlaceholderPrefix)
-	e := &state.(*State).Entries[0]
-	if !e.Settled {
-		return e.Cost
-	}
-	return e.TrueCost
+	charged, _ := state.(*State).Entries[0].charged()
+	return charged
 }
 
 // A stream in lines that breaks off costs what its last complete line says. An incomplete one says nothing.

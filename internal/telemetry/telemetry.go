@@ -19,14 +19,16 @@ var process = newCounters()
 
 // counters are the metrics that this package counts itself. The others come from [Sources].
 type counters struct {
-	requests      *prometheus.CounterVec
-	decision      *prometheus.HistogramVec
-	storeErrors   *prometheus.CounterVec
-	denyCacheHits *prometheus.CounterVec
-	bansBegun     *prometheus.CounterVec
-	clockSteps    prometheus.Counter
-	redisSeconds  prometheus.Histogram
-	redisBatch    prometheus.Histogram
+	requests       *prometheus.CounterVec
+	decision       *prometheus.HistogramVec
+	storeErrors    *prometheus.CounterVec
+	denyCacheHits  *prometheus.CounterVec
+	bansBegun      *prometheus.CounterVec
+	reservedEvents *prometheus.CounterVec
+	settledEvents  *prometheus.CounterVec
+	clockSteps     prometheus.Counter
+	redisSeconds   prometheus.Histogram
+	redisBatch     prometheus.Histogram
 }
 
 // name returns the full name of a metric, and its help.
@@ -57,6 +59,12 @@ func newCounters() *counters {
 		bansBegun: prometheus.NewCounterVec(prometheus.CounterOpts(name("bans_total",
 			"Bans that began on this instance, by denials or by operators.")),
 			[]string{"zone"}),
+		reservedEvents: prometheus.NewCounterVec(prometheus.CounterOpts(name("reserved_events_total",
+			"Events that requests of zones with settle were charged when they came. A request counts when it has ended.")),
+			[]string{"zone"}),
+		settledEvents: prometheus.NewCounterVec(prometheus.CounterOpts(name("settled_events_total",
+			"Events that the same requests were charged in the end: their true cost, or what they reserved if it is unknown.")),
+			[]string{"zone"}),
 		redisSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "caddy", Subsystem: "rate_limit", Name: "redis_seconds",
 			Help:    "How long messages to Redis took until the reply. A message has the requests that were waiting to be sent.",
@@ -77,7 +85,7 @@ func newCounters() *counters {
 func Register(registry prometheus.Registerer, sources Sources) error {
 	all := prometheus.NewRegistry() // which is registered as one collector
 	all.MustRegister(process.requests, process.decision, process.storeErrors, process.denyCacheHits, process.bansBegun,
-		process.clockSteps, process.redisSeconds, process.redisBatch)
+		process.reservedEvents, process.settledEvents, process.clockSteps, process.redisSeconds, process.redisBatch)
 	all.MustRegister(sources.collectors()...)
 	err := registry.Register(all)
 	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {

@@ -41,6 +41,7 @@ type Zone struct {
 	Name         string
 	Disabled     bool // nothing is counted
 	HasBan       bool // the zone has the option ban
+	HasSettle    bool // the zone has the option settle
 	lazyCounters atomic.Pointer[zoneCounters]
 }
 
@@ -50,6 +51,8 @@ type zoneCounters struct {
 	decisionSeconds prometheus.Observer
 	denyCacheHits   prometheus.Counter
 	bansBegun       prometheus.Counter // nil if the zone has no ban
+	reservedEvents  prometheus.Counter // nil if the zone has no settle
+	settledEvents   prometheus.Counter // like reservedEvents
 	gauges          *zoneGauges
 }
 
@@ -65,6 +68,10 @@ func (m *Zone) counters() *zoneCounters {
 	}
 	if m.HasBan {
 		c.bansBegun = process.bansBegun.WithLabelValues(m.Name)
+	}
+	if m.HasSettle {
+		c.reservedEvents = process.reservedEvents.WithLabelValues(m.Name)
+		c.settledEvents = process.settledEvents.WithLabelValues(m.Name)
 	}
 	for i, label := range outcomeNames {
 		c.outcomes[i] = process.requests.WithLabelValues(m.Name, label)
@@ -94,6 +101,16 @@ func (m *Zone) CountOutcome(outcome Outcome) {
 func (m *Zone) CountDenyCacheHit() {
 	if !m.Disabled {
 		m.counters().denyCacheHits.Inc()
+	}
+}
+
+// CountCharge counts the charge of a request that has ended: the reserved events, and the settled ones that remain
+// charged.
+func (m *Zone) CountCharge(reserved, settled int64) {
+	if m.HasSettle && !m.Disabled {
+		c := m.counters()
+		c.reservedEvents.Add(float64(reserved))
+		c.settledEvents.Add(float64(settled))
 	}
 }
 

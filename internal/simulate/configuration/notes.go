@@ -166,8 +166,8 @@ func (n *notes) readZone(z *limiter.Zone, matchers zoneMatchers, inRedis bool) {
 			"to simulate the zone, let clients send the value in a header field, too", z.Name)
 	}
 	if z.Settle != nil && z.Settle.NeedsJSON {
-		n.add("zone %s settles by values of response bodies, which a log doesn't have: its charges stay; "+
-			"to simulate the zone, let the application send the cost in a header field, too", z.Name)
+		n.add("zone %s settles by values of response bodies, which a log doesn't have: its charges stay where the log lacks "+
+			"the field "+accesslog.ChargedPrefix+"%[1]s", z.Name)
 	}
 	if z.RuntimeOverrides {
 		n.add("zone %s has runtime_overrides, which are not known: the limits of the configuration apply", z.Name)

@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/bodies"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/cost"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 )
@@ -48,6 +50,16 @@ func (w *loggedWalk) settle(state *limiter.State, visited *simulate.HandlerVisit
 		if e.Settles() && !e.Settled && e.Zone.Settle.NeedsBody {
 			s.ReadTrueCost(e)
 		}
+		if charged, ok := w.chargedIn(e); ok && e.Settles() {
+			e.TrueCost, e.Settled = charged, true
+		}
 		visited.Zones[i].Settled, visited.Zones[i].TrueCost = e.Settled, e.TrueCost
 	}
+}
+
+// chargedIn returns the charge of the request in the zone of an entry, if the log has it. A charge of 0 can stand
+// for a denial, also by a shadow. In other modes than binary, the charge isn't the cost.
+func (w *loggedWalk) chargedIn(e *limiter.Entry) (events int64, ok bool) {
+	events = min(w.logged.Charged[e.Zone.Name], cost.Max)
+	return events, events > 0 && e.Mode == algorithms.Binary && len(e.Limits) > 0
 }

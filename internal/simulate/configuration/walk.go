@@ -142,6 +142,9 @@ func (w *loggedWalk) visit(state *limiter.State) {
 		e := &state.Entries[i]
 		request := *e.Request
 		request.Key, request.Outcome = visitedKey(e.Key), store.Outcome{}
+		if charged, ok := w.chargedIn(e); ok && e.Zone.Settle == nil {
+			request.Cost = charged
+		}
 		h.Requests = append(h.Requests, request)
 		h.Zones = append(h.Zones, simulate.ZoneVisit{Zone: zones.index[e.Zone], Set: zones.sets[e.LimitSet], BanOnly: e.IsBanLookup})
 	}

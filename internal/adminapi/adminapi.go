@@ -36,6 +36,7 @@ type Zone struct {
 	Ban         string              `json:"ban"`
 	Shadow      bool                `json:"shadow"`
 	Enforce     *float64            `json:"enforce"`
+	Notify      []int64             `json:"notify"`
 
 	Store        string           `json:"store"`         // memory, or the address of Redis
 	Keys         *int64           `json:"keys"`          // nil with Redis

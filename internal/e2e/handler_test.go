@@ -18,7 +18,7 @@ func TestHeaderForms(t *testing.T) {
 	in := func(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).Unix(), 10) }
 	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf(zone, "draft")))
 	t.Run("draft", func(t *testing.T) {
-		policy := `"draft";q=3;w=3600, "draft/2";q=100;w=86400`
+		policy := `"draft";q=3;w=5400, "draft/2";q=100;w=86400`
 		c.Get(t, "/").Want(t, 200, "RateLimit-Policy", policy, "RateLimit", `"draft";r=2;t=1800, "draft/2";r=99;t=864`, "Retry-After", "")
 		c.Get(t, "/")
 		c.Get(t, "/").Want(t, 200, "RateLimit", `"draft";r=0;t=1800, "draft/2";r=97;t=864`)

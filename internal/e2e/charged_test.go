@@ -33,8 +33,8 @@ const chargedSite = `{
 		zone tokens {
 			key {query.key}
 			cost 10
-			fixed_window 100000000 365d
-			fixed_window 100000000 364d
+			calendar 100000000 year
+			calendar 100000000 month
 			override small {
 				fixed_window 100 365d
 			}
@@ -57,7 +57,7 @@ rate_limit @limited tokens {
 		key static
 		cost 10
 		shadow
-		fixed_window 3000 365d
+		calendar 3000 year
 		settle {
 			match status 2xx
 		}
@@ -67,7 +67,7 @@ rate_limit @limited tokens {
 		key static
 		cost 3
 		mode uniform
-		fixed_window 100000000 365d
+		calendar 100000000 year
 	}
 	zone slots {
 		match query slots=1
@@ -225,8 +225,9 @@ func countOf(t *testing.T, c *caddytest.Caddy, zone string, keys ...string) (cha
 	for _, key := range keys {
 		of := seen[adminapi.Key](t, c, "zones/"+zone+"/keys/"+key)
 		for i, l := range of.Budgets[0].Limits {
+			var algorithm string
 			var events int64
-			if _, err := fmt.Sscanf(l.Limit, "fixed_window %d", &events); err != nil {
+			if _, err := fmt.Sscan(l.Limit, &algorithm, &events); err != nil {
 				t.Fatal(l.Limit, err)
 			}
 			if other := of.Budgets[0].Limits[0]; i > 0 && l.Remaining != other.Remaining {

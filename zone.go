@@ -201,7 +201,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		if err != nil {
 			return nil, err
 		}
-		z.Settle = limiter.NewSettlePolicy(c.Settle.Match, sum)
+		z.Settle = limiter.NewSettlePolicy(name, c.Settle.Match, sum)
 	}
 	if c.Ban != nil {
 		z.Ban, _ = c.Ban.compile(anyLimits) // checked with the limits

@@ -129,6 +129,9 @@ func TestPlaceholderReference(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range regexp.MustCompile(`if field == "(\w+)" {`).FindAllStringSubmatch(code, -1) {
+		provided = append(provided, "<zone>."+name[1])
+	}
 	for _, name := range regexp.MustCompile(`= responsePrefix \+ "(\w+)(\.?)"`).FindAllStringSubmatch(caddytest.ReadFile(t, "internal/bodies/response.go"), -1) {
 		if name[2] != "" {
 			name[1] += ".<path>"

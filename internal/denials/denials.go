@@ -67,8 +67,6 @@ type Denial struct {
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
 func (d *Denial) message() string {
 	switch {
-	case d.Percent > 0:
-		return "a share of a limit is used"
 	case d.Ban && d.Shadow:
 		return "key would be banned"
 	case d.Ban:
@@ -175,6 +173,8 @@ func (d *Denial) reportShare(events *Events) {
 	} else if d.Source.LogsKeys {
 		fields, data["key"] = append(fields, zap.String("key", d.Key)), d.Key
 	}
-	d.Source.Logger.Info(d.message(), fields...)
+	if c := d.Source.Logger.Check(zap.InfoLevel, "a share of a limit is used"); c != nil {
+		c.Write(fields...)
+	}
 	events.Add(eventThreshold, data)
 }

@@ -240,8 +240,8 @@ func countOf(t *testing.T, c *caddytest.Caddy, zone string, keys ...string) (cha
 	return charged
 }
 
-// However requests end, the charges in the access log add up to what the budgets are charged, and so do the
-// counters of settled events.
+// The charges in the access log add up to what the budgets are charged, in whatever way requests end. The counters of settled
+// events add up to the same.
 func TestChargesInLog(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

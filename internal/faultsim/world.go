@@ -255,7 +255,7 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter) *limiter.Zone {
 		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
 	}
 	if z.settles {
-		compiled.Settle = limiter.NewSettlePolicy(nil, must(cost.Parse("{sim.true_cost}")))
+		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
 	}
 	if z.delay > 0 {
 		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: limiter.NewDelayPlaces()}

@@ -3,13 +3,12 @@ package limiter
 import (
 	"net/http"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 )
 
-// chargedField is the beginning of the names of the fields that logCharges writes. Package accesslog reads them.
-const chargedField = "rate_limit_charged_"
+// chargedFieldPrefix is the beginning of the names of the fields that logCharges writes. Package accesslog reads them.
+const chargedFieldPrefix = "rate_limit_charged_"
 
 // reserved returns how many events the zone's limits were charged when the request came. If no limit was
 // asked, ok is false.
@@ -27,36 +26,36 @@ func (e *Entry) charged() (events int64, ok bool) {
 	return e.reserved()
 }
 
-// chargedIn returns how many events the request is charged in a zone, by all limiters that have the zone. It is a
-// number, so that logs have a number, or empty if no limit was asked. It is called on the outermost state.
-func (state *State) chargedIn(zone string) any {
-	sum, asked := int64(0), false
+// chargedIn returns how many events the request is charged in a zone, by all limiters that have the zone. If no limit was
+// asked, ok is false. It is called on the outermost state.
+func (state *State) chargedIn(zone string) (events int64, ok bool) {
 	for s := state.innermost; s != nil; s = s.outer {
 		for i := range s.Entries {
 			if e := &s.Entries[i]; e.Zone.Name == zone && s.Decided {
-				events, ok := e.charged()
-				sum, asked = sum+events, asked || ok
+				charged, asked := e.charged()
+				events, ok = events+charged, ok || asked
 			}
 		}
 	}
-	if !asked {
-		return ""
-	}
-	return sum
+	return events, ok
 }
 
 // logCharges adds the charges in zones with settle to the line of the access log. It is deferred: if a response
 // breaks off, its handler panics, and log_append adds nothing.
-func (state *State) logCharges(r *http.Request, repl *caddy.Replacer) {
+func (state *State) logCharges(r *http.Request) {
+	line, logs := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
+	if !logs {
+		return
+	}
+	outermost := state
+	for outermost.outer != nil {
+		outermost = outermost.outer
+	}
 	for i := range state.Entries {
-		z := state.Entries[i].Zone
-		if z.Settle == nil {
-			continue
-		}
-		value, _ := repl.Get(PlaceholderPrefix + "." + z.Name + ".charged")
-		charged, ok := value.(int64)
-		if line, logs := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok && logs {
-			line.Set(zap.Int64(chargedField+z.Name, charged))
+		if z := state.Entries[i].Zone; z.Settle != nil {
+			if charged, ok := outermost.chargedIn(z.Name); ok {
+				line.Set(zap.Int64(z.Settle.chargedField, charged))
+			}
 		}
 	}
 }

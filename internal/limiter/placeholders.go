@@ -48,7 +48,10 @@ func (state *State) lookUpPlaceholder(name string) (value any, ok bool) {
 		for i := range s.Entries {
 			if e := &s.Entries[i]; e.Zone.Name == zone && s.Decided {
 				if field == "charged" {
-					return state.chargedIn(zone), true
+					if events, asked := state.chargedIn(zone); asked {
+						return events, true // a number, so that logs have a number
+					}
+					return "", true
 				}
 				return e.placeholderField(field)
 			}

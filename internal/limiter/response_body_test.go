@@ -51,7 +51,7 @@ func TestBodyIsReadInTime(t *testing.T) {
 		},
 	} {
 		const tokens = "http.rate_limit.response.json.usage.total_tokens"
-		l := newTestLimiter(t, &Zone{FixedCost: 10, Settle: NewSettlePolicy(nil, parseCost(t, "{"+tokens+"}"))})
+		l := newTestLimiter(t, &Zone{FixedCost: 10, Settle: NewSettlePolicy("z", nil, parseCost(t, "{"+tokens+"}"))})
 		if err := l.ResponseValues.Add(tokens); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ func (l *Limiter) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	state := l.NewState(repl)
 	state.trace = telemetry.NewTrace(r.Context())
 	defer func() { state.Body.ReleaseAfter(err, w) }()
-	defer state.logCharges(r, repl)
+	defer state.logCharges(r)
 	defer state.finish() // first, because ReleaseAfter may wait for the body
 	collectError, storeError := state.WithOverrides(func(o CollectOptions) error {
 		err := state.Collect(r, repl, o)

@@ -20,11 +20,14 @@ type SettlePolicy struct {
 	Cost      *cost.Sum                  // nil: the charge
 	NeedsBody bool                       // cost depends on the body of the response
 	NeedsJSON bool                       // on a value in that body
+
+	chargedField string // in the access log: see logCharges
 }
 
-// NewSettlePolicy returns the policy of a zone. match selects the responses that are charged; nil stands for all.
-func NewSettlePolicy(match *caddyhttp.ResponseMatcher, cost *cost.Sum) *SettlePolicy {
-	p := &SettlePolicy{match: match, Cost: cost}
+// NewSettlePolicy returns the policy of a zone with a name. match selects the responses that are charged; nil stands for
+// all.
+func NewSettlePolicy(zone string, match *caddyhttp.ResponseMatcher, cost *cost.Sum) *SettlePolicy {
+	p := &SettlePolicy{match: match, Cost: cost, chargedField: chargedFieldPrefix + zone}
 	names := p.Placeholders()
 	p.NeedsBody, p.NeedsJSON = slices.ContainsFunc(names, bodies.IsOfResponse), slices.ContainsFunc(names, bodies.IsResponseJSON)
 	return p

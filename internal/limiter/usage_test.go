@@ -65,7 +65,7 @@ func TestTokensOfVendors(t *testing.T) {
 // settledCost returns what a response costs that is written in pieces. A request reserves 1000 events.
 func settledCost(t *testing.T, sum *cost.Sum, contentType string, body []byte, piece int) int64 {
 	t.Helper()
-	l := newTestLimiter(t, &Zone{FixedCost: 1000, Settle: NewSettlePolicy(nil, sum)})
+	l := newTestLimiter(t, &Zone{FixedCost: 1000, Settle: NewSettlePolicy("z", nil, sum)})
 	if err := l.ResponseValues.Add(sum.Placeholders()...); err != nil {
 		t.Fatal(err)
 	}

@@ -141,6 +141,34 @@ func TestCalendarAfterAWrongClock(t *testing.T) {
 	}
 }
 
+// The nodes of a cluster disagree by a minute about the turn of a month, and the key moves from one to the other. If it moves
+// to the clock that is behind, the month turns once more, and at most one full limit more passes.
+func TestCalendarOfNodesThatDisagree(t *testing.T) {
+	const events, apart = 5, minute
+	l := mustLimit(t, Quota{Algorithm: "calendar", Events: events, Period: "month", TimeZone: "Europe/Berlin"})
+	_, end, _ := l.Periods(1_790_000_000 * 1_000_000)
+	for first, most := range map[Micros]int64{0: 2 * events, apart: 3 * events} { // how far the first node is ahead
+		for moves := end - 2*apart; moves < end+2*apart; moves += 7 * second {
+			h := &history{limit: l, state: new(State)}
+			granted := int64(0)
+			for now := end - 3*apart; now < end+3*apart; now += second {
+				shown := now + first
+				if now >= moves {
+					shown = now + apart - first
+				}
+				if d := h.take(shown, 1); d.Allowed {
+					granted++
+				} else if d.RetryAfter > end-shown && shown < end-second {
+					t.Fatalf("retry after %d at %d before the turn", d.RetryAfter, end-shown)
+				}
+			}
+			if granted < 2*events || granted > most {
+				t.Errorf("%d granted around the turn, want %d to %d: it moved %d µs after it", granted, 2*events, most, moves-end)
+			}
+		}
+	}
+}
+
 // A calendar is charged the whole cost in mode Force, as corrections are.
 func TestCalendarChargesInFull(t *testing.T) {
 	l := mustLimit(t, Quota{Algorithm: "calendar", Events: 10, Period: "year"})

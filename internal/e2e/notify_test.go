@@ -20,8 +20,18 @@ import (
 // the true cost of a response. For 100% the first denial also counts.
 func TestNotifyOnce(t *testing.T) {
 	t.Parallel()
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		testNotifyOnce(t, 1, "")
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		testNotifyOnce(t, 3, "redis "+redistest.Start(t).Addr)
+	})
+}
+
+func testNotifyOnce(t *testing.T, instances int, use string) {
 	const keys, events = 20, 100
-	server := redistest.Start(t)
 	config := caddytest.Site(fmt.Sprintf(`zone plan {
 	key {header.X-Key}
 	calendar %d year
@@ -31,10 +41,10 @@ func TestNotifyOnce(t *testing.T) {
 	}
 	notify 50%% 80%% 100%%
 }
-redis %s
-log_key`, events, server.Addr))
+%s
+log_key`, events, use))
 	var caddys []*caddytest.Caddy
-	for range 3 {
+	for range instances {
 		caddys = append(caddys, caddytest.Start(t, config))
 	}
 	var all sync.WaitGroup
@@ -42,7 +52,7 @@ log_key`, events, server.Addr))
 		all.Go(func() {
 			for i := range 90 {
 				cost := fmt.Sprint(i * 7 % 5) // 0 to 4: some is given back, and some is charged in addition
-				caddys[(i+k)%3].Get(t, "/", "X-Key", fmt.Sprint("k", k), "X-True", cost)
+				caddys[(i+k)%instances].Get(t, "/", "X-Key", fmt.Sprint("k", k), "X-True", cost)
 			}
 		})
 	}
@@ -115,4 +125,22 @@ func TestExampleWebhook(t *testing.T) {
 		defer mu.Unlock()
 		return slices.Clone(told)
 	}, func(told []string) bool { return slices.Equal(told, want) })
+}
+
+// With hash_keys, neither the message nor the event has the key, but its HMAC.
+func TestNotifyHashesKeys(t *testing.T) {
+	t.Parallel()
+	c := caddytest.Start(t, onEvents(caddytest.Site(fmt.Sprintf("zone plan {\n key {query.key}\n calendar 2 year\n notify 50%%\n}\n"+
+		"redis %s {\n timeout 30s\n hash_keys {env.SECRET}\n}\nlog_key", redistest.Start(t).Addr)), "test_record"), "SECRET=pepper")
+	c.Get(t, "/?key=sesame")
+	e := waitForEvent(t, c, caddytest.EventThreshold, map[string]any{"zone": "plan", "percent": 50.0})
+	c.WaitForLog(t, `"a share of a limit is used"`)
+	if text := fmt.Sprint(e.Data); strings.Contains(text, "sesame") || fmt.Sprint(e.Data["key"]) == "<nil>" {
+		t.Errorf("the event has %s", text)
+	}
+	for line := range strings.Lines(c.Logged()) {
+		if strings.Contains(line, "a share of a limit") && strings.Contains(line, "sesame") {
+			t.Errorf("the log has %s", line)
+		}
+	}
 }

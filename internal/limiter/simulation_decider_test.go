@@ -39,7 +39,7 @@ func TestDeciderLikeHandler(t *testing.T) {
 		}
 	}
 	for _, what := range []string{"denied", "delayed", "waited and denied", "by limit", "by concurrency", "by ban", "not reached", "denied later"} {
-		if uint64(hits[what]) < cases/8 {
+		if cases >= 100 && uint64(hits[what]) < cases/8 { // with -short there are too few to draw all
 			t.Errorf("only %d requests: %s", hits[what], what)
 		}
 	}

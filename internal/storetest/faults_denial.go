@@ -23,8 +23,9 @@ func testHammering(t *testing.T, s Store) {
 			r := newRequest("z", mode.String(), 1, Limit(t, "z", q))
 			r[0].Mode = mode
 			takeUntilDenied(t, s, start+5, r)
-			at := start + 5 + r[0].Outcome.Decisions[0].RetryAfter
-			for now := algorithms.Micros(start + 5); now < at; now += second {
+			retry := r[0].Outcome.Decisions[0].RetryAfter
+			at := start + 5 + retry
+			for now := algorithms.Micros(start + 5); now < at; now += max(second, retry/100) {
 				if takeAt(t, s, now, r) || now+r[0].Outcome.Decisions[0].RetryAfter != at {
 					t.Fatalf("%v: asking again after %d µs changed the retry-after: %+v", mode, now-start, r[0].Outcome.Decisions)
 				}

@@ -122,7 +122,7 @@ func TestEnds(t *testing.T) {
 		err      error
 	}{
 		"limit":        {down: Fault{Limit: 3, Piece: 2}, arrives: "hel", err: io.EOF},
-		"limit there":  {up: Fault{Limit: 3}, err: io.EOF},
+		"limit there":  {up: Fault{Limit: 3}, down: Fault{Delay: time.Minute}, err: io.EOF}, // the echo doesn't come before the end
 		"reset":        {down: Fault{Reset: true, Delay: time.Millisecond}, err: syscall.ECONNRESET},
 		"reset there":  {up: Fault{Reset: true}, err: syscall.ECONNRESET},
 		"silent":       {down: Fault{Silent: true}, err: io.EOF},

@@ -29,7 +29,8 @@ var calendarLua string
 //
 // Mode Force and corrections charge the whole cost. So B is the number of events that were used.
 //
-// The receipt of a charge holds A, and C as it was before.
+// The receipt of a charge holds A, and C as it was before. The receipt of a peek holds A and B: see
+// [Limit.Used].
 func init() {
 	register(&Algorithm{
 		Name: "calendar", Calendar: true, Options: []*Option{startDay},
@@ -189,7 +190,7 @@ func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v v
 		more, reset = end-now, end-now
 	}
 	if o == peek {
-		return balance{remaining: remaining, more: more, reset: reset}
+		return balance{a: end, b: count, remaining: remaining, more: more, reset: reset}
 	}
 	if charge > 0 || change > 0 {
 		s.A, s.B, s.C = end, count, highest
@@ -206,8 +207,15 @@ func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {
 	}
 }
 
+// Used returns the number of events that a peek found charged in a calendar's period. It can be more than
+// [Quota].Events, which [Decision].Remaining does not show.
+func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
+	return peeked.Receipt.B, l.calendar != nil
+}
+
 // Crossed reports whether a request made the highest count of a calendar's period reach a number of events, 1 to
-// [Quota].Events. Only one request of a period does. The first denial makes the count reach Events.
+// [Quota].Events. Only one request of a period does. The first denial makes the count reach Events. The decision
+// must not be that of a peek.
 func (l *Limit) Crossed(d Decision, events int64) bool {
 	if l.calendar == nil || d.Receipt.A == 0 || d.Receipt.B >= events {
 		return false

@@ -65,7 +65,7 @@ local function calendar_commit(l, k, now, charge, outcome, period_end, count, be
     more, reset = period_end - now, period_end - now
   end
   if outcome == peek then
-    return 0, 0, 0, remaining, more, reset
+    return 0, period_end, count, remaining, more, reset
   end
   if charge > 0 or change > 0 then
     save(l, k, period_end, period_end, count, highest)

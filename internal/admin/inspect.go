@@ -220,10 +220,13 @@ func (z *Zone) addBudgets(v *adminapi.Key, requests []store.Request, alternative
 	}
 }
 
-// newLimitView returns the view of a limit with this decision.
+// newLimitView returns the view of a limit with the decision of a peek.
 func newLimitView(l *algorithms.Limit, d algorithms.Decision) adminapi.Limit {
 	v := adminapi.Limit{
 		Limit: l.String(), Remaining: min(d.Remaining, l.Burst), ResetAfter: fractionalSeconds(d.ResetAfter),
+	}
+	if used, ok := l.Used(d); ok {
+		v.Used = &used
 	}
 	if d.Remaining > 0 {
 		d.MoreAfter = 0

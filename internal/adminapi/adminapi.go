@@ -93,6 +93,7 @@ type Budgets struct {
 type Limit struct {
 	Plan      *string `json:"plan,omitempty"`
 	Limit     string  `json:"limit"`
+	Used      *int64  `json:"used,omitempty"` // nil if the limit is no calendar
 	Remaining int64   `json:"remaining"`
 	// RetryAfter is how long until one event fits: 0 if one fits now, null if none ever will.
 	RetryAfter *float64 `json:"retry_after_seconds"`

@@ -65,19 +65,25 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 		b.WriteString(origin + ": " + overrideText(now, *o) + "\n")
 	}
 	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative > 0 })
-	t := newTable("LIMIT", ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, ">ALTERNATIVE OF KEY"))
+	hasCalendar := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool {
+		return slices.ContainsFunc(b.Limits, func(l adminapi.Limit) bool { return l.Used != nil })
+	})
+	t := newTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, ">ALTERNATIVE OF KEY"))
 	for _, budgets := range key.Budgets {
 		alternative := plain(alternativeText(budgets.Alternative))
 		for _, l := range budgets.Limits {
-			full := ""
+			used, full := "", ""
+			if l.Used != nil {
+				used = count(*l.Used)
+			}
 			if l.ResetAfter > 0 {
 				full = span(l.ResetAfter)
 			}
-			t.Add(plain(limitText(l)), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
+			t.Add(plain(limitText(l)), plain(used), colorIf(l.Remaining == 0, count(l.Remaining), red), plain(freesIn(l)), plain(full), alternative)
 		}
 		if c := budgets.Concurrency; c != nil {
 			free := max(c.Limit-c.InUse, 0)
-			t.Add(plain(fmt.Sprintf("concurrency %d", c.Limit)), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
+			t.Add(plain(fmt.Sprintf("concurrency %d", c.Limit)), plain(""), colorIf(free == 0, count(free), red), plain(""), plain(""), alternative)
 		}
 	}
 	if text := t.Text(s); text != "" {

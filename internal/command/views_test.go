@@ -116,6 +116,7 @@ func TestKeyView(t *testing.T) {
 		Limits: []adminapi.Limit{
 			{Limit: "gcra 5 1h", RetryAfter: ptr(720.0), ResetAfter: 3600},
 			{Limit: "gcra 50 1h", Plan: ptr("pro"), Remaining: 50, RetryAfter: ptr(0.0)},
+			{Limit: "calendar 100000 month", Used: ptr(int64(104242)), RetryAfter: ptr(3600.0), ResetAfter: 3600},
 		},
 		Concurrency: &adminapi.Concurrency{Limit: 2, InUse: 3},
 		Ban:         &adminapi.Ban{},

@@ -200,4 +200,17 @@ var mistakes = []mistake{
 		"an abandoned place is kept", "internal/lines/places.go",
 		"	h.abandoned = true\n", "",
 	},
+	// Calendars.
+	{
+		"a day does not end", "algorithms/calendar.lua",
+		"    period_end, count, highest = end_now, 0, 0\n", "    period_end, highest = end_now, 0\n",
+	},
+	{
+		"a charge of yesterday is given back today", "algorithms/calendar.lua",
+		"  if count > 0 and period_end == receipt_end then\n", "  if count > 0 then\n",
+	},
+	{
+		"a true cost that does not fit is not counted", "algorithms/operations.lua",
+		"        charge = l.algorithm.is_calendar and cost or min(cost, check.fits)\n", "        charge = min(cost, check.fits)\n",
+	},
 }

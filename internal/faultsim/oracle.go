@@ -217,7 +217,10 @@ func (o *oracle) peek(n int, keys []string) (used, inFlight map[string]int64) {
 				return
 			}
 			if len(b.Limits) > 0 {
-				used[key] = o.scenario.zones[n].quota.Events - r[0].Outcome.Decisions[0].Remaining
+				d, isCalendar := r[0].Outcome.Decisions[0], false
+				if used[key], isCalendar = b.Limits[0].Used(d); !isCalendar {
+					used[key] = b.Limits[0].Events - d.Remaining
+				}
 			}
 			inFlight[key] = r[0].Outcome.Slots.InFlight
 		})
@@ -306,8 +309,10 @@ func (o *oracle) checkCount(z *zonePlan, key string, requests []*record, used in
 		lost := o.count(q.sent, end, loses)
 		certain := o.isCertain(q)
 		switch {
-		case certain && q.passed.IsZero():
+		case certain && q.passed.IsZero(), certain && z.isCalendar() && o.isYesterday(q):
 			continue
+		case z.isCalendar() && o.resets(z, q.sent, end) > 0: // it may count for the day before, and its correction for this day
+			most += q.most(z)
 		case certain && lost == 0 && !q.left:
 			least += q.fair(z)
 			most += q.fair(z)
@@ -320,7 +325,7 @@ func (o *oracle) checkCount(z *zonePlan, key string, requests []*record, used in
 		}
 		asked += q.most(z)
 	}
-	if used > most || asked <= z.quota.Events && used < max(least, 0) {
+	if used > most || (z.isCalendar() || asked <= z.quota.Events) && used < max(least, 0) {
 		o.add("zone %s, key %s: %d events are charged in the end, want %d to %d", z.name, key, used, least, most)
 	}
 }
@@ -385,9 +390,9 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 			_, to := decided(q)
 			sum += min(q.cost, q.fair(z)) // a response may give some of it back
 			span := to.Sub(from) + time.Microsecond
-			most := z.bound(span)
-			if z.isCounted() {
-				most = z.quota.Events
+			most := z.quota.Events * int64(1+o.resets(z, from, to))
+			if !z.isCounted() {
+				most = z.bound(span)
 			}
 			// A request that was delayed before a loss or a step passes after it.
 			since := from.Add(-z.delay)
@@ -442,6 +447,7 @@ func (o *oracle) checkLimitDenials(z *zonePlan, requests []*record) {
 			switch {
 			case other == q || !other.sent.Before(q.ended):
 			case other.ended.Before(since):
+			case z.isCalendar() && o.isYesterday(other) && o.isCertain(other) && q.sent.After(o.midnight().Add(hop)):
 			case other.passed.IsZero() && o.isCertain(other) && (o.cluster == nil || other.ended.Before(q.sent.Add(-2*giveBack))):
 			case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))):
 				charged += other.fair(z)

@@ -25,6 +25,7 @@ type scenario struct {
 	clients   []*record // the first request of each
 	requests  []*record // of all
 	faults    []*fault
+	starts    time.Duration // after midnight UTC, where the periods of calendars begin
 	length    time.Duration // of the traffic
 	long      bool          // some requests take longer than slots live in Redis without being set again
 }
@@ -45,12 +46,23 @@ const forever = 1000 * 3600 * 1_000_000
 
 const second = 1_000_000 // in microseconds
 
-// isCounted reports whether the charges of the zone add up, because none refills.
-func (z *zonePlan) isCounted() bool { return z.quota.Algorithm != "" && z.quota.Window == forever }
+// longestDay is the window of calendars whose period is a day, in microseconds.
+const longestDay = 25 * 3600 * second
+
+// isCounted reports whether the charges of the zone add up, because none refills, or only at midnight.
+func (z *zonePlan) isCounted() bool {
+	return z.isCalendar() || z.quota.Algorithm != "" && z.quota.Window == forever
+}
+
+// isCalendar reports whether the zone counts the events of a day. The next day may begin during the simulation.
+func (z *zonePlan) isCalendar() bool { return z.quota.Algorithm == "calendar" }
 
 func (z *zonePlan) String() string {
 	text := z.name + ":"
-	if z.quota.Algorithm != "" {
+	switch {
+	case z.isCalendar():
+		text += fmt.Sprintf(" calendar %d day", z.quota.Events)
+	case z.quota.Algorithm != "":
 		text += fmt.Sprintf(" %s %d %v", z.quota.Algorithm, z.quota.Events, time.Duration(z.quota.Window)*time.Microsecond)
 	}
 	if z.slots > 0 {
@@ -85,8 +97,12 @@ func (s *scenario) hasSeveralValues() bool {
 
 func (s *scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d instances, %v to %v away, on_store_error %s, %d requests in %v\n",
+	fmt.Fprintf(&b, "%s, %d instances, %v to %v away, on_store_error %s, %d requests in %v",
 		s.topology, s.instances, s.delay, 2*s.delay, s.mode, len(s.requests), s.length)
+	if s.starts > 0 {
+		fmt.Fprintf(&b, ", midnight after %v", 24*time.Hour-s.starts)
+	}
+	b.WriteString("\n")
 	for _, z := range s.zones {
 		fmt.Fprintf(&b, "  %v\n", z)
 	}
@@ -107,7 +123,18 @@ func draw(seed uint64) *scenario {
 	s.drawZones(r)
 	s.drawRequests(r)
 	s.drawFaults(r)
+	s.drawCalendar(rand.New(rand.NewPCG(seed, 30)))
 	return s
+}
+
+// drawCalendar lets some budgets count the events of a day, which ends during the traffic or soon after it.
+func (s *scenario) drawCalendar(r *rand.Rand) {
+	for _, z := range s.zones {
+		if z.name == "budget" && r.IntN(2) == 0 {
+			z.quota = algorithms.Quota{Algorithm: "calendar", Events: z.quota.Events, Period: "day", Window: longestDay}
+			s.starts = 24*time.Hour - span(r, 0, s.length+10*time.Second)
+		}
+	}
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }

@@ -352,6 +352,7 @@ const drain = 45 * time.Second
 
 // run runs the scenario, and lets the oracle look at it.
 func (s *scenario) run() *verdict {
+	time.Sleep(s.starts)
 	w := newWorld(s)
 	var all sync.WaitGroup
 	for _, f := range s.faults {

@@ -18,7 +18,7 @@ import (
 
 // Register registers the command with Caddy. load makes the configuration of a simulation from the JSON of a
 // configuration of Caddy. It is a parameter, because this package doesn't import the handler.
-func Register(load func(config []byte) (simulate.Configuration, error)) {
+func Register(load func(config []byte, without ...string) (simulate.Configuration, error)) {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "rate-limit",
 		Usage: "<command>",

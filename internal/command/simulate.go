@@ -25,7 +25,7 @@ import (
 )
 
 // loadConfiguration makes the configuration of a simulation from JSON of Caddy.
-type loadConfiguration = func(config []byte) (simulate.Configuration, error)
+type loadConfiguration = func(config []byte, without ...string) (simulate.Configuration, error)
 
 // reportFormats are the formats of reports, with the functions that write them.
 var reportFormats = []struct {
@@ -83,6 +83,7 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
 	flags.String("compare", "", "A second configuration. The report shows which clients it newly denies or no longer denies")
 	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', in place of --config")
+	flags.StringArray("without-zone", nil, "A zone to leave out, as if the configuration did not have it. Can be repeated")
 	flags.String("propose", "",
 		"Propose limits that deny at most this share of the keys, such as 0.1%, or of the requests, such as requests:0.1%")
 	flags.String("format", "text", "The format of the report: text, json, csv or html")
@@ -239,7 +240,7 @@ func (s *simulation) checkFlags() error {
 		return usageErrorf("simulate asks no running Caddy: leave out --address")
 	}
 	if flags.Changed("zone") {
-		for _, other := range []string{"config", "adapter", "compare"} {
+		for _, other := range []string{"config", "adapter", "compare", "without-zone"} {
 			if flags.Changed(other) {
 				return usageErrorf("--zone and --%s exclude each other: the zone takes the place of a configuration", other)
 			}
@@ -329,7 +330,8 @@ func (s *simulation) loadFile(file string) (simulate.Configuration, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.load(config)
+	without, _ := s.cmd.Flags().GetStringArray("without-zone") // an error only for another type
+	c, err := s.load(config, without...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
@@ -348,5 +350,8 @@ func (p *simulationProgram) Zones() (zones []simulate.Zone) {
 
 func (*simulationProgram) Visit(*accesslog.Request) (*simulate.Visit, error) { return nil, nil }
 func (*simulationProgram) Notes() []string                                   { return nil }
-func (*simulationProgram) ShownKey(_ int, key string) string                 { return key }
-func (*simulationProgram) MaxKeys() int64                                    { return 1_000_000 }
+
+func (*simulationProgram) LeftOut() []report.LeftOut { return nil }
+
+func (*simulationProgram) ShownKey(_ int, key string) string { return key }
+func (*simulationProgram) MaxKeys() int64                    { return 1_000_000 }

@@ -3,6 +3,8 @@ package simulate
 import (
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -13,8 +15,11 @@ type oneZone struct{}
 func (oneZone) Zones() []Zone                            { return []Zone{{Name: "api", Concurrency: 10}} }
 func (oneZone) Visit(*accesslog.Request) (*Visit, error) { panic("no request is led") }
 func (oneZone) Notes() []string                          { return nil }
-func (oneZone) ShownKey(_ int, key string) string        { return key }
-func (oneZone) MaxKeys() int64                           { return 1000 }
+
+func (oneZone) LeftOut() []report.LeftOut { return nil }
+
+func (oneZone) ShownKey(_ int, key string) string { return key }
+func (oneZone) MaxKeys() int64                    { return 1000 }
 
 // The requests that run at the same time are bounded. Further ones end at once, until another request has ended.
 func TestRunningRequestsAreBounded(t *testing.T) {

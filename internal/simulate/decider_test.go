@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
@@ -16,8 +18,11 @@ type zones []simulate.Zone
 func (z zones) Zones() []simulate.Zone                          { return z }
 func (zones) Visit(*accesslog.Request) (*simulate.Visit, error) { panic("no request is led") }
 func (zones) Notes() []string                                   { return nil }
-func (zones) ShownKey(_ int, key string) string                 { return key }
-func (zones) MaxKeys() int64                                    { return 1_000_000 }
+
+func (zones) LeftOut() []report.LeftOut { return nil }
+
+func (zones) ShownKey(_ int, key string) string { return key }
+func (zones) MaxKeys() int64                    { return 1_000_000 }
 
 // second is a second in the time of the log.
 const second algorithms.Micros = 1_000_000

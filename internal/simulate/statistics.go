@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"slices"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -86,13 +87,16 @@ func (s *Statistics) Report() report.Configuration {
 		Requests: s.requests, Limited: s.limited, Denied: s.denied, Delayed: s.delayed,
 		ByStatus: s.statuses.report(), ByPath: s.paths.report(),
 		BucketSeconds: seconds(s.timelines.length), Timeline: s.timelines.report(0),
-		Zones: []report.Zone{}, Notes: append([]string{}, s.configuration.Notes()...),
+		Zones: []report.Zone{}, LeftOut: s.configuration.LeftOut(), Notes: append([]string{}, s.configuration.Notes()...),
 	}
 	if s.requests > 0 {
 		r.Begins = timeOf(s.timelines.begins)
 	}
 	for i := range s.zones {
 		zone := s.zones[i].report()
+		if slices.ContainsFunc(r.LeftOut, func(l report.LeftOut) bool { return l.Zone == zone.Name && !l.Partly }) {
+			continue
+		}
 		zone.Timeline = s.timelines.report(1 + i)
 		r.Zones = append(r.Zones, zone)
 	}

@@ -26,7 +26,10 @@ type reportConfiguration struct {
 
 func (c *reportConfiguration) Zones() []Zone   { return c.zones }
 func (c *reportConfiguration) Notes() []string { return c.notes }
-func (c *reportConfiguration) MaxKeys() int64  { return c.maxKeys }
+
+func (c *reportConfiguration) LeftOut() []report.LeftOut { return nil }
+
+func (c *reportConfiguration) MaxKeys() int64 { return c.maxKeys }
 func (c *reportConfiguration) ShownKey(zone int, key string) string {
 	return fmt.Sprintf("<%s of %s>", key, c.zones[zone].Name)
 }

@@ -5,6 +5,7 @@ package simulate
 import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
@@ -20,6 +21,9 @@ type Configuration interface {
 	// Notes returns the assumptions of the simulation, and the changes to the log that would make it more
 	// exact. It is called after all Visits.
 	Notes() []string
+
+	// LeftOut returns the zones that the log says too little about. It is called after all Visits.
+	LeftOut() []report.LeftOut
 
 	// ShownKey returns a key of a zone as operators see it: cut, or its HMAC with hash_keys.
 	ShownKey(zone int, key string) string

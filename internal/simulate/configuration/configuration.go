@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -29,6 +30,7 @@ type configuration struct {
 	statuses  map[int]bool // of denials by the zones, besides 429
 	maxKeys   int64
 	notes     *notes
+	silences  map[*limiter.Zone]*silence
 	walks     sync.Pool // of *loggedWalk
 }
 

@@ -20,8 +20,8 @@ import (
 
 // Load loads a configuration in Caddy's JSON for a simulation. Of the configuration it takes only
 // the routes of the http app, and the rate_limit app. It provisions matchers, rate_limit handlers and
-// the handlers that change requests. No app is started.
-func Load(config []byte) (simulate.Configuration, error) {
+// the handlers that change requests. No app is started. The zones with the names in without are left out.
+func Load(config []byte, without ...string) (simulate.Configuration, error) {
 	var c struct {
 		Apps map[string]json.RawMessage `json:"apps"`
 	}
@@ -66,12 +66,14 @@ func Load(config []byte) (simulate.Configuration, error) {
 	} else if len(hosts) > 0 {
 		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON"
 	}
+	s.silences = make(map[*limiter.Zone]*silence)
 	for _, h := range l.handlers {
 		for _, z := range h.Zones {
 			s.statuses[z.Status] = true
+			s.silences[z] = newSilence(z)
 		}
 	}
-	return s, nil
+	return s, s.exclude(without)
 }
 
 // findNull returns an error if a server or a named route is null in JSON.

@@ -161,14 +161,6 @@ func (n *notes) readZone(z *limiter.Zone, matchers zoneMatchers, inRedis bool) {
 	for _, set := range slices.Concat(matchers.Match, matchers.Exempt) {
 		n.readMatchers(set)
 	}
-	if z.ReadsBody {
-		n.add("zone %s uses values of request bodies, which a log doesn't have: they are empty; "+
-			"to simulate the zone, let clients send the value in a header field, too", z.Name)
-	}
-	if z.Settle != nil && z.Settle.NeedsJSON {
-		n.add("zone %s settles by values of response bodies, which a log doesn't have: its charges stay where the log lacks "+
-			"the field "+accesslog.ChargedPrefix+"%[1]s", z.Name)
-	}
 	if z.RuntimeOverrides {
 		n.add("zone %s has runtime_overrides, which are not known: the limits of the configuration apply", z.Name)
 	}

@@ -125,6 +125,7 @@ func (w *loggedWalk) Meet(h *limiter.Limiter, rw http.ResponseWriter, r *http.Re
 	if err := state.Collect(r, w.replacer, limiter.CollectOptions{}); err != nil {
 		return err
 	}
+	w.leaveOut(state)
 	if len(state.Entries) == 0 {
 		return next.ServeHTTP(rw, r)
 	}

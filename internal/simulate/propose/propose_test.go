@@ -25,9 +25,12 @@ type zonesOnly struct {
 	maxKeys int64
 }
 
-func (c zonesOnly) Zones() []simulate.Zone                            { return c.zones }
-func (c zonesOnly) MaxKeys() int64                                    { return c.maxKeys }
-func (c zonesOnly) Notes() []string                                   { return nil }
+func (c zonesOnly) Zones() []simulate.Zone { return c.zones }
+func (c zonesOnly) MaxKeys() int64         { return c.maxKeys }
+func (c zonesOnly) Notes() []string        { return nil }
+
+func (c zonesOnly) LeftOut() []report.LeftOut { return nil }
+
 func (c zonesOnly) ShownKey(_ int, key string) string                 { return key }
 func (c zonesOnly) Visit(*accesslog.Request) (*simulate.Visit, error) { return nil, nil }
 

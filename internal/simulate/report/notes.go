@@ -13,7 +13,7 @@ func (c *Configuration) Note(format string, args ...any) {
 // NoteDoubts adds notes about outcomes that are not as in production, or that the log can't show. overflowed is how
 // many limits or slots were decided on a shared budget.
 func (c *Configuration) NoteDoubts(overflowed int64) {
-	if c.Limited == 0 && c.Requests > 0 {
+	if c.Limited == 0 && c.Requests > 0 && len(c.LeftOut) == 0 {
 		c.Note("no request belongs to a zone: compare the hosts, paths and methods in the log with those of the configuration")
 	}
 	for i := range c.Zones {

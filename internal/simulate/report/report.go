@@ -1,7 +1,10 @@
 // Package report is the answer of a simulation, and writes it as text, JSON and CSV. It never computes an outcome.
 package report
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Report is the answer of a simulation. In JSON, times are RFC 3339 in UTC, spans are seconds, and shares
 // are fractions from 0 to 1.
@@ -40,19 +43,37 @@ type BrokenLine struct {
 type Configuration struct {
 	Name string `json:"name"` // of the file
 	// ZoneOptions are the options of a zone, in place of a file.
-	ZoneOptions string  `json:"zone_options,omitempty"`
-	Requests    int64   `json:"requests"`
-	Limited     int64   `json:"limited"` // belong to at least one zone
-	Denied      int64   `json:"denied"`  // by a zone that is not in shadow mode
-	Delayed     int64   `json:"delayed"`
-	ByStatus    []Group `json:"by_status"` // the logged status
-	ByPath      []Group `json:"by_path"`   // the first segment of the path, at most 20
+	ZoneOptions string `json:"zone_options,omitempty"`
+	// LeftOut are the zones that the log says too little about. Only a zone that is partly left out is in Zones, too.
+	LeftOut  []LeftOut `json:"left_out,omitempty"`
+	Requests int64     `json:"requests"`
+	Limited  int64     `json:"limited"` // belong to at least one zone
+	Denied   int64     `json:"denied"`  // by a zone that is not in shadow mode
+	Delayed  int64     `json:"delayed"`
+	ByStatus []Group   `json:"by_status"` // the logged status
+	ByPath   []Group   `json:"by_path"`   // the first segment of the path, at most 20
 	// BucketSeconds is the length of the buckets of all timelines, the first of which begins at Begins.
 	BucketSeconds float64    `json:"bucket_seconds"`
 	Begins        *time.Time `json:"begins,omitempty"`
 	Timeline      []Bucket   `json:"timeline"`
 	Zones         []Zone     `json:"zones"`
 	Notes         []string   `json:"notes"`
+}
+
+// LeftOut is a zone, or some of its requests, that a simulation leaves out.
+type LeftOut struct {
+	Zone     string `json:"zone"`
+	Requests int64  `json:"requests"`
+	Partly   bool   `json:"partly"` // other requests of the zone are simulated
+	Reason   string `json:"reason"`
+}
+
+// Text says in a sentence what is left out.
+func (l *LeftOut) Text() string {
+	if l.Partly {
+		return fmt.Sprintf("Zone %s is left out for %s: %s.", l.Zone, counted(l.Requests, "request"), l.Reason)
+	}
+	return fmt.Sprintf("Zone %s is left out: %s.", l.Zone, l.Reason)
 }
 
 // Group is the requests with something in common.

@@ -25,6 +25,17 @@ func WriteText(w io.Writer, r *Report, o TextOptions) error {
 	if r.Log.From != nil && r.Log.To != nil {
 		t.oneDay = r.Log.From.UTC().Format(time.DateOnly) == r.Log.To.UTC().Format(time.DateOnly)
 	}
+	var leftOut []string
+	for i, c := range r.Configurations {
+		for _, left := range c.LeftOut {
+			text := left.Text()
+			if letter := t.letter(i); letter != "" {
+				text = "Configuration " + letter + ": " + text
+			}
+			leftOut = append(leftOut, t.style.Paint(t.wrap(terminal.Printable(text), "  "), terminal.Yellow))
+		}
+	}
+	t.block(leftOut...)
 	if r.Interrupted {
 		t.block(t.style.Paint(t.wrap("Interrupted: the report is about the requests so far.", ""), terminal.Yellow))
 	}
@@ -119,6 +130,8 @@ func (t *textReport) verdict(c *Configuration) string {
 	case c.Denied > 0:
 		sentence := fmt.Sprintf("%s would have been denied (%s).", partOf(c.Denied, c.Requests, "request"), percent(c.Denied, c.Requests))
 		text = t.style.Paint(t.wrap(sentence, ""), terminal.Red)
+	case len(c.Zones) == 0:
+		text = t.bold("No zone can be simulated.")
 	case !c.HasLimit():
 		text = t.bold("No limit is configured.")
 	}

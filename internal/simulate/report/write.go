@@ -50,6 +50,7 @@ func (r csvRow) withKeys(keys, denied int64) csvRow {
 // to get one kind of rows:
 //
 //	section     one row for each                     columns besides configuration, section and zone
+//	left_out    zone that the log says too little of name (the reason), requests
 //	total       configuration                        requests, denied, denied_share, delayed
 //	status      logged status                        name, requests, denied, denied_share
 //	path        first segment of the path            name, requests, denied, denied_share
@@ -123,6 +124,9 @@ func fraction(part, whole int64) string {
 
 func (c *csvReport) configuration(r *Configuration) {
 	c.name = r.Name
+	for _, left := range r.LeftOut {
+		c.row("left_out", csvRow{"zone": left.Zone, "name": left.Reason, "requests": integer(left.Requests)})
+	}
 	c.row("total", csvRow{"delayed": integer(r.Delayed)}.withRequests(r.Requests, r.Denied))
 	c.groups("status", r.ByStatus)
 	c.groups("path", r.ByPath)

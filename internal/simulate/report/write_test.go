@@ -109,8 +109,11 @@ func TestReportOfVisits(t *testing.T) {
 
 type fixedConfiguration struct{ zones []simulate.Zone }
 
-func (c fixedConfiguration) Zones() []simulate.Zone            { return c.zones }
-func (c fixedConfiguration) Notes() []string                   { return []string{"A note."} }
+func (c fixedConfiguration) Zones() []simulate.Zone { return c.zones }
+func (c fixedConfiguration) Notes() []string        { return []string{"A note."} }
+
+func (c fixedConfiguration) LeftOut() []report.LeftOut { return nil }
+
 func (c fixedConfiguration) ShownKey(_ int, key string) string { return key }
 func (c fixedConfiguration) MaxKeys() int64                    { return 1000 }
 

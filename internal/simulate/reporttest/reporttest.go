@@ -190,6 +190,10 @@ func Odd() *report.Report {
 	plain := zone("no-limit", nil)
 	plain.Requests, plain.Keys = 10, 0
 	c.Zones = append(c.Zones, *odd, *plain, *zone("nothing", []string{"gcra 1 1m"}, "x"))
+	c.LeftOut = []report.LeftOut{
+		{Zone: "<b>bodies", Requests: 4_000, Reason: "its key needs <bodies>"},
+		{Zone: "tokens", Requests: 1, Partly: true, Reason: "its cost is \u202e"},
+	}
 	c.Notes = append(c.Notes, "A note with <i>HTML</i> and \u202ebidi.", strings.Repeat("long", 100))
 	r.Log.Broken = append(r.Log.Broken, report.BrokenLine{
 		File: "<x>", Line: 1 << 50,

@@ -1,0 +1,153 @@
+package configuration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
+)
+
+// silence is what a log does not say about the requests of a zone. A request whose key or cost is not known is left out
+// of the zone: any guess would deny the wrong requests.
+type silence struct {
+	excluded bool // by the user of the command
+	decided  atomic.Bool
+	leftOut  atomic.Int64           // requests
+	reason   atomic.Pointer[string] // of one of them
+	users    []usedOfUser           // by each alternative of the key
+}
+
+// usedOfUser says which facts about users a key needs. A log has only the ID.
+type usedOfUser struct{ id, more bool }
+
+const idOfUser = limiter.UserPrefix + "user.id"
+
+func newSilence(z *limiter.Zone) *silence {
+	s := new(silence)
+	for _, text := range z.KeyTexts() {
+		var used usedOfUser
+		names, _ := keys.Placeholders(text) // checked when the zone was loaded
+		for _, name := range names {
+			if strings.HasPrefix(name, limiter.UserPrefix) {
+				used.id, used.more = used.id || name == idOfUser, used.more || name != idOfUser
+			}
+		}
+		s.users = append(s.users, used)
+	}
+	return s
+}
+
+// Reasons for which a request is left out of a zone.
+const (
+	byName      = "--without-zone names it"
+	withoutUser = "its key needs the ID of a user, which the log lacks, or no authentication comes before rate_limit"
+	withoutMore = "its key needs facts about users, and a log has only their ID"
+)
+
+// silenceAbout returns why the log doesn't tell the key or the cost of a request in a zone. It is empty if the log does.
+func (w *loggedWalk) silenceAbout(e *limiter.Entry) string {
+	s, needs := w.configuration.silences[e.Zone], &e.Zone.BodyNeeds
+	for i := range e.Alternative + 1 {
+		switch {
+		case needs.Keys[i] != 0:
+			return "its key needs the bodies of requests, and a log has none"
+		case s.users[i].more:
+			return withoutMore
+		}
+	}
+	if id, _ := w.replacer.GetString(idOfUser); id == "" && s.users[e.Alternative].id {
+		return withoutUser
+	}
+	switch {
+	case needs.Plan != 0:
+		return "its plan needs the bodies of requests, and a log has none"
+	case needs.Factor != 0:
+		return "its factor needs the bodies of requests, and a log has none"
+	}
+	field := accesslog.ChargedPrefix + e.Zone.Name
+	if _, logged := w.logged.Charged[e.Zone.Name]; logged && e.Mode == algorithms.Binary {
+		return ""
+	}
+	switch {
+	case needs.Cost != 0:
+		return "its cost needs the bodies of requests, and the log lacks the field " + field
+	case e.Settles() && e.Zone.Settle.NeedsJSON && !w.room.visit.WasDenied:
+		return "its settle needs the bodies of responses, and the log lacks the field " + field
+	}
+	return ""
+}
+
+// leaveOut removes the zones of which the key or the cost of the request is not known.
+func (w *loggedWalk) leaveOut(state *limiter.State) {
+	kept := state.Entries[:0]
+	for i := range state.Entries {
+		e := &state.Entries[i]
+		about := w.configuration.silences[e.Zone]
+		reason := byName
+		if !about.excluded {
+			reason = w.silenceAbout(e)
+		}
+		if about.see(reason); reason == "" {
+			kept = append(kept, *e)
+		}
+	}
+	state.Entries = kept
+}
+
+// see sees a request in the zone.
+func (s *silence) see(reason string) {
+	if reason == "" {
+		setOnce(&s.decided)
+		return
+	}
+	s.leftOut.Add(1)
+	for before := s.reason.Load(); before == nil || reason < *before; before = s.reason.Load() { // in any order of requests
+		if s.reason.CompareAndSwap(before, &reason) {
+			return
+		}
+	}
+}
+
+// exclude leaves out the zones with these names.
+func (s *configuration) exclude(names []string) error {
+	found := make(map[string]bool)
+	for z, about := range s.silences {
+		about.excluded = slices.Contains(names, z.Name)
+		found[z.Name] = true
+	}
+	for _, name := range names {
+		if !found[name] {
+			return fmt.Errorf("there is no zone %q to leave out: the zones are %s", name, strings.Join(slices.Sorted(maps.Keys(found)), ", "))
+		}
+	}
+	return nil
+}
+
+// LeftOut implements [simulate.Configuration].
+func (s *configuration) LeftOut() (zones []report.LeftOut) {
+	for i := range s.zones.all {
+		left := report.LeftOut{Zone: s.zones.all[i].Name}
+		for z, at := range s.zones.index {
+			about := s.silences[z]
+			if at != i {
+				continue
+			}
+			left.Partly = left.Partly || about.decided.Load()
+			left.Requests += about.leftOut.Load()
+			if reason := about.reason.Load(); reason != nil && (left.Reason == "" || *reason < left.Reason) {
+				left.Reason = *reason
+			}
+		}
+		if left.Requests > 0 {
+			zones = append(zones, left)
+		}
+	}
+	return zones
+}

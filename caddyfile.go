@@ -104,7 +104,9 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //					<limits>
 //				}
 //				<value> unlimited
-//				default { <limits> }            # or unlimited; for other values, if the zone has no limits
+//				default {                       # or unlimited; for other values, if the zone has no limits
+//					<limits>
+//				}
 //			}
 //
 //			settle {                            # correct the charge by the response
@@ -340,10 +342,10 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	form, maxValues, example := "events and window", 2, "10 1s"
+	form, maxValues := "events and window", 2
 	switch {
 	case algorithm.Calendar:
-		form, maxValues, example = "events, a period and perhaps a time zone", 3, "100000 month Europe/Berlin"
+		form, maxValues = "events, a period and perhaps a time zone", 3
 	case algorithm.Burst:
 		form, maxValues = "events, window and perhaps a burst", 3
 	}
@@ -352,7 +354,7 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		return l, err
 	}
 	if len(args) < 2 || len(args) > maxValues {
-		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s %s", name, form, len(args), name, example)
+		return l, fmt.Errorf("%s takes %s, but has %d value(s): write for example %s %s", name, form, len(args), name, algorithms.ExampleOf(name))
 	}
 	l.Algorithm = name
 	events, err1 := options.ParseInteger("events", args[0], "10")

@@ -228,7 +228,7 @@ func newOptionTable() *options.Table {
 		}
 	}
 	for _, name := range algorithmNames() {
-		t.Examples[name] = fmt.Sprintf("for example %s 10 1s", name)
+		t.Examples[name] = fmt.Sprintf("for example %s %s", name, algorithms.ExampleOf(name))
 	}
 	return t
 }

@@ -423,6 +423,9 @@ func checkEnforce(percent float64) error {
 // unmarshalNotify reads notify <percent>...
 func (c *Zone) unmarshalNotify(d *caddyfile.Dispenser) error {
 	for _, arg := range d.RemainingArgs() {
+		if arg == "%" {
+			return errors.New("notify has a space before %: write for example notify 80% 100%")
+		}
 		percent, err := options.ParseInteger("notify", strings.TrimSuffix(arg, "%"), "80% 100%")
 		if err != nil {
 			return err

@@ -230,6 +230,14 @@ func (a *Algorithm) script() string {
 // All returns every algorithm, sorted by name.
 func All() []*Algorithm { return slices.Clone(registered) }
 
+// ExampleOf returns the values of a limit of the algorithm with that name, as a Caddyfile has them.
+func ExampleOf(name string) string {
+	if a, err := Lookup(name); err == nil && a.Calendar {
+		return "100000 month Europe/Berlin"
+	}
+	return "10 1s"
+}
+
 // Lookup returns the algorithm of that name, or an error that lists all names.
 func Lookup(name string) (*Algorithm, error) {
 	var names []string

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
-// silence is what a log does not say about the requests of a zone. A request whose key or cost is not known is left out
+// silence is all that a log does not say about the requests of a zone. A request whose key or cost is not known is left out
 // of the zone: any guess would deny the wrong requests.
 type silence struct {
 	excluded bool // by the user of the command

@@ -148,7 +148,7 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 	places, failed := c.places(zone, oneOfRedis, nil)
 	instances := instancesOf(places)
 	before := make(map[instance]*adminapi.Key)
-	if method == "DELETE" && !c.json { // to say whether there was something to end, or the key is misspelled
+	if !c.json { // to say whether there was something to end, or the key is misspelled
 		keys, _ := decode[adminapi.Key](ask(instances, func(i instance) (json.RawMessage, error) {
 			return i.requestKey("GET", zone, "keys", key, nil)
 		}))
@@ -173,7 +173,14 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 		var b strings.Builder
 		for _, d := range bodies {
 			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shown, result(time.Now(), before[d.from], d.body))
+			was := before[d.from]
+			if method == "PUT" {
+				was = nil // there was nothing to end
+			}
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shown, result(time.Now(), was, d.body))
+			if was == nil && before[d.from] != nil && mayBeMisspelled(*before[d.from]) {
+				b.WriteString("; " + unusedHint)
+			}
 			if len(c.instances) > 1 {
 				fmt.Fprintf(&b, " (%s)", d.from)
 			}
@@ -249,10 +256,26 @@ func resetResult(_ time.Time, before *adminapi.Key, after adminapi.Key) string {
 	return text
 }
 
-// isUnused reports whether a key has no charges, and no ban.
+// unusedHint is about a key that may be misspelled.
+const unusedHint = "no request is charged to this key now: check its spelling"
+
+// mayBeMisspelled reports whether a key has limits, but no request is charged to them.
+func mayBeMisspelled(key adminapi.Key) bool {
+	for range limitsOfKey(key) {
+		return isUnused(key)
+	}
+	return false
+}
+
+// isUnused reports whether a key has no charges, no requests in flight, and no ban.
 func isUnused(key adminapi.Key) bool {
 	for l := range limitsOfKey(key) {
 		if l.ResetAfter > 0 {
+			return false
+		}
+	}
+	for _, b := range key.Budgets {
+		if b.Concurrency != nil && b.Concurrency.InUse > 0 {
 			return false
 		}
 	}

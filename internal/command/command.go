@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -50,6 +51,14 @@ const (
 	exitInterrupted = 130 // as a shell reports SIGINT
 )
 
+// wrongNumber matches the error of the flag parser about a number.
+var wrongNumber = regexp.MustCompile(`^invalid argument "(.*)" for "(?:-\w, )?--([a-z-]+)" flag: .*ParseInt`)
+
+// helpFooter ends the help of all subcommands.
+const helpFooter = `
+All about this command: https://github.com/caddy-rate-limit/caddy-rate-limit/blob/main/docs/command.md
+`
+
 // configure adds flags and subcommands to the command.
 func configure(cmd *cobra.Command, load loadConfiguration) {
 	cmd.Long = strings.TrimSpace(cmd.Long)
@@ -59,12 +68,17 @@ func configure(cmd *cobra.Command, load loadConfiguration) {
   $ caddy rate-limit override api customer-7 'token_bucket 100 1m' --for 24h
   $ caddy rate-limit simulate --config Caddyfile access.log`
 	cmd.DisableFlagsInUseLine = true
+	plainHelp, _, _ := strings.Cut(cmd.HelpTemplate(), "\nFull documentation") // of Caddy
+	cmd.SetHelpTemplate(plainHelp + helpFooter)
 	cmd.SuggestionsMinimumDistance = 2
 	flags := cmd.PersistentFlags()
 	flags.StringArray("address", nil, "The address of the admin endpoint, if not the default; repeat for several instances")
 	flags.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
 	flags.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if match := wrongNumber.FindStringSubmatch(err.Error()); match != nil {
+			err = fmt.Errorf("--%s takes a number, not %q: write for example --%[1]s 100", match[2], match[1])
+		}
 		return fail(cmd, usageErrorf("%w%s", err, flagHint(cmd, err.Error())))
 	})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {

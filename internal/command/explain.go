@@ -25,7 +25,8 @@ func explainCommand() *cobra.Command {
 		long: `
 Explains how Caddy would decide a request now: the zones that the request meets,
 its key in each zone, what remains of each limit, and which limit decides.
-Nothing is charged. -X, -H and -d are as in curl.
+Nothing is charged. -X, -H and -d are as in curl, but a body in JSON gets the
+content type of JSON.
 
 A denied request has a denial ID in its log message, and with problem_json in
 its body. For ten minutes --denial explains the request with this ID. Only the
@@ -66,6 +67,9 @@ The exit code is 3 if the request would be denied.`,
 			r.Method = cmp.Or(r.Method, http.MethodPost)
 			if r.Headers["Content-Type"] == nil {
 				r.Headers["Content-Type"] = adminapi.Strings{"application/x-www-form-urlencoded"} // as curl does
+				if json.Valid([]byte(r.Body)) && strings.ContainsAny(strings.TrimSpace(r.Body)[:1], "{[") {
+					r.Headers["Content-Type"] = adminapi.Strings{"application/json"}
+				}
 			}
 		}
 		return c.explain(r)

@@ -89,6 +89,9 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 	if text := t.Text(s); text != "" {
 		b.WriteString("\n" + text)
 	}
+	if mayBeMisspelled(key) {
+		b.WriteString("\n" + strings.ToUpper(unusedHint[:1]) + unusedHint[1:] + ".\n")
+	}
 	return b.String()
 }
 

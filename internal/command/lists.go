@@ -158,9 +158,21 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, ">ALTERNATIVE"), "KEY")
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
-		for _, b := range list.Bans {
+		for i, b := range list.Bans {
+			isSame := func(other adminapi.ListedBan) bool { // a ban by an operator holds for each alternative
+				return shownKey(other.ShownKey) == shownKey(b.ShownKey) && other.Origin == b.Origin && other.Until.Sub(b.Until).Abs() < time.Second
+			}
+			if slices.ContainsFunc(list.Bans[:i], isSame) {
+				continue
+			}
+			names := alternativeText(b.Alternative)
+			for _, other := range list.Bans[i+1:] {
+				if isSame(other) {
+					names += ", " + alternativeText(other.Alternative)
+				}
+			}
 			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
-				plain(printable(b.Origin)), plain(alternativeText(b.Alternative)), plain(shownKey(b.ShownKey)))
+				plain(printable(b.Origin)), plain(names), plain(shownKey(b.ShownKey)))
 		}
 		if list.Next != "" {
 			more = append(more, quoteName(zone))

@@ -99,6 +99,12 @@ func TestListViews(t *testing.T) {
 	wantGolden(t, "bans_several", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{
 		from("b:1", map[string]adminapi.BanList{"login": alternative}), from("a:1", map[string]adminapi.BanList{"login": bans, "api": {}}),
 	}))
+	all := adminapi.BanList{Bans: []adminapi.ListedBan{ // by an operator, so in each alternative
+		{ShownKey: shown("x"), Alternative: 1, Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
+		{ShownKey: shown("y"), Alternative: 1, Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
+		{ShownKey: shown("x"), Alternative: 2, Ends: 60, Until: now.Add(time.Minute + time.Millisecond), Origin: "operator"},
+	}}
+	wantGolden(t, "bans_of_alternatives", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": all})}))
 	wantGolden(t, "bans_empty", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": {}})}))
 
 	overrides := adminapi.OverrideList{Overrides: []adminapi.ListedOverride{

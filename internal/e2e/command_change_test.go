@@ -58,12 +58,13 @@ func TestCommandChanges(t *testing.T) {
 
 		one.RateLimit(t, "reset", "api", "k").Succeeds(t, "Zone api, key k: reset, remaining 2 of token_bucket 2 1h\n")
 		one.RateLimit(t, "reset", "api", "misspelled").Succeeds(t, "key misspelled: had full budgets, remaining 2 of token_bucket 2 1h\n")
+		one.RateLimit(t, "key", "api", "misspelled").Succeeds(t, "\nNo request is charged to this key now: check its spelling.\n")
 		felt("k", 200)
 
 		one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
 		one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 1h, until ", "\nOverride of the configuration: unlimited\n")
 		felt("vip", 429)
-		one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ")
+		one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ", "; no request is charged to this key now: check its spelling\n")
 		one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")
 		bans := decodes[map[string]adminapi.BanList](t, one.RateLimit(t, "bans", "--json"))
 		if len(bans) != 1 || len(bans["api"].Bans) != 2 {

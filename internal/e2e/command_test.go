@@ -365,6 +365,14 @@ func TestCommandExplain(t *testing.T) {
 			c.RateLimit(t, append([]string{"explain", other}, posted...)...).Succeeds(t, "POST "+other)
 		}
 		c.RateLimit(t, "explain", other, "-d", "@none").Fails(t, 1, "--data: open none")
+		for body, want := range map[string]string{`{"a":1}`: "application/json", " [1]": "application/json", "a=1": "application/x-www-form-urlencoded", "7": "application/x-www-form-urlencoded"} {
+			x := decodes[adminapi.Explanation](t, c.RateLimit(t, "explain", other, "-d", body, "--json"))
+			if got := x.Request.Headers["Content-Type"]; len(got) != 1 || got[0] != want {
+				t.Errorf("a body %s gets the content type %v, want %s", body, got, want)
+			}
+		}
+		c.RateLimit(t, "bans", "--limit", "all").Fails(t, 2, `--limit takes a number, not "all": write for example --limit 100`)
+		c.RateLimit(t, "bans", "--help").Succeeds(t, "/docs/command.md\n")
 
 		if denied.ID == "" {
 			t.Fatal("the denial has no ID")

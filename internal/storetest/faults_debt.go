@@ -134,7 +134,11 @@ func testDeniedCosts(t *testing.T, s Store) {
 						}
 					}
 				}
-				if after := state(); after != before {
+				after := state()
+				if mode == algorithms.Force { // a calendar counts all of it
+					before.Receipt, after.Receipt = algorithms.Receipt{}, algorithms.Receipt{}
+				}
+				if after != before {
 					t.Errorf("%v: denied costs made %+v of %+v", mode, after, before)
 				}
 			}

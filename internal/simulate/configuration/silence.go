@@ -62,8 +62,10 @@ func (w *loggedWalk) silenceAbout(e *limiter.Entry) string {
 			return withoutMore
 		}
 	}
-	if id, _ := w.replacer.GetString(idOfUser); id == "" && s.users[e.Alternative].id {
-		return withoutUser
+	if s.users[e.Alternative].id {
+		if id, _ := w.replacer.GetString(idOfUser); id == "" {
+			return withoutUser
+		}
 	}
 	switch {
 	case needs.Plan != 0:
@@ -71,15 +73,14 @@ func (w *loggedWalk) silenceAbout(e *limiter.Entry) string {
 	case needs.Factor != 0:
 		return "its factor needs the bodies of requests, and a log has none"
 	}
-	field := accesslog.ChargedPrefix + e.Zone.Name
 	if _, logged := w.logged.Charged[e.Zone.Name]; logged && e.Mode == algorithms.Binary {
 		return ""
 	}
 	switch {
 	case needs.Cost != 0:
-		return "its cost needs the bodies of requests, and the log lacks the field " + field
+		return "its cost needs the bodies of requests, and the log lacks the field " + accesslog.ChargedPrefix + e.Zone.Name
 	case e.Settles() && e.Zone.Settle.NeedsJSON && !w.room.visit.WasDenied:
-		return "its settle needs the bodies of responses, and the log lacks the field " + field
+		return "its settle needs the bodies of responses, and the log lacks the field " + accesslog.ChargedPrefix + e.Zone.Name
 	}
 	return ""
 }
@@ -109,7 +110,8 @@ func (s *silence) see(reason string) {
 	}
 	s.leftOut.Add(1)
 	for before := s.reason.Load(); before == nil || reason < *before; before = s.reason.Load() { // in any order of requests
-		if s.reason.CompareAndSwap(before, &reason) {
+		earliest := reason // not the parameter, which would then be allocated for each request
+		if s.reason.CompareAndSwap(before, &earliest) {
 			return
 		}
 	}

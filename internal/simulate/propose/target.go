@@ -76,17 +76,21 @@ func (t Target) String() string {
 	return text + "%"
 }
 
-// isBelowOneOf reports whether the share of a number of keys is less than one key. The proposed limits then deny
+// fewKeys are so few that one key is too large a part of them.
+const fewKeys = 10
+
+// isBelowOneOf reports whether the share of so few keys is less than one key. The proposed limits then deny
 // nobody, so they depend on the single key that asks for most.
 func (t Target) isBelowOneOf(keys int64) bool {
-	return !t.Requests && t.Share > 0 && keys < (whole+t.Share-1)/t.Share
+	return !t.Requests && t.Share > 0 && keys < min(fewKeys, (whole+t.Share-1)/t.Share)
 }
 
-// allows reports whether what is denied is at most the share of all.
+// allows reports whether what is denied is at most the share of all. A share of keys is at least one key, unless there are
+// few. Otherwise the single key that asks for most would decide.
 func (t Target) allows(denied, all tally) bool {
 	part, total := denied.keys, all.keys
 	if t.Requests {
 		part, total = denied.requests, all.requests
 	}
-	return part*whole <= t.Share*total
+	return part*whole <= t.Share*total || !t.Requests && t.Share > 0 && part == 1 && total >= fewKeys
 }

@@ -36,3 +36,32 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 }
+
+// A share of the keys is at least one key, so that a single scraper doesn't decide the proposal. One of few keys is too
+// large a part.
+func TestTargetAllowsOneKey(t *testing.T) {
+	for _, test := range []struct {
+		target       string
+		denied, keys int64
+		want         bool
+	}{
+		{"1%", 1, 96, true},
+		{"1%", 2, 96, false},
+		{"1%", 2, 200, true},
+		{"1%", 1, 10, true},
+		{"1%", 1, 9, false},
+		{"20%", 1, 9, true},
+		{"0%", 1, 96, false},
+		{"0%", 0, 96, true},
+		{"requests:1%", 1, 96, false},
+	} {
+		target, err := ParseTarget(test.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Each key has made one request.
+		if got := target.allows(tally{test.denied, test.denied}, tally{test.keys, test.keys}); got != test.want {
+			t.Errorf("%s of %d keys allows a limit that denies %d: %t", test.target, test.keys, test.denied, got)
+		}
+	}
+}

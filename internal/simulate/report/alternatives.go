@@ -79,12 +79,15 @@ func (c *Configuration) HasLimit() bool {
 	return slices.ContainsFunc(c.Zones, func(z Zone) bool { return len(z.Limits) > 0 })
 }
 
-// Share returns what a proposed limit may deny, such as "0.1% of the keys".
+// Share returns what a proposed limit may deny, such as "0.1% of the keys, or one key".
 func (r *Report) Share() string {
 	if share, ofRequests := strings.CutPrefix(r.Propose, "requests:"); ofRequests {
 		return share + " of the requests"
 	}
-	return r.Propose + " of the keys"
+	if strings.Trim(r.Propose, "0.%") == "" {
+		return r.Propose + " of the keys"
+	}
+	return r.Propose + " of the keys, or one key"
 }
 
 // OneLine returns a limit of several lines in one line. It can be read, but not be pasted into a Caddyfile.

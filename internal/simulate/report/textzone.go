@@ -160,9 +160,9 @@ func (t *textReport) demand(z *Zone) {
 func (t *textReport) proposals(c *Configuration, z *Zone) {
 	alternatives, others := t.report.Alternatives(c, z)
 	if len(others) > 0 {
-		title := "Proposed limits" + t.allowing("each")
+		title := "Proposed limits" + t.allowing("each is the smallest that")
 		if len(others) == 1 {
-			title = "Proposed limit" + t.allowing("it")
+			title = "Proposed limit" + t.allowing("the smallest one that")
 		}
 		t.block(t.bold(t.wrap(title, "")))
 	}
@@ -231,7 +231,7 @@ func (t *textReport) alternatives(a *Alternatives) {
 			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys),
 		)
 	}
-	t.block(t.bold(t.wrap("Proposed limits, one of which is enough"+t.allowing("each"), "")), t.table(table))
+	t.block(t.bold(t.wrap("Proposed limits, one of which is enough"+t.allowing("each is the smallest that"), "")), t.table(table))
 	t.block(t.wrap(terminal.Printable(strings.Join(a.Advice, " ")), ""))
 	if a.Zone != "" {
 		t.block(t.wrap("Write the limit that you choose into a zone of rate_limit, for example:", ""), "", t.pasted(a.Zone))

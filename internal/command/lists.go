@@ -150,6 +150,12 @@ func moreLines(zones []string) string {
 	return fmt.Sprintf("\nThere are more in %s: raise --limit.\n", strings.Join(slices.Compact(zones), ", "))
 }
 
+// shownBan is a ban as the list shows it.
+type shownBan struct {
+	ban               adminapi.ListedBan
+	key, alternatives string
+}
+
 func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanList]) string {
 	alternatives := false
 	eachZone(bodies, func(_ instance, _ string, list adminapi.BanList) {
@@ -158,21 +164,21 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, ">ALTERNATIVE"), "KEY")
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
-		for i, b := range list.Bans {
-			isSame := func(other adminapi.ListedBan) bool { // a ban by an operator holds for each alternative
-				return shownKey(other.ShownKey) == shownKey(b.ShownKey) && other.Origin == b.Origin && other.Until.Sub(b.Until).Abs() < time.Second
-			}
-			if slices.ContainsFunc(list.Bans[:i], isSame) {
+		var shown []*shownBan
+		latest := make(map[string]*shownBan) // by key and origin
+		for _, b := range list.Bans {
+			key := shownKey(b.ShownKey)
+			last := latest[b.Origin+" "+key]
+			if last != nil && last.ban.Until.Sub(b.Until).Abs() < time.Second { // one ban of an operator holds for each alternative
+				last.alternatives += ", " + alternativeText(b.Alternative)
 				continue
 			}
-			names := alternativeText(b.Alternative)
-			for _, other := range list.Bans[i+1:] {
-				if isSame(other) {
-					names += ", " + alternativeText(other.Alternative)
-				}
-			}
-			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.Ends)), plain(instant(now, b.Until)),
-				plain(printable(b.Origin)), plain(names), plain(shownKey(b.ShownKey)))
+			last = &shownBan{b, key, alternativeText(b.Alternative)}
+			shown, latest[b.Origin+" "+key] = append(shown, last), last
+		}
+		for _, b := range shown {
+			t.Add(plain(string(from)), plain(quoteName(zone)), plain(span(b.ban.Ends)), plain(instant(now, b.ban.Until)),
+				plain(printable(b.ban.Origin)), plain(b.alternatives), plain(b.key))
 		}
 		if list.Next != "" {
 			more = append(more, quoteName(zone))

@@ -174,11 +174,8 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 		for _, d := range bodies {
 			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
 			was := before[d.from]
-			if method == "PUT" {
-				was = nil // there was nothing to end
-			}
 			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shown, result(time.Now(), was, d.body))
-			if was == nil && before[d.from] != nil && mayBeMisspelled(*before[d.from]) {
+			if method == "PUT" && was != nil && mayBeMisspelled(*was) {
 				b.WriteString("; " + unusedHint)
 			}
 			if len(c.instances) > 1 {

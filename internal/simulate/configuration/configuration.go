@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
@@ -30,8 +29,8 @@ type configuration struct {
 	statuses  map[int]bool // of denials by the zones, besides 429
 	maxKeys   int64
 	notes     *notes
-	silences  map[*limiter.Zone]*silence
-	walks     sync.Pool // of *loggedWalk
+	silences  []*silence // by the index of the zone
+	walks     sync.Pool  // of *loggedWalk
 }
 
 // Zones implements [simulate.Configuration].

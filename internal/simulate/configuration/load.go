@@ -66,11 +66,11 @@ func Load(config []byte, without ...string) (simulate.Configuration, error) {
 	} else if len(hosts) > 0 {
 		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON"
 	}
-	s.silences = make(map[*limiter.Zone]*silence)
+	s.silences = make([]*silence, len(s.zones.all))
 	for _, h := range l.handlers {
 		for _, z := range h.Zones {
 			s.statuses[z.Status] = true
-			s.silences[z] = newSilence(z)
+			s.silences[s.zones.index[z]] = newSilence(z)
 		}
 	}
 	return s, s.exclude(without)

@@ -51,9 +51,11 @@ const (
 	withoutMore = "its key needs facts about users, and a log has only their ID"
 )
 
+func (s *configuration) silenceOf(z *limiter.Zone) *silence { return s.silences[s.zones.index[z]] }
+
 // silenceAbout returns why the log doesn't tell the key or the cost of a request in a zone. It is empty if the log does.
 func (w *loggedWalk) silenceAbout(e *limiter.Entry) string {
-	s, needs := w.configuration.silences[e.Zone], &e.Zone.BodyNeeds
+	s, needs := w.configuration.silenceOf(e.Zone), &e.Zone.BodyNeeds
 	for i := range e.Alternative + 1 {
 		switch {
 		case needs.Keys[i] != 0:
@@ -90,7 +92,7 @@ func (w *loggedWalk) leaveOut(state *limiter.State) {
 	kept := state.Entries[:0]
 	for i := range state.Entries {
 		e := &state.Entries[i]
-		about := w.configuration.silences[e.Zone]
+		about := w.configuration.silenceOf(e.Zone)
 		reason := byName
 		if !about.excluded {
 			reason = w.silenceAbout(e)
@@ -120,8 +122,8 @@ func (s *silence) see(reason string) {
 // exclude leaves out the zones with these names.
 func (s *configuration) exclude(names []string) error {
 	found := make(map[string]bool)
-	for z, about := range s.silences {
-		about.excluded = slices.Contains(names, z.Name)
+	for z := range s.zones.index {
+		s.silenceOf(z).excluded = slices.Contains(names, z.Name)
 		found[z.Name] = true
 	}
 	for _, name := range names {
@@ -134,21 +136,11 @@ func (s *configuration) exclude(names []string) error {
 
 // LeftOut implements [simulate.Configuration].
 func (s *configuration) LeftOut() (zones []report.LeftOut) {
-	for i := range s.zones.all {
-		left := report.LeftOut{Zone: s.zones.all[i].Name}
-		for z, at := range s.zones.index {
-			about := s.silences[z]
-			if at != i {
-				continue
-			}
-			left.Partly = left.Partly || about.decided.Load()
-			left.Requests += about.leftOut.Load()
-			if reason := about.reason.Load(); reason != nil && (left.Reason == "" || *reason < left.Reason) {
-				left.Reason = *reason
-			}
-		}
-		if left.Requests > 0 {
-			zones = append(zones, left)
+	for i, about := range s.silences {
+		if n := about.leftOut.Load(); n > 0 {
+			zones = append(zones, report.LeftOut{
+				Zone: s.zones.all[i].Name, Requests: n, Partly: about.decided.Load(), Reason: *about.reason.Load(),
+			})
 		}
 	}
 	return zones

@@ -20,8 +20,9 @@ import (
 // exampleLog is the access log that docs/simulate.md replays.
 const exampleLog = "examples/simulate/access.log.gz"
 
-// -update writes the example log: a day of a small shop. A partner copies the catalog every hour, a scraper
-// reads all products at night, and somebody guesses passwords.
+// -update writes the example log: a day of a small shop. Two crawlers read products slowly, and a partner copies the
+// catalog every hour. An office has one address for twelve people. A scraper reads all products at night, and an
+// attacker guesses passwords.
 func TestExampleLog(t *testing.T) {
 	want := makeExampleLog()
 	if *caddytest.Update {
@@ -62,7 +63,19 @@ type shop struct {
 type shopRequest struct {
 	start, duration time.Duration // since midnight
 	client, line    string
+	userAgent       string
 	status, size    int
+}
+
+// The addresses that a limit should deny.
+const (
+	scraper  = "198.51.100.23"
+	attacker = "192.0.2.99"
+)
+
+var browsers = []string{
+	"Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/142.0.0.0", "Mozilla/5.0 (iPhone; CPU iPhone OS 19_1 like Mac OS X) Safari/604.1",
+	"Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Firefox/145.0",
 }
 
 func makeExampleLog() string {
@@ -70,11 +83,18 @@ func makeExampleLog() string {
 	for client := range 380 {
 		s.visit(client)
 	}
-	for hour := range 24 {
-		s.burst(time.Duration(hour)*time.Hour+2*time.Minute, 25, 200*time.Millisecond, "203.0.113.7", "GET /api/products?page=%d", 200)
+	for person := range 12 {
+		s.visitFrom("203.0.113.80", time.Duration(9*60+40*person)*time.Minute, 5)
 	}
-	s.burst(3*time.Hour+11*time.Minute, 600, 400*time.Millisecond, "198.51.100.23", "GET /product/%d", 200)
-	s.burst(14*time.Hour+26*time.Minute, 150, 2*time.Second, "192.0.2.99", "POST /login", 401)
+	s.burst(13*time.Hour, 36, 1500*time.Millisecond, "203.0.113.80", browsers[0], "GET /product/%d", 200) // after lunch
+	for hour := range 24 {
+		at := time.Duration(hour) * time.Hour
+		s.burst(at+2*time.Minute, 25, 200*time.Millisecond, "203.0.113.7", "catalog-sync/2.1", "GET /api/products?page=%d", 200)
+		s.burst(at+20*time.Minute, 12, 5*time.Second, "66.249.66.1", "Mozilla/5.0 (compatible; Googlebot/2.1)", "GET /product/%d", 200)
+		s.burst(at+40*time.Minute, 8, 7*time.Second, "157.55.39.1", "Mozilla/5.0 (compatible; bingbot/2.0)", "GET /product/%d", 200)
+	}
+	s.burst(3*time.Hour+11*time.Minute, 600, 400*time.Millisecond, scraper, "python-requests/2.32.3", "GET /product/%d", 200)
+	s.burst(14*time.Hour+26*time.Minute, 150, 400*time.Millisecond, attacker, "Mozilla/5.0 (Hydra)", "POST /login", 401)
 
 	slices.SortStableFunc(s.requests, func(a, b shopRequest) int { return cmp.Compare(a.start+a.duration, b.start+b.duration) })
 	midnight := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
@@ -95,19 +115,14 @@ func (s *shop) visit(number int) {
 	at := time.Duration((14 + 4*s.random.NormFloat64()) * float64(time.Hour))
 	at = min(max(at, 10*time.Minute), 23*time.Hour+30*time.Minute)
 	pages := 1 + int(math.Exp(s.random.NormFloat64()*0.8))
-	for range min(pages, 10) {
-		s.add(at, client, fmt.Sprintf("GET /product/%d", s.random.IntN(300)), 200)
-		for i := range s.random.IntN(4) {
-			s.add(at+time.Duration(80+30*i)*time.Millisecond, client, fmt.Sprintf("GET /api/products/%d", s.random.IntN(300)), 200)
-		}
-		at += time.Duration(4000+s.random.IntN(40000)) * time.Millisecond
-	}
+	at = s.visitFrom(client, at, min(pages, 10))
+	browser := browsers[number%len(browsers)]
 	if number%4 == 0 {
 		for range s.random.IntN(3) {
-			s.add(at, client, "POST /login", 401)
+			s.add(at, client, browser, "POST /login", 401)
 			at += time.Duration(5000+s.random.IntN(9000)) * time.Millisecond
 		}
-		s.add(at, client, "POST /login", 303)
+		s.add(at, client, browser, "POST /login", 303)
 	}
 }
 

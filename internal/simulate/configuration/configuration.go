@@ -54,7 +54,7 @@ func (s *configuration) Notes() []string { return s.notes.texts() }
 // A simulation keeps many Visits at the same time, to sort them. These constants bound the texts in a
 // [simulate.Visit], which clients choose.
 const (
-	// maxVisitedText is how many bytes of the path, and of the address of the client, a Visit has.
+	// maxVisitedText is how many bytes of the path, of the address of the client, and of the User-Agent, a Visit has.
 	maxVisitedText = 64
 	// maxVisitedKey is how many bytes a key can have. A longer key ends with its hash instead of its rest.
 	maxVisitedKey = keyhash.MaxKept
@@ -80,6 +80,7 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
 	v.Client, _ = keys.Beginning(cmp.Or(logged.ClientIP, logged.RemoteIP), maxVisitedText)
 	v.Path, _ = keys.Beginning(u.Path, maxVisitedText)
+	v.UserAgent, _ = keys.Beginning(logged.Header.Get("User-Agent"), maxVisitedText)
 	v.WasDenied = s.wasDenied(logged)
 	s.notes.seeRequest(logged)
 	server, host := s.serverOf(logged)

@@ -32,9 +32,24 @@ type topKey struct {
 // proposal is a limit to be pasted.
 type proposal struct {
 	*report.Proposal
-	Outcome string
-	Next    string
-	Curve   *curvePlot
+	Outcome   string
+	Next      string
+	WasDenied string // by the configured limit
+	Newly     *change
+	InGap     *gap
+	Curve     *curvePlot
+}
+
+// change is the keys that a limit newly denies.
+type change struct {
+	*report.Change
+	Text string
+}
+
+// gap is the widest gap, with the limit in its middle.
+type gap struct {
+	Text, Line, Outcome string
+	Newly               *change
 }
 
 func (z *zonePart) draw(n *ids, peak report.Bucket) {
@@ -125,7 +140,29 @@ func newProposal(n *ids, subject string, p *report.Proposal) *proposal {
 		shown.Next = fmt.Sprintf("The next smaller limit, %s, would have denied %s.",
 			plain(report.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
 	}
+	if c := p.Configured; c != nil && p.Line != p.Current {
+		shown.WasDenied = "It would have denied " + denials(c.DeniedRequests, c.DeniedKeys, p) + "."
+	}
+	shown.Newly, shown.InGap = newChange(p, p.Change), newGap(p)
 	return shown
+}
+
+func newChange(p *report.Proposal, c *report.Change) *change {
+	if c == nil || c.NewlyDenied+c.NoMoreDenied == 0 {
+		return nil
+	}
+	return &change{c, c.Text(p)}
+}
+
+func newGap(p *report.Proposal) *gap {
+	if p.Gap == nil {
+		return nil
+	}
+	middle := &p.Gap.Middle
+	return &gap{
+		Text: p.Gap.Text(p), Line: middle.Line, Newly: newChange(p, &p.Gap.Change),
+		Outcome: "It would have denied " + denials(middle.DeniedRequests, middle.DeniedKeys, p) + ".",
+	}
 }
 
 // denials says what a limit would have denied.
@@ -140,11 +177,13 @@ func denials(requests, keys int64, p *report.Proposal) string {
 // alternatives are the limits that are proposed from nothing.
 type alternatives struct {
 	*report.Alternatives
+	Newly  *change // by the example
+	InGap  *gap    // of the example
 	Curves []*curvePlot
 }
 
 func newAlternatives(n *ids, subject string, a *report.Alternatives) *alternatives {
-	shown := &alternatives{Alternatives: a}
+	shown := &alternatives{Alternatives: a, Newly: newChange(a.Example, a.Example.Change), InGap: newGap(a.Example)}
 	for _, p := range a.Proposals {
 		if curve := newCurvePlot(n, subject+", "+plain(report.OneLine(p.Line)), p); curve != nil {
 			shown.Curves = append(shown.Curves, curve)

@@ -158,6 +158,7 @@ func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report
 
 func (r *Recorder) question(zone *recordedZone, recorded *stream, l ladder) *question {
 	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, keys: zone.keys.Len(), workers: r.workers, least: 1}
+	q.name = func(key uint32) (shown, userAgent string, err error) { return zone.names.at(*zone.keys.At(key)) }
 	if _, ok := l.(*limitLadder); ok && recorded.minCost > 1 && recorded.usual != algorithms.Nary {
 		q.least = l.admitting(recorded.minCost) / 2
 	}
@@ -194,9 +195,17 @@ func (a *answer) fill(p *report.Proposal) {
 	for i := range a.curve {
 		p.Curve = append(p.Curve, a.point(&a.curve[i]))
 	}
+	if a.current != nil {
+		current := a.point(a.current)
+		p.Configured = &current
+	}
+	if g := a.gap; g != nil {
+		p.Gap = &report.Gap{Least: a.point(&g.least), Largest: a.point(&g.largest), Middle: a.point(g.middle), Change: *g.change}
+	}
 	if a.chosen == nil {
 		return
 	}
+	p.Change = a.change
 	p.Line = a.chosen.line
 	p.DeniedRequests, p.DeniedKeys = a.chosen.denied.requests, a.chosen.denied.keys
 	if a.below != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -78,7 +79,7 @@ func record(t testing.TB, log []zoneRequest, maxMemory int64, zone simulate.Zone
 	})
 	for i := range log {
 		l := &log[i]
-		visit := simulate.Visit{Start: l.at, End: l.end, Handlers: []simulate.HandlerVisit{{Zones: []simulate.ZoneVisit{
+		visit := simulate.Visit{UserAgent: "agent of " + l.key, Start: l.at, End: l.end, Handlers: []simulate.HandlerVisit{{Zones: []simulate.ZoneVisit{
 			{Set: l.set, Settled: l.settled, TrueCost: l.trueCost},
 		}}}}
 		r.Observe(&simulate.Decided{Visit: &visit, Came: l.at, Zones: []simulate.DecidedZone{
@@ -106,6 +107,24 @@ func newReplayStore() *replayStore { return &replayStore{memory: store.NewMemory
 // denied counts what the store denies that has only this limit.
 func (s *replayStore) denied(t testing.TB, log []zoneRequest, l *algorithms.Limit, maxWait algorithms.Micros) (denied, total tally) {
 	t.Helper()
+	byKey := s.deniedByKey(t, log, l, maxWait)
+	for _, n := range byKey {
+		denied.add(tally{requests: n, keys: min(n, 1)})
+	}
+	return denied, tally{requests: int64(len(log)), keys: int64(len(byKey))}
+}
+
+// deniedKeys counts the denied requests of the keys that have any.
+func (s *replayStore) deniedKeys(t testing.TB, log []zoneRequest, l *algorithms.Limit) map[string]int64 {
+	t.Helper()
+	byKey := s.deniedByKey(t, log, l, 0)
+	maps.DeleteFunc(byKey, func(_ string, n int64) bool { return n == 0 })
+	return byKey
+}
+
+// deniedByKey counts the denied requests of each key.
+func (s *replayStore) deniedByKey(t testing.TB, log []zoneRequest, l *algorithms.Limit, maxWait algorithms.Micros) map[string]int64 {
+	t.Helper()
 	memory := s.memory
 	s.decided++
 	own := strconv.Itoa(s.decided) + " "
@@ -115,7 +134,7 @@ func (s *replayStore) denied(t testing.TB, log []zoneRequest, l *algorithms.Limi
 	}
 	var open []response
 	limits := []store.Limit{store.NewLimit("zone", "", l)}
-	deniedKeys, keys := map[string]bool{}, map[string]bool{}
+	denied := make(map[string]int64)
 	for _, e := range log {
 		slices.SortStableFunc(open, func(a, b response) int { return cmp.Compare(a.end, b.end) })
 		for len(open) > 0 && open[0].end <= e.at {
@@ -129,19 +148,16 @@ func (s *replayStore) denied(t testing.TB, log []zoneRequest, l *algorithms.Limi
 		if err != nil {
 			t.Fatal(err)
 		}
-		keys[e.key] = true
-		total.requests++
+		denied[e.key] += 0
 		if !allowed {
-			denied.requests++
-			deniedKeys[e.key] = true
+			denied[e.key]++
 		} else if e.settled {
 			open = append(open, response{e.end + requests[0].Outcome.Decisions[0].Wait, store.Correction{
 				Request: &requests[0], Refund: max(e.cost-e.trueCost, 0), Charge: max(e.trueCost-e.cost, 0),
 			}})
 		}
 	}
-	denied.keys, total.keys = int64(len(deniedKeys)), int64(len(keys))
-	return denied, total
+	return denied
 }
 
 // drawQuota draws a limit of any algorithm, with any options.

@@ -16,22 +16,25 @@ import (
 // request of the same key before it.
 //
 // A Recorder keeps up to 64 MB of requests in memory, and the rest in a temporary file. It also keeps
-// the hashes of keys, up to [simulate.Configuration.MaxKeys]. Requests of further keys are not recorded.
+// the keys, up to [simulate.Configuration.MaxKeys]. Requests of further keys are not recorded.
 // Call Close at the end.
 type Recorder struct {
-	zones   []recordedZone
-	target  Target
-	keys    keytable.Bound // of all zones together
-	spool   *spool
-	workers int // of Propose; 0 stands for one for each core
+	zones  []recordedZone
+	target Target
+	keys   keytable.Bound // of all zones together
+	// shownKey returns a key of a zone as operators see it.
+	shownKey func(zone int, key string) string
+	spool    *spool
+	workers  int // of Propose; 0 stands for one for each core
 }
 
 // recordedZone is the requests of a zone.
 type recordedZone struct {
 	simulate.Zone
-	keys keytable.Table[struct{}]
-	sets []*stream // as Zone.Sets; nil where nothing is recorded
-	all  *stream   // of all sets, for concurrency; nil without
+	keys  keytable.Table[int64] // with the positions of their names
+	names names
+	sets  []*stream // as Zone.Sets; nil where nothing is recorded
+	all   *stream   // of all sets, for concurrency; nil without
 	// unproposedSets are the sets beyond maxSets that had requests.
 	unproposedSets map[int]struct{}
 	recordedSets   int
@@ -51,10 +54,10 @@ func NewRecorder(c simulate.Configuration, target Target) *Recorder {
 
 func newRecorder(c simulate.Configuration, target Target, maxMemory int64) *Recorder {
 	zones := c.Zones()
-	r := &Recorder{target: target, keys: keytable.NewBound(c.MaxKeys(), len(zones)), spool: newSpool(maxMemory)}
+	r := &Recorder{target: target, shownKey: c.ShownKey, keys: keytable.NewBound(c.MaxKeys(), len(zones)), spool: newSpool(maxMemory)}
 	for _, zone := range zones {
 		r.zones = append(r.zones, recordedZone{
-			Zone: zone, keys: keytable.New[struct{}](), sets: make([]*stream, len(zone.Sets)),
+			Zone: zone, keys: keytable.New[int64](), names: names{spool: r.spool}, sets: make([]*stream, len(zone.Sets)),
 			unproposedSets: make(map[int]struct{}),
 		})
 	}
@@ -90,8 +93,11 @@ func (r *Recorder) Observe(d *simulate.Decided) {
 func (r *Recorder) record(d *simulate.Decided, z *simulate.DecidedZone, deniedLater bool) {
 	zone := &r.zones[z.Zone]
 	key, result := zone.keys.Find(z.Key, &r.keys)
-	if result == keytable.Full {
+	switch result {
+	case keytable.Full:
 		return
+	case keytable.Added:
+		*zone.keys.At(key) = zone.names.add(r.shownKey(z.Zone, z.Key), d.UserAgent)
 	}
 	e := request{at: d.Came, end: max(d.End, d.Came), cost: z.Cost, mode: z.Mode}
 	switch {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // question asks which limit of a ladder denies at most a share of recorded requests.
@@ -23,6 +25,7 @@ type question struct {
 	// highest, if not 0, is the largest number of events worth proposing.
 	highest int64
 	keys    int64 // at most, by their numbers
+	name    func(key uint32) (shown, userAgent string, err error)
 	workers int
 }
 
@@ -39,6 +42,10 @@ type answer struct {
 	chosen, below *judged
 	// judged are the points of the curve, by events.
 	curve []judged
+	// current is the present limit; nil if there is none, or if it can't be judged.
+	current *judged
+	gap     *gap // nil if there is none
+	change  *report.Change
 }
 
 // judged is a limit, and what it denies.
@@ -63,20 +70,26 @@ func (q *question) find(ctx context.Context) (*answer, error) {
 		return nil, err
 	}
 	a := &answer{total: s.total, curve: curve}
+	if at := slices.IndexFunc(curve, func(j judged) bool { return j.events == q.current }); at >= 0 {
+		a.current = &curve[at]
+	}
+	if a.gap, err = s.widestGap(ctx, a); err != nil {
+		return nil, err
+	}
 	at := slices.IndexFunc(curve, func(j judged) bool { return q.target.allows(j.denied, s.total) })
 	if at < 0 {
 		return a, nil
 	}
 	a.chosen = &curve[at]
-	if at == 0 {
-		return a, nil
+	if at > 0 {
+		fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
+		if a.below, a.chosen, err = s.narrow(ctx, curve[at-1], curve[at], fewEnough); err != nil {
+			return nil, err
+		}
+		a.curve = withJudged(curve, *a.chosen)
 	}
-	a.below = &curve[at-1]
-	if a.below, a.chosen, err = s.narrow(ctx, *a.below, *a.chosen); err != nil {
-		return nil, err
-	}
-	a.curve = withJudged(curve, *a.chosen)
-	return a, nil
+	a.change, err = s.change(ctx, a.current, a.chosen)
+	return a, err
 }
 
 // withJudged returns a curve with one more point.
@@ -160,9 +173,9 @@ func (s *search) extend(ctx context.Context, curve []judged) ([]judged, error) {
 	return curve, nil
 }
 
-// narrow returns two adjacent limits of the ladder between a and b. Like a, the first one denies too much.
-// Like b, the second one doesn't.
-func (s *search) narrow(ctx context.Context, a, b judged) (below, chosen *judged, err error) {
+// narrow returns two adjacent limits of the ladder between a and b. Like b, the second one denies few enough. Like a,
+// the first one doesn't.
+func (s *search) narrow(ctx context.Context, a, b judged, fewEnough func(judged) bool) (below, chosen *judged, err error) {
 	const parts = 8
 	from := a.events // no limit is left from here down to a
 	for b.events-from > 1 {
@@ -183,7 +196,7 @@ func (s *search) narrow(ctx context.Context, a, b judged) (below, chosen *judged
 		if err != nil {
 			return nil, nil, err
 		}
-		passes := slices.IndexFunc(judgedOnes, func(j judged) bool { return s.target.allows(j.denied, s.total) })
+		passes := slices.IndexFunc(judgedOnes, fewEnough)
 		switch {
 		case passes < 0:
 			a, from = judgedOnes[len(judgedOnes)-1], reached

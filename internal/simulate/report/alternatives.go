@@ -12,7 +12,49 @@ import (
 type Alternatives struct {
 	Proposals []*Proposal // first the windows, the shortest first, and then the token buckets
 	Advice    []string    // sentences about the choice
-	Zone      string      // the zone with one of the limits, to be pasted into a Caddyfile
+	Example   *Proposal   // the limit of a minute, or else the first one
+	Zone      string      // the zone with the limit of Example, or in its gap, to be pasted into a Caddyfile
+}
+
+// HasGap reports whether one of the limits has a gap.
+func (a *Alternatives) HasGap() bool {
+	return slices.ContainsFunc(a.Proposals, func(p *Proposal) bool { return p.Gap != nil })
+}
+
+// Range returns the least and the largest number of events in a gap, such as "15 to 152". It is empty for nil.
+func (g *Gap) Range() string {
+	if g == nil {
+		return ""
+	}
+	return number(g.Least.Events) + " to " + number(g.Largest.Events)
+}
+
+// Text says in a sentence what a gap is.
+func (g *Gap) Text(p *Proposal) string {
+	denied := g.Middle.DeniedKeys
+	keys := "the same " + counted(denied, "key")
+	if denied == 1 {
+		keys = "the same key"
+	}
+	return fmt.Sprintf("The widest gap: from %s to %s, every limit denies %s (%s).",
+		limitText(g.Least.Line), limitText(g.Largest.Line), keys, percent(denied, p.Keys))
+}
+
+// Text says in a sentence which keys a change concerns.
+func (c *Change) Text(p *Proposal) string {
+	switch {
+	case p.Configured == nil:
+		return fmt.Sprintf("It denies %s:", counted(c.NewlyDenied, "key"))
+	case c.NewlyDenied == 0:
+		return fmt.Sprintf("It no longer denies %s.", counted(c.NoMoreDenied, "key"))
+	case c.NoMoreDenied == 0:
+		return fmt.Sprintf("It newly denies %s:", counted(c.NewlyDenied, "key"))
+	}
+	return fmt.Sprintf("It no longer denies %s, and newly denies %s:", counted(c.NoMoreDenied, "key"), counted(c.NewlyDenied, "key"))
+}
+
+func (c *Change) hasUserAgent() bool {
+	return slices.ContainsFunc(c.Keys, func(k DeniedKey) bool { return k.UserAgent != "" })
 }
 
 // Alternatives returns the limits that are proposed for a zone from nothing, and the other proposals. The
@@ -29,7 +71,14 @@ func (r *Report) Alternatives(c *Configuration, z *Zone) (found *Alternatives, o
 	if len(from) == 0 {
 		return nil, others
 	}
-	return &Alternatives{Proposals: from, Advice: r.advice(z, from), Zone: zoneWith(c, z, from)}, others
+	found = &Alternatives{Proposals: from, Advice: r.advice(z, from), Example: from[0]}
+	for _, p := range from {
+		if strings.HasSuffix(p.Line, " 1m") {
+			found.Example = p
+		}
+	}
+	found.Zone = zoneWith(c, z, found.Example)
+	return found, others
 }
 
 // advice returns sentences about the choice between alternatives.
@@ -59,16 +108,14 @@ func (r *Report) advice(z *Zone, alternatives []*Proposal) []string {
 	return advice
 }
 
-// zoneWith returns a zone of a Caddyfile with one of the limits: that of a minute, or else the first one.
-func zoneWith(c *Configuration, z *Zone, alternatives []*Proposal) string {
+// zoneWith returns a zone of a Caddyfile with a proposed limit, or with the limit in its gap.
+func zoneWith(c *Configuration, z *Zone, p *Proposal) string {
 	if c.ZoneOptions == "" {
 		return ""
 	}
-	line := alternatives[0].Line
-	for _, p := range alternatives {
-		if strings.HasSuffix(p.Line, " 1m") {
-			line = p.Line
-		}
+	line := p.Line
+	if p.Gap != nil {
+		line = p.Gap.Middle.Line
 	}
 	zone := fmt.Sprintf("zone %s {\n%s\n%s\n}\n", z.Name, ZoneLines(c.ZoneOptions), line)
 	return string(caddyfile.Format([]byte(zone)))

@@ -188,8 +188,36 @@ type Proposal struct {
 	DeniedRequests int64 `json:"denied_requests"`
 	DeniedKeys     int64 `json:"denied_keys"`
 	// Next is the next smaller limit. It is nil if there is none.
-	Next  *CurvePoint  `json:"next,omitempty"`
-	Curve []CurvePoint `json:"curve"`
+	Next *CurvePoint `json:"next,omitempty"`
+	// Configured is the limit of Current. It is nil if there is none.
+	Configured *CurvePoint  `json:"configured,omitempty"`
+	Change     *Change      `json:"change,omitempty"` // of the denied keys, by Line
+	Gap        *Gap         `json:"gap,omitempty"`    // the widest one; nil if there is none
+	Curve      []CurvePoint `json:"curve"`
+}
+
+// Change is the difference that a limit makes to the configured limit. Without one, it is all that the limit denies.
+type Change struct {
+	NewlyDenied  int64       `json:"newly_denied"`   // keys
+	NoMoreDenied int64       `json:"no_more_denied"` // keys
+	Keys         []DeniedKey `json:"newly_denied_keys"`
+}
+
+// DeniedKey is a key that a limit newly denies. The keys with most denied requests come first.
+type DeniedKey struct {
+	Key       string `json:"key"`
+	Requests  int64  `json:"requests"`
+	Denied    int64  `json:"denied"`
+	UserAgent string `json:"user_agent"` // of its first request; empty if the log doesn't have it
+}
+
+// Gap is a range of limits that deny equally many keys, from the least one to the largest one. The next larger limit
+// denies fewer keys.
+type Gap struct {
+	Least   CurvePoint `json:"least"`
+	Largest CurvePoint `json:"largest"`
+	Middle  CurvePoint `json:"middle"`
+	Change  Change     `json:"change"` // by Middle
 }
 
 // CurvePoint has the denials of one limit.

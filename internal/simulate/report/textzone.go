@@ -200,6 +200,9 @@ func (t *textReport) proposal(p *Proposal) {
 	switch {
 	case p.Line == p.Current:
 		add("This is the present limit%s.", strings.TrimPrefix(instead, " for "+limitText(p.Current)))
+	case p.Configured != nil:
+		add("It replaces%s, which would have denied %s.", strings.TrimPrefix(instead, " for"),
+			denials(p.Configured.DeniedRequests, p.Configured.DeniedKeys, p))
 	case p.Current != "":
 		add("It replaces%s.", strings.TrimPrefix(instead, " for"))
 	}
@@ -210,6 +213,35 @@ func (t *textReport) proposal(p *Proposal) {
 		add("There is no smaller limit.")
 	}
 	t.block(t.pasted(p.Line), "", t.wrap(strings.Join(sentences, " "), ""))
+	t.change(p, p.Change)
+	if p.Gap != nil {
+		t.gap(p)
+	}
+}
+
+// gap adds the widest gap of a proposal, and the limit in its middle.
+func (t *textReport) gap(p *Proposal) {
+	g := p.Gap
+	t.block(t.wrap(g.Text(p)+" In the middle:", ""))
+	t.block(t.pasted(g.Middle.Line), "", t.wrap("It would have denied "+denials(g.Middle.DeniedRequests, g.Middle.DeniedKeys, p)+".", ""))
+	t.change(p, &g.Change)
+}
+
+// change adds the keys that a limit newly denies.
+func (t *textReport) change(p *Proposal, c *Change) {
+	if c == nil || c.NewlyDenied+c.NoMoreDenied == 0 {
+		return
+	}
+	t.block(t.wrap(c.Text(p), ""))
+	if len(c.Keys) == 0 {
+		return
+	}
+	table := terminal.NewTable(">DENIED", ">REQUESTS", "KEY", titleIf(c.hasUserAgent(), "USER-AGENT OF ITS FIRST REQUEST"))
+	for _, k := range c.Keys {
+		table.Add(redIf(k.Denied), numberCell(k.Requests),
+			terminal.Plain(cut(keyText(k.Key), maxTableKey)), terminal.Plain(terminal.Printable(k.UserAgent)))
+	}
+	t.block(t.table(table) + more(c.NewlyDenied-int64(len(c.Keys)), "key"))
 }
 
 // denials says what a limit would have denied.
@@ -223,16 +255,21 @@ func denials(requests, keys int64, p *Proposal) string {
 
 // alternatives adds the limits that are proposed from nothing.
 func (t *textReport) alternatives(a *Alternatives) {
-	table := terminal.NewTable("LIMIT", ">DENIED REQUESTS", ">SHARE", ">KEYS", ">SHARE")
+	table := terminal.NewTable("LIMIT", ">DENIED REQUESTS", ">SHARE", ">KEYS", ">SHARE", titleIf(a.HasGap(), "WIDEST GAP"))
 	for _, p := range a.Proposals {
 		table.Add(
 			terminal.Colored(terminal.Printable(OneLine(p.Line)), terminal.Green),
 			numberCell(p.DeniedRequests), percentCell(p.DeniedRequests, p.Requests),
-			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys),
+			numberCell(p.DeniedKeys), percentCell(p.DeniedKeys, p.Keys), terminal.Plain(p.Gap.Range()),
 		)
 	}
 	t.block(t.bold(t.wrap("Proposed limits, one of which is enough"+t.allowing("each is the smallest that"), "")), t.table(table))
 	t.block(t.wrap(terminal.Printable(strings.Join(a.Advice, " ")), ""))
+	if p := a.Example; p.Gap != nil {
+		t.gap(p)
+	} else {
+		t.change(p, p.Change)
+	}
 	if a.Zone != "" {
 		t.block(t.wrap("Write the limit that you choose into a zone of rate_limit, for example:", ""), "", t.pasted(a.Zone))
 	}

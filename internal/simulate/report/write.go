@@ -62,6 +62,9 @@ func (r csvRow) withKeys(keys, denied int64) csvRow {
 //	delay       quantile of the delays               name, value in seconds
 //	timeline    bucket of all requests or of a zone  time, window, requests, denied, denied_share
 //	proposal    proposed limit                       name, all counts and shares except delayed
+//	newly       key that the limit newly denies      name, value (the User-Agent), requests, denied, denied_share
+//	gap         limit in the widest gap: the least   name, value in events, all counts and shares except delayed
+//	            one, the middle one, the largest one
 //	curve       tried limit                          name, value in events, all counts and shares except delayed
 //	comparison  kind of change                       name, value in clients, requests
 //	client      client with such a change            name, value (the kind), requests
@@ -171,10 +174,23 @@ func (c *csvReport) zone(z *Zone) {
 	for _, p := range z.Proposals {
 		row := csvRow{"zone": z.Name, "name": OneLine(p.Line)}
 		c.row("proposal", row.withRequests(p.Requests, p.DeniedRequests).withKeys(p.Keys, p.DeniedKeys))
-		for _, point := range p.Curve {
-			row := csvRow{"zone": z.Name, "name": OneLine(point.Line), "value": integer(point.Events)}
-			c.row("curve", row.withRequests(p.Requests, point.DeniedRequests).withKeys(p.Keys, point.DeniedKeys))
+		if p.Change != nil {
+			for _, k := range p.Change.Keys {
+				c.row("newly", csvRow{"zone": z.Name, "name": k.Key, "value": k.UserAgent}.withRequests(k.Requests, k.Denied))
+			}
 		}
+		if p.Gap != nil {
+			c.points("gap", z, &p, []CurvePoint{p.Gap.Least, p.Gap.Middle, p.Gap.Largest})
+		}
+		c.points("curve", z, &p, p.Curve)
+	}
+}
+
+// points adds a row for each of some limits.
+func (c *csvReport) points(section string, z *Zone, p *Proposal, points []CurvePoint) {
+	for _, point := range points {
+		row := csvRow{"zone": z.Name, "name": OneLine(point.Line), "value": integer(point.Events)}
+		c.row(section, row.withRequests(p.Requests, point.DeniedRequests).withKeys(p.Keys, point.DeniedKeys))
 	}
 }
 

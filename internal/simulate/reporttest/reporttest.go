@@ -327,5 +327,23 @@ func proposal(algorithm, window, current string, z *report.Zone, low, high int64
 	add(least - 1)
 	add(least)
 	add(high)
+	if current != "" {
+		configured := point(high)
+		p.Configured = &configured
+	}
+	newly := []report.DeniedKey{
+		{Key: "203.0.113.7", Requests: 600, Denied: 321, UserAgent: "Go-http-client/2.0"},
+		{Key: "", Requests: 40, Denied: 7},
+	}
+	p.Change = &report.Change{NewlyDenied: 12, NoMoreDenied: 1, Keys: newly}
+	inGap := func(events int64) report.CurvePoint {
+		c := point(events)
+		c.DeniedRequests, c.DeniedKeys = 328, 2
+		return c
+	}
+	p.Gap = &report.Gap{
+		Least: inGap(least), Largest: inGap(4 * least), Middle: inGap(2 * least),
+		Change: report.Change{NewlyDenied: 1, Keys: newly[:1]},
+	}
 	return p
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // exampleLog is the access log that docs/simulate.md replays.
@@ -49,8 +51,41 @@ func TestExampleLog(t *testing.T) {
 	if shown := caddytest.Fences(t, "docs/simulate.md", "caddyfile")[0]; shown != caddytest.ReadFile(t, "examples/simulate/Caddyfile") {
 		t.Error("the first Caddyfile of docs/simulate.md is not examples/simulate/Caddyfile")
 	}
-	if info, err := os.Stat(exampleLog); err != nil || info.Size() > 50_000 {
+	if info, err := os.Stat(exampleLog); err != nil || info.Size() > 70_000 {
 		t.Error("the example log is too large:", info.Size(), err)
+	}
+}
+
+// The limit in the widest gap denies the scraper and the attacker, and nobody else. So it lets customers, crawlers,
+// the partner and the office pass.
+func TestGapOfExampleLog(t *testing.T) {
+	c := &caddytest.Caddy{File: "examples/simulate/Caddyfile"}
+	simulate := func(args ...string) *report.Zone {
+		t.Helper()
+		var r report.Report
+		out := c.RateLimit(t, append([]string{"simulate", "--json", "access.log.gz"}, args...)...).Succeeds(t).Out
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatal(err)
+		}
+		return &r.Configurations[0].Zones[0]
+	}
+	const key = "key {client_ip} ; ipv6_prefix 64"
+	for _, args := range [][]string{{"--zone", key}, {"--propose", "1%"}} {
+		proposals := simulate(args...).Proposals
+		at := slices.IndexFunc(proposals, func(p report.Proposal) bool {
+			return p.Current == "token_bucket 10 1m 20" || strings.HasPrefix(p.Line, "sliding_window") && strings.HasSuffix(p.Line, " 1m")
+		})
+		if at < 0 || proposals[at].Gap == nil {
+			t.Fatalf("%q: no gap in %+v", args, proposals)
+		}
+		middle := proposals[at].Gap.Middle.Line
+		var denied []string
+		for _, k := range simulate("--zone", key+" ; "+middle).TopKeys {
+			denied = append(denied, k.Key)
+		}
+		if !slices.Equal(denied, []string{scraper, attacker}) {
+			t.Errorf("%q: %s denies %q", args, middle, denied)
+		}
 	}
 }
 
@@ -116,32 +151,45 @@ func (s *shop) visit(number int) {
 	at = min(max(at, 10*time.Minute), 23*time.Hour+30*time.Minute)
 	pages := 1 + int(math.Exp(s.random.NormFloat64()*0.8))
 	at = s.visitFrom(client, at, min(pages, 10))
-	browser := browsers[number%len(browsers)]
 	if number%4 == 0 {
 		for range s.random.IntN(3) {
-			s.add(at, client, browser, "POST /login", 401)
+			s.add(at, client, browsers[0], "POST /login", 401)
 			at += time.Duration(5000+s.random.IntN(9000)) * time.Millisecond
 		}
-		s.add(at, client, browser, "POST /login", 303)
+		s.add(at, client, browsers[0], "POST /login", 303)
 	}
 }
 
+// visitFrom lets somebody look at a number of pages, and returns when this ends.
+func (s *shop) visitFrom(client string, at time.Duration, pages int) time.Duration {
+	browser := browsers[s.random.IntN(len(browsers))]
+	for range pages {
+		s.add(at, client, browser, fmt.Sprintf("GET /product/%d", s.random.IntN(300)), 200)
+		for i := range s.random.IntN(4) {
+			loads := at + time.Duration(80+30*i)*time.Millisecond
+			s.add(loads, client, browser, fmt.Sprintf("GET /api/products/%d", s.random.IntN(300)), 200)
+		}
+		at += time.Duration(4000+s.random.IntN(40000)) * time.Millisecond
+	}
+	return at
+}
+
 // burst lets a program send requests, about one in each interval.
-func (s *shop) burst(at time.Duration, n int, interval time.Duration, client, line string, status int) {
+func (s *shop) burst(at time.Duration, n int, interval time.Duration, client, userAgent, line string, status int) {
 	for i := range n {
 		text := line
 		if strings.Contains(line, "%") {
 			text = fmt.Sprintf(line, i+1)
 		}
-		s.add(at, client, text, status)
+		s.add(at, client, userAgent, text, status)
 		at += interval/2 + time.Duration(s.random.Int64N(int64(interval)))
 	}
 }
 
-func (s *shop) add(at time.Duration, client, line string, status int) {
+func (s *shop) add(at time.Duration, client, userAgent, line string, status int) {
 	s.requests = append(s.requests, shopRequest{
 		start: at.Truncate(time.Millisecond), duration: time.Duration(5+s.random.IntN(60)) * time.Millisecond,
-		client: client, line: line, status: status, size: 1000 * (1 + s.random.IntN(9)),
+		client: client, userAgent: userAgent, line: line, status: status, size: 1000 * (1 + s.random.IntN(9)),
 	})
 }
 
@@ -151,7 +199,7 @@ func (q *shopRequest) logLine(midnight time.Time) string {
 	ended := midnight.Add(q.start + q.duration)
 	return fmt.Sprintf(`{"level":"info","ts":%d.%03d,"logger":"http.log.access.log0","msg":"handled request","request":{`+
 		`"remote_ip":%[3]q,"remote_port":"50000","client_ip":%[3]q,"proto":"HTTP/2.0","method":%[4]q,"host":"shop.example.com","uri":%[5]q,`+
-		`"headers":{"Accept":["*/*"]},"tls":{"resumed":false,"version":772,"cipher_suite":4865,"proto":"h2","server_name":"shop.example.com","ech":false}},`+
+		`"headers":{"Accept":["*/*"],"User-Agent":[%[9]q]},"tls":{"resumed":false,"version":772,"cipher_suite":4865,"proto":"h2","server_name":"shop.example.com","ech":false}},`+
 		`"bytes_read":0,"user_id":"","duration":%.3[6]f,"size":%[7]d,"status":%[8]d,"resp_headers":{"Server":["Caddy"],"Via":["1.1 Caddy"]}}`+"\n",
-		ended.Unix(), ended.Nanosecond()/1e6, q.client, method, uri, q.duration.Seconds(), q.size, q.status)
+		ended.Unix(), ended.Nanosecond()/1e6, q.client, method, uri, q.duration.Seconds(), q.size, q.status, q.userAgent)
 }

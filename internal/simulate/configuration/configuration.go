@@ -78,9 +78,7 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	room := new(visitRoom)
 	v := &room.visit
 	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
-	v.Client, _ = keys.Beginning(cmp.Or(logged.ClientIP, logged.RemoteIP), maxVisitedText)
-	v.Path, _ = keys.Beginning(u.Path, maxVisitedText)
-	v.UserAgent, _ = keys.Beginning(logged.Header.Get("User-Agent"), maxVisitedText)
+	v.Client, v.Path, v.UserAgent = visitedTexts(cmp.Or(logged.ClientIP, logged.RemoteIP), u.Path, logged.Header.Get("User-Agent"))
 	v.WasDenied = s.wasDenied(logged)
 	s.notes.seeRequest(logged)
 	server, host := s.serverOf(logged)
@@ -93,6 +91,14 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 		s.notes.seeError(logged, err)
 	}
 	return v, nil
+}
+
+// visitedTexts returns the beginnings of three texts, in one piece of memory.
+func visitedTexts(client, path, userAgent string) (string, string, string) {
+	client, path = client[:min(len(client), maxVisitedText)], path[:min(len(path), maxVisitedText)]
+	all := client + path + userAgent[:min(len(userAgent), maxVisitedText)]
+	rest := all[len(client):]
+	return all[:len(client)], rest[:len(path)], rest[len(path):]
 }
 
 // parseRequestURI parses the URI of a request as Go's HTTP server does.

@@ -2,6 +2,7 @@ package htmlreport
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
@@ -160,7 +161,7 @@ func newGap(p *report.Proposal) *gap {
 	}
 	middle := &p.Gap.Middle
 	return &gap{
-		Text: p.Gap.Text(p), Line: middle.Line, Newly: newChange(p, &p.Gap.Change),
+		Text: plain(strings.ReplaceAll(p.Gap.Text(p), "\u00a0", " ")), Line: middle.Line, Newly: newChange(p, &p.Gap.Change),
 		Outcome: "It would have denied " + denials(middle.DeniedRequests, middle.DeniedKeys, p) + ".",
 	}
 }

@@ -55,6 +55,8 @@ func validateFence(t *testing.T, text, page string) error {
 		return caddy.StrictUnmarshalJSON([]byte(text), new(httpfields.Problem))
 	case first[1] == `"version"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new(adminapi.Status))
+	case first[1] == `"ages_seconds"`:
+		return caddy.StrictUnmarshalJSON([]byte(text), new(adminapi.History))
 	case first[1] == `"name"`:
 		return caddy.StrictUnmarshalJSON([]byte(text), new([]adminapi.Zone))
 	case first[1] == `"key"`:
@@ -111,6 +113,7 @@ func TestAdminReference(t *testing.T) {
 	}
 	caddytest.WantRows(t, file, "Zones", zone)
 	caddytest.WantRows(t, file, "The instance", caddytest.JSONFields(adminapi.Status{}, adminapi.Memory{}, adminapi.Redis{}))
+	caddytest.WantRows(t, file, "The last three minutes", caddytest.JSONFields(adminapi.History{}))
 	caddytest.WantRows(t, file, "Most denied keys", caddytest.JSONFields(adminapi.ShownKey{}, adminapi.DeniedKey{}))
 	caddytest.WantRows(t, file, "Look at a key", caddytest.JSONFields(adminapi.Key{}, adminapi.Override{}, adminapi.Budgets{}, adminapi.Limit{}, adminapi.Concurrency{}, adminapi.Ban{}))
 	caddytest.WantRows(t, file, "Explain a request", caddytest.JSONFields(adminapi.Request{}, adminapi.Explanation{}, adminapi.Decision{},

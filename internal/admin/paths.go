@@ -21,6 +21,7 @@ type Resource struct {
 var Resources = []Resource{
 	{"status", nil, get((*Request).showStatus)},
 	{"explain", nil, map[string]func(*Request) (any, error){http.MethodPost: (*Request).Explain}},
+	{"history", nil, get((*Request).showHistory)},
 	{"zones", nil, get((*Request).listZones)},
 	{"zones/{zone}", nil, get((*Request).showZone)},
 	{"zones/{zone}/top", nil, get((*Request).listDeniedKeys)},

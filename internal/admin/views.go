@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
@@ -91,6 +92,35 @@ func (z *Zone) view(c *Configuration, counts map[string]int64) zoneView {
 		v = append(v, Setting{"requests", requests})
 	}
 	return v
+}
+
+// showHistory returns the counts of requests of the last minutes, in the zones that count them.
+func (a *Request) showHistory() (any, error) {
+	samples, now := telemetry.History(), time.Now()
+	v := adminapi.History{Ages: []float64{}, Zones: make(map[string]map[string][]int64)}
+	for i := range samples {
+		v.Ages = append(v.Ages, now.Sub(samples[i].At).Round(time.Millisecond).Seconds())
+	}
+	for name, zones := range a.Configuration.Zones {
+		if len(samples) == 0 || !zones[0].Limiter.CountsRequests {
+			continue
+		}
+		byOutcome := make(map[string][]int64)
+		for outcome, n := range samples[len(samples)-1].Counts(name) {
+			if n > 0 {
+				byOutcome[outcome] = make([]int64, len(samples))
+			}
+		}
+		for i := range samples {
+			for outcome, n := range samples[i].Counts(name) {
+				if n > 0 {
+					byOutcome[outcome][i] = n
+				}
+			}
+		}
+		v.Zones[name] = byOutcome
+	}
+	return v, nil
 }
 
 // listDeniedKeys returns the keys of a zone that this instance denied most lately.

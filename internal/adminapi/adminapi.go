@@ -58,6 +58,15 @@ func (a *Alternatives) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &(*a)[0])
 }
 
+// History has the counts of requests of the last three minutes, at instants that are given by their ages. The oldest
+// comes first.
+type History struct {
+	Ages []float64 `json:"ages_seconds"`
+	// Zones has the counts since the start of the process, by zone and outcome, one for each age. Outcomes that never
+	// occurred are left out.
+	Zones map[string]map[string][]int64 `json:"zones"`
+}
+
 // Plan is the plan of a zone.
 type Plan struct {
 	By     string              `json:"by"`

@@ -13,6 +13,7 @@ func TestExplain(t *testing.T) {
 	eachStore(t, func(t *testing.T, options string) {
 		c := startCaddy(t, fmt.Sprintf(strictSite, "problem_json\n"+options))
 		p := open(t, serve(t, c.admin), desktop)
+		p.wait("cards.size === 1")
 		p.fill("#explain-url", "http://"+c.site+"/?q=1")
 		p.click("#explain summary")
 		p.fill("#explain-headers", "X-Api-Key: alice\nX-Other: 1")

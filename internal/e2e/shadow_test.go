@@ -59,11 +59,12 @@ headers draft x_ratelimit
 			denied = 2
 		}
 		for line, n := range map[string]int{
-			`{outcome="allowed",zone="tried"}`:       4,
-			`{outcome="shadow_denied",zone="tried"}`: 4 + denied,
-			`{outcome="denied",zone="tried"}`:        0,
-			`{outcome="allowed",zone="real"}`:        3,
-			`{outcome="denied",zone="real"}`:         denied,
+			`{outcome="allowed",zone="tried"}`:          3,
+			`{outcome="denied_elsewhere",zone="tried"}`: 1,
+			`{outcome="shadow_denied",zone="tried"}`:    4 + denied,
+			`{outcome="denied",zone="tried"}`:           0,
+			`{outcome="allowed",zone="real"}`:           3,
+			`{outcome="denied",zone="real"}`:            denied,
 		} {
 			caddytest.WaitForMetric(t, c, fmt.Sprintf("caddy_rate_limit_requests_total%s %d", line, n))
 		}

@@ -186,7 +186,7 @@ func TestTracing(t *testing.T) {
 			{"/one", " one.outcome=allowed one.remaining=0" + decision},
 			{"/one", " denied_by=one one.outcome=denied one.remaining=0 reason=limit" + decision},
 			{"/both", " tight.outcome=allowed tight.remaining=0 wide.outcome=allowed wide.remaining=4" + decision},
-			{"/both", " denied_by=tight reason=limit tight.outcome=denied tight.remaining=0 wide.outcome=allowed wide.remaining=4" + decision},
+			{"/both", " denied_by=tight reason=limit tight.outcome=denied tight.remaining=0 wide.outcome=denied_elsewhere wide.remaining=4" + decision},
 			{"/shadow", " shadow.outcome=allowed shadow.remaining=0" + decision},
 			{"/shadow", " shadow.outcome=shadow_denied shadow.remaining=0" + decision},
 			{"/ban", " ban.outcome=allowed ban.remaining=0" + decision},

@@ -42,7 +42,9 @@ func (e *Entry) requestOutcome(allowed bool) (outcome telemetry.Outcome, ok bool
 		return telemetry.OutcomeOverridden, true
 	case verdict == store.NotAsked || e.IsBanLookup:
 		return 0, false
-	case allowed && (e.waited || e.RequiredDelay() > 0):
+	case !allowed:
+		return telemetry.OutcomeDeniedElsewhere, true
+	case e.waited || e.RequiredDelay() > 0:
 		return telemetry.OutcomeDelayed, true
 	default:
 		return telemetry.OutcomeAllowed, true

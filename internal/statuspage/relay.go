@@ -28,6 +28,7 @@ const (
 var relayed = map[string][]string{
 	"status":            {http.MethodGet},
 	"explain":           {http.MethodPost},
+	"history":           {http.MethodGet},
 	"zones":             {http.MethodGet},
 	"zones/*":           {http.MethodGet},
 	"zones/*/top":       {http.MethodGet},

@@ -42,6 +42,7 @@ func newCounters() *counters {
 			"Requests, by zone and outcome: allowed, delayed, denied, banned (denied by a ban that was in force), "+
 				"shadow_denied (denied in shadow mode, so the zone let it pass), overridden (without a limit), "+
 				"exempt (by a matcher of exempt), bad_body (denied because its body could not be read), "+
+				"denied_elsewhere (denied by another zone, while this zone had room), "+
 				"or error (the store could not decide).")),
 			[]string{"zone", "outcome"}),
 		decision: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -22,11 +22,13 @@ const (
 	OutcomeBanned
 	OutcomeExempt
 	OutcomeBadBody
+	OutcomeDeniedElsewhere
 	outcomeCount
 )
 
 var outcomeNames = [outcomeCount]string{
 	"allowed", "delayed", "denied", "shadow_denied", "error", "overridden", "banned", "exempt", "bad_body",
+	"denied_elsewhere",
 }
 
 // String returns the name of the outcome, as metrics and traces have it.

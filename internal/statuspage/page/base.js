@@ -116,6 +116,16 @@ function since(text) {
 	return formatSpan(Math.round((Date.now() - new Date(text)) / 1000));
 }
 
+// inCaddyfile writes placeholders as a Caddyfile does.
+const shortPlaceholders = [
+	['{http.vars.client_ip}', '{client_ip}'], ['{http.request.remote.host}', '{remote_host}'], ['{http.request.remote.port}', '{remote_port}'],
+	['{http.request.host}', '{host}'], ['{http.request.method}', '{method}'], ['{http.request.uri.path}', '{path}'],
+	['{http.request.uri.query}', '{query}'], ['{http.request.uri}', '{uri}'], ['{http.request.scheme}', '{scheme}'],
+	['{http.request.header.', '{header.'], ['{http.request.cookie.', '{cookie.'], ['{http.request.uri.query.', '{query.'],
+	['{http.request.uri.path.', '{path.'], ['{http.request.host.labels.', '{labels.'], ['{http.vars.', '{vars.'], ['{http.regexp.', '{re.'],
+];
+const inCaddyfile = (text) => shortPlaceholders.reduce((t, [long, short]) => t.replaceAll(long, short), text);
+
 // sameText compares values as JSON.
 const sameText = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 

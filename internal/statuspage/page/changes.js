@@ -80,7 +80,8 @@ $('change-form').addEventListener('submit', async (event) => {
 	}));
 	const errors = results.filter(Boolean);
 	if (where.length === 0) errors.push('No instance with this zone answers.');
-	lists.forEach((list) => list.refresh());
+	[...lists, ...listsOfAll].forEach((list) => list.refresh());
+	ageExplanation('A key was changed');
 	const isOpen = $('change-dialog').open && pending === asked; // it can ask about another change by now
 	if (isOpen) $('change-confirm').disabled = false;
 	if (errors.length) {

@@ -12,6 +12,8 @@ function svg(name, attributes, ...children) {
 	return e;
 }
 
+const noRate = { allowed: null, denied: null, undecided: null };
+
 let charts = 0;
 
 class Chart {
@@ -41,7 +43,7 @@ class Chart {
 	}
 
 	add(at, rate) {
-		this.points.push({ at, ...(rate || { allowed: null, denied: null, undecided: null }) });
+		this.points.push({ at, ...(rate || noRate) });
 		while (this.points[0].at < at - chartSeconds * 1000) this.points.shift();
 		this.draw();
 	}

@@ -33,7 +33,17 @@ function explainedZone(z) {
 		z.plan ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
 		z.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(z.override)) : null,
 		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
-		z.limits || z.concurrency || z.ban ? budgetList(z) : null);
+		z.limits || z.concurrency || z.ban ? budgetList(z) : null,
+		isIn && z.key && changeable(z.key) ? changesOf(z) : null);
+}
+
+// changesOf offers the changes of the key of an explained zone.
+function changesOf(z) {
+	const list = variants(z.zone);
+	const kinds = [...(list.some((v) => v.runtime_overrides) ? ['override'] : []), 'reset', ...(z.ban && z.ban.banned ? ['unban'] : [])];
+	return element('div', { class: 'buttons' }, ...kinds.map((kind) => element('button', {
+		type: 'button', class: 'small', 'data-change': kind, 'aria-label': `${changes[kind].button} key ${plainKey(z.key)} of zone ${z.zone}`,
+		onclick: () => change(kind, z.zone, { key: z.key.key || '' }) }, changes[kind].button)));
 }
 
 function explanation(x) {
@@ -82,12 +92,46 @@ async function firstAnswer(list, ask) {
 $('explain-url').addEventListener('input', () => { $('explain-denial').value = ''; });
 $('explain-denial').addEventListener('input', () => { $('explain-url').value = ''; });
 
-$('explain-form').addEventListener('submit', async (event) => {
-	event.preventDefault();
+// explained is the request of the shown explanation. The explanation says how old it is, because budgets change.
+let explained = null;
+const oldAfter = 10 * second;
+
+function ageExplanation(why) {
+	if (explained && why) explained.why = why;
+	const age = explained ? elapsed() - explained.at : 0;
+	$('explanation-age').hidden = !explained || (age < oldAfter && !explained.why);
+	if ($('explanation-age').hidden) return;
+	const old = age < oldAfter ? '' : `This explanation is ${formatSpan(Math.floor(age / oldAfter) * 10)} old. `;
+	setText($('explanation-age-text'), `${old}${explained.why ? `${explained.why} since then.` : ''}`.trim());
+}
+
+// explain shows the explanation of a request, by the first instance that has one.
+async function explain(request, asked) {
+	$('explanation').replaceChildren(...explanation(await firstAnswer(asked, (i) => i.call('POST', 'explain', request))));
+	explained = { request, asked, at: elapsed() };
+	ageExplanation();
+}
+
+async function whileBusy(ask) {
 	const out = $('explanation');
-	const value = (name) => $('explain-form').elements[name].value.trim();
 	out.setAttribute('aria-busy', 'true');
 	try {
+		await ask();
+	} catch (e) {
+		explained = null;
+		ageExplanation();
+		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : e.message;
+		out.replaceChildren(element('p', { class: 'failure' }, text));
+	}
+	out.removeAttribute('aria-busy');
+}
+
+$('explain-again').addEventListener('click', () => explained && whileBusy(() => explain(explained.request, explained.asked)));
+
+$('explain-form').addEventListener('submit', (event) => {
+	event.preventDefault();
+	const value = (name) => $('explain-form').elements[name].value.trim();
+	whileBusy(() => {
 		const request = value('denial') ? { denial: value('denial') } : { url: value('url'), method: value('method') || undefined, headers: readHeaders(value('headers')) };
 		if (!request.denial) {
 			if (!request.url) throw new Error('Write a URL, such as https://example.com/login, or a denial ID.');
@@ -96,11 +140,6 @@ $('explain-form').addEventListener('submit', async (event) => {
 			if (body) request.body = body;
 		}
 		const instance = instances[Number($('explain-where').value) || 0];
-		const asked = request.denial ? [instance, ...living().filter((i) => i !== instance)] : [instance];
-		out.replaceChildren(...explanation(await firstAnswer(asked, (i) => i.call('POST', 'explain', request))));
-	} catch (e) {
-		const text = e.status === 404 && /no such path/.test(e.message) ? 'This version of the module cannot explain requests.' : e.message;
-		out.replaceChildren(element('p', { class: 'failure' }, text));
-	}
-	out.removeAttribute('aria-busy');
+		return explain(request, request.denial ? [instance, ...living().filter((i) => i !== instance)] : [instance]);
+	});
 });

@@ -4,7 +4,11 @@ const second = 1000;
 const passed = ['allowed', 'delayed', 'overridden', 'exempt', 'shadow_denied'];
 const notPassed = ['denied', 'banned', 'bad_body'];
 const notDecided = ['error'];
+const countsOf = (requests) => ({ allowed: sum(requests, passed), denied: sum(requests, notPassed), undecided: sum(requests, notDecided) });
 const sum = (requests, outcomes) => outcomes.reduce((n, outcome) => n + (requests[outcome] || 0), 0);
+
+// rateBetween returns the requests per second between two counts.
+const rateBetween = (before, now, span) => Object.fromEntries(['allowed', 'denied', 'undecided'].map((kind) => [kind, Math.max(0, now[kind] - before[kind]) / span]));
 
 class Instance {
 	constructor(name, number) {
@@ -16,6 +20,7 @@ class Instance {
 		this.counts = new Map(); // {at, allowed, denied, undecided} by name
 		this.rates = new Map(); // {allowed, denied, undecided} by name
 		this.status = null;
+		this.history = null; // {from, to, rates by name}: what Caddy has kept of the last minutes, as of the first answer
 		this.missing = new Set(); // endpoints that this version of the module doesn't have
 	}
 
@@ -41,11 +46,33 @@ class Instance {
 			const zones = await this.call('GET', 'zones');
 			const at = elapsed();
 			const status = await this.ask('status');
+			if (!this.history) this.keepHistory(await this.ask('history'), elapsed());
 			this.take(zones, status, at);
 		} catch (e) {
 			if (e.status === 404) this.take([], null, elapsed()); // Caddy runs without zones
 			else this.fail(e);
 		}
+	}
+
+	// keepHistory keeps the rates between the samples of a history.
+	keepHistory(history, at) {
+		this.history = [];
+		const ages = history ? history.ages_seconds : [];
+		for (let i = 1; i < ages.length; i++) {
+			const span = ages[i - 1] - ages[i];
+			const rates = new Map();
+			for (const [name, requests] of Object.entries(history.zones)) {
+				const countsAt = (n) => countsOf(Object.fromEntries(Object.entries(requests).map(([outcome, all]) => [outcome, all[n]])));
+				rates.set(name, rateBetween(countsAt(i - 1), countsAt(i), span));
+			}
+			this.history.push({ from: at - ages[i - 1] * 1000, to: at - ages[i] * 1000, rates });
+		}
+	}
+
+	// rateAt returns the rate of a zone at an instant before the first answer, if Caddy has kept it.
+	rateAt(name, at) {
+		const kept = (this.history || []).find((h) => h.from < at && at <= h.to);
+		return kept && kept.rates.get(name);
 	}
 
 	take(zones, status, at) {
@@ -62,12 +89,11 @@ class Instance {
 		this.rates = new Map();
 		for (const [name, [zone]] of this.zones) {
 			if (!zone.requests) continue;
-			const now = { at, allowed: sum(zone.requests, passed), denied: sum(zone.requests, notPassed), undecided: sum(zone.requests, notDecided) };
+			const now = { at, ...countsOf(zone.requests) };
 			const before = this.counts.get(name);
 			this.counts.set(name, now);
 			if (!before || now.allowed < before.allowed || now.denied < before.denied) continue;
-			const span = (now.at - before.at) / 1000;
-			this.rates.set(name, { allowed: (now.allowed - before.allowed) / span, denied: (now.denied - before.denied) / span, undecided: Math.max(0, now.undecided - before.undecided) / span });
+			this.rates.set(name, rateBetween(before, now, (now.at - before.at) / 1000));
 		}
 		this.answered = at;
 	}

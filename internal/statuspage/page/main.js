@@ -42,6 +42,7 @@ async function begin() {
 		showZones(elapsed());
 		showNow();
 		refreshLists();
+		ageExplanation();
 	});
 }
 

@@ -3,11 +3,22 @@
 const cards = new Map(); // by name of the zone
 let chosen = null; // the name of a zone
 
-// rateOf returns the rates of a zone, over all instances that know them.
-function rateOf(name) {
-	const rates = living().map((i) => i.rates.get(name)).filter(Boolean);
+// addRates adds the rates of those instances that know them.
+function addRates(all) {
+	const rates = all.filter(Boolean);
 	if (rates.length === 0) return null;
 	return rates.reduce((a, b) => ({ allowed: a.allowed + b.allowed, denied: a.denied + b.denied, undecided: a.undecided + b.undecided }));
+}
+
+// rateOf returns the rates of a zone, over all instances.
+const rateOf = (name) => addRates(living().map((i) => i.rates.get(name)));
+
+// keptPoints returns the points of a chart for what Caddy has kept of the last minutes. Their instants are those of the
+// instance that has most. A point stands for the time since the point before, so the first one is a gap.
+function keptPoints(name) {
+	const [most = []] = living().map((i) => i.history || []).sort((a, b) => b.length - a.length);
+	const points = most.map(({ to }) => ({ at: to, ...(addRates(living().map((i) => i.rateAt(name, to))) || noRate) }));
+	return most.length ? [{ at: most[0].from, ...noRate }, ...points] : [];
 }
 
 const variants = (name) => living().flatMap((i) => i.zones.get(name) || []);
@@ -27,8 +38,18 @@ function badges(list) {
 	if (zone.enforce !== undefined && zone.enforce !== null) texts.push(`enforces ${zone.enforce} %`);
 	if (zone.concurrency) texts.push(`concurrency ${zone.concurrency}`);
 	if (zone.ban) texts.push(`ban ${zone.ban.replace(/(\d[hm])0m0s|(\d+m)0s/g, '$1$2').replace(/^(\S+)(.*) max \1$/, '$1$2')}`);
-	if (zone.plan) texts.push(`plan by ${zone.plan.by}`);
+	if (zone.plan) texts.push(`plan by ${inCaddyfile(zone.plan.by)}`);
 	if (!isEqualEverywhere(list)) texts.push('settings differ');
+	return texts;
+}
+
+// planTexts are the plans of a zone with their limits. A card has room for a few.
+const shownPlans = 6;
+
+function planTexts(list) {
+	const plans = Object.entries(Object.assign({}, ...list.map((z) => (z.plan ? z.plan.values : {}))));
+	const texts = plans.slice(0, shownPlans).map(([plan, limits]) => element('span', { class: 'plan' }, `${plan} `, element('code', {}, limits.join(', '))));
+	if (plans.length > shownPlans) texts.push(element('span', { class: 'quiet' }, `and ${plans.length - shownPlans} more plans`));
 	return texts;
 }
 
@@ -36,6 +57,7 @@ class Card {
 	constructor(name) {
 		this.name = name;
 		this.chart = new Chart(name);
+		this.chart.points = keptPoints(name);
 		this.button = element('button', { class: 'zone-name', 'aria-pressed': 'false', onclick: () => choose(name, true) }, name);
 		this.limits = element('p', { class: 'limit-texts' });
 		this.allowed = element('dd', {}, '–');
@@ -67,7 +89,8 @@ class Card {
 			return;
 		}
 		const limits = [...new Set(list.flatMap((z) => z.limits || []))];
-		setChildren(this.limits, ...limits.map((l) => element('code', {}, l)), limits.length === 0 ? element('span', { class: 'quiet' }, list[0].plan ? 'limits by plan' : 'no rate limit') : null);
+		const plans = planTexts(list);
+		setChildren(this.limits, ...limits.map((l) => element('code', {}, l)), ...plans, limits.length + plans.length === 0 ? element('span', { class: 'quiet' }, 'no rate limit') : null);
 		setChildren(this.badges, ...badges(list).map((text) => element('span', { class: 'badge' }, text)));
 	}
 }
@@ -134,7 +157,7 @@ function choose(name, byHand) {
 
 const outcomeTexts = {
 	allowed: 'allowed', delayed: 'delayed, then passed', denied: 'denied by a limit', banned: 'denied by a ban', shadow_denied: 'passed in shadow mode',
-	overridden: 'without a limit', exempt: 'exempt', bad_body: 'denied for an unreadable body', error: 'the store could not decide',
+	overridden: 'without a limit', exempt: 'exempt', denied_elsewhere: 'denied by another zone', bad_body: 'denied for an unreadable body', error: 'the store could not decide',
 };
 
 function showDetails() {
@@ -142,7 +165,7 @@ function showDetails() {
 	setText($('zone-heading'), chosen === null ? 'Zone' : `Zone ${chosen}`);
 	if (list.length === 0) return;
 	const [zone] = list;
-	const settings = [element('span', {}, 'Key ', element('code', {}, [zone.key].flat().join(' or ')))];
+	const settings = [element('span', {}, 'Key ', element('code', {}, inCaddyfile([zone.key].flat().join(' or '))))];
 	if (zone.ipv6_prefix) settings.push(element('span', {}, `IPv6 prefix ${zone.ipv6_prefix}`));
 	if (zone.ipv4_prefix) settings.push(element('span', {}, `IPv4 prefix ${zone.ipv4_prefix}`));
 	settings.push(element('span', {}, 'Store ', element('code', {}, [...new Set(list.map((z) => z.store))].join(', '))));
@@ -191,10 +214,10 @@ function showByInstance() {
 		});
 }
 
-// A list of keys of the chosen zone: the most denied ones, the bans, or the overrides.
+// A list of keys: the most denied ones, the bans, or the overrides. It is about the chosen zone, or about all zones.
 class KeyList {
 	constructor(id, path, every, options) {
-		Object.assign(this, { id, path, every, ...options });
+		Object.assign(this, { id, path, every, zones: () => [chosen], keeps: () => true, ...options });
 		this.asked = -Infinity;
 		this.clear();
 		if ($(`${id}-more`)) $(`${id}-more`).addEventListener('click', () => this.more());
@@ -219,11 +242,10 @@ class KeyList {
 	async refresh() {
 		this.asked = elapsed();
 		const asking = (this.asking = {});
-		const zone = chosen;
 		const errors = [];
 		let isTruncated = false, isMissing = false;
-		const sources = this.eachInstance ? living().map((i) => [i.name, i]) : [...stores(zone)];
-		const answers = await Promise.all(sources.map(async ([place, instance]) => {
+		const sources = this.zones().flatMap((zone) => (this.eachInstance ? living().map((i) => [zone, i.name, i]) : [...stores(zone)].map(([place, i]) => [zone, place, i])));
+		const answers = await Promise.all(sources.map(async ([zone, place, instance]) => {
 			const found = [];
 			let cursor = '';
 			try {
@@ -234,14 +256,15 @@ class KeyList {
 						isMissing = this.field !== undefined;
 						return found;
 					}
-					for (const item of this.field ? answer[this.field] || [] : answer) found.push({ ...item, place, instance });
+					for (const item of this.field ? answer[this.field] || [] : answer) if (this.keeps(item)) found.push({ ...item, zone, place, instance });
 					cursor = this.field ? answer.next : '';
 					if (!cursor || found.length >= 100 * this.pages) break;
 				}
 				if (cursor) isTruncated = true;
 			} catch (e) {
 				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
-				errors.push(sources.length > 1 ? `${place}: ${e.message}` : e.message);
+				const where = [this.ofAll ? zone : '', sources.some(([, other]) => other !== place) ? place : ''].filter(Boolean).join(' at ');
+				errors.push(where ? `${where}: ${e.message}` : e.message);
 			}
 			return found;
 		}));
@@ -255,7 +278,7 @@ class KeyList {
 	merge(items) {
 		const merged = new Map();
 		for (const item of items) {
-			const id = `${sameKey(item)} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
+			const id = `${this.ofAll ? `${item.zone} ` : ''}${sameKey(item)} ${item.from || ''} ${this.eachInstance ? '' : item.place}`;
 			const known = merged.get(id);
 			if (known) {
 				known.denied += item.denied;
@@ -270,14 +293,15 @@ class KeyList {
 	}
 
 	show() {
-		const several = (this.eachInstance ? instances.length : stores(chosen).size) > 1;
 		updateRows($(`${this.id}-rows`), this.items || [], (item) => item.id,
 			(item) => {
-				const open = element('button', { class: 'key-button', onclick: () => lookAt(chosen, item.key) }, shownKey(item));
-				return element('tr', {}, element('th', { scope: 'row' }, changeable(item) ? open : shownKey(item), element('span', { class: 'places quiet' })),
+				const open = element('button', { class: 'key-button', onclick: () => lookAt(item.zone, item.key) }, shownKey(item));
+				const zone = this.ofAll ? element('span', { class: 'zone-of-key quiet' }, 'zone ', element('button', { class: 'link', onclick: () => choose(item.zone, true) }, item.zone)) : null;
+				return element('tr', {}, element('th', { scope: 'row' }, changeable(item) ? open : shownKey(item), zone, element('span', { class: 'places quiet' })),
 					element('td', { class: this.isNumber ? 'number' : '' }), element('td', { class: 'actions' }));
 			},
 			(row, item) => {
+				const several = (this.eachInstance ? instances.length : stores(item.zone).size) > 1;
 				setText(row.querySelector('.places'), several ? item.places.map(([place, n]) => (n === undefined || item.places.length === 1 ? place : `${place}: ${integer.format(n)}`)).join(', ') : '');
 				setChildren(row.children[1], ...this.cell(item));
 				const actions = changeable(item) ? this.actions(item) : [];
@@ -285,8 +309,8 @@ class KeyList {
 				const labels = actions.map(([kind]) => kind).join();
 				if (cell.labels === labels) return;
 				cell.labels = labels;
-				cell.replaceChildren(...actions.map(([kind]) => element('button', { class: 'small', 'aria-label': `${changes[kind].button} key ${plainKey(item)}`,
-					onclick: () => change(kind, chosen, { key: item.key, place: this.eachInstance ? null : item.place }) }, changes[kind].button)));
+				cell.replaceChildren(...actions.map(([kind]) => element('button', { class: 'small', 'aria-label': `${changes[kind].button} key ${plainKey(item)}${this.ofAll ? ` of zone ${item.zone}` : ''}`,
+					onclick: () => change(kind, item.zone, { key: item.key, place: this.eachInstance ? null : item.place }) }, changes[kind].button)));
 			});
 		const empty = $(`${this.id}-empty`);
 		empty.hidden = this.items !== null && this.items.length > 0 && this.errors.length === 0;
@@ -305,6 +329,8 @@ class KeyList {
 
 const settingsOfChosen = () => variants(chosen);
 
+const banEnds = (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'by an operator' : 'by denials')];
+
 const lists = [
 	new KeyList('top', 'top', 2, {
 		eachInstance: true, isNumber: true,
@@ -314,9 +340,7 @@ const lists = [
 		none: () => 'No key was denied lately.',
 	}),
 	new KeyList('bans', 'bans', 5, {
-		field: 'bans',
-		cell: (b) => [element('span', {}, `in ${formatSpan(Math.max(0, Math.round((new Date(b.until) - Date.now()) / 1000)))}`), ' ', element('span', { class: 'quiet' }, b.origin === 'operator' ? 'by an operator' : 'by denials')],
-		actions: () => [['unban']],
+		field: 'bans', cell: banEnds, actions: () => [['unban']],
 		none: () => (settingsOfChosen().some((z) => z.ban) ? 'No key is banned.' : 'This zone has no option ban.'),
 	}),
 	new KeyList('overrides', 'overrides', 5, {
@@ -327,7 +351,21 @@ const lists = [
 	}),
 ];
 
+// The lists of all zones ask once for each zone with the option, so they ask less often.
+const zonesWith = (option) => [...cards.keys()].filter((name) => variants(name).some((z) => z[option]));
+const listsOfAll = [
+	new KeyList('all-bans', 'bans', 10, {
+		field: 'bans', ofAll: true, zones: () => zonesWith('ban'), cell: banEnds, actions: () => [['unban']], none: () => 'No key is banned.',
+	}),
+	new KeyList('all-overrides', 'overrides', 10, {
+		field: 'overrides', ofAll: true, zones: () => zonesWith('runtime_overrides'), keeps: (o) => o.from === 'runtime',
+		cell: (o) => [element('span', {}, overrideText(o))], actions: () => [['remove']], none: () => 'No key has an override that was set at run time.',
+	}),
+];
+
 function refreshLists() {
-	if (chosen === null) return;
-	for (const list of lists) if (!list.asking && elapsed() - list.asked >= list.every * second - 100) list.refresh();
+	$('all-bans').hidden = zonesWith('ban').length === 0;
+	$('all-overrides').hidden = zonesWith('runtime_overrides').length === 0;
+	$('changed').hidden = $('all-bans').hidden && $('all-overrides').hidden;
+	for (const list of [...(chosen === null ? [] : lists), ...listsOfAll]) if (!list.asking && elapsed() - list.asked >= list.every * second - 100) list.refresh();
 }

@@ -1,0 +1,38 @@
+package telemetry
+
+import (
+	"testing"
+	"time"
+)
+
+// A history has a sample for each interval of the last three minutes, also if two configurations take them.
+func TestHistory(t *testing.T) {
+	var h history
+	now := time.Now()
+	counted := int64(0)
+	counts := func() map[string]map[string]int64 {
+		counted++
+		return map[string]map[string]int64{"api": {"allowed": counted, "denied": 2 * counted}}
+	}
+	for i := range 100 {
+		at := now.Add(time.Duration(i) * HistoryInterval)
+		h.add(at, counts)
+		h.add(at.Add(time.Second), counts)
+	}
+	end := now.Add(99 * HistoryInterval)
+	samples := h.since(end.Add(-historySpan))
+	if want := int(historySpan/HistoryInterval) + 1; len(samples) != want || len(h.samples) > want+1 || counted != 100 {
+		t.Fatalf("%d samples of %d are recent, and %d were taken; want %d", len(samples), len(h.samples), counted, want)
+	}
+	for i, s := range samples {
+		if n := int64(100 - len(samples) + 1 + i); s.Counts("api")["allowed"] != n || s.Counts("api")["denied"] != 2*n || s.Counts("api")["banned"] != 0 {
+			t.Errorf("sample %d has %v, want %d", i, s.Counts("api"), n)
+		}
+		if len(s.Counts("other")) != 0 {
+			t.Errorf("sample %d has a zone that never had requests", i)
+		}
+	}
+	if first := samples[0].At; !first.Equal(end.Add(-historySpan)) {
+		t.Errorf("the first sample is from %v before the end", end.Sub(first))
+	}
+}

@@ -113,9 +113,7 @@ func (e *handlerExplanation) collectRecord(record *denials.Record, o limiter.Col
 		}
 		shown := met.Key.View()
 		v := adminapi.ExplainedZone{Zone: z.Name, Applies: limiter.AppliesYes, Key: &shown}
-		if len(z.Keys) > 1 {
-			v.Alternative = met.Alternative + 1
-		}
+		v.Alternative = z.AlternativeText(met.Alternative)
 		if met.Key.Hashed || met.Key.Cut {
 			unknown = true
 			e.note("only the hash or the beginning of the key in zone %s is known, so the present state of the key is unknown", z.Name)

@@ -245,9 +245,7 @@ func (e *handlerExplanation) describeZone(z *limiter.Zone, applies string, entry
 	key := z.KeyOf(e.repl, nil)
 	shown := keys.NewShown(z.HashSecret, key.Text, keys.MaxShown).View()
 	v.Key = &shown
-	if len(z.Keys) > 1 {
-		v.Alternative = key.Alternative + 1
-	}
+	v.Alternative = z.AlternativeText(key.Alternative)
 	if applies != limiter.AppliesBan && !describeOverride(z, key, &v) && z.PlanSets != nil {
 		value, _ := z.PlanBy.Expand(e.repl)
 		v.Plan = &value

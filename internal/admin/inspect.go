@@ -196,10 +196,7 @@ func (z *Zone) bansFor(sets []limiter.NamedSet) (bans []*store.Ban) {
 func (z *Zone) addBudgets(v *adminapi.Key, requests []store.Request, alternatives []int, sets [][]limiter.NamedSet) {
 	for n, r := range requests {
 		i := alternatives[n]
-		b := adminapi.Budgets{Limits: []adminapi.Limit{}}
-		if len(z.Keys) > 1 {
-			b.Alternative = i + 1
-		}
+		b := adminapi.Budgets{Alternative: z.AlternativeText(i), Limits: []adminapi.Limit{}}
 		for _, set := range sets[i] {
 			for _, l := range distinctLimits([]limiter.NamedSet{set}, i) {
 				j := slices.IndexFunc(r.Limits, func(other store.Limit) bool { return other.ID == l.ID })

@@ -123,9 +123,7 @@ func (z *Zone) viewListedBan(l store.Listed) *adminapi.ListedBan {
 		if l.Ban.ByOperator {
 			v.Origin = "operator"
 		}
-		if len(z.Keys) > 1 {
-			v.Alternative = i + 1
-		}
+		v.Alternative = z.AlternativeText(i)
 		return v
 	}
 	return nil

@@ -92,7 +92,7 @@ type Override struct {
 
 // Budgets are the budgets of a key for one alternative of the zone's key.
 type Budgets struct {
-	Alternative int          `json:"alternative,omitempty"` // from 1; 0 if the zone has one alternative
+	Alternative string       `json:"alternative,omitempty"` // as configured; empty if the zone has one alternative
 	Limits      []Limit      `json:"limits"`
 	Concurrency *Concurrency `json:"concurrency,omitempty"`
 	Ban         *Ban         `json:"ban,omitempty"`
@@ -144,7 +144,7 @@ type BanList struct {
 // ListedBan is a ban in force.
 type ListedBan struct {
 	ShownKey
-	Alternative int       `json:"alternative,omitempty"` // as in [Budgets]
+	Alternative string    `json:"alternative,omitempty"` // as in [Budgets]
 	Ends        float64   `json:"ends_after_seconds"`
 	Until       time.Time `json:"until"`
 	Origin      string    `json:"origin"` // denials, or operator
@@ -235,7 +235,7 @@ type ExplainedZone struct {
 	// ban_only if only the zone's ban applies, because of its scope.
 	Applies     string        `json:"applies"`
 	Key         *ShownKey     `json:"key,omitempty"`
-	Alternative int           `json:"alternative,omitempty"` // as in [Budgets]
+	Alternative string        `json:"alternative,omitempty"` // as in [Budgets]
 	Plan        *string       `json:"plan,omitempty"`        // the value of the plan's placeholder
 	Override    *Override     `json:"override,omitempty"`
 	Cost        int64         `json:"cost"`

@@ -272,8 +272,8 @@ func addZone(t *table, z adminapi.ExplainedZone) {
 	if z.Key != nil {
 		key = shownKey(*z.Key)
 	}
-	if z.Alternative > 0 {
-		key += fmt.Sprintf(" (from alternative %d of key)", z.Alternative)
+	if z.Alternative != "" {
+		key += fmt.Sprintf(" (from %s)", alternativeText(z.Alternative))
 	}
 	head := []cell{plain(name), colored(printable(verdict), color), plain(""), plain(""), plain(""), plain(key)}
 	row := func(limit, remaining, frees string) {

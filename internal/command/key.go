@@ -64,11 +64,11 @@ func keyView(s style, now time.Time, key adminapi.Key) string {
 		}
 		b.WriteString(origin + ": " + overrideText(now, *o) + "\n")
 	}
-	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative > 0 })
+	alternatives := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool { return b.Alternative != "" })
 	hasCalendar := slices.ContainsFunc(key.Budgets, func(b adminapi.Budgets) bool {
 		return slices.ContainsFunc(b.Limits, func(l adminapi.Limit) bool { return l.Used != nil })
 	})
-	t := newTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, ">ALTERNATIVE OF KEY"))
+	t := newTable("LIMIT", titleIf(hasCalendar, ">USED"), ">REMAINING", ">FREES IN", ">FULL IN", titleIf(alternatives, "ALTERNATIVE OF KEY"))
 	for _, budgets := range key.Budgets {
 		alternative := plain(alternativeText(budgets.Alternative))
 		for _, l := range budgets.Limits {

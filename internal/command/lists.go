@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
 
 func bansCommand() *cobra.Command {
@@ -159,9 +160,9 @@ type shownBan struct {
 func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanList]) string {
 	alternatives := false
 	eachZone(bodies, func(_ instance, _ string, list adminapi.BanList) {
-		alternatives = alternatives || slices.ContainsFunc(list.Bans, func(b adminapi.ListedBan) bool { return b.Alternative > 0 })
+		alternatives = alternatives || slices.ContainsFunc(list.Bans, func(b adminapi.ListedBan) bool { return b.Alternative != "" })
 	})
-	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, ">ALTERNATIVE"), "KEY")
+	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, "ALTERNATIVE OF KEY"), "KEY")
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
 		var shown []*shownBan
@@ -202,13 +203,8 @@ func overridesView(s style, now time.Time, bodies []decoded[map[string]adminapi.
 	return cmp.Or(t.Text(s), "No key has an override.\n") + moreLines(more)
 }
 
-// alternativeText returns the number of an alternative of a key, or "" if the zone has one alternative.
-func alternativeText(alternative int) string {
-	if alternative == 0 {
-		return ""
-	}
-	return strconv.Itoa(alternative)
-}
+// alternativeText returns an alternative of a key as a Caddyfile has it.
+func alternativeText(alternative string) string { return printable(keys.Shorten(alternative)) }
 
 // untilText returns when an override ends, or "" if it has no end.
 func untilText(now, until time.Time) string {

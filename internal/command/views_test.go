@@ -94,15 +94,15 @@ func TestListViews(t *testing.T) {
 	}}
 	wantGolden(t, "bans", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": bans})}))
 	alternative := adminapi.BanList{Next: "7", Bans: []adminapi.ListedBan{
-		{ShownKey: shown("x"), Alternative: 2, Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
+		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 1, Until: now.Add(time.Second), Origin: "denials"},
 	}}
 	wantGolden(t, "bans_several", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{
 		from("b:1", map[string]adminapi.BanList{"login": alternative}), from("a:1", map[string]adminapi.BanList{"login": bans, "api": {}}),
 	}))
 	all := adminapi.BanList{Bans: []adminapi.ListedBan{ // by an operator, so in each alternative
-		{ShownKey: shown("x"), Alternative: 1, Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
-		{ShownKey: shown("y"), Alternative: 1, Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
-		{ShownKey: shown("x"), Alternative: 2, Ends: 60, Until: now.Add(time.Minute + time.Millisecond), Origin: "operator"},
+		{ShownKey: shown("x"), Alternative: "{http.request.header.X-Api-Key}", Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
+		{ShownKey: shown("y"), Alternative: "{http.request.header.X-Api-Key}", Ends: 60, Until: now.Add(time.Minute), Origin: "operator"},
+		{ShownKey: shown("x"), Alternative: "{http.vars.client_ip}", Ends: 60, Until: now.Add(time.Minute + time.Millisecond), Origin: "operator"},
 	}}
 	wantGolden(t, "bans_of_alternatives", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": all})}))
 	wantGolden(t, "bans_empty", bansView(style{}, now, []decoded[map[string]adminapi.BanList]{from("a:1", map[string]adminapi.BanList{"login": {}})}))
@@ -131,8 +131,8 @@ func TestKeyView(t *testing.T) {
 		Zone: "api", Key: "%0A", Store: "local",
 		Override: &adminapi.Override{From: "runtime", Limits: []string{"gcra 0 1h"}, Until: now.Add(time.Hour)},
 		Budgets: []adminapi.Budgets{
-			{Alternative: 1, Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{Banned: true, Ends: 90}},
-			{Alternative: 2, Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
+			{Alternative: "{http.request.header.X-Api-Key}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{Banned: true, Ends: 90}},
+			{Alternative: "{http.vars.client_ip}", Limits: []adminapi.Limit{{Limit: "gcra 0 1h"}}, Ban: &adminapi.Ban{}},
 		},
 	}))
 	wantGolden(t, "key_unlimited", keyView(style{}, now, adminapi.Key{
@@ -158,7 +158,7 @@ func TestExplanationView(t *testing.T) {
 					Ban:         &adminapi.ExplainedBan{Ban: adminapi.Ban{Banned: true, Ends: 60}},
 				},
 				{
-					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: 2, Verdict: "allowed", Cost: 5,
+					Zone: "addresses", Applies: "yes", Key: &adminapi.ShownKey{Key: ptr("%1B")}, Alternative: "{http.vars.client_ip}", Verdict: "allowed", Cost: 5,
 					Shadow: true, Store: "local",
 					Override: &adminapi.Override{From: "runtime"}, Limits: []adminapi.Limit{{Limit: "gcra 0 1s"}},
 				},

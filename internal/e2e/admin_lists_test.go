@@ -53,15 +53,15 @@ func TestAdminListsBans(t *testing.T) {
 		c.Operate(t, 204, "PUT", "zones/api/ban?key=by+hand", `{"duration":"30m"}`)
 		bans := listedBans(t, c, 2)
 		slices.SortFunc(bans, func(a, b adminapi.ListedBan) int {
-			return cmp.Or(strings.Compare(*b.Key, *a.Key), a.Alternative-b.Alternative)
+			return cmp.Or(strings.Compare(*b.Key, *a.Key), strings.Compare(a.Alternative, b.Alternative))
 		})
 		if len(bans) != 3 {
 			t.Fatalf("%+v", bans)
 		}
 		for i, want := range []adminapi.ListedBan{
-			{ShownKey: keys.Shown{Text: "by hand"}.View(), Alternative: 1, Origin: "operator", Ends: 1800},
-			{ShownKey: keys.Shown{Text: "by hand"}.View(), Alternative: 2, Origin: "operator", Ends: 1800},
-			{ShownKey: keys.Shown{Text: "a/b"}.View(), Alternative: 2, Origin: "denials", Ends: 3600},
+			{ShownKey: keys.Shown{Text: "by hand"}.View(), Alternative: "{http.request.uri.query.key}", Origin: "operator", Ends: 1800},
+			{ShownKey: keys.Shown{Text: "by hand"}.View(), Alternative: "{http.request.uri.query.user}", Origin: "operator", Ends: 1800},
+			{ShownKey: keys.Shown{Text: "a/b"}.View(), Alternative: "{http.request.uri.query.user}", Origin: "denials", Ends: 3600},
 		} {
 			got := bans[i]
 			wantSpan(t, "ends", got.Ends, want.Ends)

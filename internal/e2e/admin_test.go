@@ -40,16 +40,16 @@ func seenKey(t *testing.T, c *caddytest.Caddy, key string) adminapi.Key {
 	return v
 }
 
-// limitsLeft returns the remaining events of the limits of a key, with their plans and alternatives.
+// limitsLeft returns the remaining events of the limits of a key, with their plans and the numbers of alternatives.
 func limitsLeft(v adminapi.Key) (all []string) {
-	for _, b := range v.Budgets {
+	for i, b := range v.Budgets {
 		for _, l := range b.Limits {
 			text := fmt.Sprintf("%s: %d", l.Limit, l.Remaining)
 			if l.Plan != nil {
 				text = *l.Plan + " " + text
 			}
-			if b.Alternative > 0 {
-				text = fmt.Sprint(b.Alternative, " ", text)
+			if b.Alternative != "" {
+				text = fmt.Sprint(i+1, " ", text)
 			}
 			all = append(all, text)
 		}

@@ -98,7 +98,7 @@ func TestExplainDenial(t *testing.T) {
 		if d := x.Denied; d.Zone != "api" || d.Reason != "limit" || d.Limit != "token_bucket 4 1h" || d.RetryAfter == nil || *d.RetryAfter < 800 || d.Shadow {
 			t.Errorf("the denial is %+v", d)
 		}
-		if z := ofZone(t, x, "api"); *z.Key.Key != "alice" || z.Alternative != 1 || *z.Plan != "free" || len(z.Limits) != 2 || z.Limits[0].Remaining != 0 || z.Limits[1].Remaining != 5 {
+		if z := ofZone(t, x, "api"); *z.Key.Key != "alice" || z.Alternative != "{http.request.header.Key}" || *z.Plan != "free" || len(z.Limits) != 2 || z.Limits[0].Remaining != 0 || z.Limits[1].Remaining != 5 {
 			t.Errorf("zone api: %+v", z)
 		}
 		if z := ofZone(t, x, "users"); z.Override == nil || z.Limits[0].Remaining != 46 {

@@ -51,6 +51,14 @@ func (z *Zone) ShortKey(key string) string {
 // takes 16 bytes.
 var keyHashes = keyhash.New()
 
+// AlternativeText returns an alternative of the zone's key as configured. It is empty if there is only one.
+func (z *Zone) AlternativeText(i int) string {
+	if len(z.Keys) == 1 {
+		return ""
+	}
+	return z.Keys[i].Text
+}
+
 // KeyTexts returns the zone's keys as configured.
 func (z *Zone) KeyTexts() (texts []string) {
 	for i := range z.Keys {

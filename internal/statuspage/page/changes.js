@@ -121,7 +121,7 @@ async function lookAt(zone, key) {
 			return element('section', {}, heading,
 				k.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,
 				k.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(k.override)) : null,
-				...k.budgets.map((b) => element('div', {}, b.alternative ? element('h4', {}, `Alternative ${b.alternative}`) : null, budgetList(b))));
+				...k.budgets.map((b) => element('div', {}, b.alternative ? element('h4', {}, 'Alternative ', element('code', {}, inCaddyfile(b.alternative))) : null, budgetList(b))));
 		} catch (e) {
 			return element('section', {}, heading, element('p', { class: 'failure' }, e.message));
 		}

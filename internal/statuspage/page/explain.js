@@ -29,7 +29,7 @@ function explainedZone(z) {
 	return element('article', { class: isIn ? 'explained' : 'explained is-out' },
 		element('div', { class: 'card-head' }, element('h4', {}, z.zone), verdict),
 		z.applies === 'yes' ? null : element('p', { class: 'quiet' }, applies[z.applies] || z.applies),
-		z.key ? element('p', {}, 'Key ', shownKey(z.key), z.alternative ? ` (alternative ${z.alternative})` : '', z.cost !== 1 ? ` · costs ${integer.format(z.cost)}` : '') : null,
+		z.key ? element('p', {}, 'Key ', shownKey(z.key), z.alternative ? ` (from ${inCaddyfile(z.alternative)})` : '', z.cost !== 1 ? ` · costs ${integer.format(z.cost)}` : '') : null,
 		z.plan ? element('p', {}, 'Plan ', element('code', {}, z.plan)) : null,
 		z.override ? element('p', {}, element('span', { class: 'badge' }, 'override'), ' ', overrideText(z.override)) : null,
 		z.store === 'local' ? element('p', { class: 'failure' }, 'Redis fails. These are the local budgets of the instance.') : null,

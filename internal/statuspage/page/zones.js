@@ -367,5 +367,6 @@ function refreshLists() {
 	$('all-bans').hidden = zonesWith('ban').length === 0;
 	$('all-overrides').hidden = zonesWith('runtime_overrides').length === 0;
 	$('changed').hidden = $('all-bans').hidden && $('all-overrides').hidden;
+	for (const list of listsOfAll) list.show();
 	for (const list of [...(chosen === null ? [] : lists), ...listsOfAll]) if (!list.asking && elapsed() - list.asked >= list.every * second - 100) list.refresh();
 }

@@ -162,7 +162,8 @@ func bansView(s style, now time.Time, bodies []decoded[map[string]adminapi.BanLi
 	eachZone(bodies, func(_ instance, _ string, list adminapi.BanList) {
 		alternatives = alternatives || slices.ContainsFunc(list.Bans, func(b adminapi.ListedBan) bool { return b.Alternative != "" })
 	})
-	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", titleIf(alternatives, "ALTERNATIVE OF KEY"), "KEY")
+	alternativeTitle := titleIf(alternatives, "ALTERNATIVE OF KEY")
+	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "ZONE", ">ENDS IN", "UNTIL", "ORIGIN", alternativeTitle, "KEY")
 	var more []string
 	eachZone(bodies, func(from instance, zone string, list adminapi.BanList) {
 		var shown []*shownBan

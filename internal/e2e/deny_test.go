@@ -102,7 +102,8 @@ respond ok
 	for _, line := range []string{
 		fmt.Sprintf(`caddy_rate_limit_deny_cache_hits_total{zone="one"} %d`, requests-calls),
 		fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="denied",zone="one"} %d`, requests+1),
-		fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="allowed",zone="other"} %d`, others),
+		`caddy_rate_limit_requests_total{outcome="allowed",zone="other"} 1`,
+		fmt.Sprintf(`caddy_rate_limit_requests_total{outcome="denied_elsewhere",zone="other"} %d`, others-1),
 		`caddy_rate_limit_deny_cache_hits_total{zone="other"} 0`,
 		`caddy_rate_limit_deny_cache_hits_total{zone="charged"} 0`,
 	} {

@@ -81,5 +81,5 @@ func ExpandShorthand(name string) (long string, isShort bool) {
 func Shorten(text string) string {
 	return strings.NewReplacer("{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}",
 		"{http.request.header.", "{header.", "{http.request.uri.query.", "{query.", "{http.request.uri.path.", "{path.",
-		"{http.request.cookie.", "{cookie.", "{http.request.remote.port}", "{remote_port}").Replace(text)
+		"{http.request.cookie.", "{cookie.", "{http.vars.", "{vars.", "{http.request.remote.port}", "{remote_port}").Replace(text)
 }

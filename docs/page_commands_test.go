@@ -89,7 +89,7 @@ func waits(b caddytest.Block) bool {
 
 // commonPorts are the ports that pages name: sites, the admin endpoint, applications and Redis. In
 // a test others stand for them.
-var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002", "2019", "2020", "6379", "6380", "6381"}
+var commonPorts = []string{"8080", "8081", "8082", "8083", "9000", "9001", "9002", "9091", "8923", "2019", "2020", "6379", "6380", "6381"}
 
 var portOnPage = regexp.MustCompile(`(:|-p |--port )(` + strings.Join(commonPorts, "|") + `)\b`)
 

@@ -14,13 +14,13 @@ if [[ -n $unformatted ]]; then
 	exit 1
 fi
 # In the C locale every awk counts bytes.
-git ls-files '*.go' '*.lua' | LC_ALL=C xargs awk '
+git ls-files -co --exclude-standard '*.go' '*.lua' | LC_ALL=C xargs awk '
 	FNR > 500 { large[FILENAME] = 1 }
 	length > 140 && FILENAME !~ /_test\.go$/ { print FILENAME ":" FNR ": a line of more than 140 characters"; failed = 1 }
 	END { for (file in large) { print file ": more than 500 lines: give its second subject a file"; failed = 1 }; exit failed }
 ' >&2
 ./scripts/prose.sh
-GOWORK=off go run -C tools ./sleeps -most 80 $(git ls-files '*_test.go' 'internal/*test/*.go' | sed "s|^|$PWD/|")
+GOWORK=off go run -C tools ./sleeps -most 80 $(git ls-files -co --exclude-standard '*_test.go' 'internal/*test/*.go' | sed "s|^|$PWD/|")
 modules=(. internal/faultsim internal/plugintest internal/browsertest)
 if [[ $(go env GOOS) == linux ]]; then # which the benchmark is for
 	modules+=(bench)

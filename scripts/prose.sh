@@ -16,6 +16,6 @@ fi
 vale test .vale
 if (($# == 0)); then
 	# shellcheck disable=SC2046 # file names have no spaces
-	set -- $(git ls-files '*.md' '*.go' '*.lua')
+	set -- $(git ls-files -co --exclude-standard '*.md' '*.go' '*.lua')
 fi
 vale --no-global --output line "$@" >&2

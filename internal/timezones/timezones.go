@@ -32,6 +32,10 @@ func Check(name string) error {
 		return nil
 	}
 	advice := "write its name in the time zone database, such as Europe/Berlin"
+	switch name {
+	case "day", "week", "month", "year":
+		advice = "the period comes before the time zone, as in " + name + " Europe/Berlin"
+	}
 	if name == "Local" {
 		advice = "it is another one on each computer; " + advice
 	} else if i := closest.Index(name, names); i >= 0 {

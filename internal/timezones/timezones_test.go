@@ -17,6 +17,7 @@ func TestCheck(t *testing.T) {
 		"europe/berlin":    `unknown time zone "europe/berlin": write Europe/Berlin`,
 		"Berlin":           `unknown time zone "Berlin": write Europe/Berlin`,
 		"new york":         `unknown time zone "new york": write America/New_York`,
+		"month":            `unknown time zone "month": the period comes before the time zone, as in month Europe/Berlin`,
 		"Local":            `unknown time zone "Local": it is another one on each computer; write its name in the time zone database, such as Europe/Berlin`,
 		"../etc/passwd":    `unknown time zone "../etc/passwd": write its name in the time zone database, such as Europe/Berlin`,
 		"+02:00":           `unknown time zone "+02:00": write its name in the time zone database, such as Europe/Berlin`,

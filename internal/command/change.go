@@ -258,8 +258,8 @@ const unusedHint = "no request is charged to this key now: check its spelling"
 
 // mayBeMisspelled reports whether a key has limits, but no request is charged to them.
 func mayBeMisspelled(key adminapi.Key) bool {
-	for range limitsOfKey(key) {
-		return isUnused(key)
+	for range limitsOfKey(key) { // an override hides the charges
+		return key.Override == nil && isUnused(key)
 	}
 	return false
 }

@@ -152,7 +152,8 @@ func explanationView(s style, now time.Time, e adminapi.Explanation) string {
 		if d.Shadow {
 			shadow = " (in shadow mode, so the request passed)"
 		}
-		fmt.Fprintf(&b, "Then, at %s: %s%s\nNow: ", instant(now, d.At), verdictLine(s, "denied", &d.Decision), shadow)
+		fmt.Fprintf(&b, "Then, at %s: %s%s\n", instant(now, d.At), verdictLine(s, "denied", &d.Decision), shadow)
+		b.WriteString("Later denials of this key can have the same ID, and another reason.\nNow: ")
 		r = adminapi.Request{Method: d.Method, URL: d.Host + d.Path, ClientIP: d.ClientIP} // without host and path with hash_keys
 	}
 	b.WriteString(verdictLine(s, e.Verdict, e.Decides) + banHint(e) + "\n")

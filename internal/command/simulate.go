@@ -81,7 +81,7 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	flags := cmd.Flags()
 	flags.StringP("config", "c", "", "The configuration with the limits. The default is ./Caddyfile")
 	flags.StringP("adapter", "a", "", "The config adapter for --config and --compare. By default the file name decides")
-	flags.String("compare", "", "A second configuration. The report shows which clients it newly denies or no longer denies")
+	flags.String("compare", "", "A second configuration. The report shows whose requests it newly denies or no longer denies")
 	flags.String("zone", "", "Options of a zone to propose limits for, such as 'key {client_ip} ; ipv6_prefix 64', in place of --config")
 	flags.StringArray("without-zone", nil, "A zone to leave out, as if the configuration did not have it. Can be repeated")
 	flags.String("propose", "",

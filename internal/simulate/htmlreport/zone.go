@@ -142,7 +142,7 @@ func newProposal(n *ids, subject string, p *report.Proposal) *proposal {
 			plain(report.OneLine(p.Next.Line)), denials(p.Next.DeniedRequests, p.Next.DeniedKeys, p))
 	}
 	if c := p.Configured; c != nil && p.Line != p.Current {
-		shown.WasDenied = "It would have denied " + denials(c.DeniedRequests, c.DeniedKeys, p) + "."
+		shown.WasDenied = "Alone, it would have denied " + denials(c.DeniedRequests, c.DeniedKeys, p) + "."
 	}
 	shown.Newly, shown.InGap = newChange(p, p.Change), newGap(p)
 	return shown
@@ -162,7 +162,7 @@ func newGap(p *report.Proposal) *gap {
 	middle := &p.Gap.Middle
 	return &gap{
 		Text: plain(strings.ReplaceAll(p.Gap.Text(p), "\u00a0", " ")), Line: middle.Line, Newly: newChange(p, &p.Gap.Change),
-		Outcome: "It would have denied " + denials(middle.DeniedRequests, middle.DeniedKeys, p) + ".",
+		Outcome: p.Gap.Outcome(p),
 	}
 }
 

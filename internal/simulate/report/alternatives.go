@@ -21,12 +21,22 @@ func (a *Alternatives) HasGap() bool {
 	return slices.ContainsFunc(a.Proposals, func(p *Proposal) bool { return p.Gap != nil })
 }
 
-// Range returns the least and the largest number of events in a gap, such as "15 to 152". It is empty for nil.
+// Range returns the least and the largest number of events in a gap, and how many keys it denies, such as
+// "15 to 152: 2 keys". It is empty for nil.
 func (g *Gap) Range() string {
 	if g == nil {
 		return ""
 	}
-	return number(g.Least.Events) + " to " + number(g.Largest.Events)
+	return fmt.Sprintf("%s to %s: %s", number(g.Least.Events), number(g.Largest.Events), counted(g.Middle.DeniedKeys, "key"))
+}
+
+// Outcome says in sentences what the limit in the middle of a gap denies.
+func (g *Gap) Outcome(p *Proposal) string {
+	text := "It would have denied " + denials(g.Middle.DeniedRequests, g.Middle.DeniedKeys, p) + "."
+	if p.Configured != nil && g.Middle.Events > p.Configured.Events {
+		text += " It allows more than the configured limit."
+	}
+	return text
 }
 
 // Text says in a sentence what a gap is.
@@ -36,7 +46,7 @@ func (g *Gap) Text(p *Proposal) string {
 	if denied == 1 {
 		keys = "the same key"
 	}
-	return fmt.Sprintf("The widest gap: from %s to %s, every limit denies %s (%s).",
+	return fmt.Sprintf("The widest gap of this kind of limit: from %s to %s, each one denies %s (%s).",
 		limitText(g.Least.Line), limitText(g.Largest.Line), keys, percent(denied, p.Keys))
 }
 
@@ -141,7 +151,7 @@ func (r *Report) Share() string {
 func OneLine(limit string) string { return strings.Join(strings.Fields(limit), " ") }
 
 // ZoneLines returns the options of a zone on separate lines. In a shell it is easier to write them on one line,
-// with semicolons between spaces.
+// with semicolons between spaces, and with spaces around braces.
 func ZoneLines(options string) string {
-	return strings.TrimSpace(strings.ReplaceAll(options, " ; ", "\n"))
+	return strings.TrimSpace(strings.NewReplacer(" ; ", "\n", " { ", " {\n", " }", "\n}").Replace(options))
 }

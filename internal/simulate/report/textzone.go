@@ -201,7 +201,7 @@ func (t *textReport) proposal(p *Proposal) {
 	case p.Line == p.Current:
 		add("This is the present limit%s.", strings.TrimPrefix(instead, " for "+limitText(p.Current)))
 	case p.Configured != nil:
-		add("It replaces%s, which would have denied %s.", strings.TrimPrefix(instead, " for"),
+		add("It replaces%s, which alone would have denied %s.", strings.TrimPrefix(instead, " for"),
 			denials(p.Configured.DeniedRequests, p.Configured.DeniedKeys, p))
 	case p.Current != "":
 		add("It replaces%s.", strings.TrimPrefix(instead, " for"))
@@ -222,8 +222,8 @@ func (t *textReport) proposal(p *Proposal) {
 // gap adds the widest gap of a proposal, and the limit in its middle.
 func (t *textReport) gap(p *Proposal) {
 	g := p.Gap
-	t.block(t.wrap(g.Text(p)+" In the middle:", ""))
-	t.block(t.pasted(g.Middle.Line), "", t.wrap("It would have denied "+denials(g.Middle.DeniedRequests, g.Middle.DeniedKeys, p)+".", ""))
+	t.block(t.wrap(g.Text(p)+" A limit between them:", ""))
+	t.block(t.pasted(g.Middle.Line), "", t.wrap(g.Outcome(p), ""))
 	t.change(p, &g.Change)
 }
 

@@ -21,7 +21,11 @@ import (
 // script calls in flight. It includes reading the message and writing the reply.
 func BenchmarkScript(b *testing.B) {
 	limit := func(algorithm string, events int64) store.Limit {
-		l, err := algorithms.NewLimit(algorithms.Quota{Algorithm: algorithm, Events: events, Window: 1_000_000})
+		quota := algorithms.Quota{Algorithm: algorithm, Events: events, Window: 1_000_000}
+		if algorithm == "calendar" {
+			quota.Window, quota.Period = 0, "month"
+		}
+		l, err := algorithms.NewLimit(quota)
 		if err != nil {
 			b.Fatal(err)
 		}

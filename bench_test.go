@@ -96,7 +96,7 @@ func TestServeHTTPAllocates(t *testing.T) {
 	}
 	handlers := benchHandlers(t)
 	nothing := testing.AllocsPerRun(1000, benchRequest(handlers["nothing"]))
-	for name, want := range map[string]float64{"one limit": 4, "denied": 7, "two zones": 9, "concurrency": 6, "ban": 4, "settle": 12} {
+	for name, want := range map[string]float64{"one limit": 4, "denied": 6, "two zones": 9, "concurrency": 6, "ban": 4, "settle": 12} {
 		serve := benchRequest(handlers[name])
 		for range 2000 { // the key is watched at first
 			serve()

@@ -48,6 +48,7 @@ const (
 	bucket  = "token_bucket 1000000 1s\n"
 	others  = "token_bucket 60000000 1m\ngcra 2000000 1s\n"
 	drained = "gcra 1 365d\n"
+	monthly = "calendar 1000000000 month\n"
 	slots   = "concurrency 1000\n"
 	settled = "cost 2\nsettle {\ncost 1\n}\n" // each response gives half of the charge back
 
@@ -91,6 +92,9 @@ func parts() []*part {
 				{name: "memory", reference: bare, directive: zone(bucket)},
 				{name: "memory, one key", reference: "memory", directive: zone(bucket), keys: 1},
 				{name: "memory, denied", reference: bare, directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
+				{name: "calendar", reference: "memory", directive: zone(monthly)},
+				{name: "notify", reference: "calendar", directive: zone(monthly, "notify 80%\n")},
+				{name: "sum as cost", reference: "memory", directive: zone(bucket, "cost 2*{header.X-Plan} + 1\n")},
 			},
 		},
 		{
@@ -126,6 +130,8 @@ func parts() []*part {
 				{name: "redis, one key", reference: "redis", redis: "near", directive: zone(bucket), keys: 1},
 				{name: "redis, denied", reference: bare, redis: "near", directive: zone(drained), keys: 1, status: http.StatusTooManyRequests},
 				{name: "three limits", reference: "redis", redis: "near", directive: zone(bucket, others)},
+				{name: "calendar", reference: "redis", redis: "near", directive: zone(monthly)},
+				{name: "notify", reference: "calendar", redis: "near", directive: zone(monthly, "notify 80%\n")},
 				{name: "factor", reference: "redis", redis: "near", directive: zone(bucket, "factor {header.X-Plan}\n")},
 				{name: "plans", reference: "redis", redis: "near", directive: zone(plans())},
 				{name: "concurrency", reference: "redis", redis: "near", directive: zone(bucket, slots)},

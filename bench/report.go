@@ -29,6 +29,9 @@ func rows() []row {
 		{"memory: processor time in Caddy", "bare Caddy", timeRatio("memory/memory", "memory/"+bare), "≤ 1.11"},
 		{"memory, one key denied: requests/s", "bare Caddy", ratio("memory/memory, denied", "memory/"+bare), "≥ 0.95"},
 		{"memory, one key: requests/s", "100,000 keys", ratio("memory/memory, one key", "memory/memory"), "≥ 1"},
+		{"`calendar`: processor time in Caddy", "`token_bucket`", added(inCaddy, "memory/calendar", "memory/memory"), "≤ +0.3 µs"},
+		{"`notify`: processor time in Caddy", "without the option", added(inCaddy, "memory/notify", "memory/calendar"), "≤ +0.3 µs"},
+		{"a sum as `cost`: processor time in Caddy", "without the option", added(inCaddy, "memory/sum as cost", "memory/memory"), "≤ +0.3 µs"},
 		{
 			"key from a JSON field: processor time in Caddy", "a header, same body",
 			added(inCaddy, "bodies/JSON field", "bodies/header, JSON body"), "",
@@ -51,6 +54,8 @@ func rows() []row {
 		{"Redis, one key denied: requests/s", "bare Caddy", ratio("redis/redis, denied", "redis/"+bare), "≥ 0.95"},
 		{"Redis, one key: requests/s", "100,000 keys", ratio("redis/redis, one key", "redis/redis"), "≥ 1"},
 		{"three limits: processor time in Redis", "three requests with one limit each", ofThree("redis/three limits", "redis/redis"), "≤ 0.75"},
+		{"`calendar`: processor time in Redis", "`token_bucket`", added(inRedis, "redis/calendar", "redis/redis"), "≤ +0.3 µs"},
+		{"`notify`: processor time in Redis", "without the option", added(inRedis, "redis/notify", "redis/calendar"), "≤ +0.3 µs"},
 		{"`factor`: processor time in Redis", "without the option", added(inRedis, "redis/factor", "redis/redis"), "≤ +0.3 µs"},
 		{"1000 values of `plan`: processor time in Redis", "without the option", added(inRedis, "redis/plans", "redis/redis"), "≤ +0.3 µs"},
 		{"`concurrency`: processor time in Caddy", "without the option", added(inCaddy, "redis/concurrency", "redis/redis"), "≤ +4 µs"},
@@ -201,13 +206,13 @@ func (g *growth) summarize(b *strings.Builder) {
 
 func (p *part) report(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s\n\n", p.title)
-	b.WriteString("| setup | requests/s | compared with | ratio | quartiles of the ratio | µs in Caddy | µs in Redis | p99 |\n" +
-		"|---|--:|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| setup | requests/s | compared with | ratio | quartiles of the ratio | µs in Caddy | µs in Redis | p99 | p99.9 |\n" +
+		"|---|--:|---|--:|--:|--:|--:|--:|--:|\n")
 	byName := make(map[string]*setup)
 	for _, s := range p.setups {
 		byName[s.name] = s
 		if s.fault != nil {
-			fmt.Fprintf(b, "| %s | failed: %v | | | | | | |\n", s.name, s.fault)
+			fmt.Fprintf(b, "| %s | failed: %v | | | | | | | |\n", s.name, s.fault)
 			continue
 		}
 		fmt.Fprintf(b, "| %s | %.0f | %s |", s.name, quantile(s.rates, 0.5), s.reference)
@@ -221,7 +226,7 @@ func (p *part) report(b *strings.Builder) {
 		if s.redis != "" {
 			fmt.Fprintf(b, " %.1f", inRedis(s))
 		}
-		fmt.Fprintf(b, " | %s |\n", millis(quantile(s.waits, 0.99)))
+		fmt.Fprintf(b, " | %s | %s |\n", millis(quantile(s.waits, 0.99)), millis(quantile(s.waits, 0.999)))
 	}
 }
 

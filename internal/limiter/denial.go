@@ -28,6 +28,9 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 	if respondToGRPC(w, r, grpcResourceExhausted, grpcDenialMessages[e.clientReason()], state.retryAfter) {
 		return nil
 	}
+	if !l.ProblemJSON { // nobody reads which limits denied the request
+		return l.respondWithStatus(w, r, e.Zone.Status)
+	}
 	newProblem := httpfields.QuotaExceeded
 	if e.IsBanned() {
 		newProblem = httpfields.AbnormalUsage

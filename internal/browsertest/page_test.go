@@ -159,11 +159,18 @@ func evaluate[T any](p *page, format string, args ...any) T {
 	return value
 }
 
-// click clicks the element of a selector.
+// click clicks on an element, once it is what a mouse would hit at its center. Looking and clicking are one step of the
+// page. Otherwise a list that grows in between could move the element away from the mouse.
 func (p *page) click(selector string) {
 	p.t.Helper()
-	p.wait("document.querySelector(%q)", selector)
-	p.do(chromedp.Click(chromedp.CSS(selector)))
+	p.wait(`(() => {
+		const e = document.querySelector(%q);
+		e.scrollIntoView({ block: 'center', behavior: 'instant' });
+		const box = e.getBoundingClientRect();
+		if (!e.contains(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))) return false;
+		e.click();
+		return true;
+	})()`, selector)
 }
 
 // fill types a text into a field.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,6 +28,7 @@ type batch struct {
 	slotsOps    []slotsOp      // at most one for each name
 	slotsOpAt   map[string]int // the position in slotsOps of each name
 	scriptCalls []*scriptCall
+	isProbe     bool // of the distance
 }
 
 // scriptCall is one message to the script, with its calls and its operations on slots.
@@ -56,6 +58,7 @@ func (b *batch) release() {
 }
 
 func (b *batch) reset() {
+	b.isProbe = false
 	clear(b.calls)
 	clear(b.slotsOps)
 	clear(b.slotsOpAt)
@@ -262,16 +265,16 @@ func (b *batch) slotsOp(name string) *slotsOp {
 	return nil
 }
 
-// payload is the argument of the script. sent reports whether the client has asked for its bytes.
-// The client sends nothing before that.
+// payload is the argument of the script. sent is when the client has asked for its bytes. The client
+// sends nothing before that. It is zero while the client has not.
 type payload struct {
 	bytes []byte
-	sent  bool
+	sent  time.Time
 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler].
 func (p *payload) MarshalBinary() ([]byte, error) {
-	p.sent = true
+	p.sent = time.Now()
 	return p.bytes, nil
 }
 

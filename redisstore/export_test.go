@@ -40,7 +40,6 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 		c.now, c.onEnd = now, func(*pendingCall) {}
 		q.calls = append(q.calls, c)
 	}
-	q.inFlight++
 	b := s.nextBatchLocked()
 	q.calls = nil
 	q.mu.Unlock()

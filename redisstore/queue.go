@@ -14,8 +14,8 @@ import (
 
 // Calls of concurrent requests are sent in batches. A few batches are in flight at a time, and
 // calls that arrive meanwhile queue up and make the next batch. If Redis is far away, further
-// batches are sent every sendInterval, so that no call waits for long. A call that arrives while
-// nothing is in flight is sent at once, alone.
+// batches are sent every sendInterval, so that no call waits for long: see distance. A call that
+// arrives while nothing is in flight is sent at once, alone.
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
@@ -31,30 +31,24 @@ type queue struct {
 	failed    datedError // of the last batch that ended without a reply; none once a reply has come
 	failedAll datedError // of all takes that were not sent when they last failed together
 	bounds    inFlightBounds
+	distance  distance
 	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
+
+	// stallInterval is the time after which another batch is sent although those in flight get no reply. Their
+	// connections may be broken.
+	stallInterval time.Duration
 
 	// correcting has the keys with corrections in flight, and the calls that are parked behind them: see
 	// admitOrParkLocked.
 	correcting map[string][]*pendingCall
 }
 
-// inFlightBounds bound the number of batches in flight. With more batches in flight, each is
-// smaller, and a near Redis needs more time in all. With fewer, calls wait longer for a far Redis.
-type inFlightBounds struct {
-	eager int // up to this number, a batch is sent at once
-	max   int // the maximum number in flight
-}
-
-const maxInFlight = 32
-
 // newQueue returns the queue of a store.
 func newQueue(o Options) queue {
-	return queue{bounds: cmp.Or(o.bounds, inFlightBounds{eager: 2, max: maxInFlight})}
+	return queue{bounds: cmp.Or(o.bounds, inFlightBounds{eager: 2, max: maxInFlight}), stallInterval: o.Timeout / 4}
 }
 
 const (
-	// sendInterval is the time between batches when inFlightBounds.eager or more are in flight.
-	sendInterval = 250 * time.Microsecond
 	// MaxQueued is the maximum time that a take waits in the queue while Redis replies.
 	MaxQueued = time.Second
 	// maxCorrectionQueued is the maximum time that a correction waits in the queue. No request
@@ -127,7 +121,18 @@ func (c *pendingCall) fail(err error) {
 
 // hasRoomLocked reports whether another batch may be sent now.
 func (q *queue) hasRoomLocked() bool {
-	return q.inFlight < q.bounds.eager || q.inFlight < q.bounds.max && time.Since(q.lastSent) >= sendInterval
+	waited := time.Since(q.lastSent)
+	switch {
+	case q.inFlight >= q.bounds.max:
+		return false
+	case q.inFlight == 0 || waited >= q.stallInterval:
+		return true
+	case q.distance.needsProbe(q.bounds):
+		return false
+	case q.inFlight < q.bounds.eager:
+		return true
+	}
+	return q.inFlight < q.distance.bound(q.bounds) && waited >= sendInterval
 }
 
 // enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
@@ -141,7 +146,6 @@ func (s *Store) enqueue(c *pendingCall) {
 		q.mu.Unlock()
 		return
 	}
-	q.inFlight++
 	b := s.nextBatchLocked()
 	q.mu.Unlock()
 	if b == nil {
@@ -216,12 +220,15 @@ func (s *Store) scheduleSendLocked() {
 	switch {
 	case len(q.calls) == 0:
 	case q.hasRoomLocked():
-		q.inFlight++
 		if b := s.nextBatchLocked(); b != nil {
 			go s.sendBatches(b)
 		}
 	case q.timer == nil && q.inFlight < q.bounds.max:
-		q.timer = time.AfterFunc(sendInterval, func() {
+		later := sendInterval
+		if q.inFlight >= q.distance.bound(q.bounds) {
+			later = q.stallInterval
+		}
+		q.timer = time.AfterFunc(later, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.timer = nil
@@ -238,39 +245,43 @@ func (s *Store) sendBatches(b *batch) {
 }
 
 // nextBatch returns the next batch after a batch has ended. If the queue is empty, or it is too
-// early to send, nextBatch counts one batch less in flight, and returns nil.
+// early to send, nextBatch returns nil.
 func (s *Store) nextBatch() *batch {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.inFlight > q.bounds.eager && time.Since(q.lastSent) < sendInterval {
-		q.inFlight--
+	q.inFlight--
+	if !q.hasRoomLocked() {
 		s.scheduleSendLocked()
 		return nil
 	}
 	return s.nextBatchLocked()
 }
 
-// nextBatchLocked takes the next batch out of the queue: as many calls as a batch may hold, by
-// their number and their work. If the queue is empty, nextBatchLocked counts one batch less in
-// flight, and returns nil.
+// nextBatchLocked takes the next batch out of the queue, and counts it in flight: as many calls as a
+// batch may hold, by their number and their work. If the queue is empty, nextBatchLocked returns nil.
 func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
+		needsProbe := q.distance.needsProbe(q.bounds)
+		b.isProbe = needsProbe && q.inFlight == 0
 		s.fillLocked(b)
 		if s.beginBatchLocked(b) {
+			q.inFlight++
 			q.lastSent = time.Now()
+			if needsProbe { // if others are in flight, they have stalled, and the next probe is tried later
+				q.distance.probed = q.lastSent
+			}
 			return b
 		}
 		b.reset()
 	}
 	batches.Put(b)
-	q.inFlight--
 	return nil
 }
 
-// fillLocked moves calls from the queue to a batch, at most Options.Batch takes. It adds more only
+// fillLocked moves calls from the queue to a batch, at most Options.Batch takes, or one if it is a probe. It adds more only
 // if the batch corrects the key of the next calls or sets their slots. Such calls would have to wait
 // for the end of the batch. Otherwise the requests of a single key would have one small batch in
 // flight at a time. This is slow if Redis is far away.
@@ -278,13 +289,17 @@ func (s *Store) fillLocked(b *batch) {
 	q := &s.queue
 	now := time.Now()
 	takes, work, n := 0, int64(0), 0
+	most := max(s.options.Batch, 1)
+	if b.isProbe {
+		most = 1
+	}
 	var corrected string // the last key with corrections
 	for ; n < len(q.calls); n++ {
 		c := q.calls[n]
 		if (c.alone || b.isAlone()) && len(b.calls) > 0 {
 			break
 		}
-		if takes >= max(s.options.Batch, 1) && (corrected == "" || c.key != corrected) && !b.setsSlotsOf(c) {
+		if takes >= most && (corrected == "" || c.key != corrected) && !b.setsSlotsOf(c) {
 			break
 		}
 		if s.dropExpiredLocked(c, now) {

@@ -52,6 +52,9 @@ func (s *Store) sendBatch(b *batch) {
 		if failure == nil {
 			d.script = s.scriptFor(set)
 			d.deadline = s.runScript(ctx, d)
+			if isReply(d.calls[0].command.Err()) {
+				s.queue.observeDistance(time.Since(d.calls[0].payload.sent), b.isProbe)
+			}
 		}
 	}
 	replied := false
@@ -89,7 +92,7 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 	}
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
-	unconnected := isTimeout(sc.err) && !sc.payload.sent
+	unconnected := isTimeout(sc.err) && !sc.isSent()
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
 		if late && c.setName != "" { // a later turn sets the count
 			return false
@@ -123,9 +126,12 @@ func (sc *scriptCall) lost() error {
 	return sc.err
 }
 
+// isSent reports whether the message may have been sent.
+func (sc *scriptCall) isSent() bool { return !sc.payload.sent.IsZero() }
+
 // certainlyNotRun reports whether the message certainly did not run.
 func (sc *scriptCall) certainlyNotRun() bool {
-	return !sc.payload.sent || certainlyNotRun(sc.err)
+	return !sc.isSent() || certainlyNotRun(sc.err)
 }
 
 // certainlyNotRun reports whether an error proves that Redis did not run a script.

@@ -35,6 +35,7 @@ type Server struct {
 	cluster  *Cluster
 	sentinel *Sentinel     // which this server is, instead of a Redis
 	takes    time.Duration // each script
+	keyTakes time.Duration // each key of a script, in addition
 }
 
 // value is the value of a key. Redis has only strings here.
@@ -104,8 +105,10 @@ func (s *Server) SetTrouble(trouble func(args []string) Trouble) {
 	s.set(func() { s.trouble = trouble })
 }
 
-// SetScriptTime sets how long each script takes.
-func (s *Server) SetScriptTime(takes time.Duration) { s.set(func() { s.takes = takes }) }
+// SetScriptTime sets how long each script takes, and how much longer for each of its keys.
+func (s *Server) SetScriptTime(takes, perKey time.Duration) {
+	s.set(func() { s.takes, s.keyTakes = takes, perKey })
+}
 
 // StepClock sets the clock of the server ahead, or back if by is below 0.
 func (s *Server) StepClock(by time.Duration) { s.set(func() { s.offset += by }) }
@@ -179,7 +182,9 @@ func (s *Server) serve(c *conn) {
 		var t Trouble
 		var takes time.Duration
 		s.set(func() {
-			takes = s.takes
+			if name == "EVALSHA" {
+				takes = s.takes + time.Duration(number(args[2]))*s.keyTakes
+			}
 			if s.trouble != nil && name == "EVALSHA" {
 				t = s.trouble(args)
 			}
@@ -192,7 +197,7 @@ func (s *Server) serve(c *conn) {
 			return
 		}
 		<-s.thread
-		if name == "EVALSHA" && takes > 0 {
+		if takes > 0 {
 			time.Sleep(takes)
 		}
 		s.mu.Lock()

@@ -39,7 +39,7 @@ func TestConforms(t *testing.T) {
 				n := simredis.NewNetwork()
 				o := redisstore.Options{Address: "10.0.0.1:6379", Timeout: 30 * time.Second, Dialer: n.NewClient(0), Cluster: cluster}
 				if !cluster {
-					n.NewServer(o.Address).SetScriptTime(0)
+					n.NewServer(o.Address).SetScriptTime(0, 0)
 					s, err := redisstore.New(o, redisstore.Hooks{})
 					if err != nil {
 						t.Fatal(err)
@@ -48,7 +48,7 @@ func TestConforms(t *testing.T) {
 					return s
 				}
 				for _, node := range n.NewCluster(o.Address, "10.0.0.2:6379", "10.0.0.3:6379").Nodes {
-					node.SetScriptTime(0)
+					node.SetScriptTime(0, 0)
 				}
 				s, err := redisstore.NewCluster(o, redisstore.Hooks{})
 				if err != nil {

@@ -1,0 +1,58 @@
+package redisstore
+
+import "time"
+
+// Messages share the way to Redis. With more of them in flight each has fewer calls, so a near Redis needs more time
+// for all calls together. With fewer of them calls wait longer for a far Redis. So the number in flight follows from
+// the distance of Redis: how long a message takes there and back.
+//
+// The time of most messages says little about the distance, because Redis works on them one after the other. A busy
+// Redis would look far away, so more messages would be sent, and Redis would be busier. So the distance is the
+// least time of late. It becomes greater only by a probe: a message with one take that is sent while nothing else is in flight.
+
+// inFlightBounds bound the number of messages in flight.
+type inFlightBounds struct {
+	eager int // up to this number, a message is sent at once
+	max   int // the maximum number in flight
+}
+
+const (
+	maxInFlight = 32
+	// sendInterval is the time between messages when inFlightBounds.eager or more are in flight.
+	sendInterval = 250 * time.Microsecond
+	// probeInterval is the time from one probe to the next. Redis can move away meanwhile, by a failover.
+	probeInterval = 2 * time.Second
+)
+
+// distance is what a queue knows about the distance of Redis. The zero value knows nothing.
+type distance struct {
+	known  time.Duration // there and back; 0: not known
+	probed time.Time     // when the last probe was sent, or the distance became known
+}
+
+// bound returns how many messages may be in flight. While the distance isn't known, that is the maximum.
+func (d *distance) bound(b inFlightBounds) int {
+	if d.known == 0 {
+		return b.max
+	}
+	return min(b.eager+int(d.known/sendInterval), b.max)
+}
+
+// needsProbe reports whether the next message must be a probe. The bound for a Redis that is far away can't become
+// greater, so no probe delays its messages.
+func (d *distance) needsProbe(b inFlightBounds) bool {
+	return d.bound(b) < b.max && time.Since(d.probed) >= probeInterval
+}
+
+// observeDistance records how long a message took.
+func (q *queue) observeDistance(took time.Duration, isProbe bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d := &q.distance
+	if d.known == 0 {
+		d.probed = time.Now()
+	}
+	if isProbe || d.known == 0 || took < d.known {
+		d.known = max(took, 1)
+	}
+}

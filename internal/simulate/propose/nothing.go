@@ -27,7 +27,7 @@ func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, r
 	var proposals []report.Proposal
 	// ask proposes one of the limits with these numbers of events.
 	ask := func(quota func(events int64) algorithms.Quota, highest int64) (*answer, error) {
-		q := r.question(zone, recorded, &limitLadder{
+		q := r.question(recorded, &limitLadder{
 			quota: quota, maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: recorded.maxCharge(),
 		})
 		q.points = pointsFromNothing

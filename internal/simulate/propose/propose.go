@@ -29,7 +29,7 @@ func (r *Recorder) Target() string { return r.target.String() }
 // there can be a smaller limit that denies less than the share. Very large limits can't all be counted
 // exactly. Among these, Propose tries only round numbers of events.
 //
-// The results don't depend on the number of goroutines, nor on where the requests are kept.
+// The results don't depend on the number of goroutines.
 func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
 	proposals, err := r.propose(ctx)
 	if err != nil {
@@ -48,9 +48,6 @@ func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
 
 // propose returns the proposals for each zone, by its name.
 func (r *Recorder) propose(ctx context.Context) (map[string][]report.Proposal, error) {
-	if r.spool.err != nil {
-		return nil, r.spool.err
-	}
 	all := make(map[string][]report.Proposal, len(r.zones))
 	for i := range r.zones {
 		proposals, err := r.proposeForZone(ctx, &r.zones[i])
@@ -116,7 +113,7 @@ func (r *Recorder) proposeForLimit(
 	if p.Reason != "" {
 		return p, nil
 	}
-	q := r.question(zone, recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
+	q := r.question(recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
 	q.current = l.Events
 	a, err := q.find(ctx)
 	if err != nil {
@@ -147,7 +144,7 @@ func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report
 		p.Reason = "the log has no request of this zone"
 		return p, nil
 	}
-	q := r.question(zone, zone.all, slotsLadder{zone.MaxDelay})
+	q := r.question(zone.all, slotsLadder{zone.MaxDelay})
 	q.current = zone.Concurrency
 	a, err := q.find(ctx)
 	if err == nil {
@@ -156,9 +153,8 @@ func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report
 	return p, err
 }
 
-func (r *Recorder) question(zone *recordedZone, recorded *stream, l ladder) *question {
-	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, keys: zone.keys.Len(), workers: r.workers, least: 1}
-	q.name = func(key uint32) (shown, userAgent string, err error) { return zone.names.at(*zone.keys.At(key)) }
+func (r *Recorder) question(recorded *stream, l ladder) *question {
+	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, workers: r.workers, least: 1}
 	if _, ok := l.(*limitLadder); ok && recorded.minCost > 1 && recorded.usual != algorithms.Nary {
 		q.least = l.admitting(recorded.minCost) / 2
 	}

@@ -32,62 +32,64 @@ type tally struct{ requests, keys int64 }
 
 func (t *tally) add(other tally) { t.requests, t.keys = t.requests+other.requests, t.keys+other.keys }
 
-// answer is the limit that a question asks for.
-type answer struct {
-	total tally
-	// chosen is the least limit with at most the share; nil if there is none. below is the next smaller
-	// limit; nil if there is none.
-	chosen, below *judged
-	// judged are the points of the curve, by events.
-	curve []judged
-	// current is the present limit; nil if there is none, or if it can't be judged.
-	current *judged
-	gap     *gap // nil if there is none
-	change  *report.Change
-}
-
 // judged is a limit, and what it denies.
 type judged struct {
 	*rung
 	denied tally
 }
 
-// find answers the question. It first judges limits all over the ladder, and then between the last
-// one that denies too much and the first one that doesn't.
-func (q *question) find(ctx context.Context) (*answer, error) {
+// fill answers the question with a proposal. It first judges limits all over the ladder, and then between the
+// last one that denies too much and the first one that doesn't. If all deny too much, the proposal has no line.
+func (q *question) fill(ctx context.Context, p *report.Proposal) error {
 	s := &search{question: q, peaks: make([]int64, q.stream.zone.keys.Len())}
 	if err := s.measure(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	curve, err := s.judgeAll(ctx, s.grid())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	curve, err = s.extend(ctx, curve)
-	if err != nil {
-		return nil, err
+	if curve, err = s.extend(ctx, curve); err != nil {
+		return err
 	}
-	a := &answer{total: s.total, curve: curve}
+	p.Requests, p.Keys = s.total.requests, s.total.keys
+	var current *judged // nil if there is none, or if it can't be judged
 	if at := slices.IndexFunc(curve, func(j judged) bool { return j.events == q.current }); at >= 0 {
-		a.current = &curve[at]
+		current = &curve[at]
+		p.Configured = s.point(current)
 	}
-	if a.gap, err = s.widestGap(ctx, a); err != nil {
-		return nil, err
+	if p.Gap, err = s.widestGap(ctx, current, curve); err != nil {
+		return err
 	}
-	at := slices.IndexFunc(curve, func(j judged) bool { return q.target.allows(j.denied, s.total) })
-	if at < 0 {
-		return a, nil
-	}
-	a.chosen = &curve[at]
-	if at > 0 {
-		fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
-		if a.below, a.chosen, err = s.narrow(ctx, curve[at-1], curve[at], fewEnough); err != nil {
-			return nil, err
+	fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
+	if at := slices.IndexFunc(curve, fewEnough); at >= 0 {
+		chosen := &curve[at]
+		if at > 0 {
+			var below *judged
+			if below, chosen, err = s.narrow(ctx, curve[at-1], *chosen, fewEnough); err != nil {
+				return err
+			}
+			p.Next = s.point(below)
+			curve = withJudged(curve, *chosen)
 		}
-		a.curve = withJudged(curve, *a.chosen)
+		p.Line, p.DeniedRequests, p.DeniedKeys = chosen.line, chosen.denied.requests, chosen.denied.keys
+		if p.Change, err = s.change(ctx, current, chosen); err != nil {
+			return err
+		}
 	}
-	a.change, err = s.change(ctx, a.current, a.chosen)
-	return a, err
+	for i := range curve {
+		p.Curve = append(p.Curve, *s.point(&curve[i]))
+	}
+	return nil
+}
+
+// point returns the denials of a limit.
+func (s *search) point(j *judged) *report.CurvePoint {
+	return &report.CurvePoint{
+		Events: j.events, Line: j.line, DeniedRequests: j.denied.requests, DeniedKeys: j.denied.keys,
+		RequestShare: float64(j.denied.requests) / float64(max(s.total.requests, 1)),
+		KeyShare:     float64(j.denied.keys) / float64(max(s.total.keys, 1)),
+	}
 }
 
 // withJudged returns a curve with one more point.

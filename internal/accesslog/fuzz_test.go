@@ -108,19 +108,16 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("\xef\xbb\xbf\n"), uint8(2), uint8(200))
 	f.Fuzz(func(t *testing.T, text []byte, step, size uint8) {
 		read := func(r io.Reader, size int, eager bool) (all []Line) {
-			lines := newLineReader(r, size, eager)
+			lines := newLineReader("", r, size, eager)
 			for {
 				b, err := lines.next()
 				if err == io.EOF {
 					return all
 				}
-				c := Chunk{data: b.data}
-				c.addRun("", b.first, b.broken)
-				c.Each(func(line Line) {
+				b.each(func(line Line) {
 					line.Text = bytes.Clone(line.Text)
 					all = append(all, line)
 				})
-				b.release()
 			}
 		}
 		got := read(&stepReader{text, 1 + int(step)}, 1+int(size), step%2 == 0)

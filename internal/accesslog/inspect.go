@@ -89,7 +89,7 @@ func (in *inspection) checkTwice(s *source) error {
 	return nil
 }
 
-// look reads the first block of a file, and closes files that can be opened again. It returns io.EOF if the file is empty.
+// look reads the first lines of a file, and closes files that can be opened again. It returns io.EOF if the file is empty.
 func (in *inspection) look(s *source) error {
 	l := in.log
 	count, size := &l.read, l.size
@@ -102,38 +102,34 @@ func (in *inspection) look(s *source) error {
 	if err := s.open(l.stdin, size, count); err != nil {
 		return err
 	}
-	b, err := s.lines.next()
-	if err == nil && len(b.data) == 0 && b.broken == nil {
-		err = io.EOF
-	}
+	first, err := s.lines.next()
 	if err == nil {
-		err = in.lookAt(s, b)
+		err = in.lookAt(s, first)
 	}
 	if err != nil || s.regular {
 		s.close()
 		s.lines = nil
 		return err
 	}
-	s.head = b
+	s.run = first
 	return nil
 }
 
-// lookAt finds the first time in the first block of a file, and durations. It returns an error if no line is in a known
+// lookAt finds the first time in the first lines of a file, and durations. It returns an error if no line is in a known
 // format.
-func (in *inspection) lookAt(s *source, b block) error {
-	if bytes.IndexByte(b.data, 0) >= 0 {
+func (in *inspection) lookAt(s *source, first run) error {
+	if bytes.IndexByte(first.data, 0) >= 0 {
 		return fmt.Errorf("the log file %s is not text, because it has null bytes: "+
 			"name logs that are text, or text that is compressed with gzip or zstd", s.name)
 	}
-	if len(b.data) == 0 { // the first line can't be read
-		return fmt.Errorf("the log file %s can't be read: line 1: %w", s.name, b.broken)
+	if len(first.data) == 0 { // the first line can't be read
+		return fmt.Errorf("the log file %s can't be read: line 1: %w", s.name, first.broken)
 	}
 	p, r := &in.log.parser, &in.log.request
 	lines, isKnown := 0, false
 	var firstProblem error
-	c := Chunk{data: b.data}
-	c.addRun(s.name, b.first, nil)
-	c.Each(func(line Line) {
+	first.broken = nil
+	first.each(func(line Line) {
 		if lines++; lines > sampleLines {
 			return
 		}
@@ -147,7 +143,7 @@ func (in *inspection) lookAt(s *source, b block) error {
 			firstProblem = fmt.Errorf("line %d: %w", line.Number, err)
 		}
 	})
-	// A stream can begin within a line, and its first block can be short.
+	// A stream can begin within a line, and its first lines can be few.
 	if !isKnown && lines > 0 && (s.regular || lines >= 10) {
 		return fmt.Errorf("the log file %s is in no known format: %w", s.name, firstProblem)
 	}

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -17,98 +18,129 @@ var errTooLong = errors.New("the line has more than 1 MiB")
 // byteOrderMark begins some files that were saved on Windows.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// buffers has the memory of chunks.
+// Line is a line of a log file.
+type Line struct {
+	File   string
+	Number int64  // in its file, counted from 1
+	Text   []byte // without the line ending; valid until [Chunk.Release]
+	// Err says why the line can't be read: it is too long, or its file ends within compressed data.
+	// Then Text is empty.
+	Err error
+}
+
+// Chunk is some consecutive lines of a log.
+type Chunk struct{ runs []run }
+
+// run is consecutive lines of one file.
+type run struct {
+	file   string
+	first  int64  // the number of the first line
+	data   []byte // whole lines, each with a newline
+	broken error  // if not nil, another line follows the data, which can't be read
+	isPart bool   // another run has the rest of the memory
+}
+
+// buffers has the memory of runs.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// block is some consecutive lines of a file.
-type block struct {
-	buffer *[]byte // the memory of data
-	data   []byte  // whole lines, each with a newline
-	first  int64   // the number of the first line
-	broken error   // if not nil, another line follows the data, which can't be read
+// Release gives back the memory of the chunk. The texts of its lines lose their meaning, and also each [Request]
+// that was parsed from them.
+func (c *Chunk) Release() {
+	for _, r := range c.runs {
+		if !r.isPart {
+			buffers.Put(&r.data)
+		}
+	}
+	c.runs = nil
 }
 
-// release gives the memory of the block back.
-func (b *block) release() {
-	buffers.Put(b.buffer)
-	b.buffer, b.data = nil, nil
+// Each calls yield for each line, in their order. It leaves out empty lines.
+func (c *Chunk) Each(yield func(Line)) {
+	for _, r := range c.runs {
+		r.each(yield)
+	}
 }
 
-// lineReader reads blocks from a decompressed file.
+func (r run) each(yield func(Line)) {
+	for ; len(r.data) > 0; r.first++ {
+		var text []byte
+		text, r.data, _ = bytes.Cut(r.data, []byte("\n"))
+		if text = bytes.TrimSuffix(text, []byte("\r")); len(text) > 0 {
+			yield(Line{File: r.file, Number: r.first, Text: text})
+		}
+	}
+	if r.broken != nil {
+		yield(Line{File: r.file, Number: r.first, Err: r.broken})
+	}
+}
+
+// lineReader reads runs from a decompressed file.
 type lineReader struct {
-	r    io.Reader
-	size int // of a block
-	// eager reports whether a block ends after each read, because the next read can take any time.
+	file string
+	r    *bufio.Reader
+	size int // of a run
+	// eager reports whether a run ends when the next line isn't there yet, because it can take any time.
 	eager bool
 
-	number   int64  // of the next line
-	rest     []byte // the beginning of the next line
-	skipping bool   // the next bytes belong to a line that is too long
-	err      error  // of the reader
+	number   int64 // of the next line
+	skipping bool  // the next bytes belong to a line that is too long
+	ended    bool
 }
 
 // newLineReader returns a reader of the lines of r.
-func newLineReader(r io.Reader, size int, eager bool) *lineReader {
-	return &lineReader{r: r, size: size, eager: eager, number: 1}
+func newLineReader(file string, r io.Reader, size int, eager bool) *lineReader {
+	return &lineReader{file: file, r: bufio.NewReaderSize(r, maxLine+1), size: size, eager: eager, number: 1}
 }
 
-// next returns the next block, and io.EOF after the last one. Other errors of the reader are broken lines: the lines
+// next returns the next run, and io.EOF after the last one. Other errors of the reader are broken lines: the lines
 // before them count, but the line that they cut doesn't.
-func (l *lineReader) next() (block, error) {
-	if l.err == io.EOF && len(l.rest) == 0 {
-		return block{}, io.EOF
-	}
-	b := block{buffer: buffers.Get().(*[]byte)}
-	data := append((*b.buffer)[:0], l.rest...)
-	l.rest = l.rest[:0]
-	for hasLine := false; l.err == nil && len(data) <= maxLine && !(hasLine && (l.eager || len(data) >= l.size)); {
-		before := len(data)
-		data = l.read(data)
-		if l.skipping {
-			_, after, found := bytes.Cut(data, []byte("\n"))
-			data = append(data[:0], after...)
-			before, l.skipping = 0, !found
+func (l *lineReader) next() (run, error) {
+	r := run{file: l.file, first: l.number}
+	for !l.ended && r.broken == nil && len(r.data) < l.size && (len(r.data) == 0 || !l.mustWait()) {
+		line, err := l.r.ReadSlice('\n')
+		if !l.skipping && len(line) > 0 && (err == nil || err == io.EOF) {
+			l.add(&r, line)
 		}
-		hasLine = hasLine || bytes.IndexByte(data[before:], '\n') >= 0
+		switch {
+		case err == bufio.ErrBufferFull && !l.skipping:
+			r.broken, l.skipping = errTooLong, true
+		case err == bufio.ErrBufferFull:
+		case err != nil && err != io.EOF:
+			r.broken = fmt.Errorf("the rest of the file can't be read, only the lines before it count: %w", err)
+			l.ended = true
+		default:
+			l.ended, l.skipping = err == io.EOF, false
+		}
 	}
-	l.cut(&b, data)
-	return b, nil
-}
-
-// read appends some bytes to data, so that it has at most maxLine bytes and a line ending.
-func (l *lineReader) read(data []byte) []byte {
-	if len(data) == cap(data) {
-		grown := make([]byte, len(data), min(max(2*cap(data), l.size), maxLine+1))
-		copy(grown, data)
-		data = grown
-	}
-	n, err := l.r.Read(data[len(data):min(cap(data), maxLine+1)])
-	l.err = err
-	return data[:len(data)+n]
-}
-
-// cut makes a block of the whole lines in data. The rest is the beginning of the next block.
-func (l *lineReader) cut(b *block, data []byte) {
-	end := bytes.LastIndexByte(data, '\n') + 1
-	switch {
-	case end == 0 && len(data) > maxLine:
-		b.broken, l.skipping = errTooLong, true
-	case l.err == io.EOF && len(data) > end: // the last line has no newline
-		data = append(data, '\n')
-		end = len(data)
-	case l.err != nil && l.err != io.EOF:
-		b.broken = fmt.Errorf("the rest of the file can't be read, only the lines before it count: %w", l.err)
-		l.err = io.EOF
-	default:
-		l.rest = append(l.rest, data[end:]...)
-	}
-	*b.buffer = data
-	b.data, b.first = data[:end], l.number
-	l.number += int64(bytes.Count(b.data, []byte("\n")))
-	if b.broken != nil {
+	if r.broken != nil {
 		l.number++
 	}
-	if b.first == 1 {
-		b.data = bytes.TrimPrefix(b.data, byteOrderMark)
+	if l.number == r.first {
+		return run{}, io.EOF
 	}
+	if r.first == 1 {
+		r.data = bytes.TrimPrefix(r.data, byteOrderMark)
+	}
+	return r, nil
+}
+
+// add adds a line to a run. The last line of a file can have no newline.
+func (l *lineReader) add(r *run, line []byte) {
+	if r.data == nil {
+		r.data = (*buffers.Get().(*[]byte))[:0]
+		if cap(r.data) < len(line) {
+			r.data = make([]byte, 0, len(line)+l.size+1)
+		}
+	}
+	r.data = append(r.data, line...)
+	if line[len(line)-1] != '\n' {
+		r.data = append(r.data, '\n')
+	}
+	l.number++
+}
+
+// mustWait reports whether the next line isn't there yet, and can take any time.
+func (l *lineReader) mustWait() bool {
+	there, _ := l.r.Peek(l.r.Buffered())
+	return l.eager && bytes.IndexByte(there, '\n') < 0
 }

@@ -99,51 +99,40 @@ func (l *Log) Close() {
 // Next returns the next lines, and io.EOF at the end. Its other errors end the log: a file was replaced since
 // Open, or too many files overlap in time. A file that is damaged further behind has a broken line there.
 func (l *Log) Next() (*Chunk, error) {
-	var c *Chunk
-	for len(l.sources) > 0 && (c == nil || len(c.data) < l.size) {
+	c, size := new(Chunk), 0
+	for len(l.sources) > 0 && size < l.size {
 		s := l.sources[0]
-		if s.block.buffer == nil {
-			err := l.fill(s)
-			switch {
+		if len(s.run.data) == 0 && s.run.broken == nil {
+			if len(c.runs) > 0 && !s.regular {
+				return c, nil // the next lines of a stream can take any time
+			}
+			switch err := l.fill(s); {
 			case err == io.EOF:
 				l.sources = l.sources[1:]
 				l.open--
-			case err != nil && c == nil:
+			case err != nil && len(c.runs) == 0:
 				return nil, err
 			case err != nil:
 				return c, nil // the next call returns the error again
 			}
 			continue
 		}
-		lines, first := l.takeLines(s)
+		r := l.takeLines(s)
 		l.sortFirst()
-		isDone := s.offset == len(s.block.data)
-		switch {
-		case isDone && c == nil: // no copy is needed
-			c = &Chunk{buffer: s.block.buffer, data: lines}
-			c.addRun(s.name, first, s.block.broken)
-			s.block = block{}
-			return c, nil
-		case c == nil:
-			c = newChunk()
-		}
-		c.data = append(c.data, lines...)
-		if isDone {
-			c.addRun(s.name, first, s.block.broken)
-			s.block.release()
-		} else if len(lines) > 0 {
-			c.addRun(s.name, first, nil)
+		if len(r.data) > 0 || r.broken != nil {
+			c.runs = append(c.runs, r)
+			size += len(r.data)
 		}
 	}
-	if c == nil {
+	if len(c.runs) == 0 {
 		return nil, io.EOF
 	}
 	return c, nil
 }
 
-// fill reads the next block of a file. It opens the file before the first block. It returns io.EOF after the last one.
+// fill reads the next lines of a file. It opens the file before the first of them. It returns io.EOF after the last one.
 func (l *Log) fill(s *source) error {
-	if s.blocks == nil {
+	if s.runs == nil {
 		if l.open == maxOpen {
 			return fmt.Errorf("more than %d of the log files overlap in time, such as %s: merge some of them first", maxOpen, s.name)
 		}
@@ -155,15 +144,10 @@ func (l *Log) fill(s *source) error {
 		s.start(l.done)
 		l.open++
 	}
-	if s.head.buffer != nil {
-		s.use(s.head)
-		s.head = block{}
-		return nil
-	}
 	select {
-	case b, ok := <-s.blocks:
+	case r, ok := <-s.runs:
 		if ok {
-			s.use(b)
+			s.run = r
 			return nil
 		}
 	case <-l.done:
@@ -184,25 +168,23 @@ func (l *Log) sortFirst() {
 	l.sources[at] = first
 }
 
-// takeLines returns the lines of the first file that come before those of all other files, and the number of the first
-// line. If there is no other file, these are all lines.
-func (l *Log) takeLines(s *source) (lines []byte, first int64) {
-	begin, first := s.offset, s.number
-	if len(l.sources) == 1 {
-		s.offset = len(s.block.data)
-		return s.block.data[begin:], first
-	}
-	other := l.sources[1]
-	for s.offset < len(s.block.data) {
-		line, _, _ := bytes.Cut(s.block.data[s.offset:], []byte("\n"))
+// takeLines returns the lines of the first file that come before those of all other files. If there is no other file, these
+// are all lines.
+func (l *Log) takeLines(s *source) run {
+	taken, n := s.run, 0
+	for len(l.sources) > 1 && n < len(taken.data) {
+		line, _, _ := bytes.Cut(taken.data[n:], []byte("\n"))
 		if t, ok := l.parser.timeOf(line, &l.request); ok {
 			s.time = t
 		}
-		if compareSources(other, s) < 0 {
-			break
+		if compareSources(l.sources[1], s) < 0 {
+			taken.data, taken.broken, taken.isPart = taken.data[:n], nil, true
+			s.run.data, s.run.isPart = s.run.data[n:], true
+			return taken
 		}
-		s.offset += len(line) + 1
-		s.number++
+		n += len(line) + 1
+		s.run.first++
 	}
-	return s.block.data[begin:s.offset], first
+	s.run = run{}
+	return taken
 }

@@ -131,25 +131,22 @@ func TestLines(t *testing.T) {
 		}
 		// Streams give any number of bytes at once.
 		var got []string
-		lines := newLineReader(iotest.OneByteReader(strings.NewReader(test.text)), chunkSize, true)
+		lines := newLineReader("", iotest.OneByteReader(strings.NewReader(test.text)), chunkSize, true)
 		for {
 			b, err := lines.next()
 			if err == io.EOF {
 				break
 			}
-			if cap(*b.buffer) > maxLine+16 {
-				t.Fatalf("%s: the buffer has %d bytes", test.name, cap(*b.buffer))
+			if cap(b.data) > 2*maxLine {
+				t.Fatalf("%s: the run has %d bytes", test.name, cap(b.data))
 			}
-			c := Chunk{data: b.data}
-			c.addRun("", b.first, b.broken)
-			c.Each(func(line Line) {
+			b.each(func(line Line) {
 				text := string(line.Text)
 				if line.Err != nil {
 					text = "error: " + line.Err.Error()
 				}
 				got = append(got, fmt.Sprintf("%d %s", line.Number, text))
 			})
-			b.release()
 		}
 		if strings.Join(got, "|") != test.want {
 			t.Errorf("%s, byte by byte: got %.300q, want %.300q", test.name, got, test.want)

@@ -24,19 +24,16 @@ type source struct {
 	regular bool
 	first   int64 // the first time in the file; 0 if its beginning has none
 
-	lines  *lineReader // nil if the file isn't open
-	close  func()
-	head   block      // read before the goroutine was started
-	blocks chan block // from the goroutine; nil if it isn't started
+	lines *lineReader // nil if the file isn't open
+	close func()
+	runs  chan run // from the goroutine; nil if it isn't started
 
-	block  block // the current block; its lines before offset were taken
-	offset int
-	number int64 // of the line at offset
-	// time is the time of the line at offset. If the line has none, it is the time of the line before it.
+	run run // the next lines
+	// time is the time of the next line. If the line has none, it is the time of the line before it.
 	time int64
 }
 
-// readAhead is how many blocks of a file are read before they are needed.
+// readAhead is how many runs of a file are read before they are needed.
 const readAhead = 2
 
 // newSource returns the source with a name, of which "-" is the standard input. It opens files that can't be opened twice.
@@ -72,7 +69,7 @@ func explain(name string, err error) error {
 }
 
 // open opens the file, or begins to read stdin. It counts the bytes that it reads.
-func (s *source) open(stdin io.Reader, blockSize int, count *atomic.Int64) error {
+func (s *source) open(stdin io.Reader, runSize int, count *atomic.Int64) error {
 	file := io.NopCloser(stdin)
 	if s.info != nil {
 		f, err := os.Open(s.name)
@@ -91,34 +88,29 @@ func (s *source) open(stdin io.Reader, blockSize int, count *atomic.Int64) error
 		file.Close()
 		return fmt.Errorf("the log file %s can't be decompressed: %w", s.name, err)
 	}
-	s.lines = newLineReader(text, blockSize, !s.regular)
+	s.lines = newLineReader(s.name, text, runSize, !s.regular)
 	s.close = func() { closeDecoder(); file.Close() }
 	return nil
 }
 
 // start lets a goroutine read and decompress the file. It ends when the file does, or when done is closed.
 func (s *source) start(done <-chan struct{}) {
-	s.blocks = make(chan block, readAhead)
+	s.runs = make(chan run, readAhead)
 	go func() {
-		defer close(s.blocks)
+		defer close(s.runs)
 		defer s.close()
 		for {
-			b, err := s.lines.next()
+			r, err := s.lines.next()
 			if err != nil {
 				return
 			}
 			select {
-			case s.blocks <- b:
+			case s.runs <- r:
 			case <-done:
 				return
 			}
 		}
 	}()
-}
-
-// use makes b the current block.
-func (s *source) use(b block) {
-	s.block, s.offset, s.number = b, 0, b.first
 }
 
 // compareSources compares two files by their next lines.

@@ -78,7 +78,6 @@ func TestProposalsForAZone(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := propose.NewRecorder(s, propose.Target{})
-	defer recorder.Close()
 	decider := simulate.NewDecider(s, recorder)
 	for i := range int64(100) { // 192.0.2.1 sends four requests at once every minute, others one
 		for _, path := range []string{"/api/", "/"} {

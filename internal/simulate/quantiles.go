@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -57,37 +58,24 @@ func nextStep(step int64) int64 {
 // delays counts spans of time, in bounded memory. Spans below 512 µs are exact. A longer span counts as the
 // longest span with the same 9 leading bits, which is at most 0.4 % too long.
 type delays struct {
-	counts []int64
+	counts map[algorithms.Micros]int64
 	n      int64
 	max    algorithms.Micros
 }
 
-// delayBits is the number of bits after the leading one that delays keeps.
-const delayBits = 8
+// delayBits is the number of leading bits that delays keeps.
+const delayBits = 9
 
 func (d *delays) add(delay algorithms.Micros) {
-	i := 0
-	if delay < 2<<delayBits {
-		i = int(delay)
-	} else {
-		shift := bits.Len64(uint64(delay)) - 1 - delayBits
-		i = shift<<delayBits + int(delay>>shift)
+	if d.counts == nil {
+		d.counts = make(map[algorithms.Micros]int64)
 	}
-	if i >= len(d.counts) {
-		d.counts = append(d.counts, make([]int64, i+1-len(d.counts))...)
-	}
-	d.counts[i]++
-	d.n++
 	d.max = max(d.max, delay)
-}
-
-// longest returns the longest delay that is counted at index i.
-func (d *delays) longest(i int) algorithms.Micros {
-	if i < 2<<delayBits {
-		return int64(i)
+	if rest := bits.Len64(uint64(delay)) - delayBits; rest > 0 {
+		delay |= 1<<rest - 1
 	}
-	shift := i>>delayBits - 1
-	return (int64(i-shift<<delayBits)+1)<<shift - 1
+	d.counts[delay]++
+	d.n++
 }
 
 // report returns the quantiles in seconds, or nil if there was no delay.
@@ -95,11 +83,12 @@ func (d *delays) report() *report.Quantiles {
 	if d.n == 0 {
 		return nil
 	}
+	sorted := slices.Sorted(maps.Keys(d.counts))
 	at := func(percent int64) float64 {
 		below := rank(percent, d.n)
-		for i, n := range d.counts {
-			if below -= n; below < 0 {
-				return seconds(min(d.longest(i), d.max))
+		for _, delay := range sorted {
+			if below -= d.counts[delay]; below < 0 {
+				return seconds(min(delay, d.max))
 			}
 		}
 		return seconds(d.max)

@@ -33,7 +33,6 @@ type Proposer interface {
 	Target() string
 	// Propose adds its proposals to the zones of the report, by their names.
 	Propose(ctx context.Context, r *report.Configuration) error
-	Close() error
 }
 
 // NamedConfiguration is a configuration and its name, which is that of its file.
@@ -63,7 +62,6 @@ const maxBrokenLines = 5
 func Replay(ctx context.Context, o ReplayOptions) (*report.Report, error) {
 	defer runtime.KeepAlive(newBallast())
 	r := newReplayer(o)
-	defer r.close()
 	if err := r.readLog(ctx); err != nil {
 		return nil, err
 	}
@@ -126,14 +124,6 @@ func newReplayer(o ReplayOptions) *replayer {
 		r.sides = append(r.sides, s)
 	}
 	return r
-}
-
-func (r *replayer) close() {
-	for _, s := range r.sides {
-		if s.proposer != nil {
-			_ = s.proposer.Close() // a temporary file
-		}
-	}
 }
 
 // readLog replays the whole log, or what was read of it when ctx ended.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -40,33 +41,22 @@ type notes struct {
 
 // earliest is the text about the earliest of some requests. So it doesn't depend on the order in which
 // goroutines see them.
-type earliest struct{ first atomic.Pointer[textAt] }
-
-type textAt struct {
+type earliest struct {
+	mu   sync.Mutex
 	at   int64
-	text string
+	text string // empty before the first request
 }
 
 // see sees a request that began at an instant. text is called only if the request may be the earliest.
 func (e *earliest) see(at int64, text func() string) {
-	for {
-		first := e.first.Load()
-		if first != nil && first.at < at {
-			return
-		}
-		seen := &textAt{at, text()}
-		if first != nil && first.at == at && first.text <= seen.text || e.first.CompareAndSwap(first, seen) {
-			return
-		}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.text == "" || at < e.at:
+		e.at, e.text = at, text()
+	case at == e.at:
+		e.text = min(e.text, text())
 	}
-}
-
-// text returns the text, or "" if there was no request.
-func (e *earliest) text() string {
-	if first := e.first.Load(); first != nil {
-		return first.text
-	}
-	return ""
 }
 
 // loggedField is a header field that the configuration uses.
@@ -242,7 +232,7 @@ func (n *notes) texts() (notes []string) {
 	}
 	notes = append(notes, n.static...)
 	notes = append(notes, n.placeholderNotes()...)
-	if first := n.firstError.text(); first != "" {
+	if first := n.firstError.text; first != "" {
 		notes = append(notes, fmt.Sprintf("requests that ended with an error in the routes: %d, for example with: %s", n.errors.Load(), first))
 	}
 	return notes
@@ -282,7 +272,7 @@ func (n *notes) logNotes() (notes []string) {
 			notes = append(notes, note)
 		}
 	}
-	if guess := n.guess.text(); guess != "" {
+	if guess := n.guess.text; guess != "" {
 		notes = append(notes, guess)
 	}
 	return notes

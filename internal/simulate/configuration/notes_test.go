@@ -20,7 +20,7 @@ func TestEarliestError(t *testing.T) {
 			for _, r := range order {
 				n.seeError(r, errors.New("the error of "+r.URI))
 			}
-			if got, want := n.firstError.text(), "the error of /c"; got != want {
+			if got, want := n.firstError.text, "the error of /c"; got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
 		}

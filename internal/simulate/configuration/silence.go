@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -17,11 +18,13 @@ import (
 // silence is all that a log does not say about the requests of a zone. A request whose key or cost is not known is left out
 // of the zone: any guess would deny the wrong requests.
 type silence struct {
-	excluded bool // by the user of the command
+	excluded bool         // by the user of the command
+	users    []usedOfUser // by each alternative of the key
 	decided  atomic.Bool
-	leftOut  atomic.Int64           // requests
-	reason   atomic.Pointer[string] // of one of them
-	users    []usedOfUser           // by each alternative of the key
+
+	mu      sync.Mutex
+	leftOut int64  // requests
+	reason  string // of one of them: the first one in the alphabet, so that the order of requests doesn't matter
 }
 
 // usedOfUser says which facts about users a key needs. A log has only the ID.
@@ -110,12 +113,10 @@ func (s *silence) see(reason string) {
 		setOnce(&s.decided)
 		return
 	}
-	s.leftOut.Add(1)
-	for before := s.reason.Load(); before == nil || reason < *before; before = s.reason.Load() { // in any order of requests
-		earliest := reason // not the parameter, which would then be allocated for each request
-		if s.reason.CompareAndSwap(before, &earliest) {
-			return
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leftOut++; s.leftOut == 1 || reason < s.reason {
+		s.reason = reason
 	}
 }
 
@@ -137,9 +138,9 @@ func (s *configuration) exclude(names []string) error {
 // LeftOut implements [simulate.Configuration].
 func (s *configuration) LeftOut() (zones []report.LeftOut) {
 	for i, about := range s.silences {
-		if n := about.leftOut.Load(); n > 0 {
+		if about.leftOut > 0 {
 			zones = append(zones, report.LeftOut{
-				Zone: s.zones.all[i].Name, Requests: n, Partly: about.decided.Load(), Reason: *about.reason.Load(),
+				Zone: s.zones.all[i].Name, Requests: about.leftOut, Partly: about.decided.Load(), Reason: about.reason,
 			})
 		}
 	}

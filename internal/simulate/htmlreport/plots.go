@@ -364,11 +364,7 @@ type bar struct {
 
 func newDemandPlot(n *ids, subject string, d *report.Demand, limits []string) *demandPlot {
 	limit := limitFor(d.WindowSeconds, limits)
-	var known []step
-	for _, s := range d.Histogram {
-		known = append(known, step{upTo: s.UpTo, keys: s.Keys})
-	}
-	steps := fillSteps(known, limit)
+	steps := stepsOf(d.Histogram, limit)
 	window := span(d.WindowSeconds)
 	p := &demandPlot{Window: window}
 	p.plot = plot{

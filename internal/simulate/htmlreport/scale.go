@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 // This file has the arithmetic of the plots, without HTML. A position is a fraction of an axis: 0 is
@@ -254,30 +256,19 @@ type step struct {
 // mostSteps bounds the empty steps that make room for a limit.
 const mostSteps = 20
 
-// fillSteps returns all steps from the first to the last, and further ones until the limit has a
-// place. The limit is 0 if there is none.
-func fillSteps(known []step, limit int64) []step {
-	if len(known) == 0 {
-		return nil
+// stepsOf returns the steps of a histogram, which has no gaps, and further ones until the limit has a place. The
+// limit is 0 if there is none.
+func stepsOf(histogram []report.Step, limit int64) (steps []step) {
+	above := int64(0)
+	for _, s := range histogram {
+		steps = append(steps, step{above, s.UpTo, s.Keys})
+		above = s.UpTo
 	}
-	var all []step
-	for _, s := range known {
-		for len(all) > 0 && len(all) < mostSteps && nextStep(all[len(all)-1].upTo) < s.upTo {
-			last := all[len(all)-1].upTo
-			all = append(all, step{last, nextStep(last), 0})
-		}
-		s.above = 0
-		if len(all) > 0 {
-			s.above = all[len(all)-1].upTo
-		} else if s.upTo > 1 {
-			s.above = previousStep(s.upTo)
-		}
-		all = append(all, s)
+	for len(steps) > 0 && above < limit && len(steps) < mostSteps {
+		steps = append(steps, step{above, nextStep(above), 0})
+		above = nextStep(above)
 	}
-	for last := all[len(all)-1].upTo; last < limit && len(all) < mostSteps; last = all[len(all)-1].upTo {
-		all = append(all, step{last, nextStep(last), 0})
-	}
-	return all
+	return steps
 }
 
 func nextStep(v int64) int64 {
@@ -285,14 +276,6 @@ func nextStep(v int64) int64 {
 		return math.MaxInt64
 	}
 	return int64(roundUp(float64(v) + 0.5))
-}
-
-func previousStep(v int64) int64 {
-	below := int64(1)
-	for next := nextStep(below); next < v; next = nextStep(below) {
-		below = next
-	}
-	return below
 }
 
 // positionInSteps returns where a limit is on the axis of a histogram: a key at the limit is to the left

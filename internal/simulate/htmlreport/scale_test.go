@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate/report"
 )
 
 func TestAxisTicks(t *testing.T) {
@@ -160,29 +162,29 @@ func TestStepArea(t *testing.T) {
 }
 
 func TestSteps(t *testing.T) {
-	known := []step{{upTo: 2, keys: 3}, {upTo: 20, keys: 1}}
-	want := []step{{1, 2, 3}, {2, 5, 0}, {5, 10, 0}, {10, 20, 1}, {20, 50, 0}, {50, 100, 0}}
-	if got := fillSteps(known, 60); !reflect.DeepEqual(got, want) {
+	histogram := []report.Step{{UpTo: 1}, {UpTo: 2, Keys: 3}, {UpTo: 5}, {UpTo: 10, Keys: 1}}
+	want := []step{{0, 1, 0}, {1, 2, 3}, {2, 5, 0}, {5, 10, 1}, {10, 20, 0}, {20, 50, 0}, {50, 100, 0}}
+	if got := stepsOf(histogram, 60); !reflect.DeepEqual(got, want) {
 		t.Errorf("the steps are %v, want %v", got, want)
 	}
-	if got := fillSteps(known, 1e12); len(got) != mostSteps {
+	if got := stepsOf(histogram, 1e12); len(got) != mostSteps {
 		t.Errorf("a far limit makes %d steps", len(got))
 	}
-	if got := fillSteps([]step{{upTo: 1}, {upTo: math.MaxInt64}}, 0); len(got) > mostSteps+1 {
-		t.Errorf("a gap makes %d steps", len(got))
+	if got := stepsOf(nil, 60); got != nil {
+		t.Errorf("no histogram has the steps %v", got)
 	}
-	steps := fillSteps(known, 60)
+	steps := stepsOf(histogram, 60)
 	for _, test := range []struct {
 		limit  int64
 		at     float64
 		inside bool
 	}{
-		{2, 1. / 6, true},
-		{20, 4. / 6, true},
+		{1, 1. / 7, true},
+		{2, 2. / 7, true},
+		{20, 5. / 7, true},
 		{100, 1, true},
 		{101, 0, false},
-		{1, 0, false},
-		{60, (5 + math.Log(1.2)/math.Log(2)) / 6, true},
+		{60, (6 + math.Log(1.2)/math.Log(2)) / 7, true},
 	} {
 		if at, inside := positionInSteps(steps, test.limit); math.Abs(at-test.at) > 1e-9 || inside != test.inside {
 			t.Errorf("the limit %d is at %v, %v, want %v, %v", test.limit, at, inside, test.at, test.inside)

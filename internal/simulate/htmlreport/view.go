@@ -29,8 +29,6 @@ type configuration struct {
 	Findings []finding // of the zones that deny
 	Fine     []finding // of the others
 	Timeline *timePlot
-	ByStatus []group
-	ByPath   []group
 }
 
 // finding is a sentence about a zone.
@@ -41,12 +39,6 @@ type finding struct {
 	Number   string
 	After    string
 	Proposal string
-}
-
-// group is a row of a table with a bar.
-type group struct {
-	report.Group
-	Bar shareBar
 }
 
 // shareBar is a bar of requests, whose denied part is hatched.
@@ -90,7 +82,6 @@ func newView(r *report.Report) *view {
 		if len(r.Configurations) > 1 {
 			c.Letter = string(rune('A' + i))
 		}
-		c.ByStatus, c.ByPath = newGroups(c.Configuration.ByStatus), newGroups(c.Configuration.ByPath)
 		v.Configurations = append(v.Configurations, c)
 		names = append(names, plain(c.Name))
 		for j := range c.Zones {
@@ -194,16 +185,12 @@ func newFinding(id string, z *report.Zone) finding {
 	return f
 }
 
-func newGroups(groups []report.Group) []group {
-	var longest int64
+// longestBar returns the requests of the group that has most of them.
+func longestBar(groups []report.Group) (longest int64) {
 	for _, g := range groups {
 		longest = max(longest, g.Requests)
 	}
-	var rows []group
-	for _, g := range groups {
-		rows = append(rows, group{g, newShareBar(g.Requests, g.Denied, longest)})
-	}
-	return rows
+	return longest
 }
 
 // logFacts returns what was read, and what was wrong with it.

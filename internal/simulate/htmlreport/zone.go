@@ -20,14 +20,7 @@ type zonePart struct {
 	Proposals     []*proposal
 	Alternatives  *alternatives
 	Windows       []string // of the peaks
-	TopKeys       []topKey
-}
-
-// topKey is a key with denied requests.
-type topKey struct {
-	Outcome *report.Key
-	Bar     shareBar
-	Peaks   []string
+	LongestBar    int64    // the requests of the key that has most of them, of those in TopKeys
 }
 
 // proposal is a limit to be pasted.
@@ -82,21 +75,8 @@ func (z *zonePart) draw(n *ids, peak report.Bucket) {
 	if found != nil {
 		z.Alternatives = newAlternatives(n, subject, found)
 	}
-	var longest int64
-	for i := range z.Zone.TopKeys {
-		longest = max(longest, z.Zone.TopKeys[i].Requests)
-	}
-	for i := range z.Zone.TopKeys {
-		k := &z.Zone.TopKeys[i]
-		top := topKey{Outcome: k, Bar: newShareBar(k.Requests, k.Denied, longest)}
-		for j := range z.Demand {
-			peak := "–"
-			if j < len(k.Peaks) {
-				peak = number(k.Peaks[j])
-			}
-			top.Peaks = append(top.Peaks, peak)
-		}
-		z.TopKeys = append(z.TopKeys, top)
+	for _, k := range z.TopKeys {
+		z.LongestBar = max(z.LongestBar, k.Requests)
 	}
 }
 

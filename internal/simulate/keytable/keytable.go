@@ -9,8 +9,8 @@ import (
 )
 
 // Table numbers the keys of a zone, in the order in which they appear: 0, 1, 2 and so on. It keeps a value
-// for each, and its hash, but no text and no pointer, because an access log can have millions of keys. Keys
-// are never dropped, so results don't depend on the secret of the hashes. A Table must be made by [New].
+// for each, and its hash, but not its text, because an access log can have millions of keys. Keys are never
+// dropped, so results don't depend on the secret of the hashes. A Table must be made by [New].
 type Table[T any] struct {
 	hasher  keyhash.Hasher
 	records Slab[record[T]]

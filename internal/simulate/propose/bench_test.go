@@ -26,8 +26,7 @@ func BenchmarkPropose(b *testing.B) {
 	if os.Getenv("PROPOSE_ZONE") != "" {
 		zone.Sets[0].Limits[0] = newLimit(b, open)
 	}
-	r := newRecorder(zonesOnly{[]simulate.Zone{zone}, math.MaxInt64}, DefaultTarget, maxRecorded)
-	defer r.Close()
+	r := NewRecorder(zonesOnly{[]simulate.Zone{zone}, math.MaxInt64}, DefaultTarget)
 	draw := rand.New(rand.NewPCG(1, 1))
 	zipf := rand.NewZipf(draw, 1.1, 10, uint64(keys))
 	at := algorithms.Micros(1_700_000_000_000_000)
@@ -67,11 +66,11 @@ func BenchmarkSlots(b *testing.B) {
 	for b.Loop() {
 		m := overlapMeter{}
 		for i := range log {
-			m.add(&log[i])
+			m.add(log[i])
 		}
 		s := slotsReplay{slots: 80}
 		for i := range log {
-			s.denies(&log[i])
+			s.denies(log[i])
 		}
 	}
 }

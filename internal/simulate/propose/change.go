@@ -23,27 +23,22 @@ func (s *search) change(ctx context.Context, from, to *judged) (*report.Change, 
 	c := &report.Change{}
 	var newly []deniedKey
 	var mu sync.Mutex
-	err := s.eachBucket(ctx, 1, func(work *worker, bucket, _ int) error {
-		return work.grouper.eachKey(s.stream, bucket, func(k *keyRequests) error {
-			now, err := s.deniedBy(to, k, work)
-			if err != nil {
-				return err
-			}
-			before, err := s.deniedBy(from, k, work)
-			if err != nil || (now == 0) == (before == 0) {
-				return err
+	err := s.eachBucket(ctx, 1, func(bucket, _ int) {
+		for key := range s.keysOf(ctx, bucket) {
+			now, before := s.deniedBy(to, key), s.deniedBy(from, key)
+			if (now == 0) == (before == 0) {
+				continue
 			}
 			n := int64(0)
-			err = k.each(func(*request) { n++ })
+			s.stream.each(key, func(request) { n++ })
 			mu.Lock()
-			defer mu.Unlock()
 			if now > 0 {
-				newly = append(newly, deniedKey{key: k.key, requests: n, denied: now})
+				newly = append(newly, deniedKey{key: key, requests: n, denied: now})
 			} else {
 				c.NoMoreDenied++
 			}
-			return err
-		})
+			mu.Unlock()
+		}
 	})
 	if err != nil {
 		return nil, err
@@ -53,20 +48,18 @@ func (s *search) change(ctx context.Context, from, to *judged) (*report.Change, 
 		return cmp.Or(cmp.Compare(b.denied, a.denied), cmp.Compare(a.key, b.key))
 	})
 	for _, k := range newly[:min(len(newly), shownKeys)] {
-		shown, userAgent, err := s.name(k.key)
-		if err != nil {
-			return nil, err
-		}
-		c.Keys = append(c.Keys, report.DeniedKey{Key: shown, Requests: k.requests, Denied: k.denied, UserAgent: userAgent})
+		key := s.stream.zone.keys.At(k.key)
+		c.Keys = append(c.Keys, report.DeniedKey{
+			Key: key.shown, Requests: k.requests, Denied: k.denied, UserAgent: key.userAgent.Value(),
+		})
 	}
 	return c, nil
 }
 
 // deniedBy returns how many requests of a key a limit denies. Without a limit it is none.
-func (s *search) deniedBy(j *judged, k *keyRequests, work *worker) (int64, error) {
-	if j == nil || j.admits >= s.peaks[k.key] {
-		return 0, nil
+func (s *search) deniedBy(j *judged, key uint32) int64 {
+	if j == nil || j.admits >= s.peaks[key] {
+		return 0
 	}
-	denied, err := deniedTo(k, work.replay(j.rung))
-	return denied.requests, err
+	return s.deniedTo(key, j.replay()).requests
 }

@@ -10,11 +10,7 @@ import (
 )
 
 // gap is a range of limits that all deny the same number of keys.
-type gap struct {
-	least, largest judged
-	middle         *judged
-	change         *report.Change
-}
+type gap struct{ least, largest judged }
 
 const (
 	// leastGap is the least quotient of the largest and the least limit of a gap.
@@ -27,11 +23,11 @@ func (g *gap) ratio() float64 { return float64(g.largest.events) / float64(g.lea
 
 // widestGap returns the gap of a curve with the largest quotient. It returns nil if no gap is wide enough. A gap between
 // two adjacent points of the curve is not found.
-func (s *search) widestGap(ctx context.Context, a *answer) (*gap, error) {
+func (s *search) widestGap(ctx context.Context, current *judged, curve []judged) (*report.Gap, error) {
 	if s.total.keys < fewKeys {
 		return nil, nil
 	}
-	runs := s.runsOf(a.curve)
+	runs := s.runsOf(curve)
 	slices.SortStableFunc(runs, func(x, y run) int { return cmp.Compare(y.most(), x.most()) })
 	var widest *gap
 	for _, r := range runs {
@@ -49,7 +45,7 @@ func (s *search) widestGap(ctx context.Context, a *answer) (*gap, error) {
 	if widest == nil {
 		return nil, nil
 	}
-	return widest, s.fillGap(ctx, a, widest)
+	return s.reportGap(ctx, current, widest)
 }
 
 // run is neighboring points of a curve that deny equally many keys.
@@ -106,19 +102,22 @@ func (s *search) measureGap(ctx context.Context, r run) (*gap, error) {
 	return g, err
 }
 
-// fillGap judges a limit in the middle of a gap.
-func (s *search) fillGap(ctx context.Context, a *answer, g *gap) error {
+// reportGap returns a gap with a limit in its middle.
+func (s *search) reportGap(ctx context.Context, current *judged, g *gap) (*report.Gap, error) {
 	r, ok := atMost(s.ladder, middleOf(g.least.events, g.largest.events))
 	if !ok || r.events < g.least.events {
 		r = g.least.rung
 	}
 	all, err := s.judgeAll(ctx, []*rung{r})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	g.middle = &all[0]
-	g.change, err = s.change(ctx, a.current, g.middle)
-	return err
+	middle := &all[0]
+	change, err := s.change(ctx, current, middle)
+	if err != nil {
+		return nil, err
+	}
+	return &report.Gap{Least: *s.point(&g.least), Largest: *s.point(&g.largest), Middle: *s.point(middle), Change: *change}, nil
 }
 
 // middleOf returns the geometric middle of two numbers, with one digit that is not 0 if this lies between them.

@@ -38,7 +38,7 @@ func TestGap(t *testing.T) {
 		name := []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"}[r.IntN(5)]
 		current := newLimit(t, algorithms.Quota{Algorithm: name, Events: 1 + r.Int64N(100), Window: 30_000_000})
 		zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{current}}}}
-		proposals, err := record(t, log, 1<<10, zone).proposeFor(t.Context(), DefaultTarget)
+		proposals, err := record(t, log, zone).proposeFor(t.Context(), DefaultTarget)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,25 +117,5 @@ func TestMiddleOf(t *testing.T) {
 		if got := middleOf(c[0], c[1]); got != c[2] {
 			t.Errorf("the middle of %d and %d is %d, not %d", c[0], c[1], got, c[2])
 		}
-	}
-}
-
-func TestNames(t *testing.T) {
-	n := names{spool: newSpool(1 << 10)}
-	var positions []int64
-	for i := range 1000 {
-		positions = append(positions, n.add(fmt.Sprint("key ", i), fmt.Sprint("agent ", i*i)))
-	}
-	for i, position := range positions {
-		shown, userAgent, err := n.at(position)
-		if shown != fmt.Sprint("key ", i) || userAgent != fmt.Sprint("agent ", i*i) || err != nil {
-			t.Fatalf("name %d is %q, %q, %v", i, shown, userAgent, err)
-		}
-	}
-	if n.spool.file == nil {
-		t.Error("all names fit into the memory")
-	}
-	if err := n.spool.close(); err != nil {
-		t.Fatal(err)
 	}
 }

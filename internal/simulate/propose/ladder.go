@@ -36,7 +36,7 @@ type rung struct {
 // meter measures an upper bound of the demand of a key.
 type meter interface {
 	reset()
-	add(e *request)
+	add(e request)
 	peak() int64
 }
 
@@ -159,7 +159,7 @@ type windowMeter struct {
 
 func (m *windowMeter) reset() { *m = windowMeter{span: m.span} }
 
-func (m *windowMeter) add(e *request) {
+func (m *windowMeter) add(e request) {
 	switch window := e.at / m.span; {
 	case window == m.window:
 	case window == m.window+1:
@@ -212,7 +212,7 @@ func (m *overlapMeter) reset() {
 	m.largest = 0
 }
 
-func (m *overlapMeter) add(e *request) {
+func (m *overlapMeter) add(e request) {
 	for m.inFlight.Len() > 0 && m.inFlight.First() <= e.at {
 		m.inFlight.Pop()
 	}

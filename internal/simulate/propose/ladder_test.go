@@ -26,7 +26,7 @@ func TestLimitsAdmitThePeak(t *testing.T) {
 		log := drawLog(r, 1+r.IntN(40), 1, []algorithms.Mode{algorithms.Binary, algorithms.Uniform}[r.IntN(2)], r.IntN(3) == 0)
 		meter := ladder.meter()
 		for i := range log {
-			meter.add(&log[i].request)
+			meter.add(log[i].request)
 		}
 		limit := newLimit(t, ladder.quota(ladder.admitting(max(meter.peak(), 1))))
 		if limit.Algorithm().BinaryOnly {

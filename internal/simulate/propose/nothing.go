@@ -26,21 +26,18 @@ func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, r
 	}
 	var proposals []report.Proposal
 	// ask proposes one of the limits with these numbers of events.
-	ask := func(quota func(events int64) algorithms.Quota, highest int64) (*answer, error) {
-		q := r.question(zone, recorded, &limitLadder{
+	ask := func(quota func(events int64) algorithms.Quota, highest int64) (p report.Proposal, err error) {
+		q := r.question(recorded, &limitLadder{
 			quota: quota, maxWait: zone.MaxDelay, work: algorithms.MaxWork, maxCost: recorded.maxCharge(),
 		})
 		q.points = pointsFromNothing
 		if highest > 0 {
 			q.least, q.highest = 1, highest
 		}
-		a, err := q.find(ctx)
-		if err == nil && a.chosen != nil {
-			p := report.Proposal{}
-			a.fill(&p)
+		if err = q.fill(ctx, &p); p.Line != "" {
 			proposals = append(proposals, p)
 		}
-		return a, err
+		return p, err
 	}
 	algorithm := "sliding_window"
 	if zone.MaxDelay > 0 { // which a sliding_window can't
@@ -55,13 +52,13 @@ func (r *Recorder) proposeFromNothing(ctx context.Context, zone *recordedZone, r
 	}
 	for _, count := range bursts {
 		burst := count * max(recorded.minCost, 1)
-		a, err := ask(func(events int64) algorithms.Quota {
+		p, err := ask(func(events int64) algorithms.Quota {
 			return algorithms.Quota{Algorithm: "token_bucket", Events: events, Window: minute, Burst: burst}
 		}, 60*burst)
 		if err != nil {
 			return nil, err
 		}
-		if a.chosen != nil && a.chosen.events == 1 { // larger bursts don't help
+		if p.Line != "" && p.Next == nil { // larger bursts don't help
 			break
 		}
 	}

@@ -31,7 +31,7 @@ func TestProposalsFromNothing(t *testing.T) {
 		set := simulate.NewLimitSet("", []*algorithms.Limit{own, newLimit(t, open)})
 		zone := simulate.Zone{Name: simulate.ZoneName, Sets: []simulate.LimitSet{set}, MaxDelay: delay}
 		target := Target{Requests: r.IntN(2) == 0, Share: 50_000_000}
-		all, err := record(t, log, 1<<20, zone).proposeFor(t.Context(), target)
+		all, err := record(t, log, zone).proposeFor(t.Context(), target)
 		if err != nil {
 			t.Fatal(err)
 		}

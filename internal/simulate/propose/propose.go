@@ -29,7 +29,7 @@ func (r *Recorder) Target() string { return r.target.String() }
 // there can be a smaller limit that denies less than the share. Very large limits can't all be counted
 // exactly. Among these, Propose tries only round numbers of events.
 //
-// The results don't depend on the number of goroutines, nor on where the requests are kept.
+// The results don't depend on the number of goroutines.
 func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
 	proposals, err := r.propose(ctx)
 	if err != nil {
@@ -48,9 +48,6 @@ func (r *Recorder) Propose(ctx context.Context, c *report.Configuration) error {
 
 // propose returns the proposals for each zone, by its name.
 func (r *Recorder) propose(ctx context.Context) (map[string][]report.Proposal, error) {
-	if r.spool.err != nil {
-		return nil, r.spool.err
-	}
 	all := make(map[string][]report.Proposal, len(r.zones))
 	for i := range r.zones {
 		proposals, err := r.proposeForZone(ctx, &r.zones[i])
@@ -116,17 +113,13 @@ func (r *Recorder) proposeForLimit(
 	if p.Reason != "" {
 		return p, nil
 	}
-	q := r.question(zone, recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
+	q := r.question(recorded, ladderOf(l, zone.MaxDelay, workLeft(set, l), recorded.maxCharge()))
 	q.current = l.Events
-	a, err := q.find(ctx)
-	if err != nil {
-		return p, err
+	err := q.fill(ctx, &p)
+	if p.Line == "" {
+		p.Reason = whyTooMuch(&p, &l.Quota)
 	}
-	a.fill(&p)
-	if a.chosen == nil {
-		p.Reason = a.whyNone(&l.Quota)
-	}
-	return p, nil
+	return p, err
 }
 
 // whyNone says why no limit can be found for requests. It is empty if one can.
@@ -147,18 +140,13 @@ func (r *Recorder) proposeSlots(ctx context.Context, zone *recordedZone) (report
 		p.Reason = "the log has no request of this zone"
 		return p, nil
 	}
-	q := r.question(zone, zone.all, slotsLadder{zone.MaxDelay})
+	q := r.question(zone.all, slotsLadder{zone.MaxDelay})
 	q.current = zone.Concurrency
-	a, err := q.find(ctx)
-	if err == nil {
-		a.fill(&p)
-	}
-	return p, err
+	return p, q.fill(ctx, &p)
 }
 
-func (r *Recorder) question(zone *recordedZone, recorded *stream, l ladder) *question {
-	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, keys: zone.keys.Len(), workers: r.workers, least: 1}
-	q.name = func(key uint32) (shown, userAgent string, err error) { return zone.names.at(*zone.keys.At(key)) }
+func (r *Recorder) question(recorded *stream, l ladder) *question {
+	q := &question{stream: recorded, ladder: l, target: r.target, points: curvePoints, workers: r.workers, least: 1}
 	if _, ok := l.(*limitLadder); ok && recorded.minCost > 1 && recorded.usual != algorithms.Nary {
 		q.least = l.admitting(recorded.minCost) / 2
 	}
@@ -189,52 +177,18 @@ func (s *stream) maxCharge() int64 {
 
 func caddyfileLine(l *algorithms.Limit) string { return l.Algorithm().CaddyfileText(l.String()) }
 
-// fill fills in a proposal.
-func (a *answer) fill(p *report.Proposal) {
-	p.Requests, p.Keys = a.total.requests, a.total.keys
-	for i := range a.curve {
-		p.Curve = append(p.Curve, a.point(&a.curve[i]))
-	}
-	if a.current != nil {
-		current := a.point(a.current)
-		p.Configured = &current
-	}
-	if g := a.gap; g != nil {
-		p.Gap = &report.Gap{Least: a.point(&g.least), Largest: a.point(&g.largest), Middle: a.point(g.middle), Change: *g.change}
-	}
-	if a.chosen == nil {
-		return
-	}
-	p.Change = a.change
-	p.Line = a.chosen.line
-	p.DeniedRequests, p.DeniedKeys = a.chosen.denied.requests, a.chosen.denied.keys
-	if a.below != nil {
-		below := a.point(a.below)
-		p.Next = &below
-	}
-}
-
-func (a *answer) point(j *judged) report.CurvePoint {
-	return report.CurvePoint{
-		Events: j.events, Line: j.line, DeniedRequests: j.denied.requests, DeniedKeys: j.denied.keys,
-		RequestShare: float64(j.denied.requests) / float64(max(a.total.requests, 1)),
-		KeyShare:     float64(j.denied.keys) / float64(max(a.total.keys, 1)),
-	}
-}
-
-// whyNone says why no limit denies at most the share.
-func (a *answer) whyNone(q *algorithms.Quota) string {
-	if len(a.curve) == 0 {
+// whyTooMuch says why no limit denies at most the share.
+func whyTooMuch(p *report.Proposal, q *algorithms.Quota) string {
+	if len(p.Curve) == 0 {
 		return "no limit with these options can be counted exactly"
 	}
-	largest := a.curve[len(a.curve)-1]
-	denied := fmt.Sprintf("denies %d of %d requests, and %d of %d keys",
-		largest.denied.requests, a.total.requests, largest.denied.keys, a.total.keys)
+	largest := p.Curve[len(p.Curve)-1]
+	denied := fmt.Sprintf("denies %d of %d requests, and %d of %d keys", largest.DeniedRequests, p.Requests, largest.DeniedKeys, p.Keys)
 	switch {
 	case q.MinInterval > 0:
 		return fmt.Sprintf("with any number of events, min_interval %s", denied)
 	case q.Initial != nil && *q.Initial == 0:
-		return fmt.Sprintf("even with %d events initial 0 %s", largest.events, denied)
+		return fmt.Sprintf("even with %d events initial 0 %s", largest.Events, denied)
 	}
-	return fmt.Sprintf("the largest limit that can be proposed, with %d events, still %s", largest.events, denied)
+	return fmt.Sprintf("the largest limit that can be proposed, with %d events, still %s", largest.Events, denied)
 }

@@ -70,13 +70,9 @@ func drawLog(r *rand.Rand, n, keys int, mode algorithms.Mode, settles bool) (log
 }
 
 // record lets a Recorder observe a log.
-func record(t testing.TB, log []zoneRequest, maxMemory int64, zone simulate.Zone) *Recorder {
-	r := newRecorder(zonesOnly{[]simulate.Zone{zone}, 1000}, DefaultTarget, maxMemory)
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+func record(t testing.TB, log []zoneRequest, zone simulate.Zone) *Recorder {
+	t.Helper()
+	r := NewRecorder(zonesOnly{[]simulate.Zone{zone}, 1000}, DefaultTarget)
 	for i := range log {
 		l := &log[i]
 		visit := simulate.Visit{UserAgent: "agent of " + l.key, Start: l.at, End: l.end, Handlers: []simulate.HandlerVisit{{Zones: []simulate.ZoneVisit{
@@ -226,7 +222,7 @@ func TestProposalsOfAllAlgorithms(t *testing.T) {
 		target := Target{Requests: r.IntN(2) == 0, Share: []int64{0, 10_000_000, 100_000_000, 400_000_000}[r.IntN(4)]}
 		sets := []simulate.LimitSet{{Limits: []*algorithms.Limit{l}}}
 		zone := simulate.Zone{Name: "zone", Sets: sets, MaxDelay: maxWait, Shadow: r.IntN(2) == 0}
-		proposals, err := record(t, log, 1<<20, zone).proposeFor(t.Context(), target)
+		proposals, err := record(t, log, zone).proposeFor(t.Context(), target)
 		if err != nil || len(proposals["zone"]) != 1 {
 			t.Fatalf("seed %d: %v %v", seed, proposals, err)
 		}
@@ -345,7 +341,7 @@ func TestProposalsOfConcurrency(t *testing.T) {
 				log[i].end = log[i].at - 7 // by a clock that was set back
 			}
 		}
-		proposals, err := record(t, log, 1<<20, zone).proposeFor(t.Context(), target)
+		proposals, err := record(t, log, zone).proposeFor(t.Context(), target)
 		if err != nil || len(proposals["zone"]) != 1 {
 			t.Fatalf("seed %d: %v %v", seed, proposals, err)
 		}
@@ -368,8 +364,7 @@ func TestProposalsOfConcurrency(t *testing.T) {
 	}
 }
 
-// The answer is the same for any number of goroutines, in memory and in a file, and for keys whose requests
-// don't fit into memory at once.
+// The answer is the same for any number of goroutines.
 func TestProposalsAreDeterministic(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	log := drawLog(r, 5000, 750, algorithms.Binary, true)
@@ -386,28 +381,23 @@ func TestProposalsAreDeterministic(t *testing.T) {
 		log[i].set = int(log[i].at) & 1
 	}
 	var want map[string][]report.Proposal
-	for _, memory := range []int64{1 << 24, 20_000, 0} {
-		for _, workers := range []int{1, 2, 7} {
-			recorder := record(t, log, memory, zone)
-			recorder.workers = workers
-			if spooled := recorder.spool.file != nil; spooled != (memory < 1<<24) {
-				t.Fatalf("with %d bytes of memory a file is used: %v", memory, spooled)
-			}
-			got, err := recorder.proposeFor(t.Context(), DefaultTarget)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want == nil {
-				want = got
-				for _, p := range got["zone"] {
-					if p.Line == "" || len(p.Curve) < 10 {
-						t.Errorf("%+v", p)
-					}
+	for _, workers := range []int{1, 2, 7} {
+		recorder := record(t, log, zone)
+		recorder.workers = workers
+		got, err := recorder.proposeFor(t.Context(), DefaultTarget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = got
+			for _, p := range got["zone"] {
+				if p.Line == "" || len(p.Curve) < 10 {
+					t.Errorf("%+v", p)
 				}
 			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("with %d bytes of memory and %d goroutines\n%+v\nwant\n%+v", memory, workers, got, want)
-			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("with %d goroutines\n%+v\nwant\n%+v", workers, got, want)
 		}
 	}
 	if len(want["zone"]) != 4 {
@@ -440,7 +430,7 @@ func TestProposalsWithoutALine(t *testing.T) {
 			log = append(log, zoneRequest{key: "k", request: d})
 		}
 		zone := simulate.Zone{Name: "zone", VariesBurst: test.varies, Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{test.limit}}}}
-		proposals, err := record(t, log, 1<<20, zone).proposeFor(t.Context(), DefaultTarget)
+		proposals, err := record(t, log, zone).proposeFor(t.Context(), DefaultTarget)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +461,7 @@ func TestProposalsAboveThePeak(t *testing.T) {
 		},
 	} {
 		zone := simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{newLimit(t, test.quota)}}}}
-		proposals, err := record(t, log, 1<<20, zone).proposeFor(t.Context(), test.target)
+		proposals, err := record(t, log, zone).proposeFor(t.Context(), test.target)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,7 +474,7 @@ func TestProposalsAboveThePeak(t *testing.T) {
 func TestProposeStopsWhenCanceled(t *testing.T) {
 	limit := newLimit(t, algorithms.Quota{Algorithm: "fixed_window", Events: 5, Window: 1_000_000})
 	log := drawLog(rand.New(rand.NewPCG(1, 2)), 1000, 10, algorithms.Binary, false)
-	r := record(t, log, 1<<20, simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{limit}}}})
+	r := record(t, log, simulate.Zone{Name: "zone", Sets: []simulate.LimitSet{{Limits: []*algorithms.Limit{limit}}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got, err := r.proposeFor(ctx, DefaultTarget); err == nil {

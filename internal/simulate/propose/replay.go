@@ -9,7 +9,7 @@ import (
 type replay interface {
 	reset() // begins the next key
 	// denies decides a request. Requests come in the order of their instants.
-	denies(e *request) bool
+	denies(e request) bool
 }
 
 // limitReplay decides as a store does that has only this limit.
@@ -40,7 +40,7 @@ func (r *limitReplay) reset() {
 	r.settle.Clear()
 }
 
-func (r *limitReplay) denies(e *request) bool {
+func (r *limitReplay) denies(e request) bool {
 	for r.settle.Len() > 0 && r.settle.First() <= e.at {
 		r.correct()
 	}
@@ -55,7 +55,7 @@ func (r *limitReplay) denies(e *request) bool {
 }
 
 // waitOf returns the longest delay of a request. Only requests in mode binary can be delayed.
-func (r *limitReplay) waitOf(e *request) algorithms.Micros {
+func (r *limitReplay) waitOf(e request) algorithms.Micros {
 	if e.mode != algorithms.Binary {
 		return 0
 	}
@@ -105,7 +105,7 @@ type slotsReplay struct {
 
 func (r *slotsReplay) reset() { r.ends.Clear() }
 
-func (r *slotsReplay) denies(e *request) bool {
+func (r *slotsReplay) denies(e request) bool {
 	wait := algorithms.Micros(0)
 	switch {
 	case r.ends.Len() < r.slots:

@@ -3,7 +3,7 @@ package propose
 import (
 	"cmp"
 	"context"
-	"errors"
+	"iter"
 	"math"
 	"runtime"
 	"slices"
@@ -24,8 +24,6 @@ type question struct {
 	least int64
 	// highest, if not 0, is the largest number of events worth proposing.
 	highest int64
-	keys    int64 // at most, by their numbers
-	name    func(key uint32) (shown, userAgent string, err error)
 	workers int
 }
 
@@ -34,62 +32,64 @@ type tally struct{ requests, keys int64 }
 
 func (t *tally) add(other tally) { t.requests, t.keys = t.requests+other.requests, t.keys+other.keys }
 
-// answer is the limit that a question asks for.
-type answer struct {
-	total tally
-	// chosen is the least limit with at most the share; nil if there is none. below is the next smaller
-	// limit; nil if there is none.
-	chosen, below *judged
-	// judged are the points of the curve, by events.
-	curve []judged
-	// current is the present limit; nil if there is none, or if it can't be judged.
-	current *judged
-	gap     *gap // nil if there is none
-	change  *report.Change
-}
-
 // judged is a limit, and what it denies.
 type judged struct {
 	*rung
 	denied tally
 }
 
-// find answers the question. It first judges limits all over the ladder, and then between the last
-// one that denies too much and the first one that doesn't.
-func (q *question) find(ctx context.Context) (*answer, error) {
-	s := &search{question: q, peaks: make([]int64, q.keys)}
+// fill answers the question with a proposal. It first judges limits all over the ladder, and then between the
+// last one that denies too much and the first one that doesn't. If all deny too much, the proposal has no line.
+func (q *question) fill(ctx context.Context, p *report.Proposal) error {
+	s := &search{question: q, peaks: make([]int64, q.stream.zone.keys.Len())}
 	if err := s.measure(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	curve, err := s.judgeAll(ctx, s.grid())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	curve, err = s.extend(ctx, curve)
-	if err != nil {
-		return nil, err
+	if curve, err = s.extend(ctx, curve); err != nil {
+		return err
 	}
-	a := &answer{total: s.total, curve: curve}
+	p.Requests, p.Keys = s.total.requests, s.total.keys
+	var current *judged // nil if there is none, or if it can't be judged
 	if at := slices.IndexFunc(curve, func(j judged) bool { return j.events == q.current }); at >= 0 {
-		a.current = &curve[at]
+		current = &curve[at]
+		p.Configured = s.point(current)
 	}
-	if a.gap, err = s.widestGap(ctx, a); err != nil {
-		return nil, err
+	if p.Gap, err = s.widestGap(ctx, current, curve); err != nil {
+		return err
 	}
-	at := slices.IndexFunc(curve, func(j judged) bool { return q.target.allows(j.denied, s.total) })
-	if at < 0 {
-		return a, nil
-	}
-	a.chosen = &curve[at]
-	if at > 0 {
-		fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
-		if a.below, a.chosen, err = s.narrow(ctx, curve[at-1], curve[at], fewEnough); err != nil {
-			return nil, err
+	fewEnough := func(j judged) bool { return q.target.allows(j.denied, s.total) }
+	if at := slices.IndexFunc(curve, fewEnough); at >= 0 {
+		chosen := &curve[at]
+		if at > 0 {
+			var below *judged
+			if below, chosen, err = s.narrow(ctx, curve[at-1], *chosen, fewEnough); err != nil {
+				return err
+			}
+			p.Next = s.point(below)
+			curve = withJudged(curve, *chosen)
 		}
-		a.curve = withJudged(curve, *a.chosen)
+		p.Line, p.DeniedRequests, p.DeniedKeys = chosen.line, chosen.denied.requests, chosen.denied.keys
+		if p.Change, err = s.change(ctx, current, chosen); err != nil {
+			return err
+		}
 	}
-	a.change, err = s.change(ctx, a.current, a.chosen)
-	return a, err
+	for i := range curve {
+		p.Curve = append(p.Curve, *s.point(&curve[i]))
+	}
+	return nil
+}
+
+// point returns the denials of a limit.
+func (s *search) point(j *judged) *report.CurvePoint {
+	return &report.CurvePoint{
+		Events: j.events, Line: j.line, DeniedRequests: j.denied.requests, DeniedKeys: j.denied.keys,
+		RequestShare: float64(j.denied.requests) / float64(max(s.total.requests, 1)),
+		KeyShare:     float64(j.denied.keys) / float64(max(s.total.keys, 1)),
+	}
 }
 
 // withJudged returns a curve with one more point.
@@ -213,28 +213,26 @@ func (s *search) narrow(ctx context.Context, a, b judged, fewEnough func(judged)
 // measure finds the peaks of all keys, and counts requests and keys.
 func (s *search) measure(ctx context.Context) error {
 	var mu sync.Mutex
-	err := s.eachBucket(ctx, 1, func(work *worker, bucket, _ int) error {
+	return s.eachBucket(ctx, 1, func(bucket, _ int) {
 		meter := s.ladder.meter()
 		var total tally
 		highest := int64(0)
-		err := work.grouper.eachKey(s.stream, bucket, func(k *keyRequests) error {
+		for key := range s.keysOf(ctx, bucket) {
 			meter.reset()
-			err := k.each(func(e *request) {
+			requests := int64(0)
+			s.stream.each(key, func(e request) {
 				meter.add(e)
-				total.requests++
+				requests++
 			})
-			total.keys++
-			s.peaks[k.key] = meter.peak()
+			s.peaks[key] = meter.peak()
 			highest = max(highest, meter.peak())
-			return err
-		})
+			total.add(tally{requests: requests, keys: min(requests, 1)})
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		s.total.add(total)
 		s.highest = max(s.highest, highest)
-		return err
 	})
-	return err
 }
 
 // judgeAll counts what limits deny.
@@ -244,97 +242,75 @@ func (s *search) judgeAll(ctx context.Context, rungs []*rung) ([]judged, error) 
 		all[i].rung = r
 	}
 	var mu sync.Mutex
-	err := s.eachBucket(ctx, len(rungs), func(work *worker, bucket, part int) error {
-		denied := make([]tally, len(rungs))
-		err := work.grouper.eachKey(s.stream, bucket, func(k *keyRequests) error {
-			for i := part; i < len(rungs); i += s.parts(bucket, len(rungs)) {
-				if rungs[i].admits >= s.peaks[k.key] {
-					continue
+	err := s.eachBucket(ctx, len(rungs), func(bucket, part int) {
+		for i := part; i < len(rungs); i += s.parts(bucket, len(rungs)) {
+			replay := rungs[i].replay()
+			var denied tally
+			for key := range s.keysOf(ctx, bucket) {
+				if rungs[i].admits < s.peaks[key] {
+					denied.add(s.deniedTo(key, replay))
 				}
-				n, err := deniedTo(k, work.replay(rungs[i]))
-				if err != nil {
-					return err
-				}
-				denied[i].add(n)
 			}
-			return ctx.Err()
-		})
-		mu.Lock()
-		defer mu.Unlock()
-		for i := range all {
-			all[i].denied.add(denied[i])
+			mu.Lock()
+			all[i].denied.add(denied)
+			mu.Unlock()
 		}
-		return err
 	})
 	return all, err
 }
 
 // deniedTo counts what a limit denies to one key.
-func deniedTo(k *keyRequests, r replay) (denied tally, err error) {
+func (s *search) deniedTo(key uint32, r replay) (denied tally) {
 	r.reset()
-	err = k.each(func(e *request) {
+	s.stream.each(key, func(e request) {
 		if r.denies(e) {
 			denied.requests++
 		}
 	})
 	denied.keys = min(denied.requests, 1)
-	return denied, err
+	return denied
 }
 
-// worker is the memory of one goroutine.
-type worker struct {
-	grouper *grouper
-	replays map[*rung]replay
-}
-
-func (w *worker) replay(r *rung) replay {
-	replay := w.replays[r]
-	if replay == nil {
-		replay = r.replay()
-		w.replays[r] = replay
+// keysOf returns the keys of a bucket, until the context ends.
+func (s *search) keysOf(ctx context.Context, bucket int) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for key := bucket; key < len(s.peaks) && ctx.Err() == nil; key += bucketCount {
+			if !yield(uint32(key)) {
+				return
+			}
+		}
 	}
-	return replay
 }
 
 // parts returns into how many parts the work on n limits is divided for a bucket. It is more than 1 for a
 // bucket with many more requests than others, such as that of a zone with one key.
 func (s *search) parts(bucket, n int) int {
-	if s.stream.buckets[bucket].requests > 4*s.stream.requests/bucketCount {
+	if s.stream.buckets[bucket] > 4*s.stream.requests/bucketCount {
 		return max(n, 1)
 	}
 	return 1
 }
 
 // eachBucket calls do for the parts of each bucket, in several goroutines. n is the number of limits.
-func (s *search) eachBucket(ctx context.Context, n int, do func(w *worker, bucket, part int) error) error {
+func (s *search) eachBucket(ctx context.Context, n int, do func(bucket, part int)) error {
 	type task struct{ bucket, part int }
 	var tasks []task
 	for bucket := range bucketCount {
-		if s.stream.buckets[bucket].requests > 0 {
+		if s.stream.buckets[bucket] > 0 {
 			for part := range s.parts(bucket, n) {
 				tasks = append(tasks, task{bucket, part})
 			}
 		}
 	}
-	workers := s.workers
-	if workers == 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
 	var next atomic.Int64
-	errs := make([]error, workers)
 	var running sync.WaitGroup
-	for i := range workers {
+	for range cmp.Or(s.workers, runtime.GOMAXPROCS(0)) {
 		running.Go(func() {
-			w := &worker{grouper: newGrouper(), replays: make(map[*rung]replay)}
-			for errs[i] == nil && ctx.Err() == nil {
-				at := int(next.Add(1) - 1)
-				if at >= len(tasks) {
-					return
-				}
-				errs[i] = do(w, tasks[at].bucket, tasks[at].part)
+			for at := next.Add(1) - 1; at < int64(len(tasks)) && ctx.Err() == nil; at = next.Add(1) - 1 {
+				do(tasks[at].bucket, tasks[at].part)
 			}
 		})
 	}
 	running.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
+	return ctx.Err()
 }

@@ -167,12 +167,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return options.WithPosition(d, err)
 	}
-	return optionTable.ReadBlock(d, "rate_limit", handlerOptions, func(option string) error {
-		if option == "zone" {
-			return unmarshalZone(d, &h.RateLimits, h.Zones)
-		}
-		return h.unmarshalOption(d)
-	})
+	readZone := func(d *caddyfile.Dispenser) error { return unmarshalZone(d, &h.RateLimits, h.Zones) }
+	return readOptions(d, "rate_limit", append([]option{{"zone", readZone}}, h.blockOptions()...))
 }
 
 // parseGlobal reads the global option, which holds shared zones, and defaults for all directives:
@@ -192,69 +188,20 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("the global option rate_limit is given twice: write all zones and defaults in one")
 	}
 	app := new(App)
-	err := optionTable.ReadBlock(d, "the global option rate_limit", globalOptions, func(option string) error {
-		switch option {
-		case "zone":
-			return unmarshalZone(withShorthands(d), &app.RateLimits, nil)
-		case "memory":
-			return app.unmarshalMemory(d)
-		}
-		return app.unmarshalOption(d)
-	})
+	err := readOptions(d, "the global option rate_limit", append([]option{
+		{"zone", func(d *caddyfile.Dispenser) error { return unmarshalZone(withShorthands(d), &app.RateLimits, nil) }},
+		{"memory", func(d *caddyfile.Dispenser) error {
+			app.Memory = new(MemoryOptions)
+			return readOptions(d, "memory", app.Memory.blockOptions())
+		}},
+	}, app.blockOptions()...))
 	dropPositions(app.RateLimits, placeholder.CaddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
 
-// unmarshalOption reads an option that handlers and the app share.
-func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
-	switch option := d.Val(); option {
-	case "redis":
-		o.Redis = new(Redis)
-		err = o.Redis.unmarshal(d)
-	case "store":
-		if o.Store, err = options.Value(d, "redis"); err == nil {
-			err = checkStoreName(o.Store)
-		}
-	case "on_store_error":
-		o.OnStoreError, err = unmarshalOnStoreError(d)
-	case "headers":
-		if o.Headers = d.RemainingArgs(); len(o.Headers) == 0 {
-			return errors.New("headers takes at least one value: write " + headerNames)
-		}
-		err = checkHeaders(o.Headers)
-	case "jitter":
-		if o.Jitter, err = options.Fraction(d, "0.2"); err == nil {
-			err = checkJitter(o.Jitter)
-		}
-	case "log_key":
-		o.LogKey, err = options.OnOff(d)
-	case "problem_json":
-		o.ProblemJSON, err = options.OnOff(d)
-	case "disable_metrics":
-		o.DisableMetrics = true
-		err = options.NoValue(d)
-	case "sweep_interval":
-		if o.SweepInterval, err = options.PositiveDuration(d, "1m"); err == nil {
-			err = checkSweepInterval(time.Duration(o.SweepInterval))
-		}
-	case "distributed":
-		o.Distributed = map[string]any{}
-		d.NextSegment() // whatever it holds
-	case "storage":
-		o.Storage = map[string]any{}
-		d.NextSegment()
-	}
-	return err
-}
-
-func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
-	a.Memory = new(MemoryOptions)
-	return optionTable.ReadBlock(d, "memory", memoryOptions, func(string) (err error) {
-		if a.Memory.MaxKeys, err = options.Integer(d, "1000000"); err == nil {
-			err = checkMaxKeys(a.Memory.MaxKeys)
-		}
-		return err
-	})
+// blockOptions returns the options of the block memory.
+func (m *MemoryOptions) blockOptions() []option {
+	return []option{fieldOption("max_keys", &m.MaxKeys, withExample(options.Integer, "1000000"), checkMaxKeys)}
 }
 
 // withShorthands returns the option at d, with its block, and with the full names of its

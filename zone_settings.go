@@ -53,12 +53,7 @@ func fieldValue[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispens
 	if check != nil {
 		v.check = func(c *Zone) error { return check(*field(c)) }
 	}
-	v.read = func(c *Zone, d *caddyfile.Dispenser) (err error) {
-		if *field(c), err = read(d); err == nil && check != nil {
-			err = v.check(c)
-		}
-		return err
-	}
+	v.read = func(c *Zone, d *caddyfile.Dispenser) error { return fieldOption("", field(c), read, check).read(d) }
 	return v
 }
 
@@ -69,20 +64,6 @@ func unlessZero[T comparable](v T) any {
 		return nil
 	}
 	return v
-}
-
-// withExample returns read with its example filled in. Errors show the example.
-func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
-	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
-}
-
-// presence reads an option without a value.
-func presence(d *caddyfile.Dispenser) (bool, error) { return true, options.NoValue(d) }
-
-// percent reads the value of enforce.
-func percent(d *caddyfile.Dispenser) (*float64, error) {
-	n, err := options.Fraction(d, "25")
-	return &n, err
 }
 
 // zoneSettings returns all settings of a zone, in the order in which errors list the options.
@@ -178,7 +159,7 @@ func zoneSettings() []zoneSetting {
 			check: (*Zone).checkNotify,
 		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: (*liveZone).notifyView},
 		{name: "enforce", shown: true, zoneValue: fieldValue(
-			func(c *Zone) **float64 { return &c.Enforce }, percent,
+			func(c *Zone) **float64 { return &c.Enforce }, pointer(withExample(options.Fraction, "25")),
 			func(percent *float64) error { return checkEnforce(*percent) },
 		)},
 		{

@@ -266,11 +266,12 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	return nil
 }
 
-func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
-	if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
-		return errors.New("key takes at least one value: write for example key {client_ip}")
+func readKey(d *caddyfile.Dispenser) (Key, error) {
+	values := d.RemainingArgs()
+	if len(values) == 0 {
+		return nil, errors.New("key takes at least one value: write for example key {client_ip}")
 	}
-	return c.Key.check()
+	return values, nil
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
@@ -331,25 +332,6 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	return l, nil
-}
-
-// unmarshalOption reads an option in the block of a limit. The type of its field decides how the
-// value is read.
-func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
-	switch field := l.optionField(o.Name).(type) {
-	case *string:
-		*field, err = options.Value(d, o.Example)
-	case *int64:
-		*field, err = options.Positive(options.Integer, d, o.Example)
-	case **int64:
-		*field = new(int64)
-		**field, err = options.Integer(d, o.Example)
-	case *caddy.Duration:
-		*field, err = options.PositiveDuration(d, o.Example)
-	case *float64:
-		*field, err = options.Positive(options.Fraction, d, o.Example)
-	}
-	return err
 }
 
 // unmarshalLegacy reads legacy <max> <duration> [<min_interval>], the limit of an older limiter. It

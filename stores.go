@@ -298,7 +298,7 @@ func countOverrides() (counts []telemetry.OverrideCount) {
 			}
 			if inMemory == nil {
 				app, _ := activeApp()
-				inMemory = app.sharedMemory.OverrideCounts()
+				inMemory = app.memory.shared.OverrideCounts()
 			}
 			n = inMemory[name]
 		}
@@ -356,7 +356,7 @@ func (a *App) sweep() {
 	for {
 		select {
 		case <-ticker.C:
-			for _, m := range []*store.SharedMemory{a.sharedMemory, a.sharedStandIn} {
+			for _, m := range []*store.SharedMemory{a.memory.shared, a.standIn.shared} {
 				if m != nil {
 					m.Sweep()
 				}
@@ -388,17 +388,15 @@ func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id s
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
 		return "", err
 	}
-	if o.storeName() != "redis" {
-		if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
-			a.sweepEvery = every
-		}
-		l.Store, err = a.memoryStore()
-		return "memory", err
+	l.InRedis = o.storeName() == "redis"
+	if every := time.Duration(o.SweepInterval); !l.InRedis && every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
+		a.sweepEvery = every
 	}
-	l.InRedis = true
-	if a.simulated {
+	if l.InRedis && a.simulated {
 		l.HashSecret = o.Redis.simulatedSecret()
-		l.Store, err = a.memoryStore()
+	}
+	if !l.InRedis || a.simulated {
+		l.Store, err = a.openMemory(&a.memory, ownMemory, func() int { return a.memoryZones })
 		return "memory", err
 	}
 	expanded, err := o.Redis.expandedOptions(ctx.Logger())
@@ -412,35 +410,34 @@ func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id s
 	}
 	l.Backend, l.Store, l.SlotLines = b, b, b.slotLines
 	if l.StoreErrorPolicy.Mode == "local" {
-		a.sharedStandIn, err = a.acquireMemory(standInMemory, a.sharedStandIn)
-		if a.boundedStandIn == nil && err == nil {
-			a.boundedStandIn = a.sharedStandIn.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
+		local, err := a.openMemory(&a.standIn, standInMemory, func() int { return len(a.zonesByName) })
+		if err != nil {
+			return "", err
 		}
-		l.Store = store.NewFailover(b, a.boundedStandIn, l.ReportStoreFailure)
+		l.Store = store.NewFailover(b, local, l.ReportStoreFailure)
 	}
-	return b.redis.String(), err
+	return b.redis.String(), nil
 }
 
-// memoryStore returns the store in memory for zones without Redis.
-func (a *App) memoryStore() (_ store.Store, err error) {
-	a.sharedMemory, err = a.acquireMemory(ownMemory, a.sharedMemory)
-	if a.boundedMemory == nil && err == nil {
-		a.boundedMemory = a.sharedMemory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
-	}
-	return a.boundedMemory, err
+// memory is a store in memory, as one configuration uses it. It is zero until a handler needs it.
+type memory struct {
+	shared  *store.SharedMemory // of all configurations
+	bounded *store.Memory       // the same with max_keys of this configuration
 }
 
-// acquireMemory returns known, or the store in memory from the pool if known is nil.
-func (a *App) acquireMemory(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
-	if known != nil {
-		return known, nil
+// openMemory returns a store in memory, from the pool if it isn't open yet. zones returns the number of zone names with
+// budgets there.
+func (a *App) openMemory(m *memory, key memoryKey, zones func() int) (*store.Memory, error) {
+	if m.bounded == nil {
+		pooled, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
+		if err != nil {
+			return nil, err
+		}
+		a.poolKeys = append(a.poolKeys, key)
+		m.shared = pooled.(pooledMemory).SharedMemory
+		m.bounded = m.shared.Bounded(a.Memory.MaxKeys, zones, a.reportFull)
 	}
-	m, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
-	if err != nil {
-		return nil, err
-	}
-	a.poolKeys = append(a.poolKeys, key)
-	return m.(pooledMemory).SharedMemory, nil
+	return m.bounded, nil
 }
 
 // pooledMemory lets a [store.SharedMemory] live in the pool. It has nothing to close.

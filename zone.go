@@ -165,7 +165,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
 		Metrics:   telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
-		ReadsBody: c.readsBody(), Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
+		Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
 	}
 	if c.Shadow {
 		z.Enforce = 0

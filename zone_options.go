@@ -420,39 +420,32 @@ func checkEnforce(percent float64) error {
 	return nil
 }
 
-// unmarshalNotify reads notify <percent>...
-func (c *Zone) unmarshalNotify(d *caddyfile.Dispenser) error {
+// readNotify reads notify <percent>...
+func readNotify(d *caddyfile.Dispenser) (shares []int64, err error) {
 	for _, arg := range d.RemainingArgs() {
 		if arg == "%" {
-			return errors.New("notify has a space before %: write for example notify 80% 100%")
+			return nil, errors.New("notify has a space before %: write for example notify 80% 100%")
 		}
 		percent, err := options.ParseInteger("notify", strings.TrimSuffix(arg, "%"), "80% 100%")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		c.Notify = append(c.Notify, percent)
+		shares = append(shares, percent)
 	}
-	if len(c.Notify) == 0 {
-		return errors.New("notify takes at least one share: write for example notify 80% 100%")
+	if len(shares) == 0 {
+		return nil, errors.New("notify takes at least one share: write for example notify 80% 100%")
 	}
-	return c.checkNotify()
-}
-
-func (z *liveZone) notifyView() any {
-	if len(z.Notify) == 0 {
-		return nil
-	}
-	return z.Notify
+	return shares, nil
 }
 
 // checkNotify checks the shares of notify.
-func (c *Zone) checkNotify() error {
-	for i, percent := range c.Notify {
+func checkNotify(shares []int64) error {
+	for i, percent := range shares {
 		if percent < 1 || percent > 100 {
 			return fmt.Errorf("notify must be from 1%% to 100%%, not %d: write for example notify 80%% 100%%", percent)
 		}
-		if i > 0 && percent <= c.Notify[i-1] {
-			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, c.Notify[i-1])
+		if i > 0 && percent <= shares[i-1] {
+			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, shares[i-1])
 		}
 	}
 	return nil

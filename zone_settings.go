@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -47,8 +48,8 @@ type zoneValue struct {
 }
 
 // fieldValue returns the value of a setting that is one field of [Zone]. The setting isn't set if
-// the field is zero.
-func fieldValue[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
+// the field is zero, or an empty list.
+func fieldValue[T any](field func(*Zone) *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
 	v := zoneValue{value: func(c *Zone) any { return unlessZero(*field(c)) }}
 	if check != nil {
 		v.check = func(c *Zone) error { return check(*field(c)) }
@@ -57,11 +58,17 @@ func fieldValue[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispens
 	return v
 }
 
-// unlessZero returns nil for a value that is zero.
-func unlessZero[T comparable](v T) any {
-	var zero T
-	if v == zero {
-		return nil
+// unlessZero returns nil for a value that is zero, or an empty list or map.
+func unlessZero(v any) any {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Slice, reflect.Map:
+		if r.Len() == 0 {
+			return nil
+		}
+	default:
+		if r.IsZero() {
+			return nil
+		}
 	}
 	return v
 }
@@ -70,23 +77,19 @@ func unlessZero[T comparable](v T) any {
 func zoneSettings() []zoneSetting {
 	return []zoneSetting{
 		{name: "match", inMholt: true, repeatable: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.MatcherSetsRaw)) },
+			value: func(c *Zone) any { return unlessZero(c.MatcherSetsRaw) },
 			read:  (*Zone).unmarshalMatch,
 		}},
 		{name: "exempt", repeatable: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.ExemptRaw)) },
+			value: func(c *Zone) any { return unlessZero(c.ExemptRaw) },
 			read:  (*Zone).unmarshalExempt,
 			check: (*Zone).checkExempt,
 		}},
 		{
 			name: "key", inMholt: true, identifies: true, shown: true,
-			zoneValue: zoneValue{
-				value: func(c *Zone) any { return unlessZero(len(c.Key)) },
-				read:  (*Zone).unmarshalKey,
-				check: func(c *Zone) error { return c.Key.check() },
-			},
-			text: func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
-			view: func(z *liveZone) any { return z.config.keys() },
+			zoneValue: fieldValue(func(c *Zone) *Key { return &c.Key }, readKey, Key.check),
+			text:      func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
+			view:      func(z *liveZone) any { return z.config.keys() },
 		},
 		{name: "ipv4_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
 			func(c *Zone) *int { return &c.IPv4Prefix }, withExample(options.SmallInteger, "24"),
@@ -101,7 +104,7 @@ func zoneSettings() []zoneSetting {
 		)},
 		{
 			name: "limits", identifies: true, shown: true, // a Caddyfile has options for each algorithm
-			zoneValue: zoneValue{value: func(c *Zone) any { return unlessZero(len(c.Limits)) }},
+			zoneValue: zoneValue{value: func(c *Zone) any { return unlessZero(c.Limits) }},
 			text:      func(z *liveZone) string { return z.DefaultSet.Describe() },
 			view:      func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
 		},
@@ -136,7 +139,7 @@ func zoneSettings() []zoneSetting {
 		{
 			name: "override", identifies: true, shown: true, repeatable: true,
 			zoneValue: zoneValue{
-				value: func(c *Zone) any { return unlessZero(len(c.Override)) },
+				value: func(c *Zone) any { return unlessZero(c.Override) },
 				read:  (*Zone).unmarshalOverride,
 			},
 			text: func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
@@ -153,11 +156,11 @@ func zoneSettings() []zoneSetting {
 		},
 		{name: "settle", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
 		{name: "shadow", shown: true, zoneValue: fieldValue(func(c *Zone) *bool { return &c.Shadow }, presence, nil)},
-		{name: "notify", identifies: true, shown: true, needsLimits: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.Notify)) },
-			read:  (*Zone).unmarshalNotify,
-			check: (*Zone).checkNotify,
-		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: (*liveZone).notifyView},
+		{
+			name: "notify", identifies: true, shown: true, needsLimits: true,
+			zoneValue: fieldValue(func(c *Zone) *[]int64 { return &c.Notify }, readNotify, checkNotify),
+			text:      func(z *liveZone) string { return fmt.Sprint(z.Notify) },
+		},
 		{name: "enforce", shown: true, zoneValue: fieldValue(
 			func(c *Zone) **float64 { return &c.Enforce }, pointer(withExample(options.Fraction, "25")),
 			func(percent *float64) error { return checkEnforce(*percent) },

@@ -156,9 +156,9 @@ func (z *Zone) peekRequests(key, override string, sets [][]limiter.NamedSet) (re
 	isAddress := keys.IsNetwork(key)
 	looksUp := z.RuntimeOverrides && slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return t.AcceptsOverride(isAddress) })
 	for i := range z.Keys {
-		r := store.Request{Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
-		if n := z.Concurrency; n > 0 {
-			r.Slots = &store.Slots{ID: store.SlotsID(z.Name, limiter.VariantOf(i)), Limit: n, Share: z.Limiter.StoreErrorPolicy.SlotShare(n)}
+		r := store.Request{
+			Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i),
+			Slots: z.DefaultSet.Budgets[i].Slots, Peek: true, Shadow: true, // all sets have the same slots
 		}
 		if bans := z.bansFor(sets[i]); bans != nil {
 			r.Ban = bans[i]

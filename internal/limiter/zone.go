@@ -52,7 +52,6 @@ type Zone struct {
 	Settle    *SettlePolicy // nil: charges stay
 
 	// The bodies of requests.
-	ReadsBody  bool // a text of the zone needs a body
 	BodyNeeds  BodyNeeds
 	BodyPolicy bodies.Policy
 

@@ -9,7 +9,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
@@ -288,13 +287,13 @@ func (s *zoneSetting) show(z *liveZone) any {
 }
 
 // shownSettings returns the settings that operators see.
-func (z *liveZone) shownSettings() (shown []admin.Setting) {
+func (z *liveZone) shownSettings() (shown options.Object) {
 	for _, s := range zoneSettings() {
 		if !s.shown {
 			continue
 		}
 		if value := s.show(z); value != nil {
-			shown = append(shown, admin.Setting{Name: s.name, Value: value})
+			shown = append(shown, options.Field{Name: s.name, Value: value})
 		}
 	}
 	return shown

@@ -44,16 +44,16 @@ the option runtime_overrides.` + changeNote,
 		case len(limits) == 0:
 			return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
 		}
-		body := object{{"limits", limits}}
+		body := map[string]any{"limits": limits}
 		if len(limits) == 1 && limits[0] == "unlimited" {
-			body = object{{"unlimited", true}}
+			body = map[string]any{"unlimited": true}
 		}
 		ttl, err := durationFlag(c.cmd, "for")
 		if err != nil {
 			return err
 		}
 		if ttl != "" {
-			body = append(body, field{"ttl", ttl})
+			body["ttl"] = ttl
 		}
 		return c.change("PUT", "override", body, overrideResult)
 	})
@@ -77,9 +77,9 @@ Denies all requests of a key, from now on. The zone needs the option ban.` + cha
 		if err != nil {
 			return err
 		}
-		body := object{}
+		body := make(map[string]string)
 		if duration != "" {
-			body = object{{"duration", duration}}
+			body["duration"] = duration
 		}
 		return c.change("PUT", "ban", body, banResult)
 	})

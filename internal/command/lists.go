@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 func bansCommand() *cobra.Command {
@@ -114,9 +115,9 @@ func (i instance) getList(zone, name string, limit int, found func(json.RawMessa
 			break
 		}
 	}
-	list := object{{name, entries}}
+	list := options.Object{{Name: name, Value: entries}}
 	if next != "" {
-		list = append(list, field{"next", next})
+		list = append(list, options.Field{Name: "next", Value: next})
 	}
 	return compactJSON(list), nil
 }

@@ -325,8 +325,7 @@ func readPEM(name, file string) (string, error) {
 		return value, err
 	}
 	text, err := os.ReadFile(value)
-	var failed *os.PathError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*os.PathError](err); ok {
 		err = failed.Err
 	}
 	if err == nil && !isPEM(string(text)) {

@@ -175,8 +175,7 @@ func (s *Settlement) finish(header http.Header, returned bool, err error) {
 		if !returned || err != nil {
 			status = http.StatusInternalServerError
 		}
-		var known caddyhttp.HandlerError
-		if errors.As(err, &known) && known.StatusCode != 0 {
+		if known, is := errors.AsType[caddyhttp.HandlerError](err); is && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
 		s.unknown = errors.Is(s.client.Err(), context.Canceled)

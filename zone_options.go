@@ -412,10 +412,10 @@ func (c *Zone) unmarshalExempt(d *caddyfile.Dispenser) error {
 
 // checkEnforce checks the option enforce: the share of keys that are not in shadow mode, in
 // percent.
-func checkEnforce(percent float64) error {
-	if !(percent >= 0 && percent <= 100) {
+func checkEnforce(percent *float64) error {
+	if !(*percent >= 0 && *percent <= 100) {
 		return fmt.Errorf("enforce must be from 0 to 100, not %v: write the percentage of keys whose requests can be denied, such as enforce 25",
-			percent)
+			*percent)
 	}
 	return nil
 }
@@ -475,8 +475,8 @@ func (c *Zone) checkConcurrencyOnly() error {
 			return nil
 		}
 	}
-	for _, s := range zoneSettings() {
-		if s.needsLimits && s.value(c) != nil && !c.RuntimeOverrides {
+	for _, s := range c.settings() {
+		if s.needsLimits && s.value != nil && !c.RuntimeOverrides {
 			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
 				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
 		}

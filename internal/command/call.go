@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -26,6 +25,7 @@ import (
 type call struct {
 	cmd       *cobra.Command
 	args      []string
+	zone, key string     // of a keySubcommand
 	instances []instance // at least one
 	json      bool
 	out       io.Writer
@@ -78,18 +78,6 @@ func (c *call) argument(i int) string {
 		return c.args[i]
 	}
 	return ""
-}
-
-// key returns the key in an argument.
-func (c *call) key(i int) (string, error) {
-	if !boolFlag(c.cmd, "encoded") {
-		return c.args[i], nil
-	}
-	key, err := url.PathUnescape(c.args[i])
-	if err != nil {
-		return "", usageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[i], err)
-	}
-	return key, nil
 }
 
 // answer is the answer of an instance: a body, or an error.

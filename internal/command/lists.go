@@ -73,7 +73,7 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 		}))
 	})
 	cmd.Flags().IntVar(&limit, "limit", maxPage, "How many entries of each zone to show")
-	cmd.ValidArgsFunction = completeArguments(zoneNames)
+	cmd.ValidArgsFunction = completeArguments(zonesWith(anyZone))
 	return cmd
 }
 

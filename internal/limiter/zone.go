@@ -67,14 +67,6 @@ type Zone struct {
 // Identity holds the settings and the store on which zones of one name must agree, as text.
 type Identity struct{ Settings, Store string }
 
-// matches reports whether a request belongs to the zone.
-func (z *Zone) matches(r *http.Request) (bool, error) {
-	if len(z.Matchers) == 0 {
-		return true, nil
-	}
-	return z.Matchers.AnyMatchWithError(r)
-}
-
 // exempts reports whether a request passes the zone unlimited.
 func (z *Zone) exempts(r *http.Request) (bool, error) {
 	if len(z.Exempt) == 0 {

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -253,11 +254,8 @@ func (h *Handler) zoneSources() ([]*zoneSource, error) {
 	if len(sources) == 0 {
 		sources = h.app.sharedZones
 	}
-	var sorted []*zoneSource
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		sorted = append(sorted, sources[name])
-	}
-	return sorted, nil
+	byName := func(a, b *zoneSource) int { return cmp.Compare(a.name, b.name) }
+	return slices.SortedFunc(maps.Values(sources), byName), nil
 }
 
 // checkZoneNames checks that each zone of the handler has another name.

@@ -126,7 +126,7 @@ func (d *Denial) report(events *Events) {
 		fields = append(fields, key)
 	}
 	if name := d.eventName(); name != "" {
-		events.Add(name, eventData(fields))
+		events.Add(name, EventData(fields))
 	}
 }
 

@@ -99,7 +99,8 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 		"adapter": adapterNames(), "zone": {"key {client_ip}"}, "propose": {"0.1%", "1%", "requests:0.1%"},
 		"format": formats, "log-format": logFormats, "duration-format": durationFormats,
 	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // an error only without the flag
+		complete := cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error only without the flag
 	}
 	cmd.ValidArgsFunction = nil // files, as for the other flags
 	return cmd

@@ -11,13 +11,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
-)
-
-// The reasons of denials.
-const (
-	ReasonLimit       = "limit"
-	ReasonConcurrency = "concurrency"
-	ReasonBan         = "ban"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // Source describes a handler that denies requests. All denials of a handler have the same Source, and look alike to operators.
@@ -53,8 +47,8 @@ type Denial struct {
 
 	Wait               algorithms.Micros // retry after; for a ban, its duration; for a share, until the period ends
 	Reason             string
-	Limit              *algorithms.Limit // for ReasonLimit
-	Slots              int64             // for ReasonConcurrency: the number of slots
+	Limit              *algorithms.Limit // for store.DeniedByLimit
+	Slots              int64             // for store.DeniedByConcurrency: the number of slots
 	RemoteIP, ClientIP string
 	Method, Host, Path string // a [Log] keeps up to maxLoggedTextBytes of each
 
@@ -83,9 +77,9 @@ func (d *Denial) message() string {
 // limitDescription returns the limit that denied the request, as text.
 func (d *Denial) limitDescription() string {
 	switch d.Reason {
-	case ReasonLimit:
+	case store.DeniedByLimit:
 		return d.Limit.String()
-	case ReasonConcurrency:
+	case store.DeniedByConcurrency:
 		return fmt.Sprint("concurrency ", d.Slots)
 	default:
 		return d.Reason

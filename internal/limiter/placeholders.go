@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // PlaceholderPrefix is the beginning of the names of all placeholders. The placeholder of just
@@ -120,12 +120,12 @@ func (state *State) exceededField(field string) (value any, ok bool) {
 func (e *Entry) exceededLimit(field string) string {
 	quota, remaining := int64(0), int64(0)
 	switch reason, n := e.DenialReason(); {
-	case e.IsBanned():
+	case e.clientReason() == store.DeniedByBan:
 		return ""
-	case reason == denials.ReasonLimit:
+	case reason == store.DeniedByLimit:
 		quota = e.Limits[n].Burst
 		remaining = min(e.Outcome.Decisions[n].Remaining, quota) // smooth grants one more
-	case reason == denials.ReasonConcurrency:
+	case reason == store.DeniedByConcurrency:
 		quota, remaining = e.Slots.Limit, e.SlotsDecision().Remaining
 	}
 	if field == "limit" {

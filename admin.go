@@ -76,7 +76,7 @@ func activeApp() (*App, error) {
 func (a *App) forAdmin() *admin.Configuration {
 	c := &admin.Configuration{
 		Zones: make(map[string][]*admin.Zone), Redis: a.redisStates, Memory: a.memoryState, ParseOverride: parseOverride,
-		MaxKeys: a.Memory.MaxKeys, MemoryKeys: func() int64 { return a.sharedMemory.Keys() },
+		MaxKeys: a.Memory.MaxKeys, MemoryKeys: func() int64 { return a.memory.shared.Keys() },
 		CheckBan: func(lasts caddy.Duration) error {
 			_, err := (&Ban{Duration: lasts}).compile(anyLimits)
 			return err
@@ -105,7 +105,7 @@ func (a *App) redisStates() (all []adminapi.Redis) {
 
 // memoryState returns the state of the memory, or nil if it keeps no budgets.
 func (a *App) memoryState() *adminapi.Memory {
-	if a.sharedMemory == nil && a.sharedStandIn == nil {
+	if a.memory.shared == nil && a.standIn.shared == nil {
 		return nil
 	}
 	return &adminapi.Memory{

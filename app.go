@@ -42,14 +42,10 @@ type App struct {
 
 	// The stores that this configuration has acquired from the pool. They live as long as any
 	// configuration uses them, so reloads keep budgets and connections.
-	sharedMemory  *store.SharedMemory // for zones without Redis
-	sharedStandIn *store.SharedMemory // the local budgets, for when a Redis fails
-	backends      map[redisstore.Options]*redisBackend
-	poolKeys      []any // the keys of these stores in the pool, to be released
-
-	// The stores in memory with max_keys of this configuration; nil until a handler needs them.
-	boundedMemory  *store.Memory
-	boundedStandIn *store.Memory
+	memory   memory // for zones without Redis
+	standIn  memory // the local budgets, for when a Redis fails
+	backends map[redisstore.Options]*redisBackend
+	poolKeys []any // the keys of these stores in the pool, to be released
 
 	sharedZones     map[string]*zoneSource
 	memoryZones     int                    // the number of zone names with budgets in memory
@@ -146,7 +142,7 @@ func (a *App) Start() error {
 		go telemetry.KeepHistory(a.ctx)
 		denials.WatchShares(a.ctx, zones, shareCounts, a.logger)
 	}
-	if a.sharedMemory != nil || a.sharedStandIn != nil {
+	if a.memory.shared != nil || a.standIn.shared != nil {
 		go a.sweep()
 	}
 	for _, b := range a.backends {

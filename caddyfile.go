@@ -58,7 +58,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			ipv6_prefix <bits>
 //			key_case    lower                   # Alice and alice are one key
 //
-//			# limits: one or more, unless the zone has concurrency
+//			# limits: one or more, unless the zone has concurrency, or a plan with default
 //			calendar       <events> day|week|month|year [<time zone>] {
 //				start_day <day>                 # 1 to 28 of a month, or monday to sunday
 //			}
@@ -167,12 +167,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if err != nil {
 		return options.WithPosition(d, err)
 	}
-	return optionTable.ReadBlock(d, "rate_limit", handlerOptions, func(option string) error {
-		if option == "zone" {
-			return unmarshalZone(d, &h.RateLimits, h.Zones)
-		}
-		return h.unmarshalOption(d)
-	})
+	readZone := func(d *caddyfile.Dispenser) error { return unmarshalZone(d, &h.RateLimits, h.Zones) }
+	return readOptions(d, "rate_limit", append([]option{{"zone", readZone}}, h.blockOptions()...))
 }
 
 // parseGlobal reads the global option, which holds shared zones, and defaults for all directives:
@@ -192,69 +188,20 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		return nil, d.Err("the global option rate_limit is given twice: write all zones and defaults in one")
 	}
 	app := new(App)
-	err := optionTable.ReadBlock(d, "the global option rate_limit", globalOptions, func(option string) error {
-		switch option {
-		case "zone":
-			return unmarshalZone(withShorthands(d), &app.RateLimits, nil)
-		case "memory":
-			return app.unmarshalMemory(d)
-		}
-		return app.unmarshalOption(d)
-	})
+	err := readOptions(d, "the global option rate_limit", append([]option{
+		{"zone", func(d *caddyfile.Dispenser) error { return unmarshalZone(withShorthands(d), &app.RateLimits, nil) }},
+		{"memory", func(d *caddyfile.Dispenser) error {
+			app.Memory = new(MemoryOptions)
+			return readOptions(d, "memory", app.Memory.blockOptions())
+		}},
+	}, app.blockOptions()...))
 	dropPositions(app.RateLimits, placeholder.CaddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
 
-// unmarshalOption reads an option that handlers and the app share.
-func (o *Options) unmarshalOption(d *caddyfile.Dispenser) (err error) {
-	switch option := d.Val(); option {
-	case "redis":
-		o.Redis = new(Redis)
-		err = o.Redis.unmarshal(d)
-	case "store":
-		if o.Store, err = options.Value(d, "redis"); err == nil {
-			err = checkStoreName(o.Store)
-		}
-	case "on_store_error":
-		o.OnStoreError, err = unmarshalOnStoreError(d)
-	case "headers":
-		if o.Headers = d.RemainingArgs(); len(o.Headers) == 0 {
-			return errors.New("headers takes at least one value: write " + headerNames)
-		}
-		err = checkHeaders(o.Headers)
-	case "jitter":
-		if o.Jitter, err = options.Fraction(d, "0.2"); err == nil {
-			err = checkJitter(o.Jitter)
-		}
-	case "log_key":
-		o.LogKey, err = options.OnOff(d)
-	case "problem_json":
-		o.ProblemJSON, err = options.OnOff(d)
-	case "disable_metrics":
-		o.DisableMetrics = true
-		err = options.NoValue(d)
-	case "sweep_interval":
-		if o.SweepInterval, err = options.PositiveDuration(d, "1m"); err == nil {
-			err = checkSweepInterval(time.Duration(o.SweepInterval))
-		}
-	case "distributed":
-		o.Distributed = map[string]any{}
-		d.NextSegment() // whatever it holds
-	case "storage":
-		o.Storage = map[string]any{}
-		d.NextSegment()
-	}
-	return err
-}
-
-func (a *App) unmarshalMemory(d *caddyfile.Dispenser) error {
-	a.Memory = new(MemoryOptions)
-	return optionTable.ReadBlock(d, "memory", memoryOptions, func(string) (err error) {
-		if a.Memory.MaxKeys, err = options.Integer(d, "1000000"); err == nil {
-			err = checkMaxKeys(a.Memory.MaxKeys)
-		}
-		return err
-	})
+// blockOptions returns the options of the block memory.
+func (m *MemoryOptions) blockOptions() []option {
+	return []option{fieldOption("max_keys", &m.MaxKeys, withExample(options.Integer, "1000000"), checkMaxKeys)}
 }
 
 // withShorthands returns the option at d, with its block, and with the full names of its
@@ -319,11 +266,12 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 	return nil
 }
 
-func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
-	if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
-		return errors.New("key takes at least one value: write for example key {client_ip}")
+func readKey(d *caddyfile.Dispenser) (Key, error) {
+	values := d.RemainingArgs()
+	if len(values) == 0 {
+		return nil, errors.New("key takes at least one value: write for example key {client_ip}")
 	}
-	return c.Key.check()
+	return values, nil
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {
@@ -384,25 +332,6 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	return l, nil
-}
-
-// unmarshalOption reads an option in the block of a limit. The type of its field decides how the
-// value is read.
-func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
-	switch field := l.optionField(o.Name).(type) {
-	case *string:
-		*field, err = options.Value(d, o.Example)
-	case *int64:
-		*field, err = options.Positive(options.Integer, d, o.Example)
-	case **int64:
-		*field = new(int64)
-		**field, err = options.Integer(d, o.Example)
-	case *caddy.Duration:
-		*field, err = options.PositiveDuration(d, o.Example)
-	case *float64:
-		*field, err = options.Positive(options.Fraction, d, o.Example)
-	}
-	return err
 }
 
 // unmarshalLegacy reads legacy <max> <duration> [<min_interval>], the limit of an older limiter. It

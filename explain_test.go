@@ -36,7 +36,7 @@ func TestExplainTakesTooLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := app.zonesByName["api"][0].handler
-	id := app.denials.Record(denials.Denial{Source: h.DenialSource, Zone: "api", Reason: denials.ReasonBan}, func() []denials.RecordedZone {
+	id := app.denials.Record(denials.Denial{Source: h.DenialSource, Zone: "api", Reason: store.DeniedByBan}, func() []denials.RecordedZone {
 		return []denials.RecordedZone{{Zone: h.Zones[0].Name, Key: h.DenialSource.RecordedKey("k"), Factor: 1, Cost: 1}}
 	})
 	h.Store = hangingStore{h.Store}

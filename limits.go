@@ -102,26 +102,28 @@ func (d StartDay) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(d))
 }
 
-// optionField returns a pointer to the field of an option in the block of a limit, or nil for
-// an unknown name.
-func (l *Limit) optionField(name string) any {
-	switch name {
+// unmarshalOption reads an option in the block of a limit.
+func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {
+	switch o.Name {
 	case "min_interval":
-		return &l.MinInterval
+		l.MinInterval, err = options.PositiveDuration(d, o.Example)
 	case "buckets":
-		return &l.Buckets
+		l.Buckets, err = options.Positive(options.Integer, d, o.Example)
 	case "initial":
-		return &l.Initial
+		l.Initial = new(int64)
+		*l.Initial, err = options.Integer(d, o.Example)
 	case "warm_up":
-		return &l.WarmUp
+		l.WarmUp, err = options.PositiveDuration(d, o.Example)
 	case "cold_factor":
-		return &l.ColdFactor
+		l.ColdFactor, err = options.Positive(options.Fraction, d, o.Example)
 	case "align":
-		return &l.Align
+		l.Align, err = options.Value(d, o.Example)
 	case "start_day":
-		return (*string)(&l.StartDay)
+		var day string
+		day, err = options.Value(d, o.Example)
+		l.StartDay = StartDay(day)
 	}
-	return nil
+	return err
 }
 
 // compileLimits compiles limits. Two equal limits are an error.
@@ -275,7 +277,8 @@ func (set *LimitSet) compile(c *Zone, factor int64, outage limiter.StoreErrorPol
 		if len(set.Limits) > 0 {
 			return nil, errors.New("unlimited and limits don't go together: write one of the two")
 		}
-		return c.compileUnlimited(outage)
+		made := &limiter.LimitSet{Unlimited: true}
+		return made, c.addSlotsAndBan(made, anyLimits, outage) // which apply to these keys, too
 	}
 	return set.compileOptional(c, factor, outage)
 }
@@ -309,12 +312,6 @@ func (set *LimitSet) compileOptional(c *Zone, factor int64, outage limiter.Store
 		}
 	}
 	return made, c.addSlotsAndBan(made, made.Limits, outage)
-}
-
-// compileUnlimited returns the set of keys without a limit. Slots and bans apply to them, too.
-func (c *Zone) compileUnlimited(outage limiter.StoreErrorPolicy) (*limiter.LimitSet, error) {
-	made := &limiter.LimitSet{Unlimited: true}
-	return made, c.addSlotsAndBan(made, anyLimits, outage)
 }
 
 // addSlotsAndBan adds the slots of the zone, and its ban, whose window is the longest one of limits.
@@ -388,8 +385,9 @@ func (z *liveZone) maxChargedCost() int64 {
 func (z *liveZone) work(set *limiter.LimitSet) (work int64, heaviest heaviestLimit) {
 	cost := z.maxChargedCost()
 	for _, l := range set.Limits {
-		work += l.WorstWork(cost)
-		heaviest = heaviest.heavier(heaviestLimit{l, cost})
+		of := heaviestLimit{l, cost, l.WorstWork(cost)}
+		work += of.work
+		heaviest = heaviest.heavier(of)
 	}
 	if set.Ban != nil {
 		work += algorithms.CounterWork
@@ -440,20 +438,13 @@ func (z *liveZone) checkWork(set *limiter.LimitSet) error {
 // heaviestLimit is the limit with the most work for requests of up to a cost. The zero value stands
 // for no limit.
 type heaviestLimit struct {
-	limit *algorithms.Limit
-	cost  int64
-}
-
-func (h heaviestLimit) work() int64 {
-	if h.limit == nil {
-		return 0
-	}
-	return h.limit.WorstWork(h.cost)
+	limit      *algorithms.Limit
+	cost, work int64
 }
 
 // heavier returns the one of h and other with more work.
 func (h heaviestLimit) heavier(other heaviestLimit) heaviestLimit {
-	if other.work() > h.work() {
+	if other.work > h.work {
 		return other
 	}
 	return h

@@ -83,31 +83,19 @@ func (o *Options) inherit(defaults Options) {
 	if o.Store == "" && o.Redis == nil { // a handler with its own Redis uses it
 		o.Store = defaults.Store
 	}
-	if o.Redis == nil {
-		o.Redis = defaults.Redis
-	}
+	o.Redis = cmp.Or(o.Redis, defaults.Redis)
 	if len(o.Headers) == 0 {
 		o.Headers = defaults.Headers
 	}
 	if len(o.Headers) == 0 {
 		o.Headers = []string{"draft"}
 	}
-	if o.OnStoreError == nil {
-		o.OnStoreError = defaults.OnStoreError
-	}
-	if o.ProblemJSON == nil {
-		o.ProblemJSON = defaults.ProblemJSON
-	}
-	if o.Jitter == 0 {
-		o.Jitter = defaults.Jitter
-	}
-	if o.LogKey == nil {
-		o.LogKey = defaults.LogKey
-	}
+	o.OnStoreError = cmp.Or(o.OnStoreError, defaults.OnStoreError)
+	o.ProblemJSON = cmp.Or(o.ProblemJSON, defaults.ProblemJSON)
+	o.Jitter = cmp.Or(o.Jitter, defaults.Jitter)
+	o.LogKey = cmp.Or(o.LogKey, defaults.LogKey)
 	o.DisableMetrics = o.DisableMetrics || defaults.DisableMetrics
-	if o.SweepInterval == 0 {
-		o.SweepInterval = defaults.SweepInterval
-	}
+	o.SweepInterval = cmp.Or(o.SweepInterval, defaults.SweepInterval)
 }
 
 // storeName returns the place of the budgets, after options were inherited.
@@ -141,7 +129,7 @@ func (o *Options) check() error {
 		checkStoreName(o.Store),
 		checkHeaders(o.Headers),
 		checkJitter(o.Jitter),
-		checkSweepInterval(time.Duration(o.SweepInterval)),
+		checkSweepInterval(o.SweepInterval),
 	)
 }
 
@@ -171,29 +159,92 @@ func checkJitter(fraction float64) error {
 	return nil
 }
 
-func checkSweepInterval(interval time.Duration) error {
-	if interval < 0 || interval > 0 && interval < time.Millisecond {
+func checkSweepInterval(d caddy.Duration) error {
+	if interval := time.Duration(d); interval < 0 || interval > 0 && interval < time.Millisecond {
 		return fmt.Errorf("sweep_interval must be at least 1ms, not %v: write for example 1m", interval)
 	}
 	return nil
 }
 
+// option is an option of a block, with the function that reads the rest of its line.
+type option struct {
+	name string
+	read func(*caddyfile.Dispenser) error
+}
+
+// fieldOption returns an option whose value becomes that of a field. check can be nil.
+func fieldOption[T any](name string, field *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) option {
+	return option{name, func(d *caddyfile.Dispenser) (err error) {
+		if *field, err = read(d); err == nil && check != nil {
+			err = check(*field)
+		}
+		return err
+	}}
+}
+
+// withExample returns read with its example filled in. Errors show the example.
+func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
+	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
+}
+
+// pointer returns read with a pointer to its value, for fields that are nil by default.
+func pointer[T any](read func(*caddyfile.Dispenser) (T, error)) func(*caddyfile.Dispenser) (*T, error) {
+	return func(d *caddyfile.Dispenser) (*T, error) {
+		v, err := read(d)
+		return &v, err
+	}
+}
+
+// presence reads an option without a value.
+func presence(d *caddyfile.Dispenser) (bool, error) { return true, options.NoValue(d) }
+
+// ignored reads an option that has no effect, whatever it holds.
+func ignored(d *caddyfile.Dispenser) (any, error) {
+	d.NextSegment()
+	return map[string]any{}, nil
+}
+
+// readOptions reads a block with these options.
+func readOptions(d *caddyfile.Dispenser, block string, all []option) error {
+	return optionTable.ReadBlock(d, block, optionNames(all), func(name string) error {
+		return all[slices.IndexFunc(all, func(o option) bool { return o.name == name })].read(d)
+	})
+}
+
+func optionNames(all []option) (names []string) {
+	for _, o := range all {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// blockOptions returns the options that handlers and the app share.
+func (o *Options) blockOptions() []option {
+	return []option{
+		fieldOption("redis", &o.Redis, unmarshalRedis, nil),
+		fieldOption("store", &o.Store, withExample(options.Value, "redis"), checkStoreName),
+		fieldOption("on_store_error", &o.OnStoreError, unmarshalOnStoreError, nil),
+		fieldOption("headers", &o.Headers, readHeaders, checkHeaders),
+		fieldOption("problem_json", &o.ProblemJSON, options.OnOff, nil),
+		fieldOption("jitter", &o.Jitter, withExample(options.Fraction, "0.2"), checkJitter),
+		fieldOption("log_key", &o.LogKey, options.OnOff, nil),
+		fieldOption("disable_metrics", &o.DisableMetrics, presence, nil),
+		fieldOption("sweep_interval", &o.SweepInterval, withExample(options.PositiveDuration, "1m"), checkSweepInterval),
+		fieldOption("distributed", &o.Distributed, ignored, nil),
+		fieldOption("storage", &o.Storage, ignored, nil),
+	}
+}
+
 // The names of options, in the order they are listed to users.
 var (
-	sharedOptions = []string{
-		"redis", "store", "on_store_error", "headers", "problem_json", "jitter", "log_key", "disable_metrics", "sweep_interval",
-		"distributed", "storage",
-	}
+	sharedOptions  = optionNames(new(Options).blockOptions())
 	handlerOptions = append([]string{"zone"}, sharedOptions...)
 	globalOptions  = append([]string{"zone", "memory"}, sharedOptions...)
 	limitOptions   = append([]string{"legacy"}, algorithmNames()...)
 	settleOptions  = []string{"match", "cost"}
-	redisOptions   = []string{
-		"address", "username", "password", "db", "key_prefix", "hash_keys", "batch", "timeout", "dial_timeout",
-		"cluster", "master_name", "sentinel_username", "sentinel_password", "tls",
-	}
-	memoryOptions = []string{"max_keys"}
-	tlsOptions    = []string{"ca", "cert", "key", "server_name", "insecure_skip_verify"}
+	redisOptions   = optionNames(new(Redis).blockOptions())
+	memoryOptions  = optionNames(new(MemoryOptions).blockOptions())
+	tlsOptions     = optionNames(new(RedisTLS).blockOptions())
 )
 
 // optionTable describes the options of all blocks, for errors. It is made by init, because the functions that
@@ -344,6 +395,15 @@ func unmarshalOnStoreError(d *caddyfile.Dispenser) (*OnStoreError, error) {
 
 // headerNames are the values of the option headers.
 const headerNames = "draft, draft_06, x_ratelimit, x_ratelimit_epoch, sharkey or off"
+
+// readHeaders reads the option headers.
+func readHeaders(d *caddyfile.Dispenser) ([]string, error) {
+	names := d.RemainingArgs()
+	if len(names) == 0 {
+		return nil, errors.New("headers takes at least one value: write " + headerNames)
+	}
+	return names, nil
+}
 
 // checkHeaders checks the option headers.
 func checkHeaders(names []string) error {

@@ -127,12 +127,6 @@ type storedOverride struct {
 	Until time.Time `json:"until,omitzero"`
 }
 
-// text returns the override in the form that a store keeps.
-func (o storedOverride) text() (string, error) {
-	b, err := json.Marshal(o)
-	return string(b), err
-}
-
 // compileStored compiles a run-time override of the zone; see [limiter.Zone.CompileOverride].
 func (z *liveZone) compileStored(text string) (set *limiter.LimitSet, until time.Time, err error) {
 	var o storedOverride
@@ -164,16 +158,16 @@ func parseOverride(body []byte) (text string, lasts time.Duration, err error) {
 		return "", 0, fmt.Errorf(
 			`the body: %w; write for example {"limits":["token_bucket 100 1m"],"ttl":"1h"} or {"unlimited":true}`, err)
 	}
-	stored := storedOverride{LimitSet: override.LimitSet}
+	o := storedOverride{LimitSet: override.LimitSet}
 	if override.TTL != nil {
 		if lasts = time.Duration(*override.TTL); lasts < time.Millisecond {
 			return "", 0, fmt.Errorf(
 				`ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for no end`, lasts)
 		}
-		stored.Until = time.Now().Add(lasts).UTC().Truncate(time.Millisecond)
+		o.Until = time.Now().Add(lasts).UTC().Truncate(time.Millisecond)
 	}
-	text, err = stored.text()
-	return text, lasts, err
+	stored, err := json.Marshal(o)
+	return string(stored), lasts, err
 }
 
 // readLimitTexts returns the body of an override in which all limits are objects. Limits can be texts,

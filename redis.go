@@ -325,8 +325,7 @@ func readPEM(name, file string) (string, error) {
 		return value, err
 	}
 	text, err := os.ReadFile(value)
-	var failed *os.PathError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*os.PathError](err); ok {
 		err = failed.Err
 	}
 	if err == nil && !isPEM(string(text)) {
@@ -359,85 +358,66 @@ func urlPassword(address string) string {
 // isLiteral reports whether a text is not empty and has no placeholders.
 func isLiteral(s string) bool { return s != "" && !strings.Contains(s, "{") }
 
-func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
-	at := options.Position(d)
+// unmarshalRedis reads redis [<address>...] { <options> }.
+func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
+	c, at := new(Redis), options.Position(d)
 	for d.NextArg() {
 		if option := d.Val(); slices.Contains(redisOptions, option) { // as in redis localhost:6379 tls
 			example := option
 			if option != "tls" && option != "cluster" {
 				example += " ..."
 			}
-			return fmt.Errorf("redis takes only addresses on its line, and %s is an option: write it in the block, as in\n"+
+			return nil, fmt.Errorf("redis takes only addresses on its line, and %s is an option: write it in the block, as in\n"+
 				"redis 127.0.0.1:6379 {\n\t%s\n}", option, example)
 		}
 		c.Address = append(c.Address, d.Val())
 	}
-	err := optionTable.ReadBlock(d, "redis", redisOptions, func(option string) (err error) {
-		switch option {
-		case "address":
-			c.Address = append(c.Address, d.RemainingArgs()...)
-		case "username":
-			c.Username, err = options.Value(d, "caddy")
-		case "password":
-			c.Password, err = options.Secret(d, "{env.REDIS_PASSWORD}")
-		case "db":
-			c.DB, err = options.SmallInteger(d, "0")
-		case "key_prefix":
-			c.KeyPrefix, err = options.Value(d, "caddy_rl")
-		case "timeout":
-			c.Timeout, err = options.PositiveDuration(d, "100ms")
-		case "hash_keys":
-			c.HashKeys = new(string)
-			*c.HashKeys, err = options.Secret(d, "{env.RATE_LIMIT_SECRET}")
-		case "batch":
-			var n int
-			n, err = options.SmallInteger(d, "128")
-			c.Batch = &n
-		case "dial_timeout":
-			c.DialTimeout, err = options.PositiveDuration(d, "1s")
-		case "cluster":
-			c.Cluster = true
-			err = options.NoValue(d)
-		case "master_name":
-			c.MasterName, err = options.Value(d, "mymaster")
-		case "sentinel_username":
-			c.SentinelUsername, err = options.Value(d, "caddy")
-		case "sentinel_password":
-			c.SentinelPassword, err = options.Secret(d, "{env.SENTINEL_PASSWORD}")
-		case "tls":
-			c.TLS = new(RedisTLS)
-			err = c.TLS.unmarshal(d)
-		}
-		return err
-	})
-	if err != nil {
-		return err
+	if err := readOptions(d, "redis", c.blockOptions()); err != nil {
+		return nil, err
 	}
 	o := c.unexpandedOptions()
 	files := c.TLS != nil && c.TLS.CA+c.TLS.Cert+c.TLS.Key != ""
 	if files || slices.ContainsFunc(expandedTexts(&o), func(t expandedText) bool { return strings.Contains(*t.value, "{") }) {
 		c.Position = at
 	}
-	return c.check()
+	return c, c.check()
 }
 
-func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
-	return optionTable.ReadBlock(d, "tls", tlsOptions, func(option string) (err error) {
-		switch option {
-		case "ca":
-			c.CA, err = options.Value(d, "/etc/redis/ca.pem")
-		case "cert":
-			c.Cert, err = options.Value(d, "/etc/redis/client.pem")
-		case "key":
-			c.Key, err = options.Value(d, "/etc/redis/client.key")
-		case "server_name":
-			c.ServerName, err = options.Value(d, "redis.internal")
-		case "insecure_skip_verify":
-			c.InsecureSkipVerify = true
-			err = options.NoValue(d)
-		}
-		return err
-	})
+// blockOptions returns the options of the block redis.
+func (c *Redis) blockOptions() []option {
+	return []option{
+		{"address", func(d *caddyfile.Dispenser) error {
+			c.Address = append(c.Address, d.RemainingArgs()...)
+			return nil
+		}},
+		fieldOption("username", &c.Username, withExample(options.Value, "caddy"), nil),
+		fieldOption("password", &c.Password, withExample(options.Secret, "{env.REDIS_PASSWORD}"), nil),
+		fieldOption("db", &c.DB, withExample(options.SmallInteger, "0"), nil),
+		fieldOption("key_prefix", &c.KeyPrefix, withExample(options.Value, "caddy_rl"), nil),
+		fieldOption("hash_keys", &c.HashKeys, pointer(withExample(options.Secret, "{env.RATE_LIMIT_SECRET}")), nil),
+		fieldOption("batch", &c.Batch, pointer(withExample(options.SmallInteger, "128")), nil),
+		fieldOption("timeout", &c.Timeout, withExample(options.PositiveDuration, "100ms"), nil),
+		fieldOption("dial_timeout", &c.DialTimeout, withExample(options.PositiveDuration, "1s"), nil),
+		fieldOption("cluster", &c.Cluster, presence, nil),
+		fieldOption("master_name", &c.MasterName, withExample(options.Value, "mymaster"), nil),
+		fieldOption("sentinel_username", &c.SentinelUsername, withExample(options.Value, "caddy"), nil),
+		fieldOption("sentinel_password", &c.SentinelPassword, withExample(options.Secret, "{env.SENTINEL_PASSWORD}"), nil),
+		{"tls", func(d *caddyfile.Dispenser) error {
+			c.TLS = new(RedisTLS)
+			return readOptions(d, "tls", c.TLS.blockOptions())
+		}},
+	}
+}
+
+// blockOptions returns the options of the block tls.
+func (c *RedisTLS) blockOptions() []option {
+	return []option{
+		fieldOption("ca", &c.CA, withExample(options.Value, "/etc/redis/ca.pem"), nil),
+		fieldOption("cert", &c.Cert, withExample(options.Value, "/etc/redis/client.pem"), nil),
+		fieldOption("key", &c.Key, withExample(options.Value, "/etc/redis/client.key"), nil),
+		fieldOption("server_name", &c.ServerName, withExample(options.Value, "redis.internal"), nil),
+		fieldOption("insecure_skip_verify", &c.InsecureSkipVerify, presence, nil),
+	}
 }
 
 // simulatedSecret returns the secret of hash_keys for a simulation; empty without the option. If the secret is not

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,17 +41,11 @@ type zoneSource struct {
 	used        bool   // a handler has the zone
 }
 
-func newZoneSource(name string, config *Zone) *zoneSource {
-	s := &zoneSource{name: name, config: config, policies: make(map[limiter.StoreErrorPolicy]*limiter.Policy)}
+func newZoneSource(name string, config *Zone, shared bool) *zoneSource {
+	s := &zoneSource{name: name, config: config, shared: shared, policies: make(map[limiter.StoreErrorPolicy]*limiter.Policy)}
 	if config != nil {
 		s.position = config.Position
 	}
-	return s
-}
-
-func newSharedZoneSource(name string, config *Zone) *zoneSource {
-	s := newZoneSource(name, config)
-	s.shared = true
 	return s
 }
 
@@ -145,7 +140,7 @@ func adaptedApp(h httpcaddyfile.Helper) *App {
 		_ = json.Unmarshal(global.Value, a) // made by parseGlobal
 	}
 	for name, config := range a.RateLimits {
-		a.sharedZones[name] = newSharedZoneSource(name, config)
+		a.sharedZones[name] = newZoneSource(name, config, true)
 	}
 	h.State[known] = a
 	return a
@@ -214,7 +209,7 @@ func (h *Handler) checkSharedZones(names []string) error {
 func (a *App) provisionSharedZones(ctx caddy.Context) error {
 	a.sharedZones = make(map[string]*zoneSource)
 	for _, name := range slices.Sorted(maps.Keys(a.RateLimits)) {
-		a.sharedZones[name] = newSharedZoneSource(name, a.RateLimits[name])
+		a.sharedZones[name] = newZoneSource(name, a.RateLimits[name], true)
 		l := &limiter.Limiter{Logger: a.logger, StoreErrorPolicy: limiter.StoreErrorPolicy{Mode: "local", Num: 1, Den: 1}, CountsRequests: true}
 		z, err := a.sharedZones[name].provision(ctx, l)
 		if err != nil {
@@ -245,7 +240,7 @@ func (h *Handler) zoneSources() ([]*zoneSource, error) {
 	}
 	sources := make(map[string]*zoneSource)
 	for name, config := range h.RateLimits {
-		sources[name] = newZoneSource(name, config)
+		sources[name] = newZoneSource(name, config, false)
 	}
 	for i, name := range h.Zones {
 		shared := h.app.sharedZones[name]
@@ -259,11 +254,8 @@ func (h *Handler) zoneSources() ([]*zoneSource, error) {
 	if len(sources) == 0 {
 		sources = h.app.sharedZones
 	}
-	var sorted []*zoneSource
-	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		sorted = append(sorted, sources[name])
-	}
-	return sorted, nil
+	byName := func(a, b *zoneSource) int { return cmp.Compare(a.name, b.name) }
+	return slices.SortedFunc(maps.Values(sources), byName), nil
 }
 
 // checkZoneNames checks that each zone of the handler has another name.

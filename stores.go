@@ -137,9 +137,9 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		for _, some := range o.modes {
 			maps.Copy(modes, some)
 		}
-		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
-			zap.String("address", address), zap.Error(failure))
-		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
+		fields := []zap.Field{zap.String("address", address), zap.String("error", failure.Error())}
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes), fields...)
+		o.emitLocked(eventStoreDown, fields)
 		return
 	}
 	began, known := o.outages[address]
@@ -147,21 +147,19 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		began = now
 	}
 	delete(o.outages, address)
-	length := now.at.Sub(began.at)
-	local, allowed, denied := now.local-began.local, now.allowed-began.allowed, now.denied-began.denied
-	logger.Warn("Redis works again", zap.String("address", address), zap.Duration("outage", length),
-		zap.Int64("requests_decided_locally", local),
-		zap.Int64("requests_passed_unlimited", allowed),
-		zap.Int64("requests_answered_503", denied))
-	o.emitLocked(eventStoreUp, map[string]any{
-		"address": address, "outage": length,
-		"requests_decided_locally": local, "requests_passed_unlimited": allowed, "requests_answered_503": denied,
-	})
+	fields := []zap.Field{
+		zap.String("address", address), zap.Duration("outage", now.at.Sub(began.at)),
+		zap.Int64("requests_decided_locally", now.local-began.local),
+		zap.Int64("requests_passed_unlimited", now.allowed-began.allowed),
+		zap.Int64("requests_answered_503", now.denied-began.denied),
+	}
+	logger.Warn("Redis works again", fields...)
+	o.emitLocked(eventStoreUp, fields)
 }
 
-// emitLocked emits an event in the configuration in force. If that one doesn't use the Redis, a
+// emitLocked emits an event with the fields of a log message, in the configuration in force. If that one doesn't use the Redis, a
 // configuration that is being loaded does.
-func (o *outageLog) emitLocked(name string, data map[string]any) {
+func (o *outageLog) emitLocked(name string, fields []zap.Field) {
 	events := activeEvents()
 	if _, uses := o.modes[events]; !uses {
 		for events = range o.modes {
@@ -169,7 +167,7 @@ func (o *outageLog) emitLocked(name string, data map[string]any) {
 		}
 	}
 	if events != nil {
-		events.Add(name, data)
+		events.Add(name, denials.EventData(fields))
 	}
 }
 
@@ -298,7 +296,7 @@ func countOverrides() (counts []telemetry.OverrideCount) {
 			}
 			if inMemory == nil {
 				app, _ := activeApp()
-				inMemory = app.sharedMemory.OverrideCounts()
+				inMemory = app.memory.shared.OverrideCounts()
 			}
 			n = inMemory[name]
 		}
@@ -356,7 +354,7 @@ func (a *App) sweep() {
 	for {
 		select {
 		case <-ticker.C:
-			for _, m := range []*store.SharedMemory{a.sharedMemory, a.sharedStandIn} {
+			for _, m := range []*store.SharedMemory{a.memory.shared, a.standIn.shared} {
 				if m != nil {
 					m.Sweep()
 				}
@@ -388,17 +386,15 @@ func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id s
 	if err := checkStore(o.Store, o.Redis != nil); err != nil {
 		return "", err
 	}
-	if o.storeName() != "redis" {
-		if every := time.Duration(o.SweepInterval); every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
-			a.sweepEvery = every
-		}
-		l.Store, err = a.memoryStore()
-		return "memory", err
+	l.InRedis = o.storeName() == "redis"
+	if every := time.Duration(o.SweepInterval); !l.InRedis && every > 0 && (a.sweepEvery == 0 || every < a.sweepEvery) {
+		a.sweepEvery = every
 	}
-	l.InRedis = true
-	if a.simulated {
+	if l.InRedis && a.simulated {
 		l.HashSecret = o.Redis.simulatedSecret()
-		l.Store, err = a.memoryStore()
+	}
+	if !l.InRedis || a.simulated {
+		l.Store, err = a.openMemory(&a.memory, ownMemory, func() int { return a.memoryZones })
 		return "memory", err
 	}
 	expanded, err := o.Redis.expandedOptions(ctx.Logger())
@@ -412,35 +408,34 @@ func (a *App) openStore(ctx caddy.Context, o *Options, l *limiter.Limiter) (id s
 	}
 	l.Backend, l.Store, l.SlotLines = b, b, b.slotLines
 	if l.StoreErrorPolicy.Mode == "local" {
-		a.sharedStandIn, err = a.acquireMemory(standInMemory, a.sharedStandIn)
-		if a.boundedStandIn == nil && err == nil {
-			a.boundedStandIn = a.sharedStandIn.Bounded(a.Memory.MaxKeys, func() int { return len(a.zonesByName) }, a.reportFull)
+		local, err := a.openMemory(&a.standIn, standInMemory, func() int { return len(a.zonesByName) })
+		if err != nil {
+			return "", err
 		}
-		l.Store = store.NewFailover(b, a.boundedStandIn, l.ReportStoreFailure)
+		l.Store = store.NewFailover(b, local, l.ReportStoreFailure)
 	}
-	return b.redis.String(), err
+	return b.redis.String(), nil
 }
 
-// memoryStore returns the store in memory for zones without Redis.
-func (a *App) memoryStore() (_ store.Store, err error) {
-	a.sharedMemory, err = a.acquireMemory(ownMemory, a.sharedMemory)
-	if a.boundedMemory == nil && err == nil {
-		a.boundedMemory = a.sharedMemory.Bounded(a.Memory.MaxKeys, func() int { return a.memoryZones }, a.reportFull)
-	}
-	return a.boundedMemory, err
+// memory is a store in memory, as one configuration uses it. It is zero until a handler needs it.
+type memory struct {
+	shared  *store.SharedMemory // of all configurations
+	bounded *store.Memory       // the same with max_keys of this configuration
 }
 
-// acquireMemory returns known, or the store in memory from the pool if known is nil.
-func (a *App) acquireMemory(key memoryKey, known *store.SharedMemory) (*store.SharedMemory, error) {
-	if known != nil {
-		return known, nil
+// openMemory returns a store in memory, from the pool if it isn't open yet. zones returns the number of zone names with
+// budgets there.
+func (a *App) openMemory(m *memory, key memoryKey, zones func() int) (*store.Memory, error) {
+	if m.bounded == nil {
+		pooled, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
+		if err != nil {
+			return nil, err
+		}
+		a.poolKeys = append(a.poolKeys, key)
+		m.shared = pooled.(pooledMemory).SharedMemory
+		m.bounded = m.shared.Bounded(a.Memory.MaxKeys, zones, a.reportFull)
 	}
-	m, _, err := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return pooledMemory{store.NewSharedMemory()}, nil })
-	if err != nil {
-		return nil, err
-	}
-	a.poolKeys = append(a.poolKeys, key)
-	return m.(pooledMemory).SharedMemory, nil
+	return m.bounded, nil
 }
 
 // pooledMemory lets a [store.SharedMemory] live in the pool. It has nothing to close.

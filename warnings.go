@@ -38,7 +38,7 @@ func (z *liveZone) warnOfSettings() {
 		z.Logger.Warn("key_case changes no key, because the keys of the zone are addresses, or have no placeholder: leave it out",
 			zap.String("zone", z.Name))
 	}
-	if !z.ReadsBody && (z.config.MaxBody != nil || z.config.BodyTimeout != 0) {
+	if !z.config.readsBody() && (z.config.MaxBody != nil || z.config.BodyTimeout != 0) {
 		z.Logger.Warn("max_body and body_timeout have no effect, because the zone reads no body: leave them out, "+
 			"or use a placeholder such as {http.rate_limit.request.json.user}",
 			zap.String("zone", z.Name))

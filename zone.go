@@ -164,8 +164,8 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	z := &limiter.Zone{
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
-		Metrics:   telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
-		ReadsBody: c.readsBody(), Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
+		Metrics:     telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
+		Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
 	}
 	if c.Shadow {
 		z.Enforce = 0
@@ -182,11 +182,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 	if c.Delay != nil {
 		singleKey := !slices.ContainsFunc(z.Keys, func(k keys.Template) bool { return !k.Plain })
 		z.Delay = c.Delay.policy(name, singleKey)
-		z.Delay.CountWaiting = func(n int64) {
-			if g := z.Metrics.WaitingForSlot(); g != nil {
-				g.Add(n)
-			}
-		}
+		z.Delay.CountWaiting = z.Metrics.CountWaitingForSlot
 	}
 	if c.Factor.varies() {
 		z.Factor = string(c.Factor)

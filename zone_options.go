@@ -412,47 +412,40 @@ func (c *Zone) unmarshalExempt(d *caddyfile.Dispenser) error {
 
 // checkEnforce checks the option enforce: the share of keys that are not in shadow mode, in
 // percent.
-func checkEnforce(percent float64) error {
-	if !(percent >= 0 && percent <= 100) {
+func checkEnforce(percent *float64) error {
+	if !(*percent >= 0 && *percent <= 100) {
 		return fmt.Errorf("enforce must be from 0 to 100, not %v: write the percentage of keys whose requests can be denied, such as enforce 25",
-			percent)
+			*percent)
 	}
 	return nil
 }
 
-// unmarshalNotify reads notify <percent>...
-func (c *Zone) unmarshalNotify(d *caddyfile.Dispenser) error {
+// readNotify reads notify <percent>...
+func readNotify(d *caddyfile.Dispenser) (shares []int64, err error) {
 	for _, arg := range d.RemainingArgs() {
 		if arg == "%" {
-			return errors.New("notify has a space before %: write for example notify 80% 100%")
+			return nil, errors.New("notify has a space before %: write for example notify 80% 100%")
 		}
 		percent, err := options.ParseInteger("notify", strings.TrimSuffix(arg, "%"), "80% 100%")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		c.Notify = append(c.Notify, percent)
+		shares = append(shares, percent)
 	}
-	if len(c.Notify) == 0 {
-		return errors.New("notify takes at least one share: write for example notify 80% 100%")
+	if len(shares) == 0 {
+		return nil, errors.New("notify takes at least one share: write for example notify 80% 100%")
 	}
-	return c.checkNotify()
-}
-
-func (z *liveZone) notifyView() any {
-	if len(z.Notify) == 0 {
-		return nil
-	}
-	return z.Notify
+	return shares, nil
 }
 
 // checkNotify checks the shares of notify.
-func (c *Zone) checkNotify() error {
-	for i, percent := range c.Notify {
+func checkNotify(shares []int64) error {
+	for i, percent := range shares {
 		if percent < 1 || percent > 100 {
 			return fmt.Errorf("notify must be from 1%% to 100%%, not %d: write for example notify 80%% 100%%", percent)
 		}
-		if i > 0 && percent <= c.Notify[i-1] {
-			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, c.Notify[i-1])
+		if i > 0 && percent <= shares[i-1] {
+			return fmt.Errorf("the shares of notify must grow: %d%% follows %d%%", percent, shares[i-1])
 		}
 	}
 	return nil
@@ -482,8 +475,8 @@ func (c *Zone) checkConcurrencyOnly() error {
 			return nil
 		}
 	}
-	for _, s := range zoneSettings() {
-		if s.needsLimits && s.value(c) != nil && !c.RuntimeOverrides {
+	for _, s := range c.settings() {
+		if s.needsLimits && s.value != nil && !c.RuntimeOverrides {
 			return fmt.Errorf("%s needs a limit, but the zone has only concurrency: "+
 				"leave it out, or write a limit, such as token_bucket 10 1s", s.name)
 		}

@@ -3,12 +3,11 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
@@ -36,110 +35,80 @@ type zoneSetting struct {
 	view func(*liveZone) any
 }
 
-// zoneValue is the value of a setting.
+// zoneValue is the value of a setting of one zone.
 type zoneValue struct {
-	// value returns the configured value, or nil if the setting isn't set.
-	value func(*Zone) any
-	// read reads the option; nil if there is none.
-	read func(*Zone, *caddyfile.Dispenser) error
-	// check checks the value by itself; nil accepts every value.
-	check func(*Zone) error
+	value any                              // as configured; nil if the setting isn't set
+	read  func(*caddyfile.Dispenser) error // the option; nil if there is none
+	check func() error                     // of the value by itself; nil accepts every value
 }
 
-// fieldValue returns the value of a setting that is one field of [Zone]. The setting isn't set if
-// the field is zero.
-func fieldValue[T comparable](field func(*Zone) *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
-	v := zoneValue{value: func(c *Zone) any { return unlessZero(*field(c)) }}
+// fieldValue returns the value of a setting that is one field of a [Zone]. The setting isn't set if
+// the field is zero, or an empty list.
+func fieldValue[T any](field *T, read func(*caddyfile.Dispenser) (T, error), check func(T) error) zoneValue {
+	v := zoneValue{value: unlessZero(*field), read: fieldOption("", field, read, check).read}
 	if check != nil {
-		v.check = func(c *Zone) error { return check(*field(c)) }
+		v.check = func() error { return check(*field) }
 	}
-	v.read = func(c *Zone, d *caddyfile.Dispenser) (err error) {
-		if *field(c), err = read(d); err == nil && check != nil {
-			err = v.check(c)
+	return v
+}
+
+// unlessZero returns nil for a value that is zero, or an empty list or map.
+func unlessZero(v any) any {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Slice, reflect.Map:
+		if r.Len() == 0 {
+			return nil
 		}
-		return err
+	default:
+		if r.IsZero() {
+			return nil
+		}
 	}
 	return v
-}
-
-// unlessZero returns nil for a value that is zero.
-func unlessZero[T comparable](v T) any {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return v
-}
-
-// withExample returns read with its example filled in. Errors show the example.
-func withExample[T any](read func(*caddyfile.Dispenser, string) (T, error), example string) func(*caddyfile.Dispenser) (T, error) {
-	return func(d *caddyfile.Dispenser) (T, error) { return read(d, example) }
-}
-
-// presence reads an option without a value.
-func presence(d *caddyfile.Dispenser) (bool, error) { return true, options.NoValue(d) }
-
-// percent reads the value of enforce.
-func percent(d *caddyfile.Dispenser) (*float64, error) {
-	n, err := options.Fraction(d, "25")
-	return &n, err
 }
 
 // zoneSettings returns all settings of a zone, in the order in which errors list the options.
-func zoneSettings() []zoneSetting {
+func zoneSettings() []zoneSetting { return new(Zone).settings() }
+
+// settings returns the settings of the zone, with their present values.
+func (c *Zone) settings() []zoneSetting {
 	return []zoneSetting{
-		{name: "match", inMholt: true, repeatable: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.MatcherSetsRaw)) },
-			read:  (*Zone).unmarshalMatch,
-		}},
-		{name: "exempt", repeatable: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.ExemptRaw)) },
-			read:  (*Zone).unmarshalExempt,
-			check: (*Zone).checkExempt,
-		}},
+		{name: "match", inMholt: true, repeatable: true, zoneValue: zoneValue{unlessZero(c.MatcherSetsRaw), c.unmarshalMatch, nil}},
+		{name: "exempt", repeatable: true, zoneValue: zoneValue{unlessZero(c.ExemptRaw), c.unmarshalExempt, c.checkExempt}},
 		{
 			name: "key", inMholt: true, identifies: true, shown: true,
-			zoneValue: zoneValue{
-				value: func(c *Zone) any { return unlessZero(len(c.Key)) },
-				read:  (*Zone).unmarshalKey,
-				check: func(c *Zone) error { return c.Key.check() },
-			},
-			text: func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
-			view: func(z *liveZone) any { return z.config.keys() },
+			zoneValue: fieldValue(&c.Key, readKey, Key.check),
+			text:      func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
+			view:      func(z *liveZone) any { return z.config.keys() },
 		},
 		{name: "ipv4_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int { return &c.IPv4Prefix }, withExample(options.SmallInteger, "24"),
+			&c.IPv4Prefix, withExample(options.SmallInteger, "24"),
 			func(bits int) error { return checkPrefix("ipv4_prefix", bits, 32) },
 		)},
 		{name: "ipv6_prefix", inMholt: true, identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int { return &c.IPv6Prefix }, withExample(options.SmallInteger, "64"),
+			&c.IPv6Prefix, withExample(options.SmallInteger, "64"),
 			func(bits int) error { return checkPrefix("ipv6_prefix", bits, 128) },
 		)},
-		{name: "key_case", identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *string { return &c.KeyCase }, withExample(options.Value, "lower"), checkKeyCase,
-		)},
+		{name: "key_case", identifies: true, shown: true, zoneValue: fieldValue(&c.KeyCase, withExample(options.Value, "lower"), checkKeyCase)},
 		{
 			name: "limits", identifies: true, shown: true, // a Caddyfile has options for each algorithm
-			zoneValue: zoneValue{value: func(c *Zone) any { return unlessZero(len(c.Limits)) }},
+			zoneValue: zoneValue{value: unlessZero(c.Limits)},
 			text:      func(z *liveZone) string { return z.DefaultSet.Describe() },
 			view:      func(z *liveZone) any { return z.DefaultSet.LimitTexts() },
 		},
 		{name: "cost", needsLimits: true, zoneValue: fieldValue(
-			func(c *Zone) *Number { return &c.Cost },
+			&c.Cost,
 			func(d *caddyfile.Dispenser) (Number, error) { return readCost(d, costSum) }, nil, // compile checks it
 		)},
 		{
 			name: "mode", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(func(c *Zone) *string { return &c.Mode }, withExample(options.Value, "nary"), checkMode),
+			zoneValue: fieldValue(&c.Mode, withExample(options.Value, "nary"), checkMode),
 			text:      func(z *liveZone) string { return z.Mode.String() },
 			view:      func(z *liveZone) any { return z.Mode.String() },
 		},
 		{
 			name: "factor", identifies: true, shown: true, needsLimits: true,
-			zoneValue: fieldValue(
-				func(c *Zone) *Number { return &c.Factor },
-				readFactor, checkFactor,
-			),
+			zoneValue: fieldValue(&c.Factor, readFactor, checkFactor),
 			text: func(z *liveZone) string {
 				if z.Factor != "" {
 					return z.Factor
@@ -149,41 +118,33 @@ func zoneSettings() []zoneSetting {
 			view: func(z *liveZone) any { return unlessZero(string(z.config.Factor)) },
 		},
 		{name: "concurrency", identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *int64 { return &c.Concurrency }, withExample(options.Integer, "10"), checkConcurrency,
+			&c.Concurrency, withExample(options.Integer, "10"), checkConcurrency,
 		)},
-		{name: "delay", zoneValue: fieldValue(func(c *Zone) **Delay { return &c.Delay }, unmarshalDelay, nil)},
+		{name: "delay", zoneValue: fieldValue(&c.Delay, unmarshalDelay, nil)},
 		{
 			name: "override", identifies: true, shown: true, repeatable: true,
-			zoneValue: zoneValue{
-				value: func(c *Zone) any { return unlessZero(len(c.Override)) },
-				read:  (*Zone).unmarshalOverride,
-			},
-			text: func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
-			view: (*liveZone).overridesView,
+			zoneValue: zoneValue{unlessZero(c.Override), c.unmarshalOverride, nil},
+			text:      func(z *liveZone) string { return describeLimitSets(z.Overrides.All) },
+			view:      (*liveZone).overridesView,
 		},
-		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: fieldValue(
-			func(c *Zone) *bool { return &c.RuntimeOverrides }, presence, nil,
-		)},
+		{name: "runtime_overrides", identifies: true, shown: true, zoneValue: fieldValue(&c.RuntimeOverrides, presence, nil)},
 		{
 			name: "plan", identifies: true, shown: true,
-			zoneValue: fieldValue(func(c *Zone) **Plan { return &c.Plan }, unmarshalPlan, nil),
+			zoneValue: fieldValue(&c.Plan, unmarshalPlan, nil),
 			text:      (*liveZone).planText,
 			view:      (*liveZone).planView,
 		},
-		{name: "settle", needsLimits: true, zoneValue: fieldValue(func(c *Zone) **Settle { return &c.Settle }, unmarshalSettle, nil)},
-		{name: "shadow", shown: true, zoneValue: fieldValue(func(c *Zone) *bool { return &c.Shadow }, presence, nil)},
-		{name: "notify", identifies: true, shown: true, needsLimits: true, zoneValue: zoneValue{
-			value: func(c *Zone) any { return unlessZero(len(c.Notify)) },
-			read:  (*Zone).unmarshalNotify,
-			check: (*Zone).checkNotify,
-		}, text: func(z *liveZone) string { return fmt.Sprint(z.Notify) }, view: (*liveZone).notifyView},
-		{name: "enforce", shown: true, zoneValue: fieldValue(
-			func(c *Zone) **float64 { return &c.Enforce }, percent,
-			func(percent *float64) error { return checkEnforce(*percent) },
-		)},
+		{name: "settle", needsLimits: true, zoneValue: fieldValue(&c.Settle, unmarshalSettle, nil)},
+		{name: "shadow", shown: true, zoneValue: fieldValue(&c.Shadow, presence, nil)},
+		{
+			name: "notify", identifies: true, shown: true, needsLimits: true,
+			zoneValue: fieldValue(&c.Notify, readNotify, checkNotify),
+			text:      func(z *liveZone) string { return fmt.Sprint(z.Notify) },
+		},
+		{name: "enforce", shown: true, zoneValue: fieldValue(&c.Enforce, pointer(withExample(options.Fraction, "25")), checkEnforce)},
 		{
 			name: "ban", identifies: true, shown: true,
-			zoneValue: fieldValue(func(c *Zone) **Ban { return &c.Ban }, unmarshalBan, nil),
+			zoneValue: fieldValue(&c.Ban, unmarshalBan, nil),
 			text:      func(z *liveZone) string { return z.config.Ban.describe() },
 			view: func(z *liveZone) any {
 				if z.config.Ban == nil {
@@ -192,20 +153,14 @@ func zoneSettings() []zoneSetting {
 				return z.config.Ban.describe()
 			},
 		},
-		{name: "max_body", zoneValue: fieldValue(func(c *Zone) **MaxBody { return &c.MaxBody }, unmarshalMaxBody, checkMaxBody)},
-		{name: "body_timeout", zoneValue: fieldValue(
-			func(c *Zone) *caddy.Duration { return &c.BodyTimeout }, withExample(options.Duration, "5s"), checkBodyTimeout,
-		)},
-		{name: "status", zoneValue: fieldValue(func(c *Zone) *int { return &c.Status }, withExample(options.SmallInteger, "429"), checkStatus)},
-		{name: "position", inMholt: true, zoneValue: zoneValue{ // a Caddyfile has no such option
-			value: func(c *Zone) any { return unlessZero(c.Position) },
-		}},
+		{name: "max_body", zoneValue: fieldValue(&c.MaxBody, unmarshalMaxBody, checkMaxBody)},
+		{name: "body_timeout", zoneValue: fieldValue(&c.BodyTimeout, withExample(options.Duration, "5s"), checkBodyTimeout)},
+		{name: "status", zoneValue: fieldValue(&c.Status, withExample(options.SmallInteger, "429"), checkStatus)},
+		{name: "position", inMholt: true, zoneValue: zoneValue{value: unlessZero(c.Position)}}, // a Caddyfile has no such option
 		{name: "events", field: "max_events", inMholt: true, zoneValue: fieldValue(
-			func(c *Zone) *int64 { return &c.MaxEvents }, withExample(options.Integer, "10"), checkEvents,
+			&c.MaxEvents, withExample(options.Integer, "10"), checkEvents,
 		)},
-		{name: "window", inMholt: true, zoneValue: fieldValue(
-			func(c *Zone) *caddy.Duration { return &c.Window }, withExample(options.Duration, "1m"), checkWindow,
-		)},
+		{name: "window", inMholt: true, zoneValue: fieldValue(&c.Window, withExample(options.Duration, "1m"), checkWindow)},
 	}
 }
 
@@ -221,9 +176,9 @@ func zoneOptions() (names []string) {
 
 // unmarshalOption reads an option of the zone, or a limit.
 func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) error {
-	for _, s := range zoneSettings() {
+	for _, s := range c.settings() {
 		if s.name == option && s.read != nil {
-			return s.read(c, d)
+			return s.read(d)
 		}
 	}
 	l, err := unmarshalLimit(d, option)
@@ -234,9 +189,9 @@ func (c *Zone) unmarshalOption(d *caddyfile.Dispenser, option string) error {
 // checkValues checks each setting by itself.
 func (c *Zone) checkValues() error {
 	var errs []error
-	for _, s := range zoneSettings() {
-		if s.check != nil && s.value(c) != nil {
-			errs = append(errs, s.check(c))
+	for _, s := range c.settings() {
+		if s.check != nil && s.value != nil {
+			errs = append(errs, s.check())
 		}
 	}
 	return errors.Join(errs...)
@@ -244,8 +199,8 @@ func (c *Zone) checkValues() error {
 
 // mholtCompatible reports whether the zone has only settings that mholt's limiter has, too.
 func (c *Zone) mholtCompatible() bool {
-	for _, s := range zoneSettings() {
-		if !s.inMholt && s.value(c) != nil {
+	for _, s := range c.settings() {
+		if !s.inMholt && s.value != nil {
 			return false
 		}
 	}
@@ -260,7 +215,7 @@ func (z *liveZone) identify(store string) limiter.Identity {
 // identifyingSettings returns the settings on which zones of one name must agree, as text.
 func (z *liveZone) identifyingSettings() string {
 	var settings []string
-	for _, s := range zoneSettings() {
+	for _, s := range z.config.settings() {
 		if s.identifies {
 			settings = append(settings, s.describe(z))
 		}
@@ -273,11 +228,12 @@ type disagreement struct{ setting, one, other string }
 
 // disagreementWith returns the first setting on which two zones of one name disagree.
 func (z *liveZone) disagreementWith(other *liveZone) disagreement {
-	for _, s := range zoneSettings() {
+	others := other.config.settings()
+	for i, s := range z.config.settings() {
 		if !s.identifies {
 			continue
 		}
-		if one, two := s.describe(z), s.describe(other); one != two {
+		if one, two := s.describe(z), others[i].describe(other); one != two {
 			return disagreement{s.name, one, two}
 		}
 	}
@@ -289,28 +245,21 @@ func (s *zoneSetting) describe(z *liveZone) string {
 	if s.text != nil {
 		return s.text(z)
 	}
-	if value := s.value(z.config); value != nil {
-		return fmt.Sprint(value)
+	if s.value != nil {
+		return fmt.Sprint(s.value)
 	}
 	return "not set"
 }
 
-// show returns the value of the setting for the admin API, or nil to show nothing.
-func (s *zoneSetting) show(z *liveZone) any {
-	if s.view != nil {
-		return s.view(z)
-	}
-	return s.value(z.config)
-}
-
 // shownSettings returns the settings that operators see.
-func (z *liveZone) shownSettings() (shown []admin.Setting) {
-	for _, s := range zoneSettings() {
-		if !s.shown {
-			continue
+func (z *liveZone) shownSettings() (shown options.Object) {
+	for _, s := range z.config.settings() {
+		value := s.value
+		if s.view != nil {
+			value = s.view(z)
 		}
-		if value := s.show(z); value != nil {
-			shown = append(shown, admin.Setting{Name: s.name, Value: value})
+		if s.shown && value != nil {
+			shown = append(shown, options.Field{Name: s.name, Value: value})
 		}
 	}
 	return shown
@@ -334,8 +283,5 @@ func (z *liveZone) overridesView() any {
 	for key, set := range z.Overrides.All {
 		v[keys.Encoded(z.HashSecret, key)] = set.LimitTexts()
 	}
-	if len(v) == 0 {
-		return nil
-	}
-	return v
+	return unlessZero(v)
 }

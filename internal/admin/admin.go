@@ -47,13 +47,7 @@ type Zone struct {
 	Limiter *limiter.Limiter
 	Source  any // comparable: zones with one source have the same configuration
 	// Settings returns what operators see of the zone's configuration.
-	Settings func() []Setting
-}
-
-// Setting is a setting of a zone as operators see it.
-type Setting struct {
-	Name  string
-	Value any
+	Settings func() options.Object
 }
 
 // Serve serves a request of the admin API. inForce returns the configuration in force.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
@@ -205,8 +206,7 @@ func newDescribedRequest(ctx context.Context, q *adminapi.Request, u *url.URL) (
 
 // checkHeaderField rejects a header field that no request can have.
 func checkHeaderField(name, value string) error {
-	forbidden := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }
-	if name == "" || strings.ContainsFunc(name, forbidden) {
+	if !httpguts.ValidHeaderFieldName(name) {
 		return fmt.Errorf("headers: %.100q is not the name of a header field: write for example X-Api-Key", name)
 	}
 	if strings.ContainsAny(value, "\r\n\x00") {

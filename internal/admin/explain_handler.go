@@ -12,7 +12,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -152,14 +151,14 @@ func (e *handlerExplanation) concludeDecision() {
 	if e.slotless != nil {
 		e.note("zone %s delays the request until a slot is free, for at most %v; then the limits decide",
 			e.slotless.Zone.Name, time.Duration(e.slotless.Zone.Delay.MaxDelay)*time.Microsecond)
-		e.conclude(verdictDelayed, decisionView(e.slotless, denials.ReasonConcurrency, 0, nil))
+		e.conclude(verdictDelayed, decisionView(e.slotless, store.DeniedByConcurrency, 0, nil))
 		return
 	}
 	if !state.Allowed {
 		denying, wait := state.LongestDenial()
 		reason, limit := denying.DenialReason()
 		if denying.IsBanned() {
-			reason = denials.ReasonBan
+			reason = store.DeniedByBan
 		}
 		e.conclude(verdictDenied, decisionView(denying, reason, limit, secondsUntil(wait)))
 		return
@@ -167,7 +166,7 @@ func (e *handlerExplanation) concludeDecision() {
 	if delay := state.RequiredDelay(); delay > 0 {
 		for i := range state.Entries {
 			if entry := &state.Entries[i]; entry.RequiredDelay() == delay {
-				e.conclude(verdictDelayed, decisionView(entry, denials.ReasonLimit, entry.DelayingLimit(), secondsUntil(delay)))
+				e.conclude(verdictDelayed, decisionView(entry, store.DeniedByLimit, entry.DelayingLimit(), secondsUntil(delay)))
 				return
 			}
 		}
@@ -215,9 +214,9 @@ func secondsUntil(span algorithms.Micros) *float64 {
 func decisionView(e *limiter.Entry, reason string, limit int, retryAfter *float64) adminapi.Decision {
 	d := adminapi.Decision{Zone: e.Zone.Name, Reason: reason, RetryAfter: retryAfter}
 	switch reason {
-	case denials.ReasonLimit:
+	case store.DeniedByLimit:
 		d.Limit = e.GrantedLimit(limit).String()
-	case denials.ReasonConcurrency:
+	case store.DeniedByConcurrency:
 		d.Limit = fmt.Sprint("concurrency ", e.GrantedSlots())
 	}
 	return d

@@ -76,8 +76,7 @@ func (z *Zone) inspectKeyWith(ctx context.Context, key, override string, v *admi
 
 // isForeign reports whether an error is about a key at which another program stored a value.
 func isForeign(err error) bool {
-	var failed *store.Error
-	ok := errors.As(err, &failed)
+	failed, ok := errors.AsType[*store.Error](err)
 	return ok && failed.Reason == store.ReasonKey
 }
 
@@ -88,8 +87,7 @@ func (z *Zone) lookUpStoredOverride(ctx context.Context, key string) (string, er
 	}
 	request := store.Request{Zone: z.Name, Key: z.ShortKey(key), Shadow: true, Override: limiter.NoOverride}
 	_, err := z.Limiter.AuthoritativeStore().Take(ctx, []store.Request{request})
-	var overridden *store.OverriddenError
-	if errors.As(err, &overridden) {
+	if overridden, is := errors.AsType[*store.OverriddenError](err); is {
 		return overridden.Overrides[0], nil
 	}
 	return "", err
@@ -156,9 +154,9 @@ func (z *Zone) peekRequests(key, override string, sets [][]limiter.NamedSet) (re
 	isAddress := keys.IsNetwork(key)
 	looksUp := z.RuntimeOverrides && slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return t.AcceptsOverride(isAddress) })
 	for i := range z.Keys {
-		r := store.Request{Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i), Peek: true, Shadow: true}
-		if n := z.Concurrency; n > 0 {
-			r.Slots = &store.Slots{ID: store.SlotsID(z.Name, limiter.VariantOf(i)), Limit: n, Share: z.Limiter.StoreErrorPolicy.SlotShare(n)}
+		r := store.Request{
+			Zone: z.Name, Key: z.ShortKey(key), Limits: distinctLimits(sets[i], i),
+			Slots: z.DefaultSet.Budgets[i].Slots, Peek: true, Shadow: true, // all sets have the same slots
 		}
 		if bans := z.bansFor(sets[i]); bans != nil {
 			r.Ban = bans[i]

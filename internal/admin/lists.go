@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"maps"
@@ -54,15 +55,12 @@ func cursorError(err error) error {
 }
 
 // zonesByStore returns one zone of the request for each store, by the name of the store.
-func (a *Request) zonesByStore() (zones []*Zone) {
+func (a *Request) zonesByStore() []*Zone {
 	byStore := make(map[string]*Zone)
 	for _, z := range a.zones {
 		byStore[z.Identity.Store] = z
 	}
-	for _, name := range slices.Sorted(maps.Keys(byStore)) {
-		zones = append(zones, byStore[name])
-	}
-	return zones
+	return slices.SortedFunc(maps.Values(byStore), func(a, b *Zone) int { return cmp.Compare(a.Identity.Store, b.Identity.Store) })
 }
 
 // listStored returns a part of a list that the store of the zone has. view returns nil for an entry

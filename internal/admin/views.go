@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"bytes"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -15,22 +13,6 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
-// zoneView is a zone as operators see it: a JSON object whose fields keep their order.
-type zoneView []Setting
-
-// MarshalJSON implements [json.Marshaler].
-func (v zoneView) MarshalJSON() ([]byte, error) {
-	var fields [][]byte
-	for _, f := range v {
-		value, err := options.ReadableJSON(f.Value)
-		if err != nil {
-			return nil, err
-		}
-		fields = append(fields, fmt.Appendf(nil, "%q:%s", f.Name, value))
-	}
-	return slices.Concat([]byte("{"), bytes.Join(fields, []byte(",")), []byte("}")), nil
-}
-
 // listZones returns the zones of the configuration, by name. Zones with one name are listed once
 // if their views are the same.
 func (a *Request) listZones() (any, error) {
@@ -42,7 +24,7 @@ func (a *Request) showZone() (any, error) { return a.viewZones([]string{a.zone})
 
 // viewZones returns the entries of the list of zones with these names.
 func (a *Request) viewZones(names []string) (any, error) {
-	counts, list := telemetry.RequestCounts(), []zoneView{}
+	counts, list := telemetry.RequestCounts(), []options.Object{}
 	for _, name := range names {
 		first, seen := len(list), make(map[viewedZone]bool)
 		for _, z := range a.Configuration.Zones[name] {
@@ -51,7 +33,7 @@ func (a *Request) viewZones(names []string) (any, error) {
 			}
 			seen[z.viewed()] = true
 			v := z.view(a.Configuration, counts[name])
-			if !slices.ContainsFunc(list[first:], func(other zoneView) bool { return reflect.DeepEqual(other, v) }) {
+			if !slices.ContainsFunc(list[first:], func(other options.Object) bool { return reflect.DeepEqual(other, v) }) {
 				list = append(list, v)
 			}
 		}
@@ -75,21 +57,25 @@ func (z *Zone) viewed() viewedZone {
 
 // view returns what operators see of the zone: its settings, where the budgets are kept, and the
 // counts of requests, which are given.
-func (z *Zone) view(c *Configuration, counts map[string]int64) zoneView {
-	v := zoneView{{"name", z.Name}}
+func (z *Zone) view(c *Configuration, counts map[string]int64) options.Object {
+	var v options.Object
+	add := func(name string, value any) { v = append(v, options.Field{Name: name, Value: value}) }
+	add("name", z.Name)
 	v = append(v, z.Settings()...)
-	v = append(v, Setting{"store", z.Identity.Store})
+	add("store", z.Identity.Store)
 	if h := z.Limiter; h.Backend != nil {
-		v = append(v, Setting{"failing_nodes", h.Backend.Failing()}, Setting{"on_store_error", h.StoreErrorPolicy.Mode})
+		add("failing_nodes", h.Backend.Failing())
+		add("on_store_error", h.StoreErrorPolicy.Mode)
 	} else {
-		v = append(v, Setting{"keys", c.MemoryKeys()}, Setting{"max_keys", c.MaxKeys})
+		add("keys", c.MemoryKeys())
+		add("max_keys", c.MaxKeys)
 	}
 	if z.Limiter.CountsRequests {
 		requests := make(map[string]int64)
 		for _, outcome := range telemetry.Outcomes() {
 			requests[outcome] = counts[outcome]
 		}
-		v = append(v, Setting{"requests", requests})
+		add("requests", requests)
 	}
 	return v
 }

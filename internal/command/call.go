@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/terminal"
 )
 
@@ -25,6 +25,7 @@ import (
 type call struct {
 	cmd       *cobra.Command
 	args      []string
+	zone, key string     // of a keySubcommand
 	instances []instance // at least one
 	json      bool
 	out       io.Writer
@@ -77,18 +78,6 @@ func (c *call) argument(i int) string {
 		return c.args[i]
 	}
 	return ""
-}
-
-// key returns the key in an argument.
-func (c *call) key(i int) (string, error) {
-	if !boolFlag(c.cmd, "encoded") {
-		return c.args[i], nil
-	}
-	key, err := url.PathUnescape(c.args[i])
-	if err != nil {
-		return "", usageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[i], err)
-	}
-	return key, nil
 }
 
 // answer is the answer of an instance: a body, or an error.
@@ -147,39 +136,13 @@ func decode[T any](answers []answer) ([]decoded[T], error) {
 	return bodies, nil
 }
 
-// object is a JSON object whose fields keep their order.
-type object []field
-
-type field struct {
-	name  string
-	value any
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, f := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(compactJSON(f.name))
-		b.WriteByte(':')
-		b.Write(compactJSON(f.value))
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
 // compactJSON returns JSON without escapes for < > and &. The value must be made of what JSON has.
 func compactJSON(v any) []byte {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
+	text, err := options.ReadableJSON(v)
+	if err != nil {
 		panic(err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return text
 }
 
 // jsonDocument returns the document for scripts: the body of a single instance, or an object with the
@@ -194,13 +157,13 @@ func (c *call) jsonDocument(answers []answer) string {
 		}
 		return terminal.PrintableJSON(string(bytes.TrimSpace(answers[0].body))) + "\n"
 	}
-	o := object{}
+	var o options.Object
 	for _, a := range answers {
+		f := options.Field{Name: string(a.from), Value: a.body}
 		if a.err != nil {
-			o = append(o, field{string(a.from), object{{"error", a.err.Error()}}})
-		} else {
-			o = append(o, field{string(a.from), a.body})
+			f.Value = map[string]string{"error": a.err.Error()}
 		}
+		o = append(o, f)
 	}
 	return terminal.PrintableJSON(string(compactJSON(o))) + "\n"
 }
@@ -310,7 +273,7 @@ func (c *call) askPlaces(zone string, places []place, get func(i instance, zone 
 		zones[p.instance] = p.zones
 	}
 	return ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
-		o := object{}
+		bodies := make(map[string]json.RawMessage)
 		for _, z := range zones[i] {
 			body, err := get(i, z)
 			if err != nil {
@@ -319,9 +282,9 @@ func (c *call) askPlaces(zone string, places []place, get func(i instance, zone 
 			if c.json && zone != "" {
 				return body, nil
 			}
-			o = append(o, field{z, body})
+			bodies[z] = body
 		}
-		return compactJSON(o), nil
+		return compactJSON(bodies), nil
 	})
 }
 

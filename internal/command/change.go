@@ -21,7 +21,7 @@ With Redis the change holds for all instances. Others follow within a second.
 In memory it holds for the instances in --address.`
 
 func overrideCommand() *cobra.Command {
-	cmd := subcommand(manual{
+	cmd := keySubcommand(manual{
 		use:   "override <zone> <key> [limit...]",
 		short: "Gives a key other limits, or removes them",
 		long: `
@@ -34,7 +34,7 @@ the option runtime_overrides.` + changeNote,
   $ caddy rate-limit override api customer-7 'token_bucket 100 1s' 'fixed_window 10000 1d' --for 24h
   $ caddy rate-limit override api 203.0.113.9 unlimited --for 1h
   $ caddy rate-limit override api customer-7 --remove`,
-	}, func(c *call) error {
+	}, []completion{zonesWith(hasRuntimeOverrides), deniedOrListedKeys("overrides"), limitNames}, func(c *call) error {
 		limits, remove := limitTexts(c.args[2:]), boolFlag(c.cmd, "remove")
 		switch {
 		case remove && (len(limits) > 0 || stringFlag(c.cmd, "for") != ""):
@@ -44,27 +44,26 @@ the option runtime_overrides.` + changeNote,
 		case len(limits) == 0:
 			return usageErrorf("the limits are missing: write for example 'token_bucket 100 1m', or unlimited, or --remove")
 		}
-		body := object{{"limits", limits}}
+		body := map[string]any{"limits": limits}
 		if len(limits) == 1 && limits[0] == "unlimited" {
-			body = object{{"unlimited", true}}
+			body = map[string]any{"unlimited": true}
 		}
 		ttl, err := durationFlag(c.cmd, "for")
 		if err != nil {
 			return err
 		}
 		if ttl != "" {
-			body = append(body, field{"ttl", ttl})
+			body["ttl"] = ttl
 		}
 		return c.change("PUT", "override", body, overrideResult)
 	})
 	cmd.Flags().String("for", "", "How long the override lasts, such as 1h or 7d (default: no end)")
 	cmd.Flags().Bool("remove", false, "Remove the override that was set at run time")
-	cmd.ValidArgsFunction = completeArguments(zonesWith(hasRuntimeOverrides), deniedOrListedKeys("overrides"), limitNames)
-	return addEncoded(cmd)
+	return cmd
 }
 
 func banCommand() *cobra.Command {
-	cmd := subcommand(manual{
+	cmd := keySubcommand(manual{
 		use:   "ban <zone> <key>",
 		short: "Denies all requests of a key for a while",
 		long: `
@@ -72,24 +71,23 @@ Denies all requests of a key, from now on. The zone needs the option ban.` + cha
 		examples: `
   $ caddy rate-limit ban login 203.0.113.9
   $ caddy rate-limit ban login 203.0.113.9 --for 24h`,
-	}, func(c *call) error {
+	}, []completion{zonesWith(hasBan), deniedOrListedKeys("")}, func(c *call) error {
 		duration, err := durationFlag(c.cmd, "for")
 		if err != nil {
 			return err
 		}
-		body := object{}
+		body := make(map[string]string)
 		if duration != "" {
-			body = object{{"duration", duration}}
+			body["duration"] = duration
 		}
 		return c.change("PUT", "ban", body, banResult)
 	})
 	cmd.Flags().String("for", "", "How long the ban lasts, such as 1h or 7d (default: as the bans of the zone)")
-	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys(""))
-	return addEncoded(cmd)
+	return cmd
 }
 
 func unbanCommand() *cobra.Command {
-	cmd := subcommand(manual{
+	return keySubcommand(manual{
 		use:   "unban <zone> <key>",
 		short: "Ends the ban of a key",
 		long: `
@@ -97,13 +95,11 @@ Ends the ban of a key, and forgets its earlier bans and the denials that count
 toward the next one. Charges stay. The zone needs the option ban.` + changeNote,
 		examples: `
   $ caddy rate-limit unban login 203.0.113.9`,
-	}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
-	cmd.ValidArgsFunction = completeArguments(zonesWith(hasBan), deniedOrListedKeys("bans"))
-	return addEncoded(cmd)
+	}, []completion{zonesWith(hasBan), deniedOrListedKeys("bans")}, func(c *call) error { return c.change("DELETE", "ban", nil, banResult) })
 }
 
 func resetCommand() *cobra.Command {
-	cmd := subcommand(manual{
+	return keySubcommand(manual{
 		use:   "reset <zone> <key>",
 		short: "Restores all budgets of a key, and ends its ban",
 		long: `
@@ -112,9 +108,7 @@ An override stays. Requests in flight still count for concurrency.` + changeNote
 		examples: `
   $ caddy rate-limit reset api customer-7
   $ caddy rate-limit reset api 2001:db8::/64`,
-	}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
-	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys(""))
-	return addEncoded(cmd)
+	}, []completion{zonesWith(anyZone), deniedOrListedKeys("")}, func(c *call) error { return c.change("DELETE", "keys", nil, resetResult) })
 }
 
 // limitTexts returns the limits in arguments. Words without spaces are one limit together, so a
@@ -140,27 +134,22 @@ type resultText func(now time.Time, before *adminapi.Key, after adminapi.Key) st
 
 // change changes a key, in all instances that must know, and prints what the key has then.
 func (c *call) change(method, resource string, body any, result resultText) error {
-	zone := c.args[0]
-	key, err := c.key(1)
-	if err != nil {
-		return err
-	}
-	places, failed := c.places(zone, oneOfRedis, nil)
+	places, failed := c.places(c.zone, oneOfRedis, nil)
 	instances := instancesOf(places)
 	before := make(map[instance]*adminapi.Key)
 	if !c.json { // to say whether there was something to end, or the key is misspelled
 		keys, _ := decode[adminapi.Key](ask(instances, func(i instance) (json.RawMessage, error) {
-			return i.requestKey("GET", zone, "keys", key, nil)
+			return i.requestKey("GET", c.zone, "keys", c.key, nil)
 		}))
 		for _, d := range keys { // without those that can't be read
 			before[d.from] = &d.body
 		}
 	}
 	answers := ask(instances, func(i instance) (json.RawMessage, error) {
-		if _, err := i.requestKey(method, zone, resource, key, body); err != nil {
+		if _, err := i.requestKey(method, c.zone, resource, c.key, body); err != nil {
 			return nil, err
 		}
-		after, err := i.requestKey("GET", zone, "keys", key, nil)
+		after, err := i.requestKey("GET", c.zone, "keys", c.key, nil)
 		if err != nil {
 			err = fmt.Errorf("the change is made, but its result can't be shown: %w", err)
 		}
@@ -174,7 +163,7 @@ func (c *call) change(method, resource string, body any, result resultText) erro
 		for _, d := range bodies {
 			shown := shownKey(adminapi.ShownKey{Key: &d.body.Key})
 			was := before[d.from]
-			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(zone), shown, result(time.Now(), was, d.body))
+			fmt.Fprintf(&b, "Zone %s, key %s: %s", quoteName(c.zone), shown, result(time.Now(), was, d.body))
 			if method == "PUT" && was != nil && mayBeMisspelled(*was) {
 				b.WriteString("; " + unusedHint)
 			}

@@ -180,7 +180,7 @@ func (i instance) requestKey(method, zone, resource, key string, body any) (json
 
 // unknownZone returns an error that names the zones that exist, if the instance doesn't have this zone.
 func (i instance) unknownZone(zone string, err error) error {
-	names, listErr := i.zoneNames()
+	names, listErr := i.zoneNames(anyZone)
 	if listErr != nil {
 		return err
 	}
@@ -204,13 +204,8 @@ func (i instance) unknownZone(zone string, err error) error {
 // maxNamed is how many zones an error names.
 const maxNamed = 20
 
-// zoneNames returns the names of the zones, each once.
-func (i instance) zoneNames() ([]string, error) {
-	return i.zoneNamesWith(func(adminapi.Zone) bool { return true })
-}
-
-// zoneNamesWith returns the names of some zones, each once.
-func (i instance) zoneNamesWith(has func(adminapi.Zone) bool) (names []string, err error) {
+// zoneNames returns the names of the zones for which has is true, each once.
+func (i instance) zoneNames(has func(adminapi.Zone) bool) (names []string, err error) {
 	var zones []adminapi.Zone
 	body, err := i.getZones()
 	if err == nil {

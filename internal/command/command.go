@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -214,9 +215,20 @@ func usageOf(cmd *cobra.Command, use string) string {
 	return cmd.Parent().CommandPath() + " " + use
 }
 
-// addEncoded adds a flag to a command with a key.
-func addEncoded(cmd *cobra.Command) *cobra.Command {
+// keySubcommand returns a command about a key of a zone, which are its first two arguments. The completions are of its
+// arguments.
+func keySubcommand(m manual, completions []completion, run func(*call) error) *cobra.Command {
+	cmd := subcommand(m, func(c *call) (err error) {
+		c.zone, c.key = c.args[0], c.args[1]
+		if boolFlag(c.cmd, "encoded") {
+			if c.key, err = url.PathUnescape(c.key); err != nil {
+				return usageErrorf("the key %q is not percent-encoded (%w): write %%25 for each %%, or leave out --encoded", c.args[1], err)
+			}
+		}
+		return run(c)
+	})
 	cmd.Flags().Bool("encoded", false, "The key is percent-encoded, as in --json")
+	cmd.ValidArgsFunction = completeArguments(completions...)
 	return cmd
 }
 

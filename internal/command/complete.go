@@ -48,19 +48,15 @@ func completeArguments(completions ...completion) cobra.CompletionFunc {
 	}
 }
 
-func zoneNames(i instance, _ []string, add func(words ...string)) {
-	names, _ := i.zoneNames()
-	add(names...)
-}
-
-// zonesWith completes the zones that have an option.
+// zonesWith completes the zones for which has is true, such as those that have an option.
 func zonesWith(has func(adminapi.Zone) bool) completion {
 	return func(i instance, _ []string, add func(words ...string)) {
-		names, _ := i.zoneNamesWith(has)
+		names, _ := i.zoneNames(has)
 		add(names...)
 	}
 }
 
+func anyZone(adminapi.Zone) bool               { return true }
 func hasBan(z adminapi.Zone) bool              { return z.Ban != "" }
 func hasRuntimeOverrides(z adminapi.Zone) bool { return z.Runtime }
 

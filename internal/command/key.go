@@ -14,7 +14,7 @@ import (
 )
 
 func keyCommand() *cobra.Command {
-	cmd := subcommand(manual{
+	return keySubcommand(manual{
 		use:   "key <zone> <key>",
 		short: "Shows what a key has left, its override and its ban",
 		long: `
@@ -26,23 +26,16 @@ Instances that share a Redis have the same budgets, so only one of them is asked
   $ caddy rate-limit key api customer-7
   $ caddy rate-limit key login 203.0.113.9
   $ caddy rate-limit key login 2001:db8::/64 --json`,
-	}, func(c *call) error {
-		zone := c.args[0]
-		key, err := c.key(1)
-		if err != nil {
-			return err
-		}
-		places, failed := c.places(zone, oneOfRedis, nil)
+	}, []completion{zonesWith(anyZone), deniedOrListedKeys("bans")}, func(c *call) error {
+		places, failed := c.places(c.zone, oneOfRedis, nil)
 		answers := ask(instancesOf(places), func(i instance) (json.RawMessage, error) {
-			return i.requestKey("GET", zone, "keys", key, nil)
+			return i.requestKey("GET", c.zone, "keys", c.key, nil)
 		})
 		if len(answers) == 0 {
 			return failed
 		}
 		return errors.Join(failed, showEach(c, answers, func(k adminapi.Key) string { return keyView(c.style, time.Now(), k) }))
 	})
-	cmd.ValidArgsFunction = completeArguments(zoneNames, deniedOrListedKeys("bans"))
-	return addEncoded(cmd)
 }
 
 // keyView shows a key: its ban and its override first, because they decide before the limits.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 func bansCommand() *cobra.Command {
@@ -72,7 +73,7 @@ Instances that share a Redis have one list, so only the first of them is asked.`
 		}))
 	})
 	cmd.Flags().IntVar(&limit, "limit", maxPage, "How many entries of each zone to show")
-	cmd.ValidArgsFunction = completeArguments(zoneNames)
+	cmd.ValidArgsFunction = completeArguments(zonesWith(anyZone))
 	return cmd
 }
 
@@ -114,9 +115,9 @@ func (i instance) getList(zone, name string, limit int, found func(json.RawMessa
 			break
 		}
 	}
-	list := object{{name, entries}}
+	list := options.Object{{Name: name, Value: entries}}
 	if next != "" {
-		list = append(list, field{"next", next})
+		list = append(list, options.Field{Name: "next", Value: next})
 	}
 	return compactJSON(list), nil
 }

@@ -91,33 +91,19 @@ After Ctrl-C, the command reports about the requests so far. Its exit code is th
 	flags.StringP("output", "o", "", "The file for the report. The default is the standard output")
 	flags.String("log-format", "", "The format of the logs: json or combined. By default it is detected")
 	flags.String("duration-format", "", "The duration_format of the logs: s, ms, ns or string. By default it is detected")
-	cmd.ValidArgsFunction = completeFiles
-	for name, complete := range map[string]cobra.CompletionFunc{
-		"config": completeFiles, "compare": completeFiles, "output": completeFiles,
-		"adapter": completeWords(adapterNames), "zone": completeWords(func() []string { return []string{"key {client_ip}"} }),
-		"propose": completeWords(func() []string { return []string{"0.1%", "1%", "requests:0.1%"} }),
-		"format": completeWords(func() (words []string) {
-			for _, f := range reportFormats {
-				words = append(words, f.name+"\t"+f.about)
-			}
-			return words
-		}),
-		"log-format":      completeWords(func() []string { return logFormats }),
-		"duration-format": completeWords(func() []string { return durationFormats }),
+	var formats []string
+	for _, f := range reportFormats {
+		formats = append(formats, cobra.CompletionWithDesc(f.name, f.about))
+	}
+	for name, words := range map[string][]string{
+		"adapter": adapterNames(), "zone": {"key {client_ip}"}, "propose": {"0.1%", "1%", "requests:0.1%"},
+		"format": formats, "log-format": logFormats, "duration-format": durationFormats,
 	} {
+		complete := cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 		_ = cmd.RegisterFlagCompletionFunc(name, complete) // an error only without the flag
 	}
+	cmd.ValidArgsFunction = nil // files, as for the other flags
 	return cmd
-}
-
-func completeFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveDefault
-}
-
-func completeWords(words func() []string) cobra.CompletionFunc {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return words(), cobra.ShellCompDirectiveNoFileComp
-	}
 }
 
 // Values of --log-format and --duration-format.

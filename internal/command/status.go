@@ -70,7 +70,7 @@ func getStatus(i instance) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compactJSON(object{{"status", status}, {"zones", zones}}), nil
+	return compactJSON(map[string]json.RawMessage{"status": status, "zones": zones}), nil
 }
 
 // statusView shows the state of instances. before are earlier bodies of the instances.

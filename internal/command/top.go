@@ -36,7 +36,7 @@ of other keys. The counts of several instances are added up.`,
 		var before []deniedKey
 		var at time.Time
 		return c.watch(func() (string, error) {
-			places, failed := c.places(zone, everyInstance, func(adminapi.Zone) bool { return true })
+			places, failed := c.places(zone, everyInstance, anyZone)
 			answers := c.askPlaces(zone, places, func(i instance, zone string) (json.RawMessage, error) {
 				return i.requestZone("GET", zone, "/top", nil)
 			})
@@ -55,7 +55,7 @@ of other keys. The counts of several instances are added up.`,
 		})
 	})
 	cmd.Flags().IntVar(&limit, "limit", 10, "How many keys of each zone to show")
-	cmd.ValidArgsFunction = completeArguments(zoneNames)
+	cmd.ValidArgsFunction = completeArguments(zonesWith(anyZone))
 	addWatch(cmd)
 	return cmd
 }

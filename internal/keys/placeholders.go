@@ -16,6 +16,9 @@ const OwnPrefix = "http.rate_limit"
 // ZoneFields are the fields of {http.rate_limit.<zone>.<field>}.
 var ZoneFields = strings.Fields("limit remaining reset retry_after allowed charged banned")
 
+// DenialFields are the fields of {http.rate_limit.exceeded.<field>}.
+var DenialFields = strings.Fields("name limit remaining retry_after reason id")
+
 // The placeholders of addresses.
 const (
 	RemoteAddress = "http.request.remote" // and .host, .port

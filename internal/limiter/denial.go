@@ -44,7 +44,7 @@ func (l *Limiter) deny(w http.ResponseWriter, r *http.Request, state *State) err
 // one by the ban, because its retry after is that of the ban.
 func (e *Entry) clientReason() string {
 	if e.IsBanned() {
-		return denials.ReasonBan
+		return store.DeniedByBan
 	}
 	reason, _ := e.DenialReason()
 	return reason

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // A gRPC client reads the outcome of a call from the field grpc-status. It reads status 429 as
@@ -25,9 +25,9 @@ const (
 // grpcDenialMessages are the texts that gRPC clients get, by the reason of the denial. They are
 // printable ASCII without a percent sign, so they need no percent-encoding.
 var grpcDenialMessages = map[string]string{
-	denials.ReasonLimit:       "rate limit exceeded",
-	denials.ReasonConcurrency: "too many requests in flight",
-	denials.ReasonBan:         "banned after too many requests",
+	store.DeniedByLimit:       "rate limit exceeded",
+	store.DeniedByConcurrency: "too many requests in flight",
+	store.DeniedByBan:         "banned after too many requests",
 }
 
 // respondToGRPC responds to a gRPC call, and reports whether the request is one. A wait of 0 means that

@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // logShadowsAndBans logs the denials of zones in shadow mode, and the bans that begin with this
@@ -33,9 +34,9 @@ func (state *State) logDenial(r *http.Request, e *Entry, d denials.Denial) (id s
 	d.Zone, d.Key, d.Source = e.Zone.Name, e.Key, state.Limiter.DenialSource
 	var limit int
 	switch d.Reason, limit = e.DenialReason(); d.Reason {
-	case denials.ReasonLimit:
+	case store.DeniedByLimit:
 		d.Limit = e.LimitSet.Limits[limit]
-	case denials.ReasonConcurrency:
+	case store.DeniedByConcurrency:
 		d.Slots = e.Slots.Limit
 	}
 	remoteIP, _, err := net.SplitHostPort(r.RemoteAddr)

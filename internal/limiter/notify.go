@@ -35,7 +35,7 @@ func (l *Limiter) notify(z *Zone, key string, limits []store.Limit, decisions []
 			if limits[i].Crossed(d, events) {
 				l.Denials.Record(denials.Denial{
 					Source: l.DenialSource, Zone: z.Name, Key: key, Percent: percent,
-					Reason: denials.ReasonLimit, Limit: limits[i].Limit, Wait: d.ResetAfter,
+					Reason: store.DeniedByLimit, Limit: limits[i].Limit, Wait: d.ResetAfter,
 				}, nil)
 			}
 		}

@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // PlaceholderPrefix is the beginning of the names of all placeholders. The placeholder of just
@@ -89,56 +89,49 @@ func (state *State) instant() any {
 	return at
 }
 
-// exceededField returns the value of a field about the denial of the request, and whether there is
-// such a field. All fields are empty if no zone denied the request.
+// exceededField returns the value of a field about the denial of the request, and whether there is such a field. All
+// fields are empty if no zone denied the request. Of several denials the last one counts: a limiter in error routes can
+// deny the request again. No value is a text that a client can choose, because the values become part of error pages.
 func (state *State) exceededField(field string) (value any, ok bool) {
-	x := state.exceeded()
-	switch field {
-	case "name":
-		return x.name, true
-	case "limit":
-		return x.limit, true
-	case "remaining":
-		return x.remaining, true
-	case "retry_after":
-		return x.retryAfter, true
-	case "reason":
-		return x.reason, true
-	case "id":
-		return x.id, true
-	}
-	return nil, false
-}
-
-// exceeded describes the denial of a request. It has no text that a client can choose, because
-// the texts become part of error pages.
-type exceeded struct{ name, limit, remaining, retryAfter, reason, id string }
-
-// exceeded returns the denial of the request. Of several denials that is the last one: a limiter in
-// error routes can deny the request again. A ban leaves limit and remaining empty.
-func (state *State) exceeded() (x exceeded) {
 	denied := state.innermost
 	for denied != nil && denied.denying == nil {
 		denied = denied.outer
 	}
 	if denied == nil {
-		return x
+		return "", slices.Contains(keys.DenialFields, field)
 	}
 	e := denied.denying
-	x.name, x.reason, x.retryAfter = e.Zone.Name, e.clientReason(), httpfields.FormatRetryAfter(denied.retryAfter)
-	x.id = denied.denialID
+	switch field {
+	case "name":
+		return e.Zone.Name, true
+	case "limit", "remaining":
+		return e.exceededLimit(field), true
+	case "retry_after":
+		return httpfields.FormatRetryAfter(denied.retryAfter), true
+	case "reason":
+		return e.clientReason(), true
+	case "id":
+		return denied.denialID, true
+	}
+	return nil, false
+}
+
+// exceededLimit returns how much the limit that denied the request grants, or what remains of it. It is empty for a ban.
+func (e *Entry) exceededLimit(field string) string {
 	quota, remaining := int64(0), int64(0)
-	switch reason, n := e.DenialReason(); reason {
-	case denials.ReasonLimit:
+	switch reason, n := e.DenialReason(); {
+	case e.clientReason() == store.DeniedByBan:
+		return ""
+	case reason == store.DeniedByLimit:
 		quota = e.Limits[n].Burst
 		remaining = min(e.Outcome.Decisions[n].Remaining, quota) // smooth grants one more
-	case denials.ReasonConcurrency:
+	case reason == store.DeniedByConcurrency:
 		quota, remaining = e.Slots.Limit, e.SlotsDecision().Remaining
 	}
-	if x.reason != denials.ReasonBan {
-		x.limit, x.remaining = strconv.FormatInt(quota, 10), strconv.FormatInt(remaining, 10)
+	if field == "limit" {
+		return strconv.FormatInt(quota, 10)
 	}
-	return x
+	return strconv.FormatInt(remaining, 10)
 }
 
 // placeholderField returns the value of a field of the zone, and whether there is such a field.

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -145,7 +146,7 @@ func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o 
 	if z.Unlimited {
 		return AppliesUnlimited, nil
 	}
-	matches, err := z.matches(r)
+	matches, err := z.Matchers.AnyMatchWithError(r) // true without matchers
 	if err != nil || !matches && z.BanLookup == nil {
 		return AppliesNot, err
 	}
@@ -271,10 +272,5 @@ func (state *State) add(e Entry, request store.Request) {
 
 // HasEnforcedZone reports whether any zone of the request can deny it.
 func (state *State) HasEnforcedZone() bool {
-	for i := range state.Entries {
-		if !state.Entries[i].Shadow {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return !e.Shadow })
 }

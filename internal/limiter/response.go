@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -65,12 +66,7 @@ func (state *State) passOn(w http.ResponseWriter, r *http.Request, repl *caddy.R
 
 // hasSlots reports whether the request has taken a slot.
 func (state *State) hasSlots() bool {
-	for i := range state.Entries {
-		if state.Entries[i].Outcome.Slots.Taken {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Outcome.Slots.Taken })
 }
 
 // responseWriter writes the response to a request that passed. Just before the header is sent,

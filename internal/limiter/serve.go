@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -89,12 +90,7 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 // mayNeedCorrections reports whether the charges of the request may have to be corrected when
 // it ends.
 func (state *State) mayNeedCorrections() bool {
-	for i := range state.Entries {
-		if e := &state.Entries[i]; e.Slots != nil || e.Zone.Settle != nil && len(e.Limits) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Slots != nil || e.Zone.Settle != nil && len(e.Limits) > 0 })
 }
 
 // keepBackendOpen keeps the limiter's backend open until finish, also after a reload, so that

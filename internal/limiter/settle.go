@@ -60,12 +60,10 @@ type Settlement struct {
 
 // NewSettlement returns nil if no zone of the request settles. client is the context of the request.
 func (state *State) NewSettlement(client context.Context, repl *caddy.Replacer) *Settlement {
-	for i := range state.Entries {
-		if state.Entries[i].Settles() {
-			return &Settlement{state: state, client: client, repl: repl}
-		}
+	if !slices.ContainsFunc(state.Entries, func(e Entry) bool { return e.Settles() }) {
+		return nil
 	}
-	return nil
+	return &Settlement{state: state, client: client, repl: repl}
 }
 
 // Settles reports whether the zone's charges depend on the response. A shadow that denies the
@@ -175,8 +173,7 @@ func (s *Settlement) finish(header http.Header, returned bool, err error) {
 		if !returned || err != nil {
 			status = http.StatusInternalServerError
 		}
-		var known caddyhttp.HandlerError
-		if errors.As(err, &known) && known.StatusCode != 0 {
+		if known, is := errors.AsType[caddyhttp.HandlerError](err); is && known.StatusCode != 0 {
 			status = known.StatusCode
 		}
 		s.unknown = errors.Is(s.client.Err(), context.Canceled)

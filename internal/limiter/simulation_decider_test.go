@@ -14,7 +14,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/simulate"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
@@ -330,7 +329,7 @@ func (o *simulationObserver) Observe(d *simulate.Decided) {
 			reason := ""
 			if z.Denied {
 				reason = map[simulate.Reason]string{
-					simulate.ByLimit: denials.ReasonLimit, simulate.ByConcurrency: denials.ReasonConcurrency, simulate.ByBan: denials.ReasonBan,
+					simulate.ByLimit: store.DeniedByLimit, simulate.ByConcurrency: store.DeniedByConcurrency, simulate.ByBan: store.DeniedByBan,
 				}[z.Reason]
 			}
 			describe.zone(&requests[j], reason)

@@ -52,7 +52,6 @@ type Zone struct {
 	Settle    *SettlePolicy // nil: charges stay
 
 	// The bodies of requests.
-	ReadsBody  bool // a text of the zone needs a body
 	BodyNeeds  BodyNeeds
 	BodyPolicy bodies.Policy
 
@@ -67,14 +66,6 @@ type Zone struct {
 
 // Identity holds the settings and the store on which zones of one name must agree, as text.
 type Identity struct{ Settings, Store string }
-
-// matches reports whether a request belongs to the zone.
-func (z *Zone) matches(r *http.Request) (bool, error) {
-	if len(z.Matchers) == 0 {
-		return true, nil
-	}
-	return z.Matchers.AnyMatchWithError(r)
-}
 
 // exempts reports whether a request passes the zone unlimited.
 func (z *Zone) exempts(r *http.Request) (bool, error) {

@@ -229,7 +229,7 @@ func (r *Request) beginWait() {
 	r.waits = true
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace {
-			z.Policy.Places.awaitSlot(r.Requests[i].Key)
+			z.Policy.Places.addAwaiting(r.Requests[i].Key, 1)
 		}
 	}
 }
@@ -242,7 +242,7 @@ func (r *Request) endWait(now Micros) {
 	r.waits = false
 	for i := range r.Zones {
 		if z := &r.Zones[i]; z.hasPlace {
-			z.Policy.Places.endSlotWait(r.Requests[i].Key)
+			z.Policy.Places.addAwaiting(r.Requests[i].Key, -1)
 			r.Requests[i].MaxWait = r.longestLimitDelay(i, now-r.Came)
 		}
 	}

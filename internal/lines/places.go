@@ -92,12 +92,8 @@ func (p *Places) release(key string) {
 	p.set(key, k)
 }
 
-// awaitSlot records that a request that has a place waits for a slot. It isn't charged meanwhile.
-func (p *Places) awaitSlot(key string) { p.addAwaiting(key, 1) }
-
-// endSlotWait records that a request no longer waits for a slot, and may be charged.
-func (p *Places) endSlotWait(key string) { p.addAwaiting(key, -1) }
-
+// addAwaiting records that n more requests that have a place wait for a slot. They aren't charged meanwhile. n is -1 for a
+// request that no longer waits.
 func (p *Places) addAwaiting(key string, n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

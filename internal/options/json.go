@@ -234,3 +234,26 @@ func ReadableJSON(v any) ([]byte, error) {
 	err := encoder.Encode(v)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
+
+// Object is a JSON object whose fields keep their order.
+type Object []Field
+
+// Field is a field of an [Object].
+type Field struct {
+	Name  string
+	Value any
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o Object) MarshalJSON() ([]byte, error) {
+	var fields [][]byte
+	for _, f := range o {
+		name, _ := ReadableJSON(f.Name) // a text has no error
+		value, err := ReadableJSON(f.Value)
+		if err != nil {
+			return nil, err
+		}
+		fields = append(fields, slices.Concat(name, []byte(":"), value))
+	}
+	return slices.Concat([]byte("{"), bytes.Join(fields, []byte(",")), []byte("}")), nil
+}

@@ -17,13 +17,13 @@ import (
 func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (caddy.ModuleMap, error) {
 	option := d.Val()
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if name, ok := unknownMatcherName(err); ok {
-		return nil, noMatcherError(option, name, zoneOptions)
-	}
-	if err != nil && strings.Contains(err.Error(), ", at "+d.File()+":") {
-		return nil, positionedError{err} // Caddy's own matchers say where they are
-	}
 	if err != nil {
+		if unknown := matcherMissing.FindStringSubmatch(err.Error()); unknown != nil {
+			return nil, noMatcherError(option, unknown[1], zoneOptions)
+		}
+		if strings.Contains(err.Error(), ", at "+d.File()+":") {
+			return nil, positionedError{err} // Caddy's own matchers say where they are
+		}
 		return nil, err
 	}
 	for name, matcher := range set {
@@ -37,20 +37,8 @@ func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (c
 	return set, nil
 }
 
+// matcherMissing matches the error about a request matcher that Caddy doesn't know.
 var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
-
-// unknownMatcherName returns the name of the request matcher that Caddy doesn't know, if that is
-// the error.
-func unknownMatcherName(err error) (name string, ok bool) {
-	if err == nil {
-		return "", false
-	}
-	parts := matcherMissing.FindStringSubmatch(err.Error())
-	if parts == nil {
-		return "", false
-	}
-	return parts[1], true
-}
 
 // noMatcherError returns the error for a name in match or exempt that is no request matcher.
 func noMatcherError(option, name string, zoneOptions []string) error {

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -36,11 +37,7 @@ func ReadRate(text string) (events, window string, ok bool) {
 	if parts == nil {
 		return "", "", false
 	}
-	count := parts[2]
-	if count == "" {
-		count = "1"
-	}
-	window, ok = meantDuration(count + parts[3])
+	window, ok = meantDuration(cmp.Or(parts[2], "1") + parts[3])
 	return parts[1], window, ok
 }
 

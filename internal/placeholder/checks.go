@@ -102,7 +102,7 @@ func (sources *Sources) checkOwn(name string, afterResponse bool) error {
 	case "response":
 		return checkResponsePlaceholder(rest, afterResponse)
 	case "exceeded":
-		return checkField("a denial", rest, exceededFields)
+		return checkField("a denial", rest, keys.DenialFields)
 	case "instant":
 		if rest == "" {
 			return errors.New("differs for almost every request, so it is only for logs: write log_append " +

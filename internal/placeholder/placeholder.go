@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
@@ -101,7 +102,7 @@ func (sources *Sources) provides(name string) bool {
 	}
 	for _, open := range openPrefixes {
 		if rest, ok := strings.CutPrefix(name, open.prefix); ok {
-			return rest != "" && (!open.header || isFieldName(rest))
+			return rest != "" && (!open.header || httpguts.ValidHeaderFieldName(rest))
 		}
 	}
 	if sources.names[name] || slices.Contains(runtimePlaceholders, name) {
@@ -115,16 +116,6 @@ func (sources *Sources) provides(name string) bool {
 	}
 	_, known := sources.caddyReplacer.Get(name)
 	return known
-}
-
-// exceededFields are the fields of {http.rate_limit.exceeded.<field>}.
-var exceededFields = strings.Fields("name limit remaining retry_after reason id")
-
-// isFieldName reports whether a header field can have this name.
-func isFieldName(name string) bool {
-	return !strings.ContainsFunc(name, func(c rune) bool {
-		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
-	})
 }
 
 // pluginMayProvide reports whether a plugin may provide a placeholder that Caddy doesn't.

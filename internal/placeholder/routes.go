@@ -51,11 +51,8 @@ func (sources *Sources) addRoutes(routes caddyhttp.RouteList) {
 
 // addRoute adds the placeholders of a route, loaded or not.
 func (sources *Sources) addRoute(r *caddyhttp.Route) {
-	for _, raw := range r.HandlersRaw {
+	if raw, err := json.Marshal(r); err == nil { // which has what isn't loaded yet
 		sources.addJSON(raw)
-	}
-	for _, set := range r.MatcherSetsRaw {
-		sources.addRawMatchers(set)
 	}
 	for _, handler := range r.Handlers {
 		sources.addModule(handler)
@@ -140,15 +137,6 @@ func (sources *Sources) addJSON(raw json.RawMessage) {
 	var value any
 	if json.Unmarshal(raw, &value) == nil {
 		sources.addJSONValue(value)
-	}
-}
-
-func (sources *Sources) addRawMatchers(set caddy.ModuleMap) {
-	for name, raw := range set {
-		var value any
-		if json.Unmarshal(raw, &value) == nil {
-			sources.addJSONMatcher(name, value)
-		}
 	}
 }
 

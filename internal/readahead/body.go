@@ -141,11 +141,9 @@ func (b *Body) fill(limit int) {
 func (b *Body) fillOnce(limit int) bool {
 	b.mu.Lock()
 	room, err := b.roomLocked(limit)
+	b.fillErr = err
 	b.mu.Unlock()
 	if err != nil {
-		b.mu.Lock()
-		b.fillErr = err
-		b.mu.Unlock()
 		return false
 	}
 	n, err := b.source.Read(room) // into the part of the buffer that Read doesn't use

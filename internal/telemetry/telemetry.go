@@ -111,8 +111,7 @@ func CountStoreError(err error) {
 
 // storeErrorReason returns the reason of an error of the store: a short word.
 func storeErrorReason(err error) string {
-	var failed *store.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*store.Error](err); ok {
 		return failed.Reason
 	}
 	return "other"

@@ -130,12 +130,11 @@ func (m *Zone) CountWaiting(n int64) {
 	}
 }
 
-// WaitingForSlot returns the number of requests that wait for a slot, or nil with disable_metrics.
-func (m *Zone) WaitingForSlot() *atomic.Int64 {
-	if m.Disabled {
-		return nil
+// CountWaitingForSlot counts n more requests that wait for a slot. n is -1 for a request whose wait has ended.
+func (m *Zone) CountWaitingForSlot(n int64) {
+	if !m.Disabled {
+		m.counters().gauges.waitingForSlot.Add(n)
 	}
-	return &m.counters().gauges.waitingForSlot
 }
 
 // CountBan counts a ban that begins now.

@@ -45,9 +45,8 @@ func TestBodyLeavesNoGoroutine(t *testing.T) {
 			if _, err := io.ReadFull(hanging.Body, make([]byte, len(pieces[0]))); err != nil {
 				t.Fatal(err)
 			}
-			if goroutines() == 0 {
-				t.Error("no goroutine decodes") // the test looks for the wrong name
-			}
+			// Otherwise the test looks for the wrong name. The piece can arrive before it is decoded.
+			caddytest.EventuallySees(t, "a goroutine decodes", goroutines, func(n int) bool { return n > 0 })
 			_ = hanging.Body.Close()
 		}
 		for range 20 { // respond writes a body for HEAD, too, and encode compresses it

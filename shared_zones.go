@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -254,8 +253,11 @@ func (h *Handler) zoneSources() ([]*zoneSource, error) {
 	if len(sources) == 0 {
 		sources = h.app.sharedZones
 	}
-	byName := func(a, b *zoneSource) int { return cmp.Compare(a.name, b.name) }
-	return slices.SortedFunc(maps.Values(sources), byName), nil
+	var sorted []*zoneSource
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		sorted = append(sorted, sources[name])
+	}
+	return sorted, nil
 }
 
 // checkZoneNames checks that each zone of the handler has another name.

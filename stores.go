@@ -137,9 +137,9 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		for _, some := range o.modes {
 			maps.Copy(modes, some)
 		}
-		fields := []zap.Field{zap.String("address", address), zap.String("error", failure.Error())}
-		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes), fields...)
-		o.emitLocked(eventStoreDown, fields)
+		logger.Warn("Redis fails, and is not asked until it works again: meanwhile "+describeModes(modes),
+			zap.String("address", address), zap.Error(failure))
+		o.emitLocked(eventStoreDown, map[string]any{"address": address, "error": failure.Error()})
 		return
 	}
 	began, known := o.outages[address]
@@ -147,19 +147,21 @@ func (o *outageLog) log(logger *zap.Logger, address string, failure error) {
 		began = now
 	}
 	delete(o.outages, address)
-	fields := []zap.Field{
-		zap.String("address", address), zap.Duration("outage", now.at.Sub(began.at)),
-		zap.Int64("requests_decided_locally", now.local-began.local),
-		zap.Int64("requests_passed_unlimited", now.allowed-began.allowed),
-		zap.Int64("requests_answered_503", now.denied-began.denied),
-	}
-	logger.Warn("Redis works again", fields...)
-	o.emitLocked(eventStoreUp, fields)
+	length := now.at.Sub(began.at)
+	local, allowed, denied := now.local-began.local, now.allowed-began.allowed, now.denied-began.denied
+	logger.Warn("Redis works again", zap.String("address", address), zap.Duration("outage", length),
+		zap.Int64("requests_decided_locally", local),
+		zap.Int64("requests_passed_unlimited", allowed),
+		zap.Int64("requests_answered_503", denied))
+	o.emitLocked(eventStoreUp, map[string]any{
+		"address": address, "outage": length,
+		"requests_decided_locally": local, "requests_passed_unlimited": allowed, "requests_answered_503": denied,
+	})
 }
 
-// emitLocked emits an event with the fields of a log message, in the configuration in force. If that one doesn't use the Redis, a
+// emitLocked emits an event in the configuration in force. If that one doesn't use the Redis, a
 // configuration that is being loaded does.
-func (o *outageLog) emitLocked(name string, fields []zap.Field) {
+func (o *outageLog) emitLocked(name string, data map[string]any) {
 	events := activeEvents()
 	if _, uses := o.modes[events]; !uses {
 		for events = range o.modes {
@@ -167,7 +169,7 @@ func (o *outageLog) emitLocked(name string, fields []zap.Field) {
 		}
 	}
 	if events != nil {
-		events.Add(name, denials.EventData(fields))
+		events.Add(name, data)
 	}
 }
 

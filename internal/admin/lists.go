@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"encoding/base64"
 	"errors"
 	"maps"
@@ -55,12 +54,15 @@ func cursorError(err error) error {
 }
 
 // zonesByStore returns one zone of the request for each store, by the name of the store.
-func (a *Request) zonesByStore() []*Zone {
+func (a *Request) zonesByStore() (zones []*Zone) {
 	byStore := make(map[string]*Zone)
 	for _, z := range a.zones {
 		byStore[z.Identity.Store] = z
 	}
-	return slices.SortedFunc(maps.Values(byStore), func(a, b *Zone) int { return cmp.Compare(a.Identity.Store, b.Identity.Store) })
+	for _, name := range slices.Sorted(maps.Keys(byStore)) {
+		zones = append(zones, byStore[name])
+	}
+	return zones
 }
 
 // listStored returns a part of a list that the store of the zone has. view returns nil for an entry

@@ -120,7 +120,7 @@ func (d *Denial) report(events *Events) {
 		fields = append(fields, key)
 	}
 	if name := d.eventName(); name != "" {
-		events.Add(name, EventData(fields))
+		events.Add(name, eventData(fields))
 	}
 }
 

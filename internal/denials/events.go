@@ -38,8 +38,8 @@ func (d *Denial) eventName() string {
 	}
 }
 
-// EventData returns the data of an event with the fields of a log message.
-func EventData(fields []zap.Field) map[string]any {
+// eventData returns the data of an event with the fields of a log message.
+func eventData(fields []zap.Field) map[string]any {
 	data := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(data)

@@ -61,8 +61,6 @@ type Denial struct {
 // message returns the log message. Tools such as fail2ban look for "rate limit exceeded".
 func (d *Denial) message() string {
 	switch {
-	case d.Percent > 0:
-		return "a share of a limit is used"
 	case d.Ban && d.Shadow:
 		return "key would be banned"
 	case d.Ban:
@@ -106,49 +104,41 @@ const maxLoggedTextBytes = 256
 
 func clipText(text string) string { return text[:min(len(text), maxLoggedTextBytes)] }
 
-// report logs a denial, a ban or a share, and emits its event. The event has the fields of the log, but never the key of
-// a denial or a ban. That of a share has the key if the log has it, because somebody is to be told who it is.
+// report logs a denial or a ban, and emits its event. With hash_keys it leaves out all texts
+// that keys are made of.
 func (d *Denial) report(events *Events) {
-	fields, key := d.fields(), zap.Skip()
-	if d.overflow {
-		key = zap.Bool("other_keys", true)
-	} else if d.Source.LogsKeys {
-		key = zap.String("key", d.Key)
-	}
-	d.Source.Logger.Info(d.message(), append(fields, key)...)
 	if d.Percent > 0 {
-		fields = append(fields, key)
+		d.reportShare(events)
+		return
+	}
+	if c := d.Source.Logger.Check(zap.InfoLevel, d.message()); c != nil {
+		fields := []zap.Field{zap.String("zone", d.Zone)}
+		if d.Ban {
+			fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
+		} else {
+			fields = append(fields, zap.Duration("wait", d.waitTime()))
+		}
+		if !d.Source.hashesKeys() {
+			fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
+		}
+		fields = append(fields, zap.Int64("count", d.count),
+			zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
+		if !d.Source.hashesKeys() {
+			fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
+		}
+		if d.id != "" {
+			fields = append(fields, zap.String("id", d.id))
+		}
+		if d.overflow {
+			fields = append(fields, zap.Bool("other_keys", true))
+		} else if d.Source.LogsKeys {
+			fields = append(fields, zap.String("key", d.Key))
+		}
+		c.Write(fields...)
 	}
 	if name := d.eventName(); name != "" {
-		events.Add(name, eventData(fields))
+		events.Add(name, d.eventData())
 	}
-}
-
-// fields returns the fields of the log message, without the key. With hash_keys it leaves out all texts that keys are made
-// of.
-func (d *Denial) fields() []zap.Field {
-	fields := []zap.Field{zap.String("zone", d.Zone)}
-	switch {
-	case d.Percent > 0:
-		return append(fields, zap.Int64("percent", d.Percent), zap.Stringer("limit", d.Limit), zap.String("until", d.until()),
-			zap.Int64("count", d.count))
-	case d.Ban:
-		fields = append(fields, zap.String("until", d.until()), zap.Duration("duration", d.waitTime()))
-	default:
-		fields = append(fields, zap.Duration("wait", d.waitTime()))
-	}
-	if !d.Source.hashesKeys() {
-		fields = append(fields, zap.String("remote_ip", d.RemoteIP), zap.String("client_ip", d.ClientIP))
-	}
-	fields = append(fields, zap.Int64("count", d.count),
-		zap.String("reason", d.Reason), zap.String("limit", d.limitDescription()), zap.String("method", d.Method))
-	if !d.Source.hashesKeys() {
-		fields = append(fields, zap.String("host", d.Host), zap.String("path", d.Path))
-	}
-	if d.id != "" {
-		fields = append(fields, zap.String("id", d.id))
-	}
-	return fields
 }
 
 // waitTime returns the retry after of a denial, or the duration of a ban; 0 if no wait helps.
@@ -161,3 +151,24 @@ func (d *Denial) waitTime() time.Duration {
 
 // until returns when a ban ends.
 func (d *Denial) until() string { return time.Now().Add(d.waitTime()).UTC().Format(time.RFC3339) }
+
+// reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because
+// somebody is to be told who it is.
+func (d *Denial) reportShare(events *Events) {
+	data := map[string]any{
+		"zone": d.Zone, "percent": d.Percent, "limit": d.Limit.String(), "until": d.until(), "count": d.count,
+	}
+	fields := []zap.Field{
+		zap.String("zone", d.Zone), zap.Int64("percent", d.Percent), zap.Stringer("limit", d.Limit), zap.String("until", d.until()),
+		zap.Int64("count", d.count),
+	}
+	if d.overflow {
+		fields, data["other_keys"] = append(fields, zap.Bool("other_keys", true)), true
+	} else if d.Source.LogsKeys {
+		fields, data["key"] = append(fields, zap.String("key", d.Key)), d.Key
+	}
+	if c := d.Source.Logger.Check(zap.InfoLevel, "a share of a limit is used"); c != nil {
+		c.Write(fields...)
+	}
+	events.Add(eventThreshold, data)
+}

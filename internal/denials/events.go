@@ -8,7 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/throttle"
 )
@@ -21,12 +20,10 @@ const (
 	eventThreshold      = "rate_limit_threshold"
 )
 
-// eventName returns the name of the event of a denial, a ban or a share. A ban in shadow mode has none,
+// eventName returns the name of the event of a denial or a ban. A ban in shadow mode has none,
 // because nobody is banned.
 func (d *Denial) eventName() string {
 	switch {
-	case d.Percent > 0:
-		return eventThreshold
 	case d.Ban && d.Shadow:
 		return ""
 	case d.Ban:
@@ -38,13 +35,28 @@ func (d *Denial) eventName() string {
 	}
 }
 
-// eventData returns the data of an event with the fields of a log message.
-func eventData(fields []zap.Field) map[string]any {
-	data := zapcore.NewMapObjectEncoder()
-	for _, f := range fields {
-		f.AddTo(data)
+// eventData returns the data of the event. It has the fields of the log, but never a key.
+func (d *Denial) eventData() map[string]any {
+	data := map[string]any{
+		"zone":   d.Zone,
+		"count":  d.count,
+		"reason": d.Reason,
+		"limit":  d.limitDescription(),
+		"method": d.Method,
 	}
-	return data.Fields
+	if d.Ban {
+		data["until"], data["duration"] = d.until(), d.waitTime()
+	} else {
+		data["wait"] = d.waitTime()
+	}
+	if d.id != "" {
+		data["id"] = d.id
+	}
+	if !d.Source.hashesKeys() {
+		data["remote_ip"], data["client_ip"] = d.RemoteIP, d.ClientIP
+		data["host"], data["path"] = d.Host, d.Path
+	}
+	return data
 }
 
 // Events emits the events of a configuration in a goroutine, one after the other. So no request

@@ -200,21 +200,33 @@ func (c shareChange) share() float64 { return float64(c.denied) / float64(max(c.
 
 // log logs the change.
 func (c shareChange) log(logger *zap.Logger) {
-	message := "a zone denies a share of its requests: caddy rate-limit top names the keys"
-	switch {
-	case c.stopped && c.shadow:
-		message = "a zone in shadow mode would no longer deny a share of its requests"
-	case c.stopped:
-		message = "a zone no longer denies a share of its requests"
-	case c.shadow:
-		message = "a zone in shadow mode would deny a share of its requests"
-	}
-	fields := []zap.Field{
-		zap.String("zone", c.zone), zap.Int64("denied", c.denied), zap.Int64("requests", c.requests),
-		zap.Float64("share", math.Round(c.share()*1000)/1000),
-	}
 	if c.stopped {
-		fields = append(fields, zap.Duration("lasted", c.lasted), zap.Int64("total_denied", c.totalDenied))
+		c.logStop(logger)
+	} else {
+		c.logBegin(logger)
 	}
-	logger.Warn(message, fields...)
 }
+
+func (c shareChange) logBegin(logger *zap.Logger) {
+	message := logger.Check(zap.WarnLevel, "a zone denies a share of its requests: caddy rate-limit top names the keys")
+	if c.shadow {
+		message = logger.Check(zap.WarnLevel, "a zone in shadow mode would deny a share of its requests")
+	}
+	if message != nil {
+		message.Write(zap.String("zone", c.zone), zap.Int64("denied", c.denied), zap.Int64("requests", c.requests),
+			zap.Float64("share", roundShare(c.share())))
+	}
+}
+
+func (c shareChange) logStop(logger *zap.Logger) {
+	message := logger.Check(zap.WarnLevel, "a zone no longer denies a share of its requests")
+	if c.shadow {
+		message = logger.Check(zap.WarnLevel, "a zone in shadow mode would no longer deny a share of its requests")
+	}
+	if message != nil {
+		message.Write(zap.String("zone", c.zone), zap.Int64("denied", c.denied), zap.Int64("requests", c.requests),
+			zap.Float64("share", roundShare(c.share())), zap.Duration("lasted", c.lasted), zap.Int64("total_denied", c.totalDenied))
+	}
+}
+
+func roundShare(share float64) float64 { return math.Round(share*1000) / 1000 }

@@ -24,7 +24,7 @@ const (
 	probeInterval = 2 * time.Second
 )
 
-// distance is what a queue knows about the distance of Redis. The zero value knows nothing.
+// distance holds how far away Redis is, as a queue knows it. The zero value knows nothing.
 type distance struct {
 	known  time.Duration // there and back; 0: not known
 	probed time.Time     // when the last probe was sent, or the distance became known

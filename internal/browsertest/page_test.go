@@ -159,7 +159,7 @@ func evaluate[T any](p *page, format string, args ...any) T {
 	return value
 }
 
-// click clicks on an element, once it is what a mouse would hit at its center. Looking and clicking are one step of the
+// click clicks on an element as soon as a mouse would hit it at its center. Looking and clicking are one step of the
 // page. Otherwise a list that grows in between could move the element away from the mouse.
 func (p *page) click(selector string) {
 	p.t.Helper()

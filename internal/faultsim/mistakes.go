@@ -12,7 +12,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a message is never counted as ended", "redisstore/queue.go",
-		"	batches.Put(b)\n	q.inFlight--\n", "	batches.Put(b)\n",
+		"	q.inFlight--\n	if !q.hasRoomLocked()", "	if !q.hasRoomLocked()",
 	},
 	{
 		"nobody sends what came meanwhile", "redisstore/queue.go",
@@ -33,7 +33,7 @@ var mistakes = []mistake{
 	},
 	{
 		"a lost message counts as one that did not run", "redisstore/script.go",
-		"return !sc.payload.sent || certainlyNotRun(sc.err)", "return true",
+		"return !sc.isSent() || certainlyNotRun(sc.err)", "return true",
 	},
 	{
 		"a message may run at any time", "redisstore/clock.go",

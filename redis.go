@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type Redis struct {
 	// Sentinels. With cluster: one or more host:port of nodes. An address is required.
 	Address []string `json:"address,omitempty"`
 
-	// The user to log in as (default: the URL's, or none).
+	// The user to log in as. It needs a password (default: the URL's, or none).
 	Username string `json:"username,omitempty"`
 
 	// The password to log in with (default: the URL's, or none).
@@ -46,7 +47,7 @@ type Redis struct {
 	// of the primary when it connects, and after the primary has failed (default: no Sentinels).
 	MasterName string `json:"master_name,omitempty"`
 
-	// The user to log in to Sentinels as (default: none).
+	// The user to log in to Sentinels as. It needs a password (default: none).
 	SentinelUsername string `json:"sentinel_username,omitempty"`
 
 	// The password to log in to Sentinels with (default: none).
@@ -132,7 +133,7 @@ func (c *Redis) check() error {
 	}
 	o := c.unexpandedOptions()
 	if strings.Contains(o.Address, "{") {
-		o.Address = "unknown:1"
+		o.Address, o.Password = "unknown:1", cmp.Or(o.Password, "unknown") // a URL can have the password
 	}
 	if strings.Contains(o.KeyPrefix, "{") {
 		o.KeyPrefix = ""

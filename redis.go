@@ -291,6 +291,9 @@ func expandedTexts(o *redisstore.Options) []expandedText {
 func expandRedisOption(name string, value *string) error {
 	expanded, err := caddy.NewReplacer().ReplaceFunc(*value, func(placeholder string, replacement any) (any, error) {
 		if caddy.ToString(replacement) == "" {
+			if name == "key_prefix" && !strings.HasPrefix(placeholder, "env.") && !strings.HasPrefix(placeholder, "file.") {
+				return nil, errors.New("it can't have braces: leave them out, or write {env.NAME} or {file./absolute/path}")
+			}
 			return nil, emptyPlaceholderError(placeholder)
 		}
 		return replacement, nil
@@ -423,6 +426,9 @@ func (c *Redis) unmarshal(d *caddyfile.Dispenser) error {
 }
 
 func (c *RedisTLS) unmarshal(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return fmt.Errorf("tls takes no value, not %q: write it alone, write its options in braces, or leave it out", d.Val())
+	}
 	return optionTable.ReadBlock(d, "tls", tlsOptions, func(option string) (err error) {
 		switch option {
 		case "ca":

@@ -70,7 +70,8 @@ type Redis struct {
 	Batch *int `json:"batch,omitempty"`
 
 	// The longest time to wait for a reply of Redis, including the time for a new connection; at
-	// least 1ms. After this time on_store_error decides (default 100ms).
+	// least 1ms. After this time on_store_error decides. Above 5s Caddy warns, because requests can
+	// wait for twice this time (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty" zero:"100ms"`
 
 	// The longest time to wait for a new connection; at least 1ms (default 1s).
@@ -169,8 +170,15 @@ func checkTimeout(option string, timeout caddy.Duration, example string) error {
 	return nil
 }
 
-// warnOfConnection warns of connections that others can read or change.
+// longTimeout is the longest timeout without a warning.
+const longTimeout = 5 * time.Second
+
+// warnOfConnection warns of connections that others can read or change, and of a timeout that lets requests wait.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
+	if o.Timeout > longTimeout {
+		logger.Warn("timeout of redis is long: when Redis hangs, requests can wait for twice this time; write at most 5s",
+			zap.String("address", o.Address), zap.Duration("timeout", o.Timeout))
+	}
 	if o.TLS.InsecureSkipVerify {
 		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: "+
 			"write ca and a file of certificates instead",
@@ -180,6 +188,15 @@ func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 		logger.Warn("the password of Redis goes to another host unencrypted: write tls in the redis block",
 			zap.String("address", o.Address))
 	}
+}
+
+// withAdvice adds to the failure of a Redis how to find and give a missing permission. prefix starts the names of
+// the keys. Other failures, and nil, stay as they are.
+func withAdvice(failure error, prefix string) error {
+	if failure == nil || !strings.Contains(failure.Error(), "NOPERM") && !strings.Contains(failure.Error(), "can't run this command") {
+		return failure
+	}
+	return fmt.Errorf("%w; run ACL LOG as an administrator: the user needs ~%s:* and the commands in docs/redis.md", failure, prefix)
 }
 
 // isRemote reports whether an address is neither this host nor a unix socket.

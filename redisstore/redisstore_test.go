@@ -440,6 +440,10 @@ func TestAddressForms(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "wrong\"") {
 		t.Errorf("wrong password: %v", err)
 	}
+	_, err = open(t, redisstore.Options{Address: server.Addr, Password: "p@ss/word", DB: 99}).Take(context.Background(), request(t, "k"))
+	if err == nil || !strings.Contains(err.Error(), "reply: ERR DB index is out of range: write a lower db") {
+		t.Errorf("db 99: %v", err)
+	}
 }
 
 func BenchmarkTake(b *testing.B) {

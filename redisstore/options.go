@@ -93,7 +93,8 @@ func (o Options) Normalized() (Options, error) {
 		return o, errors.New("sentinel_username and sentinel_password need master_name: write the name by which the Sentinels know the primary")
 	}
 	if o.SentinelUsername != "" && o.SentinelPassword == "" {
-		return o, errors.New("sentinel_username needs a password: write sentinel_password {env.SENTINEL_PASSWORD}, or leave sentinel_username out")
+		return o, errors.New("sentinel_username needs a password: " +
+			"write sentinel_password {env.SENTINEL_PASSWORD}, or leave sentinel_username out")
 	}
 	if o.Cluster && (o.MasterName != "" || o.DB != 0) {
 		return o, errors.New("cluster can't be combined with master_name or db: leave those out")
@@ -116,7 +117,8 @@ func checkPorts(addresses []string) error {
 		host, port, err := net.SplitHostPort(strings.TrimSpace(address))
 		n, notNumber := strconv.ParseUint(port, 10, 32)
 		if err == nil && notNumber == nil && (n == 0 || n > math.MaxUint16) && host != "" && publicForm.MatchString(address) {
-			return fmt.Errorf("the port of the redis address %q must be from 1 to 65535: write for example %s", address, net.JoinHostPort(host, "6379"))
+			return fmt.Errorf("the port of the redis address %q must be from 1 to 65535: write for example %s",
+				address, net.JoinHostPort(host, "6379"))
 		}
 	}
 	return nil

@@ -247,6 +247,8 @@ func TestJSON(t *testing.T) {
 		{zone(limit) + `,"redis":{"address":["a:1","{env.TEST_HOST}"],"master_name":"m"}`, `with master_name each redis address is host:port of a Sentinel, but "nowhere" is not`},
 		{zone(limit) + `,"redis":{"address":["a:1"],"master_name":"m","sentinel_password":"{env.NO_SUCH_VARIABLE}"}`, `sentinel_password of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},
 		{zone(limit) + `,"redis":{"address":["a:1"],"sentinel_username":"u"}`, "sentinel_username and sentinel_password need master_name"},
+		{zone(limit) + `,"redis":{"address":["redis://:{env.TEST_SECRET}@h:1"],"username":"u"}`, ""},
+		{zone(limit) + `,"redis":{"address":["{env.TEST_HOST}:1"],"username":"u"}`, "username needs a password"},
 		{zone(limit) + `,"redis":{"address":["{env.NO_SUCH_VARIABLE}"]}`, `address of redis: the environment variable "NO_SUCH_VARIABLE" is not set, or empty`},
 	}
 	directory := filepath.Dir(redistest.NewCertificates(t).CA)
@@ -321,7 +323,7 @@ func TestRedisPlaceholders(t *testing.T) {
 	if err != nil || o.Address != "redis.internal:1,b:2" || o.MasterName != "redis.internal" || o.SentinelUsername != "redis.internal" || o.SentinelPassword != "from file" {
 		t.Errorf("options %+v, %v", o, err)
 	}
-	if _, err := (&Redis{Address: []string{"redis://user@h:1"}}).expandedOptions(zap.New(core)); err != nil {
+	if _, err := (&Redis{Address: []string{"redis://h:1"}}).expandedOptions(zap.New(core)); err != nil {
 		t.Fatal(err)
 	}
 	if logs.Len() != 0 {

@@ -292,6 +292,8 @@ func correctOption(option, block string) string {
 		return "it belongs in the block of " + strings.Join(limits, " or ")
 	case option == "status" && block == "settle":
 		return "write for example match status 401 403"
+	case option == "max_connections" && block == "redis": // not concurrency
+		return "write one of " + strings.Join(redisOptions, ", ")
 	case option != "burst" || block == "the global option rate_limit" || block == "redis":
 		return ""
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type Redis struct {
 	// Sentinels. With cluster: one or more host:port of nodes. An address is required.
 	Address []string `json:"address,omitempty"`
 
-	// The user to log in as (default: the URL's, or none).
+	// The user to log in as. It needs a password (default: the URL's, or none).
 	Username string `json:"username,omitempty"`
 
 	// The password to log in with (default: the URL's, or none).
@@ -46,7 +47,7 @@ type Redis struct {
 	// of the primary when it connects, and after the primary has failed (default: no Sentinels).
 	MasterName string `json:"master_name,omitempty"`
 
-	// The user to log in to Sentinels as (default: none).
+	// The user to log in to Sentinels as. It needs a password (default: none).
 	SentinelUsername string `json:"sentinel_username,omitempty"`
 
 	// The password to log in to Sentinels with (default: none).
@@ -69,7 +70,8 @@ type Redis struct {
 	Batch *int `json:"batch,omitempty"`
 
 	// The longest time to wait for a reply of Redis, including the time for a new connection; at
-	// least 1ms. After this time on_store_error decides (default 100ms).
+	// least 1ms. After this time on_store_error decides. Above 5s Caddy warns, because requests can
+	// wait for twice this time (default 100ms).
 	Timeout caddy.Duration `json:"timeout,omitempty" zero:"100ms"`
 
 	// The longest time to wait for a new connection; at least 1ms (default 1s).
@@ -132,7 +134,7 @@ func (c *Redis) check() error {
 	}
 	o := c.unexpandedOptions()
 	if strings.Contains(o.Address, "{") {
-		o.Address = "unknown:1"
+		o.Address, o.Password = "unknown:1", cmp.Or(o.Password, "unknown") // a URL can have the password
 	}
 	if strings.Contains(o.KeyPrefix, "{") {
 		o.KeyPrefix = ""
@@ -168,8 +170,15 @@ func checkTimeout(option string, timeout caddy.Duration, example string) error {
 	return nil
 }
 
-// warnOfConnection warns of connections that others can read or change.
+// longTimeout is the longest timeout without a warning.
+const longTimeout = 5 * time.Second
+
+// warnOfConnection warns of connections that others can read or change, and of a timeout that lets requests wait.
 func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
+	if o.Timeout > longTimeout {
+		logger.Warn("timeout of redis is long: when Redis hangs, requests can wait for twice this time; write at most 5s",
+			zap.String("address", o.Address), zap.Duration("timeout", o.Timeout))
+	}
 	if o.TLS.InsecureSkipVerify {
 		logger.Warn("insecure_skip_verify accepts any certificate, so others on the way to Redis can read and change everything: "+
 			"write ca and a file of certificates instead",
@@ -179,6 +188,15 @@ func warnOfConnection(o redisstore.Options, logger *zap.Logger) {
 		logger.Warn("the password of Redis goes to another host unencrypted: write tls in the redis block",
 			zap.String("address", o.Address))
 	}
+}
+
+// withAdvice adds to the failure of a Redis how to find and give a missing permission. prefix starts the names of
+// the keys. Other failures, and nil, stay as they are.
+func withAdvice(failure error, prefix string) error {
+	if failure == nil || !strings.Contains(failure.Error(), "NOPERM") && !strings.Contains(failure.Error(), "can't run this command") {
+		return failure
+	}
+	return fmt.Errorf("%w; run ACL LOG as an administrator: the user needs ~%s:* and the commands in docs/redis.md", failure, prefix)
 }
 
 // isRemote reports whether an address is neither this host nor a unix socket.
@@ -290,6 +308,9 @@ func expandedTexts(o *redisstore.Options) []expandedText {
 func expandRedisOption(name string, value *string) error {
 	expanded, err := caddy.NewReplacer().ReplaceFunc(*value, func(placeholder string, replacement any) (any, error) {
 		if caddy.ToString(replacement) == "" {
+			if name == "key_prefix" && !strings.HasPrefix(placeholder, "env.") && !strings.HasPrefix(placeholder, "file.") {
+				return nil, errors.New("it can't have braces: leave them out, or write {env.NAME} or {file./absolute/path}")
+			}
 			return nil, emptyPlaceholderError(placeholder)
 		}
 		return replacement, nil
@@ -404,6 +425,9 @@ func (c *Redis) blockOptions() []option {
 		fieldOption("sentinel_password", &c.SentinelPassword, withExample(options.Secret, "{env.SENTINEL_PASSWORD}"), nil),
 		{"tls", func(d *caddyfile.Dispenser) error {
 			c.TLS = new(RedisTLS)
+			if d.NextArg() {
+				return fmt.Errorf("tls takes no value, not %q: write it alone, write its options in braces, or leave it out", d.Val())
+			}
 			return readOptions(d, "tls", c.TLS.blockOptions())
 		}},
 	}

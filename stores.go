@@ -31,6 +31,7 @@ import (
 type redisBackend struct {
 	*store.DenyCache
 	redis     redisstore.Redis
+	keyPrefix string
 	health    admin.HealthLog
 	outageLog outageLog
 	slotLines *lines.Slots
@@ -41,7 +42,7 @@ type redisBackend struct {
 // newBackend returns a backend that opens no connection yet. It calls logger for each message,
 // because the backend can outlive a configuration and its loggers.
 func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend, error) {
-	b := &redisBackend{health: admin.NewHealthLog(), slotLines: lines.NewSlots(lines.FirstPause, lines.MaxPause)}
+	b := &redisBackend{keyPrefix: o.KeyPrefix, health: admin.NewHealthLog(), slotLines: lines.NewSlots(lines.FirstPause, lines.MaxPause)}
 	b.uses.Store(1)
 	var err error
 	b.redis, err = redisstore.Open(o, redisstore.Hooks{
@@ -51,6 +52,7 @@ func newBackend(o redisstore.Options, logger func() *zap.Logger) (*redisBackend,
 		},
 		RoundTrip: telemetry.CountRoundTrip,
 		HealthChanged: func(address string, failure error) {
+			failure = withAdvice(failure, o.KeyPrefix)
 			stats := b.redis.Stats()
 			b.health.Observe(stats.Servers, stats.Failing, failure)
 			b.outageLog.log(logger(), address, failure)
@@ -374,7 +376,7 @@ func (a *App) checkRedis(b *redisBackend) {
 	defer cancel()
 	if err := b.redis.Check(ctx); err != nil && a.ctx.Err() == nil {
 		a.logger.Warn("Redis did not pass the check at the start: until it does, "+describeModes(a.outageModes(b)),
-			zap.String("address", b.redis.Address()), zap.Error(err))
+			zap.String("address", b.redis.Address()), zap.Error(withAdvice(err, b.keyPrefix)))
 		return
 	}
 	if policy, bounded, err := b.redis.EvictionPolicy(ctx); err == nil && bounded && policy != "noeviction" {

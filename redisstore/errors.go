@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -40,6 +41,9 @@ func toStoreError(ctx context.Context, err error) error {
 	}
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
 		err = errNoMaster
+	}
+	if err.Error() == "ERR DB index is out of range" {
+		err = fmt.Errorf("%w: write a lower db, or raise databases in redis.conf", err)
 	}
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
 	var reply redis.Error

@@ -368,7 +368,12 @@ func TestOptionErrors(t *testing.T) {
 		{redisstore.Options{Address: "10.0.0.1", Cluster: true}, `but "10.0.0.1" is not: write 10.0.0.1:6379`},
 		{redisstore.Options{Address: "10.0.0.1:1,10.0.0.2", MasterName: "m"}, `but "10.0.0.2" is not: write 10.0.0.2:26379`},
 		{redisstore.Options{Address: ""}, `redis address "" is not host:port`},
-		{redisstore.Options{Address: "host:99999"}, `is not host:port`},
+		{redisstore.Options{Address: "host:99999"}, `the port of the redis address "host:99999" must be from 1 to 65535: write for example host:6379`},
+		{redisstore.Options{Address: "[::1]:0"}, `the port of the redis address "[::1]:0" must be from 1 to 65535: write for example [::1]:6379`},
+		{redisstore.Options{Address: "a:1,b:66379", Cluster: true}, `the port of the redis address "b:66379" must be from 1 to 65535`},
+		{redisstore.Options{Address: "h:1", Username: "u"}, "username needs a password: write password {env.REDIS_PASSWORD}, or leave username out"},
+		{redisstore.Options{Address: "redis://u@h:1"}, "username needs a password"},
+		{redisstore.Options{Address: "h:1", MasterName: "m", SentinelUsername: "u"}, "sentinel_username needs a password: write sentinel_password {env.SENTINEL_PASSWORD}"},
 		{redisstore.Options{Address: "user:SECRET@host:6379"}, `redis address is not host:port`},
 		{redisstore.Options{Address: "redis:/user:SECRET"}, `redis address is not host:port`},
 		{redisstore.Options{Address: "redis://user:SECRET"}, `redis URL is malformed`},
@@ -434,6 +439,10 @@ func TestAddressForms(t *testing.T) {
 	_, err := open(t, redisstore.Options{Address: server.Addr, Password: "wrong"}).Take(context.Background(), request(t, "k"))
 	if err == nil || strings.Contains(err.Error(), "wrong\"") {
 		t.Errorf("wrong password: %v", err)
+	}
+	_, err = open(t, redisstore.Options{Address: server.Addr, Password: "p@ss/word", DB: 99}).Take(context.Background(), request(t, "k"))
+	if err == nil || !strings.Contains(err.Error(), "reply: ERR DB index is out of range: write a lower db") {
+		t.Errorf("db 99: %v", err)
 	}
 }
 

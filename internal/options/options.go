@@ -45,7 +45,7 @@ func Secret(d *caddyfile.Dispenser, example string) (string, error) {
 func NoValue(d *caddyfile.Dispenser) error {
 	option := d.Val()
 	if d.NextArg() {
-		return fmt.Errorf("%s takes no value, not %q", option, d.Val())
+		return fmt.Errorf("%s takes no value, not %q: write it alone, or leave it out", option, d.Val())
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ var synonyms = map[string][]string{
 	"db":                {"database"},
 	"username":          {"user"},
 	"key_prefix":        {"prefix"},
+	"master_name":       {"master", "sentinel"},
 }
 
 // Suggest returns the name in names that was probably meant, or "".

@@ -206,7 +206,7 @@ type verdict struct {
 	a, b, c, d int64
 }
 
-// Balance is a charge, and the state of the budget after it. Scripts reply it. A and B are those of the [Receipt].
+// Balance is a charge, and the state of the budget after it. Scripts reply it. A [Receipt] has the same A and B.
 // Each algorithm's outlook says what else they are for.
 type Balance struct {
 	Charged    int64

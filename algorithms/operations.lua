@@ -133,7 +133,7 @@ local function take(override_count, zone_count, pos, k, log_key)
   for z = 1, zone_count do
     local zone = zones[z]
     if not zone then
-      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
+      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, slots_free = false, ban = 0 }
       zones[z] = zone
     end
     local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
@@ -178,8 +178,8 @@ local function take(override_count, zone_count, pos, k, log_key)
       k = k + 1
       local key = budget_of[k]
       local slots = slots_read(key, instance, now, slots_expiry)
-      slots.free = slots.others + slots.count < slots_limit
-      zone.slots, zone.slots_key, has_room = slots, key, has_room and slots.free
+      zone.slots_free = slots.others + slots.count < slots_limit
+      zone.slots, zone.slots_key, has_room = slots, key, has_room and zone.slots_free
     end
     if has_ban == 1 then
       local ban = {}
@@ -229,7 +229,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       elseif slots.stepped_back and not peeks then
         slots_save(slots, zone.slots_key, instance, now, slots_expiry)
       end
-      reply = reply .. pack_numbers('<Bdd', slots.free and 1 or 0, count_before, slots.others + slots.count)
+      reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots.others + slots.count)
     end
     if ban then
       local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, outcome == peek)

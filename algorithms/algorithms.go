@@ -105,7 +105,7 @@ func (d *Decision) Age(passed Micros) {
 // Receipt identifies a charge, so that [Refund] can give it back.
 type Receipt struct {
 	// A and B are the A and B of the State right after the charge. With a log, A is the
-	// instant of the charge in the log's own time, and B is 0. With a calendar, B is the C of the
+	// instant of the charge in the log's own time, and B has no meaning. With a calendar, B is the C of the
 	// State before, and both are also set if nothing was charged. Otherwise they are 0 then.
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
@@ -168,9 +168,13 @@ type Algorithm struct {
 	// later instant or, at the same instant, the greater rest.
 	queued func(l *Limit, a, b int64) (until Micros, rest int64)
 	decide func(l *Limit, s *State, now Micros, cost int64) verdict
-	// commit charges a request, and returns the charge and the budget afterwards. The charge of a
+	// commit charges a request, and returns the charge and the state afterwards. The charge of a
 	// denied request has a bound.
-	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance
+	commit func(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance
+	// balance is how many of the numbers A, B, C and D a Balance has; the others are 0.
+	balance int
+	// outlook returns the numbers of a Decision that follow from a Balance. It has no counterpart in Lua.
+	outlook func(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros)
 	// refund gives back n events of the charge with the receipt, except for events that time has given
 	// back. It reads only A and B of the receipt.
 	refund func(l *Limit, s *State, now Micros, r Receipt, n int64)
@@ -179,6 +183,9 @@ type Algorithm struct {
 // IsLog reports whether states of the algorithm hold single charges. In Redis such a state isn't
 // read as a whole.
 func (a *Algorithm) IsLog() bool { return a.log }
+
+// BalanceSize returns how many of the numbers A, B, C and D a [Balance] has: the first 2, 3 or 4. The others are 0.
+func (a *Algorithm) BalanceSize() int { return a.balance }
 
 // outcome is the outcome of the request that commit charges.
 type outcome uint8
@@ -199,10 +206,24 @@ type verdict struct {
 	a, b, c, d int64
 }
 
-// balance is the result of commit. a and b are for a [Receipt]. The others are as in [Decision].
-type balance struct {
-	charged, a, b, remaining int64
-	more, reset              Micros
+// Balance is a charge, and the state of the budget after it. Scripts reply it. A [Receipt] has the same A and B.
+// Each algorithm's outlook says what else they are for.
+type Balance struct {
+	Charged    int64
+	A, B, C, D int64
+}
+
+// Describe sets the fields of a decision that follow from the balance at now: Charged, Remaining, MoreAfter,
+// ResetAfter and Receipt.
+func (l *Limit) Describe(d *Decision, b Balance, now Micros) {
+	d.Charged = b.Charged
+	d.Remaining, d.MoreAfter, d.ResetAfter = l.algorithm.outlook(l, b, now)
+	if b.Charged > 0 || l.algorithm.Calendar {
+		d.Receipt = Receipt{A: b.A, B: b.B}
+	}
+	if b.Charged > 0 {
+		d.Receipt.At = now
+	}
 }
 
 var registered []*Algorithm

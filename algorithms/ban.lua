@@ -41,10 +41,6 @@ local function ban_decide(ban, k, now)
   return ban.stands
 end
 
-local function ban_save(ban, k, start, ends, packed)
-  save(ban, k, ban_keep_until(ban, start, ends, packed), start, ends, packed)
-end
-
 -- Count a denial by the zone's limits. A peek doesn't save the count. Return whether a ban began, and
 -- when it ends, from now.
 local function ban_commit(ban, k, now, limits_deny, is_peek)
@@ -66,7 +62,7 @@ local function ban_commit(ban, k, now, limits_deny, is_peek)
   end
   local ends_after = max(ban.ends - now, 0)
   if not is_peek and (counts or ban.stepped_back) then
-    ban_save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level)
+    save(ban, k, ban.start, ban.ends, ban.denials * 128 + ban.by_operator * 64 + ban.level)
   end
   return began, ends_after
 end
@@ -74,5 +70,5 @@ end
 -- Begin a ban that stands for span from now on.
 local function ban_begin(ban, k, now, span)
   ban_decide(ban, k, now)
-  ban_save(ban, k, now, now + span, 64 + min(ban.level + 1, 63))
+  save(ban, k, now, now + span, 64 + min(ban.level + 1, 63))
 end

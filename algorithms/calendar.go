@@ -40,6 +40,8 @@ func init() {
 		keepUntil: func(_ *Limit, s *State) Micros { return s.A },
 		decide:    calendarDecide,
 		commit:    calendarCommit,
+		balance:   3,
+		outlook:   calendarOutlook,
 		refund:    calendarRefund,
 	})
 }
@@ -173,7 +175,7 @@ func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: end, b: count, c: highest, d: change}
 }
 
-func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
+func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
 	events := l.Events
 	end, count, before, change := v.a, v.b, v.c, v.d
 	if o == denied {
@@ -185,17 +187,21 @@ func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v v
 	if change >= 2 {
 		highest = max(highest, events)
 	}
-	remaining, more, reset := max(events-count, 0), Micros(0), Micros(0)
-	if count > 0 {
-		more, reset = end-now, end-now
-	}
 	if o == peek {
-		return balance{a: end, b: count, remaining: remaining, more: more, reset: reset}
+		return Balance{A: end, B: count, C: count}
 	}
 	if charge > 0 || change > 0 {
 		s.A, s.B, s.C = end, count, highest
 	}
-	return balance{charged: charge, a: end, b: before, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: end, B: before, C: count}
+}
+
+func calendarOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	end, count := b.A, b.C
+	if count > 0 {
+		more, reset = end-now, end-now
+	}
+	return max(l.Events-count, 0), more, reset
 }
 
 func calendarRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

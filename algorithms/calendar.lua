@@ -60,17 +60,13 @@ local function calendar_commit(l, k, now, charge, outcome, period_end, count, be
   if change >= 2 then
     highest = max(highest, events)
   end
-  local remaining, more, reset = max(events - count, 0), 0, 0
-  if count > 0 then
-    more, reset = period_end - now, period_end - now
-  end
   if outcome == peek then
-    return 0, period_end, count, remaining, more, reset
+    return 0, period_end, count, count
   end
   if charge > 0 or change > 0 then
-    save(l, k, period_end, period_end, count, highest)
+    save(l, k, period_end, count, highest)
   end
-  return charge, period_end, before, remaining, more, reset
+  return charge, period_end, before, count
 end
 
 local function calendar_refund(l, k, now, receipt_end, _, n)
@@ -78,6 +74,6 @@ local function calendar_refund(l, k, now, receipt_end, _, n)
   period_end, count, highest = calendar_roll(l, period_end, count, highest, now)
   if count > 0 and period_end == receipt_end then
     count = max(count - n, 0)
-    save(l, k, period_end, period_end, count, highest)
+    save(l, k, period_end, count, highest)
   end
 end

@@ -44,6 +44,8 @@ func init() {
 		keepUntil: fixedWindowKeepUntil,
 		decide:    fixedWindowDecide,
 		commit:    fixedWindowCommit,
+		balance:   2,
+		outlook:   fixedWindowOutlook,
 		refund:    fixedWindowRefund,
 	})
 }
@@ -106,8 +108,8 @@ func fixedWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: count, d: dirty}
 }
 
-func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
-	events, window, alignClock := l.Events, l.Window, l.Align == "clock"
+func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+	events, alignClock := l.Events, l.Align == "clock"
 	start, count, dirty := v.a, v.b, v.d
 	if o == denied && count+charge > events {
 		if alignClock || count > events {
@@ -118,16 +120,20 @@ func fixedWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 		}
 	}
 	count += charge
-	keepUntil := start + ceilDiv(count, events)*window
-	remaining, more, reset := max(events-count, 0), Micros(0), Micros(0)
-	if count > 0 {
-		more = start + max(floorDiv(count, events), 1)*window - now
-		reset = keepUntil - now
-	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = start, count
 	}
-	return balance{charged: charge, a: start, b: count, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: start, B: count}
+}
+
+func fixedWindowOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	events, window := l.Events, l.Window
+	start, count := b.A, b.B
+	if count > 0 {
+		more = start + max(floorDiv(count, events), 1)*window - now
+		reset = start + ceilDiv(count, events)*window - now
+	}
+	return max(events-count, 0), more, reset
 }
 
 func fixedWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

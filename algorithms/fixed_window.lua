@@ -46,7 +46,7 @@ local function fixed_window_decide(l, k, now, cost)
 end
 
 local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, dirty)
-  local events, window, align_clock = l[1], l[2], l[3] == 1
+  local events, align_clock = l[1], l[3] == 1
   if outcome == denied and count + charge > events then
     if align_clock or count > events then
       charge = max(events - count, 0)
@@ -56,16 +56,10 @@ local function fixed_window_commit(l, k, now, charge, outcome, start, count, _, 
     end
   end
   count = count + charge
-  local keep_until = start + ceil(count / events) * window
-  local remaining, more, reset = max(events - count, 0), 0, 0
-  if count > 0 then
-    more = start + max(floor(count / events), 1) * window - now
-    reset = keep_until - now
-  end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, keep_until, start, count)
+    save(l, k, start, count)
   end
-  return charge, start, count, remaining, more, reset
+  return charge, start, count
 end
 
 local function fixed_window_refund(l, k, now, receipt_start, receipt_count, n)
@@ -79,6 +73,6 @@ local function fixed_window_refund(l, k, now, receipt_start, receipt_count, n)
   n = min(n, refundable)
   if n > 0 and count > 0 and start == rolled_start then
     count = max(count - n, 0)
-    save(l, k, fixed_window_keep_until(l, start, count), start, count)
+    save(l, k, start, count)
   end
 end

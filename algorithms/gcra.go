@@ -33,6 +33,8 @@ func init() {
 		keepUntil: gcraKeepUntil,
 		decide:    gcraDecide,
 		commit:    gcraCommit,
+		balance:   3,
+		outlook:   gcraOutlook,
 		refund:    gcraRefund,
 	})
 }
@@ -78,7 +80,7 @@ func gcraDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: tat, b: fraction, c: eff, d: dirty}
 }
 
-func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
+func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
 	events, window, burst := l.events, l.window, l.Burst
 	tat, fraction, eff, dirty := v.a, v.b, v.c, v.d
 	ahead, maxDebt := tat-eff, 2*burst*window
@@ -91,16 +93,21 @@ func gcraCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdi
 		ahead, fraction = floorDiv(maxDebt, events), maxDebt%events
 	}
 	tat = eff + ahead
-	keepUntil := tat + ceilDiv(fraction, events)
-	remaining, more, reset := gcraFree(l, ahead, fraction), Micros(0), Micros(0)
-	if remaining < burst {
-		more = ahead + ceilDiv(fraction+(remaining+1-burst)*window, events) + eff - now
-		reset = keepUntil - now
-	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = tat, fraction, eff
 	}
-	return balance{charged: charge, a: tat, b: fraction, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: tat, B: fraction, C: eff}
+}
+
+func gcraOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	events, window, burst := l.events, l.window, l.Burst
+	tat, fraction, eff := b.A, b.B, b.C
+	remaining = gcraFree(l, tat-eff, fraction)
+	if remaining < burst {
+		more = tat + ceilDiv(fraction+(remaining+1-burst)*window, events) - now
+		reset = tat + ceilDiv(fraction, events) - now
+	}
+	return remaining, more, reset
 }
 
 func gcraRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

@@ -58,16 +58,10 @@ local function gcra_commit(l, k, now, charge, outcome, tat, fraction, eff, dirty
     ahead, fraction = floor(max_debt / events), max_debt % events
   end
   tat = eff + ahead
-  local keep_until = tat + ceil(fraction / events)
-  local remaining, more, reset = gcra_free(l, ahead, fraction), 0, 0
-  if remaining < burst then
-    more = ahead + ceil((fraction + (remaining + 1 - burst) * window) / events) + eff - now
-    reset = keep_until - now
-  end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, keep_until, tat, fraction, eff)
+    save(l, k, tat, fraction, eff)
   end
-  return charge, tat, fraction, remaining, more, reset
+  return charge, tat, fraction, eff
 end
 
 local function gcra_refund(l, k, now, receipt_tat, receipt_fraction, n)
@@ -89,5 +83,5 @@ local function gcra_refund(l, k, now, receipt_tat, receipt_fraction, n)
   if tat < eff then
     tat, fraction = eff, 0
   end
-  save(l, k, gcra_keep_until(l, tat, fraction), tat, fraction, eff)
+  save(l, k, tat, fraction, eff)
 end

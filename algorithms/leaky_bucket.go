@@ -34,6 +34,8 @@ func init() {
 		keepUntil: leakyBucketKeepUntil,
 		decide:    leakyBucketDecide,
 		commit:    leakyBucketCommit,
+		balance:   2,
+		outlook:   leakyBucketOutlook,
 		refund:    leakyBucketRefund,
 	})
 }
@@ -76,23 +78,28 @@ func leakyBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: lastDrip, b: level, d: dirty}
 }
 
-func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
-	events, window, burst := l.Events, l.Window, l.Burst
+func leakyBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+	burst := l.Burst
 	lastDrip, level, dirty := v.a, v.b, v.d
 	if o == denied {
 		charge = max(min(charge, 2*burst-level), 0)
 	}
 	level += charge
-	keepUntil := lastDrip + ceilDiv(level, events)*window
-	remaining, more, reset := max(burst-level, 0), Micros(0), Micros(0)
-	if level > 0 {
-		more = lastDrip + ceilDiv(level-burst+remaining+1, events)*window - now
-		reset = keepUntil - now
-	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = lastDrip, level
 	}
-	return balance{charged: charge, a: lastDrip, b: level, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: lastDrip, B: level}
+}
+
+func leakyBucketOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	events, window, burst := l.Events, l.Window, l.Burst
+	lastDrip, level := b.A, b.B
+	remaining = max(burst-level, 0)
+	if level > 0 {
+		more = lastDrip + ceilDiv(level-burst+remaining+1, events)*window - now
+		reset = lastDrip + ceilDiv(level, events)*window - now
+	}
+	return remaining, more, reset
 }
 
 func leakyBucketRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

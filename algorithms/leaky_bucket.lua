@@ -40,21 +40,15 @@ local function leaky_bucket_decide(l, k, now, cost)
 end
 
 local function leaky_bucket_commit(l, k, now, charge, outcome, last_drip, level, _, dirty)
-  local events, window, burst = l[1], l[2], l[3]
+  local burst = l[3]
   if outcome == denied then
     charge = max(min(charge, 2 * burst - level), 0)
   end
   level = level + charge
-  local keep_until = last_drip + ceil(level / events) * window
-  local remaining, more, reset = max(burst - level, 0), 0, 0
-  if level > 0 then
-    more = last_drip + ceil((level - burst + remaining + 1) / events) * window - now
-    reset = keep_until - now
-  end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, keep_until, last_drip, level)
+    save(l, k, last_drip, level)
   end
-  return charge, last_drip, level, remaining, more, reset
+  return charge, last_drip, level
 end
 
 local function leaky_bucket_refund(l, k, now, receipt_drip, receipt_level, n)
@@ -68,6 +62,6 @@ local function leaky_bucket_refund(l, k, now, receipt_drip, receipt_level, n)
   n = min(n, refundable)
   if n > 0 and level > 0 then
     level = max(level - n, 0)
-    save(l, k, leaky_bucket_keep_until(l, last_drip, level), last_drip, level)
+    save(l, k, last_drip, level)
   end
 end

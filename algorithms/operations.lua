@@ -61,12 +61,9 @@
 --     take      per zone
 --                 per limit
 --                   u8     0 denied, 1 allowed, 2 allowed after a wait
---                   f64    charged
---                   2 f64  A and B of the receipt
---                   f64    remaining
---                   f64    more after
 --                   f64    retry after, or the wait
---                   f64    reset after
+--                   f64    charged
+--                   2 f64  A and B of the balance: see Balance in algorithms.go; some algorithms add C, or C and D
 --                 with slots
 --                   u8     whether a slot was free
 --                   f64    count of the instance before
@@ -136,7 +133,7 @@ local function take(override_count, zone_count, pos, k, log_key)
   for z = 1, zone_count do
     local zone = zones[z]
     if not zone then
-      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, ban = 0 }
+      zone = { mode = 0, shadow = 0, peeks = 0, checks = 0, cost = 0, has_room = 0, slots = 0, slots_key = 0, slots_free = false, ban = 0 }
       zones[z] = zone
     end
     local mode, shadow, check_count, has_slots, has_ban, cost, max_wait
@@ -181,8 +178,8 @@ local function take(override_count, zone_count, pos, k, log_key)
       k = k + 1
       local key = budget_of[k]
       local slots = slots_read(key, instance, now, slots_expiry)
-      slots.free = slots.others + slots.count < slots_limit
-      zone.slots, zone.slots_key, has_room = slots, key, has_room and slots.free
+      zone.slots_free = slots.others + slots.count < slots_limit
+      zone.slots, zone.slots_key, has_room = slots, key, has_room and zone.slots_free
     end
     if has_ban == 1 then
       local ban = {}
@@ -215,15 +212,15 @@ local function take(override_count, zone_count, pos, k, log_key)
       if mode == 3 and passes and not peeks then
         charge = l.algorithm.is_calendar and cost or min(cost, check.fits)
       end
-      local charged, receipt_a, receipt_b, remaining, more, reset =
+      local charged, balance_a, balance_b, balance_c, balance_d =
         l.algorithm.commit(l, key, now, charge, outcome, check.a, check.b, check.c, check.d)
       if mode == 2 and not passes then
         local _
         _, retry = l.algorithm.decide(l, key, now, cost)
       end
-      if charged == 0 and not l.algorithm.is_calendar then receipt_a, receipt_b = 0, 0 end
       limits_deny = limits_deny or room == 0
-      reply = reply .. pack_numbers('<Bddddddd', room, charged, receipt_a, receipt_b, remaining, more, retry, reset)
+      local format = balance_d and '<Bdddddd' or balance_c and '<Bddddd' or '<Bdddd'
+      reply = reply .. pack_numbers(format, room, retry, charged, balance_a, balance_b, balance_c, balance_d)
     end
     if slots then
       local count_before = slots.count
@@ -232,7 +229,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       elseif slots.stepped_back and not peeks then
         slots_save(slots, zone.slots_key, instance, now, slots_expiry)
       end
-      reply = reply .. pack_numbers('<Bdd', slots.free and 1 or 0, count_before, slots.others + slots.count)
+      reply = reply .. pack_numbers('<Bdd', zone.slots_free and 1 or 0, count_before, slots.others + slots.count)
     end
     if ban then
       local began, ends_after = ban_commit(ban, ban.key, now, limits_deny, outcome == peek)

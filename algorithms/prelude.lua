@@ -75,8 +75,8 @@ local function change(k, state, keep_until, quantum)
 end
 
 -- Change the numbers of a state.
-local function save(l, k, keep_until, a, b, c)
-  change(k, c and pack_numbers('<i8i8i8', a, b, c) or pack_numbers('<i8i8', a, b), keep_until, l.quantum)
+local function save(l, k, a, b, c)
+  change(k, c and pack_numbers('<i8i8i8', a, b, c) or pack_numbers('<i8i8', a, b), l.keep_until(l, a, b, c), l.quantum)
 end
 
 -- Write the pending states, from next_change on.

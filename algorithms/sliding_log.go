@@ -41,6 +41,8 @@ func init() {
 		keepUntil: slidingLogKeepUntil,
 		decide:    slidingLogDecide,
 		commit:    slidingLogCommit,
+		balance:   4,
+		outlook:   slidingLogOutlook,
 		refund:    slidingLogRefund,
 	})
 }
@@ -259,7 +261,7 @@ func slidingLogDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: eff, b: expired, c: live, d: shift}
 }
 
-func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
+func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
 	events, window, interval, grid := l.Events, l.Window, l.MinInterval, slidingLogGrid(l)
 	eff, expired, live, shift := v.a, v.b, v.c, v.d
 	if charge > 0 && live == 0 {
@@ -300,7 +302,12 @@ func slidingLogCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v
 	if o != peek {
 		s.A = shift
 	}
-	return balance{charged: charge, a: stamp, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: stamp, B: remaining, C: more, D: reset}
+}
+
+// slidingLogOutlook finds the numbers in the balance, because the log isn't in it.
+func slidingLogOutlook(_ *Limit, b Balance, _ Micros) (remaining int64, more, reset Micros) {
+	return b.B, b.C, b.D
 }
 
 // slidingLogRefund removes up to n events of the receipt's instant, in the log's own time.

@@ -306,7 +306,7 @@ local function sliding_log_commit(l, k, now, charge, outcome, eff, expired, live
   elseif outcome ~= peek and shift ~= l.shift then
     sliding_log_push(l, k, now, 0, '', 0, shift, l.newest, l.first, l.after)
   end
-  return charge, stamp, 0, remaining, more, reset
+  return charge, stamp, remaining, more, reset
 end
 
 -- The expiry stays. At worst the key expires too late.

@@ -31,6 +31,8 @@ func init() {
 		keepUntil: slidingWindowKeepUntil,
 		decide:    slidingWindowDecide,
 		commit:    slidingWindowCommit,
+		balance:   3,
+		outlook:   slidingWindowOutlook,
 		refund:    slidingWindowRefund,
 	})
 }
@@ -114,23 +116,27 @@ func slidingWindowDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: start, b: prev, c: cur, d: dirty}
 }
 
-func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
+func slidingWindowCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
 	events := l.Events
 	start, prev, cur, dirty := v.a, v.b, v.c, v.d
 	charge = max(min(charge, 2*events-cur), 0)
 	cur += charge
-	keepUntil := slidingWindowKeepUntil(l, &State{A: start, B: prev, C: cur})
-	remaining, more, reset := slidingWindowFree(l, now, start, prev, cur), Micros(0), Micros(0)
-	if remaining < events {
-		more = slidingWindowFitsAt(l, start, prev, cur, remaining+1) - now
-	}
-	if cur > 0 || prev > 0 {
-		reset = keepUntil - now
-	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B, s.C = start, prev, cur
 	}
-	return balance{charged: charge, a: start, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: start, B: prev, C: cur}
+}
+
+func slidingWindowOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	start, prev, cur := b.A, b.B, b.C
+	remaining = slidingWindowFree(l, now, start, prev, cur)
+	if remaining < l.Events {
+		more = slidingWindowFitsAt(l, start, prev, cur, remaining+1) - now
+	}
+	if cur > 0 || prev > 0 {
+		reset = slidingWindowKeepUntil(l, &State{A: start, B: prev, C: cur}) - now
+	}
+	return remaining, more, reset
 }
 
 func slidingWindowRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

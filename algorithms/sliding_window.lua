@@ -66,18 +66,10 @@ local function sliding_window_commit(l, k, now, charge, outcome, start, prev, cu
   local events = l[1]
   charge = max(min(charge, 2 * events - cur), 0)
   cur = cur + charge
-  local keep_until = sliding_window_keep_until(l, start, prev, cur)
-  local remaining, more, reset = sliding_window_free(l, now, start, prev, cur), 0, 0
-  if remaining < events then
-    more = sliding_window_fits_at(l, start, prev, cur, remaining + 1) - now
-  end
-  if cur > 0 or prev > 0 then
-    reset = keep_until - now
-  end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, keep_until, start, prev, cur)
+    save(l, k, start, prev, cur)
   end
-  return charge, start, 0, remaining, more, reset
+  return charge, start, prev, cur
 end
 
 local function sliding_window_refund(l, k, now, receipt_start, _, n)
@@ -90,5 +82,5 @@ local function sliding_window_refund(l, k, now, receipt_start, _, n)
   else
     return
   end
-  save(l, k, sliding_window_keep_until(l, start, prev, cur), start, prev, cur)
+  save(l, k, start, prev, cur)
 end

@@ -14,20 +14,17 @@ local function slots_read(k, instance, now, slots_expiry)
   if s then return s end
   local state = pending[k] or stored[k] or ''
   if #state % slots_size ~= 0 then not_a_budget() end
-  s = {
-    count = 0, expires = 0, others = 0, others_expire = 0, stored_expiry = false, before = false, after = '',
-    stepped_back = false, free = false,
-  }
-  local living = ''
+  s = { count = 0, expires = 0, others = 0, others_expire = 0, stored_expiry = 0, before = '', after = '', stepped_back = false }
+  local living, latest = '', now + slots_expiry
   for pos = 1, #state, slots_size do
     local id, count, expires = unpack_numbers(slots_format, state, pos)
     if count < 0 or count > max_slots or expires < 0 or expires > forever then not_a_budget() end
-    s.stored_expiry = max(s.stored_expiry or 0, expires)
-    if expires > now + slots_expiry then
-      expires, s.stepped_back = now + slots_expiry, true
+    if expires > s.stored_expiry then s.stored_expiry = expires end
+    if expires > latest then
+      expires, s.stepped_back = latest, true
     end
     if expires > now and count > 0 then
-      if id == instance and not s.before then
+      if id == instance and s.expires == 0 then
         s.count, s.expires, s.before, living = count, expires, living, ''
       else
         s.others, s.others_expire = s.others + count, max(s.others_expire, expires)
@@ -35,26 +32,30 @@ local function slots_read(k, instance, now, slots_expiry)
       end
     end
   end
-  if s.before then
+  if s.expires > 0 then
     s.after = living
   else
     s.before = living
   end
-  if s.stored_expiry and not pending[k] then expiry_before[k] = floor(s.stored_expiry / (slots_expiry / 3)) end
+  if s.stored_expiry > 0 and not pending[k] then expiry_before[k] = floor(s.stored_expiry / (slots_expiry / 3)) end
   slots_of[k] = s
   return s
 end
 
--- Change the state to the counts in s. It expires with the last count.
+-- Change the state to the counts in s. It expires with the last count. If there is none, the expiry stays, because the
+-- next request of the key would move it again.
 local function slots_save(s, k, instance, now, slots_expiry)
-  local expires, state = s.others_expire, nil
+  local expires, state = s.others_expire, ''
   if s.count > 0 then
     expires = max(expires, s.expires)
-    state = s.before .. pack_numbers(slots_format, instance, s.count, s.expires) .. s.after
-  else
-    state = s.before .. s.after
+    state = pack_numbers(slots_format, instance, s.count, s.expires)
   end
-  change(k, state, max(expires, now), slots_expiry / 3)
+  if s.others > 0 then
+    state = s.before .. state .. s.after
+  elseif s.count == 0 then
+    expires = max(s.stored_expiry, now)
+  end
+  change(k, state, expires, slots_expiry / 3)
 end
 
 -- Make count the count of the instance.

@@ -44,6 +44,8 @@ func init() {
 		keepUntil: smoothKeepUntil,
 		decide:    smoothDecide,
 		commit:    smoothCommit,
+		balance:   3,
+		outlook:   smoothOutlook,
 		refund:    smoothRefund,
 	})
 }
@@ -201,39 +203,40 @@ func smoothDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: nextFree, c: eff, d: dirty}
 }
 
-func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
-	events, window, burst, maxCharge, refillRate, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.smooth.refillRate, l.WarmUp
+func smoothCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+	events, window, burst, maxCharge, warmUp := l.events, l.window, l.Burst, l.smooth.maxCharge, l.WarmUp
 	used, nextFree, eff, dirty := v.a, v.b, v.c, v.d
-	remaining, more := int64(0), Micros(0)
 	charge = min(charge, maxCharge)
 	if warmUp > 0 {
 		var cost Micros
 		used, cost = smoothWarm(l, used, charge)
 		nextFree += cost
-		if nextFree <= eff {
-			remaining = 1
-		}
 	} else {
 		spent := max(min(charge*window, burst*window-used), 0)
 		used += spent
 		nextFree += ceilDiv(charge*window-spent, events)
+	}
+	if charge > 0 || dirty == 1 && o != peek {
+		s.A, s.B, s.C = used, nextFree, eff
+	}
+	return Balance{Charged: charge, A: used, B: nextFree, C: eff}
+}
+
+func smoothOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	events, window, burst, refillRate := l.events, l.window, l.Burst, l.smooth.refillRate
+	used, nextFree, eff := b.A, b.B, b.C
+	remaining = 1
+	if l.WarmUp == 0 {
 		saved := max(floorDiv(burst*window-used, window), 0)
-		if nextFree <= eff {
-			remaining = saved + 1
-		}
+		remaining = saved + 1
 		if used > 0 {
 			more = ceilDiv((saved+1)*window-(burst*window-used), events) + eff - now
 		}
 	}
 	if nextFree > eff {
-		more = nextFree - now
+		remaining, more = 0, nextFree-now
 	}
-	fullAt := nextFree + ceilDiv(used, refillRate)
-	reset := fullAt - now
-	if charge > 0 || dirty == 1 && o != peek {
-		s.A, s.B, s.C = used, nextFree, eff
-	}
-	return balance{charged: charge, a: used, b: nextFree, remaining: remaining, more: more, reset: reset}
+	return remaining, more, nextFree + ceilDiv(used, refillRate) - now
 }
 
 // smoothRefund first moves the next free instant back, by window/events for each event. Then it

@@ -58,37 +58,21 @@ local function smooth_decide(l, k, now, cost)
 end
 
 local function smooth_commit(l, k, now, charge, outcome, used, next_free, eff, dirty)
-  local events, window, burst, max_charge, refill_rate, warm_up = l[1], l[2], l[3], l[4], l[5], l[8]
-  local remaining, more = 0, 0
+  local events, window, burst, max_charge, warm_up = l[1], l[2], l[3], l[4], l[8]
   charge = min(charge, max_charge)
   if warm_up > 0 then
     local cost
     used, cost = smooth_warm(l, used, charge)
     next_free = next_free + cost
-    if next_free <= eff then
-      remaining = 1
-    end
   else
     local spent = max(min(charge * window, burst * window - used), 0)
     used = used + spent
     next_free = next_free + ceil((charge * window - spent) / events)
-    local saved = max(floor((burst * window - used) / window), 0)
-    if next_free <= eff then
-      remaining = saved + 1
-    end
-    if used > 0 then
-      more = ceil(((saved + 1) * window - (burst * window - used)) / events) + eff - now
-    end
   end
-  if next_free > eff then
-    more = next_free - now
-  end
-  local full_at = next_free + ceil(used / refill_rate)
-  local reset = full_at - now
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, full_at + l[7], used, next_free, eff)
+    save(l, k, used, next_free, eff)
   end
-  return charge, used, next_free, remaining, more, reset
+  return charge, used, next_free, eff
 end
 
 local function smooth_refund(l, k, now, receipt_used, receipt_next_free, n)
@@ -109,5 +93,5 @@ local function smooth_refund(l, k, now, receipt_used, receipt_next_free, n)
   if warm_up == 0 then
     used = max(used - min(max(refunded - earlier * events, 0), refundable), 0)
   end
-  save(l, k, smooth_keep_until(l, used, next_free), used, next_free, eff)
+  save(l, k, used, next_free, eff)
 end

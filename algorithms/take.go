@@ -134,14 +134,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 					charge = min(charge, c.verdict.fits)
 				}
 			}
-			after := l.algorithm.commit(l, c.State, now, charge, o, c.verdict)
-			d.Charged, d.Remaining, d.MoreAfter, d.ResetAfter = after.charged, after.remaining, after.more, after.reset
-			if d.Charged > 0 || l.algorithm.Calendar {
-				d.Receipt = Receipt{A: after.a, B: after.b}
-			}
-			if d.Charged > 0 {
-				d.Receipt.At = now
-			}
+			l.Describe(d, l.algorithm.commit(l, c.State, now, charge, o, c.verdict), now)
 			if r.Mode == Uniform && !passes { // a retry also has to wait for this charge
 				d.RetryAfter = l.algorithm.decide(l, c.State, now, r.Cost).retry
 			}

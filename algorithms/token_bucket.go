@@ -39,6 +39,8 @@ func init() {
 		keepUntil: tokenBucketKeepUntil,
 		decide:    tokenBucketDecide,
 		commit:    tokenBucketCommit,
+		balance:   2,
+		outlook:   tokenBucketOutlook,
 		refund:    tokenBucketRefund,
 	})
 }
@@ -96,8 +98,8 @@ func tokenBucketDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	return verdict{fits: fits, retry: retry, a: used, b: eff, d: dirty}
 }
 
-func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) balance {
-	events, window, burst := l.events, l.window, l.Burst
+func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
+	window, burst := l.window, l.Burst
 	used, eff, dirty := v.a, v.b, v.d
 	if o == denied {
 		maxUsed := max(used, 2*burst*window)
@@ -106,17 +108,22 @@ func tokenBucketCommit(l *Limit, s *State, now Micros, charge int64, o outcome, 
 	} else {
 		used += charge * window
 	}
-	free := burst*window - used
-	fullAt := eff + ceilDiv(used, events)
-	remaining, more, reset := max(floorDiv(free, window), 0), Micros(0), Micros(0)
-	if used > 0 {
-		more = ceilDiv((remaining+1)*window-free, events) + eff - now
-		reset = fullAt - now
-	}
 	if charge > 0 || dirty == 1 && o != peek {
 		s.A, s.B = used, eff
 	}
-	return balance{charged: charge, a: used, b: eff, remaining: remaining, more: more, reset: reset}
+	return Balance{Charged: charge, A: used, B: eff}
+}
+
+func tokenBucketOutlook(l *Limit, b Balance, now Micros) (remaining int64, more, reset Micros) {
+	events, window, burst := l.events, l.window, l.Burst
+	used, eff := b.A, b.B
+	free := burst*window - used
+	remaining = max(floorDiv(free, window), 0)
+	if used > 0 {
+		more = ceilDiv((remaining+1)*window-free, events) + eff - now
+		reset = eff + ceilDiv(used, events) - now
+	}
+	return remaining, more, reset
 }
 
 func tokenBucketRefund(l *Limit, s *State, now Micros, r Receipt, n int64) {

@@ -42,7 +42,7 @@ local function token_bucket_decide(l, k, now, cost)
 end
 
 local function token_bucket_commit(l, k, now, charge, outcome, used, eff, _, dirty)
-  local events, window, burst = l[1], l[2], l[3]
+  local window, burst = l[2], l[3]
   if outcome == denied then
     local max_used = max(used, 2 * burst * window)
     charge = min(charge, ceil((max_used - used) / window))
@@ -50,17 +50,10 @@ local function token_bucket_commit(l, k, now, charge, outcome, used, eff, _, dir
   else
     used = used + charge * window
   end
-  local free = burst * window - used
-  local full_at = eff + ceil(used / events)
-  local remaining, more, reset = max(floor(free / window), 0), 0, 0
-  if used > 0 then
-    more = ceil(((remaining + 1) * window - free) / events) + eff - now
-    reset = full_at - now
-  end
   if charge > 0 or dirty == 1 and outcome ~= peek then
-    save(l, k, full_at + l[5], used, eff)
+    save(l, k, used, eff)
   end
-  return charge, used, eff, remaining, more, reset
+  return charge, used, eff
 end
 
 local function token_bucket_refund(l, k, now, receipt_used, receipt_at, n)
@@ -79,5 +72,5 @@ local function token_bucket_refund(l, k, now, receipt_used, receipt_at, n)
     refundable = n * window
   end
   used = max(used - refundable, 0)
-  save(l, k, token_bucket_keep_until(l, used, eff), used, eff)
+  save(l, k, used, eff)
 end

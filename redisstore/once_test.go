@@ -69,11 +69,12 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 	}
 }
 
-// replyTo returns a reply to a take with one limit: the request is allowed, with these numbers.
-func replyTo(charged, remaining float64) string {
-	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(1_763_640_000_000_000))
+// replyTo returns a reply to a take of request: it is allowed, with these numbers.
+func replyTo(charged, fraction float64) string {
+	const now = 1_763_640_000_000_000
+	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(now))
 	b = append(b, 0, 1, 1)
-	for _, n := range []float64{charged, 7, 0, remaining, 6, 0, 6} {
+	for _, n := range []float64{0, charged, now + 6_000_000, fraction, now} {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
 	}
 	return string(b)
@@ -92,7 +93,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 	}
-	valid := replyTo(1, 9)
+	valid := replyTo(1, 0)
 	tests := []struct {
 		name         string
 		behave       func(net.Conn)
@@ -166,7 +167,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	t.Parallel()
 	m := startMisbehaving(t, func(c net.Conn) {
 		time.Sleep(300 * time.Millisecond) // Close comes before the reply
-		_, _ = io.WriteString(c, bulk(replyTo(1, 9)))
+		_, _ = io.WriteString(c, bulk(replyTo(1, 0)))
 	})
 	s := open(t, redisstore.Options{Address: m.addr})
 	done := make(chan error)

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -17,11 +18,17 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// BenchmarkScript measures the CPU time that Redis spends on one check, for 100,000 keys and two
-// script calls in flight. It includes reading the message and writing the reply.
-func BenchmarkScript(b *testing.B) {
+// checked is a kind of check to measure. correct, if not nil, appends the correction of the request.
+type checked struct {
+	name    string
+	request store.Request
+	correct func(m *wire.Message, r *store.Request, now algorithms.Micros)
+}
+
+// checkedKinds returns a kind of check for each algorithm, and some others. Limits grant events per window.
+func checkedKinds(b *testing.B, events int64, window algorithms.Micros) (kinds []checked) {
 	limit := func(algorithm string, events int64) store.Limit {
-		quota := algorithms.Quota{Algorithm: algorithm, Events: events, Window: 1_000_000}
+		quota := algorithms.Quota{Algorithm: algorithm, Events: events, Window: window}
 		if algorithm == "calendar" {
 			quota.Window, quota.Period = 0, "month"
 		}
@@ -31,60 +38,137 @@ func BenchmarkScript(b *testing.B) {
 		}
 		return store.NewLimit("zone", "", l)
 	}
-	run := func(name string, r store.Request, more func(*wire.Message, *store.Request)) {
-		r.Zone, r.Cost = "zone", 1
-		for _, batch := range []int{9, 32} {
-			b.Run(fmt.Sprintf("%s/batch=%d", name, batch), func(b *testing.B) { benchmarkScript(b, batch, r, more) })
-		}
-	}
 	for _, a := range algorithms.All() {
-		events := int64(1_000_000)
+		most := events
 		if a.Name == "sliding_log" {
-			events = 100
+			most = 100
 		}
-		run(a.Name, store.Request{Limits: []store.Limit{limit(a.Name, events)}}, nil)
+		kinds = append(kinds, checked{name: a.Name, request: store.Request{Limits: []store.Limit{limit(a.Name, most)}}})
 	}
-	one := []store.Limit{limit("token_bucket", 1_000_000)}
-	run("three limits", store.Request{Limits: append(one, limit("gcra", 1_000_000), limit("fixed_window", 1_000_000))}, nil)
-	run("slots", store.Request{Limits: one, Slots: &store.Slots{ID: store.SlotsID("zone", ""), Limit: 10}},
-		func(m *wire.Message, r *store.Request) { m.Set(wire.Names{}.Name(r.Key, r.Slots.ID), 0) })
-	run("settle", store.Request{Limits: one}, func(m *wire.Message, r *store.Request) {
-		now := time.Now().UnixMicro()
-		r.Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: 1_000_000, B: now, At: now}}}
-		m.Refund(r, 1)
-	})
+	one := []store.Limit{limit("token_bucket", events)}
+	three := append(one, limit("gcra", events), limit("fixed_window", events))
+	slots := &store.Slots{ID: store.SlotsID("zone", ""), Limit: 10}
 	var plans []store.Limit
 	for n := range int64(1000) {
-		plans = append(plans, limit("token_bucket", 1_000_000+n))
+		plans = append(plans, limit("token_bucket", events+n))
 	}
-	run("1000 plans", store.Request{Limits: plans}, nil)
+	kinds = append(
+		kinds,
+		checked{name: "three limits", request: store.Request{Limits: three}},
+		checked{
+			name: "slots", request: store.Request{Limits: one, Slots: slots},
+			correct: func(m *wire.Message, r *store.Request, _ algorithms.Micros) {
+				m.Set(wire.Names{}.Name(r.Key, r.Slots.ID), 0)
+			},
+		},
+		checked{
+			name: "settle", request: store.Request{Limits: one},
+			correct: func(m *wire.Message, r *store.Request, now algorithms.Micros) {
+				r.Outcome.Decisions = []algorithms.Decision{{Charged: 1, Receipt: algorithms.Receipt{A: window, B: now, At: now}}}
+				m.Refund(r, 1)
+			},
+		},
+		checked{name: "1000 plans", request: store.Request{Limits: plans}},
+	)
+	for i := range kinds {
+		kinds[i].request.Zone, kinds[i].request.Cost = "zone", 1
+	}
+	return kinds
 }
 
-// benchmarkScript checks one request with random keys. A request with many limits has one of them per
-// key. more, if not nil, appends what follows the request.
-func benchmarkScript(b *testing.B, batch int, r store.Request, more func(*wire.Message, *store.Request)) {
-	ctx, client := context.Background(), redistest.Start(b).Client
-	sha, err := client.ScriptLoad(ctx, scriptSetFor([]store.Request{r}).Script()).Result()
+// message returns a message that corrects the requests of earlier keys, and checks the request once with each key. A
+// request with many limits has one of them per key. now is 0 for the time of Redis.
+func (c *checked) message(now algorithms.Micros, earlier, keys []int) *wire.Message {
+	m, r := new(wire.Message), c.request
+	expected := cmp.Or(now, time.Now().UnixMicro())
+	m.Reset(wire.Names{}, wire.Head{Now: now, Expected: expected, SlotsExpiry: 30_000_000})
+	if c.correct != nil {
+		for _, key := range earlier {
+			r.Key = strconv.Itoa(key)
+			c.correct(m, &r, expected)
+		}
+	}
+	for _, key := range keys {
+		if r.Key = strconv.Itoa(key); len(c.request.Limits) > 3 {
+			r.Limits = c.request.Limits[key%len(c.request.Limits):][:1]
+		}
+		m.Take([]store.Request{r})
+	}
+	return m
+}
+
+// load loads the script of the check, and returns its hash.
+func (c *checked) load(b *testing.B, client *redis.Client) (sha string) {
+	b.Helper()
+	sha, err := client.ScriptLoad(context.Background(), scriptSetFor([]store.Request{c.request}).Script()).Result()
 	if err != nil {
 		b.Fatal(err)
 	}
-	limits := r.Limits
+	return sha
+}
+
+// BenchmarkInstructions counts the instructions that Redis runs for one check, in messages of 1, 12 and 31. Keys and
+// instants are the same in each run, so the numbers repeat.
+func BenchmarkInstructions(b *testing.B) {
+	const keys, step = 500, 20_000 // 20 ms from one check to the next
+	ctx, server := context.Background(), redistest.StartCounting(b)
+	for _, c := range checkedKinds(b, 1000, 3_600_000_000) { // the keys outlive the measurement
+		server.Client.FlushAll(ctx)
+		sha, random, now := c.load(b, server.Client), rand.New(rand.NewPCG(1, 2)), algorithms.Micros(1_800_000_000_000_000)
+		var earlier []int
+		run := func(batch, messages int, key func() int) {
+			for range messages {
+				var chosen []int
+				for range batch {
+					chosen = append(chosen, key())
+					now += step
+				}
+				m := c.message(now, earlier, chosen)
+				earlier = chosen
+				if err := server.Client.EvalSha(ctx, sha, m.AppendKeys(nil), m.Argument()).Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		next := 0
+		run(25, keys/25, func() int { next++; return next - 1 })
+		for _, batch := range []int{1, 12, 31} {
+			b.Run(fmt.Sprintf("%s/batch=%d", c.name, batch), func(b *testing.B) {
+				const messages = 50 // after so many scripts Redis collects Lua's garbage
+				run(batch, 1, func() int { return random.IntN(keys) })
+				n := server.Instructions(b, func() { run(batch, messages, func() int { return random.IntN(keys) }) })
+				b.ReportMetric(float64(n)/float64(messages*batch), "instructions/check")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// BenchmarkScript measures the CPU time that Redis spends on one check, for 100,000 keys and two
+// script calls in flight. It includes reading the message and writing the reply.
+func BenchmarkScript(b *testing.B) {
+	for _, c := range checkedKinds(b, 1_000_000, 1_000_000) {
+		for _, batch := range []int{9, 32} {
+			b.Run(fmt.Sprintf("%s/batch=%d", c.name, batch), func(b *testing.B) { benchmarkScript(b, batch, c) })
+		}
+	}
+}
+
+// benchmarkScript checks requests with random keys.
+func benchmarkScript(b *testing.B, batch int, c checked) {
+	ctx, client := context.Background(), redistest.Start(b).Client
+	sha := c.load(b, client)
+	var earlier []int
 	checks := func(n int) {
 		for done := 0; done < n; {
 			pipe := client.Pipeline()
 			for range 2 {
-				m := new(wire.Message)
-				m.Reset(wire.Names{}, wire.Head{Expected: time.Now().UnixMicro(), SlotsExpiry: 30_000_000})
-				for range batch {
-					key := rand.IntN(100_000)
-					if r.Key = strconv.Itoa(key); len(limits) > 3 {
-						r.Limits = limits[key%len(limits):][:1]
-					}
-					m.Take([]store.Request{r})
-					if more != nil {
-						more(m, &r)
-					}
+				keys := make([]int, batch)
+				for i := range keys {
+					keys[i] = rand.IntN(100_000)
 				}
+				m := c.message(0, earlier, keys)
+				earlier = keys
 				pipe.EvalSha(ctx, sha, m.AppendKeys(nil), m.Argument())
 				done += batch
 			}

@@ -26,6 +26,7 @@ type Server struct {
 	Client *redis.Client
 
 	args    []string
+	under   []string // the command that runs redis-server; empty: none
 	env     []string // nil stands for the environment of the test
 	process *exec.Cmd
 	output  bytes.Buffer
@@ -116,7 +117,8 @@ func (s *Server) run(t testing.TB) bool {
 	if err != nil {
 		t.Fatal("redis-server is not installed: run ./scripts/test.sh once, which installs it")
 	}
-	process, exited := exec.Command(path, s.args...), make(chan struct{})
+	command := slices.Concat(s.under, []string{path}, s.args)
+	process, exited := exec.Command(command[0], command[1:]...), make(chan struct{})
 	process.Stdout, process.Stderr, process.Env = &s.output, &s.output, s.env
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

@@ -99,10 +99,10 @@ func fuzzed(t testing.TB) []store.Request {
 func wholeReply() reply {
 	r := reply{}.numbers(9).bytes(0, 1)
 	for _, room := range []byte{1, 2} {
-		r = r.bytes(room).numbers(1, 7, 0, 4, 0, 0, 5)
+		r = r.bytes(room).numbers(0, 1, 209, 0, 9) // the charge moves tat 200 µs ahead
 	}
 	r = r.bytes(1).numbers(3, 4).bytes(0, 1).numbers(60)
-	r = r.bytes(0).numbers(0, 0, 0, 0, 3, 3, 9)
+	r = r.bytes(0).numbers(9, 0, 1009, 0, 9)
 	return r.bytes(1).bytes(1).numbers(3)
 }
 
@@ -186,8 +186,8 @@ func FuzzReply(f *testing.F) {
 // always.
 func TestForeignNumbers(t *testing.T) {
 	whole := wholeReply()
-	numbers := []int{11, 19, 27, 35, 43, 51, 59} // of the first limit
-	for _, at := range append(numbers, 132, 140, 150, 159) {
+	numbers := []int{11, 19, 27, 35, 43} // of the first limit
+	for _, at := range append(numbers, 100, 108, 118, 127) {
 		for _, bad := range []float64{-1, -1 << 63, 1<<53 + 2, 0.5, math.NaN(), math.Inf(1)} {
 			data := append(reply(nil), whole...)
 			copy(data[at:], reply{}.numbers(bad))

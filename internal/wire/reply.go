@@ -89,23 +89,24 @@ func (r *Reply) Take(requests []store.Request, found []int64) (allowed bool, slo
 func (r *Reply) readZone(q *store.Request) (count int64) {
 	o := &q.Outcome
 	*o = store.Outcome{At: r.Now, Decisions: o.Decisions[:0]}
-	for range q.Limits {
+	for i := range q.Limits {
+		l := &q.Limits[i]
 		answer := r.byteUpTo(2) // 0: denied, 1: allowed, 2: allowed after a delay
-		d := algorithms.Decision{
-			Allowed:    answer > 0,
-			Charged:    r.number(),
-			Receipt:    algorithms.Receipt{A: r.number(), B: r.number()},
-			Remaining:  r.number(),
-			MoreAfter:  r.number(),
-			RetryAfter: r.number(),
-			ResetAfter: r.number(),
-		}
+		d := algorithms.Decision{Allowed: answer > 0, RetryAfter: r.number()}
 		if answer == 2 {
 			d.Wait, d.RetryAfter = d.RetryAfter, 0
 		}
-		if d.Charged > 0 {
-			d.Receipt.At = r.Now
+		b, size := algorithms.Balance{Charged: r.number(), A: r.number(), B: r.number()}, l.Algorithm().BalanceSize()
+		if size > 2 {
+			b.C = r.number()
 		}
+		if size > 3 {
+			b.D = r.number()
+		}
+		l.Describe(&d, b, r.Now)
+		r.check(float64(d.Remaining))
+		r.check(float64(d.MoreAfter))
+		r.check(float64(d.ResetAfter))
 		o.Decisions = append(o.Decisions, d)
 	}
 	o.Slots.Free = true
@@ -192,7 +193,11 @@ func (r *Reply) number() int64 {
 	t := r.next(8)
 	bits := uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
-	n := math.Float64frombits(bits)
+	return r.check(math.Float64frombits(bits))
+}
+
+// check returns a number that follows from the value at a key, or 0 if no budget gives the number.
+func (r *Reply) check(n float64) int64 {
 	if n >= 0 && n <= float64(algorithms.Forever) && n == math.Trunc(n) {
 		return int64(n)
 	}

@@ -75,14 +75,16 @@ type Set struct {
 	Count int64
 }
 
-// Requests returns requests into which [wire.Reply.Take] can read the reply to the take. Their Limits
-// are zero values. The first requests have the Overrides, in order.
-func (t *Take) Requests() []store.Request {
+// Requests returns requests into which [wire.Reply.Take] can read the reply to the take. limitOf returns the limits
+// of budgets. The first requests have the Overrides, in order.
+func (t *Take) Requests(limitOf func(Budget) *algorithms.Limit) []store.Request {
 	requests := make([]store.Request, len(t.Zones))
 	for i, z := range t.Zones {
 		r := &requests[i]
 		r.Mode, r.Shadow, r.Cost, r.MaxWait, r.Peek = z.Mode, z.Shadow, z.Cost, z.MaxWait, z.Peek
-		r.Limits = make([]store.Limit, len(z.Budgets))
+		for _, b := range z.Budgets {
+			r.Limits = append(r.Limits, store.Limit{Limit: limitOf(b)})
+		}
 		if z.Slots != "" {
 			r.Slots = &store.Slots{Limit: z.SlotsLimit}
 		}

@@ -262,7 +262,7 @@ func FuzzReadMessage(f *testing.F) {
 		n := 0
 		for i := range operations {
 			n += len(operations[i].Names())
-			if take := operations[i].Take; take != nil && len(take.Requests()) != len(take.Zones) {
+			if take := operations[i].Take; take != nil && len(take.Requests(func(Budget) *algorithms.Limit { return nil })) != len(take.Zones) {
 				t.Error("other requests than zones")
 			}
 		}

@@ -58,7 +58,7 @@ func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //			ipv6_prefix <bits>
 //			key_case    lower                   # Alice and alice are one key
 //
-//			# limits: one or more, unless the zone has concurrency
+//			# limits: one or more, unless the zone has concurrency, or a plan with default
 //			calendar       <events> day|week|month|year [<time zone>] {
 //				start_day <day>                 # 1 to 28 of a month, or monday to sunday
 //			}

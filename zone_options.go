@@ -356,7 +356,10 @@ func (s *Settle) checkStatus() error {
 
 // unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
 func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
-	s := new(Settle)
+	s, line := new(Settle), *d
+	if words := line.RemainingArgs(); len(words) > 0 && options.IsInteger(words[0]) {
+		return nil, fmt.Errorf("settle has its options in braces: write\nsettle {\n\tmatch status %s\n}", strings.Join(words, " "))
+	}
 	err := optionTable.ReadBlock(d, "settle", settleOptions, func(option string) (err error) {
 		if option == "cost" {
 			s.Cost, err = readCost(d, settleCostSum)

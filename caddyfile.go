@@ -323,7 +323,7 @@ func (c *Zone) unmarshalKey(d *caddyfile.Dispenser) error {
 	if c.Key = d.RemainingArgs(); len(c.Key) == 0 {
 		return errors.New("key takes at least one value: write for example key {client_ip}")
 	}
-	return c.Key.check()
+	return c.Key.check(false)
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {

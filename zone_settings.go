@@ -102,7 +102,7 @@ func zoneSettings() []zoneSetting {
 			zoneValue: zoneValue{
 				value: func(c *Zone) any { return unlessZero(len(c.Key)) },
 				read:  (*Zone).unmarshalKey,
-				check: func(c *Zone) error { return c.Key.check() },
+				check: func(c *Zone) error { return c.Key.check(true) },
 			},
 			text: func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
 			view: func(z *liveZone) any { return z.config.keys() },

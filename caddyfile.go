@@ -280,6 +280,10 @@ func dropPositions(zones map[string]*Zone, sources *placeholder.Sources) {
 // unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
 // the name of a shared zone that the directive uses.
 func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []string) error {
+	line := *d
+	if err := options.CheckZoneWords(line.RemainingArgs()); err != nil {
+		return err
+	}
 	name, err := options.Value(d, "api")
 	if err == nil {
 		err = checkZoneName(name)

@@ -288,6 +288,9 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	if len(args) == 2 && options.IsInteger(args[0]) && !options.IsInteger(args[1]) {
 		return nil, fmt.Errorf("delay takes the duration first, not %q: write delay %s %s", strings.Join(args, " "), args[1], args[0])
 	}
+	if len(args) == 1 && options.IsInteger(args[0]) {
+		return nil, fmt.Errorf("delay is the longest wait, and not a number of requests such as %s: write for example delay 2s", args[0])
+	}
 	maxWait, err := options.ParseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {
 		return &Delay{Max: maxWait}, err

@@ -45,7 +45,8 @@ func Secret(d *caddyfile.Dispenser, example string) (string, error) {
 func NoValue(d *caddyfile.Dispenser) error {
 	option := d.Val()
 	if d.NextArg() {
-		return fmt.Errorf("%s takes no value, not %q", option, d.Val())
+		correction := map[string]string{"on": ": write " + option, "off": ": leave it out"}
+		return fmt.Errorf("%s takes no value, not %q%s", option, d.Val(), correction[d.Val()])
 	}
 	return nil
 }

@@ -54,11 +54,7 @@ func maxBodyRangeError(n any) error {
 
 func checkBodyTimeout(d caddy.Duration) error {
 	if timeout := time.Duration(d); timeout < leastBodyTimeout {
-		example := "5s"
-		if timeout > 0 && timeout < time.Microsecond {
-			example += options.InNanoseconds
-		}
-		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example %s", leastBodyTimeout, timeout, example)
+		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example 5s", leastBodyTimeout, timeout)
 	}
 	return nil
 }

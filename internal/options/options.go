@@ -166,15 +166,7 @@ func ParseDuration(what, text, example string) (caddy.Duration, error) {
 	return caddy.Duration(n), nil
 }
 
-// MicrosExample returns a duration in whole microseconds, as an example for errors about d. A few nanoseconds are
-// usually a JSON number that was meant as seconds.
+// MicrosExample returns a duration in whole microseconds, as an example for errors about d.
 func MicrosExample(d time.Duration) string {
-	example := max(d.Truncate(time.Microsecond), time.Microsecond).String()
-	if d > 0 && d < time.Microsecond {
-		example += InNanoseconds
-	}
-	return example
+	return max(d.Truncate(time.Microsecond), time.Microsecond).String()
 }
-
-// InNanoseconds ends an error about a few nanoseconds.
-const InNanoseconds = " (in JSON, a number without a unit is nanoseconds)"

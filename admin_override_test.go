@@ -45,7 +45,7 @@ func TestParseLimitText(t *testing.T) {
 		"token_bucket 1 1s\ngcra 1 1s":          `"gcra" follows the limit`,
 		"token_bucket 1 1s {\n":                 "unknown option",
 		"unlimited":                             "can't stand beside limits",
-		"fixed_window 1 1h in 7 buckets":        "but has 5 value(s)",
+		"fixed_window 1 1h in 7 buckets":        `"in 7 buckets" is too many: write fixed_window 1 1h`,
 	} {
 		if _, err := parseLimitText(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -227,6 +227,10 @@ func dropPositions(zones map[string]*Zone, sources *placeholder.Sources) {
 // unmarshalZone reads a zone into zones. Its errors begin with the zone's name. The zone can't have
 // the name of a shared zone that the directive uses.
 func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []string) error {
+	line := *d
+	if err := options.CheckZoneWords(line.RemainingArgs()); err != nil {
+		return err
+	}
 	name, err := options.Value(d, "api")
 	if err == nil {
 		err = checkZoneName(name)
@@ -271,7 +275,7 @@ func readKey(d *caddyfile.Dispenser) (Key, error) {
 	if len(values) == 0 {
 		return nil, errors.New("key takes at least one value: write for example key {client_ip}")
 	}
-	return values, nil
+	return values, Key(values).check(false)
 }
 
 func (c *Zone) unmarshalMatch(d *caddyfile.Dispenser) error {

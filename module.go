@@ -174,6 +174,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	for _, z := range newZones {
 		z.warnOfSettings()
 		z.WarnOfChosenAddresses()
+		z.WarnOfTexts()
 	}
 	if err := boundWork(h.zones); err != nil {
 		return err

@@ -137,7 +137,7 @@ func TestValidate(t *testing.T) {
 	}
 	for handlers, want := range map[string]string{
 		zone(1, `,"jitter":-1`):           "jitter must be a fraction from 0 to 1000, not -1",
-		zone(1, `,"sweep_interval":1`):    "sweep_interval must be at least 1ms, not 1ns",
+		zone(1, `,"sweep_interval":1`):    `sweep_interval must be a duration, not 1: write "1s"`,
 		zone(1, "") + "," + zone(1, ""):   "",
 		zone(1, "") + "," + zone(2, ""):   `zone "a": defined twice with different settings: limits`,
 		zone(1, `,"headers":["unheard"]`): "unheard",

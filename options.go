@@ -267,6 +267,9 @@ func newOptionTable() *options.Table {
 		Examples: map[string]string{
 			"key":         "for example key {client_ip}",
 			"key_case":    "key_case lower",
+			"match":       "for example match path /api/*",
+			"status":      "for example status 429",
+			"settle":      "for example\nsettle {\n\tmatch status 401 403\n}",
 			"concurrency": "for example concurrency 10",
 			"exempt":      "for example exempt client_ip 203.0.113.0/24",
 			"override":    "for example override 203.0.113.7 unlimited",

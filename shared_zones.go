@@ -305,7 +305,7 @@ func checkSharedZoneNames(args []string) error {
 			return limitBehindDirectiveError(arg, args)
 		}
 	}
-	return nil
+	return options.CheckZoneWords(args)
 }
 
 // limitBehindDirectiveError returns the error for a limit behind rate_limit. arg is the part of it that

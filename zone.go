@@ -308,8 +308,8 @@ func (c *Zone) allLimits() []Limit {
 // concurrency, plan, override and ban. It doesn't check the limits themselves.
 func (c *Zone) checkPolicy() error {
 	if (c.MaxEvents == 0) != (c.Window == 0) {
-		return fmt.Errorf("max_events (events in a Caddyfile) and window go together, not %d and %v: "+
-			"write both, or a limit such as sliding_log 10 1m", c.MaxEvents, time.Duration(c.Window))
+		return fmt.Errorf("events (max_events in JSON) and window go together, not %d and %v: write events %d, and below it window %s",
+			c.MaxEvents, time.Duration(c.Window), cmp.Or(c.MaxEvents, 10), cmp.Or(strings.TrimSuffix(time.Duration(c.Window).String(), "0s"), "1m"))
 	}
 	if c.Ban != nil { // also if all limit sets are unlimited
 		if _, err := c.Ban.compile(anyLimits); err != nil {

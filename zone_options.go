@@ -54,11 +54,7 @@ func maxBodyRangeError(n any) error {
 
 func checkBodyTimeout(d caddy.Duration) error {
 	if timeout := time.Duration(d); timeout < leastBodyTimeout {
-		example := "5s"
-		if timeout > 0 && timeout < time.Microsecond {
-			example += options.InNanoseconds
-		}
-		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example %s", leastBodyTimeout, timeout, example)
+		return fmt.Errorf("body_timeout must be at least %v, not %v: write for example 5s", leastBodyTimeout, timeout)
 	}
 	return nil
 }
@@ -288,6 +284,9 @@ func unmarshalDelay(d *caddyfile.Dispenser) (*Delay, error) {
 	if len(args) == 2 && options.IsInteger(args[0]) && !options.IsInteger(args[1]) {
 		return nil, fmt.Errorf("delay takes the duration first, not %q: write delay %s %s", strings.Join(args, " "), args[1], args[0])
 	}
+	if len(args) == 1 && options.IsInteger(args[0]) {
+		return nil, fmt.Errorf("delay is the longest wait, and not a number of requests such as %s: write for example delay 2s", args[0])
+	}
 	maxWait, err := options.ParseDuration("delay", args[0], "2s")
 	if err != nil || len(args) == 1 {
 		return &Delay{Max: maxWait}, err
@@ -356,7 +355,10 @@ func (s *Settle) checkStatus() error {
 
 // unmarshalSettle reads settle { match status 401 403  cost <number or placeholder> }.
 func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
-	s := new(Settle)
+	s, line := new(Settle), *d
+	if words := line.RemainingArgs(); len(words) > 0 && options.IsInteger(words[0]) {
+		return nil, fmt.Errorf("settle has its options in braces: write\nsettle {\n\tmatch status %s\n}", strings.Join(words, " "))
+	}
 	err := optionTable.ReadBlock(d, "settle", settleOptions, func(option string) (err error) {
 		if option == "cost" {
 			s.Cost, err = readCost(d, settleCostSum)

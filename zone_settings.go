@@ -77,7 +77,7 @@ func (c *Zone) settings() []zoneSetting {
 		{name: "exempt", repeatable: true, zoneValue: zoneValue{unlessZero(c.ExemptRaw), c.unmarshalExempt, c.checkExempt}},
 		{
 			name: "key", inMholt: true, identifies: true, shown: true,
-			zoneValue: fieldValue(&c.Key, readKey, Key.check),
+			zoneValue: fieldValue(&c.Key, readKey, func(k Key) error { return k.check(true) }),
 			text:      func(z *liveZone) string { return fmt.Sprintf("%q", z.config.keys()) },
 			view:      func(z *liveZone) any { return z.config.keys() },
 		},

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,28 +42,7 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return options.ReadableJSON([]string(k))
 }
 
-// checkKeyText checks an alternative of a key.
-func checkKeyText(text string) error {
-	if strings.ContainsAny(text, "{}") {
-		return keys.CheckBraces("key", text)
-	}
-	if keys.LacksBraces(text) {
-		return fmt.Errorf("key %q is the name of a placeholder, and without braces the same for all requests: write {%s}", text, text)
-	}
-	return nil
-}
-
-func (k Key) check() error {
-	var errs []error
-	for i, text := range k {
-		errs = append(errs, checkKeyText(text))
-		if i < len(k)-1 && strings.HasSuffix(text, ",") {
-			errs = append(errs, fmt.Errorf("key %q ends in a comma: "+
-				"write a space alone between alternatives, or one text that combines values, as in \"{client_ip}|{path}\"", text))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (k Key) check(inJSON bool) error { return keys.CheckKey(k, inJSON) }
 
 // keys returns the alternatives of the zone's key. Without the option key, there is one: the empty
 // text.

@@ -91,6 +91,28 @@ func TestWarningsOfSettings(t *testing.T) {
 			key "{path} {header.X-Api-Key}"
 			gcra 10 1h
 		}
+		zone one_budget {
+			key remote_ip
+			gcra 10 1h
+		}
+		zone text_last {
+			key {header.X-Api-Key} anonymous
+			gcra 10 1h
+		}
+		zone prefix_unused {
+			key {header.X-Api-Key} "{client_ip} {header.X-User}"
+			ipv6_prefix 64
+			gcra 10 1h
+		}
+		zone prefix_used {
+			key {header.X-Api-Key} {client_ip}
+			ipv6_prefix 64
+			gcra 10 1h
+		}
+		zone whole_body {
+			key {http.request.body}
+			gcra 10 1h
+		}
 		zone match_body {
 			match expression "{http.rate_limit.request.json.kind} == 'order'"
 			gcra 10 1h
@@ -110,6 +132,9 @@ func TestWarningsOfSettings(t *testing.T) {
 		"a value of key is never empt": "second_unused text_first ",
 		"a matcher of the zone has a":  "exempt_body match_body ",
 		"a value of key is the name":   "option_after_header option_in_key ",
+		"key has no placeholder":       "one_budget ",
+		"remote.host/32,64} for the":   "prefix_unused ",
+		"a key has the whole body":     "whole_body ",
 	} {
 		got := ""
 		for _, m := range regexp.MustCompile(message+`.*"zone":"(\w+)"`).FindAllStringSubmatch(c.Logged(), -1) {

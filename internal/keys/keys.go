@@ -84,6 +84,9 @@ func (t *Template) ManyPerClient() bool {
 	return (t.Single == RemoteHost || t.Single == ClientAddress) && t.form.IPv6Prefix == 0
 }
 
+// HasPrefix reports whether the zone has a prefix for addresses.
+func (t *Template) HasPrefix() bool { return t.form.IPv4Prefix+t.form.IPv6Prefix > 0 }
+
 // Identity returns a text that is part of the names of the key's budgets. Alternatives of a zone's
 // key with different texts have separate budgets.
 func (t *Template) Identity() string {

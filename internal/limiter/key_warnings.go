@@ -147,6 +147,30 @@ func (z *Zone) WarnOfChosenAddresses() {
 	}
 }
 
+// WarnOfTexts warns of keys that are the same for all requests, or different for too many.
+func (z *Zone) WarnOfTexts() {
+	if t := z.Keys[0]; len(z.Keys) == 1 && t.Plain && t.Text != "" {
+		z.Logger.Warn("key has no placeholder, so all requests share one budget: "+
+			"write a placeholder such as {client_ip}, or leave out key if one budget is meant",
+			zap.String("zone", z.Name), zap.String("key", t.Text))
+	}
+	for _, t := range z.Keys {
+		names, _ := keys.Placeholders(t.Text) // checked before
+		isAddress := func(name string) bool { return name == keys.ClientAddress || name == keys.RemoteHost }
+		if t.Single == "" && t.HasPrefix() && slices.ContainsFunc(names, isAddress) {
+			z.Logger.Warn("ipv4_prefix and ipv6_prefix have no effect on a key that is more than an address: "+
+				"write {http.request.remote.host/32,64} for the address, with your prefixes; behind a proxy, leave the prefix out, "+
+				"and add a zone whose key is {client_ip} alone",
+				zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
+		}
+		if slices.Contains(names, "http.request.body") {
+			z.Logger.Warn("a key has the whole body, so each body has a full budget: "+
+				"write a value of the body, such as {http.rate_limit.request.json.user}",
+				zap.String("zone", z.Name), zap.String("key", keys.Shorten(t.Text)))
+		}
+	}
+}
+
 // LateUser returns a placeholder of the user by which the zone decides. It returns nil if there is
 // none, if the routes define it, or if the key has an alternative without such a placeholder.
 func (z *Zone) LateUser(defines func(placeholder string) bool) *LatePlaceholder {

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,7 +62,7 @@ func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string,
 // unknownOptionError returns the error for an option that a block doesn't have.
 func (t *Table) unknownOptionError(option, block string, options []string) error {
 	unknown := fmt.Sprintf("unknown option %.100q of %s", option, block)
-	if correction := t.Correct(option, block); correction != "" {
+	if correction := cmp.Or(t.Correct(option, block), corrections[option]); correction != "" {
 		return fmt.Errorf("%s: %s", unknown, correction)
 	}
 	if home := t.home(option, block); home != "" {

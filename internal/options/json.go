@@ -64,9 +64,13 @@ func locateError(place string, data []byte, t reflect.Type, err error) error {
 		for _, name := range slices.Sorted(maps.Keys(object)) {
 			field, there := fieldType(t, fields, name)
 			if !there {
-				return unknownFieldError(place, name, slices.Sorted(maps.Keys(fields)))
+				return unknownFieldError(place, name, fields)
 			}
 			if err := decodes(object[name], field); err != nil {
+				other := Suggest(name, slices.Sorted(maps.Keys(fields)))
+				if field.Kind() == reflect.Slice && object[name][0] == '{' && other != "" && other != name {
+					return fmt.Errorf("%s must be a list, not an object (did you mean %s?)", strings.TrimPrefix(place+"."+name, "."), other)
+				}
 				return locateError(strings.TrimPrefix(place+"."+name, "."), object[name], field, err)
 			}
 		}
@@ -85,7 +89,7 @@ func locateError(place string, data []byte, t reflect.Type, err error) error {
 }
 
 // checkZeros returns an error if a field with the tag zero is written as 0. The tag has the default of the
-// field, which applies if the field is left out.
+// field, which applies if the field is left out. A duration of a few nanoseconds is an error, too.
 func checkZeros(place string, data []byte, t reflect.Type) (err error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -109,6 +113,9 @@ func checkZeros(place string, data []byte, t reflect.Type) (err error) {
 			if instead := f.Tag.Get("zero"); instead != "" && written != nil && string(written) != "null" &&
 				json.Unmarshal(written, value.Interface()) == nil && value.Elem().IsZero() {
 				err = cmp.Or(err, fmt.Errorf("%s must not be 0: leave it out for %s", path, instead))
+			}
+			if n, _ := strconv.Atoi(string(written)); f.Type == reflect.TypeFor[caddy.Duration]() && n > 0 && n < 1000 {
+				err = cmp.Or(err, fmt.Errorf(`%s must be a duration, not %d: write "%[2]ds", because a number is nanoseconds`, path, n))
 			}
 			err = cmp.Or(err, checkZeros(path, written, f.Type))
 		}
@@ -143,14 +150,20 @@ func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (fou
 	return nil, false
 }
 
-func unknownFieldError(place, name string, fields []string) error {
+func unknownFieldError(place, name string, fields map[string]reflect.Type) error {
 	if place != "" {
 		place += ": "
 	}
-	if other := Suggest(name, fields); other != "" {
+	names := slices.Sorted(maps.Keys(fields))
+	for _, other := range names {
+		if within := fields[other]; within.Kind() == reflect.Map && fieldTypes(within.Elem().Elem())[name] != nil {
+			return fmt.Errorf(`%sunknown field %q: it belongs in %s, as in "%s": {"api": {"%s": ...}}`, place, name, other, other, name)
+		}
+	}
+	if other := Suggest(name, names); other != "" {
 		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
 	}
-	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(fields, ", "))
+	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(names, ", "))
 }
 
 // wrongValueError returns the error for a value of the wrong kind. The error shows the value only
@@ -173,6 +186,9 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 	wanted := ""
 	switch t.Kind() {
 	case reflect.Bool:
+		if isText {
+			return fmt.Errorf("%s must be true or false without quotes, not %.100s", place, data)
+		}
 		wanted = "true or false"
 	case reflect.Int, reflect.Int64:
 		if class, ok := strings.CutSuffix(text, "xx"); ok && len(class) == 1 && class[0] >= '1' && class[0] <= '5' {
@@ -184,7 +200,7 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 		if isText && json.Unmarshal([]byte(text), new(int64)) == nil {
 			return fmt.Errorf("%s must be a whole number, not %.100s: write %s", place, data, text)
 		}
-		if data[0] == '-' || data[0] >= '0' && data[0] <= '9' {
+		if isText || data[0] == '-' || data[0] >= '0' && data[0] <= '9' {
 			return fmt.Errorf("%s must be a whole number, not %.100s", place, data)
 		}
 		wanted = "a whole number"
@@ -201,6 +217,9 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 		}
 		wanted = "a list"
 	case reflect.Struct:
+		if isText && fieldTypes(t)["algorithm"] != nil {
+			return fmt.Errorf(`%s must be an object, not %.100s: write for example {"algorithm": "gcra", "events": 10, "window": "1s"}`, place, data)
+		}
 		fields := slices.Sorted(maps.Keys(fieldTypes(t)))
 		return fmt.Errorf("%s must be an object, not %s: write in braces %s", place, jsonKind(data), strings.Join(fields, ", "))
 	case reflect.Map:

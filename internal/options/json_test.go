@@ -21,7 +21,7 @@ func TestDecodeStrictly(t *testing.T) {
 		`{"list":[{"count":"1"}]}`:    `list[0].count must be a whole number, not "1": write 1`,
 		`{"list":{"count":"1"}}`:      "list must be a list, not an object: write it in brackets",
 		`[]`:                          "it must be an object, not a list: write in braces list, map",
-		`{"map":{"a":{"count":"x"}}}`: "map.a.count must be a whole number, not a string",
+		`{"map":{"a":{"count":"x"}}}`: `map.a.count must be a whole number, not "x"`,
 	} {
 		got := ""
 		if err := DecodeStrictly([]byte(text), new(outer)); err != nil {

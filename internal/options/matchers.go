@@ -1,6 +1,7 @@
 package options
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -15,11 +16,12 @@ import (
 // MatcherSet reads an option with request matchers, in a block or on one line. zoneOptions are the options
 // of the zone around it, which stand among the matchers if the block isn't closed.
 func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (caddy.ModuleMap, error) {
-	option := d.Val()
+	option, line := d.Val(), *d
+	words := line.RemainingArgs() // none if the matchers are in a block
 	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
 	if err != nil {
 		if unknown := matcherMissing.FindStringSubmatch(err.Error()); unknown != nil {
-			return nil, noMatcherError(option, unknown[1], zoneOptions)
+			return nil, noMatcherError(option, unknown[1], words, zoneOptions)
 		}
 		if strings.Contains(err.Error(), ", at "+d.File()+":") {
 			return nil, positionedError{err} // Caddy's own matchers say where they are
@@ -30,6 +32,9 @@ func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (c
 		if string(matcher) == "null" {
 			return nil, fmt.Errorf("%s %s takes at least one value", option, name)
 		}
+		if err := checkMatcherValues(option, name, matcher); err != nil {
+			return nil, err
+		}
 	}
 	if len(set) == 0 {
 		return nil, fmt.Errorf("%s takes at least one matcher: write for example %s %s", option, option, example)
@@ -37,12 +42,39 @@ func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (c
 	return set, nil
 }
 
+// checkMatcherValues returns an error for values that can't be meant as values of the matcher. Caddy accepts
+// any text as a method or a path.
+func checkMatcherValues(option, name string, matcher []byte) error {
+	var values []string
+	if name != "method" && name != "path" || json.Unmarshal(matcher, &values) != nil {
+		return nil
+	}
+	for i, value := range values {
+		_, err := caddy.GetModule("http.matchers." + value)
+		kind, rest := "a matcher", strings.Join(values[i:], " ")
+		if name == "method" && strings.Contains(value, "/") {
+			kind, rest = "not a method", "path "+rest
+		} else if err != nil {
+			continue
+		}
+		return fmt.Errorf("%s %s: %q is %s: if both must match, write\n%s {\n\t%s\n\t%s\n}",
+			option, name, value, kind, option, strings.Join(append([]string{name}, values[:i]...), " "), rest)
+	}
+	return nil
+}
+
 // matcherMissing matches the error about a request matcher that Caddy doesn't know.
 var matcherMissing = regexp.MustCompile(`^getting matcher module '([^']{1,100})'`)
 
-// noMatcherError returns the error for a name in match or exempt that is no request matcher.
-func noMatcherError(option, name string, zoneOptions []string) error {
+// noMatcherError returns the error for a name in match or exempt that is no request matcher. words are the
+// values on the line of the option.
+func noMatcherError(option, name string, words, zoneOptions []string) error {
 	switch {
+	case option == "match" && name == "status" && len(words) > 0:
+		return fmt.Errorf("match takes matchers of requests, but status is of the response: write\nsettle {\n\tmatch %s\n}",
+			strings.Join(words, " "))
+	case slices.Contains(zoneOptions, name) && len(words) > 0:
+		return fmt.Errorf("%s has no matcher %q, which is an option of the zone: write it on its own line, without %[1]s", option, name)
 	case strings.HasPrefix(name, "@") && option == "match":
 		return fmt.Errorf("match takes matchers, not the matcher name %s: write for example\n"+
 			"match {\n\tmethod POST\n\tpath /login\n}\nor name it behind the directive, as in rate_limit %[1]s", name)
@@ -75,7 +107,7 @@ func isAddress(text string) bool {
 // suggestMatcher returns the name of the request matcher that was probably meant, or "".
 func suggestMatcher(name string) string {
 	switch strings.ToLower(name) {
-	case "address", "addr", "cidr", "ip", "network", "source":
+	case "address", "addr", "cidr", "ip", "network", "remote", "remote_addr", "source":
 		return "client_ip"
 	}
 	var names []string

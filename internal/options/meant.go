@@ -18,8 +18,8 @@ import (
 var (
 	rateForm    = regexp.MustCompile(`^([0-9]+)(?:r|req|requests)?/([0-9]*)([a-zA-Z]+)$`)
 	spanForm    = regexp.MustCompile(`([0-9.]+)[ _-]?([a-zA-Zµ]*)`)
-	groupedForm = regexp.MustCompile(`^[0-9]{1,3}([_,' ][0-9]{3})+$|^[0-9]+[kK]$`) // 10_000, or 10k
-	sizeForm    = regexp.MustCompile(`^[0-9.]+(?:[MG]|[kKMGT]i?B)$`)               // 1GB
+	groupedForm = regexp.MustCompile(`^[0-9]{1,3}([_,' ][0-9]{3})+$|^[0-9]+[kK;]$`) // 10_000, 10k, or 10; with a semicolon
+	sizeForm    = regexp.MustCompile(`^[0-9.]+(?:[MG]|[kKMGT]i?B)$`)                // 1GB
 
 	spanUnits = map[string]string{
 		"": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
@@ -48,7 +48,7 @@ func meantDuration(text string) (span string, ok bool) {
 		return "", false
 	}
 	last := ""
-	span = spanForm.ReplaceAllStringFunc(strings.TrimSpace(text), func(part string) string {
+	span = spanForm.ReplaceAllStringFunc(strings.Trim(text, " ;"), func(part string) string {
 		s := spanForm.FindStringSubmatch(part)
 		unit := strings.ToLower(s[2])
 		if unit == "" && last == "h" { // 1h30
@@ -76,7 +76,7 @@ func meantInteger(text string) (n int64, ok bool) {
 	if !groupedForm.MatchString(text) {
 		return 0, false
 	}
-	digits := strings.NewReplacer("_", "", ",", "", "'", "", " ", "", "k", "000", "K", "000").Replace(text)
+	digits := strings.NewReplacer("_", "", ",", "", "'", "", " ", "", "k", "000", "K", "000", ";", "").Replace(text)
 	n, err := strconv.ParseInt(digits, 10, 64)
 	return n, err == nil
 }
@@ -84,7 +84,14 @@ func meantInteger(text string) (n int64, ok bool) {
 // CheckLimitValues returns an error with the correction if the values of a limit can't be
 // read but their meaning is clear. The limit takes up to maxValues values.
 func CheckLimitValues(name string, args []string, maxValues int) error {
+	if len(args) > 1 && slices.Contains([]string{"day", "week", "month", "year"}, args[1]) {
+		return fmt.Errorf("%s: window must be a duration, not %q: write calendar %s %[2]s", name, args[1], args[0])
+	}
 	meant := meantValues(args)
+	if len(args) > maxValues && slices.Equal(meant, args) && IsInteger(args[0]) {
+		return fmt.Errorf("%s takes up to %d values, so %q is too many: write %[1]s %[4]s",
+			name, maxValues, strings.Join(args[maxValues:], " "), strings.Join(args[:maxValues], " "))
+	}
 	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !IsInteger(meant[0]) {
 		return nil
 	}
@@ -92,8 +99,31 @@ func CheckLimitValues(name string, args []string, maxValues int) error {
 	if _, err := caddy.ParseDuration(meant[1]); err != nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %q is not how events and window are written: write %[1]s %[3]s",
-		name, strings.Join(args, " "), strings.Join(meant, " "))
+	why := ""
+	burst, err := strconv.Atoi(meant[len(meant)-1])
+	if err == nil && len(meant) == 3 && name != "smooth" && strings.Contains(strings.Join(args, " "), "burst=") {
+		meant[2], why = strconv.Itoa(burst+1), ", because the burst of nginx doesn't count the first request"
+	}
+	return fmt.Errorf("%s: %q is not how events and window are written: write %[1]s %[3]s%[4]s",
+		name, strings.Join(args, " "), strings.Join(meant, " "), why)
+}
+
+var nginxZone = regexp.MustCompile(`^zone=|:[0-9]+[kmKM]$`)
+
+// CheckZoneWords returns an error with the correction if a name of a zone is written as in nginx, or has a path.
+func CheckZoneWords(words []string) error {
+	if len(words) == 2 && strings.HasPrefix(words[1], "/") {
+		return fmt.Errorf("zone takes a name and no path: write zone %s, and below it match path %s", words[0], words[1])
+	}
+	for _, word := range words {
+		if bare := nginxZone.ReplaceAllString(word, ""); bare != word {
+			return fmt.Errorf("%q is written as in nginx: write %s", word, bare)
+		}
+		if strings.HasPrefix(word, "burst=") || strings.HasPrefix(word, "rate=") {
+			return fmt.Errorf("%q belongs in a limit of the zone: write for example gcra 10 1s 21", word)
+		}
+	}
+	return nil
 }
 
 // meantValues returns the events, window and burst that were probably meant. For example, 10r/s
@@ -117,13 +147,13 @@ func meantValues(args []string) (meant []string) {
 		case isUnit && before == "per":
 			span, _ = meantDuration("1" + arg)
 			meant = append(meant, span)
-		case arg == "per" || arg == "rate" || arg == "burst":
+		case arg == "per" || arg == "rate" || arg == "burst" || arg == "nodelay":
 		default:
 			meant = append(meant, arg)
 		}
 	}
-	if len(meant) == 2 && IsInteger(meant[1]) && !IsInteger(meant[0]) {
-		slices.Reverse(meant)
+	if len(meant) >= 2 && IsInteger(meant[1]) && !IsInteger(meant[0]) {
+		slices.Reverse(meant[:2])
 	}
 	return meant
 }

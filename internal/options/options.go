@@ -45,7 +45,14 @@ func Secret(d *caddyfile.Dispenser, example string) (string, error) {
 func NoValue(d *caddyfile.Dispenser) error {
 	option := d.Val()
 	if d.NextArg() {
-		return fmt.Errorf("%s takes no value, not %q: write it alone, or leave it out", option, d.Val())
+		correction := ": write it alone, or leave it out"
+		switch d.Val() {
+		case "on":
+			correction = ": write " + option
+		case "off":
+			correction = ": leave it out"
+		}
+		return fmt.Errorf("%s takes no value, not %q%s", option, d.Val(), correction)
 	}
 	return nil
 }
@@ -165,15 +172,7 @@ func ParseDuration(what, text, example string) (caddy.Duration, error) {
 	return caddy.Duration(n), nil
 }
 
-// MicrosExample returns a duration in whole microseconds, as an example for errors about d. A few nanoseconds are
-// usually a JSON number that was meant as seconds.
+// MicrosExample returns a duration in whole microseconds, as an example for errors about d.
 func MicrosExample(d time.Duration) string {
-	example := max(d.Truncate(time.Microsecond), time.Microsecond).String()
-	if d > 0 && d < time.Microsecond {
-		example += InNanoseconds
-	}
-	return example
+	return max(d.Truncate(time.Microsecond), time.Microsecond).String()
 }
-
-// InNanoseconds ends an error about a few nanoseconds.
-const InNanoseconds = " (in JSON, a number without a unit is nanoseconds)"

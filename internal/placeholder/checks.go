@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,12 +68,13 @@ func (sources *Sources) Check(zone string, texts []Text, logger *zap.Logger) err
 		case sources.provides(name):
 		case sources.pluginMayProvide(name):
 			logger.Warn("a zone has a placeholder that neither Caddy nor this configuration provides: "+
-				"unless a plugin provides it, it is always empty"+sources.suggestion(name),
+				"unless a plugin provides it, it is always empty"+sources.suggestion(name, t.AfterResponse),
 				zap.String("zone", zone), zap.String("option", t.Option), zap.String("placeholder", "{"+name+"}"))
 		case short:
 			return fmt.Errorf("%s: the short placeholder {%s} works only in a Caddyfile, and is empty in JSON: write {%s}", t.Option, name, long)
 		default:
-			return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s", t.Option, name, sources.suggestion(name))
+			return fmt.Errorf("%s: nothing provides the placeholder {%s}, so it would always be empty%s",
+				t.Option, name, sources.suggestion(name, t.AfterResponse))
 		}
 		return nil
 	})
@@ -103,6 +105,10 @@ func (sources *Sources) checkOwn(name string, afterResponse bool) error {
 		return checkResponsePlaceholder(rest, afterResponse)
 	case "exceeded":
 		return checkField("a denial", rest, keys.DenialFields)
+	case "json", "form":
+		if !slices.Contains(keys.ZoneFields, rest) {
+			return errors.New("doesn't exist" + sources.suggestion(name, afterResponse))
+		}
 	case "instant":
 		if rest == "" {
 			return errors.New("differs for almost every request, so it is only for logs: write log_append " +
@@ -188,9 +194,19 @@ var commonNames = strings.Fields(`
 	tls_client_fingerprint tls_client_issuer tls_client_serial tls_client_subject tls_version
 	http.auth.user.id http.auth.user.plan`)
 
+// bodyForm is a name that was probably meant for a value of a body.
+var bodyForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:request\.|response\.)?(json|form|body)\.(.+)$`)
+
 // suggestion returns the end of a message about a placeholder that nothing provides: the
 // placeholder that was probably meant.
-func (sources *Sources) suggestion(name string) string {
+func (sources *Sources) suggestion(name string, afterResponse bool) string {
+	if parts := bodyForm.FindStringSubmatch(name); parts != nil {
+		side, kind := "request", strings.Replace(parts[1], "body", "json", 1)
+		if afterResponse {
+			side, kind = "response", "json"
+		}
+		return ": did you mean {" + strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, ".") + "}?"
+	}
 	for _, open := range openPrefixes {
 		if strings.HasPrefix(name, open.prefix) {
 			return ": nothing has such a name"

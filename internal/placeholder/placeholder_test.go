@@ -52,9 +52,12 @@ func TestSuggestions(t *testing.T) {
 		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
 		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
 		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "", "http.request.remote_host": "{http.request.remote.host}",
-		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}", "cost": "", "": "",
+		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}",
+		"json.user": "{http.rate_limit.request.json.user}", "form.user": "{http.rate_limit.request.form.user}",
+		"rate_limit.request.json.user": "{http.rate_limit.request.json.user}", "http.request.body.user.id": "{http.rate_limit.request.json.user.id}",
+		"cost": "", "": "",
 	} {
-		got := sources.suggestion(name)
+		got := sources.suggestion(name, false)
 		if want != "" && got != ": did you mean "+want+"?" || want == "" && strings.Contains(got, "did you mean") {
 			t.Errorf("{%s}%s", name, got)
 		}

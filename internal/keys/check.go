@@ -1,0 +1,47 @@
+package keys
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// CheckKey checks the alternatives of a key. In JSON, errors name placeholders by their full names.
+func CheckKey(texts []string, inJSON bool) error {
+	var errs []error
+	for i, text := range texts {
+		errs = append(errs, checkKeyText(text, inJSON))
+		if i < len(texts)-1 && strings.HasSuffix(text, ",") {
+			errs = append(errs, fmt.Errorf("key %q ends in a comma: "+
+				"write a space alone between alternatives, or one text that combines values, as in \"{client_ip}|{path}\"", text))
+		}
+		if strings.HasSuffix(text, "};") {
+			errs = append(errs, fmt.Errorf("key %q ends in a semicolon, which is the same text for all requests: leave it out", Shorten(text)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkKeyText(text string, inJSON bool) error {
+	inBraces := func(name string) string {
+		if long, short := ExpandShorthand(name); short && inJSON {
+			name = long
+		}
+		return "{" + name + "}"
+	}
+	variable, name := NginxVariable(text)
+	switch {
+	case variable != "":
+		return fmt.Errorf("key %q: keys have no variables of nginx, so %s is the same text for all requests: write a placeholder, such as %s",
+			Shorten(text), variable, inBraces(cmp.Or(name, "client_ip")))
+	case strings.HasPrefix(text, "'{") && !inJSON:
+		return fmt.Errorf("key %q begins with a single quote, but a Caddyfile has only double quotes: write for example \"{client_ip} {path}\"",
+			Shorten(text))
+	case strings.ContainsAny(text, "{}"):
+		return CheckBraces("key", text)
+	case LacksBraces(text):
+		return fmt.Errorf("key %q is the name of a placeholder, and without braces the same for all requests: write %s", text, inBraces(text))
+	}
+	return nil
+}

@@ -79,7 +79,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"shadow":true,"enforce":25,` + limit), "shadow and enforce 25 don't go together"},
 		{zone(`"enforce":100.1,` + limit), "enforce must be from 0 to 100, not 100.1"},
 
-		// What people write who know the Caddyfile, or another limiter.
+		// Mistakes of users who know the Caddyfile, or another limiter.
 		{zone(`"key":"$http_x_api_key",` + limit), `key "$http_x_api_key": keys have no variables of nginx, so $http_x_api_key is the same text for all requests: write a placeholder, such as {http.request.header.X-Api-Key}`},
 		{zone(`"key":"$remote_addr|{http.request.uri.path}",` + limit), "such as {http.vars.client_ip}"},
 		{zone(`"key":"$cookie_Sid $arg_a",` + limit), "such as {http.request.cookie.Sid}"},

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the named tools that this machine lacks: redis (redis-server), gcc (a C compiler, which the
-# race detector and Vale need), curl, prometheus (with promtool),
-# and chromium.
+# race detector and Vale need), curl, prometheus (with promtool), chromium,
+# and qemu (qemu-i386, for programs that the kernel doesn't run).
 set -euo pipefail
 
 missing=()
@@ -17,7 +17,8 @@ for tool in "$@"; do
 		done
 		;;
 	prometheus) command=promtool ;;
-	*) echo "install.sh: unknown tool $tool: write redis, gcc, curl, prometheus or chromium" >&2 && exit 1 ;;
+	qemu) command=qemu-i386 ;;
+	*) echo "install.sh: unknown tool $tool: write redis, gcc, curl, prometheus, chromium or qemu" >&2 && exit 1 ;;
 	esac
 	command -v "$command" >/dev/null || missing+=("$tool")
 done
@@ -34,6 +35,7 @@ if ((${#missing[@]})); then
 			redis) packages+=(redis-server) ;;
 			gcc) packages+=(gcc libc6-dev) ;;
 			curl) packages+=(curl) ;;
+			qemu) packages+=(qemu-user) ;;
 			chromium) packages+=(chromium fonts-dejavu-core) ;;
 			prometheus) # the programs alone, because the package also starts a service
 				unpacked=$(mktemp -d)

@@ -95,6 +95,9 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		{"nobody there", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)}, "refused"},
 	} {
 		s := openCluster(t, c, test.options)
+		if test.want == "" { // a query of the slots has a timeout of its own
+			redistest.WaitFor(t, "the slots", func() bool { return s.Check(ctx) == nil })
+		}
 		check := s.Check(ctx)
 		var err error
 		for n := range 20 { // of all nodes

@@ -118,7 +118,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1, 2},
 		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1, 2},
 		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1, 1},
-		{"NOSCRIPT proves that nothing ran: once more", reply("-NOSCRIPT No matching script.\r\n"), 2, 4},
+		{"NOSCRIPT proves that nothing ran: twice, and once more", reply("-NOSCRIPT No matching script.\r\n"), 4, 4},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

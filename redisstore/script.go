@@ -52,8 +52,8 @@ func (s *Store) sendBatch(b *batch) {
 		if failure == nil {
 			d.script = s.scriptFor(set)
 			d.deadline = s.runScript(ctx, d)
-			if isReply(d.calls[0].command.Err()) {
-				s.queue.observeDistance(time.Since(d.calls[0].payload.sent), b.isProbe)
+			if first := d.calls[0]; first.isSent() && isReply(first.command.Err()) {
+				s.queue.observeDistance(time.Since(first.payload.sent), b.isProbe)
 			}
 		}
 	}
@@ -93,11 +93,12 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
 	unconnected := isTimeout(sc.err) && !sc.isSent()
+	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // again, after runScript had loaded it
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
 		if late && c.setName != "" { // a later turn sets the count
 			return false
 		}
-		retry := late || (unconnected || c.corrections != nil && sc.certainlyNotRun()) && time.Since(c.queued) < c.maxQueued() && !c.resent
+		retry := late || (unconnected || flushed || c.corrections != nil && sc.certainlyNotRun()) && time.Since(c.queued) < c.maxQueued() && !c.resent
 		if retry {
 			c.resent = true
 			retries = append(retries, c)

@@ -117,7 +117,7 @@ func TestFlushedScripts(t *testing.T) {
 	s := open(t, redisstore.Options{Address: server.Addr})
 	var allowed atomic.Int64
 	crowd(16, 100, func(g, i int) {
-		if g == 0 && i%25 == 0 { // seldom: a call whose script is flushed twice fails
+		if g == 0 && i%25 == 0 { // seldom: a call whose script is flushed four times fails
 			server.Client.ScriptFlush(context.Background())
 		}
 		ok, err := s.Take(context.Background(), request(t, "k"))

@@ -62,7 +62,7 @@ func TestCommandChanges(t *testing.T) {
 		felt("k", 200)
 
 		one.RateLimit(t, "ban", "api", "vip").Succeeds(t, "Zone api, key vip: banned for 1h, until ")
-		one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for 1h, until ", "\nOverride of the configuration: unlimited\n")
+		one.RateLimit(t, "key", "api", "vip").Succeeds(t, "Zone api, key vip\nBanned for ", ", until ", "\nOverride of the configuration: unlimited\n")
 		felt("vip", 429)
 		one.RateLimit(t, "ban", "api", "fresh", "--for", "30m").Succeeds(t, "Zone api, key fresh: banned for 30m, until ", "; no request is charged to this key now: check its spelling\n")
 		one.RateLimit(t, "bans").Succeeds(t, "ZONE  ENDS IN  UNTIL", "operator  vip\n", "operator  fresh\n")

@@ -14,7 +14,6 @@
 -- Reply   now in µs
 
 local key, kind = KEYS[1], ARGV[1]
-begin_call(KEYS)
 now = resolve_now(kind == 'ban' and tonumber(ARGV[2]) or 0)
 if kind == 'ban' then
   local ban = {}

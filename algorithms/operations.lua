@@ -75,27 +75,56 @@
 --     refund    nothing
 --     set       f64        count of the instance before
 
-local message, message_number = '', 0 -- each message of a process has another number
-local not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos -- its head
-local state_keys -- the number of keys that are not those of logs
-local limits_pos -- the position of the limits
-local budget_of -- the budget of each key, by index. It is the index of the first key of that name.
-local operation_count, replies -- the head, then one string per operation
+local message, string_byte = ARGV[1], string.byte
+local not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos
+now, not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos =
+  unpack_numbers('<dddc16dI2I4', message)
+now = resolve_now(now)
+if now < not_before or not_after > 0 and now > not_after then
+  return pack_numbers('<dB', now, 1)
+end
+
+local state_keys = #keys - log_keys
+if state_keys <= 1000 then
+  stored = state_keys > 0 and redis.call('MGET', unpack(keys, 1, state_keys)) or {}
+else
+  stored = {}
+  for from = 1, state_keys, 1000 do
+    for n, state in ipairs(redis.call('MGET', unpack(keys, from, min(from + 999, state_keys)))) do
+      stored[from + n - 1] = state
+    end
+  end
+end
+
+local limits_pos = operations_pos + size
+
+-- The budget of each key, by index. It is the index of the first key of that name.
+local budget_of, first_key = {--[[room]]}, {}
+for k = 1, state_keys do
+  local name = keys[k]
+  local known = first_key[name]
+  if not known then
+    first_key[name], known = k, k
+  end
+  budget_of[k] = known
+end
+
+local operation_count = 0
+local replies = {--[[room]]} -- the head, then one string per operation
 
 -- The zones and checks of the current operation. The next operation uses the same tables.
 local zones, checks = {}, {}
 local function new_check()
   return {
     limit = { 0, 0, 0, 0, 0, algorithm = 0, keep_until = 0, quantum = 0 },
-    message_number = 0, limit_pos = 0, budget = 0, fits = 0, room = 0, retry = 0, a = 0, b = 0, c = 0, d = 0,
+    limit_pos = -1, budget = 0, fits = 0, room = 0, retry = 0, a = 0, b = 0, c = 0, d = 0,
   }
 end
 
-local algorithms = {} -- those in use, by number
+local algorithms = {} -- the algorithms of this call, by number
 
--- Read the limit of a check, unless it differs from the present one only in its burst.
+-- Read the limit of a check. A limit that differs only in its burst isn't read again.
 local function read_limit(check, limit_pos)
-  if check.limit_pos == limit_pos and check.message_number == message_number then return end
   local number = string_byte(message, limits_pos + limit_pos)
   local algorithm = algorithms[number]
   if not algorithm then
@@ -104,7 +133,7 @@ local function read_limit(check, limit_pos)
   end
   local l = check.limit
   algorithm.read(l, message, limits_pos + limit_pos + 1)
-  l.algorithm, check.limit_pos, check.message_number = algorithm, limit_pos, message_number
+  l.algorithm, check.limit_pos = algorithm, limit_pos
 end
 
 -- One function per kind of operation. Its arguments are the two numbers of the operation, and the
@@ -150,7 +179,7 @@ local function take(override_count, zone_count, pos, k, log_key)
         checks[c] = check
       end
       limit_pos, burst, pos = unpack_numbers('<I4d', message, pos)
-      read_limit(check, limit_pos)
+      if check.limit_pos ~= limit_pos then read_limit(check, limit_pos) end
       local l, key = check.limit, nil
       if burst > 0 then l[3] = burst end -- read_limit sets 0
       if l.algorithm.is_log then
@@ -240,12 +269,13 @@ local function take(override_count, zone_count, pos, k, log_key)
 end
 
 -- Give back a charge: see Refund in take.go.
-local refund_check = new_check()
+local refund_check
 local function refund(budget_count, _, pos, k, log_key)
+  refund_check = refund_check or new_check()
   for _ = 1, budget_count do
     local limit_pos, burst, receipt_a, receipt_b, charged_at, n
     limit_pos, burst, receipt_a, receipt_b, charged_at, n, pos = unpack_numbers('<I4ddddd', message, pos)
-    read_limit(refund_check, limit_pos)
+    if refund_check.limit_pos ~= limit_pos then read_limit(refund_check, limit_pos) end
     local l, key = refund_check.limit, nil
     if burst > 0 then l[3] = burst end
     if l.algorithm.is_log then
@@ -322,71 +352,31 @@ local function run_each()
   end
 end
 
--- Read the head of a message, and the states of its keys. Return false if the message came too early or too late.
-local function read_message(call_keys, text)
-  begin_call(call_keys)
-  message, message_number = text, message_number + 1
-  now, not_before, not_after, instance, slots_expiry, log_keys, size, operations_pos =
-    unpack_numbers('<dddc16dI2I4', message)
-  now = resolve_now(now)
-  if now < not_before or not_after > 0 and now > not_after then return false end
-
-  state_keys = #keys - log_keys
-  if state_keys <= 1000 then
-    stored = state_keys > 0 and redis.call('MGET', unpack(keys, 1, state_keys)) or {}
-  else
-    for from = 1, state_keys, 1000 do
-      for n, state in ipairs(redis.call('MGET', unpack(keys, from, min(from + 999, state_keys)))) do
-        stored[from + n - 1] = state
-      end
-    end
-  end
-
-  limits_pos = operations_pos + size
-  budget_of = {--[[room]]}
-  local first_key = {}
-  for k = 1, state_keys do
-    local name = keys[k]
-    local known = first_key[name]
-    if not known then
-      first_key[name], known = k, k
-    end
-    budget_of[k] = known
-  end
-  operation_count, replies = 0, {--[[room]]}
-  return true
+if log_keys > 0 then
+  run_each()
+elseif not pcall(run) then
+  -- Nothing is written yet.
+  pending, slots_of, changed_count = {}, {}, 0
+  operation_count, replies = 0, {}
+  run_each()
 end
 
--- Carry out a message. Return the reply.
-local function run_message(call_keys, text)
-  if not read_message(call_keys, text) then return pack_numbers('<dB', now, 1) end
-
-  if log_keys > 0 then
-    run_each()
-  elseif not pcall(run) then
-    -- Nothing is written yet.
-    pending, slots_of, changed_count = {}, {}, 0
-    operation_count, replies = 0, {}
-    run_each()
-  end
-
-  -- If Redis denies a write, all operations on its key fail.
-  while true do
-    local ok, err = pcall(write_changes)
-    if ok then break end
-    local name, own_k, pos = keys[changed_keys[next_change]], 0, operations_pos
-    for operation = 1, operation_count do
-      local length, own_state_keys
-      length, own_state_keys, pos = unpack_numbers('<I4I2', message, pos + 5)
-      pos = pos + 2 + length
-      for own = own_k + 1, own_k + own_state_keys do
-        if keys[own] == name then fail(operation, err) end
-      end
-      own_k = own_k + own_state_keys
+-- If Redis denies a write, all operations on its key fail.
+while true do
+  local ok, err = pcall(write_changes)
+  if ok then break end
+  local name, own_k, pos = keys[changed_keys[next_change]], 0, operations_pos
+  for operation = 1, operation_count do
+    local length, own_state_keys
+    length, own_state_keys, pos = unpack_numbers('<I4I2', message, pos + 5)
+    pos = pos + 2 + length
+    for own = own_k + 1, own_k + own_state_keys do
+      if keys[own] == name then fail(operation, err) end
     end
-    next_change = next_change + 1
+    own_k = own_k + own_state_keys
   end
-
-  replies[1] = pack_numbers('<dB', now, 0)
-  return table.concat(replies)
+  next_change = next_change + 1
 end
+
+replies[1] = pack_numbers('<dB', now, 0)
+return table.concat(replies)

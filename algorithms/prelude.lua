@@ -1,6 +1,7 @@
 -- The beginning of all scripts: shorthands, and the states of the keys of a call.
 
-local floor, ceil, min, max, unpack_numbers, pack_numbers, string_byte -- a library is loaded without them
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local unpack_numbers, pack_numbers = struct.unpack, struct.pack
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
 local step_back = 1000000 -- 1 s: see stepBack in algorithms.go
 local peek, granted, denied = 0, 1, 2 -- see outcome in algorithms.go
@@ -17,28 +18,16 @@ local function resolve_now(now)
   return now
 end
 
--- The state of a call. The tables are indexed by k, the index of a key in keys. The operations of a call see each
+-- The tables below are indexed by k, the index of a key in KEYS. The operations of a call see each
 -- other's changes in them. At the end each changed key is written to Redis once.
-local keys
+local keys = KEYS
 local now -- the instant of all operations, in µs
 local stored -- states as read from Redis; false: none
-local expiry_before -- expiries of the stored states, in quanta; see expiry.go
-local changed_keys, changed_count -- every k that has changed, in order of its first change
-local next_change -- the position in changed_keys from which on changes are not written yet
-local pending, pending_ttl -- changed states and their TTLs in ms; false: the TTL stays
-local slots_of -- slots that were read; see slots.lua
+local expiry_before = {--[[room]]} -- expiries of the stored states, in quanta; see expiry.go
+local changed_keys, changed_count = {--[[room]]}, 0 -- every k that has changed, in order of its first change
+local pending, pending_ttl = {--[[room]]}, {--[[room]]} -- changed states and their TTLs in ms; false: the TTL stays
+local slots_of = {} -- slots that were read; see slots.lua
 local undo_log -- { k, state, TTL } as before each change of the current operation; nil: nothing is undone
-
--- Begin a call. The call before may have been aborted anywhere.
-local function begin_call(call_keys)
-  if not floor then
-    floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-    unpack_numbers, pack_numbers, string_byte = struct.unpack, struct.pack, string.byte
-  end
-  keys, now, stored, undo_log = call_keys, 0, {}, nil
-  expiry_before, changed_keys, pending, pending_ttl = {--[[room]]}, {--[[room]]}, {--[[room]]}, {--[[room]]}
-  slots_of, changed_count, next_change = {}, 0, 1
-end
 
 -- Return the two or three numbers of a state, 0 for a budget never charged.
 local function load(l, k, count)
@@ -80,6 +69,7 @@ local function save(l, k, a, b, c)
 end
 
 -- Write the pending states, from next_change on.
+local next_change = 1
 local function write_changes()
   local call, keys = redis.call, keys
   while next_change <= changed_count do

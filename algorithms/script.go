@@ -41,9 +41,7 @@ func (s Set) WithSlots() Set { return s | slotsBit }
 
 // Script returns the Redis script that carries out operations on limits, bans and slots in the
 // set. It mirrors [Take], [Refund] and [Slots]. operations.lua documents its message and its reply.
-func (s Set) Script() string {
-	return s.compose(operationsLua + "\nreturn run_message(KEYS, ARGV[1])\n")
-}
+func (s Set) Script() string { return s.compose(operationsLua) }
 
 // ChangeScript returns the Redis script that forgets budgets, and sets bans and overrides.
 // change.lua documents its arguments.

@@ -41,14 +41,9 @@ func BenchmarkBatch(b *testing.B) {
 
 func benchmarkBatch(b *testing.B, servers []*redistest.Server, open func(redisstore.Options) store.Store) {
 	for _, callers := range []int{1, 8, 64, 256, 1024} {
-		for _, inFlight := range []int{-1, 0, 2, 8} { // -1: as it is; 0: a call for each
-			b.Run(fmt.Sprintf("callers=%d/inFlight=%d", callers, inFlight), func(b *testing.B) {
-				var o redisstore.Options
-				if inFlight == 0 {
-					o.Batch = -1
-				} else if inFlight > 0 {
-					o = redisstore.WithMaxInFlight(o, inFlight)
-				}
+		for name, batch := range map[string]int{"batches": 0, "alone": -1} {
+			b.Run(fmt.Sprintf("callers=%d/%s", callers, name), func(b *testing.B) {
+				o := redisstore.Options{Batch: batch}
 				s := open(o)
 				for n := range 20 { // of all nodes
 					_, _ = s.Take(context.Background(), request(b, fmt.Sprint(n)))

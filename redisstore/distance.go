@@ -10,15 +10,10 @@ import "time"
 // Redis would look far away, so more messages would be sent, and Redis would be busier. So the distance is the
 // least time of late. It becomes greater only by a probe: a message with one take that is sent while nothing else is in flight.
 
-// inFlightBounds bound the number of messages in flight.
-type inFlightBounds struct {
-	eager int // up to this number, a message is sent at once
-	max   int // the maximum number in flight
-}
-
 const (
+	// maxInFlight is how many messages may be in flight to a Redis that is far away.
 	maxInFlight = 32
-	// sendInterval is the time between messages when inFlightBounds.eager or more are in flight.
+	// sendInterval is the least time between two messages while some are in flight.
 	sendInterval = 250 * time.Microsecond
 	// probeInterval is the time from one probe to the next. Redis can move away meanwhile, by a failover.
 	probeInterval = 2 * time.Second
@@ -30,18 +25,19 @@ type distance struct {
 	probed time.Time     // when the last probe was sent, or the distance became known
 }
 
-// bound returns how many messages may be in flight. While the distance isn't known, that is the maximum.
-func (d *distance) bound(b inFlightBounds) int {
+// bound returns how many messages may be in flight, if the maximum is most. While the distance isn't known, that is
+// the maximum.
+func (d *distance) bound(most int) int {
 	if d.known == 0 {
-		return b.max
+		return most
 	}
-	return min(b.eager+int(d.known/sendInterval), b.max)
+	return min(1+int(d.known/sendInterval), most)
 }
 
 // needsProbe reports whether the next message must be a probe. The bound for a Redis that is far away can't become
 // greater, so no probe delays its messages.
-func (d *distance) needsProbe(b inFlightBounds) bool {
-	return d.bound(b) < b.max && time.Since(d.probed) >= probeInterval
+func (d *distance) needsProbe(most int) bool {
+	return d.bound(most) < most && time.Since(d.probed) >= probeInterval
 }
 
 // observeDistance records how long a message took.

@@ -13,10 +13,9 @@ func SetClockReading(s *Store, shown time.Time) {
 	s.lastReading = clockReading{redis: shown.UnixMicro(), local: time.Now()}
 }
 
-// WithMaxInFlight returns the options of a store with at most n batches in flight, which sends none
-// at intervals.
+// WithMaxInFlight returns the options of a store with at most n batches in flight.
 func WithMaxInFlight(o Options, n int) Options {
-	o.bounds = inFlightBounds{eager: n, max: n}
+	o.maxInFlight = n
 	return o
 }
 
@@ -83,12 +82,12 @@ func Misroute(c *Cluster, key string, d time.Duration) {
 	q := &wrong.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	before := q.bounds
-	q.bounds = inFlightBounds{}
+	before := q.maxInFlight
+	q.maxInFlight = 0
 	time.AfterFunc(d, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.bounds = before
+		q.maxInFlight = before
 		wrong.scheduleSendLocked()
 	})
 }

@@ -191,7 +191,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 			s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0) // two messages are in flight, and one is lost
 			s.slotCounts.table.Lost(s.slotCounts.table.Prepare(takes[1].slotNames[0], 1, 0), 0, 0)
 			q := &s.queue
-			q.bounds, q.correcting = inFlightBounds{}, map[string][]*pendingCall{"corrected": nil} // nothing more is sent
+			q.maxInFlight, q.correcting = 0, map[string][]*pendingCall{"corrected": nil} // nothing more is sent
 			q.calls = []*pendingCall{takes[0], takes[1], back, set}
 			s.fillLocked(new(batch))
 			s.enqueue(takes[2])
@@ -222,7 +222,7 @@ func TestSilentBesideRefusedConnections(t *testing.T) {
 	l.dialer.unreachable.Store(true)
 	l.want(t, "unreachable", store.ReasonConnection)
 	s.queue.mu.Lock()
-	s.queue.bounds = inFlightBounds{} // nothing more is sent
+	s.queue.maxInFlight = 0 // nothing more is sent
 	s.queue.mu.Unlock()
 	_, waits := l.take(t, "waits")
 	if reason := <-hangs; reason != store.ReasonTimeout {

@@ -59,7 +59,7 @@ type Options struct {
 	// comparable.
 	Dialer Dialer
 
-	bounds inFlightBounds // of the queue; only tests set them
+	maxInFlight int // replaces the constant of that name, unless it is 0; only tests set it
 }
 
 // Defaults of the fields of [Options].

@@ -12,10 +12,10 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// Calls of concurrent requests are sent in batches. A few batches are in flight at a time, and
-// calls that arrive meanwhile queue up and make the next batch. If Redis is far away, further
-// batches are sent every sendInterval, so that no call waits for long: see distance. A call that
-// arrives while nothing is in flight is sent at once, alone.
+// Calls of concurrent requests are sent in batches. One batch is in flight at a time, and calls that arrive
+// meanwhile queue up and make the next one. If Redis is far away, further batches are sent every
+// sendInterval, so that no call waits for long: see distance. A call that arrives while nothing is in flight is
+// sent at once, alone.
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
@@ -23,16 +23,16 @@ import (
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
-	mu        sync.Mutex
-	calls     []*pendingCall
-	inFlight  int        // messages in flight
-	lastSent  time.Time  // when the last batch was sent
-	lastReply time.Time  // when the last reply came
-	failed    datedError // of the last batch that ended without a reply; none once a reply has come
-	failedAll datedError // of all takes that were not sent when they last failed together
-	bounds    inFlightBounds
-	distance  distance
-	timer     *time.Timer // sends the next batch without waiting for a reply; or nil
+	mu          sync.Mutex
+	calls       []*pendingCall
+	inFlight    int        // messages in flight
+	lastSent    time.Time  // when the last batch was sent
+	lastReply   time.Time  // when the last reply came
+	failed      datedError // of the last batch that ended without a reply; none once a reply has come
+	failedAll   datedError // of all takes that were not sent when they last failed together
+	maxInFlight int        // messages that may be in flight to a Redis that is far away
+	distance    distance
+	timer       *time.Timer // sends the next batch without waiting for a reply; or nil
 
 	// stallInterval is the time after which another batch is sent although those in flight get no reply. Their
 	// connections may be broken.
@@ -45,7 +45,7 @@ type queue struct {
 
 // newQueue returns the queue of a store.
 func newQueue(o Options) queue {
-	return queue{bounds: cmp.Or(o.bounds, inFlightBounds{eager: 2, max: maxInFlight}), stallInterval: o.Timeout / 4}
+	return queue{maxInFlight: cmp.Or(o.maxInFlight, maxInFlight), stallInterval: o.Timeout / 4}
 }
 
 const (
@@ -123,16 +123,14 @@ func (c *pendingCall) fail(err error) {
 func (q *queue) hasRoomLocked() bool {
 	waited := time.Since(q.lastSent)
 	switch {
-	case q.inFlight >= q.bounds.max:
+	case q.inFlight >= q.maxInFlight:
 		return false
 	case q.inFlight == 0 || waited >= q.stallInterval:
 		return true
-	case q.distance.needsProbe(q.bounds):
+	case q.distance.needsProbe(q.maxInFlight):
 		return false
-	case q.inFlight < q.bounds.eager:
-		return true
 	}
-	return q.inFlight < q.distance.bound(q.bounds) && waited >= sendInterval
+	return q.inFlight < q.distance.bound(q.maxInFlight) && waited >= sendInterval
 }
 
 // enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
@@ -223,9 +221,9 @@ func (s *Store) scheduleSendLocked() {
 		if b := s.nextBatchLocked(); b != nil {
 			go s.sendBatches(b)
 		}
-	case q.timer == nil && q.inFlight < q.bounds.max:
+	case q.timer == nil && q.inFlight < q.maxInFlight:
 		later := sendInterval
-		if q.inFlight >= q.distance.bound(q.bounds) {
+		if q.inFlight >= q.distance.bound(q.maxInFlight) {
 			later = q.stallInterval
 		}
 		q.timer = time.AfterFunc(later, func() {
@@ -264,7 +262,7 @@ func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
-		needsProbe := q.distance.needsProbe(q.bounds)
+		needsProbe := q.distance.needsProbe(q.maxInFlight)
 		b.isProbe = needsProbe && q.inFlight == 0
 		s.fillLocked(b)
 		if s.beginBatchLocked(b) {

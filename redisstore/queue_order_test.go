@@ -82,7 +82,7 @@ func TestSilentWithoutConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.queue.bounds = inFlightBounds{eager: 1, max: 1}
+	s.queue.maxInFlight = 1
 	var all sync.WaitGroup
 	take := func(want string) {
 		all.Go(func() {

@@ -27,10 +27,10 @@ func TestDistance(t *testing.T) {
 		takes  []float64 // wanted takes a millisecond, at least
 		shared []float64 // wanted takes a message, at least
 	}{
-		{"near and busy", []time.Duration{near}, 64, 50 * time.Microsecond, []float64{18}, []float64{13}},
+		{"near and busy", []time.Duration{near}, 64, 50 * time.Microsecond, []float64{18}, []float64{18}},
 		{"far", []time.Duration{far}, 100, 0, []float64{9.2}, []float64{2}},
 		{"very far", []time.Duration{veryFar}, 100, 0, []float64{0.95}, []float64{1}},
-		{"goes away and comes back", []time.Duration{near, far, near}, 64, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{13, 1, 13}},
+		{"goes away and comes back", []time.Duration{near, far, near}, 64, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{18, 1, 18}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	planted    = flag.Int("mistakes", 5, "how many mistakes TestFindsMistakes plants, drawn from those that are easy to find; below 0: all")
+	planted    = flag.Int("mistakes", 3, "how many mistakes TestFindsMistakes plants, drawn from those that are easy to find; below 0: all")
 	recordThem = flag.Bool("record", false, "write which seed finds each mistake to testdata/mistakes.json")
 )
 

@@ -13,7 +13,9 @@ import "time"
 const (
 	// maxInFlight is how many messages may be in flight to a Redis that is far away.
 	maxInFlight = 32
-	// sendInterval is the least time between two messages while some are in flight.
+	// maxUnspaced is how many messages may be in flight without time between them.
+	maxUnspaced = 4
+	// sendInterval is the least time between two messages while maxUnspaced or more are in flight.
 	sendInterval = 250 * time.Microsecond
 	// probeInterval is the time from one probe to the next. Redis can move away meanwhile, by a failover.
 	probeInterval = 2 * time.Second

@@ -13,9 +13,8 @@ import (
 )
 
 // Calls of concurrent requests are sent in batches. One batch is in flight at a time, and calls that arrive
-// meanwhile queue up and make the next one. If Redis is far away, further batches are sent every
-// sendInterval, so that no call waits for long: see distance. A call that arrives while nothing is in flight is
-// sent at once, alone.
+// meanwhile queue up and make the next one. If Redis is far away, further batches are sent meanwhile, so that no
+// call waits for long: see distance. A call that arrives while nothing is in flight is sent at once, alone.
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
@@ -31,6 +30,7 @@ type queue struct {
 	failed      datedError // of the last batch that ended without a reply; none once a reply has come
 	failedAll   datedError // of all takes that were not sent when they last failed together
 	maxInFlight int        // messages that may be in flight to a Redis that is far away
+	shares      bool       // whether calls share messages, so that waiting for others saves work
 	distance    distance
 	timer       *time.Timer // sends the next batch without waiting for a reply; or nil
 
@@ -45,7 +45,7 @@ type queue struct {
 
 // newQueue returns the queue of a store.
 func newQueue(o Options) queue {
-	return queue{maxInFlight: cmp.Or(o.maxInFlight, maxInFlight), stallInterval: o.Timeout / 4}
+	return queue{maxInFlight: cmp.Or(o.maxInFlight, maxInFlight), shares: o.Batch >= 0, stallInterval: o.Timeout / 4}
 }
 
 const (
@@ -125,12 +125,12 @@ func (q *queue) hasRoomLocked() bool {
 	switch {
 	case q.inFlight >= q.maxInFlight:
 		return false
-	case q.inFlight == 0 || waited >= q.stallInterval:
+	case q.inFlight == 0 || waited >= q.stallInterval || !q.shares:
 		return true
 	case q.distance.needsProbe(q.maxInFlight):
 		return false
 	}
-	return q.inFlight < q.distance.bound(q.maxInFlight) && waited >= sendInterval
+	return q.inFlight < q.distance.bound(q.maxInFlight) && (q.inFlight < maxUnspaced || waited >= sendInterval)
 }
 
 // enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller

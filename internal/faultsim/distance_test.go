@@ -22,15 +22,17 @@ func TestDistance(t *testing.T) {
 		name     string
 		distance []time.Duration // there and back; one phase each
 		callers  int
+		batch    int // see redisstore.Options
 		perKey   time.Duration
 		// At the end of each phase
 		takes  []float64 // wanted takes a millisecond, at least
 		shared []float64 // wanted takes a message, at least
 	}{
-		{"near and busy", []time.Duration{near}, 64, 50 * time.Microsecond, []float64{18}, []float64{18}},
-		{"far", []time.Duration{far}, 100, 0, []float64{9.2}, []float64{2}},
-		{"very far", []time.Duration{veryFar}, 100, 0, []float64{0.95}, []float64{1}},
-		{"goes away and comes back", []time.Duration{near, far, near}, 64, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{18, 1, 18}},
+		{"near and busy", []time.Duration{near}, 64, 0, 50 * time.Microsecond, []float64{18}, []float64{18}},
+		{"far", []time.Duration{far}, 100, 0, 0, []float64{9.2}, []float64{2}},
+		{"very far", []time.Duration{veryFar}, 100, 0, 0, []float64{0.95}, []float64{1}},
+		{"each its own call", []time.Duration{near}, 64, -1, 50 * time.Microsecond, []float64{14}, []float64{1}},
+		{"goes away and comes back", []time.Duration{near, far, near}, 64, 0, 50 * time.Microsecond, []float64{18, 5.8, 18}, []float64{18, 1, 18}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, 0, func(t *testing.T) {
@@ -39,7 +41,7 @@ func TestDistance(t *testing.T) {
 				server.SetScriptTime(20*time.Microsecond, test.perKey)
 				client := network.NewClient(0)
 				var messages, takes atomic.Int64
-				s, err := redisstore.New(redisstore.Options{Address: server.Address(), Timeout: 10 * veryFar, Dialer: client}, redisstore.Hooks{
+				s, err := redisstore.New(redisstore.Options{Address: server.Address(), Timeout: 10 * veryFar, Batch: test.batch, Dialer: client}, redisstore.Hooks{
 					RoundTrip: func(_ time.Duration, requests int) {
 						messages.Add(1)
 						takes.Add(int64(requests))

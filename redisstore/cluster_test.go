@@ -95,7 +95,7 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		{"nobody there", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)}, "refused"},
 	} {
 		s := openCluster(t, c, test.options)
-		if test.want == "" { // a query of the slots has a timeout of its own
+		if test.want == "" { // a query of the slots has its own timeout
 			redistest.WaitFor(t, "the slots", func() bool { return s.Check(ctx) == nil })
 		}
 		check := s.Check(ctx)

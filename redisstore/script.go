@@ -93,12 +93,13 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
 	unconnected := isTimeout(sc.err) && !sc.isSent()
-	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // again, after runScript had loaded it
+	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // again, after runScript had loaded the script
+	notRun := sc.certainlyNotRun()
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
 		if late && c.setName != "" { // a later turn sets the count
 			return false
 		}
-		retry := late || (unconnected || flushed || c.corrections != nil && sc.certainlyNotRun()) && time.Since(c.queued) < c.maxQueued() && !c.resent
+		retry := late || (unconnected || flushed || c.corrections != nil && notRun) && time.Since(c.queued) < c.maxQueued() && !c.resent
 		if retry {
 			c.resent = true
 			retries = append(retries, c)

@@ -262,7 +262,7 @@ func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
-		needsProbe := q.distance.needsProbe(q.maxInFlight)
+		needsProbe := q.shares && q.distance.needsProbe(q.maxInFlight)
 		b.isProbe = needsProbe && q.inFlight == 0
 		s.fillLocked(b)
 		if s.beginBatchLocked(b) {

@@ -68,6 +68,9 @@ func (t *Table) unknownOptionError(option, block string, options []string) error
 	if home := t.home(option, block); home != "" {
 		return fmt.Errorf("%s: it belongs in %s", unknown, home)
 	}
+	if slices.Contains(directives, option) {
+		return fmt.Errorf("%s: it is a directive: write } above it, to close %s", unknown, block)
+	}
 	if name := Suggest(option, options); name != "" {
 		example := ""
 		if t.Examples[name] != "" {

@@ -42,6 +42,7 @@ func TestReadBlock(t *testing.T) {
 		{"{\n color red\n}", "shop", shop, `unknown option "color" of shop (did you mean colour?): write for example colour red, at Testfile:2`},
 		{"{\n color\n}", "door", nil, `unknown option "color" of door (did you mean colour?): it belongs in a shop, at Testfile:2`},
 		{"{\n path\n}", "shop", []string{"match"}, `unknown option "path" of shop (did you mean match path?), at Testfile:2`},
+		{"{\n redir\n}", "shop", []string{"redis"}, `unknown option "redir" of shop: it is a directive: write } above it, to close shop, at Testfile:2`},
 		{"{\n frobnicate\n}", "door", nil, `unknown option "frobnicate" of door: it has none, at Testfile:2`},
 		{"{\n frobnicate\n}", "shop", shop, `unknown option "frobnicate" of shop: write one of colour, door, at Testfile:2`},
 	} {

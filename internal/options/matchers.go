@@ -23,6 +23,9 @@ func MatcherSet(d *caddyfile.Dispenser, example string, zoneOptions []string) (c
 		if unknown := matcherMissing.FindStringSubmatch(err.Error()); unknown != nil {
 			return nil, noMatcherError(option, unknown[1], words, zoneOptions)
 		}
+		if strings.Contains(err.Error(), "malformed header matcher: expected both field and value") {
+			return nil, fmt.Errorf("%s header takes a field and a value: write for example %[1]s header X-Api-Key *, for any value", option)
+		}
 		if strings.Contains(err.Error(), ", at "+d.File()+":") {
 			return nil, positionedError{err} // Caddy's own matchers say where they are
 		}

@@ -46,6 +46,12 @@ var corrections = map[string]string{
 	"period":    "the window is the second value of a limit, as in token_bucket 100 1m 50",
 }
 
+// directives are those that often stand below a block. If a block isn't closed, they stand among its options.
+var directives = []string{
+	"encode", "file_server", "forward_auth", "handle", "handle_path", "php_fastcgi", "redir", "respond",
+	"reverse_proxy", "rewrite", "root", "route",
+}
+
 // Suggest returns the name in names that was probably meant, or "".
 func Suggest(name string, names []string) string {
 	for _, other := range names {

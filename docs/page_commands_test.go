@@ -109,6 +109,9 @@ type pageRun struct {
 	// apps has the ports of applications, and redis reports whether there is a Redis, that the test has started.
 	apps  map[string]bool
 	redis bool
+
+	// redisFails reports whether the page shows what happens while Redis fails.
+	redisFails bool
 }
 
 func newPageRun(t *testing.T, blocks []caddytest.Block) *pageRun {
@@ -118,6 +121,7 @@ func newPageRun(t *testing.T, blocks []caddytest.Block) *pageRun {
 		p.ports[port] = redistest.FreePort(t)
 	}
 	for _, b := range blocks {
+		p.redisFails = p.redisFails || strings.Contains(b.Text, "client pause")
 		if !p.redis && (b.Language == "console" || b.Language == "sh") && strings.Contains(b.Text, "6379") {
 			p.startRedis(t)
 		}
@@ -280,8 +284,26 @@ func (p *pageRun) startCaddy(t *testing.T) {
 		p.startRedis(t)
 	}
 	file := map[string]string{"caddyfile": "Caddyfile", "json": "caddy.json"}[p.config.Language]
-	caddytest.WriteFile(t, filepath.Join(p.dir, file), p.withPorts(p.config.Text), 0o644)
+	text := p.config.Text
+	if !p.redisFails {
+		text = patient(text)
+	}
+	caddytest.WriteFile(t, filepath.Join(p.dir, file), p.withPorts(text), 0o644)
 	p.current = p.start(t, "caddy run --config "+file)
+}
+
+var redisLine = regexp.MustCompile(`(?m)^(\s*redis localhost:6379)( \{)?$`)
+
+// patient gives a Caddyfile a longer timeout, because the machine of a test can stall for longer than the default.
+func patient(caddyfile string) string {
+	return redisLine.ReplaceAllStringFunc(caddyfile, func(line string) string {
+		line, hasBlock := strings.CutSuffix(line, " {")
+		line += " {\ntimeout 10s"
+		if !hasBlock {
+			line += "\n}"
+		}
+		return line
+	})
 }
 
 // startApplication stands in for what a page's Caddy is a proxy of.

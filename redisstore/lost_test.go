@@ -150,7 +150,7 @@ func TestTakesBehindLostMessage(t *testing.T) {
 // count of slots is set once Redis replies again.
 func TestSilentWithParkedTakes(t *testing.T) {
 	t.Parallel()
-	l := startLossTest(t, 300*time.Millisecond)
+	l := startLossTest(t, 1500*time.Millisecond)
 	held := l.want(t, "k", "")
 	for _, done := range l.block(t, store.Correction{Request: held, Leave: true}) {
 		if reason := <-done; reason != store.ReasonSilent {
@@ -213,7 +213,7 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 // A connection that can't be made is no reply: Redis is silent, although other calls failed meanwhile.
 func TestSilentBesideRefusedConnections(t *testing.T) {
 	t.Parallel()
-	l := startLossTest(t, 300*time.Millisecond)
+	l := startLossTest(t, 1500*time.Millisecond)
 	s := l.s
 	l.want(t, "k", "")
 	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})

@@ -18,7 +18,9 @@ caddy=${CADDY:-$directory/caddy}
 [[ -n ${CADDY:-} ]] || go build -o "$caddy" ./cmd/caddy
 redis-server --port "${REDIS#*:}" --requirepass "$REDIS_PASSWORD" --save '' --dir "$directory" >"$directory/redis.log" &
 for n in 0 1 2; do
-	sed "s/^:8080 /:$((port + n)) /" examples/three-caddys/Caddyfile >"$directory/Caddyfile.$n"
+	# Redis and all Caddys start on this machine, which can stall for longer than the default timeout.
+	sed -e "s/^:8080 /:$((port + n)) /" -e '/password {/a\
+timeout 10s' examples/three-caddys/Caddyfile >"$directory/Caddyfile.$n"
 	CADDY_ADMIN=unix/$directory/admin.$n "$caddy" run --adapter caddyfile --config "$directory/Caddyfile.$n" 2>"$directory/caddy.$n.log" &
 done
 for _ in {1..300}; do

@@ -398,7 +398,6 @@ func TestCommandExplain(t *testing.T) {
 
 // A command reads only a part of an answer that has no end.
 func TestCommandLongAnswer(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	caddytest.WriteFile(t, filepath.Join(dir, "long"), `"`, 0o600)
 	if err := os.Truncate(filepath.Join(dir, "long"), 65<<20); err != nil { // of zero bytes

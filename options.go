@@ -37,7 +37,7 @@ type Options struct {
 
 	// The header fields that tell clients about their budgets (default ["draft"]):
 	//
-	// - "draft": RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-10.
+	// - "draft": RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-11.
 	// - "draft_06": RateLimit-Limit, -Remaining, and -Reset in seconds from now.
 	// - "x_ratelimit": X-RateLimit-Limit, -Remaining, and -Reset in seconds from now.
 	// - "x_ratelimit_epoch": the same, but -Reset in seconds since the Unix epoch.

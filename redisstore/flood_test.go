@@ -85,7 +85,11 @@ func TestFloodOfOneKey(t *testing.T) {
 					return takes.Load() <= 100+n/200
 				}
 				// If the machine stalls for as long as a denial is remembered, all callers ask again.
-				if !isCheap() && !isCheap() && !isCheap() {
+				cheap := false
+				for range 3 {
+					cheap = cheap || isCheap()
+				}
+				if !cheap {
 					t.Error("Redis was asked for too many takes")
 				}
 				ended.Store(true)

@@ -46,7 +46,7 @@ var corrections = map[string]string{
 	"period":    "the window is the second value of a limit, as in token_bucket 100 1m 50",
 }
 
-// directives are those that often stand below a block. If a block isn't closed, they stand among its options.
+// directives often stand below a block. If the block isn't closed, they stand among its options.
 var directives = []string{
 	"encode", "file_server", "forward_auth", "handle", "handle_path", "php_fastcgi", "redir", "respond",
 	"reverse_proxy", "rewrite", "root", "route",

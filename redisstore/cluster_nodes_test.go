@@ -64,6 +64,7 @@ func TestClusterFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = idle.Close() })
+	redistest.WaitFor(t, "an instance to learn the hash slots", func() bool { return idle.Check(context.Background()) == nil })
 	if _, err := idle.Take(context.Background(), together); err != nil {
 		t.Fatal(err)
 	}

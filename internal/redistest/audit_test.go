@@ -172,7 +172,7 @@ func TestAudit(t *testing.T) {
 			t.Errorf("%d %s: too few for this test", n, what)
 		}
 	}
-	if r.Bans < 5 || r.Failed == 0 || r.NotRun == 0 || 4*r.Doubtful > r.Granted {
+	if r.Bans == 0 || r.Failed == 0 || r.NotRun == 0 || 4*r.Doubtful > r.Granted {
 		t.Error("too little of something happened for this test, or too much is in doubt")
 	}
 	if want := 1 + 2*rounds; r.Eras != want {

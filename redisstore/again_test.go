@@ -39,6 +39,6 @@ func TestAloneEnds(t *testing.T) {
 	case <-time.After(time.Minute): // long enough on a busy machine
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
-		t.Fatalf("takes go on for ever: %d messages in flight, %d calls queued", s.queue.inFlight, len(s.queue.calls))
+		t.Fatalf("takes go on for ever: %d messages in flight, %d calls queued", len(s.queue.inFlight), len(s.queue.calls))
 	}
 }

@@ -28,7 +28,8 @@ type batch struct {
 	slotsOps    []slotsOp      // at most one for each name
 	slotsOpAt   map[string]int // the position in slotsOps of each name
 	scriptCalls []*scriptCall
-	isProbe     bool // of the distance
+	isProbe     bool      // of the distance
+	sent        time.Time // or about to be sent
 }
 
 // scriptCall is one message to the script, with its calls and its operations on slots.

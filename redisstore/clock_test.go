@@ -49,8 +49,8 @@ func TestExpiredCalls(t *testing.T) {
 			t.Errorf("%d: %d calls are sent, want %d others", i+1, len(b.calls), len(want))
 		}
 	}
-	if q := &s.queue; len(q.calls) != 0 || q.inFlight != 2 {
-		t.Errorf("%d calls are queued, and %d messages in flight", len(q.calls), q.inFlight)
+	if q := &s.queue; len(q.calls) != 0 || len(q.inFlight) != 2 {
+		t.Errorf("%d calls are queued, and %d messages in flight", len(q.calls), len(q.inFlight))
 	}
 	for c, want := range map[*pendingCall]error{late: errBusy, left: context.Canceled} {
 		select {

@@ -9,10 +9,17 @@ import "time"
 // The time of most messages says little about the distance, because Redis works on them one after the other. A busy
 // Redis would look far away, so more messages would be sent, and Redis would be busier. So the distance is the
 // least time of late. It becomes greater only by a probe: a message with one take that is sent while nothing else is in flight.
+//
+// A connection can break without a sign. So a message that gets no reply for some round trips has stalled: it doesn't
+// count against this bound any more. All messages in flight count against maxInFlight until their end.
 
 const (
 	// maxInFlight is how many messages may be in flight to a Redis that is far away.
 	maxInFlight = 32
+	// maxStall is the time after which a message has stalled, or less if the timeout is short. Redis works on a message
+	// for less than half of it, and only a Redis at less than a third of it has a bound below maxInFlight. So the
+	// messages that a slow Redis gets too early are few.
+	maxStall = 25 * time.Millisecond
 	// maxUnspaced is how many messages may be in flight without time between them.
 	maxUnspaced = 4
 	// sendInterval is the least time between two messages while maxUnspaced or more are in flight.

@@ -26,7 +26,7 @@ func ResolveRedirect(address, from string) string { return redirect{address: add
 func QueueLengths(s *Store) (queued, inFlight int) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
-	return len(s.queue.calls), s.queue.inFlight
+	return len(s.queue.calls), len(s.queue.inFlight)
 }
 
 // SendOneBatch takes for requests as if they had been queued until now, for as many as fit in one
@@ -44,9 +44,7 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	q.mu.Unlock()
 	n := len(b.calls)
 	s.sendBatch(b)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.inFlight--
+	s.nextBatch(b)
 	return n
 }
 

@@ -90,7 +90,10 @@ func (l *lossTest) want(t *testing.T, key, reason string) *store.Request {
 // waitParked waits until so many calls are parked.
 func (l *lossTest) waitParked(t *testing.T, n int) {
 	t.Helper()
-	redistest.WaitFor(t, "the calls to be parked", func() bool { return l.Stats().Queued == n })
+	redistest.WaitFor(t, "the calls to be parked", func() bool {
+		queued, _ := QueueLengths(l.s) // they leave it once the message has stalled
+		return queued == 0 && l.Stats().Queued == n
+	})
 }
 
 // block makes a message of a key hang, behind which three takes of the key are parked.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,13 +19,13 @@ import (
 //
 // A take waits in the queue while Redis keeps replying, but no longer than MaxQueued. If a batch
 // gets no reply in time, and no other batch got one meanwhile, all takes that are not sent yet fail at
-// once. If a message is lost, the takes that wait for its end fail, too.
+// once. If a message is lost, the takes that are parked behind it fail, too. The others wait only until it has stalled.
 
 // queue holds the calls of a [Store] that are not sent yet.
 type queue struct {
 	mu          sync.Mutex
 	calls       []*pendingCall
-	inFlight    int        // messages in flight
+	inFlight    []*batch   // batches in flight, in the order in which they were sent
 	lastSent    time.Time  // when the last batch was sent
 	lastReply   time.Time  // when the last reply came
 	failed      datedError // of the last batch that ended without a reply; none once a reply has come
@@ -32,11 +33,8 @@ type queue struct {
 	maxInFlight int        // messages that may be in flight to a Redis that is far away
 	shares      bool       // whether calls share messages, so that waiting for others saves work
 	distance    distance
-	timer       *time.Timer // sends the next batch without waiting for a reply; or nil
-
-	// stallInterval is the time after which another batch is sent although those in flight get no reply. Their
-	// connections may be broken.
-	stallInterval time.Duration
+	stall       time.Duration // the time after which a message has stalled
+	timer       *time.Timer   // sends the next batch without waiting for a reply; or nil
 
 	// correcting has the keys with corrections in flight, and the calls that are parked behind them: see
 	// admitOrParkLocked.
@@ -45,7 +43,7 @@ type queue struct {
 
 // newQueue returns the queue of a store.
 func newQueue(o Options) queue {
-	return queue{maxInFlight: cmp.Or(o.maxInFlight, maxInFlight), shares: o.Batch >= 0, stallInterval: o.Timeout / 4}
+	return queue{maxInFlight: cmp.Or(o.maxInFlight, maxInFlight), shares: o.Batch >= 0, stall: min(o.Timeout/4, maxStall)}
 }
 
 const (
@@ -121,16 +119,26 @@ func (c *pendingCall) fail(err error) {
 
 // hasRoomLocked reports whether another batch may be sent now.
 func (q *queue) hasRoomLocked() bool {
-	waited := time.Since(q.lastSent)
+	n := len(q.countedLocked())
 	switch {
-	case q.inFlight >= q.maxInFlight:
+	case len(q.inFlight) >= q.maxInFlight:
 		return false
-	case q.inFlight == 0 || waited >= q.stallInterval || !q.shares:
+	case n == 0 || !q.shares:
 		return true
 	case q.distance.needsProbe(q.maxInFlight):
 		return false
 	}
-	return q.inFlight < q.distance.bound(q.maxInFlight) && (q.inFlight < maxUnspaced || waited >= sendInterval)
+	return n < q.distance.bound(q.maxInFlight) && (n < maxUnspaced || time.Since(q.lastSent) >= sendInterval)
+}
+
+// countedLocked returns the messages in flight that have not stalled.
+func (q *queue) countedLocked() []*batch {
+	for i, b := range q.inFlight {
+		if time.Since(b.sent) < q.stall {
+			return q.inFlight[i:]
+		}
+	}
+	return nil
 }
 
 // enqueue puts a call into the queue, and sends a batch if there is room. If the call has no onEnd, the caller
@@ -150,7 +158,7 @@ func (s *Store) enqueue(c *pendingCall) {
 		return
 	}
 	s.sendBatch(b)
-	if b := s.nextBatch(); b != nil {
+	if b := s.nextBatch(b); b != nil {
 		go s.sendBatches(b)
 	}
 }
@@ -185,9 +193,7 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time) error {
 		unblocked, err := s.admitLocked(b, c)
 		sends := false
 		if unblocked {
-			if sends = s.beginBatchLocked(b); sends {
-				q.inFlight++
-			}
+			sends = s.beginBatchLocked(b)
 		} else if all := q.failedAll.since(c.queued); c.requests != nil && all != nil {
 			err = all
 		} else if err == nil && !time.Now().Before(deadline) {
@@ -200,7 +206,7 @@ func (s *Store) sendAlone(c *pendingCall, deadline time.Time) error {
 		}
 		if unblocked {
 			s.sendBatch(b)
-			go s.sendBatches(s.nextBatch()) // the call may be in the queue again
+			go s.sendBatches(s.nextBatch(b)) // the call may be in the queue again
 			<-c.done
 			return c.err
 		}
@@ -221,10 +227,10 @@ func (s *Store) scheduleSendLocked() {
 		if b := s.nextBatchLocked(); b != nil {
 			go s.sendBatches(b)
 		}
-	case q.timer == nil && q.inFlight < q.maxInFlight:
+	case q.timer == nil && len(q.inFlight) < q.maxInFlight:
 		later := sendInterval
-		if q.inFlight >= q.distance.bound(q.maxInFlight) {
-			later = q.stallInterval
+		if counted := q.countedLocked(); len(counted) >= q.distance.bound(q.maxInFlight) {
+			later = q.stall - time.Since(counted[0].sent)
 		}
 		q.timer = time.AfterFunc(later, func() {
 			q.mu.Lock()
@@ -237,18 +243,19 @@ func (s *Store) scheduleSendLocked() {
 
 // sendBatches sends a batch, and then the calls that have queued up meanwhile.
 func (s *Store) sendBatches(b *batch) {
-	for ; b != nil; b = s.nextBatch() {
+	for ; b != nil; b = s.nextBatch(b) {
 		s.sendBatch(b)
 	}
 }
 
-// nextBatch returns the next batch after a batch has ended. If the queue is empty, or it is too
+// nextBatch returns the next batch after a batch has ended, which it releases. If the queue is empty, or it is too
 // early to send, nextBatch returns nil.
-func (s *Store) nextBatch() *batch {
+func (s *Store) nextBatch(ended *batch) *batch {
+	defer ended.release()
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.inFlight--
+	q.inFlight = slices.DeleteFunc(q.inFlight, func(b *batch) bool { return b == ended })
 	if !q.hasRoomLocked() {
 		s.scheduleSendLocked()
 		return nil
@@ -256,20 +263,18 @@ func (s *Store) nextBatch() *batch {
 	return s.nextBatchLocked()
 }
 
-// nextBatchLocked takes the next batch out of the queue, and counts it in flight: as many calls as a
-// batch may hold, by their number and their work. If the queue is empty, nextBatchLocked returns nil.
+// nextBatchLocked takes the next batch out of the queue: as many calls as a batch may hold, by their number and
+// their work. If the queue is empty, nextBatchLocked returns nil.
 func (s *Store) nextBatchLocked() *batch {
 	q := &s.queue
 	b := batches.Get().(*batch)
 	for len(q.calls) > 0 {
-		needsProbe := q.shares && q.distance.needsProbe(q.maxInFlight)
-		b.isProbe = needsProbe && q.inFlight == 0
+		b.isProbe = q.shares && q.distance.needsProbe(q.maxInFlight)
 		s.fillLocked(b)
 		if s.beginBatchLocked(b) {
-			q.inFlight++
-			q.lastSent = time.Now()
-			if needsProbe { // if others are in flight, they have stalled, and the next probe is tried later
-				q.distance.probed = q.lastSent
+			q.lastSent = b.sent
+			if b.isProbe {
+				q.distance.probed = b.sent
 			}
 			return b
 		}
@@ -366,20 +371,25 @@ func (c *pendingCall) maxQueued() time.Duration {
 	}
 }
 
-// beginBatchLocked records the keys that a batch is about to correct. It reports whether there is anything to
-// send.
+// beginBatchLocked counts a batch in flight, and records the keys that it is about to correct. It reports whether
+// there is anything to send.
 func (s *Store) beginBatchLocked(b *batch) bool {
+	q := &s.queue
 	sends := len(b.slotsOps) > 0
 	for _, c := range b.calls {
 		sends = sends || c.setName == ""
 		if c.corrections != nil {
-			if s.queue.correcting == nil {
-				s.queue.correcting = make(map[string][]*pendingCall)
+			if q.correcting == nil {
+				q.correcting = make(map[string][]*pendingCall)
 			}
-			if _, found := s.queue.correcting[c.key]; !found {
-				s.queue.correcting[c.key] = nil
+			if _, found := q.correcting[c.key]; !found {
+				q.correcting[c.key] = nil
 			}
 		}
+	}
+	if sends {
+		b.sent = time.Now()
+		q.inFlight = append(q.inFlight, b)
 	}
 	return sends
 }

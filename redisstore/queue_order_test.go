@@ -42,7 +42,6 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	b.calls = append(b.calls, beside)
 	s.queue.mu.Lock()
 	s.beginBatchLocked(b)
-	s.queue.inFlight++
 	s.queue.mu.Unlock()
 	behind := s.newTakeCall(t.Context(), 0, ask("k"))
 	s.enqueue(behind)
@@ -63,7 +62,7 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	dialer.unreachable.Store(true)
 	s.reconnect(s.conns)
 	s.sendBatch(b)
-	s.sendBatches(s.nextBatch())
+	s.sendBatches(s.nextBatch(b))
 	if err := <-given; err != nil || !ended {
 		t.Errorf("correction: error %v; the other take has ended: %v", err, ended)
 	}
@@ -146,8 +145,8 @@ func TestExpiredCorrection(t *testing.T) {
 		QueueLengths(s) // locks the queue
 		ended <- c.err
 	}
-	s.queue.calls, s.queue.inFlight = []*pendingCall{old}, 1
-	go s.nextBatch()
+	s.queue.calls = []*pendingCall{old}
+	go s.nextBatch(new(batch))
 	select {
 	case err := <-ended:
 		if !errors.Is(err, errBusy) {

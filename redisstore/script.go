@@ -26,7 +26,7 @@ type delivery struct {
 	calls    []*scriptCall
 }
 
-// sendBatch makes one round trip for a batch, and ends its calls.
+// sendBatch makes one round trip for a batch, and ends its calls. The batch stays in flight until nextBatch.
 func (s *Store) sendBatch(b *batch) {
 	began := time.Now()
 	d := delivery{conns: s.acquire(), asking: b.isAsking(), deadline: began.Add(s.options.Timeout)}
@@ -82,7 +82,6 @@ func (s *Store) sendBatch(b *batch) {
 		s.slotCounts.recordReply(sc, d.deadline)
 		sc.endCalls()
 	}
-	b.release()
 }
 
 // removeRetries removes and returns the calls that certainly did not run and may be sent again.

@@ -12,11 +12,11 @@ var mistakes = []mistake{
 	},
 	{
 		"a message is never counted as ended", "redisstore/queue.go",
-		"	q.inFlight--\n	if !q.hasRoomLocked()", "	if !q.hasRoomLocked()",
+		"return b == ended }", "return false }",
 	},
 	{
 		"nobody sends what came meanwhile", "redisstore/queue.go",
-		"	for ; b != nil; b = s.nextBatch() {\n", "	if b != nil {\n",
+		"	for ; b != nil; b = s.nextBatch(b) {\n", "	if b != nil {\n",
 	},
 	{
 		"parked calls are forgotten", "redisstore/queue.go",
@@ -24,7 +24,7 @@ var mistakes = []mistake{
 	},
 	{
 		"no call is parked behind corrections", "redisstore/queue.go",
-		"				s.queue.correcting[c.key] = nil\n", "",
+		"				q.correcting[c.key] = nil\n", "",
 	},
 	// Messages.
 	{

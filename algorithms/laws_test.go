@@ -299,7 +299,7 @@ func (h *history) withinBound(t *testing.T, bound func(*Limit, Micros) int64) {
 }
 
 // A charge that is given back at once leaves no trace. Later, a refund gives back at most the
-// charge, and a budget never gets more than full.
+// charge, a budget never gets more than full, and never more than without the charge.
 func TestRefundGivesBackTheCharge(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if h.mode == Uniform {
@@ -319,6 +319,9 @@ func TestRefundGivesBackTheCharge(t *testing.T) {
 			t.Fatalf("before %+v, charged %d and given back %+v", before, d.Charged, after)
 		}
 		later.now += r.Int64N(2 * h.limit.Window)
+		more := r.Int64N(later.ask(later.now, 0).Remaining + 1) // fits in both, perhaps in a window that has begun since
+		later.take(later.now, more)
+		never.take(later.now, more)
 		was := later.ask(later.now, 0)
 		Refund(h.limit, later.state, later.now, d.Receipt, d.Charged)
 		is := later.ask(later.now, 0)
@@ -327,6 +330,9 @@ func TestRefundGivesBackTheCharge(t *testing.T) {
 		}
 		if h.limit.MinInterval == 0 && h.limit.WarmUp == 0 && is.Remaining > was.Remaining+d.Charged {
 			t.Fatalf("a refund of %d took remaining from %d to %d", d.Charged, was.Remaining, is.Remaining)
+		}
+		if without := never.ask(later.now, 0); is.Remaining > without.Remaining {
+			t.Fatalf("after a refund of %d %d remain, and %d without the charge", d.Charged, is.Remaining, without.Remaining)
 		}
 	})
 }

@@ -55,6 +55,7 @@ func TestReader(t *testing.T) {
 		{"\xEF\xBBdata: x\n\ndata: y\n\n", []string{"y"}},
 		{"\xEF\ndata: y\n\n", []string{"y"}},
 		{"\n\r\n\rdata: x\n\n", []string{"x"}},
+		{"data: x\r\n\n", []string{"x"}},
 		{"data: \x00\xFF\n\n", []string{"\x00\xFF"}},
 	} {
 		if got := read(test.stream); !slices.Equal(got, test.want) {

@@ -66,6 +66,10 @@ func TestOneRequestOfALineAsks(t *testing.T) {
 		t.Errorf("step %d after the request was allowed", next)
 	}
 	wantWait("the first has passed", late, second)
+	now += second
+	wantAsk("after the pause", late)
+	s.Join(late, 0, now)
+	wantWait("the pauses begin anew", late, second)
 	s.Wake(newWaiting(now, "other").gaveBack())
 	wantWait("a slot of another zone was given back", late, second)
 	s.Wake(late.gaveBack())

@@ -278,6 +278,26 @@ func TestManyKeysAreSetInTime(t *testing.T) {
 	}
 }
 
+// When all keys are due at once, as after a loss, Due catches up with twice the average, whatever the limit. So all are
+// set within half the time in which each is set once.
+func TestDueCatchesUp(t *testing.T) {
+	table := slots.New(algorithms.SlotsExpiry)
+	const keys = 1000
+	for n := range keys {
+		table.Replied(table.Prepare(fmt.Sprint(n), 1, 0), 1, 5, 0) // Redis had another count
+	}
+	set := 0
+	for now := 100 * millisecond; now <= 5*second; now += 100 * millisecond {
+		for _, name := range table.Due(now, 1) {
+			table.Replied(table.Prepare(name, 0, now), 0, 1, now)
+			set++
+		}
+	}
+	if set != keys {
+		t.Errorf("%d of %d keys were set in 5 s", set, keys)
+	}
+}
+
 // A count that Redis must not have is set at once. The count of a request that another store
 // admitted is set at once, too.
 func TestWrongCountIsSetAtOnce(t *testing.T) {

@@ -45,6 +45,7 @@ func TestOf(t *testing.T) {
 		{"{a}", "a=Inf", Max, true},
 		{"{a}", "a=1e999", Max, true},
 		{"{a}", "a=99999999999999999999999999", Max, true},
+		{"{a}", "a=18446744073710", Max, true}, // in millionths it is just above 64 bits
 		{"{a}", "a=2147483647", Max, true},
 		{"{a}", "a=2147483647.5", Max, true},
 		// Fractions of several terms are added, and rounded up once.

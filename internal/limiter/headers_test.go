@@ -282,3 +282,22 @@ func wantFamilies(t *testing.T, h http.Header) {
 		}
 	}
 }
+
+// The tightest limit denies, or has the least remaining. Of two that have the same, it is the one with the longer reset.
+func TestTightestLimit(t *testing.T) {
+	loosestFirst := []algorithms.Decision{
+		{NotAsked: true},
+		{Allowed: true, Remaining: 2, ResetAfter: 9},
+		{Allowed: true, Remaining: 1, ResetAfter: 1},
+		{Allowed: true, Remaining: 1, ResetAfter: 2},
+		{Remaining: 5, ResetAfter: 1},
+		{Remaining: 5, ResetAfter: 3},
+	}
+	for i, d := range loosestFirst {
+		for j, other := range loosestFirst {
+			if got := isTighter(d, other); got != (i > j) {
+				t.Errorf("%+v is tighter than %+v: %t, want %t", d, other, got, i > j)
+			}
+		}
+	}
+}

@@ -160,6 +160,9 @@ func (b *Request) readJSON(body []byte, values []string) error {
 	if err := reader.Close(); err != nil {
 		return err
 	}
+	if reader.Repeated() {
+		return formvalue.ErrAmbiguous
+	}
 	for n, i := range indexes {
 		if reader.TooLong(n) {
 			return formvalue.ErrTooLong

@@ -128,3 +128,36 @@ func TestNoBody(t *testing.T) {
 		t.Error("there is a body")
 	}
 }
+
+// Servers read different values from a body in which a field is repeated. So a zone that needs the field can't
+// read the body, and other zones can.
+func TestRepeatedFields(t *testing.T) {
+	const form, parts = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
+	part := func(name, value string) string {
+		return "--b\r\nContent-Disposition: form-data; name=" + name + "\r\n\r\n" + value + "\r\n"
+	}
+	for _, test := range []struct {
+		contentType, body string
+		repeated          bool
+	}{
+		{"application/json", `{"user":"rand","user":"alice"}`, true},
+		{"application/json", `{"user":null,"\u0075ser":"alice"}`, true},
+		{"application/json", `{"user":"alice","x":1,"x":{"user":2,"user":3}}`, false},
+		{form, "user=rand&user=alice", true},
+		{form, "user=rand&x=1&us%65r=alice", true},
+		{form, "user=alice&x=1&x=2", false},
+		{parts, part("user", "rand") + part("user", "alice") + "--b--\r\n", true},
+		{parts, part("user", "alice") + part("x", "1") + part("x", "2") + "--b--\r\n", false},
+	} {
+		_, b := newRequest(NewMemory(), test.contentType, test.body)
+		err := b.Read(kindJSON|kindForm, everyBody)
+		if test.repeated != (err == errMalformed) || !test.repeated && err != nil {
+			t.Errorf("%s: %v", test.body, err)
+		}
+		inJSON, _ := b.Value(userInJSON)
+		inForm, _ := b.Value(userInForm)
+		if got := inJSON + inForm; !test.repeated && got != "alice" || test.repeated && got != "" {
+			t.Errorf("%s: the value is %q", test.body, got)
+		}
+	}
+}

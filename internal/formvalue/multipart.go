@@ -36,13 +36,13 @@ var (
 	parameter = regexp.MustCompile(`^[ \t]*([0-9A-Za-z*-]+)=(?:"([^"]*)"|([^ \t";]+))[ \t]*(?:;|$)`)
 )
 
-// Multipart returns the first value of a field from a body of the type multipart/form-data. ok is false when
-// the body has no field of that name. A file is not a field: a part with a file name is skipped. A value
-// of more than maxValue bytes is [ErrTooLong].
+// Multipart returns the value of a field from a body of the type multipart/form-data. ok is false when
+// the body has no field of that name. A file has no value. A value of more than maxValue bytes is [ErrTooLong].
 //
 // The body must have the form that browsers send. Parsers disagree about other forms, so a client could show one
 // value to this package and another one to the application. Where they could concern the field, these are errors:
 //
+//   - two parts with the name of the field,
 //   - text before the first boundary or after the last one,
 //   - lines that end in LF, and spaces behind a boundary,
 //   - header fields that are repeated, or are on several lines,
@@ -54,6 +54,7 @@ func Multipart(body []byte, boundary, field string, maxValue int) (value string,
 		return "", false, errBoundary
 	}
 	delimiter := []byte("--" + boundary)
+	seen := false // the field, or a file of its name
 	rest, found := bytes.CutPrefix(bytes.TrimPrefix(body, lineEnd), delimiter)
 	for count := 0; found; count++ {
 		if after, isLast := bytes.CutPrefix(rest, dashes); isLast {
@@ -79,15 +80,17 @@ func Multipart(body []byte, boundary, field string, maxValue int) (value string,
 		switch {
 		case err != nil:
 			return "", false, err
-		case p.name != field || p.isFile():
-		case !p.isPlainText():
+		case p.name != field:
+			continue
+		case seen || !p.isFile() && !p.isPlainText():
 			return "", false, errPart
-		case !ok:
+		case !p.isFile():
 			if value, err = validValue(p.content, maxValue); err != nil {
 				return "", false, err
 			}
 			ok = true
 		}
+		seen = true
 	}
 	return "", false, errPart
 }

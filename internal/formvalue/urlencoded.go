@@ -12,13 +12,14 @@ var (
 	ErrAmbiguous = errors.New("servers disagree about the meaning of the body")
 )
 
-// URLEncoded returns the first value of a field from a body of the type application/x-www-form-urlencoded. ok is
+// URLEncoded returns the value of a field from a body of the type application/x-www-form-urlencoded. ok is
 // false when the body has no field of that name. A value of more than maxValue bytes is [ErrTooLong].
 //
 // It reads the body as the URL standard says (https://url.spec.whatwg.org/#urlencoded-parsing). Only & separates
 // fields, + is a space, and a field without = has an empty value. Unlike the standard, URLEncoded returns an error
 // where servers disagree, because a client could show another value to them. No browser sends these bodies:
 //
+//   - the field twice. Some servers read the first value, and others the last one.
 //   - an invalid escape. Some servers skip the field.
 //   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
 //   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
@@ -33,8 +34,11 @@ func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool,
 			return "", false, ErrEscape
 		}
 		name, text, _ := bytes.Cut(pair, []byte{'='})
-		if ok || len(pair) == 0 || len(name) > 3*len(field) || string(validUTF8(unescape(name))) != field {
+		if len(pair) == 0 || len(name) > 3*len(field) || string(validUTF8(unescape(name))) != field {
 			continue
+		}
+		if ok {
+			return "", false, ErrAmbiguous
 		}
 		if len(text) > 3*maxValue {
 			return "", false, ErrTooLong

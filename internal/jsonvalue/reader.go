@@ -24,6 +24,7 @@ const maxDepth = 10_000
 // open object or array.
 type Reader struct {
 	targets     []target
+	repeated    bool
 	maxValue    int
 	longestName int // of all paths
 
@@ -49,6 +50,7 @@ type target struct {
 	steps []step
 	// matched is how many of the steps lead to the current value.
 	matched int
+	reached int // the most steps that have led to a value of this text
 	found   bool
 	tooLong bool // the value was longer than maxValue
 	value   []byte
@@ -97,9 +99,10 @@ func NewReader(maxValue int, paths ...Path) *Reader {
 // Reset prepares the Reader for another text. It keeps the paths.
 func (r *Reader) Reset() {
 	for i := range r.targets {
-		r.targets[i].matched, r.targets[i].found, r.targets[i].tooLong = 0, false, false
+		t := &r.targets[i]
+		t.matched, t.reached, t.found, t.tooLong = 0, 0, false, false
 	}
-	r.state, r.failed, r.depth, r.watched = beforeValue, false, 0, 0
+	r.state, r.failed, r.repeated, r.depth, r.watched = beforeValue, false, false, 0, 0
 }
 
 // Value returns the value at the path with the number i. Strings are decoded, numbers and the words true and
@@ -113,6 +116,10 @@ func (r *Reader) Value(i int) (text string, ok bool) {
 	}
 	return "", false
 }
+
+// Repeated reports whether an object on a path has the next name of the path twice. RFC 8259 calls the value then
+// unpredictable. Other names don't count.
+func (r *Reader) Repeated() bool { return r.repeated }
 
 // TooLong reports whether the last value at the path with the number i is longer than maxValue.
 func (r *Reader) TooLong(i int) bool { return r.targets[i].tooLong }
@@ -358,7 +365,8 @@ func (r *Reader) match(selected func(step) bool) {
 		t := &r.targets[i]
 		t.matched = min(t.matched, parent)
 		if t.matched == parent && len(t.steps) > parent && selected(t.steps[parent]) {
-			t.matched = r.depth
+			r.repeated = r.repeated || t.reached > parent // no other step leads here twice
+			t.matched, t.reached = r.depth, max(t.reached, r.depth)
 			t.found, t.tooLong = false, false
 		}
 	}

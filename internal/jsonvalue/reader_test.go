@@ -217,6 +217,51 @@ func TestReaderValues(t *testing.T) {
 	}
 }
 
+// TestReaderFindsRepeatedNames checks that only the names on the paths count.
+func TestReaderFindsRepeatedNames(t *testing.T) {
+	for _, test := range []struct {
+		text, path string
+		want       bool
+	}{
+		{`{"user":"rand","user":"alice"}`, "user", true},
+		{`{"user":"alice","user":"alice"}`, "user", true},
+		{`{"user":"rand","\u0075ser":"alice"}`, "user", true},
+		{`{"user":null,"id":1,"user":"alice"}`, "user", true},
+		{`{"user":{},"user":[]}`, "user", true},
+		{`{"user":"1234567890","user":"alice"}`, "user", true},
+		{`{"user":{"name":"rand"},"user":{"name":"alice"}}`, "user.name", true},
+		{`{"user":{"name":"rand"},"user":1}`, "user.name", true},
+		{`{"user":1,"user":{"name":"alice"}}`, "user.name", true},
+		{`{"user":{"name":"rand","x":{"name":2},"name":"alice"}}`, "user.name", true},
+		{`[{"name":"x"},{"name":"rand","name":"alice"}]`, "1.name", true},
+		{"{\"u\xff\":1,\"u\\ud800\":2}", "u\ufffd", true},
+		{`{"user":"alice","x":1,"x":2}`, "user", false},
+		{`{"x":{"user":1},"user":"alice","y":{"user":2,"user":3}}`, "user", false},
+		{`{"user":{"name":"alice","x":1,"x":2},"name":3}`, "user.name", false},
+		{`{"user":"alice","User":"bob"}`, "user", false},
+		{`[{"name":"x","name":"y"},{"name":"alice"}]`, "1.name", false},
+		{`{"user":"user","x":["user","user"]}`, "user", false},
+	} {
+		path, err := jsonvalue.ParsePath(test.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := jsonvalue.NewReader(8, jsonvalue.Path{"other"}, path)
+		for range 2 {
+			if err := write(r, rand.New(rand.NewPCG(1, 2)), []byte(test.text)); err != nil {
+				t.Fatalf("%s: %v", test.text, err)
+			}
+			if got := r.Repeated(); got != test.want {
+				t.Errorf("%s: a name on the path %s is repeated: %v, want %v", test.text, test.path, got, test.want)
+			}
+			r.Reset()
+			if r.Repeated() {
+				t.Errorf("%s: repeated after Reset", test.text)
+			}
+		}
+	}
+}
+
 func TestReaderDropsLongValues(t *testing.T) {
 	r := jsonvalue.NewReader(4, jsonvalue.Path{"a"})
 	for text, want := range map[string]string{

@@ -52,6 +52,20 @@ func TestExplainTakesTooLong(t *testing.T) {
 	}
 }
 
+// A zone whose factor is 0 concerns only the requests that it matches, as any other zone.
+func TestExplainFactor0(t *testing.T) {
+	loadExplained(t)
+	for query, want := range map[string]string{"": "no_match", "?off=1": "unlimited", "?off=1&free=1": "exempt", "?free=1": "no_match"} {
+		x, err := (&admin.Request{Ctx: t.Context(), Body: strings.Replace(explainedBody, "/x", "/x"+query, 1)}).Explain()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if z := x.(*adminapi.Explanation).Handlers[0].Zones[1]; z.Zone != "off" || z.Applies != want {
+			t.Errorf("/x%s: zone %s applies: %s, want %s", query, z.Zone, z.Applies, want)
+		}
+	}
+}
+
 // An explanation gives back the memory of the body, and of its values.
 func TestExplainGivesMemoryBack(t *testing.T) {
 	loadExplained(t)

@@ -139,6 +139,19 @@ func TestWarningsOfChosenAddresses(t *testing.T) {
 	}
 }
 
+// A zone whose factor or cost is always 0 limits nothing.
+func TestWarningsOfNothing(t *testing.T) {
+	for settings, want := range map[string]string{
+		"factor 0": "factor", "factor 0.0": "factor", "cost 0": "cost", "cost 0\n concurrency 5": "cost",
+		"factor 0.0000001": "", "factor {header.F}": "", "cost 1": "", "cost {header.C}": "", "cost 0+{header.C}": "",
+	} {
+		got := warningsOfCaddyfile(t, ":80 {\n rate_limit {\n zone z {\n gcra 1 1s\n "+settings+"\n }\n }\n}")
+		if n := strings.Count(got, "of a zone deny no request"); n != min(len(want), 1) || !strings.Contains(got, `"zone":"z","option":"`+want) == (n > 0) {
+			t.Errorf("%s: warnings: %s, want one of %q", settings, got, want)
+		}
+	}
+}
+
 // Authentication behind rate_limit is found in the routes, before a user logs in. Until then requests with a
 // wrong password would use up the budget of the empty key.
 func TestWarningsOfLateUsers(t *testing.T) {

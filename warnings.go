@@ -34,6 +34,10 @@ func (z *liveZone) warnOfSettings() {
 			"write a lower cost, or a limit with more events or a larger burst",
 			zap.String("zone", z.Name), zap.Int64("cost", z.FixedCost), zap.Stringer("limit", l))
 	}
+	if option := z.optionThatIs0(); option != "" {
+		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: write a number above 0, or leave the option out",
+			zap.String("zone", z.Name), zap.String("option", option))
+	}
 	if z.ignoresKeyCase() {
 		z.Logger.Warn("key_case changes no key, because the keys of the zone are addresses, or have no placeholder: leave it out",
 			zap.String("zone", z.Name))
@@ -121,6 +125,17 @@ func (z *liveZone) limitBelowCost() *algorithms.Limit {
 		}
 	}
 	return nil
+}
+
+// optionThatIs0 returns the option that lets all requests pass the limits, or "".
+func (z *liveZone) optionThatIs0() string {
+	switch {
+	case z.Factor == "0":
+		return "factor"
+	case z.Cost == nil && z.FixedCost == 0:
+		return "cost"
+	}
+	return ""
 }
 
 // neverEmpty reports whether all placeholders of the text have a value in every request.

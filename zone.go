@@ -184,11 +184,12 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		z.Delay = c.Delay.policy(name, singleKey)
 		z.Delay.CountWaiting = z.Metrics.CountWaitingForSlot
 	}
+	factor := c.fixedFactor()
 	if c.Factor.varies() {
 		z.Factor = string(c.Factor)
+	} else if factor == 0 {
+		z.Factor = "0"
 	}
-	factor := c.fixedFactor()
-	z.Unlimited = factor == 0
 	if z.Policy, err = source.policyFor(z, factor, h.StoreErrorPolicy); err != nil {
 		return nil, err
 	}

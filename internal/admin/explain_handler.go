@@ -238,7 +238,7 @@ func (e *handlerExplanation) describeZones() {
 // describeZone returns the view of a zone. entry is nil if the zone doesn't limit the request.
 func (e *handlerExplanation) describeZone(z *limiter.Zone, applies string, entry *limiter.Entry) adminapi.ExplainedZone {
 	v := adminapi.ExplainedZone{Zone: z.Name, Applies: applies}
-	if applies == limiter.AppliesNot || applies == limiter.AppliesExempt || z.Unlimited {
+	if applies == limiter.AppliesNot || applies == limiter.AppliesExempt {
 		return v
 	}
 	key := z.KeyOf(e.repl, nil)

@@ -143,9 +143,6 @@ const (
 // applies. It returns how the zone applies.
 func (state *State) collectZone(i int, r *http.Request, repl *caddy.Replacer, o CollectOptions) (applies string, err error) {
 	z := state.Limiter.Zones[i]
-	if z.Unlimited {
-		return AppliesUnlimited, nil
-	}
 	matches, err := z.Matchers.AnyMatchWithError(r) // true without matchers
 	if err != nil || !matches && z.BanLookup == nil {
 		return AppliesNot, err

@@ -72,6 +72,15 @@ func activeApp() (*App, error) {
 	return app.(*App), nil
 }
 
+// ofActiveApp returns a part of the app of the configuration in force, or zero if there is none. A caller
+// that needs two parts reads both in one call, because a reload can remove the app at any moment.
+func ofActiveApp[T any](read func(*App) T) (part T) {
+	if app, err := activeApp(); err == nil {
+		part = read(app)
+	}
+	return part
+}
+
 // forAdmin returns the configuration as the admin API needs it.
 func (a *App) forAdmin() *admin.Configuration {
 	c := &admin.Configuration{

@@ -154,11 +154,7 @@ func (a *App) Start() error {
 
 // activeEvents returns the events of the configuration in force, or nil.
 func activeEvents() *denials.Events {
-	app, err := activeApp()
-	if err != nil {
-		return nil
-	}
-	return app.events
+	return ofActiveApp(func(a *App) *denials.Events { return a.events })
 }
 
 // Stop does nothing, because requests may still be in flight.

@@ -19,7 +19,7 @@ func loadExplained(tb testing.TB) {
 	tb.Helper()
 	config := `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{"http":{"servers":{"a":{
 		"listen":["127.0.0.1:0"],"routes":[{"match":[{"path":["/x"]}],"handle":[{"handler":"subroute","routes":[{"handle":[
-		{"handler":"rate_limit","rate_limits":{"api":{"key":"{http.request.header.X-Key}{http.rate_limit.request.json.user}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]},
+		{"handler":"rate_limit","rate_limits":{"api":{"runtime_overrides":true,"key":"{http.request.header.X-Key}{http.rate_limit.request.json.user}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]},
 			"off":{"match":[{"query":{"off":["1"]}}],"exempt":[{"query":{"free":["1"]}}],"factor":0,"limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}}]}]}]}]}}}}}`
 	if err := caddy.Load([]byte(config), true); err != nil {
 		tb.Fatal(err)

@@ -17,6 +17,25 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
+// A scrape can read the zones of a configuration that a reload has removed meanwhile.
+func TestOverrideCountsOfAnEndedConfiguration(t *testing.T) {
+	loadExplained(t)
+	app, err := activeApp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	want := []telemetry.OverrideCount{{Zone: "api", AtRunTime: true}}
+	if got := app.countOverrides(); !slices.Equal(got, want) {
+		t.Errorf("the overrides are %+v, want %+v", got, want)
+	}
+	if got := metricSources.Overrides(); got != nil {
+		t.Errorf("without a configuration the overrides are %+v", got)
+	}
+}
+
 // The number of metrics stays the same, however many keys there are.
 func TestMetricCardinality(t *testing.T) {
 	keys := seedtest.Cases(t, 20_000)

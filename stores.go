@@ -208,8 +208,8 @@ func (b *redisBackend) status() adminapi.Redis {
 
 // metricSources are the sources of the gauges. They concern the whole process, and so serve all configurations.
 var metricSources = telemetry.Sources{
-	Zones:            countedFeatures,
-	Overrides:        countOverrides,
+	Zones:            func() map[string]telemetry.Features { return ofActiveApp((*App).countedFeatures) },
+	Overrides:        func() []telemetry.OverrideCount { return ofActiveApp((*App).countOverrides) },
 	Redis:            stateOfRedis,
 	MemoryKeys:       func() float64 { return sumOfMemoryStores((*store.SharedMemory).Keys) },
 	MemoryOverflowed: func() float64 { return sumOfMemoryStores((*store.SharedMemory).Overflowed) },
@@ -242,15 +242,6 @@ func stateOfRedis() (sum telemetry.RedisState, found bool) {
 	return sum, found
 }
 
-// countedZones returns the zones of the configuration in force whose metrics are counted, by name.
-func countedZones() map[string][]*liveZone {
-	app, err := activeApp()
-	if err != nil {
-		return nil
-	}
-	return app.countedZones()
-}
-
 // countedZones returns the zones whose metrics are counted, by name.
 func (a *App) countedZones() map[string][]*liveZone {
 	counted := make(map[string][]*liveZone)
@@ -265,9 +256,9 @@ func (a *App) countedZones() map[string][]*liveZone {
 }
 
 // countedFeatures returns the features of the zones whose metrics are counted, by name.
-func countedFeatures() map[string]telemetry.Features {
+func (a *App) countedFeatures() map[string]telemetry.Features {
 	all := make(map[string]telemetry.Features)
-	for name, zones := range countedZones() {
+	for name, zones := range a.countedZones() {
 		var f telemetry.Features
 		for _, z := range zones {
 			hasSlots, hasDelay := z.Concurrency > 0, z.Delay != nil
@@ -281,10 +272,10 @@ func countedFeatures() map[string]telemetry.Features {
 	return all
 }
 
-// countOverrides returns the overrides in force.
-func countOverrides() (counts []telemetry.OverrideCount) {
+// countOverrides returns the overrides in force. The configuration may have ended meanwhile.
+func (a *App) countOverrides() (counts []telemetry.OverrideCount) {
 	var inMemory map[string]int // by zone; nil until it is needed
-	for name, zones := range countedZones() {
+	for name, zones := range a.countedZones() {
 		if n := len(zones[0].Overrides.All); n > 0 { // zones of one name agree about overrides
 			counts = append(counts, telemetry.OverrideCount{Zone: name, Count: n})
 		}
@@ -299,8 +290,7 @@ func countOverrides() (counts []telemetry.OverrideCount) {
 				continue
 			}
 			if inMemory == nil {
-				app, _ := activeApp()
-				inMemory = app.memory.shared.OverrideCounts()
+				inMemory = a.memory.shared.OverrideCounts()
 			}
 			n = inMemory[name]
 		}

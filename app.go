@@ -40,12 +40,12 @@ type App struct {
 	// Settings of the store in memory (default: the defaults of its fields).
 	Memory *MemoryOptions `json:"memory,omitempty"`
 
-	// The stores that this configuration has acquired from the pool. They live as long as any
+	// The stores and denied keys that this configuration has acquired from the pool. They live as long as any
 	// configuration uses them, so reloads keep budgets and connections.
 	memory   memory // for zones without Redis
 	standIn  memory // the local budgets, for when a Redis fails
 	backends map[redisstore.Options]*redisBackend
-	poolKeys []any // the keys of these stores in the pool, to be released
+	poolKeys []any // their keys in the pool, to be released
 
 	sharedZones     map[string]*zoneSource
 	memoryZones     int                    // the number of zone names with budgets in memory
@@ -160,7 +160,7 @@ func activeEvents() *denials.Events {
 // Stop does nothing, because requests may still be in flight.
 func (a *App) Stop() error { return nil }
 
-// Cleanup releases exactly the stores that were acquired.
+// Cleanup releases exactly what was acquired from the pool.
 func (a *App) Cleanup() error {
 	if a.denials != nil {
 		a.denials.Close()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -33,6 +34,45 @@ func TestOverrideCountsOfAnEndedConfiguration(t *testing.T) {
 	}
 	if got := metricSources.Overrides(); got != nil {
 		t.Errorf("without a configuration the overrides are %+v", got)
+	}
+}
+
+// A reload keeps the denied keys of its zones, as it keeps budgets. Keys are shown in one form only: before hash_keys
+// came or went, they had another one. A zone that leaves the configuration is forgotten.
+func TestReloadKeepsTopKeys(t *testing.T) {
+	load := func(zone, options string) *App {
+		t.Helper()
+		config := fmt.Sprintf(`{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{
+			"rate_limit":{"store":"redis","redis":{"address":["127.0.0.1:1"]%s},"rate_limits":{%q:{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}}},
+			"http":{"servers":{"s":{"listen":["unix/%s/s"],"routes":[{"handle":[{"handler":"rate_limit"},{"handler":"rate_limit"}]}]}}}}}`, options, zone, t.TempDir())
+		if err := caddy.Load([]byte(config), true); err != nil {
+			t.Fatal(err)
+		}
+		app, err := activeApp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return app
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	load("api", "").zonesByName["api"][0].DeniedKeys.Add(time.Now(), "", "flood")
+	for _, step := range []struct {
+		zone, options string
+		keys          int
+	}{{"api", "", 1}, {"api", `,"hash_keys":"pepper"`, 0}, {"api", "", 0}, {"other", "", 0}, {"api", "", 0}} {
+		zones := load(step.zone, step.options).zonesByName[step.zone]
+		for _, z := range zones {
+			if got := z.DeniedKeys.List(time.Now()); len(got) != step.keys {
+				t.Errorf("%+v: the keys are %+v", step, got)
+			}
+		}
+		zones[1].DeniedKeys.Add(time.Now(), step.options, "flood")
+		if got := zones[0].DeniedKeys.List(time.Now()); len(got) != 1 {
+			t.Errorf("%+v: the two handlers have different keys: %+v", step, got)
+		}
+		if step.keys == 1 { // twice
+			zones[0].DeniedKeys.Add(time.Now(), step.options, "flood")
+		}
 	}
 }
 

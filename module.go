@@ -181,6 +181,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	for _, z := range h.zones {
 		h.app.registerZone(z)
+		if z.DeniedKeys == nil {
+			z.DeniedKeys = h.app.openTopKeys(z)
+		}
 	}
 	return nil
 }

@@ -315,8 +315,8 @@ func shareCounts() map[string]denials.Counts {
 	return all
 }
 
-// storePool holds the stores of all configurations in this process. The key of a store in memory is
-// a memoryKey. The key of a Redis is its redisstore.Options.
+// storePool holds what survives reloads: the stores and the denied keys of all configurations in this process. The key
+// of a store in memory is a memoryKey. The key of a Redis is its redisstore.Options.
 var storePool = caddy.NewUsagePool()
 
 // memoryKey names one of the two stores in memory: the one for zones without Redis, and the one
@@ -436,6 +436,17 @@ func (a *App) openMemory(m *memory, key memoryKey, zones func() int) (*store.Mem
 type pooledMemory struct{ *store.SharedMemory }
 
 func (pooledMemory) Destruct() error { return nil }
+
+// topKeys names the denied keys of a zone in the pool. They are shown as their HMACs if there is a secret.
+type topKeys struct{ zone, hashSecret string }
+
+// openTopKeys returns the denied keys of a zone, from the pool if another configuration has the zone.
+func (a *App) openTopKeys(z *liveZone) *denials.TopKeys {
+	key := topKeys{z.Name, z.HashSecret}
+	pooled, _, _ := storePool.LoadOrNew(key, func() (caddy.Destructor, error) { return denials.NewTopKeys(), nil })
+	a.poolKeys = append(a.poolKeys, key)
+	return pooled.(*denials.TopKeys)
+}
 
 // acquireBackend returns the Redis with these options from the pool.
 func (a *App) acquireBackend(o redisstore.Options) (*redisBackend, error) {

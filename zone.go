@@ -13,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/denials"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/limiter"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/placeholder"
@@ -165,7 +164,7 @@ func (c *Zone) compile(name string, h *limiter.Limiter, source *zoneSource) (*li
 		Name: name, Mode: mode, FixedCost: 1, Status: cmp.Or(c.Status, http.StatusTooManyRequests),
 		Enforce: 100, Notify: c.Notify, Logger: h.Logger,
 		Metrics:     telemetry.Zone{Name: name, Disabled: !h.CountsRequests, HasBan: c.Ban != nil, HasSettle: c.Settle != nil},
-		Concurrency: c.Concurrency, HashSecret: h.HashSecret, DeniedKeys: denials.NewTopKeys(),
+		Concurrency: c.Concurrency, HashSecret: h.HashSecret,
 	}
 	if c.Shadow {
 		z.Enforce = 0

@@ -30,6 +30,9 @@ func NewTopKeys() *TopKeys {
 	return &TopKeys{topk.New[keyID, keys.Shown](maxTopKeys, topKeysHalfLife)}
 }
 
+// Destruct implements [caddy.Destructor]. There is nothing to close.
+func (*TopKeys) Destruct() error { return nil }
+
 // keyID identifies a key in constant space, however long the key is.
 type keyID struct {
 	hash   keyhash.Hash

@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/admin"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
-	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 func init() {
@@ -84,7 +83,9 @@ func ofActiveApp[T any](read func(*App) T) (part T) {
 // forAdmin returns the configuration as the admin API needs it.
 func (a *App) forAdmin() *admin.Configuration {
 	c := &admin.Configuration{
-		Zones: make(map[string][]*admin.Zone), Redis: a.redisStates, Memory: a.memoryState, ParseOverride: parseOverride,
+		Zones: make(map[string][]*admin.Zone), Redis: a.redisStates, ParseOverride: parseOverride,
+		Memory:  func() *adminapi.Memory { return a.memoryState(a.memory) },
+		Local:   func() *adminapi.Memory { return a.memoryState(a.standIn) },
 		MaxKeys: a.Memory.MaxKeys, MemoryKeys: func() int64 { return a.memory.shared.Keys() },
 		CheckBan: func(lasts caddy.Duration) error {
 			_, err := (&Ban{Duration: lasts}).compile(anyLimits)
@@ -112,16 +113,12 @@ func (a *App) redisStates() (all []adminapi.Redis) {
 	return all
 }
 
-// memoryState returns the state of the memory, or nil if it keeps no budgets.
-func (a *App) memoryState() *adminapi.Memory {
-	if a.memory.shared == nil && a.standIn.shared == nil {
+// memoryState returns the state of a store in memory, or nil if the configuration doesn't use it.
+func (a *App) memoryState(m memory) *adminapi.Memory {
+	if m.shared == nil {
 		return nil
 	}
-	return &adminapi.Memory{
-		Keys:       int64(sumOfMemoryStores((*store.SharedMemory).Keys)),
-		MaxKeys:    a.Memory.MaxKeys,
-		Overflowed: int64(sumOfMemoryStores((*store.SharedMemory).Overflowed)),
-	}
+	return &adminapi.Memory{Keys: m.shared.Keys(), MaxKeys: a.Memory.MaxKeys, Overflowed: m.shared.Overflowed()}
 }
 
 // Interface guards

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
@@ -34,6 +35,36 @@ func TestOverrideCountsOfAnEndedConfiguration(t *testing.T) {
 	}
 	if got := metricSources.Overrides(); got != nil {
 		t.Errorf("without a configuration the overrides are %+v", got)
+	}
+}
+
+// max_keys bounds each of the two stores in memory, so their keys are counted apart.
+func TestStatusCountsKeysByStore(t *testing.T) {
+	const zone = `{"key":"{http.request.header.X-Key}","limits":[{"algorithm":"gcra","events":5,"window":"1h"}]}`
+	config := `{"admin":{"disabled":true},"logging":{"logs":{"default":{"writer":{"output":"discard"}}}},"apps":{
+		"rate_limit":{"memory":{"max_keys":10}},
+		"http":{"servers":{"s":{"listen":["unix/` + t.TempDir() + `/s"],"routes":[{"handle":[
+			{"handler":"rate_limit","rate_limits":{"a":` + zone + `}},
+			{"handler":"rate_limit","rate_limits":{"b":` + zone + `},"store":"redis","redis":{"address":["127.0.0.1:1"],"timeout":"10s"}}]}]}}}}}`
+	if err := caddy.Load([]byte(config), true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	app, err := activeApp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
+	for zone, keys := range map[string]int{"a": 2, "b": 3} { // without the Redis, local budgets decide about b
+		for n := range keys {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			r.Header.Set("X-Key", fmt.Sprint("k", n))
+			_ = app.zonesByName[zone][0].handler.Serve(w, caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, nil), next)
+		}
+	}
+	c := app.forAdmin()
+	if own, local := *c.Memory(), *c.Local(); own != (adminapi.Memory{Keys: 2, MaxKeys: 10}) || local != (adminapi.Memory{Keys: 3, MaxKeys: 10}) {
+		t.Errorf("in memory: %+v, local budgets: %+v", own, local)
 	}
 }
 

@@ -32,7 +32,8 @@ const Path = "/rate_limit/"
 type Configuration struct {
 	Zones      map[string][]*Zone      // by name
 	Redis      func() []adminapi.Redis // the state of each Redis
-	Memory     func() *adminapi.Memory // the state of the memory, with the local budgets of an outage; nil without budgets
+	Memory     func() *adminapi.Memory // the state of the memory; nil if no zone has budgets there
+	Local      func() *adminapi.Memory // the state of the local budgets of an outage; nil if there can't be any
 	MemoryKeys func() int64            // how many keys the memory has, without the local budgets of an outage
 	MaxKeys    int64                   // of the memory
 	// ParseOverride reads the body of a request that sets an override. It returns the override in the form that a store

@@ -34,7 +34,7 @@ var moduleVersion = sync.OnceValue(func() string {
 // showStatus returns the state of this instance.
 func (a *Request) showStatus() (any, error) {
 	v := adminapi.Status{Version: moduleVersion(), Started: processStarted}
-	v.Memory, v.Redis = a.Configuration.Memory(), a.Configuration.Redis()
+	v.Memory, v.Local, v.Redis = a.Configuration.Memory(), a.Configuration.Local(), a.Configuration.Redis()
 	slices.SortFunc(v.Redis, func(a, b adminapi.Redis) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), a.Since.Compare(b.Since))
 	})

@@ -167,10 +167,11 @@ type Status struct {
 	Version string    `json:"version"` // of the module
 	Started time.Time `json:"started"` // when the process started
 	Memory  *Memory   `json:"memory,omitempty"`
+	Local   *Memory   `json:"local_budgets,omitempty"` // for when a Redis fails
 	Redis   []Redis   `json:"redis,omitempty"`
 }
 
-// Memory is the store in memory, together with the local budgets of an outage.
+// Memory is a store in memory.
 type Memory struct {
 	Keys       int64 `json:"keys"`
 	MaxKeys    int64 `json:"max_keys"`

@@ -28,11 +28,11 @@ func TestNow(t *testing.T) {
 	redis.Kill(t)
 	redistest.WaitFor(t, "the outage in both instances", func() bool {
 		return a.get(t, "/", "X-Api-Key", "c") > 0 && b.get(t, "/", "X-Api-Key", "c") > 0 &&
-			evaluate[bool](p, "document.querySelector('#now-list .failing')?.textContent === %q", "▲Redis "+redis.Addr+" fails at "+a.admin+", "+b.admin+".")
+			evaluate[bool](p, "document.querySelector('#now-list .failing')?.textContent === %q", "▲Redis "+redis.Addr+" fails at "+a.admin+", "+b.admin+". Local budgets decide.")
 	})
 	p.wait("document.getElementById('pulse').classList.contains('is-down') && document.title.startsWith('(1)')")
 	// A list that can't be read is not an empty list.
-	p.wait("document.getElementById('bans-empty').matches('.failure') && document.getElementById('bans-empty').textContent.includes('listed')")
+	p.wait("document.getElementById('bans-empty').matches('.failure') && document.getElementById('bans-empty').textContent === 'The store fails, so the list is unknown until it works again.'")
 	b.kill()
 	p.wait("document.querySelector('#now-list .failing')?.textContent === %q || document.querySelectorAll('#now-list .failing').length === 2", "▲"+b.admin+" does not answer.")
 	p.click("#now-list .failing button")
@@ -49,6 +49,7 @@ func TestNowUndecided(t *testing.T) {
 		c.get(t, "/", "X-Api-Key", "alice")
 		return evaluate[bool](p, "[...document.querySelectorAll('#now-list .failing')].some((e) => e.textContent.includes('The store of zone api could not decide requests.'))")
 	})
+	p.wait("document.querySelector('#now-list').textContent.includes(' fails. Requests pass without a limit.')")
 }
 
 // A denial is explained by the instance that knows it. The field that was written last counts.

@@ -38,8 +38,9 @@ Write a key exactly as its zone does, and an empty key as ''. The shell must pas
 the key unchanged, so quote spaces and other special characters. Write -- before
 a key that begins with a dash. With --encoded, the key is percent-encoded.
 
-Exit codes: 0 for success, 1 for an error, 2 for wrong usage, 3 if the request
-of 'explain' would be denied, and 130 if 'simulate' was interrupted.`,
+Exit codes: 0 for success, 1 for an error or if 'status' finds a Redis that fails, 2
+for wrong usage, 3 if the request of 'explain' would be denied, and 130 if
+'simulate' was interrupted.`,
 		CobraFunc: func(cmd *cobra.Command) { configure(cmd, load) },
 	})
 }
@@ -123,9 +124,10 @@ func usageErrorf(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// These errors end a command with exitDenied or exitInterrupted. The command has printed everything.
+// These errors end a command with exitDenied, 1 or exitInterrupted. The command has printed everything.
 var (
 	errDenied      = errors.New("denied")
+	errStoreFails  = errors.New("a store fails")
 	errInterrupted = errors.New("interrupted")
 )
 
@@ -138,6 +140,8 @@ func fail(cmd *cobra.Command, err error) error {
 		return nil
 	case errors.Is(err, errDenied):
 		return exitWith(cmd, exitDenied)
+	case errors.Is(err, errStoreFails):
+		return err // Caddy ends with 1
 	case errors.Is(err, errInterrupted):
 		return exitWith(cmd, exitInterrupted)
 	case errors.As(err, &usage):

@@ -22,7 +22,8 @@ func statusCommand() *cobra.Command {
 Shows each store with its state, each zone with its limits, and warnings. The
 requests per second are those of one second, or with --watch since the last
 output. The totals count from the start of the process. The numbers of several
-instances are added up. With --json, the output has the totals only.`,
+instances are added up. With --json, the output has the totals only.
+The exit code is 1 while a Redis fails.`,
 		examples: `
   $ caddy rate-limit status
   $ caddy rate-limit status --watch
@@ -35,10 +36,13 @@ instances are added up. With --json, the output has the totals only.`,
 			for {
 				answers := ask(c.instances, getStatus)
 				failed := failures(answers)
+				after, err := decode[statusBody](answers)
+				if failed == nil && slices.ContainsFunc(after, redisFails) {
+					failed = errStoreFails
+				}
 				if c.json {
 					return c.jsonDocument(answers), failed
 				}
-				after, err := decode[statusBody](answers)
 				if err != nil || len(after) == 0 {
 					return "", cmp.Or(err, failed)
 				}
@@ -59,6 +63,21 @@ instances are added up. With --json, the output has the totals only.`,
 type statusBody struct {
 	Status adminapi.Status `json:"status"`
 	Zones  []adminapi.Zone `json:"zones"`
+}
+
+// redisFails reports whether a Redis of an instance fails, or a part of it.
+func redisFails(d decoded[statusBody]) bool {
+	return slices.ContainsFunc(d.body.Status.Redis, func(r adminapi.Redis) bool { return r.State != "up" })
+}
+
+// memories calls see for each store in memory of an instance, with a short and a long name.
+func memories(s adminapi.Status, see func(name, long string, m *adminapi.Memory)) {
+	if s.Memory != nil {
+		see("memory", "memory", s.Memory)
+	}
+	if s.Local != nil {
+		see("local budgets", "memory for local budgets", s.Local)
+	}
 }
 
 func getStatus(i instance) (json.RawMessage, error) {
@@ -103,13 +122,13 @@ func storesTable(s style, now time.Time, bodies []decoded[statusBody]) string {
 	t := newTable(titleIf(len(bodies) > 1, "INSTANCE"), "STORE", "STATE", ">FOR", ">KEYS", ">MAX KEYS", ">QUEUED", ">CONNECTIONS")
 	for _, d := range bodies {
 		from := plain(string(d.from))
-		if m := d.body.Status.Memory; m != nil {
+		memories(d.body.Status, func(name, _ string, m *adminapi.Memory) {
 			state := colored("works", green)
 			if m.MaxKeys > 0 && float64(m.Keys) >= almostFull*float64(m.MaxKeys) {
 				state = colored("almost full", yellow)
 			}
-			t.Add(from, plain("memory"), state, plain(""), plain(count(m.Keys)), plain(count(m.MaxKeys)), plain(""), plain(""))
-		}
+			t.Add(from, plain(name), state, plain(""), plain(count(m.Keys)), plain(count(m.MaxKeys)), plain(""), plain(""))
+		})
 		for _, r := range d.body.Status.Redis {
 			state := colored(printable(strings.ReplaceAll(r.State, "_", " ")), red)
 			switch r.State {
@@ -240,14 +259,14 @@ func warnings(s style, now time.Time, bodies []decoded[statusBody]) string {
 					strings.TrimSuffix(cmp.Or(r.Error, "no reason is known"), "."), withoutRedis(d.body.Zones))
 			}
 		}
-		if m := d.body.Status.Memory; m != nil && m.MaxKeys > 0 {
-			if share := float64(m.Keys) / float64(m.MaxKeys); share >= almostFull {
-				warn("The memory is %.0f%% full. When it is full, new keys of a zone share one budget: raise max_keys.", share*100)
+		memories(d.body.Status, func(_, name string, m *adminapi.Memory) {
+			if share := float64(m.Keys) / float64(m.MaxKeys); m.MaxKeys > 0 && share >= almostFull {
+				warn("The %s is %.0f%% full. When it is full, new keys of a zone share one budget: raise max_keys.", name, share*100)
 			}
 			if m.Overflowed > 0 {
-				warn("A shared budget has decided %s requests since the start, because the memory was full: raise max_keys.", count(m.Overflowed))
+				warn("A shared budget has decided %s requests since the start, because the %s was full: raise max_keys.", count(m.Overflowed), name)
 			}
-		}
+		})
 		named := make(map[string]bool)
 		for _, z := range d.body.Zones {
 			if n := z.Requests["error"]; n > 0 && !named[z.Name] {

@@ -58,6 +58,7 @@ func TestStatusView(t *testing.T) {
 	failing := adminapi.Status{
 		Started: now.Add(-50 * time.Hour),
 		Memory:  &adminapi.Memory{Keys: 950_000, MaxKeys: 1_000_000, Overflowed: 12},
+		Local:   &adminapi.Memory{Keys: 900_000, MaxKeys: 1_000_000},
 		Redis: []adminapi.Redis{
 			{Address: "redis.internal:6379", State: "down", Since: now.Add(-5 * time.Minute), FailingNodes: 1, Error: "connection refused", Queued: 1024},
 			{Address: "cluster:7000", State: "partly_down", Since: now.Add(-time.Second), FailingNodes: 2, Connections: 12},

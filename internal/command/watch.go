@@ -51,7 +51,7 @@ func (c *call) watch(render func() (string, error)) error {
 		case <-ctx.Done():
 			return nil
 		case f := <-frames:
-			if f.err != nil {
+			if f.err != nil && f.err != errStoreFails { // of which the text tells
 				if first && f.text == "" {
 					return f.err
 				}

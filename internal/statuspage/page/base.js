@@ -38,7 +38,7 @@ function setChildren(e, ...children) {
 
 class CallError extends Error {
 	constructor(status, message) {
-		super(message);
+		super(status === 503 ? message.replace(/ \(.*\): /, ': ') : message); // the instance's card has the cause
 		this.status = status;
 	}
 }

@@ -109,6 +109,12 @@ class Instance {
 		this.status = null;
 	}
 
+	// memories returns the stores in memory, by name.
+	memories() {
+		const { memory, local_budgets } = this.status || {};
+		return [['memory', memory], ['memory for local budgets', local_budgets]].filter(([, m]) => m);
+	}
+
 	// store names the place where the budgets of a zone are. Instances with one Redis share it, unless
 	// its address means another place on each machine.
 	store(zone) {
@@ -148,13 +154,13 @@ function fact(name, ...value) {
 // the zones say.
 function storeFacts(instance) {
 	const facts = [];
-	const memory = (m) => {
+	const memory = (name, m) => {
 		const share = m.max_keys > 0 ? m.keys / m.max_keys : 0;
 		const overflowed = m.overflowed ? ` · ${integer.format(m.overflowed)} requests shared a budget, because the memory was full` : '';
-		facts.push(fact('Memory', bar(share, `${integer.format(m.keys)} of ${integer.format(m.max_keys)} keys${overflowed}`, share >= 1)));
+		facts.push(fact(name, bar(share, `${integer.format(m.keys)} of ${integer.format(m.max_keys)} keys${overflowed}`, share >= 1)));
 	};
 	if (instance.status) {
-		if (instance.status.memory) memory(instance.status.memory);
+		for (const [name, m] of instance.memories()) memory(name === 'memory' ? 'Memory' : 'Local budgets', m);
 		for (const r of instance.status.redis || []) {
 			const nodes = r.failing_nodes && r.state === 'partly_down' ? `${r.failing_nodes} failing nodes · ` : '';
 			facts.push(fact(`Redis ${r.address}`, state(r.state, `${stateTexts[r.state] || r.state} for ${since(r.since)}`), element('span', { class: 'more quiet' }, `${nodes}${integer.format(r.queued)} queued · ${integer.format(r.connections)} connections`),
@@ -166,7 +172,7 @@ function storeFacts(instance) {
 	for (const [zone] of instance.zones.values()) {
 		if (seen.has(zone.store)) continue;
 		seen.add(zone.store);
-		if (zone.store === 'memory') memory(zone);
+		if (zone.store === 'memory') memory('Memory', zone);
 		else facts.push(fact(zone.store, state(zone.failing_nodes ? 'down' : 'up')));
 	}
 	return facts;

@@ -5,22 +5,29 @@ const almostFull = 0.9;
 // deniesMuch compares the last minute with the shares at which Caddy logs that a zone begins to deny.
 const deniesMuch = ({ denied, all }) => denied >= 10 && denied >= 0.1 * all;
 
+// withoutRedis says what happens to requests meanwhile, by on_store_error.
+const withoutRedis = { local: 'Local budgets decide.', allow: 'Requests pass without a limit.', deny: 'Requests get status 503.' };
+
 // problems returns {isFailure, text, zone or section}. Failures come first, and then zones by their denials.
 function problems() {
 	const failures = [], looks = [];
 	const fails = (text, section) => failures.push({ isFailure: true, text, section });
 	for (const i of instances) if (i.state === 'down') fails(`${i.name} does not answer.`, 'instances');
-	const redises = new Map(); // names of instances by what fails
+	const redises = new Map(); // {names of instances, what happens to requests} by what fails
 	for (const i of living()) {
 		for (const r of (i.status && i.status.redis) || []) {
 			if (r.state === 'up') continue;
 			const what = `Redis ${r.address} ${r.state === 'partly_down' ? 'fails in part' : 'fails'}`;
-			redises.set(what, [...(redises.get(what) || []), i.name]);
+			const known = redises.get(what) || { names: [], meanwhile: new Set() };
+			redises.set(what, known);
+			known.names.push(i.name);
+			for (const z of [...i.zones.values()].flat()) if (z.failing_nodes) known.meanwhile.add(withoutRedis[z.on_store_error]);
 		}
-		const memory = i.status && i.status.memory;
-		if (memory && memory.keys >= almostFull * memory.max_keys) fails(`The memory of ${i.name} is ${memory.keys >= memory.max_keys ? 'full' : 'almost full'}.`, 'instances');
+		for (const [name, memory] of i.memories()) {
+			if (memory.keys >= almostFull * memory.max_keys) fails(`The ${name} of ${i.name} is ${memory.keys >= memory.max_keys ? 'full' : 'almost full'}.`, 'instances');
+		}
 	}
-	for (const [what, names] of redises) fails(instances.length > 1 ? `${what} at ${names.join(', ')}.` : `${what}.`, 'instances');
+	for (const [what, { names, meanwhile }] of redises) fails([instances.length > 1 ? `${what} at ${names.join(', ')}.` : `${what}.`, ...meanwhile].join(' '), 'instances');
 	for (const [name, card] of cards) {
 		const minute = card.chart.lastMinute();
 		if (minute.undecided > 0) failures.push({ isFailure: true, text: `The store of zone ${name} could not decide requests.`, zone: name });

@@ -264,7 +264,8 @@ class KeyList {
 			} catch (e) {
 				if (e.status >= 400 && e.status < 500) return found; // the zone has no such list
 				const where = [this.ofAll ? zone : '', sources.some(([, other]) => other !== place) ? place : ''].filter(Boolean).join(' at ');
-				errors.push(where ? `${where}: ${e.message}` : e.message);
+				const text = e.status === 503 ? 'The store fails, so the list is unknown until it works again.' : e.message;
+				errors.push(where ? `${where}: ${text}` : text);
 			}
 			return found;
 		}));

@@ -1,0 +1,40 @@
+package command
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
+)
+
+// The exit code tells scripts whether a Redis fails. A failing one is no error of the command, so it prints none.
+func TestStatusExitCode(t *testing.T) {
+	for state, want := range map[string]error{"": nil, "up": nil, "partly_down": errStoreFails, "down": errStoreFails} {
+		var status adminapi.Status
+		if state != "" {
+			status.Redis = []adminapi.Redis{{Address: "other:6379", State: "up"}, {Address: "redis:6379", State: state}}
+		}
+		admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/zones") {
+				_, _ = io.WriteString(w, "[]")
+				return
+			}
+			_ = json.NewEncoder(w).Encode(status)
+		}))
+		root, printed := &cobra.Command{Use: "rate-limit", SilenceUsage: true}, new(strings.Builder)
+		configure(root, nil)
+		root.SetArgs([]string{"status", "--json", "--address", strings.TrimPrefix(admin.URL, "http://")})
+		root.SetOut(printed)
+		root.SetErr(printed)
+		if got := root.Execute(); got != want || !json.Valid([]byte(printed.String())) {
+			t.Errorf("state %q: %v, want %v, and printed %s", state, got, want, printed)
+		}
+		admin.Close()
+	}
+}

@@ -36,6 +36,15 @@ func TestMatchersOfOneBlock(t *testing.T) {
 		"exempt method GET\nexempt path /health":                       {"method", "path"},
 		"exempt method GET\nmatch path /health":                        nil,
 		"exempt client_ip 10.0.0.0/8\nexempt path /health":             nil,
+		"exempt method OPTIONS GET\nexempt path /health":               {"method", "path"},
+		"exempt protocol http/1.1\nexempt path /health":                {"protocol", "path"},
+		"exempt method OPTIONS\nexempt path /health":                   nil,
+		"exempt path /health\nexempt method OPTIONS":                   nil,
+		"exempt method OPTIONS HEAD\nexempt client_ip 10.0.0.0/8":      nil,
+		"exempt method HEAD\nexempt header X-Probe *":                  nil,
+		"match method DELETE\nmatch path /export":                      nil,
+		"match method PROPFIND REPORT\nmatch path /dav/*":              nil,
+		"match protocol grpc\nmatch path /api/*":                       nil,
 	} {
 		tokens, err := caddyfile.Tokenize([]byte("rate_limit {\n zone api {\n "+matchers+"\n gcra 1 1s\n}\n}"), "Caddyfile")
 		if err != nil {

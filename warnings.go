@@ -74,25 +74,37 @@ func (z *liveZone) warnOfSettings() {
 
 func isZoneOption(name string) bool { return slices.Contains(zoneOptions(), name) }
 
-// wideMatchers are request matchers that match most requests of a site.
-var wideMatchers = []string{"method", "not", "protocol", "tls"}
+// isWide reports whether a matcher matches most requests of a site.
+func isWide(name string, matcher []byte) bool {
+	switch name {
+	case "method":
+		return bytes.Contains(matcher, []byte(`"GET"`)) || bytes.Contains(matcher, []byte(`"POST"`))
+	case "protocol":
+		return !slices.Contains([]string{`"grpc"`, `"http/1.0"`}, string(matcher))
+	}
+	return name == "not" || name == "tls"
+}
 
 // matchersOfOneBlock returns two matchers, each alone in a match or exempt, that were probably meant
 // to be in one block. It returns nil if there are none. Of two alternatives that differ, a wide matcher leaves
 // little for the other one. Of two nots, each matches the requests that the other leaves out.
 func matchersOfOneBlock(sets caddyhttp.RawMatcherSets) []string {
-	var alone []string
+	type lone struct {
+		name string
+		wide bool
+	}
+	var alone []lone
 	for _, set := range sets {
-		for name := range set {
+		for name, matcher := range set {
 			if len(set) == 1 {
-				alone = append(alone, name)
+				alone = append(alone, lone{name, isWide(name, matcher)})
 			}
 		}
 	}
-	for i, wide := range alone {
+	for i, one := range alone {
 		for j, other := range alone {
-			if i != j && slices.Contains(wideMatchers, wide) && (other != wide || other == "not") {
-				return []string{wide, other}
+			if i != j && one.wide && (other.name != one.name || other.name == "not") {
+				return []string{one.name, other.name}
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func checkMaxKeys(n int64) error {
 // provisioned by then.
 func (a *App) Start() error {
 	a.warnOfUnusedZones()
-	a.warnOfLateUsers()
+	a.warnOfOrder()
 	if zones := slices.Collect(maps.Keys(a.countedZones())); len(zones) > 0 {
 		go telemetry.KeepHistory(a.ctx)
 		denials.WatchShares(a.ctx, zones, shareCounts, a.logger)

@@ -26,7 +26,7 @@ func (checksAtStart) Provision(ctx caddy.Context) error {
 	}
 	app, err := ctx.App("rate_limit")
 	if err == nil {
-		app.(*App).warnOfLateUsers()
+		app.(*App).warnOfOrder()
 	}
 	return err
 }
@@ -194,6 +194,12 @@ func TestWarningsOfLateUsers(t *testing.T) {
 		"in route, before authentication":                {site(block("route", block("route", limit), auth)), "key"},
 		"in a named route":                               {"&(named) {\n" + block("route", limit, auth) + "\n}\n" + site("invoke named"), "key"},
 		"before an invoked authentication":               {"&(named) {\n" + on(auth, "") + "\n}\n" + site(limit, "invoke named"), "key"},
+		"a matcher of a zone":                            {site(auth, limited("match expression `{http.auth.user.id} != \"admin\"`\n key {client_ip}\n ipv6_prefix 64")), "match"},
+		"an exemption":                                   {site(auth, limited("exempt not vars {http.auth.user.id} admin")), "exempt"},
+		"a matcher of the directive":                     {site("@m vars_regexp {http.auth.user.id} ^a", auth, on(strings.ReplaceAll(limit, "{http.auth.user.id}", "{path}"), "@m")), "matcher of rate_limit"},
+		"a matcher, and only users of a path":            {site(on(auth, "/admin/*"), limited("match expression `{http.auth.user.id} != \"admin\"`")), "match"},
+		"a matcher behind authentication":                {site(block("route", auth, limited("match vars {http.auth.user.id} admin"))), ""},
+		"a matcher without authentication":               {site(limited("match vars {http.auth.user.id} admin")), ""},
 		"in route":                                       {site(block("route", auth, limit)), ""},
 		"in route, in handle":                            {site(block("handle /a", block("route", auth, limit))), ""},
 		"authentication around handle":                   {site(auth, block("handle", limit)), ""},
@@ -233,5 +239,103 @@ func TestWarningsOfLateUsers(t *testing.T) {
 		if err != nil || strings.Count(got, "who is not known yet") != warnings {
 			t.Errorf("terminal %s: %v, warnings: %s", terminal, err, got)
 		}
+	}
+}
+
+// A matcher on the outcome of a request never matches before the request has one. It has one in the routes for
+// errors, and in those for responses.
+func TestWarningsOfOutcomes(t *testing.T) {
+	const by, status = "a placeholder of the outcome of the request", "@m expression `{err.status_code} == 401`"
+	limited := func(matcher, settings string) string {
+		return "rate_limit " + matcher + " {\n zone z {\n " + settings + "\n sliding_log 5 1m\n}\n}\n"
+	}
+	match := func(matcher string) string { return limited("", "match "+matcher) }
+	site := func(directives ...string) string { return ":80 {\n" + strings.Join(directives, "\n") + "\n}\n" }
+	const proxy, auth = "reverse_proxy localhost:9000\n", "basic_auth {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}\n"
+	const forward = "forward_auth localhost:9001 {\n uri /\n}\n"
+	for name, test := range map[string]struct {
+		config string
+		option string // that is warned of
+	}{
+		"expression":                  {site(match("expression `{http.error.status_code} == 401`"), auth), "match"},
+		"short names":                 {site(match("expression `{err.status_code} in [401, 403]`"), proxy), "match"},
+		"of a proxy":                  {site(match("expression `{rp.status_code} == 401`"), proxy), "match"},
+		"vars":                        {site(match("vars {http.error.status_code} 401"), proxy), "match"},
+		"vars_regexp":                 {site(match("vars_regexp {http.reverse_proxy.status_code} ^4"), proxy), "match"},
+		"header":                      {site(match("header X-Status {http.response.status}"), proxy), "match"},
+		"not":                         {site(match("not expression `{http.response.status} < 400`"), proxy), "match"},
+		"a field of the response":     {site(match("vars {http.response.header.X-Failed} 1"), proxy), "match"},
+		"the body of the response":    {site(match("expression `{http.rate_limit.response.bytes} > 1000`"), proxy), "match"},
+		"intercept":                   {site(match("expression `{resp.status_code} == 401`"), "intercept {\n handle_response {\n respond a\n}\n}", proxy), "match"},
+		"exempt":                      {site(limited("", "exempt vars {http.response.status} 200"), proxy), "exempt"},
+		"the directive":               {site(status, limited("@m", "key static"), proxy), "matcher of rate_limit"},
+		"a handle":                    {site(status, "handle @m {\n"+limited("", "key static")+"}\n"+proxy), "matcher of rate_limit"},
+		"a key":                       {site(limited("", `key "{client_ip} {err.status_code}"`), proxy), "key"},
+		"a cost":                      {site(limited("", "cost {http.response.header.X-Cost}"), proxy), "cost"},
+		"a shared zone":               {"{\nrate_limit {\nzone z {\nmatch vars {err.status_code} 401\nsliding_log 5 1m\n}\n}\n}\n" + site("rate_limit /a z", "rate_limit /b z", proxy), "match"},
+		"behind basic_auth":           {"{\norder rate_limit after basic_auth\n}\n" + site(match("vars {http.error.status_code} 401"), auth), "match"},
+		"errors behind forward_auth":  {site("route {\n", forward, match("vars {http.error.status_code} 401"), "}"), "match"},
+		"responses of forward_auth":   {site("route {\n", forward, match("vars {rp.status_code} 200"), "}"), ""},
+		"a field of header":           {site("header X-Plan free", match("vars {http.response.header.X-Plan} free")), ""},
+		"a plugin that may set it":    {site("route {\ntest_hold", match("vars {http.error.status_code} 401"), "}"), ""},
+		"handle_errors":               {site(proxy, "handle_errors {\n", match("expression `{err.status_code} == 401`"), "}"), ""},
+		"matcher in handle_errors":    {site(proxy, status, "handle_errors {\n", limited("@m", "key static"), "}"), ""},
+		"key in handle_errors":        {site(proxy, "handle_errors {\n", limited("", "key {err.status_code}"), "}"), ""},
+		"handle_response":             {site("reverse_proxy localhost:9000 {\nhandle_response {\n", match("vars {rp.status_code} 401"), "}\n}"), ""},
+		"handle_response, intercept":  {site("intercept {\nhandle_response {\n", match("vars {resp.status_code} 401"), "}\n}\n", proxy), ""},
+		"invoked for errors":          {"&(n) {\n" + match("vars {err.status_code} 401") + "}\n" + site(proxy, "handle_errors {\ninvoke n\n}"), ""},
+		"named routes without an end": {"&(n) {\ninvoke n\n}\n" + site("route {\ninvoke n\n", match("vars {err.status_code} 401"), "}"), ""},
+		"only a name":                 {site(match("path /http.error.status_code")), ""},
+		"the request":                 {site(match("expression `{http.request.method} == 'POST' && {path} != '/'`")), ""},
+		"settle":                      {site(limited("", "settle {\nmatch status 401\ncost {http.response.header.X-Cost}\n}"), auth), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := warningsOfCaddyfile(t, test.config)
+			if n := strings.Count(got, by); n != min(len(test.option), 1) || n == 1 && !(strings.Contains(got, `"zone":"z","option":"`+test.option+`"`) && strings.Contains(got, "write settle { match status 401 }")) {
+				t.Errorf("warnings: %s, want one of %q", got, test.option)
+			}
+		})
+	}
+	// A Caddyfile has no routes for errors in a subroute. They can pass on a request that has failed.
+	got, err := warningsAtLoad(t, handlerConfig(`{"handler":"subroute","routes":[{"handle":[{"handler":"static_response"}]}],"errors":{"routes":[{"handle":[{"handler":"vars","a":"b"}]}]}},
+		{"handler":"rate_limit","rate_limits":{"z":{"match":[{"vars":{"{http.error.status_code}":["401"]}}],"max_events":1,"window":"1s"}}}`))
+	if err != nil || strings.Contains(got, by) {
+		t.Errorf("behind a subroute with routes for errors: %v, warnings: %s", err, got)
+	}
+}
+
+// A zone that counts failed logins by their status must stand before the login.
+func TestWarningsOfUnseenLogins(t *testing.T) {
+	const auth = "basic_auth PATH {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}\n"
+	const limit = "rate_limit PATH {\n zone z {\n key {client_ip}\n ipv6_prefix 64\n sliding_log 5 1m\n settle {\n match status STATUS\n}\n}\n}\n"
+	const forward = "forward_auth localhost:9001 {\n uri /\n}\n"
+	for name, test := range map[string]struct {
+		order, directives, status string
+		warned                    bool
+	}{
+		"another order":               {"after basic_auth", auth + limit, "401", true},
+		"several statuses":            {"after basic_auth", auth + limit, "403 401", true},
+		"in route":                    {"", "route {\n" + auth + limit + "}", "401", true},
+		"in handle":                   {"after basic_auth", "handle /a/* {\n" + auth + limit + "}", "401", true},
+		"around handle":               {"", auth + "handle /a/* {\n" + limit + "}", "401", true},
+		"forward_auth":                {"", "route {\n" + forward + limit + "}", "401", true},
+		"one path":                    {"after basic_auth", strings.ReplaceAll(auth+limit, "PATH", "/a/*"), "401", true},
+		"the default order":           {"", auth + limit, "401", false},
+		"another status":              {"after basic_auth", auth + limit, "404", false},
+		"all errors":                  {"after basic_auth", auth + limit, "4xx", false},
+		"in route, first":             {"", "route {\n" + limit + auth + "}", "401", false},
+		"the login of other requests": {"after basic_auth", strings.Replace(auth, "PATH", "/admin/*", 1) + limit, "401", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			global := ""
+			if test.order != "" {
+				global = "{\norder rate_limit " + test.order + "\n}\n"
+			}
+			site := strings.NewReplacer("PATH", "", "STATUS", test.status).Replace(test.directives)
+			got := warningsOfCaddyfile(t, global+":80 {\n"+site+"\nreverse_proxy localhost:9000\n}\n")
+			if strings.Contains(got, "failed logins, so they never reach the zone") != test.warned {
+				t.Errorf("warnings: %s, want one: %v", got, test.warned)
+			}
+		})
 	}
 }

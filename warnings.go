@@ -188,18 +188,12 @@ func (h *Handler) warnOfAddresses(zones []*liveZone) {
 	}
 }
 
-// warnOfLateUsers warns of zones that decide by a placeholder of the user, if the routes show that
-// authentication comes later. If the routes don't show the order, the limiter may find it at the first requests.
-func (a *App) warnOfLateUsers() {
-	for _, zones := range a.zonesByName {
-		if !slices.ContainsFunc(zones, func(z *liveZone) bool { return z.LateUser(a.definesPlaceholder) != nil }) {
-			continue
+// warnOfOrder warns of zones that the routes show to stand before or behind another handler by mistake. If the routes
+// don't show the order, the limiter may find it at the first requests.
+func (a *App) warnOfOrder() {
+	if app, err := a.ctx.AppIfConfigured("http"); err == nil && len(a.zonesByName) > 0 {
+		for _, server := range app.(*caddyhttp.App).Servers {
+			routes.WarnOfOrder(server)
 		}
-		if app, err := a.ctx.AppIfConfigured("http"); err == nil {
-			for _, server := range app.(*caddyhttp.App).Servers {
-				routes.WarnOfLateUsers(server)
-			}
-		}
-		return
 	}
 }

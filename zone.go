@@ -395,7 +395,7 @@ func (c *Zone) latePlaceholders() (late []limiter.LatePlaceholder) {
 	for _, t := range c.decidingTexts() {
 		names, _ := keys.Placeholders(t.Text) // checked before
 		for _, name := range names {
-			if strings.HasPrefix(name, limiter.UserPrefix) || strings.HasPrefix(name, limiter.FieldPrefix) {
+			if limiter.IsLate(name) {
 				late = append(late, limiter.LatePlaceholder{Option: t.Option, Name: name})
 			}
 		}

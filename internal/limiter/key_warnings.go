@@ -19,15 +19,7 @@ import (
 )
 
 // This file warns of keys that let clients share or multiply budgets by mistake. These are
-// unverified addresses, addresses of proxies, ports, and users that are not known yet. A single client
-// can also have many IPv6 addresses.
-
-// The prefixes of placeholders that later handlers can set. Authentication sets UserPrefix.
-// forward_auth, for example, sets FieldPrefix.
-const (
-	UserPrefix  = "http.auth."
-	FieldPrefix = "http.request.header."
-)
+// unverified addresses, addresses of proxies, and ports. A single client can also have many IPv6 addresses.
 
 // KeyWarnings is the state behind the warnings about a zone in use. Each warning is given once, also if
 // several limiters share the zone. Only warnings about bodies are repeated, after bodyLogInterval.
@@ -54,20 +46,10 @@ type KeyWarnings struct {
 	bodyLogs map[*bodies.Error]*throttle.Throttle // one per reason, so that a common one doesn't hide the others
 }
 
-// LatePlaceholder is a placeholder in the text of a zone's option.
-type LatePlaceholder struct{ Option, Name string }
-
 const (
 	// maxPeersChecked is more than enough to see a proxy in front, because almost all requests
 	// come through it.
 	maxPeersChecked = 10_000
-	// maxLateChecks bounds the checks of placeholders that later handlers leave unchanged. A check
-	// that finds a value takes unchangedLateCost from this number.
-	maxLateChecks = 1000 * unchangedLateCost
-	// unchangedLateCost is how many checks of an empty placeholder count as much as one check of a
-	// set one. Empty ones say less, because a later handler may set the placeholder for few
-	// requests only.
-	unchangedLateCost = 100
 	// maxInARow is how many odd requests in a row lead to a warning. A few of them are normal.
 	maxInARow = 100
 )
@@ -171,38 +153,6 @@ func (z *Zone) WarnOfTexts() {
 	}
 }
 
-// LateUser returns a placeholder of the user by which the zone decides. It returns nil if there is
-// none, if the routes define it, or if the key has an alternative without such a placeholder.
-func (z *Zone) LateUser(defines func(placeholder string) bool) *LatePlaceholder {
-	alternative := slices.ContainsFunc(z.Keys, func(t keys.Template) bool { return !strings.Contains(t.Text, "{"+UserPrefix) })
-	for i := range z.latePlaceholders {
-		p := &z.latePlaceholders[i]
-		if strings.HasPrefix(p.Name, UserPrefix) && !(p.Option == "key" && alternative) && !defines(p.Name) {
-			return p
-		}
-	}
-	return nil
-}
-
-// WarnOfLateUsers warns of the limiter's zones that decide by a placeholder of the user. later reports whether a request
-// that passes meets authentication. partly is true for a zone that only some requests belong to.
-func (l *Limiter) WarnOfLateUsers(later func(partly bool) bool) {
-	for _, z := range l.Zones {
-		p := z.LateUser(l.Shared.DefinesPlaceholder)
-		if p != nil && z.lateChecksLeft.Load() > 0 && later(len(z.Matchers) > 0) && z.lateChecksLeft.Swap(0) > 0 {
-			z.warnOfLateUser(p)
-		}
-	}
-}
-
-func (z *Zone) warnOfLateUser(p *LatePlaceholder) {
-	z.Logger.Warn("a zone uses a placeholder of the user, who is not known yet when rate_limit decides, "+
-		"so the placeholder is empty, and requests that fail to authenticate are charged, too: "+
-		"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, "+
-		"or both directives in this order into a route block (said once)",
-		zap.String("zone", z.Name), zap.String("option", p.Option), zap.String("placeholder", "{"+p.Name+"}"))
-}
-
 var errTooEarly = errors.New("the address of the client is not verified yet")
 
 // tooEarly reports whether the key of a request is an address that is not verified yet. That is
@@ -277,58 +227,6 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 func takesFirstForwarded(r *http.Request) bool {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	return ok && server.TrustedProxiesStrict == 0
-}
-
-// earlyValue is the value of a placeholder before the later handlers run.
-type earlyValue struct {
-	Zone  *Zone
-	From  *LatePlaceholder
-	Value string
-}
-
-// watchLatePlaceholders returns next, wrapped to compare the late placeholders before and after
-// it. Denied requests never reach next.
-func (state *State) watchLatePlaceholders(next caddyhttp.Handler, repl *caddy.Replacer) caddyhttp.Handler {
-	if state.watchedZones == 0 {
-		return next
-	}
-	var before []earlyValue
-	for i, z := range state.Limiter.Zones {
-		if state.watchedZones>>i&1 == 0 {
-			continue
-		}
-		for n := range z.latePlaceholders {
-			value, _ := repl.GetString(z.latePlaceholders[n].Name)
-			before = append(before, earlyValue{z, &z.latePlaceholders[n], value})
-		}
-	}
-	return caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-		defer warnOfLatePlaceholders(before, repl)
-		return next.ServeHTTP(w, r)
-	})
-}
-
-// warnOfLatePlaceholders warns of zones that decide by a placeholder that a later handler has set.
-// It doesn't warn if a handler removes a header field, because handlers often remove credentials.
-func warnOfLatePlaceholders(before []earlyValue, repl *caddy.Replacer) {
-	for _, e := range before {
-		z, name := e.Zone, e.From.Name
-		value, _ := repl.GetString(name)
-		switch {
-		case z.lateChecksLeft.Load() <= 0:
-		case value == "":
-			z.lateChecksLeft.Add(-1)
-		case value == e.Value:
-			z.lateChecksLeft.Add(-unchangedLateCost)
-		case z.lateChecksLeft.Swap(0) <= 0: // another request was faster
-		case strings.HasPrefix(name, UserPrefix):
-			z.warnOfLateUser(e.From)
-		default:
-			z.Logger.Warn("a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: "+
-				"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)",
-				zap.String("zone", z.Name), zap.String("option", e.From.Option), zap.String("placeholder", "{"+name+"}"))
-		}
-	}
 }
 
 // warnOfEmptyKey warns of a zone whose keys are empty.

@@ -188,37 +188,49 @@ func (state *State) checkKeySource(i int, r *http.Request) {
 	}
 }
 
+// unixPeer is the remote address of a client that comes over a unix socket.
+const unixPeer = "@"
+
 // warnOfPeer warns of a key that is the address of a proxy, or that clients can make up.
 func (z *Zone) warnOfPeer(r *http.Request) {
 	z.peersLeft.Add(-1)
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
+	switch {
+	case r.RemoteAddr == unixPeer:
+		host = unixPeer
+	case err != nil:
 		return
 	}
 	forwarded := r.Header["X-Forwarded-For"]
+	addr, err := netip.ParseAddr(host)
+	addr = addr.Unmap()
+	message := ""
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 		switch {
-		case z.keyMayBeRemote && client != host && z.peersLeft.Swap(0) > 0:
-			z.Logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, "+
-				"so all clients behind it share a budget: "+
-				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.Name))
-		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && z.peersLeft.Swap(0) > 0:
-			z.Logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy "+
-				"appends to this field: "+
-				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.Name))
+		case z.keyMayBeRemote && client != host:
+			message = "the key of a zone is the address of the connection, which is that of a trusted proxy, " +
+				"so all clients behind it share a budget: " +
+				"write {client_ip} instead of {remote_host} (said once)"
+		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+","):
+			message = "the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy " +
+				"appends to this field: " +
+				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)"
 		}
-		return
+	} else if host == unixPeer && slices.ContainsFunc(addressFields, func(field string) bool { return r.Header.Get(field) != "" }) {
+		message = "the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, " +
+			"so all clients behind it share a budget: " +
+			"use {client_ip} in key, and write in the global options " +
+			"the three lines `servers {` and `trusted_proxies_unix` and `}`, which Caddy has since 2.11, " +
+			"and client_ip_headers if the address is in a field other than X-Forwarded-For (said once)"
+	} else if err == nil && len(forwarded) > 0 && (addr.IsPrivate() || addr.IsLoopback()) {
+		message = "the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: " +
+			"use {client_ip} in key, and write in the global options " +
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; " +
+			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)"
 	}
-	if len(forwarded) == 0 {
-		return
-	}
-	addr, err := netip.ParseAddr(host)
-	if addr = addr.Unmap(); err == nil && (addr.IsPrivate() || addr.IsLoopback()) && z.peersLeft.Swap(0) > 0 {
-		z.Logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
-			"use {client_ip} in key, and write in the global options "+
-			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; "+
-			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
+	if message != "" && z.peersLeft.Swap(0) > 0 {
+		z.Logger.Warn(message, zap.String("zone", z.Name))
 	}
 }
 
@@ -236,8 +248,12 @@ func (z *Zone) warnOfEmptyKey(key Key) {
 	case key.Text != z.emptyKeys[key.Alternative]:
 		resetUnlessReached(&z.emptyInARow)
 	case reachesMaxInARow(&z.emptyInARow):
+		another := ", such as {client_ip}"
+		if z.keyMayBeClient {
+			another = ""
+		}
 		z.Logger.Warn("the key of a zone was empty for 100 requests in a row, so they share one budget: "+
-			"set its placeholders before rate_limit, or add another value to key, such as {client_ip} (said once)",
+			"set its placeholders before rate_limit, or add another value to key"+another+" (said once)",
 			zap.String("zone", z.Name), zap.Strings("key", z.KeyTexts()))
 	}
 }

@@ -1,9 +1,18 @@
 package limiter
 
 import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
 
 // Values that later handlers leave as they are, or empty, are not looked at for ever.
@@ -19,6 +28,67 @@ func TestWatchEnds(t *testing.T) {
 		}
 		if looks != most {
 			t.Errorf("%q is looked at %d times, want %d", value, looks, most)
+		}
+	}
+}
+
+// A proxy in front of Caddy is seen by its first request. Caddy trusts a unix socket only if it is told to.
+func TestWarningsOfPeers(t *testing.T) {
+	const socket, proxy, trusted = "write in the global options the three lines `servers {` and `trusted_proxies_unix` and `}`", "the four lines `servers {`", "write {client_ip} instead of {remote_host}"
+	const client, remote = "{" + keys.ClientAddress + "}", "{" + keys.RemoteHost + "}"
+	for _, test := range []struct {
+		key, peer, field, client string // client is what Caddy takes for the client's address of a trusted proxy
+		want                     string
+	}{
+		{client, "@", "X-Forwarded-For", "", socket},
+		{remote, "@", "X-Forwarded-For", "", socket},
+		{client + "|{http.request.uri.path}", "@", "X-Forwarded-For", "", socket},
+		{client, "@", "X-Real-Ip", "", socket},
+		{client, "@", "Cf-Connecting-Ip", "", socket},
+		{client, "@", "Forwarded", "", socket},
+		{client, "@", "X-Forwarded-Host", "", ""},
+		{client, "@", "X-Forwarded-For", "203.0.113.7", ""},
+		{remote, "@", "X-Forwarded-For", "203.0.113.7", trusted},
+		{"{http.request.header.X-Api-Key}", "@", "X-Forwarded-For", "", ""},
+		{client, "10.0.0.1:5000", "X-Forwarded-For", "", proxy},
+		{remote, "[::1]:5000", "X-Forwarded-For", "", proxy},
+		{client, "198.51.100.1:5000", "X-Forwarded-For", "", ""},
+		{client, "10.0.0.1:5000", "X-Real-Ip", "", ""},
+		{client, "10.0.0.1:5000", "X-Forwarded-For", "203.0.113.7", ""},
+		{remote, "10.0.0.1:5000", "X-Forwarded-For", "203.0.113.7", trusted},
+		{client, "/run/client.sock", "X-Forwarded-For", "", ""},
+	} {
+		core, logs := observer.New(zapcore.WarnLevel)
+		z := &Zone{Name: "z", Logger: zap.New(core), KeyWarnings: NewKeyWarnings([]keys.Template{keys.NewTemplate(test.key)}, nil)}
+		state := &State{Limiter: &Limiter{Zones: []*Zone{z}}}
+		for range 3 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = test.peer
+			r.Header.Set(test.field, "203.0.113.7")
+			r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, &caddyhttp.Server{TrustedProxiesStrict: 1})
+			if test.client != "" {
+				caddyhttp.SetVar(r.Context(), caddyhttp.TrustedProxyVarKey, true)
+				caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, test.client)
+			}
+			state.checkKeySource(0, r)
+		}
+		if said := fmt.Sprint(logs.All()); !strings.Contains(said, test.want) || logs.Len() > 1 || (logs.Len() == 0) != (test.want == "") {
+			t.Errorf("%+v: %s", test, said)
+		}
+	}
+}
+
+// The advice for empty keys doesn't name a value that the key has.
+func TestWarningsOfEmptyKeys(t *testing.T) {
+	for key, other := range map[string]string{"{http.request.header.X-Api-Key}": ", such as {client_ip}", "{" + keys.ClientAddress + "}": ""} {
+		core, logs := observer.New(zapcore.WarnLevel)
+		templates := []keys.Template{keys.NewTemplate(key)}
+		z := &Zone{Name: "z", Logger: zap.New(core), Keys: templates, KeyWarnings: NewKeyWarnings(templates, nil)}
+		for range 2 * maxInARow {
+			z.warnOfEmptyKey(Key{})
+		}
+		if said := fmt.Sprint(logs.All()); logs.Len() != 1 || !strings.Contains(said, "add another value to key"+other+" (said once)") {
+			t.Errorf("%s: %s", key, said)
 		}
 	}
 }

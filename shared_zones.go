@@ -190,9 +190,12 @@ func (h *Handler) checkInCaddyfile(app *App, agree bool) error {
 
 // checkSharedZones returns an error if the handler names a shared zone that the Caddyfile doesn't declare.
 func (h *Handler) checkSharedZones(names []string) error {
-	for _, name := range h.Zones {
+	for i, name := range h.Zones {
 		switch {
 		case slices.Contains(names, name):
+		case name == "zone" && i == 0 && len(h.Zones) > 1:
+			return fmt.Errorf("rate_limit takes names of shared zones without the word zone: write rate_limit %s, "+
+				"and if the zone is in another rate_limit, move it into the global option rate_limit", strings.Join(h.Zones[1:], " "))
 		case options.IsInteger(name): // as in rate_limit 10 1s
 			return limitBehindDirectiveError(name, h.Zones)
 		default:

@@ -69,6 +69,15 @@ func FuzzCaddyfile(f *testing.F) {
 			f.Add("rate_limit" + directive)
 		}
 	}
+	for _, number := range strings.Fields("+5 05 -0 5. .5 1e1 1e+1 5e-1 1e999 0x10 0x1p4 0b11 0o7 1_000 Infinity NaN ٥ ５") {
+		for _, option := range []string{
+			"jitter %s", "zone z {\ncalendar 5 month {\nstart_day %s\n}\n}", "zone z {\ngcra %s 1s\n}", "zone z {\ngcra 5 1s %s\n}",
+			"zone z {\nsmooth 5 1s {\nwarm_up 9s\ncold_factor %s\n}\n}", "zone z {\ngcra 9 1s\ncost %s\n}", "zone z {\ngcra 9 1s\nfactor %s\n}",
+			"zone z {\ngcra 9 1s\nenforce %s\n}", "zone z {\ngcra 9 1s\nsettle {\ncost %s\n}\n}",
+		} {
+			f.Add("rate_limit {\n" + strings.ReplaceAll(option, "%s", number) + "\n}")
+		}
+	}
 	f.Fuzz(func(t *testing.T, text string) {
 		tokens, err := caddyfile.Tokenize([]byte(text), "Caddyfile")
 		if err != nil || len(tokens) == 0 {

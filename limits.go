@@ -95,12 +95,7 @@ func (d *StartDay) UnmarshalJSON(text []byte) error {
 }
 
 // MarshalJSON implements [json.Marshaler].
-func (d StartDay) MarshalJSON() ([]byte, error) {
-	if options.IsInteger(string(d)) {
-		return []byte(d), nil
-	}
-	return json.Marshal(string(d))
-}
+func (d StartDay) MarshalJSON() ([]byte, error) { return options.NumberJSON(string(d)) }
 
 // unmarshalOption reads an option in the block of a limit.
 func (l *Limit) unmarshalOption(d *caddyfile.Dispenser, o *algorithms.Option) (err error) {

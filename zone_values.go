@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -117,12 +116,7 @@ func (n *Number) UnmarshalJSON(data []byte) error {
 }
 
 // MarshalJSON implements [json.Marshaler].
-func (n Number) MarshalJSON() ([]byte, error) {
-	if _, err := strconv.ParseFloat(string(n), 64); err == nil && json.Valid([]byte(n)) {
-		return []byte(n), nil
-	}
-	return json.Marshal(string(n))
-}
+func (n Number) MarshalJSON() ([]byte, error) { return options.NumberJSON(string(n)) }
 
 // varies reports whether the number depends on the request.
 func (n Number) varies() bool { return strings.Contains(string(n), "{") }

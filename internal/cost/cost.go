@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // Max is the largest cost of a request, in events. Larger sums count as Max.
@@ -109,11 +111,11 @@ func parseValue(text string) (value uint64, ok bool) {
 	if value, ok = parseDecimal(text); ok {
 		return value, true
 	}
-	number, err := strconv.ParseFloat(text, 64) // such as 1.5e3
+	number, err := options.ParseNumber(text) // such as 1.5e3
 	switch {
-	case math.IsInf(number, 1): // also for a number that is too large to be parsed
+	case math.IsInf(number, 1): // the number is too large to be parsed
 		return maxNumber, true
-	case err != nil || math.IsNaN(number) || math.Signbit(number):
+	case err != nil || math.Signbit(number):
 		return 0, false
 	}
 	return parseDecimal(strconv.FormatFloat(min(number, maxValue), 'f', -1, 64))

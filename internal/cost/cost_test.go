@@ -42,7 +42,10 @@ func TestOf(t *testing.T) {
 		{"{a}", "a=NaN", 1, false},
 		{"{a}", "a=.", 1, false},
 		{"{a}", "a=much", 1, false},
-		{"{a}", "a=Inf", Max, true},
+		{"{a}", "a=Infinity", 1, false},
+		{"{a}", "a=1_000", 1, false},
+		{"{a}", "a=0x1p4", 1, false},
+		{"{a}", "a=٣", 1, false},
 		{"{a}", "a=1e999", Max, true},
 		{"{a}", "a=99999999999999999999999999", Max, true},
 		{"{a}", "a=18446744073710", Max, true}, // in millionths it is just above 64 bits

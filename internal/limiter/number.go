@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
 
 // costOf returns the cost of a request in a zone, in events.
@@ -46,11 +47,11 @@ const UnitFactor = 1_000_000
 // above 0 is rounded to at least 1 millionth. With an error the factor is 1.
 func ParseFactor(text string) (int64, error) {
 	const maxFactor = 1 << 50
-	n, err := strconv.ParseFloat(text, 64)
-	if math.IsInf(n, 1) { // also for numbers too large to be parsed
+	n, err := options.ParseNumber(text)
+	if math.IsInf(n, 1) { // the number is too large to be parsed
 		return maxFactor, nil
 	}
-	if err != nil || math.IsNaN(n) || math.Signbit(n) {
+	if err != nil || math.Signbit(n) {
 		return UnitFactor, fmt.Errorf("%w, not %q", ErrNumber, text)
 	}
 	millionths := math.Round(n * UnitFactor)

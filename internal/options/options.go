@@ -3,9 +3,9 @@
 package options
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -124,7 +124,7 @@ func Fraction(d *caddyfile.Dispenser, example string) (float64, error) {
 }
 
 func parseFraction(what, text, example string) (float64, error) {
-	n, err := strconv.ParseFloat(text, 64)
+	n, err := ParseNumber(text)
 	if percent, ok := strings.CutSuffix(text, "%"); ok && IsInteger(percent) {
 		n, _ := strconv.ParseFloat(percent, 64)
 		if strings.HasPrefix(example, "0.") { // the option takes a fraction
@@ -132,10 +132,27 @@ func parseFraction(what, text, example string) (float64, error) {
 		}
 		return 0, fmt.Errorf("%s must be a number without a percent sign, not %q: write %v", what, text, n)
 	}
-	if err != nil || math.IsNaN(n) {
+	if err != nil {
 		return 0, fmt.Errorf("%s must be a number, not %q: write for example %s", what, text, example)
 	}
 	return n, nil
+}
+
+// ParseNumber returns the number in a text, such as -12.5 or 1.5e3. Texts that only Go reads as numbers, such as 1_000, 0x10
+// and Infinity, are errors.
+func ParseNumber(text string) (float64, error) {
+	if strings.Trim(text, "+-.0123456789eE") != "" {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseFloat(text, 64)
+}
+
+// NumberJSON returns a text as JSON: without quotes if JSON has such a number, which has no 05, +5 or .5.
+func NumberJSON(text string) ([]byte, error) {
+	if _, err := ParseNumber(text); err == nil && json.Valid([]byte(text)) {
+		return []byte(text), nil
+	}
+	return json.Marshal(text)
 }
 
 // ParseInteger returns the whole number in a text. what names it in errors.

@@ -52,6 +52,7 @@ type Denial struct {
 	RemoteIP, ClientIP string
 	Method, Host, Path string // a [Log] keeps up to maxLoggedTextBytes of each
 
+	at       time.Time
 	overflow bool // the denials are of all keys without a place in the table
 	count    int64
 	id       string // for clients and operators; "" for a ban, and for denials of all other keys
@@ -149,8 +150,8 @@ func (d *Denial) waitTime() time.Duration {
 	return time.Duration(d.Wait) * time.Microsecond
 }
 
-// until returns when a ban ends.
-func (d *Denial) until() string { return time.Now().Add(d.waitTime()).UTC().Format(time.RFC3339) }
+// until returns when a ban, or the period of a share, ends: in whole seconds, never later than it is.
+func (d *Denial) until() string { return d.at.Add(d.waitTime()).UTC().Format(time.RFC3339) }
 
 // reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because
 // somebody is to be told who it is.

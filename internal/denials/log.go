@@ -49,7 +49,7 @@ func newLog(report func(Denial), records *records) *Log {
 // Record reports a denial, now or within a second. It returns the ID of the denial. If the ID is new, it keeps a
 // record of the denial, and calls zones for all zones of the request.
 func (l *Log) Record(d Denial, zones func() []RecordedZone) (id string) {
-	d.count = 1
+	d.count, d.at = 1, time.Now()
 	d.Method, d.Host, d.Path = clipText(d.Method), clipText(d.Host), clipText(d.Path)
 	reportNow, newID := l.add(&d)
 	if newID {

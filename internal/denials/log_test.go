@@ -62,6 +62,25 @@ func TestDenialsForgetQuietKeys(t *testing.T) {
 	})
 }
 
+// A ban ends when the store says, also if its report had to wait. No instant is shown later than it is.
+func TestDenialsEndOnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ends []string
+		l := newLog(func(d Denial) { ends = append(ends, d.until()) }, new(records))
+		defer l.Close()
+		time.Sleep(900 * time.Millisecond)
+		want := time.Now().Add(time.Hour).UTC().Truncate(time.Second).Format(time.RFC3339)
+		for range 2 { // the second report waits for a second
+			l.Record(Denial{Zone: "z", Key: "a", Source: new(Source), Ban: true, Wait: 3600e6}, noZones)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(ends) != 2 || ends[0] != want || ends[1] != want {
+			t.Errorf("until %v, want twice %s", ends, want)
+		}
+	})
+}
+
 // Only the beginning of a long key is logged. Two keys that are logged alike are counted
 // separately.
 func TestDenialsCutKeys(t *testing.T) {

@@ -141,12 +141,13 @@ func (p *Places) pass(h *heldRequest) {
 	p.set(h.request.Key, k)
 }
 
-// abandon marks a request whose client has left.
+// abandon marks a request whose client has left. The place can outlive the caller's request, so it keeps a copy of the
+// decisions, and not the caller's memory around them.
 func (p *Places) abandon(h *heldRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.abandoned = true
-	h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions) // the caller uses their memory again
+	h.request.Outcome.Decisions = slices.Clone(h.request.Outcome.Decisions)
 	p.set(h.request.Key, p.byKey[h.request.Key])
 }
 

@@ -39,44 +39,44 @@ type Limit struct {
 	// How many events can be taken at once: a number above 0. The algorithms gcra, leaky_bucket,
 	// token_bucket, and smooth without warm_up have a burst. A smooth limit grants one more
 	// (default: events).
-	Burst int64 `json:"burst,omitempty" zero:"as many as events"`
+	Burst int64 `json:"burst,omitempty" algorithm:"token_bucket" zero:"as many as events"`
 
 	// The least time between two charged requests of a sliding_log, at any cost; at least 1µs
 	// (default: none).
-	MinInterval caddy.Duration `json:"min_interval,omitempty"`
+	MinInterval caddy.Duration `json:"min_interval,omitempty" algorithm:"sliding_log"`
 
 	// The number of parts into which a sliding_log divides a window, 1 to 2000. The log then
 	// remembers one number for each part instead of every event. An event counts up to one part
 	// longer (default: every event is remembered).
-	Buckets int64 `json:"buckets,omitempty"`
+	Buckets int64 `json:"buckets,omitempty" algorithm:"sliding_log"`
 
 	// How many events a new budget holds, 0 to burst, for token_bucket and smooth without
 	// warm_up (default: burst).
-	Initial *int64 `json:"initial,omitempty"`
+	Initial *int64 `json:"initial,omitempty" algorithm:"token_bucket"`
 
 	// How long a smooth limit takes from cold to its full rate; at least 1µs. The limit is cold
 	// at first, and after it was idle for that time (default: it is never cold).
-	WarmUp caddy.Duration `json:"warm_up,omitempty"`
+	WarmUp caddy.Duration `json:"warm_up,omitempty" algorithm:"smooth"`
 
 	// The cost of an event when a smooth limit with warm_up is cold. It is a multiple of the
 	// usual cost: 1 to 1000, with up to three decimals (default 3).
-	ColdFactor float64 `json:"cold_factor,omitempty" zero:"3"`
+	ColdFactor float64 `json:"cold_factor,omitempty" algorithm:"smooth" zero:"3"`
 
 	// The beginning of the windows of a fixed_window. With "first", a window begins with the
 	// first charged event. With "clock", windows begin at multiples of window since the Unix
 	// epoch, UTC (default "first").
-	Align string `json:"align,omitempty"`
+	Align string `json:"align,omitempty" algorithm:"fixed_window"`
 
 	// The period of a calendar: "day", "week", "month" or "year".
-	Period string `json:"period,omitempty"`
+	Period string `json:"period,omitempty" algorithm:"calendar"`
 
 	// The time zone in which the periods of a calendar begin: a name in the time zone database, such
 	// as "Europe/Berlin" (default: UTC).
-	TimeZone string `json:"time_zone,omitempty" zero:"UTC"`
+	TimeZone string `json:"time_zone,omitempty" algorithm:"calendar" zero:"UTC"`
 
 	// The day on which the months or weeks of a calendar begin: 1 to 28, or "monday" to "sunday" (default: 1 and
 	// "monday").
-	StartDay StartDay `json:"start_day,omitempty" zero:"1, or monday"`
+	StartDay StartDay `json:"start_day,omitempty" algorithm:"calendar" zero:"1, or monday"`
 
 	compiled *algorithms.Limit // the result of compile; nil before
 }

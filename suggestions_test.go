@@ -16,6 +16,8 @@ func TestMeant(t *testing.T) {
 		"ipv6prefix": "ipv6_prefix", "fixedwindow": "fixed_window",
 		"limit": "token_bucket", "Rate": "token_bucket", "max_connections": "concurrency",
 		"leaky": "leaky_bucket", "overrides": "runtime_overrides", "dry_run": "shadow",
+		"max_requests": "events", "max-requests": "events", "dryRun": "shadow", "match_path": "match", "window_size": "window",
+		"key_cases": "key_case", "concurrency_limit": "concurrency",
 		"whitelist": "exempt", "allow": "exempt", "bypass": "exempt",
 		"x": "", "frobnicate": "", "bandwidth": "", "": "",
 	} {

@@ -71,15 +71,18 @@ func (t *Table) unknownOptionError(option, block string, options []string) error
 	if slices.Contains(directives, option) {
 		return fmt.Errorf("%s: it is a directive: write } above it, to close %s", unknown, block)
 	}
-	if name := Suggest(option, options); name != "" {
+	name := Suggest(option, options)
+	verb, matcher := cmp.Or(name, "match"), strings.TrimPrefix(option, name+"_")
+	_, noMatcher := caddy.GetModule("http.matchers." + matcher)
+	switch {
+	case noMatcher == nil && slices.Contains(options, verb) && (verb == "match" || verb == "exempt"):
+		return fmt.Errorf("%s (did you mean %s %s?)", unknown, verb, matcher)
+	case name != "":
 		example := ""
 		if t.Examples[name] != "" {
 			example = ": write " + t.Examples[name]
 		}
 		return fmt.Errorf("%s (did you mean %s?)%s", unknown, name, example)
-	}
-	if _, err := caddy.GetModule("http.matchers." + option); err == nil && slices.Contains(options, "match") {
-		return fmt.Errorf("%s (did you mean match %s?)", unknown, option)
 	}
 	var elsewhere []string
 	for _, b := range t.Blocks {

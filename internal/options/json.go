@@ -150,18 +150,46 @@ func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (fou
 	return nil, false
 }
 
+// exampleWith returns a value of this type in which the field has its place, or "". The tag algorithm of the field names
+// an algorithm that has it.
+func exampleWith(field string, t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return exampleWith(field, t.Elem())
+	case reflect.Map:
+		if example := exampleWith(field, t.Elem()); example != "" {
+			return `{"api": ` + example + `}`
+		}
+	case reflect.Slice:
+		if example := exampleWith(field, t.Elem()); example != "" {
+			return "[" + example + "]"
+		}
+	case reflect.Struct:
+		for _, f := range reflect.VisibleFields(t) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != field || name == "" {
+				continue
+			}
+			if algorithm := f.Tag.Get("algorithm"); algorithm != "" {
+				return fmt.Sprintf(`{"algorithm": %q, %q: ...}`, algorithm, field)
+			}
+			return fmt.Sprintf("{%q: ...}", field)
+		}
+	}
+	return ""
+}
+
 func unknownFieldError(place, name string, fields map[string]reflect.Type) error {
 	if place != "" {
 		place += ": "
 	}
 	names := slices.Sorted(maps.Keys(fields))
-	for _, other := range names {
-		if within := fields[other]; within.Kind() == reflect.Map && fieldTypes(within.Elem().Elem())[name] != nil {
-			return fmt.Errorf(`%sunknown field %q: it belongs in %s, as in "%s": {"api": {"%s": ...}}`, place, name, other, other, name)
-		}
-	}
 	if other := Suggest(name, names); other != "" {
 		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
+	}
+	for _, other := range names {
+		if example := exampleWith(name, fields[other]); example != "" {
+			return fmt.Errorf(`%sunknown field %q: it belongs in %s, as in "%s": %s`, place, name, other, other, example)
+		}
 	}
 	return fmt.Errorf("%sunknown field %.100q: write one of %s", place, name, strings.Join(names, ", "))
 }

@@ -12,7 +12,7 @@ import (
 var synonyms = map[string][]string{
 	"token_bucket": {"algorithm", "average", "bucket", "limit", "limits", "qps", "rate", "requests", "rps"},
 	"gcra":         {"limit_req"},
-	"limits":       {"burst", "limit", "limit_req", "qps", "rate", "requests", "rps"},
+	"limits":       {"limit", "limit_req", "qps", "rate", "requests", "rps"},
 	"concurrency": {
 		"amount", "conn_limit", "connections", "in_flight", "inflightreq", "limit_conn",
 		"max_concurrent", "max_connections", "max_in_flight", "parallel",
@@ -20,8 +20,8 @@ var synonyms = map[string][]string{
 	"key":               {"client_ip", "ip", "remote_ip", "source", "sourcecriterion"},
 	"key_case":          {"case", "fold_case", "ignore_case", "lowercase"},
 	"window":            {"interval", "period"},
-	"events":            {"max_events"},
-	"max_events":        {"events"},
+	"events":            {"max_events", "max_requests", "hits", "calls"},
+	"max_events":        {"events", "max_requests", "hits", "calls"},
 	"runtime_overrides": {"overrides"},
 	"exempt":            {"allow", "allowlist", "bypass", "except", "ignore", "skip", "whitelist"},
 	"shadow":            {"dry_run", "log_only"},
@@ -54,23 +54,29 @@ var directives = []string{
 
 // Suggest returns the name in names that was probably meant, or "".
 func Suggest(name string, names []string) string {
-	for _, other := range names {
-		if slices.Contains(synonyms[other], strings.ToLower(name)) {
+	name = strings.ToLower(name)
+	bare, bareNames := letters.Replace(name), make([]string, len(names))
+	for i, other := range names {
+		bareNames[i] = letters.Replace(other)
+		if slices.ContainsFunc(synonyms[other], func(word string) bool { return letters.Replace(word) == bare }) {
 			return other
 		}
 	}
 	for _, other := range names { // fixed means fixed_window
-		if len(name) >= 4 && strings.HasPrefix(other, strings.ToLower(name)+"_") {
+		if len(name) >= 4 && strings.HasPrefix(other, name+"_") {
 			return other
 		}
 	}
-	letters := strings.NewReplacer("_", "", "-", "")
-	bare := make([]string, len(names))
-	for i, other := range names {
-		bare[i] = letters.Replace(other)
-	}
-	if i := closest.Index(letters.Replace(strings.ToLower(name)), bare); i >= 0 {
+	if i := closest.Index(bare, bareNames); i >= 0 {
 		return names[i]
+	}
+	for _, other := range names { // window_size means window
+		if strings.HasPrefix(name, other+"_") {
+			return other
+		}
 	}
 	return ""
 }
+
+// letters leaves out what separates the words of a name: max_events and maxEvents are the same word.
+var letters = strings.NewReplacer("_", "", "-", "")

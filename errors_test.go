@@ -34,6 +34,14 @@ func goldens(t *testing.T) (inputs, outcomes string) {
 	return inputs, outcomes
 }
 
+// An error of a Caddyfile ends in its file and line, so no punctuation ends the text before.
+func TestGoldenPunctuation(t *testing.T) {
+	_, outcomes := goldens(t)
+	for _, wrong := range regexp.MustCompile(`.*[.:;,?!], at [^ ]*:[0-9]+`).FindAllString(outcomes, -1) {
+		t.Error(wrong)
+	}
+}
+
 // Every option there is stands in a golden file, in the block it belongs to.
 func TestGoldenOptions(t *testing.T) {
 	inputs, _ := goldens(t)

@@ -153,7 +153,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"key":5,` + limit), "rate_limits.z.key must be a string or a list of strings, not 5"},
 		{zone(`"key":"{client_ip}",` + limit), "key: the short placeholder {client_ip} works only in a Caddyfile, and is empty in JSON: write {http.vars.client_ip}"},
 		{zone(`"key":"{header.X-User}",` + limit), "key: the short placeholder {header.X-User} works only in a Caddyfile, and is empty in JSON: write {http.request.header.X-User}"},
-		{zone(`"key":"{ip}",` + limit), "key: nothing provides the placeholder {ip}, so it would always be empty: did you mean {client_ip} (in JSON {http.vars.client_ip})?"},
+		{zone(`"key":"{ip}",` + limit), "key: nothing provides the placeholder {ip}, so it would always be empty (did you mean {client_ip}, in JSON {http.vars.client_ip}?)"},
 		{zone(`"key":["{http.vars.client_ip}","client_ip"],` + limit), `key "client_ip" is the name of a placeholder`},
 		{zone(`"key":"http.vars.client_ip",` + limit), `key "http.vars.client_ip" is the name of a placeholder`},
 		{zone(`"key":"{http.vars.client_ip",` + limit), `key "{http.vars.client_ip" has a brace without its counterpart`},

@@ -194,6 +194,13 @@ var commonNames = strings.Fields(`
 	tls_client_fingerprint tls_client_issuer tls_client_serial tls_client_subject tls_version
 	http.auth.user.id http.auth.user.plan`)
 
+var (
+	// namespaceForm and pluralForm are what people write around short names: {http.request.headers.X} for {header.X}, and
+	// {http.vars.remote_host} for {remote_host}.
+	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:(?:request|response|vars)\.)?`)
+	pluralForm    = regexp.MustCompile(`\b(header|cookie)s\.`)
+)
+
 // bodyForm is a name that was probably meant for a value of a body.
 var bodyForm = regexp.MustCompile(`^(?:http\.)?(?:rate_limit\.)?(?:request\.|response\.)?(json|form|body)\.(.+)$`)
 
@@ -205,16 +212,23 @@ func (sources *Sources) suggestion(name string, afterResponse bool) string {
 		if afterResponse {
 			side, kind = "response", "json"
 		}
-		return ": did you mean {" + strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, ".") + "}?"
+		return meant(strings.Join([]string{keys.OwnPrefix, side, kind, parts[2]}, "."))
 	}
 	for _, open := range openPrefixes {
 		if strings.HasPrefix(name, open.prefix) {
 			return ": nothing has such a name"
 		}
 	}
-	namespace, rest, _ := strings.Cut(name, ".")
-	if long, short := keys.ExpandShorthand(namespace + ".x"); short && rest != "" {
-		return ": did you mean {" + strings.TrimSuffix(long, "x") + rest + "}?"
+	singular := pluralForm.ReplaceAllString(name, "$1.")
+	bare := namespaceForm.ReplaceAllString(singular, "")
+	similarNames := []string{bare, "http.request." + bare, singular}
+	if afterResponse {
+		similarNames[0] = "http.response." + bare
+	}
+	for _, other := range similarNames {
+		if long, _ := keys.ExpandShorthand(other); long != name && sources.provides(long) {
+			return meant(other)
+		}
 	}
 	candidates := slices.Clone(commonNames)
 	for _, common := range commonNames {
@@ -243,10 +257,16 @@ func (sources *Sources) suggestion(name string, afterResponse bool) string {
 	default:
 		return ": write a placeholder of Caddy, or one that map or vars defines"
 	}
-	if long, short := keys.ExpandShorthand(best); short {
-		return fmt.Sprintf(": did you mean {%s} (in JSON {%s})?", best, long)
+	return meant(best)
+}
+
+// meant returns the end of a message with the placeholder that was probably meant, and its short form if it has one.
+func meant(name string) string {
+	short := strings.Trim(keys.Shorten("{"+name+"}"), "{}")
+	if long, isShort := keys.ExpandShorthand(short); isShort {
+		return fmt.Sprintf(" (did you mean {%s}, in JSON {%s}?)", short, long)
 	}
-	return ": did you mean {" + best + "}?"
+	return " (did you mean {" + name + "}?)"
 }
 
 var addressWords = []string{"ip", "ipaddr", "addr", "address", "client", "remoteip", "realip", "clientip"}

@@ -48,17 +48,33 @@ func TestNamesOfCaddy(t *testing.T) {
 
 func TestSuggestions(t *testing.T) {
 	sources := &Sources{names: map[string]bool{"plan": true, "tier": true, "http.vars.tenant": true}, caddyReplacer: newCaddyReplacer()}
+	const (
+		address    = "{client_ip}, in JSON {http.vars.client_ip}"
+		remoteHost = "{remote_host}, in JSON {http.request.remote.host}"
+		apiKey     = "{header.X-Api-Key}, in JSON {http.request.header.X-Api-Key}"
+	)
 	for name, want := range map[string]string{
-		"ip": "{client_ip} (in JSON {http.vars.client_ip})", "clientip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_ip": "{client_ip} (in JSON {http.vars.client_ip})",
-		"http.request.ip": "{client_ip} (in JSON {http.vars.client_ip})", "remote_hots": "{remote_host} (in JSON {http.request.remote.host})",
-		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "", "http.request.remote_host": "{http.request.remote.host}",
-		"http.vars.tennant": "{http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "{http.vars.te nant}",
+		"ip": address, "clientip": address, "remote_ip": address, "http.request.ip": address, "http.request.client_ip": address,
+		"remote_hots": remoteHost, "http.request.remote_host": remoteHost, "http.vars.remote_host": remoteHost, "request.remote.host": remoteHost,
+		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "",
+		"http.vars.tennant": "{vars.tenant}, in JSON {http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "",
+		"http.request.headers.X-Api-Key": apiKey, "headers.X-Api-Key": apiKey, "http.header.X-Api-Key": apiKey, "request.headers.X-Api-Key": apiKey,
+		"http.vars.header.X-Api-Key": apiKey, "http.request.headers.X-Real-IP": "{header.X-Real-IP}, in JSON {http.request.header.X-Real-IP}",
+		"http.request.cookies.sid": "{cookie.sid}, in JSON {http.request.cookie.sid}", "http.request.query.q": "{query.q}, in JSON {http.request.uri.query.q}",
+		"http.vars.method": "{method}, in JSON {http.request.method}", "vars.uri.path": "{http.request.uri.path}",
 		"json.user": "{http.rate_limit.request.json.user}", "form.user": "{http.rate_limit.request.form.user}",
 		"rate_limit.request.json.user": "{http.rate_limit.request.json.user}", "http.request.body.user.id": "{http.rate_limit.request.json.user.id}",
 		"cost": "", "": "",
 	} {
 		got := sources.suggestion(name, false)
-		if want != "" && got != ": did you mean "+want+"?" || want == "" && strings.Contains(got, "did you mean") {
+		if want != "" && got != " (did you mean "+want+"?)" || want == "" && strings.Contains(got, "did you mean") {
+			t.Errorf("{%s}%s", name, got)
+		}
+	}
+	for name, want := range map[string]string{
+		"headers.X-Tokens": "{http.response.header.X-Tokens}", "http.response.headers.X-Tokens": "{http.response.header.X-Tokens}",
+	} {
+		if got := sources.suggestion(name, true); got != " (did you mean "+want+"?)" {
 			t.Errorf("{%s}%s", name, got)
 		}
 	}

@@ -39,7 +39,7 @@ func Check(name string) error {
 	if name == "Local" {
 		advice = "it is another one on each computer; " + advice
 	} else if i := closest.Index(name, names); i >= 0 {
-		advice = "did you mean " + names[i] + "?"
+		return fmt.Errorf("unknown time zone %q (did you mean %s?)", name, names[i])
 	}
 	return fmt.Errorf("unknown time zone %q: %s", name, advice)
 }

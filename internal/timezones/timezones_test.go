@@ -13,7 +13,7 @@ func TestCheck(t *testing.T) {
 		"Europe/Berlin":    "",
 		"UTC":              "",
 		"America/St_Johns": "",
-		"Europe/Berln":     `unknown time zone "Europe/Berln": did you mean Europe/Berlin?`,
+		"Europe/Berln":     `unknown time zone "Europe/Berln" (did you mean Europe/Berlin?)`,
 		"europe/berlin":    `unknown time zone "europe/berlin": write Europe/Berlin`,
 		"Berlin":           `unknown time zone "Berlin": write Europe/Berlin`,
 		"new york":         `unknown time zone "new york": write America/New_York`,

@@ -168,7 +168,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return options.WithPosition(d, err)
 	}
 	readZone := func(d *caddyfile.Dispenser) error { return unmarshalZone(d, &h.RateLimits, h.Zones) }
-	return readOptions(d, "rate_limit", append([]option{{"zone", readZone}}, h.blockOptions()...))
+	return readOptions(d, "rate_limit", append([]option{{"zone", readZone}}, h.blockOptions()...), nil)
 }
 
 // parseGlobal reads the global option, which holds shared zones, and defaults for all directives:
@@ -192,9 +192,9 @@ func parseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		{"zone", func(d *caddyfile.Dispenser) error { return unmarshalZone(withShorthands(d), &app.RateLimits, nil) }},
 		{"memory", func(d *caddyfile.Dispenser) error {
 			app.Memory = new(MemoryOptions)
-			return readOptions(d, "memory", app.Memory.blockOptions())
+			return readOptions(d, "memory", app.Memory.blockOptions(), nil)
 		}},
-	}, app.blockOptions()...))
+	}, app.blockOptions()...), nil)
 	dropPositions(app.RateLimits, placeholder.CaddyAlone())
 	return httpcaddyfile.App{Name: "rate_limit", Value: caddyconfig.JSON(app, nil)}, err
 }
@@ -255,14 +255,13 @@ func unmarshalZone(d *caddyfile.Dispenser, zones *map[string]*Zone, shared []str
 			return err
 		}
 		return anyZone.CheckOwn(z.placeholderTexts())
+	}, func() error {
+		if reflect.ValueOf(*z).IsZero() {
+			return fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
+				"or, for a shared zone of this name, rate_limit %s without the line zone", name)
+		}
+		return z.checkLimits()
 	})
-	if err == nil && reflect.ValueOf(*z).IsZero() {
-		err = fmt.Errorf("it has no limit: write at least one, such as token_bucket 10 1s, "+
-			"or, for a shared zone of this name, rate_limit %s without the line zone", name)
-	}
-	if err == nil {
-		err = z.checkLimits()
-	}
 	if err != nil {
 		return inZone(name, err)
 	}
@@ -328,14 +327,13 @@ func unmarshalLimit(d *caddyfile.Dispenser, name string) (l Limit, err error) {
 	}
 	err = optionTable.ReadBlock(d, name, algorithm.OptionNames(), func(option string) error {
 		return l.unmarshalOption(d, algorithm.Option(option))
+	}, func() error {
+		if _, err := l.compile(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
 	})
-	if err != nil {
-		return l, err
-	}
-	if _, err := l.compile(); err != nil {
-		return l, fmt.Errorf("%s: %w", name, err)
-	}
-	return l, nil
+	return l, err
 }
 
 // unmarshalLegacy reads legacy <max> <duration> [<min_interval>], the limit of an older limiter. It

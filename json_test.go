@@ -149,7 +149,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"smooth","events":1,"window":"1s","warm_up":"1s","cold_factor":1e300}]`), "cold_factor must be from 1 to 1000"},
 		{zone(`"limits":[{"algorithm":"smooth","events":1,"window":"1s","cold_factor":2}]`), "cold_factor needs warm_up"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s","warm_up":"1s"}]`), "gcra has no option warm_up: it belongs to smooth"},
-		{zone(`"mode":"force","limits":[{"algorithm":"smooth","events":1,"window":"1s"}]`), "smooth and mode force don't go together"},
+		{zone(`"mode":"force","limits":[{"algorithm":"smooth","events":1,"window":"1s"}]`), "mode force and smooth don't go together"},
 		{zone(`"key":5,` + limit), "rate_limits.z.key must be a string or a list of strings, not 5"},
 		{zone(`"key":"{client_ip}",` + limit), "key: the short placeholder {client_ip} works only in a Caddyfile, and is empty in JSON: write {http.vars.client_ip}"},
 		{zone(`"key":"{header.X-User}",` + limit), "key: the short placeholder {header.X-User} works only in a Caddyfile, and is empty in JSON: write {http.request.header.X-User}"},

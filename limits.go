@@ -345,13 +345,13 @@ func unmarshalLimitSet(d *caddyfile.Dispenser, of string) (*LimitSet, error) {
 		l, err := unmarshalLimit(d, option)
 		set.Limits = append(set.Limits, l)
 		return err
+	}, func() error {
+		if len(set.Limits) == 0 {
+			return errNoLimit
+		}
+		_, err := compileLimits(set.Limits)
+		return err
 	})
-	if err == nil && len(set.Limits) == 0 {
-		err = errNoLimit
-	}
-	if err == nil {
-		_, err = compileLimits(set.Limits)
-	}
 	return set, err
 }
 

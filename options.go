@@ -204,11 +204,11 @@ func ignored(d *caddyfile.Dispenser) (any, error) {
 	return map[string]any{}, nil
 }
 
-// readOptions reads a block with these options.
-func readOptions(d *caddyfile.Dispenser, block string, all []option) error {
+// readOptions reads a block with these options, and checks them together if check is not nil.
+func readOptions(d *caddyfile.Dispenser, block string, all []option, check func() error) error {
 	return optionTable.ReadBlock(d, block, optionNames(all), func(name string) error {
 		return all[slices.IndexFunc(all, func(o option) bool { return o.name == name })].read(d)
-	})
+	}, check)
 }
 
 func optionNames(all []option) (names []string) {

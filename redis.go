@@ -393,7 +393,7 @@ func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
 		}
 		c.Address = append(c.Address, d.Val())
 	}
-	if err := readOptions(d, "redis", c.blockOptions()); err != nil {
+	if err := readOptions(d, "redis", c.blockOptions(), c.check); err != nil {
 		return nil, err
 	}
 	o := c.unexpandedOptions()
@@ -401,7 +401,7 @@ func unmarshalRedis(d *caddyfile.Dispenser) (*Redis, error) {
 	if files || slices.ContainsFunc(expandedTexts(&o), func(t expandedText) bool { return strings.Contains(*t.value, "{") }) {
 		c.Position = at
 	}
-	return c, c.check()
+	return c, nil
 }
 
 // blockOptions returns the options of the block redis.
@@ -428,7 +428,7 @@ func (c *Redis) blockOptions() []option {
 			if d.NextArg() {
 				return fmt.Errorf("tls takes no value, not %q: write it alone, write its options in braces, or leave it out", d.Val())
 			}
-			return readOptions(d, "tls", c.TLS.blockOptions())
+			return readOptions(d, "tls", c.TLS.blockOptions(), nil)
 		}},
 	}
 }

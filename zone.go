@@ -342,8 +342,8 @@ func (c *Zone) checkCompatible(limits []*algorithms.Limit) error {
 	}
 	for _, l := range limits {
 		if l.Algorithm().BinaryOnly && mode != algorithms.Binary {
-			return fmt.Errorf("%s and mode %v don't go together: %[1]s works only in mode binary; leave out mode, or write another limit",
-				l.Algorithm().Name, mode)
+			return fmt.Errorf("mode %v and %s don't go together: %[2]s works only in mode binary; leave out mode, or write another limit",
+				mode, l.Algorithm().Name)
 		}
 		if c.Factor.varies() && l.Initial != nil {
 			return errors.New("initial and a factor with placeholders don't go together: " +

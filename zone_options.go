@@ -379,11 +379,8 @@ func unmarshalSettle(d *caddyfile.Dispenser) (*Settle, error) {
 			return errors.New("match of settle takes status or header: write for example match status 401 403 or match header X-Failed true")
 		}
 		s.Match = &matcher
-		return s.checkStatus()
-	})
-	if err == nil && s.Match == nil && s.Cost == "" {
-		err = s.check(algorithms.Binary, nil)
-	}
+		return nil
+	}, func() error { return s.check(algorithms.Binary, nil) })
 	return s, err
 }
 

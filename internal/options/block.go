@@ -31,19 +31,20 @@ type Block struct {
 // ReadBlock reads the block that begins on this line, if there is one. name is the name of the block
 // for errors. Options that are not in options are errors, and so are options that stand twice
 // although they are not repeatable. read reads the rest of the option's line, and the option's
-// block. Every error gets its file and line.
-func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string, read func(option string) error) error {
+// block. Every error gets the file and line of its option. In the end check, if not nil, checks the options together. Its
+// error gets the position of the first option that its text names, unless the block has several of this name.
+func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string, read func(option string) error, check func() error) error {
 	if d.NextArg() {
 		return WithPosition(d, fmt.Errorf("%s takes no value %q here: write its options in braces", name, d.Val()))
 	}
-	seen := make(map[string]bool)
+	seen := make(map[string][]caddyfile.Dispenser)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
+		option, at := d.Val(), *d
 		var err error
 		switch {
 		case !slices.Contains(options, option):
 			err = t.unknownOptionError(option, name, options)
-		case seen[option] && !slices.Contains(t.Repeatable, option):
+		case seen[option] != nil && !slices.Contains(t.Repeatable, option):
 			err = fmt.Errorf("%s is given twice: write it once", option)
 		default:
 			err = read(option)
@@ -52,11 +53,22 @@ func (t *Table) ReadBlock(d *caddyfile.Dispenser, name string, options []string,
 			err = fmt.Errorf("%s takes no block", option)
 		}
 		if err != nil {
-			return WithPosition(d, err)
+			return WithPosition(&at, err)
 		}
-		seen[option] = true
+		seen[option] = append(seen[option], at)
 	}
-	return nil
+	if check == nil {
+		return nil
+	}
+	err := check()
+	if err != nil {
+		for word := range strings.FieldsSeq(err.Error()) {
+			if at := seen[strings.Trim(word, ":,")]; len(at) == 1 {
+				return WithPosition(&at[0], err)
+			}
+		}
+	}
+	return err
 }
 
 // unknownOptionError returns the error for an option that a block doesn't have.

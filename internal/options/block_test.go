@@ -34,7 +34,10 @@ func TestReadBlock(t *testing.T) {
 		{"", "shop", shop, ""},
 		{"small {\n}", "shop", shop, `shop takes no value "small" here: write its options in braces, at Testfile:1`},
 		{"{\n colour red\n colour blue\n}", "shop", shop, "colour is given twice: write it once, at Testfile:3"},
-		{"{\n colour red {\n x\n }\n}", "shop", shop, "colour takes no block, at Testfile:3"},
+		{"{\n colour red {\n x\n }\n}", "shop", shop, "colour takes no block, at Testfile:2"},
+		{"{\n colour {\n x\n }\n door\n}", "shop", shop, "colour takes no block, at Testfile:2"},
+		{"{\n door\n door\n colour red\n door\n}", "shop", shop, "too many of door, colour: close one, at Testfile:4"},
+		{"{\n door\n door\n door\n}", "shop", shop, "too many of door, colour: close one"}, // by its own line
 		{"{\n door wrong\n}", "shop", shop, "a wrong door, at Testfile:2"},
 		{"{\n roof\n}", "shop", shop, `unknown option "roof" of shop: a shop has a ceiling, at Testfile:2`},
 		{"{\n key\n}", "shop", shop, `unknown option "key" of shop: it belongs in a shop, at Testfile:2`},
@@ -51,9 +54,18 @@ func TestReadBlock(t *testing.T) {
 	} {
 		d := caddyfile.NewTestDispenser("block " + test.text)
 		d.Next()
-		err := table.ReadBlock(d, test.block, test.options, func(string) error {
+		doors := 0
+		err := table.ReadBlock(d, test.block, test.options, func(option string) error {
 			if args := d.RemainingArgs(); len(args) == 1 && args[0] == "wrong" {
 				return errors.New("a wrong door")
+			}
+			if option == "door" {
+				doors++
+			}
+			return nil
+		}, func() error {
+			if doors > 2 {
+				return errors.New("too many of door, colour: close one")
 			}
 			return nil
 		})

@@ -195,7 +195,7 @@ var commonNames = strings.Fields(`
 	http.auth.user.id http.auth.user.plan`)
 
 var (
-	// namespaceForm and pluralForm are what people write around short names: {http.request.headers.X} for {header.X}, and
+	// namespaceForm and pluralForm are forms that people write around short names: {http.request.headers.X} for {header.X}, and
 	// {http.vars.remote_host} for {remote_host}.
 	namespaceForm = regexp.MustCompile(`^(?:http\.)?(?:(?:request|response|vars)\.)?`)
 	pluralForm    = regexp.MustCompile(`\b(header|cookie)s\.`)

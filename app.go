@@ -99,7 +99,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.backends = make(map[redisstore.Options]*redisBackend)
 	a.zonesByName = make(map[string][]*liveZone)
 	a.failureThrottle, a.shedThrottle, a.fullThrottles = new(throttle.Throttle), new(throttle.Throttle), new(sync.Map)
-	a.warnOfIgnored(a.logger)
+	a.warn(a.logger)
 	if a.Memory == nil {
 		a.Memory = new(MemoryOptions)
 	}

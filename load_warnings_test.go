@@ -152,6 +152,20 @@ func TestWarningsOfNothing(t *testing.T) {
 	}
 }
 
+// A jitter in percent is far too much, but it loads, as in other limiters.
+func TestWarningsOfJitter(t *testing.T) {
+	for jitter, want := range map[string]int{"0": 0, "0.2": 0, "1": 0, "1.5": 1, "10": 1, "1000": 1} {
+		for _, config := range []string{
+			"{\n rate_limit {\n jitter " + jitter + "\n zone z {\n gcra 1 1s\n }\n }\n}\n:80 {\n rate_limit z\n}",
+			":80 {\n rate_limit {\n jitter " + jitter + "\n zone z {\n gcra 1 1s\n }\n }\n}",
+		} {
+			if got := warningsOfCaddyfile(t, config); strings.Count(got, "jitter is a fraction") != want {
+				t.Errorf("jitter %s: %s, want %d warnings", jitter, got, want)
+			}
+		}
+	}
+}
+
 // Authentication behind rate_limit is found in the routes, before a user logs in. Until then requests with a
 // wrong password would use up the budget of the empty key.
 func TestWarningsOfLateUsers(t *testing.T) {

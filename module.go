@@ -131,8 +131,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = app.(*App)
+	h.warn(h.logger) // the app warns of what the handler inherits
 	h.inherit(h.app.Options)
-	h.warnOfIgnored(h.logger)
 	sources, err := h.zoneSources()
 	if err != nil {
 		return err

@@ -106,13 +106,17 @@ func (o *Options) storeName() string {
 	return cmp.Or(o.Store, "memory")
 }
 
-// warnOfIgnored warns of options that have no effect.
-func (o *Options) warnOfIgnored(logger *zap.Logger) {
+// warn warns of options that have no effect, or too much.
+func (o *Options) warn(logger *zap.Logger) {
 	if o.Distributed != nil {
 		logger.Warn("distributed has no effect: write redis <host:port> for all instances to share one exact limit")
 	}
 	if o.Storage != nil {
 		logger.Warn("storage has no effect: budgets are kept in memory, or with redis <host:port> in a Redis")
+	}
+	if o.Jitter > 1 {
+		logger.Warn("jitter is a fraction, and one above 1 can more than double Retry-After: write for example 0.1 for 10 %",
+			zap.Float64("jitter", o.Jitter))
 	}
 }
 

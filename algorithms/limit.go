@@ -101,7 +101,8 @@ func TryLimit(q Quota) *Limit {
 func newLimit(algorithm *Algorithm, q Quota) (*Limit, error) {
 	switch {
 	case q.Events <= 0:
-		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window grants", q.Events)
+		return nil, fmt.Errorf("events must be above 0, not %d: write how many events one window grants, "+
+			"or respond 403 instead of the limit to deny all requests", q.Events)
 	case !algorithm.Calendar && (q.Period != "" || q.TimeZone != ""):
 		return nil, fmt.Errorf("%s has no period and no time zone: they belong to calendar", algorithm.Name)
 	case !algorithm.Calendar && q.Window <= 0:

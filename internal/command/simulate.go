@@ -152,10 +152,16 @@ func (s *simulation) run() error {
 		return err
 	}
 
+	areIgnored := signal.Ignored(os.Interrupt) || signal.Ignored(syscall.SIGTERM) // by nohup, or by a script
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	bar := newProgressBar(s.cmd.ErrOrStderr())
 	ended := context.AfterFunc(ctx, func() {
+		if areIgnored { // they would be again
+			another := make(chan os.Signal, 1)
+			signal.Notify(another, os.Interrupt, syscall.SIGTERM)
+			go func() { <-another; os.Exit(exitInterrupted) }()
+		}
 		stop() // so that another signal ends the process
 		bar.clear()
 		_, _ = io.WriteString(s.cmd.ErrOrStderr(), "Interrupted: the report is about the requests so far. "+

@@ -59,9 +59,21 @@ func TestSimulateInterrupted(t *testing.T) {
 	}
 }
 
-// A second signal ends the command at once: here while nobody reads the report.
+// A second signal ends the command at once: here while nobody reads the report. A command that a script has started
+// ignores signals until it listens to them.
 func TestSimulateInterruptedTwice(t *testing.T) {
 	t.Parallel()
+	for _, isIgnored := range []bool{false, true} {
+		state := interruptTwice(t, isIgnored)
+		if status := state.Sys().(syscall.WaitStatus); isIgnored && state.ExitCode() != 130 || !isIgnored && status.Signal() != syscall.SIGINT {
+			t.Errorf("ignored %t: it ends with %v", isIgnored, state)
+		}
+	}
+}
+
+// interruptTwice returns how the command ends after two signals.
+func interruptTwice(t *testing.T, isIgnored bool) *os.ProcessState {
+	t.Helper()
 	dir := simulationDirectory(t)
 	unread := filepath.Join(dir, "pipe")
 	if err := syscall.Mkfifo(unread, 0o600); err != nil {
@@ -79,6 +91,9 @@ func TestSimulateInterruptedTwice(t *testing.T) {
 	process := simulateIn(dir, "--json", "--output", unread, "-")
 	var stderr caddytest.Output
 	process.Stderr = &stderr
+	if isIgnored {
+		process.Path, process.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" INT; exec "$0" "$@"`}, process.Args...)
+	}
 	simulateEndlessLog(t, process)
 	if err := process.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -88,9 +103,7 @@ func TestSimulateInterruptedTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = process.Wait()
-	if status := process.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGINT {
-		t.Errorf("it ends with %v", process.ProcessState)
-	}
+	return process.ProcessState
 }
 
 // A command that is killed leaves no file behind.

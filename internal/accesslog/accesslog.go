@@ -39,17 +39,33 @@
 // Caddy replaces the values of Cookie, Set-Cookie, Authorization and Proxy-Authorization by REDACTED, unless the
 // server option log_credentials is on.
 //
+// Before Caddy 2.5 the field of the address was remote_addr, and client_ip came with Caddy 2.7. An empty client_ip stays
+// empty. Only a missing one makes [Request.LacksClientIP] true.
+//
 // # The combined format
 //
 // A line in the combined format has the address of the client, the user, the time, the request line, the
 // status and the size. The common format has no more. The combined format adds the header fields Referer and
 // User-Agent, and the format main of nginx adds X-Forwarded-For. A line can begin with the name of a virtual
-// host, which becomes the host. A number with a fraction after the other fields, such as $request_time of
-// nginx, is the duration in seconds. Without this number, requests start when they end. A line without a
-// valid request line, such as one for a TLS handshake on a port without TLS, is [ErrNotAccess].
+// host, which becomes the host. A line without a valid request line, such as one for a TLS handshake on a port
+// without TLS, is [ErrNotAccess].
+//
+// Of several addresses before the time, the client is the first one in a list with commas or in quotes, otherwise the
+// first one that is not private. If the connection came from a private address, the client is the first address in
+// X-Forwarded-For. If no word is an address, the word before the identity is the client.
+//
+// A number after the size is the duration if it has a unit, three or more digits after the point, or a name such as
+// rt=. So $gzip_ratio of nginx is none. Of several durations the longest counts. Without a duration, requests start
+// when they end.
 //
 // The format has no other header fields, no ports, no TLS, no sizes of request bodies and mostly no host. Times are
 // whole seconds.
+//
+// # Lines that other programs pass on
+//
+// A line can have more before it: the header of syslog, the name of a container, a time. In JSON, a line or an object of
+// Caddy can be the value of any field, down to four objects deep. If a container runtime has split a line, its parts are
+// broken.
 package accesslog
 
 import (
@@ -79,9 +95,14 @@ type Request struct {
 	Header http.Header
 
 	RemoteIP, RemotePort string
-	ClientIP             string // empty if the log doesn't have it
-	User                 string // the ID of the authenticated user
-	TLS                  *TLS   // nil for a connection without TLS
+	ClientIP             string // as Caddy found it, which can be empty
+	// LacksClientIP reports whether the log has no ClientIP. Then RemoteIP stands for the client.
+	LacksClientIP bool
+	User          string // the ID of the authenticated user
+	TLS           *TLS   // nil for a connection without TLS
+
+	// Number is a number in the combined format that may be a duration, but isn't read as one.
+	Number string
 
 	Status         int
 	BytesRead      int64 // of the body of the request
@@ -108,6 +129,14 @@ const InstantField = "rate_limit_instant"
 // of the zone follows. The handler writes the field for zones with settle. For others, log_append writes it from
 // the placeholder {http.rate_limit.<zone>.charged}.
 const ChargedPrefix = "rate_limit_charged_"
+
+// Client returns the address of the client, or the text that the log has in its place.
+func (r *Request) Client() string {
+	if r.LacksClientIP {
+		return r.RemoteIP
+	}
+	return r.ClientIP
+}
 
 // setTimes sets the end, and the start from the duration. A duration of decades counts as absent.
 func (r *Request) setTimes(end, duration int64) {

@@ -2,110 +2,148 @@ package accesslog
 
 import (
 	"bytes"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-// combinedTime returns the time of a line in the combined format, and the text before it. A user's name is before the
-// time. It can have brackets and spaces, but each quote in it has a backslash.
-func combinedTime(line []byte) (text, before []byte) {
-	end := bytes.Index(line, []byte(`] "`))
-	if end < 0 {
-		return nil, nil
+// findTime returns the time of a line in the combined format, and the text before and after it. The time is in the last
+// brackets before a quote. A user's name is before the time. It can have brackets and spaces, but each quote in it has a
+// backslash.
+func (p *Parser) findTime(line []byte) (end int64, before, after []byte) {
+	for begin := 0; ; {
+		quote := bytes.IndexByte(line[begin:], '"')
+		if quote < 0 {
+			return 0, nil, nil
+		}
+		part := line[begin : begin+quote]
+		for range maxBrackets {
+			closing := bytes.LastIndexByte(part, ']')
+			opening := bytes.LastIndexByte(part[:max(0, closing)], '[')
+			if opening < 0 {
+				break
+			}
+			if end, ok := p.times.read(part[opening+1 : closing]); ok {
+				return end, line[:begin+opening], line[begin+closing+1:]
+			}
+			part = part[:closing]
+		}
+		begin += quote + 1
 	}
-	begin := bytes.LastIndexByte(line[:end], '[')
-	if begin < 0 {
-		return nil, nil
-	}
-	return line[begin+1 : end], bytes.TrimSpace(line[:begin])
 }
 
-// parseCombined reads a line in the combined or the common format.
+// maxBrackets and maxQuotes bound the search for the time and for the request.
+const maxBrackets, maxQuotes = 4, 8
+
+// parseCombined reads a line in the combined or the common format. The request is the first text in quotes behind
+// the time that has a status behind it.
 func (p *Parser) parseCombined(line []byte, r *Request) error {
-	text, before := combinedTime(line)
-	switch {
-	case text == nil && p.format == formatCombined:
+	end, before, after := p.findTime(line)
+	if end == 0 && p.format == formatCombined {
 		return errNoTimeInBrackets
-	case text == nil:
-		return errFormat
 	}
-	end, ok := p.times.read(text)
-	if !ok {
-		return errNoTime
+	rest := after
+	for range maxQuotes {
+		var hasQuote bool
+		if _, rest, hasQuote = bytes.Cut(rest, []byte(`"`)); !hasQuote {
+			break
+		}
+		between := after[:len(after)-len(rest)-1]
+		request, extra, ok := p.cutQuoted(rest)
+		if ok {
+			extra, ok = readStatus(extra, r)
+		}
+		if !ok {
+			continue
+		}
+		duration, ok := p.readExtra(extra, r)
+		switch {
+		case ok && p.readClient(before, r):
+			duration = max(duration, p.readBetween(between, r))
+		case !ok || !p.readClient(between, r):
+			return errFormat
+		}
+		if duration > 0 {
+			r.Number = ""
+		}
+		r.setClient()
+		r.setTimes(end, duration)
+		if !readRequestLine(request, r) {
+			return ErrNotAccess
+		}
+		return nil
 	}
-	if !p.readClient(before, r) {
-		return errCombined
-	}
-	_, rest, _ := bytes.Cut(line, []byte(`] "`))
-	request, rest, ok := p.cutQuoted(rest)
-	if !ok {
-		return errCombined
-	}
-	status, rest := cutWord(rest)
-	size, rest := cutWord(rest)
-	n, ok := digits(status)
-	if !ok || len(status) != 3 {
-		return errCombined
+	return errFormat
+}
+
+// readStatus reads the status and the size. Some formats have them in quotes, or have no size.
+func readStatus(text []byte, r *Request) (rest []byte, ok bool) {
+	status, text := cutWord(text)
+	n, ok := digits(bytes.Trim(status, `"`))
+	if !ok || len(bytes.Trim(status, `"`)) != 3 {
+		return nil, false
 	}
 	r.Status = int(n)
-	if r.Size, ok = digits(size); (!ok || len(size) == 0) && string(size) != "-" {
-		return errCombined
+	size, rest := cutWord(text)
+	if r.Size, ok = digits(bytes.Trim(size, `"`)); ok && len(size) > 2*bytes.Count(size, []byte(`"`)) || string(size) == "-" {
+		return rest, true
 	}
-	duration, ok := p.readExtra(rest, r)
-	if !ok {
-		return errCombined
-	}
-	r.setTimes(end, duration)
-	if !readRequestLine(request, r) {
-		return ErrNotAccess
-	}
-	return nil
+	r.Size = 0
+	return text, len(size) > 0 && (size[0] == '"' || bytes.IndexByte(size, '.') > 0)
 }
 
-// readClient reads the fields before the time: the virtual host in some logs, the address, the identity, and
-// the user. Servers leave the identity empty today.
-func (p *Parser) readClient(text []byte, r *Request) bool {
-	first, rest := cutWord(text)
-	second, others := cutWord(rest)
-	if !isAddress(first) && isAddress(second) {
-		r.Host = p.decode(first)
-		first, rest = second, others
+// readBetween reads the words between the time and the request: the host, or a duration.
+func (p *Parser) readBetween(text []byte, r *Request) (duration int64) {
+	for {
+		var word []byte
+		if word, text = cutWord(text); len(word) == 0 {
+			return duration
+		}
+		duration = max(duration, durationIn(word, r))
+		if word = bytes.Trim(word, `"`); r.Host == "" && isHost(word) {
+			r.Host = p.decode(word)
+		}
 	}
-	identity, user := cutWord(rest)
-	if len(identity) == 0 {
-		return false
-	}
-	r.RemoteIP = textOf(first)
-	// Caddy's transform encoder can write nothing for an unknown user.
-	if user = bytes.TrimSpace(user); string(user) != "-" && string(user) != `""` {
-		r.User = p.decode(user)
-	}
-	return true
 }
+
+// extraFields are the header fields after the size, which are in quotes.
+var extraFields = [...]string{"Referer", "User-Agent", "X-Forwarded-For"}
 
 // readExtra reads the fields after the size: Referer and User-Agent in quotes, then X-Forwarded-For in the format main of
-// nginx, and the duration in seconds.
+// nginx, and the duration.
 func (p *Parser) readExtra(text []byte, r *Request) (duration int64, ok bool) {
+	hasForwarded := false // X-Forwarded-For, which can be unknown
 	for quoted := 0; ; {
-		text = bytes.TrimLeft(text, " ")
+		text = bytes.TrimLeft(text, " \t")
 		switch {
 		case len(text) == 0:
+			if referer := r.Header["Referer"]; quoted == 1 && referer != nil && !hasScheme(referer[0]) {
+				r.Header["User-Agent"] = referer // the format has no Referer
+				delete(r.Header, "Referer")
+			}
 			return duration, true
 		case text[0] == '"':
 			var value string
 			if value, text, ok = p.cutQuoted(text[1:]); !ok {
 				return 0, false
 			}
-			p.setExtra(quoted, value, r)
+			isUnknown := value == "-" || value == ""
+			switch {
+			case quoted >= 2 && (isUnknown || hasForwarded || forwardedClient([]byte(value)) == nil): // many logs have something else there
+				hasForwarded = hasForwarded || quoted == 2 && isUnknown
+			case !isUnknown:
+				p.setExtra(quoted, value, r)
+				hasForwarded = quoted >= 2
+			}
 			quoted++
 		default:
 			var word []byte
 			word, text = cutWord(text)
-			if d, ok := microseconds(word, time.Second); ok && bytes.IndexByte(word, '.') > 0 && duration == 0 {
-				duration = d
+			duration = max(duration, durationIn(word, r))
+			if !hasForwarded && quoted >= 2 && bytes.Count(word, []byte(".")) >= 3 && forwardedClient(word) != nil {
+				p.setExtra(quoted, textOf(word), r)
+				hasForwarded = true
 			}
 		}
 	}
@@ -113,25 +151,47 @@ func (p *Parser) readExtra(text []byte, r *Request) (duration int64, ok bool) {
 
 // setExtra sets the header field that is the quoted field with a number, counted from 0.
 func (p *Parser) setExtra(quoted int, value string, r *Request) {
-	if value == "-" || value == "" {
-		return
-	}
-	name := ""
-	switch quoted {
-	case 0:
-		name = "Referer"
-	case 1:
-		name = "User-Agent"
-	case 2: // many logs have something else there
-		name = "X-Forwarded-For"
-		if address, _, _ := strings.Cut(value, ","); !isAddress([]byte(address)) {
-			return
-		}
-	default:
-		return
-	}
 	p.values = append(p.values, value)
-	r.Header[name] = p.values[len(p.values)-1 : len(p.values) : len(p.values)]
+	r.Header[extraFields[min(quoted, 2)]] = p.values[len(p.values)-1 : len(p.values) : len(p.values)]
+}
+
+// hasScheme reports whether a text begins like a URL.
+func hasScheme(text string) bool {
+	scheme, _, ok := strings.Cut(text, "://")
+	return ok && !strings.Contains(scheme, " ")
+}
+
+// maxDuration is the longest duration in the combined format. A larger number is a time.
+const maxDuration = int64(time.Hour/time.Microsecond) * 24 * 7
+
+// durationIn returns the duration in a word, or 0. It has a unit, a name such as rt= or request_time=, or at least three
+// digits after the point, as $request_time of nginx. So $gzip_ratio is none. If a line has several, as the times of an upstream
+// server, the longest is that of the request.
+func durationIn(word []byte, r *Request) int64 {
+	number := word
+	if name, value, ok := bytes.Cut(word, []byte("=")); ok {
+		if string(name) != "rt" && !bytes.Contains(name, []byte("time")) && !bytes.Contains(name, []byte("duration")) {
+			return 0
+		}
+		number = bytes.Trim(value, `",`)
+	}
+	if len(number) < 3 || number[0] < '0' || '9' < number[0] {
+		return 0
+	}
+	if number[len(number)-1] == 's' {
+		d, _ := time.ParseDuration(textOf(number))
+		return max(0, d.Microseconds())
+	}
+	d, ok := microseconds(number, time.Second)
+	point := bytes.IndexByte(number, '.')
+	if !ok || point < 0 || d > maxDuration {
+		return 0
+	}
+	if len(number)-point <= 3 && len(number) == len(word) {
+		r.Number = textOf(number)
+		return 0
+	}
+	return d
 }
 
 // readRequestLine reads the line of the request, and reports whether it has a method and a URI. HTTP/0.9 has no
@@ -151,19 +211,17 @@ func readRequestLine(line string, r *Request) bool {
 	return method != "" && method != "-" && uri != ""
 }
 
-// isAddress reports whether a text is an IP address.
-func isAddress(text []byte) bool {
-	if len(text) == 0 || !bytes.ContainsAny(text, ".:") {
-		return false
-	}
-	_, err := netip.ParseAddr(textOf(text))
-	return err == nil
-}
-
-// cutWord returns the text before the first space, and the rest.
+// cutWord returns the text before the first space or tab, and the rest.
 func cutWord(text []byte) (word, rest []byte) {
-	word, rest, _ = bytes.Cut(bytes.TrimLeft(text, " "), []byte(" "))
-	return word, rest
+	for len(text) > 0 && (text[0] == ' ' || text[0] == '\t') {
+		text = text[1:]
+	}
+	for i, c := range text {
+		if c == ' ' || c == '\t' {
+			return text[:i], text[i+1:]
+		}
+	}
+	return text, nil
 }
 
 // cutQuoted returns the text before the closing quote, decoded, and what follows the quote.

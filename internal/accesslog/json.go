@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 type entry struct {
 	logger     string // empty if the line has none
 	hasRequest bool
+	hasLevel   bool
 	hasStatus  bool
 	isError    bool // the line has err_id, as the log of errors
 	end        int64
@@ -30,9 +32,16 @@ func (e *entry) isAccess() bool {
 	return isAccess && (name == "" || name[0] == '.')
 }
 
+// isCaddy reports whether Caddy has written the line.
+func (e *entry) isCaddy() bool {
+	return e.logger != "" || e.hasLevel && e.end > 0 || e.hasRequest && e.hasStatus
+}
+
 // parseJSON reads a JSON object. Before has the fields that the console encoder writes before it: time, level, logger and
 // message, with a tab after each.
+// Programs that pass logs on can write more before it, and something after it.
 func (p *Parser) parseJSON(text, before []byte, r *Request) error {
+	text = text[:1+max(0, bytes.LastIndexByte(text, '}'))]
 	if len(text) > keptMemory && countValues(text) > maxValues {
 		return errValues
 	}
@@ -43,10 +52,18 @@ func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	if len(text) > keptMemory {
 		defer func() { p.json = fastjson.Parser{} }()
 	}
+	return p.parseObject(v, before, r, 0)
+}
+
+// parseObject reads an object: what Caddy has written, or an object with this in a field.
+func (p *Parser) parseObject(v *fastjson.Value, before []byte, r *Request, depth int) error {
 	var e entry
 	p.readEntry(v, r, &e)
 	if before = bytes.TrimSpace(before); len(before) > 0 {
 		p.readConsole(before, &e)
+	}
+	if !e.isCaddy() {
+		return p.parseFields(v, r, depth+1)
 	}
 	if !e.isAccess() {
 		return ErrNotAccess
@@ -67,6 +84,65 @@ func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	return nil
 }
 
+// maxDepth is how deep in JSON a line or an object of Caddy can be.
+const maxDepth = 4
+
+// parseFields reads the first field of an object that is a line of a log, or an object of Caddy. Docker, journald and other
+// programs that pass logs on write such objects.
+func (p *Parser) parseFields(v *fastjson.Value, r *Request, depth int) error {
+	if depth > maxDepth {
+		return errFormat
+	}
+	err := errFormat
+	eachField(v, func(_ []byte, v *fastjson.Value) {
+		if err == nil {
+			return
+		}
+		found := errFormat
+		if v.Type() == fastjson.TypeObject {
+			r.reset()
+			found = p.parseObject(v, nil, r, depth)
+		} else if text := bytes.TrimSpace(p.textIn(v)); len(text) > 0 {
+			found = p.parseInner(text, r, depth)
+		}
+		if err == errFormat || found == nil {
+			err = found
+		}
+	})
+	return err
+}
+
+// textIn returns a text. journald writes one that isn't printable as a list of its bytes.
+func (p *Parser) textIn(v *fastjson.Value) []byte {
+	if text, err := v.StringBytes(); err == nil {
+		return text
+	}
+	first := len(p.text)
+	values, _ := v.Array() // other values are no text
+	for _, v := range values {
+		c, err := v.Uint()
+		if err != nil || c > 255 {
+			return nil
+		}
+		p.text = append(p.text, byte(c))
+	}
+	return p.text[first:]
+}
+
+// parseInner reads a line that is a text in another line.
+func (p *Parser) parseInner(line []byte, r *Request, depth int) error {
+	if p.inner == nil {
+		p.inner = new(Parser)
+	}
+	p.inner.format, p.inner.unit, p.inner.depth = p.format, p.unit, p.depth+depth
+	if p.inner.depth > maxDepth {
+		return errFormat
+	}
+	err := p.inner.Parse(line, r)
+	p.duration = append(p.duration[:0], p.inner.duration...)
+	return err
+}
+
 // countValues returns about how many values JSON has, and never fewer.
 func countValues(text []byte) (n int) {
 	for _, before := range []string{",", "[", "{"} {
@@ -75,14 +151,21 @@ func countValues(text []byte) (n int) {
 	return n + 1
 }
 
-// readConsole reads the fields that the console encoder writes before the JSON.
+// readConsole reads the fields that the console encoder writes before the JSON. Rsyslog replaces the tabs between them. Other
+// programs write something before the time.
 func (p *Parser) readConsole(text []byte, e *entry) {
 	for i := 0; len(text) > 0; i++ {
 		var field []byte
-		field, text, _ = bytes.Cut(text, []byte("\t"))
-		if i == 0 {
+		separator := []byte("\t")
+		if bytes.Contains(text, []byte("#011")) {
+			separator = []byte("#011")
+		}
+		field, text, _ = bytes.Cut(text, separator)
+		for ; i == 0 && e.end == 0 && len(field) > 0; _, field = cutWord(field) {
 			e.end, _ = p.times.read(field)
-		} else if bytes.HasPrefix(field, []byte("http.")) {
+		}
+		e.hasLevel = e.hasLevel || i == 2
+		if bytes.HasPrefix(field, []byte("http.")) {
 			e.logger = textOf(field)
 			return // the next field is the message
 		}
@@ -118,6 +201,8 @@ func (p *Parser) readEntry(v *fastjson.Value, r *Request, e *entry) {
 			e.hasStatus = true
 		case "resp_headers":
 			p.readHeader(v, r.ResponseHeader)
+		case "level":
+			e.hasLevel = true
 		case "err_id":
 			e.isError = true
 		case InstantField:
@@ -147,14 +232,21 @@ func (p *Parser) readCharge(zone string, v *fastjson.Value, r *Request) {
 
 // readRequest reads the field request.
 func (p *Parser) readRequest(v *fastjson.Value, r *Request) {
+	r.LacksClientIP = true
 	eachField(v, func(name []byte, v *fastjson.Value) {
 		switch string(name) {
 		case "remote_ip":
 			setText(&r.RemoteIP, v)
 		case "remote_port":
 			setText(&r.RemotePort, v)
+		case "remote_addr": // before Caddy 2.5
+			setText(&r.RemoteIP, v)
+			if ip, port, err := net.SplitHostPort(r.RemoteIP); err == nil {
+				r.RemoteIP, r.RemotePort = ip, port
+			}
 		case "client_ip":
 			setText(&r.ClientIP, v)
+			r.LacksClientIP = v.Type() != fastjson.TypeString
 		case "proto":
 			setText(&r.Proto, v)
 		case "method":

@@ -231,7 +231,7 @@ func TestOpenErrors(t *testing.T) {
 		{"zip", Options{Names: []string{writeFile(t, "a.log", "PK\x03\x04\x14\x00")}}, "extract the log files first"},
 		{"a cut gzip header", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08")}}, "a.gz can't be decompressed"},
 		{"gzip that isn't", Options{Names: []string{writeFile(t, "a.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff")}}, "a.gz can't be read: line 1"},
-		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: the line is neither JSON"},
+		{"text", Options{Names: []string{writeFile(t, "README.md", "# Title\n\nThis is text.\n")}}, "README.md is in no known format: line 1: simulate reads the formats of Caddy, and combined"},
 		{"JSON as combined", Options{Names: []string{writeFile(t, "a.log", string(line()))}, Format: "combined"}, "no known format"},
 		{"combined as JSON", Options{Names: []string{good}, Format: "json"}, "no known format: line 1: the line has no JSON object: leave out --log-format"},
 		{"one long line", Options{Names: []string{writeFile(t, "a.log", strings.Repeat("x", 2*maxLine))}}, "line 1: the line has more than 1 MiB"},

@@ -109,18 +109,18 @@ func TestParseJSON(t *testing.T) {
 		{"a deleted status", []string{"status:"}, func(r *Request) { r.Status = 0 }, nil},
 		{"a replaced user", []string{"user_id:null"}, func(r *Request) { r.User = "" }, nil},
 		{"deleted headers", []string{`request:{"method":"GET"}`, "resp_headers:"}, func(r *Request) {
-			*r = Request{Start: r.Start, End: r.End, Method: "GET", User: r.User, Status: r.Status, BytesRead: r.BytesRead, Size: r.Size}
+			*r = Request{Start: r.Start, End: r.End, LacksClientIP: true, Method: "GET", User: r.User, Status: r.Status, BytesRead: r.BytesRead, Size: r.Size}
 		}, nil},
 		{"replaced headers", []string{`request:{"headers":"REDACTED"}`, `resp_headers:{"A":"b","C":["d","e"],"F":null,"G":[1,"h"]}`}, func(r *Request) {
 			*r = Request{
-				Start: r.Start, End: r.End, User: r.User, Status: r.Status, BytesRead: r.BytesRead, Size: r.Size,
+				Start: r.Start, End: r.End, LacksClientIP: true, User: r.User, Status: r.Status, BytesRead: r.BytesRead, Size: r.Size,
 				ResponseHeader: http.Header{"A": {"b"}, "C": {"d", "e"}, "F": nil, "G": {"h"}},
 			}
 		}, nil},
 		{"an appended field with the name of another", []string{`status:200,"status":"late"`}, func(*Request) {}, nil},
 		{"two fields with one name", []string{`status:404,"status":200`}, func(*Request) {}, nil},
 		{"TLS without fields", []string{`request:{"tls":{}}`}, func(r *Request) {
-			*r = Request{Start: r.Start, End: r.End, User: r.User, Status: 200, BytesRead: 5, Size: r.Size, ResponseHeader: r.ResponseHeader, TLS: &TLS{}}
+			*r = Request{Start: r.Start, End: r.End, LacksClientIP: true, User: r.User, Status: 200, BytesRead: 5, Size: r.Size, ResponseHeader: r.ResponseHeader, TLS: &TLS{}}
 		}, nil},
 		{"no logger", []string{"logger:"}, func(*Request) {}, nil},
 		{"another time key", []string{"ts:", "timestamp:1700000000.25"}, func(*Request) {}, nil},
@@ -234,7 +234,7 @@ func TestParseCombined(t *testing.T) {
 	const start = 1_699_996_400_000_000 // 14/Nov/2023:22:13:20 +0100
 	base := func(change func(r *Request)) *Request {
 		r := &Request{
-			Start: start, End: start, Method: "GET", URI: "/x?y=z", Proto: "HTTP/1.0", RemoteIP: "192.0.2.7", Status: 200, Size: 2326,
+			Start: start, End: start, Method: "GET", URI: "/x?y=z", Proto: "HTTP/1.0", RemoteIP: "192.0.2.7", LacksClientIP: true, Status: 200, Size: 2326,
 			Header: http.Header{"Referer": {"https://example.com/"}, "User-Agent": {"curl/8"}},
 		}
 		change(r)
@@ -281,15 +281,15 @@ func TestParseCombined(t *testing.T) {
 		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "" 400 0 "-" "-"`, nil, ErrNotAccess},
 		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "\x16\x03\x01\x02\x00 \x01" 400 157 "-" "-"`, nil, ErrNotAccess},
 		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET" 400 157 "-" "-"`, nil, ErrNotAccess},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0`, nil, errCombined},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0"`, nil, errCombined},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200`, nil, errCombined},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 20 5`, nil, errCombined},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 -5`, nil, errCombined},
-		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5 "half`, nil, errCombined},
-		{`192.0.2.7 - - [yesterday] "GET / HTTP/1.0" 200 5`, nil, errNoTime},
-		{`- [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5`, nil, errCombined},
-		{`[14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5`, nil, errCombined},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0`, nil, errFormat},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0"`, nil, errFormat},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200`, nil, errFormat},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 20 5`, nil, errFormat},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 -5`, nil, errFormat},
+		{`192.0.2.7 - - [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5 "half`, nil, errFormat},
+		{`192.0.2.7 - - [yesterday] "GET / HTTP/1.0" 200 5`, nil, errFormat},
+		{`- [14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5`, nil, errFormat},
+		{`[14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5`, nil, errFormat},
 		{`14/Nov/2023:22:13:20 +0100] "GET / HTTP/1.0" 200 5`, nil, errFormat},
 	}
 	var p Parser

@@ -3,7 +3,6 @@ package accesslog
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"time"
 	"unsafe"
 
@@ -18,16 +17,16 @@ const (
 
 // Errors of broken lines. They have no details, because a log can have many broken lines.
 var (
-	errSyntax    = errors.New("the line is not valid JSON: it was cut, or another program has written it")
+	errSyntax = errors.New("the line is not valid JSON: it was cut, or another program has written it. " +
+		"If a container runtime has split it, read the output of docker logs or kubectl logs")
 	errNoRequest = errors.New("the line has no field request: remove the log's filter of this field")
 	errNoTime    = errors.New("the line has no readable time between 1990 and 2099: " +
 		"use the time_key ts, and a time_format of Caddy's log encoders")
 	errValues = errors.New("the line has more than 50,000 values: a client probably sent many header fields")
-	errFormat = errors.New("the line is neither JSON nor in the combined format: " +
-		"use format json in the log directive")
+	errFormat = errors.New("simulate reads the formats of Caddy, and combined: nginx and Apache can write it, " +
+		"Traefik with format: common, and HAProxy with option httplog clf")
 	errNotJSON          = errors.New("the line has no JSON object: leave out --log-format")
 	errNoTimeInBrackets = errors.New("the line is not in the combined format: leave out --log-format")
-	errCombined         = errors.New("the line is not in the combined format")
 )
 
 // maxValues is how many values a JSON line can have. Each takes about 100 bytes of memory while the line is read, but
@@ -51,7 +50,10 @@ type Parser struct {
 	number []byte   // the text of a number
 	values []string // of header fields
 	text   []byte   // decoded texts of a line in the combined format
+	words  []word   // before the time of a line in the combined format
 	tls    TLS
+	inner  *Parser // for a line in a field of a line; nil until the first one
+	depth  int     // in how many lines the line is
 	// duration is the duration of the last line as it is written, if it is a number.
 	duration []byte
 }
@@ -67,48 +69,47 @@ func (p *Parser) Parse(line []byte, r *Request) error {
 		p.text, p.values = nil, nil
 	}
 	p.text, p.values, p.duration = p.text[:0], p.values[:0], p.duration[:0]
-	switch format, start := p.detect(line); format {
-	case formatJSON:
-		return p.parseJSON(line[start:], line[:start], r)
-	case formatCombined:
-		return p.parseCombined(line, r)
-	case "":
-		return errNotJSON
-	default:
-		panic(fmt.Sprintf("unknown format %q", format))
+	start := p.jsonStart(line)
+	if start != 0 && p.format != formatJSON {
+		if err := p.parseCombined(line, r); err == nil || err == ErrNotAccess || start < 0 {
+			return err
+		}
+		r.reset()
 	}
+	if start < 0 {
+		return errNotJSON
+	}
+	return p.parseJSON(line[start:], line[:start], r)
 }
 
-// detect returns the format of a line, which is empty for a line that doesn't have the format of the Parser. For
-// JSON it also returns where the JSON begins: the console encoder writes other fields before it.
-func (p *Parser) detect(line []byte) (format string, start int) {
+// jsonStart returns where the JSON of a line begins, or -1. The console encoder writes other fields before it, and so do
+// programs that pass logs on.
+func (p *Parser) jsonStart(line []byte) int {
 	if p.format == formatCombined {
-		return formatCombined, 0
+		return -1
 	}
-	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '{' {
-		return formatJSON, len(line) - len(trimmed)
+	if object := bytes.TrimLeft(line, " \t"); len(object) > 0 && object[0] == '{' {
+		if inside := bytes.TrimLeft(object[1:], " \t"); len(inside) == 0 || inside[0] == '"' || inside[0] == '}' {
+			return len(line) - len(object)
+		}
 	}
-	if i := bytes.Index(line, []byte("\t{")); i >= 0 {
-		return formatJSON, i + 1
-	}
-	if p.format == formatJSON {
-		return "", 0
-	}
-	return formatCombined, 0
+	return bytes.Index(line, []byte(`{"`))
 }
 
 // timeOf returns the time of a line, in microseconds since the Unix epoch, and whether it has one. It is
 // faster than Parse, and also reads lines that are not access log lines.
 func (p *Parser) timeOf(line []byte, r *Request) (int64, bool) {
-	format, start := p.detect(line)
+	start := p.jsonStart(line)
 	text := line[:0]
 	switch {
-	case format == formatJSON && len(bytes.TrimSpace(line[:start])) > 0:
+	case start < 0 && p.format != formatJSON:
+		if t, _, _ := p.findTime(line); t > 0 {
+			return t, true
+		}
+	case len(bytes.TrimSpace(line[:max(0, start)])) > 0:
 		text, _, _ = bytes.Cut(line, []byte("\t"))
-	case format == formatJSON:
+	default:
 		text = rawField(line, `"ts":`)
-	case format == formatCombined:
-		text, _ = combinedTime(line)
 	}
 	if t, ok := p.times.read(text); ok {
 		return t, true

@@ -61,7 +61,7 @@ func newSource(name string, index int, stdin io.Reader) (*source, error) {
 func explain(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("there is no log file %s: check the name, and the output of the log directive", name)
+		return fmt.Errorf("there is no log file %s: check the name", name)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the log file %s can't be read: %w: run the command as a user who can read it", name, err)
 	}

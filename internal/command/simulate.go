@@ -338,7 +338,7 @@ func noRequests(log *report.Log, interrupted bool) error {
 	files := strings.Join(log.Files, ", ")
 	var found []string
 	if log.OtherLines > 0 {
-		found = append(found, lineCount(log.OtherLines, "is not a request", "are not requests")+": name the file that the directive log writes")
+		found = append(found, lineCount(log.OtherLines, "is not a request", "are not requests")+": name an access log. Caddy writes it with the directive log")
 	}
 	if log.BrokenLines > 0 {
 		first := log.Broken[0]
@@ -346,7 +346,7 @@ func noRequests(log *report.Log, interrupted bool) error {
 			lineCount(log.BrokenLines, "is broken", "are broken"), first.File, first.Line, first.Error))
 	}
 	if len(found) == 0 {
-		found = []string{"the log is empty: write the directive log in the site, and wait for requests"}
+		found = []string{"the log is empty: name a log with requests"}
 	}
 	return fmt.Errorf("there is no request in %s: %s", files, strings.Join(found, "; "))
 }

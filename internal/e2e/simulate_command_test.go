@@ -152,7 +152,7 @@ func TestSimulateErrors(t *testing.T) {
 		{"access.log --duration-format h", 2, "write s, ms, ns or string"},
 		{"text", 1, "text is in no known format"},
 		{"empty.log", 1, "empty.log is empty: name a log with requests"},
-		{"messages.log", 1, "there is no request in messages.log: 1 line is not a request: name the file that the directive log writes"},
+		{"messages.log", 1, "there is no request in messages.log: 1 line is not a request: name an access log"},
 		{"broken.log", 1, "broken.log is in no known format: line 1: "},
 		{"access.log --output " + filepath.Join(dir, "none", "report"), 1, "--output: there is no directory "},
 		{"access.log --output " + dir, 1, "is a directory: name a file"},

@@ -208,7 +208,7 @@ func TestSimulationNotes(t *testing.T) {
 `
 	s := loadSimulation(t, caddyfile)
 	r := loggedGet("/file", "Cookie", "REDACTED")
-	r.Host, r.ClientIP = "", ""
+	r.Host, r.LacksClientIP = "", true
 	r.TLS = &accesslog.TLS{}
 	s.visit(t, r)
 	for _, text := range []string{

@@ -3,7 +3,6 @@
 package configuration
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -78,7 +77,7 @@ func (s *configuration) Visit(logged *accesslog.Request) (*simulate.Visit, error
 	room := new(visitRoom)
 	v := &room.visit
 	v.Start, v.End, v.Instant, v.Status = logged.Start, max(logged.End, logged.Start), logged.Instant, logged.Status
-	v.Client, v.Path, v.UserAgent = visitedTexts(cmp.Or(logged.ClientIP, logged.RemoteIP), u.Path, logged.Header.Get("User-Agent"))
+	v.Client, v.Path, v.UserAgent = visitedTexts(logged.Client(), u.Path, logged.Header.Get("User-Agent"))
 	v.WasDenied = s.wasDenied(logged)
 	s.notes.seeRequest(logged)
 	server, host := s.serverOf(logged)

@@ -64,7 +64,7 @@ func Load(config []byte, without ...string) (simulate.Configuration, error) {
 		s.onlyHost = hosts[0]
 		l.notes.withoutHost = "requests in the log have no host: they are assumed to be of " + s.onlyHost
 	} else if len(hosts) > 0 {
-		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: use Caddy's access log in JSON"
+		l.notes.withoutHost = "requests in the log have no host, so no matcher of a host matches them: log the host, too, such as $host of nginx"
 	}
 	s.silences = make([]*silence, len(s.zones.all))
 	for _, h := range l.handlers {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,7 +33,9 @@ type notes struct {
 
 	usesClient  bool // the configuration uses the client address
 	lacksClient atomic.Bool
-	withoutHost string // the note for a log without hosts; empty if the routes name none
+	textClient  earliest // of the requests whose client is no address
+	number      earliest // of the requests with a number that may be their duration
+	withoutHost string   // the note for a log without hosts; empty if the routes name none
 	lacksHost   atomic.Bool
 	guess       earliest // of the requests whose server was guessed
 	errors      atomic.Int64
@@ -175,8 +178,14 @@ func setOnce(flag *atomic.Bool) {
 
 // seeRequest sees what a logged request has.
 func (n *notes) seeRequest(logged *accesslog.Request) {
-	if logged.ClientIP == "" {
+	if logged.LacksClientIP {
 		setOnce(&n.lacksClient)
+		if _, err := netip.ParseAddr(logged.RemoteIP); err != nil && logged.RemoteIP != "" {
+			n.textClient.see(logged.Start, func() string { return shown(logged.RemoteIP) })
+		}
+	}
+	if logged.Number != "" {
+		n.number.see(logged.Start, func() string { return shown(logged.Number) })
 	}
 	for _, f := range n.fields {
 		f.see(logged.Header)
@@ -184,6 +193,12 @@ func (n *notes) seeRequest(logged *accesslog.Request) {
 	for _, f := range n.answers {
 		f.see(logged.ResponseHeader)
 	}
+}
+
+// shown returns the beginning of a text of a client.
+func shown(text string) string {
+	beginning, _ := keys.Beginning(text, keys.MaxShown)
+	return beginning
 }
 
 // see looks for the field in a header, until a header has it.
@@ -207,19 +222,15 @@ func (n *notes) seeGuess(logged *accesslog.Request, server *server) {
 		if logged.TLS != nil {
 			scheme = "https"
 		}
-		host, _ := keys.Beginning(logged.Host, keys.MaxShown)
 		return fmt.Sprintf("no server listens on the port of requests such as %s://%s: they are assumed to come to server %s",
-			scheme, host, server.name)
+			scheme, shown(logged.Host), server.name)
 	})
 }
 
 // seeError sees that a request ended with an error.
 func (n *notes) seeError(logged *accesslog.Request, err error) {
 	n.errors.Add(1)
-	n.firstError.see(logged.Start, func() string {
-		text, _ := keys.Beginning(err.Error(), keys.MaxShown)
-		return text
-	})
+	n.firstError.see(logged.Start, func() string { return shown(err.Error()) })
 }
 
 // texts returns the notes.
@@ -259,8 +270,15 @@ func (n *notes) logNotes() (notes []string) {
 		notes = append(notes, n.withoutHost)
 	}
 	if n.usesClient && n.lacksClient.Load() {
-		notes = append(notes, "requests in the log have no client_ip, so the address of the connection is used instead: "+
-			"if Caddy is behind a proxy, use Caddy's access log in JSON")
+		notes = append(notes, "requests in the log have no client_ip, so the address in their lines is used instead: "+
+			"if that is a proxy, log the client (Caddy 2.7 or newer, real_ip of nginx, mod_remoteip of Apache)")
+	}
+	if text := n.textClient.text; n.usesClient && text != "" {
+		notes = append(notes, fmt.Sprintf("requests in the log have no address of the client: a text is taken as the client, such as %q", text))
+	}
+	if number := n.number.text; number != "" {
+		notes = append(notes, fmt.Sprintf("a number such as %s is not read as a duration, so these requests start when they end: "+
+			"log a duration with three decimals or a unit, such as $request_time of nginx", number))
 	}
 	for _, f := range n.fields {
 		if note := f.note("request", "clients send it"); note != "" {

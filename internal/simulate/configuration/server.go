@@ -86,7 +86,7 @@ type target struct {
 func (s *configuration) targetOf(logged *accesslog.Request, host string) target {
 	t := target{
 		schemePort: s.httpPort, isKnown: logged.Host != "" || logged.TLS != nil,
-		isOnSocket: logged.RemoteIP == "@", isEncrypted: logged.TLS != nil,
+		isOnSocket: strings.HasPrefix(logged.RemoteIP, "@") || strings.HasPrefix(logged.RemoteIP, "/"), isEncrypted: logged.TLS != nil,
 	}
 	if t.isEncrypted {
 		t.schemePort = s.httpsPort

@@ -205,13 +205,13 @@ func (w *loggedWalk) setRequest(u *url.URL, host string) {
 		w.setTLS(logged.TLS)
 		r.TLS = &w.tls
 	}
-	client := cmp.Or(logged.ClientIP, logged.RemoteIP)
+	client := logged.Client()
 	w.vars[caddyhttp.ClientIPVarKey], w.vars[caddyhttp.TrustedProxyVarKey] = client, client != logged.RemoteIP
 }
 
 // remoteAddr returns the address of the connection, or the text in the log if that is a unix socket.
 func (w *loggedWalk) remoteAddr() string {
-	if ip := w.logged.RemoteIP; strings.ContainsAny(ip, ".:") {
+	if ip := w.logged.RemoteIP; strings.ContainsAny(ip, ".:") && !strings.ContainsAny(ip, "/@") {
 		return net.JoinHostPort(ip, cmp.Or(w.logged.RemotePort, "0"))
 	}
 	return w.logged.RemoteIP

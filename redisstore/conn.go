@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,7 +23,7 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 	}
 	if o.MasterName == "" {
 		return func() *redis.Client {
-			return redis.NewClient(&redis.Options{
+			return recovering(redis.NewClient(&redis.Options{
 				Network: o.network(), Addr: o.Address, Username: o.Username, Password: o.Password, DB: o.DB,
 				Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
 				// Take has its own deadline, which comes first.
@@ -35,11 +34,11 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 				DialerRetries:            1, // the next request is the next try
 				DisableIdentity:          true,
 				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-			})
+			}))
 		}, nil
 	}
 	return func() *redis.Client { // with the settings above; it has no maintenance notifications
-		return redis.NewFailoverClient(&redis.FailoverOptions{
+		return recovering(redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.hosts(), SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 			Username: o.Username, Password: o.Password, DB: o.DB,
 			Dialer: o.dialFunc(config), DialTimeout: o.DialTimeout, PoolSize: poolSize(),
@@ -48,7 +47,7 @@ func (o Options) clientFunc() (func() *redis.Client, error) {
 			MaxRetries:            -1,
 			DialerRetries:         1,
 			DisableIdentity:       true,
-		})
+		}))
 	}, nil
 }
 
@@ -130,9 +129,9 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 		if err != nil {
 			return nil, err
 		}
-		conn = withGrace(conn)
+		conn = likeInner(&graceConn{Conn: conn}, conn)
 		if config == nil {
-			return conn, nil
+			return likeInner(&boundedConn{Conn: conn}, conn), nil
 		}
 		config := config.Clone()
 		if config.ServerName == "" {
@@ -143,42 +142,46 @@ func (o Options) dialFunc(config *tls.Config) func(ctx context.Context, network,
 			_ = conn.Close()
 			return nil, err
 		}
-		return encrypted, nil
+		return &boundedConn{Conn: encrypted}, nil
 	}
 }
 
 // graceConn is a connection that tries a read or write once more after its deadline. A busy process
 // may read a reply long after its arrival, or write a message long after its deadline was set. In
 // both cases Redis was not silent.
-type graceConn struct{ net.Conn }
+type graceConn struct {
+	net.Conn
+	// readLate reports whether a read was tried after the deadline that is set. A server that sends
+	// without end has no second try.
+	readLate bool
+}
 
 // ioGrace is the deadline of the second try.
 const ioGrace = 5 * time.Millisecond
 
-func (c graceConn) Read(b []byte) (n int, err error) {
-	if n, err = c.Conn.Read(b); n == 0 && isTimeout(err) {
-		_ = c.SetReadDeadline(time.Now().Add(ioGrace))
+func (c *graceConn) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); n == 0 && isTimeout(err) && !c.readLate {
+		c.readLate = true
+		_ = c.Conn.SetReadDeadline(time.Now().Add(ioGrace))
 		return c.Conn.Read(b)
 	}
 	return n, err
 }
 
-func (c graceConn) Write(b []byte) (n int, err error) {
+func (c *graceConn) SetReadDeadline(t time.Time) error {
+	c.readLate = false
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *graceConn) SetDeadline(t time.Time) error {
+	c.readLate = false
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *graceConn) Write(b []byte) (n int, err error) {
 	if n, err = c.Conn.Write(b); n == 0 && isTimeout(err) {
 		_ = c.SetWriteDeadline(time.Now().Add(ioGrace))
 		return c.Conn.Write(b)
 	}
 	return n, err
-}
-
-// withGrace returns a connection as a graceConn. The result is a [syscall.Conn] if the connection is one. The
-// client uses this to find connections that Redis has closed.
-func withGrace(conn net.Conn) net.Conn {
-	if s, ok := conn.(syscall.Conn); ok {
-		return struct {
-			graceConn
-			syscall.Conn
-		}{graceConn{conn}, s}
-	}
-	return graceConn{conn}
 }

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,17 +13,20 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
 // misbehaving is a server that receives script calls, counts them, and then misbehaves.
 type misbehaving struct {
-	addr  string
-	calls atomic.Int64
+	addr    string
+	calls   atomic.Int64
+	replies map[string]string // by the first words of a command, instead of the usual replies
 }
 
 // startMisbehaving starts a server that calls behave with the connection after each script call.
@@ -54,6 +58,15 @@ func (m *misbehaving) serve(conn net.Conn, behave func(net.Conn)) {
 		command, err := redistest.ReadCommand(in)
 		if err != nil {
 			return
+		}
+		words := strings.ToLower(strings.Join(command[:min(len(command), 2)], " "))
+		reply, found := m.replies[words]
+		if !found {
+			reply, found = m.replies[strings.ToLower(command[0])]
+		}
+		if found {
+			_, _ = io.WriteString(conn, reply)
+			continue
 		}
 		switch strings.ToLower(command[0]) {
 		case "evalsha":
@@ -109,6 +122,8 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"nothing", reply(bulk("")), 1, 1},
 		{"too short", reply(bulk(valid[:len(valid)-1])), 1, 1},
 		{"too long", reply(bulk(valid + "\x00")), 1, 1},
+		{"a text that is too long", reply("$9223372036854775000\r\n"), 1, 1},
+		{"a list that is too long", reply("*9223372036854775000\r\n"), 1, 1},
 		{"negative", reply(bulk(replyTo(1, -1))), 1, 1},
 		{"not a number", reply(bulk(replyTo(1, math.NaN()))), 1, 1},
 		{"half an event", reply(bulk(replyTo(1, 0.5))), 1, 1},
@@ -150,16 +165,92 @@ func TestChargedAtMostOnce(t *testing.T) {
 	}
 }
 
-// The deadline holds even if Redis never replies.
+// pipes opens connections to a misbehaving server, in simulated time.
+type pipes struct {
+	m      *misbehaving
+	behave func(net.Conn)
+}
+
+func (p *pipes) DialContext(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	go p.m.serve(server, p.behave)
+	return client, nil
+}
+
+// The deadline holds even if Redis never replies, or replies without end.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	m := startMisbehaving(t, stall)
-	s := open(t, redisstore.Options{Address: m.addr, Timeout: 50 * time.Millisecond})
-	began := time.Now()
-	_, err := s.Take(context.Background(), request(t, "k"))
-	if waited := time.Since(began); err == nil || waited > patient/2 {
-		t.Errorf("Take returned %v after %v", err, waited)
+	slowly := func(begin, part string) func(net.Conn) {
+		return func(c net.Conn) {
+			_, err := io.WriteString(c, begin)
+			for err == nil {
+				time.Sleep(time.Millisecond) // simulated
+				_, err = io.WriteString(c, part)
+			}
+		}
 	}
+	for name, behave := range map[string]func(net.Conn){
+		"silence":  stall,
+		"a text":   slowly("$10000000\r\n", "x"),
+		"a line":   slowly("+", "x"),
+		"messages": slowly("", ">1\r\n+x\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const timeout = 50 * time.Millisecond
+				s, err := redisstore.New(redisstore.Options{Address: "h:1", Timeout: timeout, Dialer: &pipes{new(misbehaving), behave}}, redisstore.Hooks{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				_, err = s.Take(t.Context(), request(t, "k"))
+				if waited := time.Since(began); err == nil || waited > timeout+timeout/5 {
+					t.Errorf("Take returned %v after %v", err, waited)
+				}
+				_ = s.Close()
+				time.Sleep(time.Second) // simulated: until the server notices
+			})
+		})
+	}
+}
+
+// panicking opens connections that panic when they read the reply to a script call.
+type panicking struct{}
+
+func (panicking) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	return &panickingConn{Conn: c}, err
+}
+
+type panickingConn struct {
+	net.Conn
+	panics bool
+}
+
+func (c *panickingConn) Write(b []byte) (int, error) {
+	c.panics = bytes.Contains(b, []byte("evalsha"))
+	return c.Conn.Write(b)
+}
+
+func (c *panickingConn) Read(b []byte) (int, error) {
+	if c.panics {
+		panic("can't read this")
+	}
+	return c.Conn.Read(b)
+}
+
+// A panic of the client fails its calls, which may have charged.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	m := startMisbehaving(t, func(c net.Conn) { _, _ = io.WriteString(c, bulk(replyTo(1, 0))) })
+	s := open(t, redisstore.Options{Address: m.addr, Dialer: panicking{}})
+	_, err := s.Take(context.Background(), request(t, "k"))
+	wantReason(t, "Take", err, store.ReasonReply)
+	charged := request(t, "k")
+	charged[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
+	wantReason(t, "Correct", refund(s, charged, 1), store.ReasonReply)
+	wantReason(t, "Check", s.Check(context.Background()), store.ReasonReply)
+	redistest.WaitForState(t, "a call each", func() (any, bool) { n := m.calls.Load(); return n, n == 3 })
 }
 
 // A call in flight when its configuration ends still gets its reply.

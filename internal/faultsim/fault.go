@@ -127,13 +127,15 @@ var faultKinds = []*fault{
 	{kind: "clock back", by: -1, do: func(w *world, f *fault) { f.node(w).StepClock(f.by) }},
 }
 
+const demotion = "failover, demotion"
+
 // failovers are faults of a Redis with Sentinels or of a cluster: a replica with old data takes over. The old primary has
 // died, or becomes a replica.
 var failovers = []*fault{
 	{kind: "failover", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
 		f.failOver(w, (*simredis.Server).Kill)
 	}},
-	{kind: "failover, demotion", lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
+	{kind: demotion, lasts: 2 * time.Second, disturbs: true, loses: true, partly: true, do: func(w *world, f *fault) {
 		f.failOver(w, func(old *simredis.Server) { old.SetReplica(true) })
 	}},
 }

@@ -55,16 +55,25 @@ func (w *world) judge() *verdict {
 func (o *oracle) start(f *fault) time.Time { return o.began.Add(f.at) }
 func (o *oracle) end(f *fault) time.Time   { return o.start(f).Add(f.lasts) }
 
-// extend lets a fault that no Sentinel told of last until each instance has noticed it. An instance notices it by its
-// next request that is not denied. The old primary is a replica now, and can still deny.
+// extend lets a fault that no Sentinel told of last until each instance has noticed it.
 func (o *oracle) extend(f *fault) {
-	next := make([]time.Duration, o.scenario.instances) // from the end of the fault; 0: none
+	last := time.Duration(0)
+	for i := range o.instances {
+		last = max(last, o.noticed(f, i).Sub(o.end(f)))
+	}
+	f.over = last + recovery
+}
+
+// noticed returns when an instance noticed that another server has taken over, which no Sentinel told it. It notices it by
+// its next request that is not denied. The old primary is a replica now, and can still deny.
+func (o *oracle) noticed(f *fault, instance int) time.Time {
+	noticed, never := o.end(f), true
 	for _, q := range o.scenario.requests {
-		if after := q.sent.Sub(o.end(f)); q.status != 429 && after > 0 && (next[q.instance] == 0 || after < next[q.instance]) {
-			next[q.instance] = after
+		if q.instance == instance && q.status != 429 && q.sent.After(o.end(f)) && (never || q.sent.Before(noticed)) {
+			noticed, never = q.sent, false
 		}
 	}
-	f.over = slices.Max(next) + recovery
+	return noticed
 }
 
 // isDisturbed reports whether a fault may make requests fail at any time in a span.
@@ -125,10 +134,8 @@ func (o *oracle) checkAnswers() {
 		if certain {
 			allowed = hop
 		}
-		for n, z := range o.scenario.zones {
-			if q.belongs(n) {
-				allowed += z.delay
-			}
+		for _, z := range o.zonesOf(q) {
+			allowed += z.delay
 		}
 		if took := q.answered().Sub(q.sent); took > allowed {
 			o.add("answered after %v, later than %v: %v", took, allowed, q)
@@ -182,7 +189,7 @@ func (o *oracle) checkOutages() {
 				continue
 			}
 			passed := !q.passed.IsZero()
-			if q.status == 429 && q.sent.Before(from.Add(time.Second)) {
+			if q.status == 429 && q.sent.Before(o.lastAnswer(q.instance, from).Add(time.Second)) {
 				continue // a denial from before that is remembered
 			}
 			if mode == "deny" && (passed || q.status != 503) || mode == "allow" && !passed || q.status == 503 && mode != "deny" {
@@ -190,6 +197,20 @@ func (o *oracle) checkOutages() {
 			}
 		}
 	}
+}
+
+// lastAnswer returns when the last message of an instance was answered that it had sent before an instant at which its Redis
+// ended, or later to an old primary.
+func (o *oracle) lastAnswer(instance int, ended time.Time) time.Time {
+	last := ended
+	for _, f := range o.scenario.faults {
+		if f.untold && f.kind == demotion && o.end(f).Before(ended) {
+			if noticed := o.noticed(f, instance).Add(timeout); noticed.After(last) {
+				last = noticed
+			}
+		}
+	}
+	return last
 }
 
 // peek returns how many events of a zone are charged for each key, and how many of its slots are taken.
@@ -421,10 +442,29 @@ func (o *oracle) checkBound(z *zonePlan, key string, requests []*record) {
 
 // knows is how long after the end of another request its charges are corrected for a request.
 func (o *oracle) knows(q, other *record) time.Duration {
-	if other.instance == q.instance {
+	if other.instance == q.instance && (o.cluster == nil || !other.passed.IsZero()) {
 		return 0
 	}
 	return 2 * giveBack // one for the correction, one for which the other instance remembers a denial
+}
+
+// mayHold reports whether a request may have had slots and charges before its end, although no fault let it. A request
+// that did not pass had some if a limit delayed it until its client left, or on the other nodes of a cluster.
+func (o *oracle) mayHold(q *record) bool {
+	if !q.passed.IsZero() || o.cluster != nil {
+		return true
+	}
+	return q.status == 499 && slices.ContainsFunc(o.zonesOf(q), func(z *zonePlan) bool { return z.delay > 0 && z.quota.Algorithm != "" })
+}
+
+// zonesOf returns the zones that a request belongs to.
+func (o *oracle) zonesOf(q *record) (zones []*zonePlan) {
+	for n, z := range o.scenario.zones {
+		if q.belongs(n) {
+			zones = append(zones, z)
+		}
+	}
+	return zones
 }
 
 // checkLimitDenials checks that a request that a limit denied could not have passed.
@@ -448,9 +488,11 @@ func (o *oracle) checkLimitDenials(z *zonePlan, requests []*record) {
 			case other == q || !other.sent.Before(q.ended):
 			case other.ended.Before(since):
 			case z.isCalendar() && o.isYesterday(other) && o.isCertain(other) && q.sent.After(o.midnight().Add(hop)):
-			case other.passed.IsZero() && o.isCertain(other) && (o.cluster == nil || other.ended.Before(q.sent.Add(-2*giveBack))):
+			case o.isCertain(other) && !o.mayHold(other):
 			case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))):
-				charged += other.fair(z)
+				if !other.passed.IsZero() {
+					charged += other.fair(z)
+				}
 			default:
 				charged += other.most(z)
 			}

@@ -63,13 +63,11 @@ func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 		}
 		busy := int64(0)
 		for _, other := range requests {
-			delayed := other.ended.Sub(other.sent) > hop/5 // by a limit, with its slot
-			held := !other.passed.IsZero() || o.cluster != nil || delayed
 			until := other.ended // then its instance knows that the slot is free
 			if other.instance != q.instance {
 				until = until.Add(hop)
 			}
-			if other != q && held && other.sent.Before(q.ended) && !until.Before(q.sent) {
+			if other != q && o.mayHold(other) && other.sent.Before(q.ended) && !until.Before(q.sent) {
 				busy++
 			}
 		}
@@ -82,12 +80,8 @@ func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 // checkOrder checks that the requests of an instance that wait for slots pass in the order in which they came.
 func (o *oracle) checkOrder(z *zonePlan, key string, requests []*record) {
 	waits := func(q *record) bool { // only for a slot of this zone
-		for n, other := range o.scenario.zones {
-			if other != z && other.delay > 0 && q.belongs(n) {
-				return false
-			}
-		}
-		return !q.passed.IsZero() && z.delay > 0
+		others := slices.ContainsFunc(o.zonesOf(q), func(other *zonePlan) bool { return other != z && other.delay > 0 })
+		return !q.passed.IsZero() && z.delay > 0 && !others
 	}
 	for _, a := range requests {
 		if !waits(a) || o.isDisturbed(a.sent, a.passed) {

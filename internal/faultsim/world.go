@@ -200,6 +200,7 @@ func (w *world) newInstance(number int) *instance {
 	}}); err != nil {
 		panic(err)
 	}
+	go i.checkRedis()
 	back := &backend{DenyCache: store.NewDenyCache(i.redis), redis: i.redis}
 	l := &limiter.Limiter{
 		Shared: &limiter.Configuration{
@@ -228,6 +229,13 @@ func (w *world) newInstance(number int) *instance {
 	}
 	i.limiter = l
 	return i
+}
+
+// checkRedis checks the Redis, as Caddy does at its start. In a cluster, an instance knows all nodes from then on.
+func (i *instance) checkRedis() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = i.redis.Check(ctx) // the failure is reported
 }
 
 // compile makes the zone of an instance.

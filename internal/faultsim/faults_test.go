@@ -26,7 +26,7 @@ type figures struct {
 	seeds                            int
 	virtual                          time.Duration
 	passed, denied, failed, doubtful int
-	faults                           map[string]int
+	faults, operated                 map[string]int
 }
 
 func (f *figures) add(v *verdict) {
@@ -39,6 +39,9 @@ func (f *figures) add(v *verdict) {
 	for _, one := range v.tried.faults {
 		f.faults[one.kind]++
 	}
+	for _, one := range v.tried.operated {
+		f.operated[one.kind]++
+	}
 }
 
 func (f *figures) String() string {
@@ -46,9 +49,11 @@ func (f *figures) String() string {
 	fmt.Fprintf(&b, "%d seeds, %.1f simulated hours\n", f.seeds, f.virtual.Hours())
 	fmt.Fprintf(&b, "%d requests: %d passed and %d were denied while nothing was wrong, %d met a fault, %d of them failed\n",
 		f.passed+f.denied+f.doubtful, f.passed, f.denied, f.doubtful, f.failed)
-	kinds := slices.SortedFunc(maps.Keys(f.faults), func(a, b string) int { return cmp.Compare(f.faults[b], f.faults[a]) })
-	for _, kind := range kinds {
-		fmt.Fprintf(&b, "%8d  %s\n", f.faults[kind], kind)
+	for _, counts := range []map[string]int{f.faults, f.operated} {
+		kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
+		for _, kind := range kinds {
+			fmt.Fprintf(&b, "%8d  %s\n", counts[kind], kind)
+		}
 	}
 	return b.String()
 }
@@ -88,7 +93,7 @@ func TestFaults(t *testing.T) {
 		}
 		return
 	}
-	sum := &figures{faults: make(map[string]int)}
+	sum := &figures{faults: make(map[string]int), operated: make(map[string]int)}
 	told := time.Now()
 	for n := 0; n < *seeds || *seeds == 0; n++ {
 		v := runSeed(t, *from+uint64(n))

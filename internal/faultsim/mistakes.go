@@ -213,4 +213,57 @@ var mistakes = []mistake{
 		"a true cost that does not fit is not counted", "algorithms/operations.lua",
 		"        charge = l.algorithm.is_calendar and cost or min(cost, check.fits)\n", "        charge = min(cost, check.fits)\n",
 	},
+	// Operators.
+	{
+		"a ban by an operator ends at once", "algorithms/change.lua",
+		"  ban_begin(ban, 1, now, tonumber(ARGV[3]))\n", "  ban_begin(ban, 1, now, 1)\n",
+	},
+	{
+		"a ban is not lifted", "internal/admin/admin.go",
+		"			c.Forget = append(c.Forget, b.ID)\n", "			_ = b\n",
+	},
+	{
+		"a ban that was lifted is remembered", "store/deny.go",
+		"		if k.key == key.key && strings", "		if k.key != key.key && strings",
+	},
+	{
+		"denials begin no ban", "algorithms/ban.lua",
+		"    if ban.denials >= after then\n", "    if false then\n",
+	},
+	{
+		"a ban begins with fewer denials", "algorithms/ban.lua",
+		"    if ban.denials >= after then\n", "    if ban.denials + 1 >= after then\n",
+	},
+	{
+		"overrides are not looked up", "internal/limiter/overrides.go",
+		"looksUp: attempt < maxAttempts-1}", "looksUp: false}",
+	},
+	{
+		"an instance does not notice the end of an override", "internal/limiter/overrides.go",
+		"		delete(k.byKey, hash)\n		return true\n", "		return true\n",
+	},
+	{
+		"an instance does not notice the next override of a key", "internal/limiter/overrides.go",
+		"	k.byKey[hash] = o\n", "	if !ok {\n		k.byKey[hash] = o\n	}\n",
+	},
+	{
+		"an override has no end", "algorithms/change.lua",
+		"elseif ARGV[3] == '0' then\n", "elseif true then\n",
+	},
+	{
+		"an override is not removed", "redisstore/redisstore.go",
+		"	if c.Override != nil {\n", "	if c.Override != nil && *c.Override != \"\" {\n",
+	},
+	{
+		"a list ends with its first page", "redisstore/list.go",
+		"	if cursor != 0 {\n		page.page.Next", "	if false {\n		page.page.Next",
+	},
+	{
+		"a list has bans that have ended", "redisstore/list.go",
+		"		entry.Ban, ok = state.StandingBan(now)\n", "		entry.Ban, _ = state.StandingBan(now)\n",
+	},
+	{
+		"a loaded configuration has slots of its own", "internal/limiter/slot_wait.go",
+		"			e.Slots = slots\n", "			own := *slots\n			own.ID += \" loaded\"\n			e.Slots = &own\n",
+	},
 }

@@ -129,35 +129,3 @@ func (o *oracle) checkWake(z *zonePlan, requests []*record) {
 		}
 	}
 }
-
-// checkBan checks that the first ban of a key stands.
-func (o *oracle) checkBan(z *zonePlan, key string, requests []*record) {
-	var denials []*record
-	for _, q := range requests {
-		if slices.Contains(q.denied, z.name) {
-			denials = append(denials, q)
-		}
-	}
-	after := int(z.ban.After)
-	if len(denials) < after {
-		return
-	}
-	slices.SortFunc(denials, func(a, b *record) int { return a.sent.Compare(b.sent) })
-	began := denials[after-1].sent
-	known := denials[0].ended
-	for _, q := range denials[:after] {
-		if q.ended.After(known) {
-			known = q.ended
-		}
-	}
-	stands := began.Add(time.Duration(z.ban.Duration) * time.Microsecond)
-	if known.Sub(denials[0].sent) > time.Duration(z.ban.Window)*time.Microsecond || o.isDisturbed(o.began, stands) ||
-		o.count(o.began, stands, func(f *fault) bool { return f.loses || f.by != 0 }) > 0 {
-		return
-	}
-	for _, q := range requests {
-		if q.sent.After(known) && q.answered().Before(stands) && !q.passed.IsZero() {
-			o.add("zone %s, key %s: banned from %v, but passed: %v", z.name, key, known.Sub(o.began), q)
-		}
-	}
-}

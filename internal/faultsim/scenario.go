@@ -25,6 +25,8 @@ type scenario struct {
 	clients   []*record // the first request of each
 	requests  []*record // of all
 	faults    []*fault
+	keys      int           // of the zones behind the first one
+	operated  []*operation  // by operators, in the order of time
 	starts    time.Duration // after midnight UTC, where the periods of calendars begin
 	length    time.Duration // of the traffic
 	long      bool          // some requests take longer than slots live in Redis without being set again
@@ -39,6 +41,8 @@ type zonePlan struct {
 	delay   time.Duration    // 0: no request is delayed
 	settles bool
 	ban     *algorithms.Ban
+
+	overridden bool // operators override the limit of keys
 }
 
 // forever is the window of budgets that must not refill during a simulation, in microseconds.
@@ -76,6 +80,9 @@ func (z *zonePlan) String() string {
 	}
 	if z.ban != nil {
 		text += fmt.Sprintf(" ban after %d for %v", z.ban.After, time.Duration(z.ban.Duration)*time.Microsecond)
+	}
+	if z.overridden {
+		text += " runtime_overrides"
 	}
 	return text
 }
@@ -124,6 +131,7 @@ func draw(seed uint64) *scenario {
 	s.drawRequests(r)
 	s.drawFaults(r)
 	s.drawCalendar(rand.New(rand.NewPCG(seed, 30)))
+	s.drawOperations(rand.New(rand.NewPCG(seed, 32)))
 	return s
 }
 
@@ -196,10 +204,13 @@ type record struct {
 	killed   bool     // the instance was killed before its end
 }
 
+func keyName(n int) string { return fmt.Sprint("k", n) }
+
 func drawCost(r *rand.Rand) int64 { return 1 + r.Int64N(6) }
 
 func (s *scenario) drawRequests(r *rand.Rand) {
-	keys, least := 1+r.IntN(3), 10*time.Millisecond
+	least := 10 * time.Millisecond
+	s.keys = 1 + r.IntN(3)
 	at := time.Second
 	flood := 0 // how many requests of the same key still come at once
 	instance, key := 0, 0
@@ -215,10 +226,10 @@ func (s *scenario) drawRequests(r *rand.Rand) {
 			at += pick(r, 0, least, span(r, least, time.Second), span(r, least, time.Second))
 		}
 		if flood == 0 || r.IntN(10) == 0 {
-			instance, key = r.IntN(s.instances), r.IntN(keys)
+			instance, key = r.IntN(s.instances), r.IntN(s.keys)
 		}
 		q := &record{
-			number: len(s.requests), at: at, instance: instance, key: fmt.Sprint("k", key), zones: 1,
+			number: len(s.requests), at: at, instance: instance, key: keyName(key), zones: 1,
 			cost: drawCost(r), trueCost: pick[int64](r, 0, 1, 5), takes: span(r, 0, 300*time.Millisecond), length: pick(r, "", "0", "5"),
 		}
 		for i := range s.zones {

@@ -33,6 +33,9 @@ func (o *oracle) tell() {
 	for _, q := range o.scenario.requests {
 		all = append(all, event{o.began.Add(q.at), q.String()})
 	}
+	for _, op := range o.scenario.operated {
+		all = append(all, event{o.began.Add(op.at), op.String()})
+	}
 	for _, f := range o.failures {
 		all = append(all, event{f.at, fmt.Sprintf("%v instance %d: %s: %v", f.at.Sub(o.began), f.instance, f.what, f.err)})
 	}

@@ -99,13 +99,13 @@ func (w *world) kill(n int) {
 	w.instances[n] = w.newInstance(n)
 }
 
-// instanceOf returns the instance that serves a request that begins now.
-func (w *world) instanceOf(q *record) *instance {
+// instanceOf returns the instance that serves a request that begins now, and its limiter.
+func (w *world) instanceOf(q *record) (*instance, *limiter.Limiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := w.instances[q.instance]
 	i.serving[q] = true
-	return i
+	return i, i.limiter
 }
 
 func (w *world) newAddress() string {
@@ -163,9 +163,13 @@ type instance struct {
 	number  int
 	client  *simredis.Client
 	serving map[*record]bool // the requests in flight; guarded by the mutex of the world
+	limiter *limiter.Limiter // of the configuration in force; guarded by the mutex of the world
+	// All configurations share these.
 	redis   redisstore.Redis
-	limiter *limiter.Limiter
+	backend *backend
+	local   *store.Memory // the budgets while Redis fails
 	lines   *lines.Slots
+	places  map[string]*lines.Places // by zone
 }
 
 // backend is a Redis as limiters have it.
@@ -184,7 +188,7 @@ func (b *backend) IsCluster() bool                       { _, is := b.redis.(*re
 func (w *world) newInstance(number int) *instance {
 	i := &instance{
 		number: number, client: w.network.NewClient(0), serving: make(map[*record]bool),
-		lines: lines.NewSlots(lines.FirstPause, lines.MaxPause),
+		local: store.NewMemory(100_000), lines: lines.NewSlots(lines.FirstPause, lines.MaxPause), places: make(map[string]*lines.Places),
 	}
 	i.client.SetDelay(w.scenario.delay, 2*w.scenario.delay)
 	o := w.redis
@@ -201,20 +205,34 @@ func (w *world) newInstance(number int) *instance {
 		panic(err)
 	}
 	go i.checkRedis()
-	back := &backend{DenyCache: store.NewDenyCache(i.redis), redis: i.redis}
+	i.backend = &backend{DenyCache: store.NewDenyCache(i.redis), redis: i.redis}
+	for _, z := range w.scenario.zones {
+		i.places[z.name] = limiter.NewDelayPlaces()
+	}
+	i.limiter = w.load(i)
+	return i
+}
+
+// load makes the limiter of an instance from its configuration.
+func (w *world) load(i *instance) *limiter.Limiter {
 	l := &limiter.Limiter{
-		Shared: &limiter.Configuration{
-			HasZone:       func(string) bool { return true },
-			SlotsInForce:  func(string, limiter.Backend, int) *store.Slots { return nil },
-			ReportFailure: func(err error) { w.report(i, "a request", err) },
-			ReportShed:    func(err error) { w.report(i, shed, err) },
-		},
-		Store: back, Backend: back, InRedis: true, SlotLines: i.lines,
+		Store: i.backend, Backend: i.backend, InRedis: true, SlotLines: i.lines,
 		ReportCorrectionFailure: func(err error) { w.report(i, "a correction", err) },
 		ProblemJSON:             true,
 		Denials:                 denials.NewLog(new(denials.Events)),
 		DenialSource:            &denials.Source{Logger: zap.NewNop()},
 		Logger:                  zap.NewNop(),
+	}
+	l.Shared = &limiter.Configuration{
+		HasZone: func(string) bool { return true },
+		SlotsInForce: func(zone string, _ limiter.Backend, alternative int) *store.Slots {
+			if inForce := w.inForce(i); inForce != l {
+				return inForce.ZoneNamed(zone).DefaultSet.Budgets[alternative].Slots
+			}
+			return nil
+		},
+		ReportFailure: func(err error) { w.report(i, "a request", err) },
+		ReportShed:    func(err error) { w.report(i, shed, err) },
 	}
 	l.StoreErrorPolicy = limiter.StoreErrorPolicy{Mode: w.scenario.mode, Num: 1, Den: 1}
 	switch w.scenario.mode {
@@ -222,13 +240,19 @@ func (w *world) newInstance(number int) *instance {
 		l.StoreErrorPolicy.Mode, l.StoreErrorPolicy.Den = "local", int64(w.scenario.instances)
 		fallthrough
 	case "local":
-		l.Store = store.NewFailover(back, store.NewMemory(100_000), l.ReportStoreFailure)
+		l.Store = store.NewFailover(i.backend, i.local, l.ReportStoreFailure)
 	}
 	for n, z := range w.scenario.zones {
-		l.Zones = append(l.Zones, z.compile(n, l))
+		l.Zones = append(l.Zones, z.compile(n, l, i.places[z.name]))
 	}
-	i.limiter = l
-	return i
+	return l
+}
+
+// inForce returns the limiter of the configuration in force.
+func (w *world) inForce(i *instance) *limiter.Limiter {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return i.limiter
 }
 
 // checkRedis checks the Redis, as Caddy does at its start. In a cluster, an instance knows all nodes from then on.
@@ -239,11 +263,36 @@ func (i *instance) checkRedis() {
 }
 
 // compile makes the zone of an instance.
-func (z *zonePlan) compile(number int, l *limiter.Limiter) *limiter.Zone {
+func (z *zonePlan) compile(number int, l *limiter.Limiter, places *lines.Places) *limiter.Zone {
 	key := "{sim.key}"
 	if number == 0 {
 		key = "{sim.number}"
 	}
+	compiled := &limiter.Zone{
+		Name: z.name, Logger: zap.NewNop(), Keys: []keys.Template{keys.NewKey(key, keys.Form{})}, Enforce: 100,
+		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
+		Ban:      z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}")),
+		Status:  http.StatusTooManyRequests,
+		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
+		RuntimeOverrides: z.overridden,
+	}
+	compiled.CompileOverride = func(text string) (*limiter.LimitSet, time.Time, error) {
+		return z.overriddenBy(text).compileSet(l, compiled.Keys), time.Time{}, nil
+	}
+	compiled.Policy = &limiter.Policy{DefaultSet: z.compileSet(l, compiled.Keys)}
+	if z.settles {
+		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
+	}
+	if z.delay > 0 {
+		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: places}
+	}
+	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
+	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)
+	return compiled
+}
+
+// compileSet makes the limits of the zone.
+func (z *zonePlan) compileSet(l *limiter.Limiter, keys []keys.Template) *limiter.LimitSet {
 	set := &limiter.LimitSet{Ban: z.ban}
 	if z.quota.Algorithm != "" {
 		limit := must(algorithms.NewLimit(z.quota))
@@ -255,23 +304,8 @@ func (z *zonePlan) compile(number int, l *limiter.Limiter) *limiter.Zone {
 	if z.slots > 0 {
 		set.Slots = &store.Slots{Limit: z.slots, Share: l.StoreErrorPolicy.SlotShare(z.slots)}
 	}
-	compiled := &limiter.Zone{
-		Name: z.name, Logger: zap.NewNop(), Keys: []keys.Template{keys.NewKey(key, keys.Form{})}, Enforce: 100,
-		Matchers: caddyhttp.MatcherSets{caddyhttp.MatcherSet{zoneMatcher(number)}},
-		Policy:   &limiter.Policy{DefaultSet: set}, Ban: z.ban, Concurrency: z.slots, Cost: must(cost.Parse("{sim.cost}")),
-		Status:  http.StatusTooManyRequests,
-		Metrics: telemetry.Zone{Disabled: true}, DeniedKeys: denials.NewTopKeys(),
-	}
-	if z.settles {
-		compiled.Settle = limiter.NewSettlePolicy(z.name, nil, must(cost.Parse("{sim.true_cost}")))
-	}
-	if z.delay > 0 {
-		compiled.Delay = &lines.Policy{MaxDelay: z.delay.Microseconds(), MaxPlaces: 1000, Places: limiter.NewDelayPlaces()}
-	}
-	compiled.BodyNeeds.Keys = make([]bodies.Kinds, 1)
-	compiled.KeyWarnings = limiter.NewKeyWarnings(compiled.Keys, nil)
-	set.NameBudgets(z.name, compiled.Keys)
-	return compiled
+	set.NameBudgets(z.name, keys)
+	return set
 }
 
 func must[T any](v T, err error) T {
@@ -296,7 +330,7 @@ func (m zoneMatcher) Match(r *http.Request) bool { is, _ := m.MatchWithError(r);
 
 // serve lets an instance serve a request.
 func (w *world) serve(q *record) {
-	i := w.instanceOf(q)
+	i, l := w.instanceOf(q)
 	repl := caddy.NewEmptyReplacer()
 	repl.Set("sim.key", q.key)
 	repl.Set("sim.number", fmt.Sprint("n", q.number))
@@ -319,7 +353,7 @@ func (w *world) serve(q *record) {
 			do()
 		}
 	}
-	err := i.limiter.Serve(answer, r, caddyhttp.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) error {
+	err := l.Serve(answer, r, caddyhttp.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) error {
 		alive(func() { q.passed = time.Now() })
 		select {
 		case <-time.After(q.takes):
@@ -369,6 +403,12 @@ func (s *scenario) run() *verdict {
 			f.do(w, f)
 		})
 	}
+	all.Go(func() {
+		for _, op := range s.operated {
+			time.Sleep(time.Until(w.began.Add(op.at)))
+			w.operate(op)
+		}
+	})
 	for _, first := range s.clients {
 		all.Go(func() {
 			time.Sleep(first.at)

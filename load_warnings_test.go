@@ -334,6 +334,8 @@ func TestWarningsOfUnseenLogins(t *testing.T) {
 		"around handle":               {"", auth + "handle /a/* {\n" + limit + "}", "401", true},
 		"forward_auth":                {"", "route {\n" + forward + limit + "}", "401", true},
 		"one path":                    {"after basic_auth", strings.ReplaceAll(auth+limit, "PATH", "/a/*"), "401", true},
+		"the path of a zone":          {"after basic_auth", strings.Replace(auth, "PATH", "/a/*", 1) + strings.Replace(limit, "key", "match path /a/*\nkey", 1), "401", true},
+		"another path of a zone":      {"after basic_auth", strings.Replace(auth, "PATH", "/a/*", 1) + strings.Replace(limit, "key", "match path /b/*\nkey", 1), "401", false},
 		"the default order":           {"", auth + limit, "401", false},
 		"another status":              {"after basic_auth", auth + limit, "404", false},
 		"all errors":                  {"after basic_auth", auth + limit, "4xx", false},

@@ -76,12 +76,12 @@ const (
 // inBraces matches a placeholder in the JSON of a matcher.
 var inBraces = regexp.MustCompile(`\{([^{}"\s]+)\}`)
 
-// LateInMatchers returns the placeholders in matchers that later handlers can set, except header fields.
-func LateInMatchers(option string, sets caddyhttp.MatcherSets) (late []LatePlaceholder) {
+// lateInMatchers returns the placeholders in matchers that later handlers can set, except header fields.
+func lateInMatchers(option string, sets caddyhttp.MatcherSets) (late []LatePlaceholder) {
 	for _, set := range sets {
 		for _, matcher := range set {
 			if not, is := matcher.(*caddyhttp.MatchNot); is { // whose JSON is empty once it is loaded
-				late = append(late, LateInMatchers(option, not.MatcherSets)...)
+				late = append(late, lateInMatchers(option, not.MatcherSets)...)
 				continue
 			}
 			text, _ := json.Marshal(matcher) // a matcher that has no JSON has no placeholders that are known
@@ -102,27 +102,27 @@ type Place struct {
 	// IsEmpty reports whether a placeholder of the user, or of the outcome, is empty when the limiter decides, and is set
 	// later. partly is true for a zone that only some requests belong to.
 	IsEmpty func(placeholder string, partly bool) bool
-	// IsBehindLogin reports whether all requests of the limiter have passed a handler that answers failed logins.
-	IsBehindLogin func() bool
+	// IsBehindLogin reports whether all requests that matchers match have passed a handler that answers failed logins.
+	IsBehindLogin func(matchers caddyhttp.MatcherSets) bool
 }
 
 // WarnOfPlace warns of the limiter's zones that decide by a placeholder that is empty at this place, or that are to
 // count failed logins behind the login.
 func (l *Limiter) WarnOfPlace(place Place) {
-	around := LateInMatchers("matcher of rate_limit", place.Matchers)
+	around := lateInMatchers("matcher of rate_limit", place.Matchers)
 	for _, z := range l.Zones {
 		if z.lateChecksLeft.Load() <= 0 {
 			continue
 		}
+		all := slices.Concat(z.latePlaceholders, lateInMatchers("match", z.Matchers), lateInMatchers("exempt", z.Exempt), around)
 		var late []LatePlaceholder // at most one of each kind
 		for kind := range lateKinds[:fields] {
-			all := slices.Concat(z.latePlaceholders, LateInMatchers("match", z.Matchers), LateInMatchers("exempt", z.Exempt), around)
 			i := slices.IndexFunc(all, func(p LatePlaceholder) bool { return kindOf(p.Name) == kind && z.isEmpty(p, place, l.Shared) })
 			if i >= 0 {
 				late = append(late, all[i])
 			}
 		}
-		missesLogins := z.Settle.countsFailedLogins() && place.IsBehindLogin()
+		missesLogins := z.Settle.countsFailedLogins() && place.IsBehindLogin(z.Matchers)
 		if len(late) == 0 && !missesLogins || z.lateChecksLeft.Swap(0) <= 0 {
 			continue
 		}

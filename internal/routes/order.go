@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,12 +14,13 @@ import (
 // mistake. It doesn't look into the routes for errors, nor into those for responses of reverse_proxy and intercept.
 func WarnOfOrder(server *caddyhttp.Server) {
 	s := orderSearch{namedRoutes: server.NamedRoutes}
-	nothing := func(bool, kind) bool { return false }
-	s.search(server.Routes, nil, nothing, nothing)
+	s.search(server.Routes, nil, func(counts, kind) bool { return false }, func(bool, kind) bool { return false })
 }
 
-// kind is a kind of handlers.
-type kind func(caddyhttp.MiddlewareHandler) bool
+type (
+	kind   func(caddyhttp.MiddlewareHandler) bool // of handlers
+	counts func(*caddyhttp.Route) bool            // selects the routes to look into
+)
 
 // orderSearch searches the routes of a server for rate_limit handlers, and for the handlers before and behind them. It
 // doesn't know which requests a matcher matches. In doubt it finds nothing.
@@ -27,40 +29,46 @@ type orderSearch struct {
 	invoked     int // how often it has looked into a named route, up to maxSteps
 }
 
-// search searches routes. around are the matchers of the routes around them. earlier reports whether a request that
-// comes to the routes may have met a handler of a kind, or surely has. later reports whether a handler of the kind
-// follows behind the routes. If partly is true, only some of the requests behind the routes have met the rate_limit
-// handler. Then only a handler counts that all requests meet.
-func (s *orderSearch) search(routes caddyhttp.RouteList, around caddyhttp.MatcherSets, earlier, later func(always bool, such kind) bool) {
+// search searches routes. around are the matchers of the routes around them. earlier reports whether a handler of a
+// kind is before the routes, in routes that count. later reports whether one follows behind the routes. If partly is
+// true, only some of the requests behind the routes have met the rate_limit handler. Then only a handler counts that
+// all requests meet.
+func (s *orderSearch) search(routes caddyhttp.RouteList, around caddyhttp.MatcherSets,
+	earlier func(count counts, such kind) bool, later func(partly bool, such kind) bool,
+) {
 	for i := range routes {
 		route := &routes[i]
 		around := slices.Concat(around, route.MatcherSets)
-		earlierThanRoute := func(surely bool, such kind) bool {
+		earlierThanRoute := func(count counts, such kind) bool {
 			return slices.ContainsFunc(routes[:i], func(before caddyhttp.Route) bool {
-				return leadsTo(&before, route) && s.contains(caddyhttp.RouteList{before}, surely, such)
-			}) || earlier(surely, such)
+				return leadsTo(&before, route) && s.contains(caddyhttp.RouteList{before}, count, such)
+			}) || earlier(count, such)
 		}
 		laterThanRoute := func(partly bool, such kind) bool {
 			partly = partly || !meetsAll(route)
 			return slices.ContainsFunc(routes[i+1:], func(behind caddyhttp.Route) bool {
-				return leadsTo(route, &behind) && s.contains(caddyhttp.RouteList{behind}, partly, such)
+				return leadsTo(route, &behind) && s.contains(caddyhttp.RouteList{behind}, counted(partly), such)
 			}) || !route.Terminal && later(partly, such)
 		}
 		for n, handler := range route.Handlers {
-			earlierThanHandler := func(surely bool, such kind) bool {
-				return s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[:n]}}, surely, such) || earlierThanRoute(surely, such)
+			earlierThanHandler := func(count counts, such kind) bool {
+				return s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[:n]}}, count, such) || earlierThanRoute(count, such)
 			}
 			laterThanHandler := func(partly bool, such kind) bool {
-				return s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[n+1:]}}, partly, such) || laterThanRoute(partly, such)
+				return s.contains(caddyhttp.RouteList{{Handlers: route.Handlers[n+1:]}}, counted(partly), such) || laterThanRoute(partly, such)
 			}
 			if h, ok := handler.(RateLimit); ok && s.invoked < maxSteps {
 				h.Limiter().WarnOfPlace(limiter.Place{
 					Matchers: around,
 					IsEmpty: func(placeholder string, partly bool) bool {
-						return !earlierThanHandler(false, maySet(placeholder)) &&
+						return !earlierThanHandler(counted(false), maySet(placeholder)) &&
 							(!isOfUser(placeholder) || laterThanHandler(partly, authenticates)) && s.invoked < maxSteps
 					},
-					IsBehindLogin: func() bool { return earlierThanHandler(true, answersFailedLogins) },
+					IsBehindLogin: func(matchers caddyhttp.MatcherSets) bool {
+						return earlierThanHandler(func(r *caddyhttp.Route) bool {
+							return meetsAll(r) || r.Group == "" && reflect.DeepEqual(r.MatcherSets, matchers)
+						}, answersFailedLogins)
+					},
 				})
 			}
 			s.search(s.routesOf(handler), around, earlierThanHandler, laterThanHandler)
@@ -76,12 +84,16 @@ func leadsTo(route, later *caddyhttp.Route) bool {
 // meetsAll reports whether all requests that come to a route meet it.
 func meetsAll(route *caddyhttp.Route) bool { return len(route.MatcherSets) == 0 && route.Group == "" }
 
-// contains reports whether routes have a handler of a kind. If always is true, only routes that
-// all requests meet count: they have no matcher, and are in no group.
-func (s *orderSearch) contains(routes caddyhttp.RouteList, always bool, such kind) bool {
+// counted returns which routes count: all of them, or if partly is true those that all requests meet.
+func counted(partly bool) counts {
+	return func(r *caddyhttp.Route) bool { return !partly || meetsAll(r) }
+}
+
+// contains reports whether routes that count have a handler of a kind.
+func (s *orderSearch) contains(routes caddyhttp.RouteList, count counts, such kind) bool {
 	return slices.ContainsFunc(routes, func(route caddyhttp.Route) bool {
-		return (meetsAll(&route) || !always) && slices.ContainsFunc(route.Handlers, func(h caddyhttp.MiddlewareHandler) bool {
-			return such(h) || s.contains(s.routesOf(h), always, such)
+		return count(&route) && slices.ContainsFunc(route.Handlers, func(h caddyhttp.MiddlewareHandler) bool {
+			return such(h) || s.contains(s.routesOf(h), count, such)
 		})
 	})
 }

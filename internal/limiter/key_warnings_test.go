@@ -32,12 +32,12 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// A proxy in front of Caddy is seen by its first request. Caddy trusts a unix socket only if it is told to.
+// A proxy in front of Caddy is seen by its first request. Caddy trusts a unix socket only with trusted_proxies_unix.
 func TestWarningsOfPeers(t *testing.T) {
 	const socket, proxy, trusted = "write in the global options the three lines `servers {` and `trusted_proxies_unix` and `}`", "the four lines `servers {`", "write {client_ip} instead of {remote_host}"
 	const client, remote = "{" + keys.ClientAddress + "}", "{" + keys.RemoteHost + "}"
 	for _, test := range []struct {
-		key, peer, field, client string // client is what Caddy takes for the client's address of a trusted proxy
+		key, peer, field, client string // client: the address of the client, from a trusted proxy
 		want                     string
 	}{
 		{client, "@", "X-Forwarded-For", "", socket},

@@ -71,15 +71,22 @@ type Events struct {
 	mu       sync.Mutex
 	started  bool // the configuration has started; before, the events app is not ready
 	emitting bool // the goroutine runs
-	waiting  []queuedEvent
+	waiting  [eventKinds][]queuedEvent
+	kind     int // whose turn it is
 }
+
+// Each kind of events has its own queue, and the kinds take turns. So a flood of denials pushes out no report. Events of
+// stores are kind 0, because their order matters.
+const eventKinds = 5
+
+var kindOf = map[string]int{eventThreshold: 1, eventBanned: 2, eventExceeded: 3, eventShadowExceeded: 4}
 
 type queuedEvent struct {
 	name string
 	data map[string]any
 }
 
-// maxQueuedEvents is how many events wait for slow handlers. Further ones are lost.
+// maxQueuedEvents is how many events of a kind wait for slow handlers. Further ones are lost.
 const maxQueuedEvents = 1000
 
 // NewEvents returns the events of the configuration of ctx. They are emitted when the configuration has started. After
@@ -110,19 +117,20 @@ func (q *Events) start() {
 func (q *Events) Add(name string, data map[string]any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) >= maxQueuedEvents {
+	queue := &q.waiting[kindOf[name]]
+	if len(*queue) >= maxQueuedEvents {
 		if n := q.lost.Due(10 * time.Second); n > 0 && q.started {
 			q.logger.Warn("events are lost, because the handlers of earlier ones take too long", zap.Int64("events", n))
 		}
 		return
 	}
-	q.waiting = append(q.waiting, queuedEvent{name, data})
+	*queue = append(*queue, queuedEvent{name, data})
 	q.emitLocked()
 }
 
 // emitLocked starts the goroutine if it is needed.
 func (q *Events) emitLocked() {
-	if q.started && !q.emitting && len(q.waiting) > 0 {
+	if q.started && !q.emitting {
 		q.emitting = true
 		go q.emit()
 	}
@@ -131,21 +139,42 @@ func (q *Events) emitLocked() {
 // emit emits all events that wait. Events of a configuration that has ended go to its successor.
 func (q *Events) emit() {
 	for {
-		q.mu.Lock()
-		if len(q.waiting) == 0 {
-			q.emitting, q.waiting = false, nil
-			q.mu.Unlock()
+		e, ok := q.next()
+		if !ok {
 			return
 		}
-		e := q.waiting[0]
-		q.waiting = q.waiting[1:]
-		q.mu.Unlock()
 		if q.ctx.Err() == nil {
-			q.app.Emit(q.ctx, e.name, e.data)
+			q.emitOne(e)
 		} else if next := q.successor(); next != nil && next != q {
 			next.Add(e.name, e.data)
 		}
 	}
+}
+
+// next takes the next event out of its queue. If none waits, the goroutine ends.
+func (q *Events) next() (e queuedEvent, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for range eventKinds {
+		q.kind = (q.kind + 1) % eventKinds
+		if queue := &q.waiting[q.kind]; len(*queue) > 0 {
+			e, *queue = (*queue)[0], (*queue)[1:]
+			return e, true
+		}
+		q.waiting[q.kind] = nil
+	}
+	q.emitting = false
+	return e, false
+}
+
+// emitOne emits an event. A handler that panics fails only this event.
+func (q *Events) emitOne(e queuedEvent) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			q.logger.Error("an event handler panicked", zap.String("event", e.name), zap.Any("panic", reason), zap.Stack("stack"))
+		}
+	}()
+	q.app.Emit(q.ctx, e.name, e.data)
 }
 
 // Interface guard

@@ -2,45 +2,131 @@ package denials
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 )
 
+// newTestEvents returns events that are not started, and the app that emits them.
+func newTestEvents(t *testing.T) (*Events, *caddyevents.App) {
+	t.Helper()
+	provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := caddy.NewContext(provisioned)
+	t.Cleanup(cancel)
+	app, err := ctx.App("events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := NewEvents(ctx, app.(*caddyevents.App), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q, app.(*caddyevents.App)
+}
+
+// handle subscribes to events of a name. An event has its number in n.
+func handle(t *testing.T, app *caddyevents.App, name string, handler func(n int)) {
+	t.Helper()
+	if err := app.On(name, handleFunc(func(e caddy.Event) { handler(e.Data["n"].(int)) })); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func add(q *Events, name string, n int) { q.Add(name, map[string]any{"n": n}) }
+
 // At most 1000 events wait for a slow handler, and the log says that others are lost.
 func TestEventsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		provisioned, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := caddy.NewContext(provisioned)
-		defer cancel()
-		app, err := ctx.App("events")
-		if err != nil {
-			t.Fatal(err)
-		}
-		events := app.(*caddyevents.App)
-		q, err := NewEvents(ctx, events, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q, app := newTestEvents(t)
 		var got []int
-		if err := events.On(eventExceeded, handleFunc(func(e caddy.Event) {
-			got = append(got, e.Data["n"].(int))
-		})); err != nil {
-			t.Fatal(err)
-		}
+		handle(t, app, eventExceeded, func(n int) { got = append(got, n) })
 		for n := range 2 * maxQueuedEvents {
-			q.Add(eventExceeded, map[string]any{"n": n})
+			add(q, eventExceeded, n)
 		}
 		q.start()
 		synctest.Wait()
 		if len(got) != maxQueuedEvents || !slices.IsSorted(got) || got[maxQueuedEvents-1] != maxQueuedEvents-1 {
 			t.Errorf("the events are %v, want the first 1000 in order", got)
+		}
+	})
+}
+
+// A flood of denials pushes out no other event, whether denials have a slow handler, or none. A report waits for a few
+// events, not for all denials. Events about stores keep their order.
+func TestEventsTakeTurns(t *testing.T) {
+	for name, subscribed := range map[string]bool{"denials have a handler": true, "denials have no handler": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const reports, slow = 200, time.Minute
+				q, app := newTestEvents(t)
+				began, got, lastAt := time.Now(), make(map[string][]int), make(map[string]time.Duration)
+				names := []string{eventThreshold, eventBanned, "rate_limit_store_down", "rate_limit_store_up"}
+				if subscribed {
+					names = append(names, eventExceeded)
+				}
+				for _, name := range names {
+					handle(t, app, name, func(n int) {
+						time.Sleep(slow)
+						kind := name
+						if kindOf[name] == 0 {
+							kind = "store"
+						}
+						got[kind], lastAt[kind] = append(got[kind], n), time.Since(began)
+					})
+				}
+				q.start()
+				for n := range reports {
+					for range 20 {
+						add(q, eventExceeded, n)
+						add(q, eventShadowExceeded, n)
+					}
+					add(q, eventThreshold, n)
+					add(q, eventBanned, n)
+					add(q, []string{"rate_limit_store_down", "rate_limit_store_up"}[n%2], n)
+				}
+				time.Sleep(2 * maxQueuedEvents * slow)
+				synctest.Wait()
+				for _, kind := range []string{eventThreshold, eventBanned, "store"} {
+					if len(got[kind]) != reports || !slices.IsSorted(got[kind]) {
+						t.Errorf("%d of %d events of %s: %v", len(got[kind]), reports, kind, got[kind])
+					}
+					if most := (reports + 1) * eventKinds * slow; lastAt[kind] > most {
+						t.Errorf("the last event of %s came after %v, want at most %v", kind, lastAt[kind], most)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A handler that panics ends neither the process nor later events.
+func TestEventHandlersPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, app := newTestEvents(t)
+		var got []int
+		handle(t, app, eventThreshold, func(n int) {
+			if n%2 == 0 {
+				panic(fmt.Sprint("of event ", n))
+			}
+			got = append(got, n)
+		})
+		for n := range 6 {
+			add(q, eventThreshold, n)
+		}
+		q.start()
+		synctest.Wait()
+		add(q, eventThreshold, 7)
+		synctest.Wait()
+		if want := []int{1, 3, 5, 7}; !slices.Equal(got, want) {
+			t.Errorf("the events are %v, want %v", got, want)
 		}
 	})
 }

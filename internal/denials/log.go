@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keyhash"
 )
 
@@ -16,12 +17,13 @@ type Log struct {
 
 	mu     sync.Mutex
 	recent map[logKey]*Denial // their counts are not yet reported
+	keys   map[bool]int       // how many of recent are denials or bans (false), and shares of limits (true)
 	timer  *time.Timer        // runs while recent isn't empty
 	closed bool
 }
 
-// maxLogKeys bounds the keys of recent, and so the lines that are logged per second.
-// Denials of further keys are counted together, per zone.
+// maxLogKeys bounds the keys of recent, and so the lines that are logged per second. Denials of further keys are counted
+// together, per zone. Shares of limits have the same bound to themselves, because each is reported only once.
 const maxLogKeys = 1000
 
 // idTicks is how many seconds the denials of a key in the table have the same ID. So a flood on
@@ -33,6 +35,7 @@ type logKey struct {
 	zone                  string
 	key                   keyhash.Hash
 	percent               int64
+	limit                 *algorithms.Limit // of which percent are used; otherwise nil
 	shadow, ban, overflow bool
 }
 
@@ -43,7 +46,7 @@ func NewLog(events *Events) *Log {
 }
 
 func newLog(report func(Denial), records *records) *Log {
-	return &Log{report: report, records: records, recent: make(map[logKey]*Denial)}
+	return &Log{report: report, records: records, recent: make(map[logKey]*Denial), keys: make(map[bool]int)}
 }
 
 // Record reports a denial, now or within a second. It returns the ID of the denial. If the ID is new, it keeps a
@@ -65,10 +68,14 @@ func (l *Log) Record(d Denial, zones func() []RecordedZone) (id string) {
 // whether its ID is new. The key of d becomes the key as it is logged.
 func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	group := logKey{zone: d.Zone, key: keyHashes.Sum(d.Key), percent: d.Percent, shadow: d.Shadow, ban: d.Ban}
+	isShare := d.Percent > 0
+	if isShare {
+		group.limit = d.Limit
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.recent[group]
-	if !l.closed && known == nil && len(l.recent) >= maxLogKeys {
+	if !l.closed && known == nil && l.keys[isShare] >= maxLogKeys {
 		group = logKey{zone: d.Zone, percent: d.Percent, shadow: d.Shadow, ban: d.Ban, overflow: true}
 		known, d.overflow = l.recent[group], true
 	}
@@ -83,7 +90,7 @@ func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	if known != nil && !l.closed {
 		d.id, d.ticks = known.id, known.ticks
 	}
-	if newID = d.id == "" && !d.overflow && !d.Ban && d.Percent == 0; newID {
+	if newID = d.id == "" && !d.overflow && !d.Ban && !isShare; newID {
 		d.id = randomID()
 	}
 	if l.closed {
@@ -99,6 +106,7 @@ func (l *Log) add(d *Denial) (reportNow, newID bool) {
 	first.count = 0
 	first.cloneTexts(&Denial{})
 	l.recent[group] = &first
+	l.keys[isShare]++
 	if l.timer == nil {
 		l.timer = time.AfterFunc(time.Second, l.reportRecent)
 	}
@@ -112,6 +120,7 @@ func (l *Log) reportRecent() {
 	for id, d := range l.recent {
 		if d.count == 0 {
 			delete(l.recent, id)
+			l.keys[id.percent > 0]--
 			continue
 		}
 		due = append(due, *d)

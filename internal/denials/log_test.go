@@ -3,6 +3,7 @@ package denials
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"unsafe"
 	"weak"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
@@ -45,6 +47,63 @@ func TestDenialsAreBounded(t *testing.T) {
 		l.Record(Denial{Zone: "z", Key: "late", Source: h}, noZones) // of a request that outlives its configuration
 		if want := int64(keys*each*seconds + 2); count != want {
 			t.Errorf("%d denials are reported, want %d", count, want)
+		}
+	})
+}
+
+// Each share is reported by itself, with its key and limit, while denials flood the log. Shares are bounded, too.
+func TestSharesHaveTheirOwnBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, limits := &Source{LogsKeys: true}, []*algorithms.Limit{new(algorithms.Limit), new(algorithms.Limit), new(algorithms.Limit)}
+		reported := make(map[string]bool)
+		others := 0
+		l := newLog(func(d Denial) {
+			switch {
+			case d.Percent == 0:
+			case d.overflow:
+				others++
+			default:
+				reported[fmt.Sprintf("%s %d %d%% x%d", d.Key, slices.Index(limits, d.Limit), d.Percent, d.count)] = true
+			}
+		}, new(records))
+		defer l.Close()
+		deny := func(n int) {
+			for key := range n {
+				l.Record(Denial{Zone: "attacked", Key: fmt.Sprint("attacker ", key), Source: source}, noZones)
+			}
+		}
+		const keys = maxLogKeys / 6
+		deny(2 * maxLogKeys)
+		for key := range keys {
+			for _, limit := range limits {
+				for _, percent := range []int64{80, 100} {
+					l.Record(Denial{Zone: "z", Key: fmt.Sprint("k", key), Source: source, Limit: limit, Percent: percent}, nil)
+				}
+			}
+			deny(key % 3)
+		}
+		for key := range keys {
+			for limit := range limits {
+				for _, percent := range []int64{80, 100} {
+					if name := fmt.Sprintf("k%d %d %d%% x1", key, limit, percent); !reported[name] {
+						t.Errorf("%s is not reported", name)
+					}
+				}
+			}
+		}
+		for key := range 5 * maxLogKeys {
+			l.Record(Denial{Zone: "z", Key: fmt.Sprint("more", key), Source: source, Limit: limits[0], Percent: 80}, nil)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(reported) > maxLogKeys || others != 2 || len(l.recent) > 2*maxLogKeys+2 {
+			t.Errorf("%d reports, %d of other keys, and %d are remembered", len(reported), others, len(l.recent))
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		l.Record(Denial{Zone: "z", Key: "later", Source: source, Limit: limits[0], Percent: 80}, nil)
+		if !reported["later 0 80% x1"] {
+			t.Error("after the flood, a share is not reported with its key")
 		}
 	})
 }

@@ -194,6 +194,7 @@ const (
 	peek    outcome = iota // the request only looked, and nothing is saved
 	granted                // it passes, at once or after a delay
 	denied
+	claimed // in mode Claim
 )
 
 // verdict is the result of the first step. fits is the number of events that fit. retry is how long

@@ -19,8 +19,8 @@ var calendarLua string
 // For example, 10 events per month in UTC are used up on 12 March. A request on that day is denied until
 // 1 April, 00:00.
 //
-// State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest B of
-// the period, and at least events once a request was denied: see [Limit.Crossed].
+// State: A is the end of the period, in µs. B is the number of events charged in it. C is the highest B that
+// was claimed in the period: see [Limit.Crossed].
 //
 // While now is before A, A holds, even if another version of the time zone database says otherwise. If the
 // clock steps back into the period before, then by up to a second A holds. Otherwise A becomes the end of the
@@ -29,7 +29,7 @@ var calendarLua string
 //
 // Mode Force and corrections charge the whole cost. So B is the number of events that were used.
 //
-// The receipt of a charge holds A, and C as it was before. The receipt of a peek holds A and B: see
+// The receipt of a charge holds A, and C as it was before the request. The receipt of a peek holds A and B: see
 // [Limit.Used].
 func init() {
 	register(&Algorithm{
@@ -161,7 +161,7 @@ func calendarRoll(l *Limit, end Micros, count, highest int64, now Micros) (curre
 
 func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	events := l.Events
-	end, count, highest, change := calendarRoll(l, s.A, s.B, s.C, now)
+	end, count, highest, dirty := calendarRoll(l, s.A, s.B, s.C, now)
 	fits := max(events-count, 0)
 	retry := int64(0)
 	if cost > events {
@@ -169,28 +169,25 @@ func calendarDecide(l *Limit, s *State, now Micros, cost int64) verdict {
 	} else if cost > fits {
 		retry = end - now
 	}
-	if cost > fits && highest < events {
-		change = change + 2
-	}
-	return verdict{fits: fits, retry: retry, a: end, b: count, c: highest, d: change}
+	return verdict{fits: fits, retry: retry, a: end, b: count, c: highest, d: dirty}
 }
 
 func calendarCommit(l *Limit, s *State, now Micros, charge int64, o outcome, v verdict) Balance {
 	events := l.Events
-	end, count, before, change := v.a, v.b, v.c, v.d
+	end, count, before, dirty := v.a, v.b, v.c, v.d
 	if o == denied {
 		charge = min(charge, max(events-count, 0))
 	}
 	charge = min(charge, exact/2-count)
 	count += charge
-	highest := max(before, count)
-	if change >= 2 {
-		highest = max(highest, events)
+	highest := before
+	if o == claimed {
+		highest = max(highest, count)
 	}
 	if o == peek {
 		return Balance{A: end, B: count, C: count}
 	}
-	if charge > 0 || change > 0 {
+	if charge > 0 || dirty == 1 || highest > before {
 		s.A, s.B, s.C = end, count, highest
 	}
 	return Balance{Charged: charge, A: end, B: before, C: count}
@@ -219,12 +216,14 @@ func (l *Limit) Used(peeked Decision) (events int64, ok bool) {
 	return peeked.Receipt.B, l.calendar != nil
 }
 
-// Crossed reports whether a request made the highest count of a calendar's period reach a number of events, 1 to
-// [Quota].Events. Only one request of a period does. The first denial makes the count reach Events. The decision
-// must not be that of a peek.
+// Crossed reports whether the count of a calendar's period has reached a number of events, 1 to [Quota].Events, that
+// nobody had claimed before the request. Requests in mode [Claim] claim the count, so it is true for only one of them
+// in a period. Other requests claim nothing, because their charges may be given back at once. It is false for a budget
+// that keys share.
+//
+// For example, 79 of 100 events are used. The next request reaches 80, and Crossed is true for it and for those that
+// follow. Each of them then sends a request in mode Claim, and Crossed is true for the first of these.
 func (l *Limit) Crossed(d Decision, events int64) bool {
-	if l.calendar == nil || d.Receipt.A == 0 || d.Receipt.B >= events {
-		return false
-	}
-	return !d.Allowed || l.Events-d.Remaining >= events
+	r := d.Receipt
+	return l.calendar != nil && r.A > 0 && !r.Shared && r.B < events && l.Events-d.Remaining >= events
 }

@@ -1,7 +1,7 @@
 
 -- calendar: see calendar.go.
 --
--- state   end of the period (µs), count (events), highest count of the period
+-- state   end of the period (µs), count (events), highest claimed count of the period
 -- limit   1 events, 2 3 4 ends of the period that was expected, of the next, and of the one after that
 local function calendar_keep_until(_, period_end) return period_end end
 
@@ -34,8 +34,8 @@ end
 local function calendar_decide(l, k, now, cost)
   local events = l[1]
   local period_end, count, highest = load(l, k, 3)
-  local change
-  period_end, count, highest, change = calendar_roll(l, period_end, count, highest, now)
+  local dirty
+  period_end, count, highest, dirty = calendar_roll(l, period_end, count, highest, now)
   local fits = max(events - count, 0)
   local retry = 0
   if cost > events then
@@ -43,27 +43,24 @@ local function calendar_decide(l, k, now, cost)
   elseif cost > fits then
     retry = period_end - now
   end
-  if cost > fits and highest < events then
-    change = change + 2
-  end
-  return fits, retry, period_end, count, highest, change
+  return fits, retry, period_end, count, highest, dirty
 end
 
-local function calendar_commit(l, k, now, charge, outcome, period_end, count, before, change)
+local function calendar_commit(l, k, now, charge, outcome, period_end, count, before, dirty)
   local events = l[1]
   if outcome == denied then
     charge = min(charge, max(events - count, 0))
   end
   charge = min(charge, forever / 2 - count)
   count = count + charge
-  local highest = max(before, count)
-  if change >= 2 then
-    highest = max(highest, events)
+  local highest = before
+  if outcome == claimed then
+    highest = max(highest, count)
   end
   if outcome == peek then
     return 0, period_end, count, count
   end
-  if charge > 0 or change > 0 then
+  if charge > 0 or dirty == 1 or highest > before then
     save(l, k, period_end, count, highest)
   end
   return charge, period_end, before, count

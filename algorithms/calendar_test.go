@@ -188,7 +188,8 @@ func TestCalendarChargesInFull(t *testing.T) {
 	}
 }
 
-// Of all requests of a period, one crosses a share: whatever is given back, and with a denial for all events.
+// One claim of a period crosses a share, after the share is used, whatever is denied or given back. Without a claim, each
+// request after that shows that it is due.
 func TestCalendarIsCrossedOnce(t *testing.T) {
 	eachHistory(t, func(t *testing.T, r *rand.Rand, h *history) {
 		if !h.limit.algorithm.Calendar {
@@ -199,30 +200,30 @@ func TestCalendarIsCrossedOnce(t *testing.T) {
 		}
 		h.state = new(State)
 		share := 1 + r.Int64N(h.limit.Events)
-		crossed, reached, denied := make(map[Micros]int), make(map[Micros]bool), make(map[Micros]bool)
+		crossed := make(map[Micros]bool)
 		for range 60 {
 			h.now += r.Int64N(h.limit.Window / 10)
 			_, end, _ := h.limit.Periods(h.now)
-			d := h.take(h.now, r.Int64N(4))
-			if h.limit.Crossed(d, share) {
-				crossed[end]++
-			}
+			d := h.take(h.now, []int64{1, 2, 3, h.limit.Events, 1 << 40}[r.IntN(5)])
 			if d.Allowed && d.Charged > 0 {
 				h.charges = append(h.charges, charged{h.now, d.Charged, d.Receipt})
 			}
-			reached[end] = reached[end] || h.state.A == end && h.state.B >= share
-			if denied[end] = denied[end] || !d.Allowed; r.IntN(3) == 0 {
+			used := h.state.A == end && h.state.B >= share
+			if due := h.limit.Crossed(d, share); due != (used && !crossed[end]) {
+				t.Errorf("%d of %d events, and %d used: crossed %v, and before %v", share, h.limit.Events, h.state.B, due, crossed[end])
+			}
+			if r.IntN(3) == 0 {
 				h.refund(r)
 			}
-		}
-		for end, n := range crossed {
-			if n != 1 || !reached[end] && !denied[end] {
-				t.Errorf("%d of %d events were crossed %d times", share, h.limit.Events, n)
-			}
-		}
-		for end := range reached {
-			if (reached[end] || denied[end]) && crossed[end] == 0 {
-				t.Errorf("%d of %d events were reached, and not crossed", share, h.limit.Events)
+			if r.IntN(3) == 0 {
+				claim, cost := *h, r.Int64N(2)
+				claim.mode = Claim
+				d := claim.take(h.now, cost)
+				used := h.state.A == end && h.state.B >= share
+				if due := h.limit.Crossed(d, share); due != (used && !crossed[end]) {
+					t.Errorf("%d of %d events, and %d used: claimed %v, and before %v", share, h.limit.Events, h.state.B, due, crossed[end])
+				}
+				crossed[end] = crossed[end] || used
 			}
 		}
 	})

@@ -169,7 +169,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     mode, shadow, check_count, has_slots, has_ban, cost, max_wait, pos = unpack_numbers('<BBI2BBdd', message, pos)
     zone.peeks, shadow = shadow > 1, shadow % 2
     local needed, has_room = cost, true
-    if mode == 1 then needed = min(cost, 1) elseif mode == 3 then needed = 0 end
+    if mode == 1 then needed = min(cost, 1) elseif mode >= 3 then needed = 0 end
     zone.mode, zone.shadow, zone.checks, zone.cost, zone.slots, zone.ban = mode, shadow == 1, check_count, cost, nil, nil
     for _ = 1, check_count do
       c = c + 1
@@ -228,7 +228,7 @@ local function take(override_count, zone_count, pos, k, log_key)
     local zone = zones[z]
     local mode, cost, slots, ban = zone.mode, zone.cost, zone.slots, zone.ban
     local passes, peeks = allowed and (zone.has_room or not zone.shadow), zone.peeks
-    local charge, outcome, limits_deny = cost, (peeks or cost == 0) and peek or passes and granted or denied, false
+    local charge, outcome, limits_deny = cost, mode == 4 and claimed or (peeks or cost == 0) and peek or passes and granted or denied, false
     if peeks or not passes and mode ~= 2 or ban and ban.stands then
       charge = 0
     elseif mode == 1 then
@@ -238,7 +238,7 @@ local function take(override_count, zone_count, pos, k, log_key)
       c = c + 1
       local check = checks[c]
       local l, key, room, retry = check.limit, check.budget, check.room, check.retry
-      if mode == 3 and passes and not peeks then
+      if mode >= 3 and passes and not peeks then
         charge = l.algorithm.is_calendar and cost or min(cost, check.fits)
       end
       local charged, balance_a, balance_b, balance_c, balance_d =

@@ -4,7 +4,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local unpack_numbers, pack_numbers = struct.unpack, struct.pack
 local forever = 9007199254740992 -- 2^53: see Forever in algorithms.go
 local step_back = 1000000 -- 1 s: see stepBack in algorithms.go
-local peek, granted, denied = 0, 1, 2 -- see outcome in algorithms.go
+local peek, granted, denied, claimed = 0, 1, 2, 3 -- see outcome in algorithms.go
 local define = {--[[room]]} -- a function per algorithm, by number; a call only defines the algorithms it needs
 
 local function not_a_budget() error('the value at a key is not a budget', 0) end

@@ -20,16 +20,19 @@ const (
 	// Force grants everything, and charges each limit as much of the cost as fits it. Only a calendar is
 	// charged the whole cost.
 	Force
+	// Claim is Force for corrections. It also lets a calendar claim the count that it has reached: see
+	// [Limit.Crossed]. No configuration can choose it.
+	Claim
 )
 
-var modeNames = [...]string{"binary", "nary", "uniform", "force"}
+var modeNames = [...]string{"binary", "nary", "uniform", "force", "claim"}
 
 // String returns the mode's name in configurations.
 func (m Mode) String() string { return modeNames[m] }
 
 // ParseMode returns the mode with that name. "" is Binary.
 func ParseMode(name string) (Mode, error) {
-	if i := slices.Index(modeNames[:], name); i >= 0 {
+	if i := slices.Index(modeNames[:Claim], name); i >= 0 {
 		return Mode(i), nil
 	}
 	if name == "" {
@@ -129,7 +132,7 @@ func Take(requests []Request, now Micros) (allowed bool) {
 			c := &r.Checks[j]
 			d := &c.Decision
 			l := c.Limit
-			if r.Mode == Force && passes && !r.Peek {
+			if r.Mode >= Force && passes && !r.Peek {
 				if charge = r.Cost; !l.algorithm.Calendar {
 					charge = min(charge, c.verdict.fits)
 				}
@@ -156,7 +159,7 @@ func (r *Request) needed() int64 {
 	switch r.Mode {
 	case Nary:
 		return min(r.Cost, 1)
-	case Force:
+	case Force, Claim:
 		return 0
 	default:
 		return r.Cost
@@ -176,7 +179,7 @@ func (r *Request) limitsHaveRoom() bool {
 	return true
 }
 
-// charge returns the charge to each of the zone's limits, except in mode Force.
+// charge returns the charge to each of the zone's limits, except in the modes Force and Claim.
 func (r *Request) charge(passes bool) int64 {
 	charge := r.Cost
 	if r.Peek || !passes && r.Mode != Uniform || r.Ban.stands() {
@@ -192,6 +195,8 @@ func (r *Request) charge(passes bool) int64 {
 
 func (r *Request) outcome(passes bool) outcome {
 	switch {
+	case r.Mode == Claim:
+		return claimed
 	case r.Peek || r.Cost == 0:
 		return peek
 	case passes:

@@ -137,8 +137,8 @@ func (sc *scriptCall) writeMessage(names wire.Names, h wire.Head) (set algorithm
 			if one.Refund > 0 {
 				sc.Refund(one.Request, one.Refund)
 			}
-			if one.Charge > 0 {
-				sc.Charge(one.Request, one.Charge)
+			if mode, charges := one.ChargeMode(); charges {
+				sc.Charge(one.Request, mode, one.Charge)
 			}
 		}
 	}
@@ -203,7 +203,7 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 			if one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged) {
 				c.err = cmp.Or(c.err, r.Refund())
 			}
-			if one.Charge > 0 {
+			if _, charges := one.ChargeMode(); charges {
 				charged := []store.Request{{Limits: one.Request.Limits}}
 				_, _, err := r.Take(charged, nil)
 				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {

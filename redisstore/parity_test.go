@@ -79,8 +79,8 @@ func (p *program) write(m *message, s step) {
 		if q.Outcome = p.steps[c.of].want[z]; c.refund > 0 {
 			m.Refund(&q, c.refund)
 		}
-		if p.chargesAnew(z, c.charge) {
-			m.Charge(&q, c.charge)
+		if p.chargesAnew(z, c) {
+			m.Charge(&q, c.mode(), c.charge)
 		}
 		if set, sets := c.left[z]; sets {
 			m.Set(parityNames.Name(q.Key, q.Slots.ID), set.left)
@@ -241,10 +241,10 @@ func (p *program) correctionDiffers(c correction, r *wire.Reply) string {
 				return "a refund: " + err.Error()
 			}
 		}
-		if p.chargesAnew(z, c.charge) {
+		if p.chargesAnew(z, c) {
 			requests := []store.Request{{Limits: p.requests[z].Limits}}
-			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed {
-				return fmt.Sprintf("a charge: %v, %v", allowed, err)
+			if allowed, _, err := r.Take(requests, nil); err != nil || !allowed || !slices.Equal(requests[0].Outcome.Decisions, c.charged[z]) {
+				return fmt.Sprintf("a charge: %v, %v: Go %+v, Lua %+v", allowed, err, c.charged[z], requests[0].Outcome.Decisions)
 			}
 		}
 		if set, sets := c.left[z]; sets {

@@ -68,6 +68,7 @@ type correction struct {
 	of             int
 	refund, charge int64
 	left           map[int]set // by the zone
+	charged        map[int][]algorithms.Decision
 }
 
 // set sets the slots of the instance.
@@ -397,7 +398,7 @@ func maxWait(q store.Request, wait algorithms.Micros) algorithms.Micros {
 // correct corrects an earlier step, right after the one decided last and at its instant.
 func (p *program) correct(of int, refund, charge int64) {
 	last := &p.steps[len(p.steps)-1]
-	last.correction = correction{of: of, refund: refund, charge: charge, left: make(map[int]set)}
+	last.correction = correction{of: of, refund: refund, charge: charge, left: make(map[int]set), charged: make(map[int][]algorithms.Decision)}
 	for _, z := range p.steps[of].zones {
 		q, outcome, state := p.requests[z], p.steps[of].want[z], &p.states[z]
 		for n, d := range outcome.Decisions {
@@ -405,12 +406,15 @@ func (p *program) correct(of int, refund, charge int64) {
 				algorithms.Refund(q.Limits[n].Limit, &state.budgets[n], last.now, d.Receipt, min(refund, d.Charged))
 			}
 		}
-		if p.chargesAnew(z, charge) {
-			r := algorithms.Request{Mode: algorithms.Force, Cost: charge}
+		if p.chargesAnew(z, last.correction) {
+			r := algorithms.Request{Mode: last.correction.mode(), Cost: charge}
 			for n, l := range q.Limits {
 				r.Checks = append(r.Checks, algorithms.Check{Limit: l.Limit, State: &state.budgets[n]})
 			}
 			algorithms.Take([]algorithms.Request{r}, last.now)
+			for _, c := range r.Checks {
+				last.correction.charged[z] = append(last.correction.charged[z], c.Decision)
+			}
 		}
 		if outcome.Slots.Taken {
 			state.slots, _ = state.slots.Living(last.now, p.expiry)
@@ -422,9 +426,17 @@ func (p *program) correct(of int, refund, charge int64) {
 	}
 }
 
-// chargesAnew reports whether a zone is charged by a correction.
-func (p *program) chargesAnew(z int, charge int64) bool {
-	return charge > 0 && len(p.requests[z].Limits) > 0 &&
+// mode returns the mode of the charge.
+func (c correction) mode() algorithms.Mode {
+	if c.charge == 4 {
+		return algorithms.Force
+	}
+	return algorithms.Claim
+}
+
+// chargesAnew reports whether a zone is charged by a correction, or claims what it was charged before.
+func (p *program) chargesAnew(z int, c correction) bool {
+	return (c.charge > 0 || c.refund == 0) && len(p.requests[z].Limits) > 0 &&
 		!slices.ContainsFunc(p.requests[z].Limits, func(l store.Limit) bool { return l.Algorithm().BinaryOnly })
 }
 

@@ -205,13 +205,14 @@ func correctionCalls(now algorithms.Micros, corrections []store.Correction) (cal
 	for _, one := range corrections {
 		one.Leave = false
 		refunds := one.Refund > 0 && slices.ContainsFunc(one.Request.Outcome.Decisions, isCharged)
-		if !refunds && (one.Charge == 0 || len(one.Request.Limits) == 0) {
+		_, charges := one.ChargeMode()
+		if !refunds && (!charges || len(one.Request.Limits) == 0) {
 			continue
 		}
 		work := int64(0)
 		for i := range one.Request.Limits {
 			l := one.Request.Limits[i]
-			if one.Charge > 0 {
+			if charges {
 				work += l.Work(one.Charge)
 			}
 			if refunds {

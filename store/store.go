@@ -230,10 +230,19 @@ type Correction struct {
 	// room is charged only the rest, as in mode [algorithms.Force]. This charge can't be given
 	// back.
 	Charge int64
-	// Charged is called with the decisions about Charge, one for each limit, when it is made. nil calls nothing.
+	// Charged, if not nil, makes Charge a request in mode [algorithms.Claim], also if Charge is 0. It is called with
+	// the decisions, one for each limit, when the correction is made.
 	Charged func([]algorithms.Decision)
 	// Leave gives back the slot that the request took, if any, because the request has ended.
 	Leave bool
+}
+
+// ChargeMode returns the mode of Charge. charges reports whether the correction has such a request at all.
+func (c *Correction) ChargeMode() (mode algorithms.Mode, charges bool) {
+	if c.Charged != nil {
+		return algorithms.Claim, true
+	}
+	return algorithms.Force, c.Charge > 0
 }
 
 // FullRefunds returns corrections that give back all charges and slots of requests.

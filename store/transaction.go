@@ -199,7 +199,7 @@ func (tx *transaction) fillOutcome(r *Request, z *algorithms.Request, entries []
 			}
 			tx.save(e, expires)
 		}
-		d.Receipt.Shared = d.Charged > 0 && e.zone == nil
+		d.Receipt.Shared = d.Receipt != (algorithms.Receipt{}) && e.zone == nil
 		o.Decisions = append(o.Decisions, d)
 	}
 	if s := z.Slots; s != nil {
@@ -250,11 +250,11 @@ func (tx *transaction) refund(request int, r *Request, n int64) {
 }
 
 // charge charges n events to each limit of a request, as far as there is room.
-func (tx *transaction) charge(request int, r *Request, n int64) {
+func (tx *transaction) charge(request int, r *Request, mode algorithms.Mode, n int64) {
 	tx.clearEntries()
 	c := &tx.charged[0]
 	*c = Request{
-		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: algorithms.Force, Cost: n,
+		Zone: r.Zone, Key: r.Key, Limits: r.Limits, Mode: mode, Cost: n,
 		Outcome: Outcome{Decisions: c.Outcome.Decisions},
 	}
 	tx.decide(request, tx.charged[:])

@@ -17,7 +17,7 @@ import (
 )
 
 // A share of a calendar is reported once over three instances, whatever is given back meanwhile. A request can reach it, or
-// the true cost of a response. For 100% the first denial also counts.
+// the true cost of a response.
 func TestNotifyOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {

@@ -8,35 +8,49 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// notify reports the shares of calendars that the request has reached. The store keeps the highest count of each period, so
-// of all requests of all instances, one reaches a share. Local budgets know only what this instance was asked.
+// notify reports the shares of calendars that are used. A decision shows a share that is used and not claimed. Then the
+// store lets one request of all instances claim it, and this request reports it. So nothing is lost or reported twice if
+// decisions are lost, undone or made again. Local budgets know only what this instance was asked.
 func (state *State) notify() {
 	for i := range state.Entries {
-		if e := &state.Entries[i]; len(e.Zone.Notify) > 0 && !e.Outcome.Local {
-			state.Limiter.notify(e.Zone, e.Key, e.Limits, e.Outcome.Decisions)
+		e := &state.Entries[i]
+		if len(e.Zone.Notify) == 0 || e.Outcome.Local {
+			continue
+		}
+		var claimed []store.Limit
+		for j, d := range e.Outcome.Decisions {
+			if slices.ContainsFunc(e.Zone.Notify, func(percent int64) bool { return crossed(&e.Limits[j], d, percent) }) {
+				claimed = append(claimed, e.Limits[j])
+			}
+		}
+		if len(claimed) > 0 {
+			claim := &store.Request{Zone: e.Request.Zone, Key: e.Key, Limits: claimed}
+			state.Limiter.Store.Correct([]store.Correction{{Request: claim, Charged: state.reporter(e, claimed)}}, state.Limiter.ReportCorrectionFailure)
 		}
 	}
 }
 
-// notifyOfCharge returns the function that reports the shares that a correction of the request reaches, or nil if the zone
+// crossed reports whether a share of a limit is used, and was not claimed before the decision.
+func crossed(l *store.Limit, d algorithms.Decision, percent int64) bool {
+	return l.Crossed(d, (l.Events*percent+99)/100)
+}
+
+// reporter returns the function that reports the shares that a correction of limits has claimed. It is nil if the zone
 // reports none.
-func (state *State) notifyOfCharge(e *Entry) func([]algorithms.Decision) {
+func (state *State) reporter(e *Entry, limits []store.Limit) func([]algorithms.Decision) {
 	if len(e.Zone.Notify) == 0 || e.Outcome.Local {
 		return nil
 	}
-	l, z, key, limits := state.Limiter, e.Zone, e.Key, slices.Clone(e.Limits)
-	return func(decisions []algorithms.Decision) { l.notify(z, key, limits, decisions) }
-}
-
-func (l *Limiter) notify(z *Zone, key string, limits []store.Limit, decisions []algorithms.Decision) {
-	for i, d := range decisions {
-		for _, percent := range z.Notify {
-			events := (limits[i].Events*percent + 99) / 100
-			if limits[i].Crossed(d, events) {
-				l.Denials.Record(denials.Denial{
-					Source: l.DenialSource, Zone: z.Name, Key: key, Percent: percent,
-					Reason: store.DeniedByLimit, Limit: limits[i].Limit, Wait: d.ResetAfter,
-				}, nil)
+	l, z, key := state.Limiter, e.Zone, e.Key
+	return func(decisions []algorithms.Decision) {
+		for i, d := range decisions {
+			for _, percent := range z.Notify {
+				if crossed(&limits[i], d, percent) {
+					l.Denials.Record(denials.Denial{
+						Source: l.DenialSource, Zone: z.Name, Key: key, Percent: percent,
+						Reason: store.DeniedByLimit, Limit: limits[i].Limit, Wait: d.ResetAfter,
+					}, nil)
+				}
 			}
 		}
 	}

@@ -80,11 +80,13 @@ func (l *Limiter) decide(ctx context.Context, state *State) error {
 		l.Backend.DecidedWithout().Local.Add(1)
 	}
 	state.countOutcomes(took)
-	state.notify()
 	if delay := state.RequiredDelay(); allowed && delay > 0 {
-		return state.hold(ctx, delay)
+		err = state.hold(ctx, delay)
 	}
-	return nil
+	if err == nil { // otherwise the charges are given back
+		state.notify()
+	}
+	return err
 }
 
 // mayNeedCorrections reports whether the charges of the request may have to be corrected when
@@ -126,7 +128,9 @@ func (state *State) sendCorrections() {
 		c := store.Correction{Request: e.Request, Leave: e.Outcome.Slots.Taken}
 		if e.Settled {
 			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
-			c.Charged = state.notifyOfCharge(e)
+			if c.Charge > 0 {
+				c.Charged = state.reporter(e, slices.Clone(e.Limits))
+			}
 		}
 		if c.Leave || c.Refund > 0 || c.Charge > 0 {
 			corrections = append(corrections, c)

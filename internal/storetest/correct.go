@@ -142,6 +142,52 @@ func testCharge(t *testing.T, s Store) {
 	}
 }
 
+// testClaim claims a share of a calendar. One claim gets it, and only if the share is used. A denied request uses nothing,
+// also if a store charges it for a moment, because another key denies it.
+func testClaim(t *testing.T, s Store) {
+	const share = 5
+	calendar := Limit(t, "z", algorithms.Quota{Algorithm: "calendar", Events: 10, Period: "year"})
+	other := Limit(t, "y", algorithms.Quota{Algorithm: "calendar", Events: 1, Period: "year"})
+	take := func(cost int64, more []store.Request, allowed, due bool) []store.Request {
+		t.Helper()
+		r := append(newRequest("z", "a", cost, calendar), more...)
+		if ok := takeAt(t, s, start, r); ok != allowed {
+			t.Errorf("a request of cost %d is allowed: %v", cost, ok)
+		}
+		if crossed := calendar.Crossed(r[0].Outcome.Decisions[0], share); crossed != due {
+			t.Errorf("after a request of cost %d, %d of 10 are due: %v, %+v", cost, share, crossed, r[0].Outcome.Decisions)
+		}
+		return r
+	}
+	claim := func(charge int64, want bool) {
+		t.Helper()
+		got := false
+		correctAt(t, s, start, store.Correction{
+			Request: &newRequest("z", "a", 0, calendar)[0], Charge: charge,
+			Charged: func(d []algorithms.Decision) { got = calendar.Crossed(d[0], share) },
+		})
+		if got != want {
+			t.Errorf("a claim got the share: %v", got)
+		}
+	}
+	takeAt(t, s, start, newRequest("y", "b", 1, other))
+	claim(0, false)
+	take(1<<31-1, nil, false, false)
+	claim(0, false)
+	take(share, newRequest("y", "b", 1, other), false, false)
+	claim(0, false)
+	take(share-1, nil, true, false)
+	claim(0, false)
+	r := take(1, nil, true, true)
+	take(7, nil, false, true)
+	refundAt(t, s, start, r, 1)
+	claim(0, false)
+	claim(1, true)
+	claim(0, false)
+	refundAt(t, s, start, take(2, nil, true, false), 2)
+	take(2, nil, true, false)
+}
+
 // testCorrectSeveral makes several corrections in one call, some of the same budget. They are made in
 // order.
 func testCorrectSeveral(t *testing.T, s Store) {

@@ -73,6 +73,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"gives back", testRefund},
 		{"gives back once dropped", testRefundAfterReset},
 		{"charges in addition", testCharge},
+		{"claims a share once", testClaim},
 		{"corrects several", testCorrectSeveral},
 		{"corrects by its own clock", testCorrectOwnClock},
 		{"slots", testSlots},

@@ -107,12 +107,11 @@ func (m *Message) Take(requests []store.Request) {
 	m.endOperation(done)
 }
 
-// Charge appends an operation that charges n events to the limits of a request, as far as there is
-// room.
-func (m *Message) Charge(r *store.Request, n int64) {
+// Charge appends an operation that charges n events to the limits of a request in a mode: Force or Claim.
+func (m *Message) Charge(r *store.Request, mode algorithms.Mode, n int64) {
 	done := m.beginOperation(kindTake, 0, 1)
 	limits := store.Request{Zone: r.Zone, Key: r.Key, Limits: r.Limits}
-	m.appendZone(&limits, algorithms.Force, n, 0)
+	m.appendZone(&limits, mode, n, 0)
 	m.endOperation(done)
 }
 

@@ -16,8 +16,9 @@ type word struct {
 	isQuoted   bool
 }
 
-// maxWords bounds the search for the client. The name of a user can have more words.
-const maxWords = 64
+// maxWords and maxAddress bound the search for the client. The name of a user can have more words, and a word more bytes
+// before its address.
+const maxWords, maxAddress = 64, 128
 
 // readClient reads the fields before the time: the address, the identity, and the user. Servers leave the identity
 // empty today.
@@ -105,7 +106,10 @@ func (p *Parser) splitWords(text []byte) {
 		w.isQuoted = inQuotes || found[0] == '"'
 		inQuotes = w.isQuoted && (len(found) == 1 || found[len(found)-1] != '"')
 		w.core = bytes.Trim(found, "\"'(){}<>,;\ufeff")
-		w.isNil = string(w.core) == "-" || string(w.core) == "unknown"
+		w.isNil = len(w.core) == 0 || string(w.core) == "-" || string(w.core) == "unknown"
+		if len(w.core) == 0 {
+			w.core = found
+		}
 		w.address, w.port = addressIn(w.core)
 		p.words = append(p.words, w)
 		at = w.end
@@ -114,6 +118,7 @@ func (p *Parser) splitWords(text []byte) {
 
 // addressIn returns the address in a word, and its port: [2001:db8::7]:443, access.log:192.0.2.1, ip=192.0.2.1.
 func addressIn(text []byte) (address []byte, port int64) {
+	text = text[max(0, len(text)-maxAddress):]
 	for {
 		if address, port = splitPort(text); address != nil {
 			return address, port

@@ -12,13 +12,14 @@ import (
 // brackets before a quote. A user's name is before the time. It can have brackets and spaces, but each quote in it has a
 // backslash.
 func (p *Parser) findTime(line []byte) (end int64, before, after []byte) {
+	tries := 0
 	for begin := 0; ; {
 		quote := bytes.IndexByte(line[begin:], '"')
 		if quote < 0 {
 			return 0, nil, nil
 		}
 		part := line[begin : begin+quote]
-		for range maxBrackets {
+		for ; tries < maxBrackets; tries++ {
 			closing := bytes.LastIndexByte(part, ']')
 			opening := bytes.LastIndexByte(part[:max(0, closing)], '[')
 			if opening < 0 {
@@ -34,7 +35,7 @@ func (p *Parser) findTime(line []byte) (end int64, before, after []byte) {
 }
 
 // maxBrackets and maxQuotes bound the search for the time and for the request.
-const maxBrackets, maxQuotes = 4, 8
+const maxBrackets, maxQuotes = 16, 8
 
 // parseCombined reads a line in the combined or the common format. The request is the first text in quotes behind
 // the time that has a status behind it.

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// seeds are lines that a real Caddy has written, and some in the combined format.
+// seeds are lines that a real Caddy has written, and lines of other programs.
 func seeds(f *testing.F) [][]byte {
 	f.Helper()
 	text, err := os.ReadFile("testdata/caddy.log")
@@ -19,6 +19,9 @@ func seeds(f *testing.F) [][]byte {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	if len(lines) < 10 {
 		f.Fatalf("only %d lines in testdata/caddy.log", len(lines))
+	}
+	for _, shape := range append(shapesOfCombined, shapesOfJSON...) {
+		lines = append(lines, []byte(shape.line))
 	}
 	return append(
 		lines, benchmarkLine,

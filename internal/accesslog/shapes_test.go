@@ -59,6 +59,7 @@ var shapesOfCombined = []shape{
 	{"an address in quotes", `"198.51.100.23"` + tail, "198.51.100.23"},
 	{"a private address in quotes", `"10.5.5.5" 172.18.0.1` + tail, "10.5.5.5"},
 	{"a dash in quotes", `"-" 198.51.100.23` + tail, "198.51.100.23"},
+	{"nothing in quotes", `"" 198.51.100.23` + tail, "198.51.100.23"},
 	{"a dash", `- 198.51.100.23` + tail, "198.51.100.23"},
 	{"the header before the proxy", `198.51.100.23 172.18.0.1` + tail, "198.51.100.23"},
 	{"the header behind the proxy", `172.18.0.1 198.51.100.23` + tail, "198.51.100.23"},
@@ -304,6 +305,19 @@ func TestLacksClientIP(t *testing.T) {
 		var r Request
 		if err := new(Parser).Parse([]byte(line), &r); err != nil || r.LacksClientIP != want {
 			t.Errorf("%t, %v, want %t\n%s", r.LacksClientIP, err, want, line)
+		}
+	}
+}
+
+// The time to read a line grows with its length, and not with the square of it.
+func TestLongLines(t *testing.T) {
+	for _, part := range []string{"a=", "198.51.100.23 ", "1,", "[14/Nov/2023:22:13:2x +0000]\"", "\x1b[m", "[x]\"", `{"a":`, "{", "\"", ":"} {
+		long := strings.Repeat(part, maxLine/len(part))
+		for _, line := range []string{long, long + tail, `198.51.100.23` + tail + long, `{"log":` + inJSON(long) + `}`} {
+			var r Request
+			if err := new(Parser).Parse([]byte(line), &r); err == nil && r.Client() == "" {
+				t.Errorf("%.20q: %s", part, shown(&r))
+			}
 		}
 	}
 }

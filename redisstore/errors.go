@@ -42,8 +42,10 @@ func toStoreError(ctx context.Context, err error) error {
 	if errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinel") {
 		err = errNoMaster
 	}
-	if err.Error() == "ERR DB index is out of range" {
-		err = fmt.Errorf("%w: write a lower db, or raise databases in redis.conf", err)
+	for _, a := range advice {
+		if strings.Contains(err.Error(), a.text) {
+			err = fmt.Errorf("%w: %s", err, a.advice)
+		}
 	}
 	e := &store.Error{Reason: store.ReasonConnection, Err: err}
 	var reply redis.Error
@@ -63,6 +65,22 @@ func toStoreError(ctx context.Context, err error) error {
 		e.Reason = store.ReasonTimeout
 	}
 	return e
+}
+
+// advice has the next step for errors that contain a text.
+var advice = []struct{ text, advice string }{
+	{"ERR DB index is out of range", "write a lower db, or raise databases in redis.conf"},
+	{"ERR unknown command 'sentinel'", "this is not a Sentinel: write the addresses of Sentinels, or leave master_name out"},
+	{"ERR Could not find scripting engine", "this Valkey runs without Lua: install its Lua module, such as the package valkey-lua, and load it with loadmodule"},
+}
+
+// explainSentinel adds to the error of a Redis that the address is that of a Sentinel, if it is.
+func explainSentinel(ctx context.Context, client *redis.Client, address string, err error) error {
+	if err != nil && strings.Contains(err.Error(), "ERR unknown command") &&
+		strings.Contains(client.Info(ctx, "server").Val(), "_mode:sentinel") { // redis_mode, or server_mode of Valkey
+		return fmt.Errorf("%s is a Sentinel: write master_name <name> (%w)", address, err)
+	}
+	return err
 }
 
 // datedError is an error, and when it came. The zero datedError is none.

@@ -218,3 +218,39 @@ func TestPoisonedKeys(t *testing.T) {
 		t.Error("the store is not asked any more")
 	}
 }
+
+// The error of a server that can't be used says what to do.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	unknown := func(command string) string { return "-ERR unknown command '" + command + "', with args beginning with: 'x' \r\n" }
+	const sentinel = " is a Sentinel: write master_name <name> (ERR unknown command"
+	for name, test := range map[string]struct {
+		options redisstore.Options
+		replies map[string]string
+		want    string // after the address, if it begins with a space
+	}{
+		"a Sentinel":              {redisstore.Options{}, map[string]string{"evalsha": unknown("evalsha"), "info server": bulk("redis_mode:sentinel\r\n")}, sentinel},
+		"a Sentinel of Valkey":    {redisstore.Options{}, map[string]string{"evalsha": unknown("evalsha"), "info server": bulk("server_mode:sentinel\r\n")}, sentinel},
+		"a Sentinel as a node":    {redisstore.Options{Cluster: true}, map[string]string{"cluster": unknown("cluster"), "info server": bulk("redis_mode:sentinel\r\n")}, sentinel},
+		"no Sentinel":             {redisstore.Options{}, map[string]string{"evalsha": unknown("evalsha"), "info server": bulk("redis_mode:standalone\r\n")}, "reply: ERR unknown command"},
+		"a Redis as a Sentinel":   {redisstore.Options{MasterName: "m"}, map[string]string{"sentinel": unknown("sentinel")}, "not a Sentinel: write the addresses of Sentinels, or leave master_name out"},
+		"a Valkey without Lua":    {redisstore.Options{}, map[string]string{"evalsha": "-NOSCRIPT\r\n", "script": "-ERR Could not find scripting engine 'lua'\r\n"}, "such as the package valkey-lua"},
+		"a database out of range": {redisstore.Options{DB: 20}, map[string]string{"select": "-ERR DB index is out of range\r\n"}, "write a lower db"},
+	} {
+		m := startMisbehaving(t, nil)
+		m.replies = test.replies
+		test.options.Address, test.options.Timeout, test.options.DialTimeout = m.addr, patient, patient
+		s, err := redisstore.Open(test.options, redisstore.Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := test.want
+		if strings.HasPrefix(want, " ") {
+			want = m.addr + want
+		}
+		if err := s.Check(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: Check returns %q, want %q", name, err, want)
+		}
+		_ = s.Close()
+	}
+}

@@ -98,7 +98,7 @@ func (s *Store) check(ctx context.Context, tag string) error {
 	if isFromReplica("", err) || err != nil && ctx.Err() == nil && s.options.MasterName != "" {
 		s.reconnect(conns) // Sentinels may know another primary
 	}
-	return toStoreError(ctx, err)
+	return toStoreError(ctx, explainSentinel(ctx, conns.Client, s.options.Address, err))
 }
 
 // EvictionPolicy returns the eviction policy of the Redis, and whether its memory is bounded; see

@@ -241,6 +241,7 @@ func (c *Cluster) queryNode(ctx context.Context, address string) (ranges []slotR
 	if err == nil && len(ranges) == 0 {
 		err = fmt.Errorf("redisstore: %s knows no slots", address)
 	}
+	err = explainSentinel(ctx, client, address, err)
 	if err != nil && strings.Contains(err.Error(), "cluster support disabled") {
 		err = fmt.Errorf("%s is not a node of a cluster (%w): write redis without cluster, or the address of a node", address, err)
 	}

@@ -71,7 +71,7 @@ func (tr *traffic) run(t *testing.T, do func()) {
 				}
 				tr.record(r[0].Outcome.Local, err, time.Since(began))
 			})
-			time.Sleep(time.Second / 600) // in simulated time
+			time.Sleep(time.Second / 600) // in virtual time
 		}
 	})
 	do()
@@ -79,7 +79,7 @@ func (tr *traffic) run(t *testing.T, do func()) {
 	all.Wait()
 	_ = tr.redis.Close()
 	tr.network.CloseAll()
-	time.Sleep(time.Second) // in simulated time
+	time.Sleep(time.Second) // in virtual time
 }
 
 func (tr *traffic) record(local bool, err error, waited time.Duration) {
@@ -117,11 +117,11 @@ func TestLostReplies(t *testing.T) {
 				inBubble(t, 0, func(t *testing.T) {
 					tr := newTraffic(t, distance, timeout, 0)
 					tr.run(t, func() {
-						time.Sleep(time.Second) // in simulated time
+						time.Sleep(time.Second) // in virtual time
 						tr.forgetWaits()        // for the first connections
 						for _, loses := range []int64{1, inARow} {
 							tr.lose.Store(loses)
-							time.Sleep(1200 * time.Millisecond) // in simulated time
+							time.Sleep(1200 * time.Millisecond) // in virtual time
 						}
 					})
 					t.Logf("%d takes of lost messages, %d decided locally; the others waited for %v at most", tr.lost.Load(), tr.local, tr.longest)
@@ -157,7 +157,7 @@ func TestStalledRedis(t *testing.T) {
 		{"gets little time", 0, func(tr *traffic) {
 			for range 20 {
 				freeze(tr.server, 90*time.Millisecond)
-				time.Sleep(10 * time.Millisecond) // in simulated time
+				time.Sleep(10 * time.Millisecond) // in virtual time
 			}
 		}, false, 100 * time.Millisecond},
 		{"hangs", 0, hangs, true, timeout + redisstore.MaxQueued},
@@ -165,7 +165,7 @@ func TestStalledRedis(t *testing.T) {
 		{"loses replies", 0, func(tr *traffic) {
 			for range most + 8 {
 				tr.lose.Store(1)
-				time.Sleep(70 * time.Millisecond) // in simulated time
+				time.Sleep(70 * time.Millisecond) // in virtual time
 			}
 		}, true, timeout + redisstore.MaxQueued + 10*time.Millisecond},
 	} {
@@ -174,18 +174,18 @@ func TestStalledRedis(t *testing.T) {
 				tr := newTraffic(t, 200*time.Microsecond, timeout, test.batch)
 				inFlight := 0
 				tr.run(t, func() {
-					time.Sleep(time.Second) // in simulated time
+					time.Sleep(time.Second) // in virtual time
 					ended := make(chan bool)
 					go func() { test.do(tr); close(ended) }()
 					for over := false; !over; {
 						select {
 						case <-ended:
 							over = true
-						case <-time.After(10 * time.Millisecond): // in simulated time
+						case <-time.After(10 * time.Millisecond): // in virtual time
 						}
 						inFlight = max(inFlight, tr.redis.Stats().InUse)
 					}
-					time.Sleep(2 * timeout) // in simulated time
+					time.Sleep(2 * timeout) // in virtual time
 				})
 				t.Logf("local budgets decided %d takes in %v at most; the others waited for %v at most", tr.local, tr.longestLocal, tr.longest)
 				if inFlight > most {

@@ -71,13 +71,13 @@ type Events struct {
 	mu       sync.Mutex
 	started  bool // the configuration has started; before, the events app is not ready
 	emitting bool // the goroutine runs
-	waiting  [eventKinds][]queuedEvent
+	waiting  [kindCount][]queuedEvent
 	kind     int // whose turn it is
 }
 
 // Each kind of events has its own queue, and the kinds take turns. So a flood of denials pushes out no report. Events of
 // stores are kind 0, because their order matters.
-const eventKinds = 5
+const kindCount = 5
 
 var kindOf = map[string]int{eventThreshold: 1, eventBanned: 2, eventExceeded: 3, eventShadowExceeded: 4}
 
@@ -155,8 +155,8 @@ func (q *Events) emit() {
 func (q *Events) next() (e queuedEvent, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for range eventKinds {
-		q.kind = (q.kind + 1) % eventKinds
+	for range kindCount {
+		q.kind = (q.kind + 1) % kindCount
 		if queue := &q.waiting[q.kind]; len(*queue) > 0 {
 			e, *queue = (*queue)[0], (*queue)[1:]
 			return e, true

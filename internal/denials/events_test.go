@@ -98,7 +98,7 @@ func TestEventsTakeTurns(t *testing.T) {
 					if len(got[kind]) != reports || !slices.IsSorted(got[kind]) {
 						t.Errorf("%d of %d events of %s: %v", len(got[kind]), reports, kind, got[kind])
 					}
-					if most := (reports + 1) * eventKinds * slow; lastAt[kind] > most {
+					if most := (reports + 1) * kindCount * slow; lastAt[kind] > most {
 						t.Errorf("the last event of %s came after %v, want at most %v", kind, lastAt[kind], most)
 					}
 				}

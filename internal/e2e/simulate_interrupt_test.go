@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/logtest"
@@ -102,6 +103,8 @@ func interruptTwice(t *testing.T, isIgnored bool) *os.ProcessState {
 	if err := process.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
+	hang := time.AfterFunc(time.Minute, func() { _ = process.Process.Kill() })
+	defer hang.Stop()
 	_ = process.Wait()
 	return process.ProcessState
 }

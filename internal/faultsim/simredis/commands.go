@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -247,17 +248,34 @@ func matches(pattern, text string) bool {
 	return text == ""
 }
 
-// scan runs SCAN, with all keys at once.
+// scan runs SCAN. It passes the keys in the order of their hashes, so no change makes it miss a key that stays. A cursor is
+// the hash of the next key.
 func (s *Server) scan(args []string) any {
-	pattern := "*"
+	cursor, _ := strconv.ParseUint(args[1], 10, 64)
+	pattern, count := "*", 10
 	for i := 2; i+1 < len(args); i += 2 {
-		if strings.EqualFold(args[i], "MATCH") {
+		switch strings.ToUpper(args[i]) {
+		case "MATCH":
 			pattern = args[i+1]
+		case "COUNT":
+			count = int(number(args[i+1]))
 		}
 	}
+	byHash := make(map[uint64]string)
+	for key := range s.data {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(key))
+		byHash[h.Sum64()] = key
+	}
 	found := []any{}
-	for _, key := range slices.Sorted(maps.Keys(s.data)) {
-		if matches(pattern, key) {
+	for _, hash := range slices.Sorted(maps.Keys(byHash)) {
+		if hash < cursor {
+			continue
+		}
+		if count--; count < 0 {
+			return []any{strconv.FormatUint(hash, 10), found}
+		}
+		if key := byHash[hash]; matches(pattern, key) {
 			if _, lives := s.get(key); lives {
 				found = append(found, key)
 			}

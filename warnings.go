@@ -35,7 +35,8 @@ func (z *liveZone) warnOfSettings() {
 			zap.String("zone", z.Name), zap.Int64("cost", z.FixedCost), zap.Stringer("limit", l))
 	}
 	if option := z.optionThatIs0(); option != "" {
-		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: write a number above 0, or leave the option out",
+		z.Logger.Warn("the limits of a zone deny no request, because its factor or cost is always 0: "+
+			"write a number above 0, or leave the option out",
 			zap.String("zone", z.Name), zap.String("option", option))
 	}
 	if z.ignoresKeyCase() {

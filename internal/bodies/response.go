@@ -296,7 +296,9 @@ func (b *jsonLinesBody) value(i int) (string, bool) {
 	return b.jsonEvents.value(i)
 }
 
-// acceptOnlyDecodable takes the content codings out of Accept-Encoding that can't be decoded, such as br.
+// acceptOnlyDecodable takes the content codings out of Accept-Encoding that can't be decoded, such as br. It changes
+// the header itself, because a copy would hide later changes from placeholders. Behind a handler such as tracing, these
+// read the header of an earlier copy of the request.
 func acceptOnlyDecodable(header http.Header) {
 	accepted := header["Accept-Encoding"]
 	if len(accepted) == 0 {

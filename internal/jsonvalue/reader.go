@@ -489,16 +489,6 @@ func (r *Reader) readNumber(p []byte) int {
 	return 1
 }
 
-// countDigits returns how many digits p begins with.
-func countDigits(p []byte) int {
-	for i, c := range p {
-		if c < '0' || c > '9' {
-			return i
-		}
-	}
-	return len(p)
-}
-
 // numberIsComplete reports whether the current value is a number that can end here.
 func (r *Reader) numberIsComplete() bool {
 	return r.state == afterZero || r.state == inInteger || r.state == inFraction || r.state == inExponent

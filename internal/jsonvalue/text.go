@@ -90,6 +90,16 @@ func (t *text) decoded() (decoded []byte, ok bool) {
 	return t.valid, true
 }
 
+// countDigits returns how many digits p begins with.
+func countDigits(p []byte) int {
+	for i, c := range p {
+		if c < '0' || c > '9' {
+			return i
+		}
+	}
+	return len(p)
+}
+
 // plainLength returns how many bytes at the beginning of p stand for themselves in a string. These are all but
 // quotation marks, backslashes and control characters.
 func plainLength(p []byte) int {

@@ -3,17 +3,18 @@ package accesslog
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 )
 
 // word is a word of the text before the time.
 type word struct {
-	begin, end int    // in the text
-	core       []byte // without quotes, brackets and commas
-	address    []byte // in the word; empty if it has none
-	port       int64  // of the address; 0 if it has none
-	isNil      bool   // it stands for nothing
-	inList     bool   // a comma is before or after it
-	isQuoted   bool
+	begin    int    // in the text
+	core     []byte // without quotes, brackets and commas
+	address  []byte // in the word; empty if it has none
+	port     int64  // of the address; 0 if it has none
+	isNil    bool   // it stands for nothing
+	inList   bool   // a comma is before or after it
+	isQuoted bool
 }
 
 // maxWords and maxAddress bound the search for the client. The name of a user can have more words, and a word more bytes
@@ -53,16 +54,18 @@ func (p *Parser) findClient(text []byte, r *Request) bool {
 	words := p.words
 	begin, end := addressRun(words)
 	client, last := -1, -1 // the words of the client, and of the last address
+	isKnown := false       // what is behind a dash can be the name of a user
 	for i, rank := begin, 0; i < end; i++ {
 		w := &words[i]
 		if len(w.address) == 0 {
+			isKnown = isKnown || w.isNil && rank > 1
 			continue
 		}
 		if last = i; rank == 0 && isServerPort(w.port) && hasAddress(words[i+1:end]) {
 			r.Host, begin = p.decode(w.core), i+1
 			continue
 		}
-		if n := w.rank(); n > rank {
+		if n := w.rank(); n > rank && !isKnown {
 			client, rank = i, n
 		}
 	}
@@ -100,7 +103,7 @@ func (p *Parser) splitWords(text []byte) {
 		if comma := bytes.IndexByte(found, ','); comma >= 0 {
 			found = found[:comma+1]
 		}
-		w := word{begin: at, end: at + len(found)}
+		w := word{begin: at}
 		hasComma := bytes.HasSuffix(bytes.TrimRight(found, `"`), []byte(","))
 		w.inList, afterComma = hasComma || afterComma, hasComma
 		w.isQuoted = inQuotes || found[0] == '"'
@@ -112,7 +115,7 @@ func (p *Parser) splitWords(text []byte) {
 		}
 		w.address, w.port = addressIn(w.core)
 		p.words = append(p.words, w)
-		at = w.end
+		at += len(found)
 	}
 }
 
@@ -175,7 +178,7 @@ func (r *Request) setClient() {
 func addressRun(words []word) (begin, end int) {
 	for i := 0; i < len(words); i++ {
 		nils, isBeforeNil, first := 0, false, i
-		for ; i < len(words) && (len(words[i].address) > 0 || words[i].isNil || words[i].inList); i++ {
+		for ; i < len(words) && (len(words[i].address) > 0 || words[i].isNil || words[i].inList && !isBeforeNil); i++ {
 			switch {
 			case words[i].isNil:
 				isBeforeNil = isBeforeNil || i > first && len(words[i-1].address) > 0
@@ -197,12 +200,7 @@ func addressRun(words []word) (begin, end int) {
 }
 
 func hasAddress(words []word) bool {
-	for i := range words {
-		if len(words[i].address) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words, func(w word) bool { return w.address != nil })
 }
 
 // isServerPort reports whether a port is one on which servers listen. Clients have higher ports.

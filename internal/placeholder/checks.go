@@ -225,11 +225,10 @@ func (sources *Sources) suggestion(name string, afterResponse bool) string {
 	if afterResponse {
 		similarNames[0] = "http.response." + bare
 	}
-	for _, other := range similarNames {
-		if long, _ := keys.ExpandShorthand(other); long != name && sources.provides(long) {
-			return meant(other)
-		}
-	}
+	provided := slices.IndexFunc(similarNames, func(other string) bool {
+		long, _ := keys.ExpandShorthand(other)
+		return long != name && sources.provides(long)
+	})
 	candidates := slices.Clone(commonNames)
 	for _, common := range commonNames {
 		if long, short := keys.ExpandShorthand(common); short {
@@ -248,6 +247,8 @@ func (sources *Sources) suggestion(name string, afterResponse bool) string {
 	switch {
 	case len(words) > 0 && isOfAddress(words[len(words)-1]):
 		best = "client_ip"
+	case provided >= 0:
+		best = similarNames[provided]
 	case similar >= 0:
 		best = candidates[similar]
 	case slices.ContainsFunc(words, isOfAddress):

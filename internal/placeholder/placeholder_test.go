@@ -59,7 +59,7 @@ func TestSuggestions(t *testing.T) {
 		"plann": "{plan}", "user": "{http.auth.user.id}", "http.auth.usr.id": "",
 		"http.vars.tennant": "{vars.tenant}, in JSON {http.vars.tenant}", "header.X.Y": "{http.request.header.X.Y}", "vars.te nant": "",
 		"http.request.headers.X-Api-Key": apiKey, "headers.X-Api-Key": apiKey, "http.header.X-Api-Key": apiKey, "request.headers.X-Api-Key": apiKey,
-		"http.vars.header.X-Api-Key": apiKey, "http.request.headers.X-Real-IP": "{header.X-Real-IP}, in JSON {http.request.header.X-Real-IP}",
+		"http.vars.header.X-Api-Key": apiKey, "http.request.headers.X-Real-IP": address,
 		"http.request.cookies.sid": "{cookie.sid}, in JSON {http.request.cookie.sid}", "http.request.query.q": "{query.q}, in JSON {http.request.uri.query.q}",
 		"http.vars.method": "{method}, in JSON {http.request.method}", "vars.uri.path": "{http.request.uri.path}",
 		"json.user": "{http.rate_limit.request.json.user}", "form.user": "{http.rate_limit.request.form.user}",

@@ -222,7 +222,9 @@ func TestPoisonedKeys(t *testing.T) {
 // The error of a server that can't be used says what to do.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
-	unknown := func(command string) string { return "-ERR unknown command '" + command + "', with args beginning with: 'x' \r\n" }
+	unknown := func(command string) string {
+		return "-ERR unknown command '" + command + "', with args beginning with: 'x' \r\n"
+	}
 	const sentinel = " is a Sentinel: write master_name <name> (ERR unknown command"
 	for name, test := range map[string]struct {
 		options redisstore.Options

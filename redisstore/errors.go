@@ -71,7 +71,10 @@ func toStoreError(ctx context.Context, err error) error {
 var advice = []struct{ text, advice string }{
 	{"ERR DB index is out of range", "write a lower db, or raise databases in redis.conf"},
 	{"ERR unknown command 'sentinel'", "this is not a Sentinel: write the addresses of Sentinels, or leave master_name out"},
-	{"ERR Could not find scripting engine", "this Valkey runs without Lua: install its Lua module, such as the package valkey-lua, and load it with loadmodule"},
+	{
+		"ERR Could not find scripting engine",
+		"this Valkey runs without Lua: install its Lua module, such as the package valkey-lua, and load it with loadmodule",
+	},
 }
 
 // explainSentinel adds to the error of a Redis that the address is that of a Sentinel, if it is.

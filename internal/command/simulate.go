@@ -338,7 +338,8 @@ func noRequests(log *report.Log, interrupted bool) error {
 	files := strings.Join(log.Files, ", ")
 	var found []string
 	if log.OtherLines > 0 {
-		found = append(found, lineCount(log.OtherLines, "is not a request", "are not requests")+": name an access log. Caddy writes it with the directive log")
+		found = append(found, lineCount(log.OtherLines, "is not a request", "are not requests")+
+			": name an access log. Caddy writes it with the directive log")
 	}
 	if log.BrokenLines > 0 {
 		first := log.Broken[0]

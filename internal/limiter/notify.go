@@ -24,8 +24,11 @@ func (state *State) notify() {
 			}
 		}
 		if len(claimed) > 0 {
-			claim := &store.Request{Zone: e.Request.Zone, Key: e.Key, Limits: claimed}
-			state.Limiter.Store.Correct([]store.Correction{{Request: claim, Charged: state.reporter(e, claimed)}}, state.Limiter.ReportCorrectionFailure)
+			claim := store.Correction{
+				Request: &store.Request{Zone: e.Request.Zone, Key: e.Key, Limits: claimed},
+				Charged: state.reporter(e, claimed),
+			}
+			state.Limiter.Store.Correct([]store.Correction{claim}, state.Limiter.ReportCorrectionFailure)
 		}
 	}
 }

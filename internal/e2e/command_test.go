@@ -70,7 +70,7 @@ func TestCommandStatus(t *testing.T) {
 		if len(got.Zones) != 2 || got.Zones[0].Requests["allowed"] != 2 || got.Zones[0].Requests["denied"] != 3 {
 			t.Errorf("zones %+v, want 2 requests allowed and 3 denied", got.Zones)
 		}
-		if got.Status.Memory == nil || (len(got.Status.Redis) == 0) != (use == "") {
+		if inMemory := use == ""; (got.Status.Memory != nil) != inMemory || (got.Status.Local == nil) != inMemory || (len(got.Status.Redis) == 0) != inMemory {
 			t.Errorf("status %+v", got.Status)
 		}
 	})

@@ -19,8 +19,28 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
 )
 
-// randomBody returns a body with its type, and the values that a Go program reads from it. Some
-// bodies are cut short.
+// member returns the member of a JSON object, or nil if the object has none of this name, or several.
+func member(object []byte, name string) (value json.RawMessage) {
+	decoder, times := json.NewDecoder(bytes.NewReader(object)), 0
+	if opening, err := decoder.Token(); err != nil || opening != json.Delim('{') {
+		return nil
+	}
+	for decoder.More() {
+		var v json.RawMessage
+		if found, err := decoder.Token(); err != nil || decoder.Decode(&v) != nil {
+			return nil
+		} else if found == name {
+			value, times = v, times+1
+		}
+	}
+	if times > 1 {
+		return nil
+	}
+	return value
+}
+
+// randomBody returns a body with its type, and the values that a Go program reads from it, unless they are there
+// twice. Some bodies are cut short.
 func randomBody(random *rand.Rand) (contentType string, body []byte, jsonValue, formValue string) {
 	word := func() string {
 		letters := []rune("abcé日𝄞")
@@ -92,22 +112,21 @@ func randomBody(random *rand.Rand) (contentType string, body []byte, jsonValue, 
 	r.Header.Set("Content-Type", contentType)
 	switch {
 	case contentType == caddytest.JSONType:
-		var outer map[string]any
-		decoder := json.NewDecoder(bytes.NewReader(body))
+		var value any
+		decoder := json.NewDecoder(bytes.NewReader(member(member(body, "a"), "b")))
 		decoder.UseNumber()
-		if json.Valid(body) && decoder.Decode(&outer) == nil {
-			a, _ := outer["a"].(map[string]any)
-			switch v := a["b"].(type) {
+		if json.Valid(body) && decoder.Decode(&value) == nil {
+			switch v := value.(type) {
 			case string, json.Number, bool:
 				jsonValue = fmt.Sprint(v)
 			}
 		}
 	case contentType == caddytest.FormType:
-		if values, err := url.ParseQuery(string(body)); err == nil {
+		if values, err := url.ParseQuery(string(body)); err == nil && len(values["name"]) == 1 {
 			formValue = values.Get("name")
 		}
 	default:
-		if r.ParseMultipartForm(1<<20) == nil {
+		if r.ParseMultipartForm(1<<20) == nil && len(r.MultipartForm.Value["name"])+len(r.MultipartForm.File["name"]) == 1 {
 			formValue = url.Values(r.MultipartForm.Value).Get("name")
 		}
 	}

@@ -3,6 +3,7 @@ package configuration
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/accesslog"
@@ -23,6 +24,31 @@ func TestEarliestError(t *testing.T) {
 			if got, want := n.firstError.text, "the error of /c"; got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
+		}
+	}
+}
+
+// Notes name a text that is taken as the client, and a number that may be a duration. An empty client_ip is no reason for a
+// note.
+func TestNotesAboutClients(t *testing.T) {
+	for _, test := range []struct {
+		request accesslog.Request
+		want    []string // the beginnings of the notes
+	}{
+		{accesslog.Request{RemoteIP: "@", ClientIP: ""}, nil},
+		{accesslog.Request{RemoteIP: "192.0.2.1", LacksClientIP: true}, []string{"requests in the log have no client_ip"}},
+		{accesslog.Request{RemoteIP: "web1", LacksClientIP: true}, []string{
+			"requests in the log have no client_ip",
+			`requests in the log have no address of the client: a text is taken as the client, such as "web1"`,
+		}},
+		{accesslog.Request{RemoteIP: "192.0.2.1", Number: "2.87"}, []string{"a number such as 2.87 is not read as a duration"}},
+	} {
+		n := newNotes()
+		n.usesClient = true
+		n.seeRequest(&test.request)
+		got := n.logNotes()
+		if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+			t.Errorf("%+v: the notes are %q, want %q", test.request, got, test.want)
 		}
 	}
 }

@@ -315,7 +315,7 @@ func TestRefundGivesBackTheCharge(t *testing.T) {
 			t.Fatalf("before %+v, charged %d and given back %+v", before, d.Charged, after)
 		}
 		later.now += r.Int64N(2 * h.limit.Window)
-		more := r.Int64N(later.ask(later.now, 0).Remaining + 1) // fits in both, perhaps in a window that has begun since
+		more := r.Int64N(later.ask(later.now, 0).Remaining + 1) // fits in both, also in a window that has begun since
 		later.take(later.now, more)
 		never.take(later.now, more)
 		was := later.ask(later.now, 0)

@@ -38,7 +38,7 @@ func startMalformed(t *testing.T, command, malformed string) *misbehaving {
 	return m
 }
 
-// Whatever a Redis, a node or a Sentinel replies, and to which command, the process survives, calls fail, and the
+// The process survives any reply of a Redis, a node or a Sentinel, to any command. Calls fail, and the
 // breaker opens.
 func TestMalformedReplies(t *testing.T) {
 	t.Parallel()

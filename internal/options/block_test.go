@@ -2,6 +2,7 @@ package options
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -65,7 +66,7 @@ func TestReadBlock(t *testing.T) {
 			return nil
 		}, func() error {
 			if doors > 2 {
-				return errors.New("too many of door, colour: close one")
+				return fmt.Errorf("too many of door, %s: close one", shop[0])
 			}
 			return nil
 		})

@@ -24,7 +24,7 @@ const (
 	mistakesFile = "testdata/mistakes.json" // the seed that has found each mistake
 	easy         = 100                      // seeds within which those are found that an ordinary run plants
 	soon         = 300                      // seeds within which most are found
-	latest       = 2000                     // seeds within which all are
+	latest       = 4000                     // seeds within which all are
 )
 
 // TestFaults finds each planted mistake. That takes long, so an ordinary run plants a few.

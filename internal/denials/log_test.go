@@ -96,9 +96,11 @@ func TestSharesHaveTheirOwnBound(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
+		l.mu.Lock() // a report may follow
 		if len(reported) > maxLogKeys || others != 2 || len(l.recent) > 2*maxLogKeys+2 {
 			t.Errorf("%d reports, %d of other keys, and %d are remembered", len(reported), others, len(l.recent))
 		}
+		l.mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		l.Record(Denial{Zone: "z", Key: "later", Source: source, Limit: limits[0], Percent: 80}, nil)

@@ -349,7 +349,7 @@ func TestWarningsOfUnseenLogins(t *testing.T) {
 			}
 			site := strings.NewReplacer("PATH", "", "STATUS", test.status).Replace(test.directives)
 			got := warningsOfCaddyfile(t, global+":80 {\n"+site+"\nreverse_proxy localhost:9000\n}\n")
-			if strings.Contains(got, "failed logins, so they never reach the zone") != test.warned {
+			if strings.Contains(got, "never those of the login handler before rate_limit") != test.warned {
 				t.Errorf("warnings: %s, want one: %v", got, test.warned)
 			}
 		})

@@ -198,7 +198,7 @@ func (h *Handler) newLimiter() (*limiter.Limiter, error) {
 		ProblemJSON: h.ProblemJSON != nil && *h.ProblemJSON, ReturnErrors: h.ReturnErrors,
 	}
 	l.ReportCorrectionFailure = func(err error) {
-		l.ReportStoreFailure(fmt.Errorf("correcting what a request was charged, or giving back its slot: %w", err))
+		l.ReportStoreFailure(fmt.Errorf("correcting what a request was charged, giving back its slot, or claiming a share for notify: %w", err))
 	}
 	return l, err
 }

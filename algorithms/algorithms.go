@@ -110,7 +110,7 @@ type Receipt struct {
 	A, B int64
 	// At is the instant of the charge; 0 if nothing was charged.
 	At Micros
-	// Shared reports whether the charge went to a budget that a store shares between
+	// Shared reports whether the decision is about a budget that a store shares between
 	// keys it has no room for. Only stores set it.
 	Shared bool
 }

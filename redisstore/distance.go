@@ -8,7 +8,8 @@ import "time"
 //
 // The time of most messages says little about the distance, because Redis works on them one after the other. A busy
 // Redis would look far away, so more messages would be sent, and Redis would be busier. So the distance is the
-// least time of late. It becomes greater only by a probe: a message with one take that is sent while nothing else is in flight.
+// least time of late. It becomes greater only by a probe: a message with one take that is sent
+// while nothing else is in flight that has not stalled.
 //
 // A connection can break without a sign. So a message that gets no reply for some round trips has stalled: it doesn't
 // count against this bound any more. All messages in flight count against maxInFlight until their end.

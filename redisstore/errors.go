@@ -67,10 +67,13 @@ func toStoreError(ctx context.Context, err error) error {
 	return e
 }
 
+const notSentinel = "this is not a Sentinel: write the addresses of Sentinels, or leave master_name out"
+
 // advice has the next step for errors that contain a text.
 var advice = []struct{ text, advice string }{
 	{"ERR DB index is out of range", "write a lower db, or raise databases in redis.conf"},
-	{"ERR unknown command 'sentinel'", "this is not a Sentinel: write the addresses of Sentinels, or leave master_name out"},
+	{"ERR unknown command 'sentinel'", notSentinel},
+	{"ERR unknown command `sentinel`", notSentinel}, // of Redis 6.2
 	{
 		"ERR Could not find scripting engine",
 		"this Valkey runs without Lua: install its Lua module, such as the package valkey-lua, and load it with loadmodule",

@@ -23,8 +23,8 @@ const (
 	// replies about 50 bytes for each limit of a request.
 	maxReplyBytes = 16 << 20
 	// maxReplyValues is the maximum number of values in all lists and maps of a reply. CLUSTER SLOTS
-	// has the most: 13 for each range of slots with a replica.
-	maxReplyValues = 1 << 18
+	// has the most: 18 for each of at most 16,384 ranges of slots with two replicas.
+	maxReplyValues = 1 << 20
 	// maxReplyDepth is the maximum number of lists and maps within one another. CLUSTER SLOTS has 4.
 	maxReplyDepth = 16
 )
@@ -87,7 +87,7 @@ func (s *replyScanner) scan(b []byte) error {
 				s.bytes, s.values = 0, 0
 			}
 			s.kind, s.length, b = b[0], s.length[:0], b[1:]
-			if !isAnnouncement(s.kind) && strings.IndexByte("+-:,#_(", s.kind) < 0 { // modules send attributes, too
+			if !isAnnouncement(s.kind) && strings.IndexByte("+-:,#_(", s.kind) < 0 { // and no attribute, which only modules send
 				s.err = wire.ReplyError(fmt.Sprintf("has a line that begins with %q", s.kind))
 			}
 		default:

@@ -117,6 +117,13 @@ func (sc *scriptCall) endCalls() {
 			c.fail(sc.err)
 		}
 	}
+	if len(sc.reports) > 0 && sc.err == nil {
+		go func(reports []func()) { // they may write a log, which no message waits for
+			for _, report := range reports {
+				report()
+			}
+		}(sc.reports)
+	}
 }
 
 // lost returns the failure of a message that may have run, or nil for other messages.

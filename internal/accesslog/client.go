@@ -54,7 +54,7 @@ func (p *Parser) findClient(text []byte, r *Request) bool {
 	words := p.words
 	begin, end := addressRun(words)
 	client, last := -1, -1 // the words of the client, and of the last address
-	isKnown := false       // what is behind a dash can be the name of a user
+	isKnown := false       // a word behind a dash can be the name of a user
 	for i, rank := begin, 0; i < end; i++ {
 		w := &words[i]
 		if len(w.address) == 0 {

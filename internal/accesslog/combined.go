@@ -87,7 +87,7 @@ func readStatus(text []byte, r *Request) (rest []byte, ok bool) {
 	}
 	r.Status = int(n)
 	size, rest := cutWord(text)
-	if r.Size, ok = digits(bytes.Trim(size, `"`)); ok && len(size) > 2*bytes.Count(size, []byte(`"`)) || string(size) == "-" {
+	if r.Size, ok = digits(bytes.Trim(size, `"`)); ok && len(size) > bytes.Count(size, []byte(`"`)) || string(size) == "-" {
 		return rest, true
 	}
 	r.Size = 0
@@ -176,7 +176,7 @@ func durationIn(word []byte, r *Request) int64 {
 		}
 		number = bytes.Trim(value, `",`)
 	}
-	if len(number) < 3 || number[0] < '0' || '9' < number[0] {
+	if len(number) < 2 || number[0] < '0' || '9' < number[0] {
 		return 0
 	}
 	if number[len(number)-1] == 's' {

@@ -16,6 +16,7 @@ type entry struct {
 	logger     string // empty if the line has none
 	hasRequest bool
 	hasLevel   bool
+	hasMessage bool
 	hasStatus  bool
 	isError    bool // the line has err_id, as the log of errors
 	end        int64
@@ -38,8 +39,7 @@ func (e *entry) isCaddy() bool {
 }
 
 // parseJSON reads a JSON object. Before has the fields that the console encoder writes before it: time, level, logger and
-// message, with a tab after each.
-// Programs that pass logs on can write more before it, and something after it.
+// message, with a tab after each. Programs that pass logs on can write more before it, and something after it.
 func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	text = text[:1+max(0, bytes.LastIndexByte(text, '}'))]
 	if len(text) > keptMemory && countValues(text) > maxValues {
@@ -55,7 +55,7 @@ func (p *Parser) parseJSON(text, before []byte, r *Request) error {
 	return p.parseObject(v, before, r, 0)
 }
 
-// parseObject reads an object: what Caddy has written, or an object with this in a field.
+// parseObject reads an object that Caddy has written, or an object that has such an object, or a line, in a field.
 func (p *Parser) parseObject(v *fastjson.Value, before []byte, r *Request, depth int) error {
 	var e entry
 	p.readEntry(v, r, &e)
@@ -63,7 +63,11 @@ func (p *Parser) parseObject(v *fastjson.Value, before []byte, r *Request, depth
 		p.readConsole(before, &e)
 	}
 	if !e.isCaddy() {
-		return p.parseFields(v, r, depth+1)
+		err := p.parseFields(v, r, depth+1)
+		if err == errFormat && e.hasLevel && e.hasMessage && e.otherEnd > 0 { // a message of Caddy with another time_key
+			return ErrNotAccess
+		}
+		return err
 	}
 	if !e.isAccess() {
 		return ErrNotAccess
@@ -139,6 +143,9 @@ func (p *Parser) parseInner(line []byte, r *Request, depth int) error {
 		return errFormat
 	}
 	err := p.inner.Parse(line, r)
+	if err == errNotJSON {
+		err = errFormat
+	}
 	p.duration = append(p.duration[:0], p.inner.duration...)
 	return err
 }
@@ -154,12 +161,12 @@ func countValues(text []byte) (n int) {
 // readConsole reads the fields that the console encoder writes before the JSON. Rsyslog replaces the tabs between them. Other
 // programs write something before the time.
 func (p *Parser) readConsole(text []byte, e *entry) {
-	for i := 0; len(text) > 0; i++ {
+	separator := []byte("\t")
+	if bytes.Contains(text, []byte("#011")) {
+		separator = []byte("#011")
+	}
+	for i := 0; i < maxWords && len(text) > 0; i++ {
 		var field []byte
-		separator := []byte("\t")
-		if bytes.Contains(text, []byte("#011")) {
-			separator = []byte("#011")
-		}
 		field, text, _ = bytes.Cut(text, separator)
 		for ; i == 0 && e.end == 0 && len(field) > 0; _, field = cutWord(field) {
 			e.end, _ = p.times.read(field)
@@ -203,6 +210,8 @@ func (p *Parser) readEntry(v *fastjson.Value, r *Request, e *entry) {
 			p.readHeader(v, r.ResponseHeader)
 		case "level":
 			e.hasLevel = true
+		case "msg":
+			e.hasMessage = len(v.GetStringBytes()) > 0
 		case "err_id":
 			e.isError = true
 		case InstantField:

@@ -157,7 +157,7 @@ func (s *simulation) run() error {
 	defer stop()
 	bar := newProgressBar(s.cmd.ErrOrStderr())
 	ended := context.AfterFunc(ctx, func() {
-		if areIgnored { // they would be again
+		if areIgnored { // after stop, the process would ignore them again
 			another := make(chan os.Signal, 1)
 			signal.Notify(another, os.Interrupt, syscall.SIGTERM)
 			go func() { <-another; os.Exit(exitInterrupted) }()

@@ -51,7 +51,7 @@ func (c *call) watch(render func() (string, error)) error {
 		case <-ctx.Done():
 			return nil
 		case f := <-frames:
-			if f.err != nil && f.err != errStoreFails { // of which the text tells
+			if f.err != nil && f.err != errStoreFails { // the text shows this failure
 				if first && f.text == "" {
 					return f.err
 				}

@@ -150,7 +150,7 @@ func (d *Denial) waitTime() time.Duration {
 	return time.Duration(d.Wait) * time.Microsecond
 }
 
-// until returns when a ban, or the period of a share, ends: in whole seconds, never later than it is.
+// until returns when a ban, or the period of a share, ends: in whole seconds, rounded down.
 func (d *Denial) until() string { return d.at.Add(d.waitTime()).UTC().Format(time.RFC3339) }
 
 // reportShare logs that a share of a limit is used, and emits the event. The event has the key if the log has it, because

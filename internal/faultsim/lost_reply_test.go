@@ -100,8 +100,8 @@ func (tr *traffic) forgetWaits() {
 	tr.longest, tr.longestLocal = 0, 0
 }
 
-// A lost reply fails the takes of its message alone. All others wait for a moment, then all is as before, also for the
-// rest of the timeout.
+// A lost reply fails the takes of its message alone, if the message corrects nothing. All others wait for a moment, then
+// all is as before, also for the rest of the timeout.
 func TestLostReplies(t *testing.T) {
 	for _, distance := range []time.Duration{
 		100 * time.Microsecond, 400 * time.Microsecond, 2 * time.Millisecond, 7 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond,

@@ -204,33 +204,34 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 	forwarded := r.Header["X-Forwarded-For"]
 	addr, err := netip.ParseAddr(host)
 	addr = addr.Unmap()
-	message := ""
+	once := func() bool { return z.peersLeft.Swap(0) > 0 }
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 		switch {
-		case z.keyMayBeRemote && client != host:
-			message = "the key of a zone is the address of the connection, which is that of a trusted proxy, " +
-				"so all clients behind it share a budget: " +
-				"write {client_ip} instead of {remote_host} (said once)"
-		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+","):
-			message = "the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy " +
-				"appends to this field: " +
-				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)"
+		case z.keyMayBeRemote && client != host && once():
+			z.Logger.Warn("the key of a zone is the address of the connection, which is that of a trusted proxy, "+
+				"so all clients behind it share a budget: "+
+				"write {client_ip} instead of {remote_host} (said once)", zap.String("zone", z.Name))
+		case z.keyMayBeClient && takesFirstForwarded(r) && strings.HasPrefix(strings.Join(forwarded, ","), client+",") && once():
+			z.Logger.Warn("the key of a zone is the first address in X-Forwarded-For, which clients can make up if the proxy "+
+				"appends to this field: "+
+				"write trusted_proxies_strict beside trusted_proxies in the global options (said once)", zap.String("zone", z.Name))
 		}
-	} else if host == unixPeer && slices.ContainsFunc(addressFields, func(field string) bool { return r.Header.Get(field) != "" }) {
-		message = "the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, " +
-			"so all clients behind it share a budget: " +
-			"use {client_ip} in key, and write in the global options " +
-			"the three lines `servers {` and `trusted_proxies_unix` and `}`, which Caddy has since 2.11, " +
-			"and client_ip_headers if the address is in a field other than X-Forwarded-For (said once)"
-	} else if err == nil && len(forwarded) > 0 && (addr.IsPrivate() || addr.IsLoopback()) {
-		message = "the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: " +
-			"use {client_ip} in key, and write in the global options " +
-			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; " +
-			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)"
+		return
 	}
-	if message != "" && z.peersLeft.Swap(0) > 0 {
-		z.Logger.Warn(message, zap.String("zone", z.Name))
+	isForwarded := func(field string) bool { return r.Header.Get(field) != "" }
+	switch {
+	case host == unixPeer && slices.ContainsFunc(addressFields, isForwarded) && once():
+		z.Logger.Warn("the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, "+
+			"so all clients behind it share a budget: "+
+			"use {client_ip} in key, and write in the global options "+
+			"the three lines `servers {` and `trusted_proxies_unix` and `}`, which Caddy has since 2.11, "+
+			"and client_ip_headers if the address is in a field other than X-Forwarded-For (said once)", zap.String("zone", z.Name))
+	case err == nil && len(forwarded) > 0 && (addr.IsPrivate() || addr.IsLoopback()) && once():
+		z.Logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
+			"use {client_ip} in key, and write in the global options "+
+			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; "+
+			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
 	}
 }
 

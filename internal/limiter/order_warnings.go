@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
 
-// This file warns of zones that decide by a placeholder before it has its value, and of zones that are to count
-// failed logins, but stand behind the login.
+// This file warns of zones that decide by a placeholder before it has its value. It also warns of zones that count failed
+// logins, but stand behind the login.
 
 // The prefixes of placeholders that later handlers can set. Authentication sets UserPrefix.
 // forward_auth, for example, sets FieldPrefix.
@@ -24,41 +24,54 @@ const (
 	FieldPrefix = "http.request.header."
 )
 
-// lateKinds are the kinds of placeholders that later handlers can set, with the warnings of them.
-var lateKinds = []struct {
-	prefixes []string
-	warning  string
-}{
-	{[]string{UserPrefix}, "a zone uses a placeholder of the user, who is not known yet when rate_limit decides, " +
-		"so the placeholder is empty, and requests that fail to authenticate are charged, too: " +
-		"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, " +
-		"or both directives in this order into a route block (said once)"},
-	{
-		[]string{"http.error.", "http.intercept.", "http.response.", "http.reverse_proxy.", keys.OwnPrefix + ".response."},
-		"a zone uses a placeholder of the outcome of the request, which is not known yet when rate_limit decides, " +
-			"so the placeholder is empty: write settle { match status 401 } instead, with the status that you mean, " +
-			"or settle { cost {http.response.header.X-Cost} } for a cost (said once)",
-	},
-	{[]string{FieldPrefix}, "a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
-		"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)"},
+// lateKind is a kind of placeholders that later handlers can set.
+type lateKind int
+
+// The kinds of late placeholders. Only requests show whether a later handler sets header fields.
+const (
+	lateUser lateKind = iota
+	lateOutcome
+	lateField
+	notLate
+)
+
+var latePrefixes = [notLate][]string{
+	lateUser:    {UserPrefix},
+	lateOutcome: {"http.error.", "http.intercept.", "http.response.", "http.reverse_proxy.", keys.OwnPrefix + ".response."},
+	lateField:   {FieldPrefix},
 }
 
-// fields is the index of header fields in lateKinds. Only requests show whether a later handler sets them.
-const fields = 2
+// message returns the warning of a kind.
+func (k lateKind) message() string {
+	switch k {
+	case lateUser:
+		return "a zone uses a placeholder of the user, who is not known yet when rate_limit decides, " +
+			"so the placeholder is empty, and requests that fail to authenticate are charged, too: " +
+			"write order rate_limit after basic_auth (or after the directive that authenticates) in the global options, " +
+			"or both directives in this order into a route block (said once)"
+	case lateOutcome:
+		return "a zone uses a placeholder of the outcome of the request, which is not known yet when rate_limit decides, " +
+			"so the placeholder is empty: write settle { match status 401 } instead, with the status that you mean, " +
+			"or settle { cost {http.response.header.X-Cost} } for a cost (said once)"
+	default:
+		return "a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
+			"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)"
+	}
+}
 
-// kindOf returns the index of a placeholder's kind in lateKinds, or -1.
-func kindOf(placeholder string) int {
-	for i := range lateKinds {
-		isOfKind := func(prefix string) bool { return strings.HasPrefix(placeholder+".", prefix) }
-		if slices.ContainsFunc(lateKinds[i].prefixes, isOfKind) {
-			return i
+// kindOf returns the kind of a placeholder.
+func kindOf(placeholder string) lateKind {
+	isOfKind := func(prefix string) bool { return strings.HasPrefix(placeholder+".", prefix) }
+	for kind, prefixes := range latePrefixes {
+		if slices.ContainsFunc(prefixes, isOfKind) {
+			return lateKind(kind)
 		}
 	}
-	return -1
+	return notLate
 }
 
 // IsLate reports whether later handlers can set a placeholder.
-func IsLate(placeholder string) bool { return kindOf(placeholder) >= 0 }
+func IsLate(placeholder string) bool { return kindOf(placeholder) != notLate }
 
 // LatePlaceholder is a placeholder in the text of a zone's option, or in a matcher.
 type LatePlaceholder struct{ Option, Name string }
@@ -87,7 +100,7 @@ func lateInMatchers(option string, sets caddyhttp.MatcherSets) (late []LatePlace
 			text, _ := json.Marshal(matcher) // a matcher that has no JSON has no placeholders that are known
 			for _, found := range inBraces.FindAllStringSubmatch(string(text), -1) {
 				name, _ := keys.ExpandShorthand(found[1])
-				if kind := kindOf(name); kind >= 0 && kind != fields {
+				if kind := kindOf(name); kind == lateUser || kind == lateOutcome {
 					late = append(late, LatePlaceholder{option, name})
 				}
 			}
@@ -106,17 +119,17 @@ type Place struct {
 	IsBehindLogin func(matchers caddyhttp.MatcherSets) bool
 }
 
-// WarnOfPlace warns of the limiter's zones that decide by a placeholder that is empty at this place, or that are to
-// count failed logins behind the login.
+// WarnOfPlace warns of the limiter's zones that decide by a placeholder that is empty at this place. It also warns of zones
+// that count failed logins behind the login.
 func (l *Limiter) WarnOfPlace(place Place) {
-	around := lateInMatchers("matcher of rate_limit", place.Matchers)
 	for _, z := range l.Zones {
 		if z.lateChecksLeft.Load() <= 0 {
 			continue
 		}
-		all := slices.Concat(z.latePlaceholders, lateInMatchers("match", z.Matchers), lateInMatchers("exempt", z.Exempt), around)
+		all := slices.Concat(z.latePlaceholders, lateInMatchers("match", z.Matchers), lateInMatchers("exempt", z.Exempt),
+			lateInMatchers("matcher of rate_limit", place.Matchers))
 		var late []LatePlaceholder // at most one of each kind
-		for kind := range lateKinds[:fields] {
+		for kind := range lateField {
 			i := slices.IndexFunc(all, func(p LatePlaceholder) bool { return kindOf(p.Name) == kind && z.isEmpty(p, place, l.Shared) })
 			if i >= 0 {
 				late = append(late, all[i])
@@ -130,8 +143,9 @@ func (l *Limiter) WarnOfPlace(place Place) {
 			z.warnOfLate(p)
 		}
 		if missesLogins {
-			z.Logger.Warn("a zone counts responses with status 401, but a handler before rate_limit answers failed logins, so they never "+
-				"reach the zone: write rate_limit before basic_auth or forward_auth, in a route block or without the global option order (said once)",
+			z.Logger.Warn("a zone counts responses with status 401, but never those of the login handler before rate_limit: "+
+				"to count them, write rate_limit before basic_auth or forward_auth, in a route block or without the global option order; "+
+				"if the zone counts logins of the next handler, leave all as it is (said once)",
 				zap.String("zone", z.Name))
 		}
 	}
@@ -152,7 +166,7 @@ func (z *Zone) isEmpty(p LatePlaceholder, place Place, shared *Configuration) bo
 }
 
 func (z *Zone) warnOfLate(p LatePlaceholder) {
-	z.Logger.Warn(lateKinds[kindOf(p.Name)].warning,
+	z.Logger.Warn(kindOf(p.Name).message(),
 		zap.String("zone", z.Name), zap.String("option", p.Option), zap.String("placeholder", "{"+p.Name+"}"))
 }
 

@@ -129,7 +129,7 @@ func (state *State) sendCorrections() {
 		if e.Settled {
 			c.Refund, c.Charge = max(e.Cost-e.TrueCost, 0), max(e.TrueCost-e.Cost, 0)
 			if c.Charge > 0 {
-				c.Charged = state.reporter(e, slices.Clone(e.Limits))
+				c.Charged = state.reporter(e, e.Limits)
 			}
 		}
 		if c.Leave || c.Refund > 0 || c.Charge > 0 {

@@ -195,7 +195,7 @@ func (n *notes) seeRequest(logged *accesslog.Request) {
 	}
 }
 
-// shown returns the beginning of a text of a client.
+// shown returns the beginning of a text, as a note shows it.
 func shown(text string) string {
 	beginning, _ := keys.Beginning(text, keys.MaxShown)
 	return beginning

@@ -61,7 +61,7 @@ func (p *Parser) findClient(text []byte, r *Request) bool {
 			isKnown = isKnown || w.isNil && rank > 1
 			continue
 		}
-		if last = i; rank == 0 && isServerPort(w.port) && hasAddress(words[i+1:end]) {
+		if last = i; rank == 0 && isServerPort(w.port) && !w.inList && !w.isQuoted && hasAddress(words[i+1:end]) {
 			r.Host, begin = p.decode(w.core), i+1
 			continue
 		}
@@ -155,19 +155,22 @@ func splitPort(text []byte) (address []byte, port int64) {
 
 // forwardedClient returns the first address in the header field X-Forwarded-For, or nil.
 func forwardedClient(value []byte) []byte {
-	first, _, _ := bytes.Cut(value, []byte(","))
+	first, rest, isList := bytes.Cut(value, []byte(","))
+	for string(bytes.TrimSpace(first)) == "unknown" && len(rest) > 0 {
+		first, rest, _ = bytes.Cut(rest, []byte(","))
+	}
 	address, port := splitPort(bytes.TrimSpace(first))
-	if isServerPort(port) { // it is another field
+	if isServerPort(port) && !isList { // it is another field
 		return nil
 	}
 	return address
 }
 
-// setClient sets the client of a line in the combined format. Behind a proxy in a private network it is the first
-// address in X-Forwarded-For.
+// setClient sets the client of a line in the combined format. Behind a proxy in a private network, or on a unix socket, it is
+// the first address in X-Forwarded-For.
 func (r *Request) setClient() {
 	r.LacksClientIP = true
-	if values := r.Header["X-Forwarded-For"]; values != nil && isPrivate([]byte(r.RemoteIP)) {
+	if values := r.Header["X-Forwarded-For"]; values != nil && (isPrivate([]byte(r.RemoteIP)) || !isAddress([]byte(r.RemoteIP))) {
 		r.ClientIP, r.LacksClientIP = textOf(forwardedClient([]byte(values[0]))), false
 	}
 }
@@ -203,8 +206,8 @@ func hasAddress(words []word) bool {
 	return slices.ContainsFunc(words, func(w word) bool { return w.address != nil })
 }
 
-// isServerPort reports whether a port is one on which servers listen. Clients have higher ports.
-func isServerPort(port int64) bool { return 0 < port && port < 10_000 }
+// isServerPort reports whether a port is one on which servers listen. Clients have others.
+func isServerPort(port int64) bool { return 0 < port && port < 1024 || 8000 <= port && port < 10_000 }
 
 // rank is higher for an address that is more probably that of the client, if there are several. A list is the header
 // field X-Forwarded-For, which begins with the client. Proxies have private addresses.
@@ -218,10 +221,13 @@ func (w *word) rank() int {
 	return 1
 }
 
+// sharedSpace has the addresses of RFC 6598, which are private, too.
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
 func isPrivate(address []byte) bool {
 	a, err := netip.ParseAddr(textOf(address))
 	a = a.Unmap()
-	return err == nil && (a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast())
+	return err == nil && (a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || sharedSpace.Contains(a))
 }
 
 // textBeforeIdentity returns the word before the identity, or -1.

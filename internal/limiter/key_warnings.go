@@ -224,13 +224,13 @@ func (z *Zone) warnOfPeer(r *http.Request) {
 	case host == unixPeer && slices.ContainsFunc(addressFields, isForwarded) && once():
 		z.Logger.Warn("the key of a zone has no address, because a proxy that is not trusted comes over a unix socket, "+
 			"so all clients behind it share a budget: "+
-			"use {client_ip} in key, and write in the global options "+
-			"the three lines `servers {` and `trusted_proxies_unix` and `}`, which Caddy has since 2.11, "+
+			"use {client_ip} in key, and write trusted_proxies_unix, which Caddy has since 2.11, "+
+			"into servers in the global options, "+
 			"and client_ip_headers if the address is in a field other than X-Forwarded-For (said once)", zap.String("zone", z.Name))
 	case err == nil && len(forwarded) > 0 && (addr.IsPrivate() || addr.IsLoopback()) && once():
 		z.Logger.Warn("the key of a zone is the address of a proxy that is not trusted, so all clients behind it share a budget: "+
-			"use {client_ip} in key, and write in the global options "+
-			"the four lines `servers {` and `trusted_proxies static private_ranges` and `trusted_proxies_strict` and `}`; "+
+			"use {client_ip} in key, and write the lines `trusted_proxies static private_ranges` and `trusted_proxies_strict` "+
+			"into servers in the global options; "+
 			"if there is no proxy, clients write X-Forwarded-For themselves, so leave all as it is (said once)", zap.String("zone", z.Name))
 	}
 }

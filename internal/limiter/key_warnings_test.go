@@ -34,7 +34,7 @@ func TestWatchEnds(t *testing.T) {
 
 // A proxy in front of Caddy is seen by its first request. Caddy trusts a unix socket only with trusted_proxies_unix.
 func TestWarningsOfPeers(t *testing.T) {
-	const socket, proxy, trusted = "write in the global options the three lines `servers {` and `trusted_proxies_unix` and `}`", "the four lines `servers {`", "write {client_ip} instead of {remote_host}"
+	const socket, proxy, trusted = "write trusted_proxies_unix, which Caddy has since 2.11, into servers in the global options", "into servers in the global options; ", "write {client_ip} instead of {remote_host}"
 	const client, remote = "{" + keys.ClientAddress + "}", "{" + keys.RemoteHost + "}"
 	for _, test := range []struct {
 		key, peer, field, client string // client: the address of the client, from a trusted proxy

@@ -55,8 +55,8 @@
 // X-Forwarded-For. If no word is an address, the word before the identity is the client.
 //
 // A number behind the time is the duration if it has a unit or three digits after the point. After a name such as rt=,
-// one digit after the point is enough. So $gzip_ratio of nginx is none. Of several durations the longest counts. Without a duration, requests start
-// when they end.
+// one digit after the point is enough. So $gzip_ratio of nginx is none. Of several durations the longest counts. Without
+// a duration, requests start when they end.
 //
 // The format has no other header fields, no ports, no TLS, no sizes of request bodies and mostly no host. Times are
 // whole seconds.

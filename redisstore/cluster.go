@@ -337,12 +337,7 @@ func (c *Cluster) withSlot(ctx context.Context, slot int, do func(hop) error) er
 // hasMoved queries the slots, and reports whether another node than n has a slot, at the latest at the deadline. While
 // no request asks n, nobody notices that another node has taken over.
 func (c *Cluster) hasMoved(ctx context.Context, slot int, n *node, deadline time.Time) bool {
-	c.mu.Lock()
-	refreshing := c.startRefreshLocked()
-	c.mu.Unlock()
-	if refreshing != nil {
-		_ = awaitRefresh(ctx, refreshing, deadline) // the last known owner decides
-	}
+	c.renewSlots(ctx, deadline)
 	owner := c.slotNodes[slot].Load()
 	return owner != nil && owner != n
 }

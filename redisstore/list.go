@@ -200,7 +200,14 @@ func parseScanCursor(text string) (uint64, error) {
 // List implements [store.Store], as [Store.List] does. It lists the nodes in turn. An entry whose slot
 // moves to another node meanwhile can be missing. If the nodes change, cursors of earlier pages are
 // unknown.
+//
+// The first page queries the slots. An instance that sends a node no requests doesn't notice that another
+// node has taken over: its list would fail at a dead node, or miss all entries of a replica that was a
+// primary.
 func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error) {
+	if l.Cursor == "" {
+		c.renewSlots(ctx, time.Now().Add(c.options.Timeout))
+	}
 	nodes, err := c.slotOwners(ctx)
 	if err != nil {
 		return store.Page{}, toStoreError(ctx, err)
@@ -221,6 +228,7 @@ func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error)
 		}
 		cursor, err = n.list(ctx, page, cursor)
 		if err != nil {
+			c.refreshSlots() // another node may have replaced this one after the first page
 			return store.Page{}, toStoreError(ctx, fmt.Errorf("node %s: %w", n.options.Address, err))
 		}
 		if cursor != 0 {

@@ -151,6 +151,17 @@ func (c *Cluster) startRefreshLocked() <-chan struct{} {
 	return c.refreshing
 }
 
+// renewSlots queries the slots, unless a query has begun within refreshInterval. It waits for the reply until
+// the deadline. Without a reply, the last known slots stay.
+func (c *Cluster) renewSlots(ctx context.Context, deadline time.Time) {
+	c.mu.Lock()
+	refreshing := c.startRefreshLocked()
+	c.mu.Unlock()
+	if refreshing != nil {
+		_ = awaitRefresh(ctx, refreshing, deadline)
+	}
+}
+
 // queryAddressesLocked returns the addresses to query, the best first: nodes that work, then the
 // addresses of the options, then nodes that fail. The order within each group is random.
 func (c *Cluster) queryAddressesLocked() (addresses []string) {

@@ -146,7 +146,7 @@ func (f *fault) failOver(w *world, end func(old *simredis.Server)) {
 	time.Sleep(f.lasts / 2)
 	end(old)
 	time.Sleep(f.lasts / 2)
-	f.untold = f.seed%3 == 0
+	f.untold = w.sentinel != nil && f.seed%3 == 0
 	w.replace(old, data, !f.untold)
 }
 

@@ -1,0 +1,63 @@
+package faultsim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/faultsim/simredis"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// A list is complete, although the instance has sent no request since another node took over. The old primary has
+// died, or is a replica.
+func TestListAfterFailover(t *testing.T) {
+	for name, end := range map[string]func(old *simredis.Server){
+		"died":    (*simredis.Server).Kill,
+		"demoted": func(old *simredis.Server) { old.SetReplica(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 0, func(t *testing.T) {
+				const keys = 30 // on all nodes
+				network := simredis.NewNetwork()
+				cluster := network.NewCluster("10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379")
+				old := cluster.Nodes[1]
+				s := must(redisstore.NewCluster(redisstore.Options{
+					Cluster: true, Address: old.Address(), Timeout: timeout, Dialer: network.NewClient(time.Millisecond),
+				}, redisstore.Hooks{}))
+				text := "{}"
+				for n := range keys {
+					if err := s.Change(t.Context(), store.Change{Zone: "z", Key: fmt.Sprint(n), Override: &text}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Second) // in simulated time
+				end(old)
+				by := cluster.Add(network, "10.0.0.4:6379")
+				by.Start(old.Snapshot())
+				cluster.Replace(old, by)
+				listed := make(map[string]bool)
+				for l := (store.Listing{Zone: "z", Kind: store.Overrides, Limit: 1}); ; {
+					page, err := s.List(t.Context(), l)
+					if err != nil {
+						t.Error(err)
+						break
+					}
+					for _, entry := range page.Entries {
+						listed[entry.Key] = true
+					}
+					if l.Cursor = page.Next; l.Cursor == "" {
+						break
+					}
+				}
+				if len(listed) != keys {
+					t.Errorf("%d of %d overrides are listed", len(listed), keys)
+				}
+				_ = s.Close()
+				network.CloseAll()
+				time.Sleep(time.Second) // in simulated time
+			})
+		})
+	}
+}

@@ -273,12 +273,17 @@ func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (change
 	return changes
 }
 
-func (s *Store) changeKey(ctx context.Context, change repeatable) error {
-	conns := s.acquire()
-	defer s.release(conns)
-	err := change.eval(ctx, conns)
-	if isFromReplica("", err) {
+// changeKey makes a change, and makes it again with new connections if one led to a server that was a primary. Such a
+// server also has other scripts.
+func (s *Store) changeKey(ctx context.Context, change repeatable) (err error) {
+	for range 2 {
+		conns := s.acquire()
+		if err = change.eval(ctx, conns); !isFromReplica("", err) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+			s.release(conns)
+			return err
+		}
 		s.reconnect(conns)
+		s.release(conns)
 	}
 	return err
 }

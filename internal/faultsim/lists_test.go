@@ -61,3 +61,28 @@ func TestListAfterFailover(t *testing.T) {
 		})
 	}
 }
+
+// A change reaches the new primary, although the instance has not heard of the failover, and its connections lead to the
+// old primary, which is a replica.
+func TestChangeAfterFailover(t *testing.T) {
+	inBubble(t, 0, func(t *testing.T) {
+		network := simredis.NewNetwork()
+		old, by := network.NewServer("10.0.0.1:6379"), network.NewServer("10.0.0.2:6379")
+		sentinel := network.NewSentinel("10.0.0.9:26379", "main", old)
+		s := must(redisstore.New(redisstore.Options{
+			Address: "10.0.0.9:26379", MasterName: "main", Timeout: timeout, Dialer: network.NewClient(time.Millisecond),
+		}, redisstore.Hooks{}))
+		text := "{}"
+		for _, key := range []string{"before", "after"} {
+			if err := s.Change(t.Context(), store.Change{Zone: "z", Key: key, Override: &text}); err != nil {
+				t.Errorf("%s the failover: %v", key, err)
+			}
+			by.Start(old.Snapshot())
+			old.SetReplica(true)
+			sentinel.Switch(by, false)
+		}
+		_ = s.Close()
+		network.CloseAll()
+		time.Sleep(time.Second) // in simulated time
+	})
+}

@@ -3,6 +3,7 @@ package formvalue_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/url"
@@ -39,6 +40,89 @@ func TestTooLong(t *testing.T) {
 			t.Errorf("%d bytes: %d, %v, %v", len(text), len(value), ok, err)
 		}
 	}
+}
+
+// TestNamesOfPHP checks the names that PHP reads as the field, beside the field and alone, in both encodings.
+func TestNamesOfPHP(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	for _, test := range []struct {
+		field, other string
+		same, alone  bool // whether the name is rejected beside the field, and alone
+	}{
+		{"user", " user", true, true},
+		{"user", strings.Repeat(" ", 1000) + "user", true, true},
+		{"user", strings.Repeat(" ", 1000) + "user\x00" + long, true, true},
+		{"user", "user\x00", true, true},
+		{"user", "user\x00" + long, true, true},
+		{"user", " user\x00[x]", true, true},
+		{"user", "user[]", true, false},
+		{"user", "user[" + long + "]", true, false},
+		{"user", strings.Repeat(" ", 1000) + "user[" + long + "]", true, true},
+		{"user_name", "user.name", true, false},
+		{"user_name", "user name", true, false},
+		{"user_name", "user.name[x]", true, false},
+		{"user_name", "user[name", true, true},
+		{"user_name", "user[name\x00]", true, true},
+		{"user.name", "user_name", true, false},
+		{"user.name", " user_name", true, true},
+		{"user[name]", " user[name]", true, true},
+		{"user[name]", "user[name]x", true, false},
+		{"user[name]", "user[name][]", true, false},
+		{" user", "user", true, false},
+		{"u\ufffd", " u\xff", true, true},
+
+		{"user", "users", false, false},
+		{"user", "user ", false, false}, // user_ in PHP
+		{"user", "\tuser", false, false},
+		{"user", "x user", false, false},
+		{"user", "\x00user", false, false},
+		{"user", "[user]", false, false},
+		{"user", "x[user]", false, false},
+		{"user", long, false, false},
+		{"user", strings.Repeat(" ", 1000) + long, false, false},
+		{"user", strings.Repeat(" ", 1000), false, false},
+		{"user_name", "user[name]", false, false},
+		{"user[name]", "user[mail]", false, false},
+		{"user[name]", "user.name", false, false},
+	} {
+		check := func(what string, want error, names ...string) {
+			t.Helper()
+			for _, escape := range []func(string) string{url.QueryEscape, escapeAll} {
+				pairs := make([]string, len(names))
+				for i, name := range names {
+					pairs[i] = escape(name) + "=bob"
+				}
+				got, ok, err := formvalue.URLEncoded([]byte(strings.Join(pairs, "&")), test.field, maxValue)
+				if err != want || ok != (err == nil && len(names) > 1) || ok != (got == "bob") {
+					t.Errorf("%.40q with the field %q, %s: %q, %v, %v, want %v", test.other, test.field, what, got, ok, err, want)
+				}
+			}
+			if strings.ContainsAny(test.other, "\x00\t") || strings.Contains(test.field, "\ufffd") {
+				return // not in a header field
+			}
+			parts := make([]string, len(names))
+			for i, name := range names {
+				parts[i] = part(`form-data; name="`+name+`"`, "bob")
+			}
+			got, ok, err := formvalue.Multipart(form(parts...), "b", test.field, maxValue)
+			if err != want || ok != (err == nil && len(names) > 1) || ok != (got == "bob") {
+				t.Errorf("%.40q with the field %q in a part, %s: %q, %v, %v, want %v", test.other, test.field, what, got, ok, err, want)
+			}
+		}
+		rejected := map[bool]error{true: formvalue.ErrAmbiguous}
+		check("alone", rejected[test.alone], test.other)
+		check("before it", rejected[test.same], test.other, test.field)
+		check("after it", rejected[test.same], test.field, test.other)
+	}
+}
+
+// escapeAll escapes each byte.
+func escapeAll(text string) string {
+	var escaped strings.Builder
+	for _, c := range []byte(text) {
+		fmt.Fprintf(&escaped, "%%%02x", c)
+	}
+	return escaped.String()
 }
 
 func TestURLEncoded(t *testing.T) {
@@ -101,7 +185,10 @@ func TestURLEncodedRejectsAmbiguousBodies(t *testing.T) {
 
 // FuzzURLEncoded compares URLEncoded with net/url.
 func FuzzURLEncoded(f *testing.F) {
-	for _, body := range []string{"user=alice&x=1", "user", "a=%41+b&=&&user=%ff", "user=%", "us%65r=a=b&user=c", "user=a;b", "%75ser=%e2%82%ac\xff"} {
+	for _, body := range []string{
+		"user=alice&x=1", "user", "a=%41+b&=&&user=%ff", "user=%", "us%65r=a=b&user=c", "user=a;b", "%75ser=%e2%82%ac\xff",
+		"user=a&++++++++++++++++user=b", "user%00x=a&user=b", "user[x]=a&user=b", "user[=a", "user.x=a&%20user+x",
+	} {
 		f.Add([]byte(body), "user")
 	}
 	f.Add([]byte("&&a=b"), "") // nothing between two & is no field
@@ -288,6 +375,7 @@ func FuzzMultipart(f *testing.F) {
 	user := part(`form-data; name="user"`, "alice")
 	for _, body := range [][]byte{
 		form(user), form(part(`form-data; name="user"; filename="f"`, "x"), user), form(user, user), form("\r\nx", user),
+		form(user, part(`form-data; name=" user"`, "x")), form(part(`form-data; name="user[]"`, "x"), user),
 		form("Content-Transfer-Encoding: 8bit\r\nContent-Type: text/plain\r\n" + user), form(user)[:40],
 		{},
 	} {

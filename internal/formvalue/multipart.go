@@ -42,7 +42,7 @@ var (
 // The body must have the form that browsers send. Parsers disagree about other forms, so a client could show one
 // value to this package and another one to the application. Where they could concern the field, these are errors:
 //
-//   - two parts with the name of the field,
+//   - two parts with the name of the field, or with names that PHP reads as the same one,
 //   - text before the first boundary or after the last one,
 //   - lines that end in LF, and spaces behind a boundary,
 //   - header fields that are repeated, or are on several lines,
@@ -54,12 +54,16 @@ func Multipart(body []byte, boundary, field string, maxValue int) (value string,
 		return "", false, errBoundary
 	}
 	delimiter := []byte("--" + boundary)
-	seen := false // the field, or a file of its name
+	seen := false  // the field, or a file of its name
+	other := false // another name that PHP reads as the field
 	rest, found := bytes.CutPrefix(bytes.TrimPrefix(body, lineEnd), delimiter)
 	for count := 0; found; count++ {
 		if after, isLast := bytes.CutPrefix(rest, dashes); isLast {
 			if len(bytes.Trim(after, "\r\n")) > 0 {
 				break
+			}
+			if ok && other {
+				return "", false, ErrAmbiguous
 			}
 			return value, ok, nil
 		}
@@ -81,6 +85,11 @@ func Multipart(body []byte, boundary, field string, maxValue int) (value string,
 		case err != nil:
 			return "", false, err
 		case p.name != field:
+			same, strange := likeField(p.name, field)
+			if strange {
+				return "", false, ErrAmbiguous
+			}
+			other = other || same
 			continue
 		case seen || !p.isFile() && !p.isPlainText():
 			return "", false, errPart

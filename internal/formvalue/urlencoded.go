@@ -20,6 +20,7 @@ var (
 // where servers disagree, because a client could show another value to them. No browser sends these bodies:
 //
 //   - the field twice. Some servers read the first value, and others the last one.
+//   - the field, and a name that PHP reads as the same field: " user", or "user[]" beside "user".
 //   - an invalid escape. Some servers skip the field.
 //   - a semicolon that is not escaped. It separates fields for some servers, and others skip the field.
 //   - a body that begins as JSON does. Some servers read JSON whatever the type of the body is.
@@ -29,24 +30,37 @@ func URLEncoded(body []byte, field string, maxValue int) (value string, ok bool,
 	if bytes.IndexByte(body, ';') >= 0 || beginsAsJSON(body) || bytes.HasPrefix(body, []byte{'?'}) {
 		return "", false, ErrAmbiguous
 	}
+	most := 3 * (len(field) + 1) // a longer name is not the field, but PHP can read it as the field
+	other := false               // another name that PHP reads as the field
 	for pair := range bytes.SplitSeq(body, []byte{'&'}) {
 		if !hasValidEscapes(pair) {
 			return "", false, ErrEscape
 		}
 		name, text, _ := bytes.Cut(pair, []byte{'='})
-		if len(pair) == 0 || len(name) > 3*len(field) || string(validUTF8(unescape(name))) != field {
+		if len(pair) == 0 {
+			continue
+		}
+		for rest := cutSpace(name); len(name) > most && len(cutSpace(rest)) < len(rest); rest = cutSpace(rest) {
+			name = rest // with at least one space
+		}
+		if decoded := string(validUTF8(unescape(name, most))); decoded != field {
+			same, strange := likeField(decoded, field)
+			if strange {
+				return "", false, ErrAmbiguous
+			}
+			other = other || same
 			continue
 		}
 		if ok {
 			return "", false, ErrAmbiguous
 		}
-		if len(text) > 3*maxValue {
-			return "", false, ErrTooLong
-		}
-		if value, err = validValue(unescape(text), maxValue); err != nil {
+		if value, err = validValue(unescape(text, maxValue+1), maxValue); err != nil {
 			return "", false, err
 		}
 		ok = true
+	}
+	if ok && other {
+		return "", false, ErrAmbiguous
 	}
 	return value, ok, nil
 }
@@ -72,10 +86,18 @@ func hasValidEscapes(escaped []byte) bool {
 	}
 }
 
-// unescape decodes a text with valid escapes.
-func unescape(escaped []byte) []byte {
-	decoded := make([]byte, 0, len(escaped))
-	for i := 0; i < len(escaped); i++ {
+// cutSpace returns a text without the space at its beginning, if there is one.
+func cutSpace(escaped []byte) []byte {
+	if len(escaped) > 0 && (escaped[0] == '+' || escaped[0] == ' ') {
+		return escaped[1:]
+	}
+	return bytes.TrimPrefix(escaped, []byte("%20"))
+}
+
+// unescape decodes a text with valid escapes, up to so many bytes.
+func unescape(escaped []byte, most int) []byte {
+	decoded := make([]byte, 0, min(len(escaped), most))
+	for i := 0; i < len(escaped) && len(decoded) < most; i++ {
 		switch c := escaped[i]; c {
 		case '+':
 			decoded = append(decoded, ' ')

@@ -99,12 +99,12 @@ const (
 // notFromCaddyfile are the errors that a Caddyfile can't lead to, and why. TestJSON has
 // those of JSON.
 var notFromCaddyfile = map[string]string{
-	"%w; run ACL LOG as an administrator: the user needs ~%s:* and the commands in docs/redis.md": whileServing,
-	"slots of %d bytes: want a multiple of %d":                                                    whileServing,
-	"slots of an instance: count %d until %d: want at most %d until %d":                           whileServing,
-	"correcting what a request was charged, or giving back its slot: %w":                          whileServing,
-	"its limits and those of the other zones take too long to decide in one call: %s":             whileServing,
-	"must be a string or a list of strings, not %.100s":                                           onlyInJSON,
+	"%w; run ACL LOG as an administrator: the user needs ~%s:* and the commands in docs/redis.md":     whileServing,
+	"slots of %d bytes: want a multiple of %d":                                                        whileServing,
+	"slots of an instance: count %d until %d: want at most %d until %d":                               whileServing,
+	"correcting what a request was charged, giving back its slot, or claiming a share for notify: %w": whileServing,
+	"its limits and those of the other zones take too long to decide in one call: %s":                 whileServing,
+	"must be a string or a list of strings, not %.100s":                                               onlyInJSON,
 	"zones[%d]: %w": onlyInJSON,
 	`the body: %w; write for example {"limits":["token_bucket 100 1m"],"ttl":"1h"} or {"unlimited":true}`:            ofOperators,
 	`ttl must be at least 1ms, not %v: write for example "1h" (a number is nanoseconds), or leave it out for no end`: ofOperators,

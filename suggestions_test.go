@@ -1,7 +1,11 @@
 package ratelimit
 
 import (
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/options"
 )
@@ -23,6 +27,54 @@ func TestMeant(t *testing.T) {
 	} {
 		if got := options.Suggest(name, names); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A limit that an error suggests can be read, whatever stands there instead.
+func TestSuggestedLimits(t *testing.T) {
+	words := strings.Fields("0 5 10/s 10/0s / 1s 7d 30d daily per s burst=0 burst=5 20 Europe/Berlin")
+	read := func(line string) error {
+		d := caddyfile.NewTestDispenser(strings.NewReplacer(" { ", " {\n", " }", "\n}").Replace(line))
+		d.Next()
+		_, err := unmarshalLimit(d, d.Val())
+		return err
+	}
+	suggested := make(map[string]bool)
+	try := func(line string) {
+		err := read(line)
+		if err == nil {
+			return
+		}
+		message, _, _ := strings.Cut(err.Error(), ", because the burst")
+		_, suggestion, _ := strings.Cut(message, ": write ")
+		suggestion = strings.TrimPrefix(suggestion, "for example ")
+		name, _, _ := strings.Cut(suggestion, " ")
+		if !slices.Contains(limitOptions, name) || suggested[suggestion] {
+			return
+		}
+		suggested[suggestion] = true
+		if again := read(suggestion); again != nil {
+			t.Errorf("%s: %v, and then: %v", line, err, again)
+		}
+	}
+	for _, name := range limitOptions {
+		for _, first := range append(words, "10") {
+			try(name + " " + first)
+			for _, second := range words {
+				try(name + " " + first + " " + second)
+				for _, third := range words {
+					try(name + " " + first + " " + second + " " + third)
+					try(name + " " + first + " " + second + " " + third + " 9")
+				}
+			}
+		}
+	}
+	for _, want := range []string{
+		"calendar 10 day", "calendar 10 week", "calendar 10 month", "calendar 10 day Europe/Berlin", "gcra 10 1s", "sliding_log 5 1s", "gcra 10 1s 6",
+	} {
+		if !suggested[want] {
+			t.Errorf("%s is never suggested", want)
 		}
 	}
 }

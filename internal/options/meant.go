@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/dustin/go-humanize"
@@ -84,20 +85,23 @@ func meantInteger(text string) (n int64, ok bool) {
 // CheckLimitValues returns an error with the correction if the values of a limit can't be
 // read but their meaning is clear. The limit takes up to maxValues values.
 func CheckLimitValues(name string, args []string, maxValues int) error {
-	if len(args) > 1 && slices.Contains([]string{"day", "week", "month", "year"}, args[1]) {
+	if len(args) > 1 && isPositive(args[0]) && slices.Contains([]string{"day", "week", "month", "year"}, args[1]) {
 		return fmt.Errorf("%s: window must be a duration, not %q: write calendar %s %[2]s", name, args[1], args[0])
 	}
 	meant := meantValues(args)
-	if len(args) > maxValues && slices.Equal(meant, args) && IsInteger(args[0]) {
+	isAsWritten := slices.Equal(meant, args)
+	if len(meant) < 2 || isAsWritten && len(args) <= maxValues || !isPositive(meant[0]) {
+		return nil
+	}
+	if window, err := caddy.ParseDuration(meant[1]); err != nil || window < time.Microsecond {
+		return nil
+	}
+	if meant = meant[:min(len(meant), maxValues)]; len(meant) == 3 && !isPositive(meant[2]) { // as in 10/s 1s
+		meant = meant[:2]
+	}
+	if isAsWritten {
 		return fmt.Errorf("%s takes up to %d values, so %q is too many: write %[1]s %[4]s",
-			name, maxValues, strings.Join(args[maxValues:], " "), strings.Join(args[:maxValues], " "))
-	}
-	if slices.Equal(meant, args) || len(meant) < 2 || len(meant) > 3 || !IsInteger(meant[0]) {
-		return nil
-	}
-	meant = meant[:min(len(meant), maxValues)]
-	if _, err := caddy.ParseDuration(meant[1]); err != nil {
-		return nil
+			name, maxValues, strings.Join(args[len(meant):], " "), strings.Join(meant, " "))
 	}
 	why := ""
 	burst, err := strconv.Atoi(meant[len(meant)-1])
@@ -144,10 +148,10 @@ func meantValues(args []string) (meant []string) {
 			meant = append(meant, events, window)
 		case isUnit && IsInteger(before) && len(meant) > 1:
 			meant[len(meant)-1] = span
-		case isUnit && before == "per":
+		case isUnit && (before == "per" || before == "/"):
 			span, _ = meantDuration("1" + arg)
 			meant = append(meant, span)
-		case arg == "per" || arg == "rate" || arg == "burst" || arg == "nodelay":
+		case arg == "per" || arg == "/" || arg == "rate" || arg == "burst" || arg == "nodelay":
 		default:
 			meant = append(meant, arg)
 		}
@@ -156,6 +160,11 @@ func meantValues(args []string) (meant []string) {
 		slices.Reverse(meant[:2])
 	}
 	return meant
+}
+
+func isPositive(text string) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && n > 0
 }
 
 // IsInteger reports whether a text is a whole number in digits.

@@ -20,7 +20,7 @@ func TestMeantValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"10/s": "10 1s", "10r/s 20": "10 1s 20", "rate=10r/s burst=20": "10 1s 20", "10 1s burst 20": "10 1s 20",
 		"10 1s burst=20": "10 1s 20",
-		"10 per second":  "10 1s", "10 1 minute": "10 1m", "1m 10": "10 1m", "1s 10 21": "10 1s 21", "10 1s 21 nodelay": "10 1s 21", "events=10 window=1m": "10 1m",
+		"10 / 1m":        "10 1m", "10 / m": "10 1m", "10 per second": "10 1s", "10 1 minute": "10 1m", "1m 10": "10 1m", "1s 10 21": "10 1s 21", "10 1s 21 nodelay": "10 1s 21", "events=10 window=1m": "10 1m",
 		"10 1s": "10 1s", "10 1s 20": "10 1s 20", "10": "10", "ten often": "ten often", "": "",
 	} {
 		if got := strings.Join(meantValues(strings.Fields(text)), " "); got != want {

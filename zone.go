@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -307,9 +306,11 @@ func (c *Zone) allLimits() []Limit {
 // checkPolicy checks the settings that choose the limits of a key: max_events, limits,
 // concurrency, plan, override and ban. It doesn't check the limits themselves.
 func (c *Zone) checkPolicy() error {
-	if (c.MaxEvents == 0) != (c.Window == 0) {
-		return fmt.Errorf("events (max_events in JSON) and window go together, not %d and %v: write events %d, and below it window %s",
-			c.MaxEvents, time.Duration(c.Window), cmp.Or(c.MaxEvents, 10), cmp.Or(strings.TrimSuffix(time.Duration(c.Window).String(), "0s"), "1m"))
+	switch {
+	case c.MaxEvents == 0 && c.Window != 0:
+		return errors.New("events (max_events in JSON) is missing or 0, and must be above 0: write for example events 10")
+	case c.MaxEvents != 0 && c.Window == 0:
+		return errors.New("window is missing or 0, and must be above 0: write for example window 1m")
 	}
 	if c.Ban != nil { // also if all limit sets are unlimited
 		if _, err := c.Ban.compile(anyLimits); err != nil {

@@ -67,7 +67,7 @@ func locateError(place string, data []byte, t reflect.Type, err error) error {
 				return unknownFieldError(place, name, fields)
 			}
 			if err := decodes(object[name], field); err != nil {
-				other := Suggest(name, slices.Sorted(maps.Keys(fields)))
+				other := Suggest(name, fieldNames(fields))
 				if field.Kind() == reflect.Slice && object[name][0] == '{' && other != "" && other != name {
 					return fmt.Errorf("%s must be a list, not an object (did you mean %s?)", strings.TrimPrefix(place+"."+name, "."), other)
 				}
@@ -137,6 +137,11 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	return types
 }
 
+// fieldNames returns the names of fields that errors suggest. Only the Caddyfile adapter writes position.
+func fieldNames(fields map[string]reflect.Type) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(name string) bool { return name == "position" })
+}
+
 // fieldType returns the type of an object's field; the case of the name doesn't matter.
 func fieldType(t reflect.Type, fields map[string]reflect.Type, name string) (found reflect.Type, there bool) {
 	if t.Kind() == reflect.Map {
@@ -182,7 +187,7 @@ func unknownFieldError(place, name string, fields map[string]reflect.Type) error
 	if place != "" {
 		place += ": "
 	}
-	names := slices.Sorted(maps.Keys(fields))
+	names := fieldNames(fields)
 	if other := Suggest(name, names); other != "" {
 		return fmt.Errorf("%sunknown field %.100q (did you mean %s?)", place, name, other)
 	}
@@ -248,7 +253,7 @@ func wrongValueError(place string, data []byte, t reflect.Type, err error) error
 		if isText && fieldTypes(t)["algorithm"] != nil {
 			return fmt.Errorf(`%s must be an object, not %.100s: write for example {"algorithm": "gcra", "events": 10, "window": "1s"}`, place, data)
 		}
-		fields := slices.Sorted(maps.Keys(fieldTypes(t)))
+		fields := fieldNames(fieldTypes(t))
 		return fmt.Errorf("%s must be an object, not %s: write in braces %s", place, jsonKind(data), strings.Join(fields, ", "))
 	case reflect.Map:
 		wanted = "an object"

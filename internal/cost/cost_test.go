@@ -152,7 +152,7 @@ func TestParseErrors(t *testing.T) {
 		"{a} + -2*{b}":                     "has the negative number -2",
 		"http.vars.x":                      "has http.vars.x, the name of a placeholder, without its braces: write {http.vars.x}",
 		"1.0000001*{a}":                    "has 1.0000001 with more than six decimals: round it",
-		"5*":                               "has no placeholder after 5*: write for example 5*{header.X-Tokens}",
+		"5*":                               "has no placeholder after 5*: write for example 5*{http.request.header.X-Tokens}",
 		"5*3":                              "has no placeholder after 5*",
 		"0*{a}":                            "has the factor 0: write one above 0, and up to 1000000",
 		"1000000.1*{a}":                    "has the factor 1000000.1: write one above 0, and up to 1000000",

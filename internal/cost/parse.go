@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/keys"
 )
 
-// Form says what a sum looks like.
-const Form = "2, {header.X-Cost}, or 5*{header.X-Output} + {header.X-Input}"
+// Form says what a sum looks like. Only Caddyfiles have short names of placeholders, so it and the errors have the full names.
+const Form = "2, {http.request.header.X-Cost}, or 5*{http.request.header.X-Output} + {http.request.header.X-Input}"
 
 // Parse reads a sum, such as
 //
@@ -103,7 +103,7 @@ func (p *parser) parse() error {
 	}
 	switch word := p.next(); {
 	case word == "min" || word == "max":
-		return errors.New("has its bounds in another order than min and max: write for example {header.X-Cost} min 1 max 4000")
+		return errors.New("has its bounds in another order than min and max: write for example {http.request.header.X-Cost} min 1 max 4000")
 	case word != "":
 		return fmt.Errorf("has %q where the next term or the end is expected: write + between terms, as in %s", word, Form)
 	case len(p.sum.terms) == 0 && bounds != "":
@@ -119,7 +119,7 @@ func (p *parser) parseBound(name string, value *int64) error {
 	word := p.take()
 	n, err := strconv.ParseInt(word, 10, 64)
 	if err != nil || n < 0 || n > Max {
-		return fmt.Errorf("has the %s %q: write a whole number from 0 to %d, as in {header.X-Cost} max 4000", name, word, int64(Max))
+		return fmt.Errorf("has the %s %q: write a whole number from 0 to %d, as in {http.request.header.X-Cost} max 4000", name, word, int64(Max))
 	}
 	*value = n
 	return nil
@@ -142,7 +142,7 @@ func (p *parser) parseTerm() error {
 	}
 	switch {
 	case !isPlaceholder(p.next()):
-		return fmt.Errorf("has no placeholder after %s*: write for example %[1]s*{header.X-Tokens}", word)
+		return fmt.Errorf("has no placeholder after %s*: write for example %[1]s*{http.request.header.X-Tokens}", word)
 	case number == 0 || number > maxFactor:
 		return fmt.Errorf("has the factor %s: write one above 0, and up to %d", word, int64(maxFactor/unit))
 	}
@@ -156,7 +156,7 @@ func (p *parser) parseValues(factor uint64) error {
 		word := p.take()
 		if !isPlaceholder(word) {
 			return fmt.Errorf("has no placeholder after or, but %q: write another name of the same value, "+
-				"as in {header.X-Input} or {header.X-Prompt}", word)
+				"as in {http.request.header.X-Input} or {http.request.header.X-Prompt}", word)
 		}
 		t.values = append(t.values, word)
 		if !p.takes("or") {

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -264,6 +265,7 @@ func TestWarningsOfOutcomes(t *testing.T) {
 		return "rate_limit " + matcher + " {\n zone z {\n " + settings + "\n sliding_log 5 1m\n}\n}\n"
 	}
 	match := func(matcher string) string { return limited("", "match "+matcher) }
+	advice := map[string]string{"cost": "write settle { cost {http.response.header.X-Cost} }", "key": "choose the key", "plan": "choose the plan", "factor": "choose the factor"}
 	site := func(directives ...string) string { return ":80 {\n" + strings.Join(directives, "\n") + "\n}\n" }
 	const proxy, auth = "reverse_proxy localhost:9000\n", "basic_auth {\n bob $2a$04$0PdoWKo3VbWCtNy8qtkPzuT1SZ4MkZ/GPn2mV2KIXz5WezVRHGUje\n}\n"
 	const forward = "forward_auth localhost:9001 {\n uri /\n}\n"
@@ -286,6 +288,8 @@ func TestWarningsOfOutcomes(t *testing.T) {
 		"a handle":                    {site(status, "handle @m {\n"+limited("", "key static")+"}\n"+proxy), "matcher of rate_limit"},
 		"a key":                       {site(limited("", `key "{client_ip} {err.status_code}"`), proxy), "key"},
 		"a cost":                      {site(limited("", "cost {http.response.header.X-Cost}"), proxy), "cost"},
+		"a plan":                      {site("rate_limit {\nzone z {\nplan {err.status_code} {\ndefault unlimited\n401 {\nsliding_log 5 1m\n}\n}\n}\n}\n", proxy), "plan"},
+		"a factor":                    {site(strings.Replace(limited("", "factor {rp.status_code}"), "sliding_log", "token_bucket", 1), proxy), "factor"},
 		"a shared zone":               {"{\nrate_limit {\nzone z {\nmatch vars {err.status_code} 401\nsliding_log 5 1m\n}\n}\n}\n" + site("rate_limit /a z", "rate_limit /b z", proxy), "match"},
 		"behind basic_auth":           {"{\norder rate_limit after basic_auth\n}\n" + site(match("vars {http.error.status_code} 401"), auth), "match"},
 		"errors behind forward_auth":  {site("route {\n", forward, match("vars {http.error.status_code} 401"), "}"), "match"},
@@ -305,7 +309,7 @@ func TestWarningsOfOutcomes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := warningsOfCaddyfile(t, test.config)
-			if n := strings.Count(got, by); n != min(len(test.option), 1) || n == 1 && !(strings.Contains(got, `"zone":"z","option":"`+test.option+`"`) && strings.Contains(got, "write settle { match status 401 }")) {
+			if n := strings.Count(got, by); n != min(len(test.option), 1) || n == 1 && !(strings.Contains(got, `"zone":"z","option":"`+test.option+`"`) && strings.Contains(got, cmp.Or(advice[test.option], "write settle { match status 401 }"))) {
 				t.Errorf("warnings: %s, want one of %q", got, test.option)
 			}
 		})

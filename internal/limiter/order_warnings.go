@@ -41,9 +41,9 @@ var latePrefixes = [notLate][]string{
 	lateField:   {FieldPrefix},
 }
 
-// message returns the warning of a kind.
-func (k lateKind) message() string {
-	switch k {
+// message returns the warning of a placeholder.
+func (p LatePlaceholder) message() string {
+	switch kindOf(p.Name) {
 	case lateUser:
 		return "a zone uses a placeholder of the user, who is not known yet when rate_limit decides, " +
 			"so the placeholder is empty, and requests that fail to authenticate are charged, too: " +
@@ -51,12 +51,22 @@ func (k lateKind) message() string {
 			"or both directives in this order into a route block (said once)"
 	case lateOutcome:
 		return "a zone uses a placeholder of the outcome of the request, which is not known yet when rate_limit decides, " +
-			"so the placeholder is empty: write settle { match status 401 } instead, with the status that you mean, " +
-			"or settle { cost {http.response.header.X-Cost} } for a cost (said once)"
+			"so the placeholder is empty: " + p.insteadOfOutcome() + " (said once)"
 	default:
 		return "a handler behind rate_limit sets a header field that a zone decides by, so clients can choose its value: " +
 			"write order rate_limit after forward_auth (or after the directive that sets it) in the global options (said once)"
 	}
+}
+
+// insteadOfOutcome returns what to write instead of a placeholder of the outcome.
+func (p LatePlaceholder) insteadOfOutcome() string {
+	switch p.Option {
+	case "cost":
+		return "write settle { cost {http.response.header.X-Cost} } instead, with the placeholder that you mean"
+	case "factor", "key", "plan":
+		return "write a placeholder of the request instead, such as {http.request.header.X-Plan}, because the outcome can't choose the " + p.Option
+	}
+	return "write settle { match status 401 } instead, with the status that you mean"
 }
 
 // kindOf returns the kind of a placeholder.
@@ -166,7 +176,7 @@ func (z *Zone) isEmpty(p LatePlaceholder, place Place, shared *Configuration) bo
 }
 
 func (z *Zone) warnOfLate(p LatePlaceholder) {
-	z.Logger.Warn(kindOf(p.Name).message(),
+	z.Logger.Warn(p.message(),
 		zap.String("zone", z.Name), zap.String("option", p.Option), zap.String("placeholder", "{"+p.Name+"}"))
 }
 

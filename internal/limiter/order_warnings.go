@@ -64,7 +64,8 @@ func (p LatePlaceholder) insteadOfOutcome() string {
 	case "cost":
 		return "write settle { cost {http.response.header.X-Cost} } instead, with the placeholder that you mean"
 	case "factor", "key", "plan":
-		return "write a placeholder of the request instead, such as {http.request.header.X-Plan}, because the outcome can't choose the " + p.Option
+		return "write a placeholder of the request instead, such as {http.request.header.X-Plan}, " +
+			"because the outcome can't choose the " + p.Option
 	}
 	return "write settle { match status 401 } instead, with the status that you mean"
 }

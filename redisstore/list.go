@@ -201,9 +201,9 @@ func parseScanCursor(text string) (uint64, error) {
 // moves to another node meanwhile can be missing. If the nodes change, cursors of earlier pages are
 // unknown.
 //
-// The first page queries the slots. An instance that sends a node no requests doesn't notice that another
-// node has taken over: its list would fail at a dead node, or miss all entries of a replica that was a
-// primary.
+// The first page queries the slots, because an instance that sends a node no requests doesn't notice that
+// another node has taken over. Its list would fail at a dead node, or miss all entries of a node that is
+// a replica now.
 func (c *Cluster) List(ctx context.Context, l store.Listing) (store.Page, error) {
 	if l.Cursor == "" {
 		c.renewSlots(ctx, time.Now().Add(c.options.Timeout))

@@ -180,7 +180,7 @@ func TestJSON(t *testing.T) {
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":"1s"},{"algorithm":"gcra","events":[],"window":"1s"}]`), "rate_limits.z.limits[1].events must be a whole number, not a list"},
 		{zone(`"limits":{"algorithm":"gcra"}`), "rate_limits.z.limits must be a list, not an object: write it in brackets"},
 		{zone(`"limits":[{"algorithm":"gcra","events":1,"window":60}]`), `rate_limits.z.limits[0].window must be a duration, not 60: write "60s"`},
-		{zone(limit) + `,"redis":"localhost:6379"`, "rate_limit: redis must be an object, not a string: write in braces address, batch, cluster, db, dial_timeout, hash_keys, key_prefix, master_name, password, "},
+		{zone(limit) + `,"redis":"localhost:6379"`, "rate_limit: redis must be an object, not a string: write in braces address, batch, cluster, db, dial_timeout, hash_keys, key_prefix, master_name, password, sentinel_password, "},
 		{zone(`"ban":"1h",` + limit), "rate_limits.z.ban must be an object, not a string: write in braces after, duration, max"},
 		{zone(`"concurrency":5,"ban":{"duration":"1h"}`), "ban needs a limit"},
 		{zone(`"cost":"http.request.header.X",` + limit), "without its braces: write {http.request.header.X}"},

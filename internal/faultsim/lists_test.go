@@ -32,7 +32,7 @@ func TestListAfterFailover(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(time.Second) // in simulated time
+				time.Sleep(time.Second) // virtual time
 				end(old)
 				by := cluster.Add(network, "10.0.0.4:6379")
 				by.Start(old.Snapshot())
@@ -56,7 +56,7 @@ func TestListAfterFailover(t *testing.T) {
 				}
 				_ = s.Close()
 				network.CloseAll()
-				time.Sleep(time.Second) // in simulated time
+				time.Sleep(time.Second) // virtual time
 			})
 		})
 	}
@@ -83,6 +83,6 @@ func TestChangeAfterFailover(t *testing.T) {
 		}
 		_ = s.Close()
 		network.CloseAll()
-		time.Sleep(time.Second) // in simulated time
+		time.Sleep(time.Second) // virtual time
 	})
 }

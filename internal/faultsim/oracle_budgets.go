@@ -185,13 +185,20 @@ func (o *oracle) knows(q, other *record) time.Duration {
 	return 2 * giveBack // one for the correction, one for which the other instance remembers a denial
 }
 
-// mayHold reports whether a request may have had slots and charges before its end, although no fault let it. A request
-// that did not pass had some if a limit delayed it until its client left, or on the other nodes of a cluster.
-func (o *oracle) mayHold(q *record) bool {
+// mayHold reports whether a request may have had slots and charges before an instant, although no fault let it. A request
+// that did not pass had some on the other nodes of a cluster, or while a limit delayed it, until its client left or its
+// instance was killed. An instance that is killed may also never see the answer that lets its request pass.
+func (o *oracle) mayHold(q *record, before time.Time) bool {
 	if !q.passed.IsZero() || o.cluster != nil {
 		return true
 	}
-	return q.status == 499 && slices.ContainsFunc(o.zonesOf(q), func(z *zonePlan) bool { return z.delay > 0 && z.quota.Algorithm != "" })
+	delay := time.Duration(0) // by a limit; a request that waits for slots holds nothing
+	for _, z := range o.zonesOf(q) {
+		if z.quota.Algorithm != "" {
+			delay = max(delay, z.delay)
+		}
+	}
+	return (q.killed || q.status == 499 && delay > 0) && q.ended.Add(-delay-hop).Before(before)
 }
 
 // zonesOf returns the zones that a request belongs to.
@@ -227,7 +234,7 @@ func (o *oracle) checkLimitDenials(n int, b *budget) {
 			case other == q || !other.sent.Before(q.ended):
 			case other.ended.Before(since):
 			case z.isCalendar() && o.isYesterday(other) && o.isCertain(other) && q.sent.After(o.midnight().Add(hop)):
-			case o.isCertain(other) && !o.mayHold(other):
+			case o.isCertain(other) && !o.mayHold(other, q.ended):
 			case o.isCertain(other) && other.ended.Before(q.sent.Add(-o.knows(q, other))):
 				if !other.passed.IsZero() {
 					charged += other.fair(z)

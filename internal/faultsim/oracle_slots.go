@@ -67,7 +67,7 @@ func (o *oracle) checkSlotDenials(z *zonePlan, requests []*record) {
 			if other.instance != q.instance {
 				until = until.Add(hop)
 			}
-			if other != q && o.mayHold(other) && other.sent.Before(q.ended) && !until.Before(q.sent) {
+			if other != q && o.mayHold(other, q.ended) && other.sent.Before(q.ended) && !until.Before(q.sent) {
 				busy++
 			}
 		}

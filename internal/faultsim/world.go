@@ -44,6 +44,7 @@ type world struct {
 
 	mu       sync.Mutex
 	failures []failure
+	charges  map[string]int // by key: how often instances asked a Redis that granted the request, or whose answer was lost
 }
 
 // failure is an error that an instance has reported.
@@ -62,7 +63,7 @@ const timeout = 100 * time.Millisecond
 
 // newWorld starts the servers and the instances.
 func newWorld(s *scenario) *world {
-	w := &world{scenario: s, began: time.Now(), network: simredis.NewNetwork()}
+	w := &world{scenario: s, began: time.Now(), network: simredis.NewNetwork(), charges: make(map[string]int)}
 	o := redisstore.Options{Timeout: timeout}
 	switch s.topology {
 	case "cluster":
@@ -175,8 +176,22 @@ type instance struct {
 // backend is a Redis as limiters have it.
 type backend struct {
 	*store.DenyCache
+	world  *world
 	redis  redisstore.Redis
 	counts limiter.OutageCounts
+}
+
+// Take implements [store.Store]. It counts what may be charged.
+func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed bool, err error) {
+	allowed, err = b.DenyCache.Take(ctx, requests)
+	if allowed || err != nil && !store.IsOverridden(err) {
+		b.world.mu.Lock()
+		defer b.world.mu.Unlock()
+		for i := range requests {
+			b.world.charges[requests[i].Key]++
+		}
+	}
+	return allowed, err
 }
 
 func (b *backend) Acquire()                              {}
@@ -205,7 +220,7 @@ func (w *world) newInstance(number int) *instance {
 		panic(err)
 	}
 	go i.checkRedis()
-	i.backend = &backend{DenyCache: store.NewDenyCache(i.redis), redis: i.redis}
+	i.backend = &backend{DenyCache: store.NewDenyCache(i.redis), world: w, redis: i.redis}
 	for _, z := range w.scenario.zones {
 		i.places[z.name] = limiter.NewDelayPlaces()
 	}

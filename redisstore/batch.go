@@ -45,7 +45,6 @@ type scriptCall struct {
 	reply   wire.Reply
 	err     error // why there is no valid reply: a [store.SharedError]
 	found   []int64
-	reports []func() // of corrections: see store.Correction.Charged
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -68,7 +67,7 @@ func (b *batch) reset() {
 	for _, sc := range b.scriptCalls {
 		clear(sc.calls)
 		clear(sc.slotsOps)
-		sc.payload, sc.reports = payload{}, nil
+		sc.payload = payload{}
 		sc.calls, sc.slotsOps = sc.calls[:0], sc.slotsOps[:0]
 	}
 }
@@ -208,7 +207,7 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 				charged := []store.Request{{Limits: one.Request.Limits}}
 				_, _, err := r.Take(charged, nil)
 				if c.err = cmp.Or(c.err, err); err == nil && one.Charged != nil {
-					sc.reports = append(sc.reports, func() { one.Charged(charged[0].Outcome.Decisions) })
+					c.reports = append(c.reports, func() { one.Charged(charged[0].Outcome.Decisions) })
 				}
 			}
 		}

@@ -85,6 +85,7 @@ type pendingCall struct {
 
 	allowed bool
 	err     error
+	reports []func()           // of corrections: see store.Correction.Charged
 	done    chan struct{}      // receives once allowed and err are set
 	onEnd   func(*pendingCall) // if not nil, called instead of sending to done
 }
@@ -110,6 +111,14 @@ func (c *pendingCall) end(allowed bool, err error) {
 		return
 	}
 	c.done <- struct{}{}
+}
+
+// report calls the reports of corrections, and then ends the call.
+func (c *pendingCall) report() {
+	for _, report := range c.reports {
+		report()
+	}
+	c.end(c.allowed, c.err)
 }
 
 func (c *pendingCall) fail(err error) {

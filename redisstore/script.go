@@ -111,18 +111,14 @@ func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
 // endCalls ends the calls of a script call.
 func (sc *scriptCall) endCalls() {
 	for _, c := range sc.calls {
-		if sc.err == nil {
-			c.end(c.allowed, c.err)
-		} else {
+		switch {
+		case sc.err != nil:
 			c.fail(sc.err)
+		case c.reports != nil:
+			go c.report() // which may write a log, for which no other call waits
+		default:
+			c.end(c.allowed, c.err)
 		}
-	}
-	if len(sc.reports) > 0 && sc.err == nil {
-		go func(reports []func()) { // they may write a log, which no message waits for
-			for _, report := range reports {
-				report()
-			}
-		}(sc.reports)
 	}
 }
 

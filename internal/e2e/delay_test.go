@@ -209,5 +209,5 @@ func TestDelayRefundFails(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the request was answered")
 	}
-	c.WaitForLog(t, "correcting what a request was charged, or giving back its slot")
+	c.WaitForLog(t, "correcting what a request was charged, giving back its slot, or claiming a share for notify")
 }

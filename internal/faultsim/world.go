@@ -181,10 +181,11 @@ type backend struct {
 	counts limiter.OutageCounts
 }
 
-// Take implements [store.Store]. It counts what may be charged.
+// Take implements [store.Store]. It counts what may be charged. If other overrides are in force on one node of a cluster,
+// what another node has charged is given back, which can be lost.
 func (b *backend) Take(ctx context.Context, requests []store.Request) (allowed bool, err error) {
 	allowed, err = b.DenyCache.Take(ctx, requests)
-	if allowed || err != nil && !store.IsOverridden(err) {
+	if allowed || err != nil && (!store.IsOverridden(err) || b.world.scenario.topology == "cluster") {
 		b.world.mu.Lock()
 		defer b.world.mu.Unlock()
 		for i := range requests {

@@ -191,7 +191,7 @@ func (b *batch) readReply(sc *scriptCall, text string) error {
 		}
 	}
 	for _, c := range sc.calls {
-		c.err = nil
+		c.err, c.reports = nil, nil
 		if c.requests != nil {
 			sc.found = sc.found[:0]
 			c.allowed, sc.found, c.err = r.Take(c.requests, sc.found)

@@ -93,6 +93,13 @@ func replyTo(charged, fraction float64) string {
 	return string(b)
 }
 
+// failedReply returns the reply to an operation that failed.
+func failedReply(text string) string {
+	reply := []byte(replyTo(0, 0)[:9])
+	reply = binary.LittleEndian.AppendUint32(append(reply, 0), uint32(len(text)))
+	return string(reply) + text
+}
+
 // stall reads and replies nothing, until the other side closes the connection.
 func stall(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
@@ -131,6 +138,8 @@ func TestChargedAtMostOnce(t *testing.T) {
 		{"TRYAGAIN", reply("-TRYAGAIN later\r\n"), 1, 2},
 		{"LOADING", reply("-LOADING Redis is loading the dataset in memory\r\n"), 1, 2},
 		{"READONLY", reply("-READONLY You can't write against a read only replica.\r\n"), 1, 2},
+		{"READONLY inside the script", reply(bulk(failedReply("READONLY You can't write against a read only replica."))), 1, 2},
+		{"OOM inside the script", reply(bulk(failedReply("OOM command not allowed"))), 1, 1},
 		{"CLUSTERDOWN", reply("-CLUSTERDOWN The cluster is down\r\n"), 1, 2},
 		{"ERR max clients", reply("-ERR max number of clients reached\r\n"), 1, 1},
 		{"NOSCRIPT proves that nothing ran: twice, and once more", reply("-NOSCRIPT No matching script.\r\n"), 4, 4},

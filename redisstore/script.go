@@ -86,15 +86,13 @@ func (s *Store) sendBatch(b *batch) {
 
 // removeRetries removes and returns the calls that certainly did not run and may be sent again.
 func (sc *scriptCall) removeRetries() (retries []*pendingCall) {
-	if sc.err == nil {
-		return nil
-	}
 	late := errors.Is(sc.err, errLate)
 	// A process that is busy, or new to Redis, can need the whole timeout for a connection.
 	unconnected := isTimeout(sc.err) && !sc.isSent()
 	flushed := redis.HasErrorPrefix(sc.err, "NOSCRIPT") // again, after runScript had loaded the script
-	notRun := sc.certainlyNotRun()
 	sc.calls = slices.DeleteFunc(sc.calls, func(c *pendingCall) bool {
+		// A replica denies every write of a script.
+		notRun := sc.err != nil && sc.certainlyNotRun() || isFromReplica("", c.err)
 		if late && c.setName != "" { // a later turn sets the count
 			return false
 		}

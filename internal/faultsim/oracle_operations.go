@@ -41,11 +41,14 @@ func (g *glance) sawAfter(done time.Time, sameInstance bool) bool {
 
 // isDone reports whether the effect of an operation is certain until an instant.
 func (o *oracle) isDone(op *operation, until time.Time) bool {
-	return op.err == nil && !o.isDisturbed(op.sent, op.ended) && o.count(op.sent, until, forgets) == 0
+	return op.err == nil && !o.isDisturbed(op.sent, op.ended) && o.count(op.sent, until, o.forgets) == 0
 }
 
-// forgets reports whether bans or overrides may be gone after a fault, or end at another time.
-func forgets(f *fault) bool { return f.loses || f.by != 0 }
+// forgets reports whether bans or overrides may be gone after a fault, or end at another time: a node with another clock may
+// take the key.
+func (o *oracle) forgets(f *fault) bool {
+	return f.loses || steps(f) || moves(f) && o.count(o.began, o.end(f), steps) > 0
+}
 
 // moves reports whether keys move, one after the other. An instance that can't ask for the override of a key then uses the
 // last one that it has seen.
@@ -129,7 +132,7 @@ func (o *oracle) checkBan(n int, key string, requests []*record) {
 	}
 	stands := began.Add(time.Duration(z.ban.Duration) * time.Microsecond)
 	if known.Sub(denials[0].sent) > time.Duration(z.ban.Window)*time.Microsecond || o.isDisturbed(o.began, stands) ||
-		o.count(o.began, stands, forgets) > 0 {
+		o.count(o.began, stands, o.forgets) > 0 {
 		return
 	}
 	if operations := o.operations(n, key, bans, unbans); len(operations) > 0 && operations[0].sent.Before(stands) {

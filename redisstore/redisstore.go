@@ -273,12 +273,11 @@ func keyChanges(names wire.Names, now algorithms.Micros, c store.Change) (change
 	return changes
 }
 
-// changeKey makes a change, and makes it again with new connections if one led to a server that was a primary. Such a
-// server also has other scripts.
+// changeKey makes a change, and makes it again with new connections if one led to a server that was the primary.
 func (s *Store) changeKey(ctx context.Context, change repeatable) (err error) {
 	for range 2 {
 		conns := s.acquire()
-		if err = change.eval(ctx, conns); !isFromReplica("", err) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+		if err = change.eval(ctx, conns); !isFromReplica("", err) {
 			s.release(conns)
 			return err
 		}

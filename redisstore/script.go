@@ -288,37 +288,39 @@ func isFromReplica(reply string, err error) bool {
 
 // repeatable is a call of a script that may run more than once.
 type repeatable struct {
-	script *redis.Script
+	script string
 	keys   []string
 	args   []any
 	asking bool // follows an ASK redirect of another node of the cluster
 }
 
-// eval runs the script. If Redis does not have the script, eval loads it.
+// eval runs the script. If Redis does not have the script, eval loads it. What loads it and runs it goes to the same
+// server at the same time: a pool can have connections to a server that was the primary.
 func (r repeatable) eval(ctx context.Context, conns *connections) error {
-	run := func() error {
-		pipeline := conns.Pipeline()
-		if r.asking {
-			_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
-		}
-		done := r.script.EvalSha(ctx, pipeline, r.keys, r.args...)
-		_, err := pipeline.Exec(ctx)
-		return asRedirect(cmp.Or(done.Err(), err))
-	}
-	err := run()
+	err := r.run(ctx, conns, false)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		if err = r.script.Load(ctx, conns).Err(); err == nil {
-			err = run()
-		}
+		err = r.run(ctx, conns, true)
 	}
 	return err
+}
+
+func (r repeatable) run(ctx context.Context, conns *connections, load bool) (err error) {
+	pipeline := conns.Pipeline()
+	if load {
+		loaded := pipeline.ScriptLoad(ctx, r.script)
+		defer func() { err = cmp.Or(loaded.Err(), err) }()
+	}
+	if r.asking {
+		_ = pipeline.Process(ctx, redis.NewCmd(ctx, "asking"))
+	}
+	done := redis.NewScript(r.script).EvalSha(ctx, pipeline, r.keys, r.args...)
+	_, err = pipeline.Exec(ctx)
+	return asRedirect(cmp.Or(done.Err(), err))
 }
 
 // probe.lua runs every command of the scripts; see [Store.Check].
 //
 //go:embed probe.lua
-var probeLua string
+var probeScript string
 
-var probeScript = redis.NewScript(probeLua)
-
-var changeScript = redis.NewScript(algorithms.ChangeScript())
+var changeScript = algorithms.ChangeScript()

@@ -152,7 +152,7 @@ func shareExample(t *testing.T, name, redis string) {
 	began := time.Now()
 	var caddys []*caddytest.Caddy
 	for range 3 {
-		caddys = append(caddys, caddytest.Start(t, config, "REDIS_PASSWORD=SECRET", "REDIS="+redis))
+		caddys = append(caddys, caddytest.StartProcess(t, config, "REDIS_PASSWORD=SECRET", "REDIS="+redis))
 	}
 	passed := 0
 	for i := range 120 {

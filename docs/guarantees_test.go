@@ -48,7 +48,7 @@ func TestGuarantees(t *testing.T) {
 func TestRestartWithoutRedis(t *testing.T) {
 	t.Parallel()
 	config := caddytest.Site("zone api {\n fixed_window 2 1h\n ban 1h\n}")
-	c, other := caddytest.Start(t, config), caddytest.Start(t, config)
+	c, other := caddytest.StartProcess(t, config), caddytest.Start(t, config)
 	useUp := func(c *caddytest.Caddy) {
 		t.Helper()
 		for _, status := range []int{200, 200, 429, 429} {

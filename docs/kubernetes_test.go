@@ -144,12 +144,12 @@ func TestKubernetes(t *testing.T) {
 	}
 	var caddys []*caddytest.Caddy
 	for range objects["Deployment"].Spec.Replicas {
-		caddys = append(caddys, caddytest.Start(t, site, env...))
+		caddys = append(caddys, caddytest.StartProcess(t, site, env...))
 	}
 	began := time.Now()
 	passed := ask(120, caddys...)
 	for i := range caddys { // the rolling update
-		caddys[i] = caddytest.Start(t, site, env...)
+		caddys[i] = caddytest.StartProcess(t, site, env...)
 		passed += ask(10, caddys[i])
 	}
 	if most := 100 + int(time.Since(began)/(36*time.Second)) + 1; passed < 100 || passed > most {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/wire"
 )
 
@@ -64,18 +65,16 @@ type Options struct {
 
 // Defaults of the fields of [Options].
 const (
-	DefaultKeyPrefix   = "caddy_rl"
-	DefaultTimeout     = 100 * time.Millisecond
-	DefaultDialTimeout = time.Second
-	DefaultBatch       = 128
+	DefaultKeyPrefix = "caddy_rl"
+	DefaultBatch     = 128
 )
 
 // Normalized returns the options with defaults filled in and a URL taken apart, so that equal
 // settings are equal values. No error holds a secret, not even in the text of a parser.
 func (o Options) Normalized() (Options, error) {
 	o.KeyPrefix = cmp.Or(o.KeyPrefix, DefaultKeyPrefix)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
+	o.Timeout = cmp.Or(o.Timeout, defaults.Timeout)
+	o.DialTimeout = cmp.Or(o.DialTimeout, defaults.DialTimeout)
 	o.Batch = cmp.Or(o.Batch, DefaultBatch)
 	o.SlotExpiry = cmp.Or(o.SlotExpiry, DefaultSlotExpiry)
 	for _, c := range []byte(o.KeyPrefix) {

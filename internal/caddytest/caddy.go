@@ -3,7 +3,6 @@ package caddytest
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,12 +28,28 @@ type Caddy struct {
 	Loops int    // how many servers accept connections when none is on its way out
 
 	*Background
-	log Output
+	log *Output
 }
 
-// Start starts a Caddy with a configuration, in which {$SITE} and {$ADMIN}
-// stand for its addresses; env is added to its environment.
-func Start(t testing.TB, config string, env ...string) *Caddy {
+// Start returns a Caddy with a configuration, in which {$SITE} and {$ADMIN} stand for its addresses. It is one that
+// runs already, and loads the configuration through its admin endpoint. After the test, another one gets it.
+func Start(t testing.TB, config string) *Caddy {
+	t.Helper()
+	c := take(t)
+	c.prepare(t, config)
+	t.Cleanup(func() {
+		c.report(t)
+		c.giveBack(t)
+	})
+	if r := c.Load(t, config, "text/caddyfile"); r.StatusCode != http.StatusOK {
+		t.Fatalf("Caddy did not start: %d %s", r.StatusCode, r.Text)
+	}
+	return c
+}
+
+// StartProcess starts a Caddy of its own, for a test about the start or the end of Caddy, or about several Caddys. env is
+// added to its environment.
+func StartProcess(t testing.TB, config string, env ...string) *Caddy {
 	t.Helper()
 	for attempt := 1; ; attempt++ { // the free ports may be taken before Caddy has them
 		c, err := tryCaddy(t, config, env...)
@@ -49,23 +64,9 @@ func Start(t testing.TB, config string, env ...string) *Caddy {
 
 func tryCaddy(t testing.TB, config string, env ...string) (*Caddy, error) {
 	t.Helper()
-	c := &Caddy{
-		Site:  "127.0.0.1:" + redistest.FreePort(t),
-		Admin: "127.0.0.1:" + redistest.FreePort(t),
-		Loops: 2, // the site's and the admin endpoint's
-	}
-	if strings.Contains(config, "{$TLS}") {
-		c.TLS, c.Loops = "127.0.0.1:"+redistest.FreePort(t), 3
-	}
-	dir := filesOf(t)
-	c.Env = append(env, "SITE=http://"+c.Site, "ADMIN="+c.Admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	c.File = filepath.Join(dir, "Caddyfile")
-	WriteFile(t, c.File, c.Expand(config), 0o600)
-	file, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.log.file = file
+	c := &Caddy{Site: "127.0.0.1:" + redistest.FreePort(t), Admin: "127.0.0.1:" + redistest.FreePort(t), log: new(Output)}
+	file := c.prepare(t, config)
+	c.setEnv(filepath.Dir(c.File), env)
 	t.Cleanup(func() {
 		c.Stop()
 		_ = file.Close()
@@ -74,25 +75,62 @@ func tryCaddy(t testing.TB, config string, env ...string) (*Caddy, error) {
 	return c, c.Run(t)
 }
 
+// prepare writes the Caddyfile of a test, and opens the file for the log of the test.
+func (c *Caddy) prepare(t testing.TB, config string) (log *os.File) {
+	t.Helper()
+	c.Loops = 2 // the site's and the admin endpoint's
+	if strings.Contains(config, "{$TLS}") {
+		c.TLS, c.Loops = "127.0.0.1:"+redistest.FreePort(t), 3
+	}
+	dir := filesOf(t)
+	c.File = filepath.Join(dir, "Caddyfile")
+	WriteFile(t, c.File, c.Expand(config), 0o600)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.log.begin(log)
+	return log
+}
+
+// setEnv sets the environment of the process, which has its files in a directory.
+func (c *Caddy) setEnv(dir string, env []string) {
+	c.Env = append(env, "SITE=http://"+c.Site, "ADMIN="+c.Admin, "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+}
+
 // Run starts the process and waits until it answers.
 func (c *Caddy) Run(t testing.TB) error {
 	t.Helper()
-	process := exec.Command(program(), "run", "--config", c.File)
+	if err := c.start(c.File); err != nil {
+		return err
+	}
+	if err := c.awaitAnswer("http://" + c.Site + "/ready"); err != nil {
+		return err
+	}
+	// Caddy answers this once the configuration is in force. It serves the site before that.
+	if err := c.awaitAnswer("http://" + c.Admin + "/config/"); err != nil {
+		return err
+	}
+	if loops := c.acceptLoops(); loops != c.Loops {
+		return fmt.Errorf("%d servers accept connections, want %d", loops, c.Loops)
+	}
+	return nil
+}
+
+// start starts the process.
+func (c *Caddy) start(file string) (err error) {
+	process := exec.Command(program(), "run", "--config", file)
 	process.Env = append(append(os.Environ(), beCaddy+"=1"), c.Env...)
-	c.Background = StartBackground(t, process, &c.log)
+	c.Background, err = startBackground(process, c.log)
+	return err
+}
+
+// awaitAnswer waits until the process answers a request, or ends.
+func (c *Caddy) awaitAnswer(url string) error {
 	for deadline := time.Now().Add(Patient); ; time.Sleep(10 * time.Millisecond) { // a poll, which also sees the process end
-		r, err := Client.Get("http://" + c.Site + "/ready")
+		r, err := Client.Get(url)
 		if err == nil {
-			_ = r.Body.Close()
-			// Caddy answers this once the configuration is in force. It serves the site before that.
-			if r, err = Client.Get("http://" + c.Admin + "/config/"); err != nil {
-				return err
-			}
-			_ = r.Body.Close()
-			if loops := c.acceptLoops(); loops != c.Loops {
-				return fmt.Errorf("%d servers accept connections, want %d", loops, c.Loops)
-			}
-			return nil
+			return r.Body.Close()
 		}
 		select {
 		case <-c.Ended:
@@ -151,14 +189,9 @@ func (c *Caddy) Settle(t testing.TB) {
 	forgetConnections(c.TLS)
 }
 
-// acceptLoops counts the servers that accept connections, that of the admin
-// endpoint too. If it can't ask, because that one is being replaced, it says many.
 func (c *Caddy) acceptLoops() int {
-	r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=2", "")
-	if err != nil {
-		return math.MaxInt
-	}
-	return strings.Count(r.Text, "net/http.(*Server).Serve(")
+	loops, _ := c.goroutines()
+	return loops
 }
 
 // Reload loads a Caddyfile and ends the test unless it is accepted.
@@ -180,6 +213,7 @@ func Site(rateLimit string) string {
 func init() {
 	caddy.RegisterModule(hold{})
 	caddy.RegisterModule(recordEvent{})
+	caddy.RegisterModule(forget{})
 	httpcaddyfile.RegisterHandlerDirective("test_hold", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) { return hold{}, nil })
 	httpcaddyfile.RegisterDirectiveOrder("test_hold", httpcaddyfile.Before, "basic_auth")
 }

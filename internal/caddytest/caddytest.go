@@ -10,6 +10,8 @@ import (
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/defaults"
 )
 
 // The tests run each Caddy in a separate process. The process is the test binary with beCaddy in its
@@ -20,13 +22,18 @@ const beCaddy = "RATE_LIMIT_TEST_BE_CADDY"
 // Main runs the tests of a package in the directory of the module. In a process that a test started, it runs Caddy instead.
 func Main(m *testing.M) {
 	if os.Getenv(beCaddy) != "" {
+		if !Real {
+			defaults.Timeout, defaults.DialTimeout = Patient, Patient
+		}
 		caddycmd.Main()
 		return
 	}
 	if err := enterModule(); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	stopIdle()
+	os.Exit(code)
 }
 
 // enterModule changes to the directory that has go.mod.

@@ -9,6 +9,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/telemetry"
 )
 
 // hold waits as long as the request's query parameter hold says, and panics if there
@@ -41,4 +43,20 @@ func (*recordEvent) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil 
 func (recordEvent) Handle(_ context.Context, e caddy.Event) error {
 	caddy.Log().Info("recorded event", zap.String("name", e.Name()), zap.Any("data", e.Data))
 	return nil
+}
+
+// forget is an admin endpoint that sets the metrics of the process to zero.
+type forget struct{}
+
+const forgetPath = "/test/forget"
+
+func (forget) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "admin.api.test_forget", New: func() caddy.Module { return new(forget) }}
+}
+
+func (forget) Routes() []caddy.AdminRoute {
+	return []caddy.AdminRoute{{Pattern: forgetPath, Handler: caddy.AdminHandlerFunc(func(http.ResponseWriter, *http.Request) error {
+		telemetry.Forget()
+		return nil
+	})}}
 }

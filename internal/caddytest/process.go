@@ -25,6 +25,14 @@ func (o *Output) Write(p []byte) (int, error) {
 	return o.text.Write(p)
 }
 
+// begin forgets the text, and writes what follows to a file as well.
+func (o *Output) begin(file *os.File) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.file = file
+	o.text.Reset()
+}
+
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -40,19 +48,27 @@ type Background struct {
 // StartBackground starts a process. Its output goes to log.
 func StartBackground(t testing.TB, process *exec.Cmd, log *Output) *Background {
 	t.Helper()
+	b, err := startBackground(process, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func startBackground(process *exec.Cmd, log *Output) (*Background, error) {
 	// Under the race detector a process sleeps a second before it exits, unless it is configured
 	// otherwise.
 	process.Env = append(process.Env, "GORACE=atexit_sleep_ms=10 "+os.Getenv("GORACE"))
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	b := &Background{process, make(chan struct{})}
 	go func() {
 		defer close(b.Ended)
 		_ = process.Wait()
 	}()
-	return b
+	return b, nil
 }
 
 // Stop ends the process. There may be none.

@@ -51,7 +51,8 @@ func TestAdminZones(t *testing.T) {
 		shadow
 	}
 	redis redis://:hush-hush@`+server.Addr), "respond ok", "respond ok\nrate_limit {\n zone c {\n gcra 100 1h 400\n factor 2\n }\n store memory\n disable_metrics\n}", 1))
-	quarter, none, one := 25.0, 0, int64(1) // key of zone c, by the client of startCaddy
+	c.Get(t, "/ready")
+	quarter, none, one := 25.0, 0, int64(1) // key of zone c
 	counts := func(more map[string]int64) map[string]int64 {
 		all := map[string]int64{
 			"allowed": 0, "bad_body": 0, "banned": 0, "delayed": 0, "denied": 0, "error": 0, "exempt": 0, "overridden": 0, "shadow_denied": 0,

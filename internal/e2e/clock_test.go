@@ -24,7 +24,7 @@ func TestClockOfRedisSteps(t *testing.T) {
 		config += fmt.Sprintf("zone %s {\n match path /%[1]s\n %[1]s %d 1d\n}\n", name, limit)
 	}
 	config = caddytest.Site(config + fmt.Sprintf("redis %s {\n timeout 30s\n}\non_store_error deny", server.Addr))
-	caddys := []*caddytest.Caddy{caddytest.Start(t, config), caddytest.Start(t, config)}
+	caddys := []*caddytest.Caddy{caddytest.StartProcess(t, config), caddytest.StartProcess(t, config)}
 	var loads []*load
 	for _, name := range algorithms {
 		loads = append(loads, startLoad(t, 2, "/"+name, caddys...))

@@ -122,7 +122,7 @@ func TestCommandWatchInPipe(t *testing.T) {
 func TestCommandHangingCaddy(t *testing.T) {
 	caddytest.Long(t)
 	t.Parallel()
-	c := caddytest.Start(t, commandSite(""))
+	c := caddytest.StartProcess(t, commandSite(""))
 	if err := c.Process.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ func TestConcurrencyOfTheKilled(t *testing.T) {
 	g := startGate(t)
 	server, clock := redistest.StartClock(t)
 	config := gated(g, "zone api {\n concurrency 2\n}\nredis "+server.Addr+" {\n timeout 30s\n}")
-	killed := caddytest.Start(t, config)
+	killed := caddytest.StartProcess(t, config)
 	c := caddytest.Start(t, config)
 	killed.Hold(context.Background(), "/hold")
 	killed.Hold(context.Background(), "/hold")

@@ -212,7 +212,7 @@ func TestEventsOfDenials(t *testing.T) {
 // With hash_keys no event has a text that keys are made of.
 func TestEventsHashKeys(t *testing.T) {
 	t.Parallel()
-	c := caddytest.Start(t, onEvents(caddytest.Site(fmt.Sprintf("zone api {\n key {path}\n gcra 1 1h\n ban 1h\n}\nzone tried {\n key {path}\n gcra 1 1h\n shadow\n}\nredis %s {\n timeout 30s\n hash_keys {env.SECRET}\n}", redistest.Start(t).Addr)), "test_record"), "SECRET=pepper")
+	c := caddytest.StartProcess(t, onEvents(caddytest.Site(fmt.Sprintf("zone api {\n key {path}\n gcra 1 1h\n ban 1h\n}\nzone tried {\n key {path}\n gcra 1 1h\n shadow\n}\nredis %s {\n timeout 30s\n hash_keys {env.SECRET}\n}", redistest.Start(t).Addr)), "test_record"), "SECRET=pepper")
 	for range 2 {
 		c.Get(t, "/sesame")
 	}

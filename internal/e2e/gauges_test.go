@@ -255,7 +255,7 @@ func TestGaugesOfOverrides(t *testing.T) {
 func TestMetricsOfRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 100 1h\n}\n"))
+	c := caddytest.StartProcess(t, caddytest.Site("zone api {\n gcra 100 1h\n}\n"))
 	c.Get(t, "/")
 	wantNoMetric(t, c, "caddy_rate_limit_redis_queue")
 	wantNoMetric(t, c, "caddy_rate_limit_redis_connections")

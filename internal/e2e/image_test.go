@@ -44,7 +44,7 @@ func TestImage(t *testing.T) {
 	if _, err := exec.LookPath("wget"); err != nil {
 		t.Skip(err)
 	}
-	c := caddytest.Start(t, caddytest.Site("zone a {\n gcra 1 1h\n}"))
+	c := caddytest.StartProcess(t, caddytest.Site("zone a {\n gcra 1 1h\n}"))
 	healthy := func() bool {
 		command := strings.ReplaceAll(check[1], "127.0.0.1:2019", c.Admin)
 		return exec.Command("sh", "-c", strings.Replace(command, "wget", "wget --tries=1", 1)).Run() == nil

@@ -92,7 +92,7 @@ zone static {
 func TestHashKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n batch 0\n}"), "RATE_LIMIT_SECRET=pepper")
+	c := caddytest.StartProcess(t, caddytest.Site("zone api {\n key {header.X-Api-Key}\n gcra 1 1h 1\n}\nlog_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n batch 0\n}"), "RATE_LIMIT_SECRET=pepper")
 	for _, status := range []int{200, 429} {
 		c.Get(t, "/", "X-Api-Key", "sesame").Want(t, status)
 	}
@@ -115,7 +115,7 @@ func TestHashKeys(t *testing.T) {
 func TestHashKeysHidesAddresses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.Start(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n}"),
+	c := caddytest.StartProcess(t, strings.Replace(addressed("key {client_ip}\ngcra 1 1h\nipv6_prefix 64", "log_key\nredis "+server.Addr+" {\n timeout 30s\n hash_keys {env.RATE_LIMIT_SECRET}\n}"),
 		"servers {", "events {\n on rate_limit_exceeded test_record\n }\n servers {", 1), "RATE_LIMIT_SECRET=pepper")
 	for _, status := range []int{200, 429} {
 		c.Get(t, "/", "X-Forwarded-For", "203.0.113.99").Want(t, status)

@@ -170,7 +170,7 @@ zone trailer {
 			config = strings.Replace(config, "admin {$ADMIN}", "admin {$ADMIN}\n\tauto_https disable_redirects", 1)
 			config = strings.Replace(config, "{$SITE}\n", "(all) {\n", 1) +
 				"}\n{$SITE} {\n\timport all\n}\n{$TLS} {\n\ttls " + cert.Cert + " " + cert.Key + "\n\timport all\n}\n"
-			c := caddytest.Start(t, strings.Replace(config, "respond ok", "test_shaped\nrespond ok", 1), shapedVariable+"="+file)
+			c := caddytest.StartProcess(t, strings.Replace(config, "respond ok", "test_shaped\nrespond ok", 1), shapedVariable+"="+file)
 			insecure := &tls.Config{InsecureSkipVerify: true}
 			h3 := &http3.Transport{TLSClientConfig: insecure}
 			t.Cleanup(func() { _ = h3.Close() })

@@ -245,7 +245,7 @@ func soak(t *testing.T, on *soakRedis) {
 	config, known := soakConfig(t, on.config)
 	var caddys []*caddytest.Caddy
 	for range 3 {
-		caddys = append(caddys, caddytest.Start(t, config))
+		caddys = append(caddys, caddytest.StartProcess(t, config))
 	}
 	const warmUp = 2 * time.Second
 	load := startSoakLoad(t, caddys)

@@ -17,7 +17,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	before := time.Now().Add(-time.Millisecond)
 	config := "zone api {\n key {query.key}\n gcra 1 1h\n}\n"
-	c := caddytest.Start(t, strings.Replace(caddytest.Site(config), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\tmemory {\n\tmax_keys 2\n\t}\n\t}", 1))
+	c := caddytest.StartProcess(t, strings.Replace(caddytest.Site(config), "admin {$ADMIN}", "admin {$ADMIN}\n\trate_limit {\n\tmemory {\n\tmax_keys 2\n\t}\n\t}", 1))
 	for key := range 5 {
 		c.Get(t, fmt.Sprint("/?key=", key))
 	}
@@ -50,7 +50,7 @@ func TestStatusOfRedis(t *testing.T) {
 	caddytest.Long(t)
 	t.Parallel()
 	server := redistest.Start(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
+	c := caddytest.StartProcess(t, caddytest.Site(fmt.Sprintf("zone api {\n gcra 100 1h\n}\nredis %s {\n timeout 30s\n}\n", server.Addr)))
 	c.Get(t, "/").Want(t, 200)
 	began := time.Time{}
 	wait := func(state string, since time.Time) adminapi.Redis {
@@ -88,7 +88,7 @@ func TestStatusOfCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	cluster.KeepMasters(t)
-	c := caddytest.Start(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
+	c := caddytest.StartProcess(t, caddytest.Site(fmt.Sprintf("zone api {\n key {query.key}\n gcra 100 1h\n}\nredis %s {\n cluster\n timeout 5s\n}\n",
 		strings.Join(cluster.Addrs(), " "))))
 	wait := func(state string, failing int) {
 		t.Helper()

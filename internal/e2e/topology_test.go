@@ -46,7 +46,7 @@ func TestRedisByTLS(t *testing.T) {
 		}
 	}
 	on_store_error deny`, server.Addr, used))
-	c := caddytest.Start(t, config, "REDIS_PASSWORD=SECRET", "TEST_KEY="+used+"/key.pem")
+	c := caddytest.StartProcess(t, config, "REDIS_PASSWORD=SECRET", "TEST_KEY="+used+"/key.pem")
 	c.Get(t, "/").Want(t, 200, "RateLimit", `"api";r=4;t=3600`)
 
 	install(others)
@@ -101,7 +101,7 @@ func TestRedisBySentinel(t *testing.T) {
 		timeout 2s
 	}
 	on_store_error deny`, strings.Join(trio.Addrs(), " "), redistest.Master))
-	caddys := []*caddytest.Caddy{caddytest.Start(t, config, "SENTINEL_PASSWORD="+password), caddytest.Start(t, config, "SENTINEL_PASSWORD="+password)}
+	caddys := []*caddytest.Caddy{caddytest.StartProcess(t, config, "SENTINEL_PASSWORD="+password), caddytest.StartProcess(t, config, "SENTINEL_PASSWORD="+password)}
 	remaining := func(c *caddytest.Caddy) (n int) {
 		t.Helper()
 		began := time.Now()

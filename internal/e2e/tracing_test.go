@@ -166,7 +166,7 @@ func TestTracing(t *testing.T) {
 		zone := func(name, options string) string {
 			return fmt.Sprintf("zone %s {\n match path /%s\n key {header.X-Key}\n %s\n}\n", name, name, options)
 		}
-		c := caddytest.Start(t, tracedSite(caddytest.Site(
+		c := caddytest.StartProcess(t, tracedSite(caddytest.Site(
 			zone("one", "fixed_window 2 1000h")+
 				strings.Replace(zone("wide", "fixed_window 5 1000h"), "/wide", "/both", 1)+
 				strings.Replace(zone("tight", "fixed_window 1 1000h"), "/tight", "/both", 1)+
@@ -235,7 +235,7 @@ func TestTracingOfWaits(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		o, g := startCollector(t), startGate(t)
-		c := caddytest.Start(t, tracedSite(gated(g, `zone limit {
+		c := caddytest.StartProcess(t, tracedSite(gated(g, `zone limit {
 			match path /limit
 			key static
 			gcra 1 300ms
@@ -296,7 +296,7 @@ func TestTracingOfOverrides(t *testing.T) {
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		o := startCollector(t)
 		config := tracedSite(caddytest.Site("zone api {\n key {header.X-Key}\n fixed_window 5 1000h\n runtime_overrides\n}\n" + use))
-		c := caddytest.Start(t, config, o.environment...)
+		c := caddytest.StartProcess(t, config, o.environment...)
 		r, err := c.Do("PUT", "http://"+c.Admin+"/rate_limit/zones/api/keys/k/override", `{"unlimited": true}`)
 		if err != nil || r.StatusCode >= 300 {
 			t.Fatalf("%v: %s", err, r.Text)
@@ -320,7 +320,7 @@ func TestTracingOfStoreErrors(t *testing.T) {
 		return tracedSite(caddytest.Site(fmt.Sprintf("zone api {\n fixed_window 5 1000h\n}\nredis %s\non_store_error %s", address, mode)))
 	}
 	o := startCollector(t)
-	c := caddytest.Start(t, config("deny"), o.environment...)
+	c := caddytest.StartProcess(t, config("deny"), o.environment...)
 	c.WaitForLog(t, "Redis did not pass the check at the start")
 	for _, test := range []struct{ mode, want string }{
 		{"deny", " api.outcome=error\nrate_limit.decide cached=false store=redis (exception) failed: open"},

@@ -70,9 +70,11 @@ func startNode(t testing.TB, args ...string) *Server {
 		if n+bus > 65_535 {
 			continue
 		}
-		if _, err := reserve(t, n+bus); err != nil {
+		_, release, err := reserve(n + bus)
+		if err != nil {
 			continue
 		}
+		t.Cleanup(release)
 		dir := t.TempDir()
 		s := &Server{Addr: net.JoinHostPort("127.0.0.1", port), args: serverArgs(dir, args, "--port", port,
 			"--cluster-enabled", "yes", "--cluster-config-file", filepath.Join(dir, "nodes.conf"), "--cluster-node-timeout", "2000",

@@ -39,6 +39,12 @@ type history struct {
 	samples []Sample // the oldest first
 }
 
+func (h *history) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.samples = nil
+}
+
 // KeepHistory takes samples until ctx is done.
 func KeepHistory(ctx context.Context) {
 	ticker := time.NewTicker(HistoryInterval)

@@ -95,6 +95,19 @@ func Register(registry prometheus.Registerer, sources Sources) error {
 	return err
 }
 
+// Forget sets to zero what is counted by zone or reason. Only tests call it: their configurations share a process, one
+// after the other.
+func Forget() {
+	process.decision.Reset()
+	for _, c := range []*prometheus.CounterVec{
+		process.requests, process.storeErrors, process.denyCacheHits, process.bansBegun, process.reservedEvents, process.settledEvents,
+	} {
+		c.Reset()
+	}
+	processGauges.Clear()
+	processHistory.forget()
+}
+
 // CountClockStep counts that the clock of Redis has stepped back.
 func CountClockStep() { process.clockSteps.Inc() }
 

@@ -1,0 +1,10 @@
+// Package defaults has the timeouts of Redis that apply if none is configured. Programs that are built for tests raise
+// them, so that no test depends on the speed of its machine.
+package defaults
+
+import "time"
+
+var (
+	Timeout     = 100 * time.Millisecond // of a message and its reply
+	DialTimeout = time.Second            // of a new connection
+)

@@ -392,12 +392,12 @@ func TestSettleAddsUp(t *testing.T) {
 		}
 	}
 	t.Run("memory", func(t *testing.T) {
-		c := caddytest.Start(t, config("", faulty(t)))
+		c := caddytest.StartProcess(t, config("", faulty(t)))
 		check(t, c, play(t, c, requests, false))
 	})
 	t.Run("redis", func(t *testing.T) {
 		link := caddytest.StartLink(t, redistest.Start(t).Addr)
-		c := caddytest.Start(t, config("redis "+link.Addr+" {\n timeout 30s\n}\n", faulty(t)))
+		c := caddytest.StartProcess(t, config("redis "+link.Addr+" {\n timeout 30s\n}\n", faulty(t)))
 		link.Set(relay.Fault{}, relay.Fault{Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond}) // clients leave also while it is asked
 		check(t, c, play(t, c, requests, false))
 	})
@@ -408,7 +408,7 @@ func TestSettleAddsUp(t *testing.T) {
 		site := func(timeout string) string {
 			return config("redis "+link.Addr+" {\n timeout "+timeout+"\n}\non_store_error deny", upstream)
 		}
-		c := caddytest.Start(t, site("300ms"))
+		c := caddytest.StartProcess(t, site("300ms"))
 		var end atomic.Bool
 		var cuts sync.WaitGroup
 		cuts.Go(func() {

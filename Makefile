@@ -1,4 +1,4 @@
-.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth steady cases faults soak fuzz
+.PHONY: help run test lowest targets lint prose format xcaddy footprint bench simulate growth real steady cases faults soak fuzz
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,7 +42,10 @@ growth: ## show the cost of decisions and keys as budgets grow, in both stores, 
 	go test -run '^$$' -bench Script -benchtime 50000x ./redisstore
 	go test -run '^$$' -bench Instructions -benchtime 1x -timeout 30m ./redisstore
 
-steady: ## run all tests 20 times, every other time under load, until one fails (ARGS=6: 6 times)
+real: ## run the tests of real faults: servers that are killed, hang, lose data or fail over (ARGS="-run TestRealX": some)
+	./scripts/real.sh $(ARGS)
+
+steady: ## run all tests 30 times, with all, half and a third of the processor, until one fails (ARGS=2: 6 times)
 	./scripts/steady.sh $(ARGS)
 
 cases: ## try 50 times as many random cases in the property tests

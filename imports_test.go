@@ -41,7 +41,7 @@ var floors = [][]string{
 	{"internal/options", "internal/wire"},
 	{"internal/httpfields", "internal/simulate/agenda", "internal/timezones", "redisstore/internal/slots", "store"},
 	{
-		"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/contentcoding", "internal/eventstream",
+		"algorithms", "internal/accesslog", "internal/adminapi", "internal/closest", "internal/contentcoding", "internal/defaults", "internal/eventstream",
 		"internal/formvalue", "internal/jsonvalue", "internal/keyhash", "internal/palette", "internal/readahead", "internal/terminal",
 		"internal/throttle", "internal/topk",
 	},
@@ -62,7 +62,7 @@ var withoutCaddy = []string{
 
 // onStandardLibrary are the packages that need nothing but the standard library, or other packages in this list.
 var onStandardLibrary = []string{
-	"algorithms", "internal/adminapi", "internal/closest", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
+	"algorithms", "internal/adminapi", "internal/closest", "internal/defaults", "internal/formvalue", "internal/httpfields", "internal/jsonvalue",
 	"internal/topk", "redisstore/internal/slots",
 }
 

@@ -1,5 +1,5 @@
 // Package defaults has the timeouts of Redis that apply if none is configured. Programs that are built for tests raise
-// them, so that no test depends on the speed of its machine.
+// them, so that no test depends on the speed of its machine. A released Caddy never changes them.
 package defaults
 
 import "time"

@@ -294,8 +294,8 @@ type repeatable struct {
 	asking bool // follows an ASK redirect of another node of the cluster
 }
 
-// eval runs the script. If Redis does not have the script, eval loads it. What loads it and runs it goes to the same
-// server at the same time: a pool can have connections to a server that was the primary.
+// eval runs the script. If Redis does not have the script, eval loads it and runs it in one pipeline. So both
+// reach the same server: a pool can have connections to a server that was the primary.
 func (r repeatable) eval(ctx context.Context, conns *connections) error {
 	err := r.run(ctx, conns, false)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {

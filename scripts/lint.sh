@@ -31,3 +31,8 @@ for module in "${modules[@]}"; do (
 	"$staticcheck" ./...
 	go mod tidy -diff
 ); done
+for directory in $(git ls-files -co --exclude-standard '*real_*_test.go' | xargs -n 1 dirname | sort -u); do (
+	cd "$directory"
+	go vet -tags real .
+	"$staticcheck" -tags real .
+); done

@@ -47,7 +47,7 @@ func Start(t testing.TB, config string) *Caddy {
 	return c
 }
 
-// StartProcess starts a Caddy of its own, for a test about the start or the end of Caddy, or about several Caddys. env is
+// StartProcess starts a separate Caddy, for a test about the start or the end of Caddy, or about several Caddys. env is
 // added to its environment.
 func StartProcess(t testing.TB, config string, env ...string) *Caddy {
 	t.Helper()

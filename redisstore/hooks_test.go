@@ -93,18 +93,3 @@ func TestStats(t *testing.T) {
 		return s.Stats().Failing == 1
 	})
 }
-
-// The numbers of a cluster are the sums over its nodes.
-func TestStatsOfCluster(t *testing.T) {
-	redistest.Long(t)
-	c := redistest.StartCluster(t)
-	s := openCluster(t, c, redisstore.Options{})
-	for n := range 50 { // on all nodes
-		if _, err := s.Take(t.Context(), request(t, fmt.Sprint(n))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := s.Stats(); got.Servers != 3 || got.Failing != 0 || got.Queued != 0 || got.Idle < 3 {
-		t.Errorf("%+v", got)
-	}
-}

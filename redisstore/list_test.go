@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
@@ -64,77 +62,6 @@ func TestListIsBounded(t *testing.T) {
 	}
 	if total := scans(); total < others/maxScanCount {
 		t.Errorf("%d commands read %d keys", total, others)
-	}
-}
-
-// pauseAtScan pauses a Redis before a client sends its nth SCAN.
-type pauseAtScan struct {
-	server *redis.Client
-	n      *int
-}
-
-func (pauseAtScan) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p pauseAtScan) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "scan" {
-			if *p.n--; *p.n == 0 {
-				p.server.ClientPause(context.Background(), 2*time.Second)
-			}
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (pauseAtScan) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// If Redis doesn't reply in time in the middle of a page, the page ends, and the next one goes on.
-func TestListGoesOnAfterTimeout(t *testing.T) {
-	t.Parallel()
-	redistest.Long(t)
-	ctx, server := context.Background(), redistest.Start(t)
-	s, err := New(Options{Address: server.Addr, Timeout: time.Second}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	const overrides = 100
-	for i := range overrides {
-		text := "{}"
-		if err := s.Change(ctx, store.Change{Zone: "z", Key: fmt.Sprint(i), Override: &text}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := server.Client.Eval(ctx, "for i = 1, 5000 do redis.call('SET', 'other' .. i, '') end return 1", nil).Err(); err != nil {
-		t.Fatal(err)
-	}
-	scans, newClient := 3, s.newClient
-	s.newClient = func() *redis.Client {
-		client := newClient()
-		client.AddHook(pauseAtScan{server.Client, &scans})
-		return client
-	}
-	s.reconnect(s.acquire())
-	found, pages := make(map[string]bool), 0
-	for l := (store.Listing{Zone: "z", Kind: store.Overrides, Limit: 1000}); ; pages++ {
-		page, err := s.List(ctx, l)
-		if pages > 0 && isTimeout(err) { // still paused
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range page.Entries {
-			found[entry.Key] = true
-		}
-		if l.Cursor = page.Next; l.Cursor == "" {
-			break
-		}
-	}
-	if len(found) != overrides || pages == 0 || scans > 0 {
-		t.Errorf("%d overrides on %d pages, want %d on more than one", len(found), pages+1, overrides)
 	}
 }
 

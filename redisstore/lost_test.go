@@ -149,25 +149,6 @@ func TestTakesBehindLostMessage(t *testing.T) {
 	}
 }
 
-// Redis is silent while takes are parked: they fail with the takes in the queue, and the breaker opens. The
-// count of slots is set once Redis replies again.
-func TestSilentWithParkedTakes(t *testing.T) {
-	t.Parallel()
-	l := startLossTest(t, 1500*time.Millisecond)
-	held := l.want(t, "k", "")
-	for _, done := range l.block(t, store.Correction{Request: held, Leave: true}) {
-		if reason := <-done; reason != store.ReasonSilent {
-			t.Errorf("reason %q, want %q", reason, store.ReasonSilent)
-		}
-	}
-	redistest.WaitFor(t, "the breaker to open", func() bool { return l.Failing() == 1 })
-	l.relay.Set(relay.Fault{}, relay.Fault{})
-	redistest.WaitFor(t, "the breaker to close", func() bool { return l.Failing() == 0 })
-	if r := l.want(t, "k", ""); r.Outcome.Slots.InFlight != 1 || r.Outcome.Decisions[0].Remaining != 98 {
-		t.Errorf("%+v, want 1 in flight and 98 remaining: nothing else was charged", r.Outcome)
-	}
-}
-
 // When the breaker of a Redis opens, all takes end that are not sent yet. Corrections stay.
 func TestBreakerOpensWhileTakesWait(t *testing.T) {
 	const address = "127.0.0.1:1" // nobody listens
@@ -210,29 +191,6 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 				t.Error("a correction or a set is lost")
 			}
 		})
-	}
-}
-
-// A connection that can't be made is no reply: Redis is silent, although other calls failed meanwhile.
-func TestSilentBesideRefusedConnections(t *testing.T) {
-	t.Parallel()
-	l := startLossTest(t, 1500*time.Millisecond)
-	s := l.s
-	l.want(t, "k", "")
-	l.relay.Set(relay.Fault{}, relay.Fault{Silent: true})
-	_, hangs := l.take(t, "hangs")
-	redistest.WaitFor(t, "the message", func() bool { return l.Stats().InUse == 1 })
-	l.dialer.unreachable.Store(true)
-	l.want(t, "unreachable", store.ReasonConnection)
-	s.queue.mu.Lock()
-	s.queue.maxInFlight = 0 // nothing more is sent
-	s.queue.mu.Unlock()
-	_, waits := l.take(t, "waits")
-	if reason := <-hangs; reason != store.ReasonTimeout {
-		t.Errorf("the call in flight: reason %q, want %q", reason, store.ReasonTimeout)
-	}
-	if reason := <-waits; reason != store.ReasonSilent {
-		t.Errorf("the call in the queue: reason %q, want %q", reason, store.ReasonSilent)
 	}
 }
 

@@ -5,15 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
@@ -87,7 +86,8 @@ func replyTo(charged, fraction float64) string {
 	const now = 1_763_640_000_000_000
 	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(now))
 	b = append(b, 0, 1, 1)
-	for _, n := range []float64{0, charged, now + 6_000_000, fraction, now} {
+	const unit = 360_000_000_000 // in which an event of request comes back
+	for _, n := range []float64{0, charged, now + unit, fraction, now} {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(n))
 	}
 	return string(b)
@@ -108,11 +108,10 @@ func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), t
 // A script call that may have charged or refunded is never sent again. A correction that certainly
 // did not run is sent once more.
 func TestChargedAtMostOnce(t *testing.T) {
-	redistest.Long(t)
-	t.Parallel()
 	reply := func(text string) func(net.Conn) {
 		return func(c net.Conn) { _, _ = io.WriteString(c, text) }
 	}
+	const resets = "resets"
 	valid := replyTo(1, 0)
 	tests := []struct {
 		name         string
@@ -120,7 +119,7 @@ func TestChargedAtMostOnce(t *testing.T) {
 		takes, backs int64
 	}{
 		{"closes", func(c net.Conn) { _ = c.Close() }, 1, 1},
-		{"resets", func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() }, 1, 1},
+		{resets, func(c net.Conn) { _ = c.Close() }, 1, 1},
 		{"stalls", stall, 1, 1},
 		{"half a reply", func(c net.Conn) { _, _ = io.WriteString(c, bulk(valid)[:40]); _ = c.Close() }, 1, 1},
 		{"garbage", reply("!what\r\n"), 1, 1},
@@ -146,30 +145,28 @@ func TestChargedAtMostOnce(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			m := startMisbehaving(t, test.behave)
-			timeout := patient
-			if test.name == "stalls" {
-				timeout = 2 * time.Second
-			}
-			s := open(t, redisstore.Options{Address: m.addr, Timeout: timeout})
-			settled := func() int64 {
-				time.Sleep(50 * time.Millisecond) // for a call that must not come
-				return m.calls.Swap(0)
-			}
-			if allowed, err := s.Take(context.Background(), request(t, "k")); err == nil || allowed {
-				t.Errorf("Take = %v, %v", allowed, err)
-			}
-			if got := settled(); got != test.takes {
-				t.Errorf("Take called the script %d times, want %d", got, test.takes)
-			}
-			charged := request(t, "k")
-			charged[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
-			if err := refund(s, charged, 1); err == nil {
-				t.Error("Correct reported no failure")
-			}
-			if got := settled(); got != test.backs {
-				t.Errorf("Correct called the script %d times, want %d", got, test.backs)
-			}
+			redisstore.InBubble(t, func(t *testing.T) {
+				m := new(misbehaving)
+				s := openPipes(t, &pipes{m: m, behave: test.behave, resets: test.name == resets}, redisstore.Options{Timeout: time.Second})
+				settled := func() int64 {
+					time.Sleep(time.Minute) // simulated: for a call that must not come
+					return m.calls.Swap(0)
+				}
+				if allowed, err := s.Take(t.Context(), request(t, "k")); err == nil || allowed {
+					t.Errorf("Take = %v, %v", allowed, err)
+				}
+				if got := settled(); got != test.takes {
+					t.Errorf("Take called the script %d times, want %d", got, test.takes)
+				}
+				charged := request(t, "k")
+				charged[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
+				if err := refund(s, charged, 1); err == nil {
+					t.Error("Correct reported no failure")
+				}
+				if got := settled(); got != test.backs {
+					t.Errorf("Correct called the script %d times, want %d", got, test.backs)
+				}
+			})
 		})
 	}
 }
@@ -178,17 +175,46 @@ func TestChargedAtMostOnce(t *testing.T) {
 type pipes struct {
 	m      *misbehaving
 	behave func(net.Conn)
+	resets bool // the end of a connection is a reset
 }
 
 func (p *pipes) DialContext(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	go p.m.serve(server, p.behave)
+	if p.resets {
+		return resetConn{client}, nil
+	}
 	return client, nil
+}
+
+// resetConn is a connection whose end is a reset.
+type resetConn struct{ net.Conn }
+
+func (c resetConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err == io.EOF {
+		err = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	}
+	return n, err
+}
+
+// openPipes opens a store of a misbehaving server in a bubble.
+func openPipes(t *testing.T, p *pipes, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	o.Address, o.Dialer = "h:1", p
+	s, err := redisstore.New(o, redisstore.Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close()
+		time.Sleep(time.Second) // simulated: until the server notices
+	})
+	return s
 }
 
 // The deadline holds even if Redis never replies, or replies without end.
 func TestDeadline(t *testing.T) {
-	t.Parallel()
 	slowly := func(begin, part string) func(net.Conn) {
 		return func(c net.Conn) {
 			_, err := io.WriteString(c, begin)
@@ -205,19 +231,14 @@ func TestDeadline(t *testing.T) {
 		"messages": slowly("", ">1\r\n+x\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			redisstore.InBubble(t, func(t *testing.T) {
 				const timeout = 50 * time.Millisecond
-				s, err := redisstore.New(redisstore.Options{Address: "h:1", Timeout: timeout, Dialer: &pipes{new(misbehaving), behave}}, redisstore.Hooks{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := openPipes(t, &pipes{m: new(misbehaving), behave: behave}, redisstore.Options{Timeout: timeout})
 				began := time.Now()
-				_, err = s.Take(t.Context(), request(t, "k"))
+				_, err := s.Take(t.Context(), request(t, "k"))
 				if waited := time.Since(began); err == nil || waited > timeout+timeout/5 {
 					t.Errorf("Take returned %v after %v", err, waited)
 				}
-				_ = s.Close()
-				time.Sleep(time.Second) // simulated: until the server notices
 			})
 		})
 	}
@@ -264,24 +285,16 @@ func TestPanic(t *testing.T) {
 
 // A call in flight when its configuration ends still gets its reply.
 func TestCloseWaitsForCalls(t *testing.T) {
-	t.Parallel()
-	m := startMisbehaving(t, func(c net.Conn) {
-		time.Sleep(300 * time.Millisecond) // Close comes before the reply
-		_, _ = io.WriteString(c, bulk(replyTo(1, 0)))
-	})
-	s := open(t, redisstore.Options{Address: m.addr})
-	done := make(chan error)
-	go func() {
+	redisstore.InBubble(t, func(t *testing.T) {
+		const takes = 300 * time.Millisecond
+		s := openPipes(t, &pipes{m: new(misbehaving), behave: func(c net.Conn) {
+			time.Sleep(takes) // simulated: Close comes before the reply
+			_, _ = io.WriteString(c, bulk(replyTo(1, 0)))
+		}}, redisstore.Options{Timeout: time.Second})
+		time.AfterFunc(takes/2, func() { _ = s.Close() })
 		r := request(t, "k")
-		allowed, err := s.Take(context.Background(), r)
-		if err == nil && (!allowed || r[0].Outcome.Decisions[0].Remaining != 9) {
-			err = errors.New("a wrong decision")
+		if allowed, err := s.Take(t.Context(), r); err != nil || !allowed || r[0].Outcome.Decisions[0].Remaining != 9 {
+			t.Errorf("Take during Close: allowed %v, error %v, %+v", allowed, err, r[0].Outcome.Decisions)
 		}
-		done <- err
-	}()
-	redistest.WaitFor(t, "the call", func() bool { return m.calls.Load() > 0 })
-	_ = s.Close()
-	if err := <-done; err != nil {
-		t.Errorf("Take during Close: %v", err)
-	}
+	})
 }

@@ -3,10 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -73,35 +70,4 @@ func testClusterMovesOverrides(t *testing.T, c *redistest.Cluster) {
 	take("after the move")
 	override("")
 	overridden("after the move", "")
-}
-
-// An override error that arrives at the last moment is returned as such. It is no failure of the
-// store.
-func TestOverriddenLate(t *testing.T) {
-	server := redistest.Start(t)
-	r := request(t, "k")
-	server.Client.Set(t.Context(), "caddy_rl:{k}:"+store.OverrideID(r[0].Zone), "x", 0)
-	s := open(t, redisstore.Options{Address: server.Addr, Timeout: 300 * time.Microsecond})
-	var late atomic.Int64
-	var all sync.WaitGroup
-	for range 16 {
-		all.Go(func() {
-			for range 500 {
-				r := request(t, "k")
-				r[0].Override = new(store.Override)
-				_, err := s.Take(t.Context(), r)
-				failed := errors.As(err, new(*store.Error))
-				overridden := errors.As(err, new(*store.OverriddenError))
-				if failed == overridden {
-					t.Errorf("%T: %v", err, err)
-					return
-				}
-				if failed {
-					late.Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d of 8000 were too late", late.Load())
 }

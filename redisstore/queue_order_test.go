@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,38 +66,6 @@ func TestTakeBehindRetriedCorrection(t *testing.T) {
 	}
 }
 
-// A Redis that accepts no connection is silent, even if new calls keep arriving.
-func TestSilentWithoutConnections(t *testing.T) {
-	hangs, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never replies
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hangs.Close()
-	const timeout = 200 * time.Millisecond
-	s, err := New(Options{Address: hangs.Addr().String(), Timeout: timeout}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	s.queue.maxInFlight = 1
-	var all sync.WaitGroup
-	take := func(want string) {
-		all.Go(func() {
-			_, err := s.Take(t.Context(), []store.Request{{Zone: "z", Key: "k"}})
-			var failed *store.Error
-			if !errors.As(err, &failed) || failed.Reason != want {
-				t.Errorf("error %v, want the reason %q", err, want)
-			}
-		})
-	}
-	take(store.ReasonTimeout)
-	redistest.WaitFor(t, "the first message", func() bool { _, inFlight := QueueLengths(s); return inFlight == 1 })
-	for range 5 { // they go with the second try of the first
-		take(store.ReasonSilent)
-	}
-	all.Wait()
-}
-
 // A call sent alone waits for others past its deadline. This is no fault of a Redis that replies. The call
 // also ends with all other takes.
 func TestAloneExpires(t *testing.T) {
@@ -114,23 +80,22 @@ func TestAloneExpires(t *testing.T) {
 		{"an outage", time.Minute, func(s *Store) { s.noteHealth(io.EOF) }, store.ReasonOpen},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.queue.correcting = map[string][]*pendingCall{"k": nil}
-			ended := make(chan error, 1)
-			go func() {
+			InBubble(t, func(t *testing.T) {
+				s, err := New(Options{Address: "127.0.0.1:1"}, Hooks{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.queue.correcting = map[string][]*pendingCall{"k": nil}
+				began := time.Now()
+				time.AfterFunc(test.wait/2, func() { test.do(s) })
 				c := s.newTakeCall(t.Context(), 0, []store.Request{{Zone: "z", Key: "k"}})
-				ended <- s.sendAlone(c, time.Now().Add(test.wait))
-			}()
-			redistest.WaitFor(t, "the call to end", func() bool {
-				test.do(s)
-				return len(ended) > 0
+				if err := s.sendAlone(c, began.Add(test.wait)); reasonOf(err) != test.want {
+					t.Errorf("error %v, want the reason %q", err, test.want)
+				}
+				if waited := time.Since(began); waited > test.wait+time.Millisecond {
+					t.Errorf("it ended after %v", waited)
+				}
 			})
-			if err := <-ended; reasonOf(err) != test.want {
-				t.Errorf("error %v, want the reason %q", err, test.want)
-			}
 		})
 	}
 }
@@ -155,41 +120,6 @@ func TestExpiredCorrection(t *testing.T) {
 	case <-time.After(time.Minute): // long enough on a busy machine
 		t.Error("the queue is locked while onEnd runs")
 	}
-}
-
-// While a Redis fails, no message about slots is sent. Their counts are set soon after it works
-// again.
-func TestNoSetsDuringAnOutage(t *testing.T) {
-	redistest.Long(t)
-	server := redistest.Start(t)
-	r, err := Open(Options{Address: server.Addr, SlotExpiry: 3 * time.Second}, Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	s := r.(single).redis
-	defer Kill(s)
-	if _, err := r.Take(t.Context(), []store.Request{{Zone: "z", Key: "k", Slots: &store.Slots{ID: "s", Limit: 1}}}); err != nil {
-		t.Fatal(err)
-	}
-	sent := func() time.Time {
-		s.queue.mu.Lock()
-		defer s.queue.mu.Unlock()
-		return s.queue.lastSent
-	}
-	server.Kill(t)
-	if err := r.Check(t.Context()); err == nil || r.Failing() != 1 {
-		t.Fatalf("error %v, %d failing", err, r.Failing())
-	}
-	time.Sleep(100 * time.Millisecond) // for a set under way
-	before := sent()
-	time.Sleep(2500 * time.Millisecond) // twice as long as a count lasts until it is set again
-	if after := sent(); after != before {
-		t.Errorf("a message was sent %v after the last", after.Sub(before))
-	}
-	server.Restart(t)
-	redistest.WaitFor(t, "the breaker to close", func() bool { return r.Failing() == 0 })
-	redistest.WaitFor(t, "the count to be set", func() bool { return server.Client.Exists(t.Context(), s.names().Name("k", "s")).Val() == 1 })
 }
 
 // A take of two keys that waited for a message of one of them stays behind a give-back of the other

@@ -23,13 +23,18 @@ type Trio struct {
 	Redis [2]*Server
 	// Password is the password of the Sentinels.
 	Password string
+
+	settings []string // lines of the configuration of the Sentinels
 }
 
+// NoFailover is a setting of Sentinels that never consider a primary dead.
+const NoFailover = "sentinel down-after-milliseconds " + Master + " 3600000"
+
 // StartTrio starts a primary, a replica and three Sentinels, and waits until all know each other. The
-// Sentinels consider a silent primary dead after 300 ms.
-func StartTrio(t testing.TB, password string) *Trio {
+// Sentinels consider a silent primary dead after 300 ms, unless settings, lines of their configuration, say otherwise.
+func StartTrio(t testing.TB, password string, settings ...string) *Trio {
 	t.Helper()
-	trio := &Trio{Password: password}
+	trio := &Trio{Password: password, settings: settings}
 	replication := []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 	trio.Redis[0] = Start(t, replication...)
 	host, port, _ := net.SplitHostPort(trio.Redis[0].Addr)
@@ -69,7 +74,7 @@ sentinel sentinel-pass %s
 sentinel monitor %s %s %s 2
 sentinel down-after-milliseconds %[5]s 300
 sentinel failover-timeout %[5]s 5000
-`, own, dir, trio.Password, trio.Password, Master, host, port)
+`, own, dir, trio.Password, trio.Password, Master, host, port) + strings.Join(trio.settings, "\n")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,3 +1,5 @@
+//go:build real
+
 package redisstore_test
 
 import (
@@ -22,14 +24,10 @@ type counting struct {
 	takes atomic.Int64
 }
 
-func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, error) {
-	c.takes.Add(1)
-	return c.Store.Take(ctx, requests)
-}
-
 // A flood of one denied key hardly costs Redis anything, for any number of callers and any cost.
-func TestFloodOfOneKey(t *testing.T) {
-	redistest.Long(t)
+//
+// Simulated: TestDenyCacheFlood.
+func TestRealFloodOfOneKey(t *testing.T) {
 	const lasts = time.Second
 	server := redistest.Start(t)
 	for _, callers := range []int{64, 256, 4000} {
@@ -97,4 +95,9 @@ func TestFloodOfOneKey(t *testing.T) {
 			})
 		}
 	}
+}
+
+func (c *counting) Take(ctx context.Context, requests []store.Request) (bool, error) {
+	c.takes.Add(1)
+	return c.Store.Take(ctx, requests)
 }

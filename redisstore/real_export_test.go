@@ -1,0 +1,34 @@
+//go:build real
+
+package redisstore
+
+import (
+	"time"
+)
+
+// Misroute makes a cluster send the calls of a slot to the wrong node. That node's queue stands
+// still for d.
+func Misroute(c *Cluster, key string, d time.Duration) {
+	slot := c.names().Slot(key)
+	right := c.slotNodes[slot].Load()
+	var wrong *node
+	c.mu.Lock()
+	for _, n := range c.nodes {
+		if n != right {
+			wrong = n
+		}
+	}
+	c.mu.Unlock()
+	c.slotNodes[slot].Store(wrong)
+	q := &wrong.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.maxInFlight
+	q.maxInFlight = 0
+	time.AfterFunc(d, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.maxInFlight = before
+		wrong.scheduleSendLocked()
+	})
+}

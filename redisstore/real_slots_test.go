@@ -1,0 +1,169 @@
+//go:build real
+
+package redisstore_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// Slots held while Redis loses them, hangs or has its clock set are counted again within a third of
+// the expiry, until they are left. Then no state remains.
+//
+// Simulated: TestSlotsSurvive.
+func TestRealSlotsSurviveRedis(t *testing.T) {
+	const expiry = 3 * time.Second
+	for _, test := range []struct {
+		name  string
+		fault func(t *testing.T, server *redistest.Server, clock redistest.Clock)
+	}{
+		{"emptied", func(t *testing.T, server *redistest.Server, _ redistest.Clock) { server.Client.FlushAll(t.Context()) }},
+		{"restarted", func(t *testing.T, server *redistest.Server, _ redistest.Clock) {
+			server.Kill(t)
+			server.Restart(t)
+		}},
+		{"frozen", func(t *testing.T, server *redistest.Server, _ redistest.Clock) {
+			server.Freeze(t)
+			time.Sleep(expiry / 2) // the store has to set its counts meanwhile, and can't
+			server.Thaw(t)
+		}},
+		{"ahead", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, 10*time.Minute) }},
+		{"back", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, -10*time.Minute) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+					server, clock := redistest.StartClock(t)
+			o := redisstore.Options{Address: server.Addr, SlotExpiry: expiry, Timeout: 500 * time.Millisecond}
+			s, other := open(t, o), open(t, o)
+			var held []store.Request
+			for range 5 {
+				held = append(held, takeSlot(t, s, "k", 5))
+			}
+			test.fault(t, server, clock)
+			waitForSlots(t, other, "k", 5)
+			for stop := time.Now().Add(expiry * 3 / 2); time.Now().Before(stop); {
+				time.Sleep(20 * time.Millisecond) // a count that nobody sets again expires meanwhile
+				if n := slotCounts(t, other, "k"); n != 5 {
+					t.Fatalf("%d in flight, want 5", n)
+				}
+			}
+			if r := takeSlot(t, other, "k", 5); r.Outcome.Slots.Taken {
+				t.Error("a sixth request is in flight")
+			}
+			if err := s.CorrectAt(t.Context(), 0, storetest.Leaves(held)); err != nil {
+				t.Fatal(err)
+			}
+			waitForSlots(t, other, "k", 0)
+		})
+	}
+}
+
+// Requests that Redis admitted count while Redis fails. Requests admitted meanwhile count in Redis
+// once it works again.
+//
+// Simulated: TestSlotsInOutage.
+func TestRealSlotsThroughAnOutage(t *testing.T) {
+	server := redistest.Start(t)
+	o := redisstore.Options{Address: server.Addr, Timeout: time.Second}
+	s, other := open(t, o), open(t, redisstore.Options{Address: server.Addr})
+	b := store.NewBreaker(s, nil)
+	defer b.Close()
+	f := store.NewFailover(store.NewDenyCache(b), store.NewMemory(1000), func(error) {})
+	take := func(taken, local bool, n int64) store.Request {
+		t.Helper()
+		r := takeSlot(t, f, "k", 3)
+		if o := r.Outcome; o.Slots.Taken != taken || o.Local != local || o.Slots.InFlight != n {
+			t.Errorf("%+v, want taken %v, local %v, %d in flight", o, taken, local, n)
+		}
+		return r
+	}
+	first, second := take(true, false, 1), take(true, false, 2)
+	server.Freeze(t)
+	redistest.WaitFor(t, "the breaker to open", func() bool {
+		_, _ = f.Take(t.Context(), request(t, "other"))
+		return b.Open()
+	})
+	third := take(true, true, 3)
+	take(false, true, 3)
+	f.Correct(storetest.Leaves([]store.Request{first}), nil)
+	fourth := take(true, true, 3)
+	server.Thaw(t)
+	redistest.WaitFor(t, "the breaker to close", func() bool { return !b.Open() })
+	waitForSlots(t, other, "k", 3)
+	take(false, false, 3)
+	f.Correct(storetest.Leaves([]store.Request{second, third, fourth}), nil)
+	waitForSlots(t, other, "k", 0)
+}
+
+// waitForSlots waits until so many requests hold a slot of a key, as a store without held slots finds.
+func waitForSlots(t *testing.T, s store.Store, key string, want int64) {
+	t.Helper()
+	redistest.WaitForState(t, fmt.Sprint(want, " slots of ", key, " in flight"), func() (any, bool) {
+		n := slotCounts(t, s, key)
+		return fmt.Sprint(n, ", -1 is a failure"), n == want
+	})
+}
+
+// A slot lasts as long as its request. The slots of an instance that is killed expire.
+//
+// Simulated: TestSlotsOfTheKilled.
+func TestRealSlotsAreRenewed(t *testing.T) {
+	const expiry = 2 * time.Second
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
+	killed := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: expiry})
+	held := takeSlot(t, s, "k", 2)
+	if !takeSlot(t, killed, "k", 2).Outcome.Slots.Taken || takeSlot(t, s, "k", 2).Outcome.Slots.Taken {
+		t.Fatal("there are other than 2 slots")
+	}
+	redisstore.Kill(killed)
+	time.Sleep(3 * expiry / 2) // the count of the killed store expires, and the other one is renewed
+	second := takeSlot(t, s, "k", 2)
+	if o := second.Outcome.Slots; !o.Taken || o.InFlight != 2 {
+		t.Errorf("%+v, want 2 in flight", o)
+	}
+	leaveSlot(t, s, held)
+	leaveSlot(t, s, second)
+	if o := takeSlot(t, s, "k", 1).Outcome.Slots; !o.Taken || o.InFlight != 1 {
+		t.Errorf("%+v, want 1 in flight", o)
+	}
+}
+
+// A slot that is left while the store fails expires.
+//
+// Simulated: TestSlotsLeftInOutage.
+func TestRealSlotsLeftDuringAnOutage(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, redisstore.Options{Address: server.Addr, SlotExpiry: time.Second, Timeout: 500 * time.Millisecond})
+	b := store.NewBreaker(s, nil)
+	defer b.Close()
+	held := takeSlot(t, b, "k", 1)
+	server.Freeze(t)
+	redistest.WaitFor(t, "the breaker to open", func() bool {
+		_, err := b.Take(t.Context(), request(t, "k"))
+		return err != nil && b.Open()
+	})
+	err := correct(b, store.Correction{Request: &held, Leave: true})
+	wantReason(t, "leaving", err, store.ReasonOpen)
+	server.Thaw(t)
+	redistest.WaitFor(t, "the slot to expire", func() bool {
+		r := []store.Request{{Zone: "z", Key: "k", Slots: held.Slots}}
+		allowed, err := b.Take(t.Context(), r)
+		return allowed && err == nil
+	})
+}
+
+// slotCounts returns how many requests hold a slot of a key, as a store without held slots finds.
+func slotCounts(t *testing.T, s store.Store, key string) int64 {
+	t.Helper()
+	r := []store.Request{{Zone: "z", Key: key, Peek: true, Slots: &store.Slots{ID: store.SlotsID("z", ""), Limit: 100}}}
+	if _, err := s.Take(t.Context(), r); err != nil {
+		return -1
+	}
+	return r[0].Outcome.Slots.InFlight
+}

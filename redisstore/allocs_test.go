@@ -1,11 +1,9 @@
 package redisstore_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -20,34 +18,38 @@ func TestTakeAllocates(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s, err := redisstore.New(redisstore.Options{Address: redistest.Start(t).Addr, Timeout: 10 * time.Second}, redisstore.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := open(t, redisstore.WithMaxInFlight(redisstore.Options{Address: redistest.Start(t).Addr}, 1))
 	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "token_bucket", Events: 1_000_000, Window: 1_000_000})
-	for _, test := range []struct{ callers, most int }{{1, 14}, {64, 8}} {
-		const each = 100
-		requests := make([][]store.Request, test.callers)
-		for i := range requests {
-			requests[i] = []store.Request{{Zone: "z", Key: fmt.Sprint(i), Limits: []store.Limit{limit}, Cost: 1}}
-		}
-		got := testing.AllocsPerRun(5, func() {
-			var all sync.WaitGroup
-			for _, r := range requests {
-				all.Go(func() {
-					for range each {
-						if _, err := s.Take(context.Background(), r); err != nil {
-							t.Error(err)
-						}
-					}
-				})
+	requests := make([][]store.Request, 64)
+	for i := range requests {
+		requests[i] = []store.Request{{Zone: "z", Key: fmt.Sprint(i), Limits: []store.Limit{limit}, Cost: 1}}
+	}
+	for _, test := range []struct {
+		name string
+		most int // allocations for a request
+		each int // requests of a run
+		run  func() error
+	}{
+		{"alone", 14, 1, func() error {
+			_, err := s.Take(t.Context(), requests[0])
+			return err
+		}},
+		{"64 together", 1, 64, func() error {
+			errs := make([]error, len(requests))
+			if messages := redisstore.TakeTogether(s, requests, errs); messages != 1 {
+				t.Errorf("%d messages, want 1", messages)
 			}
-			all.Wait()
-		}) / float64(each*test.callers)
+			return errors.Join(errs...)
+		}},
+	} {
+		got := testing.AllocsPerRun(100, func() {
+			if err := test.run(); err != nil {
+				t.Error(err)
+			}
+		}) / float64(test.each)
 		if got > float64(test.most) {
-			t.Errorf("%d callers: %.1f allocations for a request, want at most %d", test.callers, got, test.most)
+			t.Errorf("%s: %.1f allocations for a request, want at most %d", test.name, got, test.most)
 		}
-		t.Logf("%d callers: %.1f allocations for a request", test.callers, got)
+		t.Logf("%s: %.1f allocations for a request", test.name, got)
 	}
 }

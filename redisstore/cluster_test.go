@@ -208,7 +208,6 @@ func testClusterParity(t *testing.T, c *redistest.Cluster) {
 	}
 }
 
-
 // The numbers of a cluster are the sums over its nodes.
 func testClusterStats(t *testing.T, c *redistest.Cluster) {
 	s := openCluster(t, c, redisstore.Options{})

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,9 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
+
+// Patient is a timeout that no test reaches, even on a slow machine.
+const Patient = time.Minute
 
 // SetClockReading sets the last reading of the clock of Redis, as if it had just arrived.
 func SetClockReading(s *Store, shown time.Time) {
@@ -51,6 +55,31 @@ func SendOneBatch(s *Store, now algorithms.Micros, requests [][]store.Request) i
 	s.sendBatch(b)
 	s.nextBatch(b)
 	return n
+}
+
+// TakeTogether takes for requests as if they had been queued until now, and returns how many messages that took, and
+// the errors of the takes. It allocates as takes at the same time do.
+func TakeTogether(s *Store, requests [][]store.Request, errs []error) (messages int) {
+	q := &s.queue
+	q.mu.Lock()
+	for _, r := range requests {
+		c := s.newTakeCall(context.Background(), 0, r)
+		c.queued = time.Now().Add(time.Hour) // so none has waited for too long
+		q.calls = append(q.calls, c)
+	}
+	calls := slices.Clone(q.calls)
+	b := s.nextBatchLocked()
+	q.mu.Unlock()
+	for ; b != nil; messages++ {
+		s.sendBatch(b)
+		b = s.nextBatch(b)
+	}
+	for i, c := range calls {
+		<-c.done
+		errs[i] = toStoreError(context.Background(), c.err)
+		s.releaseCall(c)
+	}
+	return messages
 }
 
 // SendSeparately sends a script call for each take, all in one round trip as in a cluster, and

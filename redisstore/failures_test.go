@@ -185,26 +185,20 @@ func TestPoisonedKeys(t *testing.T) {
 	if _, err := b.Take(ctx, request(t, "k")); err != nil { // the script is there
 		t.Fatal(err)
 	}
-	server.Client.ConfigResetStat(ctx)
-	server.Freeze(t)
-	var all sync.WaitGroup
+	var together [][]store.Request
 	for i := range each {
-		all.Go(func() {
-			r := request(t, fmt.Sprint("good ", i))
-			if _, err := b.Take(ctx, r); err != nil || r[0].Outcome.Decisions[0].Remaining != 9 {
-				t.Errorf("%v, %+v", err, r[0].Outcome.Decisions)
-			}
-		})
-		all.Go(func() {
-			_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))
-			wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey)
-		})
+		together = append(together, request(t, fmt.Sprint("good ", i)), request(t, fmt.Sprint("bad ", i)))
 	}
-	redistest.WaitFor(t, "all but one that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 2*each-1 })
-	server.Thaw(t)
-	all.Wait()
-	if calls, _ := stats(server.Client); calls["evalsha"] != 2 {
-		t.Errorf("%d script calls, want 2", calls["evalsha"])
+	errs := make([]error, len(together))
+	if messages := redisstore.TakeTogether(s, together, errs); messages != 1 {
+		t.Errorf("%d messages, want 1", messages)
+	}
+	for i, err := range errs {
+		if i%2 == 1 {
+			wantReason(t, "taking from a value that is not a budget", err, store.ReasonKey)
+		} else if r := together[i][0]; err != nil || r.Outcome.Decisions[0].Remaining != 9 {
+			t.Errorf("%v, %+v", err, r.Outcome.Decisions)
+		}
 	}
 	for i := range each {
 		_, err := b.Take(ctx, request(t, fmt.Sprint("bad ", i)))

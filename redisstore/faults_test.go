@@ -125,14 +125,14 @@ func TestFaultExpiryShorterThanDebt(t *testing.T) {
 			limit := storetest.Limit(t, "z", q)
 			for _, inAdvance := range storetest.Debts(t, q) {
 				server.Client.FlushAll(ctx)
+				asked := time.Now()
 				retry := storetest.Indebted(t, s, 0, "k", limit, inAdvance)
-				told := time.Now()
 				left := expiries(t, server.Client)
 				if len(left) != 1 {
 					t.Fatalf("%v: %d keys", limit, len(left))
 				}
 				for key, expires := range left {
-					if expires+time.Since(told) < time.Duration(retry)*time.Microsecond {
+					if expires+time.Since(asked) < time.Duration(retry)*time.Microsecond {
 						t.Errorf("%v, in advance %v: %s expires in %v, its debt is paid in %v", limit, inAdvance, key, expires, time.Duration(retry)*time.Microsecond)
 					}
 				}

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
@@ -17,7 +16,7 @@ import (
 func TestListIsBounded(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
-	s, err := New(Options{Address: server.Addr, Timeout: 30 * time.Second}, Hooks{})
+	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,14 +39,14 @@ type lossTest struct {
 	limit  store.Limit
 }
 
-func startLossTest(t *testing.T, timeout time.Duration) *lossTest {
+func startLossTest(t *testing.T) *lossTest {
 	t.Helper()
 	between, err := relay.Start(redistest.Start(t).Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lossTest{relay: between}
-	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: timeout, Dialer: &l.dialer}, Hooks{}); err != nil {
+	if l.Redis, err = Open(Options{Address: between.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &l.dialer}, Hooks{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = l.Close(), between.Close() })
@@ -129,7 +129,7 @@ func TestTakesBehindLostMessage(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l := startLossTest(t, 30*time.Second)
+			l := startLossTest(t)
 			l.want(t, "other", "")
 			test.correction.Request = l.want(t, "k", "")
 			takes := l.block(t, test.correction)
@@ -154,11 +154,11 @@ func TestBreakerOpensWhileTakesWait(t *testing.T) {
 	const address = "127.0.0.1:1" // nobody listens
 	for name, open := range map[string]func() (Redis, *Store, func(context.Context) error){
 		"one Redis": func() (Redis, *Store, func(context.Context) error) {
-			r, _ := Open(Options{Address: address}, Hooks{})
+			r, _ := Open(Options{Address: address, Timeout: Patient, DialTimeout: Patient}, Hooks{})
 			return r, r.(single).redis, r.Check
 		},
 		"a node": func() (Redis, *Store, func(context.Context) error) {
-			c, _ := NewCluster(Options{Address: address, Cluster: true}, Hooks{})
+			c, _ := NewCluster(Options{Address: address, Cluster: true, Timeout: Patient, DialTimeout: Patient}, Hooks{})
 			n := c.nodeAt(address)
 			return c, n.Store, n.breaker.Check
 		},

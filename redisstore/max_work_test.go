@@ -2,10 +2,10 @@ package redisstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
-	"sync"
 	"testing"
 	"time"
 
@@ -230,7 +230,7 @@ func TestWorkPerCall(t *testing.T) {
 		events int64
 		cost   int64
 		batch  int
-		calls  int // for 8 requests after the first; they may wait for a second
+		calls  int // for 8 requests
 	}{
 		{1000, 1, 128, 1},
 		{1000, 1, 5, 2},
@@ -248,26 +248,16 @@ func TestWorkPerCall(t *testing.T) {
 		if _, err := s.Take(ctx, ask("first", 1)); err != nil { // the script is there
 			t.Fatal(err)
 		}
-		server.Client.ConfigResetStat(ctx)
-		server.Freeze(t)
-		var all sync.WaitGroup
-		take := func(key string, cost int64) {
-			all.Go(func() {
-				if _, err := s.Take(ctx, ask(key, cost)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		take("first", 1)
-		redistest.WaitFor(t, "a call under way", func() bool { _, inFlight := redisstore.QueueLengths(s); return inFlight == 1 })
+		var requests [][]store.Request
 		for i := range 8 {
-			take(fmt.Sprint(i), test.cost)
+			requests = append(requests, ask(fmt.Sprint(i), test.cost))
 		}
-		redistest.WaitFor(t, "8 that wait for it", func() bool { queued, _ := redisstore.QueueLengths(s); return queued == 8 })
-		server.Thaw(t)
-		all.Wait()
-		if calls, _ := stats(server.Client); calls["evalsha"] != 1+test.calls {
-			t.Errorf("cost %d of %d: %d script calls, want %d", test.cost, test.events, calls["evalsha"], 1+test.calls)
+		errs := make([]error, len(requests))
+		if calls := redisstore.TakeTogether(s, requests, errs); calls != test.calls {
+			t.Errorf("cost %d of %d: %d script calls, want %d", test.cost, test.events, calls, test.calls)
+		}
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
 		}
 	}
 }

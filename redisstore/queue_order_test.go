@@ -18,7 +18,7 @@ import (
 func TestTakeBehindRetriedCorrection(t *testing.T) {
 	server := redistest.Start(t)
 	var dialer switchedDialer
-	s, err := New(Options{Address: server.Addr, Dialer: &dialer}, Hooks{})
+	s, err := New(Options{Address: server.Addr, Timeout: Patient, DialTimeout: Patient, Dialer: &dialer}, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

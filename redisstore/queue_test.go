@@ -5,7 +5,6 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -16,7 +15,7 @@ import (
 func TestGiveBackNeverSent(t *testing.T) {
 	server := redistest.Start(t)
 	down := make(chan struct{})
-	var refused atomic.Int64
+	var refused, opened, closed atomic.Int64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -37,10 +36,12 @@ func TestGiveBackNeverSent(t *testing.T) {
 			default:
 			}
 			if far, err := net.Dial("tcp", server.Addr); err == nil {
+				opened.Add(1)
 				for to, from := range map[net.Conn]net.Conn{far: near, near: far} {
 					go func() {
 						_, _ = io.Copy(to, from)
 						_ = to.Close()
+						closed.Add(1)
 					}()
 				}
 			}
@@ -53,7 +54,7 @@ func TestGiveBackNeverSent(t *testing.T) {
 	}
 	close(down)
 	server.Client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-	time.Sleep(50 * time.Millisecond) // the store finds out that its connections are closed
+	redistest.WaitFor(t, "the end of the connection in both directions", func() bool { return closed.Load() == 2*opened.Load() })
 	calls := server.Calls(t, "evalsha")
 	if err := refund(s, r, 1); err != nil {
 		t.Errorf("the give-back failed: %v", err)

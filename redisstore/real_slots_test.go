@@ -37,7 +37,7 @@ func TestRealSlotsSurviveRedis(t *testing.T) {
 		{"back", func(t *testing.T, _ *redistest.Server, clock redistest.Clock) { clock.Set(t, -10*time.Minute) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-					server, clock := redistest.StartClock(t)
+			server, clock := redistest.StartClock(t)
 			o := redisstore.Options{Address: server.Addr, SlotExpiry: expiry, Timeout: 500 * time.Millisecond}
 			s, other := open(t, o), open(t, o)
 			var held []store.Request
@@ -166,4 +166,11 @@ func slotCounts(t *testing.T, s store.Store, key string) int64 {
 		return -1
 	}
 	return r[0].Outcome.Slots.InFlight
+}
+
+func leaveSlot(t *testing.T, s store.Store, r store.Request) {
+	t.Helper()
+	if err := correct(s, store.Correction{Request: &r, Leave: true}); err != nil {
+		t.Fatal(err)
+	}
 }

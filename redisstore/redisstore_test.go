@@ -18,8 +18,7 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/store"
 )
 
-// patient is a timeout that no test reaches, even on a slow machine.
-const patient = time.Minute
+const patient = redisstore.Patient
 
 func open(t testing.TB, o redisstore.Options) *redisstore.Store {
 	t.Helper()

@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/redisstore"
@@ -31,7 +30,7 @@ func TestSlotsAfterLoss(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := redistest.Start(t)
-			s := open(t, redisstore.Options{Address: server.Addr, Timeout: 10 * time.Second})
+			s := open(t, redisstore.Options{Address: server.Addr, Timeout: patient})
 			for n := range keys {
 				takeSlot(t, s, fmt.Sprint(n), 1)
 			}

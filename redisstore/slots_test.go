@@ -16,10 +16,3 @@ func takeSlot(t *testing.T, s store.Store, key string, limit int64) store.Reques
 	}
 	return r[0]
 }
-
-func leaveSlot(t *testing.T, s store.Store, r store.Request) {
-	t.Helper()
-	if err := correct(s, store.Correction{Request: &r, Leave: true}); err != nil {
-		t.Fatal(err)
-	}
-}

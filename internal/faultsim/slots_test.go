@@ -15,7 +15,7 @@ import (
 const (
 	slotExpiry = redisstore.DefaultSlotExpiry
 	setAgain   = slotExpiry / 3 // the time in which a store sets each count again
-	soonAfter       = 2 * time.Second
+	soonAfter  = 2 * time.Second
 )
 
 // instants are times after a take, before and after the store sets its count again.
@@ -25,13 +25,13 @@ var instants = []time.Duration{0, time.Second, setAgain - time.Second, setAgain,
 // until they are left. Then no state remains.
 func TestSlotsSurvive(t *testing.T) {
 	for name, fault := range map[string]func(s *simredis.Server){
-		"emptied":   (*simredis.Server).Flush,
-		"restarted": func(s *simredis.Server) { s.Kill(); s.Start(nil) },
-		"was down":  func(s *simredis.Server) { s.Kill(); time.Sleep(2 * slotExpiry); s.Start(nil) },
-		"frozen":    func(s *simredis.Server) { freeze(s, slotExpiry/2) },
+		"emptied":                              (*simredis.Server).Flush,
+		"restarted":                            func(s *simredis.Server) { s.Kill(); s.Start(nil) },
+		"was down":                             func(s *simredis.Server) { s.Kill(); time.Sleep(2 * slotExpiry); s.Start(nil) },
+		"frozen":                               func(s *simredis.Server) { freeze(s, slotExpiry/2) },
 		"frozen until all counts have expired": func(s *simredis.Server) { freeze(s, 2*slotExpiry) },
-		"ahead": func(s *simredis.Server) { s.StepClock(10 * time.Minute) },
-		"back":  func(s *simredis.Server) { s.StepClock(-10 * time.Minute) },
+		"ahead":                                func(s *simredis.Server) { s.StepClock(10 * time.Minute) },
+		"back":                                 func(s *simredis.Server) { s.StepClock(-10 * time.Minute) },
 	} {
 		for _, at := range instants {
 			t.Run(fmt.Sprint(name, " after ", at), func(t *testing.T) {

@@ -31,15 +31,15 @@ type auditedClient struct {
 }
 
 func newAuditedClient(t *testing.T, a *Audit) *auditedClient {
-	const minute = 60_000_000
+	const hour = 3_600_000_000 // nothing comes back while a test runs
 	return &auditedClient{
-		t: t, a: a, s: openStore(t, a, 30*time.Second),
-		limit: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: minute}),
-		other: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: minute}),
-		tight: storetest.Limit(t, "b", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: minute}),
+		t: t, a: a, s: openStore(t, a, time.Minute),
+		limit: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 4, Window: hour}),
+		other: storetest.Limit(t, "z", algorithms.Quota{Algorithm: "sliding_log", Events: 5, Window: hour}),
+		tight: storetest.Limit(t, "b", algorithms.Quota{Algorithm: "token_bucket", Events: 1, Window: hour}),
 		slots: &store.Slots{ID: store.SlotsID("s", ""), Limit: 2},
 		ban: &store.Ban{ID: store.BanID("b", ""), Ban: &algorithms.Ban{
-			After: 2, Window: minute, Duration: minute, Max: 4 * minute,
+			After: 2, Window: hour, Duration: hour, Max: 4 * hour,
 		}},
 	}
 }

@@ -21,7 +21,7 @@ import (
 // openStore opens a store that connects through an audit.
 func openStore(t *testing.T, a *Audit, timeout time.Duration) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout}, redisstore.Hooks{})
+	s, err := redisstore.New(redisstore.Options{Address: a.Addr, Timeout: timeout, DialTimeout: timeout}, redisstore.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +93,15 @@ func randomRequests(zones []store.Request) (requests []store.Request) {
 }
 
 // Three instances decide requests, with refunds, clients that leave, and operators' changes. Meanwhile Redis
-// and the connections fail in every way. Each decision must be that of the functions in Go.
+// and the connections fail. Each decision must be that of the functions in Go.
 func TestAudit(t *testing.T) {
 	Long(t)
+	audit(t, time.Minute, nil)
+}
+
+// audit runs TestAudit with a timeout, and one fault more if it is not nil.
+func audit(t *testing.T, timeout time.Duration, another func(*Server)) {
+	t.Helper()
 	server := Start(t)
 	a := StartAudit(t, server)
 	all := testZones(t, 300_000)
@@ -112,7 +118,7 @@ func TestAudit(t *testing.T) {
 		callers.Wait()
 	}()
 	for range 3 {
-		s := openStore(t, a, 300*time.Millisecond)
+		s := openStore(t, a, timeout)
 		for range 6 {
 			callers.Go(func() {
 				for ctx.Err() == nil {
@@ -138,9 +144,9 @@ func TestAudit(t *testing.T) {
 		func() { server.Client.ScriptFlush(ctx) },
 		func() { a.Flush(t) },
 		func() {
-			server.Freeze(t)
-			time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond) // the fault lasts for a random time
-			server.Thaw(t)
+			if another != nil {
+				another(server)
+			}
 		},
 		func() {
 			a.Kill(t)
@@ -151,7 +157,8 @@ func TestAudit(t *testing.T) {
 	WaitFor(t, "calls before the first fault", func() bool { return taken.Load() > 1000 })
 	for _, fault := range faults {
 		fault()
-		time.Sleep(200 * time.Millisecond) // the fault lasts for a while
+		before := taken.Load()
+		WaitFor(t, "calls while the fault lasts", func() bool { return taken.Load() > before+300 })
 	}
 	a.Trouble(0)
 	a.Delay(0)

@@ -49,10 +49,16 @@ func Start(to string) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{Addr: l.Addr().String(), to: to, listener: l}
-	r.setting.Store(&setting{over: make(chan struct{})})
+	r := newRelay()
+	r.Addr, r.to, r.listener = l.Addr().String(), to, l
 	go r.accept()
 	return r, nil
+}
+
+func newRelay() *Relay {
+	r := new(Relay)
+	r.setting.Store(&setting{over: make(chan struct{})})
+	return r
 }
 
 // Set replaces the faults of both directions. They apply to bytes that wait already, too.
@@ -78,9 +84,14 @@ func (r *Relay) accept() {
 			_ = near.Close()
 			continue
 		}
-		go r.pass(far.(*net.TCPConn), near.(*net.TCPConn), up)
-		go r.pass(near.(*net.TCPConn), far.(*net.TCPConn), down)
+		r.relay(near, far)
 	}
+}
+
+// relay relays between the connections to a client and to the other address.
+func (r *Relay) relay(near, far net.Conn) {
+	go r.pass(far, near, up)
+	go r.pass(near, far, down)
 }
 
 // piece has the bytes of one read.
@@ -102,7 +113,7 @@ func read(from net.Conn, pieces chan<- piece) {
 }
 
 // pass relays a connection in one direction.
-func (r *Relay) pass(to, from *net.TCPConn, direction int) {
+func (r *Relay) pass(to, from net.Conn, direction int) {
 	pieces := make(chan piece, 10_000)
 	go read(from, pieces)
 	defer func() { // if pass ends before read, drop the remaining pieces
@@ -141,8 +152,8 @@ func (r *Relay) pass(to, from *net.TCPConn, direction int) {
 				r.silenced.Add(1)
 				set.swallow(pieces)
 			case f.Reset:
-				_ = to.SetLinger(0)
-				_ = from.SetLinger(0)
+				resetAtClose(to)
+				resetAtClose(from)
 			default:
 				if _, err := to.Write(p.bytes[:n]); err == nil {
 					p.bytes, passed = p.bytes[n:], passed+n
@@ -154,6 +165,13 @@ func (r *Relay) pass(to, from *net.TCPConn, direction int) {
 			_ = from.Close()
 			return
 		}
+	}
+}
+
+// resetAtClose makes the end of a TCP connection a reset.
+func resetAtClose(c net.Conn) {
+	if tcp, is := c.(*net.TCPConn); is {
+		_ = tcp.SetLinger(0)
 	}
 }
 

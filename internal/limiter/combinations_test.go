@@ -311,69 +311,58 @@ func (c *comboRun) checkBudget(s store.Store, z *limiter.Zone, number int, user 
 
 func (c *comboRun) describe() string { return c.App + "\n" + c.Outer + "\n" + c.Inner }
 
+// runCombo runs the configuration of a seed, if it is valid.
+func runCombo(t *testing.T, seed uint64, options string, fault func()) (valid bool) {
+	random := rand.New(rand.NewPCG(seed, 18))
+	// The process counts requests by the names of zones, so these are different in each round of -count.
+	prefix := fmt.Sprintf("%s-%d-%d-", strings.ReplaceAll(t.Name(), "/", "_"), combinationRuns.Add(1), seed)
+	config := caddytest.DrawCombo(random, prefix, options)
+	h, err := provisionCombo(t, config)
+	if err != nil {
+		return false
+	}
+	c := &comboRun{ComboConfig: &config, t: t, seed: seed, inRedis: h.outer.Limiter().Backend != nil, outages: fault != nil, flying: make(map[string]int64)}
+	c.handlers.Store(h)
+	all := c.play(random, fault)
+	c.checkEnd(all)
+	c.handlers.Load().end()
+	return true
+}
+
+// eachCombo runs the configurations of some seeds.
+func eachCombo(t *testing.T, seeds uint64, run func(seed uint64) (valid bool)) {
+	valid := uint64(0)
+	for seed := range max(seeds, *combinationSeed+1) {
+		if *combinationSeed != 0 && seed != *combinationSeed {
+			continue
+		}
+		if run(seed) {
+			valid++
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if valid < seeds/2 && *combinationSeed == 0 {
+		t.Errorf("%d of %d configurations are valid", valid, seeds)
+	}
+}
+
 // Options in any combination, with both stores. No more requests of a key are in flight than it has
 // slots, and no more is charged or passes than the rules of the options say. Exempt requests change
 // nothing. In the end all slots and places are given back, nobody waits, and every request that passed
 // is counted once.
 func TestCombinations(t *testing.T) {
-	// run runs a configuration, if it is valid.
-	run := func(t *testing.T, seed uint64, options string, fault func()) (valid bool) {
-		random := rand.New(rand.NewPCG(seed, 18))
-		// The process counts requests by the names of zones, so these are different in each round of -count.
-		prefix := fmt.Sprintf("%s-%d-%d-", strings.ReplaceAll(t.Name(), "/", "_"), combinationRuns.Add(1), seed)
-		config := caddytest.DrawCombo(random, prefix, options)
-		h, err := provisionCombo(t, config)
-		if err != nil {
-			return false
-		}
-		c := &comboRun{ComboConfig: &config, t: t, seed: seed, inRedis: h.outer.Limiter().Backend != nil, outages: fault != nil, flying: make(map[string]int64)}
-		c.handlers.Store(h)
-		all := c.play(random, fault)
-		c.checkEnd(all)
-		c.handlers.Load().end()
-		return true
-	}
-	each := func(t *testing.T, seeds uint64, run func(seed uint64) (valid bool)) {
-		valid := uint64(0)
-		for seed := range max(seeds, *combinationSeed+1) {
-			if *combinationSeed != 0 && seed != *combinationSeed {
-				continue
-			}
-			if run(seed) {
-				valid++
-			}
-			if t.Failed() {
-				return
-			}
-		}
-		if valid < seeds/2 && *combinationSeed == 0 {
-			t.Errorf("%d of %d configurations are valid", valid, seeds)
-		}
-	}
 	t.Run("memory", func(t *testing.T) {
-		each(t, seedtest.Cases(t, uint64(100)), func(seed uint64) (valid bool) {
-			synctest.Test(t, func(t *testing.T) { valid = run(t, seed, "", nil) }) // fails if a goroutine is left
+		eachCombo(t, seedtest.Cases(t, uint64(100)), func(seed uint64) (valid bool) {
+			synctest.Test(t, func(t *testing.T) { valid = runCombo(t, seed, "", nil) }) // fails if a goroutine is left
 			return valid
 		})
 	})
 	t.Run("redis", func(t *testing.T) {
 		server, before := redistest.Start(t), runtime.NumGoroutine()
-		each(t, seedtest.Cases(t, uint64(20)), func(seed uint64) bool {
-			return run(t, seed, fmt.Sprintf(`,"redis":{"address":[%q],"timeout":"30s"}`, server.Addr), nil)
-		})
-		caddytest.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
-	})
-	t.Run("outages", func(t *testing.T) {
-		caddytest.Long(t)
-		server, before := redistest.Start(t), runtime.NumGoroutine()
-		each(t, seedtest.Cases(t, uint64(9)), func(seed uint64) bool {
-			mode := []string{"local", "allow", "deny"}[seed%3]
-			options := fmt.Sprintf(`,"redis":{"address":[%q],"timeout":"300ms"},"on_store_error":%q`, server.Addr, mode)
-			return run(t, seed, options, func() {
-				server.Kill(t)
-				time.Sleep(10 * time.Millisecond) // the outage lasts, so that requests fall into it
-				server.Restart(t)
-			})
+		eachCombo(t, seedtest.Cases(t, uint64(20)), func(seed uint64) bool {
+			return runCombo(t, seed, fmt.Sprintf(`,"redis":{"address":[%q],"timeout":"1m","dial_timeout":"1m"}`, server.Addr), nil)
 		})
 		caddytest.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 	})

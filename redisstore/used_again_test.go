@@ -1,0 +1,187 @@
+package redisstore
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-rate-limit/caddy-rate-limit/algorithms"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/seedtest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/internal/storetest"
+	"github.com/caddy-rate-limit/caddy-rate-limit/store"
+)
+
+// scripted is a server that answers the script calls with the next of its replies, and with a valid one when there are no
+// more. An empty reply closes the connection.
+type scripted struct {
+	take  bool     // the calls are takes, else refunds
+	fails bool     // TIME
+	next  []string // replies
+	calls int
+}
+
+func (s *scripted) DialContext(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	go s.serve(server)
+	return client, nil
+}
+
+func (s *scripted) serve(conn net.Conn) {
+	defer conn.Close()
+	for in := bufio.NewReader(conn); ; {
+		command, err := redistest.ReadCommand(in)
+		if err != nil {
+			return
+		}
+		reply := "+OK\r\n"
+		switch strings.ToLower(command[0]) {
+		case "hello": // an older Redis: the client goes on without it
+			reply = "-ERR unknown command\r\n"
+		case "time":
+			if reply = "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n"; s.fails {
+				reply = "-ERR no time\r\n"
+			}
+		case "evalsha":
+			s.calls++
+			if reply = s.valid(); len(s.next) > 0 {
+				reply, s.next = s.next[0], s.next[1:]
+			}
+		}
+		if _, err := io.WriteString(conn, reply); err != nil || reply == "" {
+			return
+		}
+	}
+}
+
+// scriptedNow is the time of the replies.
+const scriptedNow = 1_763_640_000_000_000
+
+// valid is a reply of the script: the take is allowed, or the refund is made.
+func (s *scripted) valid() string {
+	numbers := []float64{scriptedNow}
+	operation := "\x00\x01" // not late; no error
+	if s.take {
+		operation += "\x01" // allowed
+		numbers = append(numbers, 0, 1, scriptedNow+6_000_000, 0, scriptedNow)
+	}
+	var packed []byte
+	for i, n := range numbers {
+		if packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(n)); i == 0 {
+			packed = append(packed, operation...)
+		}
+	}
+	return fmt.Sprintf("$%d\r\n%s\r\n", len(packed), packed)
+}
+
+// treatments are the ways in which a Redis treats the script calls of an operation.
+var treatments = map[string]func(*scripted){
+	"replies":        func(*scripted) {},
+	"has no script":  func(s *scripted) { s.next = []string{noScript} },
+	"is flushed":     func(s *scripted) { s.next = []string{noScript, noScript} },
+	"keeps no script": func(s *scripted) { s.next = []string{noScript, noScript, noScript, noScript, noScript} },
+	"is a replica":   func(s *scripted) { s.next = []string{"-READONLY You can't write against a read only replica.\r\n"} },
+	"stays loading":  func(s *scripted) { s.next = []string{"-LOADING later\r\n", "-LOADING later\r\n"} },
+	"closes":         func(s *scripted) { s.next = []string{""} },
+	"tells no time":  func(s *scripted) { s.fails = true },
+}
+
+const noScript = "-NOSCRIPT No matching script.\r\n"
+
+// Calls and batches are used again. Whatever has happened to them before, the next operation ends as with new ones.
+func TestUsedAgain(t *testing.T) {
+	for seed := range seedtest.Cases(t, uint64(60)) {
+		var used, fresh []string
+		synctest.Test(t, func(t *testing.T) { used = useAgain(t, seed, false) })
+		synctest.Test(t, func(t *testing.T) { fresh = useAgain(t, seed, true) })
+		for i := range used {
+			if used[i] != fresh[i] {
+				t.Fatalf("seed %d, after\n%s\nused again: %s\nnew:        %s", seed, strings.Join(used[:i], "\n"), used[i], fresh[i])
+			}
+		}
+	}
+}
+
+// useAgain makes a few operations, and returns what has become of each. If fresh is true, each has a new call and a new batch.
+func useAgain(t *testing.T, seed uint64, fresh bool) (ends []string) {
+	random := rand.New(rand.NewPCG(seed, 3))
+	server := new(scripted)
+	s, err := New(Options{Address: "h:1", Timeout: time.Second, Dialer: server}, Hooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := storetest.Limit(t, "z", algorithms.Quota{Algorithm: "gcra", Events: 10, Window: 60_000_000})
+	names := slices.Sorted(maps.Keys(treatments))
+	for range 6 {
+		name := names[random.IntN(len(names))]
+		*server = scripted{take: random.IntN(2) == 0}
+		treatments[name](server)
+		s.lastReading = clockReading{} // each operation asks for the time
+		if fresh {
+			s.dropUsed()
+		}
+		r := []store.Request{{Zone: "z", Key: "k", Cost: 1, Limits: []store.Limit{limit}}}
+		if server.take {
+			_, err = s.Take(t.Context(), r)
+		} else {
+			r[0].Outcome.Decisions = []algorithms.Decision{{Charged: 1}}
+			err = s.CorrectAt(t.Context(), 0, []store.Correction{{Request: &r[0], Refund: 1}})
+		}
+		ends = append(ends, fmt.Sprintf("take %t, Redis %s: %d calls, decisions %+v, error %v", server.take, name, server.calls, r[0].Outcome.Decisions, err))
+	}
+	_ = s.Close()
+	time.Sleep(time.Minute) // in virtual time: until all connections have ended
+	return ends
+}
+
+// dropUsed drops the calls and batches that would be used again.
+func (s *Store) dropUsed() {
+	for s.endedCalls.Get() != nil {
+	}
+	for batches.Get().(*batch).scriptCalls != nil {
+	}
+}
+
+// What a late call ends with depends on what has happened last since it was queued: a failure is its error, and a reply
+// means that Redis is busy. If nothing has happened, this process stood still.
+func TestLateError(t *testing.T) {
+	for seed := range seedtest.Cases(t, uint64(200)) {
+		random := rand.New(rand.NewPCG(seed, 4))
+		synctest.Test(t, func(t *testing.T) {
+			s, err := New(Options{Address: "h:1"}, Hooks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps, queuedAt := 1+random.IntN(6), random.IntN(4)
+			c, want := new(pendingCall), error(nil)
+			for i := range steps {
+				if time.Sleep(time.Millisecond); i <= queuedAt { // in virtual time
+					c.queued, want = time.Now(), nil
+					time.Sleep(time.Millisecond) // in virtual time
+				}
+				if random.IntN(2) == 0 {
+					want = errBusy
+					s.endBatch([]*scriptCall{{}}, nil, true, time.Now())
+				} else {
+					want = errors.New(fmt.Sprint("failure ", i))
+					s.endBatch([]*scriptCall{{err: want}}, nil, false, time.Now())
+				}
+			}
+			if got := s.queue.lateErrorLocked(c); got != want {
+				t.Fatalf("seed %d: %v, want %v", seed, got, want)
+			}
+		})
+	}
+}

@@ -30,7 +30,7 @@ type scripted struct {
 	take  bool     // the calls are takes, else refunds
 	fails bool     // TIME
 	next  []string // replies
-	calls int
+	calls int      // of the script, and of TIME
 }
 
 func (s *scripted) DialContext(context.Context, string, string) (net.Conn, error) {
@@ -51,6 +51,7 @@ func (s *scripted) serve(conn net.Conn) {
 		case "hello": // an older Redis: the client goes on without it
 			reply = "-ERR unknown command\r\n"
 		case "time":
+			s.calls++
 			if reply = "*2\r\n$10\r\n1763640000\r\n$1\r\n0\r\n"; s.fails {
 				reply = "-ERR no time\r\n"
 			}
@@ -88,14 +89,14 @@ func (s *scripted) valid() string {
 
 // treatments are the ways in which a Redis treats the script calls of an operation.
 var treatments = map[string]func(*scripted){
-	"replies":        func(*scripted) {},
-	"has no script":  func(s *scripted) { s.next = []string{noScript} },
-	"is flushed":     func(s *scripted) { s.next = []string{noScript, noScript} },
+	"replies":         func(*scripted) {},
+	"has no script":   func(s *scripted) { s.next = []string{noScript} },
+	"is flushed":      func(s *scripted) { s.next = []string{noScript, noScript} },
 	"keeps no script": func(s *scripted) { s.next = []string{noScript, noScript, noScript, noScript, noScript} },
-	"is a replica":   func(s *scripted) { s.next = []string{"-READONLY You can't write against a read only replica.\r\n"} },
-	"stays loading":  func(s *scripted) { s.next = []string{"-LOADING later\r\n", "-LOADING later\r\n"} },
-	"closes":         func(s *scripted) { s.next = []string{""} },
-	"tells no time":  func(s *scripted) { s.fails = true },
+	"is a replica":    func(s *scripted) { s.next = []string{"-READONLY You can't write against a read only replica.\r\n"} },
+	"stays loading":   func(s *scripted) { s.next = []string{"-LOADING later\r\n", "-LOADING later\r\n"} },
+	"closes":          func(s *scripted) { s.next = []string{""} },
+	"tells no time":   func(s *scripted) { s.fails = true },
 }
 
 const noScript = "-NOSCRIPT No matching script.\r\n"

@@ -98,13 +98,14 @@ func (e *handlerExplanation) decide(r *http.Request) error {
 
 // charge names the budgets that a zone charges.
 type charge struct {
+	zone        string
 	identity    limiter.Identity
 	key         string
 	alternative string // the ID of the first limit, which differs by alternative
 }
 
 func chargeOf(e *limiter.Entry) charge {
-	c := charge{identity: e.Zone.Identity, key: e.Key}
+	c := charge{zone: e.Zone.Name, identity: e.Zone.Identity, key: e.Key}
 	if len(e.Limits) > 0 {
 		c.alternative = e.Limits[0].ID
 	}

@@ -48,7 +48,7 @@ func TestExplainAgrees(t *testing.T) {
 	t.Log(seen)
 	for _, what := range []string{
 		"allowed", "denied by limit", "denied by concurrency", "denied by ban", "denied by store", "delayed by limit", "delayed by concurrency",
-		"unlimited", "meets a zone 3 times", "only shadows fail", "delayed, then allowed",
+		"unlimited", "meets a zone 3 times", "only shadows fail", "delayed, then allowed", "delayed, then delayed",
 	} {
 		if cases >= 150 && seen[what] == 0 {
 			t.Errorf("no request: %s", what)
@@ -106,12 +106,14 @@ func drawExplainedZone(random *rand.Rand, name string) map[string]any {
 		kind = 5
 	}
 	switch kind {
-	case 0, 1:
+	case 0, 1, 2:
 		zone["delay"] = map[string]any{"max": "1h"}
 		if zone["concurrency"] == nil || random.IntN(2) == 0 {
-			zone["limits"] = []any{map[string]any{"algorithm": "gcra", "events": 1, "window": fmt.Sprint(1+random.IntN(5), "s"), "burst": 1 + random.IntN(3)}}
+			zone["limits"] = []any{map[string]any{
+				"algorithm": "gcra", "events": 1, "window": fmt.Sprint(1+random.IntN(5), "s"), "burst": 1 + random.IntN(3),
+			}}
 		}
-	case 2:
+	case 3:
 		if zone["concurrency"] != nil {
 			break
 		}
@@ -122,7 +124,8 @@ func drawExplainedZone(random *rand.Rand, name string) map[string]any {
 		}
 		var limits []any
 		for range 1 + random.IntN(2) {
-			limits = append(limits, map[string]any{"algorithm": "fixed_window", "events": 2 + random.IntN(8), "window": fmt.Sprint(1000+len(limits), "h")})
+			window := fmt.Sprint(1000+len(limits), "h")
+			limits = append(limits, map[string]any{"algorithm": "fixed_window", "events": 2 + random.IntN(8), "window": window})
 		}
 		zone["limits"] = limits
 		if random.IntN(3) == 0 {
@@ -321,11 +324,14 @@ func (x *explainLaw) count(view *adminapi.Explanation, got *servedForLaw, seen m
 	if meets["shared"] == 3 {
 		seen["meets a zone 3 times"]++
 	}
-	if _, fails := x.handlers[0].limiter.Store.(failingStore); fails && shadows && len(meets) > 0 && x.handlers[0].limiter.StoreErrorPolicy.Mode == "deny" {
+	first := x.handlers[0].limiter
+	if _, fails := first.Store.(failingStore); fails && shadows && len(meets) > 0 && first.StoreErrorPolicy.Mode == "deny" {
 		seen["only shadows fail"]++
 	}
-	if n := len(view.Handlers); n > 1 && view.Verdict == "delayed" && len(view.Handlers[n-1].Zones) > 0 && view.Handlers[n-1].Zones[0].Verdict == "allowed" {
-		seen["delayed, then allowed"]++
+	if last := view.Handlers[len(view.Handlers)-1].Zones; view.Verdict == "delayed" && len(last) > 0 {
+		if what := "delayed, then " + last[0].Verdict; len(view.Handlers) > 1 {
+			seen[what]++
+		}
 	}
 }
 
@@ -354,6 +360,9 @@ func disagrees(view *adminapi.Explanation, got *servedForLaw, handlers int) stri
 		if h.Reached != (i < got.reached) {
 			return fmt.Sprintf("whether handler %d is reached", i)
 		}
+	}
+	if (view.Verdict == "unlimited") != (len(meetings(view)) == 0) {
+		return "whether zones limit it"
 	}
 	if len(view.Handlers) != handlers {
 		return "the number of handlers"
@@ -415,7 +424,11 @@ func describedOtherwise(h *adminapi.ExplainedHandler, got *servedForLaw) string 
 			}
 			for n, l := range v.Limits {
 				d := e.Outcome.Decisions[n]
-				if after := max(d.RetryAfter, d.Wait); got.took == 0 && verdict == "denied" && v.Mode != "uniform" && after < algorithms.Forever && *l.RetryAfter != float64(after)/1e6 {
+				after := max(d.RetryAfter, d.Wait)
+				if comparable := got.took == 0 && verdict == "denied" && v.Mode != "uniform"; !comparable || after >= algorithms.Forever {
+					continue
+				}
+				if *l.RetryAfter != float64(after)/1e6 {
 					return fmt.Sprintf("limit %d of zone %s: %+v", n, v.Zone, d)
 				}
 			}

@@ -157,7 +157,7 @@ func init() {
 	})
 }
 
-// loadForLaw loads a configuration, and in some cases makes its store fail.
+// loadForLaw loads a configuration. If random is not nil, it makes the store fail in some cases.
 func loadForLaw(t *testing.T, random *rand.Rand, config string) *explainLaw {
 	if err := caddy.Load([]byte(config), true); err != nil {
 		t.Fatalf("%s: %v", config, err)
@@ -173,7 +173,7 @@ func loadForLaw(t *testing.T, random *rand.Rand, config string) *explainLaw {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fails := random.IntN(5) == 0
+	fails := random != nil && random.IntN(5) == 0
 	for _, h := range app.(*caddyhttp.App).Servers["a"].Routes[0].Handlers {
 		h := h.(*Handler)
 		if x.handlers = append(x.handlers, h); fails {

@@ -139,3 +139,37 @@ func (f handleFunc) Handle(_ context.Context, e caddy.Event) error {
 	f(e)
 	return nil
 }
+
+// Events of a configuration that has ended go to its successor once. If it is its own successor, because none has begun,
+// they are dropped.
+func TestEventsOfEnded(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			q, _ := newTestEvents(t)
+			next, app := newTestEvents(t)
+			var got []int
+			handle(t, app, eventExceeded, func(n int) { got = append(got, n) })
+			next.start()
+			ended, end := caddy.NewContext(q.ctx)
+			end()
+			q.ctx = ended
+			asked := 0
+			q.successor = func() *Events {
+				if asked++; own && asked < 10 { // without this bound, a fault would go on for ever
+					return q
+				}
+				return next
+			}
+			add(q, eventExceeded, 7)
+			q.start()
+			synctest.Wait()
+			want := []int{7}
+			if own {
+				want = nil
+			}
+			if asked != 1 || !slices.Equal(got, want) {
+				t.Errorf("its own successor %t: the events are %v, want %v; it asked %d times", own, got, want, asked)
+			}
+		})
+	}
+}

@@ -1,8 +1,13 @@
 package command
 
 import (
+	"encoding/json"
+	"errors"
 	"maps"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 )
@@ -50,5 +55,42 @@ func TestStoresOfInstances(t *testing.T) {
 		if shared := test.a.store(test.store) == test.b.store(test.store); shared != test.shared {
 			t.Errorf("%s and %s share %s: %v", test.a, test.b, test.store, shared)
 		}
+	}
+}
+
+// A command waits for an answer for ten seconds, and not for longer. Then it says whether a change may have been made.
+func TestCommandWaitsForAnswer(t *testing.T) {
+	const limit = 10 * time.Second
+	for _, test := range []struct {
+		takes   time.Duration
+		changes bool
+		want    string // the error
+	}{
+		{0, true, ""},
+		{limit - 1, false, ""},
+		{limit - 1, true, ""},
+		{limit + 1, false, "no Caddy answers at a:1 (no answer within 10s): start Caddy"},
+		{limit + 1, true, "no Caddy answers at a:1 (no answer within 10s, so it is unknown whether a change is made): start Caddy"},
+		{1000 * time.Hour, true, "no answer within 10s"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			body, err := instance("a:1").await(test.changes, func() (json.RawMessage, error) {
+				time.Sleep(test.takes) // virtual time
+				return json.RawMessage("{}"), nil
+			})
+			took := time.Since(began)
+			time.Sleep(test.takes) // virtual time: the call ends
+			if test.want == "" {
+				if string(body) != "{}" || err != nil || took != test.takes {
+					t.Errorf("an answer after %v: %s, %v after %v", test.takes, body, err, took)
+				}
+				return
+			}
+			var unreachable *unreachableError
+			if !errors.As(err, &unreachable) || !strings.Contains(err.Error(), test.want) || took != limit {
+				t.Errorf("an answer after %v: %v after %v, want %s", test.takes, err, took, test.want)
+			}
+		})
 	}
 }

@@ -93,17 +93,11 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 		reader = bytes.NewReader(compactJSON(body))
 	}
 	changes := method == http.MethodPut || method == http.MethodDelete
-	type result struct {
-		body []byte
-		err  error
-	}
-	results := make(chan result, 1)
-	go func() {
+	return i.await(changes, func() (json.RawMessage, error) {
 		header := http.Header{"Connection": {"close"}} // otherwise the client keeps the connection, and never uses it again
 		response, err := caddycmd.AdminAPIRequest(string(i), method, "/rate_limit/"+path, header, reader)
 		if err != nil {
-			results <- result{nil, i.readError(err)}
-			return
+			return nil, i.readError(err)
 		}
 		defer response.Body.Close()
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
@@ -116,7 +110,20 @@ func (i instance) request(method, path string, body any) (json.RawMessage, error
 		case !json.Valid(text):
 			err = &answerError{i, response.StatusCode, ""}
 		}
-		results <- result{text, err}
+		return text, err
+	})
+}
+
+// await returns the answer of a call that may make changes, or an error after [patience].
+func (i instance) await(changes bool, call func() (json.RawMessage, error)) (json.RawMessage, error) {
+	type result struct {
+		body json.RawMessage
+		err  error
+	}
+	results := make(chan result, 1)
+	go func() {
+		body, err := call()
+		results <- result{body, err}
 	}()
 	select {
 	case r := <-results:

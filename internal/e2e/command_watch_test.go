@@ -117,17 +117,3 @@ func TestCommandWatchInPipe(t *testing.T) {
 		t.Errorf("it prints %q", first.Out)
 	}
 }
-
-// A Caddy that hangs doesn't keep a command waiting for ever.
-func TestCommandHangingCaddy(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
-	c := caddytest.StartProcess(t, commandSite(""))
-	if err := c.Process.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	c.RateLimit(t, "ban", "api", "k").Fails(t, 1, "no Caddy answers at "+c.Admin+" (no answer within 10s, so it is unknown whether a change is made)")
-	if err := c.Process.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-}

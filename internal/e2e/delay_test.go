@@ -7,60 +7,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
 )
-
-// Delayed requests pass one by one, none sooner than if it had come when there was room. Requests
-// that would have to wait too long are denied at once.
-func TestDelay(t *testing.T) {
-	t.Parallel()
-	const spacing = 100 * time.Millisecond
-	limits := []string{
-		"token_bucket 1 100ms 2", "gcra 1 100ms 2", "leaky_bucket 1 100ms 2", "smooth 1 100ms 1", "fixed_window 2 200ms",
-	}
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		config := ""
-		for _, limit := range limits {
-			name, _, _ := strings.Cut(limit, " ")
-			config += fmt.Sprintf("zone %[1]s {\n match path /%[1]s\n %[2]s\n delay 600ms\n}\n", name, limit)
-		}
-		c := caddytest.Start(t, caddytest.Site(config+use))
-		for _, limit := range limits {
-			name, _, _ := strings.Cut(limit, " ")
-			t.Run(name, func(t *testing.T) {
-				passed, denied := caddytest.Timed(t, c, 40, "/"+name)
-				if len(passed) < 8 || denied == 0 { // two at once, six that wait, and more if this machine is slow
-					t.Fatalf("%d requests passed and %d were denied", len(passed), denied)
-				}
-				if last := passed[len(passed)-1]; last > 10*time.Second {
-					t.Errorf("the last request passed after %v", last)
-				}
-				for i, at := range passed {
-					soonest := time.Duration(max(i-1, 0)) * spacing
-					if name == "fixed_window" {
-						soonest = time.Duration(i/2) * 2 * spacing
-					}
-					if at < soonest {
-						t.Errorf("request %d passed after %v, which is before %v", i+1, at, soonest)
-					}
-				}
-				metrics, err := c.Do("GET", "http://"+c.Admin+"/metrics", "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if want := fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"denied\",zone=%q} %d\n", name, denied); !strings.Contains(metrics.Text, want) {
-					t.Errorf("the metrics lack %s", want)
-				}
-				if !strings.Contains(metrics.Text, fmt.Sprintf("caddy_rate_limit_requests_total{outcome=\"delayed\",zone=%q} ", name)) {
-					t.Error("the metrics lack delayed requests")
-				}
-			})
-		}
-	})
-}
 
 // Each delayed request has a place. A client that leaves gets its charge back and frees its place.
 func TestDelayPlacesAndClientsThatLeave(t *testing.T) {
@@ -146,48 +96,34 @@ handle {
 	})
 }
 
-// A request that panics behind the handler has left its place before.
-func TestDelayPlacesAndPanics(t *testing.T) {
-	t.Parallel()
-	caddytest.Long(t)
-	c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 1s 1\n delay 5s 1\n}\n}\ntest_hold {\n"))
-	for range 3 {
-		if r, err := c.Do("GET", "http://"+c.Site+"/?panic", ""); err == nil {
-			t.Errorf("a request that panics got status %d", r.StatusCode)
-		}
-	}
-	c.Get(t, "/").Want(t, 200)
-}
-
 // Requests that are held when their configuration ends are held to the end, and pass.
 func TestDelayDuringReload(t *testing.T) {
-	caddytest.Long(t)
 	t.Parallel()
-	config := caddytest.Site("zone api {\n gcra 1 4s 1\n delay 5s\n}")
-	c := caddytest.Start(t, config)
-	began := time.Now()
-	c.Get(t, "/").Want(t, 200)
-	done := make(chan caddytest.Response, 1)
-	var took time.Duration
-	go func() {
-		r, _ := c.Do("GET", "http://"+c.Site+"/", "")
-		took = time.Since(began)
-		done <- r
-	}()
-	caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="api"} 1`)
-	if r := c.Load(t, strings.Replace(config, "respond ok", "respond later", 1), "text/caddyfile"); r.StatusCode != 200 {
-		t.Fatal(r.Text)
-	}
-	r := <-done
-	if took < 4*time.Second {
-		t.Errorf("the delayed request was answered after %v", took)
-	}
-	if r.Response == nil || r.StatusCode != 200 || r.Text != "ok" {
-		t.Errorf("the delayed request got %+v", r)
-	}
-	if r := c.Get(t, "/"); r.Text != "later" {
-		t.Errorf("the new configuration answers %q", r.Text)
-	}
+	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
+		config := gated(g, "zone api {\n key static\n concurrency 1\n delay 10h\n}\n"+use)
+		c := caddytest.Start(t, config)
+		first := c.Hold(t.Context(), "/hold")
+		g.wait(t, 1)
+		held := make(chan caddytest.Response, 1)
+		go func() {
+			r, _ := c.Do("GET", "http://"+c.Site+"/", "")
+			held <- r
+		}()
+		c.WaitForWaiters(t, 1)
+		c.Reload(t, strings.Replace(config, "test_hold\n", "header X-Configuration next\n", 1))
+		c.WaitForWaiters(t, 1)
+		g.pass <- struct{}{}
+		if status := <-first; status != 200 {
+			t.Errorf("the request before it ended with %d", status)
+		}
+		r := <-held
+		if r.Response == nil {
+			t.Fatal("the delayed request got no response")
+		}
+		r.Want(t, 200, "X-Configuration", "")
+		c.Get(t, "/").Want(t, 200, "X-Configuration", "next")
+	})
 }
 
 // A charge that can't be given back is reported, and nothing else happens.

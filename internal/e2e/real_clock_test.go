@@ -1,3 +1,5 @@
+//go:build real
+
 package e2e
 
 import (
@@ -13,9 +15,9 @@ import (
 // The clock of Redis steps ahead and back while requests come: budgets refill by what it goes
 // ahead, and go on from the new time where it goes back. The remaining events can be taken
 // meanwhile, and no wait is longer than a budget takes to refill. Nothing fails.
-func TestClockOfRedisSteps(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
+//
+// Simulated: TestFaults.
+func TestRealClockOfRedisSteps(t *testing.T) {
 	server, clock := redistest.StartClock(t)
 	const limit, day = 100, 24 * time.Hour
 	algorithms := []string{"fixed_window", "sliding_log", "leaky_bucket", "token_bucket", "gcra"}

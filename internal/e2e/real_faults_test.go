@@ -1,3 +1,5 @@
+//go:build real
+
 package e2e
 
 import (
@@ -14,18 +16,14 @@ import (
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
 
-// slack is the time that a request can take beyond the timeout of Redis, on a slow machine. A request that has no
-// timeout takes longer.
-const slack = caddytest.Patient / 3
-
 // Redis, or the connection to it, has faults under load. While Redis alone decides, two Caddys
 // together never let through more than the limit. No request waits for much longer than the
 // timeout. Clients see only 200, 429 and 503. A Redis that fails for all gets no requests, and
 // decides again when the fault has gone. Nothing is left behind. A client saw each charge of Redis,
 // or the answer was lost.
-func TestFaultsUnderLoad(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
+//
+// Simulated: TestFaults, TestLostReplies.
+func TestRealFaultsUnderLoad(t *testing.T) {
 	const limit, timeout = 500, 1500 * time.Millisecond
 	server := redistest.Start(t)
 	user := func(rules ...string) func(*testing.T) {
@@ -173,9 +171,9 @@ func TestFaultsUnderLoad(t *testing.T) {
 
 // A Redis that answers too late is replaced by a budget of each process. It decides again once it
 // answers in time. It doesn't charge messages that it reads too late.
-func TestLocalWhileRedisIsSlow(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
+//
+// Simulated: TestFaults, TestStalledRedis.
+func TestRealLocalWhileRedisIsSlow(t *testing.T) {
 	const limit = 200
 	server := redistest.Start(t)
 	link := caddytest.StartLink(t, server.Addr)
@@ -202,9 +200,9 @@ func TestLocalWhileRedisIsSlow(t *testing.T) {
 
 // Thousands of clients leave before they are answered. They don't count as failures of Redis. They
 // do no harm to others whose checks travel with theirs, and leave nothing behind.
-func TestClientsThatLeave(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
+//
+// Simulated: TestFaults, TestCombinations.
+func TestRealClientsThatLeave(t *testing.T) {
 	const limit, leavers = 300, 2000
 	server := redistest.Start(t)
 	link := caddytest.StartLink(t, server.Addr)
@@ -261,4 +259,25 @@ func TestClientsThatLeave(t *testing.T) {
 	caddytest.WaitForMetric(t, c, "caddy_rate_limit_store_state 0")
 	waitForGoroutines(t, c, had)
 	t.Logf("slowest of those who stay: %v", requests.slowest.Round(time.Millisecond))
+}
+
+// goroutines counts those of a Caddy, without any that serve idle connections.
+func goroutines(t *testing.T, c *caddytest.Caddy) (n int) {
+	t.Helper()
+	c.CloseIdleConnections()
+	r, err := c.Do("GET", "http://"+c.Admin+"/debug/pprof/goroutine?debug=1", "")
+	if err == nil {
+		_, err = fmt.Sscanf(r.Text, "goroutine profile: total %d", &n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// waitForGoroutines waits until a Caddy has no more than it had.
+func waitForGoroutines(t *testing.T, c *caddytest.Caddy, had int) {
+	t.Helper()
+	look := func() int { return goroutines(t, c) }
+	caddytest.EventuallySees(t, fmt.Sprintf("it has no more goroutines than the %d it had", had), look, func(n int) bool { return n <= had })
 }

@@ -1,3 +1,5 @@
+//go:build real
+
 package e2e
 
 import (
@@ -7,9 +9,9 @@ import (
 )
 
 // The log says which zone denies a share of its requests.
-func TestShareMessages(t *testing.T) {
-	caddytest.Long(t)
-	t.Parallel()
+//
+// Simulated: TestWatchShares, TestShareCounts.
+func TestRealShareMessages(t *testing.T) {
 	c := caddytest.Start(t, caddytest.Site("zone api {\n fixed_window 1 1000h\n match not path /shadow\n}\nzone tried {\n fixed_window 1 1000h\n match path /shadow\n shadow\n}\n"))
 	for range 20 {
 		c.Get(t, "/")

@@ -47,11 +47,11 @@ func (r Response) DenialID(t *testing.T) string {
 }
 
 // WantSpan checks that a field is a number of seconds with three decimals, the
-// wanted one or up to five less.
+// wanted one or up to a minute less.
 func (r Response) WantSpan(t *testing.T, field string, want float64) {
 	t.Helper()
 	got, err := strconv.ParseFloat(r.Field(field), 64)
-	if err != nil || got > want || got < want-5 || !regexp.MustCompile(`^\d+\.\d{3}$`).MatchString(r.Field(field)) {
+	if err != nil || got > want || got < want-Patient.Seconds() || !regexp.MustCompile(`^\d+\.\d{3}$`).MatchString(r.Field(field)) {
 		t.Errorf("%s: %q, want %.3f", field, r.Field(field), want)
 	}
 }
@@ -137,7 +137,7 @@ func (r Response) Want(t *testing.T, status int, fields ...string) {
 }
 
 // WantText compares two texts. Numbers of 60 and more may be up to 5 less than
-// wanted, and those of 300 and more up to 20: they are seconds, and some have passed.
+// wanted, and those of 300 and more up to a minute: they are seconds, and some have passed.
 func WantText(t *testing.T, what, got, want string) {
 	t.Helper()
 	number := regexp.MustCompile(`\d+`)
@@ -149,7 +149,7 @@ func WantText(t *testing.T, what, got, want string) {
 			w, _ := strconv.Atoi(wants[i])
 			passed := 5
 			if w >= 300 {
-				passed = 20
+				passed = int(Patient.Seconds())
 			}
 			same = same && (g == w || w >= 60 && g < w && g >= w-passed)
 		}

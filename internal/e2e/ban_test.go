@@ -1,11 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/httpfields"
@@ -77,35 +76,6 @@ func TestBan(t *testing.T) {
 	})
 }
 
-// A ban ends when it says, and the next one is longer.
-func TestBanEnds(t *testing.T) {
-	t.Parallel()
-	caddytest.Long(t)
-	caddytest.EachStore(t, func(t *testing.T, use string) {
-		c := caddytest.Start(t, caddytest.Site("zone api {\n gcra 1 2s\n ban 2s max 1h\n}\n"+use))
-		c.Get(t, "/").Want(t, 200)
-		for _, seconds := range []int{2, 4} {
-			began := time.Now()
-			c.Get(t, "/").Want(t, 429, "Retry-After", strconv.Itoa(seconds))
-			ends := began.Add(time.Duration(seconds) * time.Second)
-			for {
-				r := c.Get(t, "/")
-				if r.StatusCode == 200 {
-					break
-				}
-				if wait, err := strconv.Atoi(r.Field("Retry-After")); err != nil || wait > seconds || time.Since(ends) > caddytest.Patient {
-					t.Fatalf("%v after the ban should have ended: Retry-After %s, in a ban of %d s", time.Since(ends), r.Field("Retry-After"), seconds)
-				}
-				time.Sleep(10 * time.Millisecond) // a poll: the ban ends by the clock of a Caddy, or of Redis
-			}
-			if early := time.Until(ends); early > 0 {
-				t.Errorf("a ban of %d s ended %v too early", seconds, early)
-			}
-		}
-		c.Get(t, "/").Want(t, 429, "Retry-After", "8")
-	})
-}
-
 // If one instance bans a key, all instances do.
 func TestBanOverInstances(t *testing.T) {
 	t.Parallel()
@@ -126,15 +96,13 @@ func TestBanOverInstances(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(keys), "caddy_rl:{a}:api:b") || len(keys) != 2 {
 		t.Errorf("%v %q", err, keys)
 	}
-	hits := 0
-	for _, c := range []*caddytest.Caddy{one, other} { // each has asked once or twice in each second
-		var n int
-		_, after, _ := strings.Cut(c.Metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="api"} `)
-		_, _ = fmt.Sscan(after, &n)
-		hits += n
-	}
-	if hits < 10 {
-		t.Errorf("%d of 20 requests were denied without asking Redis", hits)
+	for _, c := range []*caddytest.Caddy{one, other} {
+		caddytest.EventuallySees(t, "a request is denied without asking Redis", func() (hits int) {
+			c.Get(t, "/", "Key", "a").Want(t, 429)
+			_, after, _ := strings.Cut(c.Metrics(t), `caddy_rate_limit_deny_cache_hits_total{zone="api"} `)
+			_, _ = fmt.Sscan(after, &hits)
+			return hits
+		}, func(hits int) bool { return hits > 0 })
 	}
 }
 
@@ -169,9 +137,9 @@ zone settled {
 }
 zone held {
 	match path /held
-	gcra 1 1s
-	delay 1s
-	ban 1h after 2
+	gcra 1 1000h
+	delay 1000h
+	ban 2000h after 2
 }
 zone whole {
 	match path /whole
@@ -199,9 +167,14 @@ zone beside {
 			c.Get(t, "/settled").Want(t, 200, "RateLimit", `"settled";r=4;t=720`)
 		}
 		c.Get(t, "/held").Want(t, 200)
-		c.Get(t, "/held").Want(t, 200)
-		caddytest.Flood(t, 6, 6, "/held", c)
-		c.Get(t, "/held").WantWait(t, 3600)
+		ctx, leave := context.WithCancel(t.Context())
+		held := c.Hold(ctx, "/held")
+		caddytest.WaitForMetric(t, c, `caddy_rate_limit_requests_total{outcome="delayed",zone="held"} 1`)
+		c.Get(t, "/held").Want(t, 429) // it would be held for too long
+		c.Get(t, "/held").WantWait(t, 2000*3600)
+		c.Get(t, "/held").WantWait(t, 2000*3600)
+		leave()
+		<-held
 
 		c.Get(t, "/whole").Want(t, 200, "RateLimit", `"beside";r=8;t=400, "whole";r=0;t=3600`)
 		for range 5 {
@@ -216,21 +189,19 @@ zone beside {
 func TestBanAndSettle(t *testing.T) {
 	t.Parallel()
 	caddytest.EachStore(t, func(t *testing.T, use string) {
+		g := startGate(t)
 		config := func(ban string) string {
-			config := caddytest.Site("zone api {\n fixed_window 10 1h\n cost {query.cost}\n " + ban + "\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n" + use)
-			return strings.Replace(config, "respond ok", "header X-Tokens {query.tokens}\ntest_hold\nrespond ok", 1)
+			config := gated(g, "zone api {\n fixed_window 10 1h\n cost {query.cost}\n " + ban + "\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n" + use)
+			return strings.Replace(config, "test_hold", "header X-Tokens {query.tokens}", 1)
 		}
 		c := caddytest.Start(t, config("ban 1h"))
-		held := make(chan caddytest.Response)
-		go func() {
-			r, _ := c.Do("GET", "http://"+c.Site+"/?cost=1&tokens=4&hold=2s", "")
-			held <- r
-		}()
-		c.WaitForLog(t, `"msg":"held","for":2`) // not that for /ready
+		held := c.Hold(t.Context(), "/hold?cost=1&tokens=4")
+		g.wait(t, 1)
 		c.Get(t, "/?cost=10").WantWait(t, 3600)
 		c.Get(t, "/?cost=0").WantWait(t, 3600)
-		if r := <-held; r.Response == nil || r.StatusCode != 200 {
-			t.Fatalf("the request that passed before the ban: %+v", r)
+		g.pass <- struct{}{}
+		if status := <-held; status != 200 {
+			t.Fatalf("the request that passed before the ban got %d", status)
 		}
 		c.Reload(t, config(""))
 		c.Get(t, "/?cost=0").Want(t, 200, "RateLimit", `"api";r=6;t=3600`)

@@ -58,7 +58,7 @@ func TestExempt(t *testing.T) {
 				passes("GET", "/api/x", "X-Team", "ops")
 			}
 			passes("GET", "/elsewhere", "X-Team", "ops") // doesn't belong to the zone
-			if n := calls() - before; n > 10 {           // Redis is checked, too
+			if n := calls() - before; n > 5 {            // Redis is checked once, too
 				t.Errorf("exempt requests took %d script calls", n)
 			}
 			// All matchers of a block must match, and one of several lines.
@@ -240,7 +240,7 @@ func TestUnlimitedKeysCostNothing(t *testing.T) {
 	for range 50 {
 		c.Get(t, "/", "Key", "vip", "Factor", "0").Want(t, 200, "RateLimit-Policy", "")
 	}
-	if n := server.Calls(t, "evalsha") - before; n > 10 { // Redis is checked, too
+	if n := server.Calls(t, "evalsha") - before; n > 10 { // each configuration checks Redis once, and a ban is set
 		t.Errorf("%d script calls", n)
 	}
 	c.Get(t, "/", "Key", "vip", "Factor", "1").Want(t, 429)

@@ -145,6 +145,9 @@ func (c GRPCClient) Call(t *testing.T, kind string) (result GRPCResult) {
 	return result
 }
 
+// OK reports whether the call ended without an error.
+func (r GRPCResult) OK() bool { return r.error == nil }
+
 // Want checks how a call ended: its code and message, and fields given as pairs of name and value. It
 // also checks that message, retry-after and push-back agree.
 func (r GRPCResult) Want(t *testing.T, code codes.Code, message string, fields ...string) {

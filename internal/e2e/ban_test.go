@@ -191,7 +191,7 @@ func TestBanAndSettle(t *testing.T) {
 	caddytest.EachStore(t, func(t *testing.T, use string) {
 		g := startGate(t)
 		config := func(ban string) string {
-			config := gated(g, "zone api {\n fixed_window 10 1h\n cost {query.cost}\n " + ban + "\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n" + use)
+			config := gated(g, "zone api {\n fixed_window 10 1h\n cost {query.cost}\n "+ban+"\n settle {\n cost {http.response.header.X-Tokens}\n }\n}\n"+use)
 			return strings.Replace(config, "test_hold", "header X-Tokens {query.tokens}", 1)
 		}
 		c := caddytest.Start(t, config("ban 1h"))

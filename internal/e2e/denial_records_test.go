@@ -28,6 +28,7 @@ func TestDenialsShowTheirID(t *testing.T) {
 		c.Get(t, "/", "Key", "a").Want(t, 200)
 		inBody := shown(c.Get(t, "/", "Key", "a").Text, `"denial":"(\w{10})"`)
 		c.WaitForLog(t, `"msg":"recorded event"`)
+		c.WaitForLog(t, `"rate limit exceeded"`)
 		var logged, emitted string
 		for line := range strings.Lines(c.Logged()) {
 			switch {

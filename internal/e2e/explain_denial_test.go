@@ -165,7 +165,7 @@ func TestExplainDenialOfHiddenKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	zones := "zone api {\n key {header.Key}\n gcra 1 1h\n}\nproblem_json\n"
-	c := caddytest.StartProcess(t, caddytest.Site(zones+fmt.Sprintf("redis %s {\n timeout 30s\n hash_keys {env.SECRET}\n}", server.Addr)), "SECRET=pepper")
+	c := caddytest.Start(t, caddytest.Site(zones+fmt.Sprintf("redis %s {\n timeout 30s\n hash_keys pepper\n}", server.Addr)))
 	explained := func(key string) adminapi.Explanation {
 		t.Helper()
 		c.Get(t, "/"+key[:5], "Key", key)

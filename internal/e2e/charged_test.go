@@ -240,6 +240,28 @@ func countOf(t *testing.T, c *caddytest.Caddy, zone string, keys ...string) (cha
 	return charged
 }
 
+// delayCharged has a request wait for a slot, and another one for a limit.
+func delayCharged(t *testing.T, c *caddytest.Caddy) {
+	t.Helper()
+	inUse := func() int64 { return seen[adminapi.Key](t, c, "zones/slots/keys/static").Budgets[0].Concurrency.InUse }
+	caddytest.EventuallySees(t, "the slot is free", inUse, func(n int64) bool { return n == 0 })
+	ctx, leave := context.WithCancel(t.Context())
+	first := c.Hold(ctx, "/?key=a&slots=1&leave=early")
+	caddytest.EventuallySees(t, "the slot is in use", inUse, func(n int64) bool { return n == 1 })
+	second := c.Hold(t.Context(), "/?key=a&slots=1")
+	c.WaitForWaiters(t, 1)
+	leave()
+	<-first
+	if status := <-second; status != 200 {
+		t.Errorf("a request that waited for a slot got %d", status)
+	}
+	const delayed = `caddy_rate_limit_requests_total{outcome="delayed",zone="paced"}`
+	caddytest.EventuallySees(t, "a request waits for the limit", func() float64 {
+		caddytest.Flood(t, 10, 10, "/?key=a&paced=1", c)
+		return caddytest.Metrics(t, c, delayed)[delayed]
+	}, func(n float64) bool { return n > 0 })
+}
+
 // The charges in the access log add up to what the budgets are charged, in whatever way requests end. The counters of settled
 // events add up to the same.
 func TestChargesInLog(t *testing.T) {
@@ -260,6 +282,7 @@ func TestChargesInLog(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		delayCharged(t, c)
 		appended := 0
 		caddytest.EventuallySees(t, fmt.Sprintf("the sums are equal (seed %d)", seed), func() (sums [][3]int64) {
 			logged, n := readCharges(t, file)

@@ -11,14 +11,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/adminapi"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/caddytest"
 	"github.com/caddy-rate-limit/caddy-rate-limit/internal/redistest"
-	"github.com/caddy-rate-limit/caddy-rate-limit/internal/relay"
 )
 
 // decodes checks that the command printed one JSON document of this type, and returns it.
@@ -80,7 +78,6 @@ func TestCommandStatus(t *testing.T) {
 // shown.
 func TestCommandSeveralInstances(t *testing.T) {
 	t.Parallel()
-	caddytest.Long(t)
 	one, other := caddytest.Start(t, commandSite("")), caddytest.Start(t, commandSite(""))
 	gone := "127.0.0.1:" + redistest.FreePort(t)
 	for n, c := range []*caddytest.Caddy{one, other} {
@@ -294,36 +291,6 @@ func TestCommandCompletion(t *testing.T) {
 	script, err := c.Command("completion", "bash").Output()
 	if err != nil || !bytes.Contains(script, []byte("__complete")) {
 		t.Errorf("the script for bash: %v", err)
-	}
-}
-
-// A shell that completes keys doesn't wait for all of a slow Redis.
-func TestCommandCompletionEnds(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	link, err := relay.Start(server.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = link.Close() })
-	c := caddytest.Start(t, commandSite("redis "+link.Addr+" {\n timeout 30s\n}"))
-	const keys, keysPerPage = 5000, 100 // of another program
-	var foreign []any
-	for i := range keys {
-		foreign = append(foreign, fmt.Sprint("foreign ", i), "value")
-	}
-	if err := server.Client.MSet(t.Context(), foreign...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	link.Set(relay.Fault{}, relay.Fault{Delay: 600 * time.Millisecond}) // so a page takes longer than a page may
-	if output, err := c.Command("__complete", "rate-limit", "unban", "api", "").Output(); err != nil || string(output) != ":4\n" {
-		t.Errorf("it prints %q: %v", output, err)
-	}
-	link.Set(relay.Fault{}, relay.Fault{})
-	scans := server.Client.InfoMap(t.Context(), "commandstats").Item("Commandstats", "cmdstat_scan")
-	var calls int
-	if _, err := fmt.Sscanf(scans, "calls=%d,", &calls); err != nil || calls == 0 || calls >= keys/keysPerPage/2 {
-		t.Errorf("it read %d pages: %v", calls, err)
 	}
 }
 

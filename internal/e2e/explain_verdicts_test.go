@@ -233,6 +233,14 @@ func TestExplainChangesNothing(t *testing.T) {
 		for _, path := range paths { // none is denied, because further denials are logged later
 			c.Get(t, path)
 		}
+		for _, zone := range []string{"slots", "waits"} { // which can be given back after the responses
+			caddytest.EventuallySees(t, "the slot of zone "+zone+" is free", func() int64 {
+				return seen[adminapi.Key](t, c, "zones/"+zone+"/keys/a").Budgets[0].Concurrency.InUse
+			}, func(n int64) bool { return n == 0 })
+		}
+		caddytest.EventuallySees(t, "the charge of zone settles is given back", func() int64 {
+			return c.Remaining(t, "settles", "a")
+		}, func(n int64) bool { return n == 5 })
 		state := func() string {
 			r, err := c.Do("GET", "http://"+c.Admin+"/metrics", "")
 			if err != nil {
